@@ -1,0 +1,67 @@
+"""fixedbert: BERT with the size of an attention head set free, as a plugin for Hugging Face transformers."""
+
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForCausalLM,
+    AutoModelForMaskedLM,
+    AutoModelForMultipleChoice,
+    AutoModelForNextSentencePrediction,
+    AutoModelForPreTraining,
+    AutoModelForQuestionAnswering,
+    AutoModelForSequenceClassification,
+    AutoModelForTextEncoding,
+    AutoModelForTokenClassification,
+    AutoTokenizer,
+    BertTokenizer,
+)
+
+from .configuration_fixed_head_bert import FixedHeadBertConfig
+from .modeling_fixed_head_bert import (
+    FixedHeadBertForMaskedLM,
+    FixedHeadBertForMultipleChoice,
+    FixedHeadBertForNextSentencePrediction,
+    FixedHeadBertForPreTraining,
+    FixedHeadBertForQuestionAnswering,
+    FixedHeadBertForSequenceClassification,
+    FixedHeadBertForTokenClassification,
+    FixedHeadBertLMHeadModel,
+    FixedHeadBertModel,
+    FixedHeadBertPreTrainedModel,
+)
+from .presets import PRESETS, preset_config
+
+__version__ = "0.1.0"
+
+# exist_ok: a second import, or remote code of the same model type, must do no harm.
+AutoConfig.register(FixedHeadBertConfig.model_type, FixedHeadBertConfig, exist_ok=True)
+AutoTokenizer.register(FixedHeadBertConfig, BertTokenizer, exist_ok=True)
+for auto_class, model_class in {
+    AutoModel: FixedHeadBertModel,
+    AutoModelForCausalLM: FixedHeadBertLMHeadModel,
+    AutoModelForMaskedLM: FixedHeadBertForMaskedLM,
+    AutoModelForMultipleChoice: FixedHeadBertForMultipleChoice,
+    AutoModelForNextSentencePrediction: FixedHeadBertForNextSentencePrediction,
+    AutoModelForPreTraining: FixedHeadBertForPreTraining,
+    AutoModelForQuestionAnswering: FixedHeadBertForQuestionAnswering,
+    AutoModelForSequenceClassification: FixedHeadBertForSequenceClassification,
+    AutoModelForTextEncoding: FixedHeadBertModel,
+    AutoModelForTokenClassification: FixedHeadBertForTokenClassification,
+}.items():
+    auto_class.register(FixedHeadBertConfig, model_class, exist_ok=True)
+
+__all__ = [
+    "PRESETS",
+    "FixedHeadBertConfig",
+    "FixedHeadBertForMaskedLM",
+    "FixedHeadBertForMultipleChoice",
+    "FixedHeadBertForNextSentencePrediction",
+    "FixedHeadBertForPreTraining",
+    "FixedHeadBertForQuestionAnswering",
+    "FixedHeadBertForSequenceClassification",
+    "FixedHeadBertForTokenClassification",
+    "FixedHeadBertLMHeadModel",
+    "FixedHeadBertModel",
+    "FixedHeadBertPreTrainedModel",
+    "preset_config",
+]

@@ -1,0 +1,123 @@
+# Copyright 2026 The fixedbert authors. Licensed under the Apache License, Version 2.0.
+"""Configuration of FixedHeadBert: BERT's, with the head size set free of the width."""
+
+from difflib import get_close_matches
+
+from huggingface_hub.dataclasses import strict
+from transformers import BertConfig
+from transformers.utils import logging
+
+logger = logging.get_logger(__name__)
+
+# Keys that transformers puts into a config.json or passes to a configuration although they are not fields of it.
+TRANSFORMERS_KEYS = {
+    "_attn_implementation",
+    "_commit_hash",
+    "_name_or_path",
+    "attn_implementation",
+    "auto_map",
+    "experts_implementation",
+    "model_type",
+    "name_or_path",
+    "num_labels",
+    "output_attentions",
+    "per_layer_config",
+    "quantization_config",
+    "tokenizer_class",
+    "torch_dtype",
+}
+
+
+@strict
+class FixedHeadBertConfig(BertConfig):
+    r"""
+    BERT's configuration and the size of an attention head, which BERT computes as hidden_size / num_attention_heads
+    and which "Low-Rank Bottleneck in Multi-head Attention Models" (Bhojanapalli et al., 2020, section 3) sets free.
+
+    Args:
+        attention_head_size (`int`, *optional*, defaults to 128):
+            Size of each query, key and value head, d_p in the paper. The number of heads need not divide
+            `hidden_size`. `None` is the prevalent heuristic, `hidden_size // num_attention_heads`: stock BERT; only
+            then must the division be exact. `head_size` and `head_dim` are other names for it, and always give the
+            number in force.
+        sparse_prediction (`bool`, *optional*, defaults to `False`):
+            With labels, compute the masked-LM head only where there is one. Loss and gradients stay the same; the
+            logits then have the shape (labelled tokens, vocab_size).
+
+    Raises:
+        StrictDataclassError: a size or a count below 1, a value of the wrong type, or heads that do not divide the
+            width without `attention_head_size`.
+        ValueError: two different head sizes given at once.
+
+    An unknown key is kept, as transformers does, but never without a warning.
+
+    Example:
+
+    ```python
+    >>> from fixedbert import FixedHeadBertConfig, FixedHeadBertModel
+    >>> config = FixedHeadBertConfig(hidden_size=512, num_attention_heads=12, attention_head_size=128)
+    >>> model = FixedHeadBertModel(config)
+    ```
+    """
+
+    model_type = "fixed_head_bert"
+
+    attention_head_size: int | None = 128
+    sparse_prediction: bool = False
+
+    def __post_init__(self, **kwargs):
+        for alias in ("head_size", "head_dim"):
+            if alias in kwargs:
+                size, default = kwargs.pop(alias), type(self).attention_head_size
+                if self.attention_head_size not in (default, size):
+                    raise ValueError(f"{alias}={size} and attention_head_size={self.attention_head_size} disagree.")
+                self.attention_head_size = size
+        super().__post_init__(**kwargs)
+        # What __init__ left to kwargs and transformers stored as an attribute all the same.
+        for key in kwargs.keys() - TRANSFORMERS_KEYS:
+            if key in self.__dict__:
+                near = get_close_matches(key, self.__dataclass_fields__, n=1)
+                hint = f" Did you mean {near[0]!r}?" if near else ""
+                logger.warning(f"{type(self).__name__} has no field {key!r}: kept, but without effect.{hint}")
+
+    @property
+    def head_dim(self) -> int:
+        """The head size in force. Caches and attention kernels of transformers look for it under this name."""
+        if self.attention_head_size is None:
+            return self.hidden_size // self.num_attention_heads
+        return self.attention_head_size
+
+    @head_dim.setter
+    def head_dim(self, size: int | None):
+        self.attention_head_size = size
+
+    head_size = head_dim
+
+    def validate_architecture(self):
+        """Called by `strict` after construction."""
+        for field in (
+            "vocab_size",
+            "hidden_size",
+            "num_hidden_layers",
+            "num_attention_heads",
+            "intermediate_size",
+            "max_position_embeddings",
+            "type_vocab_size",
+        ):
+            if getattr(self, field) < 1:
+                raise ValueError(f"{field} must be at least 1, not {getattr(self, field)}.")
+        if self.attention_head_size is None:
+            if self.hidden_size % self.num_attention_heads:
+                raise ValueError(
+                    f"hidden_size {self.hidden_size} is not a multiple of num_attention_heads "
+                    f"{self.num_attention_heads}: give attention_head_size, which frees one of the other."
+                )
+        elif self.attention_head_size < 1:
+            raise ValueError(
+                f"attention_head_size must be at least 1, or None for hidden_size // num_attention_heads, "
+                f"not {self.attention_head_size}."
+            )
+        super().validate_architecture()
+
+
+__all__ = ["FixedHeadBertConfig"]

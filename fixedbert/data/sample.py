@@ -1,0 +1,120 @@
+"""
+The built-in sample: text and tasks for trying everything out, with no network and no text of others in the package.
+
+    python -m fixedbert.data.sample FOLDER    # writes the two tasks as files
+
+The text is the documentation inside every CPython: the topics of pydoc and the docstrings of the standard library. The
+two tasks are synthetic, made from templates about invented functions, and say nothing about real language:
+- sentence pairs, in the layout of MNLI: does what is said about a function follow from its description?
+- questions, in the layout of SQuAD 1.1: what does a function take, or return?
+Neither sentence alone says anything about the label, and a question has as many possible answers as its context has
+functions: a model has to look from one segment into the other.
+"""
+
+import ast
+import csv
+import json
+import random
+import sys
+import sysconfig
+from pathlib import Path
+from pydoc_data.topics import topics
+
+# Packages of the standard library that are tests, tools or data rather than documentation.
+LEFT_OUT = {"test", "tests", "idlelib", "lib2to3", "turtledemo", "encodings", "pydoc_data", "site-packages", "dist-packages"}
+
+NAMES = ("open", "read", "write", "send", "load", "parse", "copy", "close", "call", "match", "format", "split", "join",
+         "sort", "search", "compile")  # fmt: skip
+THINGS = ("list", "string", "dictionary", "file", "number", "tuple", "module", "class", "path", "message", "object",
+          "pattern", "socket", "thread", "stream", "table")  # fmt: skip
+QUALITIES = ("new", "empty", "long", "single", "given", "default", "current", "special")
+
+
+def documents() -> list[str]:
+    """The documentation of this Python, a document for each topic of pydoc and each module of the standard library."""
+    folder = Path(sysconfig.get_path("stdlib"))
+    texts = list(topics.values())
+    for file in sorted(folder.rglob("*.py")):
+        if LEFT_OUT.isdisjoint(file.relative_to(folder).parts):
+            texts.append("\n\n".join(docstrings(file)))
+    return [text for text in texts if text]
+
+
+def docstrings(file: Path) -> list[str]:
+    try:
+        nodes = list(ast.walk(ast.parse(file.read_bytes())))
+    except SyntaxError:  # a template, not a module
+        return []
+    documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    return [text for node in nodes if isinstance(node, documented) and (text := ast.get_docstring(node))]
+
+
+def sentence_pairs(count: int, seed: int) -> list[dict[str, str]]:
+    """
+    Rows with sentence1, sentence2 and label, balanced over the three labels.
+
+    "read takes a list and returns a file." entails "read returns a file."; "read returns a path." contradicts it, and
+    so does "read returns a list."; "send returns a file." is neutral.
+    """
+    rng = random.Random(seed)
+    rows = []
+    for number in range(count):
+        label = ("entailment", "contradiction", "neutral")[number % 3]
+        name, other = rng.sample(NAMES, 2)
+        taken, returned, third = rng.sample(THINGS, 3)
+        said = {"entailment": returned, "contradiction": rng.choice((taken, third)), "neutral": returned}[label]
+        subject = other if label == "neutral" else name
+        rows.append(
+            {
+                "sentence1": f"the function {name} takes a {taken} and returns a {returned}.",
+                "sentence2": f"the function {subject} returns a {said}.",
+                "label": label,
+            }
+        )
+    rng.shuffle(rows)
+    return rows
+
+
+def questions(count: int, seed: int, functions: int = 3) -> dict:
+    """SQuAD 1.1's layout: each question is about one of the `functions` that its context describes."""
+    rng = random.Random(seed)
+    paragraphs = []
+    for number in range(count):
+        names = rng.sample(NAMES, functions)
+        things = [f"{rng.choice(QUALITIES)} {thing}" for thing in rng.sample(THINGS, 2 * functions)]
+        facts = list(zip(names, things[:functions], things[functions:], strict=True))
+        context = " ".join(f"the function {name} takes a {taken} and returns a {back}." for name, taken, back in facts)
+        name, taken, returned = rng.choice(facts)
+        verb, answer = rng.choice((("take", taken), ("return", returned)))
+        paragraphs.append(
+            {
+                "context": context,
+                "qas": [
+                    {
+                        "id": f"synthetic-{seed}-{number}",
+                        "question": f"what does the function {name} {verb}?",
+                        "answers": [{"text": answer, "answer_start": context.index(f"a {answer}") + 2}],
+                    }
+                ],
+            }
+        )
+    return {"version": "synthetic", "data": [{"title": "synthetic", "paragraphs": paragraphs}]}
+
+
+def write_tasks(folder: str | Path):
+    """Write pairs/train.tsv, pairs/dev.tsv, questions/train.json and questions/dev.json: the same ones every time."""
+    for split, seed, pairs, asked in (("train", 1, 9000, 6000), ("dev", 2, 999, 1000)):
+        file = Path(folder, "pairs", f"{split}.tsv")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with open(file, "w", encoding="utf-8", newline="") as lines:
+            rows = sentence_pairs(pairs, seed)
+            writer = csv.DictWriter(lines, rows[0], delimiter="\t", quoting=csv.QUOTE_NONE, lineterminator="\n")
+            writer.writeheader()
+            writer.writerows(rows)
+        file = Path(folder, "questions", f"{split}.json")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps(questions(asked, seed), indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    write_tasks(sys.argv[1])

@@ -1,0 +1,1 @@
+"""What the scripts share: arguments, output directories, and the Trainer of pretraining."""

@@ -1,0 +1,137 @@
+"""Command-line arguments of the scripts, with the names of transformers' example scripts; recipes in YAML."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import yaml
+from huggingface_hub.errors import StrictDataclassError
+from transformers import AutoConfig, HfArgumentParser, PreTrainedConfig, PreTrainedModel
+
+from ..errors import InputError
+from ..presets import PRESETS, preset_config
+
+
+@dataclass
+class ModelArguments:
+    """Which model, configuration and tokenizer."""
+
+    model_name_or_path: str | None = field(
+        default=None, metadata={"help": "Directory or Hub id of the weights to start from; without it, random weights."}
+    )
+    config_name: str | None = field(
+        default=None,
+        metadata={"help": f"Directory or Hub id of a configuration, or a preset: {', '.join(PRESETS)}."},
+    )
+    config_overrides: str | None = field(
+        default=None, metadata={"help": "Changes to the configuration: num_attention_heads=12,attention_head_size=64"}
+    )
+    tokenizer_name: str | None = field(
+        default=None, metadata={"help": "Directory or Hub id of a tokenizer, or a vocab.txt; default: the model's."}
+    )
+    do_lower_case: bool = field(default=True, metadata={"help": "Lower-case text, where a vocab.txt is given."})
+    attn_implementation: str | None = field(
+        default=None, metadata={"help": "eager, sdpa, ...; default: transformers' choice."}
+    )
+    cache_dir: str | None = field(default=None, metadata={"help": "Where downloads from the Hub are kept."})
+    model_revision: str = field(default="main", metadata={"help": "Branch, tag or commit on the Hub."})
+    token: str | None = field(default=None, metadata={"help": "Token for the Hub; default: the one logged in with."})
+    trust_remote_code: bool = field(default=False, metadata={"help": "Run code that comes with a model on the Hub."})
+
+    @property
+    def tokenizer(self) -> str | None:
+        """Where the tokenizer is to come from, None if no argument says."""
+        own = None if self.config_name in PRESETS else self.config_name
+        return self.tokenizer_name or self.model_name_or_path or own
+
+    def hub_options(self) -> dict:
+        """Keyword arguments for every from_pretrained."""
+        return {
+            "cache_dir": self.cache_dir,
+            "revision": self.model_revision,
+            "token": self.token,
+            "trust_remote_code": self.trust_remote_code,
+        }
+
+
+def with_recipe(argv: list[str]) -> list[str]:
+    """
+    `recipe.yaml --flag ...` as flags alone: the entries of the recipe, then the flags, which therefore win.
+
+    Raises:
+        InputError: the recipe is not there, or not a YAML mapping from arguments to values.
+    """
+    if not argv or Path(argv[0]).suffix not in (".yaml", ".yml"):
+        return list(argv)
+    try:
+        entries = yaml.safe_load(Path(argv[0]).read_text(encoding="utf-8"))
+    except (OSError, yaml.YAMLError) as error:
+        raise InputError(f"{argv[0]}: {error}") from error
+    if not isinstance(entries, dict):
+        raise InputError(f"{argv[0]}: a recipe maps argument names to values, one a line.")
+    flags = []
+    for name, value in entries.items():
+        flags += [f"--{name}", *map(str, value if isinstance(value, list) else [value])]
+    return flags + argv[1:]
+
+
+def parse(argv: list[str], *types: type) -> tuple:
+    """
+    The arguments as instances of the dataclasses `types`.
+
+    Raises:
+        InputError: an argument that none of them has, or a value that makes no sense.
+    """
+    try:
+        *parsed, unknown = HfArgumentParser(types).parse_args_into_dataclasses(argv, return_remaining_strings=True)
+    except ValueError as error:
+        raise InputError(str(error)) from error
+    if unknown:
+        raise InputError(f"{unknown[0]}: no such argument; --help lists those there are.")
+    return tuple(parsed)
+
+
+def load_config(arguments: ModelArguments, **changes) -> PreTrainedConfig:
+    """
+    The configuration of the model or preset that the arguments name, with `changes` and --config_overrides on top.
+
+    Raises:
+        InputError: there is no such model, or its configuration makes no sense.
+    """
+    name = arguments.config_name or arguments.model_name_or_path
+    if name is None:
+        raise InputError("no model: give --model_name_or_path, or --config_name with a preset for random weights.")
+    try:
+        if name in PRESETS and not Path(name).exists():
+            config = preset_config(name, **changes)
+        else:
+            config = AutoConfig.from_pretrained(name, **arguments.hub_options(), **changes)
+        if arguments.config_overrides:
+            config.update_from_string(arguments.config_overrides)
+            config.validate()
+        return config
+    except (OSError, ValueError, KeyError, StrictDataclassError) as error:
+        raise InputError(f"{name}: {error.__cause__ or error}") from error
+
+
+def check_length(max_seq_length: int, config: PreTrainedConfig):
+    """Raises InputError where a sequence would be longer than the model's table of positions."""
+    if max_seq_length > config.max_position_embeddings:
+        raise InputError(
+            f"--max_seq_length {max_seq_length} is more than the {config.max_position_embeddings} positions of the "
+            "model: lower it, or for a new model raise max_position_embeddings with --config_overrides."
+        )
+
+
+def load_model(auto_class: type, arguments: ModelArguments, config: PreTrainedConfig) -> PreTrainedModel:
+    """The model of --model_name_or_path, or one with random weights."""
+    if arguments.model_name_or_path is None:
+        return auto_class.from_config(config, attn_implementation=arguments.attn_implementation)
+    try:
+        return auto_class.from_pretrained(
+            arguments.model_name_or_path,
+            config=config,
+            attn_implementation=arguments.attn_implementation,
+            **arguments.hub_options(),
+        )
+    except OSError as error:
+        raise InputError(f"{arguments.model_name_or_path}: {error}") from error

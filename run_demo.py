@@ -1,0 +1,125 @@
+"""
+Everything once, on two CPU cores and without a network: pretrain, fine-tune twice, compare, show.
+
+    make demo        # or: python run_demo.py
+
+What is done stays in demo/ and is not done again; an interrupted demo goes on where it stopped.
+"""
+
+import json
+import time
+from collections import Counter
+from pathlib import Path
+
+import matplotlib
+
+import run_glue
+import run_pretraining
+import run_squad
+from fixedbert.data.glue import read_rows
+from fixedbert.data.sample import write_tasks
+from fixedbert.data.squad import load_squad
+from fixedbert.errors import exit_on_input_error
+from fixedbert.metrics import squad_scores
+
+matplotlib.use("agg")
+import matplotlib.pyplot as plt  # noqa: E402  after the choice of a backend that needs no screen
+
+DEMO = Path("demo")
+PRETRAINED, START = "pretrained", ("pretrained", "from scratch")
+
+
+def run_once(script, output: Path, *arguments: str):
+    """Run a script's main into `output`, unless that is there already: output directories are whole or not there."""
+    if output.exists():
+        print(f"{output}: done already")
+    else:
+        print(f"\n=== {script.__name__}.py {' '.join(arguments)} --output_dir {output}", flush=True)
+        script.main([*arguments, "--output_dir", str(output)])
+
+
+def main():
+    began = time.monotonic()
+    write_tasks(DEMO / "data")
+    run_once(run_pretraining, DEMO / PRETRAINED, "recipes/sample.yaml")
+    model = str(DEMO / PRETRAINED)
+    starts = {
+        "pretrained": ("--model_name_or_path", model),
+        "from scratch": ("--config_name", model),  # its shape and tokenizer, with random weights
+    }
+    for task, script in (("pairs", run_glue), ("questions", run_squad)):
+        for start, source in starts.items():
+            run_once(script, directory(task, start), f"recipes/sample_{task}.yaml", *source)
+    show(time.monotonic() - began)
+
+
+def directory(task: str, start: str) -> Path:
+    return DEMO / f"{task}-{start.replace(' ', '-')}"
+
+
+def results(output: Path) -> dict:
+    return json.loads((output / "all_results.json").read_text())
+
+
+def majority_baselines() -> dict[str, float]:
+    """What always giving the most frequent label or answer of the training data scores, in per cent."""
+    train, dev = ([row["label"] for _, row in read_rows(DEMO / "data/pairs" / f"{s}.tsv")] for s in ("train", "dev"))
+    label = Counter(train).most_common(1)[0][0]
+    train, dev_questions = (load_squad(str(DEMO / "data/questions" / f"{s}.json")) for s in ("train", "dev"))
+    answer = Counter(row["answers"]["text"][0] for row in train).most_common(1)[0][0]
+    answers = {row["id"]: row["answers"]["text"] for row in dev_questions}
+    scores = squad_scores(dict.fromkeys(answers, answer), answers)
+    return {"eval_accuracy": 100 * dev.count(label) / len(dev), "eval_exact_match": scores["exact_match"], "eval_f1": scores["f1"]}
+
+
+def show(seconds: float):
+    majority = majority_baselines()
+    rows = [("pairs", "accuracy", "eval_accuracy", 100), ("questions", "exact match", "eval_exact_match", 1), ("questions", "F1", "eval_f1", 1)]
+    print(f"\n{'synthetic task':<16}{'metric':<14}" + "".join(f"{column:>14}" for column in (*START, "majority")))
+    for task, name, key, scale in rows:
+        values = [scale * results(directory(task, start))[key] for start in START] + [majority[key]]
+        print(f"{task:<16}{name:<14}" + "".join(f"{value:>13.1f}%" for value in values))
+    held_out = results(DEMO / PRETRAINED)
+    print(
+        f"\nPretraining, on held-out documents: masked-LM loss {held_out['eval_mlm_loss']:.2f} and accuracy "
+        f"{held_out['eval_mlm_accuracy']:.1%}, next-sentence accuracy {held_out['eval_nsp_accuracy']:.1%}"
+    )
+    picture = draw()
+    print(f"Picture: {picture}. Model directories: {DEMO / PRETRAINED}, " + ", ".join(str(directory(t, START[0])) for t in ("pairs", "questions")))
+    print(f"This run took {seconds:.0f} s. To load a model:\n")
+    print(f'    import fixedbert\n    from transformers import AutoModel\n    model = AutoModel.from_pretrained("{DEMO / PRETRAINED}")')
+
+
+def history(output: Path, key: str) -> tuple[list[int], list[float]]:
+    """Steps and values of a logged quantity."""
+    log = json.loads((output / "trainer_state.json").read_text())["log_history"]
+    points = [(entry["step"], entry[key]) for entry in log if key in entry]
+    return [step for step, _ in points], [value for _, value in points]
+
+
+def draw() -> Path:
+    """One picture: pretraining losses, and both tasks' metrics against steps with and without pretraining."""
+    figure, (left, middle, right) = plt.subplots(1, 3, figsize=(13, 4), layout="constrained")
+    left.plot(*history(DEMO / PRETRAINED, "loss"), label="training, both losses")
+    left.plot(*history(DEMO / PRETRAINED, "eval_mlm_loss"), "o-", label="held out, masked LM")
+    left.plot(*history(DEMO / PRETRAINED, "eval_nsp_loss"), "s-", label="held out, next sentence")
+    left.set(title="Pretraining", xlabel="step", ylabel="cross-entropy (nats)", ylim=(0, None))
+    left.legend()
+    baseline = majority_baselines()
+    for axes, task, key, scale, label in (
+        (middle, "pairs", "eval_accuracy", 100, "accuracy (%)"),
+        (right, "questions", "eval_f1", 1, "F1 (%)"),
+    ):
+        for start in START:
+            steps, values = history(directory(task, start), key)
+            axes.plot(steps, [scale * value for value in values], "o-", markersize=3, label=start)
+        axes.axhline(baseline[key], color="gray", linestyle="--", label="majority")
+        axes.set(title=f"Synthetic {task}", xlabel="step", ylabel=f"held-out {label}", ylim=(0, 102))
+        axes.legend()
+    figure.savefig(DEMO / "demo.png", dpi=110)
+    plt.close(figure)
+    return DEMO / "demo.png"
+
+
+if __name__ == "__main__":
+    exit_on_input_error(main)

@@ -1,0 +1,131 @@
+"""
+Fine-tune and evaluate on pairs of sentences: GLUE tasks, or csv, tsv and jsonl files.
+
+    python run_glue.py --model_name_or_path runs/mini --task_name mnli --data_dir glue/ --do_train --do_eval \
+        --output_dir runs/mini-mnli
+    accelerate launch --num_processes 4 run_glue.py recipe.yaml
+"""
+
+import sys
+from dataclasses import dataclass, field
+
+from transformers import (
+    AutoModelForSequenceClassification,
+    DataCollatorWithPadding,
+    EvalPrediction,
+    Trainer,
+    TrainingArguments,
+    set_seed,
+)
+
+import fixedbert  # noqa: F401  registers the model
+from fixedbert.data import glue
+from fixedbert.data.tokenizers import load_tokenizer
+from fixedbert.errors import InputError, exit_on_input_error
+from fixedbert.metrics import accuracy
+from fixedbert.training.arguments import ModelArguments, check_length, load_config, load_model, parse, with_recipe
+from fixedbert.training.memory import keep_freed_memory
+from fixedbert.training.output import output_directory
+
+
+@dataclass
+class DataArguments:
+    """Which pairs, and how they become tokens."""
+
+    task_name: str | None = field(
+        default=None, metadata={"help": f"A task of GLUE: {', '.join(glue.TASKS)}."}
+    )
+    data_dir: str | None = field(
+        default=None, metadata={"help": "Folder with the task in the layout of the GLUE download; default: the Hub."}
+    )
+    train_file: str | None = field(default=None, metadata={"help": "A .csv, .tsv or .jsonl file of your own."})
+    validation_file: str | None = field(default=None, metadata={"help": "The same, to evaluate on."})
+    max_seq_length: int = field(default=128, metadata={"help": "Tokens of a pair; longer ones are cut."})
+    pad_to_max_length: bool = field(default=False, metadata={"help": "Pad to that length, not to a batch's longest."})
+    max_train_samples: int | None = field(default=None, metadata={"help": "Use so many training pairs only."})
+    max_eval_samples: int | None = field(default=None, metadata={"help": "Use so many evaluation pairs only."})
+    preprocessing_num_workers: int | None = field(default=None, metadata={"help": "Processes for tokenizing."})
+
+
+def load_pairs(arguments: DataArguments, training_args: TrainingArguments, cache_dir: str | None) -> glue.SentencePairs:
+    if arguments.task_name:
+        pairs = glue.load_task(arguments.task_name, arguments.data_dir, cache_dir)
+    elif arguments.train_file or arguments.validation_file:
+        pairs = glue.load_files(arguments.train_file, arguments.validation_file)
+    else:
+        raise InputError("no data: give --task_name, or --train_file and --validation_file.")
+    if training_args.do_train and pairs.train is None:
+        raise InputError("--do_train needs a --train_file.")
+    if training_args.do_eval and not pairs.validation:
+        raise InputError("--do_eval needs a --validation_file.")
+    return pairs
+
+
+def main(argv: list[str] | None = None):
+    command = with_recipe(sys.argv[1:] if argv is None else argv)
+    model_args, data_args, training_args = parse(command, ModelArguments, DataArguments, TrainingArguments)
+    if training_args.do_predict or not (training_args.do_train or training_args.do_eval):
+        raise InputError("give --do_train, --do_eval or both; --do_predict is not there yet.")
+    set_seed(training_args.seed)
+    if training_args.device.type == "cpu":
+        keep_freed_memory()
+
+    with output_directory(training_args, command) as checkpoint:
+        with training_args.main_process_first(desc="preparing the pairs"):
+            pairs = load_pairs(data_args, training_args, model_args.cache_dir)
+            tokenizer = load_tokenizer(model_args.tokenizer, model_args.do_lower_case, **model_args.hub_options())
+            config = load_config(
+                model_args,
+                id2label=dict(enumerate(pairs.labels)),
+                label2id={label: number for number, label in enumerate(pairs.labels)},
+            )
+            check_length(data_args.max_seq_length, config)
+
+            def tokenize(batch):
+                return tokenizer(
+                    batch["sentence1"],
+                    batch["sentence2"],
+                    max_length=data_args.max_seq_length,
+                    truncation=True,
+                    padding="max_length" if data_args.pad_to_max_length else False,
+                )
+
+            def prepare(data, size):
+                data = data if size is None else data.select(range(min(size, len(data))))
+                return data.map(tokenize, batched=True, num_proc=data_args.preprocessing_num_workers)
+
+            train = prepare(pairs.train, data_args.max_train_samples) if training_args.do_train else None
+            validation = {
+                split: prepare(data, data_args.max_eval_samples) for split, data in pairs.validation.items()
+            }
+
+        trainer = Trainer(
+            model=load_model(AutoModelForSequenceClassification, model_args, config),
+            args=training_args,
+            train_dataset=train,
+            eval_dataset=next(iter(validation.values()), None),
+            data_collator=DataCollatorWithPadding(tokenizer, pad_to_multiple_of=8 if training_args.fp16 else None),
+            processing_class=tokenizer,
+            compute_metrics=pair_metrics,
+        )
+        if training_args.do_train:
+            result = trainer.train(resume_from_checkpoint=checkpoint)
+            trainer.save_model()
+            trainer.save_state()
+            trainer.log_metrics("train", result.metrics)
+            trainer.save_metrics("train", result.metrics)
+        if training_args.do_eval:
+            metrics = {}
+            for split, data in validation.items():
+                suffix = "_mm" if split == "validation_mismatched" else ""  # as in transformers' run_glue.py
+                metrics |= {name + suffix: value for name, value in trainer.evaluate(data).items()}
+            trainer.log_metrics("eval", metrics)
+            trainer.save_metrics("eval", metrics)
+
+
+def pair_metrics(prediction: EvalPrediction) -> dict[str, float]:
+    return {"accuracy": accuracy(prediction.predictions.argmax(axis=1), prediction.label_ids)}
+
+
+if __name__ == "__main__":
+    exit_on_input_error(main)

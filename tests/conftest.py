@@ -1,0 +1,31 @@
+"""Shared by all tests: no network, and real data where FIXEDBERT_DATA names it."""
+
+import os
+
+os.environ["HF_HUB_OFFLINE"] = "1"  # before transformers is imported: nothing here may reach for the Hub
+
+from pathlib import Path  # noqa: E402
+
+import pytest  # noqa: E402
+import torch  # noqa: E402
+
+torch.set_num_threads(1)  # the tests run in as many processes as there are cores
+
+
+@pytest.fixture
+def real_data() -> Path:
+    """The folder with real text and tasks; CONTRIBUTING.md says what is in it."""
+    if "FIXEDBERT_DATA" not in os.environ:
+        pytest.skip("FIXEDBERT_DATA does not say where real data is")
+    return Path(os.environ["FIXEDBERT_DATA"])
+
+
+@pytest.fixture(scope="session")
+def vocabulary(tmp_path_factory) -> str:
+    """A vocab.txt that covers the words of the little texts in the tests."""
+    words = "the a function takes returns list string file read write what does . ? , ##s one two three four five six"
+    letters = [chr(code) for code in range(ord("a"), ord("z") + 1)]
+    tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *words.split(), *letters, *(f"##{x}" for x in letters)]
+    file = tmp_path_factory.mktemp("vocabulary") / "vocab.txt"
+    file.write_text("\n".join(dict.fromkeys(tokens)) + "\n")
+    return str(file)

@@ -1,0 +1,77 @@
+"""The configuration: the head size is free, nothing vanishes silently, nonsense is refused by name."""
+
+import logging
+
+import pytest
+from huggingface_hub.errors import StrictDataclassError
+
+from fixedbert import FixedHeadBertConfig
+
+
+def test_default_works_and_logs_nothing(caplog):
+    """Guards: FixedHeadBertConfig() is a valid BERT-base with heads of 128, without a word."""
+    config = FixedHeadBertConfig()
+    assert (config.hidden_size, config.num_attention_heads, config.attention_head_size) == (768, 12, 128)
+    assert not caplog.records
+
+
+def test_round_trip_keeps_the_head_size(tmp_path):
+    """Guards: the head size, also None, survives saving and loading."""
+    for size in (13, None):
+        FixedHeadBertConfig(attention_head_size=size).save_pretrained(tmp_path)
+        assert FixedHeadBertConfig.from_pretrained(tmp_path).attention_head_size == size
+
+
+@pytest.mark.parametrize("alias", ["head_size", "head_dim"])
+def test_aliases_set_and_give_the_head_size(alias):
+    """Guards: head_dim=128 must not be accepted and ignored, as BertConfig does."""
+    config = FixedHeadBertConfig(**{alias: 7})
+    assert config.attention_head_size == 7 and getattr(config, alias) == 7
+    setattr(config, alias, 9)
+    assert config.attention_head_size == 9
+    assert alias not in config.to_dict()
+
+
+def test_without_head_size_it_follows_the_width():
+    """Guards: None is hidden_size // heads at any time, not frozen when the configuration was made."""
+    config = FixedHeadBertConfig(attention_head_size=None, hidden_size=96, num_attention_heads=4)
+    assert config.head_dim == 24
+    config.hidden_size = 64
+    assert config.head_dim == 16
+
+
+def test_heads_need_not_divide_the_width():
+    """Guards: 5 heads in width 32 are fine with a head size, and refused by name without."""
+    assert FixedHeadBertConfig(hidden_size=32, num_attention_heads=5, attention_head_size=6).head_dim == 6
+    with pytest.raises(StrictDataclassError, match="hidden_size 32 is not a multiple of num_attention_heads 5"):
+        FixedHeadBertConfig(hidden_size=32, num_attention_heads=5, attention_head_size=None)
+
+
+@pytest.mark.parametrize("field", ["attention_head_size", "num_attention_heads", "hidden_size", "vocab_size"])
+@pytest.mark.parametrize("value", [0, -1])
+def test_sizes_below_one_are_refused_by_name(field, value):
+    """Guards: an impossible size is reported with its field and value when the configuration is made."""
+    with pytest.raises(StrictDataclassError, match=f"{field}.*{value}"):
+        FixedHeadBertConfig(**{field: value})
+
+
+def test_conflicting_head_sizes_are_refused():
+    """Guards: of two different head sizes none is dropped silently."""
+    with pytest.raises(ValueError, match="head_dim=3 and attention_head_size=4 disagree"):
+        FixedHeadBertConfig(attention_head_size=4, head_dim=3)
+
+
+def test_unknown_keys_warn_and_suggest(caplog):
+    """Guards: a misspelt key is named, with the field it may have meant."""
+    with caplog.at_level(logging.WARNING, logger="fixedbert"):
+        FixedHeadBertConfig(attention_head_sise=64)
+    assert "no field 'attention_head_sise'" in caplog.text and "'attention_head_size'" in caplog.text
+
+
+def test_keys_of_transformers_do_not_warn(caplog, tmp_path):
+    """Guards: what transformers itself writes into config.json or passes along is not reported as unknown."""
+    config = FixedHeadBertConfig(num_labels=3, output_attentions=True, output_hidden_states=True, dtype="float32")
+    config.auto_map = {"AutoConfig": "configuration_fixed_head_bert.FixedHeadBertConfig"}
+    config.save_pretrained(tmp_path)
+    FixedHeadBertConfig.from_pretrained(tmp_path, attn_implementation="eager")
+    assert not caplog.records
