@@ -16,7 +16,9 @@ def load_tokenizer(name_or_path: str | None, do_lower_case: bool = True, **optio
         if not Path(name_or_path).is_file():
             raise InputError(f"{name_or_path}: no such vocabulary file.")
         tokenizer = BertTokenizer(vocab=name_or_path, do_lower_case=do_lower_case)
-        absent = [token for token in tokenizer.all_special_tokens if token not in tokenizer.get_vocab()]
+        # BertTokenizer appends special tokens that the file lacks, with ids that no model has.
+        lines = set(Path(name_or_path).read_text(encoding="utf-8").splitlines())
+        absent = [token for token in tokenizer.all_special_tokens if token not in lines]
         if absent:
             raise InputError(f"{name_or_path}: not a BERT vocabulary, it lacks {', '.join(absent)}.")
         return tokenizer

@@ -82,7 +82,9 @@ def parse(argv: list[str], *types: type) -> tuple:
         InputError: an argument that none of them has, or a value that makes no sense.
     """
     try:
-        *parsed, unknown = HfArgumentParser(types).parse_args_into_dataclasses(argv, return_remaining_strings=True)
+        # no abbreviations: a misspelt argument must not pass for another one
+        parser = HfArgumentParser(types, allow_abbrev=False)
+        *parsed, unknown = parser.parse_args_into_dataclasses(argv, return_remaining_strings=True)
     except ValueError as error:
         raise InputError(str(error)) from error
     if unknown:

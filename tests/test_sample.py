@@ -1,0 +1,61 @@
+"""The built-in sample: deterministic, balanced, and not to be solved without looking into both segments."""
+
+from collections import Counter, defaultdict
+
+from fixedbert.data.glue import load_files
+from fixedbert.data.sample import documents, questions, sentence_pairs, write_tasks
+from fixedbert.data.squad import load_squad
+
+
+def test_text_comes_from_this_python():
+    """Guards: enough documents of real prose, the same ones each time, none of them empty."""
+    texts = documents()
+    assert len(texts) > 250 and sum(map(len, texts)) > 1_000_000
+    assert all(texts) and texts == documents()
+
+
+def test_pairs_need_both_sentences():
+    """Guards: neither sentence alone tells the label: of everything that one alone says, all three are as likely."""
+    rows = sentence_pairs(30_000, seed=7)
+    assert rows == sentence_pairs(30_000, seed=7) != sentence_pairs(30_000, seed=8)
+    assert set(Counter(row["label"] for row in rows).values()) == {10_000}
+    for sentence in ("sentence1", "sentence2"):
+        labels = defaultdict(Counter)
+        for row in rows:
+            labels[row[sentence]][row["label"]] += 1
+        right = sum(max(counts.values()) - 1 for counts in labels.values())  # - 1: leave the row itself out
+        assert right / len(rows) < 0.42, sentence
+
+
+def test_pair_labels_hold():
+    """Guards: the label is what the sentences say."""
+    for row in sentence_pairs(300, seed=7):
+        _, _, name, _, _, _, _, _, _, returned = row["sentence1"].rstrip(".").split()
+        _, _, other, _, _, said = row["sentence2"].rstrip(".").split()
+        label = "neutral" if name != other else "entailment" if returned == said else "contradiction"
+        assert row["label"] == label
+
+
+def test_questions_have_one_answer_among_equals():
+    """Guards: the answer stands in its context, and no two functions of a context share one."""
+    for paragraph in questions(100, seed=7)["data"][0]["paragraphs"]:
+        facts = paragraph["context"].rstrip(".").split(". ")
+        (question,) = paragraph["qas"]
+        name, verb = question["question"].rstrip("?").split()[-2:]
+        fact = next(fact for fact in facts if fact.split()[2] == name)
+        answer = question["answers"][0]["text"]
+        assert f"{verb}s a {answer}" in fact
+        assert paragraph["context"].count(answer) == 1
+
+
+def test_files_are_what_the_scripts_read(tmp_path):
+    """Guards: the tasks are written in GLUE's and SQuAD's formats, the same bytes every time, dev apart from train."""
+    write_tasks(tmp_path / "a")
+    write_tasks(tmp_path / "b")
+    files = [file.relative_to(tmp_path / "a") for file in sorted((tmp_path / "a").rglob("*.*"))]
+    assert [str(file) for file in files] == ["pairs/dev.tsv", "pairs/train.tsv", "questions/dev.json", "questions/train.json"]
+    assert all((tmp_path / "a" / file).read_bytes() == (tmp_path / "b" / file).read_bytes() for file in files)
+    pairs = load_files(*(str(tmp_path / "a" / "pairs" / f"{split}.tsv") for split in ("train", "dev")))
+    assert pairs.labels == ["contradiction", "entailment", "neutral"]
+    assert (len(pairs.train), len(pairs.validation["validation"])) == (9000, 999)
+    assert len(load_squad(str(tmp_path / "a" / "questions" / "train.json"))) == 6000

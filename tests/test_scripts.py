@@ -1,0 +1,260 @@
+"""The scripts from end to end on tiny data: results, recipes, interruption, several processes, bad input."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import AutoModelForPreTraining
+
+import run_glue
+import run_pretraining
+import run_squad
+from fixedbert.data.sample import write_tasks
+from fixedbert.errors import InputError
+
+ROOT = Path(run_glue.__file__).parent
+SHAPE = "hidden_size=32,num_attention_heads=5,attention_head_size=6,intermediate_size=37"
+QUICK = ["--max_steps", "3", "--per_device_train_batch_size", "4", "--use_cpu", "--disable_tqdm", "true"]
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory) -> str:
+    """Twelve little documents of a few sentences."""
+    folder = tmp_path_factory.mktemp("corpus")
+    for number in range(12):
+        sentences = [f"Sentence {index} of document {number} is about {'abcdefghij'[index] * 3}." for index in range(9)]
+        (folder / f"{number:02}.txt").write_text(" ".join(sentences))
+    return str(folder)
+
+
+def pretraining(corpus: str, output: Path, *more: str) -> list[str]:
+    return [
+        *("--config_name", "tiny", "--config_overrides", SHAPE, "--vocab_size", "70", "--max_seq_length", "32"),
+        *("--train_file", corpus, "--do_train", "--do_eval", "--output_dir", str(output), *QUICK, *more),
+    ]
+
+
+@pytest.fixture(scope="module")
+def pretrained(corpus, tmp_path_factory) -> Path:
+    output = tmp_path_factory.mktemp("model") / "pretrained"
+    run_pretraining.main(pretraining(corpus, output))
+    return output
+
+
+@pytest.fixture(scope="module")
+def tasks(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("tasks")
+    write_tasks(folder)
+    return folder
+
+
+def glue_of(model: Path, tasks: Path, output: Path, *more: str) -> list[str]:
+    files = ("--train_file", f"{tasks}/pairs/train.tsv", "--validation_file", f"{tasks}/pairs/dev.tsv")
+    size = ("--max_seq_length", "32", "--max_eval_samples", "13", "--do_train", "--do_eval", *QUICK)
+    return ["--model_name_or_path", str(model), *files, *size, "--output_dir", str(output), *more]
+
+
+def squad_of(model: Path, tasks: Path, output: Path, *more: str) -> list[str]:
+    files = ("--train_file", f"{tasks}/questions/train.json", "--validation_file", f"{tasks}/questions/dev.json")
+    size = ("--max_seq_length", "64", "--doc_stride", "16", "--max_train_samples", "50", "--max_eval_samples", "13")
+    return ["--model_name_or_path", str(model), *files, *size, "--do_train", "--do_eval", *QUICK, "--output_dir", str(output), *more]  # fmt: skip
+
+
+def results(output: Path) -> dict:
+    return json.loads((output / "all_results.json").read_text())
+
+
+def test_pretraining_leaves_a_whole_model_directory(pretrained):
+    """Guards: weights, tokenizer, results and command are there, the trained vocabulary is the model's, losses finite."""
+    files = {file.name for file in pretrained.iterdir()}
+    assert {"config.json", "model.safetensors", "tokenizer.json", "all_results.json", "command.json"} <= files
+    model = AutoModelForPreTraining.from_pretrained(pretrained)
+    assert (model.config.vocab_size, model.config.attention_head_size) == (70, 6)
+    metrics = results(pretrained)
+    assert 0 < metrics["eval_mlm_loss"] < 10 and 0.3 < metrics["eval_nsp_loss"] < 2
+    assert 0 <= metrics["eval_mlm_accuracy"] <= 1 and 0 <= metrics["eval_nsp_accuracy"] <= 1
+    assert not pretrained.with_name("pretrained.partial").exists()
+
+
+def test_held_out_metrics_do_not_depend_on_the_batch_size(corpus, pretrained, tmp_path):
+    """Guards: held-out losses are means over tokens and pairs, with fixed masks, not means over batches."""
+    seen = []
+    for size in ("1", "7"):
+        arguments = ["--model_name_or_path", str(pretrained), "--train_file", corpus, "--max_seq_length", "32", "--do_eval"]
+        arguments += ["--use_cpu", "--per_device_eval_batch_size", size, "--output_dir", str(tmp_path / size)]
+        run_pretraining.main(arguments)
+        seen.append(results(tmp_path / size))
+    for name in ("eval_mlm_loss", "eval_mlm_accuracy", "eval_nsp_loss", "eval_nsp_accuracy"):
+        assert seen[0][name] == pytest.approx(seen[1][name], rel=1e-5), name
+        assert seen[0][name] == pytest.approx(results(pretrained)[name], rel=1e-5), name
+
+
+def test_recipes_and_flags_are_the_same(corpus, pretrained, tmp_path):
+    """Guards: a YAML recipe trains the same weights as the same flags, and a flag after it wins."""
+    flags = pretraining(corpus, tmp_path / "recipe", "--learning_rate", "0.5")
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text("\n".join(f"{name[2:]}: {value}" for name, value in pairs_of(flags)))
+    run_pretraining.main([str(recipe), "--learning_rate", "1e-4"])
+    one, other = (load_file(folder / "model.safetensors") for folder in (pretrained, tmp_path / "recipe"))
+    assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+def pairs_of(flags: list[str]):
+    for place, word in enumerate(flags):
+        if word.startswith("--"):
+            value = flags[place + 1] if place + 1 < len(flags) and not flags[place + 1].startswith("--") else "true"
+            yield word, value
+
+
+def test_glue_fine_tunes_a_pretrained_model(pretrained, tasks, tmp_path):
+    """Guards: own pairs train and evaluate, labels get into the configuration, random weights work by config_name."""
+    run_glue.main(glue_of(pretrained, tasks, tmp_path / "glue"))
+    assert 0 <= results(tmp_path / "glue")["eval_accuracy"] <= 1
+    config = json.loads((tmp_path / "glue" / "config.json").read_text())
+    assert config["label2id"] == {"contradiction": 0, "entailment": 1, "neutral": 2}
+    arguments = glue_of(pretrained, tasks, tmp_path / "random")
+    arguments[:1] = ["--config_name"]
+    run_glue.main(arguments)
+    assert (tmp_path / "random" / "model.safetensors").exists()
+
+
+def test_mnli_reports_matched_and_mismatched(pretrained, real_data, tmp_path):
+    """Guards: the real MNLI runs by name, and both dev sets are reported under transformers' names."""
+    arguments = ["--model_name_or_path", str(pretrained), "--task_name", "mnli", "--data_dir", str(real_data / "glue")]
+    arguments += ["--do_eval", "--max_eval_samples", "13", "--output_dir", str(tmp_path / "mnli"), *QUICK]
+    run_glue.main(arguments)
+    assert {"eval_accuracy", "eval_accuracy_mm"} <= results(tmp_path / "mnli").keys()
+
+
+def test_squad_fine_tunes_a_pretrained_model(pretrained, tasks, tmp_path):
+    """Guards: questions train and evaluate, and predictions are written by question id."""
+    run_squad.main(squad_of(pretrained, tasks, tmp_path / "squad"))
+    metrics = results(tmp_path / "squad")
+    assert 0 <= metrics["eval_exact_match"] <= metrics["eval_f1"] <= 100
+    assert len(json.loads((tmp_path / "squad" / "eval_predictions.json").read_text())) == 13
+
+
+@pytest.mark.parametrize("script", ["run_pretraining.py", "run_glue.py", "run_squad.py"])
+def test_help(script):
+    """Guards: --help works from any folder and lists the arguments of transformers' scripts."""
+    run = subprocess.run([sys.executable, ROOT / script, "--help"], capture_output=True, text=True, cwd="/")
+    assert run.returncode == 0
+    for argument in ("--model_name_or_path", "--config_name", "--max_seq_length", "--output_dir", "--learning_rate"):
+        assert argument in run.stdout
+
+
+def test_killed_run_continues_to_the_same_weights(corpus, tmp_path):
+    """Guards: the same command after SIGKILL goes on from the checkpoint and ends with the same bits."""
+    steps = ("--max_steps", "60", "--save_steps", "5")
+    run_pretraining.main(pretraining(corpus, tmp_path / "whole", *steps))
+    command = [sys.executable, str(ROOT / "run_pretraining.py"), *pretraining(corpus, tmp_path / "cut", *steps)]
+    run = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    partial = tmp_path / "cut.partial"
+    while run.poll() is None and not list(partial.glob("checkpoint-*/trainer_state.json")):
+        time.sleep(0.05)
+    os.kill(run.pid, signal.SIGKILL)
+    run.wait()
+    assert partial.exists() and not (tmp_path / "cut").exists()
+    with pytest.raises(InputError, match="unfinished run with other arguments"):
+        run_pretraining.main(pretraining(corpus, tmp_path / "cut", *steps, "--learning_rate", "0.5"))
+    assert list(partial.glob("checkpoint-*"))
+    subprocess.run(command, check=True, capture_output=True)
+    one, other = (load_file(tmp_path / name / "model.safetensors") for name in ("whole", "cut"))
+    assert all(torch.equal(one[name], other[name]) for name in one)
+    assert not partial.exists()
+
+
+def test_two_processes_evaluate_like_one(pretrained, tasks, tmp_path):
+    """Guards: `accelerate launch` runs run_glue.py on two CPU processes, with the metrics of one."""
+    arguments = glue_of(pretrained, tasks, tmp_path / "two", "--do_train", "false", "--per_device_eval_batch_size", "3")
+    launch = [sys.executable, "-m", "accelerate.commands.launch", "--cpu", "--num_processes", "2", "--num_machines", "1"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    script = [*launch, "--mixed_precision", "no", "--main_process_port", "0", "--dynamo_backend", "no", str(ROOT / "run_glue.py")]  # fmt: skip
+    subprocess.run([*script, *arguments], check=True, capture_output=True, text=True, env=environment)
+    run_glue.main(glue_of(pretrained, tasks, tmp_path / "one", "--do_train", "false"))
+    assert results(tmp_path / "two")["eval_accuracy"] == results(tmp_path / "one")["eval_accuracy"]
+
+
+def bad(corpus, pretrained, tasks, tmp_path, name) -> tuple[str, list[str], str]:
+    """Script, arguments and the sentence that is expected."""
+    output = tmp_path / "output"
+    model = ("--model_name_or_path", str(pretrained))
+
+    def write(file, content):
+        (tmp_path / file).write_text(content)
+        return str(tmp_path / file)
+
+    if name == "missing file":
+        return "run_pretraining.py", pretraining("absent.txt", output), "absent.txt: no such file"
+    if name == "empty corpus":
+        return "run_pretraining.py", pretraining(write("empty.txt", "\n"), output), "empty.txt: the corpus is empty"
+    if name == "single sentences":
+        lines = write("lines.jsonl", "".join(f'{{"text": "Only sentence {number}."}}\n' for number in range(9)))
+        return "run_pretraining.py", pretraining(lines, output), "every document of the corpus is a single sentence"
+    if name == "head size 0":
+        zero = pretraining(corpus, output, "--config_overrides", "attention_head_size=0")
+        return "run_pretraining.py", zero, "tiny: attention_head_size must be at least 1"
+    if name == "too long":
+        return "run_pretraining.py", pretraining(corpus, output, "--max_seq_length", "129"), "129 is more than the 128"
+    if name == "directory not empty":
+        output.mkdir()
+        write("output/precious.txt", "precious")
+        return "run_pretraining.py", pretraining(corpus, output), "output: the output directory is not empty"
+    if name == "unknown argument":
+        return "run_glue.py", [*glue_of(pretrained, tasks, output), "--learning_rat", "1"], "--learning_rat: no such"
+    if name == "missing column":
+        file = write("pairs.tsv", "sentence1\tsentence2\nx\ty\n")
+        return "run_glue.py", glue_of(pretrained, tasks, output, "--train_file", file), "pairs.tsv, line 2: no 'label'"
+    if name == "unknown label":
+        file = write("pairs.tsv", "sentence1\tsentence2\tlabel\nx\ty\tperhaps\n")
+        arguments = glue_of(pretrained, tasks, output, "--validation_file", file)
+        return "run_glue.py", arguments, "pairs.tsv, line 2: unknown label 'perhaps'"
+    if name == "no model":
+        return "run_glue.py", glue_of(tmp_path / "nowhere", tasks, output), "nowhere: "
+    if name == "not JSON":
+        file = write("squad.json", "{")
+        return "run_squad.py", squad_of(pretrained, tasks, output, "--train_file", file), "squad.json: not a JSON file"
+    if name == "answer not in context":
+        question = {"id": "q7", "question": "y", "answers": [{"text": "x", "answer_start": 9}]}
+        squad = {"data": [{"paragraphs": [{"context": "no", "qas": [question]}]}]}
+        file = write("squad.json", json.dumps(squad))
+        return "run_squad.py", squad_of(pretrained, tasks, output, "--train_file", file), "squad.json, question q7: the answer"  # fmt: skip
+    assert name == "nothing to do"
+    return "run_squad.py", [*model, "--output_dir", str(output)], "--do_train"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "missing file",
+        "empty corpus",
+        "single sentences",
+        "head size 0",
+        "too long",
+        "directory not empty",
+        "unknown argument",
+        "missing column",
+        "unknown label",
+        "no model",
+        "not JSON",
+        "answer not in context",
+        "nothing to do",
+    ],
+)
+def test_bad_input_is_one_sentence_and_leaves_nothing(corpus, pretrained, tasks, tmp_path, name):
+    """Guards: bad input ends with status 1 and one sentence, no traceback, and neither output nor a part of it."""
+    script, arguments, sentence = bad(corpus, pretrained, tasks, tmp_path, name)
+    before = sorted(tmp_path.rglob("*"))
+    run = subprocess.run([sys.executable, ROOT / script, *arguments], capture_output=True, text=True, cwd=tmp_path)
+    assert run.returncode == 1
+    assert "Traceback" not in run.stderr
+    last = run.stderr.strip().splitlines()[-1]
+    assert last.startswith("error: ") and sentence in last
+    assert sorted(tmp_path.rglob("*")) == before
