@@ -69,12 +69,20 @@ def majority_baselines() -> dict[str, float]:
     answer = Counter(row["answers"]["text"][0] for row in train).most_common(1)[0][0]
     answers = {row["id"]: row["answers"]["text"] for row in dev_questions}
     scores = squad_scores(dict.fromkeys(answers, answer), answers)
-    return {"eval_accuracy": 100 * dev.count(label) / len(dev), "eval_exact_match": scores["exact_match"], "eval_f1": scores["f1"]}
+    return {
+        "eval_accuracy": 100 * dev.count(label) / len(dev),
+        "eval_exact_match": scores["exact_match"],
+        "eval_f1": scores["f1"],
+    }
 
 
 def show(seconds: float):
     majority = majority_baselines()
-    rows = [("pairs", "accuracy", "eval_accuracy", 100), ("questions", "exact match", "eval_exact_match", 1), ("questions", "F1", "eval_f1", 1)]
+    rows = [
+        ("pairs", "accuracy", "eval_accuracy", 100),
+        ("questions", "exact match", "eval_exact_match", 1),
+        ("questions", "F1", "eval_f1", 1),
+    ]
     print(f"\n{'synthetic task':<16}{'metric':<14}" + "".join(f"{column:>14}" for column in (*START, "majority")))
     for task, name, key, scale in rows:
         values = [scale * results(directory(task, start))[key] for start in START] + [majority[key]]
@@ -85,9 +93,14 @@ def show(seconds: float):
         f"{held_out['eval_mlm_accuracy']:.1%}, next-sentence accuracy {held_out['eval_nsp_accuracy']:.1%}"
     )
     picture = draw()
-    print(f"Picture: {picture}. Model directories: {DEMO / PRETRAINED}, " + ", ".join(str(directory(t, START[0])) for t in ("pairs", "questions")))
+    print(
+        f"Picture: {picture}. Model directories: {DEMO / PRETRAINED}, "
+        + ", ".join(str(directory(t, START[0])) for t in ("pairs", "questions"))
+    )
     print(f"This run took {seconds:.0f} s. To load a model:\n")
-    print(f'    import fixedbert\n    from transformers import AutoModel\n    model = AutoModel.from_pretrained("{DEMO / PRETRAINED}")')
+    print("    import fixedbert")
+    print("    from transformers import AutoModel")
+    print(f'    model = AutoModel.from_pretrained("{DEMO / PRETRAINED}")')
 
 
 def history(output: Path, key: str) -> tuple[list[int], list[float]]:

@@ -32,9 +32,7 @@ from fixedbert.training.output import output_directory
 class DataArguments:
     """Which pairs, and how they become tokens."""
 
-    task_name: str | None = field(
-        default=None, metadata={"help": f"A task of GLUE: {', '.join(glue.TASKS)}."}
-    )
+    task_name: str | None = field(default=None, metadata={"help": f"A task of GLUE: {', '.join(glue.TASKS)}."})
     data_dir: str | None = field(
         default=None, metadata={"help": "Folder with the task in the layout of the GLUE download; default: the Hub."}
     )
@@ -47,7 +45,9 @@ class DataArguments:
     preprocessing_num_workers: int | None = field(default=None, metadata={"help": "Processes for tokenizing."})
 
 
-def load_pairs(arguments: DataArguments, training_args: TrainingArguments, cache_dir: str | None) -> glue.SentencePairs:
+def load_pairs(
+    arguments: DataArguments, training_args: TrainingArguments, cache_dir: str | None
+) -> glue.SentencePairs:
     if arguments.task_name:
         pairs = glue.load_task(arguments.task_name, arguments.data_dir, cache_dir)
     elif arguments.train_file or arguments.validation_file:
@@ -95,9 +95,7 @@ def main(argv: list[str] | None = None):
                 return data.map(tokenize, batched=True, num_proc=data_args.preprocessing_num_workers)
 
             train = prepare(pairs.train, data_args.max_train_samples) if training_args.do_train else None
-            validation = {
-                split: prepare(data, data_args.max_eval_samples) for split, data in pairs.validation.items()
-            }
+            validation = {split: prepare(data, data_args.max_eval_samples) for split, data in pairs.validation.items()}
 
         trainer = Trainer(
             model=load_model(AutoModelForSequenceClassification, model_args, config),

@@ -139,7 +139,8 @@ def main(argv: list[str] | None = None):
             config.vocab_size, config.pad_token_id = len(tokenizer), tokenizer.pad_token_id
         config.sparse_prediction = True
         model = load_model(AutoModelForPreTraining, model_args, config)
-        print(f"{model.num_parameters():,} parameters, {model.num_parameters(exclude_embeddings=True):,} besides embeddings")
+        inner = model.num_parameters(exclude_embeddings=True)
+        print(f"{model.num_parameters():,} parameters, {inner:,} of them besides the embeddings")
 
         trainer = Trainer(
             model=model,

@@ -66,9 +66,17 @@ def main(argv: list[str] | None = None):
             def prepare(split, size):
                 if split not in questions:
                     raise InputError(f"no questions for {split}: give --{split}_file or --dataset_name.")
-                rows = questions[split] if size is None else questions[split].select(range(min(size, len(questions[split]))))
+                rows = (
+                    questions[split]
+                    if size is None
+                    else questions[split].select(range(min(size, len(questions[split]))))
+                )
                 windows = squad_windows(
-                    rows, tokenizer, data_args.max_seq_length, data_args.doc_stride, data_args.preprocessing_num_workers
+                    rows,
+                    tokenizer,
+                    data_args.max_seq_length,
+                    data_args.doc_stride,
+                    data_args.preprocessing_num_workers,
                 )
                 return rows, windows
 

@@ -292,9 +292,7 @@ class FixedHeadBertForNextSentencePrediction(FixedHeadBertPreTrainedModel, BertF
 
 
 def classifier_dropout(config: FixedHeadBertConfig) -> nn.Dropout:
-    return nn.Dropout(
-        config.hidden_dropout_prob if config.classifier_dropout is None else config.classifier_dropout
-    )
+    return nn.Dropout(config.hidden_dropout_prob if config.classifier_dropout is None else config.classifier_dropout)
 
 
 class FixedHeadBertForSequenceClassification(FixedHeadBertPreTrainedModel, BertForSequenceClassification):

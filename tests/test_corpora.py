@@ -67,7 +67,7 @@ def test_no_corpus_is_said():
 
 
 def test_trained_tokenizer_is_an_ordinary_bert_tokenizer(tmp_path):
-    """Guards: WordPiece trained on a corpus has the size asked for, BERT's special tokens, and comes back from disk."""
+    """Guards: WordPiece trained on a corpus has the size asked for, BERT's special tokens, and comes back."""
     corpus = datasets.Dataset.from_dict({"text": ["The quick brown fox jumps over the lazy dog."] * 20})
     tokenizer = train_tokenizer(corpus, vocab_size=60)
     assert len(tokenizer) == 60
@@ -83,7 +83,13 @@ def test_trained_tokenizer_is_an_ordinary_bert_tokenizer(tmp_path):
 def test_vocabulary_file_and_its_errors(tmp_path, vocabulary):
     """Guards: a vocab.txt is a tokenizer; a missing one, or one without BERT's special tokens, is named."""
     tokenizer = load_tokenizer(vocabulary)
-    assert tokenizer.convert_ids_to_tokens(tokenizer("The list?")["input_ids"]) == ["[CLS]", "the", "list", "?", "[SEP]"]
+    assert tokenizer.convert_ids_to_tokens(tokenizer("The list?")["input_ids"]) == [
+        "[CLS]",
+        "the",
+        "list",
+        "?",
+        "[SEP]",
+    ]
     assert load_tokenizer(vocabulary, do_lower_case=False).tokenize("The")[0] == "[UNK]"
     with pytest.raises(InputError, match="no such vocabulary file"):
         load_tokenizer(str(tmp_path / "vocab.txt"))

@@ -11,10 +11,9 @@ MNLI_HEADER = "index\tsentence1\tsentence2\tlabel1\tgold_label\n"
 def test_mnli_folder_in_the_layout_of_the_download(tmp_path):
     """Guards: MNLI's columns, label numbers as on the Hub, both dev sets in order, quotes left alone."""
     (tmp_path / "MNLI").mkdir()
-    for number, name in enumerate(("train", "dev_matched", "dev_mismatched")):
-        (tmp_path / "MNLI" / f"{name}.tsv").write_text(
-            f'{MNLI_HEADER}0\tan "odd quote\t{name}\tn/a\tcontradiction\n1\tb\tc\tn/a\tentailment\n2\tb\tc\tn/a\tneutral\n'
-        )
+    rows = '0\tan "odd quote\t{}\tn/a\tcontradiction\n1\tb\tc\tn/a\tentailment\n2\tb\tc\tn/a\tneutral\n'
+    for name in ("train", "dev_matched", "dev_mismatched"):
+        (tmp_path / "MNLI" / f"{name}.tsv").write_text(MNLI_HEADER + rows.format(name))
     for folder in (tmp_path, tmp_path / "MNLI"):
         pairs = load_task("mnli", str(folder))
         assert pairs.labels == ["entailment", "neutral", "contradiction"]
@@ -38,9 +37,13 @@ def test_real_mnli(real_data):
         ("a.csv", 'sentence1,sentence2,label\n"one, two",three,yes\nfour,five,no\n'),
         ("a.tsv", "sentence1\tsentence2\tlabel\none, two\tthree\tyes\nfour\tfive\tno\n"),
         ("a.tsv", "id\tquestion\tanswer\tlabel\n7\tone, two\tthree\tyes\n8\tfour\tfive\tno\n"),
-        ("a.jsonl", '{"label": "yes", "sentence1": "one, two", "sentence2": "three"}\n{"sentence1": "four", "sentence2": "five", "label": "no"}\n'),
+        (
+            "a.jsonl",
+            '{"label": "yes", "sentence1": "one, two", "sentence2": "three"}\n'
+            '{"sentence1": "four", "sentence2": "five", "label": "no"}\n',
+        ),
     ],
-)  # fmt: skip
+)
 def test_own_files(tmp_path, name, content):
     """Guards: csv, tsv and jsonl give the same pairs; labels are sorted; other column names are taken in order."""
     (tmp_path / name).write_text(content)
@@ -54,14 +57,14 @@ def test_own_files(tmp_path, name, content):
     "name, content, sentence",
     [
         ("a.tsv", "sentence1\tlabel\nx\tyes\n", r"a\.tsv, line 2: no second text"),
-        ("a.tsv", "sentence1\tsentence2\nx\ty\n", r"a\.tsv, line 2: no 'label' in a row with the columns sentence1, sentence2"),
+        ("a.tsv", "sentence1\tsentence2\nx\ty\n", r"a\.tsv, line 2: no 'label' in a row with .* sentence1, sentence2"),
         ("a.tsv", "sentence1\tsentence2\tlabel\nx\ty\tyes\nx\ty\n", r"a\.tsv, line 3: no 'label'"),
         ("a.jsonl", '{"sentence1": "x", "sentence2": "y", "label": 1}\n{"sentence1"\n', r"a\.jsonl, line 2: not JSON"),
         ("a.jsonl", "[1]\n", r"a\.jsonl, line 1: not a JSON object"),
         ("a.tsv", "sentence1\tsentence2\tlabel\n", r"a\.tsv: no rows"),
         ("a.xlsx", "x", r"a\.xlsx: not one of the formats"),
     ],
-)  # fmt: skip
+)
 def test_bad_rows_are_named_by_line(tmp_path, name, content, sentence):
     """Guards: a missing column, a short row, broken JSON or no rows at all is one sentence with file and line."""
     (tmp_path / name).write_text(content)

@@ -87,8 +87,8 @@ def reference_layer(x: np.ndarray, layer: dict[str, np.ndarray], mask: np.ndarra
     """
     One layer of the paper for one sequence x (L, D), head by head, token by token, in numpy.
 
-    softmax((W_k x)^T (W_q x) / sqrt(p)) over the keys that `mask` (L,) admits, W_o over all heads, then BERT's residual,
-    LayerNorm and feed-forward.
+    softmax((W_k x)^T (W_q x) / sqrt(p)) over the keys that `mask` (L,) admits, W_o over all heads, then BERT's
+    residual, LayerNorm and feed-forward.
     """
 
     def linear(name, y):
@@ -149,7 +149,9 @@ def test_without_head_size_it_is_bert_bit_for_bit(head, tmp_path):
 def test_projections_have_the_paper_s_shapes():
     """Guards: W_q, W_k, W_v map D to H P and W_o maps H P back; the head size is really used."""
     attention = model_of("Model").encoder.layer[0].attention
-    assert [tuple(getattr(attention.self, name).weight.shape) for name in ("query", "key", "value")] == [(H * P, D)] * 3
+    assert [tuple(getattr(attention.self, name).weight.shape) for name in ("query", "key", "value")] == [
+        (H * P, D)
+    ] * 3
     assert tuple(attention.output.dense.weight.shape) == (D, H * P)
     assert attention.self.scaling == P**-0.5
 
@@ -183,7 +185,9 @@ def test_gradient_accumulation_equals_one_large_batch(head, tmp_path):
                 for name in labels.keys() - {"input_ids", "token_type_ids", "attention_mask"}:
                     label = labels[name][number % B].clone()
                     if label.dim() and name == "labels":  # as many labelled tokens in every row: means of means agree
-                        label = torch.where(torch.arange(L) % 2 == 0, tokens[number], -100) % (2 if "Token" in head else V)
+                        label = torch.where(torch.arange(L) % 2 == 0, tokens[number], -100) % (
+                            2 if "Token" in head else V
+                        )
                         label = label if "Token" in head else torch.where(torch.arange(L) % 2 == 0, label, -100)
                     row[name] = label
 

@@ -158,7 +158,9 @@ def test_masking_is_80_10_10():
     """Guards: over 100,000 tokens 15 % are targets: 80 % [MASK], 10 % random, 10 % unchanged."""
     rng = np.random.default_rng(0)
     ids = np.arange(10, 110)
-    masked, labels = zip(*(mask_tokens(ids, np.arange(5, 100), 0.15, 4, 1_000_000, rng) for _ in range(1000)), strict=True)
+    masked, labels = zip(
+        *(mask_tokens(ids, np.arange(5, 100), 0.15, 4, 1_000_000, rng) for _ in range(1000)), strict=True
+    )
     masked, labels = np.stack(masked), np.stack(labels)
     target = labels != -100
     assert (labels[target] == np.broadcast_to(ids, labels.shape)[target]).all()
@@ -189,10 +191,11 @@ def test_truncation_shortens_the_longer_segment():
 
 def test_collator_pads_and_masks():
     """Guards: padding is masked out and unlabelled, and rows keep their order."""
+    names = ("input_ids", "token_type_ids", "labels", "next_sentence_label")
     rows = [
-        {"input_ids": np.array([2, 7, 3]), "token_type_ids": np.array([0, 0, 1]), "labels": np.array([-100, 8, -100]), "next_sentence_label": 1},
-        {"input_ids": np.array([2]), "token_type_ids": np.array([1]), "labels": np.array([5]), "next_sentence_label": 0},
-    ]  # fmt: skip
+        dict(zip(names, map(np.array, row), strict=True))
+        for row in (([2, 7, 3], [0, 0, 1], [-100, 8, -100], 1), ([2], [1], [5], 0))
+    ]
     batch = PretrainingCollator(pad_token_id=9)(rows)
     assert {name: tensor.tolist() for name, tensor in batch.items()} == {
         "input_ids": [[2, 7, 3], [2, 9, 9]],

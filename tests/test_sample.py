@@ -53,7 +53,12 @@ def test_files_are_what_the_scripts_read(tmp_path):
     write_tasks(tmp_path / "a")
     write_tasks(tmp_path / "b")
     files = [file.relative_to(tmp_path / "a") for file in sorted((tmp_path / "a").rglob("*.*"))]
-    assert [str(file) for file in files] == ["pairs/dev.tsv", "pairs/train.tsv", "questions/dev.json", "questions/train.json"]
+    assert [str(file) for file in files] == [
+        "pairs/dev.tsv",
+        "pairs/train.tsv",
+        "questions/dev.json",
+        "questions/train.json",
+    ]
     assert all((tmp_path / "a" / file).read_bytes() == (tmp_path / "b" / file).read_bytes() for file in files)
     pairs = load_files(*(str(tmp_path / "a" / "pairs" / f"{split}.tsv") for split in ("train", "dev")))
     assert pairs.labels == ["contradiction", "entailment", "neutral"]

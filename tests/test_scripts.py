@@ -29,7 +29,9 @@ def corpus(tmp_path_factory) -> str:
     """Twelve little documents of a few sentences."""
     folder = tmp_path_factory.mktemp("corpus")
     for number in range(12):
-        sentences = [f"Sentence {index} of document {number} is about {'abcdefghij'[index] * 3}." for index in range(9)]
+        sentences = [
+            f"Sentence {index} of document {number} is about {'abcdefghij'[index] * 3}." for index in range(9)
+        ]
         (folder / f"{number:02}.txt").write_text(" ".join(sentences))
     return str(folder)
 
@@ -64,7 +66,8 @@ def glue_of(model: Path, tasks: Path, output: Path, *more: str) -> list[str]:
 def squad_of(model: Path, tasks: Path, output: Path, *more: str) -> list[str]:
     files = ("--train_file", f"{tasks}/questions/train.json", "--validation_file", f"{tasks}/questions/dev.json")
     size = ("--max_seq_length", "64", "--doc_stride", "16", "--max_train_samples", "50", "--max_eval_samples", "13")
-    return ["--model_name_or_path", str(model), *files, *size, "--do_train", "--do_eval", *QUICK, "--output_dir", str(output), *more]  # fmt: skip
+    run = ("--do_train", "--do_eval", *QUICK, "--output_dir", str(output))
+    return ["--model_name_or_path", str(model), *files, *size, *run, *more]
 
 
 def results(output: Path) -> dict:
@@ -72,7 +75,7 @@ def results(output: Path) -> dict:
 
 
 def test_pretraining_leaves_a_whole_model_directory(pretrained):
-    """Guards: weights, tokenizer, results and command are there, the trained vocabulary is the model's, losses finite."""
+    """Guards: weights, tokenizer, results and command are there, vocabulary and model agree, losses are finite."""
     files = {file.name for file in pretrained.iterdir()}
     assert {"config.json", "model.safetensors", "tokenizer.json", "all_results.json", "command.json"} <= files
     model = AutoModelForPreTraining.from_pretrained(pretrained)
@@ -87,7 +90,15 @@ def test_held_out_metrics_do_not_depend_on_the_batch_size(corpus, pretrained, tm
     """Guards: held-out losses are means over tokens and pairs, with fixed masks, not means over batches."""
     seen = []
     for size in ("1", "7"):
-        arguments = ["--model_name_or_path", str(pretrained), "--train_file", corpus, "--max_seq_length", "32", "--do_eval"]
+        arguments = [
+            "--model_name_or_path",
+            str(pretrained),
+            "--train_file",
+            corpus,
+            "--max_seq_length",
+            "32",
+            "--do_eval",
+        ]
         arguments += ["--use_cpu", "--per_device_eval_batch_size", size, "--output_dir", str(tmp_path / size)]
         run_pretraining.main(arguments)
         seen.append(results(tmp_path / size))
@@ -173,11 +184,24 @@ def test_killed_run_continues_to_the_same_weights(corpus, tmp_path):
 
 def test_two_processes_evaluate_like_one(pretrained, tasks, tmp_path):
     """Guards: `accelerate launch` runs run_glue.py on two CPU processes, with the metrics of one."""
-    arguments = glue_of(pretrained, tasks, tmp_path / "two", "--do_train", "false", "--per_device_eval_batch_size", "3")
-    launch = [sys.executable, "-m", "accelerate.commands.launch", "--cpu", "--num_processes", "2", "--num_machines", "1"]
+    arguments = glue_of(
+        pretrained, tasks, tmp_path / "two", "--do_train", "false", "--per_device_eval_batch_size", "3"
+    )
+    launch = [
+        sys.executable,
+        "-m",
+        "accelerate.commands.launch",
+        "--cpu",
+        "--num_processes",
+        "2",
+        "--num_machines",
+        "1",
+    ]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    script = [*launch, "--mixed_precision", "no", "--main_process_port", "0", "--dynamo_backend", "no", str(ROOT / "run_glue.py")]  # fmt: skip
-    subprocess.run([*script, *arguments], check=True, capture_output=True, text=True, env=environment)
+    launch += ["--mixed_precision", "no", "--main_process_port", "0", "--dynamo_backend", "no"]
+    subprocess.run(
+        [*launch, str(ROOT / "run_glue.py"), *arguments], check=True, capture_output=True, text=True, env=environment
+    )
     run_glue.main(glue_of(pretrained, tasks, tmp_path / "one", "--do_train", "false"))
     assert results(tmp_path / "two")["eval_accuracy"] == results(tmp_path / "one")["eval_accuracy"]
 
@@ -225,7 +249,8 @@ def bad(corpus, pretrained, tasks, tmp_path, name) -> tuple[str, list[str], str]
         question = {"id": "q7", "question": "y", "answers": [{"text": "x", "answer_start": 9}]}
         squad = {"data": [{"paragraphs": [{"context": "no", "qas": [question]}]}]}
         file = write("squad.json", json.dumps(squad))
-        return "run_squad.py", squad_of(pretrained, tasks, output, "--train_file", file), "squad.json, question q7: the answer"  # fmt: skip
+        arguments = squad_of(pretrained, tasks, output, "--train_file", file)
+        return "run_squad.py", arguments, "squad.json, question q7: the answer"
     assert name == "nothing to do"
     return "run_squad.py", [*model, "--output_dir", str(output)], "--do_train"
 

@@ -34,7 +34,7 @@ def windows_of(tmp_path, tokenizer):
 
 
 def test_windows_cover_the_context_and_mark_the_answer(windows_of, tokenizer):
-    """Guards: overlapping windows hold all of the context; where the whole answer is inside, the span is the answer."""
+    """Guards: overlapping windows hold all of the context; the span marks the answer where it is inside."""
     _, windows = windows_of()
     assert len(windows) > 2
     seen, marked = set(), 0
@@ -55,7 +55,7 @@ def test_windows_cover_the_context_and_mark_the_answer(windows_of, tokenizer):
 
 
 def test_logits_come_back_as_the_text_of_the_best_valid_span(windows_of):
-    """Guards: over all windows the best start-end pair inside the context, not backwards, not too long, is the answer."""
+    """Guards: the answer is the best span over all windows: in the context, forwards, not too long."""
     rows, windows = windows_of()
     evaluation = SquadEvaluation(rows, windows, max_answer_length=4)  # "lists" is two tokens
     longest = max(map(len, windows["input_ids"]))
@@ -93,9 +93,12 @@ def test_answers_that_are_not_in_their_context(tmp_path, change, sentence):
         ('{"rows": []}', "not a JSON file in SQuAD's layout"),
         ('{"data": [{"paragraphs": [{"context": "x"}]}]}', "after 0 questions 'qas' is missing"),
         ('{"data": []}', "no questions"),
-        ('{"data": [{"paragraphs": [{"context": "x", "qas": [{"id": "7", "question": "y", "answers": []}]}]}]}', "question 7: no answer"),
+        (
+            '{"data": [{"paragraphs": [{"context": "x", "qas": [{"id": "7", "question": "y", "answers": []}]}]}]}',
+            "question 7: no answer",
+        ),
     ],
-)  # fmt: skip
+)
 def test_files_that_are_not_squad(tmp_path, content, sentence):
     """Guards: whatever is wrong with the file, one sentence names it."""
     (tmp_path / "bad.json").write_text(content)

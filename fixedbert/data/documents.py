@@ -22,7 +22,10 @@ def tokenize_documents(
         remove_columns=corpus.column_names,
         fn_kwargs={"tokenizer": tokenizer, "language": language},
         features=datasets.Features(
-            {"input_ids": datasets.List(datasets.Value("int32")), "sentence_ends": datasets.List(datasets.Value("int32"))}
+            {
+                "input_ids": datasets.List(datasets.Value("int32")),
+                "sentence_ends": datasets.List(datasets.Value("int32")),
+            }
         ),
         desc="Splitting into sentences and tokenizing",
     )

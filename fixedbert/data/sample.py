@@ -21,7 +21,17 @@ from pathlib import Path
 from pydoc_data.topics import topics
 
 # Packages of the standard library that are tests, tools or data rather than documentation.
-LEFT_OUT = {"test", "tests", "idlelib", "lib2to3", "turtledemo", "encodings", "pydoc_data", "site-packages", "dist-packages"}
+LEFT_OUT = {
+    "test",
+    "tests",
+    "idlelib",
+    "lib2to3",
+    "turtledemo",
+    "encodings",
+    "pydoc_data",
+    "site-packages",
+    "dist-packages",
+}
 
 NAMES = ("open", "read", "write", "send", "load", "parse", "copy", "close", "call", "match", "format", "split", "join",
          "sort", "search", "compile")  # fmt: skip

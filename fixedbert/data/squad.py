@@ -51,11 +51,11 @@ def load_squad(file: str) -> datasets.Dataset:
 def check_answers(row: dict, file: str):
     answers = row["answers"]
     if not answers["text"]:
-        raise InputError(f"{file}, question {row['id']}: no answer; SQuAD 2.0's unanswerable questions are not read.")
+        raise InputError(f"{file}, question {row['id']}: no answer; SQuAD 2.0's questions without one are not read.")
     for text, start in zip(answers["text"], answers["answer_start"], strict=True):
         if row["context"][start : start + len(text)] != text:
             raise InputError(
-                f"{file}, question {row['id']}: the answer {text!r} does not stand in its context at character {start}."
+                f"{file}, question {row['id']}: the answer {text!r} does not stand in its context at {start}."
             )
 
 
@@ -69,9 +69,9 @@ def squad_windows(
     """
     Overlapping windows over question and context, as in BERT: [CLS] question [SEP] part of the context [SEP].
 
-    Adds to the token columns: `start_positions` and `end_positions`, tokens of the first answer, or 0 ([CLS]) where the
-    window does not hold it whole; `question`, the row the window comes from; `offsets`, (L, 2), where each token of the
-    context stands in it, and (-1, -1) for all others.
+    Adds to the token columns: `start_positions` and `end_positions`, tokens of the first answer, or 0 ([CLS]) where
+    the window does not hold it whole; `question`, the row the window comes from; `offsets`, (L, 2), where each token
+    of the context stands in it, and (-1, -1) for all others.
     """
     return rows.map(
         make_windows,

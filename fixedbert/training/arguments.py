@@ -16,7 +16,8 @@ class ModelArguments:
     """Which model, configuration and tokenizer."""
 
     model_name_or_path: str | None = field(
-        default=None, metadata={"help": "Directory or Hub id of the weights to start from; without it, random weights."}
+        default=None,
+        metadata={"help": "Directory or Hub id of the weights to start from; without it, random weights."},
     )
     config_name: str | None = field(
         default=None,
