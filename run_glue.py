@@ -26,6 +26,7 @@ from fixedbert.metrics import accuracy
 from fixedbert.training.arguments import ModelArguments, check_length, load_config, load_model, parse, with_recipe
 from fixedbert.training.memory import keep_freed_memory
 from fixedbert.training.output import output_directory
+from fixedbert.training.reporting import report, train
 
 
 @dataclass
@@ -67,8 +68,7 @@ def main(argv: list[str] | None = None):
     if training_args.do_predict or not (training_args.do_train or training_args.do_eval):
         raise InputError("give --do_train, --do_eval or both; --do_predict is not there yet.")
     set_seed(training_args.seed)
-    if training_args.device.type == "cpu":
-        keep_freed_memory()
+    keep_freed_memory(training_args.device)
 
     with output_directory(training_args, command) as checkpoint:
         with training_args.main_process_first(desc="preparing the pairs"):
@@ -94,31 +94,26 @@ def main(argv: list[str] | None = None):
                 data = data if size is None else data.select(range(min(size, len(data))))
                 return data.map(tokenize, batched=True, num_proc=data_args.preprocessing_num_workers)
 
-            train = prepare(pairs.train, data_args.max_train_samples) if training_args.do_train else None
+            training = prepare(pairs.train, data_args.max_train_samples) if training_args.do_train else None
             validation = {split: prepare(data, data_args.max_eval_samples) for split, data in pairs.validation.items()}
 
         trainer = Trainer(
-            model=load_model(AutoModelForSequenceClassification, model_args, config),
+            model=load_model(AutoModelForSequenceClassification, model_args, config, tokenizer),
             args=training_args,
-            train_dataset=train,
+            train_dataset=training,
             eval_dataset=next(iter(validation.values()), None),
             data_collator=DataCollatorWithPadding(tokenizer, pad_to_multiple_of=8 if training_args.fp16 else None),
             processing_class=tokenizer,
             compute_metrics=pair_metrics,
         )
         if training_args.do_train:
-            result = trainer.train(resume_from_checkpoint=checkpoint)
-            trainer.save_model()
-            trainer.save_state()
-            trainer.log_metrics("train", result.metrics)
-            trainer.save_metrics("train", result.metrics)
+            train(trainer, checkpoint)
         if training_args.do_eval:
             metrics = {}
             for split, data in validation.items():
                 suffix = "_mm" if split == "validation_mismatched" else ""  # as in transformers' run_glue.py
                 metrics |= {name + suffix: value for name, value in trainer.evaluate(data).items()}
-            trainer.log_metrics("eval", metrics)
-            trainer.save_metrics("eval", metrics)
+            report(trainer, "eval", metrics)
 
 
 def pair_metrics(prediction: EvalPrediction) -> dict[str, float]:

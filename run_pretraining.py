@@ -10,9 +10,10 @@ import sys
 from dataclasses import dataclass, field
 
 import torch
+from accelerate import PartialState
 from transformers import AutoModelForPreTraining, PreTrainedConfig, Trainer, TrainingArguments, set_seed
 
-import fixedbert  # noqa: F401  registers the model
+from fixedbert import FixedHeadBertConfig
 from fixedbert.data.corpora import load_corpus
 from fixedbert.data.documents import Documents, tokenize_documents
 from fixedbert.data.pretraining import (
@@ -27,6 +28,7 @@ from fixedbert.training.arguments import ModelArguments, check_length, load_conf
 from fixedbert.training.memory import keep_freed_memory
 from fixedbert.training.output import output_directory
 from fixedbert.training.pretraining import pretraining_metrics, sums_by_example
+from fixedbert.training.reporting import report, train
 
 
 @dataclass
@@ -94,10 +96,6 @@ def make_examples(model_args: ModelArguments, data_args: DataArguments, config: 
     else:
         tokenizer = train_tokenizer(corpus, data_args.vocab_size or config.vocab_size, model_args.do_lower_case)
     tokenizer.model_max_length = config.max_position_embeddings
-    if model_args.model_name_or_path and len(tokenizer) > config.vocab_size:
-        raise InputError(
-            f"the tokenizer has {len(tokenizer)} tokens and the model {config.vocab_size}: give the model's own."
-        )
 
     documents = documents_of(corpus)
     if data_args.validation_file:
@@ -110,7 +108,7 @@ def make_examples(model_args: ModelArguments, data_args: DataArguments, config: 
     settings = {name: getattr(data_args, name) for name in ("max_seq_length", "short_seq_prob", "mlm_probability")}
     examples = PretrainingExamples(documents, numbers, tokenizer, seed=seed, **settings)
     held_out = PretrainingExamples(held_out_documents, held_out_numbers, tokenizer, seed=0, **settings)
-    print(
+    PartialState().print(
         f"{len(numbers):,} documents give {len(examples):,} pairs of segments; held out: {len(held_out_numbers):,} "
         f"documents, {len(held_out):,} pairs; vocabulary {len(tokenizer):,}"
     )
@@ -128,19 +126,17 @@ def main(argv: list[str] | None = None):
     config = load_config(model_args)
     check_length(data_args.max_seq_length, config)
     set_seed(training_args.seed)
-    if training_args.device.type == "cpu":
-        keep_freed_memory()
+    keep_freed_memory(training_args.device)
 
     with output_directory(training_args, command) as checkpoint:
         with training_args.main_process_first(desc="preparing the corpus"):
             tokenizer, examples, held_out = make_examples(model_args, data_args, config, training_args.seed)
 
-        if not model_args.model_name_or_path:
-            config.vocab_size, config.pad_token_id = len(tokenizer), tokenizer.pad_token_id
-        config.sparse_prediction = True
-        model = load_model(AutoModelForPreTraining, model_args, config)
+        if isinstance(config, FixedHeadBertConfig):
+            config.sparse_prediction = True  # the same loss for a fraction of the work
+        model = load_model(AutoModelForPreTraining, model_args, config, tokenizer)
         inner = model.num_parameters(exclude_embeddings=True)
-        print(f"{model.num_parameters():,} parameters, {inner:,} of them besides the embeddings")
+        PartialState().print(f"{model.num_parameters():,} parameters, {inner:,} of them besides the embeddings")
 
         trainer = Trainer(
             model=model,
@@ -153,15 +149,9 @@ def main(argv: list[str] | None = None):
             preprocess_logits_for_metrics=sums_by_example,
         )
         if training_args.do_train:
-            result = trainer.train(resume_from_checkpoint=checkpoint)
-            trainer.save_model()
-            trainer.save_state()
-            trainer.log_metrics("train", result.metrics)
-            trainer.save_metrics("train", result.metrics)
+            train(trainer, checkpoint)
         if training_args.do_eval:
-            metrics = trainer.evaluate()
-            trainer.log_metrics("eval", metrics)
-            trainer.save_metrics("eval", metrics)
+            report(trainer, "eval", trainer.evaluate())
 
 
 if __name__ == "__main__":

@@ -15,12 +15,14 @@ import datasets
 from transformers import AutoModelForQuestionAnswering, DataCollatorWithPadding, Trainer, TrainingArguments, set_seed
 
 import fixedbert  # noqa: F401  registers the model
+from fixedbert.data.hub import load_from_hub
 from fixedbert.data.squad import SquadEvaluation, load_squad, squad_windows
 from fixedbert.data.tokenizers import load_tokenizer
 from fixedbert.errors import InputError, exit_on_input_error
 from fixedbert.training.arguments import ModelArguments, check_length, load_config, load_model, parse, with_recipe
 from fixedbert.training.memory import keep_freed_memory
 from fixedbert.training.output import output_directory
+from fixedbert.training.reporting import report, train
 
 
 @dataclass
@@ -42,7 +44,7 @@ class DataArguments:
 def load_questions(arguments: DataArguments, cache_dir: str | None) -> dict[str, datasets.Dataset]:
     """The splits that are there, of train and validation."""
     if arguments.dataset_name:
-        return datasets.load_dataset(arguments.dataset_name, cache_dir=cache_dir)
+        return load_from_hub(arguments.dataset_name, cache_dir=cache_dir)
     files = {"train": arguments.train_file, "validation": arguments.validation_file}
     return {split: load_squad(file) for split, file in files.items() if file}
 
@@ -53,8 +55,7 @@ def main(argv: list[str] | None = None):
     if training_args.do_predict or not (training_args.do_train or training_args.do_eval):
         raise InputError("give --do_train, --do_eval or both; --do_predict is not there yet.")
     set_seed(training_args.seed)
-    if training_args.device.type == "cpu":
-        keep_freed_memory()
+    keep_freed_memory(training_args.device)
 
     with output_directory(training_args, command) as checkpoint:
         with training_args.main_process_first(desc="preparing the questions"):
@@ -80,7 +81,7 @@ def main(argv: list[str] | None = None):
                 )
                 return rows, windows
 
-            train = prepare("train", data_args.max_train_samples)[1] if training_args.do_train else None
+            training = prepare("train", data_args.max_train_samples)[1] if training_args.do_train else None
             if training_args.do_eval:
                 rows, windows = prepare("validation", data_args.max_eval_samples)
                 evaluation = SquadEvaluation(rows, windows, data_args.n_best_size, data_args.max_answer_length)
@@ -88,24 +89,19 @@ def main(argv: list[str] | None = None):
                 windows = evaluation = None
 
         trainer = Trainer(
-            model=load_model(AutoModelForQuestionAnswering, model_args, config),
+            model=load_model(AutoModelForQuestionAnswering, model_args, config, tokenizer),
             args=training_args,
-            train_dataset=train,
+            train_dataset=training,
             eval_dataset=windows,
             data_collator=DataCollatorWithPadding(tokenizer, pad_to_multiple_of=8 if training_args.fp16 else None),
             processing_class=tokenizer,
             compute_metrics=evaluation,
         )
         if training_args.do_train:
-            result = trainer.train(resume_from_checkpoint=checkpoint)
-            trainer.save_model()
-            trainer.save_state()
-            trainer.log_metrics("train", result.metrics)
-            trainer.save_metrics("train", result.metrics)
+            train(trainer, checkpoint)
         if training_args.do_eval:
             metrics = trainer.evaluate()
-            trainer.log_metrics("eval", metrics)
-            trainer.save_metrics("eval", metrics)
+            report(trainer, "eval", metrics)
             if training_args.should_save:
                 file = Path(training_args.output_dir, "eval_predictions.json")
                 file.write_text(json.dumps(evaluation.predictions, indent=1, ensure_ascii=False), encoding="utf-8")

@@ -1,8 +1,14 @@
 """Shared by all tests: no network, and real data where FIXEDBERT_DATA names it."""
 
+import atexit
 import os
+import shutil
+import tempfile
 
-os.environ["HF_HUB_OFFLINE"] = "1"  # before transformers is imported: nothing here may reach for the Hub
+# Before transformers is imported: nothing here may reach for the Hub, or find what another run has cached.
+os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ["HF_HOME"] = tempfile.mkdtemp(prefix="fixedbert-tests-")
+atexit.register(shutil.rmtree, os.environ["HF_HOME"], ignore_errors=True)
 
 from pathlib import Path  # noqa: E402
 

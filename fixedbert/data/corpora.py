@@ -7,6 +7,7 @@ import datasets
 
 from ..errors import InputError
 from . import sample
+from .hub import load_from_hub
 
 BUILDERS = {".txt": "text", ".jsonl": "json", ".json": "json", ".parquet": "parquet"}
 
@@ -86,7 +87,7 @@ def load_corpus(
     elif dataset_name == "sample":
         place, corpus = "sample", datasets.Dataset.from_dict({"text": sample.documents()})
     elif dataset_name:
-        place, corpus = dataset_name, datasets.load_dataset(dataset_name, dataset_config_name, split=split)
+        place, corpus = dataset_name, load_from_hub(dataset_name, dataset_config_name, split=split)
         corpus = text_only(corpus, text_column, dataset_name)
     else:
         raise InputError("no corpus: give --train_file, or --dataset_name (`sample` is the built-in one).")

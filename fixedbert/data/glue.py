@@ -9,6 +9,7 @@ from pathlib import Path
 import datasets
 
 from ..errors import InputError
+from .hub import load_from_hub
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,7 @@ def load_task(name: str, data_dir: str | None = None, cache_dir: str | None = No
         raise InputError(f"--task_name {name}: no such task; there are {', '.join(TASKS)}.")
     task = TASKS[name]
     if data_dir is None:
-        splits = datasets.load_dataset("nyu-mll/glue", task.hub_config, cache_dir=cache_dir)
+        splits = load_from_hub("nyu-mll/glue", task.hub_config, cache_dir=cache_dir)
         rename = dict(zip(task.columns, ("sentence1", "sentence2"), strict=True))
         splits = {split: data.rename_columns(rename) for split, data in splits.items()}
         return SentencePairs(

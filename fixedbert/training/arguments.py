@@ -5,7 +5,7 @@ from pathlib import Path
 
 import yaml
 from huggingface_hub.errors import StrictDataclassError
-from transformers import AutoConfig, HfArgumentParser, PreTrainedConfig, PreTrainedModel
+from transformers import AutoConfig, HfArgumentParser, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from ..errors import InputError
 from ..presets import PRESETS, preset_config
@@ -125,10 +125,22 @@ def check_length(max_seq_length: int, config: PreTrainedConfig):
         )
 
 
-def load_model(auto_class: type, arguments: ModelArguments, config: PreTrainedConfig) -> PreTrainedModel:
-    """The model of --model_name_or_path, or one with random weights."""
+def load_model(
+    auto_class: type, arguments: ModelArguments, config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase
+) -> PreTrainedModel:
+    """
+    The model of --model_name_or_path, or one with random weights, as large as the tokenizer's vocabulary.
+
+    Raises:
+        InputError: no such model, or one with fewer tokens than the tokenizer has.
+    """
     if arguments.model_name_or_path is None:
+        config.vocab_size, config.pad_token_id = len(tokenizer), tokenizer.pad_token_id
         return auto_class.from_config(config, attn_implementation=arguments.attn_implementation)
+    if len(tokenizer) > config.vocab_size:
+        raise InputError(
+            f"the tokenizer has {len(tokenizer)} tokens and the model {config.vocab_size}: give the model's own."
+        )
     try:
         return auto_class.from_pretrained(
             arguments.model_name_or_path,

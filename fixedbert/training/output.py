@@ -48,8 +48,9 @@ def output_directory(training_args: TrainingArguments, command: list[str]) -> It
         (partial / COMMAND_FILE).write_text(json.dumps(command, indent=1) + "\n")
     state.wait_for_everyone()
     training_args.output_dir = str(partial)
+    asked = training_args.resume_from_checkpoint
     try:
-        yield training_args.resume_from_checkpoint or checkpoint
+        yield checkpoint if asked in (None, "True", "true") else asked
     except BaseException:
         if state.is_main_process and not get_last_checkpoint(partial):
             shutil.rmtree(partial, ignore_errors=True)

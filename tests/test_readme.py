@@ -1,0 +1,50 @@
+"""The README: what it promises is there, and its Python runs."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from transformers import HfArgumentParser
+
+import run_glue
+import run_pretraining
+import run_squad
+from fixedbert.training.arguments import ModelArguments
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def test_python_of_the_readme_runs(tmp_path):
+    """Guards: the README's Python can be pasted into an empty folder."""
+    (code,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    code = code.replace("fixed-512-32x128", "tiny")
+    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True, capture_output=True)
+
+
+def test_files_and_targets_of_the_readme_exist():
+    """Guards: linked files, the annotated tree and the make targets are there."""
+    for link in re.findall(r"\]\((?!http)([^)#]+)\)", README):
+        assert (ROOT / link).exists(), link
+    tree = README.split("## What is where")[1].split("## ")[0]
+    names = re.findall(r"\b\w+(?:/|\.py)(?=\s)", tree)
+    assert len(names) > 10
+    for name in names:
+        assert (ROOT / name).exists() or (ROOT / "fixedbert" / name).exists(), name
+    makefile = (ROOT / "Makefile").read_text()
+    for target in re.findall(r"^    make (\w+)", README, re.MULTILINE):
+        assert f"\n{target}:" in makefile
+
+
+@pytest.mark.parametrize("script", [run_pretraining, run_glue, run_squad])
+def test_commands_of_the_readme_parse(script):
+    """Guards: every flag that the README gives to a script is one that it takes."""
+    arguments = getattr(script, "PretrainingArguments", None) or script.TrainingArguments
+    parser = HfArgumentParser((ModelArguments, script.DataArguments, arguments), allow_abbrev=False)
+    commands = re.findall(rf"python {script.__name__}\.py (--(?:\\\n|.)*)", README)
+    assert commands
+    for command in commands:
+        _, unknown = parser.parse_known_args(command.replace("\\\n", " ").split())
+        assert not unknown
