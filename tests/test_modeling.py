@@ -55,13 +55,13 @@ def model_of(head: str, **changes):
     return getattr(fixedbert, f"FixedHeadBert{head}")(config_of(head, **changes))
 
 
-def inputs_of(head: str, labels: bool = False) -> dict[str, torch.Tensor]:
+def inputs_of(head: str, labels: bool = False, size: int = B) -> dict[str, torch.Tensor]:
     generator = torch.Generator().manual_seed(1)
 
     def ids(high, *shape):
         return torch.randint(high, shape, generator=generator)
 
-    shape = (B, 3, L) if head == "ForMultipleChoice" else (B, L)
+    shape = (size, 3, L) if head == "ForMultipleChoice" else (size, L)
     lengths = ids(L, *shape[:-1]) + 1
     inputs = {
         "input_ids": ids(V, *shape),
@@ -69,16 +69,16 @@ def inputs_of(head: str, labels: bool = False) -> dict[str, torch.Tensor]:
         "attention_mask": (torch.arange(L) < lengths[..., None]).long(),
     }
     if labels:
-        tokens = torch.where(ids(2, B, L).bool(), ids(V, B, L), -100)
+        tokens = torch.where(ids(2, size, L).bool(), ids(V, size, L), -100)
         inputs |= {
-            "ForPreTraining": {"labels": tokens, "next_sentence_label": ids(2, B)},
+            "ForPreTraining": {"labels": tokens, "next_sentence_label": ids(2, size)},
             "ForMaskedLM": {"labels": tokens},
             "LMHeadModel": {"labels": tokens},
-            "ForNextSentencePrediction": {"labels": ids(2, B)},
-            "ForSequenceClassification": {"labels": ids(2, B)},
-            "ForMultipleChoice": {"labels": ids(3, B)},
-            "ForTokenClassification": {"labels": ids(2, B, L)},
-            "ForQuestionAnswering": {"start_positions": ids(L, B), "end_positions": ids(L, B)},
+            "ForNextSentencePrediction": {"labels": ids(2, size)},
+            "ForSequenceClassification": {"labels": ids(2, size)},
+            "ForMultipleChoice": {"labels": ids(3, size)},
+            "ForTokenClassification": {"labels": ids(2, size, L)},
+            "ForQuestionAnswering": {"start_positions": ids(L, size), "end_positions": ids(L, size)},
         }[head]
     return inputs
 
@@ -176,29 +176,11 @@ def test_sparse_prediction_changes_neither_loss_nor_gradients(head):
 def test_gradient_accumulation_equals_one_large_batch(head, tmp_path):
     """Guards: Trainer with 4 steps of 4 logs the loss and gradient norm of one of 16; stock BERT is wrong by 4."""
 
-    class Rows(torch.utils.data.Dataset):
-        def __init__(self):
-            tokens = torch.randint(5, V, (16, 3, L) if head == "ForMultipleChoice" else (16, L))
-            self.rows = [{"input_ids": row} for row in tokens]
-            labels = inputs_of(head, labels=True)
-            for number, row in enumerate(self.rows):
-                for name in labels.keys() - {"input_ids", "token_type_ids", "attention_mask"}:
-                    label = labels[name][number % B].clone()
-                    if label.dim() and name == "labels":  # as many labelled tokens in every row: means of means agree
-                        label = torch.where(torch.arange(L) % 2 == 0, tokens[number], -100) % (
-                            2 if "Token" in head else V
-                        )
-                        label = label if "Token" in head else torch.where(torch.arange(L) % 2 == 0, label, -100)
-                    row[name] = label
-
-        def __len__(self):
-            return 16
-
-        def __getitem__(self, index):
-            return self.rows[index]
-
-    torch.manual_seed(2)
-    rows, logs = Rows(), []
+    inputs = inputs_of(head, labels=True, size=16)
+    if -100 in inputs.get("labels", ()):  # as many labelled tokens in every row, so that means of means agree
+        inputs["labels"] = torch.where(torch.arange(L) % 2 == 0, inputs["input_ids"], -100)
+    rows = [{name: tensor[row] for name, tensor in inputs.items()} for row in range(16)]
+    logs = []
     for batch, steps in ((16, 1), (4, 4)):
         arguments = TrainingArguments(
             output_dir=str(tmp_path),
