@@ -92,7 +92,7 @@ def show(seconds: float):
         f"\nPretraining, on held-out documents: masked-LM loss {held_out['eval_mlm_loss']:.2f} and accuracy "
         f"{held_out['eval_mlm_accuracy']:.1%}, next-sentence accuracy {held_out['eval_nsp_accuracy']:.1%}"
     )
-    picture = draw()
+    picture = draw(majority)
     print(
         f"Picture: {picture}. Model directories: {DEMO / PRETRAINED}, "
         + ", ".join(str(directory(t, START[0])) for t in ("pairs", "questions"))
@@ -110,7 +110,7 @@ def history(output: Path, key: str) -> tuple[list[int], list[float]]:
     return [step for step, _ in points], [value for _, value in points]
 
 
-def draw() -> Path:
+def draw(majority: dict[str, float]) -> Path:
     """One picture: pretraining losses, and both tasks' metrics against steps with and without pretraining."""
     figure, (left, middle, right) = plt.subplots(1, 3, figsize=(13, 4), layout="constrained")
     left.plot(*history(DEMO / PRETRAINED, "loss"), label="training, both losses")
@@ -118,7 +118,6 @@ def draw() -> Path:
     left.plot(*history(DEMO / PRETRAINED, "eval_nsp_loss"), "s-", label="held out, next sentence")
     left.set(title="Pretraining", xlabel="step", ylabel="cross-entropy (nats)", ylim=(0, None))
     left.legend()
-    baseline = majority_baselines()
     for axes, task, key, scale, label in (
         (middle, "pairs", "eval_accuracy", 100, "accuracy (%)"),
         (right, "questions", "eval_f1", 1, "F1 (%)"),
@@ -126,7 +125,7 @@ def draw() -> Path:
         for start in START:
             steps, values = history(directory(task, start), key)
             axes.plot(steps, [scale * value for value in values], "o-", markersize=3, label=start)
-        axes.axhline(baseline[key], color="gray", linestyle="--", label="majority")
+        axes.axhline(majority[key], color="gray", linestyle="--", label="majority")
         axes.set(title=f"Synthetic {task}", xlabel="step", ylabel=f"held-out {label}", ylim=(0, 102))
         axes.legend()
     figure.savefig(DEMO / "demo.png", dpi=110)

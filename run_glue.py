@@ -13,6 +13,7 @@ from transformers import (
     AutoModelForSequenceClassification,
     DataCollatorWithPadding,
     EvalPrediction,
+    PreTrainedConfig,
     Trainer,
     TrainingArguments,
     set_seed,
@@ -46,19 +47,27 @@ class DataArguments:
     preprocessing_num_workers: int | None = field(default=None, metadata={"help": "Processes for tokenizing."})
 
 
-def load_pairs(
-    arguments: DataArguments, training_args: TrainingArguments, cache_dir: str | None
-) -> glue.SentencePairs:
+def load_pairs(arguments: DataArguments, training_args: TrainingArguments, **hub_options) -> glue.SentencePairs:
     if arguments.task_name:
-        pairs = glue.load_task(arguments.task_name, arguments.data_dir, cache_dir)
+        pairs = glue.load_task(arguments.task_name, arguments.data_dir, **hub_options)
     elif arguments.train_file or arguments.validation_file:
         pairs = glue.load_files(arguments.train_file, arguments.validation_file)
     else:
         raise InputError("no data: give --task_name, or --train_file and --validation_file.")
     if training_args.do_train and pairs.train is None:
-        raise InputError("--do_train needs a --train_file.")
+        raise InputError("--do_train needs training pairs: give --train_file, or a --data_dir with them.")
     if training_args.do_eval and not pairs.validation:
         raise InputError("--do_eval needs a --validation_file.")
+    return pairs
+
+
+def with_labels_of(config: PreTrainedConfig, pairs: glue.SentencePairs, train: bool) -> glue.SentencePairs:
+    """The pairs with the label numbers of a model that knows their labels: its classifier keeps its meaning."""
+    known = [config.id2label[number] for number in sorted(config.id2label)]
+    if set(pairs.labels) <= set(known):
+        return pairs.numbered_as(known)
+    if not train and known[0] != "LABEL_0":  # what transformers calls labels that nobody has named
+        raise InputError(f"the labels {', '.join(pairs.labels)} are not those of the model: {', '.join(known)}.")
     return pairs
 
 
@@ -72,13 +81,12 @@ def main(argv: list[str] | None = None):
 
     with output_directory(training_args, command) as checkpoint:
         with training_args.main_process_first(desc="preparing the pairs"):
-            pairs = load_pairs(data_args, training_args, model_args.cache_dir)
+            pairs = load_pairs(data_args, training_args, cache_dir=model_args.cache_dir, token=model_args.token)
             tokenizer = load_tokenizer(model_args.tokenizer, model_args.do_lower_case, **model_args.hub_options())
-            config = load_config(
-                model_args,
-                id2label=dict(enumerate(pairs.labels)),
-                label2id={label: number for number, label in enumerate(pairs.labels)},
-            )
+            config = load_config(model_args)
+            pairs = with_labels_of(config, pairs, training_args.do_train)
+            config.id2label = dict(enumerate(pairs.labels))
+            config.label2id = {label: number for number, label in enumerate(pairs.labels)}
             check_length(data_args.max_seq_length, config)
 
             def tokenize(batch):

@@ -8,12 +8,13 @@ Pretrain a FixedHeadBert with masked-LM and next-sentence prediction.
 
 import sys
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import torch
 from accelerate import PartialState
-from transformers import AutoModelForPreTraining, PreTrainedConfig, Trainer, TrainingArguments, set_seed
+from transformers import AutoModelForPreTraining, PreTrainedConfig, TrainingArguments, set_seed
 
-from fixedbert import FixedHeadBertConfig
+import fixedbert  # noqa: F401  registers the model
 from fixedbert.data.corpora import load_corpus
 from fixedbert.data.documents import Documents, tokenize_documents
 from fixedbert.data.pretraining import (
@@ -27,7 +28,7 @@ from fixedbert.errors import InputError, exit_on_input_error
 from fixedbert.training.arguments import ModelArguments, check_length, load_config, load_model, parse, with_recipe
 from fixedbert.training.memory import keep_freed_memory
 from fixedbert.training.output import output_directory
-from fixedbert.training.pretraining import pretraining_metrics, sums_by_example
+from fixedbert.training.pretraining import PretrainingTrainer, pretraining_metrics, sums_by_example
 from fixedbert.training.reporting import report, train
 
 
@@ -73,7 +74,9 @@ class PretrainingArguments(TrainingArguments):
     label_names: list[str] | None = field(default_factory=lambda: ["labels", "next_sentence_label"])
 
 
-def make_examples(model_args: ModelArguments, data_args: DataArguments, config: PreTrainedConfig, seed: int):
+def make_examples(
+    model_args: ModelArguments, data_args: DataArguments, config: PreTrainedConfig, training_args: TrainingArguments
+):
     """From text to (tokenizer, training examples, held-out examples)."""
 
     def corpus_of(files):
@@ -83,6 +86,8 @@ def make_examples(model_args: ModelArguments, data_args: DataArguments, config: 
             files,
             data_args.text_column_name,
             data_args.document_boundary,
+            cache_dir=model_args.cache_dir,
+            token=model_args.token,
         )
 
     def documents_of(corpus):
@@ -93,8 +98,12 @@ def make_examples(model_args: ModelArguments, data_args: DataArguments, config: 
     corpus = corpus_of(data_args.train_file)
     if model_args.tokenizer:
         tokenizer = load_tokenizer(model_args.tokenizer, model_args.do_lower_case, **model_args.hub_options())
+    elif Path(training_args.output_dir, "tokenizer.json").exists():
+        # Training gives other numbers to tokens each time: other processes, and a continued run, take the first one's.
+        tokenizer = load_tokenizer(training_args.output_dir)
     else:
         tokenizer = train_tokenizer(corpus, data_args.vocab_size or config.vocab_size, model_args.do_lower_case)
+        tokenizer.save_pretrained(training_args.output_dir)
     tokenizer.model_max_length = config.max_position_embeddings
 
     documents = documents_of(corpus)
@@ -103,10 +112,10 @@ def make_examples(model_args: ModelArguments, data_args: DataArguments, config: 
         numbers, held_out_numbers = usable_documents(documents), usable_documents(held_out_documents)
     else:
         held_out_documents = documents
-        numbers, held_out_numbers = split_documents(documents, data_args.validation_split_percentage / 100, seed)
+        numbers, held_out_numbers = split_documents(documents, data_args.validation_split_percentage / 100)
 
     settings = {name: getattr(data_args, name) for name in ("max_seq_length", "short_seq_prob", "mlm_probability")}
-    examples = PretrainingExamples(documents, numbers, tokenizer, seed=seed, **settings)
+    examples = PretrainingExamples(documents, numbers, tokenizer, seed=training_args.seed, **settings)
     held_out = PretrainingExamples(held_out_documents, held_out_numbers, tokenizer, seed=0, **settings)
     PartialState().print(
         f"{len(numbers):,} documents give {len(examples):,} pairs of segments; held out: {len(held_out_numbers):,} "
@@ -130,15 +139,14 @@ def main(argv: list[str] | None = None):
 
     with output_directory(training_args, command) as checkpoint:
         with training_args.main_process_first(desc="preparing the corpus"):
-            tokenizer, examples, held_out = make_examples(model_args, data_args, config, training_args.seed)
+            tokenizer, examples, held_out = make_examples(model_args, data_args, config, training_args)
 
-        if isinstance(config, FixedHeadBertConfig):
-            config.sparse_prediction = True  # the same loss for a fraction of the work
         model = load_model(AutoModelForPreTraining, model_args, config, tokenizer)
+        model.sparse_prediction = True  # the same loss for a fraction of the work; stock BERT takes no notice
         inner = model.num_parameters(exclude_embeddings=True)
         PartialState().print(f"{model.num_parameters():,} parameters, {inner:,} of them besides the embeddings")
 
-        trainer = Trainer(
+        trainer = PretrainingTrainer(
             model=model,
             args=training_args,
             train_dataset=examples,

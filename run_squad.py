@@ -16,7 +16,7 @@ from transformers import AutoModelForQuestionAnswering, DataCollatorWithPadding,
 
 import fixedbert  # noqa: F401  registers the model
 from fixedbert.data.hub import load_from_hub
-from fixedbert.data.squad import SquadEvaluation, load_squad, squad_windows
+from fixedbert.data.squad import SquadEvaluation, check_answers, load_squad, squad_windows
 from fixedbert.data.tokenizers import load_tokenizer
 from fixedbert.errors import InputError, exit_on_input_error
 from fixedbert.training.arguments import ModelArguments, check_length, load_config, load_model, parse, with_recipe
@@ -41,10 +41,14 @@ class DataArguments:
     preprocessing_num_workers: int | None = field(default=None, metadata={"help": "Processes for tokenizing."})
 
 
-def load_questions(arguments: DataArguments, cache_dir: str | None) -> dict[str, datasets.Dataset]:
+def load_questions(arguments: DataArguments, **hub_options) -> dict[str, datasets.Dataset]:
     """The splits that are there, of train and validation."""
     if arguments.dataset_name:
-        return load_from_hub(arguments.dataset_name, cache_dir=cache_dir)
+        splits = load_from_hub(arguments.dataset_name, **hub_options)
+        for split in splits.values():
+            for row in split:
+                check_answers(row, arguments.dataset_name)
+        return splits
     files = {"train": arguments.train_file, "validation": arguments.validation_file}
     return {split: load_squad(file) for split, file in files.items() if file}
 
@@ -62,7 +66,7 @@ def main(argv: list[str] | None = None):
             config = load_config(model_args)
             check_length(data_args.max_seq_length, config)
             tokenizer = load_tokenizer(model_args.tokenizer, model_args.do_lower_case, **model_args.hub_options())
-            questions = load_questions(data_args, model_args.cache_dir)
+            questions = load_questions(data_args, cache_dir=model_args.cache_dir, token=model_args.token)
 
             def prepare(split, size):
                 if split not in questions:

@@ -13,9 +13,13 @@ logger = logging.get_logger(__name__)
 TRANSFORMERS_KEYS = {
     "_attn_implementation",
     "_commit_hash",
+    "_from_auto",
+    "_from_pipeline",
     "_name_or_path",
     "attn_implementation",
     "auto_map",
+    "code_revision",
+    "dtype",
     "experts_implementation",
     "model_type",
     "name_or_path",
@@ -25,6 +29,7 @@ TRANSFORMERS_KEYS = {
     "quantization_config",
     "tokenizer_class",
     "torch_dtype",
+    "trust_remote_code",
 }
 
 
@@ -47,7 +52,7 @@ class FixedHeadBertConfig(BertConfig):
     Raises:
         StrictDataclassError: a size or a count below 1, a value of the wrong type, or heads that do not divide the
             width without `attention_head_size`.
-        ValueError: two different head sizes given at once.
+        ValueError: two head sizes given at once that differ from each other and from the default.
 
     An unknown key is kept, as transformers does, but never without a warning.
 
@@ -74,11 +79,24 @@ class FixedHeadBertConfig(BertConfig):
                 self.attention_head_size = size
         super().__post_init__(**kwargs)
         # What __init__ left to kwargs and transformers stored as an attribute all the same.
-        for key in kwargs.keys() - TRANSFORMERS_KEYS:
-            if key in self.__dict__:
-                near = get_close_matches(key, self.__dataclass_fields__, n=1)
+        self._warn_of_unknown(key for key in kwargs if key in self.__dict__)
+
+    @classmethod
+    def _warn_of_unknown(cls, keys):
+        for key in keys:
+            if key not in TRANSFORMERS_KEYS:
+                near = get_close_matches(key, cls.__dataclass_fields__, n=1)
                 hint = f" Did you mean {near[0]!r}?" if near else ""
-                logger.warning(f"{type(self).__name__} has no field {key!r}: kept, but without effect.{hint}")
+                logger.warning(f"{cls.__name__} has no field {key!r}: it has no effect.{hint}")
+
+    @classmethod
+    def from_dict(cls, config_dict, **kwargs):
+        """transformers' own, which drops unknown keyword arguments of `from_pretrained` without a word."""
+        if kwargs.pop("return_unused_kwargs", False):
+            return super().from_dict(config_dict, return_unused_kwargs=True, **kwargs)
+        config, unused = super().from_dict(config_dict, return_unused_kwargs=True, **kwargs)
+        cls._warn_of_unknown(unused)
+        return config
 
     @property
     def head_dim(self) -> int:

@@ -177,6 +177,7 @@ class FixedHeadBertForPreTraining(FixedHeadBertPreTrainedModel, BertForPreTraini
         FixedHeadBertPreTrainedModel.__init__(self, config)
         self.bert = FixedHeadBertModel(config)
         self.cls = BertPreTrainingHeads(config)
+        self.sparse_prediction = config.sparse_prediction
         self.post_init()
 
     @can_return_tuple
@@ -210,7 +211,7 @@ class FixedHeadBertForPreTraining(FixedHeadBertPreTrainedModel, BertForPreTraini
         loss = None
         if labels is not None and next_sentence_label is not None:
             mlm_loss, prediction_logits = masked_lm_loss(
-                self.cls.predictions, outputs.last_hidden_state, labels, self.config.sparse_prediction
+                self.cls.predictions, outputs.last_hidden_state, labels, self.sparse_prediction
             )
             loss = mlm_loss + cross_entropy(seq_relationship_logits, next_sentence_label.view(-1))
         else:
@@ -232,6 +233,7 @@ class FixedHeadBertForMaskedLM(FixedHeadBertPreTrainedModel, BertForMaskedLM):
             logger.warning("FixedHeadBertForMaskedLM looks both ways only with is_decoder=False.")
         self.bert = FixedHeadBertModel(config, add_pooling_layer=False)
         self.cls = BertOnlyMLMHead(config)
+        self.sparse_prediction = config.sparse_prediction
         self.post_init()
 
     @can_return_tuple
@@ -263,7 +265,7 @@ class FixedHeadBertForMaskedLM(FixedHeadBertPreTrainedModel, BertForMaskedLM):
             loss, logits = None, self.cls(outputs.last_hidden_state)
         else:
             loss, logits = masked_lm_loss(
-                self.cls.predictions, outputs.last_hidden_state, labels, self.config.sparse_prediction
+                self.cls.predictions, outputs.last_hidden_state, labels, self.sparse_prediction
             )
         return MaskedLMOutput(
             loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions

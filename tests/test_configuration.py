@@ -4,6 +4,7 @@ import logging
 
 import pytest
 from huggingface_hub.errors import StrictDataclassError
+from transformers import AutoConfig
 
 from fixedbert import FixedHeadBertConfig
 
@@ -66,6 +67,17 @@ def test_unknown_keys_warn_and_suggest(caplog):
     with caplog.at_level(logging.WARNING, logger="fixedbert"):
         FixedHeadBertConfig(attention_head_sise=64)
     assert "no field 'attention_head_sise'" in caplog.text and "'attention_head_size'" in caplog.text
+
+
+def test_unknown_keywords_of_from_pretrained_warn(caplog, tmp_path):
+    """Guards: transformers drops what from_pretrained does not know without a word; we say it."""
+    FixedHeadBertConfig().save_pretrained(tmp_path)
+    with caplog.at_level(logging.WARNING, logger="fixedbert"):
+        assert FixedHeadBertConfig.from_pretrained(tmp_path, head_dim=7).attention_head_size == 7
+        assert AutoConfig.from_pretrained(tmp_path, hidden_size=96, trust_remote_code=False).hidden_size == 96
+        assert not caplog.records
+        FixedHeadBertConfig.from_pretrained(tmp_path, attention_head_sise=64)
+    assert "no field 'attention_head_sise'" in caplog.text
 
 
 def test_keys_of_transformers_do_not_warn(caplog, tmp_path):

@@ -29,7 +29,7 @@ def test_formats_folders_and_globs_mix(tmp_path):
     (tmp_path / "deep").mkdir()
     (tmp_path / "deep" / "a.jsonl").write_text('{"text": "One.", "id": 1}\n{"text": "Two.", "id": 2}\n')
     pyarrow.parquet.write_table(pyarrow.table({"text": ["Three."], "url": ["x"]}), tmp_path / "b.parquet")
-    (tmp_path / "c.txt").write_text("Four.")
+    (tmp_path / "c[1].txt").write_text("Four.")
     (tmp_path / "ignored.md").write_text("Not this.")
     assert sorted(texts(files=[str(tmp_path)])) == ["Four.", "One.", "Three.", "Two."]
     assert texts(files=[str(tmp_path / "**" / "*.jsonl")]) == ["One.", "Two."]
@@ -49,7 +49,8 @@ def test_text_column_can_be_named(tmp_path):
         ("absent.txt", None, "absent.txt: no such file"),
         ("a.docx", "x", "a.docx: not one of the formats"),
         ("empty.txt", " \n", "empty.txt: the corpus is empty"),
-        ("bad.jsonl", '{"text": \n', "bad.jsonl: .*"),
+        ("bad.jsonl", '{"text": \n', "bad.jsonl: could not be read"),
+        ("empty.jsonl", "", "empty.jsonl: .*"),
     ],
 )
 def test_bad_files_are_one_sentence_with_the_file(tmp_path, name, content, sentence):

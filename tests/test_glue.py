@@ -39,7 +39,7 @@ def test_real_mnli(real_data):
         ("a.tsv", "id\tquestion\tanswer\tlabel\n7\tone, two\tthree\tyes\n8\tfour\tfive\tno\n"),
         (
             "a.jsonl",
-            '{"label": "yes", "sentence1": "one, two", "sentence2": "three"}\n'
+            '{"label": "yes", "sentence1": "one, two", "sentence2": "three"}\n\n'
             '{"sentence1": "four", "sentence2": "five", "label": "no"}\n',
         ),
     ],
@@ -53,6 +53,14 @@ def test_own_files(tmp_path, name, content):
     assert pairs.validation["validation"][:] == pairs.train[:]
 
 
+def test_labels_can_follow_a_model(tmp_path):
+    """Guards: pairs take the label numbers of a model that knows their labels, whatever order the files suggest."""
+    (tmp_path / "a.tsv").write_text("sentence1\tsentence2\tlabel\nx\ty\tyes\nx\ty\tno\n")
+    pairs = load_files(str(tmp_path / "a.tsv"), str(tmp_path / "a.tsv")).numbered_as(["yes", "perhaps", "no"])
+    assert pairs.labels == ["yes", "perhaps", "no"]
+    assert pairs.train["label"][:] == pairs.validation["validation"]["label"][:] == [0, 2]
+
+
 @pytest.mark.parametrize(
     "name, content, sentence",
     [
@@ -60,6 +68,7 @@ def test_own_files(tmp_path, name, content):
         ("a.tsv", "sentence1\tsentence2\nx\ty\n", r"a\.tsv, line 2: no 'label' in a row with .* sentence1, sentence2"),
         ("a.tsv", "sentence1\tsentence2\tlabel\nx\ty\tyes\nx\ty\n", r"a\.tsv, line 3: no 'label'"),
         ("a.jsonl", '{"sentence1": "x", "sentence2": "y", "label": 1}\n{"sentence1"\n', r"a\.jsonl, line 2: not JSON"),
+        ("a.tsv", "sentence1\tsentence2\tlabel\nx\ty\tz\tyes\n", r"a\.tsv, line 2: more fields than the header"),
         ("a.jsonl", "[1]\n", r"a\.jsonl, line 1: not a JSON object"),
         ("a.tsv", "sentence1\tsentence2\tlabel\n", r"a\.tsv: no rows"),
         ("a.xlsx", "x", r"a\.xlsx: not one of the formats"),

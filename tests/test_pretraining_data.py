@@ -4,11 +4,13 @@ import datasets
 import numpy as np
 import pytest
 import torch
+from accelerate.data_loader import prepare_data_loader, skip_first_batches
 from transformers import BertTokenizer
 
 from fixedbert.data.documents import Documents, tokenize_documents
 from fixedbert.data.pretraining import (
     CONTINUES,
+    EpochSampler,
     PretrainingCollator,
     PretrainingExamples,
     mask_tokens,
@@ -116,12 +118,42 @@ def test_examples_depend_on_seed_epoch_and_index_alone(many, tokenizer):
         for name, value in one[index].items():
             assert np.array_equal(value, other[index][name])
     before = one[3]["input_ids"]
-    one.set_epoch(1)
-    assert not np.array_equal(before, one[3]["input_ids"])
-    one.set_epoch(0)
+    assert not np.array_equal(before, one[len(one) + 3]["input_ids"])  # the same index in epoch 1
     assert np.array_equal(before, one[3]["input_ids"])
     differs = PretrainingExamples(many, usable_documents(many), tokenizer, 43, seed=6)[3]["input_ids"]
     assert not np.array_equal(before, differs)
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+@pytest.mark.parametrize("skipped", [0, 2])
+@pytest.mark.parametrize("workers", [0, 2])
+def test_processes_see_what_one_with_a_larger_batch_sees(many, tokenizer, processes, skipped, workers):
+    """Guards: as accelerate prepares it, any number of processes sees each epoch's own examples, also continued."""
+
+    def loader(size, rank=0, of=1, workers=0):
+        examples = PretrainingExamples(many, usable_documents(many)[:60], tokenizer, 43, seed=5)
+        collator = PretrainingCollator(0)
+        plain = torch.utils.data.DataLoader(
+            examples, size, sampler=EpochSampler(examples), collate_fn=collator, num_workers=workers, drop_last=True
+        )
+        prepared = prepare_data_loader(plain, num_processes=of, process_index=rank, put_on_device=False)
+        return skip_first_batches(prepared, skipped) if skipped else prepared
+
+    loaders = [loader(6, rank, processes, workers) for rank in range(processes)]
+    single = loader(6 * processes)
+    seen = []
+    for epoch in (0, 1):
+        for one in (single, *loaders):
+            one.set_epoch(epoch)
+        expected = [row for batch in single for row in unpadded(batch)]
+        rounds = zip(*loaders, strict=True)
+        assert [row for batches in rounds for batch in batches for row in unpadded(batch)] == expected
+        seen.append(expected)
+    assert len(seen[0]) > 50 and seen[0] != seen[1]
+
+
+def unpadded(batch) -> list[list[int]]:
+    return [ids[mask.bool()].tolist() for ids, mask in zip(batch["input_ids"], batch["attention_mask"], strict=True)]
 
 
 def test_workers_see_the_same_examples(many, tokenizer):
@@ -209,16 +241,16 @@ def test_collator_pads_and_masks():
 
 def test_held_out_documents_are_whole_and_apart(many):
     """Guards: no document is on both sides, none with text is lost, and the share is the one asked for."""
-    train, held_out = split_documents(many, 0.1, seed=1)
+    train, held_out = split_documents(many, 0.1)
     assert len(held_out) == 30 and not set(train) & set(held_out)
     assert sorted([*train, *held_out]) == list(range(300))
 
 
 def test_corpora_without_pairs_are_refused():
     """Guards: next-sentence prediction on single sentences or one document is one clear error, not an endless loop."""
-    with pytest.raises(InputError, match="single sentence.*--document_boundary"):
-        usable_documents(documents_of([3], [4], [5], [6]))
+    with pytest.raises(InputError, match="3 of the 4 documents are a single sentence.*--document_boundary"):
+        usable_documents(documents_of([3], [4], [5], [6, 1]))
     with pytest.raises(InputError, match="1 document"):
         usable_documents(documents_of([3, 4], []))
     with pytest.raises(InputError, match="3 documents.*too few"):
-        split_documents(documents_of([3, 4], [5], [6]), 0.05, seed=0)
+        split_documents(documents_of([3, 4], [5, 1], [6]), 0.05)

@@ -18,10 +18,21 @@ import run_pretraining
 import run_squad
 from fixedbert.data.sample import write_tasks
 from fixedbert.errors import InputError
+from fixedbert.training.output import whole_checkpoints
 
 ROOT = Path(run_glue.__file__).parent
 SHAPE = "hidden_size=32,num_attention_heads=5,attention_head_size=6,intermediate_size=37"
-QUICK = ["--max_steps", "3", "--per_device_train_batch_size", "4", "--use_cpu", "--disable_tqdm", "true"]
+QUICK = [
+    "--max_steps",
+    "3",
+    "--logging_steps",
+    "1",
+    "--per_device_train_batch_size",
+    "4",
+    "--use_cpu",
+    "--disable_tqdm",
+    "true",
+]
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +49,7 @@ def corpus(tmp_path_factory) -> str:
 
 def pretraining(corpus: str, output: Path, *more: str) -> list[str]:
     return [
-        *("--config_name", "tiny", "--config_overrides", SHAPE, "--vocab_size", "70", "--max_seq_length", "32"),
+        *("--config_name", "tiny", "--config_overrides", SHAPE, "--vocab_size", "60", "--max_seq_length", "32"),
         *("--train_file", corpus, "--do_train", "--do_eval", "--output_dir", str(output), *QUICK, *more),
     ]
 
@@ -79,11 +90,14 @@ def test_pretraining_leaves_a_whole_model_directory(pretrained):
     files = {file.name for file in pretrained.iterdir()}
     assert {"config.json", "model.safetensors", "tokenizer.json", "all_results.json", "command.json"} <= files
     model = AutoModelForPreTraining.from_pretrained(pretrained)
-    assert (model.config.vocab_size, model.config.attention_head_size) == (70, 6)
+    assert (model.config.vocab_size, model.config.attention_head_size) == (60, 6)
     metrics = results(pretrained)
     assert 0 < metrics["eval_mlm_loss"] < 10 and 0.3 < metrics["eval_nsp_loss"] < 2
     assert 0 <= metrics["eval_mlm_accuracy"] <= 1 and 0 <= metrics["eval_nsp_accuracy"] <= 1
     assert not pretrained.with_name("pretrained.partial").exists()
+    assert not model.config.sparse_prediction  # a way to train, not a property of the model
+    log = json.loads((pretrained / "trainer_state.json").read_text())["log_history"]
+    assert any(entry.get("train_tokens_per_second", 0) > 0 for entry in log)
 
 
 def test_held_out_metrics_do_not_depend_on_the_batch_size(corpus, pretrained, tmp_path):
@@ -109,11 +123,13 @@ def test_held_out_metrics_do_not_depend_on_the_batch_size(corpus, pretrained, tm
 
 def test_recipes_and_flags_are_the_same(corpus, pretrained, tmp_path):
     """Guards: a YAML recipe trains the same weights as the same flags, and a flag after it wins."""
-    flags = pretraining(corpus, tmp_path / "recipe", "--learning_rate", "0.5")
+    fixed = ("--tokenizer_name", str(pretrained))  # a tokenizer that is trained gives other numbers each time
+    run_pretraining.main(pretraining(corpus, tmp_path / "flags", *fixed))
+    flags = pretraining(corpus, tmp_path / "recipe", *fixed, "--learning_rate", "0.5")
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text("\n".join(f"{name[2:]}: {value}" for name, value in pairs_of(flags)))
     run_pretraining.main([str(recipe), "--learning_rate", "1e-4"])
-    one, other = (load_file(folder / "model.safetensors") for folder in (pretrained, tmp_path / "recipe"))
+    one, other = (load_file(folder / "model.safetensors") for folder in (tmp_path / "flags", tmp_path / "recipe"))
     assert all(torch.equal(one[name], other[name]) for name in one)
 
 
@@ -161,25 +177,64 @@ def test_help(script):
         assert argument in run.stdout
 
 
-def test_killed_run_continues_to_the_same_weights(corpus, tmp_path):
-    """Guards: the same command after SIGKILL goes on from the checkpoint and ends with the same bits."""
-    steps = ("--max_steps", "60", "--save_steps", "5")
-    run_pretraining.main(pretraining(corpus, tmp_path / "whole", *steps))
-    command = [sys.executable, str(ROOT / "run_pretraining.py"), *pretraining(corpus, tmp_path / "cut", *steps)]
+def test_killed_run_continues_to_the_same_weights(corpus, pretrained, tmp_path):
+    """Guards: the same command after SIGKILL, in a later epoch, continues and ends with the same bits."""
+    fixed = ("--max_steps", "120", "--save_steps", "5", "--tokenizer_name", str(pretrained))
+    run_pretraining.main(pretraining(corpus, tmp_path / "whole", *fixed))
+    command = [sys.executable, str(ROOT / "run_pretraining.py"), *pretraining(corpus, tmp_path / "cut", *fixed)]
     run = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     partial = tmp_path / "cut.partial"
-    while run.poll() is None and not list(partial.glob("checkpoint-*/trainer_state.json")):
-        time.sleep(0.05)
+    while run.poll() is None and not list(partial.glob("checkpoint-[34]5/trainer_state.json")):
+        time.sleep(0.02)
     os.kill(run.pid, signal.SIGKILL)
     run.wait()
     assert partial.exists() and not (tmp_path / "cut").exists()
+    checkpoint = whole_checkpoints(partial)[-1]
+    state = json.loads((checkpoint / "trainer_state.json").read_text())
+    assert 1 < state["epoch"] and state["global_step"] < 120
     with pytest.raises(InputError, match="unfinished run with other arguments"):
-        run_pretraining.main(pretraining(corpus, tmp_path / "cut", *steps, "--learning_rate", "0.5"))
-    assert list(partial.glob("checkpoint-*"))
+        run_pretraining.main(pretraining(corpus, tmp_path / "cut", *fixed, "--learning_rate", "0.5"))
+    assert checkpoint.exists()
     subprocess.run(command, check=True, capture_output=True)
     one, other = (load_file(tmp_path / name / "model.safetensors") for name in ("whole", "cut"))
     assert all(torch.equal(one[name], other[name]) for name in one)
     assert not partial.exists()
+
+
+def test_continued_run_keeps_its_trained_tokenizer(corpus, tmp_path, monkeypatch):
+    """Guards: training a tokenizer anew would give other numbers to the tokens that the weights were trained with."""
+    command = pretraining(corpus, tmp_path / "run", "--save_steps", "1")
+
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(run_pretraining, "train", lambda trainer, checkpoint: (trainer.train(), interrupt()))
+        run_pretraining.main(command)
+    before = json.loads((tmp_path / "run.partial" / "tokenizer.json").read_text())["model"]["vocab"]
+    monkeypatch.setattr(run_pretraining, "train_tokenizer", interrupt)
+    run_pretraining.main(command)
+    assert json.loads((tmp_path / "run" / "tokenizer.json").read_text())["model"]["vocab"] == before
+
+
+def test_fine_tuning_learns(pretrained, tmp_path):
+    """Guards: labels, loss and metric belong together: what the second sentence says outright is learned, to 100 %."""
+    rows = [f"sentence {n} is {word}.\tabout {word}\t{word}\n" for n in range(30) for word in ("aaa", "bbb", "ccc")]
+    (tmp_path / "pairs.tsv").write_text("sentence1\tsentence2\tlabel\n" + "".join(rows))
+    files = ("--train_file", str(tmp_path / "pairs.tsv"), "--validation_file", str(tmp_path / "pairs.tsv"))
+    run = ("--do_train", "--do_eval", *QUICK, "--max_steps", "60", "--learning_rate", "3e-3")
+    size = ("--max_seq_length", "32", "--per_device_train_batch_size", "16", "--output_dir", str(tmp_path / "out"))
+    run_glue.main(["--model_name_or_path", str(pretrained), *files, *run, *size])
+    assert results(tmp_path / "out")["eval_accuracy"] == 1.0
+    # The same model on the same pairs, whose labels come in another order from the files: its own order counts.
+    (tmp_path / "two.tsv").write_text(
+        "sentence1\tsentence2\tlabel\n" + "".join(row for row in rows if "aaa" not in row)
+    )
+    again = ("--model_name_or_path", str(tmp_path / "out"), "--validation_file", str(tmp_path / "two.tsv"))
+    run_glue.main(
+        [*again, "--do_eval", "--use_cpu", "--max_seq_length", "32", "--output_dir", str(tmp_path / "again")]
+    )
+    assert results(tmp_path / "again")["eval_accuracy"] == 1.0
 
 
 def test_two_processes_evaluate_like_one(pretrained, tasks, tmp_path):
@@ -221,7 +276,7 @@ def bad(corpus, pretrained, tasks, tmp_path, name) -> tuple[str, list[str], str]
         return "run_pretraining.py", pretraining(write("empty.txt", "\n"), output), "empty.txt: the corpus is empty"
     if name == "single sentences":
         lines = write("lines.jsonl", "".join(f'{{"text": "Only sentence {number}."}}\n' for number in range(9)))
-        return "run_pretraining.py", pretraining(lines, output), "every document of the corpus is a single sentence"
+        return "run_pretraining.py", pretraining(lines, output), "9 of the 9 documents are a single sentence"
     if name == "head size 0":
         zero = pretraining(corpus, output, "--config_overrides", "attention_head_size=0")
         return "run_pretraining.py", zero, "tiny: attention_head_size must be at least 1"
@@ -231,6 +286,8 @@ def bad(corpus, pretrained, tasks, tmp_path, name) -> tuple[str, list[str], str]
         output.mkdir()
         write("output/precious.txt", "precious")
         return "run_pretraining.py", pretraining(corpus, output), "output: the output directory is not empty"
+    if name == "bad value":
+        return "run_glue.py", glue_of(pretrained, tasks, output, "--learning_rate", "fast"), "invalid float value: 'fast'"
     if name == "unknown argument":
         return "run_glue.py", [*glue_of(pretrained, tasks, output), "--learning_rat", "1"], "--learning_rat: no such"
     if name == "missing column":
@@ -264,6 +321,7 @@ def bad(corpus, pretrained, tasks, tmp_path, name) -> tuple[str, list[str], str]
         "head size 0",
         "too long",
         "directory not empty",
+        "bad value",
         "unknown argument",
         "missing column",
         "unknown label",

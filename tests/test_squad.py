@@ -92,6 +92,7 @@ def test_answers_that_are_not_in_their_context(tmp_path, change, sentence):
         ("{", "not a JSON file"),
         ('{"rows": []}', "not a JSON file in SQuAD's layout"),
         ('{"data": [{"paragraphs": [{"context": "x"}]}]}', "after 0 questions 'qas' is missing"),
+        ('{"data": ["x"]}', "after 0 questions: string indices"),
         ('{"data": []}', "no questions"),
         (
             '{"data": [{"paragraphs": [{"context": "x", "qas": [{"id": "7", "question": "y", "answers": []}]}]}]}',
@@ -108,7 +109,7 @@ def test_files_that_are_not_squad(tmp_path, content, sentence):
 
 def test_question_that_fills_the_window(windows_of):
     """Guards: a question too long for the window is said, instead of the tokenizer's traceback."""
-    with pytest.raises(InputError, match="a question has 12 tokens and leaves no room.*--max_seq_length 19"):
+    with pytest.raises(InputError, match="question q1 has 12 tokens and leaves no room.*--max_seq_length 19"):
         windows_of(question="what " * 12)
 
 

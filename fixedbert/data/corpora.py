@@ -41,9 +41,11 @@ def load_files(patterns: list[str], text_column: str, document_boundary: str) ->
             by = "paragraph" if document_boundary == "blank_line" else "document"
             options = {"sample_by": by, "encoding": "utf-8-sig"}
         try:
-            part = datasets.load_dataset(builder, data_files=files, split="train", **options)
-        except datasets.exceptions.DatasetGenerationError as error:
-            raise InputError(f"{files[0] if len(files) == 1 else files}: {error.__cause__ or error}") from error
+            part = datasets.load_dataset(builder, data_files=list(map(glob.escape, files)), split="train", **options)
+        except (datasets.exceptions.DatasetGenerationError, ValueError, StopIteration) as error:
+            reason = str(error.__cause__ or error).strip().splitlines()
+            place = files[0] if len(files) == 1 else f"{files[0]} and {len(files) - 1} more"
+            raise InputError(f"{place}: could not be read: {reason[0] if reason else 'no rows'}") from error
         parts.append(text_only(part, "text" if builder == "text" else text_column, files[0]))
     return datasets.concatenate_datasets(parts)
 
@@ -68,7 +70,7 @@ def load_corpus(
     files: list[str] | None = None,
     text_column: str = "text",
     document_boundary: str = "row",
-    split: str = "train",
+    **hub_options,
 ) -> datasets.Dataset:
     """
     One row for each document, in the column "text".
@@ -77,6 +79,7 @@ def load_corpus(
         dataset_name: "sample" for the built-in sample, else a data set of the Hub, with `dataset_config_name`.
         files: .txt, .jsonl and .parquet files, folders and globs, in the place of `dataset_name`.
         text_column: the column that holds the text.
+        hub_options: `cache_dir` and `token`, for a data set of the Hub.
         document_boundary: what ends a document: a "row" (of a text file, its end), or in text files a "blank_line".
 
     Raises:
@@ -87,7 +90,7 @@ def load_corpus(
     elif dataset_name == "sample":
         place, corpus = "sample", datasets.Dataset.from_dict({"text": sample.documents()})
     elif dataset_name:
-        place, corpus = dataset_name, load_from_hub(dataset_name, dataset_config_name, split=split)
+        place, corpus = dataset_name, load_from_hub(dataset_name, dataset_config_name, split="train", **hub_options)
         corpus = text_only(corpus, text_column, dataset_name)
     else:
         raise InputError("no corpus: give --train_file, or --dataset_name (`sample` is the built-in one).")

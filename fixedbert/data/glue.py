@@ -46,8 +46,21 @@ class SentencePairs:
     train: datasets.Dataset | None
     validation: dict[str, datasets.Dataset]  # the first one is the main one
 
+    def numbered_as(self, labels: list[str]) -> "SentencePairs":
+        """The same pairs with the label numbers of a model that knows `labels`, at least those that occur here."""
+        number = [labels.index(label) for label in self.labels]
 
-def load_task(name: str, data_dir: str | None = None, cache_dir: str | None = None) -> SentencePairs:
+        def renumber(data):
+            return data.remove_columns("label").add_column("label", [number[label] for label in data["label"]])
+
+        return SentencePairs(
+            labels,
+            None if self.train is None else renumber(self.train),
+            {split: renumber(data) for split, data in self.validation.items()},
+        )
+
+
+def load_task(name: str, data_dir: str | None = None, **hub_options) -> SentencePairs:
     """
     A GLUE task from a folder in the layout of the original download, or else from the Hub (nyu-mll/glue).
 
@@ -58,7 +71,7 @@ def load_task(name: str, data_dir: str | None = None, cache_dir: str | None = No
         raise InputError(f"--task_name {name}: no such task; there are {', '.join(TASKS)}.")
     task = TASKS[name]
     if data_dir is None:
-        splits = load_from_hub("nyu-mll/glue", task.hub_config, cache_dir=cache_dir)
+        splits = load_from_hub("nyu-mll/glue", task.hub_config, **hub_options)
         rename = dict(zip(task.columns, ("sentence1", "sentence2"), strict=True))
         splits = {split: data.rename_columns(rename) for split, data in splits.items()}
         return SentencePairs(
@@ -68,6 +81,8 @@ def load_task(name: str, data_dir: str | None = None, cache_dir: str | None = No
     if (folder / task.folder).is_dir():
         folder = folder / task.folder
     files = {"train": task.train_file, **task.validation_files}
+    if not (folder / task.train_file).exists():  # to evaluate it is not needed
+        del files["train"]
     splits = {split: read_pairs(folder / file, task.file_columns) for split, file in files.items()}
     return as_sentence_pairs(splits, list(task.labels))
 
@@ -96,6 +111,8 @@ def read_pairs(file: Path, columns: tuple[str, str, str] | None = None) -> list[
             texts = [column for column in row if column not in ("label", "idx", "id", "index")]
             columns = ("sentence1", "sentence2") if {"sentence1", "sentence2"} <= row.keys() else tuple(texts[:2])
             columns += ("label",)
+        if None in row:  # where csv puts what has no column
+            raise InputError(f"{place}: more fields than the header has columns.")
         absent = [column for column in columns if row.get(column) is None]
         if absent or len(columns) < 3:
             raise InputError(
@@ -121,6 +138,8 @@ def read_rows(file: Path) -> Iterator[tuple[str, dict]]:
                     yield f"{file}, line {reader.line_num}", row
             else:
                 for number, line in enumerate(lines, start=1):
+                    if not line.strip():
+                        continue
                     place = f"{file}, line {number}"
                     try:
                         row = json.loads(line)
@@ -129,7 +148,7 @@ def read_rows(file: Path) -> Iterator[tuple[str, dict]]:
                     if not isinstance(row, dict):
                         raise InputError(f"{place}: not a JSON object.")
                     yield place, row
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise InputError(f"{file}: {error}") from error
 
 

@@ -25,7 +25,7 @@ def usable_documents(documents: Documents) -> np.ndarray:
     Numbers of the documents that have text.
 
     Raises:
-        InputError: next-sentence prediction is impossible, with one document or with single sentences only.
+        InputError: next-sentence prediction makes no sense, with one document or mostly single sentences.
     """
     sentences = np.array([len(documents.ends(number)) for number in range(len(documents))])
     numbers = np.flatnonzero(sentences)
@@ -35,23 +35,24 @@ def usable_documents(documents: Documents) -> np.ndarray:
             f"the corpus has {len(numbers)} document(s) with text, and next-sentence prediction needs at least 2 for "
             f"training and 2 held out: give more files, or {remedy}."
         )
-    if sentences.max() < 2:
+    single = int((sentences == 1).sum())
+    if 2 * single > len(numbers):
         raise InputError(
-            "every document of the corpus is a single sentence, and next-sentence prediction needs two: put the "
-            f"sentences of a document into one row, or {remedy}."
+            f"{single} of the {len(numbers)} documents are a single sentence, and next-sentence prediction needs two: "
+            f"put the sentences of a document into one row, or {remedy}."
         )
     return numbers
 
 
-def split_documents(documents: Documents, held_out: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Numbers of the documents for training and of those held out: a share `held_out` of all, at least 2."""
+def split_documents(documents: Documents, held_out: float) -> tuple[np.ndarray, np.ndarray]:
+    """Numbers of the documents for training and of those held out, always the same: a share of all, at least 2."""
     numbers = usable_documents(documents)
     if len(numbers) < 4:
         raise InputError(
             f"the corpus has {len(numbers)} documents with text, too few to hold 2 out and train on 2: give more "
             "files, a --validation_file, or choose what ends a document with --document_boundary."
         )
-    shuffled = np.random.default_rng(seed).permutation(numbers)
+    shuffled = np.random.default_rng(0).permutation(numbers)
     held = min(max(round(held_out * len(numbers)), 2), len(numbers) - 2)
     return np.sort(shuffled[held:]), np.sort(shuffled[:held])
 
@@ -135,8 +136,9 @@ class PretrainingExamples(torch.utils.data.Dataset):
     """
     Map-style data set of BERT's examples over the documents with the given `numbers`.
 
-    An epoch draws all pairs anew (`set_epoch`, which Trainer calls). Its length is that of epoch 0, so that steps can
-    be counted; where another epoch has a few pairs more or less, they are left out or begin again.
+    Every epoch draws all pairs anew; `examples[epoch * len(examples) + index]` is the example (seed, epoch, index).
+    The length is that of epoch 0, so that steps can be counted; where another epoch has a few pairs more or less, they
+    are left out or begin again.
     """
 
     def __init__(
@@ -157,21 +159,26 @@ class PretrainingExamples(torch.utils.data.Dataset):
         self.seed = seed
         self.cls, self.sep, self.mask = tokenizer.cls_token_id, tokenizer.sep_token_id, tokenizer.mask_token_id
         self.vocab_size = len(tokenizer)
-        self.set_epoch(0)
-        self.length = len(self.pairs)
+        self.planned_epoch = None
+        self.length = len(self.pairs(0))
 
-    def set_epoch(self, epoch: int):
-        self.epoch = epoch
-        self.pairs = plan_pairs(
-            self.documents, self.numbers, self.max_tokens, self.short_seq_prob, self.seed, self.epoch
-        )
+    def pairs(self, epoch: int) -> np.ndarray:
+        """The plan of an epoch; only the last one asked for is kept."""
+        if epoch != self.planned_epoch:
+            self.plan = plan_pairs(
+                self.documents, self.numbers, self.max_tokens, self.short_seq_prob, self.seed, epoch
+            )
+            self.planned_epoch = epoch
+        return self.plan
 
     def __len__(self) -> int:
         return self.length
 
     def __getitem__(self, index: int) -> dict[str, np.ndarray | int]:
-        rng = np.random.default_rng((self.seed, self.epoch, index))
-        document_a, start_a, end_a, document_b, start_b, end_b, label = self.pairs[index % len(self.pairs)].tolist()
+        epoch, index = divmod(index, self.length)
+        rng = np.random.default_rng((self.seed, epoch, index))
+        pairs = self.pairs(epoch)
+        document_a, start_a, end_a, document_b, start_b, end_b, label = pairs[index % len(pairs)].tolist()
         a, b = truncate_pair(
             self.documents.tokens(document_a)[start_a:end_a],
             self.documents.tokens(document_b)[start_b:end_b],
@@ -189,6 +196,30 @@ class PretrainingExamples(torch.utils.data.Dataset):
             "labels": labels,
             "next_sentence_label": label,
         }
+
+
+class EpochSampler(torch.utils.data.Sampler):
+    """
+    Every example once, in an order of its own in each epoch, by numbers that name the epoch too.
+
+    The examples themselves hold no epoch, so that worker processes need not be told. accelerate tells either the
+    sampler or the data set, depending on how many processes there are and whether a run is continued.
+    """
+
+    def __init__(self, examples: PretrainingExamples):
+        self.examples = examples
+        self.epoch = 0
+        examples.set_epoch = self.set_epoch
+
+    def set_epoch(self, epoch: int):
+        self.epoch = epoch
+
+    def __len__(self) -> int:
+        return len(self.examples)
+
+    def __iter__(self):
+        order = np.random.default_rng((self.examples.seed, self.epoch)).permutation(len(self.examples))
+        yield from (self.epoch * len(self.examples) + order).tolist()
 
 
 @dataclass

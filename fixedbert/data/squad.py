@@ -41,8 +41,10 @@ def load_squad(file: str) -> datasets.Dataset:
                     }
                     check_answers(row, file)
                     rows.append(row)
-    except (KeyError, TypeError) as error:
+    except KeyError as error:
         raise InputError(f"{file}: not in SQuAD's layout, after {len(rows)} questions {error} is missing.") from error
+    except (TypeError, AttributeError) as error:
+        raise InputError(f"{file}: not in SQuAD's layout, after {len(rows)} questions: {error}.") from error
     if not rows:
         raise InputError(f"{file}: no questions.")
     return datasets.Dataset.from_list(rows)
@@ -55,7 +57,8 @@ def check_answers(row: dict, file: str):
     for text, start in zip(answers["text"], answers["answer_start"], strict=True):
         if row["context"][start : start + len(text)] != text:
             raise InputError(
-                f"{file}, question {row['id']}: the answer {text!r} does not stand in its context at {start}."
+                f"{file}, question {row['id']}: the answer {text!r} does not stand in its context "
+                f"at character {start}."
             )
 
 
@@ -86,11 +89,12 @@ def squad_windows(
 
 def make_windows(batch, numbers, tokenizer, max_seq_length, doc_stride):
     questions = [question.strip() for question in batch["question"]]
-    longest = max(len(ids) for ids in tokenizer(questions, add_special_tokens=False)["input_ids"])
-    if longest + 3 + doc_stride >= max_seq_length:
+    lengths = [len(ids) for ids in tokenizer(questions, add_special_tokens=False)["input_ids"]]
+    if max(lengths) + 3 + doc_stride >= max_seq_length:
+        place = batch["id"][int(np.argmax(lengths))]
         raise InputError(
-            f"a question has {longest} tokens and leaves no room for --doc_stride {doc_stride} tokens of context in "
-            f"--max_seq_length {max_seq_length}: raise the length, or lower the stride."
+            f"question {place} has {max(lengths)} tokens and leaves no room for --doc_stride {doc_stride} tokens of "
+            f"context in --max_seq_length {max_seq_length}: raise the length, or lower the stride."
         )
     windows = tokenizer(
         questions,

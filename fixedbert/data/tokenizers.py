@@ -23,9 +23,13 @@ def load_tokenizer(name_or_path: str | None, do_lower_case: bool = True, **optio
             raise InputError(f"{name_or_path}: not a BERT vocabulary, it lacks {', '.join(absent)}.")
         return tokenizer
     try:
-        return AutoTokenizer.from_pretrained(name_or_path, **options)
+        tokenizer = AutoTokenizer.from_pretrained(name_or_path, **options)
     except (OSError, ValueError) as error:
         raise InputError(f"{name_or_path}: no tokenizer could be loaded from it: {error}") from error
+    absent = [role for role in ("cls", "sep", "pad", "mask") if getattr(tokenizer, f"{role}_token_id") is None]
+    if absent:
+        raise InputError(f"{name_or_path}: not a tokenizer for BERT, it has no {' and no '.join(absent)} token.")
+    return tokenizer
 
 
 def train_tokenizer(corpus: datasets.Dataset, vocab_size: int, do_lower_case: bool = True) -> PreTrainedTokenizerBase:

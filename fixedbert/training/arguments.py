@@ -1,5 +1,6 @@
 """Command-line arguments of the scripts, with the names of transformers' example scripts; recipes in YAML."""
 
+from ast import literal_eval
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -33,6 +34,9 @@ class ModelArguments:
     attn_implementation: str | None = field(
         default=None, metadata={"help": "eager, sdpa, ...; default: transformers' choice."}
     )
+    ignore_mismatched_sizes: bool = field(
+        default=False, metadata={"help": "Begin with random weights where those of the model have another shape."}
+    )
     cache_dir: str | None = field(default=None, metadata={"help": "Where downloads from the Hub are kept."})
     model_revision: str = field(default="main", metadata={"help": "Branch, tag or commit on the Hub."})
     token: str | None = field(default=None, metadata={"help": "Token for the Hub; default: the one logged in with."})
@@ -41,8 +45,13 @@ class ModelArguments:
     @property
     def tokenizer(self) -> str | None:
         """Where the tokenizer is to come from, None if no argument says."""
-        own = None if self.config_name in PRESETS else self.config_name
-        return self.tokenizer_name or self.model_name_or_path or own
+        return self.tokenizer_name or self.model_name_or_path or (None if self.preset else self.config_name)
+
+    @property
+    def preset(self) -> str | None:
+        """The preset that --config_name means: a name of one, if there is no directory of that name."""
+        name = self.config_name
+        return name if name in PRESETS and not Path(name).exists() else None
 
     def hub_options(self) -> dict:
         """Keyword arguments for every from_pretrained."""
@@ -71,8 +80,19 @@ def with_recipe(argv: list[str]) -> list[str]:
         raise InputError(f"{argv[0]}: a recipe maps argument names to values, one a line.")
     flags = []
     for name, value in entries.items():
-        flags += [f"--{name}", *map(str, value if isinstance(value, list) else [value])]
+        if value is not None:
+            flags += [f"--{name}", *map(str, value if isinstance(value, list) else [value])]
     return flags + argv[1:]
+
+
+class ArgumentParser(HfArgumentParser):
+    """transformers' parser, whose errors are one sentence and whose arguments cannot be abbreviated."""
+
+    def __init__(self, types):
+        super().__init__(types, allow_abbrev=False)  # a misspelt argument must not pass for another one
+
+    def error(self, message):
+        raise InputError(f"{message}; --help lists the arguments.")
 
 
 def parse(argv: list[str], *types: type) -> tuple:
@@ -83,9 +103,7 @@ def parse(argv: list[str], *types: type) -> tuple:
         InputError: an argument that none of them has, or a value that makes no sense.
     """
     try:
-        # no abbreviations: a misspelt argument must not pass for another one
-        parser = HfArgumentParser(types, allow_abbrev=False)
-        *parsed, unknown = parser.parse_args_into_dataclasses(argv, return_remaining_strings=True)
+        *parsed, unknown = ArgumentParser(types).parse_args_into_dataclasses(argv, return_remaining_strings=True)
     except ValueError as error:
         raise InputError(str(error)) from error
     if unknown:
@@ -104,20 +122,36 @@ def load_config(arguments: ModelArguments, **changes) -> PreTrainedConfig:
     if name is None:
         raise InputError("no model: give --model_name_or_path, or --config_name with a preset for random weights.")
     try:
-        if name in PRESETS and not Path(name).exists():
+        if arguments.preset:
             config = preset_config(name, **changes)
         else:
             config = AutoConfig.from_pretrained(name, **arguments.hub_options(), **changes)
         if arguments.config_overrides:
-            config.update_from_string(arguments.config_overrides)
-            config.validate()
+            override(config, arguments.config_overrides)
         return config
     except (OSError, ValueError, KeyError, StrictDataclassError) as error:
         raise InputError(f"{name}: {error.__cause__ or error}") from error
 
 
+def override(config: PreTrainedConfig, changes: str):
+    """Set fields from `name=value,name=value`; a value is a number, a word, true, false or none."""
+    constants = {"true": True, "false": False, "none": None}
+    for change in changes.split(","):
+        name, equals, value = (part.strip() for part in change.partition("="))
+        if not equals or not hasattr(config, name):
+            raise InputError(f"--config_overrides {change}: not of the form field=value with a field of the model.")
+        try:
+            value = constants[value.lower()] if value.lower() in constants else literal_eval(value)
+        except (ValueError, SyntaxError):
+            pass  # a word, such as gelu
+        setattr(config, name, value)
+    config.validate()
+
+
 def check_length(max_seq_length: int, config: PreTrainedConfig):
-    """Raises InputError where a sequence would be longer than the model's table of positions."""
+    """Raises InputError where a sequence would be longer than the model's table of positions, or hold no pair."""
+    if max_seq_length < 8:
+        raise InputError(f"--max_seq_length {max_seq_length} leaves no room for a pair of texts: 8 is the least.")
     if max_seq_length > config.max_position_embeddings:
         raise InputError(
             f"--max_seq_length {max_seq_length} is more than the {config.max_position_embeddings} positions of the "
@@ -146,7 +180,11 @@ def load_model(
             arguments.model_name_or_path,
             config=config,
             attn_implementation=arguments.attn_implementation,
+            ignore_mismatched_sizes=arguments.ignore_mismatched_sizes,
             **arguments.hub_options(),
         )
-    except OSError as error:
-        raise InputError(f"{arguments.model_name_or_path}: {error}") from error
+    except (OSError, RuntimeError) as error:  # RuntimeError: the report above names the weights that do not fit
+        raise InputError(
+            f"{arguments.model_name_or_path}: {error} To keep the rest, and begin with random weights where shapes "
+            "differ, give --ignore_mismatched_sizes."
+        ) from error

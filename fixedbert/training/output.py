@@ -8,7 +8,6 @@ from pathlib import Path
 
 from accelerate import PartialState
 from transformers import TrainingArguments
-from transformers.trainer_utils import get_last_checkpoint
 
 from ..errors import InputError
 
@@ -32,10 +31,9 @@ def output_directory(training_args: TrainingArguments, command: list[str]) -> It
     if final.exists() and (not final.is_dir() or any(final.iterdir())):
         raise InputError(f"{final}: the output directory is not empty; give another --output_dir, or remove it.")
     partial = final.with_name(final.name + ".partial")
-    checkpoint = get_last_checkpoint(partial) if partial.is_dir() else None
-    run = run_arguments(command)
+    checkpoint = last_checkpoint(partial)
     state = PartialState()
-    if checkpoint and run_arguments(json.loads((partial / COMMAND_FILE).read_text())) != run:
+    if checkpoint and run_arguments(json.loads((partial / COMMAND_FILE).read_text())) != run_arguments(command):
         raise InputError(
             f"{partial}: an unfinished run with other arguments (its {COMMAND_FILE} has them); remove it, or give "
             "another --output_dir."
@@ -45,14 +43,17 @@ def output_directory(training_args: TrainingArguments, command: list[str]) -> It
         if partial.is_dir() and not checkpoint:
             shutil.rmtree(partial)
         partial.mkdir(parents=True, exist_ok=True)
+        for broken in set(partial.glob("checkpoint-*")) - set(whole_checkpoints(partial)):
+            shutil.rmtree(broken)
         (partial / COMMAND_FILE).write_text(json.dumps(command, indent=1) + "\n")
     state.wait_for_everyone()
     training_args.output_dir = str(partial)
+    training_args.hub_model_id = training_args.hub_model_id or final.name
     asked = training_args.resume_from_checkpoint
     try:
-        yield checkpoint if asked in (None, "True", "true") else asked
+        yield checkpoint if str(asked).lower() in ("none", "true", "false") else asked
     except BaseException:
-        if state.is_main_process and not get_last_checkpoint(partial):
+        if state.is_main_process and not last_checkpoint(partial):
             shutil.rmtree(partial, ignore_errors=True)
         raise
     state.wait_for_everyone()
@@ -62,6 +63,16 @@ def output_directory(training_args: TrainingArguments, command: list[str]) -> It
         partial.rename(final)
     state.wait_for_everyone()
     training_args.output_dir = str(final)
+
+
+def whole_checkpoints(folder: Path) -> list[Path]:
+    """Checkpoints with trainer_state.json, which Trainer writes last, oldest first."""
+    whole = [path.parent for path in folder.glob("checkpoint-*/trainer_state.json")]
+    return sorted(whole, key=lambda path: int(path.name.removeprefix("checkpoint-")))
+
+
+def last_checkpoint(folder: Path) -> str | None:
+    return str(whole_checkpoints(folder)[-1]) if whole_checkpoints(folder) else None
 
 
 def run_arguments(command: list[str]) -> list[str]:
