@@ -287,7 +287,8 @@ def bad(corpus, pretrained, tasks, tmp_path, name) -> tuple[str, list[str], str]
         write("output/precious.txt", "precious")
         return "run_pretraining.py", pretraining(corpus, output), "output: the output directory is not empty"
     if name == "bad value":
-        return "run_glue.py", glue_of(pretrained, tasks, output, "--learning_rate", "fast"), "invalid float value: 'fast'"
+        arguments = glue_of(pretrained, tasks, output, "--learning_rate", "fast")
+        return "run_glue.py", arguments, "invalid float value: 'fast'"
     if name == "unknown argument":
         return "run_glue.py", [*glue_of(pretrained, tasks, output), "--learning_rat", "1"], "--learning_rat: no such"
     if name == "missing column":
