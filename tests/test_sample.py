@@ -3,7 +3,7 @@
 from collections import Counter, defaultdict
 
 from fixedbert.data.glue import load_files
-from fixedbert.data.sample import documents, questions, sentence_pairs, write_tasks
+from fixedbert.data.sample import THINGS, documents, questions, sentence_pairs, write_tasks
 from fixedbert.data.squad import load_squad
 
 
@@ -37,15 +37,26 @@ def test_pair_labels_hold():
 
 
 def test_questions_have_one_answer_among_equals():
-    """Guards: the answer stands in its context, and no two functions of a context share one."""
+    """Guards: of the two things in a question one stands in the context, once: the answer, what the function does."""
     for paragraph in questions(100, seed=7)["data"][0]["paragraphs"]:
         facts = paragraph["context"].rstrip(".").split(". ")
         (question,) = paragraph["qas"]
-        name, verb = question["question"].rstrip("?").split()[-2:]
+        _, _, _, name, verb, _, one, _, _, other = question["question"].rstrip("?").split()
         fact = next(fact for fact in facts if fact.split()[2] == name)
         answer = question["answers"][0]["text"]
         assert f"{verb}s a {answer}" in fact
-        assert paragraph["context"].count(answer) == 1
+        words = paragraph["context"].replace(".", "").split()
+        assert sorted(map(words.count, (one, other))) == [0, 1] and words.count(answer) == 1
+        assert question["answers"][0]["answer_start"] == paragraph["context"].index(f" {answer}") + 1
+
+
+def test_position_says_nothing_about_the_answer():
+    """Guards: without the question each of the four things of a context is as likely the answer."""
+    places = Counter()
+    for paragraph in questions(4000, seed=7)["data"][0]["paragraphs"]:
+        things = [word for word in paragraph["context"].replace(".", "").split() if word in THINGS]
+        places[things.index(paragraph["qas"][0]["answers"][0]["text"])] += 1
+    assert len(places) == 4 and max(places.values()) < 0.28 * 4000
 
 
 def test_files_are_what_the_scripts_read(tmp_path):
@@ -63,4 +74,4 @@ def test_files_are_what_the_scripts_read(tmp_path):
     pairs = load_files(*(str(tmp_path / "a" / "pairs" / f"{split}.tsv") for split in ("train", "dev")))
     assert pairs.labels == ["contradiction", "entailment", "neutral"]
     assert (len(pairs.train), len(pairs.validation["validation"])) == (9000, 999)
-    assert len(load_squad(str(tmp_path / "a" / "questions" / "train.json"))) == 6000
+    assert len(load_squad(str(tmp_path / "a" / "questions" / "train.json"))) == 8000

@@ -6,9 +6,9 @@ The built-in sample: text and tasks for trying everything out, with no network a
 The text is the documentation inside every CPython: the topics of pydoc and the docstrings of the standard library. The
 two tasks are synthetic, made from templates about invented functions, and say nothing about real language:
 - sentence pairs, in the layout of MNLI: does what is said about a function follow from its description?
-- questions, in the layout of SQuAD 1.1: what does a function take, or return?
-Neither sentence alone says anything about the label, and a question has as many possible answers as its context has
-functions: a model has to look from one segment into the other.
+- questions, in the layout of SQuAD 1.1: which of two things does a function take, or return?
+Neither sentence alone says anything about the label, and the context alone nothing about which of its things is asked
+for: a model has to look from one segment into the other.
 """
 
 import ast
@@ -37,7 +37,6 @@ NAMES = ("open", "read", "write", "send", "load", "parse", "copy", "close", "cal
          "sort", "search", "compile")  # fmt: skip
 THINGS = ("list", "string", "dictionary", "file", "number", "tuple", "module", "class", "path", "message", "object",
           "pattern", "socket", "thread", "stream", "table")  # fmt: skip
-QUALITIES = ("new", "empty", "long", "single", "given", "default", "current", "special")
 
 
 def documents() -> list[str]:
@@ -85,24 +84,28 @@ def sentence_pairs(count: int, seed: int) -> list[dict[str, str]]:
     return rows
 
 
-def questions(count: int, seed: int, functions: int = 3) -> dict:
-    """SQuAD 1.1's layout: each question is about one of the `functions` that its context describes."""
+def questions(count: int, seed: int, functions: int = 2) -> dict:
+    """
+    SQuAD 1.1's layout. The context describes `functions` functions; "does the function read take a list or a path?"
+    is answered by the one of the two that stands in it.
+    """
     rng = random.Random(seed)
     paragraphs = []
     for number in range(count):
         names = rng.sample(NAMES, functions)
-        things = [f"{rng.choice(QUALITIES)} {thing}" for thing in rng.sample(THINGS, 2 * functions)]
+        *things, absent = rng.sample(THINGS, 2 * functions + 1)
         facts = list(zip(names, things[:functions], things[functions:], strict=True))
         context = " ".join(f"the function {name} takes a {taken} and returns a {back}." for name, taken, back in facts)
         name, taken, returned = rng.choice(facts)
         verb, answer = rng.choice((("take", taken), ("return", returned)))
+        one, other = rng.sample((answer, absent), 2)
         paragraphs.append(
             {
                 "context": context,
                 "qas": [
                     {
                         "id": f"synthetic-{seed}-{number}",
-                        "question": f"what does the function {name} {verb}?",
+                        "question": f"does the function {name} {verb} a {one} or a {other}?",
                         "answers": [{"text": answer, "answer_start": context.index(f"a {answer}") + 2}],
                     }
                 ],
@@ -113,7 +116,7 @@ def questions(count: int, seed: int, functions: int = 3) -> dict:
 
 def write_tasks(folder: str | Path):
     """Write pairs/train.tsv, pairs/dev.tsv, questions/train.json and questions/dev.json: the same ones every time."""
-    for split, seed, pairs, asked in (("train", 1, 9000, 6000), ("dev", 2, 999, 1000)):
+    for split, seed, pairs, asked in (("train", 1, 9000, 8000), ("dev", 2, 999, 1000)):
         file = Path(folder, "pairs", f"{split}.tsv")
         file.parent.mkdir(parents=True, exist_ok=True)
         with open(file, "w", encoding="utf-8", newline="") as lines:
