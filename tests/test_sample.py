@@ -15,25 +15,26 @@ def test_text_comes_from_this_python():
 
 
 def test_pairs_need_both_sentences():
-    """Guards: neither sentence alone tells the label: of everything that one alone says, all three are as likely."""
+    """Guards: neither sentence alone tells the label: whatever one alone says, both are as likely."""
     rows = sentence_pairs(30_000, seed=7)
     assert rows == sentence_pairs(30_000, seed=7) != sentence_pairs(30_000, seed=8)
-    assert set(Counter(row["label"] for row in rows).values()) == {10_000}
+    assert set(Counter(row["label"] for row in rows).values()) == {15_000}
     for sentence in ("sentence1", "sentence2"):
         labels = defaultdict(Counter)
         for row in rows:
             labels[row[sentence]][row["label"]] += 1
-        right = sum(max(counts.values()) - 1 for counts in labels.values())  # - 1: leave the row itself out
-        assert right / len(rows) < 0.42, sentence
+        # Guess for each row what the others with the same sentence suggest.
+        right = sum(labels[row[sentence]][row["label"]] - 1 > labels[row[sentence]].total() / 2 for row in rows)
+        assert right / len(rows) < 0.56, sentence
 
 
 def test_pair_labels_hold():
     """Guards: the label is what the sentences say."""
     for row in sentence_pairs(300, seed=7):
-        _, _, name, _, _, _, _, _, _, returned = row["sentence1"].rstrip(".").split()
-        _, _, other, _, _, said = row["sentence2"].rstrip(".").split()
-        label = "neutral" if name != other else "entailment" if returned == said else "contradiction"
-        assert row["label"] == label
+        _, _, name, _, _, taken, _, _, _, returned = row["sentence1"].rstrip(".").split()
+        _, _, same, _, _, said = row["sentence2"].rstrip(".").split()
+        assert name == same and said != taken
+        assert (row["label"] == "entailment") == (said == returned)
 
 
 def test_questions_have_one_answer_among_equals():
@@ -72,6 +73,6 @@ def test_files_are_what_the_scripts_read(tmp_path):
     ]
     assert all((tmp_path / "a" / file).read_bytes() == (tmp_path / "b" / file).read_bytes() for file in files)
     pairs = load_files(*(str(tmp_path / "a" / "pairs" / f"{split}.tsv") for split in ("train", "dev")))
-    assert pairs.labels == ["contradiction", "entailment", "neutral"]
-    assert (len(pairs.train), len(pairs.validation["validation"])) == (9000, 999)
+    assert pairs.labels == ["entailment", "not_entailment"]
+    assert (len(pairs.train), len(pairs.validation["validation"])) == (9000, 1000)
     assert len(load_squad(str(tmp_path / "a" / "questions" / "train.json"))) == 8000

@@ -5,7 +5,7 @@ The built-in sample: text and tasks for trying everything out, with no network a
 
 The text is the documentation inside every CPython: the topics of pydoc and the docstrings of the standard library. The
 two tasks are synthetic, made from templates about invented functions, and say nothing about real language:
-- sentence pairs, in the layout of MNLI: does what is said about a function follow from its description?
+- sentence pairs, in GLUE's layout: does what is said about a function follow from its description?
 - questions, in the layout of SQuAD 1.1: which of two things does a function take, or return?
 Neither sentence alone says anything about the label, and the context alone nothing about which of its things is asked
 for: a model has to look from one segment into the other.
@@ -60,24 +60,20 @@ def docstrings(file: Path) -> list[str]:
 
 def sentence_pairs(count: int, seed: int) -> list[dict[str, str]]:
     """
-    Rows with sentence1, sentence2 and label, balanced over the three labels.
+    Rows with sentence1, sentence2 and label, half of them entailment and half not_entailment.
 
-    "read takes a list and returns a file." entails "read returns a file."; "read returns a path." contradicts it, and
-    so does "read returns a list."; "send returns a file." is neutral.
+    "read takes a list and returns a file." entails "read returns a file.", but not "read returns a path."
     """
     rng = random.Random(seed)
     rows = []
     for number in range(count):
-        label = ("entailment", "contradiction", "neutral")[number % 3]
-        name, other = rng.sample(NAMES, 2)
-        taken, returned, third = rng.sample(THINGS, 3)
-        said = {"entailment": returned, "contradiction": rng.choice((taken, third)), "neutral": returned}[label]
-        subject = other if label == "neutral" else name
+        name = rng.choice(NAMES)
+        taken, returned, absent = rng.sample(THINGS, 3)
         rows.append(
             {
                 "sentence1": f"the function {name} takes a {taken} and returns a {returned}.",
-                "sentence2": f"the function {subject} returns a {said}.",
-                "label": label,
+                "sentence2": f"the function {name} returns a {absent if number % 2 else returned}.",
+                "label": "not_entailment" if number % 2 else "entailment",
             }
         )
     rng.shuffle(rows)
@@ -116,7 +112,7 @@ def questions(count: int, seed: int, functions: int = 2) -> dict:
 
 def write_tasks(folder: str | Path):
     """Write pairs/train.tsv, pairs/dev.tsv, questions/train.json and questions/dev.json: the same ones every time."""
-    for split, seed, pairs, asked in (("train", 1, 9000, 8000), ("dev", 2, 999, 1000)):
+    for split, seed, pairs, asked in (("train", 1, 9000, 8000), ("dev", 2, 1000, 1000)):
         file = Path(folder, "pairs", f"{split}.tsv")
         file.parent.mkdir(parents=True, exist_ok=True)
         with open(file, "w", encoding="utf-8", newline="") as lines:
