@@ -6,7 +6,7 @@ The built-in sample: text and tasks for trying everything out, with no network a
 The text is the documentation inside every CPython: the topics of pydoc and the docstrings of the standard library. The
 two tasks are synthetic, made from templates about invented functions, and say nothing about real language:
 - sentence pairs, in GLUE's layout: does what is said about a function follow from its description?
-- questions, in the layout of SQuAD 1.1: which of two things does a function take, or return?
+- questions, in the layout of SQuAD 1.1: which of two things is the text about?
 Neither sentence alone says anything about the label, and the context alone nothing about which of its things is asked
 for: a model has to look from one segment into the other.
 """
@@ -82,18 +82,17 @@ def sentence_pairs(count: int, seed: int) -> list[dict[str, str]]:
 
 def questions(count: int, seed: int, functions: int = 2) -> dict:
     """
-    SQuAD 1.1's layout. The context describes `functions` functions; "does the function read take a list or a path?"
-    is answered by the one of the two that stands in it.
+    SQuAD 1.1's layout. The context describes `functions` functions; "is the text about a list or a path?" is answered
+    by the one of the two that stands in it.
     """
     rng = random.Random(seed)
     paragraphs = []
     for number in range(count):
         names = rng.sample(NAMES, functions)
         *things, absent = rng.sample(THINGS, 2 * functions + 1)
-        facts = list(zip(names, things[:functions], things[functions:], strict=True))
+        facts = zip(names, things[:functions], things[functions:], strict=True)
         context = " ".join(f"the function {name} takes a {taken} and returns a {back}." for name, taken, back in facts)
-        name, taken, returned = rng.choice(facts)
-        verb, answer = rng.choice((("take", taken), ("return", returned)))
+        answer = rng.choice(things)
         one, other = rng.sample((answer, absent), 2)
         paragraphs.append(
             {
@@ -101,7 +100,7 @@ def questions(count: int, seed: int, functions: int = 2) -> dict:
                 "qas": [
                     {
                         "id": f"synthetic-{seed}-{number}",
-                        "question": f"does the function {name} {verb} a {one} or a {other}?",
+                        "question": f"is the text about a {one} or a {other}?",
                         "answers": [{"text": answer, "answer_start": context.index(f"a {answer}") + 2}],
                     }
                 ],
