@@ -7,15 +7,13 @@ import tempfile
 
 # Before transformers is imported: nothing here may reach for the Hub, or find what another run has cached.
 os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ["OMP_NUM_THREADS"] = "1"  # as many test processes as cores; sums in another order are not the same bits
 os.environ["HF_HOME"] = tempfile.mkdtemp(prefix="fixedbert-tests-")
 atexit.register(shutil.rmtree, os.environ["HF_HOME"], ignore_errors=True)
 
 from pathlib import Path  # noqa: E402
 
 import pytest  # noqa: E402
-import torch  # noqa: E402
-
-torch.set_num_threads(1)  # the tests run in as many processes as there are cores
 
 
 @pytest.fixture
