@@ -217,23 +217,21 @@ def test_continued_run_keeps_its_trained_tokenizer(corpus, tmp_path, monkeypatch
     assert json.loads((tmp_path / "run" / "tokenizer.json").read_text())["model"]["vocab"] == before
 
 
-def test_fine_tuning_learns(pretrained, tmp_path):
+def test_fine_tuning_learns(vocabulary, tmp_path):
     """Guards: labels, loss and metric belong together: what the second sentence says outright is learned, to 100 %."""
-    rows = [f"sentence {n} is {word}.\tabout {word}\t{word}\n" for n in range(30) for word in ("aaa", "bbb", "ccc")]
-    (tmp_path / "pairs.tsv").write_text("sentence1\tsentence2\tlabel\n" + "".join(rows))
-    files = ("--train_file", str(tmp_path / "pairs.tsv"), "--validation_file", str(tmp_path / "pairs.tsv"))
-    run = ("--do_train", "--do_eval", *QUICK, "--max_steps", "60", "--learning_rate", "3e-3")
-    size = ("--max_seq_length", "32", "--per_device_train_batch_size", "16", "--output_dir", str(tmp_path / "out"))
-    run_glue.main(["--model_name_or_path", str(pretrained), *files, *run, *size])
+    rows = [f"the file .\t{word} .\t{word}\n" for _ in range(30) for word in ("one", "three", "two")]
+    (tmp_path / "all.tsv").write_text("sentence1\tsentence2\tlabel\n" + "".join(rows))
+    shape = f"{SHAPE},hidden_dropout_prob=0,attention_probs_dropout_prob=0"
+    model = ("--config_name", "tiny", "--config_overrides", shape, "--tokenizer_name", vocabulary)
+    files = ("--train_file", str(tmp_path / "all.tsv"), "--validation_file", str(tmp_path / "all.tsv"))
+    run = ("--do_train", "--do_eval", *QUICK, "--max_steps", "100", "--per_device_train_batch_size", "16")
+    run_glue.main([*model, *files, *run, "--learning_rate", "2e-3", "--output_dir", str(tmp_path / "out")])
     assert results(tmp_path / "out")["eval_accuracy"] == 1.0
-    # The same model on the same pairs, whose labels come in another order from the files: its own order counts.
-    (tmp_path / "two.tsv").write_text(
-        "sentence1\tsentence2\tlabel\n" + "".join(row for row in rows if "aaa" not in row)
-    )
+    # The same model on two of the labels, which the file alone would number anew: the model's own numbers count.
+    two = [row for row in rows if "one" not in row]
+    (tmp_path / "two.tsv").write_text("sentence1\tsentence2\tlabel\n" + "".join(two))
     again = ("--model_name_or_path", str(tmp_path / "out"), "--validation_file", str(tmp_path / "two.tsv"))
-    run_glue.main(
-        [*again, "--do_eval", "--use_cpu", "--max_seq_length", "32", "--output_dir", str(tmp_path / "again")]
-    )
+    run_glue.main([*again, "--do_eval", "--use_cpu", "--output_dir", str(tmp_path / "again")])
     assert results(tmp_path / "again")["eval_accuracy"] == 1.0
 
 
