@@ -45,6 +45,18 @@ class FixedHeadBertConfig(BertConfig):
             `hidden_size`. `None` is the prevalent heuristic, `hidden_size // num_attention_heads`: stock BERT; only
             then must the division be exact. `head_size` and `head_dim` are other names for it, and always give the
             number in force.
+        head_embedding (`"add"` or `"mul"`, *optional*):
+            One projection of `attention_head_size` that all heads share, and an embedding for each head, as in "Pit
+            One Against Many" (Xue and Aletras, 2023, arXiv 2310.07911): added to queries, keys and values, or
+            multiplied with them as 1 + embedding. `None`: every head has projections of its own, as in the paper
+            above.
+        qk_norm (`bool`, *optional*, defaults to `False`):
+            Normalise every projected query and key to a root mean square of one, with a learned scale (RMSNorm, before
+            any head embedding): the size of a head then no longer sets the temperature of its softmax.
+        unpad_inputs (`bool`, *optional*, defaults to `False`):
+            Compute real tokens only, where the attention mask has padding or `position_ids` restart within a row, and
+            in the last layer only what the head reads. Outputs keep their shape; per-token outputs are zero at
+            padding.
         sparse_prediction (`bool`, *optional*, defaults to `False`):
             With labels, compute the masked-LM head only where there is one. Loss and gradients stay the same; the
             logits then have the shape (labelled tokens, vocab_size).
@@ -68,6 +80,9 @@ class FixedHeadBertConfig(BertConfig):
     model_type = "fixed_head_bert"
 
     attention_head_size: int | None = 128
+    head_embedding: str | None = None
+    qk_norm: bool = False
+    unpad_inputs: bool = False
     sparse_prediction: bool = False
 
     def __post_init__(self, **kwargs):
@@ -111,6 +126,11 @@ class FixedHeadBertConfig(BertConfig):
 
     head_size = head_dim
 
+    @property
+    def num_key_value_heads(self) -> int:
+        """Heads of keys and values that are computed and cached, under the name that transformers has for it."""
+        return self.num_attention_heads if self.head_embedding is None else 1
+
     def validate_architecture(self):
         """Called by `strict` after construction."""
         for field in (
@@ -135,6 +155,8 @@ class FixedHeadBertConfig(BertConfig):
                 f"attention_head_size must be at least 1, or None for hidden_size // num_attention_heads, "
                 f"not {self.attention_head_size}."
             )
+        if self.head_embedding not in (None, "add", "mul"):
+            raise ValueError(f'head_embedding must be None, "add" or "mul", not {self.head_embedding!r}.')
         super().validate_architecture()
 
 
