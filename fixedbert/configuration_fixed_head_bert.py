@@ -21,6 +21,7 @@ TRANSFORMERS_KEYS = {
     "code_revision",
     "dtype",
     "experts_implementation",
+    "model_max_length",
     "model_type",
     "name_or_path",
     "num_labels",

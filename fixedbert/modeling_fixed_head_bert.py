@@ -629,7 +629,8 @@ class FixedHeadBertModel(FixedHeadBertPreTrainedModel, BertModel):
         if self.pooler is not None:
             first = last_hidden_state
             if real is not None:
-                first = first.take_along_dim(real.int().argmax(dim=-1)[:, None, None], dim=1)  # (B, 1, D)
+                index = real.int().argmax(dim=-1)[:, None, None]  # (B, 1, 1)
+                first = first.gather(1, index.expand(-1, -1, first.shape[-1]))  # (B, 1, D)
             pooled = self.pooler(first)
         return BaseModelOutputWithPoolingAndCrossAttentions(
             last_hidden_state=last_hidden_state,
@@ -939,15 +940,15 @@ class FixedHeadBertForQuestionAnswering(FixedHeadBertPreTrainedModel, BertForQue
         outputs.start_logits = outputs.start_logits.masked_fill(padding, 0)
         outputs.end_logits = outputs.end_logits.masked_fill(padding, 0)
         if start_positions is not None and end_positions is not None:
-            # As in BERT, but the answer is sought among real tokens: the loss does not depend on how much is padded.
+            # As in BERT, but answers are sought among real tokens: the loss does not depend on how much is padded.
             L, least = padding.shape[1], torch.finfo(outputs.start_logits.dtype).min
-            outputs.loss = (
-                sum(
-                    cross_entropy(logits.masked_fill(padding, least), place.view(-1).clamp(0, L), ignore_index=L)
-                    for logits, place in ((outputs.start_logits, start_positions), (outputs.end_logits, end_positions))
-                )
-                / 2
-            )
+            losses = []
+            for logits, place in ((outputs.start_logits, start_positions), (outputs.end_logits, end_positions)):
+                place = place.view(-1, 1).clamp(0, L)  # (B, 1); L, and a place at padding, is outside: no loss
+                outside = pad(padding, (0, 1), value=True).gather(1, place)
+                place = place.masked_fill(outside, L).squeeze(1)
+                losses.append(cross_entropy(logits.masked_fill(padding, least), place, ignore_index=L))
+            outputs.loss = (losses[0] + losses[1]) / 2
         return outputs
 
 
