@@ -3,6 +3,7 @@
 
 from difflib import get_close_matches
 
+import torch
 from huggingface_hub.dataclasses import strict
 from transformers import BertConfig
 from transformers.utils import logging
@@ -65,7 +66,8 @@ class FixedHeadBertConfig(BertConfig):
     Raises:
         StrictDataclassError: a size or a count below 1, a value of the wrong type, or heads that do not divide the
             width without `attention_head_size`.
-        ValueError: two head sizes given at once that differ from each other and from the default.
+        ValueError: two head sizes given at once that differ from each other and from the default, or a dtype that is
+            no floating-point type.
 
     An unknown key is kept, as transformers does, but never without a warning.
 
@@ -79,6 +81,15 @@ class FixedHeadBertConfig(BertConfig):
     """
 
     model_type = "fixed_head_bert"
+    base_model_fsdp_plan = {"embeddings.word_embeddings": "free_full_weight", "encoder.layer.*": "free_full_weight"}
+    base_model_tp_plan = {
+        "encoder.layer.*.attention.self.query": "colwise",
+        "encoder.layer.*.attention.self.key": "colwise",
+        "encoder.layer.*.attention.self.value": "colwise",
+        "encoder.layer.*.attention.output.dense": "rowwise",
+        "encoder.layer.*.intermediate.dense": "colwise",
+        "encoder.layer.*.output.dense": "rowwise",
+    }
 
     attention_head_size: int | None = 128
     head_embedding: str | None = None
@@ -87,12 +98,18 @@ class FixedHeadBertConfig(BertConfig):
     sparse_prediction: bool = False
 
     def __post_init__(self, **kwargs):
+        dtype = getattr(torch, self.dtype, None) if isinstance(self.dtype, str) else self.dtype
+        if self.dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
+            raise ValueError(f"dtype must be a floating-point type such as float32 or bfloat16, not {self.dtype}.")
         for alias in ("head_size", "head_dim"):
             if alias in kwargs:
                 size, default = kwargs.pop(alias), type(self).attention_head_size
                 if self.attention_head_size not in (default, size):
                     raise ValueError(f"{alias}={size} and attention_head_size={self.attention_head_size} disagree.")
                 self.attention_head_size = size
+        if self.head_embedding is not None:  # the one projection of all heads is not to be split between processes
+            plan = {name: style for name, style in self.base_model_tp_plan.items() if ".attention." not in name}
+            self.base_model_tp_plan = plan
         super().__post_init__(**kwargs)
         # What __init__ left to kwargs and transformers stored as an attribute all the same.
         self._warn_of_unknown(key for key in kwargs if key in self.__dict__)

@@ -141,13 +141,14 @@ def each_sequence_alone(
         return attention(module, *batch, None, **kwargs)[0].flatten(0, 1)[None], None
 
     lengths_q, lengths_k = cu_seq_lens_q.diff(), cu_seq_lens_k.diff()
-    if query.device.type == "cpu":
+    way = way_through_sequences(query, kwargs["dropout"])
+    if way == "one by one":
         lengths_q, lengths_k = lengths_q.tolist(), lengths_k.tolist()
         parts = zip(query.split(lengths_q, 2), key.split(lengths_k, 2), value.split(lengths_k, 2), strict=True)
         outputs = [attention(module, *part, None, **kwargs)[0] for part in parts if part[0].shape[2]]
         return torch.cat(outputs, dim=1), None
 
-    if variable_length_kernel_takes(query, kwargs["dropout"]):
+    if way == "variable length":
         rows = (x[0].transpose(0, 1) for x in (query, key, value))  # (T, H, P)
         ends = (cu_seq_lens_q, cu_seq_lens_k, max_length_q, max_length_k)
         window = (-1, 0) if module.is_causal else (-1, -1)
@@ -158,9 +159,11 @@ def each_sequence_alone(
     )
 
 
-def variable_length_kernel_takes(query: torch.Tensor, dropout: float) -> bool:
-    """Whether torch's own variable-length attention has a kernel for these queries (..., P)."""
-    return (
+def way_through_sequences(query: torch.Tensor, dropout: float) -> str:
+    """How to attend within sequences of unequal lengths: by a kernel made for it, one by one, or padded again."""
+    if query.device.type == "cpu":
+        return "one by one"  # a call costs little there
+    kernel = (
         query.device.type == "cuda"
         and query.dtype in (torch.float16, torch.bfloat16)
         and query.shape[-1] % 8 == 0
@@ -168,6 +171,7 @@ def variable_length_kernel_takes(query: torch.Tensor, dropout: float) -> bool:
         and dropout == 0
         and torch.cuda.get_device_capability(query.device) >= (8, 0)
     )
+    return "variable length" if kernel else "padded"
 
 
 def on_padded_sequences(attention, module, query, key, value, lengths_q, lengths_k, **kwargs):
@@ -232,7 +236,8 @@ class FixedHeadBertSelfAttention(nn.Module):
     def project(self, projection: nn.Linear, hidden_states: torch.Tensor, norm: str | None = None) -> torch.Tensor:
         heads = projection(hidden_states).unflatten(-1, (-1, self.attention_head_size))  # (B, L, G, P)
         if norm is not None and self.config.qk_norm:
-            heads = getattr(self, norm)(heads)
+            rms_norm = getattr(self, norm)
+            heads = rms_norm(heads.to(rms_norm.weight.dtype)).to(heads.dtype)
         return heads.transpose(1, 2)  # (B, G, L, P)
 
     def keys_and_values(
@@ -277,7 +282,7 @@ class FixedHeadBertSelfAttention(nn.Module):
         elif alone and (self.is_causal or query.device.type != "cpu"):  # eager_attention_forward knows no causality
             attention = ALL_ATTENTION_FUNCTIONS["sdpa"]
         if attention is not eager_attention_forward and not takes_lengths:
-            key, value = (x.expand(-1, self.num_attention_heads, -1, -1) for x in (key, value))  # views
+            key, value = (x.expand(-1, query.shape[1], -1, -1) for x in (key, value))  # views
         if alone:
             attention = partial(each_sequence_alone, attention)
 
@@ -471,6 +476,8 @@ class Unpadded:
         if pooled:
             chosen = chosen | (self.row.diff(prepend=self.row[:1] - 1) != 0)
         queries = chosen.nonzero().squeeze(-1)
+        if not len(queries):
+            return {}
         lengths = self.sequence[queries].bincount(minlength=len(self.lengths["cu_seq_lens_k"]) - 1)
         ends, longest = self.ends(lengths)
         self.index = self.index[queries]
@@ -720,17 +727,28 @@ def zero_where(blank: torch.Tensor | None, x: torch.Tensor) -> torch.Tensor:
     return x if blank is None or blank.shape != x.shape[:2] else x.masked_fill(blank[..., None], 0)
 
 
-def masked_lm_loss(
+def sparse_masked_lm(
     predictions: nn.Module, hidden_states: torch.Tensor, labels: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """
-    Mean cross-entropy over the tokens whose label is not -100, from hidden states (B, L, D) and labels (B, L), and
-    the logits (labelled, V) of these tokens alone: the others add nothing to it, and are 85 % of the work in BERT's
-    recipe.
+    Logits (labelled, V) and labels (labelled) of the tokens whose label is not -100, from hidden states (B, L, D) and
+    labels (B, L). The others add nothing to the loss, and in BERT's recipe they are 85 % of the work.
     """
     labelled = labels.flatten().ne(-100).nonzero().squeeze(-1)
-    logits = predictions(hidden_states.flatten(0, 1)[labelled])
-    return cross_entropy(logits, labels.flatten()[labelled]), logits
+    return predictions(hidden_states.flatten(0, 1)[labelled]), labels.flatten()[labelled]
+
+
+def masked_lm_loss(logits: torch.Tensor, labels: torch.Tensor, num_items_in_batch=None) -> torch.Tensor:
+    """
+    Cross-entropy of logits (..., V) and labels (...): the mean over labels that are not -100, zero if there is none,
+    or the sum divided by `num_items_in_batch`, which Trainer counts over all batches and processes of a step.
+    """
+    logits, labels = logits.flatten(0, -2), labels.flatten()
+    if num_items_in_batch is not None:
+        return cross_entropy(logits, labels, reduction="sum") / num_items_in_batch
+    if not is_tracing(labels) and labels.device.type == "cpu" and not labels.ne(-100).any():
+        return cross_entropy(logits, labels, reduction="sum")
+    return cross_entropy(logits, labels)
 
 
 class FixedHeadBertForPreTraining(FixedHeadBertPreTrainedModel, BertForPreTraining):
@@ -775,14 +793,14 @@ class FixedHeadBertForPreTraining(FixedHeadBertPreTrainedModel, BertForPreTraini
 
         loss = None
         if sparse:
-            loss, logits = masked_lm_loss(self.cls.predictions, outputs.last_hidden_state, labels)
+            logits, labels = sparse_masked_lm(self.cls.predictions, outputs.last_hidden_state, labels)
         else:
             padding = self.padding(attention_mask)
             logits = self.predict(self.cls.predictions, outputs.last_hidden_state, padding)
-            if labels is not None and next_sentence_label is not None:
-                loss = cross_entropy(logits.flatten(0, 1), labels.flatten())
-        if loss is not None:
-            loss = loss + cross_entropy(seq_relationship_logits, next_sentence_label.view(-1))
+        if labels is not None and next_sentence_label is not None:
+            loss = masked_lm_loss(logits, labels) + cross_entropy(
+                seq_relationship_logits, next_sentence_label.view(-1)
+            )
         return BertForPreTrainingOutput(
             loss=loss,
             prediction_logits=logits,
@@ -793,6 +811,10 @@ class FixedHeadBertForPreTraining(FixedHeadBertPreTrainedModel, BertForPreTraini
 
 
 class FixedHeadBertForMaskedLM(FixedHeadBertPreTrainedModel, BertForMaskedLM):
+    """Masked-LM head. The loss is a mean over labelled tokens: of a whole step where Trainer says how many it has."""
+
+    accepts_loss_kwargs = True
+
     def __init__(self, config: FixedHeadBertConfig):
         FixedHeadBertPreTrainedModel.__init__(self, config)
         if config.is_decoder:
@@ -813,6 +835,7 @@ class FixedHeadBertForMaskedLM(FixedHeadBertPreTrainedModel, BertForMaskedLM):
         encoder_hidden_states: torch.Tensor | None = None,
         encoder_attention_mask: torch.Tensor | None = None,
         labels: torch.Tensor | None = None,
+        num_items_in_batch: torch.Tensor | int | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> tuple[torch.Tensor] | MaskedLMOutput:
         """`labels` (B, L): token ids where a token was masked, -100 elsewhere."""
@@ -831,11 +854,11 @@ class FixedHeadBertForMaskedLM(FixedHeadBertPreTrainedModel, BertForMaskedLM):
         )
         loss = None
         if sparse:
-            loss, logits = masked_lm_loss(self.cls, outputs.last_hidden_state, labels)
+            logits, labels = sparse_masked_lm(self.cls, outputs.last_hidden_state, labels)
         else:
             logits = self.predict(self.cls, outputs.last_hidden_state, self.padding(attention_mask))
-            if labels is not None:
-                loss = cross_entropy(logits.flatten(0, 1), labels.flatten())
+        if labels is not None:
+            loss = masked_lm_loss(logits, labels, num_items_in_batch)
         return MaskedLMOutput(
             loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
         )

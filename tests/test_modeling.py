@@ -1,13 +1,13 @@
-"""The model: equal to a naive reference, bit-identical to BERT where it is BERT, and sound under Trainer."""
+"""The model: bit-identical to BERT where it is BERT, and what transformers expects of a model of its own."""
 
 import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 import transformers
+from small_models import HEADS, SHAPE, B, D, H, L, P, V, config_of, inputs_of, model_of
 from transformers import (
     AutoModel,
     AutoModelForMaskedLM,
@@ -20,112 +20,6 @@ from transformers import (
 )
 
 import fixedbert
-from fixedbert import FixedHeadBertConfig
-
-HEADS = [
-    "Model",
-    "ForPreTraining",
-    "ForMaskedLM",
-    "LMHeadModel",
-    "ForNextSentencePrediction",
-    "ForSequenceClassification",
-    "ForMultipleChoice",
-    "ForTokenClassification",
-    "ForQuestionAnswering",
-]
-# Batch 13, length 7; 5 heads of 6 in width 32: sizes that differ, so that swapped axes fail.
-B, L, D, H, P, F, V = 13, 7, 32, 5, 6, 37, 99
-SHAPE = {
-    "vocab_size": V,
-    "hidden_size": D,
-    "num_hidden_layers": 3,
-    "intermediate_size": F,
-    "max_position_embeddings": 11,
-    "initializer_range": 0.5,  # large, so that a wrong mask or scale is seen
-}
-
-
-def config_of(head: str, **changes) -> FixedHeadBertConfig:
-    shape = {**SHAPE, "num_attention_heads": H, "attention_head_size": P, "is_decoder": head == "LMHeadModel"}
-    return FixedHeadBertConfig(**{**shape, **changes})
-
-
-def model_of(head: str, **changes):
-    torch.manual_seed(0)
-    return getattr(fixedbert, f"FixedHeadBert{head}")(config_of(head, **changes))
-
-
-def inputs_of(head: str, labels: bool = False, size: int = B) -> dict[str, torch.Tensor]:
-    generator = torch.Generator().manual_seed(1)
-
-    def ids(high, *shape):
-        return torch.randint(high, shape, generator=generator)
-
-    shape = (size, 3, L) if head == "ForMultipleChoice" else (size, L)
-    lengths = ids(L, *shape[:-1]) + 1
-    inputs = {
-        "input_ids": ids(V, *shape),
-        "token_type_ids": ids(2, *shape),
-        "attention_mask": (torch.arange(L) < lengths[..., None]).long(),
-    }
-    if labels:
-        tokens = torch.where(ids(2, size, L).bool(), ids(V, size, L), -100)
-        inputs |= {
-            "ForPreTraining": {"labels": tokens, "next_sentence_label": ids(2, size)},
-            "ForMaskedLM": {"labels": tokens},
-            "LMHeadModel": {"labels": tokens},
-            "ForNextSentencePrediction": {"labels": ids(2, size)},
-            "ForSequenceClassification": {"labels": ids(2, size)},
-            "ForMultipleChoice": {"labels": ids(3, size)},
-            "ForTokenClassification": {"labels": ids(2, size, L)},
-            "ForQuestionAnswering": {"start_positions": ids(L, size), "end_positions": ids(L, size)},
-        }[head]
-    return inputs
-
-
-def reference_layer(x: np.ndarray, layer: dict[str, np.ndarray], mask: np.ndarray, h: int, p: int) -> np.ndarray:
-    """
-    One layer of the paper for one sequence x (L, D), head by head, token by token, in numpy.
-
-    softmax((W_k x)^T (W_q x) / sqrt(p)) over the keys that `mask` (L,) admits, W_o over all heads, then BERT's
-    residual, LayerNorm and feed-forward.
-    """
-
-    def linear(name, y):
-        return y @ layer[f"{name}.weight"].T + layer[f"{name}.bias"]
-
-    def layer_norm(name, y):
-        centred = y - y.mean(-1, keepdims=True)
-        scaled = centred / np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-12)
-        return scaled * layer[f"{name}.weight"] + layer[f"{name}.bias"]
-
-    q, k, v = (linear(f"attention.self.{name}", x) for name in ("query", "key", "value"))
-    heads = np.zeros((len(x), h * p))
-    for i in range(h):
-        part = slice(i * p, (i + 1) * p)
-        for query in range(len(x)):
-            scores = np.array([q[query, part] @ k[key, part] / np.sqrt(p) for key in range(len(x)) if mask[key]])
-            weights = np.exp(scores - scores.max()) / np.exp(scores - scores.max()).sum()
-            heads[query, part] = weights @ v[mask, part]
-    x = layer_norm("attention.output.LayerNorm", linear("attention.output.dense", heads) + x)
-    inner = linear("intermediate.dense", x)
-    inner = inner * 0.5 * (1 + torch.erf(torch.from_numpy(inner) / 2**0.5).numpy())
-    return layer_norm("output.LayerNorm", linear("output.dense", inner) + x)
-
-
-@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
-def test_layers_equal_the_naive_reference(implementation):
-    """Guards: the attention is the paper's: head by head in float64, with real padding, to 1e-10."""
-    model = model_of("Model", attn_implementation=implementation).double().eval()
-    inputs = inputs_of("Model")
-    outputs = model(**inputs, output_hidden_states=True)
-    for index, layer in enumerate(model.encoder.layer):
-        weights = {name: value.detach().numpy() for name, value in layer.named_parameters()}
-        for row in range(B):
-            mask = inputs["attention_mask"][row].bool().numpy()
-            expected = reference_layer(outputs.hidden_states[index][row].detach().numpy(), weights, mask, H, P)
-            actual = outputs.hidden_states[index + 1][row].detach().numpy()
-            assert np.abs(actual - expected)[mask].max() < 1e-10
 
 
 @pytest.mark.parametrize("head", HEADS)
@@ -258,12 +152,33 @@ def test_tied_weights_survive_saving_and_resizing(tmp_path):
     assert model.cls.predictions.decoder.bias.shape == (V + 5,)
 
 
-def test_output_attentions_are_not_empty():
-    """Guards: with eager attention every layer's probabilities come out, (B, H, L, L), summing to one."""
-    model = model_of("Model", attn_implementation="eager").eval()
-    attentions = model(**inputs_of("Model"), output_attentions=True).attentions
-    assert [tuple(attention.shape) for attention in attentions] == [(B, H, L, L)] * 3
-    assert torch.allclose(attentions[0].sum(-1), torch.ones(B, H, L))
+@pytest.mark.parametrize("head", ["ForPreTraining", "ForMaskedLM", "LMHeadModel"])
+def test_untied_embeddings_leave_no_parameter_without_gradient(head, tmp_path):
+    """Guards: without tying, BERT's two output biases are one, trained, saved, loaded and resized as one."""
+    model = model_of(head, tie_word_embeddings=False)
+    model(**inputs_of(head, labels=True)).loss.backward()
+    assert [name for name, parameter in model.named_parameters() if parameter.grad is None] == []
+    torch.nn.init.normal_(model.cls.predictions.bias)
+    model.save_pretrained(tmp_path)
+    again, info = type(model).from_pretrained(tmp_path, output_loading_info=True)
+    assert not any(info.values())
+    assert torch.equal(again.cls.predictions.decoder.bias, model.cls.predictions.bias)
+    assert again.cls.predictions.decoder.weight is not again.bert.embeddings.word_embeddings.weight
+    again.resize_token_embeddings(V + 5)
+    assert again.cls.predictions.bias is again.cls.predictions.decoder.bias
+    assert again.cls.predictions.bias.shape == (V + 5,)
+
+
+def test_untied_bert_checkpoints_keep_the_bias_that_bert_used(tmp_path):
+    """Guards: of the two biases in an untied BERT checkpoint the decoder's is the one that counts."""
+    shape = {**SHAPE, "num_attention_heads": 4, "tie_word_embeddings": False}
+    bert = transformers.BertForMaskedLM(BertConfig(**shape)).eval()
+    torch.nn.init.normal_(bert.cls.predictions.decoder.bias)
+    bert.save_pretrained(tmp_path)
+    config = config_of("ForMaskedLM", **shape, attention_head_size=None)
+    model = fixedbert.FixedHeadBertForMaskedLM.from_pretrained(tmp_path, config=config).eval()
+    inputs = inputs_of("ForMaskedLM")
+    assert torch.equal(model(**inputs).logits, bert(**inputs).logits)
 
 
 def test_importing_twice_is_harmless():
@@ -277,3 +192,189 @@ from transformers import AutoModel
 assert type(AutoModel.from_config(fixedbert.preset_config("tiny"))) is fixedbert.FixedHeadBertModel
 """
     subprocess.run([sys.executable, "-c", script], check=True, capture_output=True)
+
+
+@pytest.mark.parametrize("saved", HEADS)
+def test_every_head_opens_from_every_other(saved, tmp_path):
+    """Guards: a directory saved by one head opens as any other, with every weight that they share."""
+    model = model_of(saved, is_decoder=False, head_embedding="add", qk_norm=True)
+    model.save_pretrained(tmp_path)
+    weights = {name.removeprefix("bert."): value for name, value in model.state_dict().items()}
+    for head in HEADS:
+        other = getattr(fixedbert, f"FixedHeadBert{head}").from_pretrained(tmp_path, ignore_mismatched_sizes=True)
+        shared = {name.removeprefix("bert."): value for name, value in other.state_dict().items()}
+        for name in shared.keys() & weights.keys():
+            if not name.startswith("classifier") or head == saved:  # classifiers of different heads differ in shape
+                assert torch.equal(shared[name], weights[name]), (head, name)
+        assert sum(name.startswith("encoder.") for name in shared) == sum(x.startswith("encoder.") for x in weights)
+
+
+def test_classifiers_of_another_size_begin_anew(tmp_path):
+    """Guards: ignore_mismatched_sizes keeps everything but the classifier."""
+    model_of("ForSequenceClassification", num_labels=2).save_pretrained(tmp_path)
+    model, info = AutoModelForSequenceClassification.from_pretrained(
+        tmp_path, num_labels=5, ignore_mismatched_sizes=True, output_loading_info=True
+    )
+    assert {key[0] for key in info["mismatched_keys"]} == {"classifier.weight", "classifier.bias"}
+    assert model(**inputs_of("ForSequenceClassification")).logits.shape == (B, 5)
+
+
+def test_weights_begin_as_documented():
+    """Guards: every parameter is initialised, from the meta device too: normal, biases zero, norms one."""
+    changes = {"head_embedding": "add", "qk_norm": True, "initializer_range": 0.02, "hidden_size": 128}
+    changes |= {"num_attention_heads": 12, "attention_head_size": 64, "intermediate_size": 512}
+    with torch.device("meta"):
+        model = model_of("ForPreTraining", **changes)
+    model.to_empty(device="cpu")
+    for tensor in (*model.parameters(), *model.buffers()):
+        tensor.data.fill_(7)
+    model.init_weights()
+    for name, parameter in model.named_parameters():
+        if name.endswith("bias"):
+            assert parameter.abs().max() == 0, name
+        elif "norm" in name.lower():
+            assert torch.equal(parameter, torch.ones_like(parameter)), name
+        else:
+            deviation = 0.02 / parameter.numel() ** 0.5
+            assert abs(parameter.mean()) < 5 * deviation and abs(parameter.std() - 0.02) < 5 * deviation, name
+    assert model.bert.embeddings.position_ids[0].tolist() == list(range(11))
+    assert model.bert.embeddings.token_type_ids.abs().max() == 0
+
+
+def test_weights_that_a_checkpoint_lacks_are_initialised_and_no_others(tmp_path):
+    """Guards: head embeddings missing in a checkpoint get their distribution; what was loaded stays as it was."""
+    model = model_of("Model", head_embedding="mul")
+    state = {name: value for name, value in model.state_dict().items() if "layer.1.attention.self.head" not in name}
+    model.save_pretrained(tmp_path, state_dict=state)
+    again, info = type(model).from_pretrained(tmp_path, output_loading_info=True)
+    assert info["missing_keys"] == {"encoder.layer.1.attention.self.head_embedding"}
+    for name, value in again.state_dict().items():
+        assert (name not in state) or torch.equal(value, state[name])
+    missing = again.encoder.layer[1].attention.self.head_embedding
+    assert 0.3 < missing.std() < 0.7  # initializer_range 0.5
+
+
+@pytest.mark.parametrize("unpad_inputs", [False, True])
+@pytest.mark.parametrize("head", HEADS)
+def test_a_row_does_not_know_its_batch(head, unpad_inputs):
+    """Guards: outputs of a row are the same alone and among others, in float64."""
+    model = model_of(head, unpad_inputs=unpad_inputs).double().eval()
+    inputs = inputs_of(head)
+    together = model(**inputs)[0]
+    for row in (0, 5, 12):
+        alone = model(**{name: x[row : row + 1] for name, x in inputs.items()})[0]
+        assert torch.allclose(together[row : row + 1], alone, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("head", [head for head in HEADS if head != "ForMultipleChoice"])
+def test_embeddings_stand_for_ids(head):
+    """Guards: inputs_embeds gives what input_ids gives, bit for bit."""
+    model = model_of(head).eval()
+    inputs = inputs_of(head)
+    expected = model(**inputs)[0]
+    embeddings = model.get_input_embeddings()(inputs.pop("input_ids"))
+    assert torch.equal(model(inputs_embeds=embeddings, **inputs)[0], expected)
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_tuples_equal_dictionaries(head):
+    """Guards: return_dict=False gives the same values in the same order, hidden states and attentions included."""
+    model = model_of(head, attn_implementation="eager").eval()
+    inputs = inputs_of(head, labels=head != "Model")
+    asked = {"output_hidden_states": True, "output_attentions": True, "use_cache": False}
+    asked = asked if head in ("Model", "LMHeadModel") else {x: v for x, v in asked.items() if x != "use_cache"}
+    as_tuple, as_dict = model(**inputs, **asked, return_dict=False), model(**inputs, **asked).to_tuple()
+
+    def flat(values):
+        return [x for value in values for x in (flat(value) if isinstance(value, tuple) else [value])]
+
+    assert len(flat(as_tuple)) == len(flat(as_dict)) > 7
+    assert all(torch.equal(one, other) for one, other in zip(flat(as_tuple), flat(as_dict), strict=True))
+
+
+def test_gradients_of_hidden_states_and_attentions_are_kept():
+    """Guards: what output_hidden_states and output_attentions return lies on the way to the loss."""
+    model = model_of("ForSequenceClassification", attn_implementation="eager")
+    inputs = inputs_of("ForSequenceClassification", labels=True)
+    outputs = model(**inputs, output_hidden_states=True, output_attentions=True)
+    kept = [outputs.hidden_states[0], outputs.hidden_states[2], outputs.attentions[0], outputs.attentions[2]]
+    for tensor in kept:
+        tensor.retain_grad()
+    outputs.loss.backward()
+    assert all(tensor.grad is not None and tensor.grad.abs().max() > 0 for tensor in kept)
+
+
+@pytest.mark.parametrize(
+    "problem_type, num_labels",
+    [("regression", 1), ("single_label_classification", 3), ("multi_label_classification", 3)],
+)
+def test_problem_types(problem_type, num_labels):
+    """Guards: sequence classification trains as regression, one label or many."""
+    model = model_of("ForSequenceClassification", problem_type=problem_type, num_labels=num_labels).eval()
+    inputs = inputs_of("ForSequenceClassification")
+    logits = model(**inputs).logits
+    if problem_type == "regression":
+        labels = torch.randn(B)
+        expected = (logits.squeeze(-1) - labels).pow(2).mean()
+    elif problem_type == "single_label_classification":
+        labels = torch.arange(B) % 3
+        expected = -logits.log_softmax(-1)[torch.arange(B), labels].mean()
+    else:
+        labels = (torch.arange(B * 3).view(B, 3) % 2).float()
+        expected = -(labels * logits.sigmoid().log() + (1 - labels) * (-logits).sigmoid().log()).mean()
+    assert torch.allclose(model(**inputs, labels=labels).loss, expected, rtol=1e-4)
+
+
+def test_feed_forward_in_chunks():
+    """Guards: chunk_size_feed_forward changes memory, not values; rows without padding are left in chunks too."""
+    for unpad_inputs in (False, True):
+        whole = model_of("Model", unpad_inputs=unpad_inputs).double().eval()
+        inputs = {"input_ids": inputs_of("Model")["input_ids"]}
+        chunked = model_of("Model", unpad_inputs=unpad_inputs, chunk_size_feed_forward=1).double().eval()
+        assert torch.allclose(chunked(**inputs)[0], whole(**inputs)[0], rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("variant", [{}, {"unpad_inputs": True, "sparse_prediction": True}, {"head_embedding": "add"}])
+@pytest.mark.parametrize("head", HEADS[1:])
+def test_training_in_bfloat16(head, variant):
+    """Guards: under bf16 autocast every head's loss is close to float32's, and all gradients are finite."""
+    model = model_of(head, initializer_range=0.05, **variant).eval()
+    inputs = inputs_of(head, labels=True)
+    expected = model(**inputs).loss
+    with torch.autocast("cpu", torch.bfloat16):
+        loss = model(**inputs).loss
+    loss.backward()
+    assert torch.allclose(loss.float(), expected, rtol=0.02)
+    assert all(parameter.grad.isfinite().all() for parameter in model.parameters() if parameter.grad is not None)
+
+
+@pytest.mark.parametrize("variant", [{}, {"head_embedding": "mul"}, {"head_embedding": "add", "qk_norm": True}])
+@pytest.mark.parametrize(
+    "how", [{}, {"num_beams": 3}, {"do_sample": True}, {"cache_implementation": "static"}], ids=str
+)
+def test_generation_with_a_cache(how, variant):
+    """Guards: greedy, beam and sampled tokens are those without a cache, from prompts padded on the left."""
+    model = model_of("LMHeadModel", max_position_embeddings=32, **variant).eval()
+    ids = inputs_of("Model")["input_ids"][:3]
+    mask = torch.ones_like(ids)
+    mask[0, :3] = 0
+    outputs = []
+    for use_cache in (True, False):
+        torch.manual_seed(4)
+        asked = how if use_cache else {name: x for name, x in how.items() if name != "cache_implementation"}
+        asked = {"max_new_tokens": 9, "pad_token_id": 0, "use_cache": use_cache, **asked}
+        outputs.append(model.generate(ids, attention_mask=mask, **asked))
+    assert torch.equal(*outputs)
+
+
+def test_causal_model_sees_no_later_token():
+    """Guards: changing a token changes no logits before it, and the loss is that of the next token."""
+    model = model_of("LMHeadModel").double().eval()
+    ids = inputs_of("Model")["input_ids"]
+    other = ids.clone()
+    other[:, 4] = (other[:, 4] + 1) % V
+    logits = model(ids).logits
+    assert torch.equal(logits[:, :4], model(other).logits[:, :4])
+    assert (logits[:, 4:] - model(other).logits[:, 4:]).abs().amax(-1).min() > 0
+    expected = torch.nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1), ids[:, 1:].flatten())
+    assert torch.allclose(model(ids, labels=ids).loss.double(), expected)  # transformers computes it in float32

@@ -12,7 +12,27 @@ SUMS = ("mlm_loss", "mlm_correct", "mlm_tokens", "nsp_loss", "nsp_correct")
 
 
 class PretrainingTrainer(Trainer):
-    """Trainer whose epochs draw new pairs, on any number of processes and after a continuation."""
+    """
+    Trainer whose epochs draw new pairs, on any number of processes and after a continuation.
+
+    The loss of a step is the mean over all its masked tokens and the mean over all its pairs, however these are spread
+    over accumulated batches and processes. A mean of the batches' means would count tokens of batches with few more.
+    """
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.model_accepts_loss_kwargs = True  # to be told how many tokens a step has; `compute_loss` divides by it
+
+    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+        outputs = model(**inputs)
+        loss = outputs.loss
+        if num_items_in_batch is not None and model.training:
+            pairs = cross_entropy(outputs.seq_relationship_logits.float(), inputs["next_sentence_label"])
+            tokens = inputs["labels"].ne(-100).sum()
+            processes = self.accelerator.num_processes  # their gradients are averaged
+            loss = (loss - pairs) * tokens * processes / num_items_in_batch
+            loss = loss + pairs / self.current_gradient_accumulation_steps
+        return (loss, outputs) if return_outputs else loss
 
     def _get_train_sampler(self, train_dataset=None):
         return EpochSampler(self.train_dataset if train_dataset is None else train_dataset)

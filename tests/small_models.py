@@ -1,0 +1,66 @@
+"""Small models of every kind for the tests, and inputs for them: odd sizes, large weights, real padding."""
+
+import torch
+
+import fixedbert
+from fixedbert import FixedHeadBertConfig
+
+HEADS = [
+    "Model",
+    "ForPreTraining",
+    "ForMaskedLM",
+    "LMHeadModel",
+    "ForNextSentencePrediction",
+    "ForSequenceClassification",
+    "ForMultipleChoice",
+    "ForTokenClassification",
+    "ForQuestionAnswering",
+]
+# Batch 13, length 7; 5 heads of 6 in width 32: sizes that differ, so that swapped axes fail.
+B, L, D, H, P, F, V = 13, 7, 32, 5, 6, 37, 99
+SHAPE = {
+    "vocab_size": V,
+    "hidden_size": D,
+    "num_hidden_layers": 3,
+    "intermediate_size": F,
+    "max_position_embeddings": 11,
+    "initializer_range": 0.5,  # large, so that a wrong mask or scale is seen
+}
+
+
+def config_of(head: str, **changes) -> FixedHeadBertConfig:
+    shape = {**SHAPE, "num_attention_heads": H, "attention_head_size": P, "is_decoder": head == "LMHeadModel"}
+    return FixedHeadBertConfig(**{**shape, **changes})
+
+
+def model_of(head: str, **changes):
+    torch.manual_seed(0)
+    return getattr(fixedbert, f"FixedHeadBert{head}")(config_of(head, **changes))
+
+
+def inputs_of(head: str, labels: bool = False, size: int = B) -> dict[str, torch.Tensor]:
+    generator = torch.Generator().manual_seed(1)
+
+    def ids(high, *shape):
+        return torch.randint(high, shape, generator=generator)
+
+    shape = (size, 3, L) if head == "ForMultipleChoice" else (size, L)
+    lengths = ids(L, *shape[:-1]) + 1
+    inputs = {
+        "input_ids": ids(V, *shape),
+        "token_type_ids": ids(2, *shape),
+        "attention_mask": (torch.arange(L) < lengths[..., None]).long(),
+    }
+    if labels:
+        tokens = torch.where(ids(2, size, L).bool(), ids(V, size, L), -100)
+        inputs |= {
+            "ForPreTraining": {"labels": tokens, "next_sentence_label": ids(2, size)},
+            "ForMaskedLM": {"labels": tokens},
+            "LMHeadModel": {"labels": tokens},
+            "ForNextSentencePrediction": {"labels": ids(2, size)},
+            "ForSequenceClassification": {"labels": ids(2, size)},
+            "ForMultipleChoice": {"labels": ids(3, size)},
+            "ForTokenClassification": {"labels": ids(2, size, L)},
+            "ForQuestionAnswering": {"start_positions": ids(L, size), "end_positions": ids(L, size)},
+        }[head]
+    return inputs

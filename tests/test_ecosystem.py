@@ -1,0 +1,194 @@
+"""The tools around transformers take the model for one of their own: one test each, on a small model."""
+
+import warnings
+
+import pytest
+import torch
+from small_models import H, inputs_of, model_of
+from transformers import BertTokenizer, EncoderDecoderModel, pipeline
+
+import fixedbert
+
+WORDS = "[PAD] [UNK] [CLS] [SEP] [MASK] the cat sat on mat dog ran . who where".split()
+SHAPE = {"vocab_size": len(WORDS), "max_position_embeddings": 32}
+TEXTS = ["the cat sat on the mat .", "the dog ran"]
+
+
+@pytest.fixture
+def tokenizer() -> BertTokenizer:
+    return BertTokenizer(vocab={word: number for number, word in enumerate(WORDS)}, model_max_length=32)
+
+
+@pytest.mark.parametrize(
+    "task, head",
+    [
+        ("fill-mask", "ForMaskedLM"),
+        ("text-classification", "ForSequenceClassification"),
+        ("token-classification", "ForTokenClassification"),
+        ("feature-extraction", "Model"),
+        ("text-generation", "LMHeadModel"),
+    ],
+)
+def test_pipelines(task, head, tokenizer):
+    """Guards: a pipeline over a padded batch gives for each text what it gives for the text alone."""
+    model = model_of(head, unpad_inputs=True, **SHAPE).eval()
+    texts = ["the cat [MASK] on the mat .", "the [MASK]"] if task == "fill-mask" else TEXTS
+    options = {}
+    if task == "text-generation":
+        tokenizer.padding_side = "left"
+        options = {"max_new_tokens": 4, "do_sample": False}
+        model.generation_config.max_length = None
+    pipe = pipeline(task, model=model, tokenizer=tokenizer)
+    together = pipe(texts, batch_size=2, **options)
+    alone = [pipe(text, **options) for text in texts]
+
+    def numbers(result):
+        if isinstance(result, dict):
+            return [numbers(value) for value in result.values()]
+        return [numbers(value) for value in result] if isinstance(result, list) else result
+
+    def flat(result):
+        return sum((flat(value) for value in result), []) if isinstance(result, list) else [result]
+
+    if task == "feature-extraction":  # the batch keeps its padding, as zeros
+        assert torch.tensor(together[1])[0, 5:].abs().max() == 0
+        together[1] = [together[1][0][:5]]
+    for one, other in zip(flat(numbers(together)), flat(numbers(alone)), strict=True):
+        assert one == (pytest.approx(other, abs=1e-4) if not isinstance(other, str) else other)
+
+
+def test_question_answering_without_a_pipeline(tokenizer):
+    """Guards: transformers 5 has no question-answering pipeline; the head answers by its logits, within the text."""
+    model = model_of("ForQuestionAnswering", unpad_inputs=True, **SHAPE).eval()
+    encoded = tokenizer(
+        ["who sat", "where"], ["the cat sat on the mat .", "the mat"], padding=True, return_tensors="pt"
+    )
+    outputs = model(**encoded)
+    assert outputs.start_logits.shape == encoded["input_ids"].shape
+    assert outputs.start_logits[1, encoded["attention_mask"][1] == 0].abs().max() == 0
+
+
+def test_peft_lora(tmp_path):
+    """Guards: LoRA finds query and value by BERT's names, trains them alone, and comes back from its directory."""
+    peft = pytest.importorskip("peft")
+    config = peft.LoraConfig(task_type="SEQ_CLS", target_modules=["query", "value"], r=2)
+    model = peft.get_peft_model(model_of("ForSequenceClassification", unpad_inputs=True), config)
+    inputs = inputs_of("ForSequenceClassification", labels=True)
+    model(**inputs).loss.backward()
+    trained = [name for name, parameter in model.named_parameters() if parameter.grad is not None]
+    assert trained and all("lora" in name or "classifier" in name for name in trained)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "lora" in name:
+                parameter.normal_()
+    model.save_pretrained(tmp_path)
+    again = peft.PeftModel.from_pretrained(model_of("ForSequenceClassification", unpad_inputs=True), tmp_path)
+    assert torch.equal(again.eval()(**inputs).logits, model.eval()(**inputs).logits)
+
+
+def test_sentence_transformers(tokenizer, tmp_path):
+    """Guards: encode gives mean-pooled embeddings that do not depend on the batch; training and saving work."""
+    sentence_transformers = pytest.importorskip("sentence_transformers")
+    from datasets import Dataset
+    from sentence_transformers.losses import MultipleNegativesRankingLoss
+
+    model_of("Model", unpad_inputs=True, **SHAPE).save_pretrained(tmp_path / "model")
+    tokenizer.save_pretrained(tmp_path / "model")
+    model = sentence_transformers.SentenceTransformer(str(tmp_path / "model"))  # mean pooling of its own accord
+    together, alone = model.encode(TEXTS), [model.encode(text) for text in TEXTS]
+    assert together.shape == (2, 32)
+    assert torch.allclose(torch.tensor(together), torch.tensor(alone), atol=1e-5)
+
+    bert = fixedbert.FixedHeadBertModel.from_pretrained(tmp_path / "model").eval()
+    tokens = bert(**tokenizer(TEXTS[1], return_tensors="pt")).last_hidden_state[0]
+    assert torch.allclose(tokens.mean(0), torch.tensor(alone[1]), atol=1e-5)
+
+    pairs = Dataset.from_dict({"anchor": ["the cat", "the dog"] * 4, "positive": ["cat sat", "dog ran"] * 4})
+    arguments = sentence_transformers.SentenceTransformerTrainingArguments(
+        output_dir=str(tmp_path / "out"), max_steps=2, use_cpu=True, report_to="none", disable_tqdm=True
+    )
+    sentence_transformers.SentenceTransformerTrainer(
+        model=model, train_dataset=pairs, loss=MultipleNegativesRankingLoss(model), args=arguments
+    ).train()
+    model.save_pretrained(str(tmp_path / "trained"))
+    again = sentence_transformers.SentenceTransformer(str(tmp_path / "trained"))
+    assert torch.equal(torch.tensor(again.encode(TEXTS)), torch.tensor(model.encode(TEXTS)))
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_onnx_export(tmp_path):
+    """Guards: the ONNX graph gives the model's values in onnxruntime, for another batch and length too."""
+    onnxruntime = pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnxscript")
+    model = model_of("ForSequenceClassification", unpad_inputs=True).eval()
+    inputs = inputs_of("ForSequenceClassification")
+    batch, length = torch.export.Dim("batch"), torch.export.Dim("length", max=11)
+    torch.onnx.export(
+        model,
+        (),
+        tmp_path / "model.onnx",
+        kwargs=inputs,
+        dynamic_shapes={name: {0: batch, 1: length} for name in inputs},
+        dynamo=True,
+        verbose=False,
+    )
+    session = onnxruntime.InferenceSession(tmp_path / "model.onnx")
+    fewer = {name: x[:3, :5] for name, x in inputs.items()}
+    for given in (inputs, fewer):
+        (logits,) = session.run(None, {name: x.numpy() for name, x in given.items()})
+        assert torch.allclose(torch.from_numpy(logits), model(**given).logits, atol=1e-4)
+
+
+def test_dynamic_int8_quantisation():
+    """Guards: linear layers in int8 on the CPU, unpadded, stay within quantisation error of float32."""
+    if (
+        "x86" not in torch.backends.quantized.supported_engines
+        and "fbgemm" not in torch.backends.quantized.supported_engines
+    ):
+        pytest.skip("this torch has no int8 kernels for the CPU")
+    model = model_of("ForSequenceClassification", unpad_inputs=True, initializer_range=0.1).eval()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        quantised = torch.ao.quantization.quantize_dynamic(model, {torch.nn.Linear}, dtype=torch.qint8)
+    inputs = inputs_of("ForSequenceClassification")
+    expected, actual = model(**inputs).logits, quantised(**inputs).logits
+    assert type(quantised.bert.encoder.layer[0].attention.self.query) is not torch.nn.Linear
+    assert 0 < (actual - expected).abs().max() < 0.05 * expected.abs().max()
+
+
+def test_encoder_decoder(tmp_path):
+    """Guards: EncoderDecoderModel trains two of ours, generates with a cache as without, saves and reloads."""
+    decoder = model_of("LMHeadModel", add_cross_attention=True, max_position_embeddings=32)
+    model = EncoderDecoderModel(encoder=model_of("Model"), decoder=decoder).eval()
+    model.generation_config.update(decoder_start_token_id=1, pad_token_id=0)
+    model.config.decoder_start_token_id, model.config.pad_token_id = 1, 0
+    inputs = inputs_of("Model")
+    given = {name: inputs[name] for name in ("input_ids", "attention_mask")}
+    model(**given, labels=inputs["input_ids"]).loss.backward()
+    unused = [name for name, parameter in model.named_parameters() if parameter.grad is None]
+    assert all("pooler" in name for name in unused)
+    cached, recomputed = (model.generate(**given, max_new_tokens=6, use_cache=cache) for cache in (True, False))
+    assert torch.equal(cached, recomputed)
+    outputs = model(**given, decoder_input_ids=inputs["input_ids"], output_attentions=True)
+    assert [len(x) for x in (outputs.encoder_attentions, outputs.decoder_attentions, outputs.cross_attentions)] == [
+        3
+    ] * 3
+    assert outputs.cross_attentions[0].shape[1] == H
+    padding = inputs["attention_mask"][:, None, None, :].expand_as(outputs.cross_attentions[0]) == 0
+    assert outputs.cross_attentions[0][padding].abs().max() < 1e-6
+    model.save_pretrained(tmp_path)
+    again = EncoderDecoderModel.from_pretrained(tmp_path).eval()
+    logits = again(**given, decoder_input_ids=inputs["input_ids"]).logits
+    assert torch.allclose(logits, outputs.logits, atol=1e-4)  # eager gave those above
+
+
+def test_offloading_with_device_map(tmp_path):
+    """Guards: device_map="auto" splits the model between memory and disk, and the layers still compute the same."""
+    model = model_of("ForPreTraining").eval()
+    model.save_pretrained(tmp_path)
+    offloaded = fixedbert.FixedHeadBertForPreTraining.from_pretrained(
+        tmp_path, device_map="auto", max_memory={"cpu": 60_000}, offload_folder=tmp_path / "offload"
+    ).eval()
+    assert "disk" in offloaded.hf_device_map.values() and "cpu" in offloaded.hf_device_map.values()
+    inputs = inputs_of("ForPreTraining")
+    assert torch.equal(offloaded(**inputs).prediction_logits, model(**inputs).prediction_logits)

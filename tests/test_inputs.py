@@ -1,0 +1,97 @@
+"""Bad input to the model: an error that names field and value, or a defined result; never a silent NaN."""
+
+import pytest
+import torch
+from huggingface_hub.errors import StrictDataclassError
+from small_models import B, D, L, V, config_of, inputs_of, model_of
+
+CASES = {
+    "vocabulary": ({"input_ids": (4, 2, V)}, rf"input_ids\[4, 2\] is {V}: the model knows 0 to {V - 1}\."),
+    "negative id": ({"input_ids": (4, 2, -1)}, r"input_ids\[4, 2\] is -1"),
+    "type": ({"token_type_ids": (0, 6, 2)}, r"token_type_ids\[0, 6\] is 2: the model knows 0 to 1\."),
+    "position": ({"position_ids": (12, 0, 11)}, r"position_ids\[12, 0\] is 11: the model knows 0 to 10\."),
+}
+
+
+@pytest.mark.parametrize("unpad_inputs", [False, True])
+@pytest.mark.parametrize("case", CASES)
+def test_ids_outside_their_table(case, unpad_inputs):
+    """Guards: an id beyond a table is named with field, place, value and limits."""
+    changes, message = CASES[case]
+    inputs = inputs_of("Model") | {"position_ids": torch.arange(L).repeat(B, 1)}
+    for field, (row, column, value) in changes.items():
+        inputs[field][row, column] = value
+    with pytest.raises(ValueError, match=message):
+        model_of("Model", unpad_inputs=unpad_inputs)(**inputs)
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        (
+            {"attention_mask": torch.ones(B, L - 1)},
+            r"attention_mask has the shape \(13, 6\) where input_ids has \(13, 7\)",
+        ),
+        ({"attention_mask": torch.ones(B, L + 1)}, r"attention_mask has the shape \(13, 8\)"),
+        ({"attention_mask": torch.ones(2, L)}, r"attention_mask has the shape \(2, 7\)"),
+        ({"token_type_ids": torch.zeros(B, 3, dtype=torch.long)}, r"token_type_ids has the shape \(13, 3\)"),
+        ({"position_ids": torch.zeros(2, L, dtype=torch.long)}, r"position_ids has the shape \(2, 7\)"),
+        ({"input_ids": torch.zeros(L, dtype=torch.long)}, r"input_ids has the shape \(7,\): .*\(batch, length\)"),
+        ({"input_ids": torch.zeros(B, L)}, "input_ids holds torch.float32 where integers belong"),
+        ({"input_ids": None}, "either input_ids or inputs_embeds"),
+        ({"inputs_embeds": torch.zeros(B, L, D)}, "either input_ids or inputs_embeds"),
+    ],
+)
+def test_wrong_shapes_and_types(change, message):
+    """Guards: inputs that do not fit each other are refused by name and shape."""
+    with pytest.raises(ValueError, match=message):
+        model_of("Model")(**(inputs_of("Model") | change))
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_embeddings_that_are_not_finite(value):
+    """Guards: NaN does not travel through the model in silence."""
+    embeddings = torch.zeros(B, L, D)
+    embeddings[5, 1, 30] = value
+    with pytest.raises(ValueError, match=rf"inputs_embeds\[5, 1, 30\] is {value}"):
+        model_of("Model")(inputs_embeds=embeddings)
+
+
+def test_rows_longer_than_the_table_of_positions():
+    """Guards: a row beyond max_position_embeddings is refused, also when generation grows into it."""
+    with pytest.raises(ValueError, match="12 tokens are more than max_position_embeddings=11"):
+        model_of("Model")(torch.ones(1, 12, dtype=torch.long))
+    with pytest.raises(ValueError, match="11"):
+        model_of("LMHeadModel").generate(torch.ones(1, 8, dtype=torch.long), max_new_tokens=5)
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        ({"head_embedding": "sum"}, 'head_embedding must be None, "add" or "mul", not \'sum\''),
+        ({"head_embedding": 1}, "head_embedding"),
+        ({"qk_norm": "yes"}, "qk_norm"),
+        ({"unpad_inputs": 2}, "unpad_inputs"),
+        ({"num_attention_heads": 0}, "num_attention_heads must be at least 1, not 0"),
+        ({"attention_head_size": -4}, "attention_head_size must be at least 1.*not -4"),
+        ({"attention_head_size": 6.5}, "attention_head_size"),
+        ({"dtype": "float33"}, "dtype must be .* not float33"),
+        ({"dtype": "int8"}, "dtype must be .* not int8"),
+    ],
+)
+def test_configurations_that_make_no_sense(change, message):
+    """Guards: a bad field is refused when the configuration is made, by name and value."""
+    with pytest.raises((StrictDataclassError, ValueError), match=message):
+        config_of("Model", **change)
+
+
+def test_no_labelled_token_gives_no_nan():
+    """Guards: a batch in which nothing was masked has the loss zero, not NaN, and gradients."""
+    for head in ("ForMaskedLM", "ForPreTraining"):
+        model = model_of(head, sparse_prediction=True, unpad_inputs=True)
+        inputs = inputs_of(head, labels=True)
+        inputs["labels"][:] = -100
+        loss = model(**inputs).loss
+        loss.backward()
+        assert loss.isfinite()
+        assert all(p.grad is None or p.grad.isfinite().all() for p in model.parameters())
