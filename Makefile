@@ -1,15 +1,28 @@
-# Every target sets itself up in .venv; a second time nothing is installed again.
+# Every target sets itself up in .venv, or .venv-oldest and .venv-newest; a second time nothing is installed again.
 
 PYTHON ?= python3
+OLDEST_PYTHON ?= python3.10
 BIN := .venv/bin
+PYTEST := -m pytest -n 2 --dist worksteal
+INSTALL := pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test lint clean
+.PHONY: demo test test-oldest test-newest benchmark lint clean
 
 demo: .venv/installed
 	$(BIN)/python run_demo.py
 
 test: .venv/installed
-	$(BIN)/python -m pytest -n 2 --dist worksteal
+	$(BIN)/python $(PYTEST)
+
+# The oldest torch and transformers that setup.cfg admits, and the newest there are.
+test-oldest: .venv-oldest/installed
+	.venv-oldest/bin/python $(PYTEST)
+
+test-newest: .venv-newest/installed
+	.venv-newest/bin/python $(PYTEST)
+
+benchmark: .venv/installed
+	$(BIN)/python -m benchmarks.model
 
 lint: .venv/installed
 	$(BIN)/ruff check .
@@ -17,8 +30,18 @@ lint: .venv/installed
 
 .venv/installed: setup.cfg pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[dev]"
+	$(BIN)/$(INSTALL) --constraint constraints.txt --editable ".[dev]"
+	touch $@
+
+.venv-oldest/installed: setup.cfg pyproject.toml
+	$(OLDEST_PYTHON) -m venv .venv-oldest
+	.venv-oldest/bin/$(INSTALL) torch==2.11.0 transformers==5.15.0 --editable ".[test]"
+	touch $@
+
+.venv-newest/installed: setup.cfg pyproject.toml
+	$(PYTHON) -m venv .venv-newest
+	.venv-newest/bin/$(INSTALL) --upgrade --upgrade-strategy eager --editable ".[test]"
 	touch $@
 
 clean:
-	rm -rf .venv demo
+	rm -rf .venv .venv-oldest .venv-newest demo
