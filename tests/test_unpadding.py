@@ -253,10 +253,11 @@ def test_export_steps_aside(head):
     model = model_of(head, unpad_inputs=True).eval()
     inputs = inputs_of(head) | ({"use_cache": False} if head == "LMHeadModel" else {})
     batch, length = torch.export.Dim("batch"), torch.export.Dim("length", max=11)
-    axes = {0: batch, 2: length} if head == "ForMultipleChoice" else {0: batch, 1: length}
+    axes = {0: batch} if head == "ForMultipleChoice" else {0: batch, 1: length}  # BERT's own fixes the length there
     shapes = {name: axes if isinstance(x, torch.Tensor) else None for name, x in inputs.items()}
     exported = torch.export.export(model, (), inputs, dynamic_shapes=shapes).module()
-    fewer = {name: x[:3, ..., :5] if isinstance(x, torch.Tensor) else x for name, x in inputs.items()}
+    shorter = L if head == "ForMultipleChoice" else 5
+    fewer = {name: x[:3, ..., :shorter] if isinstance(x, torch.Tensor) else x for name, x in inputs.items()}
     for given in (inputs, fewer):
         for one, other in zip(exported(**given).values(), model(**given).values(), strict=True):
             assert torch.allclose(one, other, atol=1e-4)
