@@ -108,8 +108,7 @@ class FixedHeadBertConfig(BertConfig):
                     raise ValueError(f"{alias}={size} and attention_head_size={self.attention_head_size} disagree.")
                 self.attention_head_size = size
         if self.head_embedding is not None:  # the one projection of all heads is not to be split between processes
-            plan = {name: style for name, style in self.base_model_tp_plan.items() if ".attention." not in name}
-            self.base_model_tp_plan = plan
+            self.base_model_tp_plan = None
         super().__post_init__(**kwargs)
         # What __init__ left to kwargs and transformers stored as an attribute all the same.
         self._warn_of_unknown(key for key in kwargs if key in self.__dict__)
