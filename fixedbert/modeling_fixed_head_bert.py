@@ -618,19 +618,23 @@ class FixedHeadBertModel(FixedHeadBertPreTrainedModel, BertModel):
                 kwargs["last_layer"] = unpadded.narrow(last_layer_at, pooled=self.pooler is not None)
             outputs = self.encode(inputs, None, unpadded.sequence[None], return_dict=True, **kwargs)
 
-        last_hidden_state, hidden_states = outputs.last_hidden_state, outputs.hidden_states
-        attentions = outputs.attentions
+        restore = None  # to (B, L, ...) with zeros at padding
         if unpadded is not None:
-            last_hidden_state = unpadded.put_back(last_hidden_state)
-            hidden_states = hidden_states and (*map(unpadded.put_back, hidden_states[:-1]), last_hidden_state)
-        elif real is not None:
-            # A row without any real token gives zeros; with unpad_inputs all padding does, however it was computed.
-            blank = ~real if self.unpad_inputs else ~real.any(dim=-1, keepdim=True)  # (B, L) or (B, 1)
-            last_hidden_state = last_hidden_state.masked_fill(blank[..., None], 0)
-            if self.unpad_inputs:
-                hidden_states = hidden_states and [x.masked_fill(blank[..., None], 0) for x in hidden_states[:-1]]
-                attentions = attentions and tuple(x.masked_fill(blank[:, None, :, None], 0) for x in attentions)
-            hidden_states = hidden_states and (*hidden_states[: self.config.num_hidden_layers], last_hidden_state)
+            restore = unpadded.put_back
+        elif real is not None and self.unpad_inputs:
+            restore = partial(zero_where, ~real)
+        last_hidden_state = outputs.last_hidden_state
+        hidden_states, attentions = outputs.hidden_states, outputs.attentions
+        if restore is not None:
+            last_hidden_state = restore(last_hidden_state)
+            if hidden_states is not None:
+                hidden_states = tuple(None if x is None else restore(x) for x in hidden_states)
+            if attentions is not None:
+                attentions = tuple(x.masked_fill(~real[:, None, :, None], 0) for x in attentions)
+        elif real is not None:  # zeros, and never NaN, for a row without any real token
+            last_hidden_state = last_hidden_state.masked_fill(~real.any(dim=-1)[:, None, None], 0)
+        if hidden_states and hidden_states[-1] is not None:  # where output_hidden_states chose some, others are None
+            hidden_states = (*hidden_states[:-1], last_hidden_state)
 
         pooled = None
         if self.pooler is not None:
