@@ -57,11 +57,13 @@ class FixedHeadBertConfig(BertConfig):
             any head embedding): the size of a head then no longer sets the temperature of its softmax.
         unpad_inputs (`bool`, *optional*, defaults to `False`):
             Compute real tokens only, where the attention mask has padding or `position_ids` restart within a row, and
-            in the last layer only what the head reads. Outputs keep their shape; per-token outputs are zero at
-            padding.
+            in the last layer only what the head reads. Outputs keep their shape; hidden states and logits of tokens
+            are zero at padding, those of the ends of an answer the lowest number. Read when a model is built; on a
+            model that is there, set `model.base_model.unpad_inputs`.
         sparse_prediction (`bool`, *optional*, defaults to `False`):
             With labels, compute the masked-LM head only where there is one. Loss and gradients stay the same; the
-            logits then have the shape (labelled tokens, vocab_size).
+            logits then have the shape (labelled tokens, vocab_size), which Trainer's own evaluation does not expect.
+            Read when a model is built; on a model that is there, set `model.sparse_prediction`.
 
     Raises:
         StrictDataclassError: a size or a count below 1, a value of the wrong type, or heads that do not divide the
@@ -109,6 +111,9 @@ class FixedHeadBertConfig(BertConfig):
                 self.attention_head_size = size
         if self.head_embedding is not None:  # the one projection of all heads is not to be split between processes
             self.base_model_tp_plan = None
+        elif self.qk_norm:  # every process norms its own heads with the same scale
+            norms = ("encoder.layer.*.attention.self.q_norm", "encoder.layer.*.attention.self.k_norm")
+            self.base_model_tp_plan = self.base_model_tp_plan | dict.fromkeys(norms, "replicated_with_grad_allreduce")
         super().__post_init__(**kwargs)
         # What __init__ left to kwargs and transformers stored as an attribute all the same.
         self._warn_of_unknown(key for key in kwargs if key in self.__dict__)

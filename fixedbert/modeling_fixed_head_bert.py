@@ -28,7 +28,6 @@ from transformers.generation import GenerationMixin
 from transformers.masking_utils import (
     create_bidirectional_mask,
     create_causal_mask,
-    find_packed_sequence_indices,
     packed_sequence_mask_function,
 )
 from transformers.modeling_layers import GradientCheckpointingLayer
@@ -36,6 +35,8 @@ from transformers.modeling_outputs import (
     BaseModelOutputWithPastAndCrossAttentions,
     BaseModelOutputWithPoolingAndCrossAttentions,
     MaskedLMOutput,
+    QuestionAnsweringModelOutput,
+    TokenClassifierOutput,
 )
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.models.bert.modeling_bert import (
@@ -84,9 +85,9 @@ class Dropout(nn.Dropout):
     """
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        if not self.training or self.p in (0.0, 1.0) or x.device.type != "cpu" or is_tracing(x):
-            return super().forward(x)
         kept = round((1 - self.p) * 2**16)  # of 65,536 values
+        if not self.training or not 0 < kept < 2**16 or x.device.type != "cpu" or is_tracing(x):
+            return super().forward(x)
         bits = torch.empty((x.numel() + 3) // 4, dtype=torch.int64).random_(-(2**63), None).view(torch.int16)
         return x * (bits[: x.numel()] < kept - 2**15).view(x.shape) * (2**16 / kept)
 
@@ -108,7 +109,9 @@ def eager_attention_forward(
     B, H, length, P = query.shape
     scores = torch.matmul(query.reshape(B, key.shape[1], -1, P), key.transpose(2, 3))  # (B, G, H/G Lq, Lk)
     scores = scores.view(B, H, length, -1) * scaling
-    if attention_mask is not None:
+    if attention_mask is not None and attention_mask.dtype == torch.bool:  # from a caller, in four dimensions
+        scores = scores.masked_fill(~attention_mask, torch.finfo(scores.dtype).min)
+    elif attention_mask is not None:
         scores = scores + attention_mask
     weights = scores.softmax(dim=-1)
     if dropout > 0:
@@ -148,7 +151,7 @@ def each_sequence_alone(
         outputs = [attention(module, *part, None, **kwargs)[0] for part in parts if part[0].shape[2]]
         return torch.cat(outputs, dim=1), None
 
-    if way == "variable length":
+    if way == "variable length" and attention is ALL_ATTENTION_FUNCTIONS["sdpa"]:
         rows = (x[0].transpose(0, 1) for x in (query, key, value))  # (T, H, P)
         ends = (cu_seq_lens_q, cu_seq_lens_k, max_length_q, max_length_k)
         window = (-1, 0) if module.is_causal else (-1, -1)
@@ -279,8 +282,8 @@ class FixedHeadBertSelfAttention(nn.Module):
         alone = kwargs.get("cu_seq_lens_q") is not None and attention_mask is None and not takes_lengths
         if kwargs.get("output_attentions"):  # no other function returns them
             attention, takes_lengths = eager_attention_forward, False
-        elif alone and (self.is_causal or query.device.type != "cpu"):  # eager_attention_forward knows no causality
-            attention = ALL_ATTENTION_FUNCTIONS["sdpa"]
+        elif alone and attention is eager_attention_forward and (self.is_causal or query.device.type != "cpu"):
+            attention = ALL_ATTENTION_FUNCTIONS["sdpa"]  # which knows causality without a mask
         if attention is not eager_attention_forward and not takes_lengths:
             key, value = (x.expand(-1, query.shape[1], -1, -1) for x in (key, value))  # views
         if alone:
@@ -409,7 +412,9 @@ class FixedHeadBertPreTrainedModel(BertPreTrainedModel):
 
     def padding(self, attention_mask: torch.Tensor | None) -> torch.Tensor | None:
         """(B, L), true where per-token outputs are to be zero: at padding, with `unpad_inputs`. Otherwise None."""
-        if not self.base_model.unpad_inputs or attention_mask is None or attention_mask.ndim != 2:
+        if not (
+            self.base_model.unpad_inputs and isinstance(attention_mask, torch.Tensor) and attention_mask.ndim == 2
+        ):
             return None
         return ~attention_mask.bool()
 
@@ -417,6 +422,7 @@ class FixedHeadBertPreTrainedModel(BertPreTrainedModel):
         """The logits (B, L, V) of `head`, which is not computed at padding where padding is left out."""
         if padding is None or is_tracing(hidden_states):
             return zero_where(padding, head(hidden_states))
+        padding = padding.to(hidden_states.device)
         logits = head(hidden_states[~padding])  # (T, V)
         return logits.new_zeros(*padding.shape, logits.shape[-1]).masked_scatter(~padding[..., None], logits)
 
@@ -463,7 +469,8 @@ class Unpadded:
     def put_back(self, x: torch.Tensor) -> torch.Tensor:
         """(1, T, ...) -> (B, L, ...), zeros elsewhere."""
         B, L = self.shape
-        return x.new_zeros(B * L, *x.shape[2:]).index_copy(0, self.index, x[0]).unflatten(0, (B, L))
+        rows = x.new_zeros(B * L, *x.shape[2:]).index_copy(0, self.index.to(x.device), x[0])
+        return rows.unflatten(0, (B, L))
 
     def narrow(self, wanted: torch.Tensor | str, pooled: bool) -> dict:
         """
@@ -493,9 +500,15 @@ def check_inputs(config: FixedHeadBertConfig, inputs: dict, attention_mask, past
     if inputs["position_ids"] is None and past + L > config.max_position_embeddings:
         raise ValueError(f"{past + L} tokens are more than max_position_embeddings={config.max_position_embeddings}.")
     if isinstance(attention_mask, torch.Tensor) and attention_mask.ndim == 2:
-        rows, columns = attention_mask.shape
-        if rows != B or columns < L or (columns > L and not past):
-            raise ValueError(f"attention_mask has the shape {(rows, columns)} where {name} has {(B, L)}.")
+        if attention_mask.shape != (B, past + L):
+            after = f" after {past} tokens in the cache" if past else ""
+            raise ValueError(
+                f"attention_mask has the shape {tuple(attention_mask.shape)} where {name} has {(B, L)}{after}."
+            )
+    elif isinstance(attention_mask, torch.Tensor) and attention_mask.ndim != 4:
+        raise ValueError(
+            f"attention_mask has {attention_mask.ndim} dimensions: it takes 2, or 4 with heads and queries."
+        )
     tables = {
         "input_ids": config.vocab_size,
         "token_type_ids": config.type_vocab_size,
@@ -551,8 +564,8 @@ class FixedHeadBertModel(FixedHeadBertPreTrainedModel, BertModel):
         **kwargs: Unpack[TransformersKwargs],
     ) -> tuple[torch.Tensor] | BaseModelOutputWithPoolingAndCrossAttentions:
         """
-        BERT's arguments. Without `attention_mask`, `position_ids` (B, L) that restart within a row separate sequences,
-        which then do not see each other. The pooled output is that of the first real token of a row.
+        BERT's arguments. Without `attention_mask`, a row holds several sequences where its `position_ids` (B, L) do
+        not rise, and these do not see each other. The pooled output is that of the first real token of a row.
 
         `last_layer_at` comes from heads that read no more: (B, L), true where they need the last hidden state beside
         the pooled token's, or "pooled" for nowhere. With `unpad_inputs` the last layer leaves out the others.
@@ -572,14 +585,16 @@ class FixedHeadBertModel(FixedHeadBertPreTrainedModel, BertModel):
         }
         use_cache = bool(use_cache) and self.config.is_decoder
         if not is_tracing(given):
-            past = 0 if past_key_values is None else past_key_values.get_seq_length()
+            past = 0 if past_key_values is None else int(past_key_values.get_seq_length())
             check_inputs(self.config, inputs, attention_mask, past)
         B, L = given.shape[:2]
         real = packed = None  # (B, L): which tokens are no padding, and which sequence of its row each belongs to
         if isinstance(attention_mask, torch.Tensor) and attention_mask.ndim == 2:
             real = attention_mask[:, -L:].bool()
         elif attention_mask is None and position_ids is not None and past_key_values is None:
-            packed = find_packed_sequence_indices(position_ids.expand(B, -1))
+            starts = position_ids.expand(B, -1).diff(prepend=position_ids[:, :1].expand(B, -1) - 1) <= 0
+            packed = starts.cumsum(-1) if is_tracing(given) or starts.any() else None
+            use_cache = use_cache and packed is None
         for output in ("output_attentions", "output_hidden_states"):
             if kwargs.get(output) is None:
                 kwargs[output] = getattr(self.config, output)
@@ -593,7 +608,9 @@ class FixedHeadBertModel(FixedHeadBertPreTrainedModel, BertModel):
             or encoder_hidden_states is not None
             or (attention_mask is not None and real is None)
         ):
-            if kwargs["output_hidden_states"] or "flex" in self.config._attn_implementation:
+            # flex has no mask, and sdpa no causality, for queries that are not in line with their keys.
+            whole = self.config.is_decoder or "flex" in self.config._attn_implementation
+            if whole or kwargs["output_hidden_states"]:
                 last_layer_at = None
             unpadded = self.unpad(real, packed, last_layer_at, given)
 
@@ -618,19 +635,20 @@ class FixedHeadBertModel(FixedHeadBertPreTrainedModel, BertModel):
                 kwargs["last_layer"] = unpadded.narrow(last_layer_at, pooled=self.pooler is not None)
             outputs = self.encode(inputs, None, unpadded.sequence[None], return_dict=True, **kwargs)
 
+        last_hidden_state = outputs.last_hidden_state
+        hidden_states, attentions = outputs.hidden_states, outputs.attentions
+        real = None if real is None else real.to(last_hidden_state.device)  # layers may be spread over devices
         restore = None  # to (B, L, ...) with zeros at padding
         if unpadded is not None:
             restore = unpadded.put_back
         elif real is not None and self.unpad_inputs:
             restore = partial(zero_where, ~real)
-        last_hidden_state = outputs.last_hidden_state
-        hidden_states, attentions = outputs.hidden_states, outputs.attentions
         if restore is not None:
             last_hidden_state = restore(last_hidden_state)
             if hidden_states is not None:
                 hidden_states = tuple(None if x is None else restore(x) for x in hidden_states)
             if attentions is not None:
-                attentions = tuple(x.masked_fill(~real[:, None, :, None], 0) for x in attentions)
+                attentions = tuple(x.masked_fill(~real[:, None, :, None].to(x.device), 0) for x in attentions)
         elif real is not None:  # zeros, and never NaN, for a row without any real token
             last_hidden_state = last_hidden_state.masked_fill(~real.any(dim=-1)[:, None, None], 0)
         if hidden_states and hidden_states[-1] is not None:  # where output_hidden_states chose some, others are None
@@ -728,7 +746,20 @@ class FixedHeadBertModel(FixedHeadBertPreTrainedModel, BertModel):
 
 def zero_where(blank: torch.Tensor | None, x: torch.Tensor) -> torch.Tensor:
     """`x` (B, L, ...) with zeros where `blank` (B, L) is true."""
-    return x if blank is None or blank.shape != x.shape[:2] else x.masked_fill(blank[..., None], 0)
+    return x if blank is None or blank.shape != x.shape[:2] else x.masked_fill(blank[..., None].to(x.device), 0)
+
+
+def check_labels(labels: torch.Tensor, hidden_states: torch.Tensor, classes: int):
+    """Raises ValueError where labels (B, L) do not fit hidden states (B, L, D), or, seen on a CPU, are no class."""
+    if labels.shape != hidden_states.shape[:2]:
+        raise ValueError(f"labels have the shape {tuple(labels.shape)}, the tokens {tuple(hidden_states.shape[:2])}.")
+    if labels.device.type == "cpu" and not is_tracing(labels):
+        wrong = ((labels < 0) & (labels != -100)) | (labels >= classes)
+        if wrong.any():
+            row, column = wrong.nonzero()[0].tolist()
+            raise ValueError(
+                f"labels[{row}, {column}] is {labels[row, column]}: -100 or 0 to {classes - 1} belongs there."
+            )
 
 
 def sparse_masked_lm(
@@ -738,11 +769,12 @@ def sparse_masked_lm(
     Logits (labelled, V) and labels (labelled) of the tokens whose label is not -100, from hidden states (B, L, D) and
     labels (B, L). The others add nothing to the loss, and in BERT's recipe they are 85 % of the work.
     """
+    labels = labels.to(hidden_states.device)
     labelled = labels.flatten().ne(-100).nonzero().squeeze(-1)
     return predictions(hidden_states.flatten(0, 1)[labelled]), labels.flatten()[labelled]
 
 
-def masked_lm_loss(logits: torch.Tensor, labels: torch.Tensor, num_items_in_batch=None) -> torch.Tensor:
+def token_loss(logits: torch.Tensor, labels: torch.Tensor, num_items_in_batch=None) -> torch.Tensor:
     """
     Cross-entropy of logits (..., V) and labels (...): the mean over labels that are not -100, zero if there is none,
     or the sum divided by `num_items_in_batch`, which Trainer counts over all batches and processes of a step.
@@ -796,15 +828,15 @@ class FixedHeadBertForPreTraining(FixedHeadBertPreTrainedModel, BertForPreTraini
         seq_relationship_logits = self.cls.seq_relationship(outputs.pooler_output)  # (B, 2)
 
         loss = None
+        if labels is not None:
+            check_labels(labels, outputs.last_hidden_state, self.config.vocab_size)
         if sparse:
             logits, labels = sparse_masked_lm(self.cls.predictions, outputs.last_hidden_state, labels)
         else:
             padding = self.padding(attention_mask)
             logits = self.predict(self.cls.predictions, outputs.last_hidden_state, padding)
         if labels is not None and next_sentence_label is not None:
-            loss = masked_lm_loss(logits, labels) + cross_entropy(
-                seq_relationship_logits, next_sentence_label.view(-1)
-            )
+            loss = token_loss(logits, labels) + cross_entropy(seq_relationship_logits, next_sentence_label.view(-1))
         return BertForPreTrainingOutput(
             loss=loss,
             prediction_logits=logits,
@@ -857,12 +889,14 @@ class FixedHeadBertForMaskedLM(FixedHeadBertPreTrainedModel, BertForMaskedLM):
             **kwargs,
         )
         loss = None
+        if labels is not None:
+            check_labels(labels, outputs.last_hidden_state, self.config.vocab_size)
         if sparse:
             logits, labels = sparse_masked_lm(self.cls, outputs.last_hidden_state, labels)
         else:
             logits = self.predict(self.cls, outputs.last_hidden_state, self.padding(attention_mask))
         if labels is not None:
-            loss = masked_lm_loss(logits, labels, num_items_in_batch)
+            loss = token_loss(logits, labels, num_items_in_batch)
         return MaskedLMOutput(
             loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
         )
@@ -870,6 +904,8 @@ class FixedHeadBertForMaskedLM(FixedHeadBertPreTrainedModel, BertForMaskedLM):
 
 class FixedHeadBertLMHeadModel(FixedHeadBertPreTrainedModel, BertLMHeadModel, GenerationMixin):
     """Causal language model: BERT as a decoder (`is_decoder=True`), as in the paper's LM1B experiments."""
+
+    accepts_loss_kwargs = True
 
     def __init__(self, config: FixedHeadBertConfig):
         FixedHeadBertPreTrainedModel.__init__(self, config)
@@ -882,9 +918,14 @@ class FixedHeadBertLMHeadModel(FixedHeadBertPreTrainedModel, BertLMHeadModel, Ge
 
     @can_return_tuple
     @wraps(BertLMHeadModel.forward)
-    def forward(self, input_ids=None, attention_mask=None, *args, **kwargs):
+    def forward(self, input_ids=None, attention_mask=None, *args, labels=None, **kwargs):
+        padding = self.padding(attention_mask)
+        if labels is not None and padding is not None:  # nothing is predicted from a token that is not computed
+            labels = torch.cat([labels[:, :1], labels[:, 1:].masked_fill(padding[:, :-1], -100)], dim=1)
+        if labels is not None:
+            kwargs["labels"] = labels
         outputs = super().forward(input_ids, attention_mask, *args, return_dict=True, **kwargs)
-        outputs.logits = zero_where(self.padding(attention_mask), outputs.logits)
+        outputs.logits = zero_where(padding, outputs.logits)
         return outputs
 
 
@@ -932,6 +973,10 @@ class FixedHeadBertForMultipleChoice(FixedHeadBertPreTrainedModel, BertForMultip
 
 
 class FixedHeadBertForTokenClassification(FixedHeadBertPreTrainedModel, BertForTokenClassification):
+    """A class for every token. Its loss is a mean over labelled tokens, as that of FixedHeadBertForMaskedLM."""
+
+    accepts_loss_kwargs = True
+
     def __init__(self, config: FixedHeadBertConfig):
         FixedHeadBertPreTrainedModel.__init__(self, config)
         self.num_labels = config.num_labels
@@ -942,10 +987,16 @@ class FixedHeadBertForTokenClassification(FixedHeadBertPreTrainedModel, BertForT
 
     @can_return_tuple
     @wraps(BertForTokenClassification.forward)
-    def forward(self, input_ids=None, attention_mask=None, *args, **kwargs):
+    def forward(
+        self, input_ids=None, attention_mask=None, *args, labels=None, num_items_in_batch=None, **kwargs
+    ) -> tuple[torch.Tensor] | TokenClassifierOutput:
         outputs = super().forward(input_ids, attention_mask, *args, return_dict=True, **kwargs)
-        outputs.logits = zero_where(self.padding(attention_mask), outputs.logits)
-        return outputs
+        return TokenClassifierOutput(
+            loss=None if labels is None else token_loss(outputs.logits, labels, num_items_in_batch),
+            logits=zero_where(self.padding(attention_mask), outputs.logits),
+            hidden_states=outputs.hidden_states,
+            attentions=outputs.attentions,
+        )
 
 
 class FixedHeadBertForQuestionAnswering(FixedHeadBertPreTrainedModel, BertForQuestionAnswering):
@@ -957,26 +1008,58 @@ class FixedHeadBertForQuestionAnswering(FixedHeadBertPreTrainedModel, BertForQue
         self.post_init()
 
     @can_return_tuple
-    @wraps(BertForQuestionAnswering.forward)
-    def forward(self, input_ids=None, attention_mask=None, *args, start_positions=None, end_positions=None, **kwargs):
+    def forward(
+        self,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        token_type_ids: torch.Tensor | None = None,
+        position_ids: torch.Tensor | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        start_positions: torch.Tensor | None = None,
+        end_positions: torch.Tensor | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> tuple[torch.Tensor] | QuestionAnsweringModelOutput:
+        """
+        BERT's arguments and loss. With `unpad_inputs` answers are sought among real tokens: logits at padding are the
+        lowest number, because zero might win, and the loss does not depend on how much a batch is padded.
+        """
         padding = self.padding(attention_mask)
-        positions = {"start_positions": start_positions, "end_positions": end_positions}
-        if padding is None:
-            return super().forward(input_ids, attention_mask, *args, **positions, return_dict=True, **kwargs)
-        outputs = super().forward(input_ids, attention_mask, *args, return_dict=True, **kwargs)
-        outputs.start_logits = outputs.start_logits.masked_fill(padding, 0)
-        outputs.end_logits = outputs.end_logits.masked_fill(padding, 0)
+        if padding is not None and start_positions is not None and end_positions is not None:
+            outside = pad(padding, (0, 1), value=True)  # (B, L + 1); BERT takes no loss from a place outside, L
+
+            def inside(place):
+                place = place.view(-1, 1).clamp(0, padding.shape[1])
+                return place.masked_fill(outside.gather(1, place), padding.shape[1]).squeeze(1)
+
+            start_positions, end_positions = inside(start_positions), inside(end_positions)
+        outputs = self.bert(
+            input_ids,
+            attention_mask=attention_mask,
+            token_type_ids=token_type_ids,
+            position_ids=position_ids,
+            inputs_embeds=inputs_embeds,
+            return_dict=True,
+            **kwargs,
+        )
+        logits = self.qa_outputs(outputs.last_hidden_state)  # (B, L, 2)
+        if padding is not None:
+            logits = logits.masked_fill(padding[..., None].to(logits.device), torch.finfo(logits.dtype).min)
+        start_logits, end_logits = (x.squeeze(-1).contiguous() for x in logits.split(1, dim=-1))
+        loss = None
         if start_positions is not None and end_positions is not None:
-            # As in BERT, but answers are sought among real tokens: the loss does not depend on how much is padded.
-            L, least = padding.shape[1], torch.finfo(outputs.start_logits.dtype).min
-            losses = []
-            for logits, place in ((outputs.start_logits, start_positions), (outputs.end_logits, end_positions)):
-                place = place.view(-1, 1).clamp(0, L)  # (B, 1); L, and a place at padding, is outside: no loss
-                outside = pad(padding, (0, 1), value=True).gather(1, place)
-                place = place.masked_fill(outside, L).squeeze(1)
-                losses.append(cross_entropy(logits.masked_fill(padding, least), place, ignore_index=L))
-            outputs.loss = (losses[0] + losses[1]) / 2
-        return outputs
+            L = logits.shape[1]
+            loss = sum(
+                cross_entropy(x, place.view(-1).clamp(0, L), ignore_index=L)
+                for x, place in ((start_logits, start_positions), (end_logits, end_positions))
+            )
+            loss = loss / 2
+        return QuestionAnsweringModelOutput(
+            loss=loss,
+            start_logits=start_logits,
+            end_logits=end_logits,
+            hidden_states=outputs.hidden_states,
+            attentions=outputs.attentions,
+        )
 
 
 __all__ = [

@@ -61,7 +61,8 @@ SPLIT = """
 from transformers.distributed import DistributedConfig
 dist.init_process_group("gloo")
 folder = sys.argv[1] + "/model"
-whole = model_of("ForMaskedLM", num_attention_heads=6, attention_head_size=10, intermediate_size=38).eval()
+whole = model_of("ForMaskedLM", num_attention_heads=6, attention_head_size=10, intermediate_size=38,
+    qk_norm=True, initializer_range=0.1).eval()
 if rank == 0:
     whole.save_pretrained(folder)
 dist.barrier()
@@ -76,22 +77,30 @@ real = inputs["attention_mask"].bool()
 for unpad_inputs in (False, True):
     model.bert.unpad_inputs = unpad_inputs
     assert torch.allclose(model(**inputs).logits[real], whole(**inputs).logits[real], atol=1e-3)
+for each in (model, whole):
+    each(**batch("ForMaskedLM", slice(None))).loss.backward()
+norms = [each.bert.encoder.layer[0].attention.self.q_norm.weight.grad for each in (model, whole)]
+assert torch.allclose(*(x.full_tensor() if hasattr(x, "full_tensor") else x for x in norms), rtol=1e-3, atol=1e-4)
 """
 
 AVERAGED = """
-from test_distributed import first_step
-for head in ("ForMaskedLM", "ForPreTraining"):
+from test_distributed import BY_TOKEN, first_step
+for head in BY_TOKEN:
     result = first_step(head, 2, sys.argv[1])
     if rank == 0:
         print("RESULT", *result)
 """
 
 
+BY_TOKEN = ("ForMaskedLM", "ForPreTraining", "ForTokenClassification", "LMHeadModel")
+
+
 def first_step(head: str, accumulation: int, output: str) -> list[float]:
-    """Loss and gradient norm that Trainer logs for one step of 16 rows, which have 1 to 6 labels."""
+    """Loss and gradient norm that Trainer logs for one step of 16 rows, which have 2 to 7 labels."""
     inputs = inputs_of(head, labels=True, size=16)
-    labelled = torch.arange(L) < torch.arange(16)[:, None] % 6 + 1
-    inputs["labels"] = torch.where(labelled, inputs["input_ids"], -100)
+    labelled = torch.arange(L) <= torch.arange(16)[:, None] % 6 + 1
+    labels = inputs["labels"].clamp(min=0) if head == "ForTokenClassification" else inputs["input_ids"]
+    inputs["labels"] = torch.where(labelled, labels, -100)
     rows = [{name: x[row] for name, x in inputs.items()} for row in range(16)]
 
     class InOrder(PretrainingTrainer if head == "ForPreTraining" else Trainer):
@@ -141,7 +150,7 @@ def test_heads_split_between_processes(tmp_path):
 def test_mean_over_labelled_tokens_of_the_whole_step(tmp_path):
     """Guards: rows with few and many labels count by token: one batch of 16, 4 of 4, and 2 processes with 2 of 4."""
     lines = [line for line in run(AVERAGED, str(tmp_path)).splitlines() if line.startswith("RESULT")]
-    for head, line in zip(("ForMaskedLM", "ForPreTraining"), lines, strict=True):
+    for head, line in zip(BY_TOKEN, lines, strict=True):
         whole, accumulated = (first_step(head, steps, str(tmp_path)) for steps in (1, 4))
         assert accumulated == pytest.approx(whole, rel=1e-4)
         assert [float(x) for x in line.split()[1:]] == pytest.approx(whole, rel=1e-4)

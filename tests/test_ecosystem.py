@@ -65,7 +65,7 @@ def test_question_answering_without_a_pipeline(tokenizer):
     )
     outputs = model(**encoded)
     assert outputs.start_logits.shape == encoded["input_ids"].shape
-    assert outputs.start_logits[1, encoded["attention_mask"][1] == 0].abs().max() == 0
+    assert encoded["attention_mask"][1, outputs.start_logits[1].argsort()[-4:]].all()
 
 
 def test_peft_lora(tmp_path):

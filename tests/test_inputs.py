@@ -34,6 +34,7 @@ def test_ids_outside_their_table(case, unpad_inputs):
         ),
         ({"attention_mask": torch.ones(B, L + 1)}, r"attention_mask has the shape \(13, 8\)"),
         ({"attention_mask": torch.ones(2, L)}, r"attention_mask has the shape \(2, 7\)"),
+        ({"attention_mask": torch.ones(B, 1, L)}, "attention_mask has 3 dimensions"),
         ({"token_type_ids": torch.zeros(B, 3, dtype=torch.long)}, r"token_type_ids has the shape \(13, 3\)"),
         ({"position_ids": torch.zeros(2, L, dtype=torch.long)}, r"position_ids has the shape \(2, 7\)"),
         ({"input_ids": torch.zeros(L, dtype=torch.long)}, r"input_ids has the shape \(7,\): .*\(batch, length\)"),
@@ -95,3 +96,36 @@ def test_no_labelled_token_gives_no_nan():
         loss.backward()
         assert loss.isfinite()
         assert all(p.grad is None or p.grad.isfinite().all() for p in model.parameters())
+
+
+@pytest.mark.parametrize("head", ["ForMaskedLM", "ForPreTraining"])
+@pytest.mark.parametrize("sparse_prediction", [False, True])
+def test_labels_that_do_not_fit(head, sparse_prediction):
+    """Guards: labels of another shape or outside the vocabulary are named, where a sparse loss would take them."""
+    model = model_of(head, sparse_prediction=sparse_prediction)
+    inputs = inputs_of(head, labels=True)
+    with pytest.raises(ValueError, match=r"labels have the shape \(13, 5\), the tokens \(13, 7\)"):
+        model(**inputs | {"labels": inputs["labels"][:, :5]})
+    inputs["labels"][3, 4] = V
+    with pytest.raises(ValueError, match=rf"labels\[3, 4\] is {V}: -100 or 0 to {V - 1}"):
+        model(**inputs)
+
+
+def test_mask_that_forgets_the_cache():
+    """Guards: with a cache the mask has to cover what is in it."""
+    model = model_of("LMHeadModel")
+    ids = inputs_of("Model")["input_ids"]
+    cache = model(ids[:, :4]).past_key_values
+    with pytest.raises(ValueError, match=r"attention_mask has the shape \(13, 3\) where .* 4 tokens in the cache"):
+        model(ids[:, 4:], attention_mask=torch.ones(B, 3), past_key_values=cache)
+
+
+def test_masks_of_four_dimensions():
+    """Guards: a caller's own mask, true where a query sees a key, means the same to every backend."""
+    allowed = torch.ones(B, 1, L, L, dtype=torch.bool).tril()
+    ids = inputs_of("Model")["input_ids"]
+    causal = model_of("Model", is_decoder=True).double().eval()
+    for implementation in ("eager", "sdpa"):
+        model = model_of("Model", attn_implementation=implementation, unpad_inputs=True).double().eval()
+        outputs = model(ids, attention_mask=allowed).last_hidden_state
+        assert torch.allclose(outputs, causal(ids).last_hidden_state, rtol=0, atol=1e-10)

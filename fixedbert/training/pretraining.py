@@ -29,7 +29,8 @@ class PretrainingTrainer(Trainer):
         if num_items_in_batch is not None and model.training:
             pairs = cross_entropy(outputs.seq_relationship_logits.float(), inputs["next_sentence_label"])
             tokens = inputs["labels"].ne(-100).sum()
-            processes = self.accelerator.num_processes  # their gradients are averaged
+            # Gradients of processes are averaged; the count is of all of them, or of this one alone.
+            processes = self.accelerator.num_processes if self.args.average_tokens_across_devices else 1
             loss = (loss - pairs) * tokens * processes / num_items_in_batch
             loss = loss + pairs / self.current_gradient_accumulation_steps
         return (loss, outputs) if return_outputs else loss
