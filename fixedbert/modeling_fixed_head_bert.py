@@ -388,6 +388,7 @@ class FixedHeadBertPreTrainedModel(BertPreTrainedModel):
     config: FixedHeadBertConfig
     # BERT's losses are means over a batch. Trainer takes a forward with **kwargs for one that has already divided by
     # the whole accumulated batch, and would make loss and gradient too large by the number of accumulation steps.
+    # Heads with labels for tokens say True: they do divide by what Trainer counted.
     accepts_loss_kwargs = False
     _can_record_outputs = {
         "hidden_states": FixedHeadBertLayer,
