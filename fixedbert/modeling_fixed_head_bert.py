@@ -591,7 +591,7 @@ class FixedHeadBertModel(FixedHeadBertPreTrainedModel, BertModel):
         B, L = given.shape[:2]
         real = packed = None  # (B, L): which tokens are no padding, and which sequence of its row each belongs to
         if isinstance(attention_mask, torch.Tensor) and attention_mask.ndim == 2:
-            real = attention_mask[:, -L:].bool()
+            real = (attention_mask if past_key_values is None else attention_mask[:, -L:]).bool()
         elif attention_mask is None and position_ids is not None and past_key_values is None:
             starts = position_ids.expand(B, -1).diff(prepend=position_ids[:, :1].expand(B, -1) - 1) <= 0
             packed = starts.cumsum(-1) if is_tracing(given) or starts.any() else None
