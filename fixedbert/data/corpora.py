@@ -1,99 +1,321 @@
-"""Corpora: documents of plain text from files, folders, globs, the Hub, or the built-in sample."""
+"""Corpora: documents of plain text from files, folders, globs, the Hub, or the built-in sample, read one by one."""
 
+import csv
 import glob
+import hashlib
+import io
+import json
+import lzma
+import re
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import datasets
+import fsspec.compression
+import fsspec.utils
+import pyarrow
+import pyarrow.parquet
 
 from ..errors import InputError
 from . import sample
 from .hub import load_from_hub
 
-BUILDERS = {".txt": "text", ".jsonl": "json", ".json": "json", ".parquet": "parquet"}
+FORMATS = (".txt", ".jsonl", ".json", ".csv", ".tsv", ".parquet")
+COMPRESSIONS = (".gz", ".bz2", ".xz", ".zst")
+DOCUMENT_BOUNDARIES = {
+    "row": "a row of jsonl, csv, parquet or the Hub, a whole text file",
+    "line": "a line of a text file",
+    "blank_line": "a blank line, an empty row",
+    "column": "another value in --document_column_name",
+    "inferred": "a row that looks like the beginning of a chapter, or else 500 rows",
+}
+LARGEST_DOCUMENT = 2**28  # bytes; whoever has more in one has missed its boundaries
+INFERRED_LENGTH = 500  # sentences of a document whose end nothing tells: about a chapter
+CHAPTER = re.compile(
+    r"\W*(chapter|prologue|epilogue|preface|foreword|part|book|volume|copyright|isbn|table of contents|contents)\b", re.I
+)
+
+Document = str | list[str]  # text to be split into sentences, or its sentences
 
 
-def corpus_files(patterns: list[str]) -> list[str]:
-    """The files that paths, folders (searched whole) and globs stand for, sorted, each once."""
-    files = set()
-    for pattern in patterns:
-        if Path(pattern).is_dir():
-            found = [str(path) for path in Path(pattern).rglob("*") if path.suffix in BUILDERS]
-        else:
-            found = glob.glob(pattern, recursive=True) or ([pattern] if Path(pattern).is_file() else [])
-        if not found:
-            raise InputError(f"{pattern}: no such file, and no folder or glob with {', '.join(BUILDERS)} files in it.")
-        files.update(found)
+@dataclass(frozen=True)
+class Corpus:
+    """
+    One source of text and how documents come out of it.
+
+    Args:
+        source: "sample" for the built-in sample, a file, folder or glob, or the Hub id of a data set.
+        on_hub: whether `source` is a Hub id.
+        config_name: configuration of the Hub's data set.
+        split: split of the Hub's data set.
+        text_column: column with the text, of everything but .txt files.
+        document_boundary: what ends a document, one of DOCUMENT_BOUNDARIES. By "column" and "inferred" every row is a
+            sentence; else text is split into sentences.
+        document_column: the column that "column" goes by.
+    """
+
+    source: str
+    on_hub: bool = False
+    config_name: str | None = None
+    split: str = "train"
+    text_column: str = "text"
+    document_boundary: str = "row"
+    document_column: str | None = None
+    hub_options: dict = field(default_factory=dict, hash=False)  # cache_dir and token
+
+    def __post_init__(self):
+        if self.document_boundary not in DOCUMENT_BOUNDARIES:
+            raise InputError(
+                f"--document_boundary {self.document_boundary}: there are {', '.join(DOCUMENT_BOUNDARIES)}."
+            )
+        if (self.document_boundary == "column") != (self.document_column is not None):
+            raise InputError(
+                f"{self.source}: --document_boundary column and --document_column_name go together; one is missing."
+            )
+
+    @property
+    def is_sample(self) -> bool:
+        return self.source == "sample" and self.on_hub
+
+    def description(self) -> str:
+        """Where the text comes from and what ends its documents, in one line."""
+        ends = DOCUMENT_BOUNDARIES[self.document_boundary].replace("--document_column_name", f"{self.document_column!r}")
+        return f"{self.source}{f' ({self.config_name})' if self.config_name else ''}: a document ends with {ends}"
+
+
+def corpus_files(pattern: str) -> list[Path]:
+    """The files that a path, a folder (searched whole) or a glob stands for, sorted."""
+    if Path(pattern).is_dir():
+        files = [path for path in Path(pattern).rglob("*") if file_format(path) in FORMATS and path.is_file()]
+    else:
+        files = [Path(file) for file in glob.glob(pattern, recursive=True)]
+        files = files or [path for path in [Path(pattern)] if path.is_file()]
+    if not files:
+        raise InputError(f"{pattern}: no such file, and no folder or glob with {', '.join(FORMATS)} files in it.")
     for file in files:
-        if Path(file).suffix not in BUILDERS:
-            raise InputError(f"{file}: not one of the formats that can be read: {', '.join(BUILDERS)}.")
+        if file_format(file) not in FORMATS:
+            raise InputError(
+                f"{file}: not one of the formats that can be read: {', '.join(FORMATS)}, also compressed "
+                f"({', '.join(COMPRESSIONS)})."
+            )
     return sorted(files)
 
 
-def load_files(patterns: list[str], text_column: str, document_boundary: str) -> datasets.Dataset:
-    """Local files as one data set with the column "text": a row of jsonl or parquet is a document."""
-    by_builder: dict[str, list[str]] = {}
-    for file in corpus_files(patterns):
-        by_builder.setdefault(BUILDERS[Path(file).suffix], []).append(file)
-    parts = []
-    for builder, files in by_builder.items():
-        options = {}
-        if builder == "text":  # utf-8-sig: with or without a byte order mark
-            by = "paragraph" if document_boundary == "blank_line" else "document"
-            options = {"sample_by": by, "encoding": "utf-8-sig"}
-        try:
-            part = datasets.load_dataset(builder, data_files=list(map(glob.escape, files)), split="train", **options)
-        except (datasets.exceptions.DatasetGenerationError, ValueError, StopIteration) as error:
-            reason = str(error.__cause__ or error).strip().splitlines()
-            place = files[0] if len(files) == 1 else f"{files[0]} and {len(files) - 1} more"
-            raise InputError(f"{place}: could not be read: {reason[0] if reason else 'no rows'}") from error
-        parts.append(text_only(part, "text" if builder == "text" else text_column, files[0]))
-    return datasets.concatenate_datasets(parts)
+def file_format(file: Path) -> str:
+    """.txt of a.txt and of a.txt.gz."""
+    return Path(file.stem).suffix if file.suffix in COMPRESSIONS else file.suffix
 
 
-def text_only(dataset: datasets.Dataset, column: str, place: str) -> datasets.Dataset:
-    if column not in dataset.column_names:
-        raise InputError(
-            f"{place}: no column {column!r} (there are {', '.join(dataset.column_names)}); name the one that holds "
-            "the text with --text_column_name."
-        )
-    dataset = dataset.select_columns([column])
-    if column != "text":
-        dataset = dataset.rename_column(column, "text")
-    if dataset.features["text"] != datasets.Value("string"):
-        dataset = dataset.cast_column("text", datasets.Value("string"))
-    return dataset
-
-
-def load_corpus(
-    dataset_name: str | None = None,
-    dataset_config_name: str | None = None,
-    files: list[str] | None = None,
-    text_column: str = "text",
-    document_boundary: str = "row",
-    **hub_options,
-) -> datasets.Dataset:
+class CorpusReader:
     """
-    One row for each document, in the column "text".
+    Iterates over the documents of a corpus, in the order of its files and rows, without holding more than one.
 
-    Args:
-        dataset_name: "sample" for the built-in sample, else a data set of the Hub, with `dataset_config_name`.
-        files: .txt, .jsonl and .parquet files, folders and globs, in the place of `dataset_name`.
-        text_column: the column that holds the text.
-        hub_options: `cache_dir` and `token`, for a data set of the Hub.
-        document_boundary: what ends a document: a "row" (of a text file, its end), or in text files a "blank_line".
+    `size` is what there is to read and `position` how much of it has been: bytes of files, or rows of the Hub's data.
+    `fingerprint` changes with everything that the documents depend on. `empty_files` counts files without a row.
 
     Raises:
-        InputError: nothing there, a format or column that is not there, or no text in it.
+        InputError: nothing there, a format or column that is not there, a file that cannot be read.
     """
-    if files:
-        place, corpus = ", ".join(files), load_files(files, text_column, document_boundary)
-    elif dataset_name == "sample":
-        place, corpus = "sample", datasets.Dataset.from_dict({"text": sample.documents()})
-    elif dataset_name:
-        place, corpus = dataset_name, load_from_hub(dataset_name, dataset_config_name, split="train", **hub_options)
-        corpus = text_only(corpus, text_column, dataset_name)
-    else:
-        raise InputError("no corpus: give --train_file, or --dataset_name (`sample` is the built-in one).")
-    if not any(text and not text.isspace() for batch in corpus.iter(100) for text in batch["text"]):
-        raise InputError(f"{place}: the corpus is empty.")
-    return corpus
+
+    def __init__(self, corpus: Corpus):
+        self.corpus = corpus
+        self.position = self.empty_files = 0
+        if corpus.is_sample:
+            self.texts = sample.documents()
+            self.size = len(self.texts)
+            state = hashlib.sha256("\0".join(self.texts).encode()).hexdigest()
+        elif corpus.on_hub:
+            self.dataset = load_from_hub(corpus.source, corpus.config_name, split=corpus.split, **corpus.hub_options)
+            self.check_columns(corpus.source, self.dataset.column_names)
+            self.size = len(self.dataset)
+            state = self.dataset._fingerprint
+        else:
+            self.files = corpus_files(corpus.source)
+            stats = [file.stat() for file in self.files]
+            self.size = sum(stat.st_size for stat in stats)
+            state = [
+                (str(file.absolute()), stat.st_size, stat.st_mtime_ns)
+                for file, stat in zip(self.files, stats, strict=True)
+            ]
+        self.fingerprint = [
+            *(corpus.source, corpus.config_name, corpus.split, corpus.text_column),
+            *(corpus.document_boundary, corpus.document_column, state),
+        ]
+
+    def __iter__(self) -> Iterator[Document]:
+        boundary = self.corpus.document_boundary
+        if boundary in ("row", "line"):
+            yield from (text for text, _ in self.rows())
+        elif boundary == "blank_line":
+            yield from joined_until_blank(self.rows())
+        elif boundary == "column":
+            yield from grouped_by_value(self.rows())
+        else:
+            yield from cut_at_chapters(self.rows())
+
+    def rows(self) -> Iterator[tuple[str, object]]:
+        """Text and value of the document column, row by row."""
+        corpus = self.corpus
+        if corpus.is_sample:
+            for self.position, text in enumerate(self.texts, 1):
+                yield text, None
+        elif corpus.on_hub:
+            columns = [corpus.text_column, *([corpus.document_column] if corpus.document_column else [])]
+            for batch in self.dataset.select_columns(columns).with_format("arrow").iter(1000):
+                yield from table_rows(batch, corpus)
+                self.position += len(batch)
+        else:
+            done = 0
+            for file in self.files:
+                rows = 0
+                for row in self.rows_of(file, done):
+                    rows += 1
+                    yield row
+                self.empty_files += rows == 0
+                done += file.stat().st_size
+                self.position = done
+
+    def rows_of(self, file: Path, done: int) -> Iterator[tuple[str, object]]:
+        kind = file_format(file)
+        try:
+            if kind == ".parquet":
+                yield from self.parquet_rows(file, done)
+                return
+            with open(file, "rb") as raw:
+                compression = fsspec.utils.infer_compression(str(file))
+                if compression is None and file.suffix in COMPRESSIONS:
+                    raise ValueError(f"nothing is installed that decompresses {file.suffix} (zstandard for .zst)")
+                stream = fsspec.compression.compr[compression](raw, mode="rb") if compression else raw
+                for row in self.text_rows(file, kind, stream):
+                    self.position = done + raw.tell()
+                    yield row
+        except (EOFError, zlib.error, lzma.LZMAError, pyarrow.ArrowException) as error:
+            raise InputError(f"{file}: not a whole file ({first_line(error)}): fetch or write it again.") from error
+        except InputError:
+            raise
+        except (OSError, ValueError) as error:
+            raise InputError(f"{file}: could not be read: {first_line(error)}") from error
+
+    def parquet_rows(self, file: Path, done: int) -> Iterator[tuple[str, object]]:
+        corpus = self.corpus
+        with pyarrow.parquet.ParquetFile(file) as table:
+            self.check_columns(file, table.schema_arrow.names)
+            columns = [corpus.text_column, *([corpus.document_column] if corpus.document_column else [])]
+            read = 0
+            for batch in table.iter_batches(batch_size=256, columns=columns):
+                yield from table_rows(batch, corpus)
+                read += len(batch)
+                self.position = done + file.stat().st_size * read // table.metadata.num_rows
+
+    def text_rows(self, file: Path, kind: str, stream: io.BufferedIOBase) -> Iterator[tuple[str, object]]:
+        corpus = self.corpus
+        if kind == ".txt" and corpus.document_boundary == "row":
+            content = stream.read(LARGEST_DOCUMENT + 1)
+            if len(content) > LARGEST_DOCUMENT:
+                raise InputError(
+                    f"{file}: more than {LARGEST_DOCUMENT >> 20} MiB in one document; say what ends one in it with "
+                    "--document_boundary line, blank_line or inferred."
+                )
+            if content:
+                yield "".join(decoded(content.splitlines(keepends=True), file)), None
+        elif kind == ".txt":
+            yield from ((line, None) for line in decoded(stream, file))
+        elif kind in (".csv", ".tsv"):
+            csv.field_size_limit(LARGEST_DOCUMENT)
+            rows = csv.DictReader(decoded(stream, file), delimiter="\t" if kind == ".tsv" else ",")
+            self.check_columns(file, rows.fieldnames or [], empty=rows.fieldnames is None)
+            try:
+                for row in rows:
+                    yield row[corpus.text_column] or "", row.get(corpus.document_column)
+            except csv.Error as error:
+                raise InputError(f"{file}, line {rows.line_num}: not csv: {error}.") from error
+        else:
+            for number, line in enumerate(decoded(stream, file), 1):
+                if line.isspace():
+                    continue
+                try:
+                    row = json.loads(line)
+                except json.JSONDecodeError as error:
+                    raise InputError(f"{file}, line {number}: could not be read as a row of JSON: {error}.") from error
+                self.check_columns(f"{file}, line {number}", row if isinstance(row, dict) else [])
+                text = row[corpus.text_column]
+                yield "" if text is None else str(text), row.get(corpus.document_column)
+
+    def check_columns(self, place: object, columns: list[str], empty: bool = False):
+        corpus = self.corpus
+        for column, argument in (
+            (corpus.text_column, "--text_column_name"),
+            (corpus.document_column, "--document_column_name"),
+        ):
+            if column is not None and column not in columns and not empty:
+                raise InputError(
+                    f"{place}: no column {column!r} (there are {', '.join(columns) or 'none'}); name the right one "
+                    f"with {argument}."
+                )
+
+
+def first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+def decoded(lines, file: Path) -> Iterator[str]:
+    """Lines of UTF-8 as text, without a byte order mark and carriage returns."""
+    for number, line in enumerate(lines, 1):
+        try:
+            text = line.decode("utf-8-sig" if number == 1 else "utf-8")
+        except UnicodeDecodeError as error:
+            raise InputError(
+                f"{file}, line {number}: byte {error.start + 1} is not UTF-8 ({error.reason}); convert the file, for "
+                "example with iconv."
+            ) from error
+        yield text.removesuffix("\r\n") + "\n" if text.endswith("\r\n") else text
+
+
+def table_rows(table, corpus: Corpus) -> Iterator[tuple[str, object]]:
+    texts = table.column(corpus.text_column)
+    if not pyarrow.types.is_string(texts.type):
+        texts = texts.cast(pyarrow.string())
+    texts = texts.to_pylist()
+    values = table.column(corpus.document_column).to_pylist() if corpus.document_column else [None] * len(texts)
+    for text, value in zip(texts, values, strict=True):
+        yield text or "", value
+
+
+def joined_until_blank(rows) -> Iterator[str]:
+    lines = []
+    for text, _ in rows:
+        if text.strip():
+            lines.append(text if text.endswith("\n") else text + "\n")
+        elif lines:
+            yield "".join(lines)
+            lines = []
+    if lines:
+        yield "".join(lines)
+
+
+def grouped_by_value(rows) -> Iterator[list[str]]:
+    sentences, current = [], None
+    for text, value in rows:
+        if value != current and sentences:
+            yield sentences
+            sentences = []
+        current = value
+        sentences.append(text)
+    if sentences:
+        yield sentences
+
+
+def cut_at_chapters(rows) -> Iterator[list[str]]:
+    """Sentences of a stream without boundaries, as for the copies of BookCorpus on the Hub."""
+    sentences = []
+    for text, _ in rows:
+        chapter = len(text) < 60 and CHAPTER.match(text)
+        if sentences and (chapter or len(sentences) == INFERRED_LENGTH):
+            yield sentences
+            sentences = []
+        if text.strip():
+            sentences.append(text)
+    if sentences:
+        yield sentences

@@ -1,11 +1,19 @@
 """Tokenizers: an existing one, a vocabulary file, or WordPiece trained on the corpus."""
 
+import shutil
+import zlib
+from collections.abc import Iterator
+from importlib.metadata import version
+from itertools import chain
 from pathlib import Path
 
-import datasets
+from filelock import FileLock
+from tqdm import tqdm
 from transformers import AutoTokenizer, BertTokenizer, PreTrainedTokenizerBase
 
 from ..errors import InputError
+from .corpora import Corpus, CorpusReader
+from .store import default_store_dir, fingerprint_of
 
 
 def load_tokenizer(name_or_path: str | None, do_lower_case: bool = True, **options) -> PreTrainedTokenizerBase:
@@ -32,7 +40,72 @@ def load_tokenizer(name_or_path: str | None, do_lower_case: bool = True, **optio
     return tokenizer
 
 
-def train_tokenizer(corpus: datasets.Dataset, vocab_size: int, do_lower_case: bool = True) -> PreTrainedTokenizerBase:
-    """BERT's WordPiece tokenizer with at most `vocab_size` tokens, trained on the column "text"."""
-    batches = (batch["text"] for batch in corpus.iter(100))
-    return BertTokenizer(do_lower_case=do_lower_case).train_new_from_iterator(batches, vocab_size, show_progress=False)
+def check_same_vocabulary(tokenizer: PreTrainedTokenizerBase, model: str | None, **options):
+    """
+    Raises:
+        InputError: the tokenizer gives other numbers to tokens than the one that came with the weights of `model`.
+    """
+    if model is None or model == tokenizer.name_or_path:
+        return
+    try:
+        own = AutoTokenizer.from_pretrained(model, **options)
+    except (OSError, ValueError):  # it came without
+        return
+    if own.get_vocab() != tokenizer.get_vocab():
+        raise InputError(
+            f"{tokenizer.name_or_path or 'the tokenizer'}: its vocabulary ({len(tokenizer)} tokens) is not that of "
+            f"{model} ({len(own)}), whose weights expect their own; leave --tokenizer_name out."
+        )
+
+
+def trained_tokenizer(
+    corpora: list[Corpus],
+    vocab_size: int,
+    do_lower_case: bool = True,
+    share: float = 1.0,
+    store_dir: str | Path | None = None,
+) -> PreTrainedTokenizerBase:
+    """
+    BERT's WordPiece tokenizer with at most `vocab_size` tokens, trained on a share of the documents.
+
+    Training gives other numbers to tokens each time, so that it is done once: the same corpora and settings find what
+    is in `store_dir`. Only one process trains, others wait for it.
+
+    Raises:
+        InputError: a corpus that cannot be read or has no text.
+    """
+    readers = [CorpusReader(corpus) for corpus in corpora]
+    settings = ([reader.fingerprint for reader in readers], vocab_size, do_lower_case, share, version("tokenizers"))
+    folder = Path(store_dir or default_store_dir()) / f"tokenizer-{fingerprint_of(settings)}"
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(folder.with_suffix(".lock")):
+        if not folder.exists():
+            texts = (text for text in texts_of(readers) if in_share(text, share))
+            first = next(texts, None)
+            if first is None:
+                raise InputError(f"{', '.join(corpus.source for corpus in corpora)}: the corpus is empty.")
+            tokenizer = BertTokenizer(do_lower_case=do_lower_case).train_new_from_iterator(
+                chain([first], texts), vocab_size, show_progress=False
+            )
+            partial = folder.with_suffix(".partial")
+            shutil.rmtree(partial, ignore_errors=True)
+            tokenizer.save_pretrained(partial)
+            partial.rename(folder)
+    return AutoTokenizer.from_pretrained(folder)
+
+
+def texts_of(readers: list[CorpusReader]) -> Iterator[str]:
+    """The documents that are not empty, with a progress bar."""
+    total = sum(reader.size for reader in readers)
+    with tqdm(total=total, unit="B", unit_scale=True, desc="Training a tokenizer", disable=None) as bar:
+        for reader in readers:
+            for document in reader:
+                text = document if isinstance(document, str) else "\n".join(document)
+                if text and not text.isspace():
+                    yield text
+                bar.update(sum(reader.position for reader in readers) - bar.n)
+
+
+def in_share(text: str, share: float) -> bool:
+    """Whether a text is in the share that is trained on: always the same ones, spread over the corpus."""
+    return share >= 1 or zlib.crc32(text[:1000].encode()) < share * 2**32

@@ -1,79 +1,219 @@
-"""Trainer for pretraining, and its evaluation: loss and accuracy of both tasks on held-out documents."""
+"""Trainer for pretraining, and its evaluation: losses and accuracies on held-out documents."""
+
+import time
+from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 import torch
 from torch.nn.functional import cross_entropy
-from transformers import EvalPrediction, Trainer
+from transformers import EvalPrediction, Trainer, TrainingArguments
+from transformers.integrations import is_tensorboard_available
 
-from ..data.pretraining import EpochSampler
+from ..data.epochs import EpochSampler
+from ..errors import InputError
 
+OBJECTIVES = ("mlm+nsp", "mlm", "clm")
 # What is summed over an example: enough to get every mean right whatever the batch size.
-SUMS = ("mlm_loss", "mlm_correct", "mlm_tokens", "nsp_loss", "nsp_correct")
+SUMS = {
+    "mlm+nsp": ("mlm_loss", "mlm_correct", "mlm_tokens", "nsp_loss", "nsp_correct"),
+    "mlm": ("mlm_loss", "mlm_correct", "mlm_tokens"),
+    "clm": ("clm_loss", "clm_correct", "clm_tokens", "clm_words"),
+}
+
+
+@dataclass
+class PretrainingArguments(TrainingArguments):
+    """transformers' TrainingArguments, with BERT's optimisation and every token counted by default."""
+
+    learning_rate: float = 1e-4
+    weight_decay: float = 0.01
+    include_num_input_tokens_seen: str = "non_padding"
+    report_to: str | list[str] = field(
+        default_factory=lambda: ["tensorboard"] if is_tensorboard_available() else ["none"],
+        metadata={"help": "Integrations to report to; default: tensorboard where it is installed."},
+    )
+    total_train_batch_size: int | None = field(
+        default=None,
+        metadata={
+            "help": "Examples of a step on all devices together; reached by gradient accumulation, with at most "
+            "--per_device_train_batch_size examples on a device at once."
+        },
+    )
+
+    def reach_total_train_batch_size(self):
+        """
+        Set the examples on a device and the accumulation so that a step has `total_train_batch_size` examples.
+
+        Raises:
+            InputError: the devices cannot share them out evenly, or an accumulation was asked for too.
+        """
+        if self.total_train_batch_size is None:
+            return
+        devices = self.world_size * max(self.n_gpu, 1)
+        if self.gradient_accumulation_steps != 1:
+            raise InputError("--total_train_batch_size sets --gradient_accumulation_steps: give one of the two.")
+        share, rest = divmod(self.total_train_batch_size, devices)
+        if rest or not share:
+            raise InputError(
+                f"--total_train_batch_size {self.total_train_batch_size} cannot be shared out evenly among {devices} "
+                "devices."
+            )
+        at_once = min(self.per_device_train_batch_size, share)
+        while share % at_once:
+            at_once -= 1
+        self.per_device_train_batch_size = at_once
+        self.gradient_accumulation_steps = share // at_once
 
 
 class PretrainingTrainer(Trainer):
     """
-    Trainer whose epochs draw new pairs, on any number of processes and after a continuation.
+    Trainer whose epochs draw new examples, on any number of processes and after a continuation.
 
-    The loss of a step is the mean over all its masked tokens and the mean over all its pairs, however these are spread
-    over accumulated batches and processes. A mean of the batches' means would count tokens of batches with few more.
+    The loss of a step is the mean over all its labelled tokens and the mean over all its pairs, however these are
+    spread over accumulated batches and processes. A mean of the batches' means would count tokens of batches with few
+    more. What is logged has also the accuracy of the predicted tokens (of some batches: it costs time), real tokens per
+    second, and the fill ratio, the share of real tokens among all that the batches have room for.
+
+    Args:
+        objective: one of OBJECTIVES.
+        inside_word: from `tokens_inside_words`, to report perplexity by word.
     """
 
-    def __init__(self, *args, **kwargs):
-        super().__init__(*args, **kwargs)
+    def __init__(self, *args, objective: str = "mlm+nsp", inside_word: np.ndarray | None = None, **kwargs):
+        kwargs["args"].label_names = ["labels", "next_sentence_label"] if objective == "mlm+nsp" else ["labels"]
+        super().__init__(
+            *args,
+            compute_metrics=partial(pretraining_metrics, objective=objective, by_word=inside_word is not None),
+            preprocess_logits_for_metrics=partial(sums_by_example, objective=objective, inside_word=inside_word),
+            **kwargs,
+        )
+        self.objective = objective
         self.model_accepts_loss_kwargs = True  # to be told how many tokens a step has; `compute_loss` divides by it
+        self.batches = 0
+        self.begin_window()
+
+    def begin_window(self):
+        """Start anew what is logged: predicted tokens, those of them right, real tokens, room for tokens."""
+        self.window = torch.zeros(4, dtype=torch.float64)
+        self.window_began = time.monotonic()
 
     def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
         outputs = model(**inputs)
         loss = outputs.loss
         if num_items_in_batch is not None and model.training:
-            pairs = cross_entropy(outputs.seq_relationship_logits.float(), inputs["next_sentence_label"])
+            pairs = 0
+            if self.objective == "mlm+nsp":
+                pairs = cross_entropy(outputs.seq_relationship_logits.float(), inputs["next_sentence_label"])
             tokens = inputs["labels"].ne(-100).sum()
             # Gradients of processes are averaged; the count is of all of them, or of this one alone.
             processes = self.accelerator.num_processes if self.args.average_tokens_across_devices else 1
             loss = (loss - pairs) * tokens * processes / num_items_in_batch
             loss = loss + pairs / self.current_gradient_accumulation_steps
+            self.look_at(inputs, outputs)
         return (loss, outputs) if return_outputs else loss
+
+    @torch.no_grad()
+    def look_at(self, inputs, outputs):
+        labels = inputs["labels"]
+        mask = inputs.get("attention_mask")
+        room = torch.tensor(float(labels.numel()), device=labels.device)
+        predicted = right = torch.zeros_like(room)
+        if self.batches % max(1, int(self.args.logging_steps) // 10) == 0:
+            logits = outputs.prediction_logits if self.objective == "mlm+nsp" else outputs.logits
+            guesses, targets = logits_and_targets(logits, labels, self.objective)
+            predicted, right = room.new_tensor(float(targets.numel())), (guesses.argmax(-1) == targets).sum()
+        self.batches += 1
+        self.window = self.window.to(labels.device) + torch.stack(
+            [predicted, right, room if mask is None else mask.sum(), room]
+        )
+
+    def log(self, logs, *args, **kwargs):
+        if "loss" in logs:
+            predicted, right, real, room = self.accelerator.reduce(self.window, "sum").tolist()
+            if predicted and room:
+                logs[f"{self.objective[:3]}_accuracy"] = right / predicted
+                logs["tokens_per_second"] = real / (time.monotonic() - self.window_began)
+                logs["fill_ratio"] = real / room
+            self.begin_window()
+        super().log(logs, *args, **kwargs)
+
+    def evaluation_loop(self, *args, metric_key_prefix="eval", **kwargs):
+        began = time.monotonic()
+        output = super().evaluation_loop(*args, metric_key_prefix=metric_key_prefix, **kwargs)
+        # Trainer's mean over batches depends on their size.
+        losses = [f"{metric_key_prefix}_{name}" for name in SUMS[self.objective] if name.endswith("_loss")]
+        output.metrics[f"{metric_key_prefix}_loss"] = sum(output.metrics[name] for name in losses)
+        self.window_began += time.monotonic() - began
+        return output
 
     def _get_train_sampler(self, train_dataset=None):
         return EpochSampler(self.train_dataset if train_dataset is None else train_dataset)
 
 
-def sums_by_example(logits: tuple[torch.Tensor, torch.Tensor], labels: tuple[torch.Tensor, torch.Tensor]):
+def logits_and_targets(logits: torch.Tensor, labels: torch.Tensor, objective: str):
     """
-    For Trainer's `preprocess_logits_for_metrics`: the SUMS of every example, float32 (B, 5).
+    Of each token that is asked for, its logits and itself: (labelled, V) and (labelled).
 
-    Takes prediction logits, (B, L, V) or of labelled tokens only, (labelled, V), next-sentence logits (B, 2) and the
-    labels of both, (B, L) and (B).
+    `logits` are (B, L, V), or (labelled, V) already; `labels` (B, L), which a causal model predicts a token earlier.
     """
-    prediction_logits, next_sentence_logits = logits[:2]
-    mlm_labels, next_sentence_label = labels
-    rows, columns = mlm_labels.ne(-100).nonzero(as_tuple=True)
-    if prediction_logits.dim() == 3:
-        prediction_logits = prediction_logits[rows, columns]  # (labelled, V)
-    targets = mlm_labels[rows, columns]
-    sums = torch.zeros(len(mlm_labels), len(SUMS), device=mlm_labels.device)
-    by_token = (
-        cross_entropy(prediction_logits.float(), targets, reduction="none"),
-        prediction_logits.argmax(-1) == targets,
-        torch.ones_like(targets),
-    )
-    for column, value in enumerate(by_token):
-        sums[:, column].index_add_(0, rows, value.float())
-    sums[:, 3] = cross_entropy(next_sentence_logits.float(), next_sentence_label, reduction="none")
-    sums[:, 4] = (next_sentence_logits.argmax(-1) == next_sentence_label).float()
+    if objective == "clm":
+        logits, labels = logits[:, :-1], labels[:, 1:]
+    asked = labels.ne(-100)
+    return logits[asked] if logits.dim() == 3 else logits, labels[asked]
+
+
+def sums_by_example(logits, labels, objective: str = "mlm+nsp", inside_word: np.ndarray | None = None):
+    """
+    For Trainer's `preprocess_logits_for_metrics`: the SUMS of every example, float32 (B, number of SUMS).
+
+    Takes prediction logits, (B, L, V) or of labelled tokens only, (labelled, V), and labels (B, L); with next-sentence
+    prediction also its logits (B, 2) and labels (B). Words are counted where `inside_word` says which tokens go on
+    with one.
+    """
+    logits = logits if isinstance(logits, tuple) else (logits,)
+    labels, *next_sentence_label = labels if isinstance(labels, tuple) else (labels,)
+    asked = labels[:, 1:].ne(-100) if objective == "clm" else labels.ne(-100)
+    sums = torch.zeros(len(labels), len(SUMS[objective]), device=labels.device)
+    per_row = asked.sum(-1).tolist()
+    parts = logits[0].split(per_row) if logits[0].dim() == 2 else logits[0]
+    for row, part in enumerate(parts):  # one at a time: the logits of a batch of whole rows are large
+        if part.dim() == 2 and logits[0].dim() == 3:
+            part, targets = logits_and_targets(part[None], labels[row : row + 1], objective)
+        else:
+            targets = labels[row][asked[row]]
+        sums[row, 0] = cross_entropy(part.float(), targets, reduction="sum")
+        sums[row, 1] = (part.argmax(-1) == targets).sum()
+        sums[row, 2] = len(targets)
+        if objective == "clm" and inside_word is not None:
+            sums[row, 3] = len(targets) - torch.as_tensor(inside_word, device=targets.device)[targets].sum()
+    if objective == "mlm+nsp":
+        sums[:, 3] = cross_entropy(logits[1].float(), next_sentence_label[0], reduction="none")
+        sums[:, 4] = (logits[1].argmax(-1) == next_sentence_label[0]).float()
     return sums
 
 
-def pretraining_metrics(prediction: EvalPrediction) -> dict[str, float]:
-    """For Trainer's `compute_metrics`: means over masked tokens and over pairs, and the masked-LM perplexity."""
-    total = dict(zip(SUMS, prediction.predictions.sum(axis=0, dtype=np.float64), strict=True))
-    pairs = len(prediction.predictions)
-    mlm_loss = total["mlm_loss"] / total["mlm_tokens"]
-    return {
-        "mlm_loss": mlm_loss,
-        "mlm_accuracy": total["mlm_correct"] / total["mlm_tokens"],
-        "perplexity": float(np.exp(mlm_loss)),
-        "nsp_loss": total["nsp_loss"] / pairs,
-        "nsp_accuracy": total["nsp_correct"] / pairs,
+def pretraining_metrics(
+    prediction: EvalPrediction, objective: str = "mlm+nsp", by_word: bool = False
+) -> dict[str, float]:
+    """
+    For Trainer's `compute_metrics`: means over predicted tokens and over pairs, and the perplexity of the tokens.
+
+    For a causal model also by word, if `by_word`: the loss of all tokens over the number of words, as BERT's tokenizer
+    parts them, with punctuation marks and the ends of documents.
+    """
+    sums = prediction.predictions.sum(axis=0, dtype=np.float64)
+    total = dict(zip(SUMS[objective], sums.tolist(), strict=True))
+    task = objective[:3]
+    loss = total[f"{task}_loss"] / total[f"{task}_tokens"]
+    metrics = {
+        f"{task}_loss": loss,
+        f"{task}_accuracy": total[f"{task}_correct"] / total[f"{task}_tokens"],
+        "perplexity": float(np.exp(loss)),
     }
+    if by_word:
+        metrics["word_perplexity"] = float(np.exp(total["clm_loss"] / total["clm_words"]))
+    if objective == "mlm+nsp":
+        pairs = len(prediction.predictions)
+        metrics |= {"nsp_loss": total["nsp_loss"] / pairs, "nsp_accuracy": total["nsp_correct"] / pairs}
+    return metrics

@@ -1,11 +1,25 @@
 """Training and evaluation with Trainer, with everything written down."""
 
+import sys
+
 from transformers import Trainer
+
+from .progress import StopOnSigterm
 
 
 def train(trainer: Trainer, checkpoint: str | None):
-    """Train, from `checkpoint` on if there is one; save weights, tokenizer, log and metrics."""
+    """
+    Train, from `checkpoint` on if there is one; save weights, tokenizer, log and metrics.
+
+    On SIGTERM the run saves a checkpoint and ends with exit status 143.
+    """
+    stop = StopOnSigterm()
+    trainer.add_callback(stop)
     result = trainer.train(resume_from_checkpoint=checkpoint)
+    if stop.stopped:
+        if trainer.is_world_process_zero():
+            print("stopped by SIGTERM: the same command goes on from the checkpoint just saved", file=sys.stderr)
+        sys.exit(128 + 15)
     trainer.save_model()
     trainer.save_state()
     report(trainer, "train", result.metrics)

@@ -1,0 +1,68 @@
+"""BERT's masking, of tokens or of whole words."""
+
+import numpy as np
+from transformers import PreTrainedTokenizerBase
+
+from ..errors import InputError
+
+
+def mask_tokens(
+    input_ids: np.ndarray,
+    maskable: np.ndarray,
+    probability: float,
+    mask_id: int,
+    vocab_size: int,
+    rng: np.random.Generator,
+    inside_word: np.ndarray | None = None,
+) -> tuple[np.ndarray, np.ndarray]:
+    """
+    `probability` of the `maskable` positions, at least one, become targets; of these 80 % are replaced by [MASK], 10 %
+    by a random token, 10 % stay (Devlin et al., 2019, section 3.1). Returns the input (L,) and the labels (L,), -100
+    where no target is.
+
+    With `inside_word` (vocab_size,), which says of each token whether it goes on with a word, whole words become
+    targets, until one more would be too many, and what replaces them is drawn once for a word.
+    """
+    count = max(1, round(probability * len(maskable)))
+    labels = np.full_like(input_ids, -100)
+    masked = input_ids.copy()
+    if not len(maskable):
+        return masked, labels
+    if inside_word is None:
+        targets = rng.choice(maskable, size=count, replace=False)
+        draw = rng.random(count)
+    else:
+        begins = ~inside_word[input_ids[maskable]]
+        begins |= np.diff(maskable, prepend=-2) > 1  # after a special token
+        word = np.cumsum(begins) - 1  # (maskable,)
+        lengths = np.bincount(word)
+        order = rng.permutation(len(lengths))
+        chosen = np.zeros(len(lengths), dtype=bool)
+        room = count
+        for one in order.tolist():
+            if lengths[one] <= room:
+                chosen[one] = True
+                room -= lengths[one]
+                if not room:
+                    break
+        targets = maskable[chosen[word]]
+        draw = rng.random(len(lengths))[word[chosen[word]]]
+    labels[targets] = input_ids[targets]
+    masked[targets[draw < 0.8]] = mask_id
+    replaced = targets[draw >= 0.9]
+    masked[replaced] = rng.integers(vocab_size, size=len(replaced))
+    return masked, labels
+
+
+def tokens_inside_words(tokenizer: PreTrainedTokenizerBase) -> np.ndarray:
+    """
+    Whether each token goes on with the word before it, bool (vocab_size,).
+
+    Raises:
+        InputError: the vocabulary is not a WordPiece one, in which such tokens begin with "##".
+    """
+    tokens = tokenizer.convert_ids_to_tokens(list(range(len(tokenizer))))
+    inside = np.array([token is not None and token.startswith("##") for token in tokens])
+    if not inside.any():
+        raise InputError("words are told by WordPiece's ##, and the tokenizer has no token that begins with it.")
+    return inside

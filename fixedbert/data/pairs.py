@@ -1,0 +1,157 @@
+"""
+BERT's pretraining examples: pairs of segments for next-sentence prediction, with masked tokens.
+
+After Devlin et al., 2019 (arXiv 1810.04805), section 3.1 and appendix A.1.
+"""
+
+import random
+from bisect import bisect_left
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+
+import numpy as np
+
+from ..errors import InputError
+from .epochs import Examples
+from .store import Documents
+
+CONTINUES, RANDOM = 0, 1  # next_sentence_label, as in transformers' BERT
+PAIR_FIELDS = ("document_a", "start_a", "end_a", "document_b", "start_b", "end_b", "next_sentence_label")
+PLANNED_TOGETHER = 4096  # documents
+
+
+def check_pairs(documents: Documents, numbers: np.ndarray):
+    """
+    Raises:
+        InputError: next-sentence prediction makes no sense, with one document or mostly single sentences.
+    """
+    remedy = "choose what ends a document with --document_boundary, or train with --objective mlm"
+    if len(numbers) < 2:
+        raise InputError(
+            f"the corpus has {len(numbers)} document(s) with text, and next-sentence prediction needs at least 2 for "
+            f"training and 2 held out: give more files, {remedy}."
+        )
+    single = int((documents.table["sentences"][numbers] == 1).sum())
+    if 2 * single > len(numbers):
+        raise InputError(
+            f"{single} of the {len(numbers)} documents are a single sentence, and next-sentence prediction needs two: "
+            f"put the sentences of a document into one row, {remedy}."
+        )
+
+
+def plan_pairs(
+    documents: Documents,
+    numbers: np.ndarray,
+    others: np.ndarray,
+    max_tokens: int,
+    short_seq_prob: float,
+    seed: tuple[int, ...],
+) -> np.ndarray:
+    """
+    Where the two segments of every example begin and end, int64 (pairs, 7) with the columns PAIR_FIELDS.
+
+    Goes through each of the documents `numbers` once: whole sentences up to `max_tokens` (now and then, with
+    `short_seq_prob`, fewer) are cut into two segments at a random sentence. Half of the second segments are replaced
+    by one from another document, drawn from `others`, and what they displaced is put back, to be used next. Starts and
+    ends count tokens.
+    """
+    rng = random.Random(" ".join(map(str, seed)))
+    pairs = []
+    for number in numbers.tolist():
+        ends = documents.ends(number).tolist()
+        sentence = 0  # the first one not used yet
+        while sentence < len(ends):
+            start = ends[sentence - 1] if sentence else 0
+            target = max_tokens if rng.random() >= short_seq_prob else rng.randint(2, max_tokens)
+            after = min(bisect_left(ends, start + target, lo=sentence) + 1, len(ends))
+            # at least one sentence for each segment; a last one that stands alone gets a random second
+            middle = rng.randint(sentence + 1, after - 1) if after - sentence > 1 else after
+            if middle == after or rng.random() < 0.5:
+                other = number
+                while other == number:
+                    other = int(others[rng.randrange(len(others))])
+                other_ends = documents.ends(other)
+                first = rng.randrange(len(other_ends))
+                start_b = int(other_ends[first - 1]) if first else 0
+                wanted = max(target - (ends[middle - 1] - start), 1)
+                last = min(bisect_left(other_ends, start_b + wanted, lo=first), len(other_ends) - 1)
+                pairs.append((number, start, ends[middle - 1], other, start_b, int(other_ends[last]), RANDOM))
+                sentence = middle
+            else:
+                pairs.append((number, start, ends[middle - 1], number, ends[middle - 1], ends[after - 1], CONTINUES))
+                sentence = after
+    return np.array(pairs, dtype=np.int64).reshape(-1, len(PAIR_FIELDS))
+
+
+def truncate_pair(a: np.ndarray, b: np.ndarray, max_tokens: int, rng: np.random.Generator):
+    """Shorten the longer of two segments until both fit, each token from the front or the end by a fair coin."""
+    surplus = len(a) + len(b) - max_tokens
+    if surplus > 0:
+        from_longer = min(surplus, abs(len(a) - len(b)))
+        rest = surplus - from_longer  # the two are now equally long and lose tokens in turn
+        cut_a, cut_b = rest // 2, rest - rest // 2
+        if len(a) > len(b):
+            cut_a += from_longer
+        else:
+            cut_b += from_longer
+        front_a, front_b = rng.binomial((cut_a, cut_b), 0.5)
+        a = a[front_a : len(a) - (cut_a - front_a)]
+        b = b[front_b : len(b) - (cut_b - front_b)]
+    return a, b
+
+
+class PairExamples(Examples):
+    """
+    `[CLS] a [SEP] b [SEP]` with masked tokens and the next-sentence label; all pairs are drawn anew in every epoch.
+
+    Args:
+        short_seq_prob: the share of pairs that are made shorter.
+    """
+
+    kind = "pairs"
+
+    def __init__(self, *args, short_seq_prob: float = 0.1, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.short_seq_prob = short_seq_prob
+        self.max_tokens = self.max_seq_length - 3
+        check_pairs(self.documents, self.numbers)
+        self.length = len(self.plan(0))
+
+    def __len__(self) -> int:
+        return self.length
+
+    def settings(self) -> tuple:
+        return *super().settings(), self.short_seq_prob
+
+    def make_plan(self, epoch: int) -> Iterator[np.ndarray]:
+        numbers = self.documents_of_epoch(epoch)
+        blocks = [
+            (self.documents, block, self.numbers, self.max_tokens, self.short_seq_prob, (self.seed, epoch, place))
+            for place, block in enumerate(np.split(numbers, range(PLANNED_TOGETHER, len(numbers), PLANNED_TOGETHER)))
+        ]
+        if self.num_proc == 1 or len(blocks) < 16:
+            yield from (plan_pairs(*block) for block in blocks)
+        else:
+            with ProcessPoolExecutor(self.num_proc) as pool:
+                yield from pool.map(plan_pairs, *zip(*blocks, strict=True))
+
+    def __getitem__(self, index: int) -> dict[str, np.ndarray | int]:
+        epoch, index = divmod(index, self.length)
+        rng = self.generator(epoch, index)
+        pairs = self.plan(epoch)
+        document_a, start_a, end_a, document_b, start_b, end_b, label = pairs[index % len(pairs)].tolist()
+        a, b = truncate_pair(
+            self.documents.tokens(document_a)[start_a:end_a],
+            self.documents.tokens(document_b)[start_b:end_b],
+            self.max_tokens,
+            rng,
+        )
+        input_ids = np.concatenate(([self.cls], a, [self.sep], b, [self.sep])).astype(np.int64)
+        token_type_ids = np.zeros_like(input_ids)
+        token_type_ids[len(a) + 2 :] = 1
+        maskable = np.delete(np.arange(len(input_ids)), [0, len(a) + 1, len(input_ids) - 1])
+        return {
+            **self.masked(input_ids, maskable, rng),
+            "token_type_ids": token_type_ids,
+            "next_sentence_label": label,
+        }

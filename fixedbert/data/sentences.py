@@ -1,0 +1,71 @@
+"""Documents as sentences: the splitter, and section headings that belong to none."""
+
+import re
+
+import sentencex
+
+# A heading has no finite verb. English ones that give a short sentence away, with the pronouns that go with them:
+SENTENCE_WORDS = frozenset(
+    "i you he she it we they who there is are am was were be been has have had do does did can could will would shall "
+    "should may might must said says came went this that not let please thank yes no".split()
+)
+HEADING_WORDS = 8
+WORDS_OF_A_HEADING_WITH_A_STOP = 6
+HEADINGS_IN_A_ROW = 3  # a section, a subsection and one below; more short lines are a list or a poem
+INSIDE_A_SENTENCE = re.compile(r"[\"“”‘!?;:,|=<>{}\[\]]|\.\s")
+
+
+def split_document(text: str, language: str = "en") -> tuple[list[str], int]:
+    """
+    The sentences of a text, none empty, and the number of headings left out.
+
+    A heading stands on a line of its own before a paragraph or at the end: "History", "History." as Wikipedia's dumps
+    give it, "CHAPTER I.". Quotations, list items and verses are none.
+    """
+    text, headings = without_headings(text)
+    return [sentence for sentence in sentencex.segment(language, text) if not sentence.isspace()], headings
+
+
+def without_headings(text: str) -> tuple[str, int]:
+    """The text without lines that are headings, and their number."""
+    lines = text.split("\n")
+    if len(lines) == 1:
+        return text, 0
+    with_text = [number for number, line in enumerate(lines) if line and not line.isspace()]
+    # Where blank lines stand between paragraphs, a line with another next to it is a part of one.
+    blank_lines = len(with_text) < 0.75 * len(lines)
+    dropped = []
+    run = []  # headings, if a paragraph follows
+    for number in with_text:
+        line = lines[number].strip()
+        alone = not blank_lines or not (neighbour(lines, number - 1) or neighbour(lines, number + 1))
+        if alone and could_be_heading(line):
+            run.append(number)
+            continue
+        if len(run) <= HEADINGS_IN_A_ROW and len(line) > 60:
+            dropped += run
+        run = []
+    if len(run) <= HEADINGS_IN_A_ROW and len(run) < len(with_text):
+        dropped += run
+    if not dropped:
+        return text, 0
+    left_out = set(dropped)
+    return "\n".join(line for number, line in enumerate(lines) if number not in left_out), len(dropped)
+
+
+def neighbour(lines: list[str], number: int) -> bool:
+    return 0 <= number < len(lines) and bool(lines[number].strip())
+
+
+def could_be_heading(line: str) -> bool:
+    words = line.split()
+    if len(words) > HEADING_WORDS or not (line[0].isupper() or line[0].isdigit()):
+        return False
+    stop = line.endswith(".")
+    if INSIDE_A_SENTENCE.search(line.rstrip(".")) and not line.isupper():
+        return False
+    if not stop:
+        return line[-1].isalnum() or line[-1] == ")"
+    words = line.rstrip(".").lower().split()
+    verb = any(word.endswith("ed") for word in words) or not SENTENCE_WORDS.isdisjoint(words)
+    return len(words) <= WORDS_OF_A_HEADING_WITH_A_STOP and not verb

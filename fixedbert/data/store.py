@@ -1,0 +1,372 @@
+"""
+The store: the documents of a corpus as token ids with their sentence boundaries, in memory-mapped Arrow files.
+
+A store is a folder named after a fingerprint of everything that it depends on:
+
+    shard-000000.arrow ...   rows of `input_ids`, `sentence_ends`, `text_hash` and `corpus`, one for each document
+    documents.npy            the documents that count, neither empty nor seen before: DOCUMENT
+    plans/                   which tokens make up the examples of an epoch; see epochs.py
+    store.json               settings and counts; written last, so that a store without it is known to be unfinished
+"""
+
+import ctypes
+import errno
+import hashlib
+import json
+import multiprocessing
+import os
+import shutil
+import signal
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from importlib.metadata import version
+from pathlib import Path
+
+import numpy as np
+import pyarrow
+from filelock import FileLock
+from huggingface_hub import constants
+from tqdm import tqdm
+from transformers import PreTrainedTokenizerBase
+
+from ..errors import InputError
+from .corpora import Corpus, CorpusReader, Document
+from .sentences import split_document
+
+FORMAT = 1  # raise it when the same corpus would give another store
+SHARD_CHARACTERS = 4_000_000  # of text; what is lost at most, in each process, when preparing is interrupted
+SHARD_DOCUMENTS = 50_000
+NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+DOCUMENT = np.dtype([("row", "i8"), ("tokens", "i4"), ("sentences", "i4"), ("corpus", "i4")])
+PR_SET_PDEATHSIG = 1  # from linux/prctl.h
+
+
+def default_store_dir() -> Path:
+    return Path(constants.HF_HOME) / "fixedbert"
+
+
+def fingerprint_of(*parts: object) -> str:
+    return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()[:16]
+
+
+def prepare_store(
+    corpora: list[Corpus],
+    tokenizer: PreTrainedTokenizerBase,
+    language: str = "en",
+    num_proc: int = 1,
+    store_dir: str | Path | None = None,
+) -> "Documents":
+    """
+    The documents of `corpora` as token ids, from the store if it is there, and else prepared by `num_proc` processes.
+
+    Only one process prepares a store, others wait for it. An interrupted preparation goes on where it stopped. Of
+    documents with the same text the first one counts.
+
+    Raises:
+        InputError: a corpus that cannot be read or has no text, or no space for the store.
+    """
+    readers = [CorpusReader(corpus) for corpus in corpora]
+    settings = {
+        "format": FORMAT,
+        "corpora": [reader.fingerprint for reader in readers],
+        "tokenizer": hashlib.sha256(tokenizer.backend_tokenizer.to_str().encode()).hexdigest(),
+        "language": language,
+        "sentencex": version("sentencex"),
+        "tokenizers": version("tokenizers"),
+    }
+    folder = Path(store_dir or default_store_dir()) / f"store-{fingerprint_of(settings)}"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with FileLock(folder.with_suffix(".lock")):
+            if not (folder / "store.json").exists():
+                fill_store(folder, readers, tokenizer, language, num_proc, settings)
+    except OSError as error:
+        if error.errno in NO_SPACE:
+            free = shutil.disk_usage(folder.parent).free / 2**30
+            raise InputError(
+                f"{folder}: no space left to prepare the corpus ({free:.1f} GiB free); make room or give another "
+                "--store_dir. The same command goes on where it stopped."
+            ) from error
+        raise InputError(f"{folder}: the store cannot be written ({error}); give another --store_dir.") from error
+    except BrokenProcessPool as error:
+        raise InputError(
+            f"{folder}: a process that prepares the corpus was killed, perhaps for memory; fewer of them "
+            "(--preprocessing_num_workers) need less. The same command goes on where it stopped."
+        ) from error
+    return Documents(folder)
+
+
+def fill_store(folder: Path, readers, tokenizer, language: str, num_proc: int, settings: dict):
+    """Write all shards that are not there yet, then documents.npy and store.json."""
+    bar = tqdm(
+        total=sum(reader.size for reader in readers),
+        unit="B",
+        unit_scale=True,
+        desc="Splitting into sentences and tokenizing",
+        disable=None,
+    )
+    shards = 0
+    arguments = (str(folder), tokenizer, language)
+    with bar, document_pool(num_proc, arguments) as submit:
+        for shards, (documents, numbers) in enumerate(shards_of(readers), 1):  # noqa: B007  the last one counts
+            path = folder / f"shard-{shards - 1:06}.arrow"
+            if not path.exists():
+                submit(path.name, documents, numbers)
+            bar.update(sum(reader.position for reader in readers) - bar.n)
+    counts = Counter()
+    for shard in range(shards):
+        with pyarrow.memory_map(str(folder / f"shard-{shard:06}.arrow")) as source:
+            counts.update(json.loads(pyarrow.ipc.open_file(source).schema.metadata[b"counts"]))
+    documents = documents_that_count(folder, shards)
+    if not len(documents):
+        raise InputError(f"{', '.join(reader.corpus.source for reader in readers)}: the corpus is empty.")
+    counts["duplicate_documents"] = counts["documents"] - counts["empty_documents"] - len(documents)
+    counts["empty_files"] = sum(reader.empty_files for reader in readers)
+    with open(folder / "documents.npy.partial", "wb") as file:
+        np.save(file, documents)
+    os.replace(folder / "documents.npy.partial", folder / "documents.npy")
+    description = {
+        "corpora": [reader.corpus.description() for reader in readers],
+        "counts": counts,
+        "vocab_size": len(tokenizer),
+        "shards": shards,
+        "settings": settings,
+    }
+    write_whole(folder / "store.json", json.dumps(description, indent=1) + "\n")
+
+
+def write_whole(path: Path, text: str):
+    """Write a file that is never seen in part."""
+    partial = path.with_name(path.name + ".partial")
+    partial.write_text(text, encoding="utf-8")
+    os.replace(partial, path)
+
+
+def shards_of(readers: list[CorpusReader]) -> Iterator[tuple[list[Document], list[int]]]:
+    """The documents of all corpora, a shard at a time, each with the number of its corpus."""
+    documents, numbers, characters = [], [], 0
+    for number, reader in enumerate(readers):
+        for document in reader:
+            documents.append(document)
+            numbers.append(number)
+            characters += len(document) if isinstance(document, str) else sum(map(len, document))
+            if characters >= SHARD_CHARACTERS or len(documents) == SHARD_DOCUMENTS:
+                yield documents, numbers
+                documents, numbers, characters = [], [], 0
+    if documents:
+        yield documents, numbers
+
+
+class document_pool:
+    """Context that gives a function to write a shard: at once, or by one of several processes."""
+
+    def __init__(self, num_proc: int, arguments: tuple):
+        self.num_proc = num_proc
+        self.arguments = arguments
+        self.pending = set()
+
+    def __enter__(self):
+        if self.num_proc == 1:
+            return lambda *shard: write_shard(*self.arguments, *shard)
+        # As in `datasets`: a copy of this process costs no import and shares its memory.
+        context = multiprocessing.get_context("fork" if sys.platform == "linux" else "spawn")
+        self.executor = ProcessPoolExecutor(self.num_proc, context, start_worker, (*self.arguments, os.getpid()))
+        return self.submit
+
+    def submit(self, *shard):
+        while len(self.pending) > self.num_proc:  # one waits for each that is written: memory stays bounded
+            self.collect(FIRST_COMPLETED)
+        self.pending.add(self.executor.submit(write_shard_as_worker, *shard))
+
+    def collect(self, when: str):
+        done, self.pending = wait(self.pending, return_when=when)
+        for future in done:
+            future.result()
+
+    def __exit__(self, kind, *_):
+        if self.num_proc > 1:
+            try:
+                if kind is None:
+                    self.collect("ALL_COMPLETED")
+            finally:
+                self.executor.shutdown(cancel_futures=True)
+
+
+def start_worker(folder: str, tokenizer: PreTrainedTokenizerBase, language: str, parent: int):
+    global worker_arguments
+    worker_arguments = (folder, tokenizer, language)
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the processes are what runs in parallel
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    if sys.platform == "linux":  # a killed parent leaves no orphans
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:
+            os._exit(1)
+
+
+def write_shard_as_worker(*shard):
+    write_shard(*worker_arguments, *shard)
+
+
+def write_shard(
+    folder: str,
+    tokenizer: PreTrainedTokenizerBase,
+    language: str,
+    name: str,
+    documents: list[Document],
+    corpora: list[int],
+):
+    counts = Counter(documents=len(documents))
+    sentences = []
+    for document in documents:
+        if isinstance(document, str):
+            counts["characters"] += len(document)
+            parts, headings = split_document(document, language) if document else ([], 0)
+            counts["headings_left_out"] += headings
+        else:
+            counts["characters"] += sum(map(len, document))
+            parts = document
+        sentences.append(parts)
+    tokens = tokenize_sentences(sentences, tokenizer)
+    counts["sentences"] = sum(len(ends) for _, ends in tokens)
+    counts["tokens"] = sum(len(ids) for ids, _ in tokens)
+    counts["empty_documents"] = sum(len(ids) == 0 for ids, _ in tokens)
+    save_shard(Path(folder) / name, tokens, [text_hash(parts) for parts in sentences], corpora, counts)
+
+
+def text_hash(sentences: list[str]) -> int:
+    """64 bits: among the 6.4 million articles of Wikipedia two different ones get the same with probability 1e-6."""
+    return int.from_bytes(hashlib.blake2b("\n".join(sentences).encode(), digest_size=8).digest(), "little")
+
+
+def tokenize_sentences(
+    documents: list[list[str]], tokenizer: PreTrainedTokenizerBase
+) -> list[tuple[np.ndarray, np.ndarray]]:
+    """
+    Token ids of every document and after how many tokens each of its sentences ends.
+
+    A document is tokenized as a whole, with the separator between its sentences, then the separators are taken out:
+    the same tokens as sentence by sentence, in three quarters of the time. A separator in the text itself is text.
+    """
+    separator, separator_id = tokenizer.sep_token, tokenizer.sep_token_id
+    special = [token for token in tokenizer.all_special_tokens if len(token) > 1]
+
+    def as_text(sentence: str) -> str:
+        for token in special:
+            if token in sentence:  # "[SEP]" in a text about BERT: "[ SEP]" has the tokens that its characters have
+                sentence = sentence.replace(token, f"{token[0]} {token[1:]}")
+        return sentence
+
+    texts = [separator.join(map(as_text, sentences)) + separator for sentences in documents]
+    encodings = tokenizer.backend_tokenizer.encode_batch_fast(texts, add_special_tokens=False)
+    dtype = np.uint16 if len(tokenizer) <= 2**16 else np.int32
+    tokens = []
+    for encoding in encodings:
+        ids = np.array(encoding.ids, dtype=dtype)
+        separators = np.flatnonzero(ids == separator_id)
+        ends = separators - np.arange(len(separators))
+        tokens.append((np.delete(ids, separators), np.unique(ends[ends > 0]).astype(np.int32)))  # no empty sentences
+    return tokens
+
+
+def save_shard(path: Path, tokens: list[tuple[np.ndarray, np.ndarray]], hashes, corpora, counts: dict):
+    """Write an Arrow file that appears whole or not at all."""
+
+    def lists(arrays):
+        offsets = np.cumsum([0, *map(len, arrays)], dtype=np.int32)
+        return pyarrow.ListArray.from_arrays(offsets, np.concatenate(arrays))
+
+    table = pyarrow.table(
+        {
+            "input_ids": lists([ids for ids, _ in tokens]),
+            "sentence_ends": lists([ends for _, ends in tokens]),
+            "text_hash": pyarrow.array(hashes, pyarrow.uint64()),
+            "corpus": pyarrow.array(corpora, pyarrow.int32()),
+        }
+    ).replace_schema_metadata({"counts": json.dumps(counts)})
+    partial = path.with_name(path.name + ".partial")
+    try:
+        with pyarrow.OSFile(str(partial), "wb") as sink, pyarrow.ipc.new_file(sink, table.schema) as writer:
+            writer.write_table(table)
+        os.replace(partial, path)
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
+
+
+def documents_that_count(folder: Path, shards: int) -> np.ndarray:
+    """The documents with text that no earlier one has too, (documents,) of dtype DOCUMENT."""
+    parts, hashes, row = [], [], 0
+    for shard in range(shards):
+        with pyarrow.memory_map(str(folder / f"shard-{shard:06}.arrow")) as source:
+            table = pyarrow.ipc.open_file(source).read_all()
+            part = np.empty(len(table), DOCUMENT)
+            part["row"] = np.arange(row, row + len(table))
+            part["tokens"] = np.diff(as_arrays(table.column("input_ids").chunk(0))[1])
+            part["sentences"] = np.diff(as_arrays(table.column("sentence_ends").chunk(0))[1])
+            part["corpus"] = table.column("corpus").to_numpy()
+            row += len(table)
+            with_text = part["tokens"] > 0
+            parts.append(part[with_text])
+            hashes.append(table.column("text_hash").to_numpy()[with_text])
+    if not parts:
+        return np.empty(0, DOCUMENT)
+    _, first = np.unique(np.concatenate(hashes), return_index=True)
+    return np.concatenate(parts)[np.sort(first)]
+
+
+def as_arrays(column) -> tuple[np.ndarray, np.ndarray]:
+    """Values and offsets of an Arrow list array, without a copy."""
+    return column.values.to_numpy(zero_copy_only=True), column.offsets.to_numpy(zero_copy_only=True)
+
+
+class Documents:
+    """
+    Random access to the tokens and sentences of the documents of a prepared store.
+
+    Reads the Arrow files in place: opening a part of a document costs nothing but the part. `len` is the number of
+    documents, `table` says how long each is and of which corpus, `description` is what store.json says.
+    """
+
+    def __init__(self, folder: str | Path):
+        self.folder = Path(folder)
+        try:
+            self.description = json.loads((self.folder / "store.json").read_text(encoding="utf-8"))
+            self.table = np.load(self.folder / "documents.npy", mmap_mode="r")
+            self.input_ids, self.sentence_ends, rows = [], [], [0]
+            for shard in range(self.description["shards"]):
+                # The arrays keep the memory map open.
+                source = pyarrow.memory_map(str(self.folder / f"shard-{shard:06}.arrow"))
+                batch = pyarrow.ipc.open_file(source).get_batch(0)
+                self.input_ids.append(as_arrays(batch.column("input_ids")))
+                self.sentence_ends.append(as_arrays(batch.column("sentence_ends")))
+                rows.append(rows[-1] + len(batch))
+        except (OSError, ValueError, pyarrow.ArrowException) as error:
+            raise InputError(
+                f"{self.folder}: not a whole store ({error}); remove it, and the same command prepares it anew."
+            ) from error
+        self.shard_starts = np.array(rows)
+
+    def __reduce__(self):  # into a worker process that is not a copy of this one
+        return Documents, (self.folder,)
+
+    def __len__(self) -> int:
+        return len(self.table)
+
+    def _row(self, column: list, document: int) -> np.ndarray:
+        row = self.table["row"][document]
+        shard = int(self.shard_starts.searchsorted(row, side="right")) - 1
+        values, offsets = column[shard]
+        row -= self.shard_starts[shard]
+        return values[offsets[row] : offsets[row + 1]]
+
+    def tokens(self, document: int) -> np.ndarray:
+        """All token ids of a document, a view (tokens,)."""
+        return self._row(self.input_ids, document)
+
+    def ends(self, document: int) -> np.ndarray:
+        """After how many tokens each sentence of a document ends, a view (sentences,)."""
+        return self._row(self.sentence_ends, document)

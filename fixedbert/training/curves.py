@@ -1,0 +1,44 @@
+"""The picture of a pretraining run: loss, accuracy and learning rate against tokens."""
+
+from pathlib import Path
+
+from matplotlib.figure import Figure
+
+PANELS = (
+    ("loss", "cross-entropy (nats)"),
+    ("accuracy", "tokens predicted right (%)"),
+    ("learning rate", "learning rate (1e-4)"),
+)
+
+
+def draw_curves(log_history: list[dict], task: str, title: str, file: str | Path):
+    """
+    Draw a run's log as a PNG with one panel for each of PANELS.
+
+    Args:
+        log_history: that of Trainer's state.
+        task: "mlm" or "clm".
+    """
+    figure = Figure(figsize=(13, 4), layout="constrained")
+    loss, accuracy, learning_rate = axes = figure.subplots(1, 3)
+
+    def points(name, factor=1.0):
+        entries = [entry for entry in log_history if name in entry and "num_input_tokens_seen" in entry]
+        return [e["num_input_tokens_seen"] / 1e6 for e in entries], [factor * e[name] for e in entries]
+
+    loss.plot(*points("loss"), label="training")
+    loss.plot(*points("eval_loss"), "o-", label="held out")
+    for name, label in ((f"eval_{task}_loss", "held out, tokens alone"), ("eval_nsp_loss", "held out, next sentence")):
+        if points("eval_nsp_loss")[0]:
+            loss.plot(*points(name), "s--", label=label)
+    accuracy.plot(*points(f"{task}_accuracy", 100), label="training")
+    accuracy.plot(*points(f"eval_{task}_accuracy", 100), "o-", label="held out")
+    if points("eval_nsp_accuracy")[0]:
+        accuracy.plot(*points("eval_nsp_accuracy", 100), "s--", label="held out, next sentence")
+    learning_rate.plot(*points("learning_rate", 1e4))
+    for panel, (name, label) in zip(axes, PANELS, strict=True):
+        panel.set(title=name, xlabel="real tokens seen (millions)", ylabel=label, ylim=(0, None))
+        if panel.get_legend_handles_labels()[0]:
+            panel.legend()
+    figure.suptitle(title)
+    figure.savefig(file, dpi=110)
