@@ -23,6 +23,7 @@ test-newest: .venv-newest/installed
 
 benchmark: .venv/installed
 	$(BIN)/python -m benchmarks.model
+	$(BIN)/python -m benchmarks.pretraining_data
 
 lint: .venv/installed
 	$(BIN)/ruff check .

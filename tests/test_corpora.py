@@ -1,84 +1,195 @@
 """Corpora and tokenizers: every way in gives whole documents, or one clear sentence."""
 
+import bz2
+import gzip
 import json
+import lzma
 
-import datasets
 import pyarrow
 import pyarrow.parquet
 import pytest
 
-from fixedbert.data.corpora import load_corpus
-from fixedbert.data.tokenizers import load_tokenizer, train_tokenizer
+from fixedbert.data.corpora import Corpus, CorpusReader, corpus_files
+from fixedbert.data.tokenizers import check_same_vocabulary, load_tokenizer, trained_tokenizer
 from fixedbert.errors import InputError
 
 
-def texts(**options) -> list[str]:
-    return load_corpus(**options)["text"][:]
+def documents(source, **options) -> list:
+    reader = CorpusReader(Corpus(str(source), **options))
+    found = list(reader)
+    assert reader.position == reader.size
+    return found
 
 
 def test_text_files_are_documents_with_bom_and_crlf(tmp_path):
     """Guards: a text file is one document; byte order mark and carriage returns do not get into the text."""
     (tmp_path / "a.txt").write_bytes("\ufeffOne.\r\n\r\nTwo – é.\r\n".encode())
     (tmp_path / "b.txt").write_text("Three.")
-    assert texts(files=[str(tmp_path)]) == ["One.\n\nTwo – é.\n", "Three."]
-    assert texts(files=[str(tmp_path / "a.txt")], document_boundary="blank_line") == ["One.", "Two – é.\n"]
+    (tmp_path / "c.txt").write_text("")
+    assert documents(tmp_path) == ["One.\n\nTwo – é.\n", "Three."]
+    assert documents(tmp_path / "a.txt", document_boundary="blank_line") == ["One.\n", "Two – é.\n"]
+    assert documents(tmp_path, document_boundary="line") == ["One.\n", "\n", "Two – é.\n", "Three."]
 
 
 def test_formats_folders_and_globs_mix(tmp_path):
-    """Guards: jsonl and parquet rows are documents, a folder is searched whole, and a glob is one too."""
+    """Guards: rows of jsonl, csv, tsv and parquet are documents, a folder is searched whole, and a glob is one too."""
     (tmp_path / "deep").mkdir()
-    (tmp_path / "deep" / "a.jsonl").write_text('{"text": "One.", "id": 1}\n{"text": "Two.", "id": 2}\n')
-    pyarrow.parquet.write_table(pyarrow.table({"text": ["Three."], "url": ["x"]}), tmp_path / "b.parquet")
+    (tmp_path / "deep" / "a.jsonl").write_text('{"text": "One.", "id": 1}\n\n{"text": "Two.", "other": 2}\n')
+    pyarrow.parquet.write_table(pyarrow.table({"text": ["Three.", None], "url": ["x", "y"]}), tmp_path / "b.parquet")
     (tmp_path / "c[1].txt").write_text("Four.")
+    (tmp_path / "d.csv").write_text('id,text\n1,"Five, ""and"" so\non."\n')
+    (tmp_path / "e.tsv").write_text("text\tid\nSix.\t1\n")
     (tmp_path / "ignored.md").write_text("Not this.")
-    assert sorted(texts(files=[str(tmp_path)])) == ["Four.", "One.", "Three.", "Two."]
-    assert texts(files=[str(tmp_path / "**" / "*.jsonl")]) == ["One.", "Two."]
+    expected = ["", 'Five, "and" so\non.', "Four.", "One.", "Six.", "Three.", "Two."]
+    assert sorted(documents(tmp_path)) == expected
+    assert documents(tmp_path / "**" / "*.jsonl") == ["One.", "Two."]
+
+
+@pytest.mark.parametrize("suffix, opener", [(".gz", gzip.open), (".bz2", bz2.open), (".xz", lzma.open)])
+def test_compressed_files(tmp_path, suffix, opener):
+    """Guards: compressed files are read like others, and a truncated one is said to be so."""
+    file = tmp_path / f"a.jsonl{suffix}"
+    with opener(file, "wt", encoding="utf-8") as lines:
+        lines.writelines(json.dumps({"text": f"{n} {'é' * n}"}) + "\n" for n in range(500))
+    assert len(documents(tmp_path)) == 500
+    file.write_bytes(file.read_bytes()[:-20])
+    with pytest.raises(InputError, match=rf"a\.jsonl\{suffix}: not a whole file"):
+        documents(tmp_path)
+
+
+def test_boundaries_from_a_column_and_from_empty_rows(tmp_path):
+    """Guards: consecutive rows with one value are the sentences of a document; an empty row can end one too."""
+    rows = [("a", "One."), ("a", "Two."), ("b", "Three."), ("a", ""), ("a", "Four.")]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps({"book": b, "text": t}) + "\n" for b, t in rows))
+    table = pyarrow.table({"book": [b for b, _ in rows], "text": [t for _, t in rows]})
+    pyarrow.parquet.write_table(table, tmp_path / "b.parquet")
+    for file in ("a.jsonl", "b.parquet"):
+        found = documents(tmp_path / file, document_boundary="column", document_column="book")
+        assert found == [["One.", "Two."], ["Three."], ["", "Four."]]
+        assert documents(tmp_path / file, document_boundary="blank_line") == ["One.\nTwo.\nThree.\n", "Four.\n"]
+    with pytest.raises(InputError, match="no column 'volume'.*--document_column_name"):
+        documents(tmp_path / "b.parquet", document_boundary="column", document_column="volume")
+    with pytest.raises(InputError, match="go together"):
+        Corpus("a.jsonl", document_boundary="column")
+
+
+def test_inferred_boundaries(tmp_path):
+    """Guards: a stream of sentences is cut before what looks like a chapter, else after 500; the run says so."""
+    lines = ["one .", "", "chapter 1", "two .", "the chapter of accidents .", "prologue", *["x ."] * 1000]
+    (tmp_path / "a.txt").write_text("\n".join(lines))
+    found = documents(tmp_path / "a.txt", document_boundary="inferred")
+    assert [len(sentences) for sentences in found] == [1, 3, 500, 500, 1]
+    assert found[1] == ["chapter 1\n", "two .\n", "the chapter of accidents .\n"]
+    assert "chapter, or else 500 rows" in Corpus("a.txt", document_boundary="inferred").description()
 
 
 def test_text_column_can_be_named(tmp_path):
     """Guards: another column than "text" is taken on request, and asked for with those there are."""
     (tmp_path / "a.jsonl").write_text('{"body": "One."}\n')
-    assert texts(files=[str(tmp_path)], text_column="body") == ["One."]
-    with pytest.raises(InputError, match=r"a\.jsonl: no column 'text' \(there are body\).*--text_column_name"):
-        texts(files=[str(tmp_path)])
+    assert documents(tmp_path, text_column="body") == ["One."]
+    with pytest.raises(InputError, match=r"a\.jsonl, line 1: no column 'text' \(there are body\).*--text_column_name"):
+        documents(tmp_path)
+
+
+def broken(tmp_path, name):
+    file = tmp_path / name
+    if name == "cut.parquet":
+        pyarrow.parquet.write_table(pyarrow.table({"text": ["One."] * 1000}), file)
+        file.write_bytes(file.read_bytes()[:-100])
+    elif name == "latin1.txt":
+        file.write_bytes("One.\nTwo é.\n".encode("latin-1"))
+    elif name == "bad.jsonl":
+        file.write_text('{"text": "One."}\n{"text": \n')
+    elif name == "list.json":
+        file.write_text('["One."]\n')
+    elif name == "no.csv":
+        file.write_text("a,b\n1,2\n")
+    elif name != "absent.txt":
+        file.write_text("x")
+    return file
 
 
 @pytest.mark.parametrize(
-    "name, content, sentence",
+    "name, sentence",
     [
-        ("absent.txt", None, "absent.txt: no such file"),
-        ("a.docx", "x", "a.docx: not one of the formats"),
-        ("empty.txt", " \n", "empty.txt: the corpus is empty"),
-        ("bad.jsonl", '{"text": \n', "bad.jsonl: could not be read"),
-        ("empty.jsonl", "", "empty.jsonl: .*"),
+        ("absent.txt", "absent.txt: no such file"),
+        ("a.docx", "a.docx: not one of the formats"),
+        ("bad.jsonl", "bad.jsonl, line 2: could not be read as a row of JSON"),
+        ("list.json", "list.json, line 1: no column 'text'"),
+        ("no.csv", r"no.csv: no column 'text' \(there are a, b\)"),
+        ("cut.parquet", "cut.parquet: not a whole file"),
+        ("latin1.txt", "latin1.txt, line 2: byte 5 is not UTF-8"),
+        ("a.txt.gz", "a.txt.gz: could not be read"),
     ],
 )
-def test_bad_files_are_one_sentence_with_the_file(tmp_path, name, content, sentence):
-    """Guards: a missing, unknown, empty or broken file is named in the error."""
-    if content is not None:
-        (tmp_path / name).write_text(content)
+def test_bad_files_are_one_sentence_with_the_place(tmp_path, name, sentence):
+    """Guards: a missing, unknown, truncated or wrongly encoded file is named, with the line where there is one."""
     with pytest.raises(InputError, match=sentence):
-        texts(files=[str(tmp_path / name)])
+        documents(broken(tmp_path, name))
 
 
-def test_no_corpus_is_said():
-    """Guards: neither files nor a data set is an error that says what to give."""
-    with pytest.raises(InputError, match="--train_file"):
-        texts()
+def test_document_without_boundaries_is_refused(tmp_path, monkeypatch):
+    """Guards: a text file too large for one document is an error that says how to cut it, not one huge document."""
+    monkeypatch.setattr("fixedbert.data.corpora.LARGEST_DOCUMENT", 2**20)
+    (tmp_path / "a.txt").write_text("x" * (2**20 + 1))
+    with pytest.raises(InputError, match="a.txt: more than 1 MiB in one document.*--document_boundary"):
+        documents(tmp_path / "a.txt")
+
+
+def test_hub_data_sets_are_read_in_batches(tmp_path):
+    """Guards: a data set as `load_dataset` gives it, here from a local folder: rows in order, columns checked."""
+    pyarrow.parquet.write_table(
+        pyarrow.table({"text": [f"row {n}" for n in range(2500)], "doc": [n // 1000 for n in range(2500)]}),
+        tmp_path / "train-00000-of-00001.parquet",
+    )
+    assert documents(tmp_path, on_hub=True) == [f"row {n}" for n in range(2500)]
+    found = documents(tmp_path, on_hub=True, document_boundary="column", document_column="doc")
+    assert [len(sentences) for sentences in found] == [1000, 1000, 500]
+    with pytest.raises(InputError, match="no column 'body'"):
+        documents(tmp_path, on_hub=True, text_column="body")
+    with pytest.raises(InputError, match="nobody/nothing: the data set could not be loaded"):
+        documents("nobody/nothing", on_hub=True)
 
 
 def test_trained_tokenizer_is_an_ordinary_bert_tokenizer(tmp_path):
-    """Guards: WordPiece trained on a corpus has the size asked for, BERT's special tokens, and comes back."""
-    corpus = datasets.Dataset.from_dict({"text": ["The quick brown fox jumps over the lazy dog."] * 20})
-    tokenizer = train_tokenizer(corpus, vocab_size=60)
+    """Guards: WordPiece of the size asked for, with BERT's special tokens, trained once for the same text."""
+    (tmp_path / "a.txt").write_text("The quick brown fox jumps over the lazy dog.\n" * 20)
+    corpora = [Corpus(str(tmp_path / "a.txt"), document_boundary="line")]
+    tokenizer = trained_tokenizer(corpora, 60, store_dir=tmp_path)
     assert len(tokenizer) == 60
-    tokenizer.save_pretrained(tmp_path)
-    loaded = load_tokenizer(str(tmp_path))
-    text = loaded.tokenize("The fox?")
-    assert "".join(text).replace("##", "") == "thefox[UNK]"
+    tokenizer.save_pretrained(tmp_path / "saved")
+    loaded = load_tokenizer(str(tmp_path / "saved"))
+    assert "".join(loaded.tokenize("The fox?")).replace("##", "") == "thefox[UNK]"
     ids = loaded("the", "fox")["input_ids"]
     assert ids[0] == loaded.cls_token_id and ids[-1] == loaded.sep_token_id
     assert loaded.mask_token_id is not None and loaded.pad_token_id == 0
+    assert trained_tokenizer(corpora, 60, store_dir=tmp_path).get_vocab() == tokenizer.get_vocab()
+    cased = trained_tokenizer(corpora, 60, do_lower_case=False, store_dir=tmp_path)
+    assert "T" in cased.get_vocab() and "T" not in tokenizer.get_vocab()
+
+
+def test_tokenizer_trains_on_a_share(tmp_path):
+    """Guards: a share of the documents is what it learns from, and no text at all is an error."""
+    (tmp_path / "a.txt").write_text("".join(f"{chr(0x4E00 + n)} file\n" for n in range(1000)))
+    corpora = [Corpus(str(tmp_path / "a.txt"), document_boundary="line")]
+    vocabulary = trained_tokenizer(corpora, 5000, share=0.3, store_dir=tmp_path).get_vocab()
+    seen = sum(chr(0x4E00 + n) in vocabulary for n in range(1000))
+    assert 230 < seen < 370
+    (tmp_path / "a.txt").write_text(" \n \n")
+    with pytest.raises(InputError, match="a.txt: the corpus is empty"):
+        trained_tokenizer(corpora, 60, store_dir=tmp_path)
+
+
+def test_tokenizer_of_another_model_is_refused(tmp_path, vocabulary):
+    """Guards: weights whose own tokenizer gives other numbers to tokens are not trained on with a foreign one."""
+    own = load_tokenizer(vocabulary)
+    own.save_pretrained(tmp_path / "model")
+    check_same_vocabulary(own, str(tmp_path / "model"))
+    (tmp_path / "vocab.txt").write_text("\n".join(reversed(list(own.get_vocab()))))
+    with pytest.raises(InputError, match="is not that of .*model.*leave --tokenizer_name out"):
+        check_same_vocabulary(load_tokenizer(str(tmp_path / "vocab.txt")), str(tmp_path / "model"))
+    (tmp_path / "without").mkdir()
+    check_same_vocabulary(own, str(tmp_path / "without"))
 
 
 def test_vocabulary_file_and_its_errors(tmp_path, vocabulary):
@@ -109,14 +220,8 @@ def test_vocabulary_of_bert_base_uncased(real_data):
 
 
 def test_real_wikipedia_and_books_load(real_data):
-    """Guards: the real corpora come in as whole articles and whole novels."""
-    books = load_corpus(files=[str(real_data / "books")])
-    assert len(books) == 98 and not any(text.startswith("\ufeff") for text in books["text"][:3])
-    articles = load_corpus(files=[str(real_data / "wikipedia")])
-    assert len(articles) == 13488 and articles.column_names == ["text"]
-
-
-def test_jsonl_line_with_another_type(tmp_path):
-    """Guards: numbers in the text column are read as text rather than crashing later."""
-    (tmp_path / "a.jsonl").write_text(json.dumps({"text": 5}) + "\n")
-    assert texts(files=[str(tmp_path)]) == ["5"]
+    """Guards: the real corpora come in as whole articles and whole novels, from 6 and 98 files."""
+    books = documents(real_data / "books")
+    assert len(books) == 98 and not any(text.startswith("\ufeff") or "\r" in text for text in books)
+    assert len(documents(real_data / "wikipedia")) == 13488
+    assert len(corpus_files(str(real_data / "wikipedia"))) == 6

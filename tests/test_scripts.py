@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
-from transformers import AutoModelForPreTraining
+from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoModelForPreTraining
 
 import run_glue
 import run_pretraining
@@ -177,33 +178,84 @@ def test_help(script):
         assert argument in run.stdout
 
 
-def test_killed_run_continues_to_the_same_weights(corpus, pretrained, tmp_path):
-    """Guards: the same command after SIGKILL, in a later epoch, continues and ends with the same bits."""
-    fixed = ("--max_steps", "120", "--save_steps", "5", "--tokenizer_name", str(pretrained))
-    run_pretraining.main(pretraining(corpus, tmp_path / "whole", *fixed))
-    command = [sys.executable, str(ROOT / "run_pretraining.py"), *pretraining(corpus, tmp_path / "cut", *fixed)]
+def interrupted(command: list[str], output: Path, checkpoint: str, kill: int) -> Path:
+    """Start a run, send it a signal when it has a checkpoint of that name, and give its newest one."""
     run = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    partial = tmp_path / "cut.partial"
-    while run.poll() is None and not list(partial.glob("checkpoint-[34]5/trainer_state.json")):
+    partial = output.with_name(output.name + ".partial")
+    began = time.monotonic()
+    while run.poll() is None and not list(partial.glob(f"{checkpoint}/trainer_state.json")):
+        assert time.monotonic() - began < 300
         time.sleep(0.02)
-    os.kill(run.pid, signal.SIGKILL)
-    run.wait()
-    assert partial.exists() and not (tmp_path / "cut").exists()
-    checkpoint = whole_checkpoints(partial)[-1]
+    os.kill(run.pid, kill)
+    assert run.wait(timeout=120) == (128 + signal.SIGTERM if kill == signal.SIGTERM else -kill)
+    assert partial.exists() and not output.exists()
+    return whole_checkpoints(partial)[-1]
+
+
+def script_of(*arguments: str) -> list[str]:
+    return [sys.executable, str(ROOT / "run_pretraining.py"), *arguments]
+
+
+def same_weights(one: Path, other: Path) -> bool:
+    one, other = (load_file(folder / "model.safetensors") for folder in (one, other))
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+@pytest.mark.parametrize("objective", ["mlm+nsp", "clm"])
+def test_killed_run_continues_to_the_same_weights(corpus, pretrained, tmp_path, objective):
+    """Guards: the same command after SIGKILL, in a later epoch, continues and ends with the same bits."""
+    fixed = ("--max_steps", "120", "--save_steps", "5", "--tokenizer_name", str(pretrained), "--objective", objective)
+    run_pretraining.main(pretraining(corpus, tmp_path / "whole", *fixed))
+    command = script_of(*pretraining(corpus, tmp_path / "cut", *fixed))
+    checkpoint = interrupted(command, tmp_path / "cut", "checkpoint-[34]5", signal.SIGKILL)
     state = json.loads((checkpoint / "trainer_state.json").read_text())
     assert 1 < state["epoch"] and state["global_step"] < 120
     with pytest.raises(InputError, match="unfinished run with other arguments"):
         run_pretraining.main(pretraining(corpus, tmp_path / "cut", *fixed, "--learning_rate", "0.5"))
     assert checkpoint.exists()
-    subprocess.run(command, check=True, capture_output=True)
-    one, other = (load_file(tmp_path / name / "model.safetensors") for name in ("whole", "cut"))
-    assert all(torch.equal(one[name], other[name]) for name in one)
-    assert not partial.exists()
+    subprocess.run(command, check=True, capture_output=True, timeout=300)
+    assert same_weights(tmp_path / "whole", tmp_path / "cut")
+    assert not (tmp_path / "cut.partial").exists()
+
+
+def test_sigterm_saves_a_checkpoint_and_the_run_goes_on(corpus, pretrained, tmp_path):
+    """Guards: on SIGTERM the step under way is finished and saved, accumulation and all; nothing is done twice."""
+    fixed = ("--max_steps", "100", "--save_steps", "7", "--tokenizer_name", str(pretrained))
+    fixed += ("--total_train_batch_size", "6", "--per_device_train_batch_size", "4")  # 2 x 3
+    run_pretraining.main(pretraining(corpus, tmp_path / "whole", *fixed))
+    command = script_of(*pretraining(corpus, tmp_path / "cut", *fixed))
+    checkpoint = interrupted(command, tmp_path / "cut", "checkpoint-14", signal.SIGTERM)
+    step = int(checkpoint.name.removeprefix("checkpoint-"))
+    assert 14 <= step < 100
+    subprocess.run(command, check=True, capture_output=True, timeout=300)
+    assert same_weights(tmp_path / "whole", tmp_path / "cut")
+
+
+def test_damaged_checkpoint_is_one_sentence(corpus, pretrained, tmp_path):
+    """Guards: the script says which checkpoint cannot be read, and goes on from the one before when told to."""
+    fixed = ("--max_steps", "20", "--save_steps", "5", "--tokenizer_name", str(pretrained))
+    command = pretraining(corpus, tmp_path / "run", *fixed)
+
+    def stop(trainer, checkpoint):
+        trainer.args.max_steps = 10
+        trainer.train(resume_from_checkpoint=checkpoint)
+        raise KeyboardInterrupt
+
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(run_pretraining, "train", stop)
+        run_pretraining.main(command)
+    weights = tmp_path / "run.partial" / "checkpoint-10" / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:1000])
+    with pytest.raises(InputError, match="checkpoint-10/model.safetensors: the checkpoint cannot be read") as said:
+        run_pretraining.main(command)
+    before = str(said.value).split("--resume_from_checkpoint ")[1].rstrip(".")
+    run_pretraining.main([*command, "--resume_from_checkpoint", before])
+    assert results(tmp_path / "run")["train_loss"] > 0
 
 
 def test_continued_run_keeps_its_trained_tokenizer(corpus, tmp_path, monkeypatch):
     """Guards: training a tokenizer anew would give other numbers to the tokens that the weights were trained with."""
-    command = pretraining(corpus, tmp_path / "run", "--save_steps", "1")
+    command = pretraining(corpus, tmp_path / "run", "--save_steps", "1", "--store_dir", str(tmp_path / "store"))
 
     def interrupt(*_):
         raise KeyboardInterrupt
@@ -211,10 +263,63 @@ def test_continued_run_keeps_its_trained_tokenizer(corpus, tmp_path, monkeypatch
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(run_pretraining, "train", lambda trainer, checkpoint: (trainer.train(), interrupt()))
         run_pretraining.main(command)
-    before = json.loads((tmp_path / "run.partial" / "tokenizer.json").read_text())["model"]["vocab"]
-    monkeypatch.setattr(run_pretraining, "train_tokenizer", interrupt)
+    checkpoint = whole_checkpoints(tmp_path / "run.partial")[-1]
+    before = json.loads((checkpoint / "tokenizer.json").read_text())["model"]["vocab"]
+    stores = {path.name for path in (tmp_path / "store").glob("store-*") if path.is_dir()}
+    monkeypatch.setattr("fixedbert.training.pretraining_data.trained_tokenizer", interrupt)
     run_pretraining.main(command)
     assert json.loads((tmp_path / "run" / "tokenizer.json").read_text())["model"]["vocab"] == before
+    assert {path.name for path in (tmp_path / "store").glob("store-*") if path.is_dir()} == stores
+
+
+@pytest.mark.parametrize("more", [["mlm"], ["mlm", "--whole_word_mask"], ["clm"], ["clm", "--separate_documents"]])
+def test_other_objectives(corpus, tmp_path, more):
+    """Guards: packed rows train a masked or a causal model, with its own perplexity, summary and picture."""
+    run_pretraining.main(pretraining(corpus, tmp_path / "run", "--objective", *more))
+    metrics = results(tmp_path / "run")
+    task = more[0]
+    assert metrics["eval_loss"] == metrics[f"eval_{task}_loss"]
+    assert metrics["eval_perplexity"] == pytest.approx(2.718281828 ** metrics["eval_loss"])
+    assert ("eval_word_perplexity" in metrics) == (task == "clm")
+    if task == "clm":
+        assert metrics["eval_word_perplexity"] > metrics["eval_perplexity"]
+    model_class = {"mlm": AutoModelForMaskedLM, "clm": AutoModelForCausalLM}[task]
+    model, report = model_class.from_pretrained(tmp_path / "run", output_loading_info=True)
+    assert not report["missing_keys"] and model.config.is_decoder == (task == "clm")
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert summary["objective"] == task and summary["steps"] == 3 and summary["examples in a step"] == 4
+    assert summary["corpus"]["counts"]["documents"] == 12 and summary["real tokens seen"] > 100
+    assert (tmp_path / "run" / "pretraining.png").stat().st_size > 10_000
+
+
+def test_second_stage_starts_from_the_first(corpus, tmp_path):
+    """Guards: longer rows, from the first stage's weights with its positions, tokenizer and a fresh schedule."""
+    run_pretraining.main(pretraining(corpus, tmp_path / "one"))
+    before = load_file(tmp_path / "one" / "model.safetensors")
+    arguments = ["--model_name_or_path", str(tmp_path / "one"), "--train_file", corpus, "--max_seq_length", "64"]
+    arguments += ["--do_train", *QUICK, "--learning_rate", "1e-9", "--output_dir", str(tmp_path / "two")]
+    run_pretraining.main(arguments)
+    after = load_file(tmp_path / "two" / "model.safetensors")
+    assert before["bert.embeddings.position_embeddings.weight"].shape == (128, 32)
+    assert all(torch.allclose(before[name], after[name], atol=1e-6) for name in before)
+    state = json.loads((tmp_path / "two" / "trainer_state.json").read_text())
+    assert state["global_step"] == 3 and state["log_history"][0]["learning_rate"] == pytest.approx(1e-9)
+
+
+def test_several_corpora_with_options_of_their_own(corpus, tmp_path):
+    """Guards: a list of corpora, each with its boundary and weight; a wrong number of values is said."""
+    (tmp_path / "lines.jsonl").write_text("".join(f'{{"body": "Line {n} here."}}\n' for n in range(30)))
+    files = ("--train_file", corpus, str(tmp_path / "lines.jsonl"))
+    options = ("--text_column_name", "text", "body", "--document_boundary", "row", "inferred")
+    weights = ("--corpus_weights", "1", "2.5", "--objective", "mlm")
+    run_pretraining.main(pretraining(corpus, tmp_path / "run", *files, *options, *weights))
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert summary["corpus"]["counts"]["documents"] == 13 and summary["corpus"]["weights"] == [1, 2.5]
+    assert "chapter" in summary["corpus"]["corpora"][1] and "text file" in summary["corpus"]["corpora"][0]
+    with pytest.raises(InputError, match="--corpus_weights: 3 values for 2 corpora"):
+        run_pretraining.main(
+            pretraining(corpus, tmp_path / "bad", *files, *options, "--corpus_weights", "1", "2", "3")
+        )
 
 
 def test_fine_tuning_learns(vocabulary, tmp_path):
@@ -235,28 +340,102 @@ def test_fine_tuning_learns(vocabulary, tmp_path):
     assert results(tmp_path / "again")["eval_accuracy"] == 1.0
 
 
+def launch(*arguments: str, **options) -> subprocess.CompletedProcess:
+    """`accelerate launch` on CPU processes, with one thread each."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "accelerate.commands.launch", *arguments]
+    return subprocess.Popen(
+        command, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, **options
+    )
+
+
+def finished(*processes: subprocess.Popen):
+    for process in processes:
+        output, _ = process.communicate(timeout=300)
+        assert process.returncode == 0, output[-3000:]
+
+
+TWO_PROCESSES = ("--config_file", str(ROOT / "recipes" / "accelerate" / "cpu.yaml"), "--main_process_port", "0")
+
+
 def test_two_processes_evaluate_like_one(pretrained, tasks, tmp_path):
     """Guards: `accelerate launch` runs run_glue.py on two CPU processes, with the metrics of one."""
     arguments = glue_of(
         pretrained, tasks, tmp_path / "two", "--do_train", "false", "--per_device_eval_batch_size", "3"
     )
-    launch = [
-        sys.executable,
-        "-m",
-        "accelerate.commands.launch",
-        "--cpu",
-        "--num_processes",
-        "2",
-        "--num_machines",
-        "1",
-    ]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    launch += ["--mixed_precision", "no", "--main_process_port", "0", "--dynamo_backend", "no"]
-    subprocess.run(
-        [*launch, str(ROOT / "run_glue.py"), *arguments], check=True, capture_output=True, text=True, env=environment
-    )
+    finished(launch(*TWO_PROCESSES, str(ROOT / "run_glue.py"), *arguments))
     run_glue.main(glue_of(pretrained, tasks, tmp_path / "one", "--do_train", "false"))
     assert results(tmp_path / "two")["eval_accuracy"] == results(tmp_path / "one")["eval_accuracy"]
+
+
+NO_DROPOUT = f"{SHAPE},hidden_dropout_prob=0,attention_probs_dropout_prob=0"
+
+
+def compared(corpus, pretrained, tmp_path) -> tuple[list[str], list[str]]:
+    """Arguments of a run on one process and of the same on two: 12 steps of 8 pairs, accumulated."""
+    fixed = ("--tokenizer_name", str(pretrained), "--config_overrides", NO_DROPOUT, "--learning_rate", "1e-3")
+    batch = ("--total_train_batch_size", "8", "--per_device_train_batch_size", "4", "--max_steps", "12")
+    runs = [pretraining(corpus, tmp_path / name, *fixed, *batch) for name in ("one", "two")]
+    return runs[0], runs[1]
+
+
+def assert_same_training(one: Path, two: Path):
+    weights = [load_file(folder / "model.safetensors") for folder in (one, two)]
+    for name, weight in weights[0].items():
+        assert torch.allclose(weight, weights[1][name], rtol=1e-4, atol=1e-5), name
+    histories = [json.loads((folder / "trainer_state.json").read_text())["log_history"] for folder in (one, two)]
+    for a, b in zip(*histories, strict=True):
+        for name in set(a) & {"loss", "grad_norm", "mlm_accuracy", "fill_ratio", "num_input_tokens_seen", "eval_loss"}:
+            assert a[name] == pytest.approx(b[name], rel=1e-3), (name, a, b)
+    for name in ("eval_mlm_loss", "eval_nsp_loss", "eval_mlm_accuracy"):
+        assert results(one)[name] == pytest.approx(results(two)[name], rel=1e-4)
+
+
+def test_two_processes_train_like_one(corpus, pretrained, tmp_path):
+    """Guards: two processes see what one with twice the batch sees: same losses, tokens, weights and metrics."""
+    one, two = compared(corpus, pretrained, tmp_path)
+    process = launch(*TWO_PROCESSES, str(ROOT / "run_pretraining.py"), *two)
+    run_pretraining.main(one)
+    finished(process)
+    assert_same_training(tmp_path / "one", tmp_path / "two")
+    assert json.loads((tmp_path / "two" / "summary.json").read_text())["processes"] == 2
+
+
+def test_two_machines_train_like_one(corpus, pretrained, tmp_path):
+    """Guards: the multi-node command line, with two machines of a process each, here both on loopback."""
+    one, two = compared(corpus, pretrained, tmp_path)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    machines = ("--cpu", "--num_machines", "2", "--num_processes", "2", "--mixed_precision", "no")
+    address = ("--main_process_ip", "127.0.0.1", "--main_process_port", port, "--rdzv_backend", "static")
+    processes = [
+        launch(*machines, *address, "--machine_rank", rank, str(ROOT / "run_pretraining.py"), *two)
+        for rank in ("0", "1")
+    ]
+    run_pretraining.main(one)
+    finished(*processes)
+    assert_same_training(tmp_path / "one", tmp_path / "two")
+
+
+def test_sigterm_stops_all_processes_at_the_same_step(corpus, pretrained, tmp_path):
+    """Guards: a scheduler's SIGTERM reaches processes at different steps; all stop with one checkpoint, and go on."""
+    fixed = ("--max_steps", "2000", "--save_steps", "5", "--tokenizer_name", str(pretrained))
+    arguments = pretraining(corpus, tmp_path / "run", *fixed)
+    process = launch(*TWO_PROCESSES, str(ROOT / "run_pretraining.py"), *arguments, start_new_session=True)
+    partial = tmp_path / "run.partial"
+    began = time.monotonic()
+    while process.poll() is None and not list(partial.glob("checkpoint-5/trainer_state.json")):
+        assert time.monotonic() - began < 300
+        time.sleep(0.02)
+    process.terminate()
+    output, _ = process.communicate(timeout=300)
+    step = int(whole_checkpoints(partial)[-1].name.removeprefix("checkpoint-"))
+    assert "stopped by SIGTERM" in output and process.returncode != 0 and 5 <= step < 2000
+    more = (*fixed, "--max_steps", str(step + 3))
+    (partial / "command.json").write_text(json.dumps(pretraining(corpus, tmp_path / "run", *more)))
+    finished(launch(*TWO_PROCESSES, str(ROOT / "run_pretraining.py"), *pretraining(corpus, tmp_path / "run", *more)))
+    assert json.loads((tmp_path / "run" / "trainer_state.json").read_text())["global_step"] == step + 3
 
 
 def bad(corpus, pretrained, tasks, tmp_path, name) -> tuple[str, list[str], str]:
@@ -275,6 +454,20 @@ def bad(corpus, pretrained, tasks, tmp_path, name) -> tuple[str, list[str], str]
     if name == "single sentences":
         lines = write("lines.jsonl", "".join(f'{{"text": "Only sentence {number}."}}\n' for number in range(9)))
         return "run_pretraining.py", pretraining(lines, output), "9 of the 9 documents are a single sentence"
+    if name == "truncated parquet":
+        (tmp_path / "cut.parquet").write_bytes(b"PAR1 and nothing more PAR1")
+        return "run_pretraining.py", pretraining("cut.parquet", output), "cut.parquet: not a whole file"
+    if name == "not UTF-8":
+        (tmp_path / "latin.txt").write_bytes(b"One.\nTwo \xe9.\n")
+        return "run_pretraining.py", pretraining("latin.txt", output), "latin.txt, line 2: byte 5 is not UTF-8"
+    if name == "another vocabulary":
+        other = write("vocab.txt", "\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"zyx"]) + "\n")
+        arguments = [*model, "--tokenizer_name", other, "--train_file", corpus, "--do_train", "--use_cpu"]
+        sentence = "vocab.txt: its vocabulary (8 tokens) is not that of"
+        return "run_pretraining.py", [*arguments, "--output_dir", str(output)], sentence
+    if name == "batch not shared out":
+        arguments = pretraining(corpus, output, "--total_train_batch_size", "8", "--gradient_accumulation_steps", "2")
+        return "run_pretraining.py", arguments, "--total_train_batch_size sets --gradient_accumulation_steps"
     if name == "head size 0":
         zero = pretraining(corpus, output, "--config_overrides", "attention_head_size=0")
         return "run_pretraining.py", zero, "tiny: attention_head_size must be at least 1"
@@ -317,6 +510,10 @@ def bad(corpus, pretrained, tasks, tmp_path, name) -> tuple[str, list[str], str]
         "missing file",
         "empty corpus",
         "single sentences",
+        "truncated parquet",
+        "not UTF-8",
+        "another vocabulary",
+        "batch not shared out",
         "head size 0",
         "too long",
         "directory not empty",

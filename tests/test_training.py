@@ -1,38 +1,218 @@
 """What the scripts share: arguments and recipes, held-out sums, malloc, output directories."""
 
 import ctypes
+import json
 import subprocess
 import sys
+from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from accelerate import FullyShardedDataParallelPlugin
+from accelerate.commands.config.config_args import load_config_from_file
+from safetensors.torch import save_file
 from torch.nn.functional import cross_entropy
-from transformers import EvalPrediction, TrainingArguments
+from transformers import EvalPrediction, TrainerState, TrainingArguments, get_scheduler
 
+import fixedbert
+import run_glue
+import run_pretraining
+import run_squad
 from fixedbert.errors import InputError
 from fixedbert.training.arguments import ModelArguments, load_config, parse, with_recipe
 from fixedbert.training.output import output_directory, run_arguments
-from fixedbert.training.pretraining import pretraining_metrics, sums_by_example
+from fixedbert.training.pretraining import (
+    OBJECTIVES,
+    SUMS,
+    PretrainingArguments,
+    pretraining_metrics,
+    sums_by_example,
+)
+from fixedbert.training.progress import ProgressLine
+from fixedbert.training.summary import draw_curves
+
+RECIPES = Path(run_pretraining.__file__).parent / "recipes"
 
 
-def test_held_out_metrics_equal_the_plain_ones():
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_held_out_metrics_equal_the_plain_ones(objective):
     """Guards: sums by example, from dense or sparse logits, give the losses and accuracies of the whole set."""
     torch.manual_seed(0)
     logits, labels = torch.randn(13, 7, 11), torch.randint(11, (13, 7))
     labels[torch.rand(13, 7) < 0.6] = -100
+    labels[3] = -100  # a row with nothing to predict
     next_logits, next_labels = torch.randn(13, 2), torch.randint(2, (13,))
-    sparse = logits[labels != -100]
-    dense_sums, sparse_sums = (sums_by_example((x, next_logits), (labels, next_labels)) for x in (logits, sparse))
-    assert torch.allclose(dense_sums, sparse_sums) and dense_sums.shape == (13, 5)
-    metrics = pretraining_metrics(EvalPrediction(predictions=dense_sums.numpy(), label_ids=None))
-    loss = cross_entropy(logits.flatten(0, 1), labels.flatten()).item()
-    assert metrics == {
-        "mlm_loss": pytest.approx(loss, rel=1e-6),
-        "mlm_accuracy": pytest.approx((logits.argmax(-1) == labels)[labels != -100].float().mean().item()),
+    inside_word = np.arange(11) > 6
+
+    def sums(logits):
+        if objective == "mlm+nsp":
+            return sums_by_example((logits, next_logits), (labels, next_labels), objective)
+        return sums_by_example(logits, labels, objective, inside_word)
+
+    result = sums(logits)
+    assert result.shape == (13, len(SUMS[objective]))
+    metrics = pretraining_metrics(EvalPrediction(result.numpy(), None), objective, by_word=objective == "clm")
+    task = objective[:3]
+    if objective == "clm":
+        predictions, targets = logits[:, :-1], labels[:, 1:]
+    else:
+        predictions, targets = logits, labels
+        assert torch.allclose(sums(logits[labels != -100]), result)
+    loss = cross_entropy(predictions.flatten(0, 1), targets.flatten()).item()
+    expected = {
+        f"{task}_loss": pytest.approx(loss, rel=1e-6),
+        f"{task}_accuracy": pytest.approx((predictions.argmax(-1) == targets)[targets != -100].float().mean().item()),
         "perplexity": pytest.approx(torch.tensor(loss).exp().item(), rel=1e-5),
-        "nsp_loss": pytest.approx(cross_entropy(next_logits, next_labels).item(), rel=1e-6),
-        "nsp_accuracy": pytest.approx((next_logits.argmax(-1) == next_labels).float().mean().item()),
     }
+    if objective == "mlm+nsp":
+        expected["nsp_loss"] = pytest.approx(cross_entropy(next_logits, next_labels).item(), rel=1e-6)
+        expected["nsp_accuracy"] = pytest.approx((next_logits.argmax(-1) == next_labels).float().mean().item())
+    if objective == "clm":
+        asked = targets[targets != -100]
+        words = (asked <= 6).sum()
+        expected["word_perplexity"] = pytest.approx((loss * len(asked) / words).exp().item(), rel=1e-5)
+    assert metrics == expected
+
+
+def arguments_of(devices: int, monkeypatch, **options) -> PretrainingArguments:
+    monkeypatch.setattr(TrainingArguments, "world_size", property(lambda _: devices))
+    arguments = PretrainingArguments(use_cpu=True, **options)
+    arguments.reach_total_train_batch_size()
+    return arguments
+
+
+def test_batch_is_what_the_recipe_states(monkeypatch):
+    """Guards: on any number of devices a step has total_train_batch_size examples, at most so many at once."""
+    for devices, at_once, expected in ((1, 128, (128, 8)), (8, 128, (128, 1)), (3, 100, (64, 5)), (64, 128, (15, 1))):
+        total = 960 if devices in (3, 64) else 1024
+        arguments = arguments_of(
+            devices, monkeypatch, per_device_train_batch_size=at_once, total_train_batch_size=total
+        )
+        found = arguments.per_device_train_batch_size, arguments.gradient_accumulation_steps
+        assert found == expected and np.prod(found) * devices == total
+    assert arguments_of(2, monkeypatch, gradient_accumulation_steps=3).gradient_accumulation_steps == 3
+    with pytest.raises(InputError, match="1024 cannot be shared out evenly among 3 devices"):
+        arguments_of(3, monkeypatch, total_train_batch_size=1024)
+    with pytest.raises(InputError, match="give one of the two"):
+        arguments_of(1, monkeypatch, total_train_batch_size=8, gradient_accumulation_steps=2)
+
+
+@pytest.mark.parametrize("recipe", sorted(RECIPES.glob("*.yaml")), ids=lambda path: path.stem)
+def test_recipes_parse(recipe):
+    """Guards: every recipe's arguments are ones that its script takes, and its model is there or a run of ours."""
+    script = {"sample_pairs": run_glue, "sample_questions": run_squad}.get(recipe.stem, run_pretraining)
+    arguments = getattr(script, "PretrainingArguments", TrainingArguments)
+    flags = [*with_recipe([str(recipe)]), "--bf16", "false", "--use_cpu"]
+    model, data, _ = parse(flags, ModelArguments, script.DataArguments, arguments)
+    if script is run_pretraining:
+        assert data.dataset_name or data.train_file or "--train_file" in recipe.read_text()
+        assert model.preset or model.model_name_or_path.startswith("runs/")
+
+
+def test_stages_and_schedules_of_the_paper():
+    """Guards: appendix C: steps, batch, warm-up, rates and the schedule 1/sqrt(step) of the language models."""
+
+    def arguments(name):
+        flags = [*with_recipe([str(RECIPES / name)]), "--bf16", "false", "--use_cpu"]
+        return parse(flags, ModelArguments, run_pretraining.DataArguments, PretrainingArguments)
+
+    for name, steps, length, warm_up in (("paper_stage1", 450_000, 128, 5000), ("paper_stage2", 50_000, 512, 3000)):
+        model, data, training = arguments(f"{name}.yaml")
+        assert (training.max_steps, data.max_seq_length, training.warmup_steps) == (steps, length, warm_up)
+        assert (training.total_train_batch_size, training.learning_rate, training.weight_decay) == (1024, 1e-4, 0.01)
+        assert data.objective == "mlm+nsp" and training.lr_scheduler_type == "linear"
+    config = load_config(arguments("paper_stage1.yaml")[0])
+    assert (config.hidden_dropout_prob, config.attention_probs_dropout_prob) == (0.1, 0.1)
+    assert config.max_position_embeddings == 512  # the second stage needs them
+    model, data, training = arguments("lm1b.yaml")
+    config = load_config(model)
+    assert (config.num_hidden_layers, config.intermediate_size, config.vocab_size) == (6, 1024, 32000)
+    assert (data.max_seq_length * training.total_train_batch_size, training.max_steps) == (4096, 250_000)
+    optimizer = torch.optim.AdamW([torch.nn.Parameter(torch.zeros(1))], lr=training.learning_rate)
+    schedule = get_scheduler(training.lr_scheduler_type, optimizer, training.warmup_steps, training.max_steps)
+    rates = [1e-3 * schedule.lr_lambdas[0](step) for step in (5000, 10_000, 40_000, 250_000)]
+    assert rates == pytest.approx([5e-4, 1e-3, 5e-4, 2e-4])
+
+
+@pytest.mark.parametrize("config", sorted((RECIPES / "accelerate").glob("*.yaml")), ids=lambda path: path.stem)
+def test_accelerate_configurations_are_accelerates(config):
+    """Guards: accelerate takes every entry of our configurations: it refuses unknown ones."""
+    loaded = load_config_from_file(str(config))
+    assert loaded.num_processes in (2, 8, 16)
+    for key, value in (loaded.fsdp_config if hasattr(loaded, "fsdp_config") else {}).items():
+        field = key.removeprefix("fsdp_").replace("version", "fsdp_version")
+        field = {"transformer_layer_cls_to_wrap": "transformer_cls_names_to_wrap"}.get(field, field)
+        assert (
+            hasattr(FullyShardedDataParallelPlugin, field)
+            or field in FullyShardedDataParallelPlugin.__dataclass_fields__
+        )
+        if field == "transformer_cls_names_to_wrap":
+            assert value == "FixedHeadBertLayer" and value in fixedbert.FixedHeadBertModel._no_split_modules
+
+
+def test_progress_line_says_everything(capsys):
+    """Guards: one line with loss, accuracy, real tokens per second, fill and time left, one of held-out results."""
+    line, state = ProgressLine(), TrainerState(max_steps=100, global_step=50)
+    line.on_train_begin(None, state, None)
+    line.on_step_end(None, state, None)
+    logs = {"loss": 6.5, "mlm_accuracy": 0.125, "tokens_per_second": 8123.4, "fill_ratio": 0.96}
+    line.on_log(None, state, None, logs)
+    line.on_log(None, state, None, {"eval_mlm_loss": 6.25, "eval_perplexity": 518.0, "eval_runtime": 3.0})
+    line.on_train_end(None, state, None)
+    shown = capsys.readouterr()
+    shown = shown.out + shown.err
+    assert "loss 6.500, accuracy 12.5%, 8,123 tokens/s, fill 96%" in shown and "50/100" in shown and "<" in shown
+    assert "step 50, held out: mlm_loss 6.25, perplexity 518" in shown and "runtime" not in shown
+
+
+def test_curves_are_drawn_from_any_log(tmp_path):
+    """Guards: the picture of a run is there, a PNG of some size, also without held-out points."""
+    log = [
+        {
+            "loss": 7.0 - n / 10,
+            "mlm_accuracy": n / 50,
+            "learning_rate": 1e-4,
+            "num_input_tokens_seen": 1000 * n,
+            "step": n,
+        }
+        for n in range(5)
+    ]
+    held_out = {"eval_loss": 7.1, "eval_mlm_loss": 6.4, "eval_nsp_loss": 0.7, "num_input_tokens_seen": 4000}
+    for name, entries in (("a.png", log), ("b.png", [*log, {**held_out, "eval_mlm_accuracy": 0.1}])):
+        draw_curves(entries, "mlm", "a title", tmp_path / name)
+        assert (tmp_path / name).read_bytes().startswith(b"\x89PNG") and (tmp_path / name).stat().st_size > 10_000
+
+
+def test_damaged_checkpoints_are_said(tmp_path):
+    """Guards: an unreadable newest checkpoint is named with the one before, which --resume_from_checkpoint takes."""
+    partial = tmp_path / "run.partial"
+    for step in (5, 10):
+        folder = partial / f"checkpoint-{step}"
+        folder.mkdir(parents=True)
+        save_file({"a": torch.zeros(1000)}, folder / "model.safetensors")
+        torch.save({"a": torch.zeros(1000)}, folder / "optimizer.pt")
+        (folder / "trainer_state.json").write_text("{}")
+    command = ["--output_dir", str(tmp_path / "run")]
+    (partial / "command.json").write_text(json.dumps(command))
+    newest = partial / "checkpoint-10"
+
+    def start(**options):
+        arguments = TrainingArguments(output_dir=str(tmp_path / "run"), use_cpu=True, **options)
+        with output_directory(arguments, command) as checkpoint:
+            raise KeyboardInterrupt(checkpoint)
+
+    for name in ("model.safetensors", "optimizer.pt", "trainer_state.json"):
+        whole = (newest / name).read_bytes()
+        (newest / name).write_bytes(whole[: len(whole) // 2])
+        with pytest.raises(InputError, match=rf"checkpoint-10/{name}.*--resume_from_checkpoint .*checkpoint-5"):
+            start()
+        with pytest.raises(KeyboardInterrupt, match="checkpoint-5"):
+            start(resume_from_checkpoint=str(partial / "checkpoint-5"))
+        assert newest.exists()
+        (newest / name).write_bytes(whole)
+    with pytest.raises(KeyboardInterrupt, match="checkpoint-10"):
+        start()
 
 
 def test_recipe_becomes_flags_and_flags_win(tmp_path):
@@ -102,7 +282,7 @@ def test_output_directory_appears_whole_or_not_at_all(tmp_path):
 
     with pytest.raises(KeyboardInterrupt), output_directory(arguments(), command):
         (partial / "checkpoint-5").mkdir()
-        (partial / "checkpoint-5" / "trainer_state.json").touch()
+        (partial / "checkpoint-5" / "trainer_state.json").write_text("{}")
         (partial / "checkpoint-10").mkdir()  # killed while it was written
         raise KeyboardInterrupt
     assert not final.exists()

@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import datasets
 import fsspec.compression
 import fsspec.utils
 import pyarrow
@@ -34,7 +33,8 @@ DOCUMENT_BOUNDARIES = {
 LARGEST_DOCUMENT = 2**28  # bytes; whoever has more in one has missed its boundaries
 INFERRED_LENGTH = 500  # sentences of a document whose end nothing tells: about a chapter
 CHAPTER = re.compile(
-    r"\W*(chapter|prologue|epilogue|preface|foreword|part|book|volume|copyright|isbn|table of contents|contents)\b", re.I
+    r"\W*(chapter|prologue|epilogue|preface|foreword|part|book|volume|copyright|isbn|table of contents|contents)\b",
+    re.I,
 )
 
 Document = str | list[str]  # text to be split into sentences, or its sentences
@@ -81,7 +81,9 @@ class Corpus:
 
     def description(self) -> str:
         """Where the text comes from and what ends its documents, in one line."""
-        ends = DOCUMENT_BOUNDARIES[self.document_boundary].replace("--document_column_name", f"{self.document_column!r}")
+        ends = DOCUMENT_BOUNDARIES[self.document_boundary].replace(
+            "--document_column_name", f"{self.document_column!r}"
+        )
         return f"{self.source}{f' ({self.config_name})' if self.config_name else ''}: a document ends with {ends}"
 
 
@@ -159,7 +161,8 @@ class CorpusReader:
         """Text and value of the document column, row by row."""
         corpus = self.corpus
         if corpus.is_sample:
-            for self.position, text in enumerate(self.texts, 1):
+            for text in self.texts:
+                self.position += 1
                 yield text, None
         elif corpus.on_hub:
             columns = [corpus.text_column, *([corpus.document_column] if corpus.document_column else [])]

@@ -17,7 +17,6 @@ from ..errors import InputError
 from .masking import mask_tokens
 from .store import Documents, fingerprint_of
 
-PLAN_COLUMNS = {"pairs": 7, "packed": 2}
 SHUFFLE_ROUNDS = 6
 
 
@@ -43,9 +42,9 @@ class Examples(torch.utils.data.Dataset):
     Map-style data set over the documents with the given `numbers`; `examples[epoch * len(examples) + index]` is the
     example (seed, epoch, index).
 
-    Every epoch has a plan, an array that says which tokens go into which example. It is made once, by the first process
-    that asks for it, and kept beside the store, memory-mapped. The length is that of epoch 0, so that steps can be
-    counted; where another epoch has a few examples more or less, they are left out or begin again.
+    Every epoch has a plan, an array that says which tokens go into which example. It is made once, by the first
+    process that asks for it, and kept beside the store, memory-mapped. The length is that of epoch 0, so that steps
+    can be counted; where another epoch has a few examples more or less, they are left out or begin again.
 
     Args:
         max_seq_length: tokens of an example, special ones counted.
@@ -55,7 +54,8 @@ class Examples(torch.utils.data.Dataset):
         num_proc: processes that make a plan.
     """
 
-    kind: str  # of plan, in PLAN_COLUMNS
+    kind: str
+    plan_row: tuple[type, int]  # type and number of a plan's columns
 
     def __init__(
         self,
@@ -91,7 +91,7 @@ class Examples(torch.utils.data.Dataset):
         raise NotImplementedError
 
     def plan(self, epoch: int) -> np.ndarray:
-        """The plan of an epoch, int64, memory-mapped; only the last one asked for is open."""
+        """The plan of an epoch, memory-mapped; only the last one asked for is open."""
         if epoch != self.planned_epoch:
             folder = self.documents.folder / "plans"
             name = f"{self.kind}-{fingerprint_of(*self.settings())}"
@@ -103,7 +103,8 @@ class Examples(torch.utils.data.Dataset):
                         if not path.exists():
                             self.write_plan(path, epoch)
                             (folder / f"{name}-{epoch - 2}").unlink(missing_ok=True)  # nobody is that far behind
-                self.opened_plan = np.memmap(path, np.int64, "r").reshape(-1, PLAN_COLUMNS[self.kind])
+                dtype, columns = self.plan_row
+                self.opened_plan = np.memmap(path, dtype, "r").reshape(-1, columns)
             except OSError as error:
                 raise InputError(
                     f"{self.documents.folder}: the plan of epoch {epoch} cannot be written into the store ({error}); "
@@ -116,7 +117,7 @@ class Examples(torch.utils.data.Dataset):
         partial = path.with_name(path.name + ".partial")
         with open(partial, "wb") as file:
             for rows in self.make_plan(epoch):
-                file.write(np.ascontiguousarray(rows, np.int64).data)
+                file.write(np.ascontiguousarray(rows, self.plan_row[0]).data)
         os.replace(partial, path)
 
     def some(self, count: int | None) -> torch.utils.data.Dataset:

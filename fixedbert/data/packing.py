@@ -11,9 +11,10 @@ class PackedExamples(Examples):
     """
     Rows of `max_seq_length` tokens, of which every token of an epoch's documents is in one.
 
-    The documents of an epoch, shuffled, stand one after the other as `[CLS] tokens [SEP]` and are cut into rows, across
-    documents as RoBERTa's FULL-SENTENCES (Liu et al., 2019, section 4.2). A row that begins inside of a document gets
-    a [CLS] of its own; one that begins with a document has it already and is a token shorter, as may be the last row.
+    The documents of an epoch, shuffled, stand one after the other as `[CLS] tokens [SEP]` and are cut into rows,
+    across documents as RoBERTa's FULL-SENTENCES (Liu et al., 2019, section 4.2). A row that begins inside of a
+    document gets a [CLS] of its own; one that begins with a document has it already and is a token shorter. The last
+    row may be shorter still.
 
     Args:
         objective: "mlm" masks tokens; "clm" labels all of them but [CLS], for a model that predicts the next one.
@@ -21,6 +22,7 @@ class PackedExamples(Examples):
     """
 
     kind = "packed"
+    plan_row = np.int64, 2
 
     def __init__(self, *args, objective: str = "mlm", separate_documents: bool = False, **kwargs):
         super().__init__(*args, **kwargs)

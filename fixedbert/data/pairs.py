@@ -48,7 +48,7 @@ def plan_pairs(
     seed: tuple[int, ...],
 ) -> np.ndarray:
     """
-    Where the two segments of every example begin and end, int64 (pairs, 7) with the columns PAIR_FIELDS.
+    Where the two segments of every example begin and end, int32 (pairs, 7) with the columns PAIR_FIELDS.
 
     Goes through each of the documents `numbers` once: whole sentences up to `max_tokens` (now and then, with
     `short_seq_prob`, fewer) are cut into two segments at a random sentence. Half of the second segments are replaced
@@ -80,7 +80,7 @@ def plan_pairs(
             else:
                 pairs.append((number, start, ends[middle - 1], number, ends[middle - 1], ends[after - 1], CONTINUES))
                 sentence = after
-    return np.array(pairs, dtype=np.int64).reshape(-1, len(PAIR_FIELDS))
+    return np.array(pairs, dtype=np.int32).reshape(-1, len(PAIR_FIELDS))
 
 
 def truncate_pair(a: np.ndarray, b: np.ndarray, max_tokens: int, rng: np.random.Generator):
@@ -109,6 +109,7 @@ class PairExamples(Examples):
     """
 
     kind = "pairs"
+    plan_row = np.int32, len(PAIR_FIELDS)
 
     def __init__(self, *args, short_seq_prob: float = 0.1, **kwargs):
         super().__init__(*args, **kwargs)

@@ -72,7 +72,7 @@ def prepare_store(
     settings = {
         "format": FORMAT,
         "corpora": [reader.fingerprint for reader in readers],
-        "tokenizer": hashlib.sha256(tokenizer.backend_tokenizer.to_str().encode()).hexdigest(),
+        "tokenizer": tokenizer_state(tokenizer),
         "language": language,
         "sentencex": version("sentencex"),
         "tokenizers": version("tokenizers"),
@@ -97,6 +97,13 @@ def prepare_store(
             "(--preprocessing_num_workers) need less. The same command goes on where it stopped."
         ) from error
     return Documents(folder)
+
+
+def tokenizer_state(tokenizer: PreTrainedTokenizerBase) -> str:
+    """A hash of what decides the tokens of a text; truncation, padding and special tokens around it do not."""
+    state = json.loads(tokenizer.backend_tokenizer.to_str())
+    parts = ("normalizer", "pre_tokenizer", "model", "added_tokens")
+    return fingerprint_of([state[part] for part in parts], tokenizer.sep_token)
 
 
 def fill_store(folder: Path, readers, tokenizer, language: str, num_proc: int, settings: dict):

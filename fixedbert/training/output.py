@@ -2,11 +2,13 @@
 
 import json
 import shutil
+import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from accelerate import PartialState
+from safetensors import SafetensorError, safe_open
 from transformers import TrainingArguments
 
 from ..errors import InputError
@@ -25,7 +27,8 @@ def output_directory(training_args: TrainingArguments, command: list[str]) -> It
     flags of the run stay beside its results, in command.json.
 
     Raises:
-        InputError: the directory is there and not empty, or an unfinished run with other arguments stands in the way.
+        InputError: the directory is there and not empty, an unfinished run with other arguments stands in the way, or
+            a checkpoint cannot be read.
     """
     final = Path(training_args.output_dir)
     if final.exists() and (not final.is_dir() or any(final.iterdir())):
@@ -33,14 +36,19 @@ def output_directory(training_args: TrainingArguments, command: list[str]) -> It
     partial = final.with_name(final.name + ".partial")
     checkpoint = last_checkpoint(partial)
     state = PartialState()
-    if checkpoint and run_arguments(json.loads((partial / COMMAND_FILE).read_text())) != run_arguments(command):
+    before = json.loads((partial / COMMAND_FILE).read_text()) if checkpoint else command
+    if run_arguments(before) != run_arguments(command):
         raise InputError(
             f"{partial}: an unfinished run with other arguments (its {COMMAND_FILE} has them); remove it, or give "
             "another --output_dir."
         )
+    if str(training_args.resume_from_checkpoint).lower() not in ("none", "true", "false"):
+        checkpoint = training_args.resume_from_checkpoint
+    if checkpoint:
+        check_readable(Path(checkpoint))
     state.wait_for_everyone()  # all have looked before one writes
     if state.is_main_process:
-        if partial.is_dir() and not checkpoint:
+        if partial.is_dir() and not last_checkpoint(partial):
             shutil.rmtree(partial)
         partial.mkdir(parents=True, exist_ok=True)
         for broken in set(partial.glob("checkpoint-*")) - set(whole_checkpoints(partial)):
@@ -49,9 +57,8 @@ def output_directory(training_args: TrainingArguments, command: list[str]) -> It
     state.wait_for_everyone()
     training_args.output_dir = str(partial)
     training_args.hub_model_id = training_args.hub_model_id or final.name
-    asked = training_args.resume_from_checkpoint
     try:
-        yield checkpoint if str(asked).lower() in ("none", "true", "false") else asked
+        yield checkpoint
     except BaseException:
         if state.is_main_process and not last_checkpoint(partial):
             shutil.rmtree(partial, ignore_errors=True)
@@ -73,6 +80,32 @@ def whole_checkpoints(folder: Path) -> list[Path]:
 
 def last_checkpoint(folder: Path) -> str | None:
     return str(whole_checkpoints(folder)[-1]) if whole_checkpoints(folder) else None
+
+
+def check_readable(checkpoint: Path):
+    """
+    Raises:
+        InputError: there is no such checkpoint, or one of its files is broken; it names the checkpoint before.
+    """
+    if not checkpoint.is_dir():
+        raise InputError(f"--resume_from_checkpoint {checkpoint}: no such directory.")
+    for file in sorted(checkpoint.iterdir()):
+        try:
+            if file.suffix == ".safetensors":
+                with safe_open(file, framework="np") as tensors:  # its header says how long the file must be
+                    tensors.keys()
+            elif file.suffix in (".pt", ".pth", ".bin"):  # torch's files are zip files, with check sums
+                with zipfile.ZipFile(file) as parts:
+                    if parts.testzip() is not None:
+                        raise zipfile.BadZipFile(f"{parts.testzip()} is damaged")
+            elif file.suffix == ".json":
+                json.loads(file.read_text(encoding="utf-8"))
+        except (OSError, ValueError, SafetensorError, zipfile.BadZipFile) as error:
+            others = [str(path) for path in whole_checkpoints(checkpoint.parent) if path != checkpoint]
+            before = (
+                f"go on from the one before with --resume_from_checkpoint {others[-1]}" if others else "start anew"
+            )
+            raise InputError(f"{file}: the checkpoint cannot be read ({error}); {before}.") from error
 
 
 def run_arguments(command: list[str]) -> list[str]:

@@ -72,8 +72,8 @@ class PretrainingTrainer(Trainer):
 
     The loss of a step is the mean over all its labelled tokens and the mean over all its pairs, however these are
     spread over accumulated batches and processes. A mean of the batches' means would count tokens of batches with few
-    more. What is logged has also the accuracy of the predicted tokens (of some batches: it costs time), real tokens per
-    second, and the fill ratio, the share of real tokens among all that the batches have room for.
+    more. Also logged: the accuracy of the predicted tokens (of some batches: it costs time), real tokens per second,
+    and the fill ratio, the share of real tokens among all that the batches have room for.
 
     Args:
         objective: one of OBJECTIVES.

@@ -1,8 +1,17 @@
-"""The picture of a pretraining run: loss, accuracy and learning rate against tokens."""
+"""What a pretraining run leaves beside the model: a picture and a summary."""
 
+import json
+import os
+import platform
 from pathlib import Path
 
+import torch
+import transformers
 from matplotlib.figure import Figure
+
+import fixedbert
+
+from .pretraining import PretrainingTrainer
 
 PANELS = (
     ("loss", "cross-entropy (nats)"),
@@ -42,3 +51,30 @@ def draw_curves(log_history: list[dict], task: str, title: str, file: str | Path
             panel.legend()
     figure.suptitle(title)
     figure.savefig(file, dpi=110)
+
+
+def write_summary(trainer: PretrainingTrainer, corpus: dict, parameters: dict, command: list[str]):
+    """summary.json, and pretraining.png if there was training, beside the model."""
+    output, args = Path(trainer.args.output_dir), trainer.args
+    batch = args.per_device_train_batch_size * max(args.n_gpu, 1) * args.gradient_accumulation_steps * args.world_size
+    summary = {
+        "objective": trainer.objective,
+        "config": trainer.model.config.to_diff_dict(),
+        "parameters": parameters,
+        "corpus": corpus,
+        "steps": trainer.state.global_step,
+        "examples in a step": batch,
+        "real tokens seen": trainer.state.num_input_tokens_seen,
+        "results": json.loads((output / "all_results.json").read_text()),
+        "command": ["run_pretraining.py", *command],
+        "hardware": torch.cuda.get_device_name() if torch.cuda.is_available() else f"{os.cpu_count()} CPU cores",
+        "processes": args.world_size,
+        "versions": {
+            **{module.__name__: module.__version__ for module in (fixedbert, torch, transformers)},
+            "python": platform.python_version(),
+        },
+    }
+    (output / "summary.json").write_text(json.dumps(summary, indent=1) + "\n")
+    if args.do_train:
+        title = f"{trainer.objective}, {parameters['all'] / 1e6:.1f} M parameters, {batch} examples a step"
+        draw_curves(trainer.state.log_history, trainer.objective[:3], title, output / "pretraining.png")

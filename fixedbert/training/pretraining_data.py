@@ -1,0 +1,205 @@
+"""From the arguments of run_pretraining.py to its examples."""
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from accelerate import PartialState
+
+from ..data.corpora import DOCUMENT_BOUNDARIES, Corpus
+from ..data.epochs import split_documents
+from ..data.masking import tokens_inside_words
+from ..data.packing import PackedExamples
+from ..data.pairs import PairExamples
+from ..data.store import prepare_store
+from ..data.tokenizers import check_same_vocabulary, load_tokenizer, trained_tokenizer
+from ..errors import InputError
+from .arguments import ModelArguments
+from .pretraining import OBJECTIVES
+
+BOUNDARIES = "; ".join(f"{name}: {text}" for name, text in DOCUMENT_BOUNDARIES.items())
+
+
+def corpus_option(default: str | None, help: str):
+    return field(
+        default_factory=lambda: [default], metadata={"help": f"{help} One for all corpora, or one each.", "nargs": "+"}
+    )
+
+
+@dataclass
+class DataArguments:
+    """Which text, and how examples are made of it. A corpus is a --dataset_name or a --train_file."""
+
+    objective: str = field(
+        default="mlm+nsp",
+        metadata={
+            "help": "Pairs of segments with masked tokens (mlm+nsp), packed rows with masked tokens (mlm), or "
+            "packed rows whose next tokens are predicted (clm).",
+            "choices": list(OBJECTIVES),
+        },
+    )
+    dataset_name: list[str] | None = field(
+        default=None, metadata={"help": "Hub ids, or `sample` for the built-in text.", "nargs": "+"}
+    )
+    dataset_config_name: list[str] = corpus_option(None, "Configuration of the Hub data set, or none.")
+    train_file: list[str] | None = field(
+        default=None,
+        metadata={
+            "help": ".txt, .jsonl, .csv, .tsv and .parquet files, folders and globs, also compressed.",
+            "nargs": "+",
+        },
+    )
+    validation_file: list[str] | None = field(
+        default=None, metadata={"help": "The same, held out, read as the first corpus.", "nargs": "+"}
+    )
+    validation_split_percentage: float = field(
+        default=5, metadata={"help": "Without --validation_file: the share of documents held out, in per cent."}
+    )
+    text_column_name: list[str] = corpus_option("text", "Column with the text.")
+    document_boundary: list[str] = corpus_option(
+        "row",
+        "What ends a document: " + "; ".join(f"{name}: {text}" for name, text in DOCUMENT_BOUNDARIES.items()) + ".",
+    )
+    document_column_name: list[str] = corpus_option(None, "The column for --document_boundary column, or none.")
+    corpus_weights: list[float] | None = field(
+        default=None, metadata={"help": "How often an epoch uses the documents of each corpus.", "nargs": "+"}
+    )
+    language: str = field(default="en", metadata={"help": "Language code, for splitting into sentences."})
+    vocab_size: int | None = field(
+        default=None, metadata={"help": "Size of a vocabulary to train; default: the configuration's."}
+    )
+    tokenizer_train_share: float = field(
+        default=1.0, metadata={"help": "The share of the documents that a vocabulary is trained on."}
+    )
+    store_dir: str | None = field(
+        default=None, metadata={"help": "Where prepared corpora are kept; default: fixedbert/ in HF_HOME."}
+    )
+    max_seq_length: int = field(default=128, metadata={"help": "Tokens of an example, special ones counted."})
+    short_seq_prob: float = field(default=0.1, metadata={"help": "Share of pairs that are made shorter."})
+    separate_documents: bool = field(
+        default=False, metadata={"help": "In packed rows: no attention from one document to another."}
+    )
+    mlm_probability: float = field(default=0.15, metadata={"help": "Share of tokens to predict."})
+    whole_word_mask: bool = field(default=False, metadata={"help": "Mask whole words, 80/10/10 drawn by word."})
+    max_eval_samples: int | None = field(default=None, metadata={"help": "Evaluate on so many examples only."})
+    preprocessing_num_workers: int | None = field(
+        default=None, metadata={"help": "Processes for preparing the corpus; default: one for each core."}
+    )
+
+    def __post_init__(self):
+        if self.separate_documents and self.objective == "mlm+nsp":
+            raise ValueError("--separate_documents is for packed rows: --objective mlm or clm.")
+        if self.whole_word_mask and self.objective == "clm":
+            raise ValueError("--whole_word_mask is for masked-LM: --objective mlm+nsp or mlm.")
+        if not 0 < self.mlm_probability < 1:
+            raise ValueError(f"--mlm_probability {self.mlm_probability}: a share between 0 and 1.")
+
+    def corpora(self, model_args: ModelArguments) -> list[Corpus]:
+        """The corpora that the arguments name, those of the Hub first."""
+        sources = [(name, True) for name in self.dataset_name or []] + [
+            (file, False) for file in self.train_file or []
+        ]
+        if not sources:
+            raise InputError("no corpus: give --train_file, or --dataset_name (`sample` is the built-in one).")
+        options = ("dataset_config_name", "text_column_name", "document_boundary", "document_column_name")
+        columns = []
+        for name in (*options, "corpus_weights"):
+            values = getattr(self, name)
+            if values is not None and len(values) not in (1, len(sources)):
+                raise InputError(f"--{name}: {len(values)} values for {len(sources)} corpora; give one, or one each.")
+            if name in options:
+                values = [None if value in (None, "none") else value for value in values]
+                columns.append(values * len(sources) if len(values) == 1 else values)
+        hub_options = {"cache_dir": model_args.cache_dir, "token": model_args.token}
+        return [
+            Corpus(
+                source,
+                on_hub=on_hub,
+                config_name=config_name,
+                text_column=text_column,
+                document_boundary=boundary,
+                document_column=document_column,
+                hub_options=hub_options,
+            )
+            for (source, on_hub), config_name, text_column, boundary, document_column in zip(
+                sources, *columns, strict=True
+            )
+        ]
+
+
+def make_examples(model_args: ModelArguments, data_args: DataArguments, training_args, config, checkpoint: str | None):
+    """From text to (tokenizer, training examples, held-out examples, what there is to say about the corpus)."""
+    processes = data_args.preprocessing_num_workers or os.cpu_count()
+    corpora = data_args.corpora(model_args)
+    if model_args.tokenizer:
+        tokenizer = load_tokenizer(model_args.tokenizer, model_args.do_lower_case, **model_args.hub_options())
+        check_same_vocabulary(tokenizer, model_args.model_name_or_path, **model_args.hub_options())
+    elif checkpoint and Path(checkpoint, "tokenizer.json").exists():
+        tokenizer = load_tokenizer(checkpoint)  # training gives other numbers to tokens each time
+    else:
+        tokenizer = trained_tokenizer(
+            corpora,
+            data_args.vocab_size or config.vocab_size,
+            model_args.do_lower_case,
+            data_args.tokenizer_train_share,
+            data_args.store_dir,
+        )
+    tokenizer.model_max_length = config.max_position_embeddings
+
+    store = (tokenizer, data_args.language, processes, data_args.store_dir)
+    documents = held_out_documents = prepare_store(corpora, *store)
+    if data_args.validation_file:
+        first = corpora[0]
+        held_out_documents = prepare_store(
+            [
+                Corpus(
+                    file,
+                    text_column=first.text_column,
+                    document_boundary=first.document_boundary,
+                    document_column=first.document_column,
+                )
+                for file in data_args.validation_file
+            ],
+            *store,
+        )
+        numbers, held_out_numbers = range(len(documents)), range(len(held_out_documents))
+    else:
+        numbers, held_out_numbers = split_documents(documents, data_args.validation_split_percentage / 100)
+
+    settings = {name: getattr(data_args, name) for name in ("max_seq_length", "mlm_probability")}
+    if data_args.whole_word_mask:
+        settings["inside_word"] = tokens_inside_words(tokenizer)
+    if data_args.objective == "mlm+nsp":
+        kind, settings["short_seq_prob"] = PairExamples, data_args.short_seq_prob
+    else:
+        kind = PackedExamples
+        settings |= {"objective": data_args.objective, "separate_documents": data_args.separate_documents}
+    weights = data_args.corpus_weights
+    if weights is not None and len(weights) == 1:
+        weights = weights * len(corpora)
+    settings["num_proc"] = processes
+    examples = kind(documents, numbers, tokenizer, seed=training_args.seed, weights=weights, **settings)
+    held_out = kind(held_out_documents, held_out_numbers, tokenizer, seed=0, **settings)
+    corpus = {
+        **documents.description,
+        "store": str(documents.folder),
+        "weights": weights,
+        "training": {"documents": len(numbers), "examples": len(examples)},
+        "held_out": {"documents": len(held_out_numbers), "examples": len(held_out)},
+    }
+    return tokenizer, examples, held_out.some(data_args.max_eval_samples), corpus
+
+
+def tell(corpus: dict):
+    """Print what came out of the corpus."""
+    counts = corpus["counts"]
+    PartialState().print("\n".join(corpus["corpora"]))
+    PartialState().print(
+        f"{counts['documents']:,} documents, of which {counts['empty_documents']:,} are empty and "
+        f"{counts['duplicate_documents']:,} repeat another; {counts['sentences']:,} sentences, {counts['tokens']:,} "
+        f"tokens, {counts['headings_left_out']:,} headings left out; store: {corpus['store']}"
+    )
+    for part in ("training", "held_out"):
+        PartialState().print(
+            f"{part.replace('_', ' ')}: {corpus[part]['documents']:,} documents, {corpus[part]['examples']:,} examples"
+        )

@@ -1,0 +1,82 @@
+"""Sentences: whole ones, and no headings among them."""
+
+import pytest
+
+from fixedbert.data.sentences import split_document, without_headings
+
+LONG = "This is a paragraph that goes on for long enough that nobody takes it for the heading of a section. It ends."
+
+
+def kept(text: str) -> list[str]:
+    return [line.strip() for line in without_headings(text)[0].split("\n") if line.strip()]
+
+
+@pytest.mark.parametrize(
+    "headings",
+    [
+        ["Etymology and terminology."],  # as dumps of 2015 have them
+        ["History.", "Early years."],
+        ["History"],  # as wikimedia/wikipedia has them
+        ["CHAPTER I.", "IN WHICH MUCH IS SAID, AND LITTLE DONE"],
+        ["II"],
+        ["Presidency 1829–1837."],
+    ],
+)
+@pytest.mark.parametrize("between", ["\n", "\n\n"])
+def test_headings_are_left_out(headings, between):
+    """Guards: a short line before a paragraph, or at the end, is in no sentence."""
+    assert without_headings(between.join([LONG, *headings, LONG])) == (between.join([LONG, LONG]), len(headings))
+    text, count = without_headings(between.join([LONG, *headings]))
+    assert text.strip() == LONG and count == len(headings)
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ['"Yes," he said.'],
+        ["He left the room."],
+        ["Soames nodded."],
+        ["It rained."],
+        ["Who is there?"],
+        ["Grebes", "Ducks", "Geese", "Swans"],  # a list
+        ["And when the pedants bade us mark", "What cold mechanic happenings", "Must come", "Our souls said"],
+        ["with a small letter"],
+        ["The main tools include:"],
+    ],
+)
+def test_what_is_no_heading_stays(lines):
+    """Guards: speech, short sentences, lists and verses are text."""
+    assert kept("\n".join([LONG, *lines, LONG])) == [LONG, *lines, LONG]
+
+
+def test_wrapped_lines_are_no_headings():
+    """Guards: in text with blank lines between paragraphs, the short last line of a wrapped one stays."""
+    text = f"A line that was wrapped because the page was\nNarrow\n\n{LONG}\n\nThe End\n\n{LONG}"
+    assert "Narrow" in kept(text) and "The End" not in kept(text)
+
+
+def test_document_of_headings_alone_and_empty_ones():
+    """Guards: nothing is left out of a single line, and nothing comes of nothing."""
+    assert split_document("History") == (["History"], 0)
+    assert split_document("A\nB") == split_document("A\nB", "de")
+    assert split_document(" \n ") == ([], 0)
+
+
+def test_sentences_are_whole():
+    """Guards: abbreviations and numbers end no sentence, and a heading does not run into the next one."""
+    text = f"Dr. Smith paid 3.5 dollars. He left.\nHistory.\n{LONG}"
+    sentences, headings = split_document(text)
+    assert [sentence.strip() for sentence in sentences][:2] == ["Dr. Smith paid 3.5 dollars.", "He left."]
+    assert headings == 1 and not any("History" in sentence for sentence in sentences)
+
+
+def test_most_headings_of_wikipedia_are_found(real_data):
+    """Guards: of 1,000 real articles hardly a sentence is one of the commonest headings."""
+    import pyarrow.parquet
+
+    file = sorted((real_data / "wikipedia").glob("*.parquet"))[0]
+    texts = pyarrow.parquet.read_table(file, columns=["text"]).column("text")[:1000].to_pylist()
+    common = {"History.", "References.", "See also.", "Etymology.", "External links.", "Early life.", "Geography."}
+    before = sum(line.strip() in common for text in texts for line in text.split("\n"))
+    after = sum(sentence.strip() in common for text in texts for sentence in split_document(text)[0])
+    assert before > 500 and after < 0.05 * before
