@@ -11,6 +11,9 @@ import pytest
 import torch
 from accelerate import FullyShardedDataParallelPlugin
 from accelerate.commands.config.config_args import load_config_from_file
+from accelerate.commands.launch import _validate_launch_command, launch_command_parser
+from accelerate.utils.fsdp_utils import fsdp2_prepare_auto_wrap_policy
+from accelerate.utils.launch import prepare_multi_gpu_env
 from safetensors.torch import save_file
 from torch.nn.functional import cross_entropy
 from transformers import EvalPrediction, TrainerState, TrainingArguments, get_scheduler
@@ -20,6 +23,7 @@ import run_glue
 import run_pretraining
 import run_squad
 from fixedbert.errors import InputError
+from fixedbert.presets import preset_config
 from fixedbert.training.arguments import ModelArguments, load_config, parse, with_recipe
 from fixedbert.training.output import output_directory, run_arguments
 from fixedbert.training.pretraining import (
@@ -136,19 +140,21 @@ def test_stages_and_schedules_of_the_paper():
 
 
 @pytest.mark.parametrize("config", sorted((RECIPES / "accelerate").glob("*.yaml")), ids=lambda path: path.stem)
-def test_accelerate_configurations_are_accelerates(config):
-    """Guards: accelerate takes every entry of our configurations: it refuses unknown ones."""
-    loaded = load_config_from_file(str(config))
-    assert loaded.num_processes in (2, 8, 16)
-    for key, value in (loaded.fsdp_config if hasattr(loaded, "fsdp_config") else {}).items():
-        field = key.removeprefix("fsdp_").replace("version", "fsdp_version")
-        field = {"transformer_layer_cls_to_wrap": "transformer_cls_names_to_wrap"}.get(field, field)
-        assert (
-            hasattr(FullyShardedDataParallelPlugin, field)
-            or field in FullyShardedDataParallelPlugin.__dataclass_fields__
-        )
-        if field == "transformer_cls_names_to_wrap":
-            assert value == "FixedHeadBertLayer" and value in fixedbert.FixedHeadBertModel._no_split_modules
+def test_accelerate_takes_our_configurations(config, monkeypatch):
+    """Guards: accelerate knows every entry, and FSDP as it reads ours wraps the layers of our model."""
+    assert load_config_from_file(str(config)).num_processes in (2, 8, 16)  # it refuses unknown entries
+    launched = launch_command_parser().parse_args(["--config_file", str(config), "run_pretraining.py", "recipe.yaml"])
+    launched, *_ = _validate_launch_command(launched)
+    assert launched.use_fsdp == (config.stem == "fsdp")
+    if launched.use_fsdp:
+        for name, value in prepare_multi_gpu_env(launched).items():
+            monkeypatch.setenv(name, value)
+        plugin = FullyShardedDataParallelPlugin()
+        model = fixedbert.FixedHeadBertForPreTraining(preset_config("tiny"))
+        plugin.set_auto_wrap_policy(model)
+        wrapped = fsdp2_prepare_auto_wrap_policy(plugin, model)
+        names = [name for name, module in model.named_modules() if wrapped(module)]
+        assert names == ["bert.encoder.layer.0", "bert.encoder.layer.1"]
 
 
 def test_progress_line_says_everything(capsys):

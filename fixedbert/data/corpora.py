@@ -141,10 +141,7 @@ class CorpusReader:
                 (str(file.absolute()), stat.st_size, stat.st_mtime_ns)
                 for file, stat in zip(self.files, stats, strict=True)
             ]
-        self.fingerprint = [
-            *(corpus.source, corpus.config_name, corpus.split, corpus.text_column),
-            *(corpus.document_boundary, corpus.document_column, state),
-        ]
+        self.fingerprint = [corpus.text_column, corpus.document_boundary, corpus.document_column, state]
 
     def __iter__(self) -> Iterator[Document]:
         boundary = self.corpus.document_boundary

@@ -5,6 +5,7 @@ Whatever an example is made of follows from these three and the store alone: how
 are, and wherever a run is continued, they see the same examples.
 """
 
+import hashlib
 import os
 from collections.abc import Iterator
 
@@ -79,12 +80,12 @@ class Examples(torch.utils.data.Dataset):
         self.num_proc = num_proc
         self.cls, self.sep, self.mask = tokenizer.cls_token_id, tokenizer.sep_token_id, tokenizer.mask_token_id
         self.vocab_size = len(tokenizer)
+        self.numbers_hash = hashlib.sha256(self.numbers.tobytes()).hexdigest()
         self.planned_epoch = None
 
     def settings(self) -> tuple:
         """What a plan depends on besides the epoch."""
-        numbers = fingerprint_of(self.numbers.tobytes().hex())
-        return self.kind, numbers, self.seed, self.weights, self.max_seq_length
+        return self.kind, self.numbers_hash, self.seed, self.weights, self.max_seq_length
 
     def make_plan(self, epoch: int) -> Iterator[np.ndarray]:
         """Rows of the plan of an epoch, some at a time."""
@@ -102,7 +103,8 @@ class Examples(torch.utils.data.Dataset):
                     with FileLock(folder / f"{name}.lock"):
                         if not path.exists():
                             self.write_plan(path, epoch)
-                            (folder / f"{name}-{epoch - 2}").unlink(missing_ok=True)  # nobody is that far behind
+                            if epoch > 2:  # nobody is that far behind, and the first one gives the length
+                                (folder / f"{name}-{epoch - 2}").unlink(missing_ok=True)
                 dtype, columns = self.plan_row
                 self.opened_plan = np.memmap(path, dtype, "r").reshape(-1, columns)
             except OSError as error:

@@ -78,6 +78,8 @@ def prepare_store(
         "tokenizers": version("tokenizers"),
     }
     folder = Path(store_dir or default_store_dir()) / f"store-{fingerprint_of(settings)}"
+    if (folder / "store.json").exists():
+        return Documents(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with FileLock(folder.with_suffix(".lock")):

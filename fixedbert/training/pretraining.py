@@ -95,7 +95,7 @@ class PretrainingTrainer(Trainer):
 
     def begin_window(self):
         """Start anew what is logged: predicted tokens, those of them right, real tokens, room for tokens."""
-        self.window = torch.zeros(4, dtype=torch.float64)
+        self.window = torch.zeros(4)
         self.window_began = time.monotonic()
 
     def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):

@@ -4,6 +4,7 @@ import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
 from accelerate import PartialState
 
 from ..data.corpora import DOCUMENT_BOUNDARIES, Corpus
@@ -162,7 +163,7 @@ def make_examples(model_args: ModelArguments, data_args: DataArguments, training
             ],
             *store,
         )
-        numbers, held_out_numbers = range(len(documents)), range(len(held_out_documents))
+        numbers, held_out_numbers = np.arange(len(documents)), np.arange(len(held_out_documents))
     else:
         numbers, held_out_numbers = split_documents(documents, data_args.validation_split_percentage / 100)
 

@@ -15,7 +15,7 @@ from .pretraining import PretrainingTrainer
 
 PANELS = (
     ("loss", "cross-entropy (nats)"),
-    ("accuracy", "tokens predicted right (%)"),
+    ("accuracy", "predicted right (%)"),
     ("learning rate", "learning rate (1e-4)"),
 )
 
@@ -40,8 +40,8 @@ def draw_curves(log_history: list[dict], task: str, title: str, file: str | Path
     for name, label in ((f"eval_{task}_loss", "held out, tokens alone"), ("eval_nsp_loss", "held out, next sentence")):
         if points("eval_nsp_loss")[0]:
             loss.plot(*points(name), "s--", label=label)
-    accuracy.plot(*points(f"{task}_accuracy", 100), label="training")
-    accuracy.plot(*points(f"eval_{task}_accuracy", 100), "o-", label="held out")
+    accuracy.plot(*points(f"{task}_accuracy", 100), label="training, tokens")
+    accuracy.plot(*points(f"eval_{task}_accuracy", 100), "o-", label="held out, tokens")
     if points("eval_nsp_accuracy")[0]:
         accuracy.plot(*points("eval_nsp_accuracy", 100), "s--", label="held out, next sentence")
     learning_rate.plot(*points("learning_rate", 1e4))
