@@ -49,7 +49,6 @@ class Corpus:
         source: "sample" for the built-in sample, a file, folder or glob, or the Hub id of a data set.
         on_hub: whether `source` is a Hub id.
         config_name: configuration of the Hub's data set.
-        split: split of the Hub's data set.
         text_column: column with the text, of everything but .txt files.
         document_boundary: what ends a document, one of DOCUMENT_BOUNDARIES. By "column" and "inferred" every row is a
             sentence; else text is split into sentences.
@@ -59,7 +58,6 @@ class Corpus:
     source: str
     on_hub: bool = False
     config_name: str | None = None
-    split: str = "train"
     text_column: str = "text"
     document_boundary: str = "row"
     document_column: str | None = None
@@ -129,7 +127,7 @@ class CorpusReader:
             self.size = len(self.texts)
             state = hashlib.sha256("\0".join(self.texts).encode()).hexdigest()
         elif corpus.on_hub:
-            self.dataset = load_from_hub(corpus.source, corpus.config_name, split=corpus.split, **corpus.hub_options)
+            self.dataset = load_from_hub(corpus.source, corpus.config_name, split="train", **corpus.hub_options)
             self.check_columns(corpus.source, self.dataset.column_names)
             self.size = len(self.dataset)
             state = self.dataset._fingerprint
@@ -148,9 +146,9 @@ class CorpusReader:
         if boundary in ("row", "line"):
             yield from (text for text, _ in self.rows())
         elif boundary == "blank_line":
-            yield from joined_until_blank(self.rows())
+            yield from joined_until_blank(self.rows(), self.corpus.source)
         elif boundary == "column":
-            yield from grouped_by_value(self.rows())
+            yield from grouped_by_value(self.rows(), self.corpus.source)
         else:
             yield from cut_at_chapters(self.rows())
 
@@ -164,7 +162,11 @@ class CorpusReader:
         elif corpus.on_hub:
             columns = [corpus.text_column, *([corpus.document_column] if corpus.document_column else [])]
             for batch in self.dataset.select_columns(columns).with_format("arrow").iter(1000):
-                yield from table_rows(batch, corpus)
+                try:
+                    yield from table_rows(batch, corpus)
+                except (UnicodeDecodeError, pyarrow.ArrowException) as error:
+                    place = f"{corpus.source}, rows {self.position + 1} to {self.position + len(batch)}"
+                    raise InputError(f"{place}: could not be read: {first_line(error)}") from error
                 self.position += len(batch)
         else:
             done = 0
@@ -213,18 +215,16 @@ class CorpusReader:
         corpus = self.corpus
         if kind == ".txt" and corpus.document_boundary == "row":
             content = stream.read(LARGEST_DOCUMENT + 1)
-            if len(content) > LARGEST_DOCUMENT:
-                raise InputError(
-                    f"{file}: more than {LARGEST_DOCUMENT >> 20} MiB in one document; say what ends one in it with "
-                    "--document_boundary line, blank_line or inferred."
-                )
+            check_document(len(content), file)
             if content:
                 yield "".join(decoded(content.splitlines(keepends=True), file)), None
         elif kind == ".txt":
             yield from ((line, None) for line in decoded(stream, file))
         elif kind in (".csv", ".tsv"):
             csv.field_size_limit(LARGEST_DOCUMENT)
-            rows = csv.DictReader(decoded(stream, file), delimiter="\t" if kind == ".tsv" else ",")
+            # In tsv files a quotation mark is a character like others; in csv files one that is not closed is an error.
+            dialect = {"delimiter": "\t", "quoting": csv.QUOTE_NONE} if kind == ".tsv" else {"strict": True}
+            rows = csv.DictReader(decoded(stream, file), **dialect)
             self.check_columns(file, rows.fieldnames or [], empty=rows.fieldnames is None)
             try:
                 for row in rows:
@@ -241,7 +241,15 @@ class CorpusReader:
                     raise InputError(f"{file}, line {number}: could not be read as a row of JSON: {error}.") from error
                 self.check_columns(f"{file}, line {number}", row if isinstance(row, dict) else [])
                 text = row[corpus.text_column]
-                yield "" if text is None else str(text), row.get(corpus.document_column)
+                text = "" if text is None else str(text)
+                try:
+                    text.encode()
+                except UnicodeEncodeError as error:
+                    raise InputError(
+                        f"{file}, line {number}: character {error.start + 1} of the text is half of a surrogate pair, "
+                        "which is no text; remove it."
+                    ) from error
+                yield text, row.get(corpus.document_column)
 
     def check_columns(self, place: object, columns: list[str], empty: bool = False):
         corpus = self.corpus
@@ -283,26 +291,38 @@ def table_rows(table, corpus: Corpus) -> Iterator[tuple[str, object]]:
         yield text or "", value
 
 
-def joined_until_blank(rows) -> Iterator[str]:
-    lines = []
+def check_document(size: int, source: object):
+    if size > LARGEST_DOCUMENT:
+        raise InputError(
+            f"{source}: more than {LARGEST_DOCUMENT >> 20} MiB in one document; say what ends one in it with "
+            "--document_boundary line, blank_line or inferred."
+        )
+
+
+def joined_until_blank(rows, source: str) -> Iterator[str]:
+    lines, size = [], 0
     for text, _ in rows:
         if text.strip():
             lines.append(text if text.endswith("\n") else text + "\n")
+            size += len(text)
+            check_document(size, source)
         elif lines:
             yield "".join(lines)
-            lines = []
+            lines, size = [], 0
     if lines:
         yield "".join(lines)
 
 
-def grouped_by_value(rows) -> Iterator[list[str]]:
-    sentences, current = [], None
+def grouped_by_value(rows, source: str) -> Iterator[list[str]]:
+    sentences, current, size = [], None, 0
     for text, value in rows:
         if value != current and sentences:
             yield sentences
-            sentences = []
+            sentences, size = [], 0
         current = value
         sentences.append(text)
+        size += len(text)
+        check_document(size, source)
     if sentences:
         yield sentences
 

@@ -8,6 +8,7 @@ are, and wherever a run is continued, they see the same examples.
 import hashlib
 import os
 from collections.abc import Iterator
+from itertools import islice
 
 import numpy as np
 import torch
@@ -82,6 +83,10 @@ class Examples(torch.utils.data.Dataset):
         self.vocab_size = len(tokenizer)
         self.numbers_hash = hashlib.sha256(self.numbers.tobytes()).hexdigest()
         self.planned_epoch = None
+        self.written = set()
+
+    def __getstate__(self):  # a worker process opens the plan itself
+        return {**self.__dict__, "planned_epoch": None, "opened_plan": None}
 
     def settings(self) -> tuple:
         """What a plan depends on besides the epoch."""
@@ -103,8 +108,9 @@ class Examples(torch.utils.data.Dataset):
                     with FileLock(folder / f"{name}.lock"):
                         if not path.exists():
                             self.write_plan(path, epoch)
-                            if epoch > 2:  # nobody is that far behind, and the first one gives the length
-                                (folder / f"{name}-{epoch - 2}").unlink(missing_ok=True)
+                            self.written.add(epoch)
+                    if epoch > 2 and epoch - 2 in self.written:  # the first one is kept: it gives the length
+                        (folder / f"{name}-{epoch - 2}").unlink(missing_ok=True)
                 dtype, columns = self.plan_row
                 self.opened_plan = np.memmap(path, dtype, "r").reshape(-1, columns)
             except OSError as error:
@@ -149,28 +155,34 @@ class Examples(torch.utils.data.Dataset):
 
 class EpochSampler(torch.utils.data.Sampler):
     """
-    Every example once, in an order of its own in each epoch, by numbers that name the epoch too.
+    Every example once, in an order of its own in each epoch, by numbers that name the epoch too. The last step of an
+    epoch is filled up with the first examples of the same order, on one process as on many.
 
     The examples themselves hold no epoch, so that worker processes need not be told. accelerate tells either the
     sampler or the data set, depending on how many processes there are and whether a run is continued.
     """
 
-    def __init__(self, examples: Examples):
+    def __init__(self, examples: Examples, step_size: int = 1):
         self.examples = examples
+        self.step_size = step_size  # examples of a step on all processes
         self.epoch = 0
         examples.set_epoch = self.set_epoch
 
     def set_epoch(self, epoch: int):
         self.epoch = epoch
+        self.examples.plan(epoch)  # here, in the process that can say what is wrong, and before workers are forked
 
     def __len__(self) -> int:
-        return len(self.examples)
+        return -(-len(self.examples) // self.step_size) * self.step_size
 
     def __iter__(self) -> Iterator[int]:
+        return islice(self.again_and_again(), len(self))
+
+    def again_and_again(self) -> Iterator[int]:
         size, epoch = len(self.examples), self.epoch
-        self.examples.plan(epoch)  # here, in the process that can say what is wrong, before the workers ask for it
-        for numbers in shuffled(size, (self.examples.seed, epoch)):
-            yield from (epoch * size + numbers).tolist()
+        while True:
+            for numbers in shuffled(size, (self.examples.seed, epoch)):
+                yield from (epoch * size + numbers).tolist()
 
 
 def shuffled(size: int, seed: tuple[int, ...], chunk: int = 2**16) -> Iterator[np.ndarray]:

@@ -3,8 +3,6 @@
 import numpy as np
 from transformers import PreTrainedTokenizerBase
 
-from ..errors import InputError
-
 
 def mask_tokens(
     input_ids: np.ndarray,
@@ -45,6 +43,8 @@ def mask_tokens(
                 room -= lengths[one]
                 if not room:
                     break
+        if room == count:  # all words are longer: the shortest one
+            chosen[lengths.argmin()] = True
         targets = maskable[chosen[word]]
         draw = rng.random(len(lengths))[word[chosen[word]]]
     labels[targets] = input_ids[targets]
@@ -54,15 +54,11 @@ def mask_tokens(
     return masked, labels
 
 
-def tokens_inside_words(tokenizer: PreTrainedTokenizerBase) -> np.ndarray:
+def tokens_inside_words(tokenizer: PreTrainedTokenizerBase) -> np.ndarray | None:
     """
-    Whether each token goes on with the word before it, bool (vocab_size,).
-
-    Raises:
-        InputError: the vocabulary is not a WordPiece one, in which such tokens begin with "##".
+    Whether each token goes on with the word before it, bool (vocab_size,): in WordPiece such tokens begin with "##".
+    None where no token does.
     """
     tokens = tokenizer.convert_ids_to_tokens(list(range(len(tokenizer))))
     inside = np.array([token is not None and token.startswith("##") for token in tokens])
-    if not inside.any():
-        raise InputError("words are told by WordPiece's ##, and the tokenizer has no token that begins with it.")
-    return inside
+    return inside if inside.any() else None

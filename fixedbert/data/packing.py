@@ -39,11 +39,11 @@ class PackedExamples(Examples):
     def make_plan(self, epoch: int) -> Iterator[np.ndarray]:
         """A document's number and where it begins, in the order of the epoch; the last row is the end of all."""
         numbers = np.random.default_rng((self.seed, epoch)).permutation(self.documents_of_epoch(epoch))
-        starts = np.cumsum([0, *(self.documents.table["tokens"][numbers].astype(np.int64) + 2)])
-        yield np.stack([np.append(numbers, -1), starts], axis=1)
+        ends = np.cumsum(self.documents.table["tokens"][numbers].astype(np.int64) + 2)
+        yield np.stack([np.append(numbers, -1), np.insert(ends, 0, 0)], axis=1)
 
     def rows(self, plan: np.ndarray) -> int:
-        return -(-int(plan[-1, 1]) // (self.max_seq_length - 1))
+        return -(-(int(plan[-1, 1]) - 1) // (self.max_seq_length - 1))  # none for the last [SEP] alone
 
     def __getitem__(self, index: int) -> dict[str, np.ndarray]:
         epoch, index = divmod(index, self.length)
@@ -60,12 +60,11 @@ class PackedExamples(Examples):
             first, last = slot - start, min(end - start, len(tokens) + 2)  # slots of [CLS] tokens [SEP]
             closing = [self.sep] if last == len(tokens) + 2 else []
             piece = np.concatenate(([self.cls], tokens[max(first - 1, 0) : last - 1], closing)).astype(np.int64)
-            if first == len(tokens) + 1:  # the row before ends with the last token
-                piece = np.array([self.cls, self.sep])
             ids.append(piece)
             positions.append(np.arange(len(piece)))
             special.append(np.zeros(len(piece), dtype=bool))
-            special[-1][0], special[-1][-1] = True, bool(closing)
+            special[-1][0] = True
+            special[-1][-1] |= bool(closing)
             slot, place = start + last, place + 1
         input_ids, special = np.concatenate(ids), np.concatenate(special)
         if self.objective == "mlm":

@@ -4,15 +4,16 @@ BERT's pretraining examples: pairs of segments for next-sentence prediction, wit
 After Devlin et al., 2019 (arXiv 1810.04805), section 3.1 and appendix A.1.
 """
 
+import multiprocessing
 import random
 from bisect import bisect_left
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
 
 import numpy as np
 
 from ..errors import InputError
 from .epochs import Examples
+from .processes import process_pool
 from .store import Documents
 
 CONTINUES, RANDOM = 0, 1  # next_sentence_label, as in transformers' BERT
@@ -100,6 +101,18 @@ def truncate_pair(a: np.ndarray, b: np.ndarray, max_tokens: int, rng: np.random.
     return a, b
 
 
+def remember_setting(*setting):
+    global worker_setting
+    worker_setting = setting
+
+
+def plan_block(start: int, *setting) -> np.ndarray:
+    """The plan of some documents of an epoch; other ones are drawn from all, as often as the epoch has them."""
+    documents, numbers, max_tokens, short_seq_prob, seed = setting or worker_setting
+    block = numbers[start : start + PLANNED_TOGETHER]
+    return plan_pairs(documents, block, numbers, max_tokens, short_seq_prob, (*seed, start))
+
+
 class PairExamples(Examples):
     """
     `[CLS] a [SEP] b [SEP]` with masked tokens and the next-sentence label; all pairs are drawn anew in every epoch.
@@ -115,7 +128,6 @@ class PairExamples(Examples):
         super().__init__(*args, **kwargs)
         self.short_seq_prob = short_seq_prob
         self.max_tokens = self.max_seq_length - 3
-        check_pairs(self.documents, self.numbers)
         self.length = len(self.plan(0))
 
     def __len__(self) -> int:
@@ -126,15 +138,15 @@ class PairExamples(Examples):
 
     def make_plan(self, epoch: int) -> Iterator[np.ndarray]:
         numbers = self.documents_of_epoch(epoch)
-        blocks = [
-            (self.documents, block, self.numbers, self.max_tokens, self.short_seq_prob, (self.seed, epoch, place))
-            for place, block in enumerate(np.split(numbers, range(PLANNED_TOGETHER, len(numbers), PLANNED_TOGETHER)))
-        ]
-        if self.num_proc == 1 or len(blocks) < 16:
-            yield from (plan_pairs(*block) for block in blocks)
+        check_pairs(self.documents, np.unique(numbers))
+        starts = range(0, len(numbers), PLANNED_TOGETHER)
+        setting = (self.documents, numbers, self.max_tokens, self.short_seq_prob, (self.seed, epoch))
+        # A worker of a data loader may have no children.
+        if self.num_proc == 1 or len(starts) < 16 or multiprocessing.current_process().daemon:
+            yield from (plan_block(start, *setting) for start in starts)
         else:
-            with ProcessPoolExecutor(self.num_proc) as pool:
-                yield from pool.map(plan_pairs, *zip(*blocks, strict=True))
+            with process_pool(self.num_proc, remember_setting, *setting) as pool:
+                yield from pool.map(plan_block, starts)
 
     def __getitem__(self, index: int) -> dict[str, np.ndarray | int]:
         epoch, index = divmod(index, self.length)

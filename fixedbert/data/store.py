@@ -9,19 +9,16 @@ A store is a folder named after a fingerprint of everything that it depends on:
     store.json               settings and counts; written last, so that a store without it is known to be unfinished
 """
 
-import ctypes
 import errno
 import hashlib
 import json
-import multiprocessing
 import os
 import shutil
-import signal
-import sys
 from collections import Counter
 from collections.abc import Iterator
-from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, wait
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
 
@@ -34,6 +31,7 @@ from transformers import PreTrainedTokenizerBase
 
 from ..errors import InputError
 from .corpora import Corpus, CorpusReader, Document
+from .processes import process_pool
 from .sentences import split_document
 
 FORMAT = 1  # raise it when the same corpus would give another store
@@ -41,7 +39,7 @@ SHARD_CHARACTERS = 4_000_000  # of text; what is lost at most, in each process, 
 SHARD_DOCUMENTS = 50_000
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 DOCUMENT = np.dtype([("row", "i8"), ("tokens", "i4"), ("sentences", "i4"), ("corpus", "i4")])
-PR_SET_PDEATHSIG = 1  # from linux/prctl.h
+PIECE_CHARACTERS = 500_000  # tokenized at once; the tokenizer takes more than 100 bytes for each
 
 
 def default_store_dir() -> Path:
@@ -80,11 +78,25 @@ def prepare_store(
     folder = Path(store_dir or default_store_dir()) / f"store-{fingerprint_of(settings)}"
     if (folder / "store.json").exists():
         return Documents(folder)
+    with only_one_writes(folder):
+        if not (folder / "store.json").exists():
+            folder.mkdir(exist_ok=True)
+            fill_store(folder, readers, tokenizer, language, num_proc, settings)
+    return Documents(folder)
+
+
+@contextmanager
+def only_one_writes(folder: Path):
+    """
+    Hold the lock on a folder of the store directory.
+
+    Raises:
+        InputError: it cannot be written, there is no space left, or a worker process was killed.
+    """
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with FileLock(folder.with_suffix(".lock")):
-            if not (folder / "store.json").exists():
-                fill_store(folder, readers, tokenizer, language, num_proc, settings)
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(folder.with_name(folder.name + ".lock")):
+            yield
     except OSError as error:
         if error.errno in NO_SPACE:
             free = shutil.disk_usage(folder.parent).free / 2**30
@@ -92,13 +104,12 @@ def prepare_store(
                 f"{folder}: no space left to prepare the corpus ({free:.1f} GiB free); make room or give another "
                 "--store_dir. The same command goes on where it stopped."
             ) from error
-        raise InputError(f"{folder}: the store cannot be written ({error}); give another --store_dir.") from error
+        raise InputError(f"{folder}: cannot be written ({error}); give another --store_dir.") from error
     except BrokenProcessPool as error:
         raise InputError(
             f"{folder}: a process that prepares the corpus was killed, perhaps for memory; fewer of them "
             "(--preprocessing_num_workers) need less. The same command goes on where it stopped."
         ) from error
-    return Documents(folder)
 
 
 def tokenizer_state(tokenizer: PreTrainedTokenizerBase) -> str:
@@ -180,9 +191,7 @@ class document_pool:
     def __enter__(self):
         if self.num_proc == 1:
             return lambda *shard: write_shard(*self.arguments, *shard)
-        # As in `datasets`: a copy of this process costs no import and shares its memory.
-        context = multiprocessing.get_context("fork" if sys.platform == "linux" else "spawn")
-        self.executor = ProcessPoolExecutor(self.num_proc, context, start_worker, (*self.arguments, os.getpid()))
+        self.executor = process_pool(self.num_proc, remember_arguments, *self.arguments)
         return self.submit
 
     def submit(self, *shard):
@@ -204,16 +213,9 @@ class document_pool:
                 self.executor.shutdown(cancel_futures=True)
 
 
-def start_worker(folder: str, tokenizer: PreTrainedTokenizerBase, language: str, parent: int):
+def remember_arguments(*arguments):
     global worker_arguments
-    worker_arguments = (folder, tokenizer, language)
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the processes are what runs in parallel
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    if sys.platform == "linux":  # a killed parent leaves no orphans
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:
-            os._exit(1)
+    worker_arguments = arguments
 
 
 def write_shard_as_worker(*shard):
@@ -269,16 +271,34 @@ def tokenize_sentences(
                 sentence = sentence.replace(token, f"{token[0]} {token[1:]}")
         return sentence
 
-    texts = [separator.join(map(as_text, sentences)) + separator for sentences in documents]
-    encodings = tokenizer.backend_tokenizer.encode_batch_fast(texts, add_special_tokens=False)
     dtype = np.uint16 if len(tokenizer) <= 2**16 else np.int32
     tokens = []
-    for encoding in encodings:
-        ids = np.array(encoding.ids, dtype=dtype)
-        separators = np.flatnonzero(ids == separator_id)
-        ends = separators - np.arange(len(separators))
-        tokens.append((np.delete(ids, separators), np.unique(ends[ends > 0]).astype(np.int32)))  # no empty sentences
+    for sentences in documents:
+        ids, ends, length = [np.empty(0, dtype)], [np.empty(0, np.int32)], 0
+        for piece in pieces(sentences):
+            text = separator.join(map(as_text, piece)) + separator
+            (encoding,) = tokenizer.backend_tokenizer.encode_batch_fast([text], add_special_tokens=False)
+            part = np.array(encoding.ids, dtype=dtype)
+            separators = np.flatnonzero(part == separator_id)
+            ids.append(np.delete(part, separators))
+            ends.append((length + separators - np.arange(len(separators))).astype(np.int32))
+            length += len(ids[-1])
+        ends = np.unique(np.concatenate(ends))
+        tokens.append((np.concatenate(ids), ends[ends > 0]))  # no empty sentences
     return tokens
+
+
+def pieces(sentences: list[str]) -> Iterator[list[str]]:
+    """The sentences of a document, so many at a time as make up PIECE_CHARACTERS."""
+    piece, characters = [], 0
+    for sentence in sentences:
+        piece.append(sentence)
+        characters += len(sentence)
+        if characters >= PIECE_CHARACTERS:
+            yield piece
+            piece, characters = [], 0
+    if piece:
+        yield piece
 
 
 def save_shard(path: Path, tokens: list[tuple[np.ndarray, np.ndarray]], hashes, corpora, counts: dict):

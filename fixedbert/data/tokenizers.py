@@ -7,13 +7,12 @@ from importlib.metadata import version
 from itertools import chain
 from pathlib import Path
 
-from filelock import FileLock
 from tqdm import tqdm
 from transformers import AutoTokenizer, BertTokenizer, PreTrainedTokenizerBase
 
 from ..errors import InputError
 from .corpora import Corpus, CorpusReader
-from .store import default_store_dir, fingerprint_of
+from .store import default_store_dir, fingerprint_of, only_one_writes
 
 
 def load_tokenizer(name_or_path: str | None, do_lower_case: bool = True, **options) -> PreTrainedTokenizerBase:
@@ -77,8 +76,7 @@ def trained_tokenizer(
     readers = [CorpusReader(corpus) for corpus in corpora]
     settings = ([reader.fingerprint for reader in readers], vocab_size, do_lower_case, share, version("tokenizers"))
     folder = Path(store_dir or default_store_dir()) / f"tokenizer-{fingerprint_of(settings)}"
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(folder.with_suffix(".lock")):
+    with only_one_writes(folder):
         if not folder.exists():
             texts = (text for text in texts_of(readers) if in_share(text, share))
             first = next(texts, None)
@@ -87,7 +85,7 @@ def trained_tokenizer(
             tokenizer = BertTokenizer(do_lower_case=do_lower_case).train_new_from_iterator(
                 chain([first], texts), vocab_size, show_progress=False
             )
-            partial = folder.with_suffix(".partial")
+            partial = folder.with_name(folder.name + ".partial")
             shutil.rmtree(partial, ignore_errors=True)
             tokenizer.save_pretrained(partial)
             partial.rename(folder)

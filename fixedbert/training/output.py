@@ -8,9 +8,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from accelerate import PartialState
+from accelerate.utils import gather_object
 from safetensors import SafetensorError, safe_open
 from transformers import TrainingArguments
 
+from ..data.store import write_whole
 from ..errors import InputError
 
 COMMAND_FILE = "command.json"
@@ -36,8 +38,11 @@ def output_directory(training_args: TrainingArguments, command: list[str]) -> It
     partial = final.with_name(final.name + ".partial")
     checkpoint = last_checkpoint(partial)
     state = PartialState()
-    before = json.loads((partial / COMMAND_FILE).read_text()) if checkpoint else command
-    if run_arguments(before) != run_arguments(command):
+    if state.num_processes > 1 and len({Path(path or "").name for path in gather_object([checkpoint])}) > 1:
+        raise InputError(
+            f"{partial}: not all machines see the same checkpoints; give an --output_dir that they share."
+        )
+    if checkpoint and run_arguments(read_command(partial)) != run_arguments(command):
         raise InputError(
             f"{partial}: an unfinished run with other arguments (its {COMMAND_FILE} has them); remove it, or give "
             "another --output_dir."
@@ -45,7 +50,7 @@ def output_directory(training_args: TrainingArguments, command: list[str]) -> It
     if str(training_args.resume_from_checkpoint).lower() not in ("none", "true", "false"):
         checkpoint = training_args.resume_from_checkpoint
     if checkpoint:
-        check_readable(Path(checkpoint))
+        check_readable(Path(checkpoint), state.num_processes)
     state.wait_for_everyone()  # all have looked before one writes
     if state.is_main_process:
         if partial.is_dir() and not last_checkpoint(partial):
@@ -53,7 +58,8 @@ def output_directory(training_args: TrainingArguments, command: list[str]) -> It
         partial.mkdir(parents=True, exist_ok=True)
         for broken in set(partial.glob("checkpoint-*")) - set(whole_checkpoints(partial)):
             shutil.rmtree(broken)
-        (partial / COMMAND_FILE).write_text(json.dumps(command, indent=1) + "\n")
+        if not checkpoint:
+            write_whole(partial / COMMAND_FILE, json.dumps(command, indent=1) + "\n")
     state.wait_for_everyone()
     training_args.output_dir = str(partial)
     training_args.hub_model_id = training_args.hub_model_id or final.name
@@ -82,14 +88,23 @@ def last_checkpoint(folder: Path) -> str | None:
     return str(whole_checkpoints(folder)[-1]) if whole_checkpoints(folder) else None
 
 
-def check_readable(checkpoint: Path):
+def read_command(partial: Path) -> list[str]:
+    try:
+        return json.loads((partial / COMMAND_FILE).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InputError(f"{partial / COMMAND_FILE}: cannot be read ({error}); remove {partial}.") from error
+
+
+def check_readable(checkpoint: Path, processes: int):
     """
     Raises:
-        InputError: there is no such checkpoint, or one of its files is broken; it names the checkpoint before.
+        InputError: there is no such checkpoint, or a file is broken or, with several processes, was not written for
+            each of them; it names the checkpoint before.
     """
     if not checkpoint.is_dir():
         raise InputError(f"--resume_from_checkpoint {checkpoint}: no such directory.")
-    for file in sorted(checkpoint.iterdir()):
+    states = [checkpoint / f"rng_state_{process}.pth" for process in range(processes)] if processes > 1 else []
+    for file in sorted({*checkpoint.iterdir(), *states}):
         try:
             if file.suffix == ".safetensors":
                 with safe_open(file, framework="np") as tensors:  # its header says how long the file must be

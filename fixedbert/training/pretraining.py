@@ -148,7 +148,9 @@ class PretrainingTrainer(Trainer):
         return output
 
     def _get_train_sampler(self, train_dataset=None):
-        return EpochSampler(self.train_dataset if train_dataset is None else train_dataset)
+        args = self.args
+        step_size = args.train_batch_size * args.gradient_accumulation_steps * args.world_size
+        return EpochSampler(self.train_dataset if train_dataset is None else train_dataset, step_size)
 
 
 def logits_and_targets(logits: torch.Tensor, labels: torch.Tensor, objective: str):

@@ -6,13 +6,14 @@ from pathlib import Path
 
 import numpy as np
 from accelerate import PartialState
+from accelerate.utils import gather_object
 
-from ..data.corpora import DOCUMENT_BOUNDARIES, Corpus
+from ..data.corpora import DOCUMENT_BOUNDARIES, Corpus, corpus_files
 from ..data.epochs import split_documents
 from ..data.masking import tokens_inside_words
 from ..data.packing import PackedExamples
 from ..data.pairs import PairExamples
-from ..data.store import prepare_store
+from ..data.store import prepare_store, tokenizer_state
 from ..data.tokenizers import check_same_vocabulary, load_tokenizer, trained_tokenizer
 from ..errors import InputError
 from .arguments import ModelArguments
@@ -29,7 +30,7 @@ def corpus_option(default: str | None, help: str):
 
 @dataclass
 class DataArguments:
-    """Which text, and how examples are made of it. A corpus is a --dataset_name or a --train_file."""
+    """Which text, and how examples are made of it. The corpora are those of --dataset_name, then --train_file."""
 
     objective: str = field(
         default="mlm+nsp",
@@ -59,7 +60,7 @@ class DataArguments:
     text_column_name: list[str] = corpus_option("text", "Column with the text.")
     document_boundary: list[str] = corpus_option(
         "row",
-        "What ends a document: " + "; ".join(f"{name}: {text}" for name, text in DOCUMENT_BOUNDARIES.items()) + ".",
+        f"What ends a document. {BOUNDARIES}.",
     )
     document_column_name: list[str] = corpus_option(None, "The column for --document_boundary column, or none.")
     corpus_weights: list[float] | None = field(
@@ -92,8 +93,16 @@ class DataArguments:
             raise ValueError("--separate_documents is for packed rows: --objective mlm or clm.")
         if self.whole_word_mask and self.objective == "clm":
             raise ValueError("--whole_word_mask is for masked-LM: --objective mlm+nsp or mlm.")
-        if not 0 < self.mlm_probability < 1:
-            raise ValueError(f"--mlm_probability {self.mlm_probability}: a share between 0 and 1.")
+        if not 0 <= self.short_seq_prob <= 1:
+            raise ValueError(f"--short_seq_prob {self.short_seq_prob}: a share, from 0 to 1.")
+        for name, most in (("mlm_probability", 1), ("tokenizer_train_share", 1), ("validation_split_percentage", 99)):
+            if not 0 < getattr(self, name) <= most:
+                raise ValueError(f"--{name} {getattr(self, name)}: more than 0 and at most {most}.")
+        for name in ("max_eval_samples", "preprocessing_num_workers", "vocab_size"):
+            if getattr(self, name) is not None and getattr(self, name) < 1:
+                raise ValueError(f"--{name} {getattr(self, name)}: at least 1.")
+        if self.corpus_weights and (min(self.corpus_weights) < 0 or not any(self.corpus_weights)):
+            raise ValueError("--corpus_weights: none may be negative, and not all 0.")
 
     def corpora(self, model_args: ModelArguments) -> list[Corpus]:
         """The corpora that the arguments name, those of the Hub first."""
@@ -129,7 +138,12 @@ class DataArguments:
 
 
 def make_examples(model_args: ModelArguments, data_args: DataArguments, training_args, config, checkpoint: str | None):
-    """From text to (tokenizer, training examples, held-out examples, what there is to say about the corpus)."""
+    """
+    From text to (tokenizer, training examples, held-out examples, what there is to say about the corpus).
+
+    Raises:
+        InputError: something about the corpus or the tokenizer, or processes that have made different things of it.
+    """
     processes = data_args.preprocessing_num_workers or os.cpu_count()
     corpora = data_args.corpora(model_args)
     if model_args.tokenizer:
@@ -151,6 +165,12 @@ def make_examples(model_args: ModelArguments, data_args: DataArguments, training
     documents = held_out_documents = prepare_store(corpora, *store)
     if data_args.validation_file:
         first = corpora[0]
+        trained_on = {file.resolve() for name in data_args.train_file or [] for file in corpus_files(name)}
+        both = {
+            file for name in data_args.validation_file for file in map(Path.resolve, corpus_files(name))
+        } & trained_on
+        if both:
+            raise InputError(f"{min(both)}: in --validation_file, and in --train_file too; it cannot be held out.")
         held_out_documents = prepare_store(
             [
                 Corpus(
@@ -170,6 +190,8 @@ def make_examples(model_args: ModelArguments, data_args: DataArguments, training
     settings = {name: getattr(data_args, name) for name in ("max_seq_length", "mlm_probability")}
     if data_args.whole_word_mask:
         settings["inside_word"] = tokens_inside_words(tokenizer)
+        if settings["inside_word"] is None:
+            raise InputError("--whole_word_mask: the tokenizer is not WordPiece, which marks what is inside of words.")
     if data_args.objective == "mlm+nsp":
         kind, settings["short_seq_prob"] = PairExamples, data_args.short_seq_prob
     else:
@@ -181,6 +203,13 @@ def make_examples(model_args: ModelArguments, data_args: DataArguments, training
     settings["num_proc"] = processes
     examples = kind(documents, numbers, tokenizer, seed=training_args.seed, weights=weights, **settings)
     held_out = kind(held_out_documents, held_out_numbers, tokenizer, seed=0, **settings)
+    if training_args.world_size > 1:  # machines that share no --store_dir each train a tokenizer and read their files
+        made = gather_object([(tokenizer_state(tokenizer), documents.description["counts"], len(examples))])
+        if any(other != made[0] for other in made):
+            raise InputError(
+                "the machines have different tokenizers or texts: give all the same --tokenizer_name and files, or a "
+                "--store_dir that they share."
+            )
     corpus = {
         **documents.description,
         "store": str(documents.folder),

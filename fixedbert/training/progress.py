@@ -46,6 +46,7 @@ class StopOnSigterm(TrainerCallback):
             asked = votes.item() > 0
         if asked and state.global_step < state.max_steps:
             self.stopped = control.should_save = control.should_training_stop = True
+            control.should_evaluate = False  # little time is left
 
     def on_train_end(self, args, state, control, **kwargs):
         signal.signal(signal.SIGTERM, self.before)
