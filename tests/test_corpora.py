@@ -38,9 +38,9 @@ def test_formats_folders_and_globs_mix(tmp_path):
     pyarrow.parquet.write_table(pyarrow.table({"text": ["Three.", None], "url": ["x", "y"]}), tmp_path / "b.parquet")
     (tmp_path / "c[1].txt").write_text("Four.")
     (tmp_path / "d.csv").write_text('id,text\n1,"Five, ""and"" so\non."\n')
-    (tmp_path / "e.tsv").write_text("text\tid\nSix.\t1\n")
+    (tmp_path / "e.tsv").write_text('text\tid\n"Six.\t1\nSeven."\t2\n')  # quotation marks are text
     (tmp_path / "ignored.md").write_text("Not this.")
-    expected = ["", 'Five, "and" so\non.', "Four.", "One.", "Six.", "Three.", "Two."]
+    expected = ["", '"Six.', 'Five, "and" so\non.', "Four.", "One.", 'Seven."', "Three.", "Two."]
     assert sorted(documents(tmp_path)) == expected
     assert documents(tmp_path / "**" / "*.jsonl") == ["One.", "Two."]
 
@@ -100,6 +100,10 @@ def broken(tmp_path, name):
         file.write_bytes("One.\nTwo é.\n".encode("latin-1"))
     elif name == "bad.jsonl":
         file.write_text('{"text": "One."}\n{"text": \n')
+    elif name == "surrogate.jsonl":
+        file.write_text('{"text": "One."}\n{"text": "a \\ud83d"}\n')
+    elif name == "open.csv":
+        file.write_text('text\n"One.\n')
     elif name == "list.json":
         file.write_text('["One."]\n')
     elif name == "no.csv":
@@ -115,6 +119,8 @@ def broken(tmp_path, name):
         ("absent.txt", "absent.txt: no such file"),
         ("a.docx", "a.docx: not one of the formats"),
         ("bad.jsonl", "bad.jsonl, line 2: could not be read as a row of JSON"),
+        ("surrogate.jsonl", "surrogate.jsonl, line 2: character 3 of the text is half of a surrogate pair"),
+        ("open.csv", "open.csv, line 2: not csv"),
         ("list.json", "list.json, line 1: no column 'text'"),
         ("no.csv", r"no.csv: no column 'text' \(there are a, b\)"),
         ("cut.parquet", "cut.parquet: not a whole file"),
@@ -132,8 +138,12 @@ def test_document_without_boundaries_is_refused(tmp_path, monkeypatch):
     """Guards: a text file too large for one document is an error that says how to cut it, not one huge document."""
     monkeypatch.setattr("fixedbert.data.corpora.LARGEST_DOCUMENT", 2**20)
     (tmp_path / "a.txt").write_text("x" * (2**20 + 1))
-    with pytest.raises(InputError, match="a.txt: more than 1 MiB in one document.*--document_boundary"):
-        documents(tmp_path / "a.txt")
+    (tmp_path / "b.txt").write_text("x\n" * 2**20)
+    (tmp_path / "c.csv").write_text("text,id\n" + "x,1\n" * (2**20 + 1))
+    column = {"document_boundary": "column", "document_column": "id"}
+    for name, options in (("a.txt", {}), ("b.txt", {"document_boundary": "blank_line"}), ("c.csv", column)):
+        with pytest.raises(InputError, match=rf"{name}: more than 1 MiB in one document.*--document_boundary"):
+            documents(tmp_path / name, **options)
 
 
 def test_hub_data_sets_are_read_in_batches(tmp_path):

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
-from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoModelForPreTraining
+from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoModelForPreTraining, BertConfig
 
 import run_glue
 import run_pretraining
@@ -222,6 +222,7 @@ def test_sigterm_saves_a_checkpoint_and_the_run_goes_on(corpus, pretrained, tmp_
     """Guards: on SIGTERM the step under way is finished and saved, accumulation and all; nothing is done twice."""
     fixed = ("--max_steps", "100", "--save_steps", "7", "--tokenizer_name", str(pretrained))
     fixed += ("--total_train_batch_size", "6", "--per_device_train_batch_size", "4")  # 2 x 3
+    fixed += ("--dataloader_num_workers", "1")
     run_pretraining.main(pretraining(corpus, tmp_path / "whole", *fixed))
     command = script_of(*pretraining(corpus, tmp_path / "cut", *fixed))
     checkpoint = interrupted(command, tmp_path / "cut", "checkpoint-14", signal.SIGTERM)
@@ -372,9 +373,9 @@ NO_DROPOUT = f"{SHAPE},hidden_dropout_prob=0,attention_probs_dropout_prob=0"
 
 
 def compared(corpus, pretrained, tmp_path) -> tuple[list[str], list[str]]:
-    """Arguments of a run on one process and of the same on two: 12 steps of 8 pairs, accumulated."""
+    """Arguments of a run on one process and of the same on two: 24 steps of 6 pairs, accumulated on one."""
     fixed = ("--tokenizer_name", str(pretrained), "--config_overrides", NO_DROPOUT, "--learning_rate", "1e-3")
-    batch = ("--total_train_batch_size", "8", "--per_device_train_batch_size", "4", "--max_steps", "12")
+    batch = ("--total_train_batch_size", "6", "--per_device_train_batch_size", "3", "--max_steps", "24")
     runs = [pretraining(corpus, tmp_path / name, *fixed, *batch) for name in ("one", "two")]
     return runs[0], runs[1]
 
@@ -393,12 +394,14 @@ def assert_same_training(one: Path, two: Path):
 
 def test_two_processes_train_like_one(corpus, pretrained, tmp_path):
     """Guards: two processes see what one with twice the batch sees: same losses, tokens, weights and metrics."""
-    one, two = compared(corpus, pretrained, tmp_path)
+    one, two = compared(corpus, pretrained, tmp_path)  # two epochs and more, whose last steps are filled up
     process = launch(*TWO_PROCESSES, str(ROOT / "run_pretraining.py"), *two)
     run_pretraining.main(one)
     finished(process)
     assert_same_training(tmp_path / "one", tmp_path / "two")
-    assert json.loads((tmp_path / "two" / "summary.json").read_text())["processes"] == 2
+    summary = json.loads((tmp_path / "two" / "summary.json").read_text())
+    assert summary["processes"] == 2 and summary["results"]["epoch"] > 2
+    assert summary["corpus"]["training"]["examples"] % 6  # the last step of an epoch has to be filled up
 
 
 def test_two_machines_train_like_one(corpus, pretrained, tmp_path):
@@ -468,6 +471,19 @@ def bad(corpus, pretrained, tasks, tmp_path, name) -> tuple[str, list[str], str]
     if name == "batch not shared out":
         arguments = pretraining(corpus, output, "--total_train_batch_size", "8", "--gradient_accumulation_steps", "2")
         return "run_pretraining.py", arguments, "--total_train_batch_size sets --gradient_accumulation_steps"
+    if name == "trained on what is held out":
+        arguments = pretraining(corpus, output, "--validation_file", f"{corpus}/03.txt")
+        return "run_pretraining.py", arguments, "03.txt: in --validation_file"
+    if name == "weights":
+        arguments = pretraining(corpus, output, "--corpus_weights", "0")
+        return "run_pretraining.py", arguments, "--corpus_weights: none may be negative, and not all 0"
+    if name == "no place for the store":
+        return "run_pretraining.py", pretraining(corpus, output, "--store_dir", "/proc/no"), "give another --store_dir"
+    if name == "stock BERT cannot separate":
+        BertConfig().save_pretrained(tmp_path / "stock")
+        arguments = ["--config_name", str(tmp_path / "stock"), "--objective", "mlm", "--separate_documents"]
+        arguments += ["--train_file", corpus, "--do_train", "--output_dir", str(output)]
+        return "run_pretraining.py", arguments, "a model of the type bert cannot tell documents apart"
     if name == "head size 0":
         zero = pretraining(corpus, output, "--config_overrides", "attention_head_size=0")
         return "run_pretraining.py", zero, "tiny: attention_head_size must be at least 1"
@@ -513,6 +529,10 @@ def bad(corpus, pretrained, tasks, tmp_path, name) -> tuple[str, list[str], str]
         "truncated parquet",
         "not UTF-8",
         "another vocabulary",
+        "trained on what is held out",
+        "weights",
+        "no place for the store",
+        "stock BERT cannot separate",
         "batch not shared out",
         "head size 0",
         "too long",

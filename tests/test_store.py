@@ -9,7 +9,6 @@ import time
 from pathlib import Path
 
 import numpy as np
-import pyarrow
 import pytest
 import sentencex
 from small_stores import store_of
@@ -193,9 +192,34 @@ def test_damaged_shard_is_said(tmp_path):
         Documents(documents.folder)
 
 
-def test_memory_is_that_of_a_shard(tmp_path, tokenizer):
-    """Guards: opening and reading a store allocates nothing for its tokens: they stay in the mapped files."""
-    before = pyarrow.total_allocated_bytes()
-    documents = store_of(tmp_path, *[[1000]] * 300)
-    total = sum(int(documents.tokens(number).sum()) for number in range(300))
-    assert total > 0 and pyarrow.total_allocated_bytes() - before < 100_000
+MEMORY = """
+import resource, sys
+from transformers import BertTokenizer
+from fixedbert.data import store
+from fixedbert.data.corpora import Corpus
+store.SHARD_CHARACTERS = 300_000
+documents = store.prepare_store([Corpus(sys.argv[2])], BertTokenizer(vocab=sys.argv[1]), "en", 1, sys.argv[3])
+assert len(documents) == int(sys.argv[4])
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+"""
+
+
+def test_memory_does_not_grow_with_the_corpus(tmp_path, vocabulary):
+    """Guards: preparing four times the text takes the same resident memory: a shard's, not the corpus's."""
+    peaks = []
+    for count in (250, 1000):
+        corpus = rows(tmp_path / f"{count}.jsonl", *(f"{n} " + "file one two. " * 1500 for n in range(count)))
+        command = [sys.executable, "-c", MEMORY, vocabulary, corpus.source, str(tmp_path / "store"), str(count)]
+        run = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300)
+        peaks.append(int(run.stdout) / 1024)
+    text = (tmp_path / "1000.jsonl").stat().st_size / 2**20
+    assert text > 18 and peaks[1] - peaks[0] < 0.3 * text, peaks  # MiB
+
+
+def test_long_documents_are_tokenized_in_pieces(tokenizer, monkeypatch):
+    """Guards: a book is not tokenized at once, and comes out the same."""
+    sentences = [f"{word} file ." for word in "one two three four five".split()] * 7
+    ((ids, ends),) = tokenize_sentences([sentences], tokenizer)
+    monkeypatch.setattr(store_module, "PIECE_CHARACTERS", 20)
+    ((ids_of_pieces, ends_of_pieces),) = tokenize_sentences([sentences], tokenizer)
+    assert ids.tolist() == ids_of_pieces.tolist() and ends.tolist() == ends_of_pieces.tolist() and len(ends) == 35

@@ -222,7 +222,7 @@ class CorpusReader:
             yield from ((line, None) for line in decoded(stream, file))
         elif kind in (".csv", ".tsv"):
             csv.field_size_limit(LARGEST_DOCUMENT)
-            # In tsv files a quotation mark is a character like others; in csv files one that is not closed is an error.
+            # In tsv a quotation mark is a character like others; in csv one that is not closed is an error.
             dialect = {"delimiter": "\t", "quoting": csv.QUOTE_NONE} if kind == ".tsv" else {"strict": True}
             rows = csv.DictReader(decoded(stream, file), **dialect)
             self.check_columns(file, rows.fieldnames or [], empty=rows.fieldnames is None)
