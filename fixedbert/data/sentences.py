@@ -42,7 +42,7 @@ def without_headings(text: str) -> tuple[str, int]:
         if alone and could_be_heading(line):
             run.append(number)
             continue
-        if len(run) <= HEADINGS_IN_A_ROW and len(line) > 60:
+        if len(run) <= HEADINGS_IN_A_ROW and (len(line) > 60 or line.endswith(":") or line.startswith("<")):
             dropped += run
         run = []
     if len(run) <= HEADINGS_IN_A_ROW and len(run) < len(with_text):
@@ -66,6 +66,10 @@ def could_be_heading(line: str) -> bool:
         return False
     if not stop:
         return line[-1].isalnum() or line[-1] == ")"
+    if line.isupper():
+        return True
     words = line.rstrip(".").lower().split()
+    if words[-1] == "i":  # Chapter I.
+        words.pop()
     verb = any(word.endswith("ed") for word in words) or not SENTENCE_WORDS.isdisjoint(words)
     return len(words) <= WORDS_OF_A_HEADING_WITH_A_STOP and not verb
