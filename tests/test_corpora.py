@@ -194,12 +194,13 @@ def test_tokenizer_of_another_model_is_refused(tmp_path, vocabulary):
     """Guards: weights whose own tokenizer gives other numbers to tokens are not trained on with a foreign one."""
     own = load_tokenizer(vocabulary)
     own.save_pretrained(tmp_path / "model")
-    check_same_vocabulary(own, str(tmp_path / "model"))
+    check_same_vocabulary(own, "own", str(tmp_path / "model"))
     (tmp_path / "vocab.txt").write_text("\n".join(reversed(list(own.get_vocab()))))
-    with pytest.raises(InputError, match="is not that of .*model.*leave --tokenizer_name out"):
-        check_same_vocabulary(load_tokenizer(str(tmp_path / "vocab.txt")), str(tmp_path / "model"))
+    other = load_tokenizer(str(tmp_path / "vocab.txt"))
+    with pytest.raises(InputError, match="^vocab.txt: .* is not that of .*model.*leave --tokenizer_name out"):
+        check_same_vocabulary(other, "vocab.txt", str(tmp_path / "model"))
     (tmp_path / "without").mkdir()
-    check_same_vocabulary(own, str(tmp_path / "without"))
+    check_same_vocabulary(own, "own", str(tmp_path / "without"))
 
 
 def test_vocabulary_file_and_its_errors(tmp_path, vocabulary):

@@ -342,7 +342,7 @@ def test_fine_tuning_learns(vocabulary, tmp_path):
 
 
 def launch(*arguments: str, **options) -> subprocess.CompletedProcess:
-    """`accelerate launch` on CPU processes, with one thread each."""
+    """`accelerate launch`, for scripts with --use_cpu, with one thread for each process."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-m", "accelerate.commands.launch", *arguments]
     return subprocess.Popen(
@@ -410,7 +410,7 @@ def test_two_machines_train_like_one(corpus, pretrained, tmp_path):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
-    machines = ("--cpu", "--num_machines", "2", "--num_processes", "2", "--mixed_precision", "no")
+    machines = ("--multi_gpu", "--num_machines", "2", "--num_processes", "2", "--mixed_precision", "no")
     address = ("--main_process_ip", "127.0.0.1", "--main_process_port", port, "--rdzv_backend", "static")
     processes = [
         launch(*machines, *address, "--machine_rank", rank, str(ROOT / "run_pretraining.py"), *two)

@@ -150,11 +150,17 @@ exit_on_input_error(lambda: store.prepare_store([Corpus(sys.argv[2])], tokenizer
 """
 
 
+@pytest.fixture
+def small_shards(monkeypatch):
+    """As in PREPARE, so that what it leaves is gone on with."""
+    monkeypatch.setattr(store_module, "SHARD_DOCUMENTS", 50)
+
+
 def prepare_command(vocabulary, corpus: Corpus, folder: Path, limit: int = 0) -> list[str]:
     return [sys.executable, "-c", PREPARE, vocabulary, corpus.source, str(folder), str(limit)]
 
 
-def test_full_disk_is_one_sentence_and_is_continued(tmp_path, vocabulary, tokenizer):
+def test_full_disk_is_one_sentence_and_is_continued(tmp_path, vocabulary, tokenizer, small_shards):
     """Guards: no space while preparing, here a limit on a file's size: one sentence, no partial file, continued."""
     corpus = rows(tmp_path / "a.jsonl", *(f"file {n} " + "one two three " * (n % 100) for n in range(200)))
     run = subprocess.run(
@@ -166,7 +172,7 @@ def test_full_disk_is_one_sentence_and_is_continued(tmp_path, vocabulary, tokeni
     assert len(prepare_store([corpus], tokenizer, store_dir=tmp_path / "store")) == 200
 
 
-def test_killed_preparation_goes_on(tmp_path, vocabulary, tokenizer):
+def test_killed_preparation_goes_on(tmp_path, vocabulary, tokenizer, small_shards):
     """Guards: after SIGKILL in the middle the workers are gone, what is done is kept, and the rest is prepared."""
     corpus = rows(tmp_path / "a.jsonl", *(f"file {n} " + "one two three. " * 300 for n in range(2000)))
     run = subprocess.Popen(prepare_command(vocabulary, corpus, tmp_path / "store"), stderr=subprocess.DEVNULL)
@@ -193,17 +199,18 @@ def test_damaged_shard_is_said(tmp_path):
 
 
 MEMORY = """
-import resource, sys
+import sys
 from transformers import BertTokenizer
 from fixedbert.data import store
 from fixedbert.data.corpora import Corpus
 store.SHARD_CHARACTERS = 300_000
 documents = store.prepare_store([Corpus(sys.argv[2])], BertTokenizer(vocab=sys.argv[1]), "en", 1, sys.argv[3])
 assert len(documents) == int(sys.argv[4])
-print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+print(next(line.split()[1] for line in open("/proc/self/status") if line.startswith("VmHWM")))
 """
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="peak memory is read from /proc")
 def test_memory_does_not_grow_with_the_corpus(tmp_path, vocabulary):
     """Guards: preparing four times the text takes the same resident memory: a shard's, not the corpus's."""
     peaks = []
@@ -213,7 +220,7 @@ def test_memory_does_not_grow_with_the_corpus(tmp_path, vocabulary):
         run = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300)
         peaks.append(int(run.stdout) / 1024)
     text = (tmp_path / "1000.jsonl").stat().st_size / 2**20
-    assert text > 18 and peaks[1] - peaks[0] < 0.3 * text, peaks  # MiB
+    assert text > 18 and peaks[1] - peaks[0] < 0.5 * text, peaks  # MiB
 
 
 def test_long_documents_are_tokenized_in_pieces(tokenizer, monkeypatch):

@@ -88,7 +88,7 @@ def arguments_of(devices: int, monkeypatch, **options) -> PretrainingArguments:
 
 def test_batch_is_what_the_recipe_states(monkeypatch):
     """Guards: on any number of devices a step has total_train_batch_size examples, at most so many at once."""
-    for devices, at_once, expected in ((1, 128, (128, 8)), (8, 128, (128, 1)), (3, 100, (64, 5)), (64, 128, (15, 1))):
+    for devices, at_once, expected in ((1, 128, (128, 8)), (8, 128, (128, 1)), (3, 100, (80, 4)), (64, 128, (15, 1))):
         total = 960 if devices in (3, 64) else 1024
         arguments = arguments_of(
             devices, monkeypatch, per_device_train_batch_size=at_once, total_train_batch_size=total

@@ -69,6 +69,7 @@ def prepare_store(
     readers = [CorpusReader(corpus) for corpus in corpora]
     settings = {
         "format": FORMAT,
+        "shard": [SHARD_CHARACTERS, SHARD_DOCUMENTS],
         "corpora": [reader.fingerprint for reader in readers],
         "tokenizer": tokenizer_state(tokenizer),
         "language": language,

@@ -39,12 +39,12 @@ def load_tokenizer(name_or_path: str | None, do_lower_case: bool = True, **optio
     return tokenizer
 
 
-def check_same_vocabulary(tokenizer: PreTrainedTokenizerBase, model: str | None, **options):
+def check_same_vocabulary(tokenizer: PreTrainedTokenizerBase, name: str, model: str | None, **options):
     """
     Raises:
-        InputError: the tokenizer gives other numbers to tokens than the one that came with the weights of `model`.
+        InputError: the tokenizer `name` gives other numbers to tokens than the one that came with the weights of `model`.
     """
-    if model is None or model == tokenizer.name_or_path:
+    if model is None or model == name:
         return
     try:
         own = AutoTokenizer.from_pretrained(model, **options)
@@ -52,7 +52,7 @@ def check_same_vocabulary(tokenizer: PreTrainedTokenizerBase, model: str | None,
         return
     if own.get_vocab() != tokenizer.get_vocab():
         raise InputError(
-            f"{tokenizer.name_or_path or 'the tokenizer'}: its vocabulary ({len(tokenizer)} tokens) is not that of "
+            f"{name}: its vocabulary ({len(tokenizer)} tokens) is not that of "
             f"{model} ({len(own)}), whose weights expect their own; leave --tokenizer_name out."
         )
 

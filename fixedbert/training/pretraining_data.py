@@ -12,7 +12,7 @@ from ..data.corpora import DOCUMENT_BOUNDARIES, Corpus, corpus_files
 from ..data.epochs import split_documents
 from ..data.masking import tokens_inside_words
 from ..data.packing import PackedExamples
-from ..data.pairs import PairExamples
+from ..data.pairs import PairExamples, check_pairs
 from ..data.store import prepare_store, tokenizer_state
 from ..data.tokenizers import check_same_vocabulary, load_tokenizer, trained_tokenizer
 from ..errors import InputError
@@ -148,7 +148,9 @@ def make_examples(model_args: ModelArguments, data_args: DataArguments, training
     corpora = data_args.corpora(model_args)
     if model_args.tokenizer:
         tokenizer = load_tokenizer(model_args.tokenizer, model_args.do_lower_case, **model_args.hub_options())
-        check_same_vocabulary(tokenizer, model_args.model_name_or_path, **model_args.hub_options())
+        check_same_vocabulary(
+            tokenizer, model_args.tokenizer, model_args.model_name_or_path, **model_args.hub_options()
+        )
     elif checkpoint and Path(checkpoint, "tokenizer.json").exists():
         tokenizer = load_tokenizer(checkpoint)  # training gives other numbers to tokens each time
     else:
@@ -163,6 +165,8 @@ def make_examples(model_args: ModelArguments, data_args: DataArguments, training
 
     store = (tokenizer, data_args.language, processes, data_args.store_dir)
     documents = held_out_documents = prepare_store(corpora, *store)
+    if data_args.objective == "mlm+nsp":
+        check_pairs(documents, np.arange(len(documents)))
     if data_args.validation_file:
         first = corpora[0]
         trained_on = {file.resolve() for name in data_args.train_file or [] for file in corpus_files(name)}
