@@ -106,9 +106,8 @@ class DataArguments:
 
     def corpora(self, model_args: ModelArguments) -> list[Corpus]:
         """The corpora that the arguments name, those of the Hub first."""
-        sources = [(name, True) for name in self.dataset_name or []] + [
-            (file, False) for file in self.train_file or []
-        ]
+        sources = [(name, True) for name in self.dataset_name or []]
+        sources += [(file, False) for file in self.train_file or []]
         if not sources:
             raise InputError("no corpus: give --train_file, or --dataset_name (`sample` is the built-in one).")
         options = ("dataset_config_name", "text_column_name", "document_boundary", "document_column_name")
@@ -170,11 +169,10 @@ def make_examples(model_args: ModelArguments, data_args: DataArguments, training
     if data_args.validation_file:
         first = corpora[0]
         trained_on = {file.resolve() for name in data_args.train_file or [] for file in corpus_files(name)}
-        both = {
-            file for name in data_args.validation_file for file in map(Path.resolve, corpus_files(name))
-        } & trained_on
-        if both:
-            raise InputError(f"{min(both)}: in --validation_file, and in --train_file too; it cannot be held out.")
+        for name in data_args.validation_file:
+            for file in corpus_files(name):
+                if file.resolve() in trained_on:
+                    raise InputError(f"{file}: in --validation_file, and in --train_file too; it cannot be held out.")
         held_out_documents = prepare_store(
             [
                 Corpus(
