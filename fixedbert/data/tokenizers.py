@@ -42,7 +42,7 @@ def load_tokenizer(name_or_path: str | None, do_lower_case: bool = True, **optio
 def check_same_vocabulary(tokenizer: PreTrainedTokenizerBase, name: str, model: str | None, **options):
     """
     Raises:
-        InputError: the tokenizer `name` gives other numbers to tokens than the one that came with the weights of `model`.
+        InputError: the tokenizer `name` gives other numbers to tokens than the one that came with `model`'s weights.
     """
     if model is None or model == name:
         return
