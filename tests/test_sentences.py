@@ -71,6 +71,22 @@ def test_sentences_are_whole():
     assert headings == 1 and not any("History" in sentence for sentence in sentences)
 
 
+def test_lines_are_paragraphs_unless_blank_lines_part_them():
+    """Guards: no sentence runs over the end of a paragraph, and none ends where a line was merely wrapped."""
+    one_line_each = "He argued\nSo far as possible it was so. And so on\nMore of it, which goes on"
+    assert [s.strip() for s in split_document(one_line_each)[0]] == [
+        "He argued",
+        "So far as possible it was so.",
+        "And so on",
+        "More of it, which goes on",
+    ]
+    wrapped = f"He argued that it was\nSo. Then he\nleft the room.\n\n{LONG}"
+    assert [" ".join(s.split()) for s in split_document(wrapped)[0]][:2] == [
+        "He argued that it was So.",
+        "Then he left the room.",
+    ]
+
+
 def test_most_headings_of_wikipedia_are_found(real_data):
     """Guards: of 1,000 real articles nine in ten of the commonest headings are no sentence."""
     import pyarrow.parquet

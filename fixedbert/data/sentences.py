@@ -23,6 +23,8 @@ def split_document(text: str, language: str = "en") -> tuple[list[str], int]:
     give it, "CHAPTER I.". Quotations, list items and verses are none.
     """
     text, headings = without_headings(text)
+    if not paragraphs_between_blank_lines(text.split("\n")):
+        text = text.replace("\n", "\n\n")  # to the splitter only blank lines end a paragraph
     return [sentence for sentence in sentencex.segment(language, text) if not sentence.isspace()], headings
 
 
@@ -32,12 +34,12 @@ def without_headings(text: str) -> tuple[str, int]:
     if len(lines) == 1:
         return text, 0
     with_text = [number for number, line in enumerate(lines) if line and not line.isspace()]
-    # Where blank lines stand between paragraphs, a line with another next to it is a part of one.
-    blank_lines = len(with_text) < 0.75 * len(lines)
+    blank_lines = paragraphs_between_blank_lines(lines)
     dropped = []
     run = []  # headings, if a paragraph follows
     for number in with_text:
         line = lines[number].strip()
+        # A line with another next to it is part of a paragraph.
         alone = not blank_lines or not (neighbour(lines, number - 1) or neighbour(lines, number + 1))
         if alone and could_be_heading(line):
             run.append(number)
@@ -51,6 +53,11 @@ def without_headings(text: str) -> tuple[str, int]:
         return text, 0
     left_out = set(dropped)
     return "\n".join(line for number, line in enumerate(lines) if number not in left_out), len(dropped)
+
+
+def paragraphs_between_blank_lines(lines: list[str]) -> bool:
+    """Whether blank lines stand between paragraphs, so that one may have several lines; else each line is one."""
+    return sum(not line or line.isspace() for line in lines[:-1]) > 0.1 * len(lines)
 
 
 def neighbour(lines: list[str], number: int) -> bool:
