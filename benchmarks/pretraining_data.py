@@ -6,6 +6,7 @@ README.md in this folder says how to read the table. Needs FIXEDBERT_DATA with w
 """
 
 import argparse
+import importlib
 import multiprocessing
 import os
 import platform
@@ -80,7 +81,8 @@ def tokenize_with_datasets(folder: str, share: float) -> int:
         ]
     )
     tokenized = corpus.map(
-        lambda batch: tokenizer(batch["text"], add_special_tokens=False, verbose=False),
+        tokenize_batch,
+        fn_kwargs={"tokenizer": tokenizer},
         batched=True,
         batch_size=32,
         writer_batch_size=32,
@@ -91,13 +93,18 @@ def tokenize_with_datasets(folder: str, share: float) -> int:
     return sum(len(chunk.values) for chunk in tokenized.data.column("input_ids").chunks)
 
 
+def tokenize_batch(batch: dict, tokenizer: BertTokenizer) -> dict:
+    return tokenizer(batch["text"], add_special_tokens=False, verbose=False)
+
+
 def in_its_own_process(work: Callable, share: float) -> tuple[float, int, int]:
     """Seconds, tokens, and the peak memory of the process and its children, each shared page counted once (PSS)."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     with tempfile.TemporaryDirectory() as folder:
-        process = context.Process(target=report_to, args=(theirs, work, folder, share))
+        process = context.Process(target=report_to, args=(theirs, work.__name__, folder, share))
         process.start()
+        theirs.close()  # so that nobody waits for a process that has ended
         assert ours.recv() == "ready"
         peak, done = [0], threading.Event()
         watch = threading.Thread(target=watch_memory, args=(process.pid, peak, done))
@@ -110,8 +117,9 @@ def in_its_own_process(work: Callable, share: float) -> tuple[float, int, int]:
     return seconds, tokens, peak[0]
 
 
-def report_to(pipe, work: Callable, folder: str, share: float):
+def report_to(pipe, work: str, folder: str, share: float):
     datasets.disable_progress_bars()
+    work = getattr(importlib.import_module("benchmarks.pretraining_data"), work)  # whose functions can be pickled
     pipe.send("ready")
     pipe.recv()
     began = time.perf_counter()
