@@ -58,7 +58,7 @@ def output_directory(training_args: TrainingArguments, command: list[str]) -> It
         partial.mkdir(parents=True, exist_ok=True)
         for broken in set(partial.glob("checkpoint-*")) - set(whole_checkpoints(partial)):
             shutil.rmtree(broken)
-        if not checkpoint:
+        if not (partial / COMMAND_FILE).exists():
             write_whole(partial / COMMAND_FILE, json.dumps(command, indent=1) + "\n")
     state.wait_for_everyone()
     training_args.output_dir = str(partial)
@@ -116,11 +116,11 @@ def check_readable(checkpoint: Path, processes: int):
             elif file.suffix == ".json":
                 json.loads(file.read_text(encoding="utf-8"))
         except (OSError, ValueError, SafetensorError, zipfile.BadZipFile) as error:
-            others = [str(path) for path in whole_checkpoints(checkpoint.parent) if path != checkpoint]
-            before = (
-                f"go on from the one before with --resume_from_checkpoint {others[-1]}" if others else "start anew"
-            )
-            raise InputError(f"{file}: the checkpoint cannot be read ({error}); {before}.") from error
+            before = [str(path) for path in whole_checkpoints(checkpoint.parent) if path != checkpoint]
+            remedy = f"remove {checkpoint.parent} and start anew"
+            if before:
+                remedy = f"go on from the one before with --resume_from_checkpoint {before[-1]}"
+            raise InputError(f"{file}: the checkpoint cannot be read ({error}); {remedy}.") from error
 
 
 def run_arguments(command: list[str]) -> list[str]:
