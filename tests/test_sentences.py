@@ -1,5 +1,7 @@
 """Sentences: whole ones, and no headings among them."""
 
+import textwrap
+
 import pytest
 
 from fixedbert.data.sentences import split_document, without_headings
@@ -51,9 +53,12 @@ def test_what_is_no_heading_stays(lines):
 
 
 def test_wrapped_lines_are_no_headings():
-    """Guards: in text with blank lines between paragraphs, the short last line of a wrapped one stays."""
-    text = f"A line that was wrapped because the page was\nNarrow\n\n{LONG}\n\nThe End\n\n{LONG}"
-    assert "Narrow" in kept(text) and "The End" not in kept(text)
+    """Guards: in text whose lines were wrapped, the short last line of a paragraph stays."""
+    paragraph = "A line that was wrapped because the page was\nonly so wide, and so on to its end, which is\nNarrow"
+    text = f"{paragraph}\n\n{paragraph}\n\nThe End\n\n{paragraph}"
+    assert kept(text).count("Narrow") == 3 and "The End" in kept(text)
+    text = f"{paragraph}\n\nThe End\n\n{textwrap.fill(LONG, 75)}\n\n{paragraph}"
+    assert kept(text).count("Narrow") == 2 and "The End" not in kept(text)
 
 
 def test_document_of_headings_alone_and_empty_ones():
@@ -71,20 +76,16 @@ def test_sentences_are_whole():
     assert headings == 1 and not any("History" in sentence for sentence in sentences)
 
 
-def test_lines_are_paragraphs_unless_blank_lines_part_them():
+def test_lines_are_paragraphs_unless_they_were_wrapped():
     """Guards: no sentence runs over the end of a paragraph, and none ends where a line was merely wrapped."""
-    one_line_each = "He argued\nSo far as possible it was so. And so on\nMore of it, which goes on"
-    assert [s.strip() for s in split_document(one_line_each)[0]] == [
-        "He argued",
-        "So far as possible it was so.",
-        "And so on",
-        "More of it, which goes on",
-    ]
-    wrapped = f"He argued that it was\nSo. Then he\nleft the room.\n\n{LONG}"
-    assert [" ".join(s.split()) for s in split_document(wrapped)[0]][:2] == [
-        "He argued that it was So.",
-        "Then he left the room.",
-    ]
+    lines = ["He argued, in short", f"So far as possible it was so. {LONG}", "And so on", "More of it, which goes on"]
+    found = [sentence.strip() for sentence in split_document("\n".join(lines))[0]]
+    assert found[:2] == ["He argued, in short", "So far as possible it was so."] and found[-2:] == lines[-2:]
+    one_a_line = ["This one is a sentence.", "Is this one?", "And the third ends here!"]
+    assert [sentence.strip() for sentence in split_document("\n".join(one_a_line))[0]] == one_a_line
+    paragraph = "\n".join(["This line goes on and on and is wrapped after some sixty characters"] * 20)
+    for between in ("\n\n", "\n"):
+        assert len(split_document(f"{paragraph}.{between}{paragraph}.")[0]) == 2
 
 
 def test_most_headings_of_wikipedia_are_found(real_data):

@@ -11,6 +11,8 @@ SENTENCE_WORDS = frozenset(
 )
 HEADING_WORDS = 8
 WORDS_OF_A_HEADING_WITH_A_STOP = 6
+WRAPPED_LINE = 100  # characters; where nearly all lines are shorter, and half end no sentence, lines were wrapped
+ENDS_OF_SENTENCES = (".", "!", "?", ":", '"', "'", "”", "’")
 HEADINGS_IN_A_ROW = 3  # a section, a subsection and one below; more short lines are a list or a poem
 INSIDE_A_SENTENCE = re.compile(r"[\"“”‘!?;:,|=<>{}\[\]]|\.\s")
 
@@ -23,7 +25,7 @@ def split_document(text: str, language: str = "en") -> tuple[list[str], int]:
     give it, "CHAPTER I.". Quotations, list items and verses are none.
     """
     text, headings = without_headings(text)
-    if not paragraphs_between_blank_lines(text.split("\n")):
+    if not are_wrapped(text.split("\n")):
         text = text.replace("\n", "\n\n")  # to the splitter only blank lines end a paragraph
     return [sentence for sentence in sentencex.segment(language, text) if not sentence.isspace()], headings
 
@@ -34,13 +36,13 @@ def without_headings(text: str) -> tuple[str, int]:
     if len(lines) == 1:
         return text, 0
     with_text = [number for number, line in enumerate(lines) if line and not line.isspace()]
-    blank_lines = paragraphs_between_blank_lines(lines)
+    wrapped = are_wrapped(lines)
     dropped = []
     run = []  # headings, if a paragraph follows
     for number in with_text:
         line = lines[number].strip()
-        # A line with another next to it is part of a paragraph.
-        alone = not blank_lines or not (neighbour(lines, number - 1) or neighbour(lines, number + 1))
+        # Where lines were wrapped, one with another next to it is part of a paragraph.
+        alone = not wrapped or not (neighbour(lines, number - 1) or neighbour(lines, number + 1))
         if alone and could_be_heading(line):
             run.append(number)
             continue
@@ -55,9 +57,14 @@ def without_headings(text: str) -> tuple[str, int]:
     return "\n".join(line for number, line in enumerate(lines) if number not in left_out), len(dropped)
 
 
-def paragraphs_between_blank_lines(lines: list[str]) -> bool:
-    """Whether blank lines stand between paragraphs, so that one may have several lines; else each line is one."""
-    return sum(not line or line.isspace() for line in lines[:-1]) > 0.1 * len(lines)
+def are_wrapped(lines: list[str]) -> bool:
+    """Whether lines were wrapped, so that blank ones part paragraphs; else each line is a paragraph."""
+    lines = [line.strip() for line in lines if line and not line.isspace()]
+    if not lines:
+        return False
+    lengths = sorted(map(len, lines))
+    whole = sum(line.endswith(ENDS_OF_SENTENCES) for line in lines)
+    return lengths[-(-95 * (len(lines) - 1) // 100)] <= WRAPPED_LINE and whole < 0.5 * len(lines)
 
 
 def neighbour(lines: list[str], number: int) -> bool:
