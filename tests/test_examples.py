@@ -289,11 +289,10 @@ def test_packed_rows_never_ask_for_special_tokens(many, tokenizer):
             assert (original[~asked] == example["input_ids"][~asked]).all() and original[0] == cls
 
 
+@pytest.mark.parametrize("make", ["mlm", "clm", "separate"], indirect=True)
 def test_packing_uses_every_token_once_in_every_epoch(make, many):
     """Guards: packed rows lose no token and repeat none, and another epoch packs anew."""
     examples = make()
-    if isinstance(examples, PairExamples):
-        pytest.skip("pairs are not packed")
     expected = sorted(token for number in range(300) for token in many.tokens(number).tolist() if token > 4)
     firsts = []
     for epoch in (0, 1):
