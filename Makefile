@@ -24,6 +24,7 @@ test-newest: .venv-newest/installed
 benchmark: .venv/installed
 	$(BIN)/python -m benchmarks.model
 	$(BIN)/python -m benchmarks.pretraining_data
+	$(BIN)/python -m benchmarks.finetuning
 
 lint: .venv/installed
 	$(BIN)/ruff check .

@@ -20,7 +20,7 @@ from fixedbert.data.glue import read_rows
 from fixedbert.data.sample import write_tasks
 from fixedbert.data.squad import load_squad
 from fixedbert.errors import exit_on_input_error
-from fixedbert.metrics import squad_scores
+from fixedbert.metrics.squad import squad_scores
 
 matplotlib.use("agg")
 import matplotlib.pyplot as plt  # noqa: E402  after the choice of a backend that needs no screen
@@ -63,7 +63,7 @@ def results(output: Path) -> dict:
 
 def majority_baselines() -> dict[str, float]:
     """What always giving the most frequent label or answer of the training data scores, in per cent."""
-    train, dev = ([row["label"] for _, row in read_rows(DEMO / "data/pairs" / f"{s}.tsv")] for s in ("train", "dev"))
+    train, dev = (read_rows(DEMO / "data/pairs" / f"{s}.tsv").columns["label"] for s in ("train", "dev"))
     label = Counter(train).most_common(1)[0][0]
     train, dev_questions = (load_squad(str(DEMO / "data/questions" / f"{s}.json")) for s in ("train", "dev"))
     answer = Counter(row["answers"]["text"][0] for row in train).most_common(1)[0][0]

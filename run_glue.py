@@ -1,131 +1,190 @@
 """
-Fine-tune and evaluate on pairs of sentences: GLUE tasks, or csv, tsv and jsonl files.
+Fine-tune, evaluate and predict on texts or pairs of texts: GLUE tasks, or csv, tsv, jsonl and parquet files.
 
     python run_glue.py --model_name_or_path runs/mini --task_name mnli --data_dir glue/ --do_train --do_eval \
         --output_dir runs/mini-mnli
+    python run_glue.py --model_name_or_path runs/mini --task_name all --seeds 1 2 3 --do_train --do_eval \
+        --output_dir runs/mini-glue
     accelerate launch --num_processes 4 run_glue.py recipe.yaml
+
+docs/fine_tuning.md lists the arguments beside those of transformers' run_glue.py.
 """
 
 import sys
 from dataclasses import dataclass, field
 
-from transformers import (
-    AutoModelForSequenceClassification,
-    DataCollatorWithPadding,
-    EvalPrediction,
-    PreTrainedConfig,
-    Trainer,
-    TrainingArguments,
-    set_seed,
-)
+import numpy as np
+from transformers import AutoModelForSequenceClassification, EvalPrediction, set_seed
 
 import fixedbert  # noqa: F401  registers the model
 from fixedbert.data import glue
 from fixedbert.data.tokenizers import load_tokenizer
 from fixedbert.errors import InputError, exit_on_input_error
-from fixedbert.metrics import accuracy
+from fixedbert.metrics.glue import glue_scores
 from fixedbert.training.arguments import ModelArguments, check_length, load_config, load_model, parse, with_recipe
+from fixedbert.training.fine_tuning import (
+    FineTuningArguments,
+    FineTuningTrainer,
+    longest_first,
+    mean_loss,
+    some,
+    with_new_head,
+)
 from fixedbert.training.memory import keep_freed_memory
 from fixedbert.training.output import output_directory
+from fixedbert.training.pictures import draw_glue
 from fixedbert.training.reporting import report, train
+from fixedbert.training.sweep import sweep
 
 
 @dataclass
 class DataArguments:
-    """Which pairs, and how they become tokens."""
+    """Which texts, and how they become tokens."""
 
-    task_name: str | None = field(default=None, metadata={"help": f"A task of GLUE: {', '.join(glue.TASKS)}."})
-    data_dir: str | None = field(
-        default=None, metadata={"help": "Folder with the task in the layout of the GLUE download; default: the Hub."}
+    task_name: list[str] | None = field(
+        default=None, metadata={"help": f"Tasks of GLUE, of {', '.join(glue.TASKS)}; or all."}
     )
-    train_file: str | None = field(default=None, metadata={"help": "A .csv, .tsv or .jsonl file of your own."})
+    data_dir: str | None = field(
+        default=None, metadata={"help": "Folder with the tasks in the layout of the GLUE download; default: the Hub."}
+    )
+    dataset_name: str | None = field(default=None, metadata={"help": "Another data set of the Hub."})
+    dataset_config_name: str | None = field(default=None, metadata={"help": "Its configuration."})
+    train_file: str | None = field(default=None, metadata={"help": "A .csv, .tsv, .jsonl or .parquet file."})
     validation_file: str | None = field(default=None, metadata={"help": "The same, to evaluate on."})
-    max_seq_length: int = field(default=128, metadata={"help": "Tokens of a pair; longer ones are cut."})
+    test_file: str | None = field(default=None, metadata={"help": "The same, to predict, with or without labels."})
+    do_regression: bool | None = field(
+        default=None, metadata={"help": "Whether labels are numbers to predict; default: if some have fractions."}
+    )
+    skip_bad_rows: bool = field(default=False, metadata={"help": "Leave out rows that cannot be used, and name them."})
+    max_seq_length: int = field(default=128, metadata={"help": "Tokens of an example; longer ones are cut."})
     pad_to_max_length: bool = field(default=False, metadata={"help": "Pad to that length, not to a batch's longest."})
-    max_train_samples: int | None = field(default=None, metadata={"help": "Use so many training pairs only."})
-    max_eval_samples: int | None = field(default=None, metadata={"help": "Use so many evaluation pairs only."})
+    max_train_samples: int | None = field(default=None, metadata={"help": "Use so many training examples only."})
+    max_eval_samples: int | None = field(default=None, metadata={"help": "Use so many evaluation examples only."})
+    max_predict_samples: int | None = field(default=None, metadata={"help": "Predict so many examples only."})
     preprocessing_num_workers: int | None = field(default=None, metadata={"help": "Processes for tokenizing."})
+    overwrite_cache: bool = field(default=False, metadata={"help": "Tokenize again what is in the cache."})
+
+    def tasks(self) -> list[str | None]:
+        if not self.task_name:
+            return [None]
+        names = list(glue.TASKS) if self.task_name == ["all"] else [name.lower() for name in self.task_name]
+        for name in names:
+            if name not in glue.TASKS:
+                raise InputError(f"--task_name {name}: no such task; there are {', '.join(glue.TASKS)}, and all.")
+        return list(dict.fromkeys(names))
 
 
-def load_pairs(arguments: DataArguments, training_args: TrainingArguments, **hub_options) -> glue.SentencePairs:
-    if arguments.task_name:
-        pairs = glue.load_task(arguments.task_name, arguments.data_dir, **hub_options)
-    elif arguments.train_file or arguments.validation_file:
-        pairs = glue.load_files(arguments.train_file, arguments.validation_file)
-    else:
-        raise InputError("no data: give --task_name, or --train_file and --validation_file.")
-    if training_args.do_train and pairs.train is None:
-        raise InputError("--do_train needs training pairs: give --train_file, or a --data_dir with them.")
-    if training_args.do_eval and not pairs.validation:
-        raise InputError("--do_eval needs a --validation_file.")
-    return pairs
+def load_texts(task: str | None, arguments: DataArguments, kinds: tuple[str, ...], **hub_options) -> glue.TextData:
+    """The splits of `kinds`: of the task, or else of the data set, or else of the files."""
+    skip = arguments.skip_bad_rows
+    if task:
+        return glue.load_task(task, arguments.data_dir, kinds, skip, **hub_options)
+    if arguments.dataset_name:
+        name, config = arguments.dataset_name, arguments.dataset_config_name
+        return glue.load_dataset(name, config, kinds, arguments.do_regression, skip, **hub_options)
+    files = {kind: getattr(arguments, f"{kind}_file") for kind in kinds}
+    if not any(files.values()):
+        raise InputError("no data: give --task_name, --dataset_name, or --train_file and --validation_file.")
+    for kind, file in files.items():
+        if file is None:
+            raise InputError(f"no rows for {kind}: give --{kind}_file.")
+    return glue.load_files(files, arguments.do_regression, skip)
 
 
-def with_labels_of(config: PreTrainedConfig, pairs: glue.SentencePairs, train: bool) -> glue.SentencePairs:
-    """The pairs with the label numbers of a model that knows their labels: its classifier keeps its meaning."""
-    known = [config.id2label[number] for number in sorted(config.id2label)]
-    if set(pairs.labels) <= set(known):
-        return pairs.numbered_as(known)
-    if not train and known[0] != "LABEL_0":  # what transformers calls labels that nobody has named
-        raise InputError(f"the labels {', '.join(pairs.labels)} are not those of the model: {', '.join(known)}.")
-    return pairs
+class Evaluation:
+    """For Trainer's `compute_metrics`: metrics by task; keeps what was predicted last, for the picture."""
+
+    def __init__(self, task: str | None, regression: bool):
+        self.task = task or ("regression" if regression else "classification")
+        self.regression = regression
+        self.predictions = self.labels = np.empty(0)
+
+    def predicted(self, output: np.ndarray | tuple) -> np.ndarray:
+        logits = first(output)  # (examples, labels)
+        return logits[:, 0] if self.regression else logits.argmax(axis=1)
+
+    def __call__(self, prediction: EvalPrediction) -> dict[str, float]:
+        self.predictions, self.labels = self.predicted(prediction.predictions), prediction.label_ids
+        metrics = glue_scores(self.task, self.predictions, self.labels)
+        if self.task in glue.TASKS and len(metrics) > 1:
+            metrics["combined_score"] = float(np.mean(list(metrics.values())))
+        if not self.regression:  # Trainer's is inexact on several processes, where the last batch is filled up
+            metrics["loss"] = mean_loss(first(prediction.predictions), self.labels)
+        return metrics
 
 
-def main(argv: list[str] | None = None):
-    command = with_recipe(sys.argv[1:] if argv is None else argv)
-    model_args, data_args, training_args = parse(command, ModelArguments, DataArguments, TrainingArguments)
-    if training_args.do_predict or not (training_args.do_train or training_args.do_eval):
-        raise InputError("give --do_train, --do_eval or both; --do_predict is not there yet.")
+def first(output: np.ndarray | tuple) -> np.ndarray:
+    """The logits, with which some models return more."""
+    return output[0] if isinstance(output, tuple) else output
+
+
+def fine_tune(task: str | None, model_args, data_args, training_args, command: list[str]):
+    """One task, from the model to results, weights and pictures in the output directory."""
     set_seed(training_args.seed)
-    keep_freed_memory(training_args.device)
-
+    kinds = {"train": training_args.do_train, "validation": training_args.do_eval, "test": training_args.do_predict}
     with output_directory(training_args, command) as checkpoint:
-        with training_args.main_process_first(desc="preparing the pairs"):
-            pairs = load_pairs(data_args, training_args, cache_dir=model_args.cache_dir, token=model_args.token)
+        with training_args.main_process_first(desc="preparing the texts"):
+            wanted = tuple(kind for kind, wanted in kinds.items() if wanted)
+            data = load_texts(task, data_args, wanted, cache_dir=model_args.cache_dir, token=model_args.token)
             tokenizer = load_tokenizer(model_args.tokenizer, model_args.do_lower_case, **model_args.hub_options())
             config = load_config(model_args)
-            pairs = with_labels_of(config, pairs, training_args.do_train)
-            config.id2label = dict(enumerate(pairs.labels))
-            config.label2id = {label: number for number, label in enumerate(pairs.labels)}
             check_length(data_args.max_seq_length, config)
-
-            def tokenize(batch):
-                return tokenizer(
-                    batch["sentence1"],
-                    batch["sentence2"],
-                    max_length=data_args.max_seq_length,
-                    truncation=True,
-                    padding="max_length" if data_args.pad_to_max_length else False,
+            data, new_head = glue.with_labels_of_model(data, config, training_args.do_train)
+            counts = {"train": data_args.max_train_samples, "validation": data_args.max_eval_samples}
+            counts["test"] = data_args.max_predict_samples
+            features = {
+                split: glue.text_features(
+                    some(rows, counts[split.split("_")[0]]),
+                    tokenizer,
+                    data_args.max_seq_length,
+                    num_proc=data_args.preprocessing_num_workers,
+                    overwrite_cache=data_args.overwrite_cache,
                 )
-
-            def prepare(data, size):
-                data = data if size is None else data.select(range(min(size, len(data))))
-                return data.map(tokenize, batched=True, num_proc=data_args.preprocessing_num_workers)
-
-            training = prepare(pairs.train, data_args.max_train_samples) if training_args.do_train else None
-            validation = {split: prepare(data, data_args.max_eval_samples) for split, data in pairs.validation.items()}
-
-        trainer = Trainer(
-            model=load_model(AutoModelForSequenceClassification, model_args, config, tokenizer),
+                for split, rows in data.splits.items()
+            }
+        model_args.ignore_mismatched_sizes |= new_head
+        model = load_model(AutoModelForSequenceClassification, model_args, config, tokenizer)
+        evaluation = Evaluation(task, regression=not data.labels)
+        evaluated = {split: longest_first(rows)[0] for split, rows in features.items() if split.startswith("valid")}
+        trainer = FineTuningTrainer(
+            model=with_new_head(model) if new_head else model,
             args=training_args,
-            train_dataset=training,
-            eval_dataset=next(iter(validation.values()), None),
-            data_collator=DataCollatorWithPadding(tokenizer, pad_to_multiple_of=8 if training_args.fp16 else None),
+            train_dataset=features.get("train"),
+            eval_dataset=next(iter(evaluated.values()), None),
             processing_class=tokenizer,
-            compute_metrics=pair_metrics,
+            compute_metrics=evaluation,
+            pad_to=data_args.max_seq_length if data_args.pad_to_max_length else None,
         )
         if training_args.do_train:
             train(trainer, checkpoint)
         if training_args.do_eval:
-            metrics = {}
-            for split, data in validation.items():
+            metrics, panels = {}, []
+            for split, rows in evaluated.items():
                 suffix = "_mm" if split == "validation_mismatched" else ""  # as in transformers' run_glue.py
-                metrics |= {name + suffix: value for name, value in trainer.evaluate(data).items()}
+                found = trainer.evaluate(rows) | {"eval_samples": len(rows)}
+                metrics |= {name + suffix: value for name, value in found.items()}
+                panels.append((split, evaluation.labels, evaluation.predictions))
             report(trainer, "eval", metrics)
+            if trainer.is_world_process_zero():
+                draw_glue(trainer, task or "the validation file", panels, data.labels)
+        for split, rows in data.of_kind("test").items():
+            ordered, order = longest_first(features[split])
+            predictions = np.empty(len(order))
+            predictions[order] = evaluation.predicted(
+                trainer.predict(ordered, metric_key_prefix="predict").predictions
+            )
+            if trainer.is_world_process_zero():
+                glue.write_predictions(training_args.output_dir, task, split, rows, data.labels, predictions)
 
 
-def pair_metrics(prediction: EvalPrediction) -> dict[str, float]:
-    return {"accuracy": accuracy(prediction.predictions.argmax(axis=1), prediction.label_ids)}
+def main(argv: list[str] | None = None):
+    command = with_recipe(sys.argv[1:] if argv is None else argv)
+    model_args, data_args, training_args = parse(command, ModelArguments, DataArguments, FineTuningArguments)
+    if not (training_args.do_train or training_args.do_eval or training_args.do_predict):
+        raise InputError("nothing to do: give --do_train, --do_eval or --do_predict.")
+    keep_freed_memory(training_args.device)
+    tasks = [task for task in data_args.tasks() if task != "ax" or training_args.do_predict]
+    sweep(fine_tune, tasks, model_args, data_args, training_args, command)
 
 
 if __name__ == "__main__":

@@ -1,114 +1,172 @@
 """
-Fine-tune and evaluate on questions whose answer is a span of a text: SQuAD 1.1.
+Fine-tune, evaluate and predict on questions whose answer is a span of a text: SQuAD 1.1 and 2.0.
 
     python run_squad.py --model_name_or_path runs/mini --train_file train-v1.1.json --validation_file dev-v1.1.json \
         --do_train --do_eval --output_dir runs/mini-squad
+    python run_squad.py --model_name_or_path runs/mini --dataset_name rajpurkar/squad_v2 --version_2_with_negative \
+        --null_score_diff_threshold best --do_train --do_eval --output_dir runs/mini-squad2
     accelerate launch --num_processes 4 run_squad.py recipe.yaml
+
+docs/fine_tuning.md lists the arguments beside those of transformers' run_qa.py.
 """
 
-import json
 import sys
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import datasets
-from transformers import AutoModelForQuestionAnswering, DataCollatorWithPadding, Trainer, TrainingArguments, set_seed
+from transformers import AutoModelForQuestionAnswering, set_seed
 
 import fixedbert  # noqa: F401  registers the model
 from fixedbert.data.hub import load_from_hub
-from fixedbert.data.squad import SquadEvaluation, check_answers, load_squad, squad_windows
+from fixedbert.data.squad import FEATURES, SquadEvaluation, checked, load_squad, squad_windows
 from fixedbert.data.tokenizers import load_tokenizer
 from fixedbert.errors import InputError, exit_on_input_error
 from fixedbert.training.arguments import ModelArguments, check_length, load_config, load_model, parse, with_recipe
+from fixedbert.training.fine_tuning import FineTuningArguments, FineTuningTrainer, longest_first, some, write_json
 from fixedbert.training.memory import keep_freed_memory
 from fixedbert.training.output import output_directory
+from fixedbert.training.pictures import draw_squad
 from fixedbert.training.reporting import report, train
+from fixedbert.training.sweep import sweep
 
 
 @dataclass
 class DataArguments:
     """Which questions, and how they become windows of tokens."""
 
-    dataset_name: str | None = field(default=None, metadata={"help": "Hub id: rajpurkar/squad."})
-    train_file: str | None = field(default=None, metadata={"help": "A file in SQuAD 1.1's JSON layout."})
+    dataset_name: str | None = field(default=None, metadata={"help": "Hub id: rajpurkar/squad, rajpurkar/squad_v2."})
+    dataset_config_name: str | None = field(default=None, metadata={"help": "Its configuration."})
+    train_file: str | None = field(
+        default=None, metadata={"help": "SQuAD's JSON, or rows with its columns in .json, .jsonl or .parquet."}
+    )
     validation_file: str | None = field(default=None, metadata={"help": "The same, to evaluate on."})
+    test_file: str | None = field(default=None, metadata={"help": "The same, to answer; it needs no answers."})
+    version_2_with_negative: bool = field(
+        default=False, metadata={"help": "Questions may have no answer, as in SQuAD 2.0."}
+    )
+    null_score_diff_threshold: str = field(
+        default="0.0",
+        metadata={"help": "No answer where [CLS] is more than this above the best span; best: chosen for F1."},
+    )
+    skip_bad_rows: bool = field(default=False, metadata={"help": "Leave out rows that cannot be used, and name them."})
     max_seq_length: int = field(default=384, metadata={"help": "Tokens of a window."})
+    pad_to_max_length: bool = field(default=False, metadata={"help": "Pad to that length, not to a batch's longest."})
     doc_stride: int = field(default=128, metadata={"help": "Tokens of the context that two windows share."})
-    n_best_size: int = field(default=20, metadata={"help": "Starts and ends looked at in a window."})
+    n_best_size: int = field(default=20, metadata={"help": "Starts and ends looked at in a window, answers kept."})
     max_answer_length: int = field(default=30, metadata={"help": "Tokens of the longest answer."})
-    max_train_samples: int | None = field(default=None, metadata={"help": "Use so many training questions only."})
+    max_train_samples: int | None = field(
+        default=None, metadata={"help": "Use so many training questions only, and so many of their windows."}
+    )
     max_eval_samples: int | None = field(default=None, metadata={"help": "Use so many evaluation questions only."})
+    max_predict_samples: int | None = field(default=None, metadata={"help": "Answer so many questions only."})
     preprocessing_num_workers: int | None = field(default=None, metadata={"help": "Processes for tokenizing."})
+    overwrite_cache: bool = field(default=False, metadata={"help": "Tokenize again what is in the cache."})
+
+    def threshold(self) -> float | str:
+        if self.null_score_diff_threshold == "best":
+            return "best"
+        try:
+            return float(self.null_score_diff_threshold)
+        except ValueError:
+            raise InputError(
+                f"--null_score_diff_threshold {self.null_score_diff_threshold}: a number, or best."
+            ) from None
 
 
-def load_questions(arguments: DataArguments, **hub_options) -> dict[str, datasets.Dataset]:
-    """The splits that are there, of train and validation."""
+def load_questions(arguments: DataArguments, kind: str, **hub_options) -> datasets.Dataset:
+    """The questions for "train", "validation" or "test"."""
+    options = (arguments.version_2_with_negative, kind != "test", arguments.skip_bad_rows)
     if arguments.dataset_name:
-        splits = load_from_hub(arguments.dataset_name, **hub_options)
-        for split in splits.values():
-            for row in split:
-                check_answers(row, arguments.dataset_name)
-        return splits
-    files = {"train": arguments.train_file, "validation": arguments.validation_file}
-    return {split: load_squad(file) for split, file in files.items() if file}
+        splits = load_from_hub(arguments.dataset_name, arguments.dataset_config_name, **hub_options)
+        if kind not in splits:
+            raise InputError(f"{arguments.dataset_name}: it has no split {kind}; there are {', '.join(splits)}.")
+        rows = checked(list(splits[kind]), f"{arguments.dataset_name}, {kind}", *options)
+        return datasets.Dataset.from_list(rows, features=FEATURES)
+    file = getattr(arguments, f"{kind}_file")
+    if file is None:
+        raise InputError(f"no questions for {kind}: give --{kind}_file or --dataset_name.")
+    return load_squad(file, *options)
 
 
-def main(argv: list[str] | None = None):
-    command = with_recipe(sys.argv[1:] if argv is None else argv)
-    model_args, data_args, training_args = parse(command, ModelArguments, DataArguments, TrainingArguments)
-    if training_args.do_predict or not (training_args.do_train or training_args.do_eval):
-        raise InputError("give --do_train, --do_eval or both; --do_predict is not there yet.")
+def fine_tune(task: None, model_args, data_args, training_args, command: list[str]):
+    """From the model to results, weights, answers and a picture in the output directory."""
     set_seed(training_args.seed)
-    keep_freed_memory(training_args.device)
-
+    threshold = data_args.threshold()
+    kinds = {"train": training_args.do_train, "validation": training_args.do_eval, "test": training_args.do_predict}
+    counts = {"train": data_args.max_train_samples, "validation": data_args.max_eval_samples}
+    counts["test"] = data_args.max_predict_samples
     with output_directory(training_args, command) as checkpoint:
         with training_args.main_process_first(desc="preparing the questions"):
             config = load_config(model_args)
             check_length(data_args.max_seq_length, config)
             tokenizer = load_tokenizer(model_args.tokenizer, model_args.do_lower_case, **model_args.hub_options())
-            questions = load_questions(data_args, cache_dir=model_args.cache_dir, token=model_args.token)
-
-            def prepare(split, size):
-                if split not in questions:
-                    raise InputError(f"no questions for {split}: give --{split}_file or --dataset_name.")
-                rows = (
-                    questions[split]
-                    if size is None
-                    else questions[split].select(range(min(size, len(questions[split]))))
-                )
-                windows = squad_windows(
+            windows, evaluations = {}, {}
+            for kind in [kind for kind, wanted in kinds.items() if wanted]:
+                rows = load_questions(data_args, kind, cache_dir=model_args.cache_dir, token=model_args.token)
+                rows = some(rows, counts[kind])
+                windows[kind] = squad_windows(
                     rows,
                     tokenizer,
                     data_args.max_seq_length,
                     data_args.doc_stride,
-                    data_args.preprocessing_num_workers,
+                    for_training=kind == "train",
+                    num_proc=data_args.preprocessing_num_workers,
+                    overwrite_cache=data_args.overwrite_cache,
                 )
-                return rows, windows
-
-            training = prepare("train", data_args.max_train_samples)[1] if training_args.do_train else None
-            if training_args.do_eval:
-                rows, windows = prepare("validation", data_args.max_eval_samples)
-                evaluation = SquadEvaluation(rows, windows, data_args.n_best_size, data_args.max_answer_length)
-            else:
-                windows = evaluation = None
-
-        trainer = Trainer(
+                if kind == "train":
+                    windows[kind] = some(windows[kind], counts[kind])  # as in transformers' run_qa.py
+                else:
+                    windows[kind], _ = longest_first(windows[kind])
+                    evaluations[kind] = SquadEvaluation(
+                        rows,
+                        windows[kind],
+                        data_args.n_best_size,
+                        data_args.max_answer_length,
+                        data_args.version_2_with_negative,
+                        threshold,
+                    )
+        trainer = FineTuningTrainer(
             model=load_model(AutoModelForQuestionAnswering, model_args, config, tokenizer),
             args=training_args,
-            train_dataset=training,
-            eval_dataset=windows,
-            data_collator=DataCollatorWithPadding(tokenizer, pad_to_multiple_of=8 if training_args.fp16 else None),
+            train_dataset=windows.get("train"),
+            eval_dataset=windows.get("validation"),
             processing_class=tokenizer,
-            compute_metrics=evaluation,
+            compute_metrics=evaluations.get("validation"),
+            pad_to=data_args.max_seq_length if data_args.pad_to_max_length else None,
         )
         if training_args.do_train:
             train(trainer, checkpoint)
         if training_args.do_eval:
-            metrics = trainer.evaluate()
-            report(trainer, "eval", metrics)
-            if training_args.should_save:
-                file = Path(training_args.output_dir, "eval_predictions.json")
-                file.write_text(json.dumps(evaluation.predictions, indent=1, ensure_ascii=False), encoding="utf-8")
+            evaluation = evaluations["validation"]
+            report(trainer, "eval", trainer.evaluate() | {"eval_samples": len(windows["validation"])})
+            if trainer.is_world_process_zero():
+                write_answers(training_args.output_dir, "eval", evaluation)
+                draw_squad(trainer, "questions", evaluation.null_odds, evaluation.answers, evaluation.threshold)
+            threshold = evaluation.threshold
+        if training_args.do_predict:
+            evaluation = evaluations["test"]
+            evaluation.asked_threshold = threshold  # one that was chosen on the validation questions stays
+            trainer.compute_metrics = None
+            evaluation.predict(*trainer.predict(windows["test"], metric_key_prefix="predict").predictions[:2])
+            if trainer.is_world_process_zero():
+                write_answers(training_args.output_dir, "predict", evaluation)
+
+
+def write_answers(folder: str, prefix: str, evaluation: SquadEvaluation):
+    """The files of transformers' run_qa.py: predictions, in the official form, n-best answers, null odds."""
+    write_json(folder, f"{prefix}_predictions.json", evaluation.predictions)
+    write_json(folder, f"{prefix}_nbest_predictions.json", evaluation.n_best)
+    if evaluation.version_2_with_negative:
+        write_json(folder, f"{prefix}_null_odds.json", evaluation.null_odds)
+
+
+def main(argv: list[str] | None = None):
+    command = with_recipe(sys.argv[1:] if argv is None else argv)
+    model_args, data_args, training_args = parse(command, ModelArguments, DataArguments, FineTuningArguments)
+    if not (training_args.do_train or training_args.do_eval or training_args.do_predict):
+        raise InputError("nothing to do: give --do_train, --do_eval or --do_predict.")
+    keep_freed_memory(training_args.device)
+    sweep(fine_tune, [None], model_args, data_args, training_args, command)
 
 
 if __name__ == "__main__":

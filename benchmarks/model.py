@@ -22,7 +22,7 @@ from tqdm import tqdm
 from transformers import BertConfig, BertTokenizer
 
 import fixedbert
-from fixedbert.data.glue import read_pairs
+from fixedbert.data.glue import load_task
 from fixedbert.training.memory import keep_freed_memory
 
 SHAPE = {"vocab_size": 30522, "hidden_size": 512, "num_hidden_layers": 4, "num_attention_heads": 8}
@@ -77,9 +77,8 @@ def mnli_lengths() -> list[int]:
     if "FIXEDBERT_DATA" in os.environ:
         data = Path(os.environ["FIXEDBERT_DATA"])
         tokenizer = BertTokenizer(vocab=str(data / "vocab" / "bert-base-uncased-vocab.txt"))
-        columns = ("sentence1", "sentence2", "gold_label")
-        pairs = read_pairs(data / "glue" / "MNLI" / "dev_matched.tsv", columns)
-        texts = [pair.sentence1 for pair in pairs], [pair.sentence2 for pair in pairs]
+        pairs = load_task("mnli", str(data / "glue"), ("validation",)).splits["validation_matched"]
+        texts = pairs["sentence1"][:], pairs["sentence2"][:]
         encoded = tokenizer(*texts, truncation=True, max_length=128)
         return [len(ids) for ids in encoded["input_ids"]]
     draws = torch.rand(5000, generator=torch.Generator().manual_seed(0)) * (len(MNLI_LENGTHS) - 1)

@@ -1,34 +1,190 @@
-"""Sentence pairs: GLUE's layout and people's own files, with errors that name the line."""
+"""Texts to classify: every task of GLUE, people's own files, features, submissions, errors that name the line."""
 
+import os
+
+import datasets
+import pyarrow
 import pytest
+from pyarrow import parquet
+from transformers import BertConfig, BertTokenizer
 
-from fixedbert.data.glue import load_files, load_task
+from fixedbert.data.glue import (
+    TASKS,
+    TextData,
+    load_dataset,
+    load_files,
+    load_task,
+    text_features,
+    with_labels_of_model,
+    write_predictions,
+)
 from fixedbert.errors import InputError
 
-MNLI_HEADER = "index\tsentence1\tsentence2\tlabel1\tgold_label\n"
+# Of each task two labelled rows and a test row as they stand in the files of the download, and what they mean:
+# texts, and label numbers as on the Hub.
+ROWS = {
+    "cola": ("gj04\t1\t\tOne two.\nbc01\t0\t*\tTwo six.\n", "index\tsentence\n7\tThree.\n", [1, 0]),
+    "sst2": ("sentence\tlabel\nOne two.\t1\nTwo six.\t0\n", "index\tsentence\n7\tThree.\n", [1, 0]),
+    "mrpc": (
+        "\ufeffQuality\t#1 ID\t#2 ID\t#1 String\t#2 String\n1\t8\t9\tOne two.\tFour.\n0\t8\t9\tTwo six.\tFive.\n",
+        "index\t#1 ID\t#2 ID\t#1 String\t#2 String\n7\t8\t9\tThree.\tSix.\n",
+        [1, 0],
+    ),
+    "stsb": (
+        "index\tgenre\tsentence1\tsentence2\tscore\n0\tx\tOne two.\tFour.\t5.000\n1\tx\tTwo six.\tFive.\t0.25\n",
+        "index\tgenre\tsentence1\tsentence2\n7\tx\tThree.\tSix.\n",
+        [5.0, 0.25],
+    ),
+    "qqp": (
+        "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate\n"
+        "0\t1\t2\tOne two.\tFour.\t1\n3\t1\t2\tTwo six.\tFive.\t0\n",
+        "index\tquestion1\tquestion2\n7\tThree.\tSix.\n",
+        [1, 0],
+    ),
+    "mnli": (
+        "index\tsentence1\tsentence2\tlabel1\tgold_label\n0\tOne two.\tFour.\tn/a\tcontradiction\n"
+        "1\tTwo six.\tFive.\tn/a\tentailment\n",
+        "index\tsentence1\tsentence2\n7\tThree.\tSix.\n",
+        [2, 0],
+    ),
+    "qnli": (
+        "index\tquestion\tsentence\tlabel\n0\tOne two.\tFour.\tnot_entailment\n1\tTwo six.\tFive.\tentailment\n",
+        "index\tquestion\tsentence\n7\tThree.\tSix.\n",
+        [1, 0],
+    ),
+    "rte": (
+        "index\tsentence1\tsentence2\tlabel\n0\tOne two.\tFour.\tnot_entailment\n1\tTwo six.\tFive.\tentailment\n",
+        "index\tsentence1\tsentence2\n7\tThree.\tSix.\n",
+        [1, 0],
+    ),
+    "wnli": (
+        "index\tsentence1\tsentence2\tlabel\n0\tOne two.\tFour.\t1\n1\tTwo six.\tFive.\t0\n",
+        "index\tsentence1\tsentence2\n7\tThree.\tSix.\n",
+        [1, 0],
+    ),
+    "ax": (None, "index\tsentence1\tsentence2\n7\tThree.\tSix.\n", None),
+}
+SINGLE = ("cola", "sst2")
+# GLUE's submission format: names of files, and what stands for label 1 (for STS-B: a score beyond 5).
+SUBMISSIONS = {
+    "cola": ("CoLA.tsv", "1"),
+    "sst2": ("SST-2.tsv", "1"),
+    "mrpc": ("MRPC.tsv", "1"),
+    "stsb": ("STS-B.tsv", "5.000"),
+    "qqp": ("QQP.tsv", "1"),
+    "mnli": ("MNLI-mm.tsv", "neutral"),
+    "qnli": ("QNLI.tsv", "not_entailment"),
+    "rte": ("RTE.tsv", "not_entailment"),
+    "wnli": ("WNLI.tsv", "1"),
+    "ax": ("AX.tsv", "neutral"),
+}
 
 
-def test_mnli_folder_in_the_layout_of_the_download(tmp_path):
-    """Guards: MNLI's columns, label numbers as on the Hub, both dev sets in order, quotes left alone."""
-    (tmp_path / "MNLI").mkdir()
-    rows = '0\tan "odd quote\t{}\tn/a\tcontradiction\n1\tb\tc\tn/a\tentailment\n2\tb\tc\tn/a\tneutral\n'
-    for name in ("train", "dev_matched", "dev_mismatched"):
-        (tmp_path / "MNLI" / f"{name}.tsv").write_text(MNLI_HEADER + rows.format(name))
-    for folder in (tmp_path, tmp_path / "MNLI"):
-        pairs = load_task("mnli", str(folder))
-        assert pairs.labels == ["entailment", "neutral", "contradiction"]
-        assert pairs.train["sentence1"][0] == 'an "odd quote' and pairs.train["label"][:] == [2, 0, 1]
-        assert {split: data["sentence2"][0] for split, data in pairs.validation.items()} == {
-            "validation_matched": "dev_matched",
-            "validation_mismatched": "dev_mismatched",
-        }
-        assert list(pairs.validation) == ["validation_matched", "validation_mismatched"]
+@pytest.fixture
+def download(tmp_path):
+    """A folder in the layout of the GLUE download, with ROWS in it."""
+
+    def write(task):
+        folder = tmp_path / "glue" / TASKS[task].folder
+        folder.mkdir(parents=True, exist_ok=True)
+        labelled, test, _ = ROWS[task]
+        for split, file in TASKS[task].files.items():
+            (folder / file).write_text(test if split.startswith("test") else labelled, encoding="utf-8")
+        return str(tmp_path / "glue")
+
+    return write
 
 
-def test_real_mnli(real_data):
-    """Guards: every row of the real files is read, unpaired quotes and all."""
-    pairs = load_task("mnli", str(real_data / "glue"))
-    assert [len(pairs.train), *map(len, pairs.validation.values())] == [8010, 5000, 2490]
+@pytest.mark.parametrize("task", TASKS)
+def test_every_task_is_read_and_written(download, task, tmp_path):
+    """Guards: columns, label numbers and splits of each task's files, and the file of its submission."""
+    labels = ROWS[task][2]
+    for folder in (download(task), f"{download(task)}/{TASKS[task].folder}"):
+        data = load_task(task, folder, ("train", "validation", "test"))
+        assert list(data.splits) == list(TASKS[task].files)
+        assert data.labels == list(TASKS[task].labels)
+        for split, rows in data.splits.items():
+            first, second = (["Three."], ["Six."]) if split.startswith("test") else (["One two.", "Two six."], None)
+            assert rows["sentence1"][:] == first
+            assert ("sentence2" in rows.column_names) == (task not in SINGLE)
+            if "sentence2" in rows.column_names:
+                assert rows["sentence2"][:] == (second or ["Four.", "Five."])
+            if split.startswith("test"):
+                assert rows["index"][:] == ["7"] and "label" not in rows.column_names
+            else:
+                assert rows["label"][:] == labels
+    split, rows = list(data.splits.items())[-1]
+    name, written = SUBMISSIONS[task]
+    write_predictions(
+        str(tmp_path), task, split, rows, data.labels, pyarrow.array([5.7 if task == "stsb" else 1]).to_numpy()
+    )
+    assert (tmp_path / name).read_text() == f"index\tprediction\n7\t{written}\n"
+
+
+def test_hub_copies_are_the_same(monkeypatch):
+    """Guards: from the Hub's columns and class labels come the same rows, and -1 in a test set is no label."""
+    names = datasets.ClassLabel(names=["entailment", "neutral", "contradiction"])
+    features = datasets.Features(
+        {"premise": datasets.Value("string"), "hypothesis": datasets.Value("string"), "label": names}
+    ) | {"idx": datasets.Value("int32")}
+
+    def split(labels):
+        size = range(len(labels))
+        columns = {"premise": [f"p{n}" for n in size], "hypothesis": [f"h{n}" for n in size], "label": labels}
+        return datasets.Dataset.from_dict({**columns, "idx": list(size)}, features=datasets.Features(features))
+
+    asked = []
+    splits = {name: split([2, 0, 1]) for name in ("train", "validation_matched", "validation_mismatched")}
+    splits |= {name: split([-1, -1]) for name in ("test_matched", "test_mismatched")}
+    monkeypatch.setattr("fixedbert.data.glue.load_from_hub", lambda *name, **_: asked.append(name) or splits)
+    data = load_task("mnli", None, ("train", "validation", "test"))
+    assert asked == [("nyu-mll/glue", "mnli")]  # ids without a namespace do not work any more
+    assert data.splits["train"][:] == {
+        "sentence1": ["p0", "p1", "p2"],
+        "sentence2": ["h0", "h1", "h2"],
+        "label": [2, 0, 1],
+    }
+    assert data.splits["test_mismatched"][:] == {
+        "sentence1": ["p0", "p1"],
+        "sentence2": ["h0", "h1"],
+        "index": ["0", "1"],
+    }
+    splits["train"] = split([2, -1])
+    with pytest.raises(InputError, match="nyu-mll/glue, mnli, train, row 1: no label"):
+        load_task("mnli", None, ("train",))
+
+
+def test_other_data_sets_of_the_hub(monkeypatch):
+    """Guards: --dataset_name reads texts and labels like a file; a split that is not there is named."""
+    rows = datasets.Dataset.from_dict({"text": ["x", "y"], "label": [1, 0]})
+    monkeypatch.setattr("fixedbert.data.glue.load_from_hub", lambda *_, **__: {"train": rows})
+    data = load_dataset("me/mine", None, ("train",))
+    assert data.labels == ["0", "1"] and data.splits["train"][:] == {"sentence1": ["x", "y"], "label": [1, 0]}
+    with pytest.raises(InputError, match="me/mine: it has no split validation; there are train"):
+        load_dataset("me/mine", None, ("train", "validation"))
+
+
+REAL_SIZES = {
+    "cola": (8551, 1043, 1063),
+    "sst2": (67349, 872, 1821),
+    "mrpc": (3668, 408, 1725),
+    "stsb": (5749, 1500, 1379),
+    "qqp": (20000, 3496),
+    "mnli": (8010, 5000, 2490),
+    "qnli": (4000, 1463, 5463),
+    "rte": (2490, 277, 3000),
+    "wnli": (635, 71, 146),
+    "ax": (1104,),
+}
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_real_rows_are_all_read(real_data, task):
+    """Guards: every row of the real files is read, unpaired quotes, BOM and all."""
+    there = [kind for kind in ("train", "validation", "test") if not (task in ("mnli", "qqp") and kind == "test")]
+    kinds = ("test",) if task == "ax" else tuple(there)
+    data = load_task(task, str(real_data / "glue"), kinds)
+    assert tuple(map(len, data.splits.values())) == REAL_SIZES[task]
 
 
 @pytest.mark.parametrize(
@@ -42,52 +198,209 @@ def test_real_mnli(real_data):
             '{"label": "yes", "sentence1": "one, two", "sentence2": "three"}\n\n'
             '{"sentence1": "four", "sentence2": "five", "label": "no"}\n',
         ),
+        ("a.parquet", {"label": ["yes", "no"], "a": ["one, two", "four"], "b": ["three", "five"]}),
     ],
 )
 def test_own_files(tmp_path, name, content):
-    """Guards: csv, tsv and jsonl give the same pairs; labels are sorted; other column names are taken in order."""
+    """Guards: all formats give the same pairs; labels are sorted; other column names are taken in order."""
+    if isinstance(content, dict):
+        parquet.write_table(pyarrow.table(content), tmp_path / name)
+    else:
+        (tmp_path / name).write_text(content)
+    data = load_files({"train": str(tmp_path / name), "validation": str(tmp_path / name)})
+    assert data.labels == ["no", "yes"]
+    expected = {"sentence1": ["one, two", "four"], "sentence2": ["three", "five"], "label": [1, 0]}
+    assert data.splits["train"][:] == data.splits["validation"][:] == expected
+
+
+def own_file(tmp_path, content, name="a.tsv"):
     (tmp_path / name).write_text(content)
-    pairs = load_files(str(tmp_path / name), str(tmp_path / name))
-    assert pairs.labels == ["no", "yes"]
-    assert pairs.train[:] == {"sentence1": ["one, two", "four"], "sentence2": ["three", "five"], "label": [1, 0]}
-    assert pairs.validation["validation"][:] == pairs.train[:]
+    return str(tmp_path / name)
 
 
-def test_labels_can_follow_a_model(tmp_path):
-    """Guards: pairs take the label numbers of a model that knows their labels, whatever order the files suggest."""
-    (tmp_path / "a.tsv").write_text("sentence1\tsentence2\tlabel\nx\ty\tyes\nx\ty\tno\n")
-    pairs = load_files(str(tmp_path / "a.tsv"), str(tmp_path / "a.tsv")).numbered_as(["yes", "perhaps", "no"])
-    assert pairs.labels == ["yes", "perhaps", "no"]
-    assert pairs.train["label"][:] == pairs.validation["validation"]["label"][:] == [0, 2]
+def test_single_texts_regressions_and_numbered_classes(tmp_path):
+    """Guards: one text column is enough; fractions make a regression, whole numbers classes in the order of value."""
+    single = load_files({"train": own_file(tmp_path, "text\tlabel\nx\t10\ny\t9\n")})
+    assert single.labels == ["9", "10"]  # as transformers sorts them
+    assert single.splits["train"][:] == {"sentence1": ["x", "y"], "label": [1, 0]}
+    scores = own_file(tmp_path, "text\tlabel\nx\t1.5\ny\t2\n")
+    assert load_files({"train": scores}).labels == []
+    assert load_files({"train": scores}).splits["train"]["label"][:] == [1.5, 2.0]
+    assert load_files({"train": scores}, do_regression=False).labels == ["1.5", "2"]
+    whole = own_file(tmp_path, "text\tlabel\nx\t1\ny\t2\n")
+    assert load_files({"train": whole}, do_regression=True).splits["train"]["label"][:] == [1.0, 2.0]
+
+
+def test_test_files_need_no_labels(tmp_path):
+    """Guards: a test file may lack the label column; rows are named by `index`, or else by number."""
+    data = load_files({"test": own_file(tmp_path, "text\nx\ny\n")})
+    assert data.labels is None and data.splits["test"]["index"][:] == ["0", "1"]
+    data = load_files({"test": own_file(tmp_path, "index\ttext\tlabel\n8\tx\tyes\n5\ty\t\n")})
+    assert data.splits["test"]["index"][:] == ["8", "5"]
+
+
+def model_labels(*names, **changes):
+    return BertConfig(id2label=dict(enumerate(names)), label2id={n: i for i, n in enumerate(names)}, **changes)
+
+
+def test_labels_follow_a_model_that_knows_them(tmp_path):
+    """Guards: rows take the label numbers of a model that knows their labels, in capitals or not; its head stays."""
+    file = own_file(tmp_path, "sentence1\tsentence2\tlabel\nx\ty\tyes\nx\ty\tno\n")
+    config = model_labels("YES", "perhaps", "NO")
+    data, new_head = with_labels_of_model(load_files({"train": file}), config, train=True)
+    assert not new_head and data.labels == ["YES", "perhaps", "NO"] and data.splits["train"]["label"][:] == [0, 2]
+    assert config.num_labels == 3 and config.problem_type == "single_label_classification"
+    data, _ = with_labels_of_model(TextData(None, {}), model_labels("yes", "no"), train=False)
+    assert data.labels == ["yes", "no"]
+
+
+def test_other_labels_need_a_new_head(tmp_path, capsys):
+    """Guards: from MNLI to RTE or STS-B and back the head is new, and that is said; without training it is refused."""
+    file = own_file(tmp_path, "sentence1\tsentence2\tlabel\nx\ty\tentailment\nx\ty\tnot_entailment\n")
+    mnli = ("entailment", "neutral", "contradiction")
+    config = model_labels(*mnli)
+    data, new_head = with_labels_of_model(load_files({"train": file}), config, train=True)
+    assert new_head and config.num_labels == 2 and config.id2label == {0: "entailment", 1: "not_entailment"}
+    assert (
+        "head, for entailment, neutral, contradiction, is replaced by a new one, for entailment, not_entailment"
+        in (capsys.readouterr().out)
+    )
+    scores = TextData([], {})
+    _, new_head = with_labels_of_model(scores, config, train=True)
+    assert new_head and config.num_labels == 1 and config.problem_type == "regression"
+    _, new_head = with_labels_of_model(scores, config, train=True)
+    assert not new_head
+    with pytest.raises(InputError, match="the model's labels are a number, and those of the data entailment, not_en"):
+        with_labels_of_model(data, config, train=False)
+    _, new_head = with_labels_of_model(scores, BertConfig(), train=True)  # no head at all so far
+    assert not new_head
+    with pytest.raises(InputError, match="nothing says what the labels are"):
+        with_labels_of_model(TextData(None, {}), BertConfig(), train=False)
 
 
 @pytest.mark.parametrize(
     "name, content, sentence",
     [
-        ("a.tsv", "sentence1\tlabel\nx\tyes\n", r"a\.tsv, line 2: no second text"),
-        ("a.tsv", "sentence1\tsentence2\nx\ty\n", r"a\.tsv, line 2: no 'label' in a row with .* sentence1, sentence2"),
-        ("a.tsv", "sentence1\tsentence2\tlabel\nx\ty\tyes\nx\ty\n", r"a\.tsv, line 3: no 'label'"),
+        ("a.tsv", "sentence1\tsentence2\nx\ty\n", r"a\.tsv: no column 'label'; there are sentence1, sentence2"),
+        ("a.tsv", "label\nyes\n", r"a\.tsv: no text in the columns label"),
+        ("a.tsv", "text\ttext\tlabel\nx\ty\tyes\n", r"a\.tsv, line 1: two columns have the same name"),
+        ("a.tsv", "sentence1\tsentence2\tlabel\nx\ty\tyes\nx\ty\nx\ty\tno\n", r"a\.tsv, line 3: no label"),
+        (
+            "a.tsv",
+            "sentence1\tsentence2\tlabel\nx\ty\tyes\nx\ty\t \nx\n\nx\ty\tno\n",
+            r"line 3: no label; 1 more rows cannot",
+        ),
+        ("a.tsv", "sentence1\tsentence2\tlabel\nx\ty\tyes\nx\t\tno\n", r"a\.tsv, line 3: 'sentence2' is empty"),
+        ("a.jsonl", '{"text": "x", "label": "a"}\n{"label": "b"}\n', r"a\.jsonl, line 2: no 'text'"),
         ("a.jsonl", '{"sentence1": "x", "sentence2": "y", "label": 1}\n{"sentence1"\n', r"a\.jsonl, line 2: not JSON"),
-        ("a.tsv", "sentence1\tsentence2\tlabel\nx\ty\tz\tyes\n", r"a\.tsv, line 2: more fields than the header"),
+        (
+            "a.tsv",
+            "sentence1\tsentence2\tlabel\nx\ty\tz\tyes\nx\ty\tno\n",
+            r"a\.tsv, line 2: more fields than the head",
+        ),
+        (
+            "a.csv",
+            'text,label\nx,yes\n"y,no\nz,yes\n',
+            r"a\.csv, line 3: .*a field that begins with a quote has to end",
+        ),
+        ("a.csv", 'text,label\nx,yes\n"y"z,no\n', r"a\.csv, line 3: .*a field that begins with a quote has to end"),
+        ("a.tsv", "text\tlabel\nx\t0.5\ny\tnan\n", r"a\.tsv, line 3: the label 'nan' is not a finite number"),
+        ("a.tsv", "text\tlabel\nx\t1\ny\t1\n", r"a\.tsv: all labels are '1'"),
         ("a.jsonl", "[1]\n", r"a\.jsonl, line 1: not a JSON object"),
         ("a.tsv", "sentence1\tsentence2\tlabel\n", r"a\.tsv: no rows"),
+        ("a.tsv", "", r"a\.tsv: no rows"),
+        ("a.parquet", "x", r"a\.parquet: "),
         ("a.xlsx", "x", r"a\.xlsx: not one of the formats"),
     ],
 )
 def test_bad_rows_are_named_by_line(tmp_path, name, content, sentence):
-    """Guards: a missing column, a short row, broken JSON or no rows at all is one sentence with file and line."""
-    (tmp_path / name).write_text(content)
+    """Guards: whatever is wrong with a file is one sentence with its name and, where there is one, the line."""
     with pytest.raises(InputError, match=sentence):
-        load_files(str(tmp_path / name), None)
+        load_files({"train": own_file(tmp_path, content, name)})
 
 
-def test_unknown_labels_and_missing_files_are_named(tmp_path):
-    """Guards: a label that training does not know is found by file and line, and so is a file that is not there."""
-    (tmp_path / "train.tsv").write_text("sentence1\tsentence2\tlabel\nx\ty\tyes\nx\ty\tno\n")
-    (tmp_path / "dev.tsv").write_text("sentence1\tsentence2\tlabel\nx\ty\tno\nx\ty\tmaybe\n")
-    with pytest.raises(InputError, match=r"dev\.tsv, line 3: unknown label 'maybe'; there are no, yes"):
-        load_files(str(tmp_path / "train.tsv"), str(tmp_path / "dev.tsv"))
+def test_bad_rows_can_be_left_out_and_are_named(tmp_path, capsys):
+    """Guards: --skip_bad_rows uses all other rows, and says how many went and which."""
+    content = "text\tlabel\nx\tyes\n\tno\ny\n" + "z\tno\n"
+    data = load_files({"train": own_file(tmp_path, content)}, skip_bad_rows=True)
+    assert data.splits["train"][:] == {"sentence1": ["x", "z"], "label": [1, 0]}
+    assert "a.tsv: 2 of 4 rows left out (line 3: 'text' is empty; line 4: no label)" in capsys.readouterr().out
+
+
+def test_short_and_empty_rows_of_a_download(download, capsys, tmp_path):
+    """Guards: as in the Hub's copy, QQP's broken rows are left out and named; empty texts are kept, and counted."""
+    folder = download("qqp")
+    with open(tmp_path / "glue/QQP/train.tsv", "a") as file:
+        file.write("9\t1\t2\n10\t1\t2\t\tSix.\t1\n")
+    data = load_task("qqp", folder, ("train",))
+    assert data.splits["train"]["label"][:] == [1, 0, 1] and data.splits["train"]["sentence1"][2] == ""
+    told = capsys.readouterr().out
+    assert "train.tsv: 1 of 4 rows left out (line 4: too short)" in told and "1 texts are empty" in told
+
+
+@pytest.mark.parametrize(
+    "task, row, sentence",
+    [
+        ("sst2", "Three.\t2\n", r"train\.tsv, line 4: the label '2' is unknown; there are 0, 1"),
+        ("sst2", "Three.\t0.5\n", r"train\.tsv, line 4: the label '0.5' is a fraction, not a class; there are 0, 1"),
+        ("rte", "2\tThree.\tSix.\tneutral\n", "line 4: the label 'neutral' is unknown; there are entailment, not_en"),
+        ("stsb", "2\tx\tThree.\tSix.\tNaN\n", "line 4: the label 'NaN' is not a finite number"),
+        ("stsb", "2\tx\tThree.\tSix.\t\n", "line 4: no label"),
+    ],
+)
+def test_bad_labels_of_tasks(download, tmp_path, task, row, sentence):
+    """Guards: a label that a task does not have is found by file and line."""
+    folder = download(task)
+    with open(tmp_path / "glue" / TASKS[task].folder / "train.tsv", "a") as file:
+        file.write(row)
+    with pytest.raises(InputError, match=sentence):
+        load_task(task, folder, ("train",))
+
+
+def test_unknown_labels_tasks_and_missing_files_are_named(tmp_path, download):
+    """Guards: a label that training does not know, a file that is not there, a task or split that does not exist."""
+    train = own_file(tmp_path, "text\tlabel\nx\tyes\nx\tno\n", "train.tsv")
+    dev = own_file(tmp_path, "text\tlabel\nx\tno\nx\tmaybe\n", "dev.tsv")
+    with pytest.raises(InputError, match=r"dev\.tsv, line 3: the label 'maybe' is unknown; there are no, yes"):
+        load_files({"train": train, "validation": dev})
     with pytest.raises(InputError, match=r"absent\.tsv: .*No such file"):
-        load_files(str(tmp_path / "absent.tsv"), None)
-    with pytest.raises(InputError, match="no such task; there are mnli"):
+        load_files({"train": str(tmp_path / "absent.tsv")})
+    with pytest.raises(InputError, match="no such task; there are cola, sst2"):
         load_task("mnly")
+    with pytest.raises(InputError, match="ax has no rows for train: it has test"):
+        load_task("ax", download("ax"), ("train",))
+
+
+@pytest.fixture
+def tokenizer(vocabulary):
+    return BertTokenizer(vocab=vocabulary)
+
+
+@pytest.mark.parametrize("task", [task for task in TASKS if task != "ax"])
+def test_features_of_every_task_are_those_of_transformers(download, tokenizer, task):
+    """Guards: padded, the features are what transformers' script makes: ids, types, labels, cut at the same place."""
+    rows = load_task(task, download(task), ("train",)).splits["train"]
+    for length in (6, 13):
+        features = text_features(rows, tokenizer, length)
+        texts = [rows[name][:] for name in ("sentence1", "sentence2") if name in rows.column_names]
+        expected = tokenizer(*texts, padding="max_length", max_length=length, truncation=True)
+        ours = {name: features[name][:] for name in ("input_ids", "token_type_ids")}
+        padded = tokenizer.pad(ours, padding="max_length", max_length=length)
+        assert {name: list(values) for name, values in padded.items()} == dict(expected)
+        assert features["label"][:] == rows["label"][:]
+        assert features["length"][:] == [sum(mask) for mask in expected["attention_mask"]]
+
+
+def test_features_are_made_once(download, tokenizer):
+    """Guards: a second run finds the features by what the rows hold, on any number of processes; new text is new."""
+    rows = load_task("rte", download("rte"), ("train",)).splits["train"]
+    first = text_features(rows, tokenizer, 9)
+    (file,) = {entry["filename"] for entry in first.cache_files}
+    made = os.stat(file).st_mtime_ns
+    for again in (text_features(rows.select([0, 1]), tokenizer, 9), text_features(rows, tokenizer, 9, num_proc=2)):
+        assert again[:] == first[:]
+        assert os.stat(file).st_mtime_ns == made
+    assert text_features(rows.select([1]), tokenizer, 9)["input_ids"][0] == first["input_ids"][1]
+    assert text_features(rows, tokenizer, 6)["length"][:] == [6, 6]
+    assert text_features(rows, tokenizer, 9, overwrite_cache=True)[:] == first[:]
+    assert os.stat(file).st_mtime_ns > made

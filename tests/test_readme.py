@@ -12,6 +12,8 @@ import run_glue
 import run_pretraining
 import run_squad
 from fixedbert.training.arguments import ModelArguments
+from fixedbert.training.fine_tuning import FineTuningArguments
+from fixedbert.training.pretraining import PretrainingArguments
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -41,7 +43,7 @@ def test_files_and_targets_of_the_readme_exist():
 @pytest.mark.parametrize("script", [run_pretraining, run_glue, run_squad])
 def test_commands_of_the_readme_parse(script):
     """Guards: every flag that the README gives to a script is one that it takes."""
-    arguments = getattr(script, "PretrainingArguments", None) or script.TrainingArguments
+    arguments = PretrainingArguments if script is run_pretraining else FineTuningArguments
     parser = HfArgumentParser((ModelArguments, script.DataArguments, arguments), allow_abbrev=False)
     commands = re.findall(rf"python {script.__name__}\.py (--(?:\\\n|.)*)", README)
     assert commands

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from launch import ROOT, TWO_PROCESSES, finished, launch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoModelForPreTraining, BertConfig
 
@@ -21,7 +22,6 @@ from fixedbert.data.sample import write_tasks
 from fixedbert.errors import InputError
 from fixedbert.training.output import whole_checkpoints
 
-ROOT = Path(run_glue.__file__).parent
 SHAPE = "hidden_size=32,num_attention_heads=5,attention_head_size=6,intermediate_size=37"
 QUICK = [
     "--max_steps",
@@ -341,34 +341,6 @@ def test_fine_tuning_learns(vocabulary, tmp_path):
     assert results(tmp_path / "again")["eval_accuracy"] == 1.0
 
 
-def launch(*arguments: str, **options) -> subprocess.CompletedProcess:
-    """`accelerate launch`, for scripts with --use_cpu, with one thread for each process."""
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-m", "accelerate.commands.launch", *arguments]
-    return subprocess.Popen(
-        command, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, **options
-    )
-
-
-def finished(*processes: subprocess.Popen):
-    for process in processes:
-        output, _ = process.communicate(timeout=300)
-        assert process.returncode == 0, output[-3000:]
-
-
-TWO_PROCESSES = ("--config_file", str(ROOT / "recipes" / "accelerate" / "cpu.yaml"), "--main_process_port", "0")
-
-
-def test_two_processes_evaluate_like_one(pretrained, tasks, tmp_path):
-    """Guards: `accelerate launch` runs run_glue.py on two CPU processes, with the metrics of one."""
-    arguments = glue_of(
-        pretrained, tasks, tmp_path / "two", "--do_train", "false", "--per_device_eval_batch_size", "3"
-    )
-    finished(launch(*TWO_PROCESSES, str(ROOT / "run_glue.py"), *arguments))
-    run_glue.main(glue_of(pretrained, tasks, tmp_path / "one", "--do_train", "false"))
-    assert results(tmp_path / "two")["eval_accuracy"] == results(tmp_path / "one")["eval_accuracy"]
-
-
 NO_DROPOUT = f"{SHAPE},hidden_dropout_prob=0,attention_probs_dropout_prob=0"
 
 
@@ -500,11 +472,11 @@ def bad(corpus, pretrained, tasks, tmp_path, name) -> tuple[str, list[str], str]
         return "run_glue.py", [*glue_of(pretrained, tasks, output), "--learning_rat", "1"], "--learning_rat: no such"
     if name == "missing column":
         file = write("pairs.tsv", "sentence1\tsentence2\nx\ty\n")
-        return "run_glue.py", glue_of(pretrained, tasks, output, "--train_file", file), "pairs.tsv, line 2: no 'label'"
+        return "run_glue.py", glue_of(pretrained, tasks, output, "--train_file", file), "pairs.tsv: no column 'label'"
     if name == "unknown label":
         file = write("pairs.tsv", "sentence1\tsentence2\tlabel\nx\ty\tperhaps\n")
         arguments = glue_of(pretrained, tasks, output, "--validation_file", file)
-        return "run_glue.py", arguments, "pairs.tsv, line 2: unknown label 'perhaps'"
+        return "run_glue.py", arguments, "pairs.tsv, line 2: the label 'perhaps' is unknown"
     if name == "no model":
         return "run_glue.py", glue_of(tmp_path / "nowhere", tasks, output), "nowhere: "
     if name == "not JSON":

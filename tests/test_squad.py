@@ -2,11 +2,14 @@
 
 import json
 
+import datasets
 import numpy as np
+import pyarrow
 import pytest
+from pyarrow import parquet
 from transformers import BertTokenizer, EvalPrediction
 
-from fixedbert.data.squad import SquadEvaluation, load_squad, squad_windows
+from fixedbert.data.squad import SquadEvaluation, load_squad, squad_windows, token_span
 from fixedbert.errors import InputError
 
 CONTEXT = "The function read takes a string . The function write returns two six lists . One two three four five ."
@@ -26,11 +29,29 @@ def tokenizer(vocabulary):
 
 @pytest.fixture
 def windows_of(tmp_path, tokenizer):
-    def make(max_seq_length=19, doc_stride=4, **answer):
+    def make(max_seq_length=19, doc_stride=4, for_training=False, **answer):
         rows = load_squad(squad_file(tmp_path / "squad.json", **answer))
-        return rows, squad_windows(rows, tokenizer, max_seq_length, doc_stride)
+        return rows, squad_windows(rows, tokenizer, max_seq_length, doc_stride, for_training)
 
     return make
+
+
+def test_windows_against_hand_computed_spans(windows_of, tokenizer):
+    """Guards: tokens, overlap and labels of every window, as worked out by hand."""
+    # [CLS] what returns the list ? [SEP] and the last [SEP] leave 11 of 19 tokens; of these a window shares 4 with the
+    # next, which begins 7 later. "two six lists" is tokens 11 to 14 of the context: two six list ##s.
+    _, windows = windows_of(for_training=True)
+    tokens = [tokenizer.convert_ids_to_tokens(ids) for ids in windows["input_ids"]]
+    question = ["[CLS]", "what", "returns", "the", "list", "?", "[SEP]"]
+    words = (
+        "the function read takes a string . the function write returns two six list ##s . one two three four five ."
+    )
+    context = words.split()
+    assert tokens == [[*question, *context[begin : begin + 11], "[SEP]"] for begin in (0, 7, 14)]
+    assert windows["start_positions"][:] == [0, 7 + 11 - 7, 0]
+    assert windows["end_positions"][:] == [0, 7 + 14 - 7, 0]
+    assert windows["length"][:] == [19, 19, 7 + 8 + 1]
+    assert windows.column_names == ["input_ids", "token_type_ids", "start_positions", "end_positions", "length"]
 
 
 def test_windows_cover_the_context_and_mark_the_answer(windows_of, tokenizer):
@@ -39,8 +60,8 @@ def test_windows_cover_the_context_and_mark_the_answer(windows_of, tokenizer):
     assert len(windows) > 2
     seen, marked = set(), 0
     for window in windows:
-        assert len(window["input_ids"]) <= 19
-        offsets = np.array(window["offsets"])
+        assert len(window["input_ids"]) == window["length"] <= 19
+        offsets = np.array(window["offsets"]).reshape(-1, 2)
         types = np.array(window["token_type_ids"])
         assert (offsets[types == 0] == -1).all() and (offsets[-1] == -1).all()
         seen.update(position for first, last in offsets[offsets[:, 0] >= 0] for position in range(first, last))
@@ -52,6 +73,65 @@ def test_windows_cover_the_context_and_mark_the_answer(windows_of, tokenizer):
             assert end == 0
     assert marked >= 1
     assert seen == {index for index, character in enumerate(CONTEXT) if character != " "}
+
+
+def test_token_spans_at_the_edges():
+    """Guards: answers inside of a token, at the ends of the window, over its edge, and in the space between tokens."""
+    offsets = np.array([[5, 8], [9, 12], [12, 15], [16, 20]])  # tokens of a window that does not begin the context
+    assert token_span(offsets, 9, "x" * 6) == (1, 2)
+    assert token_span(offsets, 10, "x") == (1, 1)  # a part of a token: all of it
+    assert token_span(offsets, 5, "x" * 15) == (0, 3)
+    assert token_span(offsets, 17, "x" * 3) == (3, 3)  # in the last token
+    assert token_span(offsets, 8, "x" * 4) == (0, 1)  # begins with a space
+    assert token_span(offsets, 4, "x" * 4) is None and token_span(offsets, 17, "x" * 4) is None
+
+
+def positions_of_run_qa(offsets, parts, answer, cls):
+    """Labels by the rule of transformers' run_qa.py, character by character; None where its search has no end."""
+    context = [token for token, part in enumerate(parts) if part == 1]
+    start, end = answer["answer_start"][0], answer["answer_start"][0] + len(answer["text"][0])
+    if offsets[context[0]][0] > start or offsets[context[-1]][1] < end:
+        return cls, cls
+    if offsets[context[-1]][0] <= start:
+        return None  # it runs on over [SEP] and padding, whose offsets are 0
+    first = max(token for token in context if offsets[token][0] <= start)
+    last = min(token for token in context if offsets[token][1] >= end)
+    return first, last
+
+
+@pytest.mark.parametrize("length, stride", [(19, 4), (64, 16), (384, 128)])
+def test_real_windows_are_those_of_transformers(real_data, tokenizer, length, stride):
+    """Guards: tokens, order and labels of windows on real questions are those of transformers' script."""
+    vocabulary = str(real_data / "vocab/bert-base-uncased-vocab.txt")
+    tokenizer = BertTokenizer(vocab=vocabulary)
+    rows = load_squad(str(real_data / "squad/dev-v1.1.json"))
+    rows = rows.select(range(0, len(rows), 97))
+    if length == 19:
+        rows = rows.filter(lambda row: len(tokenizer(row["question"])["input_ids"]) < 12)
+    windows = squad_windows(rows, tokenizer, length, stride)
+    expected = tokenizer(
+        [question.lstrip() for question in rows["question"]],
+        rows["context"][:],
+        truncation="only_second",
+        max_length=length,
+        stride=stride,
+        return_overflowing_tokens=True,
+        return_offsets_mapping=True,
+        padding="max_length",
+    )
+    assert len(windows) == len(expected["input_ids"]) > len(rows) // 2
+    compared = 0
+    for number, window in enumerate(windows):
+        size = window["length"]
+        assert window["input_ids"] == expected["input_ids"][number][:size]
+        assert sum(expected["attention_mask"][number]) == size
+        answer = rows[expected["overflow_to_sample_mapping"][number]]["answers"]
+        parts = expected.sequence_ids(number)
+        labels = positions_of_run_qa(expected["offset_mapping"][number], parts, answer, cls=0)
+        if labels is not None:
+            assert (window["start_positions"], window["end_positions"]) == labels
+            compared += 1
+    assert compared > 0.98 * len(windows)
 
 
 def test_logits_come_back_as_the_text_of_the_best_valid_span(windows_of):
@@ -66,24 +146,178 @@ def test_logits_come_back_as_the_text_of_the_best_valid_span(windows_of):
     start[0, 0] = end[0, 0] = 50.0  # [CLS] is not in the context
     end[right, first - 1] = 9.0  # ends before it starts
     end[right, first + 4] = 9.0  # too long an answer
-    for window, offsets in enumerate(windows["offsets"]):
-        start[window, len(offsets) :] = end[window, len(offsets) :] = 70.0  # what Trainer pads shorter windows with
+    for window, size in enumerate(windows["length"]):
+        start[window, size:] = end[window, size:] = 70.0  # what Trainer pads shorter windows with
     scores = evaluation(EvalPrediction(predictions=(start, end), label_ids=None))
     assert evaluation.predictions == {"q1": "two six lists"}
     assert scores == {"exact_match": 100.0, "f1": 100.0}
+
+
+def questions_for_post_processing(tmp_path, version_2_with_negative):
+    """Three questions with one to three windows each, one of them without an answer in SQuAD 2.0."""
+    rows = []
+    for number, context in enumerate([CONTEXT, "One two three four .", f"{CONTEXT} {CONTEXT}"]):
+        answers = {"text": ["two"], "answer_start": [context.index("two")]}
+        if number == 1 and version_2_with_negative:
+            answers = {"text": [], "answer_start": []}
+        rows.append({"id": f"q{number}", "context": context, "question": "what returns ?", "answers": answers})
+    (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    return load_squad(str(tmp_path / "rows.jsonl"), version_2_with_negative)
+
+
+def answers_by_loops(rows, windows, start, end, n_best_size, max_answer_length, with_null):
+    """Post-processing of transformers' run_qa.py in plain loops: n-best spans, and null odds, by question."""
+    found = {}
+    for question, row in enumerate(rows):
+        spans, null = [], None
+        for number, window in enumerate(windows):
+            if window["question"] != question:
+                continue
+            size = window["length"]
+            offsets = np.array(window["offsets"]).reshape(-1, 2).tolist()
+            score = start[number, 0] + end[number, 0]
+            if null is None or score < null[0]:
+                null = (score, "", start[number, 0], end[number, 0])
+            best = [
+                sorted(range(size), key=lambda token, logits=logits: -logits[number, token])[:n_best_size]
+                for logits in (start, end)
+            ]
+            for first in best[0]:
+                for last in best[1]:
+                    if min(offsets[first][0], offsets[last][0]) < 0 or not 0 <= last - first < max_answer_length:
+                        continue
+                    text = row["context"][offsets[first][0] : offsets[last][1]]
+                    spans.append(
+                        (start[number, first] + end[number, last], text, start[number, first], end[number, last])
+                    )
+        spans = sorted(spans, key=lambda span: -span[0])[:n_best_size]
+        best_score = spans[0][0]
+        if with_null:
+            spans = sorted([*spans, null], key=lambda span: -span[0])
+        found[row["id"]] = (spans, null[0] - best_score)
+    return found
+
+
+@pytest.mark.parametrize("version_2_with_negative", [False, True])
+def test_post_processing_against_plain_loops(tmp_path, tokenizer, version_2_with_negative):
+    """Guards: n-best texts, logits, probabilities, null odds and answers, whatever the order of the windows."""
+    rows = questions_for_post_processing(tmp_path, version_2_with_negative)
+    windows = squad_windows(rows, tokenizer, 19, 4, for_training=False)
+    rng = np.random.default_rng(0)
+    start, end = rng.normal(size=(2, len(windows), 19))
+    start[:, 0] += 2
+    expected = answers_by_loops(rows, windows, start, end, 5, 3, version_2_with_negative)
+    for order in (np.arange(len(windows)), rng.permutation(len(windows))):
+        evaluation = SquadEvaluation(rows, windows.select(order), 5, 3, version_2_with_negative, 0.7)
+        evaluation.predict(start[order], end[order])
+        assert list(evaluation.predictions) == ["q0", "q1", "q2"]
+        for name, (spans, odds) in expected.items():
+            weights = np.exp([span[0] - spans[0][0] for span in spans])
+            weights /= weights.sum()
+            for got, (_, text, first, last), weight in zip(evaluation.n_best[name], spans, weights, strict=True):
+                assert got["text"] == text
+                assert [got["probability"], got["start_logit"], got["end_logit"]] == pytest.approx(
+                    [weight, first, last]
+                )
+            best = next(text for _, text, _, _ in spans if text)
+            if version_2_with_negative:
+                assert evaluation.null_odds[name] == pytest.approx(odds)
+                best = "" if odds > 0.7 else best
+            assert evaluation.predictions[name] == best
+
+
+def test_threshold_can_be_chosen(tmp_path, tokenizer):
+    """Guards: "best" takes the threshold with the best F1, of the questions at hand, anew in each evaluation."""
+    rows = questions_for_post_processing(tmp_path, True)
+    windows = squad_windows(rows, tokenizer, 19, 4, for_training=False)
+    start, end = np.zeros((2, len(windows), 19))
+    start[:, 0] = np.where(np.array(windows["question"]) == 1, 6.0, 5.0)  # all lean to no answer, q1 most of all
+    evaluation = SquadEvaluation(rows, windows, 20, 1, True, "best")
+    for number, window in enumerate(windows):
+        if window["question"] != 1 and window["start_positions"]:
+            start[number, window["start_positions"]] = end[number, window["end_positions"]] = 1.0
+    scores = evaluation(EvalPrediction((start, end), None))
+    assert evaluation.predictions == {"q0": "two", "q1": "", "q2": "two"}
+    assert scores["exact"] == scores["f1"] == scores["best_f1"] == 100.0
+    assert scores["null_score_diff_threshold"] == evaluation.threshold == 3.0
+    scores = evaluation(EvalPrediction((start + 1, end), None))
+    assert scores["exact"] == 100.0
+    fixed = SquadEvaluation(rows, windows, 20, 1, True, 0.0)(EvalPrediction((start, end), None))
+    assert (fixed["exact"], fixed["HasAns_exact"], fixed["NoAns_exact"]) == (pytest.approx(100 / 3), 0.0, 100.0)
+
+
+def test_question_without_any_valid_span(tmp_path, tokenizer):
+    """Guards: where no start goes with an end the answer is empty, and nothing fails."""
+    rows = questions_for_post_processing(tmp_path, False)
+    windows = squad_windows(rows, tokenizer, 19, 4, for_training=False)
+    start, end = np.zeros((2, len(windows), 19))
+    start[:, 0] = end[:, 0] = 9.0
+    evaluation = SquadEvaluation(rows, windows, n_best_size=1)
+    assert evaluation(EvalPrediction((start, end), None)) == {"exact_match": 0.0, "f1": 0.0}
+    assert set(evaluation.predictions.values()) == {""}
+
+
+@pytest.mark.parametrize("name", ["a.json", "a.jsonl", "a.parquet", "official.json"])
+def test_formats_give_the_same_rows(tmp_path, name):
+    """Guards: the official layout, its version with rows under "data", lines and parquet are the same questions."""
+    rows = [
+        {
+            "id": "1",
+            "title": "t",
+            "context": "a b",
+            "question": "x ?",
+            "answers": {"text": ["b"], "answer_start": [2]},
+        },
+        {"id": "2", "title": "t", "context": "a b", "question": "y ?", "answers": {"text": [], "answer_start": []}},
+    ]
+    path = tmp_path / name
+    if name == "a.json":
+        path.write_text(json.dumps({"data": rows}))
+    elif name == "a.jsonl":
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    elif name == "a.parquet":
+        parquet.write_table(pyarrow.Table.from_pylist(rows), path)
+    else:
+        possible = {
+            "id": "1",
+            "question": "x ?",
+            "answers": [{"text": "b", "answer_start": 2}],
+            "is_impossible": False,
+        }
+        not_possible = {"id": "2", "question": "y ?", "answers": [], "is_impossible": True, "plausible_answers": []}
+        paragraph = {"context": "a b", "qas": [possible, not_possible]}
+        path.write_text(json.dumps({"version": "v2.0", "data": [{"title": "t", "paragraphs": [paragraph]}]}))
+    assert load_squad(str(path), version_2_with_negative=True).to_list() == rows
 
 
 @pytest.mark.parametrize(
     "change, sentence",
     [
         ({"start": 3}, r"squad\.json, question q1: the answer 'two six lists' does not stand .* at character 3"),
+        ({"start": -1}, r"squad\.json, question q1: the answer 'two six lists' does not stand .* at character -1"),
         ({"text": "absent", "start": 0}, "question q1: the answer 'absent' does not stand in its context"),
+        ({"text": "", "start": 0}, "question q1: an answer is empty"),
+        ({"question": " "}, "question q1: its question is empty"),
+        ({"context": "", "text": "", "start": 0}, "question q1: its context is empty"),
     ],
 )
-def test_answers_that_are_not_in_their_context(tmp_path, change, sentence):
-    """Guards: a wrong offset is an error that names file and question, not a wrong training label."""
+def test_questions_that_cannot_be_used(tmp_path, change, sentence):
+    """Guards: a wrong offset or an empty text is an error that names file and question, not a wrong label."""
     with pytest.raises(InputError, match=sentence):
         load_squad(squad_file(tmp_path / "squad.json", **change))
+
+
+def test_duplicate_ids_and_bad_questions_can_be_left_out(tmp_path, capsys):
+    """Guards: an id that is there twice is an error; --skip_bad_rows keeps the first, and names what it leaves out."""
+    row = {"id": "1", "context": "a b", "question": "x ?", "answers": {"text": ["b"], "answer_start": [2]}}
+    other = {**row, "id": "2", "answers": {"text": ["b"], "answer_start": [0]}}
+    (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, [row, row, other])))
+    with pytest.raises(InputError, match=r"a\.jsonl, question 1: its id stands there twice; 1 more cannot be used"):
+        load_squad(str(tmp_path / "a.jsonl"))
+    assert load_squad(str(tmp_path / "a.jsonl"), skip_bad_rows=True)["id"][:] == ["1"]
+    assert "2 of 3 questions left out (question 1: its id stands there twice; question 2: the answer" in (
+        capsys.readouterr().out
+    )
 
 
 @pytest.mark.parametrize(
@@ -92,11 +326,11 @@ def test_answers_that_are_not_in_their_context(tmp_path, change, sentence):
         ("{", "not a JSON file"),
         ('{"rows": []}', "not a JSON file in SQuAD's layout"),
         ('{"data": [{"paragraphs": [{"context": "x"}]}]}', "after 0 questions 'qas' is missing"),
-        ('{"data": ["x"]}', "after 0 questions: string indices"),
+        ('{"data": ["x"]}', "after 0 questions"),
         ('{"data": []}', "no questions"),
         (
             '{"data": [{"paragraphs": [{"context": "x", "qas": [{"id": "7", "question": "y", "answers": []}]}]}]}',
-            "question 7: no answer",
+            "question 7: it has no answer; SQuAD 2.0's questions need --version_2_with_negative",
         ),
     ],
 )
@@ -105,6 +339,8 @@ def test_files_that_are_not_squad(tmp_path, content, sentence):
     (tmp_path / "bad.json").write_text(content)
     with pytest.raises(InputError, match=rf"bad\.json.*{sentence}"):
         load_squad(str(tmp_path / "bad.json"))
+    with pytest.raises(InputError, match=r"a\.csv: not one of the formats"):
+        load_squad("a.csv")
 
 
 def test_question_that_fills_the_window(windows_of):
@@ -113,6 +349,16 @@ def test_question_that_fills_the_window(windows_of):
         windows_of(question="what " * 12)
 
 
+def test_tokenizers_that_pad_on_the_left_are_refused(windows_of, tokenizer, tmp_path):
+    """Guards: labels count from the left, so padding there would shift them silently."""
+    tokenizer.padding_side = "left"
+    rows = datasets.Dataset.from_list([{"id": "1"}])
+    with pytest.raises(InputError, match="pads on the left"):
+        squad_windows(rows, tokenizer, 19, 4)
+
+
 def test_real_squad(real_data):
-    """Guards: the official dev file is read whole, and all its answers stand where they should."""
+    """Guards: the official files are read whole, and all their answers stand where they should."""
     assert len(load_squad(str(real_data / "squad/dev-v1.1.json"))) == 10570
+    two = load_squad(str(real_data / "squad/dev-v2.0.json"), version_2_with_negative=True)
+    assert (len(two), sum(not answers["text"] for answers in two["answers"])) == (11873, 5945)

@@ -1,171 +1,544 @@
-"""Pairs of sentences to classify: GLUE tasks, and csv, tsv or jsonl files of one's own."""
+"""Texts to classify or to score, alone or in pairs: GLUE, and csv, tsv, jsonl and parquet files of one's own."""
 
 import csv
 import json
-from collections.abc import Iterator
-from dataclasses import dataclass
+import math
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import datasets
+import numpy as np
+import pyarrow
+from accelerate import PartialState
+from pyarrow import parquet
+from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
 from ..errors import InputError
+from .features import prepare_features
 from .hub import load_from_hub
+
+LABELLED = {"train": "train.tsv", "validation": "dev.tsv"}
+INFERENCE = ("entailment", "not_entailment")
 
 
 @dataclass(frozen=True)
 class GlueTask:
-    """How a task of GLUE is laid out on the Hub and in the original download."""
+    """
+    A task of GLUE (Wang et al., 2018) on the Hub, in the original download, and in a submission.
 
-    hub_config: str
+    Args:
+        folder: of the download.
+        texts: columns of the texts on the Hub.
+        labels: names in the order of their numbers, as on the Hub; none for a regression.
+        file_texts: columns of the texts in the tsv files.
+        label: column of the label in the tsv files.
+        header: columns of the files that have no header line.
+        numbered: whether files and submissions have the numbers of the labels and not their names.
+        files: of the download, by split of the Hub; for labelled splits the first of the evaluated ones is the main.
+        submissions: files of a submission, by split of the Hub.
+    """
+
     folder: str
+    texts: tuple[str, ...]
     labels: tuple[str, ...]
-    columns: tuple[str, str]  # on the Hub
-    file_columns: tuple[str, str, str]  # two texts and the label, in the tsv files
-    train_file: str
-    validation_files: dict[str, str]  # by split of the Hub, in the order of reporting
+    file_texts: tuple[str, ...]
+    label: str = "label"
+    header: tuple[str, ...] | None = None
+    numbered: bool = False
+    files: dict[str, str] = field(default_factory=lambda: {**LABELLED, "test": "test.tsv"})
+    submissions: dict[str, str] | None = None
+
+    def submission(self, split: str) -> str:
+        return (self.submissions or {"test": f"{self.folder}.tsv"})[split]
 
 
 TASKS = {
+    "cola": GlueTask(
+        "CoLA",
+        texts=("sentence",),
+        labels=("unacceptable", "acceptable"),
+        file_texts=("sentence",),
+        header=("source", "label", "mark", "sentence"),
+        numbered=True,
+    ),
+    "sst2": GlueTask(
+        "SST-2", texts=("sentence",), labels=("negative", "positive"), file_texts=("sentence",), numbered=True
+    ),
+    "mrpc": GlueTask(
+        "MRPC",
+        texts=("sentence1", "sentence2"),
+        labels=("not_equivalent", "equivalent"),
+        file_texts=("#1 String", "#2 String"),
+        label="Quality",
+        numbered=True,
+    ),
+    "stsb": GlueTask(
+        "STS-B", texts=("sentence1", "sentence2"), labels=(), file_texts=("sentence1", "sentence2"), label="score"
+    ),
+    "qqp": GlueTask(
+        "QQP",
+        texts=("question1", "question2"),
+        labels=("not_duplicate", "duplicate"),
+        file_texts=("question1", "question2"),
+        label="is_duplicate",
+        numbered=True,
+    ),
     "mnli": GlueTask(
-        hub_config="mnli",
-        folder="MNLI",
+        "MNLI",
+        texts=("premise", "hypothesis"),
         labels=("entailment", "neutral", "contradiction"),
-        columns=("premise", "hypothesis"),
-        file_columns=("sentence1", "sentence2", "gold_label"),
-        train_file="train.tsv",
-        validation_files={"validation_matched": "dev_matched.tsv", "validation_mismatched": "dev_mismatched.tsv"},
+        file_texts=("sentence1", "sentence2"),
+        label="gold_label",
+        files={
+            "train": "train.tsv",
+            "validation_matched": "dev_matched.tsv",
+            "validation_mismatched": "dev_mismatched.tsv",
+            "test_matched": "test_matched.tsv",
+            "test_mismatched": "test_mismatched.tsv",
+        },
+        submissions={"test_matched": "MNLI-m.tsv", "test_mismatched": "MNLI-mm.tsv"},
+    ),
+    "qnli": GlueTask("QNLI", texts=("question", "sentence"), labels=INFERENCE, file_texts=("question", "sentence")),
+    "rte": GlueTask("RTE", texts=("sentence1", "sentence2"), labels=INFERENCE, file_texts=("sentence1", "sentence2")),
+    "wnli": GlueTask(
+        "WNLI",
+        texts=("sentence1", "sentence2"),
+        labels=tuple(reversed(INFERENCE)),
+        file_texts=("sentence1", "sentence2"),
+        numbered=True,
+    ),
+    # The diagnostics: to be predicted by a model of MNLI.
+    "ax": GlueTask(
+        "AX",
+        texts=("premise", "hypothesis"),
+        labels=("entailment", "neutral", "contradiction"),
+        file_texts=("sentence1", "sentence2"),
+        files={"test": "diagnostic.tsv"},
     ),
 }
 
 
 @dataclass
-class SentencePairs:
-    """Splits with the columns sentence1, sentence2 and label (a number: a place in `labels`)."""
+class TextData:
+    """
+    Splits with the columns sentence1, sentence2 (for pairs) and label: a place in `labels`, or a number if these are
+    none, which makes a regression. Test splits have no label, but an `index`. `labels` is None if nothing tells.
+    """
 
-    labels: list[str]
-    train: datasets.Dataset | None
-    validation: dict[str, datasets.Dataset]  # the first one is the main one
+    labels: list[str] | None
+    splits: dict[str, datasets.Dataset]
 
-    def numbered_as(self, labels: list[str]) -> "SentencePairs":
-        """The same pairs with the label numbers of a model that knows `labels`, at least those that occur here."""
-        number = [labels.index(label) for label in self.labels]
+    def of_kind(self, kind: str) -> dict[str, datasets.Dataset]:
+        """The splits for "train", "validation" or "test"; the first one is the main one."""
+        return {split: data for split, data in self.splits.items() if split.split("_")[0] == kind}
+
+    def numbered_as(self, labels: list[str]) -> "TextData":
+        """The same rows with the label numbers of a model that knows `labels`, in capitals or not."""
+        number = [[name.lower() for name in labels].index(label.lower()) for label in self.labels]
 
         def renumber(data):
+            if "label" not in data.column_names:
+                return data
             return data.remove_columns("label").add_column("label", [number[label] for label in data["label"]])
 
-        return SentencePairs(
-            labels,
-            None if self.train is None else renumber(self.train),
-            {split: renumber(data) for split, data in self.validation.items()},
-        )
+        return TextData(labels, {split: renumber(data) for split, data in self.splits.items()})
 
 
-def load_task(name: str, data_dir: str | None = None, **hub_options) -> SentencePairs:
+def load_task(
+    name: str,
+    data_dir: str | None = None,
+    kinds: tuple[str, ...] = ("train", "validation"),
+    skip_bad_rows: bool = False,
+    **hub_options,
+) -> TextData:
     """
     A GLUE task from a folder in the layout of the original download, or else from the Hub (nyu-mll/glue).
 
+    Args:
+        name: a key of TASKS.
+        kinds: what to read of "train", "validation" and "test".
+
     Raises:
-        InputError: no such task or file; a missing column or unknown label, with file and line.
+        InputError: no such task or file; a missing column, an unknown label, with file and line.
     """
     if name not in TASKS:
         raise InputError(f"--task_name {name}: no such task; there are {', '.join(TASKS)}.")
     task = TASKS[name]
+    files = {split: file for split, file in task.files.items() if split.split("_")[0] in kinds}
+    if not files:
+        raise InputError(f"--task_name {name} has no rows for {' or '.join(kinds)}: it has {', '.join(task.files)}.")
+    labels = [str(number) for number in range(len(task.labels))] if task.numbered else list(task.labels)
     if data_dir is None:
-        splits = load_from_hub("nyu-mll/glue", task.hub_config, **hub_options)
-        rename = dict(zip(task.columns, ("sentence1", "sentence2"), strict=True))
-        splits = {split: data.rename_columns(rename) for split, data in splits.items()}
-        return SentencePairs(
-            list(task.labels), splits["train"], {split: splits[split] for split in task.validation_files}
-        )
-    folder = Path(data_dir)
-    if (folder / task.folder).is_dir():
-        folder = folder / task.folder
-    files = {"train": task.train_file, **task.validation_files}
-    if not (folder / task.train_file).exists():  # to evaluate it is not needed
-        del files["train"]
-    splits = {split: read_pairs(folder / file, task.file_columns) for split, file in files.items()}
-    return as_sentence_pairs(splits, list(task.labels))
+        hub = load_from_hub("nyu-mll/glue", name, **hub_options)
+        sources = {
+            split: (rows_of_dataset(hub[split], f"nyu-mll/glue, {name}, {split}"), task.texts) for split in files
+        }
+        labels, label = list(task.labels), "label"
+    else:
+        folder = Path(data_dir)
+        folder = folder / task.folder if (folder / task.folder).is_dir() else folder
+        sources = {}
+        for split, file in files.items():
+            header = task.header if split != "test" else None
+            sources[split] = (read_rows(folder / file, header), task.file_texts)
+        label = task.label
+    splits = {}
+    for split, (rows, texts) in sources.items():
+        if data_dir is not None:  # QQP has some, which the Hub's copy lacks too
+            rows = rows.without(
+                [n for n in range(len(rows)) if any(v[n] is None for v in rows.of(*texts))], "too short"
+            )
+        label_column = None if split.startswith("test") else label
+        splits[split] = make_split(rows, texts, label_column, labels, skip_bad_rows, empty_texts=True)
+    return TextData(list(task.labels), splits)
 
 
-def load_files(train_file: str | None, validation_file: str | None) -> SentencePairs:
+def load_files(files: dict[str, str], do_regression: bool | None = None, skip_bad_rows: bool = False) -> TextData:
     """
-    Pairs from files of one's own. The label is the column "label"; the texts are "sentence1" and "sentence2", or else
-    the first two other columns. The labels are those of the training file (without one, of the other), sorted.
+    Texts from files of one's own, by split: train, validation, test.
+
+    The label is the column "label"; the texts are "sentence1" and "sentence2", or else the first two other columns, or
+    the only one. Numbers with fractions make a regression. Other labels are those of the training file (without one,
+    of the other), sorted.
     """
-    files = {"train": train_file, "validation": validation_file}
-    return as_sentence_pairs({split: read_pairs(Path(file)) for split, file in files.items() if file})
+    return as_text_data({split: read_rows(Path(file)) for split, file in files.items()}, do_regression, skip_bad_rows)
+
+
+def load_dataset(
+    name: str,
+    config: str | None,
+    kinds: tuple[str, ...],
+    do_regression: bool | None = None,
+    skip_bad_rows: bool = False,
+    **hub_options,
+) -> TextData:
+    """The same from a data set of the Hub."""
+    hub = load_from_hub(name, config, **hub_options)
+    absent = [kind for kind in kinds if kind not in hub]
+    if absent:
+        raise InputError(f"--dataset_name {name}: it has no split {absent[0]}; there are {', '.join(hub)}.")
+    sources = {kind: rows_of_dataset(hub[kind], f"{name}, {kind}") for kind in kinds}
+    return as_text_data(sources, do_regression, skip_bad_rows)
+
+
+def as_text_data(sources: dict[str, "Rows"], do_regression: bool | None, skip_bad_rows: bool) -> TextData:
+    texts = next(iter(sources.values())).text_columns()
+    labels = None
+    labelled = sources.get("train") or sources.get("validation")
+    if labelled is not None:
+        values = labelled.of("label")[0]
+        if do_regression is None:
+            do_regression = is_regression(values)
+            if do_regression:
+                PartialState().print(
+                    f"{labelled.name}: the labels are numbers with fractions, so this is a regression"
+                )
+        labels = [] if do_regression else sorted({value for value in values if value is not None}, key=by_number)
+        if len(labels) == 1:
+            raise InputError(f"{labelled.name}: all labels are {labels[0]!r}; there is nothing to learn from them.")
+    splits = {
+        split: make_split(rows, texts, None if split == "test" else "label", labels, skip_bad_rows)
+        for split, rows in sources.items()
+    }
+    return TextData(labels, splits)
+
+
+def is_regression(values: list[str | None]) -> bool:
+    numbers = [as_float(value) for value in values if value is not None]
+    return all(number is not None for number in numbers) and any(re.search(r"[.eEnN]", v) for v in values if v)
+
+
+def as_float(value: str) -> float | None:
+    try:
+        return float(value)
+    except ValueError:
+        return None
+
+
+def by_number(label: str) -> tuple:
+    """The order of labels: numbers by value, names after them by letter."""
+    number = as_float(label)
+    return (number is None, number or 0.0, label)
 
 
 @dataclass
-class Pair:
-    place: str
-    sentence1: str
-    sentence2: str
-    label: str
+class Rows:
+    """
+    What stands in a file or data set: by column the value of each row, as text, None where there is none; and for each
+    row its line, and what is wrong with it that no column shows.
+    """
 
+    name: str
+    columns: dict[str, list[str | None]]
+    lines: list[int]
+    unit: str = "line"
+    problems: dict[int, str] = field(default_factory=dict)
 
-def read_pairs(file: Path, columns: tuple[str, str, str] | None = None) -> list[Pair]:
-    pairs = []
-    for place, row in read_rows(file):
-        if columns is None:
-            texts = [column for column in row if column not in ("label", "idx", "id", "index")]
-            columns = ("sentence1", "sentence2") if {"sentence1", "sentence2"} <= row.keys() else tuple(texts[:2])
-            columns += ("label",)
-        if None in row:  # where csv puts what has no column
-            raise InputError(f"{place}: more fields than the header has columns.")
-        absent = [column for column in columns if row.get(column) is None]
-        if absent or len(columns) < 3:
-            raise InputError(
-                f"{place}: no {' and no '.join(map(repr, absent)) or 'second text'} in a row with the columns "
-                f"{', '.join(column for column in row if column)}; each row needs two texts and a label."
-            )
-        pairs.append(Pair(place, *(str(row[column]) for column in columns)))
-    if not pairs:
-        raise InputError(f"{file}: no rows.")
-    return pairs
+    def __len__(self) -> int:
+        return len(self.lines)
 
+    def place(self, number: int) -> str:
+        return f"{self.name}, {self.unit} {self.lines[number]}"
 
-def read_rows(file: Path) -> Iterator[tuple[str, dict]]:
-    """Rows of a csv (quoted as usual), tsv (never quoted, as in GLUE) or jsonl file, each with its place."""
-    if file.suffix not in (".csv", ".tsv", ".jsonl", ".json"):
-        raise InputError(f"{file}: not one of the formats that can be read: .csv, .tsv, .jsonl.")
-    try:
-        with open(file, encoding="utf-8-sig", newline="") as lines:
-            if file.suffix in (".csv", ".tsv"):
-                dialect = {"delimiter": "\t", "quoting": csv.QUOTE_NONE} if file.suffix == ".tsv" else {}
-                reader = csv.DictReader(lines, **dialect)
-                for row in reader:
-                    yield f"{file}, line {reader.line_num}", row
-            else:
-                for number, line in enumerate(lines, start=1):
-                    if not line.strip():
-                        continue
-                    place = f"{file}, line {number}"
-                    try:
-                        row = json.loads(line)
-                    except json.JSONDecodeError as error:
-                        raise InputError(f"{place}: not JSON ({error}).") from error
-                    if not isinstance(row, dict):
-                        raise InputError(f"{place}: not a JSON object.")
-                    yield place, row
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise InputError(f"{file}: {error}") from error
+    def of(self, *columns: str) -> list[list[str | None]]:
+        """The values of columns, each of which has to be there."""
+        for column in columns:
+            if column not in self.columns:
+                raise InputError(f"{self.name}: no column {column!r}; there are {', '.join(self.columns)}.")
+        return [self.columns[column] for column in columns]
 
+    def text_columns(self) -> tuple[str, ...]:
+        others = [column for column in self.columns if column not in ("label", "idx", "id", "index")]
+        if {"sentence1", "sentence2"} <= set(others):
+            return "sentence1", "sentence2"
+        if not others:
+            raise InputError(f"{self.name}: no text in the columns {', '.join(self.columns)}.")
+        return tuple(others[:2])
 
-def as_sentence_pairs(splits: dict[str, list[Pair]], labels: list[str] | None = None) -> SentencePairs:
-    if labels is None:
-        labels = sorted({pair.label for pair in splits.get("train") or splits["validation"]})
-    number = {label: index for index, label in enumerate(labels)}
-    data = {}
-    for split, pairs in splits.items():
-        for pair in pairs:
-            if pair.label not in number:
-                raise InputError(f"{pair.place}: unknown label {pair.label!r}; there are {', '.join(labels)}.")
-        data[split] = datasets.Dataset.from_dict(
-            {
-                "sentence1": [pair.sentence1 for pair in pairs],
-                "sentence2": [pair.sentence2 for pair in pairs],
-                "label": [number[pair.label] for pair in pairs],
-            }
+    def without(self, numbers: list[int], reason: str) -> "Rows":
+        """Without some rows, which are counted and named."""
+        if not numbers:
+            return self
+        tell_left_out(self, {number: self.problems.get(number, reason) for number in numbers})
+        gone = set(numbers)
+        kept = [number for number in range(len(self)) if number not in gone]
+        return Rows(
+            self.name,
+            {column: [values[number] for number in kept] for column, values in self.columns.items()},
+            [self.lines[number] for number in kept],
+            self.unit,
+            {place: self.problems[number] for place, number in enumerate(kept) if number in self.problems},
         )
-    return SentencePairs(labels, data.pop("train", None), data)
+
+
+def tell_left_out(rows: Rows, problems: dict[int, str], shown: int = 20):
+    named = [f"{rows.unit} {rows.lines[number]}: {problem}" for number, problem in sorted(problems.items())]
+    more = [f"and {len(named) - shown} more"] if len(named) > shown else []
+    PartialState().print(f"{rows.name}: {len(named)} of {len(rows)} rows left out ({'; '.join(named[:shown] + more)})")
+
+
+def make_split(
+    rows: Rows,
+    texts: tuple[str, ...],
+    label: str | None,
+    labels: list[str] | None,
+    skip_bad_rows: bool = False,
+    empty_texts: bool = False,
+) -> datasets.Dataset:
+    """
+    The rows as a split of TextData, its labels as they stand in the rows.
+
+    Raises:
+        InputError: rows that cannot be used, unless they are to be left out.
+    """
+    columns = rows.of(*texts)
+    values = rows.of(label)[0] if label else None
+    number_of = {name: number for number, name in enumerate(labels or [])}
+    problems, empty = dict(rows.problems), 0
+    for row in range(len(rows)):
+        problem = None
+        for name, column in zip(texts, columns, strict=True):
+            if column[row] is None:
+                problem = f"no {name!r}"
+            elif not column[row].strip():
+                empty += 1
+                problem = None if empty_texts else f"{name!r} is empty"
+        if values is not None and problem is None:
+            problem = problem_of_label(values[row], labels)
+        if problem is not None:
+            problems.setdefault(row, problem)
+    if problems and not skip_bad_rows:
+        first = min(problems)
+        more = f"; {len(problems) - 1:,} more rows cannot be used either" if len(problems) > 1 else ""
+        raise InputError(
+            f"{rows.place(first)}: {problems[first]}{more}. Mend it, or leave such rows out with --skip_bad_rows."
+        )
+    if empty and empty_texts:
+        PartialState().print(f"{rows.name}: {empty:,} texts are empty, and used as they are")
+    if problems:
+        tell_left_out(rows, problems)
+    kept = [row for row in range(len(rows)) if row not in problems]
+    if not kept:
+        raise InputError(f"{rows.name}: no rows.")
+    split = {f"sentence{place}": [column[row] for row in kept] for place, column in enumerate(columns, start=1)}
+    if values is not None:
+        split["label"] = [number_of[values[row]] if number_of else float(values[row]) for row in kept]
+    else:
+        split["index"] = [rows.columns["index"][row] if "index" in rows.columns else str(row) for row in kept]
+    return datasets.Dataset.from_dict(split)
+
+
+def problem_of_label(value: str | None, labels: list[str]) -> str | None:
+    if value is None or not value.strip():
+        return "no label"
+    number = as_float(value)
+    if not labels:
+        return None if number is not None and math.isfinite(number) else f"the label {value!r} is not a finite number"
+    if value in labels:
+        return None
+    kind = "a fraction, not a class" if number is not None and not number.is_integer() else "unknown"
+    return f"the label {value!r} is {kind}; there are {', '.join(labels)}"
+
+
+def read_rows(file: Path, header: tuple[str, ...] | None = None) -> Rows:
+    """
+    A csv (quoted as usual), tsv (never quoted, as in GLUE), jsonl or parquet file.
+
+    Args:
+        header: names of the columns, if the file has no line of them.
+
+    Raises:
+        InputError: it cannot be read, with the line.
+    """
+    readers: dict[str, Callable] = {".csv": read_table, ".tsv": read_table, ".jsonl": read_json, ".json": read_json}
+    readers[".parquet"] = read_parquet
+    if file.suffix not in readers:
+        raise InputError(f"{file}: not one of the formats that can be read: .csv, .tsv, .jsonl, .parquet.")
+    try:
+        rows = readers[file.suffix](file, header)
+    except (OSError, UnicodeDecodeError, pyarrow.ArrowInvalid) as error:
+        raise InputError(f"{file}: {error}") from error
+    if not len(rows):
+        raise InputError(f"{file}: no rows.")
+    return rows
+
+
+def read_table(file: Path, header: tuple[str, ...] | None) -> Rows:
+    options = {"delimiter": "\t", "quoting": csv.QUOTE_NONE} if file.suffix == ".tsv" else {"strict": True}
+    values, lines, problems, last = [], [], {}, 0
+    with open(file, encoding="utf-8-sig", newline="") as text:
+        reader = csv.reader(text, **options)
+        try:
+            for row in reader:
+                first, last = last + 1, reader.line_num
+                if not row:
+                    continue
+                if header is None:
+                    header = tuple(row)
+                    if len(set(header)) < len(header):
+                        raise InputError(f"{file}, line {first}: two columns have the same name.")
+                    continue
+                if len(row) > len(header):
+                    problems[len(lines)] = "more fields than the header has columns"
+                values.append((row + [None] * len(header))[: len(header)])
+                lines.append(first)
+        except csv.Error as error:
+            raise InputError(
+                f"{file}, line {last + 1}: {error}; a field that begins with a quote has to end with one, and quotes "
+                "inside are doubled."
+            ) from error
+    columns = [list(column) for column in zip(*values, strict=True)] or [[] for _ in header or ()]
+    return Rows(str(file), dict(zip(header or (), columns, strict=True)), lines, problems=problems)
+
+
+def read_json(file: Path, header: None) -> Rows:
+    rows, lines = [], []
+    with open(file, encoding="utf-8-sig") as text:
+        for number, line in enumerate(text, start=1):
+            if not line.strip():
+                continue
+            try:
+                row = json.loads(line)
+            except json.JSONDecodeError as error:
+                raise InputError(
+                    f"{file}, line {number}: not JSON ({error}); each line has to be an object."
+                ) from error
+            if not isinstance(row, dict):
+                raise InputError(f"{file}, line {number}: not a JSON object.")
+            rows.append(row)
+            lines.append(number)
+    names = dict.fromkeys(name for row in rows for name in row)
+    return Rows(str(file), {name: [as_text(row.get(name)) for row in rows] for name in names}, lines)
+
+
+def read_parquet(file: Path, header: None) -> Rows:
+    table = parquet.read_table(file)
+    columns = {name: [as_text(value) for value in table[name].to_pylist()] for name in table.column_names}
+    return Rows(str(file), columns, list(range(len(table))), "row")
+
+
+def rows_of_dataset(data: datasets.Dataset, name: str) -> Rows:
+    columns = {}
+    for column, feature in data.features.items():
+        values = data[column][:]
+        if isinstance(feature, datasets.ClassLabel):  # -1: a test set without labels
+            values = [feature.int2str(value) if value is not None and value >= 0 else None for value in values]
+        columns[column] = [as_text(value) for value in values]
+    if "idx" in columns:
+        columns["index"] = columns.pop("idx")
+    return Rows(name, columns, list(range(len(data))), "row")
+
+
+def as_text(value: object) -> str | None:
+    return value if value is None or isinstance(value, str) else str(value)
+
+
+def with_labels_of_model(data: TextData, config: PreTrainedConfig, train: bool) -> tuple[TextData, bool]:
+    """
+    The data with the label numbers of a model that knows their labels, and whether the model needs a new head because
+    its own is for others. Writes the labels into the configuration.
+
+    Raises:
+        InputError: without training, a head for other labels is of no use.
+    """
+    known = [config.id2label[number] for number in sorted(config.id2label)]
+    if config.problem_type == "regression":
+        known = []
+    elif known[0] == "LABEL_0":  # transformers' name for what nobody has named
+        known = None
+    new_head = False
+    if data.labels is None:
+        if known is None:
+            raise InputError("nothing says what the labels are: give a model that was fine-tuned, or --train_file.")
+        data = TextData(known, data.splits)
+    elif known and data.labels and {label.lower() for label in data.labels} <= {label.lower() for label in known}:
+        data = data.numbered_as(known)
+    elif known is not None and known != data.labels:
+        heads = [", ".join(labels) or "a number" for labels in (known, data.labels)]
+        if not train:
+            raise InputError(f"the model's labels are {heads[0]}, and those of the data {heads[1]}.")
+        PartialState().print(f"the model's head, for {heads[0]}, is replaced by a new one, for {heads[1]}")
+        new_head = True
+    names = data.labels or ["LABEL_0"]
+    config.id2label, config.label2id = dict(enumerate(names)), {name: number for number, name in enumerate(names)}
+    config.problem_type = "single_label_classification" if data.labels else "regression"
+    return data, new_head
+
+
+def write_predictions(
+    folder: str, task: str | None, split: str, rows: datasets.Dataset, labels: list[str], predictions: np.ndarray
+):
+    """
+    A file with the columns index and prediction: that of a GLUE submission, or predict_results.txt.
+
+    Args:
+        labels: those of the model; none for a regression.
+        predictions: numbers of labels, or scores, (rows,).
+    """
+    if task == "stsb":
+        predictions = predictions.clip(0, 5)
+    written = [labels[int(number)] for number in predictions] if labels else [f"{score:.3f}" for score in predictions]
+    if task and TASKS[task].numbered:
+        written = [str(TASKS[task].labels.index(name.lower())) for name in written]
+    file = TASKS[task].submission(split) if task else "predict_results.txt"
+    lines = [f"{index}\t{prediction}\n" for index, prediction in zip(rows["index"], written, strict=True)]
+    Path(folder, file).write_text("index\tprediction\n" + "".join(lines), encoding="utf-8")
+
+
+def tokenize(batch: dict, tokenizer: PreTrainedTokenizerBase, max_seq_length: int) -> dict:
+    texts = [batch[name] for name in ("sentence1", "sentence2") if name in batch]
+    tokens = tokenizer(*texts, max_length=max_seq_length, truncation=True, return_attention_mask=False)
+    return {**tokens, "length": [len(ids) for ids in tokens["input_ids"]]}
+
+
+def text_features(
+    data: datasets.Dataset, tokenizer: PreTrainedTokenizerBase, max_seq_length: int, **options
+) -> datasets.Dataset:
+    """
+    A split of TextData as token ids, without padding: [CLS] sentence1 [SEP], and for pairs sentence2 [SEP], cut to
+    `max_seq_length` at the end of the longer one.
+    """
+    settings = {"tokenizer": tokenizer, "max_seq_length": max_seq_length}
+    return prepare_features(data, tokenize, settings, keep=("label",), **options)

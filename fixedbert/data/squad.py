@@ -1,65 +1,156 @@
-"""Questions answered by a span of a text: SQuAD 1.1's files, windows of tokens, and from logits back to text."""
+"""Questions answered by a span of a text, or not at all: SQuAD 1.1 and 2.0, windows of tokens, and back to text."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import datasets
 import numpy as np
+import pyarrow
+from accelerate import PartialState
+from pyarrow import parquet
 from transformers import EvalPrediction, PreTrainedTokenizerBase
 
 from ..errors import InputError
-from ..metrics import squad_scores
+from ..metrics.squad import squad_scores, squad_v2_scores
+from .features import prepare_features
+from .store import as_arrays
+
+TEXT = datasets.Value("string")
+FEATURES = datasets.Features(
+    {
+        "id": TEXT,
+        "title": TEXT,
+        "context": TEXT,
+        "question": TEXT,
+        "answers": {"text": datasets.List(TEXT), "answer_start": datasets.List(datasets.Value("int32"))},
+    }
+)
+NO_ANSWER = {"text": [], "answer_start": []}
 
 
-def load_squad(file: str) -> datasets.Dataset:
+def load_squad(
+    file: str, version_2_with_negative: bool = False, answered: bool = True, skip_bad_rows: bool = False
+) -> datasets.Dataset:
     """
-    A file in SQuAD 1.1's JSON layout as rows with the Hub's columns: id, title, context, question, answers.
+    Questions with the Hub's columns: id, title, context, question, answers.
+
+    Args:
+        file: SQuAD's JSON layout, or rows with these columns in .jsonl, .parquet, or under "data" in .json.
+        version_2_with_negative: whether questions may have no answer, as in SQuAD 2.0.
+        answered: whether there have to be answers; a test file may have none.
+        skip_bad_rows: leave out rows that cannot be used.
 
     Raises:
-        InputError: not JSON, not SQuAD's layout, or an answer that does not stand in its context where it should.
+        InputError: the file cannot be read, or a row cannot be used.
     """
+    readers = {".json": read_json, ".jsonl": read_lines, ".parquet": read_parquet}
+    if Path(file).suffix not in readers:
+        raise InputError(f"{file}: not one of the formats that can be read: .json, .jsonl, .parquet.")
+    rows: list[dict] = []
     try:
-        articles = json.loads(Path(file).read_text(encoding="utf-8"))["data"]
-    except (OSError, UnicodeDecodeError) as error:
+        for row in readers[Path(file).suffix](file):
+            rows.append(row)
+    except (OSError, UnicodeDecodeError, pyarrow.ArrowInvalid) as error:
         raise InputError(f"{file}: {error}") from error
-    except (json.JSONDecodeError, KeyError, TypeError) as error:
-        raise InputError(f"{file}: not a JSON file in SQuAD's layout ({error}).") from error
-    rows = []
-    try:
-        for article in articles:
-            for paragraph in article["paragraphs"]:
-                for question in paragraph["qas"]:
-                    row = {
-                        "id": question["id"],
-                        "title": article.get("title", ""),
-                        "context": paragraph["context"],
-                        "question": question["question"],
-                        "answers": {
-                            "text": [answer["text"] for answer in question["answers"]],
-                            "answer_start": [answer["answer_start"] for answer in question["answers"]],
-                        },
-                    }
-                    check_answers(row, file)
-                    rows.append(row)
     except KeyError as error:
         raise InputError(f"{file}: not in SQuAD's layout, after {len(rows)} questions {error} is missing.") from error
     except (TypeError, AttributeError) as error:
         raise InputError(f"{file}: not in SQuAD's layout, after {len(rows)} questions: {error}.") from error
+    rows = checked(rows, file, version_2_with_negative, answered, skip_bad_rows)
+    return datasets.Dataset.from_list(rows, features=FEATURES)
+
+
+def read_json(file: str) -> Iterator[dict]:
+    try:
+        articles = json.loads(Path(file).read_text(encoding="utf-8-sig"))["data"]
+    except (json.JSONDecodeError, KeyError, TypeError) as error:
+        raise InputError(f"{file}: not a JSON file in SQuAD's layout ({error}).") from error
+    for article in articles:
+        if "paragraphs" not in article:
+            yield question_row(article, article["context"], article)
+            continue
+        for paragraph in article["paragraphs"]:
+            for question in paragraph["qas"]:
+                yield question_row(question, paragraph["context"], article)
+
+
+def read_lines(file: str) -> Iterator[dict]:
+    for number, line in enumerate(Path(file).read_text(encoding="utf-8-sig").splitlines(), start=1):
+        if line.strip():
+            try:
+                row = json.loads(line)
+            except json.JSONDecodeError as error:
+                raise InputError(f"{file}, line {number}: not JSON ({error}).") from error
+            yield question_row(row, row["context"], row)
+
+
+def read_parquet(file: str) -> Iterator[dict]:
+    for row in parquet.read_table(file).to_pylist():
+        yield question_row(row, row["context"], row)
+
+
+def question_row(question: dict, context: str, article: dict) -> dict:
+    answers = question.get("answers") or NO_ANSWER
+    if isinstance(answers, list):  # SQuAD's own layout: one object for each answer
+        answers = {name: [answer[name] for answer in answers] for name in NO_ANSWER}
+    return {
+        "id": question["id"],
+        "title": article.get("title", ""),
+        "context": context,
+        "question": question["question"],
+        "answers": NO_ANSWER if question.get("is_impossible") else answers,
+    }
+
+
+def checked(
+    rows: list[dict], file: str, version_2_with_negative: bool, answered: bool, skip_bad_rows: bool = False
+) -> list[dict]:
+    """
+    The rows that can be used.
+
+    Raises:
+        InputError: there are none, or others that are not to be left out.
+    """
+    seen: set[str] = set()
+    problems = {}
+    for number, row in enumerate(rows):
+        problem = problem_of(row, version_2_with_negative, answered)
+        if row["id"] in seen:
+            problem = "its id stands there twice"
+        seen.add(row["id"])
+        if problem is not None:
+            problems[number] = f"question {row['id']}: {problem}"
+    if problems and not skip_bad_rows:
+        more = f"; {len(problems) - 1:,} more cannot be used either" if len(problems) > 1 else ""
+        raise InputError(
+            f"{file}, {next(iter(problems.values()))}{more}. Mend the file, or leave such rows out with "
+            "--skip_bad_rows."
+        )
+    if problems:
+        named = [*list(problems.values())[:20], *([f"and {len(problems) - 20:,} more"] if len(problems) > 20 else [])]
+        PartialState().print(f"{file}: {len(problems):,} of {len(rows):,} questions left out ({'; '.join(named)})")
+    rows = [row for number, row in enumerate(rows) if number not in problems]
     if not rows:
         raise InputError(f"{file}: no questions.")
-    return datasets.Dataset.from_list(rows)
+    return rows
 
 
-def check_answers(row: dict, file: str):
-    answers = row["answers"]
-    if not answers["text"]:
-        raise InputError(f"{file}, question {row['id']}: no answer; SQuAD 2.0's questions without one are not read.")
-    for text, start in zip(answers["text"], answers["answer_start"], strict=True):
-        if row["context"][start : start + len(text)] != text:
-            raise InputError(
-                f"{file}, question {row['id']}: the answer {text!r} does not stand in its context "
-                f"at character {start}."
-            )
+def problem_of(row: dict, version_2_with_negative: bool, answered: bool) -> str | None:
+    for name in ("question", "context"):
+        if not isinstance(row[name], str) or not row[name].strip():
+            return f"its {name} is empty"
+    texts, starts = row["answers"]["text"], row["answers"]["answer_start"]
+    if not texts and answered and not version_2_with_negative:
+        return "it has no answer; SQuAD 2.0's questions need --version_2_with_negative"
+    if len(texts) != len(starts):
+        return f"{len(texts)} answers with {len(starts)} places"
+    for text, start in zip(texts, starts, strict=True):
+        if not text:
+            return "an answer is empty"
+        if start < 0 or row["context"][start : start + len(text)] != text:
+            return f"the answer {text!r} does not stand in its context at character {start}"
+    return None
 
 
 def squad_windows(
@@ -67,28 +158,31 @@ def squad_windows(
     tokenizer: PreTrainedTokenizerBase,
     max_seq_length: int,
     doc_stride: int,
-    num_proc: int | None = None,
+    for_training: bool = True,
+    **options,
 ) -> datasets.Dataset:
     """
     Overlapping windows over question and context, as in BERT: [CLS] question [SEP] part of the context [SEP].
 
-    Adds to the token columns: `start_positions` and `end_positions`, tokens of the first answer, or 0 ([CLS]) where
-    the window does not hold it whole; `question`, the row the window comes from; `offsets`, (L, 2), where each token
-    of the context stands in it, and (-1, -1) for all others.
+    Columns beside the tokens: `start_positions` and `end_positions`, tokens of the first answer, or the place of [CLS]
+    where the window does not hold it whole; `length`. Not for training also `question`, the row the window comes
+    from, and `offsets`, (2L): of each token of the context its first character there and the one after its last, -1
+    for all others.
     """
-    return rows.map(
-        make_windows,
-        with_indices=True,
-        batched=True,
-        num_proc=num_proc,
-        remove_columns=rows.column_names,
-        fn_kwargs={"tokenizer": tokenizer, "max_seq_length": max_seq_length, "doc_stride": doc_stride},
-        desc="Tokenizing questions and contexts",
-    )
+    if tokenizer.padding_side != "right":
+        raise InputError("the tokenizer pads on the left, before the question; give a model that pads on the right.")
+    settings = {
+        "tokenizer": tokenizer,
+        "max_seq_length": max_seq_length,
+        "doc_stride": doc_stride,
+        "for_training": for_training,
+    }
+    numbered = rows.add_column("number", np.arange(len(rows)))
+    return prepare_features(numbered, make_windows, settings, desc="Tokenizing questions and contexts", **options)
 
 
-def make_windows(batch, numbers, tokenizer, max_seq_length, doc_stride):
-    questions = [question.strip() for question in batch["question"]]
+def make_windows(batch, tokenizer, max_seq_length, doc_stride, for_training):
+    questions = [question.lstrip() for question in batch["question"]]
     lengths = [len(ids) for ids in tokenizer(questions, add_special_tokens=False)["input_ids"]]
     if max(lengths) + 3 + doc_stride >= max_seq_length:
         place = batch["id"][int(np.argmax(lengths))]
@@ -104,64 +198,126 @@ def make_windows(batch, numbers, tokenizer, max_seq_length, doc_stride):
         stride=doc_stride,
         return_overflowing_tokens=True,
         return_offsets_mapping=True,
+        return_attention_mask=False,
     )
-    rows = windows.pop("overflow_to_sample_mapping")
-    offset_mapping = windows.pop("offset_mapping")
-    columns = {"start_positions": [], "end_positions": [], "question": [], "offsets": []}
+    rows, offset_mapping = windows.pop("overflow_to_sample_mapping"), windows.pop("offset_mapping")
+    columns = {"start_positions": [], "end_positions": [], "length": []}
+    if not for_training:
+        columns |= {"question": [], "offsets": []}
     for window, row in enumerate(rows):
-        in_context = np.array([part == 1 for part in windows.sequence_ids(window)])
-        offsets = np.where(in_context[:, None], np.array(offset_mapping[window]), -1)
+        parts = windows.sequence_ids(window)
+        first, last = parts.index(1), len(parts) - 1 - parts[::-1].index(1)  # the tokens of the context
+        offsets = np.array(offset_mapping[window][first : last + 1])  # (tokens of the context, 2)
+        cls = windows["input_ids"][window].index(tokenizer.cls_token_id)
         answers = batch["answers"][row]
-        first, last = answers["answer_start"][0], answers["answer_start"][0] + len(answers["text"][0])
-        start, end = token_span(offsets, in_context, first, last)
+        span = token_span(offsets, answers["answer_start"][0], answers["text"][0]) if answers["text"] else None
+        start, end = (cls, cls) if span is None else (first + span[0], first + span[1])
         columns["start_positions"].append(start)
         columns["end_positions"].append(end)
-        columns["question"].append(numbers[row])
-        columns["offsets"].append(offsets)
+        columns["length"].append(len(parts))
+        if not for_training:
+            everywhere = np.full((len(parts), 2), -1, dtype=np.int32)
+            everywhere[first : last + 1] = offsets
+            columns["question"].append(batch["number"][row])
+            columns["offsets"].append(everywhere.ravel())
     return {**windows, **columns}
 
 
-def token_span(offsets: np.ndarray, in_context: np.ndarray, first: int, last: int) -> tuple[int, int]:
-    """The tokens that hold the characters first to last of the context, or (0, 0) if the window lacks some of them."""
-    starts = np.flatnonzero(in_context & (offsets[:, 0] <= first) & (first < offsets[:, 1]))
-    ends = np.flatnonzero(in_context & (offsets[:, 0] < last) & (last <= offsets[:, 1]))
-    return (int(starts[0]), int(ends[0])) if len(starts) and len(ends) else (0, 0)
+def token_span(offsets: np.ndarray, start: int, text: str) -> tuple[int, int] | None:
+    """The tokens that hold an answer, or None if it does not lie whole between the first and the last token."""
+    end = start + len(text)
+    if start < offsets[0, 0] or end > offsets[-1, 1]:
+        return None
+    return int(np.searchsorted(offsets[:, 0], start, "right")) - 1, int(np.searchsorted(offsets[:, 1], end, "left"))
 
 
 class SquadEvaluation:
     """
     For Trainer's `compute_metrics`: from the logits of all windows, in order, to answers, exact match and F1.
 
-    Of a window's `n_best_size` best starts and ends, the pair with the largest sum of logits that is a span of at most
-    `max_answer_length` tokens of the context; of a question's windows, the best one. `predictions` keeps the answers.
+    As in BERT and in transformers' run_qa.py: of a window's `n_best_size` best starts and ends all pairs that are a
+    span of at most `max_answer_length` tokens of the context; of a question's windows, the best `n_best_size`. With
+    `version_2_with_negative` there is no answer where the logits of [CLS], in the window where they are least, are
+    more than `null_score_diff_threshold` above those of the best span; "best" chooses the threshold with the best F1.
+
+    After a call, by question id: `predictions`, the texts; `n_best`, each with probability and logits; `null_odds`,
+    how far [CLS] is above the best span.
     """
 
-    def __init__(self, rows, windows, n_best_size: int = 20, max_answer_length: int = 30):
-        self.contexts, self.ids = rows["context"], rows["id"]
+    def __init__(
+        self,
+        rows: datasets.Dataset,
+        windows: datasets.Dataset,
+        n_best_size: int = 20,
+        max_answer_length: int = 30,
+        version_2_with_negative: bool = False,
+        null_score_diff_threshold: float | str = 0.0,
+    ):
+        self.contexts, self.ids = rows["context"][:], rows["id"][:]
         self.answers = {row["id"]: row["answers"]["text"] for row in rows}
-        self.questions, self.offsets = windows["question"], windows["offsets"]
+        table = windows.with_format("arrow")[:]
+        self.questions = table["question"].to_numpy()
+        self.offsets, self.ends = as_arrays(table["offsets"].combine_chunks())
+        self.lengths = table["length"].to_numpy()
         self.n_best_size = n_best_size
         self.max_answer_length = max_answer_length
+        self.version_2_with_negative = version_2_with_negative
+        self.asked_threshold = null_score_diff_threshold
+        self.threshold = 0.0  # that of the last call
         self.predictions: dict[str, str] = {}
+        self.n_best: dict[str, list[dict]] = {}
+        self.null_odds: dict[str, float] = {}
 
     def __call__(self, prediction: EvalPrediction) -> dict[str, float]:
-        start_logits, end_logits = prediction.predictions[:2]  # (windows, L) each
-        best: dict[int, tuple[float, str]] = {}
-        for window, (question, offsets) in enumerate(zip(self.questions, self.offsets, strict=True)):
-            score, first, last = self.best_span(start_logits[window], end_logits[window], np.array(offsets))
-            if question not in best or score > best[question][0]:
-                best[question] = (score, self.contexts[question][first:last])
-        self.predictions = {self.ids[question]: text for question, (_, text) in sorted(best.items())}
-        return squad_scores(self.predictions, self.answers)
+        texts = self.predict(*prediction.predictions[:2])
+        if not self.version_2_with_negative:
+            return squad_scores(self.predictions, self.answers)
+        scores = squad_v2_scores(texts, self.answers, self.null_odds, self.threshold)
+        return scores | {"null_score_diff_threshold": self.threshold}
 
-    def best_span(self, start_logits, end_logits, offsets) -> tuple[float, int, int]:
-        context = np.flatnonzero(offsets[:, 0] >= 0)
-        starts = context[np.argsort(-start_logits[context], kind="stable")[: self.n_best_size]]
-        ends = context[np.argsort(-end_logits[context], kind="stable")[: self.n_best_size]]
+    def predict(self, start_logits: np.ndarray, end_logits: np.ndarray) -> dict[str, str]:
+        """Fill `predictions`, `n_best` and `null_odds` from logits, (windows, L); returns the best spans as texts."""
+        windows_of = np.split(np.argsort(self.questions, kind="stable"), np.cumsum(np.bincount(self.questions))[:-1])
+        texts = {}
+        self.n_best, self.null_odds = {}, {}
+        for context, name, windows in zip(self.contexts, self.ids, windows_of, strict=True):
+            found = [self.spans(window, start_logits[window], end_logits[window]) for window in windows]
+            first, last, start, end = (np.concatenate(parts) for parts in zip(*found, strict=True))
+            best = np.argsort(-(start + end), kind="stable")[: self.n_best_size]
+            candidates = [(context[first[i] : last[i]], start[i], end[i]) for i in best]
+            texts[name] = candidates[0][0] if candidates else ""
+            if self.version_2_with_negative:
+                null = min(windows, key=lambda window: start_logits[window, 0] + end_logits[window, 0])
+                candidates.append(("", start_logits[null, 0], end_logits[null, 0]))
+                best_score = sum(candidates[0][1:]) if texts[name] else 0.0
+                self.null_odds[name] = float(sum(candidates[-1][1:]) - best_score)
+                candidates.sort(key=lambda candidate: -sum(candidate[1:]))
+            weights = np.array([sum(candidate[1:]) for candidate in candidates])
+            weights = np.exp(weights - weights.max()) if candidates else weights
+            self.n_best[name] = [
+                {"text": text, "probability": float(weight), "start_logit": float(start), "end_logit": float(end)}
+                for (text, start, end), weight in zip(candidates, weights / weights.sum(), strict=True)
+            ]
+        self.threshold = self.best_threshold(texts) if self.asked_threshold == "best" else self.asked_threshold
+        none = {name for name, odds in self.null_odds.items() if odds > self.threshold}
+        self.predictions = {name: "" if name in none else text for name, text in texts.items()}
+        return texts
+
+    def spans(self, window: int, start_logits: np.ndarray, end_logits: np.ndarray) -> tuple[np.ndarray, ...]:
+        """The best spans of a window: first character and the one after the last, logits of start and end, (spans)."""
+        size = self.lengths[window]
+        offsets = self.offsets[self.ends[window] : self.ends[window + 1]].reshape(size, 2)
+        starts, ends = (
+            np.argsort(logits[:size])[: -self.n_best_size - 1 : -1] for logits in (start_logits, end_logits)
+        )
         length = ends[None, :] - starts[:, None] + 1  # (starts, ends)
-        score = start_logits[starts][:, None] + end_logits[ends][None, :]
-        score = np.where((length >= 1) & (length <= self.max_answer_length), score, -np.inf)
-        start, end = np.unravel_index(score.argmax(), score.shape)
-        if score[start, end] == -np.inf:  # no pair is a span
-            return -np.inf, 0, 0
-        return float(score[start, end]), offsets[starts[start], 0], offsets[ends[end], 1]
+        inside = (offsets[starts, 0] >= 0)[:, None] & (offsets[ends, 0] >= 0)[None, :]
+        start, end = np.nonzero(inside & (length >= 1) & (length <= self.max_answer_length))
+        start, end = starts[start], ends[end]
+        return offsets[start, 0], offsets[end, 1], start_logits[start], end_logits[end]
+
+    def best_threshold(self, texts: dict[str, str]) -> float:
+        """The threshold with the best F1; 0 for questions whose answers nobody knows."""
+        if not any(self.answers.values()):
+            return 0.0
+        return squad_v2_scores(texts, self.answers, self.null_odds)["best_f1_thresh"]

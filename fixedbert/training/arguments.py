@@ -5,11 +5,49 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import yaml
+from accelerate import PartialState
 from huggingface_hub.errors import StrictDataclassError
 from transformers import AutoConfig, HfArgumentParser, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from ..errors import InputError
 from ..presets import PRESETS, preset_config
+
+# Arguments that transformers' example scripts have or had and that are not taken, with what replaces them.
+NO_MORE = "transformers 5 has no such argument; leave it out"
+REPLACED = {
+    "overwrite_output_dir": "an output directory is never overwritten; remove it, or give another --output_dir",
+    "use_fast_tokenizer": "transformers 5 has fast tokenizers only; leave it out",
+    "use_auth_token": "give --token",
+    "push_to_hub_token": "give --hub_token",
+    "push_to_hub_model_id": "give --hub_model_id",
+    "push_to_hub_organization": "give --hub_model_id with the organization, as in organization/model",
+    "evaluation_strategy": "give --eval_strategy",
+    "group_by_length": "give --train_sampling_strategy group_by_length, which fine-tuning does anyway",
+    "warmup_ratio": "give --warmup_steps a fraction of the steps, such as 0.1",
+    "logging_dir": "set TENSORBOARD_LOGGING_DIR in the environment",
+    "no_cuda": "give --use_cpu",
+    "per_gpu_train_batch_size": "give --per_device_train_batch_size",
+    "per_gpu_eval_batch_size": "give --per_device_eval_batch_size",
+    "save_safetensors": "weights are always saved as safetensors; leave it out",
+    "adafactor": "give --optim adafactor",
+    "fp16_backend": "give --fp16 alone",
+    "half_precision_backend": "give --fp16 or --bf16 alone",
+    "fp16_opt_level": "give --fp16 alone",
+    "torchdynamo": "give --torch_compile_backend",
+    "include_inputs_for_metrics": "give --include_for_metrics inputs",
+    "include_tokens_per_second": "give --include_num_input_tokens_seen",
+    "fsdp_min_num_params": "give --fsdp_config with min_num_params",
+    "fsdp_transformer_layer_cls_to_wrap": "give --fsdp_config with transformer_layer_cls_to_wrap",
+    "use_mps_device": "an Apple GPU is used where there is one; leave it out",
+    "use_ipex": NO_MORE,
+    "jit_mode_eval": NO_MORE,
+    "mp_parameters": NO_MORE,
+    "past_index": NO_MORE,
+    "ray_scope": NO_MORE,
+    "tpu_metrics_debug": NO_MORE,
+    "tpu_num_cores": NO_MORE,
+    "use_legacy_prediction_loop": NO_MORE,
+}
 
 
 @dataclass
@@ -32,7 +70,8 @@ class ModelArguments:
     )
     do_lower_case: bool = field(default=True, metadata={"help": "Lower-case text, where a vocab.txt is given."})
     attn_implementation: str | None = field(
-        default=None, metadata={"help": "eager, sdpa, ...; default: transformers' choice."}
+        default=None,
+        metadata={"help": "eager, sdpa, ...; default: eager on a CPU, where it trains fastest, else sdpa."},
     )
     ignore_mismatched_sizes: bool = field(
         default=False, metadata={"help": "Begin with random weights where those of the model have another shape."}
@@ -65,12 +104,13 @@ class ModelArguments:
 
 def with_recipe(argv: list[str]) -> list[str]:
     """
-    `recipe.yaml --flag ...` as flags alone: the entries of the recipe, then the flags, which therefore win.
+    `recipe.yaml --flag ...` as flags alone: the entries of the recipe, then the flags, which win. A recipe in
+    JSON is what transformers' scripts take.
 
     Raises:
         InputError: the recipe is not there, or not a YAML mapping from arguments to values.
     """
-    if not argv or Path(argv[0]).suffix not in (".yaml", ".yml"):
+    if not argv or Path(argv[0]).suffix not in (".yaml", ".yml", ".json"):
         return list(argv)
     try:
         entries = yaml.safe_load(Path(argv[0]).read_text(encoding="utf-8"))
@@ -107,7 +147,9 @@ def parse(argv: list[str], *types: type) -> tuple:
     except ValueError as error:
         raise InputError(str(error)) from error
     if unknown:
-        raise InputError(f"{unknown[0]}: no such argument; --help lists those there are.")
+        flag = unknown[0].split("=")[0]
+        reason = REPLACED.get(flag.removeprefix("--"), "no such argument; --help lists those there are")
+        raise InputError(f"{flag}: {reason}.")
     return tuple(parsed)
 
 
@@ -169,9 +211,10 @@ def load_model(
     Raises:
         InputError: no such model, or one with fewer tokens than the tokenizer has.
     """
+    attention = arguments.attn_implementation or ("eager" if PartialState().device.type == "cpu" else None)
     if arguments.model_name_or_path is None:
         config.vocab_size, config.pad_token_id = len(tokenizer), tokenizer.pad_token_id
-        model = auto_class.from_config(config, attn_implementation=arguments.attn_implementation)
+        model = auto_class.from_config(config, attn_implementation=attention)
     elif len(tokenizer) > config.vocab_size:
         raise InputError(
             f"the tokenizer has {len(tokenizer)} tokens and the model {config.vocab_size}: give the model's own."
@@ -181,7 +224,7 @@ def load_model(
             model = auto_class.from_pretrained(
                 arguments.model_name_or_path,
                 config=config,
-                attn_implementation=arguments.attn_implementation,
+                attn_implementation=attention,
                 ignore_mismatched_sizes=arguments.ignore_mismatched_sizes,
                 **arguments.hub_options(),
             )

@@ -32,9 +32,7 @@ def output_directory(training_args: TrainingArguments, command: list[str]) -> It
         InputError: the directory is there and not empty, an unfinished run with other arguments stands in the way, or
             a checkpoint cannot be read.
     """
-    final = Path(training_args.output_dir)
-    if final.exists() and (not final.is_dir() or any(final.iterdir())):
-        raise InputError(f"{final}: the output directory is not empty; give another --output_dir, or remove it.")
+    final = check_free(training_args.output_dir)
     partial = final.with_name(final.name + ".partial")
     checkpoint = last_checkpoint(partial)
     state = PartialState()
@@ -76,6 +74,16 @@ def output_directory(training_args: TrainingArguments, command: list[str]) -> It
         partial.rename(final)
     state.wait_for_everyone()
     training_args.output_dir = str(final)
+
+
+def check_free(output_dir: str | None) -> Path:
+    """The path of an output directory; InputError if there is something in it."""
+    if output_dir is None:
+        raise InputError("no --output_dir: say where weights and results are to go.")
+    final = Path(output_dir)
+    if final.exists() and (not final.is_dir() or any(final.iterdir())):
+        raise InputError(f"{final}: the output directory is not empty; give another --output_dir, or remove it.")
+    return final
 
 
 def whole_checkpoints(folder: Path) -> list[Path]:

@@ -22,7 +22,7 @@ def train(trainer: Trainer, checkpoint: str | None):
         sys.exit(128 + 15)
     trainer.save_model()
     trainer.save_state()
-    report(trainer, "train", result.metrics)
+    report(trainer, "train", result.metrics | {"train_samples": len(trainer.train_dataset)})
 
 
 def report(trainer: Trainer, split: str, metrics: dict[str, float]):

@@ -1,0 +1,63 @@
+"""Features: the tokens of fine-tuning examples, made once by several processes and kept for the next run."""
+
+import hashlib
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import datasets
+import pyarrow
+
+from .store import fingerprint_of
+
+FORMAT = 1  # raise it when the same rows would give other features
+ROWS_A_PROCESS = 10_000  # another process does not pay for fewer
+
+
+def prepare_features(
+    rows: datasets.Dataset,
+    function: Callable[..., dict],
+    settings: dict,
+    keep: tuple[str, ...] = (),
+    num_proc: int | None = None,
+    overwrite_cache: bool = False,
+    desc: str | None = None,
+) -> datasets.Dataset:
+    """
+    `rows.map(function)` in batches, with its result in the cache of `datasets`, found again by what the rows hold.
+
+    Args:
+        function: from a batch of rows, and `settings`, to columns of features.
+        settings: keyword arguments of `function`, a `tokenizer` among them.
+        keep: columns of the rows that the features have too, if the rows do.
+        num_proc: processes; by default as many as there are cores, but not for few rows.
+    """
+    tokenizer = json.loads(settings["tokenizer"].backend_tokenizer.to_str())
+    tokenizer |= {"truncation": None, "padding": None}  # what the last call left there
+    others = {name: value for name, value in settings.items() if name != "tokenizer"}
+    fingerprint = fingerprint_of(FORMAT, function.__name__, content_hash(rows), tokenizer, others)
+    folder = Path(datasets.config.HF_DATASETS_CACHE, "fixedbert", fingerprint)
+    folder.mkdir(parents=True, exist_ok=True)
+    if num_proc is None:
+        num_proc = min(os.cpu_count() or 1, len(rows) // ROWS_A_PROCESS)
+    return rows.map(
+        function,
+        batched=True,
+        num_proc=num_proc if num_proc > 1 else None,
+        remove_columns=[column for column in rows.column_names if column not in keep],
+        fn_kwargs=settings,
+        cache_file_name=str(folder / "features.arrow"),
+        load_from_cache_file=not overwrite_cache,
+        new_fingerprint=fingerprint,
+        desc=desc or "Tokenizing",
+    )
+
+
+def content_hash(rows: datasets.Dataset) -> str:
+    """A hash of all values, whatever file they came from."""
+    table = rows.with_format("arrow")[:]
+    sink = pyarrow.BufferOutputStream()
+    with pyarrow.ipc.new_stream(sink, table.schema.remove_metadata()) as stream:
+        stream.write_table(table.replace_schema_metadata().combine_chunks())
+    return hashlib.sha256(sink.getvalue()).hexdigest()

@@ -1,0 +1,70 @@
+"""GLUE's metrics, by scikit-learn and scipy; those of other classifications and regressions too."""
+
+import datasets
+import evaluate
+import numpy as np
+from scipy.stats import pearsonr, spearmanr
+from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef, mean_squared_error
+
+
+def correlation(measure, predictions: np.ndarray, labels: np.ndarray) -> float:
+    """A correlation of scipy's; 0 where one side is constant and there is none, as for Matthews'."""
+    if len(labels) < 2 or np.ptp(predictions) == 0 or np.ptp(labels) == 0:
+        return 0.0
+    return float(measure(predictions, labels)[0])
+
+
+MEASURES = {
+    "accuracy": lambda predictions, labels: float(accuracy_score(labels, predictions)),
+    "f1": lambda predictions, labels: float(f1_score(labels, predictions, zero_division=0.0)),
+    "matthews_correlation": lambda predictions, labels: float(matthews_corrcoef(labels, predictions)),
+    "mse": lambda predictions, labels: float(mean_squared_error(labels, predictions)),
+    "pearson": lambda predictions, labels: correlation(pearsonr, predictions, labels),
+    "spearmanr": lambda predictions, labels: correlation(spearmanr, predictions, labels),
+}
+
+# Of each task of GLUE (Wang et al., 2018, table 1), with transformers' names, and of data that is none of these.
+METRICS = {
+    "cola": ("matthews_correlation",),
+    "sst2": ("accuracy",),
+    "mrpc": ("accuracy", "f1"),
+    "stsb": ("pearson", "spearmanr"),
+    "qqp": ("accuracy", "f1"),
+    "mnli": ("accuracy",),
+    "qnli": ("accuracy",),
+    "rte": ("accuracy",),
+    "wnli": ("accuracy",),
+    "classification": ("accuracy",),
+    "regression": ("pearson", "spearmanr", "mse"),
+}
+
+
+def glue_scores(task: str, predictions: np.ndarray, labels: np.ndarray) -> dict[str, float]:
+    """
+    The METRICS of a task, each between -1 and 1, but for the mean squared error.
+
+    Args:
+        predictions: numbers of classes, or scores for a regression, (examples,).
+        labels: the same as they should be. For F1, class 1 is the positive one.
+    """
+    predictions, labels = np.asarray(predictions), np.asarray(labels)
+    return {name: MEASURES[name](predictions, labels) for name in METRICS[task]}
+
+
+class Glue(evaluate.Metric):
+    """`glue_scores` as an `evaluate` module; its configuration is a key of METRICS."""
+
+    def _info(self):
+        if self.config_name not in METRICS:
+            raise ValueError(f"{self.config_name}: no such task; there are {', '.join(METRICS)}")
+        kind = datasets.Value("float64" if "pearson" in METRICS[self.config_name] else "int64")
+        return evaluate.MetricInfo(
+            description="The metrics of a task of GLUE.",
+            citation="Wang et al., 2018, GLUE: A Multi-Task Benchmark and Analysis Platform, arXiv:1804.07461",
+            inputs_description=glue_scores.__doc__,
+            features=datasets.Features({"predictions": kind, "references": kind}),
+            format="numpy",
+        )
+
+    def _compute(self, predictions, references):
+        return glue_scores(self.config_name, predictions, references)

@@ -1,0 +1,151 @@
+"""Fine-tuning: transformers' Trainer, with batches of like lengths, and evaluation in large ones, sorted."""
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import datasets
+import numpy as np
+import torch
+from torch.nn.functional import cross_entropy
+from transformers import (
+    DataCollatorWithPadding,
+    EarlyStoppingCallback,
+    PreTrainedModel,
+    Trainer,
+    TrainingArguments,
+)
+from transformers.trainer_pt_utils import get_length_grouped_indices
+from transformers.utils import is_torch_bf16_gpu_available
+
+from ..errors import InputError
+
+
+@dataclass
+class FineTuningArguments(TrainingArguments):
+    """transformers' TrainingArguments, with defaults that change the time a run takes and not what it computes."""
+
+    per_device_eval_batch_size: int = field(
+        default=64, metadata={"help": "Rows evaluated at once; the results do not depend on it."}
+    )
+    train_sampling_strategy: str = field(
+        default="group_by_length",
+        metadata={"help": "group_by_length: batches of like lengths; random: the order of transformers' scripts."},
+    )
+    bf16: bool | None = field(
+        default=None, metadata={"help": "bf16 mixed precision; default: where the hardware has it."}
+    )
+    early_stopping_patience: int | None = field(
+        default=None,
+        metadata={"help": "Stop after so many evaluations without a better --metric_for_best_model."},
+    )
+    seeds: list[int] | None = field(
+        default=None, metadata={"help": "Run once with each, and report median and spread."}
+    )
+    grid: str | None = field(
+        default=None,
+        metadata={
+            "help": "bert: every combination of batch 16 and 32, learning rate 5e-5, 3e-5 and 2e-5, epochs 2 to 4."
+        },
+    )
+
+    def __post_init__(self):
+        self.use_cpu |= not torch.accelerator.is_available()  # which Trainer asks for where there is no other device
+        if self.bf16 is None:
+            self.bf16 = not self.fp16 and has_bf16(self.use_cpu)
+        super().__post_init__()
+        if self.early_stopping_patience is not None and not self.load_best_model_at_end:
+            raise InputError(
+                "--early_stopping_patience needs --load_best_model_at_end, which keeps the best checkpoint."
+            )
+
+
+def has_bf16(use_cpu: bool) -> bool:
+    """Whether the hardware multiplies in bf16, without emulation."""
+    if torch.cuda.is_available() and not use_cpu:
+        return is_torch_bf16_gpu_available()
+    capabilities = torch.cpu.get_capabilities()
+    return bool(capabilities.get("avx512_bf16") or capabilities.get("amx_bf16") or capabilities.get("bf16"))
+
+
+class LengthGroupedSampler(torch.utils.data.Sampler):
+    """
+    transformers' batches of like lengths, for steps over all processes, in an order that follows from seed and epoch.
+
+    transformers' own sampler groups the batches of one process, and draws from the global generator, which dropout
+    has left in another state on each.
+    """
+
+    def __init__(self, lengths: list[int], step_size: int, seed: int):
+        self.lengths = lengths
+        self.step_size = step_size  # examples of a step on all processes
+        self.seed = seed
+        self.epoch = 0
+
+    def set_epoch(self, epoch: int):
+        self.epoch = epoch
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def __iter__(self):
+        generator = torch.Generator().manual_seed(
+            int(np.random.SeedSequence((self.seed, self.epoch)).generate_state(1)[0])
+        )
+        return iter(get_length_grouped_indices(self.lengths, self.step_size, generator=generator))
+
+
+class FineTuningTrainer(Trainer):
+    """Trainer over features with a column `length`; evaluation keeps their order."""
+
+    def __init__(self, *args, pad_to: int | None = None, **kwargs):
+        tokenizer, training_args = kwargs["processing_class"], kwargs["args"]
+        padding = {"padding": "max_length", "max_length": pad_to} if pad_to else {}
+        multiple = 8 if training_args.fp16 else None
+        collator = DataCollatorWithPadding(tokenizer, pad_to_multiple_of=multiple, **padding)
+        super().__init__(*args, data_collator=collator, **kwargs)
+        if training_args.early_stopping_patience is not None:
+            self.add_callback(EarlyStoppingCallback(training_args.early_stopping_patience))
+
+    def _get_train_sampler(self, train_dataset=None):
+        args = self.args
+        if args.train_sampling_strategy != "group_by_length":
+            return super()._get_train_sampler(train_dataset)
+        step_size = args.train_batch_size * args.gradient_accumulation_steps * args.world_size
+        seed = args.seed if args.data_seed is None else args.data_seed
+        # The data set that Trainer hands over has lost the column.
+        return LengthGroupedSampler(self.train_dataset["length"][:], step_size, seed)
+
+    def _get_eval_sampler(self, eval_dataset):
+        # Trainer would shuffle evaluation too where training is grouped by length, and predictions come out shuffled.
+        return torch.utils.data.SequentialSampler(eval_dataset)
+
+
+def longest_first(features: datasets.Dataset) -> tuple[datasets.Dataset, np.ndarray]:
+    """The features by falling length, and where each row of the result stood before."""
+    order = np.argsort(-np.array(features["length"][:]), kind="stable")
+    return features.select(order), order
+
+
+def mean_loss(logits: np.ndarray, labels: np.ndarray) -> float:
+    """The mean cross-entropy (nats) of logits (examples, classes) at labels (examples), in float64."""
+    return cross_entropy(torch.from_numpy(logits).double(), torch.from_numpy(labels)).item()
+
+
+def some(rows: datasets.Dataset, count: int | None) -> datasets.Dataset:
+    """At most the first `count` rows."""
+    return rows if count is None else rows.select(range(min(count, len(rows))))
+
+
+def with_new_head(model: PreTrainedModel) -> PreTrainedModel:
+    """The model with random weights in all that is not its base model, drawn as for a new model."""
+    prefix = f"{model.base_model_prefix}."
+    fresh = type(model)(model.config).state_dict()
+    model.load_state_dict(
+        {name: weight for name, weight in fresh.items() if not name.startswith(prefix)}, strict=False
+    )
+    return model
+
+
+def write_json(folder: str | Path, name: str, content: object):
+    Path(folder, name).write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

@@ -1,0 +1,113 @@
+"""What fine-tuning shows as pictures: metrics against steps, what was taken for what, and all runs of a sweep."""
+
+from pathlib import Path
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from transformers import Trainer
+
+# Not metrics that a panel shows.
+LEFT_OUT = ("loss", "runtime", "per_second", "samples", "epoch", "thresh", "total", "Ans", "best")
+
+
+def draw_glue(trainer: Trainer, title: str, splits: list[tuple[str, np.ndarray, np.ndarray]], labels: list[str]):
+    """
+    glue.png beside the results: curves, and for each split what was predicted against what is right.
+
+    Args:
+        splits: name, labels and predictions, (examples,) both.
+        labels: names of the classes; none for a regression.
+    """
+    figure, axes = panels(2 + len(splits), title)
+    draw_curves(trainer, *axes[:2])
+    for panel, (split, right, predicted) in zip(axes[2:], splits, strict=True):
+        if labels:
+            draw_confusion(panel, right, predicted, labels)
+        else:
+            panel.plot(right, predicted, ".", markersize=3, alpha=0.4)
+            panel.set(xlabel="right score", ylabel="predicted score")
+        panel.set_title(f"{split.replace('_', ' ')}, {len(right):,} examples")
+    figure.savefig(Path(trainer.args.output_dir, "glue.png"), dpi=110)
+
+
+def draw_squad(
+    trainer: Trainer, title: str, null_odds: dict[str, float], answers: dict[str, list[str]], threshold: float
+):
+    """squad.png beside the results: curves, and for SQuAD 2.0 how much speaks against an answer where there is one."""
+    figure, axes = panels(3 if null_odds else 2, title)
+    draw_curves(trainer, *axes[:2], scale=1)
+    if null_odds:
+        odds = np.array(list(null_odds.values()))
+        answered = np.array([bool(answers[question]) for question in null_odds])
+        bins = np.linspace(*np.percentile(odds, (0.5, 99.5)), 60)
+        for where, label in ((answered, "has an answer"), (~answered, "has none")):
+            axes[2].hist(odds[where], bins, alpha=0.6, label=f"{label} ({where.sum():,})")
+        axes[2].axvline(threshold, color="black", linestyle="--", label=f"threshold {threshold:.2f}")
+        axes[2].set(title="no answer above the threshold", xlabel="logits of [CLS] above those of the best span",
+                    ylabel="questions")  # fmt: skip
+        axes[2].legend()
+    figure.savefig(Path(trainer.args.output_dir, "squad.png"), dpi=110)
+
+
+def panels(count: int, title: str) -> tuple[Figure, np.ndarray]:
+    figure = Figure(figsize=(4.4 * count, 4), layout="constrained")
+    figure.suptitle(title)
+    return figure, figure.subplots(1, count)
+
+
+def draw_curves(trainer: Trainer, loss: Axes, metrics: Axes, scale: float = 100):
+    """The log of a run: losses, and metrics in per cent, against steps."""
+    log = trainer.state.log_history
+
+    def points(name):
+        entries = [entry for entry in log if name in entry]
+        return [entry["step"] for entry in entries], [entry[name] for entry in entries]
+
+    for name, style, label in (("loss", "-", "training"), ("eval_loss", "o-", "validation")):
+        if points(name)[0]:
+            loss.plot(*points(name), style, label=label)
+    loss.set(title="loss", xlabel="step", ylabel="loss", xlim=(0, None), ylim=(0, None))
+    names = dict.fromkeys(name for entry in log for name in entry if name.startswith("eval_"))
+    for name in names:
+        if not any(part in name for part in LEFT_OUT):
+            steps, values = points(name)
+            metrics.plot(steps, [scale * value for value in values], "o-", label=name.removeprefix("eval_"))
+    bottom = min(0, metrics.get_ylim()[0])  # a correlation can be negative
+    metrics.set(title="validation", xlabel="step", ylabel="metric (%)", xlim=(0, None), ylim=(bottom, 102))
+    for panel in (loss, metrics):
+        if panel.get_legend_handles_labels()[0]:
+            panel.legend()
+
+
+def draw_confusion(panel: Axes, right: np.ndarray, predicted: np.ndarray, labels: list[str]):
+    """Shares of each right class, with the number of examples in every field."""
+    counts = np.zeros((len(labels), len(labels)), dtype=int)
+    np.add.at(counts, (right.astype(int), predicted.astype(int)), 1)
+    shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
+    panel.imshow(shares, cmap="Blues", vmin=0, vmax=1)
+    ticks = range(len(labels))
+    panel.set(xlabel="predicted", ylabel="right")
+    panel.set_xticks(ticks, labels, rotation=20, ha="right")
+    panel.set_yticks(ticks, labels)
+    if len(labels) <= 12:
+        for row in ticks:
+            for column in ticks:
+                color = "white" if shares[row, column] > 0.5 else "black"
+                panel.text(column, row, f"{counts[row, column]:,}", ha="center", va="center", color=color)
+
+
+def draw_sweep(summaries: list, file: Path):
+    """Every run's main metric as a dot and the median as a line, by task and point of the grid."""
+    figure = Figure(figsize=(max(5, 1.0 * len(summaries) + 2), 4.6), layout="constrained")
+    axes = figure.subplots()
+    for place, summary in enumerate(summaries):
+        axes.plot([place] * len(summary.values), summary.values, "o", color="tab:blue", alpha=0.6)
+        axes.hlines(np.median(summary.values), place - 0.3, place + 0.3, color="black")
+    names = [
+        "\n".join([s.task, s.metric.replace("_", " "), *map("{:g}".format, s.settings.values())]) for s in summaries
+    ]
+    axes.set_xticks(range(len(summaries)), names, rotation=90 if len(summaries) > 12 else 0, fontsize=8)
+    axes.set(title="dots: seeds; lines: medians", xlabel="task and settings", ylabel="main metric")
+    axes.grid(axis="y", alpha=0.3)
+    figure.savefig(file, dpi=110)

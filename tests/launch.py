@@ -1,0 +1,24 @@
+"""`accelerate launch` of the scripts on two processes of this machine, with one thread each."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+TWO_PROCESSES = ("--config_file", str(ROOT / "recipes" / "accelerate" / "cpu.yaml"), "--main_process_port", "0")
+
+
+def launch(*arguments: str, **options) -> subprocess.Popen:
+    """Start it; the scripts need --use_cpu."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "accelerate.commands.launch", *arguments]
+    return subprocess.Popen(
+        command, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, **options
+    )
+
+
+def finished(*processes: subprocess.Popen):
+    for process in processes:
+        output, _ = process.communicate(timeout=300)
+        assert process.returncode == 0, output[-3000:]

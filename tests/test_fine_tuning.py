@@ -1,0 +1,470 @@
+"""run_glue.py and run_squad.py: drop-in for transformers' scripts, several runs at once, any order and batch size."""
+
+import json
+import os
+import random
+import re
+import signal
+
+import numpy as np
+import pytest
+import torch
+from launch import ROOT, TWO_PROCESSES, finished, launch
+from safetensors.torch import load_file
+from transformers import (
+    AutoModelForQuestionAnswering,
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    BertTokenizer,
+    Trainer,
+    TrainingArguments,
+)
+
+import fixedbert
+import run_glue
+import run_squad
+from fixedbert.data.glue import TASKS, load_task, text_features
+from fixedbert.errors import InputError
+from fixedbert.training.arguments import REPLACED, ModelArguments, parse
+from fixedbert.training.fine_tuning import FineTuningArguments, FineTuningTrainer, LengthGroupedSampler, has_bf16
+from fixedbert.training.sweep import Run, arguments_of, plan_runs
+
+WORDS = "the a function takes returns list string file read write what does one two three four five six".split()
+QUICK = ("--use_cpu", "--bf16", "false", "--disable_tqdm", "true", "--save_strategy", "no")
+
+
+@pytest.fixture(scope="module")
+def model(vocabulary, tmp_path_factory) -> str:
+    """A little pretrained model without dropout, and its tokenizer."""
+    tokenizer = BertTokenizer(vocab=vocabulary)
+    torch.manual_seed(0)
+    config = fixedbert.FixedHeadBertConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=5,
+        attention_head_size=6,
+        intermediate_size=37,
+        max_position_embeddings=128,
+        hidden_dropout_prob=0,
+        attention_probs_dropout_prob=0,
+        initializer_range=0.2,
+    )
+    folder = str(tmp_path_factory.mktemp("model"))
+    fixedbert.FixedHeadBertForPreTraining(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def download(tmp_path_factory) -> str:
+    """All tasks of GLUE in the layout of the download: 23 rows to train on, 13 to evaluate on, 7 to predict."""
+    folder, rng = tmp_path_factory.mktemp("glue"), random.Random(0)
+
+    def text():
+        return " ".join(rng.choices(WORDS, k=rng.randint(1, 9)))
+
+    for task in TASKS.values():
+        (folder / task.folder).mkdir()
+        labels = [str(n) for n in range(len(task.labels))] if task.numbered else task.labels or ("0.5", "2.25", "4")
+        for split, file in task.files.items():
+            test = split.startswith("test")
+            columns = (("index",) if test else (task.label,)) + task.file_texts
+            header = columns
+            if task.header and not test:
+                columns, header = task.header, None
+            lines = ["\t".join(header)] if header else []
+            for number in range({"train": 23, "test": 7}.get(split.split("_")[0], 13)):
+                values = {task.label: labels[number % len(labels)], "index": str(100 + number)}
+                lines.append(
+                    "\t".join(text() if column in task.file_texts else values.get(column, "") for column in columns)
+                )
+            (folder / task.folder / file).write_text("\n".join(lines) + "\n")
+    return str(folder)
+
+
+@pytest.fixture(scope="module")
+def questions(tmp_path_factory) -> str:
+    """31 questions, a third of them without an answer; some contexts fill several windows."""
+    rng = random.Random(0)
+    rows = []
+    for number in range(31):
+        words = rng.choices(WORDS, k=rng.randint(3, 40))
+        context, place = " ".join(words), rng.randrange(len(words))
+        start = len(" ".join(words[:place])) + (place > 0)
+        answers = {"text": [words[place]], "answer_start": [start]} if number % 3 else {"text": [], "answer_start": []}
+        rows.append(
+            {"id": f"q{number}", "context": context, "question": " ".join(rng.choices(WORDS, k=4)), "answers": answers}
+        )
+    file = tmp_path_factory.mktemp("questions") / "questions.jsonl"
+    file.write_text("\n".join(map(json.dumps, rows)))
+    return str(file)
+
+
+def glue(model, download, output, *more, task="rte"):
+    run_glue.main(glue_arguments(model, download, output, *more, task=task))
+    return json.loads((output / "all_results.json").read_text()) if (output / "all_results.json").exists() else None
+
+
+def glue_arguments(model, download, output, *more, task="rte"):
+    tasks = ("--task_name", *task.split(), "--data_dir", download)
+    return ["--model_name_or_path", model, *tasks, *QUICK, "--output_dir", str(output), *more]
+
+
+def squad(model, questions, output, *more):
+    files = [word for kind in ("train", "validation", "test") for word in (f"--{kind}_file", questions)]
+    size = ("--max_seq_length", "32", "--doc_stride", "8", "--version_2_with_negative")
+    run_squad.main(["--model_name_or_path", model, *files, *size, *QUICK, "--output_dir", str(output), *more])
+    return json.loads((output / "all_results.json").read_text())
+
+
+def test_all_tasks_in_one_command(model, download, tmp_path, capsys):
+    """Guards: every task trains, evaluates and predicts; AX by MNLI's model; one table with the average; pictures."""
+    output = tmp_path / "out"
+    steps = ("--max_steps", "2", "--per_device_train_batch_size", "4")
+    glue(model, download, output, "--do_train", "--do_eval", "--do_predict", "--seeds", "5", *steps, task="all")
+    for name, task in TASKS.items():
+        folder = output / name / "seed-5"
+        files = [task.submission(split) for split in task.files if split.startswith("test")]
+        for file in files:
+            lines = (folder / file).read_text().splitlines()
+            assert lines[0] == "index\tprediction"
+            assert [line.split("\t")[0] for line in lines[1:]] == [str(100 + number) for number in range(7)]
+            allowed = {str(n) for n in range(len(task.labels))} if task.numbered else set(task.labels)
+            assert not allowed or {line.split("\t")[1] for line in lines[1:]} <= allowed
+        if name != "ax":
+            assert (folder / "glue.png").read_bytes()[:4] == b"\x89PNG"
+            found = json.loads((folder / "all_results.json").read_text())
+            assert (found["train_samples"], found["eval_samples"]) == (23, 13)
+            AutoModelForSequenceClassification.from_pretrained(folder)
+    results = json.loads((output / "results.json").read_text())
+    assert [run["task"] for run in results["runs"]] == [task for task in TASKS if task != "ax"]
+    by_task = {run["task"]: run for run in results["runs"]}
+    main = {"cola": "eval_matthews_correlation", "mrpc": "eval_combined_score", "qqp": "eval_combined_score"}
+    main |= {"stsb": "eval_combined_score"}
+    scores = {task: run[main.get(task, "eval_accuracy")] for task, run in by_task.items()}
+    scores["mnli"] = (by_task["mnli"]["eval_accuracy"] + by_task["mnli"]["eval_accuracy_mm"]) / 2
+    assert results["average"] == [pytest.approx(np.mean(list(scores.values())))]
+    del scores["wnli"]
+    assert results["average without wnli"] == [pytest.approx(np.mean(list(scores.values())))]
+    table = capsys.readouterr().out
+    for line in (r"stsb +pearson", r"stsb +spearmanr", r"mnli +accuracy_mm", r"average +-?0\.\d{4}"):
+        assert re.search(line, table)
+    assert (output / "results.png").read_bytes()[:4] == b"\x89PNG"
+
+
+def test_runs_of_a_sweep_are_not_done_twice(model, download, tmp_path, capsys):
+    """Guards: after an error or interruption the same command does what is left; the directory appears when all is."""
+    output, steps = tmp_path / "out", ("--do_train", "--do_eval", "--max_steps", "1", "--seeds", "1", "2")
+    bad = tmp_path / "glue"
+    (bad / "WNLI").mkdir(parents=True)
+    for file in ("train.tsv", "dev.tsv"):
+        for folder in ("RTE", "WNLI"):
+            (bad / folder).mkdir(exist_ok=True)
+            (bad / folder / file).write_text(open(f"{download}/{folder}/{file}").read())
+    good = (bad / "WNLI/dev.tsv").read_text()
+    (bad / "WNLI/dev.tsv").write_text(good + "7\tone\ttwo\n")
+    with pytest.raises(InputError, match="WNLI/dev.tsv"):
+        glue(model, str(bad), output, *steps, task="rte wnli")
+    assert not output.exists() and (tmp_path / "out.partial/rte/seed-2/model.safetensors").exists()
+    with pytest.raises(InputError, match="unfinished runs with other arguments"):
+        glue(model, str(bad), output, *steps, "--learning_rate", "1", task="rte wnli")
+    (bad / "WNLI/dev.tsv").write_text(good)
+    capsys.readouterr()
+    glue(model, str(bad), output, *steps, task="rte wnli")
+    told = capsys.readouterr().out
+    assert "rte/seed-1: done already" in told and "run 3 of 4: wnli/seed-1" in told
+    assert not (tmp_path / "out.partial").exists()
+    weights = [load_file(output / f"rte/seed-{seed}/model.safetensors") for seed in (1, 2)]
+    assert not torch.equal(weights[0]["classifier.weight"], weights[1]["classifier.weight"])
+
+
+def test_grid_of_the_bert_paper(tmp_path):
+    """Guards: batch 16 and 32, three learning rates, 2 to 4 epochs, for every task and seed, shared out on devices."""
+    training_args = FineTuningArguments(output_dir=str(tmp_path), grid="bert", seeds=[1, 2], use_cpu=True)
+    runs = plan_runs(["rte"], training_args)
+    assert len(runs) == len({run.folder for run in runs}) == 18 * 2
+    assert runs[0].folder == "rte/train-batch-size-16-learning-rate-5e-05-epochs-2/seed-1"
+    assert {run.settings for run in runs} == {
+        (("train_batch_size", batch), ("learning_rate", rate), ("num_train_epochs", epochs))
+        for batch in (16, 32)
+        for rate in (5e-5, 3e-5, 2e-5)
+        for epochs in (2, 3, 4)
+    }
+    training_args.gradient_accumulation_steps = 4
+    arguments = arguments_of(runs[-1], training_args, tmp_path / "run")
+    assert (arguments.per_device_train_batch_size, arguments.learning_rate, arguments.num_train_epochs) == (8, 2e-5, 4)
+    assert (arguments.seed, arguments.output_dir) == (2, str(tmp_path / "run"))
+    assert training_args.learning_rate == 5e-5  # untouched
+    training_args.gradient_accumulation_steps = 3
+    with pytest.raises(InputError, match="a batch of 16 cannot be shared out among 3"):
+        arguments_of(runs[0], training_args, tmp_path / "run")
+    training_args.grid = "bart"
+    with pytest.raises(InputError, match="--grid bart: no such grid; there is bert"):
+        plan_runs(["rte"], training_args)
+    training_args.grid, training_args.seeds = None, [3, 3]
+    with pytest.raises(InputError, match="each seed can be there once"):
+        plan_runs(["rte"], training_args)
+    assert Run(None, 7).folder == "seed-7"
+
+
+def test_grid_is_one_table(model, download, tmp_path, capsys, monkeypatch):
+    """Guards: all points of the grid stand in one table, in which the best is marked; SQuAD has it too."""
+    monkeypatch.setattr("fixedbert.training.sweep.GRIDS", {"bert": {"learning_rate": (1e-3, 0.0)}})
+    glue(model, download, tmp_path / "out", "--do_train", "--do_eval", "--max_steps", "9", "--grid", "bert")
+    lines = [
+        line for line in capsys.readouterr().out.splitlines() if "learning_rate" in line and line.startswith("rte")
+    ]
+    assert len(lines) == 2 and sum("<- best" in line for line in lines) == 1
+    results = json.loads((tmp_path / "out/results.json").read_text())
+    best = max(run["eval_accuracy"] for run in results["runs"])
+    assert results["best"]["rte"]["accuracy"] == [best]
+
+
+def test_steps_are_those_of_transformers(model, download, tmp_path):
+    """Guards: with transformers' order, a plain Trainer over padded features has the same losses step by step."""
+    steps = ("--do_train", "--num_train_epochs", "2", "--per_device_train_batch_size", "4", "--logging_steps", "1")
+    glue(model, download, tmp_path / "ours", *steps, "--train_sampling_strategy", "random", "--learning_rate", "1e-3")
+    state = json.loads((tmp_path / "ours/trainer_state.json").read_text())
+
+    tokenizer = AutoTokenizer.from_pretrained(model)
+    rows = load_task("rte", download, ("train",)).splits["train"]
+
+    def tokenize(batch):
+        return tokenizer(batch["sentence1"], batch["sentence2"], padding="max_length", max_length=64, truncation=True)
+
+    torch.manual_seed(0)
+    plain_args = TrainingArguments(
+        output_dir=str(tmp_path / "plain"),
+        use_cpu=True,
+        num_train_epochs=2,
+        per_device_train_batch_size=4,
+        logging_steps=1,
+        learning_rate=1e-3,
+        save_strategy="no",
+        disable_tqdm=True,
+    )
+    from transformers import set_seed
+
+    set_seed(42)
+    plain = Trainer(
+        model=AutoModelForSequenceClassification.from_pretrained(model, num_labels=2),
+        args=plain_args,
+        train_dataset=rows.map(tokenize, batched=True),
+        processing_class=tokenizer,
+    )
+    plain.train()
+    losses = [[e["loss"] for e in log if "loss" in e] for log in (state["log_history"], plain.state.log_history)]
+    assert len(losses[0]) == state["global_step"] == 2 * 6
+    assert losses[0] == pytest.approx(losses[1], rel=1e-4)
+
+
+@pytest.mark.parametrize("stock", [False, True])
+def test_results_do_not_depend_on_batches(model, download, tmp_path, stock):
+    """Guards: batch size, padding and order leave metrics, loss and predictions as they are; predictions keep rows."""
+    if stock:  # BERT itself: the baseline costs one flag
+        tokenizer = AutoTokenizer.from_pretrained(model)
+        shape = {"hidden_size": 30, "num_hidden_layers": 2, "num_attention_heads": 5, "intermediate_size": 37}
+        from transformers import BertConfig, BertForPreTraining
+
+        torch.manual_seed(0)
+        BertForPreTraining(
+            BertConfig(vocab_size=len(tokenizer), max_position_embeddings=128, initializer_range=0.2, **shape)
+        ).save_pretrained(tmp_path / "stock")
+        tokenizer.save_pretrained(tmp_path / "stock")
+        model = str(tmp_path / "stock")
+    train = ("--do_train", "--max_steps", "30", "--learning_rate", "3e-3", "--max_seq_length", "60")
+    glue(model, download, tmp_path / "trained", *train, task="stsb")
+    trained = str(tmp_path / "trained")
+    kind = json.loads((tmp_path / "trained/config.json").read_text())["model_type"]
+    assert kind == ("bert" if stock else "fixed_head_bert")
+    results, predictions = [], []
+    for number, more in enumerate([(), ("--per_device_eval_batch_size", "3"), ("--pad_to_max_length", "true")]):
+        output = tmp_path / str(number)
+        both = ("--do_eval", "--do_predict", "--max_seq_length", "60")
+        results.append(glue(trained, download, output, *both, *more, task="stsb"))
+        predictions.append((output / "STS-B.tsv").read_text())
+    for other in results[1:]:
+        for name in ("eval_pearson", "eval_spearmanr", "eval_loss"):
+            assert other[name] == pytest.approx(results[0][name], rel=1e-4)
+    assert predictions[0] == predictions[1] == predictions[2]
+
+    loaded = AutoModelForSequenceClassification.from_pretrained(trained).eval()
+    tokenizer = AutoTokenizer.from_pretrained(trained)
+    rows = load_task("stsb", download, ("test",)).splits["test"]
+    one_by_one = [
+        loaded(**tokenizer(row["sentence1"], row["sentence2"], return_tensors="pt")).logits.item() for row in rows
+    ]
+    written = [float(line.split("\t")[1]) for line in predictions[0].splitlines()[1:]]
+    assert written == pytest.approx(np.clip(one_by_one, 0, 5), abs=1e-3) and len(set(written)) > 3
+
+
+def test_squad_from_training_to_answers(model, questions, tmp_path):
+    """Guards: SQuAD 2.0 with the files and names of run_qa.py; batch size and padding do not matter."""
+    output = tmp_path / "trained"
+    steps = ("--max_steps", "5", "--learning_rate", "1e-3", "--null_score_diff_threshold", "best")
+    found = squad(model, questions, output, "--do_train", "--do_eval", "--do_predict", *steps)
+    names = {"exact", "f1", "total", "HasAns_f1", "NoAns_exact", "best_f1", "best_f1_thresh", "loss", "samples"}
+    assert {f"eval_{name}" for name in names} <= set(found)
+    assert found["eval_f1"] == pytest.approx(found["eval_best_f1"])  # the threshold was chosen here
+    answers = {kind: json.loads((output / f"{kind}_predictions.json").read_text()) for kind in ("eval", "predict")}
+    assert list(answers["eval"]) == [f"q{number}" for number in range(31)]
+    assert answers["predict"] == answers["eval"]  # the same questions, and the threshold that was chosen
+    n_best = json.loads((output / "eval_nbest_predictions.json").read_text())
+    assert set(n_best["q0"][0]) == {"text", "probability", "start_logit", "end_logit"}
+    odds = json.loads((output / "eval_null_odds.json").read_text())
+    assert {q for q, text in answers["eval"].items() if not text} == {
+        q for q, value in odds.items() if value > found["eval_null_score_diff_threshold"]
+    }
+    assert (output / "squad.png").read_bytes()[:4] == b"\x89PNG"
+    AutoModelForQuestionAnswering.from_pretrained(output)
+    for number, more in enumerate([("--per_device_eval_batch_size", "3"), ("--pad_to_max_length", "true")]):
+        again = squad(str(output), questions, tmp_path / str(number), "--do_eval", *more)
+        assert again["eval_loss"] == pytest.approx(found["eval_loss"], rel=1e-5)
+        other = json.loads((tmp_path / str(number) / "eval_null_odds.json").read_text())
+        assert other == pytest.approx(odds, abs=1e-4)
+
+
+def test_head_for_other_labels_is_new(model, download, tmp_path, capsys):
+    """Guards: RTE from a model of MNLI trains a new head on the old layers; the same labels keep the head."""
+    glue(model, download, tmp_path / "mnli", "--do_train", "--max_steps", "2", task="mnli")
+    still = ("--do_train", "--max_steps", "1", "--learning_rate", "0")
+    glue(str(tmp_path / "mnli"), download, tmp_path / "rte", *still, task="rte")
+    glue(str(tmp_path / "mnli"), download, tmp_path / "again", *still, task="mnli")
+    glue(str(tmp_path / "rte"), download, tmp_path / "mrpc", *still, task="mrpc")  # as many labels, but others
+    assert "replaced by a new one, for entailment, not_entailment" in capsys.readouterr().out
+    weights = {name: load_file(tmp_path / name / "model.safetensors") for name in ("mnli", "rte", "again", "mrpc")}
+    query = "bert.encoder.layer.1.attention.self.query.weight"
+    assert all(torch.equal(weights["mnli"][query], weights[name][query]) for name in weights)
+    assert weights["rte"]["classifier.weight"].shape == (2, 32)
+    assert torch.equal(weights["mnli"]["classifier.weight"], weights["again"]["classifier.weight"])
+    assert not torch.equal(weights["rte"]["classifier.weight"], weights["mrpc"]["classifier.weight"])
+    with pytest.raises(
+        InputError, match="the model's labels are entailment, neutral, contradiction, and those of the"
+    ):
+        glue(str(tmp_path / "mnli"), download, tmp_path / "no", "--do_eval", task="rte")
+
+
+def test_early_stopping_keeps_the_best(model, download, tmp_path):
+    """Guards: training ends after so many evaluations without a better metric, with the best checkpoint's weights."""
+    steps = ("--max_steps", "9", "--learning_rate", "0", "--eval_strategy", "steps", "--eval_steps", "1")
+    best = ("--save_strategy", "steps", "--save_steps", "1", "--load_best_model_at_end", "--metric_for_best_model")
+    stop = (*best, "accuracy", "--early_stopping_patience", "2")
+    glue(model, download, tmp_path / "out", "--do_train", "--do_eval", *steps, *stop)
+    state = json.loads((tmp_path / "out/trainer_state.json").read_text())
+    assert state["global_step"] == 3 and state["best_global_step"] == 1
+    with pytest.raises(InputError, match="--early_stopping_patience needs --load_best_model_at_end"):
+        glue(model, download, tmp_path / "no", "--do_train", "--early_stopping_patience", "2")
+
+
+def test_stopped_run_goes_on_to_the_same_weights(model, download, tmp_path, monkeypatch):
+    """Guards: stopped in the second epoch, the same command ends with the same bits: order and state are restored."""
+    steps = ("--do_train", "--num_train_epochs", "3", "--per_device_train_batch_size", "4", "--learning_rate", "1e-3")
+    glue(model, download, tmp_path / "whole", *steps)
+    original, calls = FineTuningTrainer.training_step, []
+
+    def stopping(self, *args, **kwargs):
+        calls.append(1)
+        if len(calls) == 8:  # of 18; an epoch has 6
+            os.kill(os.getpid(), signal.SIGTERM)
+        return original(self, *args, **kwargs)
+
+    monkeypatch.setattr(FineTuningTrainer, "training_step", stopping)
+    with pytest.raises(SystemExit, match="143"):
+        glue(model, download, tmp_path / "stopped", *steps)
+    glue(model, download, tmp_path / "stopped", *steps)
+    assert len(calls) == 18
+    one, two = (load_file(tmp_path / name / "model.safetensors") for name in ("whole", "stopped"))
+    assert all(torch.equal(one[name], two[name]) for name in one)
+
+
+def test_two_processes_are_one(model, download, questions, tmp_path):
+    """Guards: `accelerate launch` on two CPU processes trains to the weights of one and reports its metrics."""
+    steps = ("--do_train", "--do_eval", "--do_predict", "--num_train_epochs", "2", "--learning_rate", "1e-3")
+    runs = {name: ("--per_device_train_batch_size", batch) for name, batch in (("one", "6"), ("two", "3"))}
+    commands = {
+        name: glue_arguments(model, download, tmp_path / name, *steps, *batch, "--max_train_samples", "18")
+        for name, batch in runs.items()
+    }
+    process = launch(*TWO_PROCESSES, str(ROOT / "run_glue.py"), *commands["two"])
+    run_glue.main(commands["one"])
+    finished(process)
+    one, two = (load_file(tmp_path / name / "model.safetensors") for name in runs)
+    for name in one:
+        if not name.endswith("key.bias"):  # it has no gradient but rounding errors, which Adam makes large
+            assert torch.allclose(one[name], two[name], rtol=1e-4, atol=1e-5), name
+    results = [json.loads((tmp_path / name / "all_results.json").read_text()) for name in runs]
+    assert results[0]["eval_accuracy"] == results[1]["eval_accuracy"]
+    assert results[0]["eval_loss"] == pytest.approx(results[1]["eval_loss"], rel=1e-5)
+    assert (tmp_path / "one/RTE.tsv").read_text() == (tmp_path / "two/RTE.tsv").read_text()
+
+
+def test_batches_of_like_lengths():
+    """Guards: every row once; like lengths together, whatever the processes; another order in each epoch and seed."""
+    rng = np.random.default_rng(0)
+    lengths = rng.integers(5, 128, 1300).tolist()
+    sampler = LengthGroupedSampler(lengths, 13, seed=3)
+    first = list(sampler)
+    assert sorted(first) == list(range(1300)) and first == list(LengthGroupedSampler(lengths, 13, seed=3))
+    batches = np.array([lengths[i] for i in first]).reshape(-1, 13)
+    assert (batches.max(1) - batches.min(1)).mean() < 10  # of 123
+    sampler.set_epoch(1)
+    assert list(sampler) != first and list(LengthGroupedSampler(lengths, 13, seed=4)) != first
+
+
+def test_evaluation_is_not_shuffled(model, download, tmp_path):
+    """Guards: grouping training by length does not shuffle evaluation, as it does in transformers' Trainer."""
+    tokenizer = AutoTokenizer.from_pretrained(model)
+    features = text_features(load_task("rte", download, ("train",)).splits["train"], tokenizer, 32)
+    arguments = FineTuningArguments(output_dir=str(tmp_path), use_cpu=True, bf16=False, per_device_eval_batch_size=4)
+    loaded = AutoModelForSequenceClassification.from_pretrained(model)
+    trainer = FineTuningTrainer(model=loaded, args=arguments, processing_class=tokenizer)
+    assert arguments.train_sampling_strategy == "group_by_length"
+    assert np.array_equal(trainer.predict(features).label_ids, features["label"][:])
+
+
+def test_bf16_follows_the_hardware(tmp_path):
+    """Guards: bf16 is on where the hardware has it, and can be switched off and stands back behind fp16."""
+    asked = FineTuningArguments(output_dir=str(tmp_path), use_cpu=True)
+    assert asked.bf16 == has_bf16(use_cpu=True)
+    assert FineTuningArguments(output_dir=str(tmp_path), use_cpu=True, bf16=False).bf16 is False
+
+
+# The arguments of transformers' run_glue.py and run_qa.py (version 4.55 and later), besides TrainingArguments.
+COMMON = (
+    "model_name_or_path config_name tokenizer_name cache_dir model_revision token trust_remote_code "
+    "dataset_name dataset_config_name max_seq_length overwrite_cache pad_to_max_length max_train_samples "
+    "max_eval_samples max_predict_samples train_file validation_file test_file"
+).split()
+OF_RUN_GLUE = [*COMMON, "task_name", "use_fast_tokenizer", "ignore_mismatched_sizes"]
+OF_RUN_QA = [
+    *COMMON,
+    "preprocessing_num_workers",
+    "version_2_with_negative",
+    "null_score_diff_threshold",
+    "doc_stride",
+]
+OF_RUN_QA += ["n_best_size", "max_answer_length"]
+# Fields of TrainingArguments in transformers 4.57 that 5 has no more.
+GONE = (
+    "overwrite_output_dir per_gpu_train_batch_size per_gpu_eval_batch_size warmup_ratio logging_dir save_safetensors "
+    "no_cuda use_mps_device jit_mode_eval fp16_opt_level half_precision_backend tpu_num_cores tpu_metrics_debug "
+    "past_index fsdp_min_num_params fsdp_transformer_layer_cls_to_wrap adafactor group_by_length "
+    "use_legacy_prediction_loop include_inputs_for_metrics fp16_backend push_to_hub_model_id "
+    "push_to_hub_organization push_to_hub_token mp_parameters torchdynamo ray_scope include_tokens_per_second"
+).split()
+
+
+@pytest.mark.parametrize("script, names", [(run_glue, OF_RUN_GLUE), (run_squad, OF_RUN_QA)])
+def test_every_flag_is_taken_or_replaced(script, names, tmp_path):
+    """Guards: each flag of transformers' scripts is taken, or refused with what replaces it; docs/ lists them all."""
+    table = (ROOT / "docs" / "fine_tuning.md").read_text(encoding="utf-8")
+    for name in [*names, *GONE, "use_auth_token", "evaluation_strategy"]:
+        value = "16" if re.search("(?<!pad_to_max_)length$|samples$|stride$|n_best_size$|workers$", name) else "true"
+        command = [f"--{name}", value, "--output_dir", str(tmp_path)]
+        if name in REPLACED:
+            with pytest.raises(InputError, match=f"--{name}: {re.escape(REPLACED[name])}"):
+                parse(command, ModelArguments, script.DataArguments, FineTuningArguments)
+        else:
+            parse(command, ModelArguments, script.DataArguments, FineTuningArguments)
+        assert f"`--{name}`" in table, name
