@@ -13,6 +13,7 @@ docs/fine_tuning.md lists the arguments beside those of transformers' run_glue.p
 import sys
 from dataclasses import dataclass, field
 
+import datasets
 import numpy as np
 from transformers import AutoModelForSequenceClassification, EvalPrediction, set_seed
 
@@ -25,9 +26,9 @@ from fixedbert.training.arguments import ModelArguments, check_length, load_conf
 from fixedbert.training.fine_tuning import (
     FineTuningArguments,
     FineTuningTrainer,
+    at_most,
+    check_counts,
     longest_first,
-    mean_loss,
-    some,
     with_new_head,
 )
 from fixedbert.training.memory import keep_freed_memory
@@ -64,14 +65,17 @@ class DataArguments:
     preprocessing_num_workers: int | None = field(default=None, metadata={"help": "Processes for tokenizing."})
     overwrite_cache: bool = field(default=False, metadata={"help": "Tokenize again what is in the cache."})
 
-    def tasks(self) -> list[str | None]:
+    def tasks(self, predict: bool) -> list[str | None]:
+        """The tasks in the order of their runs: the diagnostics after MNLI, by whose model they are predicted."""
         if not self.task_name:
             return [None]
-        names = list(glue.TASKS) if self.task_name == ["all"] else [name.lower() for name in self.task_name]
+        names = [name.lower() for name in self.task_name]
+        if names == ["all"]:
+            names = [name for name in glue.TASKS if name != "ax" or predict]
         for name in names:
             if name not in glue.TASKS:
                 raise InputError(f"--task_name {name}: no such task; there are {', '.join(glue.TASKS)}, and all.")
-        return list(dict.fromkeys(names))
+        return sorted(dict.fromkeys(names), key=lambda name: name == "ax")
 
 
 def load_texts(task: str | None, arguments: DataArguments, kinds: tuple[str, ...], **hub_options) -> glue.TextData:
@@ -92,49 +96,53 @@ def load_texts(task: str | None, arguments: DataArguments, kinds: tuple[str, ...
 
 
 class Evaluation:
-    """For Trainer's `compute_metrics`: metrics by task; keeps what was predicted last, for the picture."""
+    """
+    For Trainer's `compute_metrics`: metrics by task; keeps what was predicted last, for the picture.
 
-    def __init__(self, task: str | None, regression: bool):
-        self.task = task or ("regression" if regression else "classification")
-        self.regression = regression
-        self.predictions = self.labels = np.empty(0)
+    Args:
+        labels: of the model; none for a regression.
+    """
 
-    def predicted(self, output: np.ndarray | tuple) -> np.ndarray:
-        logits = first(output)  # (examples, labels)
-        return logits[:, 0] if self.regression else logits.argmax(axis=1)
+    def __init__(self, task: str | None, labels: list[str]):
+        self.task = task or ("classification" if labels else "regression")
+        self.labels = labels
+        self.right = self.predicted = np.empty(0)
+
+    def predict(self, output: np.ndarray | tuple) -> np.ndarray:
+        logits = output[0] if isinstance(output, tuple) else output  # (examples, labels); some models return more
+        return logits.argmax(axis=1) if self.labels else logits[:, 0]
 
     def __call__(self, prediction: EvalPrediction) -> dict[str, float]:
-        self.predictions, self.labels = self.predicted(prediction.predictions), prediction.label_ids
-        metrics = glue_scores(self.task, self.predictions, self.labels)
+        self.right, self.predicted = prediction.label_ids, self.predict(prediction.predictions)
+        right, predicted = self.right, self.predicted
+        if self.task in glue.TASKS and self.labels:  # a model can number the task's labels in another way
+            names = glue.TASKS[self.task].labels
+            number = np.array([names.index(label.lower()) if label.lower() in names else -1 for label in self.labels])
+            right, predicted = number[right], number[predicted]
+        metrics = glue_scores(self.task, predicted, right)
         if self.task in glue.TASKS and len(metrics) > 1:
             metrics["combined_score"] = float(np.mean(list(metrics.values())))
-        if not self.regression:  # Trainer's is inexact on several processes, where the last batch is filled up
-            metrics["loss"] = mean_loss(first(prediction.predictions), self.labels)
         return metrics
-
-
-def first(output: np.ndarray | tuple) -> np.ndarray:
-    """The logits, with which some models return more."""
-    return output[0] if isinstance(output, tuple) else output
 
 
 def fine_tune(task: str | None, model_args, data_args, training_args, command: list[str]):
     """One task, from the model to results, weights and pictures in the output directory."""
     set_seed(training_args.seed)
     kinds = {"train": training_args.do_train, "validation": training_args.do_eval, "test": training_args.do_predict}
+    counts = {"train": data_args.max_train_samples, "validation": data_args.max_eval_samples}
+    counts["test"] = data_args.max_predict_samples
     with output_directory(training_args, command) as checkpoint:
         with training_args.main_process_first(desc="preparing the texts"):
-            wanted = tuple(kind for kind, wanted in kinds.items() if wanted)
-            data = load_texts(task, data_args, wanted, cache_dir=model_args.cache_dir, token=model_args.token)
-            tokenizer = load_tokenizer(model_args.tokenizer, model_args.do_lower_case, **model_args.hub_options())
             config = load_config(model_args)
             check_length(data_args.max_seq_length, config)
+            tokenizer = load_tokenizer(model_args.tokenizer, model_args.do_lower_case, **model_args.hub_options())
+            wanted = tuple(kind for kind, wanted in kinds.items() if wanted)
+            data = load_texts(task, data_args, wanted, cache_dir=model_args.cache_dir, token=model_args.token)
             data, new_head = glue.with_labels_of_model(data, config, training_args.do_train)
-            counts = {"train": data_args.max_train_samples, "validation": data_args.max_eval_samples}
-            counts["test"] = data_args.max_predict_samples
+            data.splits = {split: at_most(rows, counts[split.split("_")[0]]) for split, rows in data.splits.items()}
             features = {
                 split: glue.text_features(
-                    some(rows, counts[split.split("_")[0]]),
+                    rows,
                     tokenizer,
                     data_args.max_seq_length,
                     num_proc=data_args.preprocessing_num_workers,
@@ -143,38 +151,50 @@ def fine_tune(task: str | None, model_args, data_args, training_args, command: l
                 for split, rows in data.splits.items()
             }
         model_args.ignore_mismatched_sizes |= new_head
-        model = load_model(AutoModelForSequenceClassification, model_args, config, tokenizer)
-        evaluation = Evaluation(task, regression=not data.labels)
-        evaluated = {split: longest_first(rows)[0] for split, rows in features.items() if split.startswith("valid")}
+        model = load_model(AutoModelForSequenceClassification, model_args, config, tokenizer, training_args.do_train)
+        evaluated = {split: longest_first(features[split])[0] for split in data.of_kind("validation")}
         trainer = FineTuningTrainer(
             model=with_new_head(model) if new_head else model,
             args=training_args,
             train_dataset=features.get("train"),
             eval_dataset=next(iter(evaluated.values()), None),
             processing_class=tokenizer,
-            compute_metrics=evaluation,
+            compute_metrics=Evaluation(task, data.labels),
             pad_to=data_args.max_seq_length if data_args.pad_to_max_length else None,
         )
         if training_args.do_train:
             train(trainer, checkpoint)
         if training_args.do_eval:
-            metrics, panels = {}, []
-            for split, rows in evaluated.items():
-                suffix = "_mm" if split == "validation_mismatched" else ""  # as in transformers' run_glue.py
-                found = trainer.evaluate(rows) | {"eval_samples": len(rows)}
-                metrics |= {name + suffix: value for name, value in found.items()}
-                panels.append((split, evaluation.labels, evaluation.predictions))
-            report(trainer, "eval", metrics)
-            if trainer.is_world_process_zero():
-                draw_glue(trainer, task or "the validation file", panels, data.labels)
+            evaluate(trainer, evaluated, task or "validation file")
         for split, rows in data.of_kind("test").items():
-            ordered, order = longest_first(features[split])
-            predictions = np.empty(len(order))
-            predictions[order] = evaluation.predicted(
-                trainer.predict(ordered, metric_key_prefix="predict").predictions
-            )
+            predictions = predict(trainer, features[split])
             if trainer.is_world_process_zero():
                 glue.write_predictions(training_args.output_dir, task, split, rows, data.labels, predictions)
+
+
+def evaluate(trainer: FineTuningTrainer, splits: dict, title: str):
+    """Evaluate each split; results and the picture go into the output directory."""
+    evaluation, metrics, shown = trainer.compute_metrics, {}, []
+    for split, rows in splits.items():
+        if split == "validation_mismatched":  # eval_accuracy_mm, as in transformers' run_glue.py
+            found = trainer.evaluate(rows, metric_key_prefix="eval_mm") | {"eval_mm_samples": len(rows)}
+            found = {f"{name.replace('eval_mm_', 'eval_')}_mm": value for name, value in found.items()}
+        else:
+            found = trainer.evaluate(rows) | {"eval_samples": len(rows)}
+        metrics |= found
+        shown.append((split, evaluation.right, evaluation.predicted))
+    report(trainer, "eval", metrics)
+    if trainer.is_world_process_zero():
+        draw_glue(trainer, title, shown, evaluation.labels)
+
+
+def predict(trainer: FineTuningTrainer, features: datasets.Dataset) -> np.ndarray:
+    """What the model says of each row, in their order."""
+    ordered, order = longest_first(features)
+    predictions = np.empty(len(order))
+    output = trainer.predict(ordered, metric_key_prefix="predict").predictions
+    predictions[order] = trainer.compute_metrics.predict(output)
+    return predictions
 
 
 def main(argv: list[str] | None = None):
@@ -182,9 +202,9 @@ def main(argv: list[str] | None = None):
     model_args, data_args, training_args = parse(command, ModelArguments, DataArguments, FineTuningArguments)
     if not (training_args.do_train or training_args.do_eval or training_args.do_predict):
         raise InputError("nothing to do: give --do_train, --do_eval or --do_predict.")
+    check_counts(data_args)
     keep_freed_memory(training_args.device)
-    tasks = [task for task in data_args.tasks() if task != "ax" or training_args.do_predict]
-    sweep(fine_tune, tasks, model_args, data_args, training_args, command)
+    sweep(fine_tune, data_args.tasks(training_args.do_predict), model_args, data_args, training_args, command)
 
 
 if __name__ == "__main__":

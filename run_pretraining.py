@@ -48,7 +48,7 @@ def main(argv: list[str] | None = None):
     with output_directory(training_args, command) as checkpoint:
         tokenizer, examples, held_out, corpus = make_examples(model_args, data_args, training_args, config, checkpoint)
         tell(corpus)
-        model = load_model(MODELS[objective], model_args, config, tokenizer)
+        model = load_model(MODELS[objective], model_args, config, tokenizer, training_args.do_train)
         model.sparse_prediction = True  # the same loss for a fraction of the work; stock BERT takes no notice
         parameters = {
             "all": model.num_parameters(),

@@ -18,11 +18,18 @@ from transformers import AutoModelForQuestionAnswering, set_seed
 
 import fixedbert  # noqa: F401  registers the model
 from fixedbert.data.hub import load_from_hub
-from fixedbert.data.squad import FEATURES, SquadEvaluation, checked, load_squad, squad_windows
+from fixedbert.data.squad import SquadEvaluation, load_squad, question_rows, questions_that_fit, squad_windows
 from fixedbert.data.tokenizers import load_tokenizer
 from fixedbert.errors import InputError, exit_on_input_error
 from fixedbert.training.arguments import ModelArguments, check_length, load_config, load_model, parse, with_recipe
-from fixedbert.training.fine_tuning import FineTuningArguments, FineTuningTrainer, longest_first, some, write_json
+from fixedbert.training.fine_tuning import (
+    FineTuningArguments,
+    FineTuningTrainer,
+    at_most,
+    check_counts,
+    longest_first,
+    write_json,
+)
 from fixedbert.training.memory import keep_freed_memory
 from fixedbert.training.output import output_directory
 from fixedbert.training.pictures import draw_squad
@@ -80,12 +87,15 @@ def load_questions(arguments: DataArguments, kind: str, **hub_options) -> datase
         splits = load_from_hub(arguments.dataset_name, arguments.dataset_config_name, **hub_options)
         if kind not in splits:
             raise InputError(f"{arguments.dataset_name}: it has no split {kind}; there are {', '.join(splits)}.")
-        rows = checked(list(splits[kind]), f"{arguments.dataset_name}, {kind}", *options)
-        return datasets.Dataset.from_list(rows, features=FEATURES)
-    file = getattr(arguments, f"{kind}_file")
+        return question_rows(((row, row, row) for row in splits[kind]), name_of(arguments, kind), *options)
+    file = name_of(arguments, kind)
     if file is None:
         raise InputError(f"no questions for {kind}: give --{kind}_file or --dataset_name.")
     return load_squad(file, *options)
+
+
+def name_of(arguments: DataArguments, kind: str) -> str | None:
+    return f"{arguments.dataset_name}, {kind}" if arguments.dataset_name else getattr(arguments, f"{kind}_file")
 
 
 def fine_tune(task: None, model_args, data_args, training_args, command: list[str]):
@@ -103,18 +113,19 @@ def fine_tune(task: None, model_args, data_args, training_args, command: list[st
             windows, evaluations = {}, {}
             for kind in [kind for kind, wanted in kinds.items() if wanted]:
                 rows = load_questions(data_args, kind, cache_dir=model_args.cache_dir, token=model_args.token)
-                rows = some(rows, counts[kind])
+                rows = at_most(rows, counts[kind])
+                size = (data_args.max_seq_length, data_args.doc_stride)
+                rows = questions_that_fit(rows, name_of(data_args, kind), tokenizer, *size, data_args.skip_bad_rows)
                 windows[kind] = squad_windows(
                     rows,
                     tokenizer,
-                    data_args.max_seq_length,
-                    data_args.doc_stride,
+                    *size,
                     for_training=kind == "train",
                     num_proc=data_args.preprocessing_num_workers,
                     overwrite_cache=data_args.overwrite_cache,
                 )
                 if kind == "train":
-                    windows[kind] = some(windows[kind], counts[kind])  # as in transformers' run_qa.py
+                    windows[kind] = at_most(windows[kind], counts[kind])  # as in transformers' run_qa.py
                 else:
                     windows[kind], _ = longest_first(windows[kind])
                     evaluations[kind] = SquadEvaluation(
@@ -126,7 +137,7 @@ def fine_tune(task: None, model_args, data_args, training_args, command: list[st
                         threshold,
                     )
         trainer = FineTuningTrainer(
-            model=load_model(AutoModelForQuestionAnswering, model_args, config, tokenizer),
+            model=load_model(AutoModelForQuestionAnswering, model_args, config, tokenizer, training_args.do_train),
             args=training_args,
             train_dataset=windows.get("train"),
             eval_dataset=windows.get("validation"),
@@ -146,8 +157,17 @@ def fine_tune(task: None, model_args, data_args, training_args, command: list[st
         if training_args.do_predict:
             evaluation = evaluations["test"]
             evaluation.asked_threshold = threshold  # one that was chosen on the validation questions stays
-            trainer.compute_metrics = None
-            evaluation.predict(*trainer.predict(windows["test"], metric_key_prefix="predict").predictions[:2])
+            known = (
+                any(evaluation.answers.values())
+                if data_args.version_2_with_negative
+                else all(evaluation.answers.values())
+            )
+            trainer.compute_metrics = evaluation if known else None
+            output = trainer.predict(windows["test"], metric_key_prefix="predict")
+            if known:
+                report(trainer, "predict", output.metrics | {"predict_samples": len(windows["test"])})
+            else:
+                evaluation.predict(*output.predictions[:2])
             if trainer.is_world_process_zero():
                 write_answers(training_args.output_dir, "predict", evaluation)
 
@@ -165,6 +185,9 @@ def main(argv: list[str] | None = None):
     model_args, data_args, training_args = parse(command, ModelArguments, DataArguments, FineTuningArguments)
     if not (training_args.do_train or training_args.do_eval or training_args.do_predict):
         raise InputError("nothing to do: give --do_train, --do_eval or --do_predict.")
+    check_counts(data_args)
+    if data_args.threshold() == "best" and not training_args.do_eval:
+        raise InputError("--null_score_diff_threshold best is chosen on the validation questions: give --do_eval too.")
     keep_freed_memory(training_args.device)
     sweep(fine_tune, [None], model_args, data_args, training_args, command)
 

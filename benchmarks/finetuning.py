@@ -37,7 +37,7 @@ import run_squad
 from fixedbert.data.glue import load_task, text_features
 from fixedbert.data.squad import SquadEvaluation, load_squad, squad_windows
 from fixedbert.data.tokenizers import load_tokenizer
-from fixedbert.training.fine_tuning import has_bf16, some
+from fixedbert.training.fine_tuning import at_most, has_bf16
 from fixedbert.training.memory import keep_freed_memory
 
 BATCH = 32
@@ -73,7 +73,7 @@ def rows_of(task: str):
         rows = load_task("mnli", str(data_folder() / "glue"), ("train",)).splits["train"]
     else:
         rows = load_squad(str(data_folder() / "squad" / "train-v1.1.json"))
-    return some(rows, WORKS[task].rows)
+    return at_most(rows, WORKS[task].rows)
 
 
 def save_rows(task: str, folder: str) -> str:
@@ -86,7 +86,7 @@ def save_rows(task: str, folder: str) -> str:
     return file
 
 
-def padded_features(task: str, tokenizer, training: bool = True):
+def padded_features(task: str, tokenizer, rows):
     """Features as transformers' scripts make them: padded to the longest there can be, spans found by loops."""
     work = WORKS[task]
 
@@ -127,7 +127,6 @@ def padded_features(task: str, tokenizer, training: bool = True):
             made["end_positions"].append(last)
         return made
 
-    rows = rows_of(task)
     removed = rows.column_names if task == "squad" else None
     return rows.map(
         pairs if task == "mnli" else windows, batched=True, remove_columns=removed, load_from_cache_file=False
@@ -138,7 +137,7 @@ def features_seconds(side: str, task: str, model: str) -> float:
     tokenizer, rows = load_tokenizer(model), rows_of(task)
     began = time.perf_counter()
     if side == "plain":
-        padded_features(task, tokenizer)
+        padded_features(task, tokenizer, rows)
     elif task == "mnli":
         text_features(rows, tokenizer, 128, num_proc=1, overwrite_cache=True)
     else:
@@ -169,7 +168,7 @@ def plain(task: str, model: str, seed: int, bf16: bool, folder: str, same_settin
             save_strategy="no",
             disable_tqdm=True,
         ),
-        train_dataset=padded_features(task, tokenizer),
+        train_dataset=padded_features(task, tokenizer, rows_of(task)),
         data_collator=default_data_collator,
         processing_class=tokenizer,
     )
@@ -232,9 +231,13 @@ def in_a_process(*arguments) -> dict[str, float]:
     mine, theirs = context.Pipe()
     process = context.Process(target=run_side, args=(*arguments, theirs))
     process.start()
-    found = mine.recv()
-    process.join()
-    return found
+    theirs.close()
+    try:
+        return mine.recv()
+    except EOFError:
+        raise SystemExit("error: a process of the benchmark failed; see above.") from None
+    finally:
+        process.join()
 
 
 def main():

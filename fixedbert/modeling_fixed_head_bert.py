@@ -17,6 +17,7 @@ projection), V vocabulary; T tokens of a batch whose padding was left out, S seq
 
 import copy
 from functools import partial, wraps
+from itertools import groupby
 
 import torch
 from torch import nn
@@ -146,10 +147,18 @@ def each_sequence_alone(
     lengths_q, lengths_k = cu_seq_lens_q.diff(), cu_seq_lens_k.diff()
     way = way_through_sequences(query, kwargs["dropout"])
     if way == "one by one":
-        lengths_q, lengths_k = lengths_q.tolist(), lengths_k.tolist()
-        parts = zip(query.split(lengths_q, 2), key.split(lengths_k, 2), value.split(lengths_k, 2), strict=True)
-        outputs = [attention(module, *part, None, **kwargs)[0] for part in parts if part[0].shape[2]]
-        return torch.cat(outputs, dim=1), None
+        outputs, tokens_q, tokens_k = [], 0, 0
+        for (length_q, length_k), alike in groupby(zip(lengths_q.tolist(), lengths_k.tolist(), strict=True)):
+            size = sum(1 for _ in alike)  # neighbours of the same length are a batch
+            rows_q, rows_k = (
+                slice(start, start + size * length) for start, length in ((tokens_q, length_q), (tokens_k, length_k))
+            )
+            tokens_q, tokens_k = rows_q.stop, rows_k.stop
+            if length_q:
+                parts = (query[0, :, rows_q], key[0, :, rows_k], value[0, :, rows_k])  # (H, size L, P)
+                batch = (x.unflatten(1, (size, -1)).transpose(0, 1) for x in parts)  # (size, H, L, P)
+                outputs.append(attention(module, *batch, None, **kwargs)[0].flatten(0, 1))
+        return torch.cat(outputs)[None], None
 
     if way == "variable length" and attention is ALL_ATTENTION_FUNCTIONS["sdpa"]:
         rows = (x[0].transpose(0, 1) for x in (query, key, value))  # (T, H, P)

@@ -5,6 +5,7 @@ import os
 import random
 import re
 import signal
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -115,7 +116,7 @@ def squad(model, questions, output, *more):
     files = [word for kind in ("train", "validation", "test") for word in (f"--{kind}_file", questions)]
     size = ("--max_seq_length", "32", "--doc_stride", "8", "--version_2_with_negative")
     run_squad.main(["--model_name_or_path", model, *files, *size, *QUICK, "--output_dir", str(output), *more])
-    return json.loads((output / "all_results.json").read_text())
+    return json.loads((output / "all_results.json").read_text()) if (output / "all_results.json").exists() else None
 
 
 def test_all_tasks_in_one_command(model, download, tmp_path, capsys):
@@ -195,6 +196,7 @@ def test_grid_of_the_bert_paper(tmp_path):
     arguments = arguments_of(runs[-1], training_args, tmp_path / "run")
     assert (arguments.per_device_train_batch_size, arguments.learning_rate, arguments.num_train_epochs) == (8, 2e-5, 4)
     assert (arguments.seed, arguments.output_dir) == (2, str(tmp_path / "run"))
+    assert arguments.hub_model_id.startswith(f"{tmp_path.name}-rte-train-batch-size-32")  # each run a repository
     assert training_args.learning_rate == 5e-5  # untouched
     training_args.gradient_accumulation_steps = 3
     with pytest.raises(InputError, match="a batch of 16 cannot be shared out among 3"):
@@ -208,10 +210,10 @@ def test_grid_of_the_bert_paper(tmp_path):
     assert Run(None, 7).folder == "seed-7"
 
 
-def test_grid_is_one_table(model, download, tmp_path, capsys, monkeypatch):
+def test_grid_is_one_table(model, download, questions, tmp_path, capsys, monkeypatch):
     """Guards: all points of the grid stand in one table, in which the best is marked; SQuAD has it too."""
     monkeypatch.setattr("fixedbert.training.sweep.GRIDS", {"bert": {"learning_rate": (1e-3, 0.0)}})
-    glue(model, download, tmp_path / "out", "--do_train", "--do_eval", "--max_steps", "9", "--grid", "bert")
+    glue(model, download, tmp_path / "out", "--do_train", "--do_eval", "--num_train_epochs", "2", "--grid", "bert")
     lines = [
         line for line in capsys.readouterr().out.splitlines() if "learning_rate" in line and line.startswith("rte")
     ]
@@ -219,6 +221,17 @@ def test_grid_is_one_table(model, download, tmp_path, capsys, monkeypatch):
     results = json.loads((tmp_path / "out/results.json").read_text())
     best = max(run["eval_accuracy"] for run in results["runs"])
     assert results["best"]["rte"]["accuracy"] == [best]
+    run = "rte/learning-rate-0.001/seed-42"
+    command = json.loads((tmp_path / "out" / run / "command.json").read_text())  # that of the run alone
+    run_glue.main([*command, "--output_dir", str(tmp_path / "again")])
+    one, two = (load_file(folder / "model.safetensors") for folder in (tmp_path / "out" / run, tmp_path / "again"))
+    assert all(torch.equal(one[name], two[name]) for name in one)
+
+    with pytest.raises(InputError, match="--grid varies the epochs"):
+        glue(model, download, tmp_path / "no", "--do_train", "--max_steps", "9", "--grid", "bert")
+    steps = ("--do_train", "--do_eval", "--num_train_epochs", "1", "--grid", "bert")
+    squad(model, questions, tmp_path / "squad", *steps)
+    assert len(json.loads((tmp_path / "squad/results.json").read_text())["best"]["data"]["f1"]) == 1
 
 
 def test_steps_are_those_of_transformers(model, download, tmp_path):
@@ -345,6 +358,89 @@ def test_head_for_other_labels_is_new(model, download, tmp_path, capsys):
         glue(str(tmp_path / "mnli"), download, tmp_path / "no", "--do_eval", task="rte")
 
 
+def test_a_model_without_a_head_is_not_evaluated(model, download, questions, tmp_path):
+    """Guards: results and predictions of random heads are refused, with the name of what is missing."""
+    with pytest.raises(InputError, match="it has no weights for classifier.bias, classifier.weight; give a model of"):
+        glue(model, download, tmp_path / "no", "--do_predict", task="ax")
+    with pytest.raises(InputError, match="it has no weights for qa_outputs.bias, qa_outputs.weight"):
+        squad(model, questions, tmp_path / "no", "--do_eval")
+    assert not (tmp_path / "no").exists()
+
+
+def test_metrics_are_in_the_task_s_numbers(model, download, tmp_path):
+    """Guards: F1 is that of GLUE's positive class, also for a model that numbers the labels the other way."""
+    train = ("--do_train", "--max_steps", "30", "--learning_rate", "3e-3")
+    glue(model, download, tmp_path / "trained", *train, task="mrpc")
+    turned = AutoModelForSequenceClassification.from_pretrained(tmp_path / "trained")
+    turned.config.id2label, turned.config.label2id = (
+        {0: "EQUIVALENT", 1: "NOT_EQUIVALENT"},
+        {"EQUIVALENT": 0, "NOT_EQUIVALENT": 1},
+    )
+    with torch.no_grad():
+        turned.classifier.weight.copy_(turned.classifier.weight.flip(0))
+        turned.classifier.bias.copy_(turned.classifier.bias.flip(0))
+    turned.save_pretrained(tmp_path / "turned")
+    AutoTokenizer.from_pretrained(model).save_pretrained(tmp_path / "turned")
+    both = ("--do_eval", "--do_predict")
+    one, two = (
+        glue(str(tmp_path / name), download, tmp_path / f"{name}-eval", *both, task="mrpc")
+        for name in ("trained", "turned")
+    )
+    for name in ("eval_accuracy", "eval_f1", "eval_loss"):
+        assert one[name] == pytest.approx(two[name])
+    assert one["eval_f1"] > 0
+    files = [(tmp_path / f"{name}-eval/MRPC.tsv").read_text() for name in ("trained", "turned")]
+    assert files[0] == files[1]
+
+
+def test_diagnostics_come_after_mnli(model, download, tmp_path):
+    """Guards: AX is predicted by the model just trained, wherever its name stands."""
+    steps = ("--do_train", "--do_predict", "--max_steps", "1")
+    glue(model, download, tmp_path / "out", *steps, task="ax mnli")
+    alone = tmp_path / "alone"
+    glue(str(tmp_path / "out/mnli/seed-42"), download, alone, "--do_predict", task="ax")
+    assert (alone / "AX.tsv").read_text() == (tmp_path / "out/ax/seed-42/AX.tsv").read_text()
+    for flag in ("--do_train", "--do_eval"):
+        with pytest.raises(InputError, match="ax has no rows for"):
+            glue(model, download, tmp_path / "no", flag, task="ax")
+
+
+def test_finished_evaluations_of_a_sweep_are_kept(model, download, tmp_path):
+    """Guards: an error in a later run takes nothing from those that are done, though they trained nothing."""
+    glue(model, download, tmp_path / "trained", "--do_train", "--max_steps", "1", task="rte")
+    bad = tmp_path / "glue"
+    for folder, more in (("RTE", ""), ("WNLI", "7\tone\ttwo\n")):
+        (bad / folder).mkdir(parents=True)
+        (bad / folder / "dev.tsv").write_text(open(f"{download}/{folder}/dev.tsv").read() + more)
+    with pytest.raises(InputError):
+        glue(str(tmp_path / "trained"), str(bad), tmp_path / "out", "--do_eval", task="rte wnli")
+    assert (tmp_path / "out.partial/rte/seed-42/all_results.json").exists()
+
+
+def test_counts_and_thresholds_that_make_no_sense(model, download, questions, tmp_path):
+    """Guards: no examples, or a threshold chosen on nothing, are refused at once; a smaller count cuts predictions."""
+    for script in (glue, squad):
+        with pytest.raises(InputError, match="--max_eval_samples 0: give at least 1"):
+            script(
+                model,
+                download if script is glue else questions,
+                tmp_path / "no",
+                "--do_eval",
+                "--max_eval_samples",
+                "0",
+            )
+    with pytest.raises(InputError, match="--null_score_diff_threshold best is chosen on the validation questions"):
+        squad(model, questions, tmp_path / "no", "--do_predict", "--null_score_diff_threshold", "best")
+    with pytest.raises(InputError, match="--null_score_diff_threshold high: a number, or best"):
+        squad(model, questions, tmp_path / "no", "--do_train", "--null_score_diff_threshold", "high")
+    few = ("--do_train", "--do_predict", "--max_steps", "1", "--max_predict_samples", "3")
+    glue(model, download, tmp_path / "few", *few)
+    assert len((tmp_path / "few/RTE.tsv").read_text().splitlines()) == 1 + 3
+    found = squad(model, questions, tmp_path / "few-questions", *few)
+    assert len(json.loads((tmp_path / "few-questions/predict_predictions.json").read_text())) == 3
+    assert {"predict_f1", "predict_samples"} <= set(found)  # these have answers
+
+
 def test_early_stopping_keeps_the_best(model, download, tmp_path):
     """Guards: training ends after so many evaluations without a better metric, with the best checkpoint's weights."""
     steps = ("--max_steps", "9", "--learning_rate", "0", "--eval_strategy", "steps", "--eval_steps", "1")
@@ -378,7 +474,7 @@ def test_stopped_run_goes_on_to_the_same_weights(model, download, tmp_path, monk
     assert all(torch.equal(one[name], two[name]) for name in one)
 
 
-def test_two_processes_are_one(model, download, questions, tmp_path):
+def test_two_processes_are_one(model, download, tmp_path):
     """Guards: `accelerate launch` on two CPU processes trains to the weights of one and reports its metrics."""
     steps = ("--do_train", "--do_eval", "--do_predict", "--num_train_epochs", "2", "--learning_rate", "1e-3")
     runs = {name: ("--per_device_train_batch_size", batch) for name, batch in (("one", "6"), ("two", "3"))}
@@ -397,6 +493,30 @@ def test_two_processes_are_one(model, download, questions, tmp_path):
     assert results[0]["eval_accuracy"] == results[1]["eval_accuracy"]
     assert results[0]["eval_loss"] == pytest.approx(results[1]["eval_loss"], rel=1e-5)
     assert (tmp_path / "one/RTE.tsv").read_text() == (tmp_path / "two/RTE.tsv").read_text()
+
+
+def test_two_processes_evaluate_squad_like_one(model, questions, tmp_path):
+    """Guards: answers, scores and loss of SQuAD on two processes, whose last batch is filled up, are those of one."""
+    squad(model, questions, tmp_path / "trained", "--do_train", "--max_steps", "3")
+    files = (
+        "--validation_file",
+        questions,
+        "--max_seq_length",
+        "32",
+        "--doc_stride",
+        "8",
+        "--version_2_with_negative",
+    )
+    more = (*files, *QUICK, "--do_eval", "--per_device_eval_batch_size", "4", "--output_dir")
+    process = launch(
+        *TWO_PROCESSES,
+        *(str(ROOT / "run_squad.py"), "--model_name_or_path", str(tmp_path / "trained"), *more, str(tmp_path / "two")),
+    )
+    run_squad.main(["--model_name_or_path", str(tmp_path / "trained"), *more, str(tmp_path / "one")])
+    finished(process)
+    one, two = (json.loads((tmp_path / name / "all_results.json").read_text()) for name in ("one", "two"))
+    for name in ("eval_f1", "eval_exact", "eval_best_f1", "eval_loss", "eval_samples"):
+        assert one[name] == pytest.approx(two[name], rel=1e-5), name
 
 
 def test_batches_of_like_lengths():
@@ -428,6 +548,15 @@ def test_bf16_follows_the_hardware(tmp_path):
     asked = FineTuningArguments(output_dir=str(tmp_path), use_cpu=True)
     assert asked.bf16 == has_bf16(use_cpu=True)
     assert FineTuningArguments(output_dir=str(tmp_path), use_cpu=True, bf16=False).bf16 is False
+    assert FineTuningArguments(output_dir=str(tmp_path), use_cpu=True, fp16=True).bf16 is False
+
+
+@pytest.mark.skipif(not Path("/proc/cpuinfo").exists(), reason="asks Linux for the processor's instructions")
+def test_bf16_of_processors():
+    """Guards: what torch says of the processor is what the kernel says, so that bf16 is not emulated."""
+    flags = Path("/proc/cpuinfo").read_text()
+    if hasattr(torch.cpu, "get_capabilities"):
+        assert has_bf16(use_cpu=True) == any(name in flags for name in ("avx512_bf16", "amx_bf16"))
 
 
 # The arguments of transformers' run_glue.py and run_qa.py (version 4.55 and later), besides TrainingArguments.

@@ -100,7 +100,7 @@ def test_every_task_is_read_and_written(download, task, tmp_path):
     """Guards: columns, label numbers and splits of each task's files, and the file of its submission."""
     labels = ROWS[task][2]
     for folder in (download(task), f"{download(task)}/{TASKS[task].folder}"):
-        data = load_task(task, folder, ("train", "validation", "test"))
+        data = load_task(task, folder, ("test",) if task == "ax" else ("train", "validation", "test"))
         assert list(data.splits) == list(TASKS[task].files)
         assert data.labels == list(TASKS[task].labels)
         for split, rows in data.splits.items():
@@ -199,6 +199,12 @@ def test_real_rows_are_all_read(real_data, task):
             '{"sentence1": "four", "sentence2": "five", "label": "no"}\n',
         ),
         ("a.parquet", {"label": ["yes", "no"], "a": ["one, two", "four"], "b": ["three", "five"]}),
+        (
+            "a.json",
+            '[{"sentence1": "one, two", "sentence2": "three", "label": "yes"}, '
+            '{"sentence1": "four", "sentence2": "five", "label": "no"}]',
+        ),
+        ("a.csv", ',text,other,label\n0,"one, two",three,yes\n1,four,five,no\n'),  # with pandas' numbers
     ],
 )
 def test_own_files(tmp_path, name, content):
@@ -231,6 +237,17 @@ def test_single_texts_regressions_and_numbered_classes(tmp_path):
     assert load_files({"train": whole}, do_regression=True).splits["train"]["label"][:] == [1.0, 2.0]
 
 
+def test_long_texts(tmp_path):
+    """Guards: a text can be longer than csv's own limit of 131,072 characters."""
+    rows = load_files({"train": own_file(tmp_path, f"text\tlabel\n{'x' * 200_000}\tyes\ny\tno\n")}).splits["train"]
+    assert len(rows["sentence1"][0]) == 200_000
+
+
+def test_one_label_is_enough_to_evaluate(tmp_path):
+    """Guards: a file of one class alone can be evaluated, though there is nothing to learn from it."""
+    assert load_files({"validation": own_file(tmp_path, "text\tlabel\nx\tyes\ny\tyes\n")}).labels == ["yes"]
+
+
 def test_test_files_need_no_labels(tmp_path):
     """Guards: a test file may lack the label column; rows are named by `index`, or else by number."""
     data = load_files({"test": own_file(tmp_path, "text\nx\ny\n")})
@@ -252,6 +269,9 @@ def test_labels_follow_a_model_that_knows_them(tmp_path):
     assert config.num_labels == 3 and config.problem_type == "single_label_classification"
     data, _ = with_labels_of_model(TextData(None, {}), model_labels("yes", "no"), train=False)
     assert data.labels == ["yes", "no"]
+    rows = datasets.Dataset.from_dict({"sentence1": ["x", "y"], "label": [0, 1]})
+    data = TextData(["A", "a"], {"train": rows}).numbered_as(["a", "A"])  # other labels, though alike
+    assert data.splits["train"]["label"][:] == [1, 0]
 
 
 def test_other_labels_need_a_new_head(tmp_path, capsys):
@@ -288,7 +308,7 @@ def test_other_labels_need_a_new_head(tmp_path, capsys):
         (
             "a.tsv",
             "sentence1\tsentence2\tlabel\nx\ty\tyes\nx\ty\t \nx\n\nx\ty\tno\n",
-            r"line 3: no label; 1 more rows cannot",
+            r"line 3: no label; 1 more rows cannot be used",
         ),
         ("a.tsv", "sentence1\tsentence2\tlabel\nx\ty\tyes\nx\t\tno\n", r"a\.tsv, line 3: 'sentence2' is empty"),
         ("a.jsonl", '{"text": "x", "label": "a"}\n{"label": "b"}\n', r"a\.jsonl, line 2: no 'text'"),
@@ -307,6 +327,9 @@ def test_other_labels_need_a_new_head(tmp_path, capsys):
         ("a.tsv", "text\tlabel\nx\t0.5\ny\tnan\n", r"a\.tsv, line 3: the label 'nan' is not a finite number"),
         ("a.tsv", "text\tlabel\nx\t1\ny\t1\n", r"a\.tsv: all labels are '1'"),
         ("a.jsonl", "[1]\n", r"a\.jsonl, line 1: not a JSON object"),
+        ("a.json", "[1]\n", r"a\.json, row 0: not a JSON object"),
+        ("a.json", "[", r"a\.json: not JSON"),
+        ("a.jsonl", '{"text": ["x"], "label": "a"}\n', r"a\.jsonl, line 1: no 'text'"),
         ("a.tsv", "sentence1\tsentence2\tlabel\n", r"a\.tsv: no rows"),
         ("a.tsv", "", r"a\.tsv: no rows"),
         ("a.parquet", "x", r"a\.parquet: "),
@@ -324,7 +347,13 @@ def test_bad_rows_can_be_left_out_and_are_named(tmp_path, capsys):
     content = "text\tlabel\nx\tyes\n\tno\ny\n" + "z\tno\n"
     data = load_files({"train": own_file(tmp_path, content)}, skip_bad_rows=True)
     assert data.splits["train"][:] == {"sentence1": ["x", "z"], "label": [1, 0]}
-    assert "a.tsv: 2 of 4 rows left out (line 3: 'text' is empty; line 4: no label)" in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert "a.tsv: 2 of 4 rows left out (line 3: 'text' is empty; line 4: no label)" in told
+    assert "a.tsv: the texts are in 'text'" in told
+    blank = "text\tlabel\nx\t0.5\ny\t\nz\t1.5\n"  # what is left out does not decide what the labels are
+    assert load_files({"train": own_file(tmp_path, blank)}, skip_bad_rows=True).labels == []
+    shifted = "text\tlabel\nx\tyes\ny\tno\na\tb\tc\n"
+    assert load_files({"train": own_file(tmp_path, shifted)}, skip_bad_rows=True).labels == ["no", "yes"]
 
 
 def test_short_and_empty_rows_of_a_download(download, capsys, tmp_path):
@@ -367,8 +396,8 @@ def test_unknown_labels_tasks_and_missing_files_are_named(tmp_path, download):
         load_files({"train": str(tmp_path / "absent.tsv")})
     with pytest.raises(InputError, match="no such task; there are cola, sst2"):
         load_task("mnly")
-    with pytest.raises(InputError, match="ax has no rows for train: it has test"):
-        load_task("ax", download("ax"), ("train",))
+    with pytest.raises(InputError, match="ax has no rows for train: it is to be predicted"):
+        load_task("ax", download("ax"), ("train", "test"))
 
 
 @pytest.fixture
@@ -391,7 +420,7 @@ def test_features_of_every_task_are_those_of_transformers(download, tokenizer, t
         assert features["length"][:] == [sum(mask) for mask in expected["attention_mask"]]
 
 
-def test_features_are_made_once(download, tokenizer):
+def test_features_are_made_once(download, tokenizer, vocabulary):
     """Guards: a second run finds the features by what the rows hold, on any number of processes; new text is new."""
     rows = load_task("rte", download("rte"), ("train",)).splits["train"]
     first = text_features(rows, tokenizer, 9)
@@ -402,5 +431,10 @@ def test_features_are_made_once(download, tokenizer):
         assert os.stat(file).st_mtime_ns == made
     assert text_features(rows.select([1]), tokenizer, 9)["input_ids"][0] == first["input_ids"][1]
     assert text_features(rows, tokenizer, 6)["length"][:] == [6, 6]
+    tokenizer.truncation_side = "left"
+    assert text_features(rows, tokenizer, 6)["input_ids"][:] != text_features(rows, tokenizer, 9)["input_ids"][:]
+    without_types = BertTokenizer(vocab=vocabulary, model_input_names=["input_ids", "attention_mask"])
+    assert "token_type_ids" not in text_features(rows, without_types, 9).column_names
+    tokenizer.truncation_side = "right"
     assert text_features(rows, tokenizer, 9, overwrite_cache=True)[:] == first[:]
     assert os.stat(file).st_mtime_ns > made

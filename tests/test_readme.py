@@ -17,6 +17,7 @@ from fixedbert.training.pretraining import PretrainingArguments
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+FINE_TUNING = (ROOT / "docs" / "fine_tuning.md").read_text(encoding="utf-8")
 
 
 def test_python_of_the_readme_runs(tmp_path):
@@ -41,12 +42,13 @@ def test_files_and_targets_of_the_readme_exist():
 
 
 @pytest.mark.parametrize("script", [run_pretraining, run_glue, run_squad])
-def test_commands_of_the_readme_parse(script):
-    """Guards: every flag that the README gives to a script is one that it takes."""
+@pytest.mark.parametrize("text", [README, FINE_TUNING], ids=["README", "fine_tuning"])
+def test_commands_of_the_docs_parse(script, text):
+    """Guards: every flag that the README and the docs give to a script is one that it takes."""
     arguments = PretrainingArguments if script is run_pretraining else FineTuningArguments
     parser = HfArgumentParser((ModelArguments, script.DataArguments, arguments), allow_abbrev=False)
-    commands = re.findall(rf"python {script.__name__}\.py (--(?:\\\n|.)*)", README)
-    assert commands
+    commands = re.findall(rf"python {script.__name__}\.py (--(?:\\\n|.)*)", text)
+    assert commands or (script is run_pretraining and text is FINE_TUNING)
     for command in commands:
         _, unknown = parser.parse_known_args(command.replace("\\\n", " ").split())
         assert not unknown

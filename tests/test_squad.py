@@ -9,7 +9,7 @@ import pytest
 from pyarrow import parquet
 from transformers import BertTokenizer, EvalPrediction
 
-from fixedbert.data.squad import SquadEvaluation, load_squad, squad_windows, token_span
+from fixedbert.data.squad import SquadEvaluation, load_squad, questions_that_fit, squad_windows, token_span
 from fixedbert.errors import InputError
 
 CONTEXT = "The function read takes a string . The function write returns two six lists . One two three four five ."
@@ -191,9 +191,10 @@ def answers_by_loops(rows, windows, start, end, n_best_size, max_answer_length, 
                         (start[number, first] + end[number, last], text, start[number, first], end[number, last])
                     )
         spans = sorted(spans, key=lambda span: -span[0])[:n_best_size]
-        best_score = spans[0][0]
-        if with_null:
-            spans = sorted([*spans, null], key=lambda span: -span[0])
+        best_score = next(span[0] for span in spans if span[1])
+        if with_null:  # it stays, however low
+            spans = sorted([*spans, null], key=lambda span: -span[0])[:n_best_size]
+            spans += [] if null in spans else [null]
         found[row["id"]] = (spans, null[0] - best_score)
     return found
 
@@ -312,10 +313,12 @@ def test_duplicate_ids_and_bad_questions_can_be_left_out(tmp_path, capsys):
     row = {"id": "1", "context": "a b", "question": "x ?", "answers": {"text": ["b"], "answer_start": [2]}}
     other = {**row, "id": "2", "answers": {"text": ["b"], "answer_start": [0]}}
     (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, [row, row, other])))
-    with pytest.raises(InputError, match=r"a\.jsonl, question 1: its id stands there twice; 1 more cannot be used"):
+    with pytest.raises(
+        InputError, match=r"a\.jsonl, question 1: its id stands there twice; 1 more rows cannot be used"
+    ):
         load_squad(str(tmp_path / "a.jsonl"))
     assert load_squad(str(tmp_path / "a.jsonl"), skip_bad_rows=True)["id"][:] == ["1"]
-    assert "2 of 3 questions left out (question 1: its id stands there twice; question 2: the answer" in (
+    assert "2 of 3 rows left out (question 1: its id stands there twice; question 2: the answer" in (
         capsys.readouterr().out
     )
 
@@ -343,10 +346,64 @@ def test_files_that_are_not_squad(tmp_path, content, sentence):
         load_squad("a.csv")
 
 
-def test_question_that_fills_the_window(windows_of):
-    """Guards: a question too long for the window is said, instead of the tokenizer's traceback."""
-    with pytest.raises(InputError, match="question q1 has 12 tokens and leaves no room.*--max_seq_length 19"):
-        windows_of(question="what " * 12)
+def test_questions_that_fill_the_window(tmp_path, tokenizer, capsys):
+    """Guards: a question too long for the window is said or left out, instead of the tokenizer's traceback."""
+    rows = []
+    for number in range(2):
+        question = "what " * (11 + number)  # 19 less 3 special tokens and a stride of 4 is 12: one has to be free
+        row = {"id": f"q{number}", "context": CONTEXT, "question": question}
+        rows.append(row | {"answers": {"text": ["two"], "answer_start": [CONTEXT.index("two")]}})
+    (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    rows = load_squad(str(tmp_path / "a.jsonl"))
+    size = ("a.jsonl", tokenizer, 19, 4)
+    with pytest.raises(
+        InputError, match="a.jsonl, question q1: with 12 tokens it leaves no room.*--max_seq_length 19"
+    ):
+        questions_that_fit(rows, *size)
+    fitting = questions_that_fit(rows, *size, skip_bad_rows=True)
+    assert fitting["id"][:] == ["q0"] and "1 of 2 rows left out (question q1" in capsys.readouterr().out
+    assert len(squad_windows(fitting, tokenizer, 19, 4)) > 2
+
+
+def test_context_without_a_token(tmp_path, tokenizer):
+    """Guards: a context of characters that the tokenizer drops is no traceback, and has no answer."""
+    row = {"id": "1", "context": "\u200b", "question": "x ?", "answers": {"text": ["\u200b"], "answer_start": [0]}}
+    (tmp_path / "a.jsonl").write_text(json.dumps(row))
+    rows = load_squad(str(tmp_path / "a.jsonl"))
+    windows = squad_windows(rows, tokenizer, 19, 4, for_training=False)
+    assert windows["start_positions"][:] == [0] and set(windows["offsets"][0]) == {-1}
+    evaluation = SquadEvaluation(rows, windows)
+    evaluation.predict(np.zeros((1, 19)), np.zeros((1, 19)))
+    assert evaluation.predictions == {"1": ""}
+
+
+@pytest.mark.parametrize(
+    "answers, sentence",
+    [
+        ("two", "answers are not texts with places"),
+        ({"text": "two", "answer_start": 3}, r"not as many texts \(text\) as places"),
+        ({"text": ["two"]}, r"not as many texts \(text\) as places"),
+        ({"text": ["two"], "answer_start": ["3"]}, "'two' does not stand in its context at character 3"),
+        ({"text": ["two"], "answer_start": [3.0]}, "'two' does not stand in its context at character 3.0"),
+        ({"text": [2], "answer_start": [0]}, "an answer is empty"),
+    ],
+)
+def test_answers_of_other_types(tmp_path, answers, sentence):
+    """Guards: answers that are not lists of texts and whole numbers are one sentence, not a traceback."""
+    (tmp_path / "a.jsonl").write_text(
+        json.dumps({"id": 7, "context": "no two", "question": "x ?", "answers": answers})
+    )
+    with pytest.raises(InputError, match=f"question 7: .*{sentence}"):
+        load_squad(str(tmp_path / "a.jsonl"))
+
+
+def test_rows_with_other_columns_and_odd_characters(tmp_path):
+    """Guards: more columns, no title, numbers as ids, and separators that are no ends of lines, are all read."""
+    row = {"id": 7, "context": "one\u2028two", "question": "x ?", "metadata": {"split": "train"}}
+    row["answers"] = {"text": ["two"], "answer_start": [4]}
+    (tmp_path / "a.jsonl").write_text(json.dumps(row, ensure_ascii=False), encoding="utf-8")
+    rows = load_squad(str(tmp_path / "a.jsonl"))
+    assert rows["id"][:] == ["7"] and rows["context"][:] == ["one\u2028two"] and rows["title"][:] == [""]
 
 
 def test_tokenizers_that_pad_on_the_left_are_refused(windows_of, tokenizer, tmp_path):

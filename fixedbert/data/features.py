@@ -8,6 +8,7 @@ from pathlib import Path
 
 import datasets
 import pyarrow
+from accelerate import PartialState
 
 from .store import fingerprint_of
 
@@ -36,6 +37,8 @@ def prepare_features(
     tokenizer = json.loads(settings["tokenizer"].backend_tokenizer.to_str())
     tokenizer |= {"truncation": None, "padding": None}  # what the last call left there
     others = {name: value for name, value in settings.items() if name != "tokenizer"}
+    for name in ("model_input_names", "truncation_side", "cls_token"):
+        others[name] = getattr(settings["tokenizer"], name)
     fingerprint = fingerprint_of(FORMAT, function.__name__, content_hash(rows), tokenizer, others)
     folder = Path(datasets.config.HF_DATASETS_CACHE, "fixedbert", fingerprint)
     folder.mkdir(parents=True, exist_ok=True)
@@ -48,7 +51,7 @@ def prepare_features(
         remove_columns=[column for column in rows.column_names if column not in keep],
         fn_kwargs=settings,
         cache_file_name=str(folder / "features.arrow"),
-        load_from_cache_file=not overwrite_cache,
+        load_from_cache_file=not (overwrite_cache and PartialState().is_local_main_process),
         new_fingerprint=fingerprint,
         desc=desc or "Tokenizing",
     )

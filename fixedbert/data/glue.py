@@ -4,9 +4,10 @@ import csv
 import json
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TextIO
 
 import datasets
 import numpy as np
@@ -18,6 +19,7 @@ from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 from ..errors import InputError
 from .features import prepare_features
 from .hub import load_from_hub
+from .usable import check_usable
 
 LABELLED = {"train": "train.tsv", "validation": "dev.tsv"}
 INFERENCE = ("entailment", "not_entailment")
@@ -135,8 +137,9 @@ class TextData:
         return {split: data for split, data in self.splits.items() if split.split("_")[0] == kind}
 
     def numbered_as(self, labels: list[str]) -> "TextData":
-        """The same rows with the label numbers of a model that knows `labels`, in capitals or not."""
-        number = [[name.lower() for name in labels].index(label.lower()) for label in self.labels]
+        """The same rows with the label numbers of a model that knows `labels`, perhaps in capitals."""
+        names = labels if set(self.labels) <= set(labels) else [name.lower() for name in labels]
+        number = [names.index(label if label in names else label.lower()) for label in self.labels]
 
         def renumber(data):
             if "label" not in data.column_names:
@@ -167,8 +170,9 @@ def load_task(
         raise InputError(f"--task_name {name}: no such task; there are {', '.join(TASKS)}.")
     task = TASKS[name]
     files = {split: file for split, file in task.files.items() if split.split("_")[0] in kinds}
-    if not files:
-        raise InputError(f"--task_name {name} has no rows for {' or '.join(kinds)}: it has {', '.join(task.files)}.")
+    absent = set(kinds) - {split.split("_")[0] for split in files}
+    if absent:
+        raise InputError(f"--task_name {name} has no rows for {' and '.join(sorted(absent))}: it is to be predicted.")
     labels = [str(number) for number in range(len(task.labels))] if task.numbered else list(task.labels)
     if data_dir is None:
         hub = load_from_hub("nyu-mll/glue", name, **hub_options)
@@ -178,7 +182,8 @@ def load_task(
         labels, label = list(task.labels), "label"
     else:
         folder = Path(data_dir)
-        folder = folder / task.folder if (folder / task.folder).is_dir() else folder
+        names = (task.folder, "diagnostic") if name == "ax" else (task.folder,)  # the download has both
+        folder = next((folder / inner for inner in names if (folder / inner).is_dir()), folder)
         sources = {}
         for split, file in files.items():
             header = task.header if split != "test" else None
@@ -186,12 +191,10 @@ def load_task(
         label = task.label
     splits = {}
     for split, (rows, texts) in sources.items():
-        if data_dir is not None:  # QQP has some, which the Hub's copy lacks too
-            rows = rows.without(
-                [n for n in range(len(rows)) if any(v[n] is None for v in rows.of(*texts))], "too short"
-            )
-        label_column = None if split.startswith("test") else label
-        splits[split] = make_split(rows, texts, label_column, labels, skip_bad_rows, empty_texts=True)
+        column = None if split.startswith("test") else label
+        # Lines of QQP are too short, and the Hub's copy lacks them too.
+        rows = usable_rows(rows, texts, column, skip_bad_rows, short_rows=data_dir is not None, empty_texts=True)
+        splits[split] = make_split(rows, texts, column, labels, skip_bad_rows)
     return TextData(list(task.labels), splits)
 
 
@@ -203,7 +206,7 @@ def load_files(files: dict[str, str], do_regression: bool | None = None, skip_ba
     the only one. Numbers with fractions make a regression. Other labels are those of the training file (without one,
     of the other), sorted.
     """
-    return as_text_data({split: read_rows(Path(file)) for split, file in files.items()}, do_regression, skip_bad_rows)
+    return own_texts({split: read_rows(Path(file)) for split, file in files.items()}, do_regression, skip_bad_rows)
 
 
 def load_dataset(
@@ -220,34 +223,36 @@ def load_dataset(
     if absent:
         raise InputError(f"--dataset_name {name}: it has no split {absent[0]}; there are {', '.join(hub)}.")
     sources = {kind: rows_of_dataset(hub[kind], f"{name}, {kind}") for kind in kinds}
-    return as_text_data(sources, do_regression, skip_bad_rows)
+    return own_texts(sources, do_regression, skip_bad_rows)
 
 
-def as_text_data(sources: dict[str, "Rows"], do_regression: bool | None, skip_bad_rows: bool) -> TextData:
+def own_texts(sources: dict[str, "Rows"], do_regression: bool | None, skip_bad_rows: bool) -> TextData:
     texts = next(iter(sources.values())).text_columns()
+    label_of = {split: None if split == "test" else "label" for split in sources}
+    rows_of = {split: usable_rows(rows, texts, label_of[split], skip_bad_rows) for split, rows in sources.items()}
     labels = None
-    labelled = sources.get("train") or sources.get("validation")
+    labelled = rows_of.get("train") or rows_of.get("validation")
     if labelled is not None:
-        values = labelled.of("label")[0]
+        values = labelled.columns["label"]
         if do_regression is None:
             do_regression = is_regression(values)
             if do_regression:
                 PartialState().print(
-                    f"{labelled.name}: the labels are numbers with fractions, so this is a regression"
+                    f"{labelled.name}: the labels are numbers with fractions, so this is a regression; with "
+                    "--do_regression false they are classes"
                 )
-        labels = [] if do_regression else sorted({value for value in values if value is not None}, key=by_number)
-        if len(labels) == 1:
+        labels = [] if do_regression else sorted(set(values), key=by_number)
+        if len(labels) == 1 and "train" in sources:
             raise InputError(f"{labelled.name}: all labels are {labels[0]!r}; there is nothing to learn from them.")
     splits = {
-        split: make_split(rows, texts, None if split == "test" else "label", labels, skip_bad_rows)
-        for split, rows in sources.items()
+        split: make_split(rows, texts, label_of[split], labels, skip_bad_rows) for split, rows in rows_of.items()
     }
     return TextData(labels, splits)
 
 
-def is_regression(values: list[str | None]) -> bool:
-    numbers = [as_float(value) for value in values if value is not None]
-    return all(number is not None for number in numbers) and any(re.search(r"[.eEnN]", v) for v in values if v)
+def is_regression(values: list[str]) -> bool:
+    """Whether all labels are numbers, and some of them with a fraction."""
+    return None not in map(as_float, values) and any(re.search(r"[.eEnN]", value) for value in values)
 
 
 def as_float(value: str) -> float | None:
@@ -280,7 +285,7 @@ class Rows:
         return len(self.lines)
 
     def place(self, number: int) -> str:
-        return f"{self.name}, {self.unit} {self.lines[number]}"
+        return f"{self.unit} {self.lines[number]}"
 
     def of(self, *columns: str) -> list[list[str | None]]:
         """The values of columns, each of which has to be there."""
@@ -290,18 +295,16 @@ class Rows:
         return [self.columns[column] for column in columns]
 
     def text_columns(self) -> tuple[str, ...]:
-        others = [column for column in self.columns if column not in ("label", "idx", "id", "index")]
-        if {"sentence1", "sentence2"} <= set(others):
-            return "sentence1", "sentence2"
+        """sentence1 and sentence2, or else the first two columns that are neither label nor number; says which."""
+        numbers = ("", "Unnamed: 0", "id", "idx", "index")  # the first two are how pandas writes its own
+        others = [column for column in self.columns if column != "label" and column not in numbers]
         if not others:
             raise InputError(f"{self.name}: no text in the columns {', '.join(self.columns)}.")
-        return tuple(others[:2])
+        texts = ("sentence1", "sentence2") if {"sentence1", "sentence2"} <= set(others) else tuple(others[:2])
+        PartialState().print(f"{self.name}: the texts are in {' and '.join(map(repr, texts))}")
+        return texts
 
-    def without(self, numbers: list[int], reason: str) -> "Rows":
-        """Without some rows, which are counted and named."""
-        if not numbers:
-            return self
-        tell_left_out(self, {number: self.problems.get(number, reason) for number in numbers})
+    def without(self, numbers: Iterable[int]) -> "Rows":
         gone = set(numbers)
         kept = [number for number in range(len(self)) if number not in gone]
         return Rows(
@@ -309,70 +312,82 @@ class Rows:
             {column: [values[number] for number in kept] for column, values in self.columns.items()},
             [self.lines[number] for number in kept],
             self.unit,
-            {place: self.problems[number] for place, number in enumerate(kept) if number in self.problems},
         )
 
 
-def tell_left_out(rows: Rows, problems: dict[int, str], shown: int = 20):
-    named = [f"{rows.unit} {rows.lines[number]}: {problem}" for number, problem in sorted(problems.items())]
-    more = [f"and {len(named) - shown} more"] if len(named) > shown else []
-    PartialState().print(f"{rows.name}: {len(named)} of {len(rows)} rows left out ({'; '.join(named[:shown] + more)})")
-
-
-def make_split(
+def usable_rows(
     rows: Rows,
     texts: tuple[str, ...],
     label: str | None,
-    labels: list[str] | None,
     skip_bad_rows: bool = False,
+    short_rows: bool = False,
     empty_texts: bool = False,
-) -> datasets.Dataset:
+) -> Rows:
     """
-    The rows as a split of TextData, its labels as they stand in the rows.
+    The rows that have texts and, if there is a label column, a label.
+
+    Args:
+        short_rows: leave out rows without all columns whatever `skip_bad_rows` says.
+        empty_texts: take them as they are.
 
     Raises:
-        InputError: rows that cannot be used, unless they are to be left out.
+        InputError: other rows that are not to be left out.
     """
-    columns = rows.of(*texts)
-    values = rows.of(label)[0] if label else None
-    number_of = {name: number for number, name in enumerate(labels or [])}
+    columns = rows.of(*texts, *([label] if label else []))
+    short = [n for n in range(len(rows)) if any(column[n] is None for column in columns)] if short_rows else []
+    check_usable(rows.name, {n: f"{rows.place(n)}: too short" for n in short}, len(rows), skip_bad_rows=True)
+    rows = rows.without(short) if short else rows
     problems, empty = dict(rows.problems), 0
-    for row in range(len(rows)):
-        problem = None
-        for name, column in zip(texts, columns, strict=True):
-            if column[row] is None:
-                problem = f"no {name!r}"
-            elif not column[row].strip():
+    columns = dict(zip(texts, rows.of(*texts), strict=True))
+    for number in range(len(rows)):
+        for name, column in columns.items():
+            if column[number] is None:
+                problems.setdefault(number, f"no {name!r}")
+            elif not column[number].strip():
                 empty += 1
-                problem = None if empty_texts else f"{name!r} is empty"
-        if values is not None and problem is None:
-            problem = problem_of_label(values[row], labels)
-        if problem is not None:
-            problems.setdefault(row, problem)
-    if problems and not skip_bad_rows:
-        first = min(problems)
-        more = f"; {len(problems) - 1:,} more rows cannot be used either" if len(problems) > 1 else ""
-        raise InputError(
-            f"{rows.place(first)}: {problems[first]}{more}. Mend it, or leave such rows out with --skip_bad_rows."
-        )
+                if not empty_texts:
+                    problems.setdefault(number, f"{name!r} is empty")
+        if label and not (rows.columns[label][number] or "").strip():
+            problems.setdefault(number, "no label")
     if empty and empty_texts:
         PartialState().print(f"{rows.name}: {empty:,} texts are empty, and used as they are")
-    if problems:
-        tell_left_out(rows, problems)
-    kept = [row for row in range(len(rows)) if row not in problems]
-    if not kept:
+    return without_problems(rows, problems, skip_bad_rows)
+
+
+def without_problems(rows: Rows, problems: dict[int, str], skip_bad_rows: bool) -> Rows:
+    places = {number: f"{rows.place(number)}: {problem}" for number, problem in problems.items()}
+    check_usable(rows.name, places, len(rows), skip_bad_rows)
+    rows = rows.without(problems) if problems else rows
+    if not len(rows):
         raise InputError(f"{rows.name}: no rows.")
-    split = {f"sentence{place}": [column[row] for row in kept] for place, column in enumerate(columns, start=1)}
-    if values is not None:
-        split["label"] = [number_of[values[row]] if number_of else float(values[row]) for row in kept]
+    return rows
+
+
+def make_split(
+    rows: Rows, texts: tuple[str, ...], label: str | None, labels: list[str] | None, skip_bad_rows: bool = False
+) -> datasets.Dataset:
+    """
+    Usable rows as a split of TextData.
+
+    Args:
+        labels: as they stand in the rows, in the order of their numbers; none for a regression.
+
+    Raises:
+        InputError: a label is not among them, unless such rows are to be left out.
+    """
+    if label:
+        problems = {n: problem_of_label(value, labels) for n, value in enumerate(rows.of(label)[0])}
+        rows = without_problems(rows, {n: problem for n, problem in problems.items() if problem}, skip_bad_rows)
+    split = {f"sentence{place}": column for place, column in enumerate(rows.of(*texts), start=1)}
+    if label:
+        number_of = {name: number for number, name in enumerate(labels)}
+        split["label"] = [number_of[value] if labels else float(value) for value in rows.columns[label]]
     else:
-        split["index"] = [rows.columns["index"][row] if "index" in rows.columns else str(row) for row in kept]
+        split["index"] = rows.columns.get("index", [str(number) for number in range(len(rows))])
     return datasets.Dataset.from_dict(split)
 
 
-def problem_of_label(value: str | None, labels: list[str]) -> str | None:
-    if value is None or not value.strip():
-        return "no label"
+def problem_of_label(value: str, labels: list[str]) -> str | None:
     number = as_float(value)
     if not labels:
         return None if number is not None and math.isfinite(number) else f"the label {value!r} is not a finite number"
@@ -395,7 +410,7 @@ def read_rows(file: Path, header: tuple[str, ...] | None = None) -> Rows:
     readers: dict[str, Callable] = {".csv": read_table, ".tsv": read_table, ".jsonl": read_json, ".json": read_json}
     readers[".parquet"] = read_parquet
     if file.suffix not in readers:
-        raise InputError(f"{file}: not one of the formats that can be read: .csv, .tsv, .jsonl, .parquet.")
+        raise InputError(f"{file}: not one of the formats that can be read: .csv, .tsv, .json, .jsonl, .parquet.")
     try:
         rows = readers[file.suffix](file, header)
     except (OSError, UnicodeDecodeError, pyarrow.ArrowInvalid) as error:
@@ -407,6 +422,7 @@ def read_rows(file: Path, header: tuple[str, ...] | None = None) -> Rows:
 
 def read_table(file: Path, header: tuple[str, ...] | None) -> Rows:
     options = {"delimiter": "\t", "quoting": csv.QUOTE_NONE} if file.suffix == ".tsv" else {"strict": True}
+    csv.field_size_limit(2**31 - 1)  # a text can be long
     values, lines, problems, last = [], [], {}, 0
     with open(file, encoding="utf-8-sig", newline="") as text:
         reader = csv.reader(text, **options)
@@ -425,32 +441,45 @@ def read_table(file: Path, header: tuple[str, ...] | None) -> Rows:
                 values.append((row + [None] * len(header))[: len(header)])
                 lines.append(first)
         except csv.Error as error:
-            raise InputError(
-                f"{file}, line {last + 1}: {error}; a field that begins with a quote has to end with one, and quotes "
-                "inside are doubled."
-            ) from error
+            quotes = "; a field that begins with a quote has to end with one, and quotes inside are doubled"
+            raise InputError(f"{file}, line {last + 1}: {error}{quotes if file.suffix == '.csv' else ''}.") from error
     columns = [list(column) for column in zip(*values, strict=True)] or [[] for _ in header or ()]
     return Rows(str(file), dict(zip(header or (), columns, strict=True)), lines, problems=problems)
 
 
 def read_json(file: Path, header: None) -> Rows:
-    rows, lines = [], []
     with open(file, encoding="utf-8-sig") as text:
-        for number, line in enumerate(text, start=1):
-            if not line.strip():
-                continue
+        rows, lines, unit = json_rows(text, file)
+    names = dict.fromkeys(name for row in rows for name in row)
+    return Rows(str(file), {name: [as_text(row.get(name)) for row in rows] for name in names}, lines, unit)
+
+
+def json_rows(text: TextIO, file: Path) -> tuple[list[dict], list[int], str]:
+    """The objects of a JSON array, or of lines, with the number of each and what the numbers count."""
+    rows, numbers, unit = [], [], "line"
+    if file.suffix == ".json" and text.read(1) == "[":
+        text.seek(0)
+        try:
+            found = list(enumerate(json.load(text)))
+        except json.JSONDecodeError as error:
+            raise InputError(f"{file}: not JSON ({error}).") from error
+        unit = "row"
+    else:
+        text.seek(0)
+        found = [(number, line) for number, line in enumerate(text, start=1) if line.strip()]
+    for number, row in found:
+        if isinstance(row, str):
             try:
-                row = json.loads(line)
+                row = json.loads(row)
             except json.JSONDecodeError as error:
                 raise InputError(
                     f"{file}, line {number}: not JSON ({error}); each line has to be an object."
                 ) from error
-            if not isinstance(row, dict):
-                raise InputError(f"{file}, line {number}: not a JSON object.")
-            rows.append(row)
-            lines.append(number)
-    names = dict.fromkeys(name for row in rows for name in row)
-    return Rows(str(file), {name: [as_text(row.get(name)) for row in rows] for name in names}, lines)
+        if not isinstance(row, dict):
+            raise InputError(f"{file}, {unit} {number}: not a JSON object.")
+        rows.append(row)
+        numbers.append(number)
+    return rows, numbers, unit
 
 
 def read_parquet(file: Path, header: None) -> Rows:
@@ -472,7 +501,10 @@ def rows_of_dataset(data: datasets.Dataset, name: str) -> Rows:
 
 
 def as_text(value: object) -> str | None:
-    return value if value is None or isinstance(value, str) else str(value)
+    """None where there is no text: a missing value, a list."""
+    if value is None or isinstance(value, str):
+        return value
+    return None if isinstance(value, list | dict) else str(value)
 
 
 def with_labels_of_model(data: TextData, config: PreTrainedConfig, train: bool) -> tuple[TextData, bool]:

@@ -1,13 +1,12 @@
 """Questions answered by a span of a text, or not at all: SQuAD 1.1 and 2.0, windows of tokens, and back to text."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import datasets
 import numpy as np
 import pyarrow
-from accelerate import PartialState
 from pyarrow import parquet
 from transformers import EvalPrediction, PreTrainedTokenizerBase
 
@@ -15,6 +14,7 @@ from ..errors import InputError
 from ..metrics.squad import squad_scores, squad_v2_scores
 from .features import prepare_features
 from .store import as_arrays
+from .usable import check_usable
 
 TEXT = datasets.Value("string")
 FEATURES = datasets.Features(
@@ -47,110 +47,137 @@ def load_squad(
     readers = {".json": read_json, ".jsonl": read_lines, ".parquet": read_parquet}
     if Path(file).suffix not in readers:
         raise InputError(f"{file}: not one of the formats that can be read: .json, .jsonl, .parquet.")
-    rows: list[dict] = []
     try:
-        for row in readers[Path(file).suffix](file):
-            rows.append(row)
+        return question_rows(readers[Path(file).suffix](file), file, version_2_with_negative, answered, skip_bad_rows)
     except (OSError, UnicodeDecodeError, pyarrow.ArrowInvalid) as error:
         raise InputError(f"{file}: {error}") from error
+
+
+def question_rows(
+    found: Iterable[tuple[dict, dict, dict]],
+    name: str,
+    version_2_with_negative: bool = False,
+    answered: bool = True,
+    skip_bad_rows: bool = False,
+) -> datasets.Dataset:
+    """
+    The same from what is found in `name`: for each row what holds the question, the context, and the title.
+
+    Raises:
+        InputError: as for `load_squad`.
+    """
+    rows: list[dict] = []
+    problems: dict[int, str] = {}
+    seen = set()
+    try:
+        for question, paragraph, article in found:
+            row = {
+                "id": str(question["id"]),
+                "title": str(article.get("title") or ""),
+                "context": paragraph["context"],
+                "question": question["question"],
+                "answers": NO_ANSWER if question.get("is_impossible") else by_column(question.get("answers")),
+            }
+            problem = problem_of(row, version_2_with_negative, answered)
+            if row["id"] in seen:
+                problem = "its id stands there twice"
+            seen.add(row["id"])
+            if problem is not None:
+                problems[len(rows)] = f"question {row['id']}: {problem}"
+            rows.append(row)
     except KeyError as error:
-        raise InputError(f"{file}: not in SQuAD's layout, after {len(rows)} questions {error} is missing.") from error
+        raise InputError(f"{name}: not in SQuAD's layout, after {len(rows)} questions {error} is missing.") from error
     except (TypeError, AttributeError) as error:
-        raise InputError(f"{file}: not in SQuAD's layout, after {len(rows)} questions: {error}.") from error
-    rows = checked(rows, file, version_2_with_negative, answered, skip_bad_rows)
+        raise InputError(f"{name}: not in SQuAD's layout, after {len(rows)} questions: {error}.") from error
+    check_usable(name, problems, len(rows), skip_bad_rows)
+    rows = [row for number, row in enumerate(rows) if number not in problems]
+    if not rows:
+        raise InputError(f"{name}: no questions.")
     return datasets.Dataset.from_list(rows, features=FEATURES)
 
 
-def read_json(file: str) -> Iterator[dict]:
+def read_json(file: str) -> Iterator[tuple[dict, dict, dict]]:
     try:
         articles = json.loads(Path(file).read_text(encoding="utf-8-sig"))["data"]
     except (json.JSONDecodeError, KeyError, TypeError) as error:
         raise InputError(f"{file}: not a JSON file in SQuAD's layout ({error}).") from error
     for article in articles:
         if "paragraphs" not in article:
-            yield question_row(article, article["context"], article)
+            yield article, article, article
             continue
         for paragraph in article["paragraphs"]:
             for question in paragraph["qas"]:
-                yield question_row(question, paragraph["context"], article)
+                yield question, paragraph, article
 
 
-def read_lines(file: str) -> Iterator[dict]:
-    for number, line in enumerate(Path(file).read_text(encoding="utf-8-sig").splitlines(), start=1):
-        if line.strip():
-            try:
-                row = json.loads(line)
-            except json.JSONDecodeError as error:
-                raise InputError(f"{file}, line {number}: not JSON ({error}).") from error
-            yield question_row(row, row["context"], row)
+def read_lines(file: str) -> Iterator[tuple[dict, dict, dict]]:
+    with open(file, encoding="utf-8-sig") as lines:
+        for number, line in enumerate(lines, start=1):
+            if line.strip():
+                try:
+                    row = json.loads(line)
+                except json.JSONDecodeError as error:
+                    raise InputError(f"{file}, line {number}: not JSON ({error}).") from error
+                yield row, row, row
 
 
-def read_parquet(file: str) -> Iterator[dict]:
+def read_parquet(file: str) -> Iterator[tuple[dict, dict, dict]]:
     for row in parquet.read_table(file).to_pylist():
-        yield question_row(row, row["context"], row)
+        yield row, row, row
 
 
-def question_row(question: dict, context: str, article: dict) -> dict:
-    answers = question.get("answers") or NO_ANSWER
-    if isinstance(answers, list):  # SQuAD's own layout: one object for each answer
-        answers = {name: [answer[name] for answer in answers] for name in NO_ANSWER}
-    return {
-        "id": question["id"],
-        "title": article.get("title", ""),
-        "context": context,
-        "question": question["question"],
-        "answers": NO_ANSWER if question.get("is_impossible") else answers,
-    }
-
-
-def checked(
-    rows: list[dict], file: str, version_2_with_negative: bool, answered: bool, skip_bad_rows: bool = False
-) -> list[dict]:
-    """
-    The rows that can be used.
-
-    Raises:
-        InputError: there are none, or others that are not to be left out.
-    """
-    seen: set[str] = set()
-    problems = {}
-    for number, row in enumerate(rows):
-        problem = problem_of(row, version_2_with_negative, answered)
-        if row["id"] in seen:
-            problem = "its id stands there twice"
-        seen.add(row["id"])
-        if problem is not None:
-            problems[number] = f"question {row['id']}: {problem}"
-    if problems and not skip_bad_rows:
-        more = f"; {len(problems) - 1:,} more cannot be used either" if len(problems) > 1 else ""
-        raise InputError(
-            f"{file}, {next(iter(problems.values()))}{more}. Mend the file, or leave such rows out with "
-            "--skip_bad_rows."
-        )
-    if problems:
-        named = [*list(problems.values())[:20], *([f"and {len(problems) - 20:,} more"] if len(problems) > 20 else [])]
-        PartialState().print(f"{file}: {len(problems):,} of {len(rows):,} questions left out ({'; '.join(named)})")
-    rows = [row for number, row in enumerate(rows) if number not in problems]
-    if not rows:
-        raise InputError(f"{file}: no questions.")
-    return rows
+def by_column(answers: object) -> object:
+    """Answers as the Hub has them; SQuAD's files have an object for each."""
+    if isinstance(answers, list) and all(isinstance(answer, dict) for answer in answers):
+        return {name: [answer[name] for answer in answers] for name in NO_ANSWER}
+    return answers or NO_ANSWER
 
 
 def problem_of(row: dict, version_2_with_negative: bool, answered: bool) -> str | None:
     for name in ("question", "context"):
         if not isinstance(row[name], str) or not row[name].strip():
             return f"its {name} is empty"
-    texts, starts = row["answers"]["text"], row["answers"]["answer_start"]
+    if not isinstance(row["answers"], dict):
+        return "its answers are not texts with places (text, answer_start)"
+    texts, starts = (row["answers"].get(name) for name in NO_ANSWER)
+    if not isinstance(texts, list) or not isinstance(starts, list) or len(texts) != len(starts):
+        return "its answers are not as many texts (text) as places (answer_start)"
     if not texts and answered and not version_2_with_negative:
         return "it has no answer; SQuAD 2.0's questions need --version_2_with_negative"
-    if len(texts) != len(starts):
-        return f"{len(texts)} answers with {len(starts)} places"
     for text, start in zip(texts, starts, strict=True):
-        if not text:
+        if not isinstance(text, str) or not text:
             return "an answer is empty"
-        if start < 0 or row["context"][start : start + len(text)] != text:
+        if not isinstance(start, int) or start < 0 or row["context"][start : start + len(text)] != text:
             return f"the answer {text!r} does not stand in its context at character {start}"
     return None
+
+
+def questions_that_fit(
+    rows: datasets.Dataset,
+    name: str,
+    tokenizer: PreTrainedTokenizerBase,
+    max_seq_length: int,
+    doc_stride: int,
+    skip_bad_rows: bool = False,
+) -> datasets.Dataset:
+    """
+    The questions that leave room for more than `doc_stride` tokens of context in a window.
+
+    Raises:
+        InputError: others, which are not to be left out.
+    """
+    encoded = tokenizer(rows["question"][:], add_special_tokens=False, return_attention_mask=False)
+    room = max_seq_length - tokenizer.num_special_tokens_to_add(pair=True) - doc_stride
+    problems = {
+        number: f"question {rows[number]['id']}: with {len(ids)} tokens it leaves no room for --doc_stride "
+        f"{doc_stride} tokens of context in --max_seq_length {max_seq_length}; raise the length or lower the stride"
+        for number, ids in enumerate(encoded["input_ids"])
+        if len(ids) >= room
+    }
+    check_usable(name, problems, len(rows), skip_bad_rows)
+    if len(problems) == len(rows):
+        raise InputError(f"{name}: no questions.")
+    return rows.select([n for n in range(len(rows)) if n not in problems]) if problems else rows
 
 
 def squad_windows(
@@ -183,13 +210,6 @@ def squad_windows(
 
 def make_windows(batch, tokenizer, max_seq_length, doc_stride, for_training):
     questions = [question.lstrip() for question in batch["question"]]
-    lengths = [len(ids) for ids in tokenizer(questions, add_special_tokens=False)["input_ids"]]
-    if max(lengths) + 3 + doc_stride >= max_seq_length:
-        place = batch["id"][int(np.argmax(lengths))]
-        raise InputError(
-            f"question {place} has {max(lengths)} tokens and leaves no room for --doc_stride {doc_stride} tokens of "
-            f"context in --max_seq_length {max_seq_length}: raise the length, or lower the stride."
-        )
     windows = tokenizer(
         questions,
         batch["context"],
@@ -206,18 +226,20 @@ def make_windows(batch, tokenizer, max_seq_length, doc_stride, for_training):
         columns |= {"question": [], "offsets": []}
     for window, row in enumerate(rows):
         parts = windows.sequence_ids(window)
-        first, last = parts.index(1), len(parts) - 1 - parts[::-1].index(1)  # the tokens of the context
-        offsets = np.array(offset_mapping[window][first : last + 1])  # (tokens of the context, 2)
+        first, end = parts.index(1) if 1 in parts else 0, len(parts) - parts[::-1].index(1) if 1 in parts else 0
+        offsets = np.array(offset_mapping[window][first:end]).reshape(-1, 2)  # (tokens of the context, 2)
         cls = windows["input_ids"][window].index(tokenizer.cls_token_id)
         answers = batch["answers"][row]
-        span = token_span(offsets, answers["answer_start"][0], answers["text"][0]) if answers["text"] else None
+        span = None
+        if answers["text"] and len(offsets):  # a context of characters that the tokenizer drops has no token
+            span = token_span(offsets, answers["answer_start"][0], answers["text"][0])
         start, end = (cls, cls) if span is None else (first + span[0], first + span[1])
         columns["start_positions"].append(start)
         columns["end_positions"].append(end)
         columns["length"].append(len(parts))
         if not for_training:
             everywhere = np.full((len(parts), 2), -1, dtype=np.int32)
-            everywhere[first : last + 1] = offsets
+            everywhere[first : first + len(offsets)] = offsets
             columns["question"].append(batch["number"][row])
             columns["offsets"].append(everywhere.ravel())
     return {**windows, **columns}
@@ -285,13 +307,19 @@ class SquadEvaluation:
             first, last, start, end = (np.concatenate(parts) for parts in zip(*found, strict=True))
             best = np.argsort(-(start + end), kind="stable")[: self.n_best_size]
             candidates = [(context[first[i] : last[i]], start[i], end[i]) for i in best]
-            texts[name] = candidates[0][0] if candidates else ""
             if self.version_2_with_negative:
                 null = min(windows, key=lambda window: start_logits[window, 0] + end_logits[window, 0])
-                candidates.append(("", start_logits[null, 0], end_logits[null, 0]))
-                best_score = sum(candidates[0][1:]) if texts[name] else 0.0
-                self.null_odds[name] = float(sum(candidates[-1][1:]) - best_score)
+                no_answer = ("", start_logits[null, 0], end_logits[null, 0])
+                span = next((candidate for candidate in candidates if candidate[0]), None)  # the best with a text
+                texts[name] = span[0] if span else ""
+                self.null_odds[name] = float(sum(no_answer[1:]) - (sum(span[1:]) if span else 0.0))
+                candidates.append(no_answer)
                 candidates.sort(key=lambda candidate: -sum(candidate[1:]))
+                candidates = candidates[: self.n_best_size]
+                if no_answer not in candidates:
+                    candidates.append(no_answer)
+            else:
+                texts[name] = candidates[0][0] if candidates else ""
             weights = np.array([sum(candidate[1:]) for candidate in candidates])
             weights = np.exp(weights - weights.max()) if candidates else weights
             self.n_best[name] = [

@@ -4,21 +4,21 @@ import datasets
 import evaluate
 import numpy as np
 from scipy.stats import pearsonr, spearmanr
-from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef, mean_squared_error
+from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
 
 
 def correlation(measure, predictions: np.ndarray, labels: np.ndarray) -> float:
-    """A correlation of scipy's; 0 where one side is constant and there is none, as for Matthews'."""
-    if len(labels) < 2 or np.ptp(predictions) == 0 or np.ptp(labels) == 0:
+    """A correlation of scipy's; 0 where one side is constant or not finite and there is none, as for Matthews'."""
+    if len(labels) < 2 or np.ptp(labels) == 0 or not np.ptp(predictions) > 0:  # NaN is not
         return 0.0
     return float(measure(predictions, labels)[0])
 
 
 MEASURES = {
     "accuracy": lambda predictions, labels: float(accuracy_score(labels, predictions)),
-    "f1": lambda predictions, labels: float(f1_score(labels, predictions, zero_division=0.0)),
+    "f1": lambda predictions, labels: float(f1_score(labels == 1, predictions == 1, zero_division=0.0)),
     "matthews_correlation": lambda predictions, labels: float(matthews_corrcoef(labels, predictions)),
-    "mse": lambda predictions, labels: float(mean_squared_error(labels, predictions)),
+    "mse": lambda predictions, labels: float(((predictions - labels) ** 2).mean()),
     "pearson": lambda predictions, labels: correlation(pearsonr, predictions, labels),
     "spearmanr": lambda predictions, labels: correlation(spearmanr, predictions, labels),
 }

@@ -202,14 +202,18 @@ def check_length(max_seq_length: int, config: PreTrainedConfig):
 
 
 def load_model(
-    auto_class: type, arguments: ModelArguments, config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase
+    auto_class: type,
+    arguments: ModelArguments,
+    config: PreTrainedConfig,
+    tokenizer: PreTrainedTokenizerBase,
+    train: bool = True,
 ) -> PreTrainedModel:
     """
     The model of --model_name_or_path, or one with random weights, as large as the tokenizer's vocabulary. It computes
     no padding: the same results for a part of the work.
 
     Raises:
-        InputError: no such model, or one with fewer tokens than the tokenizer has.
+        InputError: no such model, one with fewer tokens than the tokenizer has, or not to `train` and without a head.
     """
     attention = arguments.attn_implementation or ("eager" if PartialState().device.type == "cpu" else None)
     if arguments.model_name_or_path is None:
@@ -221,9 +225,10 @@ def load_model(
         )
     else:
         try:
-            model = auto_class.from_pretrained(
+            model, loaded = auto_class.from_pretrained(
                 arguments.model_name_or_path,
                 config=config,
+                output_loading_info=True,
                 attn_implementation=attention,
                 ignore_mismatched_sizes=arguments.ignore_mismatched_sizes,
                 **arguments.hub_options(),
@@ -233,5 +238,10 @@ def load_model(
                 f"{arguments.model_name_or_path}: {error} To keep the rest, and begin with random weights where "
                 "shapes differ, give --ignore_mismatched_sizes."
             ) from error
+        if loaded["missing_keys"] and not train:
+            raise InputError(
+                f"{arguments.model_name_or_path}: it has no weights for {', '.join(sorted(loaded['missing_keys']))}; "
+                "give a model of this task, or --do_train."
+            )
     model.base_model.unpad_inputs = True  # stock BERT takes no notice; the saved configuration stays as it is
     return model

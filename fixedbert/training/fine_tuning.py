@@ -7,7 +7,7 @@ from pathlib import Path
 import datasets
 import numpy as np
 import torch
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import cross_entropy, mse_loss
 from transformers import (
     DataCollatorWithPadding,
     EarlyStoppingCallback,
@@ -20,6 +20,9 @@ from transformers.utils import is_torch_bf16_gpu_available
 
 from ..errors import InputError
 
+NOT_METRICS = ("loss", "runtime", "samples", "per_second", "epoch", "total", "thresh")
+LOGGING = 0.02  # of the steps: short runs have a curve too
+
 
 @dataclass
 class FineTuningArguments(TrainingArguments):
@@ -27,6 +30,9 @@ class FineTuningArguments(TrainingArguments):
 
     per_device_eval_batch_size: int = field(
         default=64, metadata={"help": "Rows evaluated at once; the results do not depend on it."}
+    )
+    logging_steps: float = field(
+        default=LOGGING, metadata={"help": "Steps between two points of the loss; a fraction is one of all steps."}
     )
     train_sampling_strategy: str = field(
         default="group_by_length",
@@ -53,7 +59,12 @@ class FineTuningArguments(TrainingArguments):
         self.use_cpu |= not torch.accelerator.is_available()  # which Trainer asks for where there is no other device
         if self.bf16 is None:
             self.bf16 = not self.fp16 and has_bf16(self.use_cpu)
+        if self.eval_strategy == "steps" and self.eval_steps is None and self.logging_steps == LOGGING:
+            self.eval_steps = 500  # it follows --logging_steps, which transformers sets to this
         super().__post_init__()
+        if self.early_stopping_patience is not None:
+            self.restore_callback_states_from_checkpoint = True
+        self.dataloader_pin_memory &= self.device.type != "cpu"
         if self.early_stopping_patience is not None and not self.load_best_model_at_end:
             raise InputError(
                 "--early_stopping_patience needs --load_best_model_at_end, which keeps the best checkpoint."
@@ -62,10 +73,10 @@ class FineTuningArguments(TrainingArguments):
 
 def has_bf16(use_cpu: bool) -> bool:
     """Whether the hardware multiplies in bf16, without emulation."""
-    if torch.cuda.is_available() and not use_cpu:
-        return is_torch_bf16_gpu_available()
-    capabilities = torch.cpu.get_capabilities()
-    return bool(capabilities.get("avx512_bf16") or capabilities.get("amx_bf16") or capabilities.get("bf16"))
+    if not use_cpu and torch.accelerator.is_available():
+        return torch.cuda.is_available() and is_torch_bf16_gpu_available()
+    capabilities = getattr(torch.cpu, "get_capabilities", dict)()  # not in every torch that is supported
+    return any(capabilities.get(name) for name in ("avx512_bf16", "amx_bf16", "bf16"))
 
 
 class LengthGroupedSampler(torch.utils.data.Sampler):
@@ -116,6 +127,13 @@ class FineTuningTrainer(Trainer):
         # The data set that Trainer hands over has lost the column.
         return LengthGroupedSampler(self.train_dataset["length"][:], step_size, seed)
 
+    def evaluation_loop(self, *args, metric_key_prefix="eval", **kwargs):
+        output = super().evaluation_loop(*args, metric_key_prefix=metric_key_prefix, **kwargs)
+        if output.predictions is not None and output.label_ids is not None:
+            # Trainer's own is inexact on several processes, whose last batch is filled up.
+            output.metrics[f"{metric_key_prefix}_loss"] = mean_loss(output.predictions, output.label_ids)
+        return output
+
     def _get_eval_sampler(self, eval_dataset):
         # Trainer would shuffle evaluation too where training is grouped by length, and predictions come out shuffled.
         return torch.utils.data.SequentialSampler(eval_dataset)
@@ -127,13 +145,37 @@ def longest_first(features: datasets.Dataset) -> tuple[datasets.Dataset, np.ndar
     return features.select(order), order
 
 
-def mean_loss(logits: np.ndarray, labels: np.ndarray) -> float:
-    """The mean cross-entropy (nats) of logits (examples, classes) at labels (examples), in float64."""
-    return cross_entropy(torch.from_numpy(logits).double(), torch.from_numpy(labels)).item()
+def mean_loss(predictions: np.ndarray | tuple, labels: np.ndarray | tuple) -> float:
+    """
+    The mean loss of all examples, in float64: the squared error of scores (examples, 1), or the cross-entropy (nats)
+    of logits (examples, classes); of several outputs, such as starts and ends, the mean.
+    """
+    predictions, labels = (x if isinstance(x, tuple) else (x,) for x in (predictions, labels))
+    losses = []
+    for output, target in zip(predictions, labels, strict=False):  # models can return more than what has labels
+        output, target = torch.from_numpy(output).double(), torch.from_numpy(target)
+        if target.is_floating_point():
+            losses.append(mse_loss(output.squeeze(-1), target.double()))
+        else:
+            losses.append(cross_entropy(output, target))
+    return torch.stack(losses).mean().item()
 
 
-def some(rows: datasets.Dataset, count: int | None) -> datasets.Dataset:
-    """At most the first `count` rows."""
+def check_counts(arguments: object):
+    """Raises InputError for a number of examples that is none."""
+    for name in ("max_train_samples", "max_eval_samples", "max_predict_samples"):
+        count = getattr(arguments, name)
+        if count is not None and count < 1:
+            raise InputError(f"--{name} {count}: give at least 1, or leave it out for all.")
+
+
+def is_metric(name: str) -> bool:
+    """Whether a name of Trainer's log is that of a metric: not of a loss, a count, a time, a threshold."""
+    return name.startswith("eval_") and not any(part in name for part in NOT_METRICS)
+
+
+def at_most(rows: datasets.Dataset, count: int | None) -> datasets.Dataset:
+    """The first `count` rows, or all."""
     return rows if count is None else rows.select(range(min(count, len(rows))))
 
 

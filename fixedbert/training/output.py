@@ -131,12 +131,12 @@ def check_readable(checkpoint: Path, processes: int):
             raise InputError(f"{file}: the checkpoint cannot be read ({error}); {remedy}.") from error
 
 
-def run_arguments(command: list[str]) -> list[str]:
-    """The flags that decide what a run computes."""
+def run_arguments(command: list[str], left_out: tuple[str, ...] = NOT_PART_OF_THE_RUN) -> list[str]:
+    """The flags that decide what a run computes: all but those to be left out, with their values."""
     kept, skip = [], False
     for word in command:
         if word.startswith("--"):
-            skip = word.split("=")[0] in NOT_PART_OF_THE_RUN
+            skip = word.split("=")[0] in left_out
         if not skip:
             kept.append(word)
     return kept

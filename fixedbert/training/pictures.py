@@ -7,8 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from transformers import Trainer
 
-# Not metrics that a panel shows.
-LEFT_OUT = ("loss", "runtime", "per_second", "samples", "epoch", "thresh", "total", "Ans", "best")
+from .fine_tuning import is_metric
 
 
 def draw_glue(trainer: Trainer, title: str, splits: list[tuple[str, np.ndarray, np.ndarray]], labels: list[str]):
@@ -70,7 +69,7 @@ def draw_curves(trainer: Trainer, loss: Axes, metrics: Axes, scale: float = 100)
     loss.set(title="loss", xlabel="step", ylabel="loss", xlim=(0, None), ylim=(0, None))
     names = dict.fromkeys(name for entry in log for name in entry if name.startswith("eval_"))
     for name in names:
-        if not any(part in name for part in LEFT_OUT):
+        if is_metric(name) and name != "eval_mse" and "Ans" not in name and "best" not in name:
             steps, values = points(name)
             metrics.plot(steps, [scale * value for value in values], "o-", label=name.removeprefix("eval_"))
     bottom = min(0, metrics.get_ylim()[0])  # a correlation can be negative

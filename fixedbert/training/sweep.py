@@ -15,7 +15,7 @@ from accelerate import PartialState
 
 from ..data.store import write_whole
 from ..errors import InputError
-from .fine_tuning import FineTuningArguments
+from .fine_tuning import FineTuningArguments, is_metric
 from .output import COMMAND_FILE, check_free, read_command, run_arguments
 from .pictures import draw_sweep
 
@@ -55,6 +55,8 @@ def plan_runs(tasks: list[str | None], training_args: FineTuningArguments) -> li
     grid = training_args.grid
     if grid is not None and grid not in GRIDS:
         raise InputError(f"--grid {grid}: no such grid; there is {', '.join(GRIDS)}.")
+    if grid is not None and training_args.max_steps > 0:
+        raise InputError("--grid varies the epochs, which --max_steps overrides: give one of the two.")
     seeds = training_args.seeds or [training_args.seed]
     if len(set(seeds)) < len(seeds):
         raise InputError(f"--seeds {' '.join(map(str, seeds))}: each seed can be there once.")
@@ -87,10 +89,13 @@ def sweep(
             PartialState().print(f"\n=== run {number} of {len(runs)}: {run.folder}", flush=True)
             run_args, run_model = arguments_of(run, training_args, output), copy.copy(model_args)
             if run.task == "ax":  # no data to train on: MNLI's model predicts it
-                run_args.do_train = run_args.do_eval = False
+                run_args.do_train = run_args.do_eval = run_args.load_best_model_at_end = False
+                run_args.eval_strategy, run_args.early_stopping_patience = "no", None
                 trained = folder / run.folder.replace("ax/", "mnli/", 1)
-                run_model.model_name_or_path = str(trained) if trained.exists() else model_args.model_name_or_path
-            fine_tune(run.task, run_model, copy.copy(data_args), run_args, [*command, *flags_of(run)])
+                if trained.exists():
+                    run_model.model_name_or_path = str(trained)
+                    run_model.config_name = run_model.config_overrides = run_model.tokenizer_name = None
+            fine_tune(run.task, run_model, copy.copy(data_args), run_args, command_of(run, run_args, command))
             gc.collect()
         if PartialState().is_main_process:
             summarize(folder, runs)
@@ -99,6 +104,8 @@ def sweep(
 def arguments_of(run: Run, training_args: FineTuningArguments, output: Path) -> FineTuningArguments:
     arguments = copy.copy(training_args)
     arguments.output_dir, arguments.seed = str(output), run.seed
+    name = arguments.hub_model_id or Path(training_args.output_dir).name
+    arguments.hub_model_id = "-".join([name, *run.folder.split("/")])
     for name, value in run.settings:
         if name == "train_batch_size":
             name = "per_device_train_batch_size"
@@ -110,11 +117,12 @@ def arguments_of(run: Run, training_args: FineTuningArguments, output: Path) -> 
     return arguments
 
 
-def flags_of(run: Run) -> list[str]:
-    flags = ["--task_name", run.task] if run.task else []
-    for name, value in (("seed", run.seed), *run.settings):
-        flags += [f"--{name}", str(value)]
-    return flags
+def command_of(run: Run, arguments: FineTuningArguments, command: list[str]) -> list[str]:
+    """The command of this run alone."""
+    flags = run_arguments(command, left_out=("--task_name", "--seed", "--seeds", "--grid", "--output_dir"))
+    flags += ["--task_name", run.task] if run.task else []
+    names = [{"train_batch_size": "per_device_train_batch_size"}.get(name, name) for name, _ in run.settings]
+    return flags + [word for name in ("seed", *names) for word in (f"--{name}", str(getattr(arguments, name)))]
 
 
 @contextmanager
@@ -136,7 +144,7 @@ def sweep_directory(training_args: FineTuningArguments, command: list[str]) -> I
     try:
         yield partial
     except BaseException:
-        if state.is_main_process and not any(partial.rglob("trainer_state.json")):
+        if state.is_main_process and len(list(partial.rglob(COMMAND_FILE))) == 1:  # nothing that is worth keeping
             shutil.rmtree(partial, ignore_errors=True)
         raise
     state.wait_for_everyone()
@@ -149,7 +157,6 @@ def sweep_directory(training_args: FineTuningArguments, command: list[str]) -> I
 
 # The main metric of a run is the first of these that it has.
 MAIN = ("combined_score", "matthews_correlation", "accuracy", "pearson", "f1")
-NOT_METRICS = ("loss", "runtime", "samples", "per_second", "epoch", "total")
 
 
 @dataclass
@@ -162,10 +169,14 @@ class Summary:
     values: list[float]
     main: bool
 
+    @property
+    def median(self) -> float:
+        return median(self.values)
+
     def line(self, note: str = "") -> str:
-        values = f"{median(self.values):>9.4f} {min(self.values):>9.4f} {max(self.values):>9.4f} {len(self.values):>6}"
+        values = f"{self.median:>9.4f} {min(self.values):>9.4f} {max(self.values):>9.4f} {len(self.values):>6}"
         point = ", ".join(f"{name} {value:g}" for name, value in self.settings.items())
-        return f"{self.task:<10} {self.metric:<22} {values}  {point} {note}".rstrip()
+        return f"{self.task:<19} {self.metric:<22} {values}  {point} {note}".rstrip()
 
 
 def summarize(folder: Path, runs: list[Run]):
@@ -188,14 +199,10 @@ def summarize(folder: Path, runs: list[Run]):
         return
     best = {}
     for summary in summaries:
-        if (
-            summary.main
-            and median(summary.values) > median(best.get(summary.task, summary).values)
-            or summary.task not in best
-        ):
+        if summary.main and (summary.task not in best or summary.median > best[summary.task].median):
             best[summary.task] = summary
     grid = any(summary.settings for summary in summaries)
-    print(f"\n{'task':<10} {'metric':<22} {'median':>9} {'least':>9} {'most':>9} {'seeds':>6}")
+    print(f"\n{'task':<19} {'metric':<22} {'median':>9} {'least':>9} {'most':>9} {'seeds':>6}")
     for summary in summaries:
         if summary.main or not grid:
             print(summary.line("<- best" if grid and summary is best[summary.task] else ""))
@@ -219,10 +226,6 @@ def summarize(folder: Path, runs: list[Run]):
 
 def has_results(folder: Path, run: Run) -> bool:
     return (folder / run.folder / "all_results.json").exists()  # predictions alone have none
-
-
-def is_metric(name: str) -> bool:
-    return name.startswith("eval_") and not any(word in name for word in NOT_METRICS)
 
 
 def average(best: dict[str, Summary], results: dict[Run, dict]) -> list[float]:
