@@ -156,7 +156,8 @@ def test_glue_fine_tunes_a_pretrained_model(pretrained, tasks, tmp_path):
 def test_mnli_reports_matched_and_mismatched(pretrained, real_data, tmp_path):
     """Guards: the real MNLI runs by name, and both dev sets are reported under transformers' names."""
     arguments = ["--model_name_or_path", str(pretrained), "--task_name", "mnli", "--data_dir", str(real_data / "glue")]
-    arguments += ["--do_eval", "--max_eval_samples", "13", "--output_dir", str(tmp_path / "mnli"), *QUICK]
+    arguments += ["--do_train", "--do_eval", "--max_train_samples", "13", "--max_eval_samples", "13", *QUICK]
+    arguments += ["--max_seq_length", "32", "--output_dir", str(tmp_path / "mnli")]
     run_glue.main(arguments)
     assert {"eval_accuracy", "eval_accuracy_mm"} <= results(tmp_path / "mnli").keys()
 
