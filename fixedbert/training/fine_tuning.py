@@ -26,7 +26,7 @@ LOGGING = 0.02  # of the steps: short runs have a curve too
 
 @dataclass
 class FineTuningArguments(TrainingArguments):
-    """transformers' TrainingArguments, with defaults that change the time a run takes and not what it computes."""
+    """transformers' TrainingArguments, with defaults for speed (docs/fine_tuning.md), seeds and a grid."""
 
     per_device_eval_batch_size: int = field(
         default=64, metadata={"help": "Rows evaluated at once; the results do not depend on it."}

@@ -67,12 +67,7 @@ def output_directory(training_args: TrainingArguments, command: list[str]) -> It
         if state.is_main_process and not last_checkpoint(partial):
             shutil.rmtree(partial, ignore_errors=True)
         raise
-    state.wait_for_everyone()
-    if state.is_main_process:
-        if final.exists():
-            final.rmdir()
-        partial.rename(final)
-    state.wait_for_everyone()
+    give_final_name(partial, final)
     training_args.output_dir = str(final)
 
 
@@ -84,6 +79,17 @@ def check_free(output_dir: str | None) -> Path:
     if final.exists() and (not final.is_dir() or any(final.iterdir())):
         raise InputError(f"{final}: the output directory is not empty; give another --output_dir, or remove it.")
     return final
+
+
+def give_final_name(partial: Path, final: Path):
+    """Rename a directory in which every process is done, in the place of an empty one."""
+    state = PartialState()
+    state.wait_for_everyone()
+    if state.is_main_process:
+        if final.exists():
+            final.rmdir()
+        partial.rename(final)
+    state.wait_for_everyone()
 
 
 def whole_checkpoints(folder: Path) -> list[Path]:

@@ -16,7 +16,7 @@ from accelerate import PartialState
 from ..data.store import write_whole
 from ..errors import InputError
 from .fine_tuning import FineTuningArguments, is_metric
-from .output import COMMAND_FILE, check_free, read_command, run_arguments
+from .output import COMMAND_FILE, check_free, give_final_name, read_command, run_arguments
 from .pictures import draw_sweep
 
 # Devlin et al., 2019, appendix A.3. Batches are those of a step, on all devices together.
@@ -147,12 +147,7 @@ def sweep_directory(training_args: FineTuningArguments, command: list[str]) -> I
         if state.is_main_process and len(list(partial.rglob(COMMAND_FILE))) == 1:  # nothing that is worth keeping
             shutil.rmtree(partial, ignore_errors=True)
         raise
-    state.wait_for_everyone()
-    if state.is_main_process:
-        if final.exists():
-            final.rmdir()
-        partial.rename(final)
-    state.wait_for_everyone()
+    give_final_name(partial, final)
 
 
 # The main metric of a run is the first of these that it has.
