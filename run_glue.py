@@ -81,6 +81,9 @@ class DataArguments:
 def load_texts(task: str | None, arguments: DataArguments, kinds: tuple[str, ...], **hub_options) -> glue.TextData:
     """The splits of `kinds`: of the task, or else of the data set, or else of the files."""
     skip = arguments.skip_bad_rows
+    named = [name for name in ("task_name", "dataset_name", "train_file") if getattr(arguments, name)]
+    if len(named) > 1:
+        raise InputError(f"--{named[0]} and --{named[1]}: give one of the two.")
     if task:
         return glue.load_task(task, arguments.data_dir, kinds, skip, **hub_options)
     if arguments.dataset_name:

@@ -83,6 +83,8 @@ class DataArguments:
 def load_questions(arguments: DataArguments, kind: str, **hub_options) -> datasets.Dataset:
     """The questions for "train", "validation" or "test"."""
     options = (arguments.version_2_with_negative, kind != "test", arguments.skip_bad_rows)
+    if arguments.dataset_name and (arguments.train_file or arguments.validation_file or arguments.test_file):
+        raise InputError("--dataset_name and files: give one of the two.")
     if arguments.dataset_name:
         splits = load_from_hub(arguments.dataset_name, arguments.dataset_config_name, **hub_options)
         if kind not in splits:

@@ -552,8 +552,10 @@ def write_predictions(
     if task == "stsb":
         predictions = predictions.clip(0, 5)
     written = [labels[int(number)] for number in predictions] if labels else [f"{score:.3f}" for score in predictions]
+    if task and labels:  # a model can have the names in capitals
+        written = [name.lower() for name in written]
     if task and TASKS[task].numbered:
-        written = [str(TASKS[task].labels.index(name.lower())) for name in written]
+        written = [str(TASKS[task].labels.index(name)) for name in written]
     file = TASKS[task].submission(split) if task else "predict_results.txt"
     lines = [f"{index}\t{prediction}\n" for index, prediction in zip(rows["index"], written, strict=True)]
     Path(folder, file).write_text("index\tprediction\n" + "".join(lines), encoding="utf-8")

@@ -238,10 +238,11 @@ def load_model(
                 f"{arguments.model_name_or_path}: {error} To keep the rest, and begin with random weights where "
                 "shapes differ, give --ignore_mismatched_sizes."
             ) from error
-        if loaded["missing_keys"] and not train:
+        absent = sorted({*loaded["missing_keys"], *(key for key, *_ in loaded["mismatched_keys"])})
+        if absent and not train:
             raise InputError(
-                f"{arguments.model_name_or_path}: it has no weights for {', '.join(sorted(loaded['missing_keys']))}; "
-                "give a model of this task, or --do_train."
+                f"{arguments.model_name_or_path}: it has no weights for {', '.join(absent)}; give a model of this "
+                "task, or --do_train."
             )
     model.base_model.unpad_inputs = True  # stock BERT takes no notice; the saved configuration stays as it is
     return model

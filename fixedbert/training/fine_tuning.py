@@ -16,7 +16,6 @@ from transformers import (
     TrainingArguments,
 )
 from transformers.trainer_pt_utils import get_length_grouped_indices
-from transformers.utils import is_torch_bf16_gpu_available
 
 from ..errors import InputError
 
@@ -74,7 +73,7 @@ class FineTuningArguments(TrainingArguments):
 def has_bf16(use_cpu: bool) -> bool:
     """Whether the hardware multiplies in bf16, without emulation."""
     if not use_cpu and torch.accelerator.is_available():
-        return torch.cuda.is_available() and is_torch_bf16_gpu_available()
+        return torch.cuda.is_available() and torch.cuda.is_bf16_supported(including_emulation=False)
     capabilities = getattr(torch.cpu, "get_capabilities", dict)()  # not in every torch that is supported
     return any(capabilities.get(name) for name in ("avx512_bf16", "amx_bf16", "bf16"))
 
