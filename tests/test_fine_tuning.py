@@ -528,6 +528,13 @@ def test_batches_of_like_lengths():
     assert sorted(first) == list(range(1300)) and first == list(LengthGroupedSampler(lengths, 13, seed=3))
     batches = np.array([lengths[i] for i in first]).reshape(-1, 13)
     assert (batches.max(1) - batches.min(1)).mean() < 10  # of 123
+    assert batches[0].max() == max(lengths)  # what does not fit into memory is seen at once
+    falls = (np.diff(batches[1:].mean(1)) < 0).mean()
+    assert 0.35 < falls < 0.65  # not from long to short
+    odd = list(LengthGroupedSampler(lengths[:1295], 13, seed=3))  # the last step has fewer
+    assert sorted(odd) == list(range(1295))
+    batches = [[lengths[i] for i in odd[start : start + 13]] for start in range(0, 1295, 13)]
+    assert np.mean([max(batch) - min(batch) for batch in batches]) < 10
     sampler.set_epoch(1)
     assert list(sampler) != first and list(LengthGroupedSampler(lengths, 13, seed=4)) != first
 

@@ -80,10 +80,11 @@ def has_bf16(use_cpu: bool) -> bool:
 
 class LengthGroupedSampler(torch.utils.data.Sampler):
     """
-    transformers' batches of like lengths, for steps over all processes, in an order that follows from seed and epoch.
+    Steps over all processes of rows of like lengths, in an order that follows from seed and epoch; the first step has
+    the longest row.
 
-    transformers' own sampler groups the batches of one process, and draws from the global generator, which dropout
-    has left in another state on each.
+    transformers' own sampler groups the batches of one process, gives 50 of them from long to short again and again,
+    and draws from the global generator, which dropout has left in another state on each process.
     """
 
     def __init__(self, lengths: list[int], step_size: int, seed: int):
@@ -99,10 +100,13 @@ class LengthGroupedSampler(torch.utils.data.Sampler):
         return len(self.lengths)
 
     def __iter__(self):
-        generator = torch.Generator().manual_seed(
-            int(np.random.SeedSequence((self.seed, self.epoch)).generate_state(1)[0])
-        )
-        return iter(get_length_grouped_indices(self.lengths, self.step_size, generator=generator))
+        seed = int(np.random.SeedSequence((self.seed, self.epoch)).generate_state(1)[0])
+        generator = torch.Generator().manual_seed(seed)
+        grouped = torch.tensor(get_length_grouped_indices(self.lengths, self.step_size, generator=generator))
+        first, *others = grouped.split(self.step_size)
+        last = [others.pop()] if others and len(others[-1]) < self.step_size else []  # fewer than a step: in the end
+        order = torch.randperm(len(others), generator=generator).tolist()
+        return iter(torch.cat([first, *(others[number] for number in order), *last]).tolist())
 
 
 class FineTuningTrainer(Trainer):
