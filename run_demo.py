@@ -16,7 +16,7 @@ import matplotlib
 import run_glue
 import run_pretraining
 import run_squad
-from fixedbert.data.glue import read_rows
+from fixedbert.data.rows import read_rows
 from fixedbert.data.sample import write_tasks
 from fixedbert.data.squad import load_squad
 from fixedbert.errors import exit_on_input_error

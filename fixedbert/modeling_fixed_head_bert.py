@@ -147,16 +147,14 @@ def each_sequence_alone(
     lengths_q, lengths_k = cu_seq_lens_q.diff(), cu_seq_lens_k.diff()
     way = way_through_sequences(query, kwargs["dropout"])
     if way == "one by one":
-        outputs, tokens_q, tokens_k = [], 0, 0
-        for (length_q, length_k), alike in groupby(zip(lengths_q.tolist(), lengths_k.tolist(), strict=True)):
-            size = sum(1 for _ in alike)  # neighbours of the same length are a batch
-            rows_q, rows_k = (
-                slice(start, start + size * length) for start, length in ((tokens_q, length_q), (tokens_k, length_k))
-            )
-            tokens_q, tokens_k = rows_q.stop, rows_k.stop
+        pairs = zip(lengths_q.tolist(), lengths_k.tolist(), strict=True)
+        alike = [(*lengths, sum(1 for _ in same)) for lengths, same in groupby(pairs)]  # neighbours are a batch
+        rows_q, rows_k = [size * length for length, _, size in alike], [size * length for _, length, size in alike]
+        parts = zip(query[0].split(rows_q, 1), key[0].split(rows_k, 1), value[0].split(rows_k, 1), alike, strict=True)
+        outputs = []
+        for *part, (length_q, _, size) in parts:
             if length_q:
-                parts = (query[0, :, rows_q], key[0, :, rows_k], value[0, :, rows_k])  # (H, size L, P)
-                batch = (x.unflatten(1, (size, -1)).transpose(0, 1) for x in parts)  # (size, H, L, P)
+                batch = (x.unflatten(1, (size, -1)).transpose(0, 1) for x in part)  # (size, H, L, P)
                 outputs.append(attention(module, *batch, None, **kwargs)[0].flatten(0, 1))
         return torch.cat(outputs)[None], None
 

@@ -13,8 +13,8 @@ from transformers import EvalPrediction, PreTrainedTokenizerBase
 from ..errors import InputError
 from ..metrics.squad import squad_scores, squad_v2_scores
 from .features import prepare_features
+from .rows import check_usable
 from .store import as_arrays
-from .usable import check_usable
 
 TEXT = datasets.Value("string")
 FEATURES = datasets.Features(
