@@ -35,7 +35,7 @@ import fixedbert
 import run_glue
 import run_squad
 from fixedbert.data.glue import load_task, text_features
-from fixedbert.data.squad import SquadEvaluation, load_squad, squad_windows
+from fixedbert.data.squad import SquadEvaluation, load_squad, questions_that_fit, squad_windows
 from fixedbert.data.tokenizers import load_tokenizer
 from fixedbert.training.fine_tuning import at_most, has_bf16
 from fixedbert.training.memory import keep_freed_memory
@@ -141,6 +141,7 @@ def features_seconds(side: str, task: str, model: str) -> float:
     elif task == "mnli":
         text_features(rows, tokenizer, 128, num_proc=1, overwrite_cache=True)
     else:
+        rows = questions_that_fit(rows, "rows", tokenizer, 384, 128)
         squad_windows(rows, tokenizer, 384, 128, num_proc=1, overwrite_cache=True)
     return time.perf_counter() - began
 
