@@ -16,9 +16,12 @@ from transformers import (
     AutoModelForQuestionAnswering,
     AutoModelForSequenceClassification,
     AutoTokenizer,
+    BertConfig,
+    BertForPreTraining,
     BertTokenizer,
     Trainer,
     TrainingArguments,
+    set_seed,
 )
 
 import fixedbert
@@ -246,7 +249,6 @@ def test_steps_are_those_of_transformers(model, download, tmp_path):
     def tokenize(batch):
         return tokenizer(batch["sentence1"], batch["sentence2"], padding="max_length", max_length=64, truncation=True)
 
-    torch.manual_seed(0)
     plain_args = TrainingArguments(
         output_dir=str(tmp_path / "plain"),
         use_cpu=True,
@@ -257,8 +259,6 @@ def test_steps_are_those_of_transformers(model, download, tmp_path):
         save_strategy="no",
         disable_tqdm=True,
     )
-    from transformers import set_seed
-
     set_seed(42)
     plain = Trainer(
         model=AutoModelForSequenceClassification.from_pretrained(model, num_labels=2),
@@ -278,8 +278,6 @@ def test_results_do_not_depend_on_batches(model, download, tmp_path, stock):
     if stock:  # BERT itself: the baseline costs one flag
         tokenizer = AutoTokenizer.from_pretrained(model)
         shape = {"hidden_size": 30, "num_hidden_layers": 2, "num_attention_heads": 5, "intermediate_size": 37}
-        from transformers import BertConfig, BertForPreTraining
-
         torch.manual_seed(0)
         BertForPreTraining(
             BertConfig(vocab_size=len(tokenizer), max_position_embeddings=128, initializer_range=0.2, **shape)

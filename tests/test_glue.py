@@ -365,6 +365,10 @@ def test_short_and_empty_rows_of_a_download(download, capsys, tmp_path):
     assert data.splits["train"]["label"][:] == [1, 0, 1] and data.splits["train"]["sentence1"][2] == ""
     told = capsys.readouterr().out
     assert "train.tsv: 1 of 4 rows left out (line 4: too short)" in told and "1 texts are empty" in told
+    with open(tmp_path / "glue/QQP/train.tsv", "a") as file:
+        file.write("11\t1\t2\tOne.\tSix.\t1\t0\n")
+    with pytest.raises(InputError, match="train.tsv, line 6: more fields than the header"):  # though others are gone
+        load_task("qqp", folder, ("train",))
 
 
 @pytest.mark.parametrize(

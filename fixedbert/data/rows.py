@@ -61,6 +61,7 @@ class Rows:
             {column: [values[number] for number in kept] for column, values in self.columns.items()},
             [self.lines[number] for number in kept],
             self.unit,
+            {place: self.problems[number] for place, number in enumerate(kept) if number in self.problems},
         )
 
 

@@ -61,13 +61,13 @@ class FineTuningArguments(TrainingArguments):
         if self.eval_strategy == "steps" and self.eval_steps is None and self.logging_steps == LOGGING:
             self.eval_steps = 500  # it follows --logging_steps, which transformers sets to this
         super().__post_init__()
+        self.dataloader_pin_memory &= self.device.type != "cpu"
         if self.early_stopping_patience is not None:
             self.restore_callback_states_from_checkpoint = True
-        self.dataloader_pin_memory &= self.device.type != "cpu"
-        if self.early_stopping_patience is not None and not self.load_best_model_at_end:
-            raise InputError(
-                "--early_stopping_patience needs --load_best_model_at_end, which keeps the best checkpoint."
-            )
+            if not self.load_best_model_at_end:
+                raise InputError(
+                    "--early_stopping_patience needs --load_best_model_at_end, which keeps the best checkpoint."
+                )
 
 
 def has_bf16(use_cpu: bool) -> bool:
