@@ -14,6 +14,7 @@ atexit.register(shutil.rmtree, os.environ["HF_HOME"], ignore_errors=True)
 from pathlib import Path  # noqa: E402
 
 import pytest  # noqa: E402
+from small_tasks import write_download, write_model, write_questions  # noqa: E402
 
 
 @pytest.fixture
@@ -32,4 +33,28 @@ def vocabulary(tmp_path_factory) -> str:
     tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *words.split(), *letters, *(f"##{x}" for x in letters)]
     file = tmp_path_factory.mktemp("vocabulary") / "vocab.txt"
     file.write_text("\n".join(dict.fromkeys(tokens)) + "\n")
+    return str(file)
+
+
+@pytest.fixture(scope="module")
+def model(vocabulary, tmp_path_factory) -> str:
+    """A little pretrained model without dropout, and its tokenizer."""
+    folder = str(tmp_path_factory.mktemp("model"))
+    write_model(folder, vocabulary)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def download(tmp_path_factory) -> str:
+    """All tasks of GLUE in the layout of the download."""
+    folder = tmp_path_factory.mktemp("glue")
+    write_download(folder)
+    return str(folder)
+
+
+@pytest.fixture(scope="module")
+def questions(tmp_path_factory) -> str:
+    """Questions in lines, a third of them without an answer."""
+    file = tmp_path_factory.mktemp("questions") / "questions.jsonl"
+    write_questions(file)
     return str(file)

@@ -1,0 +1,93 @@
+"""Small models and tasks for the tests of fine-tuning: GLUE's folder and questions made of a few words."""
+
+import json
+import random
+from pathlib import Path
+
+import torch
+from transformers import BertTokenizer
+
+import fixedbert
+import run_glue
+import run_squad
+from fixedbert.data.glue import TASKS
+
+WORDS = "the a function takes returns list string file read write what does one two three four five six".split()
+QUICK = ("--use_cpu", "--bf16", "false", "--disable_tqdm", "true", "--save_strategy", "no")
+
+
+def write_model(folder: str, vocabulary: str):
+    """A little pretrained model without dropout, and its tokenizer."""
+    tokenizer = BertTokenizer(vocab=vocabulary)
+    torch.manual_seed(0)
+    config = fixedbert.FixedHeadBertConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=5,
+        attention_head_size=6,
+        intermediate_size=37,
+        max_position_embeddings=128,
+        hidden_dropout_prob=0,
+        attention_probs_dropout_prob=0,
+        initializer_range=0.2,
+    )
+    fixedbert.FixedHeadBertForPreTraining(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+
+
+def write_download(folder: Path):
+    """All tasks of GLUE in the layout of the download: 23 rows to train on, 13 to evaluate on, 7 to predict."""
+    rng = random.Random(0)
+
+    def text():
+        return " ".join(rng.choices(WORDS, k=rng.randint(1, 9)))
+
+    for task in TASKS.values():
+        (folder / task.folder).mkdir()
+        labels = [str(n) for n in range(len(task.labels))] if task.numbered else task.labels or ("0.5", "2.25", "4")
+        for split, file in task.files.items():
+            test = split.startswith("test")
+            columns = (("index",) if test else (task.label,)) + task.file_texts
+            header = columns
+            if task.header and not test:
+                columns, header = task.header, None
+            lines = ["\t".join(header)] if header else []
+            for number in range({"train": 23, "test": 7}.get(split.split("_")[0], 13)):
+                values = {task.label: labels[number % len(labels)], "index": str(100 + number)}
+                lines.append(
+                    "\t".join(text() if column in task.file_texts else values.get(column, "") for column in columns)
+                )
+            (folder / task.folder / file).write_text("\n".join(lines) + "\n")
+
+
+def write_questions(file: Path):
+    """31 questions, a third of them without an answer; some contexts fill several windows."""
+    rng = random.Random(0)
+    rows = []
+    for number in range(31):
+        words = rng.choices(WORDS, k=rng.randint(3, 40))
+        context, place = " ".join(words), rng.randrange(len(words))
+        start = len(" ".join(words[:place])) + (place > 0)
+        answers = {"text": [words[place]], "answer_start": [start]} if number % 3 else {"text": [], "answer_start": []}
+        rows.append(
+            {"id": f"q{number}", "context": context, "question": " ".join(rng.choices(WORDS, k=4)), "answers": answers}
+        )
+    file.write_text("\n".join(map(json.dumps, rows)))
+
+
+def glue(model, download, output, *more, task="rte"):
+    run_glue.main(glue_arguments(model, download, output, *more, task=task))
+    return json.loads((output / "all_results.json").read_text()) if (output / "all_results.json").exists() else None
+
+
+def glue_arguments(model, download, output, *more, task="rte"):
+    tasks = ("--task_name", *task.split(), "--data_dir", download)
+    return ["--model_name_or_path", model, *tasks, *QUICK, "--output_dir", str(output), *more]
+
+
+def squad(model, questions, output, *more):
+    files = [word for kind in ("train", "validation", "test") for word in (f"--{kind}_file", questions)]
+    size = ("--max_seq_length", "32", "--doc_stride", "8", "--version_2_with_negative")
+    run_squad.main(["--model_name_or_path", model, *files, *size, *QUICK, "--output_dir", str(output), *more])
+    return json.loads((output / "all_results.json").read_text()) if (output / "all_results.json").exists() else None
