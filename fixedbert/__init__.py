@@ -1,22 +1,10 @@
 """fixedbert: BERT with the size of an attention head set free, as a plugin for Hugging Face transformers."""
 
-from transformers import (
-    AutoConfig,
-    AutoModel,
-    AutoModelForCausalLM,
-    AutoModelForMaskedLM,
-    AutoModelForMultipleChoice,
-    AutoModelForNextSentencePrediction,
-    AutoModelForPreTraining,
-    AutoModelForQuestionAnswering,
-    AutoModelForSequenceClassification,
-    AutoModelForTextEncoding,
-    AutoModelForTokenClassification,
-    AutoTokenizer,
-    BertTokenizer,
-)
+import transformers
+from transformers import AutoConfig, AutoTokenizer, BertTokenizer
 
-from .configuration_fixed_head_bert import FixedHeadBertConfig
+from . import modeling_fixed_head_bert
+from .configuration_fixed_head_bert import AUTO_MAP, FixedHeadBertConfig
 from .modeling_fixed_head_bert import (
     FixedHeadBertForMaskedLM,
     FixedHeadBertForMultipleChoice,
@@ -36,19 +24,10 @@ __version__ = "0.1.0"
 # exist_ok: a second import, or remote code of the same model type, must do no harm.
 AutoConfig.register(FixedHeadBertConfig.model_type, FixedHeadBertConfig, exist_ok=True)
 AutoTokenizer.register(FixedHeadBertConfig, BertTokenizer, exist_ok=True)
-for auto_class, model_class in {
-    AutoModel: FixedHeadBertModel,
-    AutoModelForCausalLM: FixedHeadBertLMHeadModel,
-    AutoModelForMaskedLM: FixedHeadBertForMaskedLM,
-    AutoModelForMultipleChoice: FixedHeadBertForMultipleChoice,
-    AutoModelForNextSentencePrediction: FixedHeadBertForNextSentencePrediction,
-    AutoModelForPreTraining: FixedHeadBertForPreTraining,
-    AutoModelForQuestionAnswering: FixedHeadBertForQuestionAnswering,
-    AutoModelForSequenceClassification: FixedHeadBertForSequenceClassification,
-    AutoModelForTextEncoding: FixedHeadBertModel,
-    AutoModelForTokenClassification: FixedHeadBertForTokenClassification,
-}.items():
-    auto_class.register(FixedHeadBertConfig, model_class, exist_ok=True)
+for auto_class, reference in AUTO_MAP.items():
+    if auto_class != "AutoConfig":
+        model_class = getattr(modeling_fixed_head_bert, reference.split(".")[1])
+        getattr(transformers, auto_class).register(FixedHeadBertConfig, model_class, exist_ok=True)
 
 __all__ = [
     "PRESETS",

@@ -34,6 +34,22 @@ TRANSFORMERS_KEYS = {
     "trust_remote_code",
 }
 
+# Which class each Auto class opens. It stands in every config.json, whole, whichever head was saved: with the two
+# files of code, which are saved along, a checkpoint opens where this package is not installed.
+AUTO_MAP = {
+    "AutoConfig": "configuration_fixed_head_bert.FixedHeadBertConfig",
+    "AutoModelForTextEncoding": "modeling_fixed_head_bert.FixedHeadBertModel",
+    "AutoModel": "modeling_fixed_head_bert.FixedHeadBertModel",
+    "AutoModelForCausalLM": "modeling_fixed_head_bert.FixedHeadBertLMHeadModel",
+    "AutoModelForMaskedLM": "modeling_fixed_head_bert.FixedHeadBertForMaskedLM",
+    "AutoModelForMultipleChoice": "modeling_fixed_head_bert.FixedHeadBertForMultipleChoice",
+    "AutoModelForNextSentencePrediction": "modeling_fixed_head_bert.FixedHeadBertForNextSentencePrediction",
+    "AutoModelForPreTraining": "modeling_fixed_head_bert.FixedHeadBertForPreTraining",
+    "AutoModelForQuestionAnswering": "modeling_fixed_head_bert.FixedHeadBertForQuestionAnswering",
+    "AutoModelForSequenceClassification": "modeling_fixed_head_bert.FixedHeadBertForSequenceClassification",
+    "AutoModelForTokenClassification": "modeling_fixed_head_bert.FixedHeadBertForTokenClassification",
+}
+
 
 @strict
 class FixedHeadBertConfig(BertConfig):
@@ -83,6 +99,7 @@ class FixedHeadBertConfig(BertConfig):
     """
 
     model_type = "fixed_head_bert"
+    _auto_class = "AutoConfig"  # its file is saved along
     base_model_fsdp_plan = {"embeddings.word_embeddings": "free_full_weight", "encoder.layer.*": "free_full_weight"}
     base_model_tp_plan = {
         "encoder.layer.*.attention.self.query": "colwise",
@@ -115,6 +132,7 @@ class FixedHeadBertConfig(BertConfig):
             norms = ("encoder.layer.*.attention.self.q_norm", "encoder.layer.*.attention.self.k_norm")
             self.base_model_tp_plan = self.base_model_tp_plan | dict.fromkeys(norms, "replicated_with_grad_allreduce")
         super().__post_init__(**kwargs)
+        self.auto_map = AUTO_MAP | (getattr(self, "auto_map", None) or {})
         # What __init__ left to kwargs and transformers stored as an attribute all the same.
         self._warn_of_unknown(key for key in kwargs if key in self.__dict__)
 

@@ -70,7 +70,7 @@ from transformers.utils.generic import can_return_tuple, merge_with_config_defau
 from transformers.utils.import_utils import is_tracing
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
-from .configuration_fixed_head_bert import FixedHeadBertConfig
+from .configuration_fixed_head_bert import AUTO_MAP, FixedHeadBertConfig
 
 logger = logging.get_logger(__name__)
 
@@ -1069,6 +1069,10 @@ class FixedHeadBertForQuestionAnswering(FixedHeadBertPreTrainedModel, BertForQue
             attentions=outputs.attentions,
         )
 
+
+for auto_class, reference in AUTO_MAP.items():  # this file and the configuration's are saved along with any of them
+    if auto_class != "AutoConfig":
+        globals()[reference.split(".")[1]].register_for_auto_class(auto_class)
 
 __all__ = [
     "FixedHeadBertForMaskedLM",

@@ -129,7 +129,8 @@ def test_loading_keeps_every_weight(tmp_path):
     """Guards: what was saved from the pretraining model comes back bit for bit in each head, safetensors only."""
     pretrained = model_of("ForPreTraining")
     pretrained.save_pretrained(tmp_path)
-    assert sorted(file.name for file in tmp_path.iterdir()) == ["config.json", "model.safetensors"]
+    code = {"configuration_fixed_head_bert.py", "modeling_fixed_head_bert.py"}
+    assert {file.name for file in tmp_path.iterdir()} == {"config.json", "model.safetensors", *code}
     saved = pretrained.bert.state_dict()
     for auto_class in (
         AutoModel,

@@ -71,6 +71,26 @@ def output_directory(training_args: TrainingArguments, command: list[str]) -> It
     training_args.output_dir = str(final)
 
 
+@contextmanager
+def new_directory(output_dir: str | Path) -> Iterator[Path]:
+    """
+    A folder to fill, which becomes `output_dir` when all is done, and vanishes when something fails.
+
+    Raises:
+        InputError: there is something in `output_dir`.
+    """
+    final = check_free(str(output_dir))
+    partial = final.with_name(final.name + ".partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    try:
+        yield partial
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
+    give_final_name(partial, final)
+
+
 def check_free(output_dir: str | None) -> Path:
     """The path of an output directory; InputError if there is something in it."""
     if output_dir is None:

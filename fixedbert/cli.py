@@ -1,0 +1,66 @@
+"""The `fixedbert` command."""
+
+import argparse
+from collections.abc import Callable
+
+from .conversion import convert_checkpoint
+from .errors import InputError, exit_on_input_error
+
+
+class ArgumentParser(argparse.ArgumentParser):
+    """Errors are one sentence, and arguments cannot be abbreviated."""
+
+    def __init__(self, **options):
+        super().__init__(allow_abbrev=False, formatter_class=argparse.ArgumentDefaultsHelpFormatter, **options)
+
+    def error(self, message):
+        raise InputError(f"{message}; {self.prog} --help lists the arguments.")
+
+
+def hub_arguments(parser: argparse.ArgumentParser):
+    parser.add_argument("--model_revision", dest="revision", default="main", help="branch, tag or commit on the Hub")
+    parser.add_argument("--cache_dir", help="where downloads from the Hub are kept")
+    parser.add_argument("--token", help="token for the Hub; without it, the one logged in with")
+
+
+def add_convert(parser: argparse.ArgumentParser) -> Callable:
+    parser.add_argument(
+        "source",
+        help="directory or Hub id of a BERT, a RoBERTa-like model or a FixedHeadBert, "
+        "or a directory of Google's TensorFlow checkpoints",
+    )
+    parser.add_argument("output", help="the directory to write")
+    parser.add_argument(
+        "--attention_head_size", type=int, help="size of the new heads, at least the old; default: that"
+    )
+    parser.add_argument("--num_attention_heads", type=int, help="number of heads, at least the old; default: that")
+    parser.add_argument("--num_hidden_layers", type=int, help="number of layers, the old ones repeated or left out")
+    parser.add_argument("--bert", action="store_true", help="from a FixedHeadBert back to transformers' BERT")
+    parser.add_argument("--seed", type=int, default=0, help="of the random numbers in what is new")
+    parser.add_argument(
+        "--cased", dest="do_lower_case", action="store_false", help="of a TensorFlow checkpoint: keep upper case"
+    )
+    hub_arguments(parser)
+    return convert_checkpoint
+
+
+COMMANDS = {"convert": (add_convert, "start from a BERT checkpoint, with more or larger heads, and the same function")}
+
+
+def main(argv: list[str] | None = None):
+    parser = ArgumentParser(prog="fixedbert", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True, parser_class=ArgumentParser)
+    for name, (add_arguments, text) in COMMANDS.items():
+        command = commands.add_parser(name, help=text, description=text)
+        command.set_defaults(run=add_arguments(command))
+    arguments = vars(parser.parse_args(argv))
+    del arguments["command"]
+    print(arguments.pop("run")(**arguments))
+
+
+def entry_point():
+    exit_on_input_error(main)
+
+
+if __name__ == "__main__":
+    entry_point()

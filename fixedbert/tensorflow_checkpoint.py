@@ -1,0 +1,254 @@
+"""Google's original BERT checkpoints, as TensorFlow 1 wrote them, read without TensorFlow."""
+
+import json
+import math
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import torch
+from transformers import BertConfig, BertForPreTraining
+
+from .errors import InputError
+
+MAGIC = bytes.fromhex("57fb808b247547db")  # the last bytes of a table
+DTYPES = {1: "<f4", 3: "<i4", 9: "<i8", 19: "<f2"}  # by number in tensorflow/core/framework/types.proto
+OPTIMIZER = re.compile(r"(^|/)(adam_[mv]|AdamWeightDecayOptimizer(_\d+)?|global_step)(/|$)")
+TIED = ("cls.predictions.decoder.weight", "cls.predictions.decoder.bias")
+SIZES = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
+SIZES += ("max_position_embeddings", "type_vocab_size")
+RENAMED = (  # from the names in transformers to Google's, one after the other
+    (r"_embeddings\.weight$", "_embeddings"),
+    (r"LayerNorm\.weight$", "LayerNorm.gamma"),
+    (r"LayerNorm\.bias$", "LayerNorm.beta"),
+    (r"seq_relationship\.weight$", "seq_relationship.output_weights"),
+    (r"(predictions|seq_relationship)\.bias$", r"\1.output_bias"),
+    (r"\.weight$", ".kernel"),
+    (r"\.layer\.", ".layer_"),
+    (r"\.", "/"),
+)
+
+
+def read_bert(path: Path) -> tuple[BertConfig, dict[str, torch.Tensor]]:
+    """
+    The configuration and the parameters of a checkpoint of https://github.com/google-research/bert.
+
+    Args:
+        path: the folder of bert_config.json and of one checkpoint; or, where there are several, the prefix of one of
+            them, such as folder/bert_model.ckpt-1000.
+
+    Returns:
+        The configuration, and the parameters in float32 by their names and in their shapes in transformers'
+        BertForPreTraining. Left out are what the optimizer keeps, and the weight and bias of
+        cls.predictions.decoder, which `tie_weights` makes from the word embeddings and cls.predictions.bias.
+
+    Raises:
+        InputError: a file is missing or cannot be read, or the parameters are not those that bert_config.json implies.
+    """
+    prefix = checkpoint_prefix(path)
+    config_file = prefix.with_name("bert_config.json")
+    config, shapes = read_config(config_file)
+    arrays = {name: array for name, array in read_tensors(prefix).items() if not OPTIMIZER.search(name)}
+    names = {name: google_name(name) for name in shapes}
+    advice = f"give it the {config_file.name} it was trained with, and a checkpoint of the pretraining"
+    if unknown := sorted(arrays.keys() - set(names.values())):
+        raise InputError(f"{prefix}: {listed(unknown)} not in the BERT of {config_file}; {advice}.")
+    if missing := [name for name in names.values() if name not in arrays]:
+        raise InputError(f"{prefix}: without {listed(missing)}, which the BERT of {config_file} has; {advice}.")
+    tensors = {}
+    for name, google in names.items():
+        kernel = google.endswith("/kernel")  # (inputs, outputs), the transpose of torch's
+        shape = shapes[name][::-1] if kernel else shapes[name]
+        array = arrays[google]
+        if array.shape != shape:
+            raise InputError(f"{prefix}: {google!r} is {array.shape}, but {config_file} implies {shape}; {advice}.")
+        tensors[name] = torch.from_numpy(np.array(array.T if kernel else array, np.float32, order="C"))
+    return config, tensors
+
+
+def read_tensors(prefix: Path) -> dict[str, np.ndarray]:
+    """
+    The variables of a TensorFlow checkpoint, by name.
+
+    The format is that of tensorflow/core/util/tensor_bundle and tensorflow/core/protobuf/tensor_bundle.proto, its
+    index a table of LevelDB (doc/table_format.md there).
+
+    Args:
+        prefix: what the names of its files, such as bert_model.ckpt.index, begin with.
+
+    Returns:
+        Read-only arrays, each in its variable's shape and type (float32, float16, int32 or int64). They are views of
+        the files, so that values are read from the disk when they are used. Checksums are verified in the index
+        only: those of the values would take minutes.
+
+    Raises:
+        InputError: a file is missing, incomplete or of another format, or holds what is not read here: compressed
+            indexes, big-endian values, variables in slices, other types.
+    """
+    file = Path(f"{prefix}.index")
+    try:
+        return map_entries(prefix, dict(table_items(file.read_bytes(), file)), file)
+    except InputError:
+        raise
+    except OSError as error:
+        raise InputError(f"{file}: cannot be read ({error.strerror}); give a checkpoint with this file.") from error
+    except (IndexError, KeyError, OverflowError, TypeError, ValueError) as error:  # bytes that mean something else
+        raise InputError(f"{file}: damaged, or not the index of a TensorFlow checkpoint; get it anew.") from error
+
+
+def map_entries(prefix: Path, entries: dict[bytes, bytes], file: Path) -> dict[str, np.ndarray]:
+    header = message_fields(entries.pop(b""))
+    if integer(header, 2):
+        raise InputError(f"{file}: the values are big-endian; write the checkpoint on a little-endian machine.")
+    shards, arrays = {}, {}
+    for key, value in entries.items():
+        if key.startswith(b"\0"):  # one slice of a variable, whose own entry is refused
+            continue
+        name, entry = key.decode(), message_fields(value)
+        if 7 in entry:
+            raise InputError(f"{file}: {name!r} is a partitioned variable; write the checkpoint without partitioning.")
+        if integer(entry, 1) not in DTYPES:
+            types = "float32, float16, int32 or int64"
+            raise InputError(f"{file}: {name!r} is of type {integer(entry, 1)} of types.proto; convert it to {types}.")
+        dtype = np.dtype(DTYPES[integer(entry, 1)])
+        dims = message_fields(b"".join(entry.get(2, []))).get(2, [])
+        shape = tuple(integer(message_fields(dim), 1) for dim in dims)
+        begin, size = integer(entry, 4), integer(entry, 5)
+        if size != math.prod(shape) * dtype.itemsize:
+            raise ValueError("size and shape of an entry differ")
+        data_file = f"{prefix}.data-{integer(entry, 3):05}-of-{integer(header, 1):05}"
+        if data_file not in shards:
+            shards[data_file] = map_file(Path(data_file))
+        data = shards[data_file]
+        if begin + size > len(data):
+            raise InputError(
+                f"{data_file}: ends after {len(data):,} bytes, in or before {name!r}, which ends at {begin + size:,};"
+                " get the whole file."
+            )
+        arrays[name] = data[begin : begin + size].view(dtype).reshape(shape)
+    return arrays
+
+
+def map_file(file: Path) -> np.ndarray:
+    try:
+        empty = not file.stat().st_size  # which cannot be mapped
+        return np.empty(0, np.uint8) if empty else np.asarray(np.memmap(file, np.uint8, "r"))
+    except OSError as error:
+        raise InputError(f"{file}: cannot be read ({error.strerror}); put it beside the .index file.") from error
+
+
+def table_items(table: bytes, file: Path) -> Iterator[tuple[bytes, bytes]]:
+    """Keys and values of a LevelDB table, in order; the footer ends with the handles of two blocks and the magic."""
+    if len(table) < 48 or not table.endswith(MAGIC):
+        raise ValueError("bad magic")
+    footer = table[-48:]
+    _, at = varint(footer, 0)
+    _, at = varint(footer, at)  # of the block of meta data, which is empty
+    for _, handle in block_items(table, footer[at:], file):
+        yield from block_items(table, handle, file)
+
+
+def block_items(table: bytes, handle: bytes, file: Path) -> Iterator[tuple[bytes, bytes]]:
+    begin, at = varint(handle, 0)
+    size, _ = varint(handle, at)
+    block = table[begin : begin + size + 5]  # one byte of compression, four of checksum
+    if len(block) < size + 5 or masked_crc32c(block[:-4]) != int.from_bytes(block[-4:], "little"):
+        raise ValueError("bad checksum")
+    if block[-5]:
+        raise InputError(f"{file}: compressed, which cannot be read; write the checkpoint with TensorFlow's Saver.")
+    end = size - 4 - 4 * int.from_bytes(block[-9:-5], "little")  # restart points follow, and their number
+    key, at = b"", 0
+    while at < end:
+        shared, at = varint(block, at)
+        unshared, at = varint(block, at)
+        length, at = varint(block, at)
+        key = key[:shared] + block[at : at + unshared]
+        at += unshared + length
+        yield key, block[at - length : at]
+
+
+def message_fields(message: bytes) -> dict[int, list]:
+    """The values of a protocol buffer's fields, by number: varints as int, all others as bytes."""
+    fields, at = {}, 0
+    while at < len(message):
+        tag, at = varint(message, at)
+        if tag & 7 == 0:
+            value, at = varint(message, at)
+        else:
+            size, at = varint(message, at) if tag & 7 == 2 else ({1: 8, 5: 4}[tag & 7], at)
+            value, at = message[at : at + size], at + size
+        fields.setdefault(tag >> 3, []).append(value)
+    return fields
+
+
+def integer(fields: dict[int, list], number: int) -> int:
+    return fields.get(number, [0])[-1]  # zeros are not written
+
+
+def varint(data: bytes, at: int) -> tuple[int, int]:
+    """The number that begins at `at`, seven bits a byte, the lowest first, and where it ends."""
+    value = shift = 0
+    while data[at] & 128:
+        value, shift, at = value | (data[at] & 127) << shift, shift + 7, at + 1
+    return value | data[at] << shift, at + 1
+
+
+def masked_crc32c(data: bytes) -> int:
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc = crc >> 8 ^ CRC32C[(crc ^ byte) & 255]
+    crc ^= 0xFFFFFFFF
+    return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
+
+
+def crc32c_of_byte(crc: int) -> int:
+    for _ in range(8):
+        crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
+    return crc
+
+
+CRC32C = [crc32c_of_byte(byte) for byte in range(256)]
+
+
+def checkpoint_prefix(path: Path) -> Path:
+    if Path(f"{path}.index").is_file():
+        return Path(path)
+    found = sorted(str(file).removesuffix(".index") for file in Path(path).glob("*.index"))
+    if not found:
+        raise InputError(f"{path}: no checkpoint (bert_model.ckpt.index); give the folder that has its files.")
+    if len(found) > 1:
+        raise InputError(f"{path}: several checkpoints; give one of {', '.join(found)}.")
+    return Path(found[0])
+
+
+def read_config(file: Path) -> tuple[BertConfig, dict[str, tuple[int, ...]]]:
+    """The configuration, and the shapes of the parameters it implies, by their names in transformers."""
+    try:
+        values = json.loads(file.read_bytes())
+    except OSError as error:
+        raise InputError(f"{file}: cannot be read ({error.strerror}); put it beside the checkpoint.") from error
+    except ValueError as error:
+        raise InputError(f"{file}: not JSON ({error}); get it anew.") from error
+    missing = [name for name in SIZES if name not in values] if isinstance(values, dict) else SIZES
+    if missing:
+        raise InputError(f"{file}: without {', '.join(missing)}; give the file that came with the checkpoint.")
+    try:
+        config = BertConfig(**values)
+        with torch.device("meta"):
+            parameters = BertForPreTraining(config).state_dict()
+    except Exception as error:  # each unusable value has its own
+        reason = " ".join(str(error).split()).rstrip(".")
+        raise InputError(f"{file}: no BERT can be made of it ({reason}); correct it.") from error
+    return config, {name: tuple(tensor.shape) for name, tensor in parameters.items() if name not in TIED}
+
+
+def google_name(name: str) -> str:
+    for pattern, replacement in RENAMED:
+        name = re.sub(pattern, replacement, name)
+    return name
+
+
+def listed(names: list[str]) -> str:
+    more = f" and {len(names) - 3:,} more" if len(names) > 3 else ""
+    return ", ".join(map(repr, names[:3])) + more

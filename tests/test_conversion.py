@@ -1,0 +1,402 @@
+"""Conversion: the function stays the same to rounding, everything new learns, what is no BERT is refused by name."""
+
+import json
+import pickle
+import shutil
+
+import pytest
+import torch
+import transformers
+from safetensors.torch import load_file, save_file
+from small_models import HEADS, SHAPE, B, L, config_of, inputs_of, model_of
+
+import fixedbert
+from fixedbert.cli import main
+from fixedbert.conversion import convert, load_bert, to_bert
+from fixedbert.errors import InputError
+
+# (heads, size) from 4 heads of 8 in width 32: larger, more, both, neither; no size a square number times the old one
+GROWN = [(4, 8), (4, 13), (9, 8), (5, 64)]
+
+
+def bert_of(head: str, family: str = "Bert", **changes):
+    torch.manual_seed(0)
+    config_class = getattr(transformers, f"{family}Config")
+    if family != "Bert":
+        head = "ForCausalLM" if head == "LMHeadModel" else head
+        changes = {"pad_token_id": 1, "max_position_embeddings": 13, **changes}
+    decoder = "LM" in head and "Masked" not in head
+    config = config_class(**{**SHAPE, "num_attention_heads": 4, "is_decoder": decoder, **changes})
+    model = getattr(transformers, f"{family}{head}")(config).eval()
+    for name, parameter in model.named_parameters():  # biases of BERT begin as zeros, which would hide mistakes
+        if name.endswith("bias"):
+            torch.nn.init.normal_(parameter, std=0.5)
+    return model
+
+
+@torch.no_grad()
+def differences(one, other, inputs) -> float:
+    outputs = (model(**inputs, return_dict=True).to_tuple() for model in (one, other))
+    pairs = list(zip(*outputs, strict=True))
+    assert any(isinstance(a, torch.Tensor) for a, _ in pairs)
+    return max(float((a - b).abs().max()) for a, b in pairs if isinstance(a, torch.Tensor))
+
+
+@pytest.mark.parametrize("dtype, tolerance", [(torch.float64, 1e-10), (torch.float32, 1e-5)])
+@pytest.mark.parametrize("heads, size", GROWN)
+@pytest.mark.parametrize("head", HEADS)
+def test_bert_keeps_its_function(head, heads, size, dtype, tolerance):
+    """Guards: with larger heads, more heads or both, every head class computes what BERT computed."""
+    scale = {} if dtype == torch.float64 else {"initializer_range": 0.1}
+    bert = bert_of(head, **scale).to(dtype)
+    model = convert(bert, attention_head_size=size, num_attention_heads=heads)
+    assert type(model).__name__ == f"FixedHeadBert{head}" and model.dtype == dtype
+    assert (model.config.num_attention_heads, model.config.attention_head_size) == (heads, size)
+    difference = differences(model, bert, inputs_of(head))
+    assert difference <= tolerance
+    if (heads, size) == (4, 8):
+        assert difference == 0
+
+
+@pytest.mark.parametrize("changes", [{}, {"head_embedding": "add"}, {"head_embedding": "mul"}, {"qk_norm": True}])
+@pytest.mark.parametrize("heads, size", [(5, 13), (7, 6), (8, 9)])
+def test_fixed_heads_grow(changes, heads, size):
+    """Guards: every kind of attention grows, from heads that do not divide the width, shared projections too."""
+    model = model_of("ForMaskedLM", **changes).double().eval()
+    if changes.get("qk_norm") and size != 6:
+        with pytest.raises(InputError, match="with qk_norm .* only the number of heads can grow"):
+            convert(model, attention_head_size=size)
+        return
+    larger = convert(model, attention_head_size=size, num_attention_heads=heads)
+    assert differences(larger, model, inputs_of("ForMaskedLM")) <= 1e-10
+
+
+def test_cross_attention_grows():
+    """Guards: a decoder that reads an encoder keeps its function too."""
+    model = model_of("LMHeadModel", add_cross_attention=True).double().eval()
+    larger = convert(model, attention_head_size=13, num_attention_heads=7)
+    states = torch.randn(B, 3, 32, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
+    inputs = inputs_of("LMHeadModel") | {"encoder_hidden_states": states, "use_cache": False}
+    assert differences(larger, model, inputs) <= 1e-10
+
+
+@pytest.mark.parametrize("head", ["Model", "ForMaskedLM", "ForCausalLM", "ForSequenceClassification",
+                                  "ForTokenClassification", "ForQuestionAnswering", "ForMultipleChoice"])  # fmt: skip
+@pytest.mark.parametrize("family", ["Roberta", "XLMRoberta", "Camembert"])
+def test_roberta_keeps_its_function(family, head):
+    """Guards: RoBERTa's names, its positions, which begin behind the padding's, and its classifier."""
+    bert = bert_of(head, family, type_vocab_size=1).double()
+    model = convert(bert, attention_head_size=13)
+    ours = "LMHeadModel" if head == "ForCausalLM" else head
+    inputs = inputs_of(ours)
+    ids = inputs["input_ids"]
+    ids[ids == 1] = 2  # no padding among real tokens
+    ids[inputs["attention_mask"] == 0] = 1
+    inputs["token_type_ids"] = torch.zeros_like(ids)
+    one, other = (network(**inputs, return_dict=True).to_tuple() for network in (bert, model))
+    mask = inputs["attention_mask"].bool()
+    compared = 0
+    for a, b in zip(one, other, strict=True):
+        if isinstance(a, torch.Tensor):
+            if a.shape[: mask.ndim] == mask.shape and head != "ForMultipleChoice":
+                a, b = a[mask], b[mask]
+            assert (a - b).abs().max() <= 1e-10
+            compared += 1
+    assert compared and model.config.max_position_embeddings == 11
+
+
+@pytest.mark.parametrize("changes", [{}, {"head_embedding": "add"}, {"head_embedding": "mul"}])
+def test_everything_new_learns(changes):
+    """Guards: what is new gets a gradient at once on one side of every zero, and all of it within three steps."""
+    model = model_of("ForMaskedLM", initializer_range=0.1, **changes).double()
+    larger = convert(model, attention_head_size=13, num_attention_heads=7).train()
+    for module in larger.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0
+    inputs = inputs_of("ForMaskedLM", labels=True)
+    before = {name: parameter.detach().clone() for name, parameter in larger.named_parameters()}
+    optimizer = torch.optim.SGD(larger.parameters(), lr=0.1)
+    first = {}
+    for step in range(3):
+        optimizer.zero_grad()
+        larger(**inputs).loss.backward()
+        if step == 0:
+            first = {name: parameter.grad.clone() for name, parameter in larger.named_parameters()}
+        optimizer.step()
+
+    old = dict(model.named_parameters())
+    seen = 0
+    for name, parameter in larger.named_parameters():
+        if "attention" not in name or parameter.shape == old[name].shape:
+            continue
+        if name.endswith("key.bias"):  # adds the same to all scores of a query: BERT's does not learn either
+            assert first[name].abs().max() < 1e-15
+            continue
+        moved = parameter != before[name]
+        if name.endswith("head_embedding") and changes["head_embedding"] == "add":
+            moved[1] = True  # that of keys, of which the same is true
+        assert moved.all(), name
+        if name.endswith("output.dense.weight"):
+            assert (first[name] != 0).all(), name
+        if name.endswith("query.weight"):  # zeros beside random keys
+            assert (first[name].view(-1, 13, 32)[: 1 if changes else 5, 6:] != 0).all(), name
+        seen += 1
+    assert seen >= 3 * 5
+
+
+def test_new_heads_differ_and_the_seed_decides():
+    """Guards: heads that were added do not begin as copies of each other; the same seed gives the same numbers."""
+    model = model_of("Model")
+    one, same, other = (convert(model, num_attention_heads=8, seed=seed) for seed in (1, 1, 2))
+    names = [name for name, _ in one.named_parameters()]
+    assert all(torch.equal(one.get_parameter(name), same.get_parameter(name)) for name in names)
+    query = "encoder.layer.0.attention.self.query.weight"
+    assert not torch.equal(one.get_parameter(query), other.get_parameter(query))
+    added = one.get_parameter(query).detach().view(8, 6, 32)[5:]
+    assert not torch.equal(added[0], added[1]) and added.std() == pytest.approx(0.5, rel=0.1)
+
+
+def test_nothing_is_shared_with_the_model_that_was_converted():
+    """Guards: training the new model leaves the old one alone, whose tensors stayed the same included."""
+    bert = bert_of("ForPreTraining")
+    addresses = {parameter.data_ptr() for parameter in bert.parameters()}
+    for size in (8, 13):
+        model = convert(bert, attention_head_size=size)
+        assert not addresses & {parameter.data_ptr() for parameter in model.parameters()}
+        tied = model.cls.predictions.decoder.weight
+        assert tied is model.bert.embeddings.word_embeddings.weight
+
+
+@pytest.mark.parametrize("head", ["Model", "ForPreTraining", "ForSequenceClassification"])
+def test_round_trip_to_stock_is_exact(head):
+    """Guards: BERT to FixedHeadBert and back is BERT bit for bit; smaller heads are padded to BERT's size."""
+    bert = bert_of(head)
+    back = to_bert(convert(bert))
+    assert type(back) is type(bert)
+    assert back.state_dict().keys() == bert.state_dict().keys()
+    assert all(torch.equal(tensor, back.state_dict()[name]) for name, tensor in bert.state_dict().items())
+    of_saving = {"architectures": None, "dtype": None}
+    assert back.config.to_diff_dict() | of_saving == bert.config.to_diff_dict() | of_saving
+
+    small = model_of(head, num_attention_heads=4).double().eval()  # 4 heads of 6, which BERT has as 4 of 8
+    padded = to_bert(small)
+    assert type(padded) is type(bert) and differences(padded, small, inputs_of(head)) <= 1e-10
+
+
+@pytest.mark.parametrize(
+    "changes, message",
+    [
+        ({}, "5 heads of 6 in width 32: .* must be whole"),
+        ({"num_attention_heads": 4, "attention_head_size": 9}, "4 heads of 9 in width 32: .* at most 32"),
+        ({"num_attention_heads": 4, "head_embedding": "mul"}, "neither head_embedding nor qk_norm"),
+        ({"num_attention_heads": 4, "qk_norm": True}, "neither head_embedding nor qk_norm"),
+    ],
+)
+def test_shapes_that_bert_does_not_have_are_refused(changes, message):
+    """Guards: what has no stock BERT is refused with the reason, and not rounded."""
+    with pytest.raises(InputError, match=message):
+        to_bert(model_of("Model", **changes))
+
+
+@pytest.mark.parametrize("sizes", [{"attention_head_size": 7}, {"num_attention_heads": 3}])
+def test_smaller_is_refused(sizes):
+    """Guards: fewer or smaller heads cannot have the same function; the message says what can."""
+    with pytest.raises(InputError, match="cannot represent 4 heads of 8: give --num_attention_heads 4 or more"):
+        convert(bert_of("Model"), **sizes)
+
+
+def test_depth_changes_with_a_warning(caplog):
+    """Guards: layers are repeated or left out evenly, each whole, and never silently."""
+    bert = bert_of("Model")  # 3 layers
+    for count, expected in ((6, [0, 0, 1, 1, 2, 2]), (2, [0, 1]), (5, [0, 0, 1, 1, 2])):
+        caplog.clear()
+        model = convert(bert, num_hidden_layers=count)
+        assert "The function changes" in caplog.text and str(expected) in caplog.text
+        for layer, source in zip(model.encoder.layer, expected, strict=True):
+            for name, tensor in bert.encoder.layer[source].state_dict().items():
+                assert torch.equal(layer.state_dict()[name], tensor)
+        model(**inputs_of("Model"))
+    caplog.clear()
+    convert(bert, num_hidden_layers=3)
+    assert not caplog.records
+
+
+@pytest.fixture
+def checkpoint(tmp_path, vocabulary):
+    """A BERT for sequence classification with three labels, and its tokenizer, as transformers saves them."""
+    folder = tmp_path / "bert"
+    tokenizer = transformers.BertTokenizer(vocab=vocabulary)
+    bert = bert_of("ForSequenceClassification", vocab_size=len(tokenizer), id2label={0: "no", 1: "yes", 2: "maybe"})
+    bert.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def test_command_writes_a_directory_like_any_other(checkpoint, tmp_path, capsys):
+    """Guards: labels and tokenizer come along, the Auto classes open it, and the command says how equal it is."""
+    main(
+        [
+            "convert",
+            str(checkpoint),
+            str(tmp_path / "fixed"),
+            "--attention_head_size",
+            "16",
+            "--num_attention_heads",
+            "6",
+        ]
+    )
+    printed = capsys.readouterr().out
+    assert "4 heads of 8" in printed and "6 heads of 16" in printed
+    assert float(printed.split("largest difference of outputs ")[1]) < 1e-4
+    model = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "fixed")
+    assert type(model) is fixedbert.FixedHeadBertForSequenceClassification
+    assert model.config.id2label == {0: "no", 1: "yes", 2: "maybe"}
+    one, other = (transformers.AutoTokenizer.from_pretrained(folder) for folder in (checkpoint, tmp_path / "fixed"))
+    assert one("the function takes a list")["input_ids"] == other("the function takes a list")["input_ids"]
+
+    main(["convert", str(checkpoint), str(tmp_path / "same")])
+    main(["convert", str(tmp_path / "same"), str(tmp_path / "back"), "--bert"])
+    assert json.loads((tmp_path / "back" / "config.json").read_text())["model_type"] == "bert"
+    one, other = (load_file(folder / "model.safetensors") for folder in (checkpoint, tmp_path / "back"))
+    assert one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_pickled_tensors_are_read_and_become_safetensors(checkpoint, tmp_path):
+    """Guards: pytorch_model.bin of older checkpoints converts, its LayerNorm's gamma and beta too."""
+    tensors = load_file(checkpoint / "model.safetensors")
+    (checkpoint / "model.safetensors").unlink()
+    old = {name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta"): tensor
+           for name, tensor in tensors.items()}  # fmt: skip
+    old["bert.embeddings.position_ids"] = torch.arange(11)[None]  # which older versions saved
+    torch.save(old, checkpoint / "pytorch_model.bin")
+    main(["convert", str(checkpoint), str(tmp_path / "fixed")])
+    new = load_file(tmp_path / "fixed" / "model.safetensors")
+    assert new.keys() == tensors.keys() and all(torch.equal(new[name], tensors[name]) for name in new)
+
+
+def test_both_heads_of_google_s_bert_are_kept(tmp_path):
+    """Guards: bert-base says BertForMaskedLM and holds the next-sentence head and the pooler too: none is dropped."""
+    bert_of("ForPreTraining").save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | {"architectures": ["BertForMaskedLM"]}))
+    assert type(convert(load_bert(tmp_path))) is fixedbert.FixedHeadBertForPreTraining
+
+
+def test_half_precision_stays_and_says_what_is_rounded(caplog):
+    """Guards: bfloat16 stays bfloat16, exact where queries are scaled by a power of two, with a word where not."""
+    bert = bert_of("Model").bfloat16()
+    model = convert(bert, attention_head_size=32)
+    assert model.dtype == torch.bfloat16 and not caplog.records
+    name = "encoder.layer.0.attention.self.query.weight"
+    assert torch.equal(model.get_parameter(name).view(4, 32, 32)[:, :8], 2 * bert.get_parameter(name).view(4, 8, 32))
+    convert(bert, attention_head_size=16)
+    assert "Queries times 1.414 are rounded to torch.bfloat16: heads of 32 would be exact" in caplog.text
+
+
+class Malicious:
+    """Writes a file when it is unpickled."""
+
+    def __init__(self, file):
+        self.file = file
+
+    def __reduce__(self):
+        return open, (str(self.file), "w")
+
+
+def damage(checkpoint, how, tmp_path):
+    weights = checkpoint / "model.safetensors"
+    config = json.loads((checkpoint / "config.json").read_text())
+    tensors = load_file(weights)
+    query = "bert.encoder.layer.1.attention.self.query.weight"
+    if how == "truncated":
+        weights.write_bytes(weights.read_bytes()[:-1000])
+    elif how == "no safetensors":
+        weights.write_bytes(b"<html>404</html>" * 10)
+    elif how == "missing":
+        save_file({name: tensor for name, tensor in tensors.items() if name != query}, weights, {"format": "pt"})
+    elif how == "extra":
+        save_file(tensors | {"bert.adapter.weight": torch.ones(2)}, weights, {"format": "pt"})
+    elif how == "shape":
+        save_file(tensors | {query: torch.ones(32, 16)}, weights, {"format": "pt"})
+    elif how in ("code", "no pickle"):
+        weights.unlink()
+        if how == "code":
+            torch.save(tensors | {"x": Malicious(tmp_path / "executed")}, checkpoint / "pytorch_model.bin")
+        else:
+            (checkpoint / "pytorch_model.bin").write_bytes(b"no pickle")
+    elif how == "plain pickle with code":
+        weights.unlink()
+        (checkpoint / "pytorch_model.bin").write_bytes(pickle.dumps(Malicious(tmp_path / "executed")))
+    elif how == "no weights":
+        weights.unlink()
+    elif how == "gpt2":
+        (checkpoint / "config.json").write_text(json.dumps({"model_type": "gpt2"}))
+    elif how == "relative":
+        (checkpoint / "config.json").write_text(json.dumps(config | {"position_embedding_type": "relative_key"}))
+    elif how == "config":
+        (checkpoint / "config.json").write_text('{"model_type": "bert", ')
+    elif how == "class":
+        (checkpoint / "config.json").write_text(json.dumps(config | {"architectures": ["BertWithAdapters"]}))
+    elif how == "nothing":
+        shutil.rmtree(checkpoint)
+
+
+@pytest.mark.parametrize(
+    "how, message",
+    [
+        ("truncated", "the weights cannot be read"),
+        ("no safetensors", "the weights cannot be read"),
+        ("missing", r"no weights for bert.encoder.layer.1.attention.self.query.weight"),
+        ("extra", r"has no place for bert.adapter.weight"),
+        (
+            "shape",
+            r"layer.1.attention.self.query.weight has the shape \(32, 16\) where config.json asks for \(32, 32\)",
+        ),
+        ("code", "the weights cannot be read"),
+        ("plain pickle with code", "the weights cannot be read"),
+        ("no pickle", "the weights cannot be read"),
+        ("no weights", "no file named"),
+        ("gpt2", "model_type 'gpt2' is no BERT"),
+        ("relative", "position_embedding_type 'relative_key'"),
+        ("config", "not a valid JSON file"),
+        ("class", "a class that there is not, BertWithAdapters"),
+        ("nothing", "neither a directory nor the name of a model on the Hub"),
+    ],
+)
+def test_bad_checkpoints_are_refused_in_a_sentence(checkpoint, tmp_path, how, message):
+    """Guards: what cannot be converted ends with one sentence that names the place, and leaves nothing behind."""
+    damage(checkpoint, how, tmp_path)
+    with pytest.raises(InputError, match=message) as error:
+        main(["convert", str(checkpoint), str(tmp_path / "fixed")])
+    assert str(checkpoint) in str(error.value)
+    assert not (tmp_path / "executed").exists()
+    assert not list(tmp_path.glob("fixed*"))
+
+
+def test_output_that_is_there_is_left_alone(checkpoint, tmp_path):
+    """Guards: a directory with something in it is never written to."""
+    (tmp_path / "fixed").mkdir()
+    (tmp_path / "fixed" / "mine.txt").write_text("mine")
+    with pytest.raises(InputError, match="not empty"):
+        main(["convert", str(checkpoint), str(tmp_path / "fixed")])
+    assert [file.name for file in (tmp_path / "fixed").iterdir()] == ["mine.txt"]
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        ([], "arguments are required"),
+        (["convert", "x", "y", "--attention_head", "3"], "unrecognized arguments: --attention_head"),
+        (["convert", "x", "y", "--attention_head_size", "many"], "invalid int value: 'many'"),
+    ],
+)
+def test_arguments_that_make_no_sense(arguments, message):
+    """Guards: a wrong command is answered in a sentence, without abbreviations that mean something else."""
+    with pytest.raises(InputError, match=message):
+        main(arguments)
+
+
+def test_inputs_have_more_than_one_length():
+    """Guards: the inputs of these tests have padding, without which positions and masks would not be seen."""
+    lengths = inputs_of("Model")["attention_mask"].sum(1)
+    assert len(lengths.unique()) > 2 and lengths.max() == L and config_of("Model").hidden_size == 32
