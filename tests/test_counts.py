@@ -1,0 +1,52 @@
+"""Parameters and operations are counted exactly."""
+
+import pytest
+import torch
+from small_models import B, L, config_of, inputs_of
+from torch.utils.flop_counter import FlopCounterMode
+from transformers import BertConfig, BertModel
+
+from fixedbert import PRESETS, FixedHeadBertModel, preset_config
+from fixedbert.analysis.counts import forward_flops, parameters
+
+
+@pytest.mark.parametrize(
+    "changes", [{}, {"head_embedding": "add"}, {"attention_head_size": 13, "num_hidden_layers": 2}]
+)
+def test_operations_are_the_profiler_s(changes):
+    """Guards: the formula counts what torch's counter sees, with heads * head size in the place of the width."""
+    config = config_of("Model", **changes)
+    model = FixedHeadBertModel(config, add_pooling_layer=False).eval()
+    model.set_attn_implementation("eager")
+    with FlopCounterMode(display=False) as counter:
+        model(inputs_of("Model")["input_ids"])
+    assert counter.get_total_flops() == B * L * forward_flops(config, L)
+
+
+def test_operations_of_stock_bert_are_counted_too():
+    """Guards: a model without a head size of its own has that of its width."""
+    config = BertConfig(
+        vocab_size=99, hidden_size=32, num_hidden_layers=3, num_attention_heads=4, intermediate_size=37
+    )
+    model = BertModel(config, add_pooling_layer=False).eval()
+    model.set_attn_implementation("eager")
+    with FlopCounterMode(display=False) as counter:
+        model(inputs_of("Model")["input_ids"])
+    assert counter.get_total_flops() == B * L * forward_flops(config, L)
+
+
+def test_parameters_of_a_preset_by_hand():
+    """Guards: with both heads of pretraining it is the paper's count; the layers alone are what a layer is made of."""
+    everything, layers = parameters(preset_config("fixed-512-8x128"))
+    assert everything == 167_690_044
+    assert layers == 24 * (4 * 512 * 1024 + 3 * 1024 + 512 + 2 * 512 * 4096 + 4096 + 512 + 4 * 512)
+    for name, preset in PRESETS.items():
+        if preset.parameters:
+            assert round(parameters(preset_config(name))[0] / 1e6) == preset.parameters
+
+
+def test_nothing_is_allocated_for_counting():
+    """Guards: counting BERT-large needs no memory for its weights."""
+    before = torch.get_default_device()
+    everything, _ = parameters(preset_config("standard-1024-16x64"))
+    assert everything == 336_226_108 and torch.get_default_device() == before
