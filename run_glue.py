@@ -34,7 +34,7 @@ from fixedbert.training.fine_tuning import (
 from fixedbert.training.memory import keep_freed_memory
 from fixedbert.training.output import output_directory
 from fixedbert.training.pictures import draw_glue
-from fixedbert.training.reporting import report, train
+from fixedbert.training.reporting import publish, report, train
 from fixedbert.training.sweep import sweep
 
 
@@ -173,6 +173,7 @@ def fine_tune(task: str | None, model_args, data_args, training_args, command: l
             predictions = predict(trainer, features[split])
             if trainer.is_world_process_zero():
                 glue.write_predictions(training_args.output_dir, task, split, rows, data.labels, predictions)
+        publish(trainer)
 
 
 def evaluate(trainer: FineTuningTrainer, splits: dict, title: str):

@@ -24,7 +24,7 @@ from fixedbert.training.output import output_directory
 from fixedbert.training.pretraining import PretrainingArguments, PretrainingTrainer
 from fixedbert.training.pretraining_data import DataArguments, make_examples, tell
 from fixedbert.training.progress import ProgressLine
-from fixedbert.training.reporting import report, train
+from fixedbert.training.reporting import publish, report, train
 from fixedbert.training.summary import write_summary
 
 MODELS = {"mlm+nsp": AutoModelForPreTraining, "mlm": AutoModelForMaskedLM, "clm": AutoModelForCausalLM}
@@ -76,6 +76,7 @@ def main(argv: list[str] | None = None):
             report(trainer, "eval", trainer.evaluate())
         if trainer.is_world_process_zero():
             write_summary(trainer, corpus, parameters, command)
+        publish(trainer)
 
 
 if __name__ == "__main__":

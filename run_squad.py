@@ -33,7 +33,7 @@ from fixedbert.training.fine_tuning import (
 from fixedbert.training.memory import keep_freed_memory
 from fixedbert.training.output import output_directory
 from fixedbert.training.pictures import draw_squad
-from fixedbert.training.reporting import report, train
+from fixedbert.training.reporting import publish, report, train
 from fixedbert.training.sweep import sweep
 
 
@@ -172,6 +172,7 @@ def fine_tune(task: None, model_args, data_args, training_args, command: list[st
                 evaluation.predict(*output.predictions[:2])
             if trainer.is_world_process_zero():
                 write_answers(training_args.output_dir, "predict", evaluation)
+        publish(trainer)
 
 
 def write_answers(folder: str, prefix: str, evaluation: SquadEvaluation):

@@ -5,6 +5,7 @@ from transformers import AutoConfig, AutoTokenizer, BertTokenizer
 
 from . import modeling_fixed_head_bert
 from .configuration_fixed_head_bert import AUTO_MAP, FixedHeadBertConfig
+from .conversion import convert, to_bert
 from .modeling_fixed_head_bert import (
     FixedHeadBertForMaskedLM,
     FixedHeadBertForMultipleChoice,
@@ -42,5 +43,7 @@ __all__ = [
     "FixedHeadBertLMHeadModel",
     "FixedHeadBertModel",
     "FixedHeadBertPreTrainedModel",
+    "convert",
     "preset_config",
+    "to_bert",
 ]

@@ -3,7 +3,7 @@
 import argparse
 from collections.abc import Callable
 
-from .conversion import convert_checkpoint
+from .checkpoints import convert_checkpoint
 from .errors import InputError, exit_on_input_error
 
 

@@ -11,8 +11,9 @@ from safetensors.torch import load_file, save_file
 from small_models import HEADS, SHAPE, B, L, config_of, inputs_of, model_of
 
 import fixedbert
+from fixedbert import convert, to_bert
+from fixedbert.checkpoints import load_bert
 from fixedbert.cli import main
-from fixedbert.conversion import convert, load_bert, to_bert
 from fixedbert.errors import InputError
 
 # (heads, size) from 4 heads of 8 in width 32: larger, more, both, neither; no size a square number times the old one

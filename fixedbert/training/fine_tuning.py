@@ -18,6 +18,7 @@ from transformers import (
 from transformers.trainer_pt_utils import get_length_grouped_indices
 
 from ..errors import InputError
+from ..model_card import create_model_card
 
 NOT_METRICS = ("loss", "runtime", "samples", "per_second", "epoch", "total", "thresh")
 LOGGING = 0.02  # of the steps: short runs have a curve too
@@ -111,6 +112,8 @@ class LengthGroupedSampler(torch.utils.data.Sampler):
 
 class FineTuningTrainer(Trainer):
     """Trainer over features with a column `length`; evaluation keeps their order."""
+
+    create_model_card = create_model_card
 
     def __init__(self, *args, pad_to: int | None = None, **kwargs):
         tokenizer, training_args = kwargs["processing_class"], kwargs["args"]

@@ -12,6 +12,7 @@ from transformers.integrations import is_tensorboard_available
 
 from ..data.epochs import EpochSampler
 from ..errors import InputError
+from ..model_card import create_model_card
 
 OBJECTIVES = ("mlm+nsp", "mlm", "clm")
 # What is summed over an example: enough to get every mean right whatever the batch size.
@@ -79,6 +80,8 @@ class PretrainingTrainer(Trainer):
         objective: one of OBJECTIVES.
         inside_word: from `tokens_inside_words`, to report perplexity by word.
     """
+
+    create_model_card = create_model_card
 
     def __init__(self, *args, objective: str = "mlm+nsp", inside_word: np.ndarray | None = None, **kwargs):
         kwargs["args"].label_names = ["labels", "next_sentence_label"] if objective == "mlm+nsp" else ["labels"]

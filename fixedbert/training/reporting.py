@@ -29,3 +29,11 @@ def report(trainer: Trainer, split: str, metrics: dict[str, float]):
     """Print metrics and put them into all_results.json."""
     trainer.log_metrics(split, metrics)
     trainer.save_metrics(split, metrics)
+
+
+def publish(trainer: Trainer):
+    """README.md, the model's card, beside the weights; with --push_to_hub all of it but checkpoints on the Hub."""
+    if trainer.args.do_train:
+        trainer.create_model_card()
+    if trainer.args.push_to_hub:
+        trainer.push_to_hub()

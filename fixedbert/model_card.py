@@ -1,0 +1,358 @@
+"""Model cards: what a checkpoint or a preset is and costs, how it was made, what came out, how to load it."""
+
+import json
+import os
+import platform
+import re
+import shlex
+from pathlib import Path
+
+import torch
+import transformers
+import yaml
+from huggingface_hub import EvalResult, ModelCard, ModelCardData
+from transformers import PreTrainedConfig, Trainer
+
+import fixedbert
+
+from .analysis.counts import forward_flops, head_size, parameters
+from .configuration_fixed_head_bert import FixedHeadBertConfig
+from .conversion import FAMILIES
+from .data.glue import TASKS
+from .errors import InputError
+from .presets import PRESETS, preset_config
+
+PAPER = "https://arxiv.org/abs/2002.07028"
+PIPELINES = {
+    "Model": "feature-extraction",
+    "ForPreTraining": "fill-mask",
+    "ForMaskedLM": "fill-mask",
+    "LMHeadModel": "text-generation",
+    "ForSequenceClassification": "text-classification",
+    "ForTokenClassification": "token-classification",
+    "ForQuestionAnswering": "question-answering",
+    "ForMultipleChoice": "multiple-choice",
+}
+REQUIRED = {
+    "library_name": "transformers, so that the Hub shows how to load it",
+    "license": "the licence of the weights, such as apache-2.0",
+    "tags": "a list of words, fixedbert among them",
+}
+# Results in a Trainer's all_results.json that say nothing about quality.
+NO_RESULTS = re.compile(r"runtime|per_second|_samples|model_preparation")
+CITATION = """
+```bibtex
+@inproceedings{bhojanapalli2020lowrank,
+  title     = {Low-Rank Bottleneck in Multi-head Attention Models},
+  author    = {Bhojanapalli, Srinadh and Yun, Chulhee and Rawat, Ankit Singh and Reddi, Sashank J. and Kumar, Sanjiv},
+  booktitle = {International Conference on Machine Learning},
+  year      = {2020},
+  url       = {https://arxiv.org/abs/2002.07028}
+}
+```
+"""
+
+
+def make_card(title: str, sections: dict[str, str], **metadata) -> ModelCard:
+    """A card of a title, an introduction under the heading "" and sections; empty ones are left out."""
+    text = "\n".join(
+        f"## {heading}\n\n{body.strip()}\n" if heading else f"{body.strip()}\n"
+        for heading, body in sections.items()
+        if body.strip()
+    )
+    data = ModelCardData(**{"library_name": "transformers", **metadata})
+    return ModelCard(f"---\n{data.to_yaml()}\n---\n\n# {title}\n\n{text}", ignore_metadata_errors=False)
+
+
+def table(rows: list[tuple], header: tuple[str, ...]) -> str:
+    lines = [header, ("---",) * len(header), *rows]
+    return "\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines)
+
+
+def shape_table(config: PreTrainedConfig) -> str:
+    """Sizes, exact parameters and operations of a BERT or FixedHeadBert, in Markdown."""
+    heads, size, width = config.num_attention_heads, head_size(config), config.hidden_size
+    everything, layers = parameters(config)
+    rows = [
+        ("width (d)", width),
+        ("layers", config.num_hidden_layers),
+        ("heads (h)", heads),
+        ("head size (d_p)", f"{size}; BERT's would be {width / heads:g}" if size * heads != width else size),
+        ("heads x head size", heads * size),
+        ("feed-forward width", config.intermediate_size),
+        ("longest text", f"{config.max_position_embeddings:,} tokens"),
+        ("vocabulary", f"{config.vocab_size:,}"),
+        ("parameters, with the heads of pretraining", f"{everything:,}"),
+        ("parameters of the layers", f"{layers:,}"),
+    ]
+    if getattr(config, "head_embedding", None):
+        rows.insert(4, ("heads' projections", f"shared, with head embeddings ({config.head_embedding})"))
+    if getattr(config, "qk_norm", False):
+        rows.insert(4, ("queries and keys", "normalised (RMSNorm)"))
+    for length in (128, 512):
+        if length <= config.max_position_embeddings:
+            flops = f"{forward_flops(config, length) / 1e6:,.1f} MFLOP"
+            rows.append((f"layers, forward, for each of {length} tokens", flops))
+    return table(rows, ("", "")) + "\n\nA training step takes three times the operations of the layers' forward pass."
+
+
+def how_to_load(name: str, auto_class: str, fixed: bool) -> str:
+    load = f'model = {auto_class}.from_pretrained("{name}"'
+    text = f"""
+```python
+import fixedbert
+from transformers import AutoTokenizer, {auto_class}
+
+{load})
+tokenizer = AutoTokenizer.from_pretrained("{name}")
+```
+"""
+    if not fixed:
+        return text.replace("import fixedbert\n", "")
+    return text + f"""
+Without fixedbert, transformers alone runs the two files of code that come with the weights. Read them first, and pin
+the commit that you have read:
+
+```python
+{load}, trust_remote_code=True, revision="...")
+```
+"""  # fmt: skip
+
+
+def checkpoint_card(
+    config: PreTrainedConfig,
+    architecture: str,
+    name: str,
+    making: str = "",
+    results: dict[str, float] | None = None,
+    evaluated_on: dict[str, str] | None = None,
+    **metadata,
+) -> ModelCard:
+    """
+    The card of a trained or converted checkpoint.
+
+    Args:
+        architecture: the name of the model's class.
+        name: the directory's or repository's name.
+        making: how the checkpoint came to be, in Markdown.
+        results: metrics by name, as in all_results.json.
+        evaluated_on: `type`, `name` and where known `config` and `split` of the evaluation data set, for model-index.
+        metadata: further fields of the card, such as license, datasets, base_model.
+    """
+    fixed = config.model_type == FixedHeadBertConfig.model_type
+    head = re.sub(r"^.*?Bert(?=Model|For|LM)", "", architecture)
+    pipeline = PIPELINES.get(head)
+    auto_class = (
+        "AutoModelForCausalLM" if head == "LMHeadModel" else f"Auto{head}" if head == "Model" else f"AutoModel{head}"
+    )
+    scores = {key: value for key, value in (results or {}).items() if not NO_RESULTS.search(key)}
+    shown = {key.removeprefix("eval_"): value for key, value in scores.items() if key.startswith("eval_")}
+    if shown and evaluated_on and pipeline:
+        about = {f"dataset_{key}": value for key, value in evaluated_on.items()}
+        metadata["model_name"] = name.split("/")[-1]
+        metadata["eval_results"] = [
+            EvalResult(task_type=pipeline, metric_type=key, metric_value=round(value, 6), **about)
+            for key, value in shown.items()
+        ]
+    introduction = (
+        f"`{architecture}`: BERT whose attention heads have a size of their own, as in [Low-Rank Bottleneck in "
+        f"Multi-head Attention Models]({PAPER}) (Bhojanapalli et al., 2020). Made with fixedbert."
+        if fixed
+        else f"`{architecture}`, made with fixedbert."
+    )
+    where = f" on {evaluated_on['name']}" if evaluated_on else ""
+    sections = {
+        "": introduction,
+        "Shape": shape_table(config),
+        "How it was made": making,
+        f"Results{where}": table([(key, f"{value:.4g}") for key, value in shown.items()], ("metric", "value"))
+        if shown
+        else "",
+        "Limits": LIMITS if shown else "Nothing has been measured here.",
+        "How to load it": how_to_load(name, auto_class, fixed),
+        "To cite": CITATION,
+    }
+    tags = ["fixedbert", "bert"] + (["custom_code"] if fixed else [])
+    return make_card(name.split("/")[-1], sections, tags=tags, pipeline_tag=pipeline, **metadata)
+
+
+LIMITS = (
+    "The results are of one run with one seed, and on validation data. They do not compare head sizes. The model has "
+    "whatever biases its texts have."
+)
+
+
+def trained_card(trainer: Trainer, name: str, **metadata) -> ModelCard:
+    """The card of what a script trains: its flags, data, versions and results are those in the output directory."""
+    args, config = trainer.args, trainer.model.config
+    folder = Path(args.output_dir)
+    command = read_json(folder / "command.json", [])
+    flags = flags_of(command)
+    script = {"ForSequenceClassification": "run_glue.py", "ForQuestionAnswering": "run_squad.py"}
+    architecture = type(trainer.model).__name__
+    script = next((file for head, file in script.items() if architecture.endswith(head)), "run_pretraining.py")
+    base = flags.get("model_name_or_path", [""])[0]
+    if base and not Path(base).exists():
+        metadata.setdefault("base_model", base)
+    data, evaluated_on = data_of(flags, script)
+    if data["hub"]:
+        metadata.setdefault("datasets", data["hub"])
+    summary = read_json(folder / "summary.json", {})
+    hardware = summary.get("hardware") or hardware_name()
+    seen = f", {summary['real tokens seen']:,} real tokens seen" if summary.get("real tokens seen") else ""
+    making = f"""
+- Started from: {f"`{base}`" if base else "random weights"}
+- Data: {", ".join(data["names"]) or "that of the command"}
+- Steps: {trainer.state.global_step:,}{seen}; seed {args.seed}
+- Hardware: {hardware}, {args.world_size} {"process" if args.world_size == 1 else "processes"}; \
+{"bf16" if args.bf16 else "fp16" if args.fp16 else "fp32"}
+- Versions: {", ".join(f"{library} {version}" for library, version in versions().items())}
+
+```bash
+python {script} {shlex.join(command)}
+```
+"""
+    results = read_json(folder / "all_results.json", {})
+    return checkpoint_card(config, architecture, name, making, results, evaluated_on, **metadata)
+
+
+def data_of(flags: dict[str, list[str]], script: str) -> tuple[dict[str, list[str]], dict[str, str]]:
+    """The training data of a command: Hub ids, and names for people; and what it was evaluated on."""
+    task = flags.get("task_name", [""])[0]
+    hub = [name for name in flags.get("dataset_name", []) if "/" in name]
+    files = [Path(name).name for key in ("train_file", "validation_file") for name in flags.get(key, [])]
+    if task in TASKS and "data_dir" not in flags:
+        hub = ["nyu-mll/glue"]
+        return {"hub": hub, "names": [f"GLUE {task}"]}, {
+            "type": "nyu-mll/glue", "name": f"GLUE {task}", "config": task, "split": "validation"
+        }  # fmt: skip
+    if task in TASKS:
+        names = [f"GLUE {task}, from files"]
+    else:
+        names = hub or [name for name in flags.get("dataset_name", [])] + files
+    if script == "run_pretraining.py":
+        return {"hub": hub, "names": names}, {"type": "held-out", "name": "held-out documents of the training data"}
+    evaluated = hub[0] if hub else names[-1] if names else "validation data"
+    return {"hub": hub, "names": names}, {
+        "type": evaluated if hub else "files",
+        "name": evaluated,
+        "split": "validation",
+    }
+
+
+def flags_of(command: list[str]) -> dict[str, list[str]]:
+    """`--name value ...` and `--name=value` as lists of values by name."""
+    flags, values = {}, []
+    for word in command:
+        if word.startswith("--"):
+            name, equals, value = word.removeprefix("--").partition("=")
+            values = flags.setdefault(name, [])
+            values += [value] if equals else []
+        else:
+            values.append(word)
+    return flags
+
+
+def create_model_card(trainer: Trainer, license: str | None = None, model_name: str | None = None, **metadata):
+    """What a Trainer of ours has in the place of transformers' method: README.md in the output directory."""
+    if trainer.model.config.model_type not in FAMILIES:  # not BERT's layers: transformers' own card
+        return Trainer.create_model_card(trainer, license=license, model_name=model_name, **metadata)
+    if not trainer.is_world_process_zero():
+        return
+    names = {"finetuned_from": "base_model", "dataset": "datasets", "dataset_tags": "datasets"}
+    given = {names.get(key, key): value for key, value in metadata.items() if value is not None}
+    given = {key: value for key, value in given.items() if key in ("base_model", "datasets", "language")}
+    name = model_name or trainer.args.hub_model_id or Path(trainer.args.output_dir).name
+    card = trained_card(trainer, name, **given, **({"license": license} if license else {}))
+    card.save(Path(trainer.args.output_dir) / "README.md")
+
+
+def preset_card(name: str) -> ModelCard:
+    """The card of a named shape: no weights, what the paper reports of it as the paper's, and how to train it."""
+    preset, config = PRESETS[name], preset_config(name)
+    ours = preset.source == "ours"
+    reported = ""
+    if preset.parameters:
+        rows = [
+            ("parameters", f"{preset.parameters} M"),
+            ("SQuAD 1.1 dev, F1", f"{preset.squad_f1} %"),
+            ("SQuAD 1.1 dev, exact match", f"{preset.squad_em} %"),
+            ("MNLI dev, accuracy", f"{preset.mnli} %"),
+        ]
+        reported = (
+            f"The paper's own figures ({preset.source}; English Wikipedia and BookCorpus, 85 G tokens by our count). "
+            f"They have not been reproduced here.\n\n{table(rows, ('', 'paper'))}"
+        )
+    elif not ours:
+        reported = f"A language model of {preset.source}, which the paper draws without numbers."
+    if name == "mini":
+        reported = "Measured results of runs of this shape, with commands and limits: [README.md](README.md)."
+    auto_class = "AutoModelForCausalLM" if config.is_decoder else "AutoModelForPreTraining"
+    source = "ours" if ours else f"[Bhojanapalli et al., 2020]({PAPER}), {preset.source}"
+    training = TRAINING.get(name, TRAINING["lm1b" if config.is_decoder else "paper"])
+    sections = {
+        "": f"A shape of {source}. **No weights are released**: this card says what the shape is, what it costs, and "
+        "how to train it.",
+        "Shape": shape_table(config),
+        "Reported" if not ours else "Results": reported,
+        "How to train it": f"```bash\n{training.replace('NAME', name)}\n```",
+        "How to make it": f"""
+```python
+from fixedbert import preset_config
+from transformers import {auto_class}
+
+model = {auto_class}.from_config(preset_config("{name}"))  # random weights
+```
+""",
+        "Limits": "A shape alone does nothing. What head size contributes at an equal budget is open: the paper's "
+        "larger models have more parameters and operations than the smaller ones it sets them beside.",
+        "To cite": CITATION,
+    }
+    tags = ["fixedbert", "bert"]
+    pipeline = "text-generation" if config.is_decoder else "fill-mask"
+    return make_card(name, sections, license="apache-2.0", tags=tags, pipeline_tag=pipeline)
+
+
+# By preset, or for all that have none of their own.
+TRAINING = {
+    "paper": "# the paper's two stages; docs/pretraining.md says what they cost\n"
+    "accelerate launch --config_file recipes/accelerate/ddp.yaml run_pretraining.py recipes/paper_stage1.yaml \\\n"
+    "    --config_name NAME --output_dir runs/NAME-stage1\n"
+    "accelerate launch --config_file recipes/accelerate/ddp.yaml run_pretraining.py recipes/paper_stage2.yaml \\\n"
+    "    --model_name_or_path runs/NAME-stage1 --output_dir runs/NAME",
+    "lm1b": "python run_pretraining.py recipes/lm1b.yaml --config_name NAME --train_file books/ \\\n"
+    "    --output_dir runs/NAME",
+    "mini": "python run_pretraining.py recipes/mini.yaml --tokenizer_name vocab.txt --train_file wikipedia/ books/",
+    "tiny": "python run_pretraining.py recipes/sample.yaml",
+}
+
+
+def check_card(card: ModelCard, file: str | Path):
+    """Raises InputError where a card lacks one of REQUIRED, or its metadata cannot be read."""
+    for field, meaning in REQUIRED.items():
+        if not getattr(card.data, field, None):
+            raise InputError(f"{file}: the metadata has no {field} ({meaning}); add it between the lines of dashes.")
+
+
+def read_card(file: str | Path) -> ModelCard:
+    """
+    Raises:
+        InputError: no such file, or metadata that is no YAML mapping.
+    """
+    try:
+        return ModelCard(Path(file).read_text(encoding="utf-8"), ignore_metadata_errors=False)
+    except (OSError, ValueError, TypeError, yaml.YAMLError) as error:
+        raise InputError(f"{file}: the card cannot be read: {str(error).splitlines()[0]}") from error
+
+
+def read_json(file: Path, otherwise):
+    return json.loads(file.read_text(encoding="utf-8")) if file.exists() else otherwise
+
+
+def versions() -> dict[str, str]:
+    modules = (fixedbert, torch, transformers)
+    return {**{module.__name__: module.__version__ for module in modules}, "python": platform.python_version()}
+
+
+def hardware_name() -> str:
+    return torch.cuda.get_device_name() if torch.cuda.is_available() else f"{os.cpu_count()} CPU cores"
