@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 from .checkpoints import convert_checkpoint
 from .errors import InputError, exit_on_input_error
+from .publishing import push
 
 
 class ArgumentParser(argparse.ArgumentParser):
@@ -44,7 +45,20 @@ def add_convert(parser: argparse.ArgumentParser) -> Callable:
     return convert_checkpoint
 
 
-COMMANDS = {"convert": (add_convert, "start from a BERT checkpoint, with more or larger heads, and the same function")}
+def add_push(parser: argparse.ArgumentParser) -> Callable:
+    parser.add_argument("folder", help="a directory that a script, `fixedbert convert` or save_pretrained wrote")
+    parser.add_argument("repo_id", help="user/name or organization/name; it is made if it is not there")
+    parser.add_argument("--license", help="licence of the weights, such as apache-2.0, where the card does not say")
+    parser.add_argument("--private", action="store_true", default=None, help="make a repository that nobody else sees")
+    parser.add_argument("--commit_message", help="message of the commit")
+    parser.add_argument("--token", help="token for the Hub; without it, the one logged in with")
+    return push
+
+
+COMMANDS = {
+    "convert": (add_convert, "start from a BERT checkpoint, with more or larger heads, and the same function"),
+    "push": (add_push, "put a model on the Hub, with its code and its card, in one commit"),
+}
 
 
 def main(argv: list[str] | None = None):

@@ -35,7 +35,7 @@ PIPELINES = {
 }
 REQUIRED = {
     "library_name": "transformers, so that the Hub shows how to load it",
-    "license": "the licence of the weights, such as apache-2.0",
+    "license": "the licence of the weights, such as apache-2.0, or --license",
     "tags": "a list of words, fixedbert among them",
 }
 # Results in a Trainer's all_results.json that say nothing about quality.

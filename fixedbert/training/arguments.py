@@ -1,5 +1,6 @@
 """Command-line arguments of the scripts, with the names of transformers' example scripts; recipes in YAML."""
 
+import os
 from ast import literal_eval
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -150,6 +151,9 @@ def parse(argv: list[str], *types: type) -> tuple:
         flag = unknown[0].split("=")[0]
         reason = REPLACED.get(flag.removeprefix("--"), "no such argument; --help lists those there are")
         raise InputError(f"{flag}: {reason}.")
+    for arguments in parsed:
+        if getattr(arguments, "hub_token", None):  # Trainer saves its arguments, and uploads them
+            os.environ["HF_TOKEN"], arguments.hub_token = arguments.hub_token, None
     return tuple(parsed)
 
 

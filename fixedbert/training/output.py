@@ -16,7 +16,8 @@ from ..data.store import write_whole
 from ..errors import InputError
 
 COMMAND_FILE = "command.json"
-NOT_PART_OF_THE_RUN = ("--output_dir", "--resume_from_checkpoint")
+SECRET = ("--token", "--hub_token")
+NOT_PART_OF_THE_RUN = ("--output_dir", "--resume_from_checkpoint", *SECRET)
 
 
 @contextmanager
@@ -57,7 +58,7 @@ def output_directory(training_args: TrainingArguments, command: list[str]) -> It
         for broken in set(partial.glob("checkpoint-*")) - set(whole_checkpoints(partial)):
             shutil.rmtree(broken)
         if not (partial / COMMAND_FILE).exists():
-            write_whole(partial / COMMAND_FILE, json.dumps(command, indent=1) + "\n")
+            write_command(partial, command)
     state.wait_for_everyone()
     training_args.output_dir = str(partial)
     training_args.hub_model_id = training_args.hub_model_id or final.name
@@ -120,6 +121,11 @@ def whole_checkpoints(folder: Path) -> list[Path]:
 
 def last_checkpoint(folder: Path) -> str | None:
     return str(whole_checkpoints(folder)[-1]) if whole_checkpoints(folder) else None
+
+
+def write_command(partial: Path, command: list[str]):
+    """The flags of a run, but for tokens, beside its results."""
+    write_whole(partial / COMMAND_FILE, json.dumps(run_arguments(command, left_out=SECRET), indent=1) + "\n")
 
 
 def read_command(partial: Path) -> list[str]:

@@ -1,16 +1,12 @@
 """What a pretraining run leaves beside the model: a picture and a summary."""
 
 import json
-import os
-import platform
 from pathlib import Path
 
-import torch
-import transformers
 from matplotlib.figure import Figure
 
-import fixedbert
-
+from ..model_card import hardware_name, versions
+from .output import SECRET, run_arguments
 from .pretraining import PretrainingTrainer
 
 PANELS = (
@@ -66,13 +62,10 @@ def write_summary(trainer: PretrainingTrainer, corpus: dict, parameters: dict, c
         "examples in a step": batch,
         "real tokens seen": trainer.state.num_input_tokens_seen,
         "results": json.loads((output / "all_results.json").read_text()),
-        "command": ["run_pretraining.py", *command],
-        "hardware": torch.cuda.get_device_name() if torch.cuda.is_available() else f"{os.cpu_count()} CPU cores",
+        "command": ["run_pretraining.py", *run_arguments(command, left_out=SECRET)],
+        "hardware": hardware_name(),
         "processes": args.world_size,
-        "versions": {
-            **{module.__name__: module.__version__ for module in (fixedbert, torch, transformers)},
-            "python": platform.python_version(),
-        },
+        "versions": versions(),
     }
     (output / "summary.json").write_text(json.dumps(summary, indent=1) + "\n")
     if args.do_train:

@@ -13,10 +13,9 @@ from statistics import mean, median
 
 from accelerate import PartialState
 
-from ..data.store import write_whole
 from ..errors import InputError
 from .fine_tuning import FineTuningArguments, is_metric
-from .output import COMMAND_FILE, check_free, give_final_name, read_command, run_arguments
+from .output import COMMAND_FILE, check_free, give_final_name, read_command, run_arguments, write_command
 from .pictures import draw_sweep
 
 # Devlin et al., 2019, appendix A.3. Batches are those of a step, on all devices together.
@@ -139,7 +138,7 @@ def sweep_directory(training_args: FineTuningArguments, command: list[str]) -> I
     state.wait_for_everyone()
     if state.is_main_process and not partial.exists():
         partial.mkdir(parents=True)
-        write_whole(partial / COMMAND_FILE, json.dumps(command, indent=1) + "\n")
+        write_command(partial, command)
     state.wait_for_everyone()
     try:
         yield partial
