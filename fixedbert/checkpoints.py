@@ -12,7 +12,7 @@ import transformers
 from huggingface_hub import snapshot_download
 from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
-from transformers import AutoConfig, AutoTokenizer, PreTrainedConfig, PreTrainedModel
+from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
 
 from . import modeling_fixed_head_bert
 from .analysis.counts import head_size
@@ -185,9 +185,9 @@ def largest_difference(one: PreTrainedModel, other: PreTrainedModel) -> float:
 
 def copy_tokenizer(source: str | Path, folder: Path, **hub_options):
     try:
-        AutoTokenizer.from_pretrained(source, **hub_options).save_pretrained(folder)
-    except (OSError, ValueError) as error:
-        logger.warning("%s has no tokenizer that can be read, and the new directory none: %s", source, error)
+        load_tokenizer(str(source), **hub_options).save_pretrained(folder)
+    except InputError as error:
+        logger.warning("The new directory has no tokenizer. %s", error)
 
 
 def copy_sentence_modules(source: Path, folder: Path):

@@ -9,6 +9,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
+from fixedbert import FixedHeadBertConfig
 from fixedbert.data.corpora import Corpus, CorpusReader, corpus_files
 from fixedbert.data.tokenizers import check_same_vocabulary, load_tokenizer, trained_tokenizer
 from fixedbert.errors import InputError
@@ -221,6 +222,9 @@ def test_vocabulary_file_and_its_errors(tmp_path, vocabulary):
         load_tokenizer(str(tmp_path / "vocab.txt"))
     with pytest.raises(InputError, match="no tokenizer could be loaded"):
         load_tokenizer(str(tmp_path / "nothing"))
+    FixedHeadBertConfig().save_pretrained(tmp_path / "model")  # where transformers 5 makes one of special tokens alone
+    with pytest.raises(InputError, match="there is no tokenizer in it"):
+        load_tokenizer(str(tmp_path / "model"))
 
 
 def test_vocabulary_of_bert_base_uncased(real_data):

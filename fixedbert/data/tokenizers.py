@@ -33,6 +33,9 @@ def load_tokenizer(name_or_path: str | None, do_lower_case: bool = True, **optio
         tokenizer = AutoTokenizer.from_pretrained(name_or_path, **options)
     except (OSError, ValueError) as error:
         raise InputError(f"{name_or_path}: no tokenizer could be loaded from it: {error}") from error
+    # Where a directory has no tokenizer, transformers 5 makes one of special tokens alone.
+    if len(tokenizer) <= len(tokenizer.all_special_tokens):
+        raise InputError(f"{name_or_path}: there is no tokenizer in it; save that of the model there, or name one.")
     absent = [role for role in ("cls", "sep", "pad", "mask") if getattr(tokenizer, f"{role}_token_id") is None]
     if absent:
         raise InputError(f"{name_or_path}: not a tokenizer for BERT, it has no {' and no '.join(absent)} token.")

@@ -1,0 +1,120 @@
+"""Model cards: true to the code and to the results, with metadata that the Hub understands."""
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+from huggingface_hub import ModelCard
+from small_tasks import glue, squad
+
+import run_pretraining
+from fixedbert import PRESETS, FixedHeadBertModel, preset_config
+from fixedbert.analysis.counts import parameters
+from fixedbert.model_card import checkpoint_card, flags_of, preset_card, read_card
+
+CARDS = Path(__file__).parents[1] / "model_cards"
+
+
+def metadata(card: ModelCard | Path) -> dict:
+    text = card.read_text(encoding="utf-8") if isinstance(card, Path) else str(card)
+    return yaml.safe_load(text.split("---\n")[1])
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_card_of_a_preset_is_the_one_in_the_folder(name):
+    """Guards: model_cards/ follows the code; if this fails, run `python model_cards/generate.py`."""
+    assert (CARDS / f"{name}.md").read_text(encoding="utf-8") == str(preset_card(name))
+
+
+def test_every_preset_has_a_card_and_every_card_a_preset():
+    """Guards: a preset that is renamed or removed leaves no card behind."""
+    assert {file.stem for file in CARDS.glob("*.md")} - {"README"} == set(PRESETS)
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_card_of_a_preset_says_what_it_is(name):
+    """Guards: exact parameters, no promise of weights, and the paper's figures as the paper's."""
+    text = (CARDS / f"{name}.md").read_text(encoding="utf-8")
+    everything, layers = parameters(preset_config(name))
+    assert f"| {everything:,} |" in text and f"| {layers:,} |" in text
+    assert "**No weights are released**" in text
+    preset = PRESETS[name]
+    if preset.parameters:
+        assert "The paper's own figures" in text and "not been reproduced here" in text
+        for figure in (preset.squad_f1, preset.squad_em, preset.mnli):
+            assert f"| {figure} % |" in text
+    assert "model-index" not in metadata(CARDS / f"{name}.md")  # which would make the paper's results ours
+
+
+def test_operations_in_a_card_are_those_of_the_first_row_of_table_2a():
+    """Guards: 24 layers of 4 D H P + 2 n H P + 2 D F, twice, in millions, computed here by hand."""
+    flops = 2 * 24 * (4 * 512 * 1024 + 2 * 128 * 1024 + 2 * 512 * 4096)
+    assert f"| {flops / 1e6:,.1f} MFLOP |" in str(preset_card("fixed-512-8x128"))
+
+
+def test_fine_tuned_model_has_a_card(model, download, tmp_path):
+    """Guards: run_glue.py leaves a card with command, versions, seed and model-index of exactly its results."""
+    results = glue(
+        model, download, tmp_path / "out", "--do_train", "--do_eval", "--max_steps", "2", "--seed", "7", task="mrpc"
+    )
+    data = metadata(tmp_path / "out" / "README.md")
+    assert data["pipeline_tag"] == "text-classification" and data["library_name"] == "transformers"
+    (entry,) = data["model-index"]
+    found = {metric["type"]: metric["value"] for result in entry["results"] for metric in result["metrics"]}
+    expected = {key.removeprefix("eval_"): value for key, value in results.items() if key.startswith("eval_")}
+    for key in ("accuracy", "f1", "combined_score", "loss"):
+        assert found[key] == pytest.approx(expected[key], abs=1e-6)
+    assert not any("runtime" in key or "samples" in key for key in found)
+    text = (tmp_path / "out" / "README.md").read_text()
+    assert "python run_glue.py --model_name_or_path" in text and "seed 7" in text and "- Steps: 2" in text
+    assert "one run with one seed" in text and "AutoModelForSequenceClassification.from_pretrained" in text
+
+
+def test_squad_model_has_a_card(model, questions, tmp_path):
+    """Guards: run_squad.py leaves one too, with its own file's name as the data set."""
+    squad(model, questions, tmp_path / "out", "--do_train", "--do_eval", "--max_steps", "1")
+    data = metadata(tmp_path / "out" / "README.md")
+    assert data["pipeline_tag"] == "question-answering"
+    results = data["model-index"][0]["results"]
+    assert {metric["type"] for result in results for metric in result["metrics"]} >= {"exact", "f1"}
+    assert results[0]["dataset"]["name"] == "questions.jsonl"
+
+
+def test_pretrained_model_has_a_card(tmp_path):
+    """Guards: run_pretraining.py's card says from what, on what, and how many real tokens."""
+    run_pretraining.main(
+        ["--config_name", "tiny", "--dataset_name", "sample", "--do_train", "--do_eval", "--max_steps", "1",
+         "--per_device_train_batch_size", "4", "--max_eval_samples", "8", "--max_seq_length", "32", "--use_cpu",
+         "--config_overrides", "hidden_size=32,num_hidden_layers=1,intermediate_size=37", "--disable_tqdm", "true",
+         "--save_strategy", "no", "--output_dir", str(tmp_path / "out")]
+    )  # fmt: skip
+    data, text = metadata(tmp_path / "out" / "README.md"), (tmp_path / "out" / "README.md").read_text()
+    assert data["pipeline_tag"] == "fill-mask" and "Started from: random weights" in text
+    seen = json.loads((tmp_path / "out" / "summary.json").read_text())["real tokens seen"]
+    assert f"{seen:,} real tokens seen" in text and "Data: sample" in text
+    assert "perplexity" in text.split("## Results")[1] and "held-out documents" in text
+
+
+def test_card_of_a_hub_task_names_its_data():
+    """Guards: metadata given by name reach the card; a bare model is a feature extractor, without results."""
+    config = preset_config("tiny")
+    card = checkpoint_card(config, FixedHeadBertModel.__name__, "me/tiny", base_model="me/bert", license="mit")
+    data = metadata(card)
+    assert data["base_model"] == "me/bert" and data["license"] == "mit"
+    assert data["pipeline_tag"] == "feature-extraction" and "model-index" not in data
+    assert 'AutoModel.from_pretrained("me/tiny")' in str(card) and "Nothing has been measured" in str(card)
+    assert set(data["tags"]) == {"fixedbert", "bert", "custom_code"}
+
+
+def test_card_survives_reading(tmp_path):
+    """Guards: a card that was saved is read with the same metadata and text."""
+    card = preset_card("mini")
+    card.save(tmp_path / "README.md")
+    assert str(read_card(tmp_path / "README.md")) == str(card)
+
+
+def test_flags_of_a_command():
+    """Guards: both ways to write a flag, several values and none, are understood."""
+    command = ["--task_name=mnli", "--seeds", "1", "2", "--do_train", "--learning_rate", "-1"]
+    assert flags_of(command) == {"task_name": ["mnli"], "seeds": ["1", "2"], "do_train": [], "learning_rate": ["-1"]}
