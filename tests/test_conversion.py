@@ -2,13 +2,16 @@
 
 import json
 import pickle
+import re
 import shutil
+from pathlib import Path
 
 import pytest
 import torch
 import transformers
 from safetensors.torch import load_file, save_file
 from small_models import HEADS, SHAPE, B, L, config_of, inputs_of, model_of
+from tensorflow_files import CONFIG, google_variables, write_checkpoint
 
 import fixedbert
 from fixedbert import convert, to_bert
@@ -395,6 +398,32 @@ def test_arguments_that_make_no_sense(arguments, message):
     """Guards: a wrong command is answered in a sentence, without abbreviations that mean something else."""
     with pytest.raises(InputError, match=message):
         main(arguments)
+
+
+def test_commands_of_the_page_run(tmp_path, vocabulary, monkeypatch):
+    """Guards: every command and the Python of docs/converting.md work in this order, on small models."""
+    page = (Path(__file__).parents[1] / "docs" / "converting.md").read_text(encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    tokenizer = transformers.BertTokenizer(vocab=vocabulary)
+    google = bert_of("ForMaskedLM", vocab_size=len(tokenizer))
+    for folder, model in (("bert", google), ("roberta", bert_of("ForMaskedLM", "Roberta"))):
+        model.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+    original = Path("uncased_L-12_H-768_A-12")
+    original.mkdir()
+    (original / "bert_config.json").write_text(json.dumps(CONFIG))
+    shutil.copy(vocabulary, original / "vocab.txt")
+    write_checkpoint(original / "bert_model.ckpt", google_variables(bert_of("ForPreTraining")))
+    page = page.replace("google-bert/bert-base-uncased", "bert").replace("FacebookAI/roberta-base", "roberta")
+    commands = re.findall(r"^    fixedbert (.*)$", page, re.MULTILINE)
+    assert len(commands) == 8
+    for command in commands:
+        main(command.split())
+        assert (tmp_path / command.split()[2] / "model.safetensors").exists()
+    (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    names = {}
+    exec(code, names)
+    assert names["model"].config.head_dim == 128 and names["to_bert"] is to_bert
 
 
 def test_inputs_have_more_than_one_length():

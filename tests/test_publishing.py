@@ -2,6 +2,8 @@
 
 import json
 import os
+import re
+import shlex
 import sys
 from pathlib import Path
 
@@ -14,9 +16,12 @@ from small_tasks import glue_arguments, write_model
 from transformers import AutoConfig, BertTokenizer
 
 import fixedbert
+import run_glue
 from fixedbert.cli import main
 from fixedbert.configuration_fixed_head_bert import AUTO_MAP
 from fixedbert.errors import InputError
+from fixedbert.training.arguments import ModelArguments, parse
+from fixedbert.training.fine_tuning import FineTuningArguments
 
 ROOT = Path(__file__).parents[1]
 CODE = {"configuration_fixed_head_bert.py", "modeling_fixed_head_bert.py"}
@@ -332,6 +337,32 @@ def test_conversion_reads_from_the_hub(hub, tmp_path, vocabulary):
     missing = hub.run([*command[:-2], "user/nothing", str(tmp_path / "other")], tmp_path / "home")
     assert missing.returncode == 1 and missing.stderr.splitlines()[-1].startswith("error: user/nothing")
     assert "Traceback" not in missing.stderr and not (tmp_path / "other").exists()
+
+
+def test_commands_of_the_page_run(online, folder, monkeypatch, tmp_path):
+    """Guards: the commands of docs/publishing.md push; run_glue.py's arguments there are ones that it takes."""
+    page = (ROOT / "docs" / "publishing.md").read_text(encoding="utf-8").replace(" me/", " user/")
+    (tmp_path / "runs").mkdir()
+    folder.rename(tmp_path / "runs" / "mini")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HF_TOKEN", "hf_write")
+    commands = re.findall(r"^    fixedbert (.*)$", page, re.MULTILINE)
+    assert len(commands) == 2
+    for command in commands:
+        main(shlex.split(command))
+    assert online.repositories.keys() == {"user/mini", "user/mini-private"} and online.private == {"user/mini-private"}
+    (command,) = re.findall(r"python run_glue\.py ((?:\\\n|.)*)", page)
+    parse(command.replace("\\\n", " ").split(), ModelArguments, run_glue.DataArguments, FineTuningArguments)
+
+
+def test_python_of_the_loading_page_runs(hub, folder, tmp_path):
+    """Guards: both pieces of docs/loading.md open what was pushed, the second one without fixedbert."""
+    hub.create("user/mini")
+    hub.commit("user/mini", {file.name: file.read_bytes() for file in folder.iterdir() if file.is_file()})
+    page = (ROOT / "docs" / "loading.md").read_text(encoding="utf-8").replace('"me/', '"user/')
+    with_it, without_it = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    run(hub, f"import sys; sys.path.insert(0, {str(ROOT)!r})\n{with_it}", tmp_path)
+    run(hub, WITHOUT_FIXEDBERT + without_it, tmp_path)
 
 
 def spoil(folder, how):
