@@ -25,6 +25,7 @@ benchmark: .venv/installed
 	$(BIN)/python -m benchmarks.model
 	$(BIN)/python -m benchmarks.pretraining_data
 	$(BIN)/python -m benchmarks.finetuning
+	$(BIN)/python -m benchmarks.conversion
 
 lint: .venv/installed
 	$(BIN)/ruff check .

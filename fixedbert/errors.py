@@ -1,7 +1,9 @@
-"""The error for input that the user can put right."""
+"""The error for input that the user can put right, and the way out of a script."""
 
 import sys
 from collections.abc import Callable
+
+from huggingface_hub.errors import HTTPError  # of requests to the Hub, also of a connection that breaks
 
 
 class InputError(ValueError):
@@ -14,5 +16,24 @@ def exit_on_input_error(main: Callable[[], object]):
         main()
     except InputError as error:
         sys.exit(f"error: {error}")
+    except HTTPError as error:
+        sys.exit(f"error: {explain_hub_error(error)}")
     except KeyboardInterrupt:
         sys.exit("interrupted: the same command goes on from the last checkpoint, if there was one")
+
+
+def explain_hub_error(error: Exception) -> str:
+    """A sentence for what went wrong on the way to the Hub."""
+    answer = getattr(error, "response", None)
+    if answer is None and isinstance(error, HTTPError):
+        return f"the connection to the Hub broke ({error}); give the command again, what has arrived stays."
+    if answer is None:  # an upload that was refused has its reason below it
+        return f"{error}{f' ({error.__cause__})' if error.__cause__ else ''}; nothing has changed there."
+    said = getattr(error, "server_message", None) or str(error).splitlines()[0]
+    if answer.status_code in (401, 403):
+        return f"the token has no right to write there ({said})."
+    if answer.status_code in (409, 412):
+        return f"it was changed while this upload ran ({said}); look what is new there, and give the command again."
+    if answer.status_code >= 500:
+        return f"the Hub cannot answer now ({said}); nothing has changed there, give the command again later."
+    return f"the Hub refuses: {said}."

@@ -14,7 +14,7 @@ from safetensors import SafetensorError, safe_open
 
 from . import configuration_fixed_head_bert, modeling_fixed_head_bert
 from .configuration_fixed_head_bert import AUTO_MAP, FixedHeadBertConfig
-from .errors import InputError
+from .errors import InputError, explain_hub_error
 from .model_card import check_card, checkpoint_card, read_card
 
 # Pickles, checkpoints of training, and what is hidden stay at home.
@@ -76,7 +76,7 @@ def push(
     except InputError:
         raise
     except (HTTPError, OSError, RuntimeError, ValueError) as error:
-        raise InputError(f"{repo_id}: {explain(error)}") from error
+        raise InputError(f"{repo_id}: {explain_hub_error(error)}") from error
 
 
 def checkpoint_files(folder: Path) -> dict[str, Path]:
@@ -144,20 +144,3 @@ def check_token(api: HfApi):
         raise
     if token.get("role") == "read":
         raise InputError(f"the token {token.get('displayName', '')!r} may only read; make one that may write.")
-
-
-def explain(error: Exception) -> str:
-    """A sentence for what went wrong on the way to the Hub."""
-    answer = getattr(error, "response", None)
-    if answer is None and isinstance(error, HTTPError):
-        return f"the connection to the Hub broke ({error}); give the command again, what has arrived stays."
-    if answer is None:  # an upload that was refused has its reason below it
-        return f"{error}{f' ({error.__cause__})' if error.__cause__ else ''}; nothing has changed there."
-    said = getattr(error, "server_message", None) or str(error).splitlines()[0]
-    if answer.status_code in (401, 403):
-        return f"the token has no right to write there ({said})."
-    if answer.status_code in (409, 412):
-        return f"it was changed while this upload ran ({said}); look what is new there, and give the command again."
-    if answer.status_code >= 500:
-        return f"the Hub cannot answer now ({said}); nothing has changed there, give the command again later."
-    return f"the Hub refuses: {said}."

@@ -190,11 +190,15 @@ transformers.AutoModelForNextSentencePrediction.from_pretrained("user/model", tr
 def test_script_pushes_its_results_and_no_token(hub, folder, download, tmp_path):
     """Guards: --push_to_hub sends weights, code and a card with the results as model-index; the token goes nowhere."""
     arguments = glue_arguments(str(folder), download, tmp_path / "rte", "--do_train", "--do_eval", "--max_steps", "2")
+    arguments += ["--save_strategy", "steps", "--save_steps", "1", "--hub_strategy", "every_save"]
     more = ["--push_to_hub", "--hub_model_id", "organization/rte", "--hub_token", "hf_write"]
     done = hub.run([sys.executable, str(ROOT / "run_glue.py"), *arguments, *more], tmp_path / "home")
     assert done.returncode == 0, done.stderr[-3000:]
     files = hub.files("organization/rte")
     assert CODE | {"README.md", "model.safetensors", "all_results.json", "tokenizer.json"} < files.keys()
+    for commit in hub.repositories["organization/rte"]:
+        if "config.json" in commit.files:
+            assert CODE < commit.files.keys(), commit.message
     assert not any(b"hf_write" in content for content in files.values())
     assert not any(b"hf_write" in file.read_bytes() for file in (tmp_path / "rte").rglob("*") if file.is_file())
     card = ModelCard(files["README.md"].decode())
@@ -203,6 +207,12 @@ def test_script_pushes_its_results_and_no_token(hub, folder, download, tmp_path)
     assert found.metric_value == pytest.approx(result, abs=1e-6) and found.dataset_name == "GLUE rte, from files"
     assert card.data.pipeline_tag == "text-classification" and "run_glue.py --model_name_or_path" in card.content
     assert "seed 42" in card.content and f"torch {torch.__version__}" in card.content
+
+    arguments[arguments.index("--output_dir") + 1] = str(tmp_path / "again")
+    more = ["--push_to_hub", "--hub_model_id", "organization/again", "--hub_token", "hf_read"]
+    refused = hub.run([sys.executable, str(ROOT / "run_glue.py"), *arguments, *more], tmp_path / "home")
+    assert refused.returncode == 1 and refused.stderr.splitlines()[-1].startswith("error: the token has no right")
+    assert "Traceback" not in refused.stderr and not list(tmp_path.glob("again*"))
 
 
 def test_push_takes_the_place_of_other_weights(online, folder):

@@ -3,6 +3,7 @@
 import sys
 
 from transformers import Trainer
+from transformers.dynamic_module_utils import custom_object_save
 
 from .progress import StopOnSigterm
 
@@ -13,6 +14,8 @@ def train(trainer: Trainer, checkpoint: str | None):
 
     On SIGTERM the run saves a checkpoint and ends with exit status 143.
     """
+    if trainer.args.push_to_hub and trainer.is_world_process_zero() and trainer.model.is_remote_code():
+        custom_object_save(trainer.model, trainer.args.output_dir)  # what goes to the Hub while training has code too
     stop = StopOnSigterm()
     trainer.add_callback(stop)
     result = trainer.train(resume_from_checkpoint=checkpoint)
