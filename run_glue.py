@@ -173,7 +173,9 @@ def fine_tune(task: str | None, model_args, data_args, training_args, command: l
             predictions = predict(trainer, features[split])
             if trainer.is_world_process_zero():
                 glue.write_predictions(training_args.output_dir, task, split, rows, data.labels, predictions)
-        publish(trainer)
+        if training_args.do_train:
+            trainer.create_model_card()
+    publish(trainer)
 
 
 def evaluate(trainer: FineTuningTrainer, splits: dict, title: str):

@@ -76,7 +76,9 @@ def main(argv: list[str] | None = None):
             report(trainer, "eval", trainer.evaluate())
         if trainer.is_world_process_zero():
             write_summary(trainer, corpus, parameters, command)
-        publish(trainer)
+        if training_args.do_train:
+            trainer.create_model_card()
+    publish(trainer)
 
 
 if __name__ == "__main__":

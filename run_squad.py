@@ -172,7 +172,9 @@ def fine_tune(task: None, model_args, data_args, training_args, command: list[st
                 evaluation.predict(*output.predictions[:2])
             if trainer.is_world_process_zero():
                 write_answers(training_args.output_dir, "predict", evaluation)
-        publish(trainer)
+        if training_args.do_train:
+            trainer.create_model_card()
+    publish(trainer)
 
 
 def write_answers(folder: str, prefix: str, evaluation: SquadEvaluation):

@@ -27,7 +27,7 @@ from transformers import BertConfig, BertForPreTraining
 
 import fixedbert
 from fixedbert import convert
-from fixedbert.checkpoints import convert_checkpoint, largest_difference, load_bert
+from fixedbert.checkpoints import check_same_function, convert_checkpoint, load_bert
 from fixedbert.data.sentences import split_document
 
 HEAD_SIZE = 128
@@ -69,7 +69,7 @@ def measure_large(folder: Path):
     print(f"    reading                         {reading:6.1f} s")
     converting, converted = timed(lambda: convert(model, attention_head_size=HEAD_SIZE))
     print(f"    converting                      {converting:6.1f} s")
-    checking, _ = timed(lambda: largest_difference(model, converted))
+    checking, _ = timed(lambda: check_same_function(model, converted))
     print(f"    running both on two short texts {checking:6.1f} s")
     writing, _ = timed(lambda: converted.save_pretrained(folder / "again"))
     print(f"    writing {written.stat().st_size / 1e9:.2f} GB                 {writing:6.1f} s")

@@ -10,24 +10,36 @@ from pickle import UnpicklingError
 import torch
 import transformers
 from huggingface_hub import snapshot_download
-from huggingface_hub.errors import StrictDataclassError
+from huggingface_hub.errors import HTTPError
 from safetensors import SafetensorError
 from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
 
 from . import modeling_fixed_head_bert
 from .analysis.counts import head_size
-from .conversion import FAMILIES, build, convert, fixed_head_config, to_bert
+from .conversion import FAMILIES, build, convert, fixed_head_config, head_of, to_bert
 from .data.tokenizers import load_tokenizer
 from .errors import InputError
 from .model_card import checkpoint_card, read_card
-from .tensorflow_checkpoint import read_bert
+from .tensorflow_checkpoint import listed, read_bert
 from .training.output import new_directory
 
 logger = logging.getLogger(__name__)
 
 CARD = "README.md"
+HEADS_BY_PART = {"seq_relationship": "ForPreTraining", "cls.": "ForMaskedLM", "lm_head": "ForMaskedLM"}
 # What makes a sentence-transformers model of an encoder: how tokens are pooled, and how long a text can be.
 SENTENCE_FILES = ("modules.json", "*sentence*.json", "[0-9]*_*/*")
+TOKENIZER_FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.txt",
+    "vocab.json",
+    "merges.txt",
+    "sentencepiece.bpe.model",
+    "spiece.model",
+)
 
 
 def load_bert(source: str | Path, **hub_options) -> PreTrainedModel:
@@ -44,55 +56,57 @@ def load_bert(source: str | Path, **hub_options) -> PreTrainedModel:
         InputError: no BERT, or a file that is damaged or has too few, too many or wrongly shaped tensors.
     """
     if is_tensorflow(source):
-        config, tensors = read_bert(Path(source))
-        return build(transformers.BertForPreTraining, config, tensors, torch.float32)
-    if not (Path(source).is_dir() or re.fullmatch(r"[\w.-]+(/[\w.-]+)?", str(source))):
+        return build(transformers.BertForPreTraining, *read_bert(Path(source)))
+    if not (Path(source).is_dir() or re.fullmatch(r"\w[\w.-]*(/\w[\w.-]*)?", str(source))) or Path(source).is_file():
         raise InputError(f"{source}: neither a directory nor the name of a model on the Hub.")
     try:
         config = AutoConfig.from_pretrained(source, **hub_options)
         fixed_head_config(config)
-    except (OSError, ValueError, StrictDataclassError) as error:
-        raise InputError(f"{source}: {str(error).splitlines()[0]}") from error
-    library = modeling_fixed_head_bert if config.model_type == "fixed_head_bert" else transformers
-    name = (config.architectures or [f"{FAMILIES[config.model_type]}Model"])[0]
-    if not (name.startswith(FAMILIES[config.model_type]) and hasattr(library, name)):
-        raise InputError(f"{source}: config.json names a class that there is not, {name}; name one of transformers.")
-    model, unexpected = load_tensors(getattr(library, name), source, config, **hub_options)
-    if any("seq_relationship" in key for key in unexpected):  # Google's, saved with one head's name and both heads
-        model, unexpected = load_tensors(
-            getattr(library, f"{FAMILIES[config.model_type]}ForPreTraining"), source, config, **hub_options
-        )
+        architecture = (config.architectures or [f"{FAMILIES[config.model_type]}Model"])[0]
+        head_of(architecture, config.model_type)
+        model, unexpected = load_tensors(architecture, source, config, **hub_options)
+        # Some hold two heads and name one in config.json, or hold one and name none: Google's own uploads do.
+        for part, head in HEADS_BY_PART.items():
+            if any(part in key for key in unexpected):
+                architecture = f"{FAMILIES[config.model_type]}{head}"
+                model, unexpected = load_tensors(architecture, source, config, **hub_options)
+                break
+    except InputError as error:
+        raise InputError(f"{source}: {error}") from error
+    except UnpicklingError as error:
+        raise InputError(f"{source}: the pickle is damaged or holds more than tensors; it was not run.") from error
+    except SafetensorError as error:
+        raise InputError(f"{source}: the weights are damaged or not whole ({error}).") from error
+    except Exception as error:  # every unusable value and damaged file has its own
+        raise InputError(f"{source}: no BERT can be read from it: {reason_of(error)}") from error
     if unexpected:
-        raise InputError(
-            f"{source}: a {name} has no place for {some(unexpected)}; name the right class in config.json."
-        )
+        raise InputError(f"{source}: a {architecture}, as config.json says, has no place for {listed(unexpected)}.")
     return model
 
 
 def load_tensors(
-    model_class: type, source: str | Path, config: PreTrainedConfig, **hub_options
+    architecture: str, source: str | Path, config: PreTrainedConfig, **hub_options
 ) -> tuple[PreTrainedModel, list[str]]:
     """The model, and the names of the tensors for which it has no place."""
-    try:
-        model, loaded = model_class.from_pretrained(
-            source, config=config, dtype="auto", output_loading_info=True, ignore_mismatched_sizes=True, **hub_options
+    library = modeling_fixed_head_bert if config.model_type == "fixed_head_bert" else transformers
+    options = {"config": config, "dtype": "auto", "output_loading_info": True, "ignore_mismatched_sizes": True}
+    model, loaded = getattr(library, architecture).from_pretrained(source, **options, **hub_options)
+    missing = sorted(loaded["missing_keys"])
+    if missing and architecture.endswith("Model") and all("pooler" in key for key in missing):
+        model, loaded = getattr(library, architecture).from_pretrained(
+            source, add_pooling_layer=False, **options, **hub_options
         )
-    except (OSError, RuntimeError, ValueError, EOFError, SafetensorError, UnpicklingError) as error:
-        raise InputError(f"{source}: the weights cannot be read: {error}") from error
+        missing = []
     for key, there, wanted in sorted(loaded["mismatched_keys"]):
-        raise InputError(f"{source}: {key} has the shape {tuple(there)} where config.json asks for {tuple(wanted)}.")
-    missing = [key for key in sorted(loaded["missing_keys"]) if "pooler" not in key]
+        raise InputError(f"{key} has the shape {tuple(there)} where config.json asks for {tuple(wanted)}.")
     if missing:
-        raise InputError(
-            f"{source}: there are no weights for {some(missing)}; the file is not whole, or of another model."
-        )
-    if loaded["missing_keys"]:
-        logger.warning("%s has no pooler: the new model's begins with random weights.", source)
+        raise InputError(f"there are no weights for {listed(missing)}; the file is not whole, or of another model.")
     return model, sorted(loaded["unexpected_keys"])
 
 
-def some(names: list[str]) -> str:
-    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+def reason_of(error: Exception) -> str:
+    lines = str(error.__cause__ or error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__
 
 
 def is_tensorflow(source: str | Path) -> bool:
@@ -130,33 +144,29 @@ def convert_checkpoint(
                 f"{source}: it is a {model.config.model_type} model; only a FixedHeadBert goes back to BERT."
             )
         sizes = attention_head_size, num_attention_heads, num_hidden_layers
-        converted = convert(model, *sizes, seed=seed) if not bert or any(sizes) else model
-        converted = to_bert(converted) if bert else converted
-        if converted.config.num_hidden_layers == model.config.num_hidden_layers:
-            found = f"largest difference of outputs {largest_difference(model, converted):.1g}"
-        else:
-            found = "not the same function"
+        try:
+            grow = not bert or any(size is not None for size in sizes)
+            converted = convert(model, *sizes, seed=seed) if grow else model
+            converted = to_bert(converted) if bert else converted
+            if converted.config.num_hidden_layers == model.config.num_hidden_layers:
+                found = f"largest difference of outputs {check_same_function(model, converted):.1g}"
+            else:
+                found = "not the same function"
+        except (RuntimeError, ValueError, OverflowError) as error:  # of a shape, of memory, of a seed
+            raise InputError(f"{source}: {reason_of(error)}") from error
         done = f"{shape_of(model)} -> {shape_of(converted)}; {found}"
         del model
         converted.save_pretrained(folder)
-        if is_tensorflow(source):
-            beside = Path(source) if Path(source).is_dir() else Path(source).parent
-            load_tokenizer(str(beside / "vocab.txt"), do_lower_case).save_pretrained(folder)
-        else:
-            copy_tokenizer(source, folder, **hub_options)
-            beside = Path(source)
-            if not beside.is_dir():
-                beside = Path(snapshot_download(str(source), allow_patterns=[*SENTENCE_FILES, CARD], **hub_options))
-            copy_sentence_modules(beside, folder)
+        beside = files_beside(source, **hub_options)
+        copy_tokenizer(beside, folder, do_lower_case)
+        copy_sentence_modules(beside, folder)
         origin = {} if Path(source).exists() or is_tensorflow(source) else {"base_model": str(source)}
-        making = f"Converted from `{Path(source).name if not origin else source}`: {done}."
         card = checkpoint_card(
             converted.config,
             type(converted).__name__,
             Path(output).name,
-            making,
-            **origin,
-            **licence_of(beside),
+            making=f"Converted from `{source if origin else Path(source).name}`: {done}.",
+            **metadata_of(beside) | origin,
         )
         card.save(folder / CARD)
     return done
@@ -171,23 +181,48 @@ def shape_of(model: PreTrainedModel) -> str:
 
 
 @torch.no_grad()
-def largest_difference(one: PreTrainedModel, other: PreTrainedModel) -> float:
-    """Between any two outputs of the models for the same two texts of 16 random tokens."""
+def check_same_function(one: PreTrainedModel, other: PreTrainedModel) -> float:
+    """
+    The largest difference between any two outputs of the models for the same two texts of 16 random tokens.
+
+    Raises:
+        InputError: it is more than rounding, or no number, as where weights are not.
+    """
     config = one.config
     length = min(16, other.config.max_position_embeddings)
     shape = (2, 2, length) if "MultipleChoice" in type(one).__name__ else (2, length)
     ids = torch.randint(config.vocab_size - 1, shape, generator=torch.Generator().manual_seed(0))
     ids += ids >= (config.pad_token_id or 0)  # RoBERTa gives padding no position
-    outputs = (model.eval()(input_ids=ids, return_dict=True) for model in (one, other))
-    pairs = zip(*(output.to_tuple() for output in outputs), strict=True)
-    return max(float((a - b).abs().max()) for a, b in pairs if isinstance(a, torch.Tensor))
+    options = {"return_dict": True, "output_attentions": False, "output_hidden_states": False}
+    outputs = (model.eval()(input_ids=ids, **options).to_tuple() for model in (one, other))
+    pairs = [(a, b) for a, b in zip(*outputs, strict=True) if isinstance(a, torch.Tensor)]
+    largest = max(float(a.abs().max()) for a, _ in pairs)
+    difference = max(float((a - b).abs().max()) for a, b in pairs)
+    if not difference <= 100 * torch.finfo(one.dtype).eps * max(1, largest):
+        raise InputError(f"outputs up to {largest:.3g} differ by {difference:.3g} after conversion.")
+    return difference
 
 
-def copy_tokenizer(source: str | Path, folder: Path, **hub_options):
+def files_beside(source: str | Path, **hub_options) -> Path:
+    """The folder of the small files beside the weights, downloaded where it is on the Hub."""
+    if Path(source).is_dir():
+        return Path(source)
+    if is_tensorflow(source):
+        return Path(source).parent
+    patterns = [*SENTENCE_FILES, *TOKENIZER_FILES, "config.json", CARD]
     try:
-        load_tokenizer(str(source), **hub_options).save_pretrained(folder)
-    except InputError as error:
-        logger.warning("The new directory has no tokenizer. %s", error)
+        return Path(snapshot_download(str(source), allow_patterns=patterns, **hub_options))
+    except (HTTPError, OSError, ValueError) as error:
+        raise InputError(f"{source}: the files beside the weights cannot be had: {reason_of(error)}") from error
+
+
+def copy_tokenizer(source: Path, folder: Path, do_lower_case: bool):
+    if not any((source / name).exists() for name in TOKENIZER_FILES):
+        logger.warning("%s has no tokenizer, and the new directory none.", source)
+    elif is_tensorflow(source):
+        load_tokenizer(str(source / "vocab.txt"), do_lower_case).save_pretrained(folder)
+    else:
+        load_tokenizer(str(source)).save_pretrained(folder)
 
 
 def copy_sentence_modules(source: Path, folder: Path):
@@ -201,10 +236,11 @@ def copy_sentence_modules(source: Path, folder: Path):
             shutil.copyfile(file, folder / name)
 
 
-def licence_of(source: Path) -> dict[str, str]:
-    """The licence that the card there states, which holds for what is made of its weights."""
+def metadata_of(source: Path) -> dict:
+    """What the card there says that holds for all that is made of its weights."""
     try:
-        licence = read_card(source / CARD).data.license
+        data = read_card(source / CARD).data
     except InputError:
         return {}
-    return {"license": licence} if licence else {}
+    carried = ("license", "license_name", "license_link", "language", "datasets", "base_model")
+    return {name: data.get(name) for name in carried if data.get(name)}

@@ -15,6 +15,7 @@ of what is new are zero, as BERT's are in the beginning. (A bias of keys never l
 same to all scores of a query.)
 """
 
+import copy
 import logging
 import math
 import re
@@ -38,6 +39,18 @@ FAMILIES = {
     "camembert": "Camembert",
     "fixed_head_bert": "FixedHeadBert",
 }
+# What follows in their names: the model alone, or with a head.
+HEADS = (
+    "Model",
+    "ForPreTraining",
+    "ForMaskedLM",
+    "LMHeadModel",
+    "ForNextSentencePrediction",
+    "ForSequenceClassification",
+    "ForMultipleChoice",
+    "ForTokenClassification",
+    "ForQuestionAnswering",
+)
 # RoBERTa's names for BERT's parts. Its classifier begins with what is BERT's pooler.
 ROBERTA_NAMES = (
     (r"^roberta\.", "bert."),
@@ -76,12 +89,18 @@ def convert(
     Raises:
         InputError: a model that is no BERT, or fewer or smaller heads.
     """
-    config = fixed_head_config(model.config)
+    config, head = fixed_head_config(model.config), head_of(type(model).__name__, model.config.model_type)
     old = (config.num_attention_heads, config.head_dim)
-    new = (num_attention_heads or old[0], attention_head_size or old[1])
+    new = (
+        old[0] if num_attention_heads is None else num_attention_heads,
+        old[1] if attention_head_size is None else attention_head_size,
+    )
     check_growth(config, old, new)
     config.num_attention_heads, config.attention_head_size = new
-    config.num_hidden_layers = num_hidden_layers or config.num_hidden_layers
+    if num_hidden_layers is not None:
+        if num_hidden_layers < 1:
+            raise InputError(f"num_hidden_layers must be at least 1, not {num_hidden_layers}.")
+        config.num_hidden_layers = num_hidden_layers
     scale = (new[1] / old[1]) ** 0.5
     if model.dtype in (torch.float16, torch.bfloat16) and not math.log2(scale).is_integer():
         logger.warning(
@@ -92,7 +111,7 @@ def convert(
         name: grown(name, tensor, config, old, new, generator)
         for name, tensor in with_layers(bert_tensors(model), config.num_hidden_layers).items()
     }
-    return build(getattr(modeling_fixed_head_bert, f"FixedHeadBert{head_of(model)}"), config, tensors, model.dtype)
+    return build(getattr(modeling_fixed_head_bert, f"FixedHeadBert{head}"), config, tensors, model)
 
 
 def to_bert(model: FixedHeadBertPreTrainedModel) -> PreTrainedModel:
@@ -112,14 +131,16 @@ def to_bert(model: FixedHeadBertPreTrainedModel) -> PreTrainedModel:
             f"{heads} heads of {size} in width {width}: BERT's heads have the size hidden_size / heads, which must be "
             f"whole and hold these, so that heads * {size} is at most {width}."
         )
-    model = convert(model, attention_head_size=width // heads)
-    config = BertConfig(**shared_fields(model.config))
-    return build(getattr(transformers, f"Bert{head_of(model)}"), config, model.state_dict(), model.dtype)
+    wide = convert(model, attention_head_size=width // heads)
+    head = head_of(type(model).__name__, config.model_type)
+    return build(getattr(transformers, f"Bert{head}"), BertConfig(**shared_fields(config)), wide.state_dict(), model)
 
 
 def check_growth(config: FixedHeadBertConfig, old: tuple[int, int], new: tuple[int, int]):
     """Raises InputError where `new` (heads, size) cannot hold the heads that are there."""
     (heads, size), (new_heads, new_size) = old, new
+    if min(new) < 1:
+        raise InputError(f"{new_heads} heads of {new_size}: both must be at least 1.")
     if new_heads < heads or new_size < size:
         raise InputError(
             f"{new_heads} heads of {new_size} cannot represent {heads} heads of {size}: give "
@@ -149,9 +170,10 @@ def grown(
 
     def placed(values: torch.Tensor, shape: tuple[int, ...], random: bool) -> torch.Tensor:
         """`values` in the first corner of a tensor of `shape` that is random or zero elsewhere."""
-        wide = values.new_zeros(shape)
-        if random:
+        wide = torch.zeros(shape, dtype=values.dtype)
+        if random:  # on the CPU, where the seed decides, whatever the device
             wide.normal_(0, config.initializer_range, generator=generator)
+        wide = wide.to(values.device)
         wide[tuple(map(slice, values.shape))] = values
         return wide
 
@@ -197,10 +219,19 @@ def with_layers(tensors: dict[str, torch.Tensor], count: int) -> dict[str, torch
     }
 
 
-def head_of(model: PreTrainedModel) -> str:
-    """What follows the family's name in the name of the model's class, in BERT's words: Model, ForMaskedLM, ..."""
-    head = type(model).__name__.removeprefix(FAMILIES[model.config.model_type])
-    return "LMHeadModel" if head == "ForCausalLM" else head
+def head_of(architecture: str, model_type: str) -> str:
+    """
+    One of HEADS: what follows the family's name in the name of a model's class.
+
+    Raises:
+        InputError: no class of this family, or one of another kind.
+    """
+    head = architecture.removeprefix(FAMILIES[model_type])
+    head = "LMHeadModel" if head == "ForCausalLM" else head
+    if head not in HEADS or head == architecture:
+        known = ", ".join(HEADS)
+        raise InputError(f"{architecture} cannot be converted, only {FAMILIES[model_type]} with one of {known}.")
+    return head
 
 
 def bert_tensors(model: PreTrainedModel) -> dict[str, torch.Tensor]:
@@ -230,7 +261,7 @@ def fixed_head_config(config: PreTrainedConfig) -> FixedHeadBertConfig:
     The configuration of the FixedHeadBert that has the function of a model with this one.
 
     Raises:
-        InputError: it is none of FAMILIES, or has relative positions.
+        InputError: it is none of FAMILIES, is quantized, or has relative positions.
     """
     if config.model_type not in FAMILIES:
         raise InputError(
@@ -241,18 +272,34 @@ def fixed_head_config(config: PreTrainedConfig) -> FixedHeadBertConfig:
         raise InputError(
             f"position_embedding_type {config.position_embedding_type!r}: only absolute positions are BERT's."
         )
+    if getattr(config, "quantization_config", None):
+        raise InputError("quantization_config: quantized weights cannot be converted; give those it was made from.")
     if config.model_type == "fixed_head_bert":
         return FixedHeadBertConfig.from_dict(config.to_dict(), architectures=None)
     fields = shared_fields(config)
     if config.model_type != "bert":
+        if config.pad_token_id is None:
+            raise InputError("pad_token_id, behind which RoBERTa's positions begin, is not in config.json; add it.")
         fields["max_position_embeddings"] -= config.pad_token_id + 1
     return FixedHeadBertConfig(**fields, attention_head_size=config.hidden_size // config.num_attention_heads)
 
 
-def build(model_class: type, config: PreTrainedConfig, tensors: dict[str, torch.Tensor], dtype: torch.dtype):
-    """A model of exactly these tensors."""
+def build(
+    model_class: type, config: PreTrainedConfig, tensors: dict[str, torch.Tensor], like: PreTrainedModel | None = None
+) -> PreTrainedModel:
+    """A model of exactly these tensors; dtype, device, attention and settings of generation are those of `like`."""
+    options = {}
+    if like is not None:
+        options = {"dtype": like.dtype, "attn_implementation": like.config._attn_implementation}
+        if not any("pooler" in name for name in tensors) and model_class.__name__.endswith("BertModel"):
+            options["add_pooling_layer"] = False
     model, loaded = model_class.from_pretrained(
-        None, config=config, state_dict=tensors, dtype=dtype, output_loading_info=True
+        None, config=config, state_dict=tensors, output_loading_info=True, **options
     )
-    assert not (loaded["missing_keys"] or loaded["unexpected_keys"] or loaded["mismatched_keys"]), loaded
-    return model
+    if loaded["missing_keys"] or loaded["unexpected_keys"] or loaded["mismatched_keys"]:
+        raise InputError(f"the parameters are not those of a {model_class.__name__}: {loaded}")
+    if like is None:
+        return model
+    if like.can_generate():
+        model.generation_config = copy.deepcopy(like.generation_config)
+    return model.to(like.device)

@@ -19,7 +19,7 @@ def exit_on_input_error(main: Callable[[], object]):
     except HTTPError as error:
         sys.exit(f"error: {explain_hub_error(error)}")
     except KeyboardInterrupt:
-        sys.exit("interrupted: the same command goes on from the last checkpoint, if there was one")
+        sys.exit("interrupted: where a checkpoint was saved, the same command goes on from it")
 
 
 def explain_hub_error(error: Exception) -> str:
@@ -28,12 +28,12 @@ def explain_hub_error(error: Exception) -> str:
     if answer is None and isinstance(error, HTTPError):
         return f"the connection to the Hub broke ({error}); give the command again, what has arrived stays."
     if answer is None:  # an upload that was refused has its reason below it
-        return f"{error}{f' ({error.__cause__})' if error.__cause__ else ''}; nothing has changed there."
+        return f"{error}{f' ({error.__cause__})' if error.__cause__ else ''}; no file has changed there."
     said = getattr(error, "server_message", None) or str(error).splitlines()[0]
     if answer.status_code in (401, 403):
-        return f"the token has no right to write there ({said})."
+        return f"the token has no right to do this ({said})."
     if answer.status_code in (409, 412):
         return f"it was changed while this upload ran ({said}); look what is new there, and give the command again."
     if answer.status_code >= 500:
-        return f"the Hub cannot answer now ({said}); nothing has changed there, give the command again later."
+        return f"the Hub cannot answer now ({said}); no file has changed there, give the command again later."
     return f"the Hub refuses: {said}."

@@ -1,6 +1,7 @@
 """Model cards: what a checkpoint or a preset is and costs, how it was made, what came out, how to load it."""
 
 import json
+import math
 import os
 import platform
 import re
@@ -17,7 +18,7 @@ import fixedbert
 
 from .analysis.counts import forward_flops, head_size, parameters
 from .configuration_fixed_head_bert import FixedHeadBertConfig
-from .conversion import FAMILIES
+from .conversion import FAMILIES, head_of
 from .data.glue import TASKS
 from .errors import InputError
 from .presets import PRESETS, preset_config
@@ -36,8 +37,10 @@ PIPELINES = {
 REQUIRED = {
     "library_name": "transformers, so that the Hub shows how to load it",
     "license": "the licence of the weights, such as apache-2.0, or --license",
-    "tags": "a list of words, fixedbert among them",
+    "tags": "words to find it by",
 }
+SCRIPTS = {"ForSequenceClassification": "run_glue.py", "ForQuestionAnswering": "run_squad.py"}
+GLUE = "nyu-mll/glue"
 # Results in a Trainer's all_results.json that say nothing about quality.
 NO_RESULTS = re.compile(r"runtime|per_second|_samples|model_preparation")
 CITATION = """
@@ -140,13 +143,17 @@ def checkpoint_card(
         metadata: further fields of the card, such as license, datasets, base_model.
     """
     fixed = config.model_type == FixedHeadBertConfig.model_type
-    head = re.sub(r"^.*?Bert(?=Model|For|LM)", "", architecture)
+    head = head_of(architecture, config.model_type)
     pipeline = PIPELINES.get(head)
     auto_class = (
         "AutoModelForCausalLM" if head == "LMHeadModel" else f"Auto{head}" if head == "Model" else f"AutoModel{head}"
     )
-    scores = {key: value for key, value in (results or {}).items() if not NO_RESULTS.search(key)}
-    shown = {key.removeprefix("eval_"): value for key, value in scores.items() if key.startswith("eval_")}
+    shown = {
+        key.removeprefix("eval_"): value
+        for key, value in (results or {}).items()
+        if key.startswith("eval_") and not NO_RESULTS.search(key) and isinstance(value, float | int)
+    }
+    shown = {key: value for key, value in shown.items() if math.isfinite(value)}
     if shown and evaluated_on and pipeline:
         about = {f"dataset_{key}": value for key, value in evaluated_on.items()}
         metadata["model_name"] = name.split("/")[-1]
@@ -185,59 +192,54 @@ LIMITS = (
 def trained_card(trainer: Trainer, name: str, **metadata) -> ModelCard:
     """The card of what a script trains: its flags, data, versions and results are those in the output directory."""
     args, config = trainer.args, trainer.model.config
-    folder = Path(args.output_dir)
+    folder, architecture = Path(args.output_dir), type(trainer.model).__name__
     command = read_json(folder / "command.json", [])
     flags = flags_of(command)
-    script = {"ForSequenceClassification": "run_glue.py", "ForQuestionAnswering": "run_squad.py"}
-    architecture = type(trainer.model).__name__
-    script = next((file for head, file in script.items() if architecture.endswith(head)), "run_pretraining.py")
     base = flags.get("model_name_or_path", [""])[0]
     if base and not Path(base).exists():
         metadata.setdefault("base_model", base)
-    data, evaluated_on = data_of(flags, script)
-    if data["hub"]:
-        metadata.setdefault("datasets", data["hub"])
+    trained_on, hub_ids, evaluated_on = data_of(flags)
+    if hub_ids:
+        metadata.setdefault("datasets", hub_ids)
     summary = read_json(folder / "summary.json", {})
-    hardware = summary.get("hardware") or hardware_name()
     seen = f", {summary['real tokens seen']:,} real tokens seen" if summary.get("real tokens seen") else ""
+    script = next((file for head, file in SCRIPTS.items() if architecture.endswith(head)), "run_pretraining.py")
+    # Of paths on this machine, which are nobody's business, the last part.
+    words = [Path(word).name if word.startswith(("/", "~")) else word for word in command]
     making = f"""
-- Started from: {f"`{base}`" if base else "random weights"}
-- Data: {", ".join(data["names"]) or "that of the command"}
+- Started from: {f"`{Path(base).name if Path(base).exists() else base}`" if base else "random weights"}
+- Data: {", ".join(trained_on) or "see the command"}
 - Steps: {trainer.state.global_step:,}{seen}; seed {args.seed}
-- Hardware: {hardware}, {args.world_size} {"process" if args.world_size == 1 else "processes"}; \
+- Hardware: {hardware_name()}, {args.world_size} {"process" if args.world_size == 1 else "processes"}; \
 {"bf16" if args.bf16 else "fp16" if args.fp16 else "fp32"}
 - Versions: {", ".join(f"{library} {version}" for library, version in versions().items())}
 
 ```bash
-python {script} {shlex.join(command)}
+python {script} {shlex.join(words)}
 ```
 """
     results = read_json(folder / "all_results.json", {})
     return checkpoint_card(config, architecture, name, making, results, evaluated_on, **metadata)
 
 
-def data_of(flags: dict[str, list[str]], script: str) -> tuple[dict[str, list[str]], dict[str, str]]:
-    """The training data of a command: Hub ids, and names for people; and what it was evaluated on."""
-    task = flags.get("task_name", [""])[0]
-    hub = [name for name in flags.get("dataset_name", []) if "/" in name]
-    files = [Path(name).name for key in ("train_file", "validation_file") for name in flags.get(key, [])]
+def data_of(flags: dict[str, list[str]]) -> tuple[list[str], list[str], dict[str, str]]:
+    """What a command trains on, in words, and as ids of the Hub; and what it evaluates on."""
+    task = flags.get("task_name", [""])[0].lower()
     if task in TASKS and "data_dir" not in flags:
-        hub = ["nyu-mll/glue"]
-        return {"hub": hub, "names": [f"GLUE {task}"]}, {
-            "type": "nyu-mll/glue", "name": f"GLUE {task}", "config": task, "split": "validation"
-        }  # fmt: skip
+        evaluated_on = {"type": GLUE, "name": f"GLUE {task}", "config": task, "split": "validation"}
+        return [f"GLUE {task}"], [GLUE], evaluated_on
     if task in TASKS:
-        names = [f"GLUE {task}, from files"]
+        return [f"GLUE {task}, from files"], [], {"type": "files", "name": f"GLUE {task}, from files"}
+    names = flags.get("dataset_name", [])
+    hub_ids = [name for name in names if "/" in name and not Path(name).exists()]
+    trained_on = [Path(name).name if Path(name).exists() else name for name in names + flags.get("train_file", [])]
+    if files := flags.get("validation_file"):
+        evaluated_on = {"type": "files", "name": Path(files[0]).name, "split": "validation"}
+    elif "objective" in flags or "train_file" in flags or not hub_ids:
+        evaluated_on = {"type": "held-out", "name": "held-out documents of the training data"}
     else:
-        names = hub or [name for name in flags.get("dataset_name", [])] + files
-    if script == "run_pretraining.py":
-        return {"hub": hub, "names": names}, {"type": "held-out", "name": "held-out documents of the training data"}
-    evaluated = hub[0] if hub else names[-1] if names else "validation data"
-    return {"hub": hub, "names": names}, {
-        "type": evaluated if hub else "files",
-        "name": evaluated,
-        "split": "validation",
-    }
+        evaluated_on = {"type": hub_ids[0], "name": hub_ids[0], "split": "validation"}
+    return trained_on, hub_ids, evaluated_on
 
 
 def flags_of(command: list[str]) -> dict[str, list[str]]:
@@ -246,7 +248,7 @@ def flags_of(command: list[str]) -> dict[str, list[str]]:
     for word in command:
         if word.startswith("--"):
             name, equals, value = word.removeprefix("--").partition("=")
-            values = flags.setdefault(name, [])
+            values = flags.setdefault(name.replace("-", "_"), [])
             values += [value] if equals else []
         else:
             values.append(word)
@@ -262,7 +264,7 @@ def create_model_card(trainer: Trainer, license: str | None = None, model_name: 
     names = {"finetuned_from": "base_model", "dataset": "datasets", "dataset_tags": "datasets"}
     given = {names.get(key, key): value for key, value in metadata.items() if value is not None}
     given = {key: value for key, value in given.items() if key in ("base_model", "datasets", "language")}
-    name = model_name or trainer.args.hub_model_id or Path(trainer.args.output_dir).name
+    name = trainer.hub_model_id or trainer.args.hub_model_id or model_name or Path(trainer.args.output_dir).name
     card = trained_card(trainer, name, **given, **({"license": license} if license else {}))
     card.save(Path(trainer.args.output_dir) / "README.md")
 

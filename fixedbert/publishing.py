@@ -1,6 +1,7 @@
 """A checkpoint on the Hub: checked before anything is sent, and sent as one commit, there whole or not at all."""
 
 import json
+import re
 from fnmatch import fnmatch
 from pathlib import Path
 
@@ -13,14 +14,32 @@ from huggingface_hub.errors import (  # HTTPError: also a connection that breaks
 from safetensors import SafetensorError, safe_open
 
 from . import configuration_fixed_head_bert, modeling_fixed_head_bert
+from .checkpoints import SENTENCE_FILES, TOKENIZER_FILES, reason_of
 from .configuration_fixed_head_bert import AUTO_MAP, FixedHeadBertConfig
+from .conversion import head_of
 from .errors import InputError, explain_hub_error
 from .model_card import check_card, checkpoint_card, read_card
+from .tensorflow_checkpoint import listed
 
-# Pickles, checkpoints of training, and what is hidden stay at home.
-LEFT_OUT = ("*.bin", "*.pt", "*.pth", "*.pkl", "*.ckpt", "checkpoint-*", "*.partial", ".*", "__pycache__")
-WEIGHTS = ("*.safetensors", "*.safetensors.index.json")
-CODE = (configuration_fixed_head_bert, modeling_fixed_head_bert)
+# What a model consists of, what sentence-transformers adds, what the scripts find out. Nothing else is sent.
+PARTS = (
+    "config.json",
+    "generation_config.json",
+    "*.safetensors",
+    "*.safetensors.index.json",
+    *TOKENIZER_FILES,
+    *SENTENCE_FILES,
+    "README.md",
+    "LICENSE*",
+    "*.png",
+    "all_results.json",
+    "*_results.json",
+    "summary.json",
+    "command.json",
+    "trainer_state.json",
+)
+WEIGHTS = re.compile(r"(model|pytorch_model)[^/]*\.(safetensors|safetensors\.index\.json|bin|bin\.index\.json)")
+CODE = {Path(module.__file__).name: module for module in (configuration_fixed_head_bert, modeling_fixed_head_bert)}
 
 
 def push(
@@ -50,12 +69,13 @@ def push(
     """
     folder = Path(folder)
     files = checkpoint_files(folder)
-    contents = {"config.json": json.dumps(read_config(folder), indent=2, sort_keys=True).encode() + b"\n"}
-    for module in CODE:
-        file = Path(module.__file__)
-        if file.name not in files:
-            contents[file.name] = file.read_bytes()
-    contents["README.md"] = str(card_of(folder, repo_id, license)).encode()
+    contents = {"README.md": card_of(folder, repo_id, license)}
+    if not CODE.keys() <= files.keys():  # an older fixedbert wrote the directory
+        config = read_config(folder)
+        foreign = {key: value for key, value in config.get("auto_map", {}).items() if key not in AUTO_MAP}
+        config["auto_map"] = AUTO_MAP | foreign
+        contents["config.json"] = json.dumps(config, indent=2, sort_keys=True).encode() + b"\n"
+        contents |= {name: Path(module.__file__).read_bytes() for name, module in CODE.items()}
     operations = [CommitOperationAdd(name, data) for name, data in contents.items()]
     operations += [CommitOperationAdd(name, str(file)) for name, file in files.items() if name not in contents]
 
@@ -64,14 +84,13 @@ def push(
         check_token(api)
         repo_id = api.create_repo(repo_id, private=private, exist_ok=True).repo_id
         before = api.model_info(repo_id)
+        if private and not before.private:
+            raise InputError(f"{repo_id}: everybody can see this repository; make it private on the Hub first.")
         there = [sibling.rfilename for sibling in before.siblings]
-        stale = [name for name in there if any(fnmatch(name, kind) for kind in WEIGHTS) and name not in files]
+        stale = [name for name in there if WEIGHTS.fullmatch(name) and name not in files]
         operations += [CommitOperationDelete(name) for name in stale]
         return api.create_commit(
-            repo_id,
-            operations,
-            commit_message=commit_message or "Upload with fixedbert",
-            parent_commit=before.sha,
+            repo_id, operations, commit_message=commit_message or "Upload with fixedbert", parent_commit=before.sha
         ).commit_url
     except InputError:
         raise
@@ -83,11 +102,12 @@ def checkpoint_files(folder: Path) -> dict[str, Path]:
     """What is to be uploaded, by name; weights are opened, so that none is cut short."""
     if not (folder / "config.json").is_file():
         raise InputError(f"{folder}: no config.json; give the directory of a model.")
+    read_config(folder)
+    names = [file.relative_to(folder).as_posix() for file in sorted(folder.rglob("*")) if file.is_file()]
     files = {
-        file.relative_to(folder).as_posix(): file
-        for file in sorted(folder.rglob("*"))
-        if file.is_file()
-        and not any(fnmatch(part, kind) for part in file.relative_to(folder).parts for kind in LEFT_OUT)
+        name: folder / name
+        for name in names
+        if name in CODE or any(fnmatch(name, part) and name.count("/") == part.count("/") for part in PARTS)
     }
     weights = [file for name, file in files.items() if fnmatch(name, "*.safetensors")]
     if not weights:
@@ -99,37 +119,54 @@ def checkpoint_files(folder: Path) -> dict[str, Path]:
         except (OSError, SafetensorError) as error:
             raise InputError(f"{file}: the weights cannot be read ({error}); save them anew.") from error
     if "model.safetensors.index.json" in files:
-        named = set(json.loads(files["model.safetensors.index.json"].read_text())["weight_map"].values())
-        if absent := sorted(named - files.keys()):
-            raise InputError(f"{folder}: {', '.join(absent)} is missing, which the index names; save them anew.")
+        index = read_object(files["model.safetensors.index.json"])
+        named = index["weight_map"].values() if isinstance(index.get("weight_map"), dict) else ["its weight_map"]
+        if absent := sorted({str(name) for name in named} - files.keys()):
+            raise InputError(f"{folder}: {listed(absent)} is missing, which the index names; save them anew.")
     if "tokenizer_config.json" not in files:
         raise InputError(f"{folder}: no tokenizer; save the one that the model was trained with there.")
     return files
 
 
 def read_config(folder: Path) -> dict:
-    """config.json with the whole auto_map, also where an older version of fixedbert wrote it."""
+    """config.json, as it is, of a FixedHeadBert."""
+    config = read_object(folder / "config.json")
+    if config.get("model_type") != FixedHeadBertConfig.model_type:
+        kind = config.get("model_type", "nameless")
+        raise InputError(f"{folder}: a {kind} model; `hf upload` takes what is no FixedHeadBert.")
     try:
-        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-        model_type = config["model_type"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise InputError(f"{folder / 'config.json'}: not a model's configuration ({error}).") from error
-    if model_type != FixedHeadBertConfig.model_type:
-        raise InputError(f"{folder}: a {model_type} model; `hf upload` takes what is no FixedHeadBert.")
-    return config | {"auto_map": AUTO_MAP}
+        head_of(config["architectures"][0], FixedHeadBertConfig.model_type)
+        FixedHeadBertConfig.from_dict(config)
+    except Exception as error:  # every unusable value has its own
+        raise InputError(f"{folder / 'config.json'}: {reason_of(error)}") from error
+    return config
 
 
-def card_of(folder: Path, repo_id: str, license: str | None) -> ModelCard:
-    """The card in the directory, or a new one."""
-    if (folder / "README.md").exists():
-        card = read_card(folder / "README.md")
-    else:
+def read_object(file: Path) -> dict:
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InputError(f"{file}: cannot be read ({error}); save the model anew.") from error
+    if not isinstance(found, dict):
+        raise InputError(f"{file}: holds no fields; save the model anew.")
+    return found
+
+
+def card_of(folder: Path, repo_id: str, license: str | None) -> bytes:
+    """The card in the directory as it is, with `license` where it states none; or a new one."""
+    file = folder / "README.md"
+    if not file.exists():
         config = FixedHeadBertConfig.from_pretrained(folder)
-        card = checkpoint_card(config, (config.architectures or ["FixedHeadBertModel"])[0], repo_id)
-    if license:
-        card.data.license = license
-    check_card(card, folder / "README.md")
-    return card
+        card = checkpoint_card(config, config.architectures[0], repo_id, license=license)
+        check_card(card, file)
+        return str(card).encode()
+    content, stated = file.read_bytes(), read_card(file).data.license
+    if license and stated and license != stated:
+        raise InputError(f"{file}: it states {stated}, not --license {license}; change one of the two.")
+    if license and not stated:
+        content = content.replace(b"---", f"---\nlicense: {license}".encode(), 1)
+    check_card(ModelCard(content.decode(), ignore_metadata_errors=False), file)
+    return content
 
 
 def check_token(api: HfApi):

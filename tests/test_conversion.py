@@ -209,6 +209,52 @@ def test_smaller_is_refused(sizes):
         convert(bert_of("Model"), **sizes)
 
 
+@pytest.mark.parametrize("sizes", [{"attention_head_size": 0}, {"num_attention_heads": -1}, {"num_hidden_layers": 0}])
+def test_counts_below_one_are_refused(sizes):
+    """Guards: zero does not mean "as it was", and no model without layers comes out."""
+    with pytest.raises(InputError, match="must be at least 1"):
+        convert(bert_of("Model"), **sizes)
+
+
+@pytest.mark.parametrize("family", ["Bert", "Roberta"])
+def test_model_without_a_pooler_stays_one(family, tmp_path):
+    """Guards: encoders saved without a pooler convert, from memory and from disk, and none is invented."""
+    config = getattr(transformers, f"{family}Config")(**SHAPE, num_attention_heads=4, pad_token_id=1)
+    bert = getattr(transformers, f"{family}Model")(config, add_pooling_layer=False).eval()
+    bert.save_pretrained(tmp_path)
+    ids = inputs_of("Model")["input_ids"].clamp(min=2)
+    for source in (bert, load_bert(tmp_path)):
+        model = convert(source, attention_head_size=9)
+        assert model.pooler is None
+        assert torch.allclose(model(ids).last_hidden_state, bert(ids).last_hidden_state, atol=1e-4)
+
+
+def test_attention_and_generation_settings_come_along():
+    """Guards: what a model was told beside its configuration is told to the new one."""
+    model = bert_of("LMHeadModel")
+    model.set_attn_implementation("eager")
+    model.generation_config.max_new_tokens = 77
+    larger = convert(model, num_attention_heads=6)
+    assert larger.config._attn_implementation == "eager" and larger.generation_config.max_new_tokens == 77
+
+
+def test_class_of_the_user_is_refused_by_name():
+    """Guards: a subclass with another head is no silent loss and no traceback."""
+
+    class BertForSomething(transformers.BertModel):
+        pass
+
+    with pytest.raises(InputError, match="BertForSomething cannot be converted"):
+        convert(BertForSomething(bert_of("Model").config))
+
+
+def test_untied_output_keeps_its_own_weights():
+    """Guards: without tied embeddings decoder and bias are those that BERT computes with."""
+    bert = bert_of("ForMaskedLM", tie_word_embeddings=False)
+    assert not torch.equal(bert.cls.predictions.bias, bert.cls.predictions.decoder.bias)
+    assert differences(convert(bert), bert, inputs_of("ForMaskedLM")) == 0
+
+
 def test_depth_changes_with_a_warning(caplog):
     """Guards: layers are repeated or left out evenly, each whole, and never silently."""
     bert = bert_of("Model")  # 3 layers
@@ -278,12 +324,20 @@ def test_pickled_tensors_are_read_and_become_safetensors(checkpoint, tmp_path):
     assert new.keys() == tensors.keys() and all(torch.equal(new[name], tensors[name]) for name in new)
 
 
-def test_both_heads_of_google_s_bert_are_kept(tmp_path):
+@pytest.mark.parametrize(
+    "saved, named, found",
+    [
+        ("ForPreTraining", ["BertForMaskedLM"], "ForPreTraining"),  # as bert-base has it
+        ("ForPreTraining", None, "ForPreTraining"),
+        ("ForMaskedLM", None, "ForMaskedLM"),
+    ],
+)
+def test_heads_that_config_json_does_not_name_are_kept(saved, named, found, tmp_path):
     """Guards: bert-base says BertForMaskedLM and holds the next-sentence head and the pooler too: none is dropped."""
-    bert_of("ForPreTraining").save_pretrained(tmp_path)
+    bert_of(saved).save_pretrained(tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
-    (tmp_path / "config.json").write_text(json.dumps(config | {"architectures": ["BertForMaskedLM"]}))
-    assert type(convert(load_bert(tmp_path))) is fixedbert.FixedHeadBertForPreTraining
+    (tmp_path / "config.json").write_text(json.dumps(config | {"architectures": named}))
+    assert type(convert(load_bert(tmp_path))) is getattr(fixedbert, f"FixedHeadBert{found}")
 
 
 def test_half_precision_stays_and_says_what_is_rounded(caplog):
@@ -341,6 +395,17 @@ def damage(checkpoint, how, tmp_path):
         (checkpoint / "config.json").write_text('{"model_type": "bert", ')
     elif how == "class":
         (checkpoint / "config.json").write_text(json.dumps(config | {"architectures": ["BertWithAdapters"]}))
+    elif how == "class of another kind":
+        (checkpoint / "config.json").write_text(json.dumps(config | {"architectures": ["BertTokenizer"]}))
+    elif how == "quantized":
+        settings = {"quantization_config": {"quant_method": "bitsandbytes", "load_in_4bit": True}}
+        (checkpoint / "config.json").write_text(json.dumps(config | settings))
+    elif how == "size":
+        (checkpoint / "config.json").write_text(json.dumps(config | {"hidden_size": "wide"}))
+    elif how == "activation":
+        (checkpoint / "config.json").write_text(json.dumps(config | {"hidden_act": "nonsense"}))
+    elif how == "not finite":
+        save_file({name: tensor * torch.nan for name, tensor in tensors.items()}, weights, {"format": "pt"})
     elif how == "nothing":
         shutil.rmtree(checkpoint)
 
@@ -348,22 +413,27 @@ def damage(checkpoint, how, tmp_path):
 @pytest.mark.parametrize(
     "how, message",
     [
-        ("truncated", "the weights cannot be read"),
-        ("no safetensors", "the weights cannot be read"),
-        ("missing", r"no weights for bert.encoder.layer.1.attention.self.query.weight"),
-        ("extra", r"has no place for bert.adapter.weight"),
+        ("truncated", "the weights are damaged or not whole"),
+        ("no safetensors", "the weights are damaged or not whole"),
+        ("missing", r"no weights for 'bert.encoder.layer.1.attention.self.query.weight"),
+        ("extra", r"has no place for 'bert.adapter.weight'"),
         (
             "shape",
             r"layer.1.attention.self.query.weight has the shape \(32, 16\) where config.json asks for \(32, 32\)",
         ),
-        ("code", "the weights cannot be read"),
-        ("plain pickle with code", "the weights cannot be read"),
-        ("no pickle", "the weights cannot be read"),
+        ("code", "the pickle is damaged or holds more than tensors; it was not run"),
+        ("plain pickle with code", "the pickle is damaged or holds more than tensors"),
+        ("no pickle", "the pickle is damaged or holds more than tensors"),
         ("no weights", "no file named"),
         ("gpt2", "model_type 'gpt2' is no BERT"),
         ("relative", "position_embedding_type 'relative_key'"),
         ("config", "not a valid JSON file"),
-        ("class", "a class that there is not, BertWithAdapters"),
+        ("class", "BertWithAdapters cannot be converted, only Bert with one of Model, ForPreTraining"),
+        ("class of another kind", "BertTokenizer cannot be converted"),
+        ("quantized", "quantized weights cannot be converted"),
+        ("size", "hidden_size"),
+        ("activation", "nonsense"),
+        ("not finite", "differ by nan"),
         ("nothing", "neither a directory nor the name of a model on the Hub"),
     ],
 )
@@ -384,6 +454,31 @@ def test_output_that_is_there_is_left_alone(checkpoint, tmp_path):
     with pytest.raises(InputError, match="not empty"):
         main(["convert", str(checkpoint), str(tmp_path / "fixed")])
     assert [file.name for file in (tmp_path / "fixed").iterdir()] == ["mine.txt"]
+
+
+def test_unfinished_run_of_that_name_is_left_alone(checkpoint, tmp_path):
+    """Guards: a conversion to runs/mini does not remove the checkpoints in runs/mini.partial."""
+    (tmp_path / "fixed.partial" / "checkpoint-500").mkdir(parents=True)
+    main(["convert", str(checkpoint), str(tmp_path / "fixed")])
+    assert (tmp_path / "fixed.partial" / "checkpoint-500").exists()
+    assert {path.name for path in tmp_path.glob("fixed*")} == {"fixed", "fixed.partial"}
+
+
+def test_place_that_cannot_be_written(checkpoint, tmp_path):
+    """Guards: an output under a file ends in a sentence."""
+    with pytest.raises(InputError, match="cannot be written"):
+        main(["convert", str(checkpoint), str(checkpoint / "config.json" / "fixed")])
+
+
+def test_broken_tokenizer_is_no_missing_one(checkpoint, tmp_path, caplog):
+    """Guards: a directory without a tokenizer converts with a word; one with a damaged file does not."""
+    (checkpoint / "tokenizer.json").write_text("{}")
+    with pytest.raises(InputError, match="no tokenizer could be loaded"):
+        main(["convert", str(checkpoint), str(tmp_path / "fixed")])
+    for file in checkpoint.glob("tokenizer*"):
+        file.unlink()
+    main(["convert", str(checkpoint), str(tmp_path / "fixed")])
+    assert "has no tokenizer" in caplog.text and not list((tmp_path / "fixed").glob("tokenizer*"))
 
 
 @pytest.mark.parametrize(

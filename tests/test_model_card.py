@@ -7,11 +7,12 @@ import pytest
 import yaml
 from huggingface_hub import ModelCard
 from small_tasks import glue, squad
+from transformers import RobertaConfig
 
 import run_pretraining
 from fixedbert import PRESETS, FixedHeadBertModel, preset_config
 from fixedbert.analysis.counts import parameters
-from fixedbert.model_card import checkpoint_card, flags_of, preset_card, read_card
+from fixedbert.model_card import checkpoint_card, data_of, flags_of, preset_card, read_card
 
 CARDS = Path(__file__).parents[1] / "model_cards"
 
@@ -105,6 +106,35 @@ def test_card_of_a_hub_task_names_its_data():
     assert data["pipeline_tag"] == "feature-extraction" and "model-index" not in data
     assert 'AutoModel.from_pretrained("me/tiny")' in str(card) and "Nothing has been measured" in str(card)
     assert set(data["tags"]) == {"fixedbert", "bert", "custom_code"}
+
+
+def test_card_of_a_roberta_can_be_loaded():
+    """Guards: the scripts train RoBERTa-like models too, whose card names the Auto class that there is."""
+    config = RobertaConfig(
+        hidden_size=32, num_hidden_layers=1, num_attention_heads=4, intermediate_size=37, vocab_size=99
+    )
+    results = {"eval_accuracy": 0.5, "eval_loss": float("nan"), "eval_name": "x"}
+    on = {"type": "files", "name": "dev.tsv"}
+    card = checkpoint_card(config, "RobertaForSequenceClassification", "me/r", "", results, on)
+    data = metadata(card)
+    assert "import AutoTokenizer, AutoModelForSequenceClassification" in str(card) and "trust_remote" not in str(card)
+    assert [m["type"] for r in data["model-index"][0]["results"] for m in r["metrics"]] == ["accuracy"]
+
+
+@pytest.mark.parametrize(
+    "command, expected",
+    [
+        ("--task-name MNLI", (["GLUE mnli"], ["nyu-mll/glue"], "GLUE mnli")),
+        ("--task_name mnli --data_dir x", (["GLUE mnli, from files"], [], "GLUE mnli, from files")),
+        ("--train_file a/tr.csv --validation_file a/va.csv", (["a/tr.csv"], [], "va.csv")),
+        ("--dataset_name rajpurkar/squad", (["rajpurkar/squad"], ["rajpurkar/squad"], "rajpurkar/squad")),
+        ("--dataset_name sample --objective mlm", (["sample"], [], "held-out documents of the training data")),
+    ],
+)
+def test_data_of_a_command(command, expected):
+    """Guards: training data are told from validation data, and ids of the Hub from files."""
+    trained_on, hub_ids, evaluated_on = data_of(flags_of(command.split()))
+    assert (trained_on, hub_ids, evaluated_on["name"]) == expected
 
 
 def test_card_survives_reading(tmp_path):

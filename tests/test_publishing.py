@@ -191,7 +191,7 @@ def test_script_pushes_its_results_and_no_token(hub, folder, download, tmp_path)
     """Guards: --push_to_hub sends weights, code and a card with the results as model-index; the token goes nowhere."""
     arguments = glue_arguments(str(folder), download, tmp_path / "rte", "--do_train", "--do_eval", "--max_steps", "2")
     arguments += ["--save_strategy", "steps", "--save_steps", "1", "--hub_strategy", "every_save"]
-    more = ["--push_to_hub", "--hub_model_id", "organization/rte", "--hub_token", "hf_write"]
+    more = ["--push_to_hub", "--hub_model_id", "organization/rte", "--hub-token", "hf_write"]
     done = hub.run([sys.executable, str(ROOT / "run_glue.py"), *arguments, *more], tmp_path / "home")
     assert done.returncode == 0, done.stderr[-3000:]
     files = hub.files("organization/rte")
@@ -206,13 +206,64 @@ def test_script_pushes_its_results_and_no_token(hub, folder, download, tmp_path)
     (found,) = [entry for entry in card.data.eval_results if entry.metric_type == "accuracy"]
     assert found.metric_value == pytest.approx(result, abs=1e-6) and found.dataset_name == "GLUE rte, from files"
     assert card.data.pipeline_tag == "text-classification" and "run_glue.py --model_name_or_path" in card.content
+    assert 'from_pretrained("organization/rte")' in card.content and str(tmp_path) not in card.content
     assert "seed 42" in card.content and f"torch {torch.__version__}" in card.content
 
     arguments[arguments.index("--output_dir") + 1] = str(tmp_path / "again")
     more = ["--push_to_hub", "--hub_model_id", "organization/again", "--hub_token", "hf_read"]
     refused = hub.run([sys.executable, str(ROOT / "run_glue.py"), *arguments, *more], tmp_path / "home")
-    assert refused.returncode == 1 and refused.stderr.splitlines()[-1].startswith("error: the token has no right")
+    assert refused.returncode == 1 and refused.stderr.splitlines()[-1].startswith(
+        "error: the token has no right to do this"
+    )
     assert "Traceback" not in refused.stderr and not list(tmp_path.glob("again*"))
+
+
+def test_push_that_fails_in_the_end_loses_nothing(hub, folder, download, tmp_path):
+    """Guards: when the last commit is refused, weights and results are there, and how to send them is said."""
+    arguments = glue_arguments(str(folder), download, tmp_path / "rte", "--do_train", "--do_eval", "--max_steps", "1")
+    hub.fail("POST", "/commit/", times=9)
+    more = ["--push_to_hub", "--hub_model_id", "user/rte"]
+    done = hub.run([sys.executable, str(ROOT / "run_glue.py"), *arguments, *more], tmp_path / "home", "hf_write")
+    assert done.returncode == 1 and "Traceback" not in done.stderr
+    assert f"`fixedbert push {tmp_path / 'rte'} user/rte` sends them" in done.stderr.splitlines()[-1]
+    assert {"model.safetensors", "all_results.json", "README.md"} < {
+        file.name for file in (tmp_path / "rte").iterdir()
+    }
+
+
+def test_nothing_trained_is_pushed():
+    """Guards: evaluation alone does not publish somebody else's weights as ours."""
+    with pytest.raises(InputError, match="--push_to_hub sends what was trained: give --do_train too"):
+        parse(["--do_eval", "--push_to_hub", "--output_dir", "x"], FineTuningArguments)
+
+
+def test_private_is_not_public(online, folder):
+    """Guards: --private never sends weights to a repository that everybody can see."""
+    online.create("user/model")
+    with pytest.raises(InputError, match="everybody can see this repository"):
+        push(folder, "--license", "mit", "--private")
+    assert "model.safetensors" not in online.files("user/model")
+
+
+def test_only_what_belongs_to_a_model_is_sent(online, folder):
+    """Guards: pickles in disguise, secrets and other files in the directory stay at home."""
+    others = ("secret.env", "credentials.json", "train.pickle", "weights.PT", "tf_model.h5", "events.out.tfevents.1")
+    for name in others:
+        (folder / name).write_text("secret")
+    push(folder, "--license", "mit")
+    assert not set(others) & online.files("user/model").keys()
+
+
+def test_card_is_sent_as_it_is(online, folder):
+    """Guards: comments, unknown fields and line ends of a card survive; --license adds a line where none is."""
+    text = "---\r\n# mine\r\nlibrary_name: transformers\r\ntags: [a]\r\nodd: {x: 1}\r\n---\r\n# Mine\r\n"
+    (folder / "README.md").write_bytes(text.encode())
+    push(folder, "--license", "mit")
+    sent = online.files("user/model")["README.md"].decode()
+    assert sent == text.replace("---", "---\nlicense: mit", 1)
+    (folder / "README.md").write_bytes(sent.encode())
+    with pytest.raises(InputError, match="it states mit, not --license apache-2.0"):
+        push(folder, "--license", "apache-2.0")
 
 
 def test_push_takes_the_place_of_other_weights(online, folder):
@@ -225,7 +276,7 @@ def test_push_takes_the_place_of_other_weights(online, folder):
     assert "picture.png" in names and {name for name in names if "safetensors" in name} == {"model.safetensors"}
     before = online.repositories["user/model"][-1].sha
     push(folder, "--license", "mit")  # nothing new
-    assert online.files("user/model").keys() == names and before
+    assert online.repositories["user/model"][-1].sha == before
 
 
 def test_configuration_without_auto_map_gets_one(online, folder):
@@ -258,7 +309,7 @@ def test_token_that_may_not_write(online, folder, token, message):
 
 def test_somebody_else_s_name(online, folder):
     """Guards: the Hub's refusal to write under a foreign name comes out as a sentence."""
-    with pytest.raises(InputError, match="somebody/model: the token has no right to write there .*somebody"):
+    with pytest.raises(InputError, match="somebody/model: the token has no right to do this .*somebody"):
         main(["push", str(folder), "somebody/model", "--license", "mit", "--token", "hf_write"])
 
 
@@ -269,7 +320,7 @@ def test_somebody_else_s_name(online, folder):
         ({"method": "POST", "path_regex": "/commit/", "status": 503}, "the Hub cannot answer now"),
         ({"method": "POST", "path_regex": "/commit/", "cut": 50}, "the connection to the Hub broke"),
         ({"method": "POST", "path_regex": "/repos/create", "status": 500}, "the Hub cannot answer now"),
-        ({"method": "PUT", "path_regex": "/storage/", "status": 403}, "nothing has changed there"),
+        ({"method": "PUT", "path_regex": "/storage/", "status": 403}, "no file has changed there"),
     ],
 )
 def test_fault_leaves_the_former_commit(online, folder, fault, message):
@@ -410,9 +461,9 @@ def spoil(folder, how):
         ("truncated", "model.safetensors: the weights cannot be read"),
         ("no weights", "no weights in safetensors"),
         ("no tokenizer", "no tokenizer"),
-        ("shard", "model-2.safetensors is missing, which the index names"),
+        ("shard", "'model-2.safetensors' is missing, which the index names"),
         ("stock", "a bert model"),
-        ("config", "config.json: not a model's configuration"),
+        ("config", "config.json: holds no fields"),
         ("no licence", r"README.md: the metadata has no license .*--license"),
         ("no library", "README.md: the metadata has no library_name"),
         ("no metadata", "README.md: the metadata has no"),

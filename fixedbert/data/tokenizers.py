@@ -31,7 +31,7 @@ def load_tokenizer(name_or_path: str | None, do_lower_case: bool = True, **optio
         return tokenizer
     try:
         tokenizer = AutoTokenizer.from_pretrained(name_or_path, **options)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(f"{name_or_path}: no tokenizer could be loaded from it: {error}") from error
     # Where a directory has no tokenizer, transformers 5 makes one of special tokens alone.
     if len(tokenizer) <= len(tokenizer.all_special_tokens):

@@ -154,6 +154,8 @@ def parse(argv: list[str], *types: type) -> tuple:
     for arguments in parsed:
         if getattr(arguments, "hub_token", None):  # Trainer saves its arguments, and uploads them
             os.environ["HF_TOKEN"], arguments.hub_token = arguments.hub_token, None
+        if getattr(arguments, "push_to_hub", False) and not arguments.do_train:
+            raise InputError("--push_to_hub sends what was trained: give --do_train too.")
     return tuple(parsed)
 
 

@@ -1,6 +1,7 @@
 """Output directories that appear whole or not at all, and runs that continue where they stopped."""
 
 import json
+import os
 import shutil
 import zipfile
 from collections.abc import Iterator
@@ -16,7 +17,7 @@ from ..data.store import write_whole
 from ..errors import InputError
 
 COMMAND_FILE = "command.json"
-SECRET = ("--token", "--hub_token")
+SECRET = ("--token", "--hub_token")  # written nowhere
 NOT_PART_OF_THE_RUN = ("--output_dir", "--resume_from_checkpoint", *SECRET)
 
 
@@ -81,15 +82,15 @@ def new_directory(output_dir: str | Path) -> Iterator[Path]:
         InputError: there is something in `output_dir`.
     """
     final = check_free(str(output_dir))
-    partial = final.with_name(final.name + ".partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True)
+    partial = final.with_name(f"{final.name}.{os.getpid()}.partial")  # a run of that name keeps its own
     try:
+        partial.mkdir(parents=True)
         yield partial
-    except BaseException:
+        give_final_name(partial, final)
+    except OSError as error:
+        raise InputError(f"{final}: cannot be written ({error.strerror or error}).") from error
+    finally:
         shutil.rmtree(partial, ignore_errors=True)
-        raise
-    give_final_name(partial, final)
 
 
 def check_free(output_dir: str | None) -> Path:
@@ -98,7 +99,7 @@ def check_free(output_dir: str | None) -> Path:
         raise InputError("no --output_dir: say where weights and results are to go.")
     final = Path(output_dir)
     if final.exists() and (not final.is_dir() or any(final.iterdir())):
-        raise InputError(f"{final}: the output directory is not empty; give another --output_dir, or remove it.")
+        raise InputError(f"{final}: the output directory is not empty; give another one, or remove it.")
     return final
 
 
@@ -168,7 +169,7 @@ def run_arguments(command: list[str], left_out: tuple[str, ...] = NOT_PART_OF_TH
     kept, skip = [], False
     for word in command:
         if word.startswith("--"):
-            skip = word.split("=")[0] in left_out
+            skip = "--" + word.split("=")[0].removeprefix("--").replace("-", "_") in left_out
         if not skip:
             kept.append(word)
     return kept

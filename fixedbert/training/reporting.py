@@ -2,9 +2,11 @@
 
 import sys
 
+from huggingface_hub.errors import HTTPError
 from transformers import Trainer
 from transformers.dynamic_module_utils import custom_object_save
 
+from ..errors import InputError, explain_hub_error
 from .progress import StopOnSigterm
 
 
@@ -23,7 +25,7 @@ def train(trainer: Trainer, checkpoint: str | None):
         if trainer.is_world_process_zero():
             print("stopped by SIGTERM: the same command goes on from the checkpoint just saved", file=sys.stderr)
         sys.exit(128 + 15)
-    trainer.save_model()
+    trainer.save_model(_internal_call=True)  # without pushing it, for which there is `publish`
     trainer.save_state()
     report(trainer, "train", result.metrics | {"train_samples": len(trainer.train_dataset)})
 
@@ -35,8 +37,18 @@ def report(trainer: Trainer, split: str, metrics: dict[str, float]):
 
 
 def publish(trainer: Trainer):
-    """README.md, the model's card, beside the weights; with --push_to_hub all of it but checkpoints on the Hub."""
-    if trainer.args.do_train:
-        trainer.create_model_card()
-    if trainer.args.push_to_hub:
+    """
+    With --push_to_hub, the output directory on the Hub: when it has its final name, so that nothing is lost.
+
+    Raises:
+        InputError: the Hub refuses or cannot be reached.
+    """
+    if not trainer.args.push_to_hub:
+        return
+    try:
         trainer.push_to_hub()
+    except (HTTPError, RuntimeError) as error:
+        folder, name = trainer.args.output_dir, trainer.hub_model_id
+        raise InputError(
+            f"{explain_hub_error(error)} The results are in {folder}: `fixedbert push {folder} {name}` sends them."
+        ) from error
