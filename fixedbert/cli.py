@@ -3,6 +3,7 @@
 import argparse
 from collections.abc import Callable
 
+from .analysis.theory import theory
 from .checkpoints import convert_checkpoint
 from .errors import InputError, exit_on_input_error
 from .publishing import push
@@ -55,9 +56,18 @@ def add_push(parser: argparse.ArgumentParser) -> Callable:
     return push
 
 
+def add_theory(parser: argparse.ArgumentParser) -> Callable:
+    parser.add_argument("output", help="the directory to write")
+    parser.add_argument("--lengths", type=int, nargs="+", default=[8, 16, 32], help="of sequences, in tokens")
+    parser.add_argument("--patterns", type=int, default=5, help="random attention patterns for each head size")
+    parser.add_argument("--seed", type=int, default=0, help="of the random numbers")
+    return theory
+
+
 COMMANDS = {
     "convert": (add_convert, "start from a BERT checkpoint, with more or larger heads, and the same function"),
     "push": (add_push, "put a model on the Hub, with its code and its card, in one commit"),
+    "theory": (add_theory, "check the theorems in numbers, and draw how attention patterns need head size"),
 }
 
 

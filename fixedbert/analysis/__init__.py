@@ -1,1 +1,1 @@
-"""What a model's shape costs."""
+"""What head size means: the theory, and what a shape costs."""

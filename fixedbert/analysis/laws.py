@@ -1,0 +1,57 @@
+"""
+What others have found about depth, width and conditioning, as formulas, each with how sure its source is.
+
+`EVIDENCE` says for each which part is proved, which was measured and by whom, and what contradicts it.
+"""
+
+import math
+
+from transformers import PreTrainedConfig
+
+from .counts import head_size
+
+EVIDENCE = {
+    "head size": "A head expresses every attention pattern over n tokens if and only if its size is at least n - 1 "
+    "(Bhojanapalli et al., 2020, Theorem 1; the exact bound is fixedbert's, tested). That is a worst case: patterns "
+    "of bounded sparsity need O(log n) (Likhosherstov et al., 2021), and the paper's own models with heads of 128 at "
+    "512 tokens are good.",
+    "depth threshold": "Below log_3(width) layers depth gains doubly exponentially over width, in a network without "
+    "softmax and feed-forward layers (Levine et al., 2020; constants unverified here).",
+    "depth law": "ln(width) = 5.039 + 0.0555 depth, fitted to causal language models (Levine et al., 2020, third "
+    "version; coefficients as others quote them). For masked LMs with BERT's vocabulary it is an extrapolation. "
+    "Kaplan et al. (2020) find that shape matters little over a wide range.",
+    "conditioning": "(sqrt(D) + sqrt(N)) / (sqrt(D) - sqrt(N)) for N tokens and heads * head size D (Saratchandran "
+    "et al., 2025, Theorem 3.2; the submission was withdrawn). It assumes independent Gaussian heads and sees D "
+    "alone: it says nothing for more but smaller heads.",
+}
+
+
+def depth_threshold(width: float) -> float:
+    """log_3(width): the number of layers below which depth is worth more than width."""
+    return math.log(width, 3)
+
+
+def best_depth(width: float) -> float:
+    """Layers that fit `width` by the fitted law; negative below width 154, outside its range."""
+    return (math.log(width) - 5.039) / 0.0555
+
+
+def best_width(depth: float) -> float:
+    """Width that fits `depth` layers by the fitted law."""
+    return math.exp(5.039 + 0.0555 * depth)
+
+
+def equivalent_width(config: PreTrainedConfig) -> float:
+    """
+    The width of a standard layer (12 d^2 weights: heads of d in all, feed-forward 4 d) with as many weights as one of
+    `config`, 4 d h p + 2 d F, for laws that know the width alone.
+    """
+    d, inner = config.hidden_size, config.num_attention_heads * head_size(config)
+    return math.sqrt((4 * d * inner + 2 * d * config.intermediate_size) / 12)
+
+
+def condition_number(inner: int, length: int) -> float:
+    """Of `length` x `inner` independent Gaussian numbers, in the limit; infinite where inner <= length."""
+    if inner <= length:
+        return math.inf
+    return (math.sqrt(inner) + math.sqrt(length)) / (math.sqrt(inner) - math.sqrt(length))

@@ -1,0 +1,216 @@
+"""The theory: every construction and identity to its tolerance, in float64."""
+
+import math
+
+import pytest
+import torch
+from PIL import Image
+
+from fixedbert import preset_config
+from fixedbert.analysis.laws import best_depth, best_width, condition_number, depth_threshold, equivalent_width
+from fixedbert.analysis.patterns import (
+    COUNTER_EXAMPLE,
+    attention,
+    centred_log,
+    divergence,
+    fitted,
+    least_head_size,
+    random_pattern,
+    truncated_fit,
+    weights_for,
+)
+from fixedbert.analysis.separation import difference, included, separated, sequence
+from fixedbert.cli import main
+from fixedbert.errors import InputError
+
+
+def generator(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def gaussian(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(*shape, dtype=torch.float64, generator=generator(seed))
+
+
+@pytest.mark.parametrize("d, n", [(8, 8), (32, 13), (7, 7)])
+def test_theorem_1(d, n):
+    """Guards: for d >= n and X of full column rank any positive P is the softmax of some W_q, W_k (d, d), to 1e-10."""
+    X, P = gaussian(d, n), random_pattern(n, generator(1))
+    W_q, W_k = weights_for(X, P)
+    assert W_q.shape == W_k.shape == (d, d)
+    assert (attention(X, W_q, W_k) - P).abs().max() < 1e-10
+
+
+@pytest.mark.parametrize("rank", [1, 3, 6])
+def test_a_pattern_of_lower_rank_needs_a_smaller_head(rank):
+    """Guards: P is expressed by heads of rank(C log P) and more, exactly, and by none smaller."""
+    n, d = 8, 13
+    scores = gaussian(n, rank) @ gaussian(rank, n, seed=1) + gaussian(1, n, seed=2)  # a shift of columns does nothing
+    P, X = scores.softmax(dim=0), gaussian(d, n, seed=3)
+    assert least_head_size(P) == rank
+    for size in (rank, rank + 2):
+        W_q, W_k = weights_for(X, P, size)
+        assert W_q.shape == (size, d) and (attention(X, W_q, W_k) - P).abs().max() < 1e-10
+    if rank > 1:
+        with pytest.raises(InputError, match=f"a head of {rank - 1} cannot express P on X: it takes {rank}"):
+            weights_for(X, P, rank - 1)
+
+
+@pytest.mark.parametrize("n", [2, 5, 8, 16])
+def test_a_generic_pattern_needs_a_head_of_n_minus_1(n):
+    """Guards: the true threshold is n - 1, not n: there a random pattern is met to 1e-10, one below it is not."""
+    P = random_pattern(n, generator())
+    assert least_head_size(P) == n - 1
+    W_q, W_k = weights_for(gaussian(n, n), P, n - 1)
+    assert (attention(gaussian(n, n), W_q, W_k) - P).abs().max() < 1e-10
+    if n > 2:
+        assert divergence(P, fitted(P, n - 2)) > 1e-6
+
+
+def test_uniform_attention_needs_the_least_head():
+    """Guards: a pattern of rank zero is what the smallest head gives with zero weights."""
+    P = torch.full((5, 5), 0.2, dtype=torch.float64)
+    assert least_head_size(P) == 1 and not centred_log(P).any()
+    W_q, W_k = weights_for(gaussian(6, 5), P, 1)
+    assert (attention(gaussian(6, 5), W_q, W_k) - P).abs().max() < 1e-15
+
+
+def test_the_paper_s_counter_example():
+    """Guards: X = [1, 0] gives uniform attention to the second query with any weights, and P does not ask for that."""
+    X, P = COUNTER_EXAMPLE
+    for seed in range(5):
+        found = attention(X, gaussian(1, 1, seed=seed), gaussian(1, 1, seed=seed + 9))
+        assert torch.equal(found[:, 1], torch.tensor([0.5, 0.5], dtype=torch.float64))
+    with pytest.raises(InputError, match="no head of any size gives P on X, whose 2 tokens are of rank 1"):
+        weights_for(X, P)
+
+
+def test_rank_deficient_sequence():
+    """Guards: where two tokens are the same, only patterns that treat them alike are possible, and those still are."""
+    X = gaussian(9, 4)
+    X[:, 3] = X[:, 2]
+    with pytest.raises(InputError, match="4 tokens are of rank 3"):
+        weights_for(X, random_pattern(4, generator()))
+    P = attention(X, gaussian(3, 9, seed=4), gaussian(3, 9, seed=5))
+    W_q, W_k = weights_for(X, P, 3)
+    assert (attention(X, W_q, W_k) - P).abs().max() < 1e-10
+
+
+@pytest.mark.parametrize(
+    "P, message",
+    [
+        (torch.tensor([[1.0, 0.5], [0.0, 0.5]]), r"P\[1, 0\] is 0: a softmax is positive"),
+        (torch.tensor([[0.5, 0.5], [0.25, 0.5]]), "column 0 of P sums to 0.75, not to one"),
+        (torch.full((2, 3), 0.5), r"P has the shape \(2, 3\)"),
+        (torch.tensor([[math.nan, 0.5], [0.5, 0.5]]), r"P\[0, 0\] is nan"),
+    ],
+)
+def test_what_is_no_pattern(P, message):
+    """Guards: a matrix that no softmax gives is refused with the place."""
+    with pytest.raises(InputError, match=message):
+        least_head_size(P)
+
+
+def test_gradient_descent_stays_below_the_bound():
+    """Guards: the best fit is never worse than the truncated one, falls with head size, is exact from n - 1 on."""
+    P = random_pattern(6, generator(3))
+    bounds = [divergence(P, truncated_fit(P, size)) for size in range(1, 7)]
+    found = [divergence(P, fitted(P, size)) for size in range(1, 7)]
+    assert all(fit <= bound + 1e-12 for fit, bound in zip(found, bounds, strict=True))
+    assert all(a > b for a, b in zip(found[:5], found[1:5], strict=False))
+    assert bounds[4] < 1e-12 and found[4] < 1e-12 and found[3] > 1e-4
+
+
+@pytest.mark.parametrize("case", [1, 2])
+def test_theorem_2_in_closed_form(case):
+    """Guards: in the first two cases of the proof the layers differ by the closed form, to 1e-12, and really."""
+    f, g = separated(case, d=12, heads=6, head_size=4)
+    X = sequence(case, f, g, length=5)
+    measured = f(X) - g(X)
+    assert (measured - difference(case, f, g, X)).abs().max() < 1e-12
+    assert measured.abs().max() > 1e-3
+    if case == 2:
+        assert (f.values.sum(0) - g.values.sum(0)).abs().max() < 1e-10
+        assert measured[:, 1:].abs().max() < 1e-12
+
+
+def test_theorem_2_third_case():
+    """Guards: where scores differ by skew-symmetric matrices the second case's X is blind, and the third's is not."""
+    f, g = separated(3, d=12, heads=6, head_size=4)
+    gap = g.scores[0] - f.scores[0]
+    assert (gap + gap.T).abs().max() < 1e-10 and torch.linalg.matrix_rank(g.scores[0]) == 4
+    blind = sequence(2, f, g, length=5)
+    assert (f(blind) - g(blind)).abs().max() < 1e-10
+    found = []
+    for alpha in (1, 10, 100):
+        X = sequence(3, f, g, length=5, alpha=alpha)
+        found.append(float((f(X) - g(X)).abs().max()))
+    assert found[0] > 0.1 and found[1] > 5 * found[0] and found[2] > 5 * found[1]
+    v, v_2 = X[:, 0], X[:, 1]
+    assert v_2 @ g.scores[0] @ v > 0 > v_2 @ f.scores[0] @ v
+
+
+@pytest.mark.parametrize("head_size", [2, 5, 12])
+def test_standard_heads_are_included(head_size):
+    """Guards: heads of d / h or larger have every function of standard ones; smaller are refused."""
+    f, _ = separated(1, d=12, heads=6, head_size=4)
+    X = gaussian(12, 7)
+    wide = included(f, head_size)
+    assert wide.W_q.shape == (6, head_size, 12) and (wide(X) - f(X)).abs().max() < 1e-12
+    with pytest.raises(InputError, match="heads of 1 do not include heads of 2"):
+        included(f, 1)
+
+
+def test_theorem_2_is_about_larger_heads_only():
+    """Guards: shapes that the theorem says nothing about are refused."""
+    with pytest.raises(InputError, match="d / h < head size"):
+        separated(1, d=12, heads=6, head_size=2)
+
+
+def test_identities_of_head_embeddings():
+    """Guards: added embeddings leave a key bias and a shift of values, multiplied ones a product (MHE)."""
+    n, p = 7, 6
+    Q, K, V = (gaussian(n, p, seed=seed) for seed in range(3))
+    e_q, e_k, e_v = (gaussian(p, seed=seed) for seed in range(3, 6))
+
+    def heads(q, k, v):
+        return (q @ k.T / p**0.5).softmax(dim=1) @ v
+
+    added = heads(Q + e_q, K + e_k, V + e_v)
+    assert ((Q @ K.T + (K @ e_q)) / p**0.5).softmax(dim=1) @ V + e_v == pytest.approx(added, abs=1e-14)
+    multiplied = heads(Q * (1 + e_q), K * (1 + e_k), V * (1 + e_v))
+    product = heads(Q * ((1 + e_q) * (1 + e_k)), K, V) * (1 + e_v)
+    assert product == pytest.approx(multiplied, abs=1e-13)
+
+
+def test_laws_of_depth():
+    """Guards: log_3(768) = 6.05; the fitted law's depths for the widths of its table."""
+    assert depth_threshold(768) == pytest.approx(6.047, abs=1e-3)
+    for depth, width in ((23.0, 554), (37.4, 1230), (54.3, 3144), (80.5, 13422)):
+        assert best_depth(width) == pytest.approx(depth, abs=0.1)
+        assert best_width(best_depth(width)) == pytest.approx(width)
+    assert best_depth(128) < 0
+
+
+def test_equivalent_width():
+    """Guards: a standard layer is its own equivalent; 32 heads of 128 in width 512 weigh as much as width 1024."""
+    assert equivalent_width(preset_config("standard-1024-16x64")) == 1024
+    assert equivalent_width(preset_config("fixed-512-32x128")) == pytest.approx(1024)
+
+
+def test_condition_number():
+    """Guards: the printed values, agreement with Gaussian matrices, and infinity where there are more tokens."""
+    for length, inner, value in ((197, 768, 3.05), (197, 1024, 2.56), (128, 768, 2.38), (128, 1536, 1.81)):
+        assert condition_number(inner, length) == pytest.approx(value, abs=0.006)
+    singular = torch.linalg.svdvals(gaussian(128, 768))
+    assert float(singular[0] / singular[-1]) == pytest.approx(condition_number(768, 128), rel=0.06)
+    assert condition_number(128, 128) == math.inf
+
+
+def test_picture_and_table(tmp_path, capsys):
+    """Guards: `fixedbert theory` draws its picture and prints what holds to which error."""
+    main(["theory", str(tmp_path / "out"), "--lengths", "4", "6", "--patterns", "2"])
+    printed = capsys.readouterr().out
+    assert "Theorem 1" in printed and "case 3" in printed
+    with Image.open(tmp_path / "out" / "theory.png") as picture:
+        assert picture.width > 600
