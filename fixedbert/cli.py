@@ -3,6 +3,7 @@
 import argparse
 from collections.abc import Callable
 
+from .analysis.inspection import inspect
 from .analysis.theory import theory
 from .checkpoints import convert_checkpoint
 from .errors import InputError, exit_on_input_error
@@ -64,9 +65,22 @@ def add_theory(parser: argparse.ArgumentParser) -> Callable:
     return theory
 
 
+def add_inspect(parser: argparse.ArgumentParser) -> Callable:
+    parser.add_argument("model", help="directory or Hub id of a BERT-like encoder, stock or fixed")
+    parser.add_argument("output", help="the directory to write")
+    parser.add_argument("--text", required=True, help="file, folder or glob: .txt, .jsonl, .csv, .parquet")
+    parser.add_argument("--max_seq_length", type=int, default=128, help="tokens of a sequence")
+    parser.add_argument("--max_samples", type=int, default=1000, help="sequences to look at")
+    parser.add_argument("--importance_samples", type=int, default=8, help="sequences to silence each head on")
+    parser.add_argument("--batch_size", type=int, default=16, help="sequences at once")
+    hub_arguments(parser)
+    return inspect
+
+
 COMMANDS = {
     "convert": (add_convert, "start from a BERT checkpoint, with more or larger heads, and the same function"),
     "push": (add_push, "put a model on the Hub, with its code and its card, in one commit"),
+    "inspect": (add_inspect, "see what each head of a checkpoint does with text, and how much of its size it uses"),
     "theory": (add_theory, "check the theorems in numbers, and draw how attention patterns need head size"),
 }
 

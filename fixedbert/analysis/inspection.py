@@ -1,0 +1,327 @@
+"""
+`fixedbert inspect`: what the heads of a checkpoint do with real text, and how much of their size they use.
+
+For each layer and head, in means over sequences of n tokens, with queries Q and keys K (n, p) of a head of size p:
+
+    rank           numerical rank of the scores S = Q K^T / sqrt(p), singular values above 1e-6 of the largest
+    pattern_rank   the same of C log P, which is S less the mean over the keys of each query: what the softmax sees
+    effective_rank, effective_pattern_rank
+                   exp of the entropy of the singular values as shares of their sum (Roy and Vetterli, 2007)
+    ceiling        effective_pattern_rank as a share of min(p, n - 1), the most there can be
+    entropy        of the attention of a query (nats; ln n is uniform)
+    distance       between a query and what it attends to (tokens)
+    similarity     cosine of the head's pattern, less uniform attention, to that of the most similar head of its layer
+    importance     how far the last hidden states move when the head gives zeros, relative to their size
+
+and for each layer the condition number of the heads' concatenated output (n, h p), whose mean is geometric.
+"""
+
+import json
+import math
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+from torch import Tensor
+from tqdm import tqdm
+from transformers import AutoModel, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, eager_mask
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+from ..data.corpora import Corpus, CorpusReader
+from ..data.tokenizers import load_tokenizer
+from ..errors import InputError
+from ..training.output import new_directory
+from .counts import head_size
+
+NAME = "fixedbert_inspection"
+NUMERICAL = 1e-6  # of the largest singular value; float32 leaves no more
+AT_THE_CEILING = 0.8  # a share of the ceiling above which a larger head is worth a try
+MEASURES = {  # those that are drawn, with what they say
+    "ceiling": "share of the head's size in use (1: at the ceiling)",
+    "effective_pattern_rank": "effective rank of patterns (dimensions)",
+    "entropy": "entropy of attention (nats)",
+    "distance": "distance of attention (tokens)",
+    "similarity": "likeness to the nearest head of the layer (cosine)",
+    "importance": "change of the output without the head (relative)",
+}
+
+
+class Inspection:
+    """
+    Sums of the measures over sequences, collected by an attention function that every model of transformers calls.
+
+    Args:
+        model: bare, bidirectional, in evaluation mode.
+    """
+
+    def __init__(self, model: PreTrainedModel):
+        self.model, config = model, model.config
+        self.layers, self.heads, self.size = config.num_hidden_layers, config.num_attention_heads, head_size(config)
+        self.sums: dict[str, Tensor] = {}
+        self.log_condition = torch.zeros(self.layers, dtype=torch.float64)
+        self.sequences = 0
+        self.measuring, self.silent, self.layer = True, None, 0
+        ALL_ATTENTION_FUNCTIONS.register(NAME, self.attend)
+        ALL_MASK_ATTENTION_FUNCTIONS.register(NAME, eager_mask)
+        model.set_attn_implementation(NAME)
+
+    def attend(self, module, query, key, value, attention_mask, scaling=None, **kwargs):
+        """Attention (B, n, H, P) of queries, keys and values (B, H, n, P), looked at on the way."""
+        scaling = self.size**-0.5 if scaling is None else scaling
+        patterns = (query @ key.mT * scaling).softmax(dim=-1)  # (B, H, n, n)
+        output = patterns @ value
+        layer, self.layer = self.layer, self.layer + 1
+        if self.silent is not None and self.silent[0] == layer:
+            output[:, self.silent[1]] = 0
+        if self.measuring:
+            self.measure(layer, query * scaling, key, patterns, output)
+        return output.transpose(1, 2).contiguous(), patterns
+
+    def measure(self, layer: int, query: Tensor, key: Tensor, patterns: Tensor, output: Tensor):
+        n = query.shape[2]
+        query, key = query.double(), key.double().expand_as(query)
+        rows = gram(query)
+        for prefix, keys in (("", key), ("pattern_", key - key.mean(dim=2, keepdim=True))):
+            singular = product_singular_values(rows, gram(keys)) if self.size < n else svd(query @ keys.mT)
+            self.add(layer, f"{prefix}rank", (singular > NUMERICAL * singular.amax(-1, keepdim=True)).sum(-1))
+            self.add(layer, f"effective_{prefix}rank", effective_rank(singular))
+        self.add(layer, "entropy", torch.special.entr(patterns).sum(-1).mean(-1))
+        places = torch.arange(n, device=patterns.device)
+        apart = (places[:, None] - places).abs().to(patterns.dtype)
+        self.add(layer, "distance", (patterns * apart).sum(-1).mean(-1))
+        flat = (patterns - 1 / n).flatten(2)
+        flat = flat / flat.norm(dim=-1, keepdim=True).clamp_min(1e-12)
+        likeness = flat @ flat.mT  # (B, H, H)
+        likeness.diagonal(dim1=1, dim2=2).fill_(-1)
+        self.add(layer, "similarity", likeness.amax(-1) if self.heads > 1 else torch.zeros_like(likeness[..., 0]))
+        concatenated = output.transpose(1, 2).flatten(2).double()  # (B, n, H P)
+        singular = svd(concatenated)
+        floor = singular[:, 0] * torch.finfo(torch.float32).eps
+        self.log_condition[layer] += (singular[:, 0] / singular[:, -1].maximum(floor)).log().sum().cpu()
+
+    def add(self, layer: int, name: str, values: Tensor):
+        """Sum `values` (B, H) over the batch."""
+        if name not in self.sums:
+            self.sums[name] = torch.zeros(self.layers, self.heads, dtype=torch.float64)
+        self.sums[name][layer] += values.double().sum(dim=0).cpu()
+
+    @torch.no_grad()
+    def run(self, ids: Tensor) -> tuple[Tensor, ...]:
+        """What goes into each layer, and comes out of the last (B, n, D)."""
+        self.layer = 0
+        states = self.model(input_ids=ids.to(self.model.device), output_hidden_states=True).hidden_states
+        if self.layer != self.layers:
+            raise InputError(f"of {self.layers} layers the attention of {self.layer} can be seen: no BERT inside.")
+        return states
+
+    def look(self, ids: Tensor):
+        """Add the measures of sequences `ids` (B, n)."""
+        self.measuring = True
+        self.run(ids)
+        self.sequences += len(ids)
+
+    @torch.no_grad()
+    def importance(self, ids: Tensor, progress: tqdm) -> Tensor:
+        """(layers, heads): the change of the last hidden states without a head, relative to their size."""
+        self.measuring = False
+        states = self.run(ids)
+        changes = torch.zeros(self.layers, self.heads)
+        for number in range(self.layers):
+            for head in range(self.heads):
+                self.silent, self.layer = (number, head), number
+                hidden = states[number]  # layers before this one do not change
+                for layer in self.model.encoder.layer[number:]:
+                    hidden = layer(hidden)
+                    hidden = hidden[0] if isinstance(hidden, tuple) else hidden
+                changes[number, head] = (hidden - states[-1]).norm() / states[-1].norm()
+                progress.update()
+        self.silent = None
+        return changes
+
+    def means(self, n: int) -> dict[str, Tensor]:
+        """Each measure (layers, heads), and "condition" (layers)."""
+        found = {name: values / self.sequences for name, values in self.sums.items()}
+        found["ceiling"] = found["effective_pattern_rank"] / min(self.size, n - 1)
+        return found | {"condition": (self.log_condition / self.sequences).exp()}
+
+
+def gram(rows: Tensor) -> Tensor:
+    return rows.mT @ rows  # (B, H, P, P)
+
+
+def product_singular_values(rows: Tensor, columns: Tensor) -> Tensor:
+    """Of Q K^T, from Q^T Q and K^T K (B, H, P, P), which are smaller: roots of the eigenvalues of their product."""
+    values, vectors = torch.linalg.eigh(rows)
+    root = vectors * values.clamp_min(0).sqrt()[..., None, :]
+    return torch.linalg.eigvalsh(root.mT @ columns @ root).clamp_min(0).sqrt().flip(-1)
+
+
+def svd(matrix: Tensor) -> Tensor:
+    """Singular values, largest first, of (..., n, m), from the smaller of the two products with its transpose."""
+    square = matrix @ matrix.mT if matrix.shape[-2] <= matrix.shape[-1] else matrix.mT @ matrix
+    return torch.linalg.eigvalsh(square).clamp_min(0).sqrt().flip(-1)
+
+
+def effective_rank(singular: Tensor) -> Tensor:
+    shares = singular / singular.sum(-1, keepdim=True).clamp_min(1e-300)
+    return torch.special.entr(shares).sum(-1).exp()
+
+
+def sequences(text: str, tokenizer: PreTrainedTokenizerBase, length: int, batch: int) -> Iterator[Tensor]:
+    """Batches (B, length) of [CLS], text without a break, [SEP], from the documents of a file, folder or glob."""
+    rows, tokens = [], []
+    for document in CorpusReader(Corpus(text)):
+        tokens += tokenizer(document, add_special_tokens=False, verbose=False)["input_ids"]
+        while len(tokens) >= length - 2:
+            rows.append([tokenizer.cls_token_id, *tokens[: length - 2], tokenizer.sep_token_id])
+            tokens = tokens[length - 2 :]
+            if len(rows) == batch:
+                yield torch.tensor(rows)
+                rows = []
+    if rows:
+        yield torch.tensor(rows)
+
+
+def inspect(
+    model: str,
+    output: str | Path,
+    text: str,
+    max_seq_length: int = 128,
+    max_samples: int = 1000,
+    importance_samples: int = 8,
+    batch_size: int = 16,
+    **hub_options,
+) -> str:
+    """
+    Write inspection.json and inspection.png into `output`, a new directory.
+
+    Args:
+        model: directory or Hub id of a BERT-like encoder.
+        text: file, folder or glob of the formats that pretraining reads; sequences are cut from its documents.
+        max_samples: sequences to look at, the first ones.
+        importance_samples: of these, sequences for `importance`, which runs the model once for each head.
+        hub_options: `revision`, `token` and `cache_dir` of from_pretrained.
+
+    Returns:
+        The table, with where larger heads are worth a try.
+
+    Raises:
+        InputError: no such model or text, text shorter than one sequence, or a model whose attention cannot be seen.
+    """
+    with new_directory(output) as folder:
+        inspection, tokenizer = load(model, max_seq_length, **hub_options)
+        first = None
+        with tqdm(total=max_samples, desc="looking at sequences", unit="sequence") as progress:
+            for ids in sequences(text, tokenizer, max_seq_length, batch_size):
+                ids = ids[: max_samples - inspection.sequences]
+                inspection.look(ids)
+                first = ids if first is None else torch.cat([first, ids])[:importance_samples]
+                progress.update(len(ids))
+                if inspection.sequences >= max_samples:
+                    break
+        if not inspection.sequences:
+            raise InputError(f"{text}: shorter than {max_seq_length} tokens; give more text, or --max_seq_length.")
+        found = inspection.means(max_seq_length)
+        with tqdm(total=inspection.layers * inspection.heads, desc="silencing heads", unit="head") as progress:
+            found["importance"] = inspection.importance(first[:importance_samples], progress)
+        about = {
+            "model": model,
+            "layers": inspection.layers,
+            "heads": inspection.heads,
+            "head size": inspection.size,
+            "width": inspection.model.config.hidden_size,
+            "tokens in a sequence": max_seq_length,
+            "sequences": inspection.sequences,
+            "sequences for importance": min(importance_samples, len(first)),
+        }
+        content = about | {name: values.tolist() for name, values in found.items()}
+        (folder / "inspection.json").write_text(json.dumps(content, indent=1) + "\n")
+        draw(about, found, folder / "inspection.png")
+    return "\n".join([*table(about, found), "", suggestion(about, found)])
+
+
+def load(name: str, length: int, **hub_options) -> tuple[Inspection, PreTrainedTokenizerBase]:
+    tokenizer = load_tokenizer(name, **hub_options)
+    try:
+        model = AutoModel.from_pretrained(name, **hub_options).eval()
+    except (OSError, ValueError) as error:
+        raise InputError(f"{name}: {str(error).splitlines()[0]}") from error
+    config = model.config
+    if getattr(config, "is_decoder", False) or not hasattr(getattr(model, "encoder", None), "layer"):
+        raise InputError(f"{name}: only encoders like BERT, which look both ways, can be inspected.")
+    if not 3 <= length <= config.max_position_embeddings:
+        raise InputError(f"--max_seq_length {length}: the model takes 3 to {config.max_position_embeddings} tokens.")
+    try:
+        return Inspection(model), tokenizer
+    except (ValueError, NotImplementedError) as error:
+        raise InputError(f"{name}: its attention cannot be seen: {str(error).splitlines()[0]}") from error
+
+
+def table(about: dict, found: dict[str, Tensor]) -> list[str]:
+    names = ("rank", "pattern_rank", "effective_rank", "effective_pattern_rank", "ceiling", "entropy", "distance")
+    names += ("similarity", "importance")
+    short = ("rank", "pattern", "eff.rank", "eff.pattern", "ceiling", "entropy", "distance", "similar", "importance")
+    lines = [
+        f"{about['model']}: {about['layers']} layers of width {about['width']}, {about['heads']} heads of "
+        f"{about['head size']}; {about['sequences']:,} sequences of {about['tokens in a sequence']} tokens",
+        "layer head " + " ".join(f"{name:>11}" for name in short),
+    ]
+    for layer in range(about["layers"]):
+        for head in range(about["heads"]):
+            values = " ".join(f"{float(found[name][layer, head]):>11.3g}" for name in names)
+            lines.append(f"{layer:>5} {head:>4} {values}")
+        lines.append(f"{layer:>5}      condition number of all heads' output: {float(found['condition'][layer]):.3g}")
+    return lines
+
+
+def suggestion(about: dict, found: dict[str, Tensor]) -> str:
+    """Which layers use their heads' size to the ceiling."""
+    n, size = about["tokens in a sequence"], about["head size"]
+    full = [layer for layer, share in enumerate(found["ceiling"].mean(dim=1)) if share >= AT_THE_CEILING]
+    share = f"{AT_THE_CEILING:.0%}"
+    if size >= n - 1:
+        return f"Heads of {size} express every pattern over {n} tokens: larger ones add nothing at this length."
+    if not full:
+        return f"In no layer do heads use {share} of their size in the mean: nothing here calls for larger ones."
+    layers = ", ".join(map(str, full))
+    return (
+        f"In layers {layers} heads use {share} of their size or more in the mean. More room: `fixedbert convert "
+        f"{about['model']} OUTPUT --attention_head_size {2 * size}`; whether it helps, training shows."
+    )
+
+
+def draw(about: dict, found: dict[str, Tensor], file: Path):
+    """A page of heat maps, layers x heads, and the condition numbers by layer."""
+    figure = Figure(figsize=(14, 3.2 + 0.45 * about["layers"] * 2), layout="constrained")
+    panels = figure.subplots(2, 4).flat
+    n = about["tokens in a sequence"]
+    limits = {"ceiling": (0, 1), "entropy": (0, math.log(n)), "similarity": (0, 1)}
+    for panel, (name, title) in zip(panels, MEASURES.items(), strict=False):
+        low, high = limits.get(name, (0, None))
+        image = panel.imshow(found[name].numpy(), aspect="auto", cmap="viridis", vmin=low, vmax=high)
+        panel.set(xlabel="head", ylabel="layer", yticks=range(about["layers"]))
+        panel.xaxis.set_major_locator(MaxNLocator(integer=True))
+        panel.set_title(title, fontsize=8)
+        figure.colorbar(image, ax=panel)
+    panels = list(figure.axes)
+    condition, notes = panels[6], panels[7]
+    condition.barh(range(about["layers"]), found["condition"].numpy(), color="C0")
+    condition.set(xlabel="condition number", ylabel="layer", xscale="log", yticks=range(about["layers"]))
+    condition.invert_yaxis()
+    condition.set_title("output of all heads (1: all directions alike)", fontsize=8)
+    notes.axis("off")
+    size = about["head size"]
+    notes.text(
+        0,
+        1,
+        f"{Path(about['model']).name}\n{about['layers']} layers, width {about['width']}\n"
+        f"{about['heads']} heads of {size}; at most {min(size, n - 1)} dimensions\n"
+        f"{about['sequences']:,} sequences of {n} tokens\n\n"
+        f"uniform attention would have\n  entropy {math.log(n):.2f} nats\n  distance {(n * n - 1) / 3 / n:.1f} tokens",
+        va="top",
+        fontsize=10,
+    )
+    figure.savefig(file, dpi=110)

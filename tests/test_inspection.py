@@ -1,0 +1,199 @@
+"""Inspection: the measures of models whose heads are known, and of nothing else."""
+
+import json
+import math
+
+import pytest
+import torch
+from PIL import Image
+from small_models import H, P, model_of
+from transformers import AutoModel, BertConfig, BertModel, BertTokenizer
+
+from fixedbert import convert
+from fixedbert.analysis.inspection import Inspection, inspect, sequences, suggestion
+from fixedbert.cli import main
+from fixedbert.errors import InputError
+
+N = 11
+
+
+def ids(rows: int = 13) -> torch.Tensor:
+    return torch.randint(99, (rows, N), generator=torch.Generator().manual_seed(1))
+
+
+def look(model, rows: int = 13) -> dict[str, torch.Tensor]:
+    inspection = Inspection(model.eval())
+    for part in ids(rows).split(4):
+        inspection.look(part)
+    return inspection.means(N)
+
+
+@pytest.mark.parametrize("size", [P, 13])
+def test_measures_are_those_of_plain_loops(size):
+    """Guards: every measure against its definition, head by head in float64, for heads smaller and larger than n."""
+    model = model_of("Model", attention_head_size=size, initializer_range=0.2).double()
+    found = look(model)
+    model.set_attn_implementation("eager")
+    outputs = model(ids(), output_attentions=True, output_hidden_states=True)
+    sums = {name: torch.zeros(3, H) for name in found if name != "condition"}
+    for number, (layer, patterns) in enumerate(zip(model.encoder.layer, outputs.attentions, strict=True)):
+        attention, states = layer.attention.self, outputs.hidden_states[number]
+        for row in range(13):
+            for head in range(H):
+                part = slice(head * size, (head + 1) * size)
+                Q, K = (linear(states[row])[:, part] for linear in (attention.query, attention.key))
+                S, pattern = Q @ K.T / size**0.5, patterns[row, head]
+                centred = S - S.mean(dim=1, keepdim=True)
+                assert torch.allclose(centred, pattern.log() - pattern.log().mean(dim=1, keepdim=True), atol=1e-9)
+                for prefix, matrix in (("", S), ("pattern_", centred)):
+                    singular = torch.linalg.svdvals(matrix)
+                    sums[f"{prefix}rank"][number, head] += (singular > 1e-6 * singular[0]).sum()
+                    shares = singular / singular.sum()
+                    sums[f"effective_{prefix}rank"][number, head] += torch.special.entr(shares).sum().exp().item()
+                sums["entropy"][number, head] += -(pattern * pattern.log()).sum(1).mean().item()
+                sums["distance"][number, head] += (
+                    sum(pattern[i, j].item() * abs(i - j) for i in range(N) for j in range(N)) / N
+                )
+                flat = (patterns[row] - 1 / N).flatten(1)
+                others = [h for h in range(H) if h != head]
+                sums["similarity"][number, head] += torch.cosine_similarity(flat[head], flat[others]).max().item()
+    for name, values in sums.items():
+        if name != "ceiling":
+            assert torch.allclose(found[name], values.double() / 13, rtol=1e-4), name
+    assert torch.allclose(found["ceiling"], found["effective_pattern_rank"] / min(size, N - 1))
+    assert (found["pattern_rank"] <= min(size, N - 1)).all()
+
+
+def test_rank_of_constructed_heads():
+    """Guards: heads of 6 in a place for 13 have rank 6 and no more; a head without queries is uniform, of rank 0."""
+    model = convert(model_of("Model", initializer_range=0.2).double(), attention_head_size=9)
+    with torch.no_grad():
+        attention = model.encoder.layer[1].attention.self
+        attention.query.weight[:9] = attention.query.bias[:9] = 0
+    found = look(model)
+    expected = torch.full((3, H), 6.0, dtype=torch.float64)
+    expected[1, 0] = 0
+    assert torch.equal(found["rank"], expected) and torch.equal(found["pattern_rank"], expected)
+    assert found["entropy"][1, 0] == pytest.approx(math.log(N), abs=1e-6)
+    assert found["distance"][1, 0] == pytest.approx((N * N - 1) / 3 / N, abs=1e-5)
+    assert found["effective_rank"][1, 0] == 1
+
+
+def test_twins_and_silent_heads():
+    """Guards: two heads with the same weights are alike, and a head that the output ignores has no importance."""
+    model = model_of("Model").double().eval()
+    with torch.no_grad():
+        layer = model.encoder.layer[2].attention
+        for linear in (layer.self.query, layer.self.key):
+            linear.weight[P : 2 * P], linear.bias[P : 2 * P] = linear.weight[:P], linear.bias[:P]
+        layer.output.dense.weight[:, 3 * P : 4 * P] = 0
+    inspection = Inspection(model)
+    inspection.look(ids())
+    similarity = inspection.means(N)["similarity"][2]
+    assert similarity[0] == pytest.approx(1, abs=1e-6) and similarity[1] == pytest.approx(1, abs=1e-6)
+    assert similarity[2:].max() < 0.999
+
+    class Progress:
+        def update(self):
+            pass
+
+    importance = inspection.importance(ids(), Progress())
+    assert importance[2, 3] == 0 and (importance > 0).sum() == 3 * H - 1
+    whole = model(ids()).last_hidden_state
+    with torch.no_grad():
+        model.encoder.layer[0].attention.output.dense.weight[:, P : 2 * P] = 0
+    moved = (model(ids()).last_hidden_state - whole).norm() / whole.norm()
+    assert importance[0, 1] == pytest.approx(float(moved), rel=1e-5)
+
+
+def test_stock_bert_and_its_conversion_look_the_same():
+    """Guards: the same numbers for transformers' BERT and the FixedHeadBert with its function."""
+    torch.manual_seed(0)
+    shape = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 37}
+    bert = BertModel(BertConfig(vocab_size=99, max_position_embeddings=N, initializer_range=0.2, **shape)).double()
+    one, other = look(bert), look(convert(bert))
+    assert one.keys() == other.keys()
+    for name in one:
+        assert torch.allclose(one[name], other[name], rtol=1e-6), name
+
+
+def test_condition_number_of_the_heads_output():
+    """Guards: it is the ratio of the singular values of the concatenated heads, a geometric mean over sequences."""
+    model = model_of("Model").double().eval()
+    found = look(model)["condition"]
+    outputs = []
+    hook = model.encoder.layer[0].attention.self.register_forward_hook(lambda *x: outputs.append(x[2][0]))
+    model.set_attn_implementation("eager")
+    model(ids())
+    hook.remove()
+    singular = torch.linalg.svdvals(outputs[0])
+    floored = singular[:, -1].maximum(singular[:, 0] * torch.finfo(torch.float32).eps)
+    assert found[0] == pytest.approx(float((singular[:, 0] / floored).log().mean().exp()), rel=1e-3)
+
+
+def test_heads_at_their_ceiling_are_named():
+    """Guards: the suggestion names the layers whose heads are full, and calls for nothing where none are."""
+    about = {"model": "m", "tokens in a sequence": 128, "head size": 32}
+    found = {"ceiling": torch.tensor([[0.9, 0.8], [0.2, 0.9], [0.85, 0.85]])}
+    assert "In layers 0, 2 heads use 80%" in suggestion(about, found)
+    assert "--attention_head_size 64" in suggestion(about, found)
+    assert "nothing here calls for larger ones" in suggestion(about, {"ceiling": torch.zeros(3, 2)})
+    assert "larger ones add nothing" in suggestion(about | {"head size": 128}, found)
+
+
+def test_sequences_are_whole_and_in_order(tmp_path, vocabulary):
+    """Guards: sequences are cut from the text without gaps, framed, all of one length, the rest left out."""
+    tokenizer = BertTokenizer(vocab=vocabulary)
+    (tmp_path / "a.txt").write_text("the a function takes returns list string file read write what does")
+    batches = list(sequences(str(tmp_path / "a.txt"), tokenizer, 7, 2))
+    rows = torch.cat(batches)
+    assert [len(batch) for batch in batches] == [2] and rows.shape == (2, 7)
+    assert tokenizer.decode(rows[0]) == "[CLS] the a function takes returns [SEP]"
+    assert tokenizer.decode(rows[1]) == "[CLS] list string file read write [SEP]"
+
+
+@pytest.fixture
+def text(tmp_path) -> str:
+    file = tmp_path / "text.txt"
+    file.write_text("the function takes a list and returns one string . " * 40)
+    return str(file)
+
+
+def test_command(model, text, tmp_path, capsys):
+    """Guards: `fixedbert inspect` leaves a table, a JSON with every measure of every head, and a picture."""
+    main(["inspect", model, str(tmp_path / "out"), "--text", text, "--max_seq_length", "16", "--max_samples", "20"])
+    printed = capsys.readouterr().out
+    found = json.loads((tmp_path / "out" / "inspection.json").read_text())
+    assert found["sequences"] == 20 and found["sequences for importance"] == 8 and found["head size"] == 6
+    for name in ("rank", "ceiling", "importance", "entropy"):
+        assert torch.tensor(found[name]).shape == (2, 5)
+    assert "2 layers of width 32, 5 heads of 6; 20 sequences of 16 tokens" in printed
+    assert len(printed.splitlines()) == 2 + 2 * 6 + 2
+    with Image.open(tmp_path / "out" / "inspection.png") as picture:
+        assert picture.width > 1000
+    assert AutoModel.from_pretrained(model).config._attn_implementation == "sdpa"
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (["--max_seq_length", "100"], "shorter than 100 tokens"),
+        (["--max_seq_length", "1000"], "the model takes 3 to 128 tokens"),
+        (["--text", "nothing.txt"], "nothing.txt: no such file"),
+    ],
+)
+def test_bad_input(model, tmp_path, arguments, message):
+    """Guards: text that is too short or missing, or a length without positions, ends in a sentence."""
+    (tmp_path / "text.txt").write_text("the function")
+    with pytest.raises(InputError, match=message):
+        inspect_arguments = ["inspect", model, str(tmp_path / "out"), "--text", str(tmp_path / "text.txt"), *arguments]
+        main(inspect_arguments)
+    assert not list(tmp_path.glob("out*"))
+
+
+def test_decoder_is_refused(text, tmp_path, vocabulary):
+    """Guards: a causal model, whose patterns are half empty, is refused by name."""
+    model_of("LMHeadModel").save_pretrained(tmp_path / "decoder")
+    BertTokenizer(vocab=vocabulary).save_pretrained(tmp_path / "decoder")
+    with pytest.raises(InputError, match="only encoders like BERT"):
+        inspect(str(tmp_path / "decoder"), tmp_path / "out", text, max_seq_length=8)
