@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 import torch
+import transformers
 from launch import ROOT, TWO_PROCESSES, finished, launch
+from packaging.version import Version
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoModelForPreTraining, BertConfig
 
@@ -394,6 +396,10 @@ def test_two_machines_train_like_one(corpus, pretrained, tmp_path):
     assert_same_training(tmp_path / "one", tmp_path / "two")
 
 
+@pytest.mark.skipif(
+    Version(transformers.__version__) < Version("5.18"),
+    reason="Trainer loads a checkpoint of several CPU processes to cpu:0, where torch puts nothing",
+)
 def test_sigterm_stops_all_processes_at_the_same_step(corpus, pretrained, tmp_path):
     """Guards: a scheduler's SIGTERM reaches processes at different steps; all stop with one checkpoint, and go on."""
     fixed = ("--max_steps", "2000", "--save_steps", "5", "--tokenizer_name", str(pretrained))
