@@ -26,6 +26,7 @@ benchmark: .venv/installed
 	$(BIN)/python -m benchmarks.pretraining_data
 	$(BIN)/python -m benchmarks.finetuning
 	$(BIN)/python -m benchmarks.conversion
+	$(BIN)/python -m benchmarks.inspection
 
 lint: .venv/installed
 	$(BIN)/ruff check .

@@ -1,6 +1,8 @@
 """The theory: every construction and identity to its tolerance, in float64."""
 
 import math
+import re
+from pathlib import Path
 
 import pytest
 import torch
@@ -205,6 +207,15 @@ def test_condition_number():
     singular = torch.linalg.svdvals(gaussian(128, 768))
     assert float(singular[0] / singular[-1]) == pytest.approx(condition_number(768, 128), rel=0.06)
     assert condition_number(128, 128) == math.inf
+
+
+def test_python_of_the_page_runs(capsys):
+    """Guards: the Python of docs/theory.md prints what it says."""
+    page = (Path(__file__).parents[1] / "docs" / "theory.md").read_text(encoding="utf-8")
+    (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    exec(code, {})
+    least, error = capsys.readouterr().out.splitlines()
+    assert least == "7" and float(re.search(r"\d[\d.e-]*", error)[0]) < 1e-13
 
 
 def test_picture_and_table(tmp_path, capsys):

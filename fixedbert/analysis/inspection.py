@@ -309,7 +309,9 @@ def draw(about: dict, found: dict[str, Tensor], file: Path):
     panels = list(figure.axes)
     condition, notes = panels[6], panels[7]
     condition.barh(range(about["layers"]), found["condition"].numpy(), color="C0")
-    condition.set(xlabel="condition number", ylabel="layer", xscale="log", yticks=range(about["layers"]))
+    condition.set(
+        xlabel="condition number", ylabel="layer", xscale="log", xlim=(1, None), yticks=range(about["layers"])
+    )
     condition.invert_yaxis()
     condition.set_title("output of all heads (1: all directions alike)", fontsize=8)
     notes.axis("off")
