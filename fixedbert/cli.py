@@ -4,6 +4,7 @@ import argparse
 from collections.abc import Callable
 
 from .analysis.inspection import inspect
+from .analysis.planning import plan
 from .analysis.theory import theory
 from .checkpoints import convert_checkpoint
 from .errors import InputError, exit_on_input_error
@@ -77,10 +78,23 @@ def add_inspect(parser: argparse.ArgumentParser) -> Callable:
     return inspect
 
 
+def add_plan(parser: argparse.ArgumentParser) -> Callable:
+    parser.add_argument("--seq_length", type=int, default=128, help="tokens of a row in training")
+    parser.add_argument("--params", help="budget: parameters of the pretraining model, such as 110M")
+    parser.add_argument("--flops", help="budget: FLOPs of training for each token, such as 700M")
+    parser.add_argument("--memory", help="budget: bytes for training 32 rows, such as 8G")
+    parser.add_argument("--hours", help="budget: hours of the paper's recipe on --device")
+    parser.add_argument("--device", default="h100", help="hardware to calculate for")
+    parser.add_argument("--measure", action="store_true", help="time a training step of each shape on this machine")
+    parser.add_argument("--output", help="a directory to write: a picture of how cost grows, calculated and measured")
+    return plan
+
+
 COMMANDS = {
     "convert": (add_convert, "start from a BERT checkpoint, with more or larger heads, and the same function"),
     "push": (add_push, "put a model on the Hub, with its code and its card, in one commit"),
     "inspect": (add_inspect, "see what each head of a checkpoint does with text, and how much of its size it uses"),
+    "plan": (add_plan, "shapes that fit a budget, with exact counts, ranked by stated rules"),
     "theory": (add_theory, "check the theorems in numbers, and draw how attention patterns need head size"),
 }
 
