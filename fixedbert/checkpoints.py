@@ -166,6 +166,7 @@ def convert_checkpoint(
             type(converted).__name__,
             Path(output).name,
             making=f"Converted from `{source if origin else Path(source).name}`: {done}.",
+            count=converted.num_parameters(),
             **metadata_of(beside) | origin,
         )
         card.save(folder / CARD)
@@ -243,4 +244,8 @@ def metadata_of(source: Path) -> dict:
     except InputError:
         return {}
     carried = ("license", "license_name", "license_link", "language", "datasets", "base_model")
-    return {name: data.get(name) for name in carried if data.get(name)}
+    found = {name: data.get(name) for name in carried if data.get(name)}
+    if (source / "modules.json").is_file():
+        found |= {"library_name": "sentence-transformers", "pipeline_tag": "sentence-similarity"}
+        found["tags"] = ["sentence-transformers", "sentence-similarity"]
+    return found

@@ -15,7 +15,7 @@ class ArgumentParser(argparse.ArgumentParser):
     """Errors are one sentence, and arguments cannot be abbreviated."""
 
     def __init__(self, **options):
-        super().__init__(allow_abbrev=False, formatter_class=argparse.ArgumentDefaultsHelpFormatter, **options)
+        super().__init__(allow_abbrev=False, **options)
 
     def error(self, message):
         raise InputError(f"{message}; {self.prog} --help lists the arguments.")

@@ -72,8 +72,13 @@ def table(rows: list[tuple], header: tuple[str, ...]) -> str:
     return "\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines)
 
 
-def shape_table(config: PreTrainedConfig) -> str:
-    """Sizes, exact parameters and operations of a BERT or FixedHeadBert, in Markdown."""
+def shape_table(config: PreTrainedConfig, count: int | None = None) -> str:
+    """
+    Sizes, exact parameters and operations of a BERT or FixedHeadBert, in Markdown.
+
+    Args:
+        count: parameters of a model that is there, whatever its head; default: those with the heads of pretraining.
+    """
     heads, size, width = config.num_attention_heads, head_size(config), config.hidden_size
     everything, layers = parameters(config)
     rows = [
@@ -85,7 +90,7 @@ def shape_table(config: PreTrainedConfig) -> str:
         ("feed-forward width", config.intermediate_size),
         ("longest text", f"{config.max_position_embeddings:,} tokens"),
         ("vocabulary", f"{config.vocab_size:,}"),
-        ("parameters, with the heads of pretraining", f"{everything:,}"),
+        ("parameters", f"{count:,}") if count else ("parameters, with the heads of pretraining", f"{everything:,}"),
         ("parameters of the layers", f"{layers:,}"),
     ]
     if getattr(config, "head_embedding", None):
@@ -118,6 +123,7 @@ the commit that you have read:
 
 ```python
 {load}, trust_remote_code=True, revision="...")
+tokenizer = AutoTokenizer.from_pretrained("{name}", trust_remote_code=True, revision="...")
 ```
 """  # fmt: skip
 
@@ -129,6 +135,7 @@ def checkpoint_card(
     making: str = "",
     results: dict[str, float] | None = None,
     evaluated_on: dict[str, str] | None = None,
+    count: int | None = None,
     **metadata,
 ) -> ModelCard:
     """
@@ -139,6 +146,7 @@ def checkpoint_card(
         name: the directory's or repository's name.
         making: how the checkpoint came to be, in Markdown.
         results: metrics by name, as in all_results.json.
+        count: its parameters.
         evaluated_on: `type`, `name` and where known `config` and `split` of the evaluation data set, for model-index.
         metadata: further fields of the card, such as license, datasets, base_model.
     """
@@ -170,7 +178,7 @@ def checkpoint_card(
     where = f" on {evaluated_on['name']}" if evaluated_on else ""
     sections = {
         "": introduction,
-        "Shape": shape_table(config),
+        "Shape": shape_table(config, count),
         "How it was made": making,
         f"Results{where}": table([(key, f"{value:.4g}") for key, value in shown.items()], ("metric", "value"))
         if shown
@@ -180,7 +188,8 @@ def checkpoint_card(
         "To cite": CITATION,
     }
     tags = ["fixedbert", "bert"] + (["custom_code"] if fixed else [])
-    return make_card(name.split("/")[-1], sections, tags=tags, pipeline_tag=pipeline, **metadata)
+    metadata = {"pipeline_tag": pipeline, **metadata, "tags": tags + metadata.get("tags", [])}
+    return make_card(name.split("/")[-1], sections, **metadata)
 
 
 LIMITS = (
@@ -219,7 +228,8 @@ python {script} {shlex.join(words)}
 ```
 """
     results = read_json(folder / "all_results.json", {})
-    return checkpoint_card(config, architecture, name, making, results, evaluated_on, **metadata)
+    count = trainer.model.num_parameters()
+    return checkpoint_card(config, architecture, name, making, results, evaluated_on, count, **metadata)
 
 
 def data_of(flags: dict[str, list[str]]) -> tuple[list[str], list[str], dict[str, str]]:

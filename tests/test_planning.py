@@ -1,6 +1,8 @@
 """Planning: counts equal the model's and the profiler's exactly, budgets are kept, the rules are stated."""
 
 import random
+import re
+from pathlib import Path
 
 import pytest
 import torch
@@ -138,6 +140,16 @@ def test_bad_input(arguments, message):
     """Guards: a budget that no shape fits is answered with the nearest, and nonsense in a sentence."""
     with pytest.raises(InputError, match=message):
         main(["plan", *arguments])
+
+
+def test_commands_of_the_page_run(capsys):
+    """Guards: the commands of docs/planning.md find shapes."""
+    page = (Path(__file__).parents[1] / "docs" / "planning.md").read_text(encoding="utf-8")
+    commands = [line.split() for line in re.findall(r"^    fixedbert (.*)$", page, re.MULTILINE)]
+    assert len(commands) == 5
+    for command in commands:
+        main([word for word in command if word != "--measure"])
+        assert "BERT-base" in capsys.readouterr().out
 
 
 def test_measured_steps(monkeypatch, capsys):

@@ -394,6 +394,7 @@ def test_conversion_reads_from_the_hub(hub, tmp_path, vocabulary):
     assert done.returncode == 0, done.stderr[-3000:]
     card = ModelCard.load(tmp_path / "out" / "README.md")
     assert card.data.base_model == "user/bert" and card.data.license == "mit"
+    assert card.data.library_name == "sentence-transformers" and "fixedbert" in card.data.tags
     assert (tmp_path / "out" / "1_Pooling" / "config.json").exists() and (tmp_path / "out" / "tokenizer.json").exists()
     missing = hub.run([*command[:-2], "user/nothing", str(tmp_path / "other")], tmp_path / "home")
     assert missing.returncode == 1 and missing.stderr.splitlines()[-1].startswith("error: user/nothing")

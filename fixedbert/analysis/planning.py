@@ -348,7 +348,7 @@ def draw_cost(file: Path):
     figure = Figure(figsize=(16, 4), layout="constrained")
     panels = figure.subplots(1, len(GROWING), sharey=True)
     base_flops = BASE.forward_flops(128, 0) / 128
-    base_seconds = forward_seconds(BASE, 128)
+    base_seconds = min(forward_seconds(BASE, 128) for _ in range(3))  # the first ones warm up
     for panel, (name, (field, values)) in zip(panels, GROWING.items(), strict=True):
         shapes = []
         for value in values:
@@ -362,6 +362,8 @@ def draw_cost(file: Path):
         panel.set_xticks(values, labels=map(str, values), minor=False)
         panel.minorticks_off()
     panels[0].set_ylabel("cost of a token, relative to the base")
+    ticks = [0.125, 0.25, 0.5, 1, 2, 4, 8]
+    panels[0].set_yticks(ticks, labels=[f"{tick:g}" for tick in ticks], minor=False)
     panels[0].legend(fontsize=8)
     figure.suptitle(
         f"Forward pass; base: {describe(BASE)}, rows of 128: {base_flops / 1e6:.1f} MFLOP and "
