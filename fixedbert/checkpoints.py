@@ -15,7 +15,7 @@ from safetensors import SafetensorError
 from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
 
 from . import modeling_fixed_head_bert
-from .analysis.counts import head_size
+from .analysis.counts import head_sizes, size_text
 from .conversion import FAMILIES, build, convert, fixed_head_config, head_of, to_bert
 from .data.tokenizers import load_tokenizer
 from .errors import InputError
@@ -116,7 +116,7 @@ def is_tensorflow(source: str | Path) -> bool:
 def convert_checkpoint(
     source: str | Path,
     output: str | Path,
-    attention_head_size: int | None = None,
+    attention_head_size: int | list[int] | None = None,
     num_attention_heads: int | None = None,
     num_hidden_layers: int | None = None,
     bert: bool = False,
@@ -143,6 +143,8 @@ def convert_checkpoint(
             raise InputError(
                 f"{source}: it is a {model.config.model_type} model; only a FixedHeadBert goes back to BERT."
             )
+        if isinstance(attention_head_size, list) and len(attention_head_size) == 1:
+            (attention_head_size,) = attention_head_size
         sizes = attention_head_size, num_attention_heads, num_hidden_layers
         try:
             grow = not bert or any(size is not None for size in sizes)
@@ -177,7 +179,7 @@ def shape_of(model: PreTrainedModel) -> str:
     config = model.config
     return (
         f"{type(model).__name__}, {config.num_hidden_layers} layers of width {config.hidden_size} with "
-        f"{config.num_attention_heads} heads of {head_size(config)}, {model.num_parameters() / 1e6:.1f} M parameters"
+        f"{config.num_attention_heads} heads of {size_text(head_sizes(config))}, {model.num_parameters() / 1e6:.1f} M parameters"
     )
 
 

@@ -35,7 +35,10 @@ def add_convert(parser: argparse.ArgumentParser) -> Callable:
     )
     parser.add_argument("output", help="the directory to write")
     parser.add_argument(
-        "--attention_head_size", type=int, help="size of the new heads, at least the old; default: that"
+        "--attention_head_size",
+        type=int,
+        nargs="+",
+        help="size of the new heads, or one for each layer; at least the old, which is the default",
     )
     parser.add_argument("--num_attention_heads", type=int, help="number of heads, at least the old; default: that")
     parser.add_argument("--num_hidden_layers", type=int, help="number of layers, the old ones repeated or left out")

@@ -58,11 +58,12 @@ class FixedHeadBertConfig(BertConfig):
     and which "Low-Rank Bottleneck in Multi-head Attention Models" (Bhojanapalli et al., 2020, section 3) sets free.
 
     Args:
-        attention_head_size (`int`, *optional*, defaults to 128):
-            Size of each query, key and value head, d_p in the paper. The number of heads need not divide
-            `hidden_size`. `None` is the prevalent heuristic, `hidden_size // num_attention_heads`: stock BERT; only
-            then must the division be exact. `head_size` and `head_dim` are other names for it, and always give the
-            number in force.
+        attention_head_size (`int` or `list[int]`, *optional*, defaults to 128):
+            Size of each query, key and value head, d_p in the paper; a list has that of each layer, which the paper
+            leaves to future work. The number of heads need not divide `hidden_size`. `None` is the prevalent
+            heuristic, `hidden_size // num_attention_heads`: stock BERT; only then must the division be exact.
+            `head_size` and `head_dim` are other names for it, and always give the number in force, of a list the
+            largest; `head_sizes` has that of each layer.
         head_embedding (`"add"` or `"mul"`, *optional*):
             One projection of `attention_head_size` that all heads share, and an embedding for each head, as in "Pit
             One Against Many" (Xue and Aletras, 2023, arXiv 2310.07911): added to queries, keys and values, or
@@ -110,7 +111,7 @@ class FixedHeadBertConfig(BertConfig):
         "encoder.layer.*.output.dense": "rowwise",
     }
 
-    attention_head_size: int | None = 128
+    attention_head_size: int | list[int] | None = 128
     head_embedding: str | None = None
     qk_norm: bool = False
     unpad_inputs: bool = False
@@ -154,14 +155,20 @@ class FixedHeadBertConfig(BertConfig):
         return config
 
     @property
+    def head_sizes(self) -> list[int]:
+        """The head size in force in each layer."""
+        if isinstance(self.attention_head_size, list):
+            return self.attention_head_size
+        size = self.attention_head_size
+        return [self.hidden_size // self.num_attention_heads if size is None else size] * self.num_hidden_layers
+
+    @property
     def head_dim(self) -> int:
-        """The head size in force. Caches and attention kernels of transformers look for it under this name."""
-        if self.attention_head_size is None:
-            return self.hidden_size // self.num_attention_heads
-        return self.attention_head_size
+        """The largest head size. Caches and attention kernels of transformers look for it under this name."""
+        return max(self.head_sizes)
 
     @head_dim.setter
-    def head_dim(self, size: int | None):
+    def head_dim(self, size: int | list[int] | None):
         self.attention_head_size = size
 
     head_size = head_dim
@@ -190,7 +197,12 @@ class FixedHeadBertConfig(BertConfig):
                     f"hidden_size {self.hidden_size} is not a multiple of num_attention_heads "
                     f"{self.num_attention_heads}: give attention_head_size, which frees one of the other."
                 )
-        elif self.attention_head_size < 1:
+        elif len(self.head_sizes) != self.num_hidden_layers:
+            raise ValueError(
+                f"attention_head_size has {len(self.head_sizes)} sizes for {self.num_hidden_layers} layers: give one "
+                "for each, or one for all."
+            )
+        elif min(self.head_sizes) < 1:
             raise ValueError(
                 f"attention_head_size must be at least 1, or None for hidden_size // num_attention_heads, "
                 f"not {self.attention_head_size}."

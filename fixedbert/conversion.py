@@ -66,7 +66,7 @@ ATTENTION = re.compile(r"attention\.(?:self\.(query|key|value)|(output)\.dense)\
 
 def convert(
     model: PreTrainedModel,
-    attention_head_size: int | None = None,
+    attention_head_size: int | list[int] | None = None,
     num_attention_heads: int | None = None,
     num_hidden_layers: int | None = None,
     seed: int = 0,
@@ -77,7 +77,8 @@ def convert(
     Args:
         model: a BERT, a RoBERTa-like model, or a FixedHeadBert, bare or with any head. Of RoBERTa, which gives padding
             no position, texts padded on the right keep their function.
-        attention_head_size: of the new model, at least that of `model`, which is the default.
+        attention_head_size: of the new model, or a list with that of each of its layers; at least that of `model`,
+            which is the default.
         num_attention_heads: of the new model, at least as many as `model` has, the default.
         num_hidden_layers: layers of the new model, each of which is one of `model`: layer i is i * old // new. This
             changes the function, and warns of it.
@@ -90,27 +91,29 @@ def convert(
         InputError: a model that is no BERT, or fewer or smaller heads.
     """
     config, head = fixed_head_config(model.config), head_of(type(model).__name__, model.config.model_type)
-    old = (config.num_attention_heads, config.head_dim)
-    new = (
-        old[0] if num_attention_heads is None else num_attention_heads,
-        old[1] if attention_head_size is None else attention_head_size,
-    )
+    layers = config.num_hidden_layers if num_hidden_layers is None else num_hidden_layers
+    heads = config.num_attention_heads if num_attention_heads is None else num_attention_heads
+    if layers < 1:
+        raise InputError(f"num_hidden_layers must be at least 1, not {layers}.")
+    chosen = [number * config.num_hidden_layers // layers for number in range(layers)]
+    old = [(config.num_attention_heads, config.head_sizes[layer]) for layer in chosen]
+    sizes = [size for _, size in old] if attention_head_size is None else attention_head_size
+    new = [(heads, size) for size in (sizes if isinstance(sizes, list) else [sizes] * layers)]
     check_growth(config, old, new)
-    config.num_attention_heads, config.attention_head_size = new
-    if num_hidden_layers is not None:
-        if num_hidden_layers < 1:
-            raise InputError(f"num_hidden_layers must be at least 1, not {num_hidden_layers}.")
-        config.num_hidden_layers = num_hidden_layers
-    scale = (new[1] / old[1]) ** 0.5
-    if model.dtype in (torch.float16, torch.bfloat16) and not math.log2(scale).is_integer():
-        logger.warning(
-            "Queries times %.3f are rounded to %s: heads of %d would be exact.", scale, model.dtype, 4 * old[1]
-        )
+    if model.dtype in (torch.float16, torch.bfloat16):
+        check_rounding(model.dtype, old, new)
+    if chosen != list(range(config.num_hidden_layers)):
+        there = config.num_hidden_layers
+        logger.warning("The function changes: of %d layers these become %d: %s.", there, layers, chosen)
+    sizes = [size for _, size in new]
+    config.num_attention_heads, config.num_hidden_layers = heads, layers
+    config.attention_head_size = sizes[0] if len(set(sizes)) == 1 else sizes
     generator = torch.Generator().manual_seed(seed)
-    tensors = {
-        name: grown(name, tensor, config, old, new, generator)
-        for name, tensor in with_layers(bert_tensors(model), config.num_hidden_layers).items()
-    }
+    tensors = {}
+    for name, tensor in with_layers(bert_tensors(model), chosen).items():
+        match = LAYER.fullmatch(name)
+        growth = (old[int(match[2])], new[int(match[2])]) if match else (old[0], old[0])
+        tensors[name] = grown(name, tensor, config, *growth, generator)
     return build(getattr(modeling_fixed_head_bert, f"FixedHeadBert{head}"), config, tensors, model)
 
 
@@ -123,7 +126,7 @@ def to_bert(model: FixedHeadBertPreTrainedModel) -> PreTrainedModel:
         InputError: there is no BERT of this shape.
     """
     config = model.config
-    heads, size, width = config.num_attention_heads, config.head_dim, config.hidden_size
+    heads, size, width = config.num_attention_heads, config.head_dim, config.hidden_size  # the largest size
     if config.head_embedding is not None or config.qk_norm:
         raise InputError("BERT knows neither head_embedding nor qk_norm: this model has no counterpart there.")
     if width % heads or size > width // heads:
@@ -136,22 +139,33 @@ def to_bert(model: FixedHeadBertPreTrainedModel) -> PreTrainedModel:
     return build(getattr(transformers, f"Bert{head}"), BertConfig(**shared_fields(config)), wide.state_dict(), model)
 
 
-def check_growth(config: FixedHeadBertConfig, old: tuple[int, int], new: tuple[int, int]):
-    """Raises InputError where `new` (heads, size) cannot hold the heads that are there."""
-    (heads, size), (new_heads, new_size) = old, new
-    if min(new) < 1:
-        raise InputError(f"{new_heads} heads of {new_size}: both must be at least 1.")
-    if new_heads < heads or new_size < size:
-        raise InputError(
-            f"{new_heads} heads of {new_size} cannot represent {heads} heads of {size}: give "
-            f"--num_attention_heads {heads} or more and --attention_head_size {size} or more, or train a smaller "
-            "model anew."
-        )
-    if config.qk_norm and new_size != size:
-        raise InputError(
-            f"attention_head_size={new_size}: with qk_norm whatever is added to a head of {size} changes its root "
-            "mean square; only the number of heads can grow."
-        )
+def check_growth(config: FixedHeadBertConfig, old: list[tuple[int, int]], new: list[tuple[int, int]]):
+    """Raises InputError where `new` (heads, size), by layer, cannot hold the heads that are there."""
+    if len(new) != len(old):
+        raise InputError(f"{len(new)} head sizes for {len(old)} layers: give one for each, or one for all.")
+    for (heads, size), (new_heads, new_size) in zip(old, new, strict=True):
+        if min(new_heads, new_size) < 1:
+            raise InputError(f"{new_heads} heads of {new_size}: both must be at least 1.")
+        if new_heads < heads or new_size < size:
+            raise InputError(
+                f"{new_heads} heads of {new_size} cannot represent {heads} heads of {size}: give "
+                f"--num_attention_heads {heads} or more and --attention_head_size {size} or more, or train a smaller "
+                "model anew."
+            )
+        if config.qk_norm and new_size != size:
+            raise InputError(
+                f"attention_head_size={new_size}: with qk_norm whatever is added to a head of {size} changes its root "
+                "mean square; only the number of heads can grow."
+            )
+
+
+def check_rounding(dtype: torch.dtype, old: list[tuple[int, int]], new: list[tuple[int, int]]):
+    """Warn where queries are scaled by what half precision has to round."""
+    for (_, size), (_, new_size) in zip(old, new, strict=True):
+        scale = (new_size / size) ** 0.5
+        if not math.log2(scale).is_integer():
+            logger.warning("Queries times %.3f are rounded to %s: heads of %d would be exact.", scale, dtype, 4 * size)
+            return
 
 
 def grown(
@@ -202,14 +216,9 @@ def grown(
     return wide.flatten(0, 1)
 
 
-def with_layers(tensors: dict[str, torch.Tensor], count: int) -> dict[str, torch.Tensor]:
-    """The same tensors for `count` layers, which are those there are, repeated or left out evenly."""
+def with_layers(tensors: dict[str, torch.Tensor], chosen: list[int]) -> dict[str, torch.Tensor]:
+    """The same tensors with the layers `chosen`, some of which may be there twice or not at all."""
     layers = [match for match in map(LAYER.fullmatch, tensors) if match]
-    there = 1 + max(int(match[2]) for match in layers)
-    if count == there:
-        return tensors
-    chosen = [number * there // count for number in range(count)]
-    logger.warning("The function changes: of %d layers these become %d: %s.", there, count, chosen)
     others = {name: tensor for name, tensor in tensors.items() if not LAYER.fullmatch(name)}
     return others | {
         f"{match[1]}{number}{match[3]}": tensors[match[0]]

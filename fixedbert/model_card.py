@@ -16,7 +16,7 @@ from transformers import PreTrainedConfig, Trainer
 
 import fixedbert
 
-from .analysis.counts import forward_flops, head_size, parameters
+from .analysis.counts import forward_flops, head_sizes, parameters, size_text
 from .configuration_fixed_head_bert import FixedHeadBertConfig
 from .conversion import FAMILIES, head_of
 from .data.glue import TASKS
@@ -79,14 +79,16 @@ def shape_table(config: PreTrainedConfig, count: int | None = None) -> str:
     Args:
         count: parameters of a model that is there, whatever its head; default: those with the heads of pretraining.
     """
-    heads, size, width = config.num_attention_heads, head_size(config), config.hidden_size
+    heads, sizes, width = config.num_attention_heads, head_sizes(config), config.hidden_size
+    standard = all(heads * size == width for size in sizes)
+    inner = size_text(sizes) if len(set(sizes)) > 1 else heads * sizes[0]
     everything, layers = parameters(config)
     rows = [
         ("width (d)", width),
         ("layers", config.num_hidden_layers),
         ("heads (h)", heads),
-        ("head size (d_p)", f"{size}; BERT's would be {width / heads:g}" if size * heads != width else size),
-        ("heads x head size", heads * size),
+        ("head size (d_p)", size_text(sizes) + ("" if standard else f"; BERT's would be {width / heads:g}")),
+        ("heads x head size", f"{heads} x ({inner}), by layer" if len(set(sizes)) > 1 else inner),
         ("feed-forward width", config.intermediate_size),
         ("longest text", f"{config.max_position_embeddings:,} tokens"),
         ("vocabulary", f"{config.vocab_size:,}"),

@@ -208,7 +208,7 @@ def on_padded_sequences(attention, module, query, key, value, lengths_q, lengths
 
 class FixedHeadBertSelfAttention(nn.Module):
     """
-    FixedMultiHead without W_o: (B, L, D) -> (B, L, H P). The size P of a head is the configuration's.
+    FixedMultiHead without W_o: (B, L, D) -> (B, L, H P). The size P of a head is the configuration's for this layer.
 
     With head embeddings e^Q, e^K, e^V (H, P), one projection is shared by all heads (Xue and Aletras, 2023):
     head i attends with Q + e_i^Q, K + e_i^K, V + e_i^V, or with Q (1 + e_i^Q), K (1 + e_i^K), V (1 + e_i^V). Both are
@@ -225,7 +225,7 @@ class FixedHeadBertSelfAttention(nn.Module):
         super().__init__()
         self.config = config
         self.num_attention_heads = config.num_attention_heads
-        self.attention_head_size = config.head_dim
+        self.attention_head_size = config.head_dim if layer_idx is None else config.head_sizes[layer_idx]
         self.all_head_size = self.num_attention_heads * self.attention_head_size
         self.scaling = self.attention_head_size**-0.5
         self.is_causal = is_causal
@@ -315,9 +315,9 @@ class FixedHeadBertSelfAttention(nn.Module):
 class FixedHeadBertSelfOutput(BertSelfOutput):
     """W_o with BERT's dropout, residual and LayerNorm: (B, L, H P) -> (B, L, D)."""
 
-    def __init__(self, config):
+    def __init__(self, config, all_head_size):
         nn.Module.__init__(self)
-        self.dense = nn.Linear(config.num_attention_heads * config.head_dim, config.hidden_size)  # H P -> D
+        self.dense = nn.Linear(all_head_size, config.hidden_size)  # H P -> D
         self.LayerNorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
         self.dropout = Dropout(config.hidden_dropout_prob)
 
@@ -327,7 +327,7 @@ class FixedHeadBertAttention(BertAttention):
         nn.Module.__init__(self)
         self.is_cross_attention = is_cross_attention
         self.self = FixedHeadBertSelfAttention(config, is_causal, layer_idx, is_cross_attention)
-        self.output = FixedHeadBertSelfOutput(config)
+        self.output = FixedHeadBertSelfOutput(config, self.self.all_head_size)
 
 
 class FixedHeadBertLayer(BertLayer):

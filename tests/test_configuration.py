@@ -23,6 +23,20 @@ def test_round_trip_keeps_the_head_size(tmp_path):
         assert FixedHeadBertConfig.from_pretrained(tmp_path).attention_head_size == size
 
 
+def test_a_head_size_for_each_layer(tmp_path):
+    """Guards: a list is kept through saving, gives each layer its size, and must have one for each."""
+    shape = {"hidden_size": 32, "num_attention_heads": 5, "num_hidden_layers": 3}
+    config = FixedHeadBertConfig(attention_head_size=[6, 13, 7], **shape)
+    assert config.head_sizes == [6, 13, 7] and config.head_dim == 13
+    config.save_pretrained(tmp_path)
+    assert FixedHeadBertConfig.from_pretrained(tmp_path).head_sizes == [6, 13, 7]
+    assert FixedHeadBertConfig(attention_head_size=9, **shape).head_sizes == [9, 9, 9]
+    assert FixedHeadBertConfig(attention_head_size=None, num_hidden_layers=2).head_sizes == [64, 64]
+    for sizes, message in (([6, 13], "2 sizes for 3 layers"), ([6, 0, 7], "at least 1"), ([], "0 sizes for 3 layers")):
+        with pytest.raises(StrictDataclassError, match=message):
+            FixedHeadBertConfig(attention_head_size=sizes, **shape)
+
+
 @pytest.mark.parametrize("alias", ["head_size", "head_dim"])
 def test_aliases_set_and_give_the_head_size(alias):
     """Guards: head_dim=128 must not be accepted and ignored, as BertConfig does."""

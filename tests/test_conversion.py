@@ -75,6 +75,44 @@ def test_fixed_heads_grow(changes, heads, size):
     assert differences(larger, model, inputs_of("ForMaskedLM")) <= 1e-10
 
 
+@pytest.mark.parametrize("changes", [{}, {"head_embedding": "add"}, {"head_embedding": "mul"}])
+def test_layers_grow_by_themselves(changes):
+    """Guards: a list of sizes, one for each layer, grows just the layers that it names, from any sizes."""
+    model = model_of("ForMaskedLM", **changes).double().eval()
+    first = convert(model, attention_head_size=[6, 13, 6])
+    assert first.config.attention_head_size == [6, 13, 6]
+    then = convert(first, attention_head_size=[7, 13, 9], num_attention_heads=7)
+    for larger, sizes in ((first, [6, 13, 6]), (then, [7, 13, 9])):
+        assert [layer.attention.self.attention_head_size for layer in larger.bert.encoder.layer] == sizes
+        assert differences(larger, model, inputs_of("ForMaskedLM")) <= 1e-10
+    name = "bert.encoder.layer.0.attention.self.query.weight"
+    assert torch.equal(first.get_parameter(name), model.get_parameter(name))
+    even = convert(then, attention_head_size=13)
+    assert even.config.attention_head_size == 13 and differences(even, model, inputs_of("ForMaskedLM")) <= 1e-10
+
+
+def test_list_of_sizes_fits_the_layers():
+    """Guards: too few sizes, or one that is too small for its layer, are refused."""
+    model = model_of("Model")
+    with pytest.raises(InputError, match="2 head sizes for 3 layers"):
+        convert(model, attention_head_size=[6, 13])
+    with pytest.raises(InputError, match="5 heads of 5 cannot represent 5 heads of 6"):
+        convert(model, attention_head_size=[6, 13, 5])
+
+
+def test_unequal_layers_are_repeated_with_their_sizes(caplog):
+    """Guards: depth grows with the head size of each layer that is repeated."""
+    model = convert(model_of("Model", attention_head_size=[6, 7, 8]), num_hidden_layers=6)
+    assert model.config.attention_head_size == [6, 6, 7, 7, 8, 8]
+    model(**inputs_of("Model"))
+
+
+def test_unequal_layers_back_to_bert():
+    """Guards: where BERT's heads can hold the largest, unequal layers have a stock BERT."""
+    model = model_of("Model", num_attention_heads=4, attention_head_size=[6, 8, 3]).double().eval()
+    assert differences(to_bert(model), model, inputs_of("Model")) <= 1e-10
+
+
 def test_cross_attention_grows():
     """Guards: a decoder that reads an encoder keeps its function too."""
     model = model_of("LMHeadModel", add_cross_attention=True).double().eval()
@@ -511,9 +549,10 @@ def test_commands_of_the_page_run(tmp_path, vocabulary, monkeypatch):
     write_checkpoint(original / "bert_model.ckpt", google_variables(bert_of("ForPreTraining")))
     page = page.replace("google-bert/bert-base-uncased", "bert").replace("FacebookAI/roberta-base", "roberta")
     commands = re.findall(r"^    fixedbert (.*)$", page, re.MULTILINE)
-    assert len(commands) == 8
+    assert len(commands) == 9
     for command in commands:
-        main(command.split())
+        words = [word for word in command.split() if word not in ("64", "96")]  # the little models have three layers
+        main(words + ["9", "13", "8"] if words[-1] == "--attention_head_size" else words)
         assert (tmp_path / command.split()[2] / "model.safetensors").exists()
     (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     names = {}

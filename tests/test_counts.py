@@ -10,9 +10,7 @@ from fixedbert import PRESETS, FixedHeadBertModel, preset_config
 from fixedbert.analysis.counts import forward_flops, parameters
 
 
-@pytest.mark.parametrize(
-    "changes", [{}, {"head_embedding": "add"}, {"attention_head_size": 13, "num_hidden_layers": 2}]
-)
+@pytest.mark.parametrize("changes", [{}, {"head_embedding": "add"}, {"attention_head_size": [3, 13, 6]}])
 def test_operations_are_the_profiler_s(changes):
     """Guards: the formula counts what torch's counter sees, with heads * head size in the place of the width."""
     config = config_of("Model", **changes)

@@ -117,6 +117,15 @@ def test_stock_bert_and_its_conversion_look_the_same():
         assert torch.allclose(one[name], other[name], rtol=1e-6), name
 
 
+def test_layers_with_heads_of_their_own_size():
+    """Guards: the share of the size in use is that of each layer's own heads."""
+    model = model_of("Model", attention_head_size=[3, 13, 6], initializer_range=0.2).double()
+    found = look(model)
+    most = torch.tensor([3, N - 1, 6])
+    assert (found["rank"].max(dim=1).values <= torch.tensor([3, N, 6])).all()
+    assert torch.allclose(found["ceiling"], found["effective_pattern_rank"] / most[:, None])
+
+
 def test_condition_number_of_the_heads_output():
     """Guards: it is the ratio of the singular values of the concatenated heads, a geometric mean over sequences."""
     model = model_of("Model").double().eval()
@@ -133,12 +142,14 @@ def test_condition_number_of_the_heads_output():
 
 def test_heads_at_their_ceiling_are_named():
     """Guards: the suggestion names the layers whose heads are full, and calls for nothing where none are."""
-    about = {"model": "m", "tokens in a sequence": 128, "head size": 32}
+    about = {"model": "m", "tokens in a sequence": 128, "head sizes": [32, 32, 32]}
     found = {"ceiling": torch.tensor([[0.9, 0.8], [0.2, 0.9], [0.85, 0.85]])}
     assert "In layers 0, 2 heads use 80%" in suggestion(about, found)
-    assert "--attention_head_size 64" in suggestion(about, found)
+    assert "convert m OUTPUT --attention_head_size 64 32 64`" in suggestion(about, found)
     assert "nothing here calls for larger ones" in suggestion(about, {"ceiling": torch.zeros(3, 2)})
-    assert "larger ones add nothing" in suggestion(about | {"head size": 128}, found)
+    assert "larger ones add nothing" in suggestion(about | {"head sizes": [128] * 3}, found)
+    mixed = suggestion(about | {"head sizes": [128, 32, 16]}, found)  # the first has all it can use
+    assert "In layers 2 heads" in mixed and "--attention_head_size 128 32 32`" in mixed
 
 
 def test_sequences_are_whole_and_in_order(tmp_path, vocabulary):
@@ -164,7 +175,7 @@ def test_command(model, text, tmp_path, capsys):
     main(["inspect", model, str(tmp_path / "out"), "--text", text, "--max_seq_length", "16", "--max_samples", "20"])
     printed = capsys.readouterr().out
     found = json.loads((tmp_path / "out" / "inspection.json").read_text())
-    assert found["sequences"] == 20 and found["sequences for importance"] == 8 and found["head size"] == 6
+    assert found["sequences"] == 20 and found["sequences for importance"] == 8 and found["head sizes"] == [6, 6]
     for name in ("rank", "ceiling", "importance", "entropy"):
         assert torch.tensor(found[name]).shape == (2, 5)
     assert "2 layers of width 32, 5 heads of 6; 20 sequences of 16 tokens" in printed

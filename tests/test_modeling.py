@@ -50,6 +50,27 @@ def test_projections_have_the_paper_s_shapes():
     assert attention.self.scaling == P**-0.5
 
 
+@pytest.mark.parametrize("head", HEADS)
+def test_head_sizes_by_layer(head, tmp_path):
+    """Guards: each layer has projections of its own size, in every head, with every backend, saved and reloaded."""
+    model = model_of(head, attention_head_size=[3, 13, 6]).eval()
+    shapes = [layer.attention.output.dense.weight.shape for layer in model.base_model.encoder.layer]
+    assert shapes == [(D, H * 3), (D, H * 13), (D, H * 6)]
+    inputs = inputs_of(head)
+    expected = model(**inputs).to_tuple()
+    model.save_pretrained(tmp_path)
+    again = type(model).from_pretrained(tmp_path, attn_implementation="eager").eval()
+    for ours, theirs in zip(again(**inputs).to_tuple(), expected, strict=True):
+        if isinstance(ours, torch.Tensor):
+            assert torch.allclose(ours, theirs, atol=1e-4)
+    if head == "LMHeadModel":
+        ids = inputs["input_ids"][:2, :3]
+        cached, whole = (
+            model.generate(ids, max_new_tokens=4, use_cache=cache, do_sample=False) for cache in (True, False)
+        )
+        assert torch.equal(cached, whole)
+
+
 @pytest.mark.parametrize("head", ["ForPreTraining", "ForMaskedLM"])
 def test_sparse_prediction_changes_neither_loss_nor_gradients(head):
     """Guards: computing the masked-LM head at labelled positions only is the same training."""

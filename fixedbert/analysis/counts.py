@@ -4,9 +4,16 @@ import torch
 from transformers import AutoModelForCausalLM, AutoModelForPreTraining, PreTrainedConfig
 
 
-def head_size(config: PreTrainedConfig) -> int:
-    """The size of an attention head, of FixedHeadBert as of the models that tie it to the width."""
-    return getattr(config, "head_dim", config.hidden_size // config.num_attention_heads)
+def head_sizes(config: PreTrainedConfig) -> list[int]:
+    """The size of an attention head in each layer, of FixedHeadBert as of the models that tie it to the width."""
+    if hasattr(config, "head_sizes"):
+        return config.head_sizes
+    return [config.hidden_size // config.num_attention_heads] * config.num_hidden_layers
+
+
+def size_text(sizes: list[int]) -> str:
+    """Head sizes by layer in words: one number where they are the same."""
+    return str(sizes[0]) if len(set(sizes)) == 1 else ", ".join(map(str, sizes))
 
 
 def parameters(config: PreTrainedConfig) -> tuple[int, int]:
@@ -32,8 +39,7 @@ def forward_flops(config: PreTrainedConfig, length: int) -> int:
     queries, keys and values that all heads share), 2 length H P for scores and mixing, 2 D F for the feed-forward
     network. What depends on H P here depends on the width in BERT, where it is the same.
     """
-    D, F = config.hidden_size, config.intermediate_size
-    inner = config.num_attention_heads * head_size(config)
-    projected = head_size(config) if getattr(config, "head_embedding", None) else inner
-    layer = 3 * D * projected + inner * D + 2 * length * inner + 2 * D * F
-    return 2 * config.num_hidden_layers * layer
+    D, F, H = config.hidden_size, config.intermediate_size, config.num_attention_heads
+    projections = 1 if getattr(config, "head_embedding", None) else H
+    products = sum(3 * D * projections * P + H * P * D + 2 * length * H * P + 2 * D * F for P in head_sizes(config))
+    return 2 * products

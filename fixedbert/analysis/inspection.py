@@ -34,7 +34,7 @@ from ..data.corpora import Corpus, CorpusReader
 from ..data.tokenizers import load_tokenizer
 from ..errors import InputError
 from ..training.output import new_directory
-from .counts import head_size
+from .counts import head_sizes, size_text
 
 NAME = "fixedbert_inspection"
 NUMERICAL = 1e-6  # of the largest singular value; float32 leaves no more
@@ -59,7 +59,7 @@ class Inspection:
 
     def __init__(self, model: PreTrainedModel):
         self.model, config = model, model.config
-        self.layers, self.heads, self.size = config.num_hidden_layers, config.num_attention_heads, head_size(config)
+        self.layers, self.heads, self.sizes = config.num_hidden_layers, config.num_attention_heads, head_sizes(config)
         self.sums: dict[str, Tensor] = {}
         self.log_condition = torch.zeros(self.layers, dtype=torch.float64)
         self.sequences = 0
@@ -70,7 +70,7 @@ class Inspection:
 
     def attend(self, module, query, key, value, attention_mask, scaling=None, **kwargs):
         """Attention (B, n, H, P) of queries, keys and values (B, H, n, P), looked at on the way."""
-        scaling = self.size**-0.5 if scaling is None else scaling
+        scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
         patterns = (query @ key.mT * scaling).softmax(dim=-1)  # (B, H, n, n)
         output = patterns @ value
         layer, self.layer = self.layer, self.layer + 1
@@ -85,7 +85,7 @@ class Inspection:
         query, key = query.double(), key.double().expand_as(query)
         rows = gram(query)
         for prefix, keys in (("", key), ("pattern_", key - key.mean(dim=2, keepdim=True))):
-            singular = product_singular_values(rows, gram(keys)) if self.size < n else svd(query @ keys.mT)
+            singular = product_singular_values(rows, gram(keys)) if query.shape[-1] < n else svd(query @ keys.mT)
             self.add(layer, f"{prefix}rank", (singular > NUMERICAL * singular.amax(-1, keepdim=True)).sum(-1))
             self.add(layer, f"effective_{prefix}rank", effective_rank(singular))
         self.add(layer, "entropy", torch.special.entr(patterns).sum(-1).mean(-1))
@@ -144,7 +144,8 @@ class Inspection:
     def means(self, n: int) -> dict[str, Tensor]:
         """Each measure (layers, heads), and "condition" (layers)."""
         found = {name: values / self.sequences for name, values in self.sums.items()}
-        found["ceiling"] = found["effective_pattern_rank"] / min(self.size, n - 1)
+        most = torch.tensor([min(size, n - 1) for size in self.sizes], dtype=torch.float64)
+        found["ceiling"] = found["effective_pattern_rank"] / most[:, None]
         return found | {"condition": (self.log_condition / self.sequences).exp()}
 
 
@@ -231,7 +232,7 @@ def inspect(
             "model": model,
             "layers": inspection.layers,
             "heads": inspection.heads,
-            "head size": inspection.size,
+            "head sizes": inspection.sizes,
             "width": inspection.model.config.hidden_size,
             "tokens in a sequence": max_seq_length,
             "sequences": inspection.sequences,
@@ -266,7 +267,7 @@ def table(about: dict, found: dict[str, Tensor]) -> list[str]:
     short = ("rank", "pattern", "eff.rank", "eff.pattern", "ceiling", "entropy", "distance", "similar", "importance")
     lines = [
         f"{about['model']}: {about['layers']} layers of width {about['width']}, {about['heads']} heads of "
-        f"{about['head size']}; {about['sequences']:,} sequences of {about['tokens in a sequence']} tokens",
+        f"{size_text(about['head sizes'])}; {about['sequences']:,} sequences of {about['tokens in a sequence']} tokens",
         "layer head " + " ".join(f"{name:>11}" for name in short),
     ]
     for layer in range(about["layers"]):
@@ -278,18 +279,20 @@ def table(about: dict, found: dict[str, Tensor]) -> list[str]:
 
 
 def suggestion(about: dict, found: dict[str, Tensor]) -> str:
-    """Which layers use their heads' size to the ceiling."""
-    n, size = about["tokens in a sequence"], about["head size"]
-    full = [layer for layer, share in enumerate(found["ceiling"].mean(dim=1)) if share >= AT_THE_CEILING]
+    """Which layers use their heads' size to the ceiling, and the command that grows just those."""
+    n, sizes = about["tokens in a sequence"], about["head sizes"]
     share = f"{AT_THE_CEILING:.0%}"
-    if size >= n - 1:
-        return f"Heads of {size} express every pattern over {n} tokens: larger ones add nothing at this length."
+    if min(sizes) >= n - 1:
+        return f"Heads of {size_text(sizes)} express every pattern over {n} tokens: larger ones add nothing here."
+    used = found["ceiling"].mean(dim=1)
+    full = [layer for layer, size in enumerate(sizes) if used[layer] >= AT_THE_CEILING and size < n - 1]
     if not full:
         return f"In no layer do heads use {share} of their size in the mean: nothing here calls for larger ones."
+    larger = " ".join(str(2 * size if layer in full else size) for layer, size in enumerate(sizes))
     layers = ", ".join(map(str, full))
     return (
-        f"In layers {layers} heads use {share} of their size or more in the mean. More room: `fixedbert convert "
-        f"{about['model']} OUTPUT --attention_head_size {2 * size}`; whether it helps, training shows."
+        f"In layers {layers} heads use {share} of their size or more in the mean. More room just there: `fixedbert "
+        f"convert {about['model']} OUTPUT --attention_head_size {larger}`; whether it helps, training shows."
     )
 
 
@@ -315,12 +318,12 @@ def draw(about: dict, found: dict[str, Tensor], file: Path):
     condition.invert_yaxis()
     condition.set_title("output of all heads (1: all directions alike)", fontsize=8)
     notes.axis("off")
-    size = about["head size"]
+    sizes, most = size_text(about["head sizes"]), min(max(about["head sizes"]), n - 1)
     notes.text(
         0,
         1,
         f"{Path(about['model']).name}\n{about['layers']} layers, width {about['width']}\n"
-        f"{about['heads']} heads of {size}; at most {min(size, n - 1)} dimensions\n"
+        f"{about['heads']} heads of {sizes}; at most {most} dimensions\n"
         f"{about['sequences']:,} sequences of {n} tokens\n\n"
         f"uniform attention would have\n  entropy {math.log(n):.2f} nats\n  distance {(n * n - 1) / 3 / n:.1f} tokens",
         va="top",

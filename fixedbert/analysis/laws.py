@@ -8,7 +8,7 @@ import math
 
 from transformers import PreTrainedConfig
 
-from .counts import head_size
+from .counts import head_sizes
 
 EVIDENCE = {
     "head size": "A head expresses every attention pattern over n tokens if and only if its size is at least n - 1 "
@@ -46,7 +46,8 @@ def equivalent_width(config: PreTrainedConfig) -> float:
     The width of a standard layer (12 d^2 weights: heads of d in all, feed-forward 4 d) with as many weights as one of
     `config`, 4 d h p + 2 d F, for laws that know the width alone.
     """
-    d, inner = config.hidden_size, config.num_attention_heads * head_size(config)
+    sizes = head_sizes(config)
+    d, inner = config.hidden_size, config.num_attention_heads * sum(sizes) / len(sizes)
     return math.sqrt((4 * d * inner + 2 * d * config.intermediate_size) / 12)
 
 
