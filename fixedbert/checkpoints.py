@@ -179,7 +179,8 @@ def shape_of(model: PreTrainedModel) -> str:
     config = model.config
     return (
         f"{type(model).__name__}, {config.num_hidden_layers} layers of width {config.hidden_size} with "
-        f"{config.num_attention_heads} heads of {size_text(head_sizes(config))}, {model.num_parameters() / 1e6:.1f} M parameters"
+        f"{config.num_attention_heads} heads of {size_text(head_sizes(config))}, "
+        f"{model.num_parameters() / 1e6:.1f} M parameters"
     )
 
 

@@ -267,7 +267,8 @@ def table(about: dict, found: dict[str, Tensor]) -> list[str]:
     short = ("rank", "pattern", "eff.rank", "eff.pattern", "ceiling", "entropy", "distance", "similar", "importance")
     lines = [
         f"{about['model']}: {about['layers']} layers of width {about['width']}, {about['heads']} heads of "
-        f"{size_text(about['head sizes'])}; {about['sequences']:,} sequences of {about['tokens in a sequence']} tokens",
+        f"{size_text(about['head sizes'])}; {about['sequences']:,} sequences of "
+        f"{about['tokens in a sequence']} tokens",
         "layer head " + " ".join(f"{name:>11}" for name in short),
     ]
     for layer in range(about["layers"]):
