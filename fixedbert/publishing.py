@@ -70,8 +70,8 @@ def push(
     folder = Path(folder)
     files = checkpoint_files(folder)
     contents = {"README.md": card_of(folder, repo_id, license)}
-    if not CODE.keys() <= files.keys():  # an older fixedbert wrote the directory
-        config = read_config(folder)
+    config = read_config(folder)
+    if not (CODE.keys() <= files.keys() and AUTO_MAP.keys() <= config.get("auto_map", {}).keys()):  # of older versions
         foreign = {key: value for key, value in config.get("auto_map", {}).items() if key not in AUTO_MAP}
         config["auto_map"] = AUTO_MAP | foreign
         contents["config.json"] = json.dumps(config, indent=2, sort_keys=True).encode() + b"\n"
