@@ -158,13 +158,21 @@ class FixedHeadBertConfig(BertConfig):
     def head_sizes(self) -> list[int]:
         """The head size in force in each layer."""
         if isinstance(self.attention_head_size, list):
-            return self.attention_head_size
+            if len(self.attention_head_size) != self.num_hidden_layers:
+                raise ValueError(
+                    f"attention_head_size has {len(self.attention_head_size)} sizes for {self.num_hidden_layers} "
+                    "layers: give one for each, or one for all."
+                )
+            return list(self.attention_head_size)
         size = self.attention_head_size
         return [self.hidden_size // self.num_attention_heads if size is None else size] * self.num_hidden_layers
 
     @property
     def head_dim(self) -> int:
-        """The largest head size. Caches and attention kernels of transformers look for it under this name."""
+        """
+        The largest head size. Caches and attention kernels of transformers look for it under this name; a static cache
+        that is allocated ahead of the first token takes it for all layers, and fits only where they are equal.
+        """
         return max(self.head_sizes)
 
     @head_dim.setter
@@ -197,11 +205,6 @@ class FixedHeadBertConfig(BertConfig):
                     f"hidden_size {self.hidden_size} is not a multiple of num_attention_heads "
                     f"{self.num_attention_heads}: give attention_head_size, which frees one of the other."
                 )
-        elif len(self.head_sizes) != self.num_hidden_layers:
-            raise ValueError(
-                f"attention_head_size has {len(self.head_sizes)} sizes for {self.num_hidden_layers} layers: give one "
-                "for each, or one for all."
-            )
         elif min(self.head_sizes) < 1:
             raise ValueError(
                 f"attention_head_size must be at least 1, or None for hidden_size // num_attention_heads, "

@@ -98,7 +98,7 @@ def convert(
     chosen = [number * config.num_hidden_layers // layers for number in range(layers)]
     old = [(config.num_attention_heads, config.head_sizes[layer]) for layer in chosen]
     sizes = [size for _, size in old] if attention_head_size is None else attention_head_size
-    new = [(heads, size) for size in (sizes if isinstance(sizes, list) else [sizes] * layers)]
+    new = [(heads, size) for size in ([sizes] * layers if isinstance(sizes, int) else sizes)]
     check_growth(config, old, new)
     if model.dtype in (torch.float16, torch.bfloat16):
         check_rounding(model.dtype, old, new)

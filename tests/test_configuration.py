@@ -6,7 +6,7 @@ import pytest
 from huggingface_hub.errors import StrictDataclassError
 from transformers import AutoConfig
 
-from fixedbert import FixedHeadBertConfig
+from fixedbert import FixedHeadBertConfig, FixedHeadBertModel
 
 
 def test_default_works_and_logs_nothing(caplog):
@@ -32,6 +32,11 @@ def test_a_head_size_for_each_layer(tmp_path):
     assert FixedHeadBertConfig.from_pretrained(tmp_path).head_sizes == [6, 13, 7]
     assert FixedHeadBertConfig(attention_head_size=9, **shape).head_sizes == [9, 9, 9]
     assert FixedHeadBertConfig(attention_head_size=None, num_hidden_layers=2).head_sizes == [64, 64]
+    config.head_sizes[0] = 99
+    assert config.attention_head_size == [6, 13, 7]
+    config.num_hidden_layers = 4
+    with pytest.raises(ValueError, match="3 sizes for 4 layers"):
+        FixedHeadBertModel(config)
     for sizes, message in (([6, 13], "2 sizes for 3 layers"), ([6, 0, 7], "at least 1"), ([], "0 sizes for 3 layers")):
         with pytest.raises(StrictDataclassError, match=message):
             FixedHeadBertConfig(attention_head_size=sizes, **shape)

@@ -1,13 +1,15 @@
 """Inspection: the measures of models whose heads are known, and of nothing else."""
 
+import gc
 import json
 import math
+import weakref
 
 import pytest
 import torch
 from PIL import Image
 from small_models import H, P, model_of
-from transformers import AutoModel, BertConfig, BertModel, BertTokenizer
+from transformers import AutoModel, BertConfig, BertModel, BertTokenizer, RobertaConfig, RobertaModel
 
 from fixedbert import convert
 from fixedbert.analysis.inspection import Inspection, inspect, sequences, suggestion
@@ -106,6 +108,36 @@ def test_twins_and_silent_heads():
     assert importance[0, 1] == pytest.approx(float(moved), rel=1e-5)
 
 
+def test_head_with_added_embeddings_is_silent_as_a_whole():
+    """Guards: importance also counts what the embedding of a head's values adds."""
+    model = model_of("Model", head_embedding="add").double().eval()
+    inspection = Inspection(model)
+    whole = model(ids()).last_hidden_state
+
+    class Progress:
+        def update(self):
+            pass
+
+    importance = inspection.importance(ids(), Progress())
+    with torch.no_grad():
+        model.encoder.layer[1].attention.output.dense.weight[:, P : 2 * P] = 0
+    moved = (model(ids()).last_hidden_state - whole).norm() / whole.norm()
+    assert importance[1, 1] == pytest.approx(float(moved), rel=1e-5)
+
+
+def test_two_models_at_once():
+    """Guards: an inspection sees its own model only, and does not keep it alive."""
+    one, other = (Inspection(model_of("Model", initializer_range=size).eval()) for size in (0.1, 0.5))
+    one.look(ids())
+    other.look(ids())
+    assert one.sequences == other.sequences == 13
+    assert not torch.allclose(one.means(N)["entropy"], other.means(N)["entropy"])
+    gone = weakref.ref(one.model)
+    del one
+    gc.collect()
+    assert gone() is None
+
+
 def test_stock_bert_and_its_conversion_look_the_same():
     """Guards: the same numbers for transformers' BERT and the FixedHeadBert with its function."""
     torch.manual_seed(0)
@@ -142,12 +174,13 @@ def test_condition_number_of_the_heads_output():
 
 def test_heads_at_their_ceiling_are_named():
     """Guards: the suggestion names the layers whose heads are full, and calls for nothing where none are."""
-    about = {"model": "m", "tokens in a sequence": 128, "head sizes": [32, 32, 32]}
+    about = {"model": "m", "tokens in a sequence": 128, "head sizes": [32, 32, 32], "can grow": True}
     found = {"ceiling": torch.tensor([[0.9, 0.8], [0.2, 0.9], [0.85, 0.85]])}
     assert "In layers 0, 2 heads use 80%" in suggestion(about, found)
     assert "convert m OUTPUT --attention_head_size 64 32 64`" in suggestion(about, found)
     assert "nothing here calls for larger ones" in suggestion(about, {"ceiling": torch.zeros(3, 2)})
-    assert "larger ones add nothing" in suggestion(about | {"head sizes": [128] * 3}, found)
+    assert "larger add nothing" in suggestion(about | {"head sizes": [128] * 3}, found)
+    assert "convert" not in suggestion(about | {"can grow": False}, found)
     mixed = suggestion(about | {"head sizes": [128, 32, 16]}, found)  # the first has all it can use
     assert "In layers 2 heads" in mixed and "--attention_head_size 128 32 32`" in mixed
 
@@ -191,6 +224,8 @@ def test_command(model, text, tmp_path, capsys):
         (["--max_seq_length", "100"], "shorter than 100 tokens"),
         (["--max_seq_length", "1000"], "the model takes 3 to 128 tokens"),
         (["--text", "nothing.txt"], "nothing.txt: no such file"),
+        (["--max_samples", "0"], "must be at least 1"),
+        (["--batch_size", "-1"], "must be at least 1"),
     ],
 )
 def test_bad_input(model, tmp_path, arguments, message):
@@ -200,6 +235,18 @@ def test_bad_input(model, tmp_path, arguments, message):
         inspect_arguments = ["inspect", model, str(tmp_path / "out"), "--text", str(tmp_path / "text.txt"), *arguments]
         main(inspect_arguments)
     assert not list(tmp_path.glob("out*"))
+
+
+def test_positions_of_a_roberta(text, tmp_path, vocabulary):
+    """Guards: positions that RoBERTa keeps for padding are not for tokens."""
+    tokenizer = BertTokenizer(vocab=vocabulary)
+    shape = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4, "intermediate_size": 37}
+    config = RobertaConfig(vocab_size=len(tokenizer), max_position_embeddings=18, pad_token_id=0, **shape)
+    RobertaModel(config).save_pretrained(tmp_path / "roberta")
+    tokenizer.save_pretrained(tmp_path / "roberta")
+    with pytest.raises(InputError, match="the model takes 3 to 17 tokens"):
+        inspect(str(tmp_path / "roberta"), tmp_path / "out", text, max_seq_length=18)
+    inspect(str(tmp_path / "roberta"), tmp_path / "out", text, max_seq_length=17, max_samples=5)
 
 
 def test_decoder_is_refused(text, tmp_path, vocabulary):

@@ -52,7 +52,7 @@ def test_projections_have_the_paper_s_shapes():
 
 @pytest.mark.parametrize("head", HEADS)
 def test_head_sizes_by_layer(head, tmp_path):
-    """Guards: each layer has projections of its own size, in every head, with every backend, saved and reloaded."""
+    """Guards: each layer has projections of its own size, in every head, saved and reloaded, eager and sdpa."""
     model = model_of(head, attention_head_size=[3, 13, 6]).eval()
     shapes = [layer.attention.output.dense.weight.shape for layer in model.base_model.encoder.layer]
     assert shapes == [(D, H * 3), (D, H * 13), (D, H * 6)]

@@ -11,7 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from fixedbert import FixedHeadBertForPreTraining, preset_config
 from fixedbert.analysis.laws import equivalent_width
-from fixedbert.analysis.planning import KNOWN, PAPER_TOKENS, RULES, Shape, draw_cost, number, plan
+from fixedbert.analysis.planning import KNOWN, PAPER_TOKENS, RULES, Shape, draw_cost, number, plan, tokens_per_second
 from fixedbert.cli import main
 from fixedbert.errors import InputError
 
@@ -112,6 +112,7 @@ def test_rules_and_their_evidence_are_printed():
     printed = plan(params="110M")
     for rule in RULES:
         assert rule.name in printed and rule.evidence in printed
+    assert "tiny" not in plan(params="110M", seq_length=512)  # it has 128 positions
     for name in ("Likhosherstov", "Kaplan", "Michel", "Levine", "Bhojanapalli"):
         assert name in printed
 
@@ -132,6 +133,8 @@ def test_rules_of_known_shapes():
         (["--params", "110M", "--flops", "1"], "no shape fits; the nearest is .* with params .*, flops"),
         (["--params", "many"], "many: not a number such as 110M"),
         (["--params", "-1"], "a budget is above zero"),
+        (["--params", "inf"], "a budget is above zero, and finite"),
+        (["--hours", "1e-90"], "no shape fits; the nearest is"),
         (["--hours", "1", "--device", "abacus"], "--device abacus: there are h100"),
         (["--params", "110M", "--seq_length", "4"], "8 to 512 tokens"),
     ],
@@ -156,9 +159,11 @@ def test_measured_steps(monkeypatch, capsys):
     """Guards: --measure times real steps of the shapes shown."""
     monkeypatch.setattr("fixedbert.analysis.planning.KNOWN", {"small": Shape(32, 1, 2, 16, 64, 99, 128)})
     monkeypatch.setattr("fixedbert.analysis.planning.SHOWN", 1)
+    assert tokens_per_second(Shape(32, 1, 2, 16, 64, 99, 128), 16) > 0
+    monkeypatch.setattr("fixedbert.analysis.planning.tokens_per_second", lambda shape, length: 12345.0)
     main(["plan", "--params", "2500k", "--measure"])
     printed = capsys.readouterr().out
-    assert "tokens/s *" in printed and "measured here" in printed
+    assert "tokens/s *" in printed and printed.count(" 12,345 ") == 2
 
 
 def test_picture_of_cost(monkeypatch, tmp_path):

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from PIL import Image
+from small_models import H, P, config_of
 
 from fixedbert import preset_config
 from fixedbert.analysis.laws import best_depth, best_width, condition_number, depth_threshold, equivalent_width
@@ -24,6 +25,7 @@ from fixedbert.analysis.patterns import (
 from fixedbert.analysis.separation import difference, included, separated, sequence
 from fixedbert.cli import main
 from fixedbert.errors import InputError
+from fixedbert.modeling_fixed_head_bert import FixedHeadBertSelfAttention
 
 
 def generator(seed: int = 0) -> torch.Generator:
@@ -67,6 +69,24 @@ def test_a_generic_pattern_needs_a_head_of_n_minus_1(n):
     assert (attention(gaussian(n, n), W_q, W_k) - P).abs().max() < 1e-10
     if n > 2:
         assert divergence(P, fitted(P, n - 2)) > 1e-6
+
+
+def test_ill_conditioned_sequence():
+    """Guards: nearly dependent tokens still get their pattern, and where float64 is not enough the message says so."""
+    left, _, right = torch.linalg.svd(gaussian(12, 8), full_matrices=False)
+    P = random_pattern(8, generator())
+    for condition in (1e4, 1e6):
+        X = left * torch.logspace(0, -math.log10(condition), 8, dtype=torch.float64) @ right
+        assert (attention(X, *weights_for(X, P)) - P).abs().max() < 1e-4
+    X = left * torch.logspace(0, -13, 8, dtype=torch.float64) @ right
+    with pytest.raises(InputError, match="too close to dependent tokens"):
+        weights_for(X, P)
+
+
+def test_head_size_of_a_pattern_in_single_precision():
+    """Guards: the rounding of a float32 pattern is not taken for rank."""
+    P = (gaussian(16, 2) @ gaussian(2, 16, seed=1)).float().softmax(dim=0)
+    assert least_head_size(P) == 2
 
 
 def test_uniform_attention_needs_the_least_head():
@@ -165,24 +185,39 @@ def test_standard_heads_are_included(head_size):
 
 def test_theorem_2_is_about_larger_heads_only():
     """Guards: shapes that the theorem says nothing about are refused."""
-    with pytest.raises(InputError, match="d / h < head size"):
-        separated(1, d=12, heads=6, head_size=2)
+    for heads, size in ((6, 2), (0, 4), (5, 4), (6, 13)):
+        with pytest.raises(InputError, match="d / h < head size"):
+            separated(1, d=12, heads=heads, head_size=size)
+    with pytest.raises(InputError, match="the proof has 1, 2 and 3"):
+        separated(4, d=12, heads=6, head_size=4)
+
+
+def test_closed_form_of_large_layers():
+    """Guards: scores of hundreds do not overflow the closed form."""
+    f, g = separated(2, d=96, heads=12, head_size=32)
+    X = sequence(2, f, g, length=5) * 10
+    assert (f(X) - g(X) - difference(2, f, g, X)).abs().max() < 1e-6 * (f(X) - g(X)).abs().max()
 
 
 def test_identities_of_head_embeddings():
     """Guards: added embeddings leave a key bias and a shift of values, multiplied ones a product (MHE)."""
-    n, p = 7, 6
-    Q, K, V = (gaussian(n, p, seed=seed) for seed in range(3))
-    e_q, e_k, e_v = (gaussian(p, seed=seed) for seed in range(3, 6))
-
-    def heads(q, k, v):
-        return (q @ k.T / p**0.5).softmax(dim=1) @ v
-
-    added = heads(Q + e_q, K + e_k, V + e_v)
-    assert ((Q @ K.T + (K @ e_q)) / p**0.5).softmax(dim=1) @ V + e_v == pytest.approx(added, abs=1e-14)
-    multiplied = heads(Q * (1 + e_q), K * (1 + e_k), V * (1 + e_v))
-    product = heads(Q * ((1 + e_q) * (1 + e_k)), K, V) * (1 + e_v)
-    assert product == pytest.approx(multiplied, abs=1e-13)
+    for embedding in ("add", "mul"):
+        config = config_of("Model", head_embedding=embedding, attn_implementation="eager")
+        layer = FixedHeadBertSelfAttention(config).double().eval()
+        torch.nn.init.normal_(layer.head_embedding)
+        states = gaussian(1, 7, 32)
+        Q, K, V = (linear(states[0]) for linear in (layer.query, layer.key, layer.value))
+        found = layer(states)[0][0].unflatten(-1, (H, P))  # (7, H, P)
+        for head in range(H):
+            e_q, e_k, e_v = layer.head_embedding[:, head]
+            if embedding == "add":
+                scores, shift, factor = Q @ K.T + (K @ e_q), e_v, 1
+            else:
+                scores, shift, factor = (Q * ((1 + e_q) * (1 + e_k))) @ K.T, 0, 1 + e_v
+            reduced = (scores / P**0.5).softmax(dim=1) @ V * factor + shift
+            change = torch.Tensor.add if embedding == "add" else lambda x, e: x * (1 + e)
+            whole = (change(Q, e_q) @ change(K, e_k).T / P**0.5).softmax(dim=1) @ change(V, e_v)
+            assert torch.allclose(reduced, whole, atol=1e-12) and torch.allclose(found[:, head], whole, atol=1e-12)
 
 
 def test_laws_of_depth():
@@ -197,6 +232,8 @@ def test_laws_of_depth():
 def test_equivalent_width():
     """Guards: a standard layer is its own equivalent; 32 heads of 128 in width 512 weigh as much as width 1024."""
     assert equivalent_width(preset_config("standard-1024-16x64")) == 1024
+    shared = preset_config("standard-1024-16x64", head_embedding="add", attention_head_size=64)
+    assert equivalent_width(shared) == pytest.approx(((3 * 1024 * 64 + 1024**2 + 8 * 1024**2) / 12) ** 0.5)
     assert equivalent_width(preset_config("fixed-512-32x128")) == pytest.approx(1024)
 
 
@@ -207,6 +244,7 @@ def test_condition_number():
     singular = torch.linalg.svdvals(gaussian(128, 768))
     assert float(singular[0] / singular[-1]) == pytest.approx(condition_number(768, 128), rel=0.06)
     assert condition_number(128, 128) == math.inf
+    assert condition_number(64, 197) == condition_number(197, 64)
 
 
 def test_python_of_the_page_runs(capsys):

@@ -1,5 +1,5 @@
 """
-`fixedbert inspect`: what the heads of a checkpoint do with real text, and how much of their size they use.
+`fixedbert inspect`: what the heads of a checkpoint do with real text, and how evenly they use their size.
 
 For each layer and head, in means over sequences of n tokens, with queries Q and keys K (n, p) of a head of size p:
 
@@ -7,18 +7,22 @@ For each layer and head, in means over sequences of n tokens, with queries Q and
     pattern_rank   the same of C log P, which is S less the mean over the keys of each query: what the softmax sees
     effective_rank, effective_pattern_rank
                    exp of the entropy of the singular values as shares of their sum (Roy and Vetterli, 2007)
-    ceiling        effective_pattern_rank as a share of min(p, n - 1), the most there can be
+    ceiling        effective_pattern_rank as a share of min(p, n - 1), the most there can be; it says how evenly the
+                   head uses its size, and not what it could not express
     entropy        of the attention of a query (nats; ln n is uniform)
     distance       between a query and what it attends to (tokens)
     similarity     cosine of the head's pattern, less uniform attention, to that of the most similar head of its layer
     importance     how far the last hidden states move when the head gives zeros, relative to their size
 
-and for each layer the condition number of the heads' concatenated output (n, h p), whose mean is geometric.
+and for each layer the condition number of the heads' concatenated output (n, h p), whose mean is geometric: with
+directions that the output projection ignores, and at most 1 / eps of float32.
 """
 
 import json
 import math
+import weakref
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -26,21 +30,22 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 from tqdm import tqdm
-from transformers import AutoModel, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoModel, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, eager_mask
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
+from ..conversion import FAMILIES, fixed_head_config
 from ..data.corpora import Corpus, CorpusReader
 from ..data.tokenizers import load_tokenizer
 from ..errors import InputError
 from ..training.output import new_directory
 from .counts import head_sizes, size_text
 
-NAME = "fixedbert_inspection"
+NAME = "fixedbert_inspection"  # of the attention function among those of transformers
 NUMERICAL = 1e-6  # of the largest singular value; float32 leaves no more
-AT_THE_CEILING = 0.8  # a share of the ceiling above which a larger head is worth a try
+AT_THE_CEILING = 0.8  # the share above which a larger head is worth a try: a convention
 MEASURES = {  # those that are drawn, with what they say
-    "ceiling": "share of the head's size in use (1: at the ceiling)",
+    "ceiling": "evenness of the head's dimensions (1: all alike)",
     "effective_pattern_rank": "effective rank of patterns (dimensions)",
     "entropy": "entropy of attention (nats)",
     "distance": "distance of attention (tokens)",
@@ -49,12 +54,32 @@ MEASURES = {  # those that are drawn, with what they say
 }
 
 
+# The inspection, and the number of the layer, to which an attention module belongs.
+OBSERVED: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
+
+
+def attend(module, query, key, value, attention_mask, scaling=None, **kwargs):
+    """Attention (B, n, H, P) of queries, keys and values (B, H, n, P), looked at on the way."""
+    scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
+    patterns = (query @ key.mT * scaling).softmax(dim=-1)  # (B, H, n, n)
+    reference, layer = OBSERVED[module]
+    inspection = reference()
+    inspection.seen += 1
+    if inspection.measuring:
+        inspection.measure(layer, query * scaling, key, patterns)
+    return (patterns @ value).transpose(1, 2).contiguous(), patterns
+
+
+ALL_ATTENTION_FUNCTIONS.register(NAME, attend)
+ALL_MASK_ATTENTION_FUNCTIONS.register(NAME, eager_mask)
+
+
 class Inspection:
     """
     Sums of the measures over sequences, collected by an attention function that every model of transformers calls.
 
     Args:
-        model: bare, bidirectional, in evaluation mode.
+        model: bare, bidirectional, in evaluation mode, with BERT's names of modules.
     """
 
     def __init__(self, model: PreTrainedModel):
@@ -62,27 +87,29 @@ class Inspection:
         self.layers, self.heads, self.sizes = config.num_hidden_layers, config.num_attention_heads, head_sizes(config)
         self.sums: dict[str, Tensor] = {}
         self.log_condition = torch.zeros(self.layers, dtype=torch.float64)
-        self.sequences = 0
-        self.measuring, self.silent, self.layer = True, None, 0
-        ALL_ATTENTION_FUNCTIONS.register(NAME, self.attend)
-        ALL_MASK_ATTENTION_FUNCTIONS.register(NAME, eager_mask)
+        self.sequences = self.seen = 0
+        self.measuring, self.silent = True, None
+        for number, layer in enumerate(model.encoder.layer):
+            OBSERVED[layer.attention.self] = weakref.ref(self), number
+            layer.attention.output.dense.register_forward_pre_hook(partial(self.concatenated, number))
         model.set_attn_implementation(NAME)
 
-    def attend(self, module, query, key, value, attention_mask, scaling=None, **kwargs):
-        """Attention (B, n, H, P) of queries, keys and values (B, H, n, P), looked at on the way."""
-        scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
-        patterns = (query @ key.mT * scaling).softmax(dim=-1)  # (B, H, n, n)
-        output = patterns @ value
-        layer, self.layer = self.layer, self.layer + 1
+    def concatenated(self, layer: int, module, args: tuple[Tensor]):
+        """The heads' output (B, n, H P), on its way to the output projection: silenced, or its condition measured."""
+        (output,) = args
         if self.silent is not None and self.silent[0] == layer:
-            output[:, self.silent[1]] = 0
+            size = self.sizes[layer]
+            output = output.clone()
+            output[..., self.silent[1] * size : (self.silent[1] + 1) * size] = 0
+            return (output,)
         if self.measuring:
-            self.measure(layer, query * scaling, key, patterns, output)
-        return output.transpose(1, 2).contiguous(), patterns
+            singular = svd(output.double())
+            floor = singular[:, 0] * torch.finfo(torch.float32).eps
+            self.log_condition[layer] += (singular[:, 0] / singular[:, -1].maximum(floor)).log().sum().cpu()
 
-    def measure(self, layer: int, query: Tensor, key: Tensor, patterns: Tensor, output: Tensor):
+    def measure(self, layer: int, query: Tensor, key: Tensor, patterns: Tensor):
         n = query.shape[2]
-        query, key = query.double(), key.double().expand_as(query)
+        query, key, patterns = query.double(), key.double().expand_as(query), patterns.double()
         rows = gram(query)
         for prefix, keys in (("", key), ("pattern_", key - key.mean(dim=2, keepdim=True))):
             singular = product_singular_values(rows, gram(keys)) if query.shape[-1] < n else svd(query @ keys.mT)
@@ -97,10 +124,6 @@ class Inspection:
         likeness = flat @ flat.mT  # (B, H, H)
         likeness.diagonal(dim1=1, dim2=2).fill_(-1)
         self.add(layer, "similarity", likeness.amax(-1) if self.heads > 1 else torch.zeros_like(likeness[..., 0]))
-        concatenated = output.transpose(1, 2).flatten(2).double()  # (B, n, H P)
-        singular = svd(concatenated)
-        floor = singular[:, 0] * torch.finfo(torch.float32).eps
-        self.log_condition[layer] += (singular[:, 0] / singular[:, -1].maximum(floor)).log().sum().cpu()
 
     def add(self, layer: int, name: str, values: Tensor):
         """Sum `values` (B, H) over the batch."""
@@ -111,10 +134,10 @@ class Inspection:
     @torch.no_grad()
     def run(self, ids: Tensor) -> tuple[Tensor, ...]:
         """What goes into each layer, and comes out of the last (B, n, D)."""
-        self.layer = 0
+        self.seen = 0
         states = self.model(input_ids=ids.to(self.model.device), output_hidden_states=True).hidden_states
-        if self.layer != self.layers:
-            raise InputError(f"of {self.layers} layers the attention of {self.layer} can be seen: no BERT inside.")
+        if self.seen != self.layers:
+            raise InputError(f"of {self.layers} layers the attention of {self.seen} can be seen: no BERT inside.")
         return states
 
     def look(self, ids: Tensor):
@@ -131,7 +154,7 @@ class Inspection:
         changes = torch.zeros(self.layers, self.heads)
         for number in range(self.layers):
             for head in range(self.heads):
-                self.silent, self.layer = (number, head), number
+                self.silent = number, head
                 hidden = states[number]  # layers before this one do not change
                 for layer in self.model.encoder.layer[number:]:
                     hidden = layer(hidden)
@@ -176,12 +199,13 @@ def sequences(text: str, tokenizer: PreTrainedTokenizerBase, length: int, batch:
     rows, tokens = [], []
     for document in CorpusReader(Corpus(text)):
         tokens += tokenizer(document, add_special_tokens=False, verbose=False)["input_ids"]
-        while len(tokens) >= length - 2:
-            rows.append([tokenizer.cls_token_id, *tokens[: length - 2], tokenizer.sep_token_id])
-            tokens = tokens[length - 2 :]
+        whole = len(tokens) // (length - 2) * (length - 2)
+        for start in range(0, whole, length - 2):
+            rows.append([tokenizer.cls_token_id, *tokens[start : start + length - 2], tokenizer.sep_token_id])
             if len(rows) == batch:
                 yield torch.tensor(rows)
                 rows = []
+        tokens = tokens[whole:]
     if rows:
         yield torch.tensor(rows)
 
@@ -212,6 +236,8 @@ def inspect(
     Raises:
         InputError: no such model or text, text shorter than one sequence, or a model whose attention cannot be seen.
     """
+    if min(max_samples, importance_samples, batch_size) < 1:
+        raise InputError("--max_samples, --importance_samples and --batch_size must be at least 1.")
     with new_directory(output) as folder:
         inspection, tokenizer = load(model, max_seq_length, **hub_options)
         first = None
@@ -233,6 +259,7 @@ def inspect(
             "layers": inspection.layers,
             "heads": inspection.heads,
             "head sizes": inspection.sizes,
+            "can grow": can_grow(inspection.model.config),
             "width": inspection.model.config.hidden_size,
             "tokens in a sequence": max_seq_length,
             "sequences": inspection.sequences,
@@ -247,14 +274,17 @@ def inspect(
 def load(name: str, length: int, **hub_options) -> tuple[Inspection, PreTrainedTokenizerBase]:
     tokenizer = load_tokenizer(name, **hub_options)
     try:
-        model = AutoModel.from_pretrained(name, **hub_options).eval()
+        model = AutoModel.from_pretrained(name, dtype=torch.float32, **hub_options).eval()
     except (OSError, ValueError) as error:
         raise InputError(f"{name}: {str(error).splitlines()[0]}") from error
     config = model.config
     if getattr(config, "is_decoder", False) or not hasattr(getattr(model, "encoder", None), "layer"):
         raise InputError(f"{name}: only encoders like BERT, which look both ways, can be inspected.")
-    if not 3 <= length <= config.max_position_embeddings:
-        raise InputError(f"--max_seq_length {length}: the model takes 3 to {config.max_position_embeddings} tokens.")
+    longest = config.max_position_embeddings
+    if config.model_type in FAMILIES:  # of RoBERTa's positions some are not for tokens
+        longest = fixed_head_config(config).max_position_embeddings
+    if not 3 <= length <= longest:
+        raise InputError(f"--max_seq_length {length}: the model takes 3 to {longest} tokens.")
     try:
         return Inspection(model), tokenizer
     except (ValueError, NotImplementedError) as error:
@@ -279,18 +309,25 @@ def table(about: dict, found: dict[str, Tensor]) -> list[str]:
     return lines
 
 
+def can_grow(config: PreTrainedConfig) -> bool:
+    """Whether `fixedbert convert` gives a model like this one larger heads."""
+    return config.model_type in FAMILIES and not getattr(config, "qk_norm", False)
+
+
 def suggestion(about: dict, found: dict[str, Tensor]) -> str:
-    """Which layers use their heads' size to the ceiling, and the command that grows just those."""
+    """Which layers use their heads' size most evenly, and the command that grows just those."""
     n, sizes = about["tokens in a sequence"], about["head sizes"]
     share = f"{AT_THE_CEILING:.0%}"
     if min(sizes) >= n - 1:
-        return f"Heads of {size_text(sizes)} express every pattern over {n} tokens: larger ones add nothing here."
+        return f"Heads of {size_text(sizes)} have room for every pattern over {n} tokens: larger add nothing here."
     used = found["ceiling"].mean(dim=1)
     full = [layer for layer, size in enumerate(sizes) if used[layer] >= AT_THE_CEILING and size < n - 1]
     if not full:
         return f"In no layer do heads use {share} of their size in the mean: nothing here calls for larger ones."
-    larger = " ".join(str(2 * size if layer in full else size) for layer, size in enumerate(sizes))
     layers = ", ".join(map(str, full))
+    if not about["can grow"]:
+        return f"In layers {layers} heads use {share} of their size or more in the mean."
+    larger = " ".join(str(2 * size if layer in full else size) for layer, size in enumerate(sizes))
     return (
         f"In layers {layers} heads use {share} of their size or more in the mean. More room just there: `fixedbert "
         f"convert {about['model']} OUTPUT --attention_head_size {larger}`; whether it helps, training shows."

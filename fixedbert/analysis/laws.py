@@ -11,18 +11,18 @@ from transformers import PreTrainedConfig
 from .counts import head_sizes
 
 EVIDENCE = {
-    "head size": "A head expresses every attention pattern over n tokens if and only if its size is at least n - 1 "
-    "(Bhojanapalli et al., 2020, Theorem 1; the exact bound is fixedbert's, tested). That is a worst case: patterns "
-    "of bounded sparsity need O(log n) (Likhosherstov et al., 2021), and the paper's own models with heads of 128 at "
-    "512 tokens are good.",
+    "head size": "A head expresses every attention pattern over n linearly independent tokens, which takes a width "
+    "of n, if its size is n - 1 or more (Bhojanapalli et al., 2020, Theorem 1 for n; n - 1 is fixedbert's, tested). "
+    "It is about all patterns: those of bounded sparsity can be approximated with O(log n), for chosen inputs "
+    "(Likhosherstov et al., 2021), and the paper's own models have heads of 128 for rows of 512.",
     "depth threshold": "Below log_3(width) layers depth gains doubly exponentially over width, in a network without "
-    "softmax and feed-forward layers (Levine et al., 2020; constants unverified here).",
+    "softmax and feed-forward layers (Levine et al., 2020; its bounds are unverified here).",
     "depth law": "ln(width) = 5.039 + 0.0555 depth, fitted to causal language models (Levine et al., 2020, third "
     "version; coefficients as others quote them). For masked LMs with BERT's vocabulary it is an extrapolation. "
-    "Kaplan et al. (2020) find that shape matters little over a wide range.",
-    "conditioning": "(sqrt(D) + sqrt(N)) / (sqrt(D) - sqrt(N)) for N tokens and heads * head size D (Saratchandran "
-    "et al., 2025, Theorem 3.2; the submission was withdrawn). It assumes independent Gaussian heads and sees D "
-    "alone: it says nothing for more but smaller heads.",
+    "Kaplan et al. (2020), as others report, find that shape matters little over a wide range.",
+    "conditioning": "(sqrt(D) + sqrt(N)) / |sqrt(D) - sqrt(N)| for N tokens and heads * head size D (Saratchandran "
+    "et al., 2025, Theorem 3.2, as a review quotes it; the submission was withdrawn). It assumes independent Gaussian"
+    " heads and sees D alone: it says nothing for more but smaller heads.",
 }
 
 
@@ -43,16 +43,18 @@ def best_width(depth: float) -> float:
 
 def equivalent_width(config: PreTrainedConfig) -> float:
     """
-    The width of a standard layer (12 d^2 weights: heads of d in all, feed-forward 4 d) with as many weights as one of
-    `config`, 4 d h p + 2 d F, for laws that know the width alone.
+    The width of a standard layer (12 d^2 weights: heads of d in all, feed-forward 4 d) with as many weights in its
+    matrices as one of `config`, 4 d h p + 2 d F, for laws that know the width alone.
     """
-    sizes = head_sizes(config)
-    d, inner = config.hidden_size, config.num_attention_heads * sum(sizes) / len(sizes)
-    return math.sqrt((4 * d * inner + 2 * d * config.intermediate_size) / 12)
+    sizes, d = head_sizes(config), config.hidden_size
+    size = sum(sizes) / len(sizes)
+    projected = size * (1 if getattr(config, "head_embedding", None) else config.num_attention_heads)
+    matrices = 3 * d * projected + d * config.num_attention_heads * size
+    return math.sqrt((matrices + 2 * d * config.intermediate_size) / 12)
 
 
 def condition_number(inner: int, length: int) -> float:
-    """Of `length` x `inner` independent Gaussian numbers, in the limit; infinite where inner <= length."""
-    if inner <= length:
+    """Of `length` x `inner` independent Gaussian numbers, in the limit; infinite where the two are equal."""
+    if inner == length:
         return math.inf
-    return (math.sqrt(inner) + math.sqrt(length)) / (math.sqrt(inner) - math.sqrt(length))
+    return (math.sqrt(inner) + math.sqrt(length)) / abs(math.sqrt(inner) - math.sqrt(length))

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ..errors import InputError
 
-RANK_TOLERANCE = 1e-9  # of the largest singular value, below which one counts as zero
+RANK_TOLERANCE = 1e-9  # of the largest singular value, below which one counts as zero in float64
 # The paper's example of a pattern that no head expresses on this sequence, whose second token is zero (section 2).
 COUNTER_EXAMPLE = (
     torch.tensor([[1.0, 0.0]], dtype=torch.float64),
@@ -42,9 +42,17 @@ def centred_log(P: Tensor) -> Tensor:
 
 
 def least_head_size(P: Tensor) -> int:
-    """The smallest head that expresses P (n, n) on a sequence of full column rank: rank(C log P), at least 1."""
+    """
+    The smallest head that expresses P (n, n) on a sequence of full column rank: rank(C log P), at least 1, where what
+    P's own precision rounds counts as zero.
+    """
     singular = torch.linalg.svdvals(centred_log(P))
-    return max(1, int((singular > RANK_TOLERANCE * max(1.0, float(singular[0]))).sum()))
+    return max(1, int((singular > tolerance(P) * max(1.0, float(singular[0]))).sum()))
+
+
+def tolerance(P: Tensor) -> float:
+    """Of singular values of C log P, as a share of the largest."""
+    return max(RANK_TOLERANCE, 10 * len(P) * torch.finfo(P.dtype).eps)
 
 
 def weights_for(X: Tensor, P: Tensor, head_size: int | None = None) -> tuple[Tensor, Tensor]:
@@ -63,20 +71,19 @@ def weights_for(X: Tensor, P: Tensor, head_size: int | None = None) -> tuple[Ten
     if X.ndim != 2 or X.shape[1] != len(P):
         raise InputError(f"X has the shape {tuple(X.shape)}: it must have a column for each of {len(P)} tokens.")
     p = len(X) if head_size is None else head_size
-    keys = X.T - X.T.mean(dim=0)  # C X^T
-    A = torch.linalg.pinv(keys) @ scores @ torch.linalg.pinv(X)  # the scores are X^T A X, but for the softmax's shift
-    missed = (keys @ A @ X - scores).abs().max()
-    if missed > RANK_TOLERANCE * max(1.0, float(scores.abs().max())) * 1e3:
-        rank = int(torch.linalg.matrix_rank(X))
-        raise InputError(f"no head of any size gives P on X, whose {X.shape[1]} tokens are of rank {rank}.")
-    left, singular, right = torch.linalg.svd(A)
-    rank = int((singular > RANK_TOLERANCE * max(1.0, float(singular[0]))).sum())
+    left, singular, right = torch.linalg.svd(scores)
+    rank = max(1, int((singular > tolerance(P) * max(1.0, float(singular[0]))).sum()))
     if rank > p:
         raise InputError(f"a head of {p} cannot express P on X: it takes {rank}.")
     root = (singular[:rank] * p**0.5).sqrt()
     W_k, W_q = X.new_zeros(p, len(X)), X.new_zeros(p, len(X))
-    W_k[:rank] = (left[:, :rank] * root).T
-    W_q[:rank] = root[:, None] * right[:rank]
+    W_k[:rank] = (torch.linalg.pinv(X.T - X.T.mean(dim=0)) @ (left[:, :rank] * root)).T  # keys less their mean, C X^T
+    W_q[:rank] = root[:, None] * right[:rank] @ torch.linalg.pinv(X)
+    if not (attention(X, W_q, W_k) - P).abs().max() < 1e-4:
+        independent = int(torch.linalg.matrix_rank(X))
+        if independent < X.shape[1]:
+            raise InputError(f"no head of any size gives P on X, whose {X.shape[1]} tokens are of rank {independent}.")
+        raise InputError(f"X is too close to dependent tokens for float64: condition {torch.linalg.cond(X):.1e}.")
     return W_q, W_k
 
 

@@ -13,6 +13,7 @@ With M = sum_i W_o^i W_v^i, A_i = (W_k^i)^T W_q^i / sqrt(d / h) of f and B = U /
 The printed proof takes W_o^i W_v^i v for independent with any v; it holds for generic v, and v is drawn here.
 """
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -71,7 +72,9 @@ def separated(case: int, d: int, heads: int, head_size: int, seed: int = 0) -> t
     Raises:
         InputError: heads that do not divide d, or a head size that is not above d / heads and at most d.
     """
-    if d % heads or not d // heads < head_size <= d:
+    if case not in (1, 2, 3):
+        raise InputError(f"case {case}: the proof has 1, 2 and 3.")
+    if heads < 1 or d % heads or not d // heads < head_size <= d:
         raise InputError(f"{heads} heads of {head_size} in width {d}: the theorem is about d / h < head size <= d.")
     size, generator = d // heads, torch.Generator().manual_seed(seed)
 
@@ -128,7 +131,7 @@ def difference(case: int, f: MultiHead, g: MultiHead, X: Tensor) -> Tensor:
 
     def weight(scores: Tensor) -> Tensor:  # of the first token for itself, among n - 1 zeros, by head
         logit = torch.einsum("d,hde,e->h", v, scores, v)
-        return logit.exp() / (logit.exp() + n - 1)
+        return torch.sigmoid(logit - math.log(n - 1))
 
     closed = torch.zeros_like(X)
     closed[:, 0] = ((weight(f.scores) - weight(g.scores)[0])[:, None] * (f.values @ v)).sum(dim=0)

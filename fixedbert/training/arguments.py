@@ -1,6 +1,7 @@
 """Command-line arguments of the scripts, with the names of transformers' example scripts; recipes in YAML."""
 
 import os
+import re
 from ast import literal_eval
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -184,7 +185,7 @@ def load_config(arguments: ModelArguments, **changes) -> PreTrainedConfig:
 def override(config: PreTrainedConfig, changes: str):
     """Set fields from `name=value,name=value`; a value is a number, a word, true, false or none."""
     constants = {"true": True, "false": False, "none": None}
-    for change in changes.split(","):
+    for change in re.split(r",(?=\s*\w+\s*=)", changes):  # commas within a list separate no fields
         name, equals, value = (part.strip() for part in change.partition("="))
         if not equals or not hasattr(config, name):
             raise InputError(f"--config_overrides {change}: not of the form field=value with a field of the model.")
