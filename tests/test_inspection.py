@@ -176,13 +176,13 @@ def test_heads_at_their_ceiling_are_named():
     """Guards: the suggestion names the layers whose heads are full, and calls for nothing where none are."""
     about = {"model": "m", "tokens in a sequence": 128, "head sizes": [32, 32, 32], "can grow": True}
     found = {"ceiling": torch.tensor([[0.9, 0.8], [0.2, 0.9], [0.85, 0.85]])}
-    assert "In layers 0, 2 heads use 80%" in suggestion(about, found)
+    assert "In layers 0, 2 the mean effective rank is 80% or more" in suggestion(about, found)
     assert "convert m OUTPUT --attention_head_size 64 32 64`" in suggestion(about, found)
-    assert "nothing here calls for larger ones" in suggestion(about, {"ceiling": torch.zeros(3, 2)})
+    assert "no bottleneck is ruled out" in suggestion(about, {"ceiling": torch.zeros(3, 2)})
     assert "larger add nothing" in suggestion(about | {"head sizes": [128] * 3}, found)
     assert "convert" not in suggestion(about | {"can grow": False}, found)
     mixed = suggestion(about | {"head sizes": [128, 32, 16]}, found)  # the first has all it can use
-    assert "In layers 2 heads" in mixed and "--attention_head_size 128 32 32`" in mixed
+    assert "In layers 2 the mean" in mixed and "--attention_head_size 128 32 32`" in mixed
 
 
 def test_sequences_are_whole_and_in_order(tmp_path, vocabulary):

@@ -323,14 +323,14 @@ def suggestion(about: dict, found: dict[str, Tensor]) -> str:
     used = found["ceiling"].mean(dim=1)
     full = [layer for layer, size in enumerate(sizes) if used[layer] >= AT_THE_CEILING and size < n - 1]
     if not full:
-        return f"In no layer do heads use {share} of their size in the mean: nothing here calls for larger ones."
+        return f"In no layer has the mean effective rank {share} of the most there can be; no bottleneck is ruled out."
     layers = ", ".join(map(str, full))
     if not about["can grow"]:
-        return f"In layers {layers} heads use {share} of their size or more in the mean."
+        return f"In layers {layers} the mean effective rank is {share} or more of the most there can be."
     larger = " ".join(str(2 * size if layer in full else size) for layer, size in enumerate(sizes))
     return (
-        f"In layers {layers} heads use {share} of their size or more in the mean. More room just there: `fixedbert "
-        f"convert {about['model']} OUTPUT --attention_head_size {larger}`; whether it helps, training shows."
+        f"In layers {layers} the mean effective rank is {share} or more of the most there can be. More room just there: "
+        f"`fixedbert convert {about['model']} OUTPUT --attention_head_size {larger}`; whether it helps, training shows."
     )
 
 
