@@ -325,13 +325,12 @@ def suggestion(about: dict, found: dict[str, Tensor]) -> str:
     if not full:
         return f"In no layer has the mean effective rank {share} of the most there can be; no bottleneck is ruled out."
     layers = ", ".join(map(str, full))
+    said = f"In layers {layers} the mean effective rank is {share} or more of the most there can be."
     if not about["can grow"]:
-        return f"In layers {layers} the mean effective rank is {share} or more of the most there can be."
+        return said
     larger = " ".join(str(2 * size if layer in full else size) for layer, size in enumerate(sizes))
-    return (
-        f"In layers {layers} the mean effective rank is {share} or more of the most there can be. More room just there: "
-        f"`fixedbert convert {about['model']} OUTPUT --attention_head_size {larger}`; whether it helps, training shows."
-    )
+    command = f"fixedbert convert {about['model']} OUTPUT --attention_head_size {larger}"
+    return f"{said} More room just there: `{command}`; whether it helps, training shows."
 
 
 def draw(about: dict, found: dict[str, Tensor], file: Path):
