@@ -109,7 +109,7 @@ class Inspection:
 
     def measure(self, layer: int, query: Tensor, key: Tensor, patterns: Tensor):
         n = query.shape[2]
-        query, key, patterns = query.double(), key.double().expand_as(query), patterns.double()
+        query, key = query.double(), key.double().expand_as(query)
         rows = gram(query)
         for prefix, keys in (("", key), ("pattern_", key - key.mean(dim=2, keepdim=True))):
             singular = product_singular_values(rows, gram(keys)) if query.shape[-1] < n else svd(query @ keys.mT)
