@@ -9,23 +9,22 @@ from fixedbert import PRESETS, FixedHeadBertModel, preset_config
 from fixedbert.analysis.counts import forward_flops, parameters
 
 
-@pytest.mark.parametrize("changes", [{}, {"head_embedding": "add"}, {"attention_head_size": [3, 13, 6]}])
-def test_operations_are_the_profiler_s(changes):
+STOCK = BertConfig(vocab_size=99, hidden_size=32, num_hidden_layers=3, num_attention_heads=4, intermediate_size=37)
+
+
+@pytest.mark.parametrize(
+    "config, model_class",
+    [
+        (config_of("Model"), FixedHeadBertModel),
+        (config_of("Model", head_embedding="add"), FixedHeadBertModel),
+        (config_of("Model", attention_head_size=[3, 13, 6]), FixedHeadBertModel),
+        (STOCK, BertModel),  # whose head size is that of its width
+    ],
+    ids=["fixed", "shared", "by layer", "stock"],
+)
+def test_operations_are_the_profiler_s(config, model_class):
     """Guards: the formula counts what torch's counter sees, with heads * head size in the place of the width."""
-    config = config_of("Model", **changes)
-    model = FixedHeadBertModel(config, add_pooling_layer=False).eval()
-    model.set_attn_implementation("eager")
-    with FlopCounterMode(display=False) as counter:
-        model(inputs_of("Model")["input_ids"])
-    assert counter.get_total_flops() == B * L * forward_flops(config, L)
-
-
-def test_operations_of_stock_bert_are_counted_too():
-    """Guards: a model without a head size of its own has that of its width."""
-    config = BertConfig(
-        vocab_size=99, hidden_size=32, num_hidden_layers=3, num_attention_heads=4, intermediate_size=37
-    )
-    model = BertModel(config, add_pooling_layer=False).eval()
+    model = model_class(config, add_pooling_layer=False).eval()
     model.set_attn_implementation("eager")
     with FlopCounterMode(display=False) as counter:
         model(inputs_of("Model")["input_ids"])

@@ -9,7 +9,16 @@ import pytest
 import torch
 from PIL import Image
 from small_models import H, P, model_of
-from transformers import AutoModel, BertConfig, BertModel, BertTokenizer, RobertaConfig, RobertaModel
+from transformers import (
+    AutoModel,
+    BertConfig,
+    BertModel,
+    BertTokenizer,
+    MPNetConfig,
+    MPNetModel,
+    RobertaConfig,
+    RobertaModel,
+)
 
 from fixedbert import convert
 from fixedbert.analysis.inspection import Inspection, inspect, sequences, suggestion
@@ -247,6 +256,16 @@ def test_positions_of_a_roberta(text, tmp_path, vocabulary):
     with pytest.raises(InputError, match="the model takes 3 to 17 tokens"):
         inspect(str(tmp_path / "roberta"), tmp_path / "out", text, max_seq_length=18)
     inspect(str(tmp_path / "roberta"), tmp_path / "out", text, max_seq_length=17, max_samples=5)
+
+
+def test_encoder_with_other_modules_is_refused(text, tmp_path, vocabulary):
+    """Guards: an encoder in layers whose attention has other names than BERT's ends in a sentence."""
+    tokenizer = BertTokenizer(vocab=vocabulary)
+    shape = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4, "intermediate_size": 37}
+    MPNetModel(MPNetConfig(vocab_size=len(tokenizer), **shape)).save_pretrained(tmp_path / "mpnet")
+    tokenizer.save_pretrained(tmp_path / "mpnet")
+    with pytest.raises(InputError, match="mpnet: its attention cannot be seen"):
+        inspect(str(tmp_path / "mpnet"), tmp_path / "out", text, max_seq_length=8)
 
 
 def test_decoder_is_refused(text, tmp_path, vocabulary):

@@ -287,7 +287,7 @@ def load(name: str, length: int, **hub_options) -> tuple[Inspection, PreTrainedT
         raise InputError(f"--max_seq_length {length}: the model takes 3 to {longest} tokens.")
     try:
         return Inspection(model), tokenizer
-    except (ValueError, NotImplementedError) as error:
+    except (AttributeError, ValueError) as error:  # modules of other names, or an attention that cannot be exchanged
         raise InputError(f"{name}: its attention cannot be seen: {str(error).splitlines()[0]}") from error
 
 
