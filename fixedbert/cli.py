@@ -9,6 +9,8 @@ from .analysis.theory import theory
 from .checkpoints import convert_checkpoint
 from .errors import InputError, exit_on_input_error
 from .publishing import push
+from .study import report, study
+from .study.table import NAMES
 
 
 class ArgumentParser(argparse.ArgumentParser):
@@ -93,11 +95,40 @@ def add_plan(parser: argparse.ArgumentParser) -> Callable:
     return plan
 
 
+def add_study(parser: argparse.ArgumentParser) -> Callable:
+    parser.add_argument("name", help=f"{', '.join(NAMES)}, a YAML file, or report with the runs.jsonl that follow")
+    parser.add_argument("files", nargs="*", help="for report: runs.jsonl of one study, of one or more machines")
+    parser.add_argument("--output_dir", help="where the records of runs and the report go")
+    parser.add_argument("--scale", help="tiny: two CPU cores; small: one GPU; paper: the real thing")
+    parser.add_argument("--dry_run", action="store_true", help="only list the shapes, and what all runs cost")
+    parser.add_argument("--processes", type=int, help="runs at once; default: one for each GPU, or each CPU core")
+    parser.add_argument("--share", default="1/1", help="1/2 does the first half of the shapes, 2/2 the second")
+    parser.add_argument("--train_file", nargs="+", help="as in run_pretraining.py, like all that follow but the last")
+    parser.add_argument("--validation_file", nargs="+", help="the same, held out")
+    parser.add_argument("--dataset_name", nargs="+", help="corpora of the Hub")
+    parser.add_argument("--dataset_config_name", nargs="+", help="their configurations")
+    parser.add_argument("--document_boundary", nargs="+", help="what ends a document")
+    parser.add_argument("--tokenizer_name", help="directory, Hub id or vocab.txt; default: one trained on the corpus")
+    parser.add_argument("--store_dir", help="where prepared corpora are kept")
+    parser.add_argument("--glue_dir", help="folder with GLUE's tasks, for MNLI; default: the Hub")
+    parser.add_argument("--squad_dir", help="folder with train-v1.1.json and dev-v1.1.json; default: the Hub")
+    return study_or_report
+
+
+def study_or_report(name: str, files: list[str], output_dir: str | None, **options) -> str:
+    if name == "report":
+        return report(files, output_dir)
+    if files:
+        raise InputError(f"{files[0]}: one study at a time; only report takes files.")
+    return study(name, output_dir, **options)
+
+
 COMMANDS = {
     "convert": (add_convert, "start from a BERT checkpoint, with more or larger heads, and the same function"),
     "push": (add_push, "put a model on the Hub, with its code and its card, in one commit"),
     "inspect": (add_inspect, "see what each head of a checkpoint does with text, and how much of its size it uses"),
     "plan": (add_plan, "shapes that fit a budget, with exact counts, ranked by stated rules"),
+    "study": (add_study, "train many shapes on equal terms: the papers' tables and figures, or a table of your own"),
     "theory": (add_theory, "check the theorems in numbers, and draw how attention patterns need head size"),
 }
 

@@ -1,4 +1,4 @@
-"""Worker processes for preparing data, which end with the process that started them."""
+"""Worker processes, which end with the process that started them."""
 
 import ctypes
 import multiprocessing
@@ -20,10 +20,15 @@ def process_pool(num_proc: int, initializer: Callable, *arguments: object) -> Pr
 
 def start_worker(parent: int, initializer: Callable, arguments: tuple):
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the processes are what runs in parallel
+    end_with_parent(parent)
+    initializer(*arguments)
+
+
+def end_with_parent(parent: int):
+    """Leave it to the parent to be interrupted; a killed one leaves no orphans, which would hold its locks."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    if sys.platform == "linux":  # a killed parent leaves no orphans, which would hold its locks
+    if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != parent:
             os._exit(1)
-    initializer(*arguments)

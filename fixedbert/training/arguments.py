@@ -120,11 +120,16 @@ def with_recipe(argv: list[str]) -> list[str]:
         raise InputError(f"{argv[0]}: {error}") from error
     if not isinstance(entries, dict):
         raise InputError(f"{argv[0]}: a recipe maps argument names to values, one a line.")
-    flags = []
+    return flags(entries) + argv[1:]
+
+
+def flags(entries: dict) -> list[str]:
+    """`--name value` for every entry, with all values of a list; None is left out."""
+    words = []
     for name, value in entries.items():
         if value is not None:
-            flags += [f"--{name}", *map(str, value if isinstance(value, list) else [value])]
-    return flags + argv[1:]
+            words += [f"--{name}", *map(str, value if isinstance(value, list) else [value])]
+    return words
 
 
 class ArgumentParser(HfArgumentParser):

@@ -1,0 +1,191 @@
+"""One run of a study: train, fine-tune, and a record of what it was and what came out."""
+
+import json
+import math
+import subprocess
+import time
+from dataclasses import asdict, dataclass
+from functools import cache
+from pathlib import Path
+
+import torch
+from transformers import AutoConfig
+
+from ..analysis.counts import forward_flops, head_sizes
+from ..errors import InputError
+from ..model_card import hardware_name, versions
+from ..training.arguments import flags
+from .synthetic import TASKS, train_synthetic
+from .table import Run, Study
+
+SQUAD_FILES = {"train_file": "train-v1.1.json", "validation_file": "dev-v1.1.json"}
+# What is kept of the metrics that the scripts write, and under which name.
+PRETRAINING = {
+    "mlm_loss": "loss",
+    "clm_loss": "loss",
+    "perplexity": "perplexity",
+    "mlm_accuracy": "accuracy",
+    "clm_accuracy": "accuracy",
+    "nsp_accuracy": "nsp_accuracy",
+}
+FINE_TUNING = {
+    "mnli": {"accuracy": "mnli_accuracy", "accuracy_mm": "mnli_accuracy_mm"},
+    "squad": {"f1": "squad_f1", "exact_match": "squad_exact_match"},
+}
+
+
+@dataclass(frozen=True)
+class Data:
+    """
+    Where the texts of a study are: arguments of run_pretraining.py; `glue_dir` is --data_dir of run_glue.py, and
+    `squad_dir` a folder with SQuAD 1.1's train-v1.1.json and dev-v1.1.json. Without these two the Hub is asked.
+    """
+
+    train_file: list[str] | None = None
+    validation_file: list[str] | None = None
+    dataset_name: list[str] | None = None
+    dataset_config_name: list[str] | None = None
+    document_boundary: list[str] | None = None
+    tokenizer_name: str | None = None
+    store_dir: str | None = None
+    glue_dir: str | None = None
+    squad_dir: str | None = None
+
+    def check(self, study: Study):
+        """Raises InputError where texts that the study needs are not named, or not there."""
+        objectives = {series.get("objective", study.objective) for series in study.series.values()}
+        if objectives - set(TASKS) and not (self.train_file or self.dataset_name):
+            raise InputError(f"study {study.name}: no corpus: give --train_file, or --dataset_name.")
+        if "squad" in study.fine_tuning and self.squad_dir:
+            for name in SQUAD_FILES.values():
+                if not Path(self.squad_dir, name).is_file():
+                    raise InputError(f"--squad_dir {self.squad_dir}: there is no {name} in it.")
+        if "mnli" in study.fine_tuning and self.glue_dir and not Path(self.glue_dir).is_dir():
+            raise InputError(f"--glue_dir {self.glue_dir}: no such folder.")
+
+    def settings(self) -> dict:
+        """What decides which texts they are."""
+        return {name: value for name, value in asdict(self).items() if value is not None and name != "store_dir"}
+
+    def pretraining_flags(self) -> list[str]:
+        return flags({name: value for name, value in asdict(self).items() if not name.endswith("_dir")}) + flags(
+            {"store_dir": self.store_dir}
+        )
+
+    def fine_tuning_flags(self, task: str) -> list[str]:
+        if task == "mnli":
+            return flags({"task_name": "mnli", "data_dir": self.glue_dir})
+        if self.squad_dir is None:
+            return flags({"dataset_name": "rajpurkar/squad"})
+        return flags({name: str(Path(self.squad_dir, file)) for name, file in SQUAD_FILES.items()})
+
+
+def execute(run: Run, folder: Path, data: Data) -> dict:
+    """
+    Train as `run` says, in `folder`, and go on there with what was interrupted.
+
+    Returns:
+        The record of the run: shape, counts, settings, results, and where and with what it ran. `seconds` is None if
+        the run was interrupted in between.
+    """
+    interrupted = folder.exists() and any(folder.iterdir())
+    began = time.monotonic()
+    if run.objective in TASKS:
+        stage = run.pretraining[0]
+        config, parameters = run.config, None
+        results = train_synthetic(run)
+        tokens = stage["max_steps"] * stage["per_device_train_batch_size"] * run.length
+    else:
+        trained, summaries = pretrain(run, folder, data)
+        config, parameters = AutoConfig.from_pretrained(trained), summaries[-1]["parameters"]
+        tokens = sum(summary["real tokens seen"] for summary in summaries)
+        results = kept(summaries[-1]["results"], PRETRAINING)
+        for task, names in FINE_TUNING.items():
+            if task in run.fine_tuning:
+                results |= kept(fine_tune(run, task, trained, folder, data), names)
+    sizes = head_sizes(config)
+    return {
+        "key": run.key,
+        "objective": run.objective,
+        "hidden_size": config.hidden_size,
+        "num_hidden_layers": config.num_hidden_layers,
+        "num_attention_heads": config.num_attention_heads,
+        "attention_head_size": sizes[0] if len(set(sizes)) == 1 else sizes,
+        "intermediate_size": config.intermediate_size,
+        "head_embedding": config.head_embedding,
+        "qk_norm": config.qk_norm,
+        "parameters": parameters and parameters["all"],
+        "non_embedding_parameters": parameters and parameters["besides embeddings"],
+        "forward_flops": forward_flops(config, run.length),
+        "training_flops": run.training_flops,
+        "max_seq_length": run.length,
+        "tokens": tokens,
+        "learning_rate": run.learning_rate,
+        "seed": run.seed,
+        "results": {name: value if math.isfinite(value) else None for name, value in results.items()},
+        "seconds": None if interrupted else round(time.monotonic() - began, 1),
+        "hardware": hardware_name(),
+        "threads": torch.get_num_threads(),
+        "versions": versions(),
+        "commit": commit(),
+    }
+
+
+def pretrain(run: Run, folder: Path, data: Data) -> tuple[Path, list[dict]]:
+    """The directory of the last stage's model, and the summary of every stage."""
+    import run_pretraining
+
+    trained, summaries = None, []
+    for number, stage in enumerate(run.pretraining, start=1):
+        output = folder / f"stage-{number}"
+        seed = run.seed + 1000 * (number - 1)  # a later stage draws other examples
+        settings = {"objective": run.objective, "learning_rate": run.learning_rate, "seed": seed, **stage}
+        if trained is None:
+            overrides = ",".join(f"{name}={value}" for name, value in run.model.items())
+            settings |= {"config_name": "tiny", "config_overrides": overrides}
+        else:
+            settings |= {"model_name_or_path": str(trained)}
+        if not output.exists():
+            run_pretraining.main(
+                [*flags(settings), *data.pretraining_flags(), *flags({"output_dir": str(output), **COMMON})]
+            )
+        trained = output
+        summaries.append(json.loads((output / "summary.json").read_text(encoding="utf-8")))
+    return trained, summaries
+
+
+COMMON = {"do_train": True, "do_eval": True, "report_to": "none", "disable_tqdm": True}
+
+
+def fine_tune(run: Run, task: str, trained: Path, folder: Path, data: Data) -> dict[str, float]:
+    """The results of run_glue.py or run_squad.py on the pretrained model."""
+    import run_glue
+    import run_squad
+
+    output = folder / task
+    if not output.exists():
+        settings = {"model_name_or_path": str(trained), "seed": run.seed, **run.fine_tuning[task], **COMMON}
+        main = {"mnli": run_glue, "squad": run_squad}[task].main
+        main([*flags(settings), *data.fine_tuning_flags(task), *flags({"output_dir": str(output)})])
+    return json.loads((output / "all_results.json").read_text(encoding="utf-8"))
+
+
+def kept(metrics: dict[str, float], names: dict[str, str]) -> dict[str, float]:
+    return {new: metrics[f"eval_{name}"] for name, new in names.items() if f"eval_{name}" in metrics}
+
+
+@cache
+def commit() -> str | None:
+    """That of the checkout which this code is in; None if it was installed."""
+    root = Path(__file__).parents[2]
+    if not (root / ".git").exists():
+        return None
+    try:
+        git = ["git", "-C", str(root)]
+        head = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
+        changed = subprocess.run(
+            [*git, "status", "--porcelain", "--", "fixedbert", "*.py"], capture_output=True, text=True, check=True
+        ).stdout
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return f"{head} with changes" if changed else head

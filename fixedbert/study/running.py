@@ -1,0 +1,326 @@
+"""`fixedbert study`: the runs of a study in parallel, a line for each that is done, from where it stopped."""
+
+import json
+import multiprocessing
+import os
+import shutil
+import sys
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+
+import torch
+from accelerate import PartialState
+from filelock import FileLock, Timeout
+from tqdm import tqdm
+
+from ..analysis.counts import forward_flops, parameters
+from ..analysis.planning import DEVICES, UTILISATION
+from ..data.processes import end_with_parent
+from ..data.store import write_whole
+from ..errors import InputError
+from .report import read_lines, write_report
+from .run import Data, execute
+from .table import Run, Study, load_study
+
+LINES, SETTINGS, UNFINISHED = "runs.jsonl", "study.json", "unfinished"
+
+
+def study(
+    name: str,
+    output_dir: str | Path | None = None,
+    scale: str | None = None,
+    processes: int | None = None,
+    share: str = "1/1",
+    dry_run: bool = False,
+    **data,
+) -> str:
+    """
+    Do all runs of a study that are not done yet, and draw its report.
+
+    Args:
+        name: one of NAMES, or a YAML file.
+        output_dir: has runs.jsonl, a line for each run that is done, and in the end report.md and report.png.
+        scale: one of those of the study.
+        processes: runs at once; default: one for each GPU, or for each CPU core. Under `accelerate launch` all its
+            processes do one run together.
+        share: "1/2" does the first half of the shapes, "2/2" on another machine the second.
+        dry_run: only say what would be done, and what it costs.
+        data: fields of Data.
+
+    Returns:
+        What the report says; with `dry_run` the plan.
+
+    Raises:
+        InputError: no such study, files of another one in `output_dir`, another process at work there, or a run that
+            failed.
+    """
+    table, texts, part, folder = (
+        load_study(str(name), scale),
+        Data(**data),
+        parse_share(share),
+        Path(output_dir or "."),
+    )
+    if dry_run:
+        return describe(table, part)
+    if output_dir is None:
+        raise InputError("no --output_dir: say where the records of runs and the report are to go.")
+    texts.check(table)
+    state = PartialState()
+    state.print(describe(table, part), flush=True)
+    if state.num_processes > 1:
+        return study_together(table, part, folder, texts)
+    with only_process(folder, table, texts):
+        lines = Lines(folder, table, part)
+        count = processes or torch.cuda.device_count() or os.cpu_count()
+        with progress(lines) as bar, workers(count) as free:
+            busy: dict[Connection, Run] = {}
+            while True:
+                ready = lines.ready({run.key for run in busy.values()})
+                while free and ready:
+                    worker, run = free.pop(), ready.pop(0)
+                    worker.send((run, folder / UNFINISHED / run.key, texts))
+                    busy[worker] = run
+                if not busy:
+                    break
+                for worker in wait(list(busy)):
+                    lines.add(busy.pop(worker), outcome(worker))
+                    free.append(worker)
+                bar.update(lines.done - bar.n)
+        return finish(folder)
+
+
+def study_together(table: Study, part: tuple[int, int], folder: Path, texts: Data) -> str:
+    """The same under `accelerate launch`: run by run, each on all processes."""
+    state = PartialState()
+    with only_process(folder, table, texts) if state.is_main_process else shared(folder):
+        state.wait_for_everyone()
+        lines = Lines(folder, table, part)
+        with progress(lines) as bar:
+            while ready := lines.ready():
+                record = execute(ready[0], folder / UNFINISHED / ready[0].key, texts)
+                lines.add(ready[0], record, write=state.is_main_process)
+                state.wait_for_everyone()
+                bar.update(lines.done - bar.n)
+        return finish(folder) if state.is_main_process else ""
+
+
+class Lines:
+    """The records of runs.jsonl, and what is left to do."""
+
+    def __init__(self, folder: Path, table: Study, part: tuple[int, int]):
+        self.folder, self.table, self.part = folder, table, part
+        self.records = read_lines([folder / LINES]) if (folder / LINES).exists() else []
+
+    @property
+    def done(self) -> float:
+        """FLOPs of the runs that are done."""
+        return sum(line["training_flops"] for line in self.records)
+
+    @property
+    def total(self) -> float:
+        rates, seeds = len(self.table.learning_rates), len(self.table.seeds)
+        runs = [self.table.run(*place, self.table.learning_rates[0], 0) for place in self.table.places(self.part)]
+        return (rates + seeds - 1) * sum(run.training_flops for run in runs)
+
+    def ready(self, busy: set[str] = frozenset()) -> list[Run]:
+        """Runs to begin now. What another series has done already is not done twice: its line is copied."""
+        found = []
+        for run in self.table.runs(self.records, self.part):
+            same = next((line for line in self.records if line["key"] == run.key), None)
+            if same is not None:
+                self.add(run, same)
+                return self.ready(busy)
+            if run.key not in busy | {other.key for other in found}:
+                found.append(run)
+        return found
+
+    def add(self, run: Run, record: dict, write: bool = True):
+        """Append the line; what a killed process has written of one is cut off first."""
+        line = {**record, **self.table.labels(run)}
+        if write:
+            file = self.folder / LINES
+            whole = "".join(json.dumps(one) + "\n" for one in self.records)
+            if file.exists() and file.read_text(encoding="utf-8") != whole:
+                write_whole(file, whole)
+            with open(file, "a", encoding="utf-8") as opened:
+                opened.write(json.dumps(line) + "\n")
+                opened.flush()
+                os.fsync(opened.fileno())
+            shutil.rmtree(self.folder / UNFINISHED / run.key, ignore_errors=True)
+        self.records.append(line)
+
+
+def finish(folder: Path) -> str:
+    shutil.rmtree(folder / UNFINISHED, ignore_errors=True)
+    return write_report(read_lines([folder / LINES]), folder)
+
+
+@contextmanager
+def only_process(folder: Path, table: Study, texts: Data) -> Iterator[None]:
+    """
+    Hold `folder` for this process, with the settings of the study in it.
+
+    Raises:
+        InputError: another process is at work there, or what is there is of other runs.
+    """
+    settings = json.loads(json.dumps({"study": table.name, "scale": table.scale, "data": texts.settings()}))
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with FileLock(folder / ".lock", timeout=0):
+            if (folder / SETTINGS).exists():
+                there = json.loads((folder / SETTINGS).read_text(encoding="utf-8"))
+                if there != settings:
+                    raise InputError(
+                        f"{folder}: runs of another study or other texts ({SETTINGS} says which); give another "
+                        "--output_dir."
+                    )
+            elif any(path.name != ".lock" for path in folder.iterdir()):
+                raise InputError(f"{folder}: the output directory is not empty; give another one, or remove it.")
+            else:
+                write_whole(folder / SETTINGS, json.dumps(settings, indent=1) + "\n")
+            yield
+    except Timeout:
+        raise InputError(f"{folder}: another process is at work on this study.") from None
+    except (OSError, ValueError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"{folder}: cannot be read or written ({error}).") from error
+
+
+@contextmanager
+def shared(folder: Path) -> Iterator[None]:
+    """For the processes of `accelerate launch` that leave `only_process` to the first of them."""
+    yield
+
+
+@contextmanager
+def progress(lines: Lines) -> Iterator[tqdm]:
+    """A bar that counts the FLOPs of training, from what is done already."""
+    disable = not PartialState().is_main_process
+    with tqdm(
+        total=lines.total, initial=lines.done, unit="FLOP", unit_scale=True, smoothing=0, disable=disable
+    ) as bar:
+        yield bar
+
+
+@contextmanager
+def workers(count: int) -> Iterator[list[Connection]]:
+    """
+    Processes that do one run after the other, each with its share of the CPU cores and with a GPU if there is one.
+
+    When the context ends with an error or an interruption, each saves a checkpoint of what it is at.
+    """
+    context = multiprocessing.get_context("spawn")  # a process that has used torch or a GPU cannot be copied
+    devices = torch.cuda.device_count()
+    threads = max(1, os.cpu_count() // count)
+    started, connections = [], []
+    try:
+        for number in range(count):
+            ours, theirs = context.Pipe()
+            device = number % devices if devices else None
+            started.append(context.Process(target=work, args=(theirs, os.getpid(), threads, device)))
+            started[-1].start()
+            theirs.close()  # so that its end is noticed
+            connections.append(ours)
+        yield list(connections)
+        for connection in connections:
+            connection.send(None)
+    except BaseException:
+        for process in started:
+            process.terminate()
+        raise
+    finally:
+        for process in started:
+            process.join()
+
+
+def work(connection: Connection, parent: int, threads: int, device: int | None):
+    """What a worker does: receive a run, send its record or an InputError, until None comes."""
+    end_with_parent(parent)
+    if device is not None:
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+        os.environ["CUDA_VISIBLE_DEVICES"] = visible.split(",")[device] if visible else str(device)
+    torch.set_num_threads(threads)
+    while (message := connection.recv()) is not None:
+        run, folder, texts = message
+        log = folder.with_name(f"{folder.name}.log")
+        log.parent.mkdir(parents=True, exist_ok=True)
+        with open(log, "a", encoding="utf-8") as output:
+            os.dup2(output.fileno(), 1)
+            os.dup2(output.fileno(), 2)
+        try:
+            answer = execute(run, folder, texts)
+        except InputError as error:
+            answer = InputError(f"{run.name}: {error}")
+        except Exception:
+            traceback.print_exc()
+            answer = InputError(f"{run.name}: the run failed; {log} has its output.")
+        sys.stdout.flush()
+        sys.stderr.flush()
+        connection.send(answer)
+
+
+def outcome(worker: Connection) -> dict:
+    """
+    The record that a worker sends.
+
+    Raises:
+        InputError: its run failed, or the worker was killed.
+    """
+    try:
+        answer = worker.recv()
+    except EOFError:
+        raise InputError(
+            "a run was killed, perhaps for memory; fewer at once (--processes) need less. The same command goes on."
+        ) from None
+    if isinstance(answer, InputError):
+        raise answer
+    return answer
+
+
+def parse_share(share: str) -> tuple[int, int]:
+    """(1, 2) of "1/2"."""
+    number, slash, of = share.partition("/")
+    if not (slash and number.isdecimal() and of.isdecimal() and 1 <= int(number) <= int(of)):
+        raise InputError(f"--share {share}: of the form 1/2, which is the first half.")
+    return int(number), int(of)
+
+
+def describe(table: Study, part: tuple[int, int]) -> str:
+    """The shapes of a study with their counts, and what all runs cost."""
+    rates, seeds = len(table.learning_rates), len(table.seeds)
+    row = "{:<44} {:>5} {:>6} {:>5} {:>9} {:>6} {:>10} {:>12}"
+    lines = [
+        table.question,
+        "",
+        row.format("series", "width", "layers", "heads", "head size", "ffn", "params", "MFLOP/token"),
+    ]
+    distinct = {}
+    for place in table.places(part):
+        run = table.run(*place, table.learning_rates[0], table.seeds[0])
+        distinct[run.key], config = run, run.config
+        lines.append(
+            row.format(
+                run.series[:44], config.hidden_size, config.num_hidden_layers, config.num_attention_heads,
+                config.head_dim, config.intermediate_size, millions(parameters(config)[0]),
+                f"{forward_flops(config, run.length) / 1e6:.3f}",
+            )
+        )  # fmt: skip
+    each = rates + seeds - 1
+    total = each * sum(run.training_flops for run in distinct.values())
+    tokens = each * sum(run.tokens for run in distinct.values())
+    hours = total / (DEVICES["h100"] * UTILISATION) / 3600
+    lines += [
+        "",
+        f"{each * len(distinct)} runs: of {len(distinct)} different shapes {rates} learning rates with the first seed, "
+        f"the best of them with {seeds - 1} more; {tokens / 1e6:,.0f} M tokens, {total:.2g} FLOPs in the layers: "
+        f"{hours:.2g} hours of an H100 at {UTILISATION:.0%} of its peak, an assumption",
+    ]
+    return "\n".join(lines)
+
+
+def millions(count: float) -> str:
+    return f"{count / 1e6:,.2f} M"

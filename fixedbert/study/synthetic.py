@@ -1,0 +1,135 @@
+"""
+Two tasks for one attention layer, for which theory says what a head size can do.
+
+The numbers x (n) at n positions are drawn anew for every example, and each position j has to give sum_i P_ij x_i.
+
+    dense     P is a random positive pattern of full rank: a head of size p expresses it exactly if and only if
+              rank(C log P) <= p (patterns.py), here from p = n - 1 on. Below, the error has a floor.
+    half      the same with P such that this rank is n // 2.
+    sparse    P is a permutation: position j copies the number at position pi(j). By a head of size 2 it can be had to
+              any precision (scores -t (i - pi(j))^2, with t large), and a size of the order of log n needs no large t
+              (Likhosherstov, Choromanski and Weller, 2021, arXiv 2106.03764).
+
+The layer is the model's own, in the setting of the theorem: queries and keys see one-hot positions, so that X has full
+column rank and the pattern is the same for every example; values see the numbers. The error is the mean of
+(output - target)^2, whose expectation is sum_i (w P'_ij - P_ij)^2 for one head with the pattern P'.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from ..analysis.patterns import centred_log
+from ..configuration_fixed_head_bert import FixedHeadBertConfig
+from ..modeling_fixed_head_bert import FixedHeadBertSelfAttention
+
+TASKS = ("dense", "half", "sparse")
+EVALUATED = 20_000  # examples to evaluate on
+STARTS = 4  # of the search for the floor
+
+
+def pattern(task: str, length: int, seed: int) -> Tensor:
+    """
+    P (n, n) in float64; a column for each position, which sums to one.
+
+    Of dense patterns, C log P has random singular vectors and equal singular values, so that each dimension that a
+    head lacks counts alike; its entries have a mean square of one.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    if task == "sparse":
+        return torch.eye(length, dtype=torch.float64)[torch.randperm(length, generator=generator)]
+    rank = length - 1 if task == "dense" else length // 2
+    left, right = (torch.randn(length, rank, dtype=torch.float64, generator=generator) for _ in range(2))
+    left, right = torch.linalg.qr(left - left.mean(dim=0)).Q, torch.linalg.qr(right).Q  # (n, rank)
+    return (left @ right.T * length / rank**0.5).softmax(dim=0)
+
+
+def floor(P: Tensor, head_size: int, steps: int = 500) -> float:
+    """
+    The least error that one head of this size can have on the dense pattern P (n, n): zero from rank(C log P) on;
+    below, the best of STARTS minimizations (L-BFGS, float64), the first from the largest singular values.
+    """
+    left, singular, right = torch.linalg.svd(centred_log(P))
+    if head_size >= int((singular > 1e-9 * singular[0]).sum()):
+        return 0.0
+    root = singular[:head_size].sqrt()
+    generator = torch.Generator().manual_seed(0)
+    found = []
+    for start in range(STARTS):
+        factors = [(left[:, :head_size] * root), (root[:, None] * right[:head_size])]
+        K, Q = (
+            (factor + 0.3 * start * torch.randn(factor.shape, generator=generator, dtype=torch.float64))
+            .contiguous()
+            .requires_grad_()
+            for factor in factors
+        )  # (n, p) and (p, n)
+        optimizer = torch.optim.LBFGS(
+            [K, Q], max_iter=steps, tolerance_grad=1e-12, tolerance_change=1e-15, line_search_fn="strong_wolfe"
+        )
+
+        def error(K=K, Q=Q, optimizer=optimizer):
+            optimizer.zero_grad()
+            value = ((K @ Q).softmax(dim=0) - P).square().sum(dim=0).mean()
+            value.backward()
+            return value
+
+        optimizer.step(error)
+        found.append(error().item())
+    return min(found)
+
+
+class MixingLayer(nn.Module):
+    """The model's attention with W_o to one number, on one-hot positions: (B, n) -> (B, n)."""
+
+    def __init__(self, config: FixedHeadBertConfig, length: int):
+        super().__init__()
+        config.hidden_size = length + 1  # one-hot positions and the number
+        config._attn_implementation = "eager"
+        self.attention = FixedHeadBertSelfAttention(config)
+        self.output = nn.Linear(self.attention.all_head_size, 1)
+        self.register_buffer("positions", torch.eye(length))
+        for projection in (self.attention.query, self.attention.key):
+            nn.init.normal_(projection.weight)  # attention begins uneven
+            with torch.no_grad():
+                projection.weight[:, -1] = 0
+            projection.weight.register_hook(without_last_column)
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden_states = torch.cat([self.positions.expand(len(x), -1, -1), x[..., None]], dim=-1)  # (B, n, n + 1)
+        return self.output(self.attention(hidden_states)[0])[..., 0]
+
+
+def without_last_column(gradient: Tensor) -> Tensor:
+    """That of the numbers' column: queries and keys go on without seeing them."""
+    return torch.cat([gradient[:, :-1], torch.zeros_like(gradient[:, -1:])], dim=1)
+
+
+def train_synthetic(run, device: str = "cpu") -> dict[str, float | None]:
+    """
+    Train a MixingLayer as `run` says, with Adam, a linear warm-up over a twentieth of the steps and a cosine to zero.
+
+    Returns:
+        `loss`, its error on new examples, and for one head on a dense pattern `floor`, the least that a head of its
+        size can have.
+    """
+    arguments, length = run.pretraining[0], run.length
+    P = pattern(run.objective, length, run.seed)
+    torch.manual_seed(run.seed)
+    model = MixingLayer(run.config, length).to(device)
+    target = P.float().to(device)
+    steps, rows = arguments["max_steps"], arguments["per_device_train_batch_size"]
+    optimizer = torch.optim.Adam(model.parameters())
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, run.learning_rate, total_steps=steps, pct_start=0.05)
+    for _ in range(steps):
+        x = torch.randn(rows, length, device=device)
+        loss = (model(x) - x @ target).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        schedule.step()
+    with torch.no_grad():
+        x = torch.randn(EVALUATED, length, device=device)
+        error = (model(x) - x @ target).square().mean().item()
+    results = {"loss": error}
+    if run.objective != "sparse" and run.config.num_attention_heads == 1:
+        results["floor"] = floor(P, run.config.attention_head_size)
+    return results
