@@ -315,8 +315,8 @@ def describe(table: Study, part: tuple[int, int]) -> str:
     hours = total / (DEVICES["h100"] * UTILISATION) / 3600
     lines += [
         "",
-        f"{each * len(distinct)} runs: of {len(distinct)} different shapes {rates} learning rates with the first seed, "
-        f"the best of them with {seeds - 1} more; {tokens / 1e6:,.0f} M tokens, {total:.2g} FLOPs in the layers: "
+        f"{each * len(distinct)} runs: of {len(distinct)} different shapes each {rates} learning rates with the first "
+        f"seed, the best of them with {seeds - 1} more; {tokens / 1e6:,.0f} M tokens, {total:.2g} FLOPs in the layers: "
         f"{hours:.2g} hours of an H100 at {UTILISATION:.0%} of its peak, an assumption",
     ]
     return "\n".join(lines)
