@@ -3,7 +3,6 @@
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +24,7 @@ METRICS = {  # in the records of runs: what is drawn, and by what factor
     "error": ("mean squared error", 1),
 }
 CONFIDENCE = 0.95
+SHAPE = ("objective", "num_hidden_layers", "num_attention_heads", "attention_head_size", "intermediate_size", "tokens")
 REPORT, PICTURE = "report.md", "report.png"
 
 
@@ -121,11 +121,13 @@ def shapes_of(records: list[dict]) -> dict[str, list[Shape]]:
     records = [{**line, "results": with_error(line)} for line in records]
     names = {line["series"]: None for line in records}
     for name in names:
-        own = sorted((line for line in records if line["series"] == name), key=lambda line: line["point"])
-        for _, lines in groupby(own, key=lambda line: line["point"]):
+        for point in sorted({line["point"] for line in records if line["series"] == name}):
             by_rate: dict[float, list[dict]] = {}
-            for line in lines:
-                by_rate.setdefault(line["learning_rate"], []).append(line)
+            for line in records:
+                if (line["series"], line["point"]) == (name, point):
+                    by_rate.setdefault(line["learning_rate"], []).append(line)
+            if len({tuple(line[field] for field in SHAPE) for lines in by_rate.values() for line in lines}) > 1:
+                raise InputError(f"{name}, shape {point + 1}: runs of different shapes; report them apart.")
             most = max(len(found) for found in by_rate.values())
             chosen = [found for found in by_rate.values() if len(found) == most]
             best = best_run([(found[0]["results"], found) for found in chosen])

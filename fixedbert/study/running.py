@@ -97,11 +97,12 @@ def study_together(table: Study, part: tuple[int, int], folder: Path, texts: Dat
     state = PartialState()
     with only_process(folder, table, texts) if state.is_main_process else shared(folder):
         state.wait_for_everyone()
-        lines = Lines(folder, table, part)
+        lines = Lines(folder, table, part, writes=state.is_main_process)
+        state.wait_for_everyone()
         with progress(lines) as bar:
             while ready := lines.ready():
                 record = execute(ready[0], folder / UNFINISHED / ready[0].key, texts)
-                lines.add(ready[0], record, write=state.is_main_process)
+                lines.add(ready[0], record)
                 state.wait_for_everyone()
                 bar.update(lines.done - bar.n)
         return finish(folder) if state.is_main_process else ""
@@ -110,9 +111,19 @@ def study_together(table: Study, part: tuple[int, int], folder: Path, texts: Dat
 class Lines:
     """The records of runs.jsonl, and what is left to do."""
 
-    def __init__(self, folder: Path, table: Study, part: tuple[int, int]):
-        self.folder, self.table, self.part = folder, table, part
-        self.records = read_lines([folder / LINES]) if (folder / LINES).exists() else []
+    def __init__(self, folder: Path, table: Study, part: tuple[int, int], writes: bool = True):
+        self.folder, self.table, self.part, self.writes = folder, table, part, writes
+        file = folder / LINES
+        self.records = read_lines([file]) if file.exists() else []
+        for line in self.records:
+            run = table.run_of(line)
+            if run is None or run.key != line["key"]:
+                raise InputError(
+                    f"{file}: {line['series']}, shape {line['point'] + 1} is not what it was in study {table.name}; "
+                    "give another --output_dir."
+                )
+        if writes:  # without the beginning of a line that a killed process has left
+            write_whole(file, "".join(json.dumps(line) + "\n" for line in self.records))
 
     @property
     def done(self) -> float:
@@ -137,18 +148,13 @@ class Lines:
                 found.append(run)
         return found
 
-    def add(self, run: Run, record: dict, write: bool = True):
-        """Append the line; what a killed process has written of one is cut off first."""
+    def add(self, run: Run, record: dict):
         line = {**record, **self.table.labels(run)}
-        if write:
-            file = self.folder / LINES
-            whole = "".join(json.dumps(one) + "\n" for one in self.records)
-            if file.exists() and file.read_text(encoding="utf-8") != whole:
-                write_whole(file, whole)
-            with open(file, "a", encoding="utf-8") as opened:
-                opened.write(json.dumps(line) + "\n")
-                opened.flush()
-                os.fsync(opened.fileno())
+        if self.writes:
+            with open(self.folder / LINES, "a", encoding="utf-8") as file:
+                file.write(json.dumps(line) + "\n")
+                file.flush()
+                os.fsync(file.fileno())
             shutil.rmtree(self.folder / UNFINISHED / run.key, ignore_errors=True)
         self.records.append(line)
 
@@ -166,28 +172,30 @@ def only_process(folder: Path, table: Study, texts: Data) -> Iterator[None]:
     Raises:
         InputError: another process is at work there, or what is there is of other runs.
     """
-    settings = json.loads(json.dumps({"study": table.name, "scale": table.scale, "data": texts.settings()}))
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with FileLock(folder / ".lock", timeout=0):
-            if (folder / SETTINGS).exists():
-                there = json.loads((folder / SETTINGS).read_text(encoding="utf-8"))
-                if there != settings:
-                    raise InputError(
-                        f"{folder}: runs of another study or other texts ({SETTINGS} says which); give another "
-                        "--output_dir."
-                    )
-            elif any(path.name != ".lock" for path in folder.iterdir()):
-                raise InputError(f"{folder}: the output directory is not empty; give another one, or remove it.")
-            else:
-                write_whole(folder / SETTINGS, json.dumps(settings, indent=1) + "\n")
-            yield
+        lock = FileLock(folder / ".lock")
+        lock.acquire(timeout=0)
     except Timeout:
         raise InputError(f"{folder}: another process is at work on this study.") from None
-    except (OSError, ValueError) as error:
-        if isinstance(error, InputError):
-            raise
-        raise InputError(f"{folder}: cannot be read or written ({error}).") from error
+    except OSError as error:
+        raise InputError(f"{folder}: cannot be written ({error}).") from error
+    try:
+        settings = json.dumps({"study": table.name, "scale": table.scale, "data": texts.settings()}, indent=1) + "\n"
+        file, lines = folder / SETTINGS, folder / LINES
+        if not file.exists() and any(path.name != ".lock" for path in folder.iterdir()):
+            raise InputError(f"{folder}: the output directory is not empty; give another one, or remove it.")
+        if not file.exists() or file.read_text(encoding="utf-8") != settings:
+            if lines.exists() and lines.stat().st_size:
+                raise InputError(
+                    f"{folder}: runs of another study or other texts ({SETTINGS} says which); give another "
+                    "--output_dir."
+                )
+            shutil.rmtree(folder / UNFINISHED, ignore_errors=True)
+            write_whole(file, settings)
+        yield
+    finally:
+        lock.release()
 
 
 @contextmanager
@@ -316,7 +324,7 @@ def describe(table: Study, part: tuple[int, int]) -> str:
     lines += [
         "",
         f"{each * len(distinct)} runs: of {len(distinct)} different shapes each {rates} learning rates with the first "
-        f"seed, the best of them with {seeds - 1} more; {tokens / 1e6:,.0f} M tokens, {total:.2g} FLOPs in the layers: "
+        f"seed, the best of them with {seeds - 1} more; {tokens / 1e6:,.0f} M tokens, {total:.2g} FLOPs in layers, "
         f"{hours:.2g} hours of an H100 at {UTILISATION:.0%} of its peak, an assumption",
     ]
     return "\n".join(lines)

@@ -18,13 +18,13 @@ column rank and the pattern is the same for every example; values see the number
 import torch
 from torch import Tensor, nn
 
-from ..analysis.patterns import centred_log
+from ..analysis.patterns import centred_log, least_head_size
 from ..configuration_fixed_head_bert import FixedHeadBertConfig
 from ..modeling_fixed_head_bert import FixedHeadBertSelfAttention
 
 TASKS = ("dense", "half", "sparse")
 EVALUATED = 20_000  # examples to evaluate on
-STARTS = 4  # of the search for the floor
+STARTS, DESCENT = 64, 1000  # of the search for the floor, and its steps
 
 
 def pattern(task: str, length: int, seed: int) -> Tensor:
@@ -43,38 +43,44 @@ def pattern(task: str, length: int, seed: int) -> Tensor:
     return (left @ right.T * length / rank**0.5).softmax(dim=0)
 
 
-def floor(P: Tensor, head_size: int, steps: int = 500) -> float:
+def floor(P: Tensor, head_size: int) -> float:
     """
-    The least error that one head of this size can have on the dense pattern P (n, n): zero from rank(C log P) on;
-    below, the best of STARTS minimizations (L-BFGS, float64), the first from the largest singular values.
+    The least error that one head of this size can have on the dense pattern P (n, n): zero from rank(C log P) on.
+
+    Below it is the lowest found by gradient descent from STARTS factors of the scores at once, the first of them from
+    the largest singular values of C log P, and L-BFGS from the best.
     """
     left, singular, right = torch.linalg.svd(centred_log(P))
-    if head_size >= int((singular > 1e-9 * singular[0]).sum()):
+    if head_size >= least_head_size(P):
         return 0.0
     root = singular[:head_size].sqrt()
     generator = torch.Generator().manual_seed(0)
-    found = []
-    for start in range(STARTS):
-        factors = [(left[:, :head_size] * root), (root[:, None] * right[:head_size])]
-        K, Q = (
-            (factor + 0.3 * start * torch.randn(factor.shape, generator=generator, dtype=torch.float64))
-            .contiguous()
-            .requires_grad_()
-            for factor in factors
-        )  # (n, p) and (p, n)
-        optimizer = torch.optim.LBFGS(
-            [K, Q], max_iter=steps, tolerance_grad=1e-12, tolerance_change=1e-15, line_search_fn="strong_wolfe"
-        )
+    K, Q = (torch.randn(STARTS, len(P), head_size, dtype=torch.float64, generator=generator) for _ in range(2))
+    K[0], Q[0] = left[:, :head_size] * root, right[:head_size].T * root
 
-        def error(K=K, Q=Q, optimizer=optimizer):
-            optimizer.zero_grad()
-            value = ((K @ Q).softmax(dim=0) - P).square().sum(dim=0).mean()
-            value.backward()
-            return value
+    def errors() -> Tensor:
+        fit = (K @ Q.mT).softmax(dim=-2)  # (starts, n, n)
+        scale = (fit * P).sum(dim=(-2, -1), keepdim=True) / fit.square().sum(dim=(-2, -1), keepdim=True)  # the best w
+        return (scale * fit - P).square().sum(dim=(-2, -1)) / len(P)
 
-        optimizer.step(error)
-        found.append(error().item())
-    return min(found)
+    K, Q = K.requires_grad_(), Q.requires_grad_()
+    optimizer = torch.optim.Adam([K, Q], lr=0.05)
+    for _ in range(DESCENT):
+        optimizer.zero_grad()
+        errors().sum().backward()
+        optimizer.step()
+    best = errors().argmin()
+    K, Q = K.detach()[best].clone().requires_grad_(), Q.detach()[best].clone().requires_grad_()
+    optimizer = torch.optim.LBFGS([K, Q], max_iter=500, tolerance_grad=1e-12, line_search_fn="strong_wolfe")
+
+    def error() -> Tensor:
+        optimizer.zero_grad()
+        value = errors()
+        value.backward()
+        return value
+
+    optimizer.step(error)
+    return errors().item()
 
 
 class MixingLayer(nn.Module):

@@ -190,7 +190,9 @@ class Study:
                     f"study {self.name}, series {name}: its shape {point + 1} has more {equal} than that of {to} "
                     "even without a feed-forward network."
                 )
-        preset_config("tiny", **fields_set)  # raises what is wrong with them
+        fields_set["attention_head_size"] = preset_config(
+            "tiny", **fields_set
+        ).head_dim  # where it is the width's share
         return fields_set
 
     def goal(self, name: str, point: int) -> int | None:
@@ -223,6 +225,12 @@ class Study:
             learning_rate,
             seed,
         )
+
+    def run_of(self, line: dict) -> Run | None:
+        """The run at the place in this study, and with the learning rate and seed, that a record has."""
+        if line["series"] in self.shapes and line["point"] < len(self.shapes[line["series"]]):
+            return self.run(line["series"], line["point"], line["learning_rate"], line["seed"])
+        return None
 
     def labels(self, run: Run) -> dict:
         """Where in the study a run stands."""

@@ -1,0 +1,406 @@
+"""Studies: the tables, what is run when, and runs that are killed, continued, shared out and launched together."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from multiprocessing import Pipe
+from pathlib import Path
+
+import pytest
+import yaml
+from launch import TWO_PROCESSES, finished, launch
+
+from fixedbert.analysis.counts import forward_flops, parameters
+from fixedbert.cli import main
+from fixedbert.errors import InputError
+from fixedbert.presets import PRESETS, preset_config
+from fixedbert.study import study
+from fixedbert.study.run import Data, execute
+from fixedbert.study.running import Lines, outcome, parse_share
+from fixedbert.study.table import NAMES, Study, load_study
+
+SCALES = ("tiny", "small", "paper")
+SMALL = {
+    "question": "?",
+    "axis": "num_attention_heads",
+    "learning_rates": [0.003],
+    "seeds": [5],
+    "model": {"hidden_size": 32, "num_hidden_layers": 1, "intermediate_size": 37},
+    "pretraining": {
+        "max_seq_length": 16,
+        "per_device_train_batch_size": 4,
+        "max_steps": 30,
+        "save_steps": 5,
+        "save_total_limit": 2,
+        "max_eval_samples": 13,
+        "preprocessing_num_workers": 1,
+        "logging_steps": 5,
+        "use_cpu": True,
+    },
+    "series": {"fixed": {"num_attention_heads": [5, 3], "attention_head_size": 6}},
+}
+
+
+def table(**changes) -> Study:
+    entries = {**SMALL, **changes}
+    stages = entries["pretraining"]
+    return Study(name="small", **{**entries, "pretraining": stages if isinstance(stages, list) else [stages]})
+
+
+def write(folder: Path, **changes) -> str:
+    file = folder / "small.yaml"
+    file.write_text(yaml.safe_dump({**SMALL, **changes}))
+    return str(file)
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory) -> str:
+    """40 documents of a few sentences."""
+    file = tmp_path_factory.mktemp("text") / "text.jsonl"
+    words = "the function takes one string and returns two lists of three words".split()
+    lines = []
+    for number in range(40):
+        sentences = (
+            " ".join(words[(number * 7 + place * 3 + k) % len(words)] for k in range(9)) for place in range(12)
+        )
+        lines.append(json.dumps({"text": ". ".join(sentences) + "."}))
+    file.write_text("\n".join(lines) + "\n")
+    return str(file)
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "synthetic"])
+@pytest.mark.parametrize("scale", SCALES)
+def test_shapes_made_equal_are_equal(name, scale):
+    """Guards: every named study can be made at every scale, and what is to be equal is, to one unit of the width."""
+    made = load_study(name, scale)
+    for series, shapes in made.shapes.items():
+        for point, shape in enumerate(shapes):
+            equal, goal = made.series[series].get("equal"), made.goal(series, point)
+            if equal is None:
+                continue
+            length = made.pretraining[-1]["max_seq_length"]
+            config = preset_config("tiny", **shape)
+            other = preset_config("tiny", **made.shapes[made.series[series]["to"]][goal])
+            if equal == "parameters":
+                counts, unit = (parameters(config)[0], parameters(other)[0]), 2 * config.hidden_size + 1
+            else:
+                counts, unit = (forward_flops(config, length), forward_flops(other, length)), 4 * config.hidden_size
+            assert abs(counts[0] - counts[1]) <= config.num_hidden_layers * unit / 2
+
+
+def test_paper_scale_is_the_papers():
+    """Guards: heads and head-size at paper scale have the parameters that the paper prints in Tables 1, 2A and 2B."""
+    printed = {
+        (p.hidden_size, p.num_attention_heads, preset_config(n).head_dim): p.parameters
+        for n, p in PRESETS.items()
+        if p.parameters
+    }
+    found = set()
+    for name in ("heads", "head-size"):
+        made = load_study(name, "paper")
+        for series, shapes in made.shapes.items():
+            for shape in shapes:
+                config = preset_config("tiny", **shape)
+                key = (config.hidden_size, config.num_attention_heads, config.head_dim)
+                if key in printed and "to" not in made.series[series]:
+                    assert round(parameters(config)[0] / 1e6) == printed[key]
+                    found.add(key)
+    assert len(found) == 3 + 4 + 3
+    stages = load_study("heads", "paper").pretraining
+    assert [stage["max_seq_length"] for stage in stages] == [128, 512]
+    assert [stage["max_steps"] for stage in stages] == [450_000, 50_000]
+
+
+def line_of(made: Study, run, loss: float | None) -> dict:
+    shape = {"training_flops": run.training_flops, "learning_rate": run.learning_rate, "seed": run.seed}
+    return {"key": run.key, "results": {"loss": loss}, **shape, **made.labels(run)}
+
+
+def test_every_shape_is_tuned_alike():
+    """Guards: the whole grid with the first seed, then the best rate alone with the others; what diverged loses."""
+    made = table(learning_rates=[0.1, 0.2, 0.3], seeds=[7, 8, 9])
+    grid = made.runs([])
+    assert [(run.point, run.learning_rate, run.seed) for run in grid] == [
+        (point, rate, 7) for point in (0, 1) for rate in (0.1, 0.2, 0.3)
+    ]
+    lines = [line_of(made, run, loss) for run, loss in zip(grid[:3], [3.0, 2.0, None], strict=True)]
+    ready = made.runs(lines)
+    assert [(run.point, run.learning_rate, run.seed) for run in ready] == [
+        *((1, rate, 7) for rate in (0.1, 0.2, 0.3)), (0, 0.2, 8), (0, 0.2, 9)
+    ]  # fmt: skip
+    lines += [line_of(made, run, 1.0) for run in ready]
+    assert [(run.point, run.seed) for run in made.runs(lines)] == [(1, 8), (1, 9)]
+    lines += [line_of(made, run, 1.0) for run in made.runs(lines)]
+    assert made.runs(lines) == [] and len(lines) == 2 * (3 + 2)
+
+
+def test_shares_make_up_the_study():
+    """Guards: the shares of several machines have every shape once, with its whole grid."""
+    made = load_study("heads", "tiny")
+    parts = [made.places((number, 3)) for number in (1, 2, 3)]
+    assert sorted(sum(parts, [])) == sorted(made.places()) and len(made.places()) == 12
+    assert parse_share("2/3") == (2, 3)
+
+
+def test_a_training_that_stands_twice_is_done_once(tmp_path):
+    """Guards: where two series have the same shape, its line is copied under the name of the second."""
+    series = {"standard": {"num_attention_heads": [4, 8], "attention_head_size": None}}
+    series["fixed"] = {"num_attention_heads": [4, 8], "attention_head_size": 8}
+    lines = Lines(tmp_path, table(series=series), (1, 1))
+    assert [(run.series, run.point) for run in lines.ready()] == [("standard", 0), ("standard", 1), ("fixed", 1)]
+    for run in lines.ready():
+        lines.add(run, line_of(lines.table, run, 1.0))
+    assert lines.ready() == [] and lines.done == lines.total
+    written = [json.loads(line) for line in (tmp_path / "runs.jsonl").read_text().splitlines()]
+    assert [(line["series"], line["point"]) for line in written] == [
+        ("standard", 0), ("standard", 1), ("fixed", 1), ("fixed", 0)
+    ]  # fmt: skip
+    assert written[0]["key"] == written[3]["key"]
+    # Half a line, of a process that was killed, is cut off.
+    whole = (tmp_path / "runs.jsonl").read_text()
+    (tmp_path / "runs.jsonl").write_text(whole + whole[:50])
+    assert Lines(tmp_path, lines.table, (1, 1)).records == written
+    assert (tmp_path / "runs.jsonl").read_text() == whole
+    # Lines of shapes that the study no longer has are not mixed with those it has.
+    with pytest.raises(InputError, match="standard, shape 1 is not what it was"):
+        Lines(tmp_path, table(series=series, model={**SMALL["model"], "intermediate_size": 38}), (1, 1))
+
+
+def start(study_file: str, text: str, vocabulary: str, output: Path, *more: str) -> subprocess.Popen:
+    command = [sys.executable, "-m", "fixedbert.cli", "study", study_file, "--train_file", text, "--processes", "1"]
+    command += ["--tokenizer_name", vocabulary, "--output_dir", str(output), *more]
+    return subprocess.Popen(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+
+
+def comparable(folder: Path) -> list[dict]:
+    """The lines, but for seconds, in the order of their keys."""
+    lines = [json.loads(line) for line in (folder / "runs.jsonl").read_text().splitlines()]
+    return sorted(({**line, "seconds": 0} for line in lines), key=lambda line: line["key"])
+
+
+def test_killed_and_continued_gives_the_same_lines(text, vocabulary, tmp_path):
+    """Guards: a study of two runs, killed within the second and continued, has the lines of one that was not."""
+    file, killed, whole = write(tmp_path), tmp_path / "killed", tmp_path / "whole"
+    process = start(file, text, vocabulary, killed)
+    deadline = time.monotonic() + 120
+    while (
+        not list(killed.glob("unfinished/*/stage-1.partial/checkpoint-10/trainer_state.json"))
+        or not (killed / "runs.jsonl").read_text()
+    ):
+        assert process.poll() is None and time.monotonic() < deadline, process.communicate()[0]
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    before = (killed / "runs.jsonl").read_text()
+    assert len(before.splitlines()) == 1
+    with open(killed / "runs.jsonl", "a") as opened:
+        opened.write(before[:100])
+    finished(start(file, text, vocabulary, killed))
+    assert (killed / "runs.jsonl").read_text().startswith(before)
+    assert json.loads((killed / "runs.jsonl").read_text().splitlines()[1])["seconds"] is None
+    finished(start(file, text, vocabulary, whole))
+    assert comparable(killed) == comparable(whole) and len(comparable(whole)) == 2
+    assert {path.name for path in whole.iterdir()} == {".lock", "study.json", "runs.jsonl", "report.md", "report.png"}
+
+    # The record says what was run.
+    line = comparable(whole)[0]
+    config = preset_config("tiny", **table().shapes["fixed"][line["point"]])
+    assert (line["hidden_size"], line["attention_head_size"], line["intermediate_size"]) == (32, 6, 37)
+    assert (line["num_attention_heads"], line["seed"], line["learning_rate"]) == ((5, 3)[line["point"]], 5, 0.003)
+    assert line["tokens"] == 30 * 4 * 16 and line["objective"] == "clm"
+    assert line["training_flops"] == 3 * forward_flops(config, 16) * line["tokens"]
+    layer = 4 * 32 * 6 * line["num_attention_heads"] + 3 * 6 * line["num_attention_heads"] + 32
+    layer += 2 * 32 * 37 + 37 + 32 + 4 * 32
+    vocabulary_size = len(Path(vocabulary).read_text().splitlines())
+    head = 32 * 32 + 32 + 2 * 32 + vocabulary_size
+    assert line["non_embedding_parameters"] == layer + 2 * 32 + head
+    assert line["parameters"] == line["non_embedding_parameters"] + (vocabulary_size + 16 + 2) * 32
+    assert line["results"]["perplexity"] == pytest.approx(2.718281828 ** line["results"]["loss"])
+    assert set(line["versions"]) == {"fixedbert", "torch", "transformers", "python"}
+
+    # What is done is not done again, and other texts do not go into the same folder.
+    again = comparable(whole)
+    finished(start(file, text, vocabulary, whole))
+    assert comparable(whole) == again
+    with pytest.raises(InputError, match="another study or other texts"):
+        study(file, whole, train_file=[text, text], tokenizer_name=vocabulary)
+
+
+def test_interrupted_runs_save_a_checkpoint(text, vocabulary, tmp_path):
+    """Guards: Ctrl-C stops the runs at a checkpoint, without a traceback, and leaves no process behind."""
+    steps = {**SMALL["pretraining"], "max_steps": 100_000, "save_steps": 100_000}
+    process = start(write(tmp_path, pretraining=steps), text, vocabulary, tmp_path / "out")
+    deadline = time.monotonic() + 120
+    while not list(tmp_path.glob("out/unfinished/*/stage-1.partial")):
+        assert process.poll() is None and time.monotonic() < deadline, process.communicate()[0]
+        time.sleep(0.05)
+    log = next(tmp_path.glob("out/unfinished/*.log"))
+    while "tokens_per_second" not in log.read_text():
+        assert process.poll() is None and time.monotonic() < deadline, log.read_text()
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 1 and "interrupted" in output and "Traceback" not in output
+    assert len(list(tmp_path.glob("out/unfinished/*/stage-1.partial/checkpoint-*/trainer_state.json"))) == 1
+
+
+def test_two_processes_do_one_run_together(text, vocabulary, tmp_path):
+    """Guards: under accelerate launch two processes train each run together, and write its line once."""
+    file = write(tmp_path, series={"fixed": {"num_attention_heads": 5, "attention_head_size": 6}})
+    data = ("--train_file", text, "--tokenizer_name", vocabulary, "--output_dir", str(tmp_path / "out"))
+    finished(launch(*TWO_PROCESSES, "-m", "fixedbert.cli", "study", file, *data))
+    (line,) = comparable(tmp_path / "out")
+    assert line["tokens"] == 2 * 30 * 4 * 16
+    assert (tmp_path / "out" / "report.md").exists()
+
+
+def test_two_stages_and_fine_tuning(text, vocabulary, download, questions, tmp_path):
+    """Guards: stages go on one from another with other examples; MNLI and SQuAD follow, and all is in the record."""
+    (tmp_path / "squad").mkdir()
+    rows = [json.loads(line) for line in Path(questions).read_text().splitlines()]
+    rows = [row for row in rows if row["answers"]["text"]]
+    for name in ("train-v1.1.json", "dev-v1.1.json"):
+        (tmp_path / "squad" / name).write_text("\n".join(map(json.dumps, rows)))
+    first = {**SMALL["pretraining"], "max_steps": 10}
+    tune = {"max_steps": 3, "per_device_train_batch_size": 4, "max_seq_length": 32, "use_cpu": True, "bf16": False}
+    made = table(
+        objective="mlm",
+        pretraining=[first, {**first, "max_steps": 5, "max_seq_length": 24}],
+        fine_tuning={"mnli": {**tune, "report_to": "none"}, "squad": {**tune, "doc_stride": 8}},
+    )
+    data = Data(train_file=[text], tokenizer_name=vocabulary, glue_dir=download, squad_dir=str(tmp_path / "squad"))
+    data.check(made)
+    line = execute(made.run("fixed", 0, 0.003, 5), tmp_path / "run", data)
+    summaries = [json.loads((tmp_path / "run" / f"stage-{n}" / "summary.json").read_text()) for n in (1, 2)]
+    assert [summary["steps"] for summary in summaries] == [10, 5]
+    commands = [json.loads((tmp_path / "run" / f"stage-{n}" / "command.json").read_text()) for n in (1, 2)]
+    assert [command[command.index("--seed") + 1] for command in commands] == ["5", "1005"]
+    assert str(tmp_path / "run" / "stage-1") in commands[1]
+    assert line["tokens"] == sum(summary["real tokens seen"] for summary in summaries)
+    assert line["max_seq_length"] == 24
+    results = line["results"]
+    assert set(results) == {
+        "loss", "perplexity", "accuracy", "mnli_accuracy", "mnli_accuracy_mm", "squad_f1", "squad_exact_match"
+    }  # fmt: skip
+    assert results["loss"] == pytest.approx(summaries[1]["results"]["eval_mlm_loss"])
+    for task, name, found in (("mnli", "mnli_accuracy", "eval_accuracy"), ("squad", "squad_f1", "eval_f1")):
+        scores = json.loads((tmp_path / "run" / task / "all_results.json").read_text())
+        assert results[name] == scores[found]
+
+
+@pytest.mark.parametrize(
+    "changes, message",
+    [
+        ({"axis": "colour"}, "axis: colour: there are num_attention_heads"),
+        ({"seeds": []}, "seeds: a list of numbers is needed"),
+        ({"seeds": [1, 1]}, "seeds: each can be there once"),
+        ({"series": {}}, "series: names with shapes"),
+        ({"objective": "rtd"}, "objective rtd: there are"),
+        ({"pretraining": {"max_steps": 5}}, "pretraining: max_seq_length is missing"),
+        ({"series": {"a": {"num_attention_heads": [1, 2], "attention_head_size": [1, 2, 3]}}}, r"lists of \[2, 3\]"),
+        ({"series": {"a": {"num_attention_heads": 2, "equal": "parameters"}}}, "go together"),
+        ({"series": {"a": {"num_attention_heads": 2, "equal": "parameters", "to": "b"}}}, "no such series"),
+        ({"series": {"a": {"num_attention_heads": 5, "attention_head_size": None}}}, "hidden_size"),
+        ({"series": {"a": {"num_attention_heads": 5, "head_width": 3}}}, "head_width is no field"),
+        ({"series": {"a": {"attention_head_size": 3}}}, "num_attention_heads is missing"),
+        ({"fine_tuning": {"mnli": {}}}, "fine_tuning is for encoders"),
+        ({"objective": "mlm", "fine_tuning": {"cola": {}}}, "fine_tuning: cola: there are mnli and squad"),
+        (
+            {
+                "series": {
+                    "large": {
+                        "num_attention_heads": 50,
+                        "attention_head_size": 6,
+                        "equal": "parameters",
+                        "to": "small",
+                    },
+                    "small": {"num_attention_heads": 2, "attention_head_size": 6},
+                }
+            },
+            "series large: its shape 1 has more parameters than that of small",
+        ),
+        (
+            {
+                "series": {
+                    "a": {"num_attention_heads": 4, "attention_head_size": 6, "equal": "flops", "to": "b"},
+                    "b": {"num_attention_heads": [2, 3], "attention_head_size": 6},
+                }
+            },
+            "b needs one shape, or one with num_attention_heads 4",
+        ),
+        ({"colour": "red"}, "colour: no such key"),
+    ],
+)
+def test_bad_studies(tmp_path, changes, message):
+    """Guards: what makes no sense in a study is said in a sentence, with its name and place, before anything runs."""
+    with pytest.raises(InputError, match=message):
+        main(["study", write(tmp_path, **changes), "--output_dir", str(tmp_path / "out"), "--dataset_name", "sample"])
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (["heads"], "give --scale, one of tiny, small, paper"),
+        (["heads", "--scale", "huge"], "--scale huge: study heads has tiny, small, paper"),
+        (["tails"], "study tails: there are heads, head-size"),
+        (["none.yaml"], "none.yaml: .*No such file"),
+        (["heads", "--scale", "tiny"], "no --output_dir"),
+        (["heads", "--scale", "tiny", "--output_dir", "OUT"], "no corpus: give --train_file"),
+        (["heads", "runs.jsonl", "--scale", "tiny"], "only report takes files"),
+        (["heads", "--scale", "tiny", "--share", "3/2", "--dry_run"], "--share 3/2"),
+        (["report", "none.jsonl", "--output_dir", "OUT"], "none.jsonl"),
+        (["report", "--output_dir", "OUT"], "no runs: nothing to report"),
+    ],
+)
+def test_bad_arguments(tmp_path, arguments, message):
+    """Guards: a wrong name, scale or share ends with a sentence, and writes nothing."""
+    output = tmp_path / "out"
+    with pytest.raises(InputError, match=message):
+        main(["study", *(str(output) if word == "OUT" else word for word in arguments)])
+    assert not output.exists()
+
+
+def test_failed_and_killed_runs(text, tmp_path):
+    """Guards: a run that cannot be done, and a worker that is killed, end the study with a sentence that says so."""
+    with pytest.raises(InputError, match="fixed, shape 1, learning rate 0.003, seed 5: .*none.txt: no such"):
+        study(write(tmp_path), tmp_path / "out", processes=1, train_file=[text], tokenizer_name="none.txt")
+    # Nothing is done yet: the same folder takes other arguments.
+    with pytest.raises(InputError, match="other.txt: no such"):
+        study(write(tmp_path), tmp_path / "out", processes=1, train_file=[text], tokenizer_name="other.txt")
+    ours, theirs = Pipe()
+    theirs.close()
+    with pytest.raises(InputError, match="a run was killed"):
+        outcome(ours)
+
+
+def test_one_process_at_a_time(tmp_path, text):
+    """Guards: two studies cannot write into one folder, nor one into a folder of something else."""
+    from filelock import FileLock
+
+    (tmp_path / "out").mkdir()
+    with FileLock(tmp_path / "out" / ".lock"), pytest.raises(InputError, match="another process is at work"):
+        study(write(tmp_path), tmp_path / "out", train_file=[text])
+    (tmp_path / "out" / "thesis.txt").write_text("mine")
+    with pytest.raises(InputError, match="not empty"):
+        study(write(tmp_path), tmp_path / "out", train_file=[text])
+    assert (tmp_path / "out" / "thesis.txt").read_text() == "mine"
+
+
+def test_plan(capsys):
+    """Guards: a dry run says every shape with its counts and the cost, and starts nothing."""
+    main(["study", "heads", "--scale", "paper", "--dry_run"])
+    printed = capsys.readouterr().out
+    assert "318.91 M" in printed and "hours of an H100" in printed
+    main(["study", "heads", "--scale", "tiny", "--dry_run"])
+    # Twelve shapes, of which two heads of 32 in width 64 stand there twice.
+    assert "44 runs: of 11 different shapes each 2 learning rates" in capsys.readouterr().out
+
+
+def test_scripts_are_installed():
+    """Guards: the study finds the scripts wherever it is called, as they are installed with the package."""
+    code = "import importlib.util as u; assert all(map(u.find_spec, ['run_pretraining', 'run_glue', 'run_squad']))"
+    subprocess.run([sys.executable, "-I", "-c", code], check=True, cwd=os.sep)

@@ -1,0 +1,90 @@
+"""The synthetic tasks of the study: what theory says of them, and that training finds it."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from fixedbert.analysis.patterns import least_head_size
+from fixedbert.study.synthetic import MixingLayer, floor, pattern, train_synthetic
+from fixedbert.study.table import load_study
+
+
+@pytest.mark.parametrize("length", [5, 12])
+def test_patterns_need_the_head_size_that_is_said(length):
+    """Guards: dense patterns are positive, with columns that sum to one, of rank n - 1 and n // 2; others copy."""
+    for task, size in (("dense", length - 1), ("half", length // 2)):
+        P = pattern(task, length, seed=3)
+        assert (P > 0).all() and torch.allclose(P.sum(dim=0), torch.ones(length, dtype=torch.float64))
+        assert least_head_size(P) == size
+        scores = P.log() - P.log().mean(dim=0)
+        singular = torch.linalg.svdvals(scores)[:size]
+        assert torch.allclose(singular, singular[0].expand(size))  # no dimension counts less than another
+        assert scores.square().mean().item() == pytest.approx(1)
+    P = pattern("sparse", length, seed=3)
+    assert (P.sum(dim=0) == 1).all() and (P.sum(dim=1) == 1).all() and set(P.flatten().tolist()) == {0, 1}
+    assert not torch.equal(pattern("dense", length, 1), pattern("dense", length, 2))
+
+
+def test_floor():
+    """Guards: the floor is zero from rank(C log P) on and not before, falls with the head size, and is a minimum."""
+    P = pattern("dense", 5, seed=0)
+    floors = [floor(P, size) for size in range(1, 7)]
+    assert floors[3:] == [0, 0, 0] and all(before > after for before, after in zip(floors, floors[1:4], strict=False))
+    assert floors[2] > 1e-6
+    # Independent search: gradient descent from 300 random starts, with w a parameter, finds the same.
+    generator = torch.Generator().manual_seed(0)
+    K, Q = (torch.randn(300, 5, 1, dtype=torch.float64, generator=generator).requires_grad_() for _ in range(2))
+    w = torch.ones(300, 1, 1, dtype=torch.float64, requires_grad=True)
+    optimizer = torch.optim.Adam([K, Q, w], lr=0.02)
+    for _ in range(4000):
+        errors = (w * (K @ Q.mT).softmax(dim=1) - P).square().sum(dim=1).mean(dim=1)
+        optimizer.zero_grad()
+        errors.sum().backward()
+        optimizer.step()
+    assert floors[0] * 0.999 < errors.min().item() < floors[0] * 1.02  # the least is at infinite scores
+
+
+def test_layer_is_the_theorems():
+    """Guards: the layer's pattern is softmax(K Q) of positions alone, whatever the numbers, and stays so."""
+    run = load_study("synthetic", "tiny").run("dense pattern", 4, 0.1, 1)
+    torch.manual_seed(0)
+    layer = MixingLayer(run.config, 12).double()
+    x = torch.randn(13, 12, dtype=torch.float64)
+    attention, output = layer.attention, layer.output
+    Q = attention.query.weight[:, :12] + attention.query.bias[:, None]  # (p, n): one-hot positions
+    K = attention.key.weight[:, :12] + attention.key.bias[:, None]
+    P = (K.T @ Q / 5**0.5).softmax(dim=0)
+    values = attention.value.weight[:, :12] + attention.value.bias[:, None]
+    values = values[None] + attention.value.weight[:, 12:] * x[:, None]  # (B, p, n)
+    expected = (output.weight @ (values @ P) + output.bias[:, None])[:, 0]
+    assert torch.allclose(layer(x), expected, rtol=0, atol=1e-12)
+    optimizer = torch.optim.Adam(layer.parameters(), lr=0.1)
+    (layer(x) - x.flip(1)).square().mean().backward()
+    optimizer.step()
+    assert (attention.query.weight[:, 12] == 0).all() and (attention.key.weight[:, 12] == 0).all()
+    assert (attention.value.weight[:, 12] != 0).all()
+
+
+def test_training_finds_the_threshold():
+    """Guards: trained heads come to the floor, above it below the rank, and to nothing from the rank on."""
+    study = load_study("synthetic", "tiny")
+    run = study.run("dense pattern", 0, 0.1, 1)
+    small = [{"max_seq_length": 5, "max_steps": 1500, "per_device_train_batch_size": 64}]
+    run = replace(run, pretraining=small)
+
+    def trained(task, size):
+        return train_synthetic(replace(run, objective=task, model={**run.model, "attention_head_size": size}))
+
+    below, at, above = (trained("dense", size) for size in (3, 4, 5))
+    assert below["floor"] * 0.95 < below["loss"] < below["floor"] * 1.5 and below["floor"] > 1e-4
+    assert at["floor"] == above["floor"] == 0 and max(at["loss"], above["loss"]) < below["floor"] / 100
+    one, two = trained("sparse", 1), trained("sparse", 2)
+    assert "floor" not in one and one["loss"] > 0.1 and two["loss"] < 1e-3
+
+
+def test_same_seed_same_result():
+    """Guards: a run is repeated exactly, and another seed is another run."""
+    run = load_study("synthetic", "tiny").run("permutation", 1, 0.1, 1)
+    run = replace(run, pretraining=[{"max_seq_length": 5, "max_steps": 20, "per_device_train_batch_size": 7}])
+    assert train_synthetic(run) == train_synthetic(run) != train_synthetic(replace(run, seed=2))
