@@ -38,7 +38,6 @@ SMALL = {
         "max_eval_samples": 13,
         "preprocessing_num_workers": 1,
         "logging_steps": 5,
-        "use_cpu": True,
     },
     "series": {"fixed": {"num_attention_heads": [5, 3], "attention_head_size": 6}},
 }
@@ -210,8 +209,8 @@ def test_killed_and_continued_gives_the_same_lines(text, vocabulary, tmp_path):
     config = preset_config("tiny", **table().shapes["fixed"][line["point"]])
     assert (line["hidden_size"], line["attention_head_size"], line["intermediate_size"]) == (32, 6, 37)
     assert (line["num_attention_heads"], line["seed"], line["learning_rate"]) == ((5, 3)[line["point"]], 5, 0.003)
-    assert line["tokens"] == 30 * 4 * 16 and line["objective"] == "clm"
-    assert line["training_flops"] == 3 * forward_flops(config, 16) * line["tokens"]
+    assert 0.95 * 30 * 4 * 16 < line["tokens"] <= 30 * 4 * 16 and line["objective"] == "clm"  # the last row is short
+    assert line["training_flops"] == 3 * forward_flops(config, 16) * 30 * 4 * 16
     layer = 4 * 32 * 6 * line["num_attention_heads"] + 3 * 6 * line["num_attention_heads"] + 32
     layer += 2 * 32 * 37 + 37 + 32 + 4 * 32
     vocabulary_size = len(Path(vocabulary).read_text().splitlines())
@@ -253,23 +252,30 @@ def test_two_processes_do_one_run_together(text, vocabulary, tmp_path):
     data = ("--train_file", text, "--tokenizer_name", vocabulary, "--output_dir", str(tmp_path / "out"))
     finished(launch(*TWO_PROCESSES, "-m", "fixedbert.cli", "study", file, *data))
     (line,) = comparable(tmp_path / "out")
-    assert line["tokens"] == 2 * 30 * 4 * 16
+    assert 1.9 * 30 * 4 * 16 < line["tokens"] <= 2 * 30 * 4 * 16
     assert (tmp_path / "out" / "report.md").exists()
 
 
 def test_two_stages_and_fine_tuning(text, vocabulary, download, questions, tmp_path):
     """Guards: stages go on one from another with other examples; MNLI and SQuAD follow, and all is in the record."""
     (tmp_path / "squad").mkdir()
-    rows = [json.loads(line) for line in Path(questions).read_text().splitlines()]
-    rows = [row for row in rows if row["answers"]["text"]]
+    paragraphs = []
+    for row in map(json.loads, Path(questions).read_text().splitlines()):
+        answers = [
+            dict(zip(row["answers"], values, strict=True)) for values in zip(*row["answers"].values(), strict=True)
+        ]
+        if answers:
+            asked = {"id": row["id"], "question": row["question"], "answers": answers}
+            paragraphs.append({"context": row["context"], "qas": [asked]})
     for name in ("train-v1.1.json", "dev-v1.1.json"):
-        (tmp_path / "squad" / name).write_text("\n".join(map(json.dumps, rows)))
+        file = tmp_path / "squad" / name
+        file.write_text(json.dumps({"version": "1.1", "data": [{"title": "words", "paragraphs": paragraphs}]}))
     first = {**SMALL["pretraining"], "max_steps": 10}
-    tune = {"max_steps": 3, "per_device_train_batch_size": 4, "max_seq_length": 32, "use_cpu": True, "bf16": False}
+    tune = {"max_steps": 3, "per_device_train_batch_size": 4, "max_seq_length": 32, "bf16": False}
     made = table(
         objective="mlm",
         pretraining=[first, {**first, "max_steps": 5, "max_seq_length": 24}],
-        fine_tuning={"mnli": {**tune, "report_to": "none"}, "squad": {**tune, "doc_stride": 8}},
+        fine_tuning={"mnli": tune, "squad": {**tune, "doc_stride": 8}},
     )
     data = Data(train_file=[text], tokenizer_name=vocabulary, glue_dir=download, squad_dir=str(tmp_path / "squad"))
     data.check(made)
@@ -397,7 +403,7 @@ def test_plan(capsys):
     assert "318.91 M" in printed and "hours of an H100" in printed
     main(["study", "heads", "--scale", "tiny", "--dry_run"])
     # Twelve shapes, of which two heads of 32 in width 64 stand there twice.
-    assert "44 runs: of 11 different shapes each 2 learning rates" in capsys.readouterr().out
+    assert "55 runs: of 11 different shapes each 3 learning rates" in capsys.readouterr().out
 
 
 def test_scripts_are_installed():

@@ -67,18 +67,20 @@ def test_layer_is_the_theorems():
 
 
 def test_training_finds_the_threshold():
-    """Guards: trained heads come to the floor, above it below the rank, and to nothing from the rank on."""
-    study = load_study("synthetic", "tiny")
-    run = study.run("dense pattern", 0, 0.1, 1)
-    small = [{"max_seq_length": 5, "max_steps": 1500, "per_device_train_batch_size": 64}]
-    run = replace(run, pretraining=small)
+    """Guards: trained heads come to the floor, never below it, and to nothing from the rank on; copies need none."""
+    run = load_study("synthetic", "tiny").run("dense pattern", 0, 0.1, 1)
+    run = replace(run, pretraining=[{"max_seq_length": 5, "max_steps": 1000, "per_device_train_batch_size": 64}])
 
-    def trained(task, size):
-        return train_synthetic(replace(run, objective=task, model={**run.model, "attention_head_size": size}))
+    def trained(task, size, seed=1):
+        model = {**run.model, "attention_head_size": size}
+        return train_synthetic(replace(run, objective=task, model=model, seed=seed))
 
-    below, at, above = (trained("dense", size) for size in (3, 4, 5))
-    assert below["floor"] * 0.95 < below["loss"] < below["floor"] * 1.5 and below["floor"] > 1e-4
-    assert at["floor"] == above["floor"] == 0 and max(at["loss"], above["loss"]) < below["floor"] / 100
+    for task, size in (("dense", 3), ("half", 1)):
+        results = [trained(task, size, seed) for seed in (1, 2, 3)]
+        ratios = [found["loss"] / found["floor"] for found in results]
+        assert min(ratios) > 0.95 and sorted(ratios)[1] < 1.1  # 20,000 examples; one of three may be stuck
+        at = trained(task, size + 1)
+        assert at["floor"] == 0 and at["loss"] < results[0]["floor"] / 100
     one, two = trained("sparse", 1), trained("sparse", 2)
     assert "floor" not in one and one["loss"] > 0.1 and two["loss"] < 1e-3
 
@@ -86,5 +88,5 @@ def test_training_finds_the_threshold():
 def test_same_seed_same_result():
     """Guards: a run is repeated exactly, and another seed is another run."""
     run = load_study("synthetic", "tiny").run("permutation", 1, 0.1, 1)
-    run = replace(run, pretraining=[{"max_seq_length": 5, "max_steps": 20, "per_device_train_batch_size": 7}])
+    run = replace(run, pretraining=[{"max_seq_length": 5, "max_steps": 40, "per_device_train_batch_size": 7}])
     assert train_synthetic(run) == train_synthetic(run) != train_synthetic(replace(run, seed=2))

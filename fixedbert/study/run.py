@@ -147,14 +147,17 @@ def pretrain(run: Run, folder: Path, data: Data) -> tuple[Path, list[dict]]:
             settings |= {"model_name_or_path": str(trained)}
         if not output.exists():
             run_pretraining.main(
-                [*flags(settings), *data.pretraining_flags(), *flags({"output_dir": str(output), **COMMON})]
+                [*flags(settings), *data.pretraining_flags(), *flags({"output_dir": str(output), **common()})]
             )
         trained = output
         summaries.append(json.loads((output / "summary.json").read_text(encoding="utf-8")))
     return trained, summaries
 
 
-COMMON = {"do_train": True, "do_eval": True, "report_to": "none", "disable_tqdm": True}
+def common() -> dict:
+    """Arguments that all scripts get."""
+    on_cpu = not torch.accelerator.is_available()
+    return {"do_train": True, "do_eval": True, "report_to": "none", "disable_tqdm": True, "use_cpu": on_cpu}
 
 
 def fine_tune(run: Run, task: str, trained: Path, folder: Path, data: Data) -> dict[str, float]:
@@ -164,7 +167,7 @@ def fine_tune(run: Run, task: str, trained: Path, folder: Path, data: Data) -> d
 
     output = folder / task
     if not output.exists():
-        settings = {"model_name_or_path": str(trained), "seed": run.seed, **run.fine_tuning[task], **COMMON}
+        settings = {"model_name_or_path": str(trained), "seed": run.seed, **run.fine_tuning[task], **common()}
         main = {"mnli": run_glue, "squad": run_squad}[task].main
         main([*flags(settings), *data.fine_tuning_flags(task), *flags({"output_dir": str(output)})])
     return json.loads((output / "all_results.json").read_text(encoding="utf-8"))

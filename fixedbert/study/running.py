@@ -68,7 +68,7 @@ def study(
     if output_dir is None:
         raise InputError("no --output_dir: say where the records of runs and the report are to go.")
     texts.check(table)
-    state = PartialState()
+    state = PartialState(cpu=not torch.accelerator.is_available())  # else processes on CPUs do not find each other
     state.print(describe(table, part), flush=True)
     if state.num_processes > 1:
         return study_together(table, part, folder, texts)
