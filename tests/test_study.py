@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -410,3 +411,18 @@ def test_scripts_are_installed():
     """Guards: the study finds the scripts wherever it is called, as they are installed with the package."""
     code = "import importlib.util as u; assert all(map(u.find_spec, ['run_pretraining', 'run_glue', 'run_squad']))"
     subprocess.run([sys.executable, "-I", "-c", code], check=True, cwd=os.sep)
+
+
+def test_commands_and_study_of_the_page(tmp_path, capsys):
+    """Guards: the commands of docs/study.md are taken, and the study on it can be made."""
+    page = (Path(__file__).parents[1] / "docs" / "study.md").read_text(encoding="utf-8")
+    commands = [line.split("#")[0].split() for line in re.findall(r"^    fixedbert (.*)$", page, re.MULTILINE)]
+    studies = [command for command in commands if command[1] in NAMES]
+    assert len(studies) >= 4
+    for command in studies:
+        main([*(word for word in command if word != "--dry_run"), "--dry_run"])
+        assert "runs: of" in capsys.readouterr().out
+    (text,) = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
+    (tmp_path / "own.yaml").write_text(text)
+    made = load_study(str(tmp_path / "own.yaml"))
+    assert len(made.places()) == 6 and made.axis == "num_attention_heads"
