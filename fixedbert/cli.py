@@ -97,13 +97,13 @@ def add_plan(parser: argparse.ArgumentParser) -> Callable:
 
 def add_study(parser: argparse.ArgumentParser) -> Callable:
     parser.add_argument("name", help=f"{', '.join(NAMES)}, a YAML file, or report with the runs.jsonl that follow")
-    parser.add_argument("files", nargs="*", help="for report: runs.jsonl of one study, of one or more machines")
+    parser.add_argument("files", nargs="*", help="runs.jsonl of one study, of one or more machines")
     parser.add_argument("--output_dir", help="where the records of runs and the report go")
     parser.add_argument("--scale", help="tiny: two CPU cores; small: one GPU; paper: the real thing")
     parser.add_argument("--dry_run", action="store_true", help="only list the shapes, and what all runs cost")
     parser.add_argument("--processes", type=int, help="runs at once; default: one for each GPU, or each CPU core")
-    parser.add_argument("--share", default="1/1", help="1/2 does the first half of the shapes, 2/2 the second")
-    parser.add_argument("--train_file", nargs="+", help="as in run_pretraining.py, like all that follow but the last")
+    parser.add_argument("--share", default="1/1", help="1/2 does every second shape, 2/2 the others")
+    parser.add_argument("--train_file", nargs="+", help="as in run_pretraining.py, like those that follow")
     parser.add_argument("--validation_file", nargs="+", help="the same, held out")
     parser.add_argument("--dataset_name", nargs="+", help="corpora of the Hub")
     parser.add_argument("--dataset_config_name", nargs="+", help="their configurations")

@@ -22,6 +22,8 @@ RECORD = {
     "training_flops": 786432000,
     "max_seq_length": 128,
     "tokens": 1000,
+    "epochs": 0.25,
+    "texts": ["books: 98 documents", "store-1"],
     "seconds": 10.0,
     "hardware": "2 CPU cores",
     "threads": 1,
@@ -61,7 +63,7 @@ RECORDS = [
     *lines("standard", 0, 2, [None], rate=0.008),
     *lines("standard", 1, 4, [9.0, 9.5, 10.0]),
     *lines("standard", 1, 4, [11.0], rate=0.008),
-    *lines("wide", 0, 4, [8.9, 9.1], rate=0.002, equal="parameters", to="standard", to_point=1),
+    *lines("wide", 0, 8, [8.9, 9.1], rate=0.002, equal="parameters", to="standard", to_point=1),
 ]
 # By hand: half intervals t(0.975, 2 degrees of freedom) = 4.302653 times 2 / sqrt(3) and 0.5 / sqrt(3), and
 # t(0.975, 1) = 12.7062 times 0.1. Welch: -2.5 with a standard error of sqrt(4 / 3 + 0.25 / 3) = 1.190238 and 2.249027
@@ -71,17 +73,18 @@ TEXT = """# Study heads, scale tiny
 | series | width | layers | heads | head size | feed-forward | parameters | besides embeddings | MFLOP/token | \
 learning rate | seeds | held-out perplexity |
 |---|---|---|---|---|---|---|---|---|---|---|---|
-| standard | 64 | 2 | 2 | 32 | 256 | 123,456 | 104,000 | 0.262 | 0.004 | 3 | 12 ± 5 |
-| standard | 64 | 2 | 4 | 16 | 256 | 123,456 | 104,000 | 0.262 | 0.004 | 3 | 9.5 ± 1.2 |
-| wide | 64 | 2 | 4 | 16 | 256 | 123,456 | 104,000 | 0.262 | 0.002 | 2 | 9 ± 1.3 |
+| standard | 64 | 2 | 2 | 32 | 256 | 123,456 | 104,000 | 0.262 | 0.004 (the lowest) | 3 | 12 ± 5 |
+| standard | 64 | 2 | 4 | 16 | 256 | 123,456 | 104,000 | 0.262 | 0.004 (the lowest) | 3 | 9.5 ± 1.2 |
+| wide | 64 | 2 | 8 | 8 | 256 | 123,456 | 104,000 | 0.262 | 0.002 | 2 | 9 ± 1.3 |
 
 held-out perplexity, differences with their 95 % intervals (Welch):
-- standard, from 2 to 4 heads: -2.5 (-7.11 to +2.11), within the spread
-- wide, less standard, at 4 heads: -0.5 (-1.61 to +0.612), within the spread
+- standard, heads 2 to 4: -2.5 (-7.11 to +2.11), within the spread
+- wide, less standard, heads 8: -0.5 (-1.61 to +0.612), within the spread
 
-10 runs of 1,000 tokens in rows of 128, objective clm; seeds 1, 2, 3; learning rates 0.002, 0.004, 0.008, of which \
-each shape has its best with the first seed; 100 seconds in all, on 2 CPU cores; fixedbert 0.1.0, torch 2.13.0; \
-commit abc.
+10 runs of 1,000 tokens (at most 0.25 epochs) in rows of 128, objective clm; seeds 1, 2, 3; learning rates 0.002, \
+0.004, 0.008, of which each shape has its best with the first seed, whose run counts too; 100 seconds in all, on 2 \
+CPU cores; fixedbert 0.1.0, torch 2.13.0; commit abc.
+Texts: books: 98 documents; store-1.
 Intervals are Student's t over seeds, each for itself: among many, one in twenty errs. MFLOP/token: forward, layers \
 alone.
 """
@@ -118,9 +121,11 @@ def test_unfinished_studies(tmp_path):
     file.write_text(file.read_text() + json.dumps(RECORDS[1])[:70])
     text = report([file], tmp_path / "out")
     assert "| 0.004 | 1 | 10 |" in text and "| 0.002 | 1 | 9.1 |" in text
-    assert "- standard, from 2 to 4 heads: -1 (one seed)" in text
+    assert "- standard, heads 2 to 4: -1 (without an interval: one seed)" in text
     text = report([write(file, RECORDS[-1:])], tmp_path / "alone")
     assert "less standard" not in text
+    lost = {**RECORDS[2], "results": {"loss": None, "perplexity": None}}
+    assert "| 3 | 11 ± 13 (1 diverged) |" in report([write(file, [*RECORDS[:2], lost])], tmp_path / "lost")
     text = report([write(file, [{**RECORDS[3], "seconds": None}])], tmp_path / "diverged")
     assert "| 0.008 | 1 | diverged |" in text and "0 seconds in all besides 1 runs that were interrupted" in text
 
@@ -149,13 +154,18 @@ def test_synthetic_tasks(tmp_path):
     records = []
     for objective in ("dense", "sparse"):
         for size in (1, 2, 3):
-            results = {"loss": 0.1**size} | ({"floor": 0.05 * (3 - size)} if objective == "dense" else {})
+            results = {"loss": 0.1**size, "error": 0.1**size} | (
+                {"floor": 0.05 * (3 - size)} if objective == "dense" else {}
+            )
             changes = {"objective": objective, "attention_head_size": size, "max_seq_length": 4, "parameters": None}
+            changes |= {"texts": None, "epochs": None}
             changes |= {"non_embedding_parameters": None, "results": results, "axis": "attention_head_size"}
             records += lines(objective, size - 1, 1, [1.0], **changes)
     text = report([write(tmp_path / "runs.jsonl", records)], tmp_path / "out")
-    assert "- dense, from 1 to 3 size of a head: -0.099 (one seed)" in text and "mean squared error" in text
-    assert "perplexity" not in text
+    assert "- dense, size of a head 1 to 3: -0.099 (without" in text and "mean squared error" in text
+    assert "perplexity" not in text and "| mean squared error | least error found |" in text
+    # Sizes below the threshold alone, as in the beginning of a study.
+    report([write(tmp_path / "begun.jsonl", records[:2])], tmp_path / "begun")
 
 
 @pytest.mark.parametrize(
@@ -166,6 +176,7 @@ def test_synthetic_tasks(tmp_path):
             "different studies: heads at scale tiny, width at scale tiny",
         ),
         ([RECORDS[0], {**RECORDS[1], "intermediate_size": 999}], "standard, shape 1: runs of different shapes"),
+        ([RECORDS[0], {**RECORDS[1], "texts": ["store-2"]}], "runs on different texts, or with different tokenizers"),
         ([RECORDS[0], {"key": "?"}], "runs.jsonl, line 2: not the record of a run"),
         ([], "no runs"),
     ],

@@ -14,17 +14,22 @@ from scipy import stats
 from ..data.store import write_whole
 from ..errors import InputError
 from ..training.output import new_directory
-from .synthetic import TASKS
 from .table import AXES, best_run
 
 METRICS = {  # in the records of runs: what is drawn, and by what factor
     "perplexity": ("held-out perplexity", 1),
     "mnli_accuracy": ("MNLI accuracy, matched (%)", 100),
+    "mnli_accuracy_mm": ("MNLI accuracy, mismatched (%)", 100),
     "squad_f1": ("SQuAD 1.1 F1 (%)", 1),
+    "squad_exact_match": ("SQuAD 1.1 exact match (%)", 1),
     "error": ("mean squared error", 1),
+    "floor": ("least error found", 1),  # of the synthetic tasks, drawn with the error
 }
 CONFIDENCE = 0.95
-SHAPE = ("objective", "num_hidden_layers", "num_attention_heads", "attention_head_size", "intermediate_size", "tokens")
+SHAPE = (  # what the runs of a shape have in common
+    "objective", "hidden_size", "num_hidden_layers", "num_attention_heads", "attention_head_size", "intermediate_size",
+    "head_embedding", "qk_norm", "max_seq_length",
+)  # fmt: skip
 REPORT, PICTURE = "report.md", "report.png"
 
 
@@ -33,6 +38,7 @@ class Shape:
     """One shape of a series: its runs with the best learning rate, one for each seed."""
 
     lines: list[dict]
+    grid: list[float]  # of learning rates
 
     def __getitem__(self, name: str):
         return self.lines[0][name]
@@ -58,7 +64,11 @@ class Shape:
 
     def text(self, metric: str) -> str:
         mean, half = self.mean(metric), self.interval(metric)
-        return "diverged" if np.isnan(mean) else f"{mean:.4g}" if np.isnan(half) else f"{mean:.4g} ± {half:.2g}"
+        if np.isnan(mean):
+            return "diverged"
+        lost = len(self.lines) - len(self.values(metric))
+        text = f"{mean:.4g}" if np.isnan(half) else f"{mean:.4g} ± {half:.2g}"
+        return f"{text} ({lost} diverged)" if lost else text
 
 
 def read_lines(files: Iterable[str | Path]) -> list[dict]:
@@ -108,6 +118,8 @@ def write_report(records: list[dict], folder: Path) -> str:
     studies = sorted({f"{line['study']} at scale {line['scale']}" for line in records})
     if len(studies) > 1:
         raise InputError(f"runs of different studies: {', '.join(studies)}; report them one by one.")
+    if len({str(line["texts"]) for line in records}) > 1:
+        raise InputError("runs on different texts, or with different tokenizers; report them apart.")
     series = shapes_of(records)
     text = "\n".join([*heading(records), *table(series), "", *findings(series), "", *conditions(records)]) + "\n"
     draw(series, records[0], folder / PICTURE)
@@ -118,7 +130,6 @@ def write_report(records: list[dict], folder: Path) -> str:
 def shapes_of(records: list[dict]) -> dict[str, list[Shape]]:
     """By series, its shapes in their order, with the runs of the learning rate that went on to most seeds."""
     series: dict[str, list[Shape]] = {}
-    records = [{**line, "results": with_error(line)} for line in records]
     names = {line["series"]: None for line in records}
     for name in names:
         for point in sorted({line["point"] for line in records if line["series"] == name}):
@@ -131,13 +142,8 @@ def shapes_of(records: list[dict]) -> dict[str, list[Shape]]:
             most = max(len(found) for found in by_rate.values())
             chosen = [found for found in by_rate.values() if len(found) == most]
             best = best_run([(found[0]["results"], found) for found in chosen])
-            series.setdefault(name, []).append(Shape(sorted(best, key=lambda line: line["seed"])))
+            series.setdefault(name, []).append(Shape(sorted(best, key=lambda line: line["seed"]), list(by_rate)))
     return series
-
-
-def with_error(line: dict) -> dict:
-    """Of the synthetic tasks the loss is what is reported."""
-    return line["results"] | ({"error": line["results"]["loss"]} if line["objective"] in TASKS else {})
 
 
 def heading(records: list[dict]) -> list[str]:
@@ -155,10 +161,17 @@ def table(series: dict[str, list[Shape]]) -> list[str]:
             cells = [name, *(shape[field] for field in ("hidden_size", "num_hidden_layers"))]
             cells += [shape[field] for field in ("num_attention_heads", "attention_head_size", "intermediate_size")]
             cells += [count(shape["parameters"]), count(shape["non_embedding_parameters"])]
-            cells += [f"{shape['forward_flops'] / 1e6:.3g}", f"{shape['learning_rate']:g}", len(shape.lines)]
+            cells += [f"{shape['forward_flops'] / 1e6:.3g}", rate(shape), len(shape.lines)]
             cells += [shape.text(metric) if metric in shape.metrics else "" for metric in metrics]
             lines.append("| " + " | ".join(map(str, cells)) + " |")
     return lines
+
+
+def rate(shape: Shape) -> str:
+    """The best learning rate, and whether it is at an end of the grid, beyond which a better one may be."""
+    grid = shape.grid
+    end = {min(grid): "the lowest", max(grid): "the highest"}.get(shape["learning_rate"])
+    return f"{shape['learning_rate']:g}" + (f" ({end})" if end and len(grid) > 1 else "")
 
 
 def count(number: int | None) -> str:
@@ -175,18 +188,20 @@ def findings(series: dict[str, list[Shape]]) -> list[str]:
     lines = []
     axis = next(iter(series.values()))[0]["axis"]
     for metric in metrics_of(series):
+        if metric == "floor":
+            continue
         lines.append(f"{METRICS[metric][0]}, differences with their 95 % intervals (Welch):")
         for name, shapes in series.items():
             shapes = [shape for shape in shapes if metric in shape.metrics]
             if len(shapes) > 1:
                 first, last = shapes[0], shapes[-1]
-                places = f"from {first[axis]:,} to {last[axis]:,} {AXES[axis]}"
+                places = f"{AXES[axis]} {first[axis]:,} to {last[axis]:,}"
                 lines.append(f"- {name}, {places}: {difference(first, last, metric)}")
         for name, shapes in series.items():
             for shape in shapes:
                 other = next((one for one in series.get(shape["to"], []) if one["point"] == shape["to_point"]), None)
                 if other is not None and metric in shape.metrics and metric in other.metrics:
-                    place = f"at {other[axis]:,} {AXES[axis]}"
+                    place = f"{AXES[axis]} {shape[axis]:,}"
                     lines.append(f"- {name}, less {shape['to']}, {place}: {difference(other, shape, metric)}")
     return lines
 
@@ -196,7 +211,7 @@ def difference(first: Shape, last: Shape, metric: str) -> str:
     found = last.mean(metric) - first.mean(metric)
     before, after = first.values(metric), last.values(metric)
     if min(len(before), len(after)) < 2:
-        return f"{found:+.4g} (one seed)"
+        return f"{found:+.4g} (without an interval: one seed)"
     interval = stats.ttest_ind(after, before, equal_var=False).confidence_interval(CONFIDENCE)
     low, high = float(interval.low), float(interval.high)
     beyond = "beyond" if low > 0 or high < 0 else "within"
@@ -209,17 +224,21 @@ def conditions(records: list[dict]) -> list[str]:
     def each(name):
         return ", ".join(sorted({str(line[name]) for line in records}))
 
+    most = max((line["epochs"] for line in records if line["epochs"] is not None), default=None)
+    epochs = "" if most is None else f" (at most {most:.2g} epochs)"
+    texts = next((line["texts"] for line in records if line["texts"]), None)
     used = sorted({f"{name} {version}" for line in records for name, version in line["versions"].items()})
     seconds = [line["seconds"] for line in {line["key"]: line for line in records}.values()]
     known = sum(value for value in seconds if value is not None)
     tokens = sorted({line["tokens"] for line in records})
     span = f"{tokens[0]:,}" if len(tokens) == 1 else f"{tokens[0]:,} to {tokens[-1]:,}"
     return [
-        f"{len(seconds)} runs of {span} tokens in rows of {each('max_seq_length')}, objective {each('objective')}; "
-        f"seeds {each('seed')}; learning rates {each('learning_rate')}, of which each shape has its best with the "
-        f"first seed; {known:,.0f} seconds in all"
+        f"{len(seconds)} runs of {span} tokens{epochs} in rows of {each('max_seq_length')}, objective "
+        f"{each('objective')}; seeds {each('seed')}; learning rates {each('learning_rate')}, of which each shape has "
+        f"its best with the first seed, whose run counts too; {known:,.0f} seconds in all"
         + (f" besides {seconds.count(None)} runs that were interrupted" if None in seconds else "")
         + f", on {each('hardware')}; {', '.join(used)}; commit {each('commit')}.",
+        *([f"Texts: {'; '.join(texts)}."] if texts else []),
         "Intervals are Student's t over seeds, each for itself: among many, one in twenty errs. MFLOP/token: forward, "
         "layers alone.",
     ]
@@ -227,7 +246,7 @@ def conditions(records: list[dict]) -> list[str]:
 
 def draw(series: dict[str, list[Shape]], record: dict, file: Path):
     """A row of panels for each metric: against the study's axis, and against parameters."""
-    metrics, axis = metrics_of(series), record["axis"]
+    metrics, axis = [metric for metric in metrics_of(series) if metric != "floor"], record["axis"]
     synthetic = metrics == ["error"]
     columns = [axis] if synthetic or axis == "non_embedding_parameters" else [axis, "non_embedding_parameters"]
     figure = Figure(figsize=(6.5 * len(columns), 4.4 * len(metrics) + 0.3), layout="constrained")
@@ -244,27 +263,22 @@ def draw(series: dict[str, list[Shape]], record: dict, file: Path):
 
 def draw_panel(panel: Axes, series: dict[str, list[Shape]], metric: str, column: str):
     for number, (name, shapes) in enumerate(series.items()):
-        shown = [shape for shape in shapes if shape.metrics and metric in shape.metrics and shape.values(metric)]
-        places = [shape[column] for shape in shown]
-        means, halves = (
-            [f(metric) for shape in shown for f in [getattr(shape, what)]] for what in ("mean", "interval")
-        )
+        color, shown = f"C{number}", [shape for shape in shapes if metric in shape.metrics and shape.values(metric)]
         if metric == "error":  # on a logarithmic axis an interval may reach below zero
-            for shape, place in zip(shown, places, strict=True):
-                panel.plot(
-                    [place] * len(shape.values(metric)), shape.values(metric), "o", color=f"C{number}", alpha=0.5
-                )
-            panel.plot([], [], "o", color=f"C{number}", label=f"{name}: trained, a dot for each seed")
-            draw_theory(panel, name, shown, f"C{number}")
+            dots = [(shape[column], value) for shape in shown for value in shape.values(metric)]
+            panel.plot(*zip(*dots, strict=True), "o", color=color, alpha=0.5, label=f"{name}: a dot for each seed")
+            draw_theory(panel, name, shown, color)
         else:
-            panel.errorbar(places, means, np.nan_to_num(halves), fmt="o-", capsize=3, color=f"C{number}", label=name)
+            places, means = [shape[column] for shape in shown], [shape.mean(metric) for shape in shown]
+            halves = [shape.interval(metric) for shape in shown]  # nan, of one seed, draws no bar
+            panel.errorbar(places, means, halves, fmt="o-", capsize=3, color=color, label=name)
     if metric == "error":
         panel.set_yscale("log")
     panel.set_xscale("log")
-    ticks = sorted({shape[column] for shapes in series.values() for shape in shapes})
     if column == "non_embedding_parameters":
         panel.set_xlabel("parameters besides embeddings")
     else:
+        ticks = sorted({shape[column] for shapes in series.values() for shape in shapes})
         panel.set_xticks(ticks, [f"{tick:,}" for tick in ticks])
         panel.xaxis.set_minor_locator(NullLocator())
         panel.set_xlabel(AXES[column])
@@ -273,13 +287,14 @@ def draw_panel(panel: Axes, series: dict[str, list[Shape]], metric: str, column:
 
 
 def draw_theory(panel: Axes, name: str, shapes: list[Shape], color: str):
-    """The floors of the dense patterns, down to the size from which they are zero; log n for the sparse ones."""
-    length = shapes[0]["max_seq_length"]
-    below = [(shape["attention_head_size"], np.mean([line["results"]["floor"] for line in shape.lines]))
-             for shape in shapes if shape["results"].get("floor")]  # fmt: skip
-    if below:
-        panel.plot(*zip(*below, strict=True), "-", color=color, linewidth=1, label=f"{name}: least error, by theory")
-        zero = min(s["attention_head_size"] for s in shapes if s["results"].get("floor") == 0)
-        panel.axvline(zero, color=color, linestyle=":", label=f"{name}: zero by theory from here on")
-    elif shapes[0]["objective"] == "sparse":
-        panel.axvline(np.log2(length), color=color, linestyle=":", label=f"{name}: log2 of {length} positions")
+    """Of dense patterns the least errors found, and from where on theory has zero; log2 n for the sparse ones."""
+    floors = {shape["attention_head_size"]: shape.mean("floor") for shape in shapes if "floor" in shape.metrics}
+    above = {size: value for size, value in floors.items() if value > 0}
+    if above:
+        panel.plot(above.keys(), above.values(), "-", color=color, linewidth=1, label=f"{name}: least error found")
+    if len(above) < len(floors):
+        zero = min(floors.keys() - above.keys())
+        panel.axvline(zero, color=color, linestyle=":", label=f"{name}: from here on zero by theory")
+    if shapes and shapes[0]["objective"] == "sparse":
+        length = shapes[0]["max_seq_length"]
+        panel.axvline(np.log2(length), color=color, linestyle=":", label=f"{name}: log2 n; that order is enough")

@@ -9,9 +9,10 @@ from functools import cache
 from pathlib import Path
 
 import torch
+from accelerate import PartialState
 from transformers import AutoConfig
 
-from ..analysis.counts import forward_flops, head_sizes
+from ..analysis.counts import forward_flops
 from ..errors import InputError
 from ..model_card import hardware_name, versions
 from ..training.arguments import flags
@@ -64,13 +65,11 @@ class Data:
             raise InputError(f"--glue_dir {self.glue_dir}: no such folder.")
 
     def settings(self) -> dict:
-        """What decides which texts they are."""
-        return {name: value for name, value in asdict(self).items() if value is not None and name != "store_dir"}
+        """What decides which texts pretraining has."""
+        return {name: value for name, value in asdict(self).items() if value is not None and not name.endswith("_dir")}
 
     def pretraining_flags(self) -> list[str]:
-        return flags({name: value for name, value in asdict(self).items() if not name.endswith("_dir")}) + flags(
-            {"store_dir": self.store_dir}
-        )
+        return flags({**self.settings(), "store_dir": self.store_dir})
 
     def fine_tuning_flags(self, task: str) -> list[str]:
         if task == "mnli":
@@ -91,35 +90,36 @@ def execute(run: Run, folder: Path, data: Data) -> dict:
     interrupted = folder.exists() and any(folder.iterdir())
     began = time.monotonic()
     if run.objective in TASKS:
-        stage = run.pretraining[0]
-        config, parameters = run.config, None
+        config, tokens, parameters, texts, epochs = run.config, run.tokens, {}, None, None
         results = train_synthetic(run)
-        tokens = stage["max_steps"] * stage["per_device_train_batch_size"] * run.length
     else:
         trained, summaries = pretrain(run, folder, data)
         config, parameters = AutoConfig.from_pretrained(trained), summaries[-1]["parameters"]
+        texts = [*summaries[-1]["corpus"]["corpora"], Path(summaries[-1]["corpus"]["store"]).name]
         tokens = sum(summary["real tokens seen"] for summary in summaries)
+        epochs = sum(summary["results"]["epoch"] for summary in summaries)
         results = kept(summaries[-1]["results"], PRETRAINING)
         for task, names in FINE_TUNING.items():
             if task in run.fine_tuning:
                 results |= kept(fine_tune(run, task, trained, folder, data), names)
-    sizes = head_sizes(config)
     return {
         "key": run.key,
         "objective": run.objective,
         "hidden_size": config.hidden_size,
         "num_hidden_layers": config.num_hidden_layers,
         "num_attention_heads": config.num_attention_heads,
-        "attention_head_size": sizes[0] if len(set(sizes)) == 1 else sizes,
+        "attention_head_size": config.head_dim,
         "intermediate_size": config.intermediate_size,
         "head_embedding": config.head_embedding,
         "qk_norm": config.qk_norm,
-        "parameters": parameters and parameters["all"],
-        "non_embedding_parameters": parameters and parameters["besides embeddings"],
+        "parameters": parameters.get("all"),
+        "non_embedding_parameters": parameters.get("besides embeddings"),
         "forward_flops": forward_flops(config, run.length),
         "training_flops": run.training_flops,
         "max_seq_length": run.length,
         "tokens": tokens,
+        "epochs": epochs,
+        "texts": texts,
         "learning_rate": run.learning_rate,
         "seed": run.seed,
         "results": {name: value if math.isfinite(value) else None for name, value in results.items()},
@@ -168,6 +168,11 @@ def fine_tune(run: Run, task: str, trained: Path, folder: Path, data: Data) -> d
     output = folder / task
     if not output.exists():
         settings = {"model_name_or_path": str(trained), "seed": run.seed, **run.fine_tuning[task], **common()}
+        rows, devices = settings.pop("train_batch_size", None), PartialState().num_processes
+        if rows is not None:
+            if rows % devices:
+                raise InputError(f"fine_tuning: a batch of {rows} cannot be shared out among {devices} processes.")
+            settings["per_device_train_batch_size"] = rows // devices
         main = {"mnli": run_glue, "squad": run_squad}[task].main
         main([*flags(settings), *data.fine_tuning_flags(task), *flags({"output_dir": str(output)})])
     return json.loads((output / "all_results.json").read_text(encoding="utf-8"))
@@ -179,7 +184,7 @@ def kept(metrics: dict[str, float], names: dict[str, str]) -> dict[str, float]:
 
 @cache
 def commit() -> str | None:
-    """That of the checkout which this code is in; None if it was installed."""
+    """That of the checkout which this code is in, at the first call; None if it was installed."""
     root = Path(__file__).parents[2]
     if not (root / ".git").exists():
         return None

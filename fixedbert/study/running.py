@@ -1,5 +1,6 @@
 """`fixedbert study`: the runs of a study in parallel, a line for each that is done, from where it stopped."""
 
+import gc
 import json
 import multiprocessing
 import os
@@ -7,7 +8,7 @@ import shutil
 import sys
 import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 
@@ -22,7 +23,7 @@ from ..data.processes import end_with_parent
 from ..data.store import write_whole
 from ..errors import InputError
 from .report import read_lines, write_report
-from .run import Data, execute
+from .run import Data, commit, execute
 from .table import Run, Study, load_study
 
 LINES, SETTINGS, UNFINISHED = "runs.jsonl", "study.json", "unfinished"
@@ -46,7 +47,7 @@ def study(
         scale: one of those of the study.
         processes: runs at once; default: one for each GPU, or for each CPU core. Under `accelerate launch` all its
             processes do one run together.
-        share: "1/2" does the first half of the shapes, "2/2" on another machine the second.
+        share: "1/2" does every second shape, "2/2" on another machine the others.
         dry_run: only say what would be done, and what it costs.
         data: fields of Data.
 
@@ -57,55 +58,72 @@ def study(
         InputError: no such study, files of another one in `output_dir`, another process at work there, or a run that
             failed.
     """
-    table, texts, part, folder = (
-        load_study(str(name), scale),
-        Data(**data),
-        parse_share(share),
-        Path(output_dir or "."),
-    )
+    table, texts, part = load_study(str(name), scale), Data(**data), parse_share(share)
     if dry_run:
         return describe(table, part)
     if output_dir is None:
         raise InputError("no --output_dir: say where the records of runs and the report are to go.")
+    if processes is not None and processes < 1:
+        raise InputError(f"--processes {processes}: at least 1.")
     texts.check(table)
-    state = PartialState(cpu=not torch.accelerator.is_available())  # else processes on CPUs do not find each other
+    commit()  # of the code as it is now
+    folder, state = Path(output_dir), PartialState(cpu=not torch.accelerator.is_available())
     state.print(describe(table, part), flush=True)
-    if state.num_processes > 1:
-        return study_together(table, part, folder, texts)
-    with only_process(folder, table, texts):
-        lines = Lines(folder, table, part)
-        count = processes or torch.cuda.device_count() or os.cpu_count()
-        with progress(lines) as bar, workers(count) as free:
-            busy: dict[Connection, Run] = {}
-            while True:
-                ready = lines.ready({run.key for run in busy.values()})
-                while free and ready:
-                    worker, run = free.pop(), ready.pop(0)
-                    worker.send((run, folder / UNFINISHED / run.key, texts))
-                    busy[worker] = run
-                if not busy:
-                    break
-                for worker in wait(list(busy)):
-                    lines.add(busy.pop(worker), outcome(worker))
-                    free.append(worker)
-                bar.update(lines.done - bar.n)
-        return finish(folder)
-
-
-def study_together(table: Study, part: tuple[int, int], folder: Path, texts: Data) -> str:
-    """The same under `accelerate launch`: run by run, each on all processes."""
-    state = PartialState()
-    with only_process(folder, table, texts) if state.is_main_process else shared(folder):
+    with only_process(folder, table, texts) if state.is_main_process else nullcontext():
         state.wait_for_everyone()
         lines = Lines(folder, table, part, writes=state.is_main_process)
         state.wait_for_everyone()
-        with progress(lines) as bar:
-            while ready := lines.ready():
-                record = execute(ready[0], folder / UNFINISHED / ready[0].key, texts)
-                lines.add(ready[0], record)
-                state.wait_for_everyone()
-                bar.update(lines.done - bar.n)
-        return finish(folder) if state.is_main_process else ""
+        with tqdm(
+            total=lines.total,
+            initial=lines.done,
+            unit="FLOP",
+            unit_scale=True,
+            smoothing=0,
+            disable=not state.is_main_process,
+        ) as bar:
+            if state.num_processes > 1:
+                run_together(lines, texts, bar)
+            else:
+                run_in_parallel(lines, texts, bar, processes or torch.accelerator.device_count() or os.cpu_count())
+        if not state.is_main_process:
+            return ""
+        shutil.rmtree(folder / UNFINISHED, ignore_errors=True)
+        return write_report(lines.records, folder)
+
+
+def run_in_parallel(lines: "Lines", texts: Data, bar: tqdm, processes: int):
+    """Each run in a process of its own, several at once; where some fail the others are done first."""
+    busy: dict[Connection, Run] = {}
+    failed: dict[str, InputError] = {}
+    with workers(min(processes, len(lines.ready()))) as free:
+        while True:
+            ready = lines.ready({run.key for run in busy.values()} | failed.keys())
+            while free and ready:
+                worker, run = free.pop(), ready.pop(0)
+                worker.send((run, lines.folder / UNFINISHED / run.key, texts))
+                busy[worker] = run
+            if not busy:
+                break
+            for worker in wait(list(busy)):
+                run, answer = busy.pop(worker), outcome(worker)
+                if isinstance(answer, InputError):
+                    failed[run.key] = answer
+                else:
+                    lines.add(run, answer)
+                free.append(worker)
+            bar.update(lines.done - bar.n)
+    if failed:
+        first, *others = failed.values()
+        raise InputError(f"{first}" + (f" {len(others)} other runs failed too." if others else ""))
+
+
+def run_together(lines: "Lines", texts: Data, bar: tqdm):
+    """Under `accelerate launch`: run by run, each on all processes."""
+    while ready := lines.ready():
+        record = execute(ready[0], lines.folder / UNFINISHED / ready[0].key, texts)
+        PartialState().wait_for_everyone()  # all have read what is removed now
+        lines.add(ready[0], record)
+        bar.update(lines.done - bar.n)
 
 
 class Lines:
@@ -159,11 +177,6 @@ class Lines:
         self.records.append(line)
 
 
-def finish(folder: Path) -> str:
-    shutil.rmtree(folder / UNFINISHED, ignore_errors=True)
-    return write_report(read_lines([folder / LINES]), folder)
-
-
 @contextmanager
 def only_process(folder: Path, table: Study, texts: Data) -> Iterator[None]:
     """
@@ -186,32 +199,15 @@ def only_process(folder: Path, table: Study, texts: Data) -> Iterator[None]:
         if not file.exists() and any(path.name != ".lock" for path in folder.iterdir()):
             raise InputError(f"{folder}: the output directory is not empty; give another one, or remove it.")
         if not file.exists() or file.read_text(encoding="utf-8") != settings:
-            if lines.exists() and lines.stat().st_size:
+            if lines.exists() and lines.stat().st_size or any(folder.glob(f"{UNFINISHED}/*/*")):
                 raise InputError(
                     f"{folder}: runs of another study or other texts ({SETTINGS} says which); give another "
-                    "--output_dir."
+                    "--output_dir, or remove it."
                 )
-            shutil.rmtree(folder / UNFINISHED, ignore_errors=True)
             write_whole(file, settings)
         yield
     finally:
         lock.release()
-
-
-@contextmanager
-def shared(folder: Path) -> Iterator[None]:
-    """For the processes of `accelerate launch` that leave `only_process` to the first of them."""
-    yield
-
-
-@contextmanager
-def progress(lines: Lines) -> Iterator[tqdm]:
-    """A bar that counts the FLOPs of training, from what is done already."""
-    disable = not PartialState().is_main_process
-    with tqdm(
-        total=lines.total, initial=lines.done, unit="FLOP", unit_scale=True, smoothing=0, disable=disable
-    ) as bar:
-        yield bar
 
 
 @contextmanager
@@ -222,38 +218,52 @@ def workers(count: int) -> Iterator[list[Connection]]:
     When the context ends with an error or an interruption, each saves a checkpoint of what it is at.
     """
     context = multiprocessing.get_context("spawn")  # a process that has used torch or a GPU cannot be copied
-    devices = torch.cuda.device_count()
-    threads = max(1, os.cpu_count() // count)
+    threads = max(1, os.cpu_count() // max(1, count))
     started, connections = [], []
     try:
         for number in range(count):
             ours, theirs = context.Pipe()
-            device = number % devices if devices else None
-            started.append(context.Process(target=work, args=(theirs, os.getpid(), threads, device)))
-            started[-1].start()
+            started.append(context.Process(target=work, args=(theirs, os.getpid(), threads)))
+            with one_gpu(number):
+                started[-1].start()
             theirs.close()  # so that its end is noticed
             connections.append(ours)
         yield list(connections)
-        for connection in connections:
-            connection.send(None)
     except BaseException:
         for process in started:
             process.terminate()
         raise
     finally:
+        for connection in connections:
+            connection.close()  # a worker that waits for a run ends
         for process in started:
             process.join()
 
 
-def work(connection: Connection, parent: int, threads: int, device: int | None):
-    """What a worker does: receive a run, send its record or an InputError, until None comes."""
+@contextmanager
+def one_gpu(number: int) -> Iterator[None]:
+    """For processes that are started within: of the GPUs that this one sees, one, in turn."""
+    count, before = torch.cuda.device_count(), os.environ.get("CUDA_VISIBLE_DEVICES")
+    if count:
+        visible = before.split(",") if before else [str(device) for device in range(count)]
+        os.environ["CUDA_VISIBLE_DEVICES"] = visible[number % count]
+    yield
+    if count and before is None:
+        del os.environ["CUDA_VISIBLE_DEVICES"]
+    elif count:
+        os.environ["CUDA_VISIBLE_DEVICES"] = before
+
+
+def work(connection: Connection, parent: int, threads: int):
+    """What a worker does: receive a run, send its record or an InputError, until the other end is closed."""
     end_with_parent(parent)
-    if device is not None:
-        visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-        os.environ["CUDA_VISIBLE_DEVICES"] = visible.split(",")[device] if visible else str(device)
     torch.set_num_threads(threads)
-    while (message := connection.recv()) is not None:
-        run, folder, texts = message
+    commit()
+    while True:
+        try:
+            run, folder, texts = connection.recv()
+        except EOFError:
+            return
         log = folder.with_name(f"{folder.name}.log")
         log.parent.mkdir(parents=True, exist_ok=True)
         with open(log, "a", encoding="utf-8") as output:
@@ -269,24 +279,22 @@ def work(connection: Connection, parent: int, threads: int, device: int | None):
         sys.stdout.flush()
         sys.stderr.flush()
         connection.send(answer)
+        gc.collect()
 
 
-def outcome(worker: Connection) -> dict:
+def outcome(worker: Connection) -> dict | InputError:
     """
-    The record that a worker sends.
+    The record that a worker sends, or why there is none.
 
     Raises:
-        InputError: its run failed, or the worker was killed.
+        InputError: the worker was killed.
     """
     try:
-        answer = worker.recv()
+        return worker.recv()
     except EOFError:
         raise InputError(
             "a run was killed, perhaps for memory; fewer at once (--processes) need less. The same command goes on."
         ) from None
-    if isinstance(answer, InputError):
-        raise answer
-    return answer
 
 
 def parse_share(share: str) -> tuple[int, int]:

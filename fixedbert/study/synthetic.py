@@ -17,6 +17,7 @@ column rank and the pattern is the same for every example; values see the number
 
 import torch
 from torch import Tensor, nn
+from transformers import get_cosine_schedule_with_warmup
 
 from ..analysis.patterns import centred_log, least_head_size
 from ..configuration_fixed_head_bert import FixedHeadBertConfig
@@ -45,9 +46,10 @@ def pattern(task: str, length: int, seed: int) -> Tensor:
 
 def floor(P: Tensor, head_size: int) -> float:
     """
-    The least error that one head of this size can have on the dense pattern P (n, n): zero from rank(C log P) on.
+    The least error found that one head of this size can have on the dense pattern P (n, n): by theory zero from
+    rank(C log P) on, and above zero below.
 
-    Below it is the lowest found by gradient descent from STARTS factors of the scores at once, the first of them from
+    There it is the lowest found by gradient descent from STARTS factors of the scores at once, the first of them from
     the largest singular values of C log P, and L-BFGS from the best.
     """
     left, singular, right = torch.linalg.svd(centred_log(P))
@@ -109,33 +111,32 @@ def without_last_column(gradient: Tensor) -> Tensor:
     return torch.cat([gradient[:, :-1], torch.zeros_like(gradient[:, -1:])], dim=1)
 
 
-def train_synthetic(run, device: str = "cpu") -> dict[str, float | None]:
+def train_synthetic(run) -> dict[str, float]:
     """
     Train a MixingLayer as `run` says, with Adam, a linear warm-up over a twentieth of the steps and a cosine to zero.
 
     Returns:
-        `loss`, its error on new examples, and for one head on a dense pattern `floor`, the least that a head of its
-        size can have.
+        `loss`, its error on new examples, the same as `error`, and for one head on a dense pattern `floor`, the least
+        error found for its size.
     """
-    arguments, length = run.pretraining[0], run.length
+    stage, length = run.pretraining[0], run.length
     P = pattern(run.objective, length, run.seed)
     torch.manual_seed(run.seed)
-    model = MixingLayer(run.config, length).to(device)
-    target = P.float().to(device)
-    steps, rows = arguments["max_steps"], arguments["per_device_train_batch_size"]
-    optimizer = torch.optim.Adam(model.parameters())
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, run.learning_rate, total_steps=steps, pct_start=0.05)
+    model, target = MixingLayer(run.config, length), P.float()
+    steps, rows = stage["max_steps"], stage["total_train_batch_size"]
+    optimizer = torch.optim.Adam(model.parameters(), run.learning_rate)
+    schedule = get_cosine_schedule_with_warmup(optimizer, steps // 20, steps)
     for _ in range(steps):
-        x = torch.randn(rows, length, device=device)
+        x = torch.randn(rows, length)
         loss = (model(x) - x @ target).square().mean()
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
         schedule.step()
     with torch.no_grad():
-        x = torch.randn(EVALUATED, length, device=device)
+        x = torch.randn(EVALUATED, length)
         error = (model(x) - x @ target).square().mean().item()
-    results = {"loss": error}
+    results = {"loss": error, "error": error}
     if run.objective != "sparse" and run.config.num_attention_heads == 1:
         results["floor"] = floor(P, run.config.attention_head_size)
     return results

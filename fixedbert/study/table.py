@@ -33,7 +33,9 @@ AXES = {
     "non_embedding_parameters": "parameters besides embeddings",
 }
 OBJECTIVES = ("mlm+nsp", "mlm", "clm", *TASKS)
-EQUAL = {"parameters": lambda config, length: parameters(config)[0], "flops": forward_flops}
+# In what shapes can be made equal; both without embeddings.
+EQUAL = {"parameters": lambda config, length: parameters(config)[1], "flops": forward_flops}
+GIVEN_BY_THE_STUDY = ("learning_rate", "seed", "objective", "output_dir", "config_name", "config_overrides")
 
 
 @dataclass(frozen=True)
@@ -121,14 +123,22 @@ class Study:
 
         check(self.axis in AXES, f"axis: {self.axis}: there are {', '.join(AXES)}")
         for name in ("learning_rates", "seeds"):
-            values = getattr(self, name)
+            values, kinds = getattr(self, name), (int, float) if name == "learning_rates" else int
             check(isinstance(values, list) and len(values) > 0, f"{name}: a list of numbers is needed")
+            for value in values:
+                check(
+                    isinstance(value, kinds), f"{name}: {value} is no number that YAML knows; it takes 1.0e-3 for one"
+                )
             check(len(set(values)) == len(values), f"{name}: each can be there once")
         check(isinstance(self.series, dict) and len(self.series) > 0, "series: names with shapes are needed")
         for stage in self.pretraining:
-            for name in ("max_steps", "max_seq_length", "per_device_train_batch_size"):
+            check(isinstance(stage, dict), "pretraining: arguments with their values are needed")
+            for name in ("max_steps", "max_seq_length", "total_train_batch_size"):
                 check(isinstance(stage.get(name), int), f"pretraining: {name} is missing, or not a whole number")
+            for name in GIVEN_BY_THE_STUDY:
+                check(name not in stage, f"pretraining: {name} is not for a stage, the study sets it")
         for name, series in self.series.items():
+            check(isinstance(series, dict), f"series {name}: fields with their values are needed")
             objective = series.get("objective", self.objective)
             check(objective in OBJECTIVES, f"series {name}: objective {objective}: there are {', '.join(OBJECTIVES)}")
             check(
@@ -150,10 +160,7 @@ class Study:
                 check("to" not in other, f"series {name}: to: {series['to']}: it is itself made equal to another one")
         for task in self.fine_tuning:
             check(task in ("mnli", "squad"), f"fine_tuning: {task}: there are mnli and squad")
-        try:
-            self.shapes  # noqa: B018  every shape can be made
-        except (ValueError, TypeError, StrictDataclassError) as error:
-            raise InputError(f"study {self.name}: {error.__cause__ or error}") from error
+        self.shapes  # noqa: B018  every shape can be made
 
     @cached_property
     def shapes(self) -> dict[str, list[dict]]:
@@ -181,19 +188,24 @@ class Study:
         for key in SHAPE_FIELDS:
             if key not in fields_set:
                 raise InputError(f"study {self.name}, series {name}: {key} is missing, here and under model.")
-        if to is not None:
-            length = self.pretraining[-1]["max_seq_length"]
-            goal = EQUAL[equal](preset_config("tiny", **made[to][self.goal(name, point)]), length)
-            fields_set["intermediate_size"] = matching_width(fields_set, goal, EQUAL[equal], length)
-            if fields_set["intermediate_size"] < 1:
-                raise InputError(
-                    f"study {self.name}, series {name}: its shape {point + 1} has more {equal} than that of {to} "
-                    "even without a feed-forward network."
-                )
-        fields_set["attention_head_size"] = preset_config(
-            "tiny", **fields_set
-        ).head_dim  # where it is the width's share
-        return fields_set
+        try:
+            if to is not None:
+                length = self.pretraining[-1]["max_seq_length"]
+                goal = EQUAL[equal](preset_config("tiny", **made[to][self.goal(name, point)]), length)
+                fields_set["intermediate_size"] = matching_width(fields_set, goal, EQUAL[equal], length)
+                if fields_set["intermediate_size"] < 1:
+                    raise InputError(
+                        f"study {self.name}, series {name}: its shape {point + 1} has more {equal} than that of {to} "
+                        "even without a feed-forward network."
+                    )
+            config = preset_config("tiny", **fields_set)
+        except (ValueError, TypeError, StrictDataclassError) as error:
+            if isinstance(error, InputError):
+                raise
+            raise InputError(f"study {self.name}, series {name}: {error.__cause__ or error}") from error
+        if len(set(config.head_sizes)) > 1:
+            raise InputError(f"study {self.name}, series {name}: the heads of a shape have one size in all layers.")
+        return fields_set | {"attention_head_size": config.head_dim}
 
     def goal(self, name: str, point: int) -> int | None:
         """Of the series that the series `name` was made equal to, the shape that belongs to its shape `point`."""
@@ -247,7 +259,7 @@ class Study:
         }
 
     def places(self, share: tuple[int, int] = (1, 1)) -> list[tuple[str, int]]:
-        """Every shape as (series, point); of them the `share`, the first of two, say, to split a study by machines."""
+        """Every shape as (series, point); of them the `share`: of (1, 2) every second, from the first."""
         number, of = share
         every = [(series, point) for series, shapes in self.shapes.items() for point in range(len(shapes))]
         return every[number - 1 :: of]
@@ -283,8 +295,7 @@ def best_run(candidates: list[tuple[dict, object]]) -> object:
 
 
 def tokens_of(stage: dict) -> int:
-    rows = stage.get("total_train_batch_size") or stage["per_device_train_batch_size"]
-    return rows * stage["max_seq_length"] * stage["max_steps"]
+    return stage["total_train_batch_size"] * stage["max_seq_length"] * stage["max_steps"]
 
 
 def column(series: dict, name: str) -> list:
@@ -319,8 +330,8 @@ def load_study(name: str, scale: str | None = None) -> Study:
         entries = yaml.safe_load(file.read_text(encoding="utf-8"))
     except (OSError, yaml.YAMLError) as error:
         raise InputError(f"{file}: {error}") from error
-    if not isinstance(entries, dict):
-        raise InputError(f"{file}: a study maps names to values.")
+    if not isinstance(entries, dict) or not all(isinstance(entries.get(key, {}), dict) for key in ("scales", name)):
+        raise InputError(f"{file}: a study, and its scales, map names to values.")
     if name in NAMES:
         entries = entries[name]
     scales = entries.pop("scales", {})
@@ -328,7 +339,7 @@ def load_study(name: str, scale: str | None = None) -> Study:
         raise InputError(f"study {name}: give --scale, one of {', '.join(scales)}.")
     if scale is not None and scale not in scales:
         raise InputError(f"--scale {scale}: study {name} has {', '.join(scales) or 'none'}.")
-    entries = {**entries, **scales.get(scale, {}), "name": name if name in NAMES else file.stem, "scale": scale}
+    entries = {**entries, **(scales.get(scale) or {}), "name": name if name in NAMES else file.stem, "scale": scale}
     unknown = [key for key in entries if key not in {one.name for one in fields(Study)}]
     if unknown:
         raise InputError(f"{file}: {unknown[0]}: no such key; docs/study.md lists them.")
