@@ -1,6 +1,7 @@
 """Studies: the tables, what is run when, and runs that are killed, continued, shared out and launched together."""
 
 import json
+import multiprocessing
 import os
 import re
 import signal
@@ -10,6 +11,7 @@ import time
 from multiprocessing import Pipe
 from pathlib import Path
 
+import psutil
 import pytest
 import yaml
 from launch import TWO_PROCESSES, finished, launch
@@ -18,7 +20,7 @@ from fixedbert.analysis.counts import forward_flops, parameters
 from fixedbert.cli import main
 from fixedbert.errors import InputError
 from fixedbert.presets import PRESETS, preset_config
-from fixedbert.study import study
+from fixedbert.study import report, study
 from fixedbert.study.run import Data, execute
 from fixedbert.study.running import Lines, outcome, parse_share
 from fixedbert.study.table import NAMES, Study, load_study
@@ -241,10 +243,34 @@ def test_interrupted_runs_save_a_checkpoint(text, vocabulary, tmp_path):
     while "tokens_per_second" not in log.read_text():
         assert process.poll() is None and time.monotonic() < deadline, log.read_text()
         time.sleep(0.05)
+    children = psutil.Process(process.pid).children(recursive=True)
     process.send_signal(signal.SIGINT)
     output, _ = process.communicate(timeout=60)
+    assert len(children) >= 1 and psutil.wait_procs(children, timeout=20)[1] == []
     assert process.returncode == 1 and "interrupted" in output and "Traceback" not in output
     assert len(list(tmp_path.glob("out/unfinished/*/stage-1.partial/checkpoint-*/trainer_state.json"))) == 1
+
+
+def test_shares_and_workers_make_up_the_study(tmp_path):
+    """Guards: two workers at once, and two machines with a share each, give the report of the whole study."""
+    synthetic = {
+        "axis": "attention_head_size",
+        "learning_rates": [0.03, 0.1],
+        "seeds": [1, 2],
+        "model": {"hidden_size": 6, "num_hidden_layers": 1, "num_attention_heads": 1, "intermediate_size": 1},
+        "pretraining": {"max_seq_length": 5, "total_train_batch_size": 7, "max_steps": 40},
+        "series": {"dense": {"objective": "dense", "attention_head_size": [1, 2, 4, 5]}},
+    }
+    file = write(tmp_path, **synthetic)
+    study(file, tmp_path / "whole", processes=2)
+    for number in (1, 2):
+        study(file, tmp_path / f"share-{number}", processes=1, share=f"{number}/2")
+    assert multiprocessing.active_children() == []
+    whole, first, second = (tmp_path / name / "runs.jsonl" for name in ("whole", "share-1", "share-2"))
+    assert [len(lines.read_text().splitlines()) for lines in (whole, first, second)] == [12, 6, 6]
+    reports = [report(files, tmp_path / f"report-{len(files)}") for files in ([whole], [first, second])]
+    rows = [[line for line in text.splitlines() if line.startswith(("| ", "- "))] for text in reports]
+    assert rows[0] == rows[1] and len(rows[0]) == 1 + 4 + 1
 
 
 def test_two_processes_do_one_run_together(text, vocabulary, tmp_path):
@@ -302,6 +328,13 @@ def test_two_stages_and_fine_tuning(text, vocabulary, download, questions, tmp_p
     "changes, message",
     [
         ({"axis": "colour"}, "axis: colour: there are num_attention_heads"),
+        ({"seeds": ["1e-3"]}, "seeds: 1e-3 is no number that YAML knows; it takes 1.0e-3 for one"),
+        ({"learning_rates": ["1e-3"]}, "learning_rates: 1e-3 is no number"),
+        ({"pretraining": {**SMALL["pretraining"], "seed": 3}}, "pretraining: seed is not for a stage"),
+        ({"pretraining": 5}, "pretraining: arguments with their values"),
+        ({"series": {"a": None}}, "series a: fields with their values"),
+        ({"scales": {"tiny": 5}}, "give --scale, one of tiny"),
+        ({"series": {"a": {"num_attention_heads": 2, "attention_head_size": [[3, 4]]}}}, "series a: "),
         ({"seeds": []}, "seeds: a list of numbers is needed"),
         ({"seeds": [1, 1]}, "seeds: each can be there once"),
         ({"series": {}}, "series: names with shapes"),
@@ -356,6 +389,8 @@ def test_bad_studies(tmp_path, changes, message):
         (["tails"], "study tails: there are heads, head-size"),
         (["none.yaml"], "none.yaml: .*No such file"),
         (["heads", "--scale", "tiny"], "no --output_dir"),
+        (["heads", "--scale", "tiny", "--output_dir", "OUT", "--processes", "0"], "--processes 0: at least 1"),
+        (["report", "runs.jsonl"], "no --output_dir"),
         (["heads", "--scale", "tiny", "--output_dir", "OUT"], "no corpus: give --train_file"),
         (["heads", "runs.jsonl", "--scale", "tiny"], "only report takes files"),
         (["heads", "--scale", "tiny", "--share", "3/2", "--dry_run"], "--share 3/2"),

@@ -107,9 +107,8 @@ def report(files: Sequence[str | Path], output_dir: str | Path) -> str:
     Raises:
         InputError: nothing in the files, or runs of different studies.
     """
-    records = read_lines(files)
     with new_directory(output_dir) as folder:
-        return write_report(records, folder)
+        return write_report(read_lines(files), folder)
 
 
 def write_report(records: list[dict], folder: Path) -> str:

@@ -131,7 +131,8 @@ class Study:
                 )
             check(len(set(values)) == len(values), f"{name}: each can be there once")
         check(isinstance(self.series, dict) and len(self.series) > 0, "series: names with shapes are needed")
-        for stage in self.pretraining:
+        stages = self.pretraining if isinstance(self.pretraining, list) else [None]
+        for stage in stages:
             check(isinstance(stage, dict), "pretraining: arguments with their values are needed")
             for name in ("max_steps", "max_seq_length", "total_train_batch_size"):
                 check(isinstance(stage.get(name), int), f"pretraining: {name} is missing, or not a whole number")

@@ -81,7 +81,7 @@ def new_directory(output_dir: str | Path) -> Iterator[Path]:
     Raises:
         InputError: there is something in `output_dir`.
     """
-    final = check_free(str(output_dir))
+    final = check_free(None if output_dir is None else str(output_dir))
     partial = final.with_name(f"{final.name}.{os.getpid()}.partial")  # a run of that name keeps its own
     try:
         partial.mkdir(parents=True)
