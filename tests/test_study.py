@@ -22,7 +22,7 @@ from fixedbert.errors import InputError
 from fixedbert.presets import PRESETS, preset_config
 from fixedbert.study import report, study
 from fixedbert.study.run import Data, execute
-from fixedbert.study.running import Lines, outcome, parse_share
+from fixedbert.study.running import Lines, one_gpu, outcome, parse_share
 from fixedbert.study.table import NAMES, Study, load_study
 
 SCALES = ("tiny", "small", "paper")
@@ -331,6 +331,7 @@ def test_two_stages_and_fine_tuning(text, vocabulary, download, questions, tmp_p
         ({"seeds": ["1e-3"]}, "seeds: 1e-3 is no number that YAML knows; it takes 1.0e-3 for one"),
         ({"learning_rates": ["1e-3"]}, "learning_rates: 1e-3 is no number"),
         ({"pretraining": {**SMALL["pretraining"], "seed": 3}}, "pretraining: seed is not for a stage"),
+        ({"model": 5}, "model: names with their values"),
         ({"pretraining": 5}, "pretraining: arguments with their values"),
         ({"series": {"a": None}}, "series a: fields with their values"),
         ({"scales": {"tiny": 5}}, "give --scale, one of tiny"),
@@ -430,6 +431,20 @@ def test_one_process_at_a_time(tmp_path, text):
     with pytest.raises(InputError, match="not empty"):
         study(write(tmp_path), tmp_path / "out", train_file=[text])
     assert (tmp_path / "out" / "thesis.txt").read_text() == "mine"
+
+
+def test_workers_share_the_gpus(monkeypatch):
+    """Guards: workers get the GPUs that this process may use in turn, and its own environment stays."""
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+    for before, expected in (("4,7", ["4", "7", "4"]), (None, ["0", "1", "0"])):
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+        if before:
+            monkeypatch.setenv("CUDA_VISIBLE_DEVICES", before)
+        found = []
+        for number in range(3):
+            with one_gpu(number):
+                found.append(os.environ["CUDA_VISIBLE_DEVICES"])
+        assert found == expected and os.environ.get("CUDA_VISIBLE_DEVICES") == before
 
 
 def test_plan(capsys):

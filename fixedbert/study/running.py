@@ -247,11 +247,13 @@ def one_gpu(number: int) -> Iterator[None]:
     if count:
         visible = before.split(",") if before else [str(device) for device in range(count)]
         os.environ["CUDA_VISIBLE_DEVICES"] = visible[number % count]
-    yield
-    if count and before is None:
-        del os.environ["CUDA_VISIBLE_DEVICES"]
-    elif count:
-        os.environ["CUDA_VISIBLE_DEVICES"] = before
+    try:
+        yield
+    finally:
+        if before is not None:
+            os.environ["CUDA_VISIBLE_DEVICES"] = before
+        else:
+            os.environ.pop("CUDA_VISIBLE_DEVICES", None)
 
 
 def work(connection: Connection, parent: int, threads: int):
@@ -301,7 +303,7 @@ def parse_share(share: str) -> tuple[int, int]:
     """(1, 2) of "1/2"."""
     number, slash, of = share.partition("/")
     if not (slash and number.isdecimal() and of.isdecimal() and 1 <= int(number) <= int(of)):
-        raise InputError(f"--share {share}: of the form 1/2, which is the first half.")
+        raise InputError(f"--share {share}: of the form 1/2, for every second shape.")
     return int(number), int(of)
 
 

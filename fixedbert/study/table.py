@@ -130,6 +130,8 @@ class Study:
                     isinstance(value, kinds), f"{name}: {value} is no number that YAML knows; it takes 1.0e-3 for one"
                 )
             check(len(set(values)) == len(values), f"{name}: each can be there once")
+        for name in ("model", "fine_tuning"):
+            check(isinstance(getattr(self, name), dict), f"{name}: names with their values are needed")
         check(isinstance(self.series, dict) and len(self.series) > 0, "series: names with shapes are needed")
         stages = self.pretraining if isinstance(self.pretraining, list) else [None]
         for stage in stages:
