@@ -23,7 +23,7 @@ RECORD = {
     "max_seq_length": 128,
     "tokens": 1000,
     "epochs": 0.25,
-    "texts": ["books: 98 documents", "store-1"],
+    "texts": "98 documents, 1,000,000 tokens",
     "seconds": 10.0,
     "hardware": "2 CPU cores",
     "threads": 1,
@@ -65,9 +65,9 @@ RECORDS = [
     *lines("standard", 1, 4, [11.0], rate=0.008),
     *lines("wide", 0, 8, [8.9, 9.1], rate=0.002, equal="parameters", to="standard", to_point=1),
 ]
-# By hand: half intervals t(0.975, 2 degrees of freedom) = 4.302653 times 2 / sqrt(3) and 0.5 / sqrt(3), and
-# t(0.975, 1) = 12.7062 times 0.1. Welch: -2.5 with a standard error of sqrt(4 / 3 + 0.25 / 3) = 1.190238 and 2.249027
-# degrees of freedom, for which t is 3.876857; -0.5 with sqrt(0.25 / 3 + 0.02 / 2) = 0.305505, 2.438569 and 3.639913.
+# By hand, with t(0.975, 2 degrees of freedom) = 4.302653 and t(0.975, 1) = 12.706205: half intervals 4.302653 times
+# 2 / sqrt(3) and 0.5 / sqrt(3), 12.706205 times 0.1; differences -1, -2.5, -4 with 4.302653 times 1.5 / sqrt(3), and
+# -0.1, -0.4 with 12.706205 times 0.15.
 TEXT = """# Study heads, scale tiny
 
 | series | width | layers | heads | head size | feed-forward | parameters | besides embeddings | MFLOP/token | \
@@ -77,16 +77,16 @@ learning rate | seeds | held-out perplexity |
 | standard | 64 | 2 | 4 | 16 | 256 | 123,456 | 104,000 | 0.262 | 0.004 (the lowest) | 3 | 9.5 ± 1.2 |
 | wide | 64 | 2 | 8 | 8 | 256 | 123,456 | 104,000 | 0.262 | 0.002 | 2 | 9 ± 1.3 |
 
-held-out perplexity, differences with their 95 % intervals (Welch):
-- standard, heads 2 to 4: -2.5 (-7.11 to +2.11), within the spread
-- wide, less standard, heads 8: -0.5 (-1.61 to +0.612), within the spread
+held-out perplexity, differences seed by seed:
+- standard, heads 2 to 4: -2.5 ± 3.7, within the spread
+- wide, less standard, heads 8: -0.25 ± 1.9, within the spread
 
 10 runs of 1,000 tokens (at most 0.25 epochs) in rows of 128, objective clm; seeds 1, 2, 3; learning rates 0.002, \
 0.004, 0.008, of which each shape has its best with the first seed, whose run counts too; 100 seconds in all, on 2 \
 CPU cores; fixedbert 0.1.0, torch 2.13.0; commit abc.
-Texts: books: 98 documents; store-1.
-Intervals are Student's t over seeds, each for itself: among many, one in twenty errs. MFLOP/token: forward, layers \
-alone.
+Texts: 98 documents, 1,000,000 tokens.
+± is half the 95 % interval of Student's t over seeds, each for itself: among many, one in twenty errs. MFLOP/token: \
+forward, layers alone.
 """
 
 
@@ -121,7 +121,7 @@ def test_unfinished_studies(tmp_path):
     file.write_text(file.read_text() + json.dumps(RECORDS[1])[:70])
     text = report([file], tmp_path / "out")
     assert "| 0.004 | 1 | 10 |" in text and "| 0.002 | 1 | 9.1 |" in text
-    assert "- standard, heads 2 to 4: -1 (without an interval: one seed)" in text
+    assert "- standard, heads 2 to 4: -1 (one seed)" in text
     text = report([write(file, RECORDS[-1:])], tmp_path / "alone")
     assert "less standard" not in text
     lost = {**RECORDS[2], "results": {"loss": None, "perplexity": None}}
@@ -132,8 +132,8 @@ def test_unfinished_studies(tmp_path):
 
 def test_beyond_the_spread(tmp_path):
     """Guards: a difference whose interval leaves out zero is called so."""
-    records = [*lines("standard", 0, 2, [10.0, 10.1, 10.2]), *lines("standard", 1, 4, [9.0, 9.1, 9.2])]
-    assert "-1 (-1.23 to -0.773), beyond the spread" in report([write(tmp_path / "r", records)], tmp_path / "out")
+    records = [*lines("standard", 0, 2, [10.0, 10.1, 10.2]), *lines("standard", 1, 4, [9.0, 9.0, 9.3])]
+    assert "-1 ± 0.25, beyond the spread" in report([write(tmp_path / "r", records)], tmp_path / "out")
 
 
 def test_metrics_of_all_kinds(tmp_path):
@@ -162,7 +162,7 @@ def test_synthetic_tasks(tmp_path):
             changes |= {"non_embedding_parameters": None, "results": results, "axis": "attention_head_size"}
             records += lines(objective, size - 1, 1, [1.0], **changes)
     text = report([write(tmp_path / "runs.jsonl", records)], tmp_path / "out")
-    assert "- dense, size of a head 1 to 3: -0.099 (without" in text and "mean squared error" in text
+    assert "- dense, size of a head 1 to 3: -0.099 (one seed)" in text and "mean squared error" in text
     assert "perplexity" not in text and "| mean squared error | least error found |" in text
     # Sizes below the threshold alone, as in the beginning of a study.
     report([write(tmp_path / "begun.jsonl", records[:2])], tmp_path / "begun")
@@ -176,7 +176,10 @@ def test_synthetic_tasks(tmp_path):
             "different studies: heads at scale tiny, width at scale tiny",
         ),
         ([RECORDS[0], {**RECORDS[1], "intermediate_size": 999}], "standard, shape 1: runs of different shapes"),
-        ([RECORDS[0], {**RECORDS[1], "texts": ["store-2"]}], "runs on different texts, or with different tokenizers"),
+        (
+            [RECORDS[0], {**RECORDS[1], "texts": "98 documents, 2 tokens"}],
+            "runs on different texts, or with different tokenizers",
+        ),
         ([RECORDS[0], {"key": "?"}], "runs.jsonl, line 2: not the record of a run"),
         ([], "no runs"),
     ],

@@ -47,20 +47,20 @@ class Shape:
     def metrics(self) -> list[str]:
         return [name for name in METRICS if name in self["results"]]
 
+    def by_seed(self, metric: str) -> dict[int, float]:
+        """Without those of runs that diverged."""
+        found = {line["seed"]: line["results"][metric] for line in self.lines}
+        return {seed: METRICS[metric][1] * value for seed, value in found.items() if value is not None}
+
     def values(self, metric: str) -> list[float]:
-        """By seed; runs that diverged have none."""
-        found = (line["results"][metric] for line in self.lines)
-        return [METRICS[metric][1] * value for value in found if value is not None]
+        return list(self.by_seed(metric).values())
 
     def mean(self, metric: str) -> float:
         return float(np.mean(self.values(metric))) if self.values(metric) else float("nan")
 
     def interval(self, metric: str) -> float:
-        """Half the 95 % interval of the mean, by Student's t; nan of a single seed."""
-        values = self.values(metric)
-        if len(values) < 2:
-            return float("nan")
-        return float(stats.t.ppf((1 + CONFIDENCE) / 2, len(values) - 1) * stats.sem(values))
+        """Half the 95 % interval of the mean; nan of a single seed."""
+        return half_interval(self.values(metric)) if len(self.values(metric)) > 1 else float("nan")
 
     def text(self, metric: str) -> str:
         mean, half = self.mean(metric), self.interval(metric)
@@ -189,7 +189,7 @@ def findings(series: dict[str, list[Shape]]) -> list[str]:
     for metric in metrics_of(series):
         if metric == "floor":
             continue
-        lines.append(f"{METRICS[metric][0]}, differences with their 95 % intervals (Welch):")
+        lines.append(f"{METRICS[metric][0]}, differences seed by seed:")
         for name, shapes in series.items():
             shapes = [shape for shape in shapes if metric in shape.metrics]
             if len(shapes) > 1:
@@ -206,15 +206,25 @@ def findings(series: dict[str, list[Shape]]) -> list[str]:
 
 
 def difference(first: Shape, last: Shape, metric: str) -> str:
-    """`last` less `first`, and whether that is beyond the spread of the seeds."""
-    found = last.mean(metric) - first.mean(metric)
-    before, after = first.values(metric), last.values(metric)
-    if min(len(before), len(after)) < 2:
-        return f"{found:+.4g} (without an interval: one seed)"
-    interval = stats.ttest_ind(after, before, equal_var=False).confidence_interval(CONFIDENCE)
-    low, high = float(interval.low), float(interval.high)
-    beyond = "beyond" if low > 0 or high < 0 else "within"
-    return f"{found:+.4g} ({low:+.3g} to {high:+.3g}), {beyond} the spread"
+    """
+    `last` less `first`, in the mean over the seeds of both, and whether that is beyond their spread.
+
+    A seed has the same examples in the same order in every shape, so that differences are taken seed by seed.
+    """
+    before, after = first.by_seed(metric), last.by_seed(metric)
+    found = [after[seed] - before[seed] for seed in before.keys() & after.keys()]
+    if not found:
+        return "no seed in common"
+    if len(found) == 1:
+        return f"{found[0]:+.4g} (one seed)"
+    mean, half = float(np.mean(found)), half_interval(found)
+    beyond = "beyond" if abs(mean) > half else "within"
+    return f"{mean:+.3g} ± {half:.2g}, {beyond} the spread"
+
+
+def half_interval(values: list[float]) -> float:
+    """Half the 95 % interval of the mean, by Student's t."""
+    return float(stats.t.ppf((1 + CONFIDENCE) / 2, len(values) - 1) * stats.sem(values))
 
 
 def conditions(records: list[dict]) -> list[str]:
@@ -237,9 +247,9 @@ def conditions(records: list[dict]) -> list[str]:
         f"its best with the first seed, whose run counts too; {known:,.0f} seconds in all"
         + (f" besides {seconds.count(None)} runs that were interrupted" if None in seconds else "")
         + f", on {each('hardware')}; {', '.join(used)}; commit {each('commit')}.",
-        *([f"Texts: {'; '.join(texts)}."] if texts else []),
-        "Intervals are Student's t over seeds, each for itself: among many, one in twenty errs. MFLOP/token: forward, "
-        "layers alone.",
+        *([f"Texts: {texts}."] if texts else []),
+        "± is half the 95 % interval of Student's t over seeds, each for itself: among many, one in twenty errs. "
+        "MFLOP/token: forward, layers alone.",
     ]
 
 

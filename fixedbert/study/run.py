@@ -95,7 +95,8 @@ def execute(run: Run, folder: Path, data: Data) -> dict:
     else:
         trained, summaries = pretrain(run, folder, data)
         config, parameters = AutoConfig.from_pretrained(trained), summaries[-1]["parameters"]
-        texts = [*summaries[-1]["corpus"]["corpora"], Path(summaries[-1]["corpus"]["store"]).name]
+        counts = summaries[-1]["corpus"]["counts"]
+        texts = f"{counts['documents']:,} documents, {counts['tokens']:,} tokens"
         tokens = sum(summary["real tokens seen"] for summary in summaries)
         epochs = sum(summary["results"]["epoch"] for summary in summaries)
         results = kept(summaries[-1]["results"], PRETRAINING)
