@@ -19,6 +19,7 @@ from .analysis.counts import head_sizes, size_text
 from .conversion import FAMILIES, build, convert, fixed_head_config, head_of, to_bert
 from .data.tokenizers import load_tokenizer
 from .errors import InputError
+from .files import reason_of
 from .model_card import checkpoint_card, read_card
 from .tensorflow_checkpoint import listed, read_bert
 from .training.output import new_directory
@@ -102,11 +103,6 @@ def load_tensors(
     if missing:
         raise InputError(f"there are no weights for {listed(missing)}; the file is not whole, or of another model.")
     return model, sorted(loaded["unexpected_keys"])
-
-
-def reason_of(error: Exception) -> str:
-    lines = str(error.__cause__ or error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__
 
 
 def is_tensorflow(source: str | Path) -> bool:

@@ -14,10 +14,11 @@ from huggingface_hub.errors import (  # HTTPError: also a connection that breaks
 from safetensors import SafetensorError, safe_open
 
 from . import configuration_fixed_head_bert, modeling_fixed_head_bert
-from .checkpoints import SENTENCE_FILES, TOKENIZER_FILES, reason_of
+from .checkpoints import SENTENCE_FILES, TOKENIZER_FILES
 from .configuration_fixed_head_bert import AUTO_MAP, FixedHeadBertConfig
 from .conversion import head_of
 from .errors import InputError, explain_hub_error
+from .files import read_object, reason_of
 from .model_card import check_card, checkpoint_card, read_card
 from .tensorflow_checkpoint import listed
 
@@ -38,6 +39,7 @@ PARTS = (
     "command.json",
     "trainer_state.json",
 )
+SAVE_ANEW = "save the model anew"
 WEIGHTS = re.compile(r"(model|pytorch_model)[^/]*\.(safetensors|safetensors\.index\.json|bin|bin\.index\.json)")
 CODE = {Path(module.__file__).name: module for module in (configuration_fixed_head_bert, modeling_fixed_head_bert)}
 
@@ -119,7 +121,7 @@ def checkpoint_files(folder: Path) -> dict[str, Path]:
         except (OSError, SafetensorError) as error:
             raise InputError(f"{file}: the weights cannot be read ({error}); save them anew.") from error
     if "model.safetensors.index.json" in files:
-        index = read_object(files["model.safetensors.index.json"])
+        index = read_object(files["model.safetensors.index.json"], SAVE_ANEW)
         named = index["weight_map"].values() if isinstance(index.get("weight_map"), dict) else ["its weight_map"]
         if absent := sorted({str(name) for name in named} - files.keys()):
             raise InputError(f"{folder}: {listed(absent)} is missing, which the index names; save them anew.")
@@ -130,7 +132,7 @@ def checkpoint_files(folder: Path) -> dict[str, Path]:
 
 def read_config(folder: Path) -> dict:
     """config.json, as it is, of a FixedHeadBert."""
-    config = read_object(folder / "config.json")
+    config = read_object(folder / "config.json", SAVE_ANEW)
     if config.get("model_type") != FixedHeadBertConfig.model_type:
         kind = config.get("model_type", "nameless")
         raise InputError(f"{folder}: a {kind} model; `hf upload` takes what is no FixedHeadBert.")
@@ -140,16 +142,6 @@ def read_config(folder: Path) -> dict:
     except Exception as error:  # every unusable value has its own
         raise InputError(f"{folder / 'config.json'}: {reason_of(error)}") from error
     return config
-
-
-def read_object(file: Path) -> dict:
-    try:
-        found = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise InputError(f"{file}: cannot be read ({error}); save the model anew.") from error
-    if not isinstance(found, dict):
-        raise InputError(f"{file}: holds no fields; save the model anew.")
-    return found
 
 
 def card_of(folder: Path, repo_id: str, license: str | None) -> bytes:

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import numpy as np
 
-from fixedbert.data.store import Documents, documents_that_count, save_shard, write_whole
+from fixedbert.data.store import Documents, documents_that_count, save_shard
+from fixedbert.files import write_whole
 
 
 def store_of(

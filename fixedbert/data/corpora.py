@@ -18,6 +18,7 @@ import pyarrow
 import pyarrow.parquet
 
 from ..errors import InputError
+from ..files import reason_of
 from . import sample
 from .hub import load_from_hub
 
@@ -166,7 +167,7 @@ class CorpusReader:
                     yield from table_rows(batch, corpus)
                 except (UnicodeDecodeError, pyarrow.ArrowException) as error:
                     place = f"{corpus.source}, rows {self.position + 1} to {self.position + len(batch)}"
-                    raise InputError(f"{place}: could not be read: {first_line(error)}") from error
+                    raise InputError(f"{place}: could not be read: {reason_of(error)}") from error
                 self.position += len(batch)
         else:
             done = 0
@@ -194,11 +195,11 @@ class CorpusReader:
                     self.position = done + raw.tell()
                     yield row
         except (EOFError, zlib.error, lzma.LZMAError, pyarrow.ArrowException) as error:
-            raise InputError(f"{file}: not a whole file ({first_line(error)}): fetch or write it again.") from error
+            raise InputError(f"{file}: not a whole file ({reason_of(error)}): fetch or write it again.") from error
         except InputError:
             raise
         except (OSError, ValueError) as error:
-            raise InputError(f"{file}: could not be read: {first_line(error)}") from error
+            raise InputError(f"{file}: could not be read: {reason_of(error)}") from error
 
     def parquet_rows(self, file: Path, done: int) -> Iterator[tuple[str, object]]:
         corpus = self.corpus
@@ -262,10 +263,6 @@ class CorpusReader:
                     f"{place}: no column {column!r} (there are {', '.join(columns) or 'none'}); name the right one "
                     f"with {argument}."
                 )
-
-
-def first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
 def decoded(lines, file: Path) -> Iterator[str]:

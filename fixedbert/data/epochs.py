@@ -16,8 +16,9 @@ from filelock import FileLock
 from transformers import PreTrainedTokenizerBase
 
 from ..errors import InputError
+from ..files import fingerprint_of
 from .masking import mask_tokens
-from .store import Documents, fingerprint_of
+from .store import Documents
 
 SHUFFLE_ROUNDS = 6
 

@@ -10,7 +10,7 @@ import datasets
 import pyarrow
 from accelerate import PartialState
 
-from .store import fingerprint_of
+from ..files import fingerprint_of
 
 FORMAT = 1  # raise it when the same rows would give other features
 ROWS_A_PROCESS = 10_000  # another process does not pay for fewer

@@ -9,11 +9,9 @@ A store is a folder named after a fingerprint of everything that it depends on:
     store.json               settings and counts; written last, so that a store without it is known to be unfinished
 """
 
-import errno
 import hashlib
 import json
 import os
-import shutil
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, wait
@@ -30,6 +28,7 @@ from tqdm import tqdm
 from transformers import PreTrainedTokenizerBase
 
 from ..errors import InputError
+from ..files import fingerprint_of, not_written, write_whole
 from .corpora import Corpus, CorpusReader, Document
 from .processes import process_pool
 from .sentences import split_document
@@ -37,17 +36,12 @@ from .sentences import split_document
 FORMAT = 1  # raise it when the same corpus would give another store
 SHARD_CHARACTERS = 4_000_000  # of text; what is lost at most, in each process, when preparing is interrupted
 SHARD_DOCUMENTS = 50_000
-NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 DOCUMENT = np.dtype([("row", "i8"), ("tokens", "i4"), ("sentences", "i4"), ("corpus", "i4")])
 PIECE_CHARACTERS = 500_000  # tokenized at once; the tokenizer takes more than 100 bytes for each
 
 
 def default_store_dir() -> Path:
     return Path(constants.HF_HOME) / "fixedbert"
-
-
-def fingerprint_of(*parts: object) -> str:
-    return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()[:16]
 
 
 def prepare_store(
@@ -99,13 +93,10 @@ def only_one_writes(folder: Path):
         with FileLock(folder.with_name(folder.name + ".lock")):
             yield
     except OSError as error:
-        if error.errno in NO_SPACE:
-            free = shutil.disk_usage(folder.parent).free / 2**30
-            raise InputError(
-                f"{folder}: no space left to prepare the corpus ({free:.1f} GiB free); make room or give another "
-                "--store_dir. The same command goes on where it stopped."
-            ) from error
-        raise InputError(f"{folder}: cannot be written ({error}); give another --store_dir.") from error
+        raise InputError(
+            f"{folder}: {not_written(folder, error)}; make room, or give another --store_dir. The same command goes "
+            "on where it stopped."
+        ) from error
     except BrokenProcessPool as error:
         raise InputError(
             f"{folder}: a process that prepares the corpus was killed, perhaps for memory; fewer of them "
@@ -157,13 +148,6 @@ def fill_store(folder: Path, readers, tokenizer, language: str, num_proc: int, s
         "settings": settings,
     }
     write_whole(folder / "store.json", json.dumps(description, indent=1) + "\n")
-
-
-def write_whole(path: Path, text: str):
-    """Write a file that is never seen in part."""
-    partial = path.with_name(path.name + ".partial")
-    partial.write_text(text, encoding="utf-8")
-    os.replace(partial, path)
 
 
 def shards_of(readers: list[CorpusReader]) -> Iterator[tuple[list[Document], list[int]]]:

@@ -11,8 +11,9 @@ from tqdm import tqdm
 from transformers import AutoTokenizer, BertTokenizer, PreTrainedTokenizerBase
 
 from ..errors import InputError
+from ..files import fingerprint_of
 from .corpora import Corpus, CorpusReader
-from .store import default_store_dir, fingerprint_of, only_one_writes
+from .store import default_store_dir, only_one_writes
 
 
 def load_tokenizer(name_or_path: str | None, do_lower_case: bool = True, **options) -> PreTrainedTokenizerBase:

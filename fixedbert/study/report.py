@@ -11,8 +11,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 from scipy import stats
 
-from ..data.store import write_whole
 from ..errors import InputError
+from ..files import write_whole
 from ..training.output import new_directory
 from .table import AXES, best_run
 

@@ -20,8 +20,8 @@ from tqdm import tqdm
 from ..analysis.counts import forward_flops, parameters
 from ..analysis.planning import DEVICES, UTILISATION
 from ..data.processes import end_with_parent
-from ..data.store import write_whole
 from ..errors import InputError
+from ..files import write_whole
 from .report import read_lines, write_report
 from .run import Data, commit, execute
 from .table import Run, Study, load_study

@@ -16,8 +16,8 @@ from huggingface_hub.errors import StrictDataclassError
 
 from ..analysis.counts import forward_flops, parameters
 from ..configuration_fixed_head_bert import FixedHeadBertConfig
-from ..data.store import fingerprint_of
 from ..errors import InputError
+from ..files import fingerprint_of
 from ..presets import SHAPE_FIELDS, preset_config
 from .synthetic import TASKS
 

@@ -13,8 +13,8 @@ from accelerate.utils import gather_object
 from safetensors import SafetensorError, safe_open
 from transformers import TrainingArguments
 
-from ..data.store import write_whole
 from ..errors import InputError
+from ..files import write_whole
 
 COMMAND_FILE = "command.json"
 SECRET = ("--token", "--hub_token")  # written nowhere
