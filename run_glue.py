@@ -19,6 +19,7 @@ from transformers import AutoModelForSequenceClassification, EvalPrediction, set
 
 import fixedbert  # noqa: F401  registers the model
 from fixedbert.data import glue
+from fixedbert.data.features import data_fingerprint
 from fixedbert.data.tokenizers import load_tokenizer
 from fixedbert.errors import InputError, exit_on_input_error
 from fixedbert.metrics.glue import glue_scores
@@ -32,7 +33,7 @@ from fixedbert.training.fine_tuning import (
     with_new_head,
 )
 from fixedbert.training.memory import keep_freed_memory
-from fixedbert.training.output import output_directory
+from fixedbert.training.output import check_same_data, output_directory
 from fixedbert.training.pictures import draw_glue
 from fixedbert.training.reporting import publish, report, train
 from fixedbert.training.sweep import sweep
@@ -53,6 +54,10 @@ class DataArguments:
     train_file: str | None = field(default=None, metadata={"help": "A .csv, .tsv, .jsonl or .parquet file."})
     validation_file: str | None = field(default=None, metadata={"help": "The same, to evaluate on."})
     test_file: str | None = field(default=None, metadata={"help": "The same, to predict, with or without labels."})
+    text_column_names: str | None = field(
+        default=None, metadata={"help": "The column with the text, or the two of a pair, with a comma between them."}
+    )
+    label_column_name: str = field(default="label", metadata={"help": "The column with the label."})
     do_regression: bool | None = field(
         default=None, metadata={"help": "Whether labels are numbers to predict; default: if some have fractions."}
     )
@@ -64,6 +69,13 @@ class DataArguments:
     max_predict_samples: int | None = field(default=None, metadata={"help": "Predict so many examples only."})
     preprocessing_num_workers: int | None = field(default=None, metadata={"help": "Processes for tokenizing."})
     overwrite_cache: bool = field(default=False, metadata={"help": "Tokenize again what is in the cache."})
+
+    def columns(self) -> dict:
+        """The columns of one's own files, for `load_files`."""
+        texts = tuple(self.text_column_names.split(",")) if self.text_column_names else None
+        if texts and (len(texts) > 2 or self.label_column_name in texts):
+            raise InputError(f"--text_column_names {self.text_column_names}: one or two columns, and not the label's.")
+        return {"text_columns": texts, "label_column": self.label_column_name}
 
     def tasks(self, predict: bool) -> list[str | None]:
         """The tasks in the order of their runs: the diagnostics after MNLI, by whose model they are predicted."""
@@ -84,18 +96,23 @@ def load_texts(task: str | None, arguments: DataArguments, kinds: tuple[str, ...
     named = [name for name in ("task_name", "dataset_name", "train_file") if getattr(arguments, name)]
     if len(named) > 1:
         raise InputError(f"--{named[0]} and --{named[1]}: give one of the two.")
+    columns = arguments.columns()
     if task:
+        if arguments.text_column_names or arguments.label_column_name != "label":
+            raise InputError(
+                f"--task_name {task}: its columns are known; leave --text_column_names and --label_column_name out."
+            )
         return glue.load_task(task, arguments.data_dir, kinds, skip, **hub_options)
     if arguments.dataset_name:
         name, config = arguments.dataset_name, arguments.dataset_config_name
-        return glue.load_dataset(name, config, kinds, arguments.do_regression, skip, **hub_options)
+        return glue.load_dataset(name, config, kinds, arguments.do_regression, skip, **columns, **hub_options)
     files = {kind: getattr(arguments, f"{kind}_file") for kind in kinds}
     if not any(files.values()):
         raise InputError("no data: give --task_name, --dataset_name, or --train_file and --validation_file.")
     for kind, file in files.items():
         if file is None:
             raise InputError(f"no rows for {kind}: give --{kind}_file.")
-    return glue.load_files(files, arguments.do_regression, skip)
+    return glue.load_files(files, arguments.do_regression, skip, **columns)
 
 
 class Evaluation:
@@ -153,6 +170,7 @@ def fine_tune(task: str | None, model_args, data_args, training_args, command: l
                 )
                 for split, rows in data.splits.items()
             }
+        check_same_data(training_args.output_dir, data_fingerprint(features))
         model_args.ignore_mismatched_sizes |= new_head
         model = load_model(AutoModelForSequenceClassification, model_args, config, tokenizer, training_args.do_train)
         evaluated = {split: longest_first(features[split])[0] for split in data.of_kind("validation")}

@@ -20,7 +20,7 @@ from fixedbert.data.masking import tokens_inside_words
 from fixedbert.errors import InputError, exit_on_input_error
 from fixedbert.training.arguments import ModelArguments, check_length, load_config, load_model, parse, with_recipe
 from fixedbert.training.memory import keep_freed_memory
-from fixedbert.training.output import output_directory
+from fixedbert.training.output import check_same_data, output_directory
 from fixedbert.training.pretraining import PretrainingArguments, PretrainingTrainer
 from fixedbert.training.pretraining_data import DataArguments, make_examples, tell
 from fixedbert.training.progress import ProgressLine
@@ -47,6 +47,7 @@ def main(argv: list[str] | None = None):
 
     with output_directory(training_args, command) as checkpoint:
         tokenizer, examples, held_out, corpus = make_examples(model_args, data_args, training_args, config, checkpoint)
+        check_same_data(training_args.output_dir, corpus["fingerprint"])
         tell(corpus)
         model = load_model(MODELS[objective], model_args, config, tokenizer, training_args.do_train)
         model.sparse_prediction = True  # the same loss for a fraction of the work; stock BERT takes no notice

@@ -17,6 +17,7 @@ import datasets
 from transformers import AutoModelForQuestionAnswering, set_seed
 
 import fixedbert  # noqa: F401  registers the model
+from fixedbert.data.features import data_fingerprint
 from fixedbert.data.hub import load_from_hub
 from fixedbert.data.squad import SquadEvaluation, load_squad, question_rows, questions_that_fit, squad_windows
 from fixedbert.data.tokenizers import load_tokenizer
@@ -31,7 +32,7 @@ from fixedbert.training.fine_tuning import (
     write_json,
 )
 from fixedbert.training.memory import keep_freed_memory
-from fixedbert.training.output import output_directory
+from fixedbert.training.output import check_same_data, output_directory
 from fixedbert.training.pictures import draw_squad
 from fixedbert.training.reporting import publish, report, train
 from fixedbert.training.sweep import sweep
@@ -138,6 +139,7 @@ def fine_tune(task: None, model_args, data_args, training_args, command: list[st
                         data_args.version_2_with_negative,
                         threshold,
                     )
+        check_same_data(training_args.output_dir, data_fingerprint(windows))
         trainer = FineTuningTrainer(
             model=load_model(AutoModelForQuestionAnswering, model_args, config, tokenizer, training_args.do_train),
             args=training_args,

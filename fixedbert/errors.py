@@ -5,9 +5,16 @@ from collections.abc import Callable
 
 from huggingface_hub.errors import HTTPError  # of requests to the Hub, also of a connection that breaks
 
+LONGEST_MESSAGE = 1000  # characters; a message can echo what a file holds
+
 
 class InputError(ValueError):
-    """One sentence: what is wrong, where (file, line, field) and what to do."""
+    """One sentence: what is wrong, where (file, line, field) and what to do. The middle of a long one is left out."""
+
+    def __init__(self, message: str):
+        if len(message) > LONGEST_MESSAGE:
+            message = f"{message[: LONGEST_MESSAGE // 2]} ... {message[-LONGEST_MESSAGE // 2 :]}"
+        super().__init__(message)
 
 
 def exit_on_input_error(main: Callable[[], object]):

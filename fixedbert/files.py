@@ -61,6 +61,15 @@ def not_written(folder: Path, error: OSError) -> str:
     return f"no space left ({shutil.disk_usage(there).free / 2**30:.1f} GiB free)"
 
 
+def check_regular(file: Path):
+    """
+    Raises:
+        InputError: it is there, but opening it could wait forever: a pipe, a device, a socket; or it is a folder.
+    """
+    if file.exists() and not file.is_file():
+        raise InputError(f"{file}: not a regular file; give one, not a pipe, a device or a folder.")
+
+
 def write_whole(path: Path, content: str | bytes):
     """Write a file that is never seen in part."""
     partial = path.with_name(path.name + ".partial")
@@ -89,3 +98,36 @@ def read_object(file: Path, remedy: str) -> dict:
 def fingerprint_of(*parts: object) -> str:
     """A name for whatever depends on `parts` alone: 16 hexadecimal digits."""
     return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()[:16]
+
+
+def content_hash_of(file: Path) -> str:
+    """SHA-256 of a file, read in blocks: 64 hexadecimal digits."""
+    found = hashlib.sha256()
+    with open(file, "rb") as content:
+        while block := content.read(2**20):
+            found.update(block)
+    return found.hexdigest()
+
+
+def checksum_file(file: Path) -> Path:
+    return file.with_name(file.name + ".sha256")
+
+
+def seal(partial: Path, file: Path):
+    """Give a complete file its name, with its checksum beside it."""
+    write_whole(checksum_file(file), content_hash_of(partial))
+    os.replace(partial, file)
+
+
+def write_sealed(file: Path, content: str):
+    """Write a file that is never seen in part, with its checksum beside it."""
+    write_whole(checksum_file(file), hashlib.sha256(content.encode()).hexdigest())
+    write_whole(file, content)
+
+
+def is_sealed(file: Path) -> bool:
+    """Whether a file is there and as `seal` left it. Reads all of it."""
+    try:
+        return checksum_file(file).read_bytes() == content_hash_of(file).encode()
+    except OSError:
+        return False

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from fixedbert.data.store import Documents, documents_that_count, save_shard
-from fixedbert.files import write_whole
+from fixedbert.files import seal, write_sealed
 
 
 def store_of(
@@ -24,5 +24,6 @@ def store_of(
         hashes = list(range(start, start + len(tokens[part])))
         save_shard(folder / f"shard-{place:06}.arrow", tokens[part], hashes, corpora[part], {})
     np.save(folder / "documents.npy", documents_that_count(folder, len(starts)))
-    write_whole(folder / "store.json", json.dumps({"shards": len(starts)}))
+    seal(folder / "documents.npy", folder / "documents.npy")
+    write_sealed(folder / "store.json", json.dumps({"shards": len(starts)}))
     return Documents(folder)

@@ -304,7 +304,11 @@ def test_other_labels_need_a_new_head(tmp_path, capsys):
         ("a.tsv", "sentence1\tsentence2\nx\ty\n", r"a\.tsv: no column 'label'; there are sentence1, sentence2"),
         ("a.tsv", "label\nyes\n", r"a\.tsv: no text in the columns label"),
         ("a.tsv", "text\ttext\tlabel\nx\ty\tyes\n", r"a\.tsv, line 1: two columns have the same name"),
-        ("a.tsv", "sentence1\tsentence2\tlabel\nx\ty\tyes\nx\ty\nx\ty\tno\n", r"a\.tsv, line 3: no label"),
+        (
+            "a.tsv",
+            "sentence1\tsentence2\tlabel\nx\ty\tyes\nx\ty\nx\ty\tno\n",
+            r"a\.tsv, line 3: fewer fields than the head",
+        ),
         (
             "a.tsv",
             "sentence1\tsentence2\tlabel\nx\ty\tyes\nx\ty\t \nx\n\nx\ty\tno\n",
@@ -329,7 +333,7 @@ def test_other_labels_need_a_new_head(tmp_path, capsys):
         ("a.jsonl", "[1]\n", r"a\.jsonl, line 1: not a JSON object"),
         ("a.json", "[1]\n", r"a\.json, row 0: not a JSON object"),
         ("a.json", "[", r"a\.json: not JSON"),
-        ("a.jsonl", '{"text": ["x"], "label": "a"}\n', r"a\.jsonl, line 1: no 'text'"),
+        ("a.jsonl", '{"text": ["x"], "label": "a"}\n', r"a\.jsonl, line 1: 'text' is a list, not text"),
         ("a.tsv", "sentence1\tsentence2\tlabel\n", r"a\.tsv: no rows"),
         ("a.tsv", "", r"a\.tsv: no rows"),
         ("a.parquet", "x", r"a\.parquet: "),
@@ -348,7 +352,10 @@ def test_bad_rows_can_be_left_out_and_are_named(tmp_path, capsys):
     data = load_files({"train": own_file(tmp_path, content)}, skip_bad_rows=True)
     assert data.splits["train"][:] == {"sentence1": ["x", "z"], "label": [1, 0]}
     told = capsys.readouterr().out
-    assert "a.tsv: 2 of 4 rows left out (line 3: 'text' is empty; line 4: no label)" in told
+    assert (
+        "a.tsv: 2 of 4 rows left out (line 3: 'text' is empty; line 4: fewer fields than the header has columns)"
+        in told
+    )
     assert "a.tsv: the texts are in 'text'" in told
     blank = "text\tlabel\nx\t0.5\ny\t\nz\t1.5\n"  # what is left out does not decide what the labels are
     assert load_files({"train": own_file(tmp_path, blank)}, skip_bad_rows=True).labels == []

@@ -326,8 +326,8 @@ def test_duplicate_ids_and_bad_questions_can_be_left_out(tmp_path, capsys):
 @pytest.mark.parametrize(
     "content, sentence",
     [
-        ("{", "not a JSON file"),
-        ('{"rows": []}', "not a JSON file in SQuAD's layout"),
+        ("{", "not JSON"),
+        ('{"rows": []}', "not in SQuAD's layout, 'data' is missing"),
         ('{"data": [{"paragraphs": [{"context": "x"}]}]}', "after 0 questions 'qas' is missing"),
         ('{"data": ["x"]}', "after 0 questions"),
         ('{"data": []}', "no questions"),
@@ -385,7 +385,7 @@ def test_context_without_a_token(tmp_path, tokenizer):
         ({"text": ["two"]}, r"not as many texts \(text\) as places"),
         ({"text": ["two"], "answer_start": ["3"]}, "'two' does not stand in its context at character 3"),
         ({"text": ["two"], "answer_start": [3.0]}, "'two' does not stand in its context at character 3.0"),
-        ({"text": [2], "answer_start": [0]}, "an answer is empty"),
+        ({"text": [2], "answer_start": [0]}, "an answer is a number, not text"),
     ],
 )
 def test_answers_of_other_types(tmp_path, answers, sentence):

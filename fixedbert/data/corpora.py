@@ -1,14 +1,10 @@
 """Corpora: documents of plain text from files, folders, globs, the Hub, or the built-in sample, read one by one."""
 
-import csv
 import glob
 import hashlib
 import io
-import json
-import lzma
 import re
-import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -18,9 +14,10 @@ import pyarrow
 import pyarrow.parquet
 
 from ..errors import InputError
-from ..files import reason_of
+from ..files import check_regular, content_hash_of, reading
 from . import sample
 from .hub import load_from_hub
+from .tables import AGAIN, check_names, is_text, json_object, lines_of, table_rows, why_no_text
 
 FORMATS = (".txt", ".jsonl", ".json", ".csv", ".tsv", ".parquet")
 COMPRESSIONS = (".gz", ".bz2", ".xz", ".zst")
@@ -32,6 +29,7 @@ DOCUMENT_BOUNDARIES = {
     "inferred": "a row that looks like the beginning of a chapter, or else 500 rows",
 }
 LARGEST_DOCUMENT = 2**28  # bytes; whoever has more in one has missed its boundaries
+NAME_COLUMN = "name the column with the text with --text_column_name"
 INFERRED_LENGTH = 500  # sentences of a document whose end nothing tells: about a chapter
 CHAPTER = re.compile(
     r"\W*(chapter|prologue|epilogue|preface|foreword|part|book|volume|copyright|isbn|table of contents|contents)\b",
@@ -101,6 +99,7 @@ def corpus_files(pattern: str) -> list[Path]:
                 f"{file}: not one of the formats that can be read: {', '.join(FORMATS)}, also compressed "
                 f"({', '.join(COMPRESSIONS)})."
             )
+        check_regular(file)
     return sorted(files)
 
 
@@ -114,7 +113,7 @@ class CorpusReader:
     Iterates over the documents of a corpus, in the order of its files and rows, without holding more than one.
 
     `size` is what there is to read and `position` how much of it has been: bytes of files, or rows of the Hub's data.
-    `fingerprint` changes with everything that the documents depend on. `empty_files` counts files without a row.
+    `empty_files` counts files without a row.
 
     Raises:
         InputError: nothing there, a format or column that is not there, a file that cannot be read.
@@ -123,24 +122,33 @@ class CorpusReader:
     def __init__(self, corpus: Corpus):
         self.corpus = corpus
         self.position = self.empty_files = 0
+        self.files: list[Path] = []
         if corpus.is_sample:
             self.texts = sample.documents()
             self.size = len(self.texts)
-            state = hashlib.sha256("\0".join(self.texts).encode()).hexdigest()
         elif corpus.on_hub:
             self.dataset = load_from_hub(corpus.source, corpus.config_name, split="train", **corpus.hub_options)
             self.check_columns(corpus.source, self.dataset.column_names)
             self.size = len(self.dataset)
-            state = self.dataset._fingerprint
         else:
             self.files = corpus_files(corpus.source)
-            stats = [file.stat() for file in self.files]
-            self.size = sum(stat.st_size for stat in stats)
-            state = [
-                (str(file.absolute()), stat.st_size, stat.st_mtime_ns)
-                for file, stat in zip(self.files, stats, strict=True)
-            ]
-        self.fingerprint = [corpus.text_column, corpus.document_boundary, corpus.document_column, state]
+            self.size = sum(file.stat().st_size for file in self.files)
+
+    def fingerprint(self, hash_of: Callable[[Path], str] = content_hash_of) -> list:
+        """
+        What the documents depend on: the content of the files, wherever they are, and how it is read.
+
+        Args:
+            hash_of: gives the hash of a file's content.
+        """
+        corpus = self.corpus
+        if corpus.is_sample:
+            content = hashlib.sha256("\0".join(self.texts).encode()).hexdigest()
+        elif corpus.on_hub:
+            content = self.dataset._fingerprint
+        else:
+            content = [(file_format(file), hash_of(file)) for file in self.files]
+        return [corpus.text_column, corpus.document_boundary, corpus.document_column, content]
 
     def __iter__(self) -> Iterator[Document]:
         boundary = self.corpus.document_boundary
@@ -151,7 +159,7 @@ class CorpusReader:
         elif boundary == "column":
             yield from grouped_by_value(self.rows(), self.corpus.source)
         else:
-            yield from cut_at_chapters(self.rows())
+            yield from cut_at_chapters(self.rows(), self.corpus.source)
 
     def rows(self) -> Iterator[tuple[str, object]]:
         """Text and value of the document column, row by row."""
@@ -163,11 +171,9 @@ class CorpusReader:
         elif corpus.on_hub:
             columns = [corpus.text_column, *([corpus.document_column] if corpus.document_column else [])]
             for batch in self.dataset.select_columns(columns).with_format("arrow").iter(1000):
-                try:
-                    yield from table_rows(batch, corpus)
-                except (UnicodeDecodeError, pyarrow.ArrowException) as error:
-                    place = f"{corpus.source}, rows {self.position + 1} to {self.position + len(batch)}"
-                    raise InputError(f"{place}: could not be read: {reason_of(error)}") from error
+                place = f"{corpus.source}, rows {self.position + 1} to {self.position + len(batch)}"
+                with reading(place, "remove it from the cache, and load it again"):
+                    yield from self.arrow_rows(place, batch)
                 self.position += len(batch)
         else:
             done = 0
@@ -182,110 +188,90 @@ class CorpusReader:
 
     def rows_of(self, file: Path, done: int) -> Iterator[tuple[str, object]]:
         kind = file_format(file)
-        try:
+        with reading(file, AGAIN):
             if kind == ".parquet":
                 yield from self.parquet_rows(file, done)
                 return
             with open(file, "rb") as raw:
-                compression = fsspec.utils.infer_compression(str(file))
-                if compression is None and file.suffix in COMPRESSIONS:
-                    raise ValueError(f"nothing is installed that decompresses {file.suffix} (zstandard for .zst)")
-                stream = fsspec.compression.compr[compression](raw, mode="rb") if compression else raw
-                for row in self.text_rows(file, kind, stream):
+                stream = raw
+                if file.suffix in COMPRESSIONS:
+                    decompressor = fsspec.compression.compr.get(fsspec.utils.infer_compression(str(file)))
+                    if decompressor is None:
+                        raise InputError(f"{file}: nothing is installed that reads {file.suffix}; install zstandard.")
+                    stream = io.BufferedReader(decompressor(raw, mode="rb"))
+                for row in self.text_rows(file, kind, lines_of(stream, file)):
                     self.position = done + raw.tell()
                     yield row
-        except (EOFError, zlib.error, lzma.LZMAError, pyarrow.ArrowException) as error:
-            raise InputError(f"{file}: not a whole file ({reason_of(error)}): fetch or write it again.") from error
-        except InputError:
-            raise
-        except (OSError, ValueError) as error:
-            raise InputError(f"{file}: could not be read: {reason_of(error)}") from error
 
     def parquet_rows(self, file: Path, done: int) -> Iterator[tuple[str, object]]:
-        corpus = self.corpus
         with pyarrow.parquet.ParquetFile(file) as table:
-            self.check_columns(file, table.schema_arrow.names)
-            columns = [corpus.text_column, *([corpus.document_column] if corpus.document_column else [])]
+            names = table.schema_arrow.names
+            self.check_columns(file, names)
+            check_names(filter(self.uses, names), str(file))
             read = 0
-            for batch in table.iter_batches(batch_size=256, columns=columns):
-                yield from table_rows(batch, corpus)
+            for batch in table.iter_batches(batch_size=256, columns=[name for name in names if self.uses(name)]):
+                yield from self.arrow_rows(file, batch)
                 read += len(batch)
                 self.position = done + file.stat().st_size * read // table.metadata.num_rows
 
-    def text_rows(self, file: Path, kind: str, stream: io.BufferedIOBase) -> Iterator[tuple[str, object]]:
+    def arrow_rows(self, place: object, table) -> Iterator[tuple[str, object]]:
+        corpus = self.corpus
+        texts = table.column(corpus.text_column)
+        if not is_text(texts.type):
+            raise InputError(f"{place}: the column {corpus.text_column!r} is {texts.type}, not text; {NAME_COLUMN}.")
+        texts = texts.cast(pyarrow.string()).to_pylist()
+        values = table.column(corpus.document_column).to_pylist() if corpus.document_column else [None] * len(texts)
+        for text, value in zip(texts, values, strict=True):
+            yield text or "", value
+
+    def text_rows(self, file: Path, kind: str, lines: Iterator[str]) -> Iterator[tuple[str, object]]:
         corpus = self.corpus
         if kind == ".txt" and corpus.document_boundary == "row":
-            content = stream.read(LARGEST_DOCUMENT + 1)
-            check_document(len(content), file)
-            if content:
-                yield "".join(decoded(content.splitlines(keepends=True), file)), None
+            document, size = [], 0
+            for line in lines:
+                document.append(line)
+                size += len(line)
+                check_document(size, file)
+            if document:
+                yield "".join(document), None
         elif kind == ".txt":
-            yield from ((line, None) for line in decoded(stream, file))
+            yield from ((line, None) for line in lines)
         elif kind in (".csv", ".tsv"):
-            csv.field_size_limit(LARGEST_DOCUMENT)
-            # In tsv a quotation mark is a character like others; in csv one that is not closed is an error.
-            dialect = {"delimiter": "\t", "quoting": csv.QUOTE_NONE} if kind == ".tsv" else {"strict": True}
-            rows = csv.DictReader(decoded(stream, file), **dialect)
-            self.check_columns(file, rows.fieldnames or [], empty=rows.fieldnames is None)
-            try:
-                for row in rows:
-                    yield row[corpus.text_column] or "", row.get(corpus.document_column)
-            except csv.Error as error:
-                raise InputError(f"{file}, line {rows.line_num}: not csv: {error}.") from error
+            names, rows = table_rows(lines, file, tabs=kind == ".tsv")
+            if names:
+                self.check_columns(file, names)
+            for line, row, problem in rows:
+                if problem:
+                    raise InputError(f"{file}, line {line}: {problem}; {AGAIN}.")
+                row = dict(zip(names, row, strict=True))
+                yield row[corpus.text_column], row.get(corpus.document_column)
         else:
-            for number, line in enumerate(decoded(stream, file), 1):
+            for number, line in enumerate(lines, 1):
                 if line.isspace():
                     continue
-                try:
-                    row = json.loads(line)
-                except json.JSONDecodeError as error:
-                    raise InputError(f"{file}, line {number}: could not be read as a row of JSON: {error}.") from error
-                self.check_columns(f"{file}, line {number}", row if isinstance(row, dict) else [])
+                place = f"{file}, line {number}"
+                row = json_object(line, place)
+                self.check_columns(place, row)
                 text = row[corpus.text_column]
-                text = "" if text is None else str(text)
-                try:
-                    text.encode()
-                except UnicodeEncodeError as error:
-                    raise InputError(
-                        f"{file}, line {number}: character {error.start + 1} of the text is half of a surrogate pair, "
-                        "which is no text; remove it."
-                    ) from error
-                yield text, row.get(corpus.document_column)
+                problem = why_no_text(text, repr(corpus.text_column))
+                if problem:
+                    raise InputError(f"{place}: {problem}; mend it, or {NAME_COLUMN}.")
+                yield text or "", row.get(corpus.document_column)
 
-    def check_columns(self, place: object, columns: list[str], empty: bool = False):
+    def uses(self, column: str) -> bool:
+        return column in (self.corpus.text_column, self.corpus.document_column)
+
+    def check_columns(self, place: object, columns: Iterable[str]):
         corpus = self.corpus
         for column, argument in (
             (corpus.text_column, "--text_column_name"),
             (corpus.document_column, "--document_column_name"),
         ):
-            if column is not None and column not in columns and not empty:
+            if column is not None and column not in columns:
                 raise InputError(
                     f"{place}: no column {column!r} (there are {', '.join(columns) or 'none'}); name the right one "
                     f"with {argument}."
                 )
-
-
-def decoded(lines, file: Path) -> Iterator[str]:
-    """Lines of UTF-8 as text, without a byte order mark and carriage returns."""
-    for number, line in enumerate(lines, 1):
-        try:
-            text = line.decode("utf-8-sig" if number == 1 else "utf-8")
-        except UnicodeDecodeError as error:
-            raise InputError(
-                f"{file}, line {number}: byte {error.start + 1} is not UTF-8 ({error.reason}); convert the file, for "
-                "example with iconv."
-            ) from error
-        yield text.removesuffix("\r\n") + "\n" if text.endswith("\r\n") else text
-
-
-def table_rows(table, corpus: Corpus) -> Iterator[tuple[str, object]]:
-    texts = table.column(corpus.text_column)
-    if not pyarrow.types.is_string(texts.type):
-        texts = texts.cast(pyarrow.string())
-    texts = texts.to_pylist()
-    values = table.column(corpus.document_column).to_pylist() if corpus.document_column else [None] * len(texts)
-    for text, value in zip(texts, values, strict=True):
-        yield text or "", value
 
 
 def check_document(size: int, source: object):
@@ -324,15 +310,17 @@ def grouped_by_value(rows, source: str) -> Iterator[list[str]]:
         yield sentences
 
 
-def cut_at_chapters(rows) -> Iterator[list[str]]:
+def cut_at_chapters(rows, source: str) -> Iterator[list[str]]:
     """Sentences of a stream without boundaries, as for the copies of BookCorpus on the Hub."""
-    sentences = []
+    sentences, size = [], 0
     for text, _ in rows:
         chapter = len(text) < 60 and CHAPTER.match(text)
         if sentences and (chapter or len(sentences) == INFERRED_LENGTH):
             yield sentences
-            sentences = []
+            sentences, size = [], 0
         if text.strip():
             sentences.append(text)
+            size += len(text)
+            check_document(size, source)
     if sentences:
         yield sentences

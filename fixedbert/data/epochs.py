@@ -6,7 +6,6 @@ are, and wherever a run is continued, they see the same examples.
 """
 
 import hashlib
-import os
 from collections.abc import Iterator
 from itertools import islice
 
@@ -16,7 +15,7 @@ from filelock import FileLock
 from transformers import PreTrainedTokenizerBase
 
 from ..errors import InputError
-from ..files import fingerprint_of
+from ..files import checksum_file, fingerprint_of, is_sealed, seal
 from .masking import mask_tokens
 from .store import Documents
 
@@ -46,7 +45,8 @@ class Examples(torch.utils.data.Dataset):
     example (seed, epoch, index).
 
     Every epoch has a plan, an array that says which tokens go into which example. It is made once, by the first
-    process that asks for it, and kept beside the store, memory-mapped. The length is that of epoch 0, so that steps
+    process that asks for it, and kept beside the store with its checksum, memory-mapped; a damaged one is made again.
+    The length is that of epoch 0, so that steps
     can be counted; where another epoch has a few examples more or less, they are left out or begin again.
 
     Args:
@@ -105,13 +105,15 @@ class Examples(torch.utils.data.Dataset):
             path = folder / f"{name}-{epoch}"
             try:
                 folder.mkdir(exist_ok=True)
-                if not path.exists():
+                if not is_sealed(path):  # not there, or damaged
                     with FileLock(folder / f"{name}.lock"):
-                        if not path.exists():
+                        if not is_sealed(path):
                             self.write_plan(path, epoch)
                             self.written.add(epoch)
                     if epoch > 2 and epoch - 2 in self.written:  # the first one is kept: it gives the length
-                        (folder / f"{name}-{epoch - 2}").unlink(missing_ok=True)
+                        old = folder / f"{name}-{epoch - 2}"
+                        old.unlink(missing_ok=True)
+                        checksum_file(old).unlink(missing_ok=True)
                 dtype, columns = self.plan_row
                 self.opened_plan = np.memmap(path, dtype, "r").reshape(-1, columns)
             except OSError as error:
@@ -127,7 +129,7 @@ class Examples(torch.utils.data.Dataset):
         with open(partial, "wb") as file:
             for rows in self.make_plan(epoch):
                 file.write(np.ascontiguousarray(rows, self.plan_row[0]).data)
-        os.replace(partial, path)
+        seal(partial, path)
 
     def some(self, count: int | None) -> torch.utils.data.Dataset:
         """At most `count` of the examples of epoch 0, spread over all of them and always the same."""

@@ -9,10 +9,13 @@ from pathlib import Path
 import datasets
 import pyarrow
 from accelerate import PartialState
+from filelock import FileLock
 
-from ..files import fingerprint_of
+from ..errors import InputError
+from ..files import checksum_file, fingerprint_of, is_sealed, seal, writing
+from .processes import check_shared_memory
 
-FORMAT = 1  # raise it when the same rows would give other features
+FORMAT = 2  # raise it when the same rows would give other features
 ROWS_A_PROCESS = 10_000  # another process does not pay for fewer
 
 
@@ -27,12 +30,16 @@ def prepare_features(
 ) -> datasets.Dataset:
     """
     `rows.map(function)` in batches, with its result in the cache of `datasets`, found again by what the rows hold.
+    Beside its files are their checksums; what is damaged is made again.
 
     Args:
         function: from a batch of rows, and `settings`, to columns of features.
         settings: keyword arguments of `function`, a `tokenizer` among them.
         keep: columns of the rows that the features have too, if the rows do.
         num_proc: processes; by default as many as there are cores, but not for few rows.
+
+    Raises:
+        InputError: the cache cannot be written, or a process was killed.
     """
     tokenizer = json.loads(settings["tokenizer"].backend_tokenizer.to_str())
     tokenizer |= {"truncation": None, "padding": None}  # what the last call left there
@@ -41,20 +48,40 @@ def prepare_features(
         others[name] = getattr(settings["tokenizer"], name)
     fingerprint = fingerprint_of(FORMAT, function.__name__, content_hash(rows), tokenizer, others)
     folder = Path(datasets.config.HF_DATASETS_CACHE, "fixedbert", fingerprint)
-    folder.mkdir(parents=True, exist_ok=True)
     if num_proc is None:
         num_proc = min(os.cpu_count() or 1, len(rows) // ROWS_A_PROCESS)
-    return rows.map(
-        function,
-        batched=True,
-        num_proc=num_proc if num_proc > 1 else None,
-        remove_columns=[column for column in rows.column_names if column not in keep],
-        fn_kwargs=settings,
-        cache_file_name=str(folder / "features.arrow"),
-        load_from_cache_file=not (overwrite_cache and PartialState().is_local_main_process),
-        new_fingerprint=fingerprint,
-        desc=desc or "Tokenizing",
-    )
+    if num_proc > 1:
+        check_shared_memory()
+    with writing(folder, "make room, or name another cache with HF_DATASETS_CACHE in the environment"):
+        folder.mkdir(parents=True, exist_ok=True)
+        with FileLock(folder / "features.lock"):
+            for file in folder.glob("features*.arrow"):
+                if (overwrite_cache and PartialState().is_local_main_process) or not is_sealed(file):
+                    file.unlink()
+                    checksum_file(file).unlink(missing_ok=True)
+            try:
+                features = rows.map(
+                    function,
+                    batched=True,
+                    num_proc=num_proc if num_proc > 1 else None,
+                    remove_columns=[column for column in rows.column_names if column not in keep],
+                    fn_kwargs=settings,
+                    cache_file_name=str(folder / "features.arrow"),
+                    load_from_cache_file=True,
+                    new_fingerprint=fingerprint,
+                    desc=desc or "Tokenizing",
+                )
+            except RuntimeError as error:
+                if "abruptly died" not in str(error):
+                    raise
+                raise InputError(
+                    "a process that tokenizes was killed, perhaps for memory; fewer of them "
+                    "(--preprocessing_num_workers) need less."
+                ) from error
+            for file in folder.glob("features*.arrow"):
+                if not checksum_file(file).exists():
+                    seal(file, file)
+    return features
 
 
 def content_hash(rows: datasets.Dataset) -> str:
@@ -64,3 +91,8 @@ def content_hash(rows: datasets.Dataset) -> str:
     with pyarrow.ipc.new_stream(sink, table.schema.remove_metadata()) as stream:
         stream.write_table(table.replace_schema_metadata().combine_chunks())
     return hashlib.sha256(sink.getvalue()).hexdigest()
+
+
+def data_fingerprint(features: dict[str, datasets.Dataset]) -> str:
+    """A name for all that a run of fine-tuning is given."""
+    return fingerprint_of({kind: content_hash(rows) for kind, rows in features.items()})

@@ -192,15 +192,22 @@ def load_task(
     return TextData(list(task.labels), splits)
 
 
-def load_files(files: dict[str, str], do_regression: bool | None = None, skip_bad_rows: bool = False) -> TextData:
+def load_files(
+    files: dict[str, str], do_regression: bool | None = None, skip_bad_rows: bool = False, **columns
+) -> TextData:
     """
     Texts from files of one's own, by split: train, validation, test.
 
-    The label is the column "label"; the texts are "sentence1" and "sentence2", or else the first two other columns, or
-    the only one. Numbers with fractions make a regression. Other labels are those of the training file (without one,
-    of the other), sorted.
+    Numbers with fractions make a regression. Other labels are those of the training file (without one, of the other),
+    sorted.
+
+    Args:
+        text_columns: one or two columns; by default "sentence1" and "sentence2", or else the first two that are
+            neither label nor number, or the only one.
+        label_column: by default "label".
     """
-    return own_texts({split: read_rows(Path(file)) for split, file in files.items()}, do_regression, skip_bad_rows)
+    sources = {split: read_rows(Path(file)) for split, file in files.items()}
+    return own_texts(sources, do_regression, skip_bad_rows, **columns)
 
 
 def load_dataset(
@@ -209,6 +216,8 @@ def load_dataset(
     kinds: tuple[str, ...],
     do_regression: bool | None = None,
     skip_bad_rows: bool = False,
+    text_columns: tuple[str, ...] | None = None,
+    label_column: str = "label",
     **hub_options,
 ) -> TextData:
     """The same from a data set of the Hub."""
@@ -217,19 +226,33 @@ def load_dataset(
     if absent:
         raise InputError(f"--dataset_name {name}: it has no split {absent[0]}; there are {', '.join(hub)}.")
     sources = {kind: rows_of_dataset(hub[kind], f"{name}, {kind}") for kind in kinds}
-    return own_texts(sources, do_regression, skip_bad_rows)
+    return own_texts(sources, do_regression, skip_bad_rows, text_columns, label_column)
 
 
-def own_texts(sources: dict[str, Rows], do_regression: bool | None, skip_bad_rows: bool) -> TextData:
-    texts = next(iter(sources.values())).text_columns()
-    label_of = {split: None if split == "test" else "label" for split in sources}
+def own_texts(
+    sources: dict[str, Rows],
+    do_regression: bool | None,
+    skip_bad_rows: bool,
+    text_columns: tuple[str, ...] | None = None,
+    label_column: str = "label",
+) -> TextData:
+    label_of = {split: None if split == "test" else label_column for split in sources}
+    for split, rows in sources.items():
+        for column in (*(text_columns or ()), *filter(None, [label_of[split]])):
+            if column not in rows.columns:
+                argument = "--label_column_name" if column == label_column else "--text_column_names"
+                raise InputError(
+                    f"{rows.name}: no column {column!r}; there are {', '.join(rows.columns)}; name the right one with "
+                    f"{argument}."
+                )
+    texts = text_columns or next(iter(sources.values())).text_columns(label_column)
     rows_of = {split: usable_rows(rows, texts, label_of[split], skip_bad_rows) for split, rows in sources.items()}
     labels = None
     labelled = rows_of.get("train") or rows_of.get("validation")
     if labelled is not None:
-        values = labelled.columns["label"]
+        values = labelled.columns[label_column]
         if do_regression is None:
-            do_regression = is_regression(values)
+            do_regression = is_regression(labelled.name, values)
             if do_regression:
                 PartialState().print(
                     f"{labelled.name}: the labels are numbers with fractions, so this is a regression; with "
@@ -244,9 +267,22 @@ def own_texts(sources: dict[str, Rows], do_regression: bool | None, skip_bad_row
     return TextData(labels, splits)
 
 
-def is_regression(values: list[str]) -> bool:
-    """Whether all labels are numbers, and some of them with a fraction."""
-    return None not in map(as_float, values) and any(re.search(r"[.eEnN]", value) for value in values)
+def is_regression(name: str, values: list[str]) -> bool:
+    """
+    Whether labels are numbers, and some of them have a fraction.
+
+    Raises:
+        InputError: there are words among numbers with fractions.
+    """
+    if not any(as_float(value) is not None and re.search(r"[.eEnN]", value) for value in values):
+        return False
+    word = next((value for value in values if as_float(value) is None), None)
+    if word is not None:
+        raise InputError(
+            f"{name}: the label {word!r} is a word, but others are numbers with fractions; say --do_regression true "
+            "or false."
+        )
+    return True
 
 
 def as_float(value: str) -> float | None:
@@ -282,7 +318,7 @@ def make_split(
         number_of = {name: number for number, name in enumerate(labels)}
         split["label"] = [number_of[value] if labels else float(value) for value in rows.columns[label]]
     else:
-        split["index"] = rows.columns.get("index", [str(number) for number in range(len(rows))])
+        split["index"] = [str(value) for value in rows.columns.get("index", range(len(rows)))]
     return datasets.Dataset.from_dict(split)
 
 

@@ -1,31 +1,31 @@
 """Rows of csv, tsv, json, jsonl and parquet files and of data sets; those that cannot be used, with their place."""
 
-import csv
-import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from numbers import Number
 from pathlib import Path
-from typing import TextIO
 
 import datasets
-import pyarrow
 from accelerate import PartialState
 from pyarrow import parquet
 
 from ..errors import InputError
+from ..files import check_regular, reading
+from .tables import AGAIN, KINDS, TOO_FEW, check_names, json_object, json_value, lines_of, table_rows, why_no_text
 
 NAMED = 20  # of the rows that are left out
+LONGEST_PLACE = 300  # characters; an id or a label can be long
 
 
 @dataclass
 class Rows:
     """
-    What stands in a file or data set: by column the value of each row, as text, None where there is none; and for each
-    row its line, and what is wrong with it that no column shows.
+    What stands in a file or data set: by column the value of each row as it is there, None where there is none; and
+    for each row its line, and what is wrong with it that no column shows.
     """
 
     name: str
-    columns: dict[str, list[str | None]]
+    columns: dict[str, list]
     lines: list[int]
     unit: str = "line"
     problems: dict[int, str] = field(default_factory=dict)
@@ -36,20 +36,31 @@ class Rows:
     def place(self, number: int) -> str:
         return f"{self.unit} {self.lines[number]}"
 
-    def of(self, *columns: str) -> list[list[str | None]]:
+    def of(self, *columns: str) -> list[list]:
         """The values of columns, each of which has to be there."""
         for column in columns:
             if column not in self.columns:
                 raise InputError(f"{self.name}: no column {column!r}; there are {', '.join(self.columns)}.")
         return [self.columns[column] for column in columns]
 
-    def text_columns(self) -> tuple[str, ...]:
-        """sentence1 and sentence2, or else the first two columns that are neither label nor number; says which."""
+    def text_columns(self, label: str) -> tuple[str, ...]:
+        """
+        sentence1 and sentence2, or else the first two columns that are neither label nor number; says which.
+
+        Raises:
+            InputError: there is none, or what is there looks like an id.
+        """
         numbers = ("", "Unnamed: 0", "id", "idx", "index")  # the first two are how pandas writes its own
-        others = [column for column in self.columns if column != "label" and column not in numbers]
+        others = [column for column in self.columns if column != label and column not in numbers]
         if not others:
             raise InputError(f"{self.name}: no text in the columns {', '.join(self.columns)}.")
         texts = ("sentence1", "sentence2") if {"sentence1", "sentence2"} <= set(others) else tuple(others[:2])
+        for column in texts:
+            if looks_like_id(self.columns[column]):
+                raise InputError(
+                    f"{self.name}: the column {column!r} holds numbers or ids, not texts; name the columns with the "
+                    "texts with --text_column_names."
+                )
         PartialState().print(f"{self.name}: the texts are in {' and '.join(map(repr, texts))}")
         return texts
 
@@ -83,25 +94,59 @@ def usable_rows(
     Raises:
         InputError: other rows that are not to be left out.
     """
-    columns = rows.of(*texts, *([label] if label else []))
-    short = [n for n in range(len(rows)) if any(column[n] is None for column in columns)] if short_rows else []
+    rows.of(*texts, *([label] if label else []))
+    short = [number for number, problem in rows.problems.items() if problem == TOO_FEW] if short_rows else []
     check_usable(rows.name, {n: f"{rows.place(n)}: too short" for n in short}, len(rows), skip_bad_rows=True)
     rows = rows.without(short) if short else rows
     problems, empty = dict(rows.problems), 0
-    columns = dict(zip(texts, rows.of(*texts), strict=True))
     for number in range(len(rows)):
-        for name, column in columns.items():
-            if column[number] is None:
-                problems.setdefault(number, f"no {name!r}")
-            elif not column[number].strip():
+        for name in texts:
+            text = rows.columns[name][number]
+            problem = f"no {name!r}" if text is None else why_no_text(text, repr(name))
+            if problem is None and not text.strip():
                 empty += 1
-                if not empty_texts:
-                    problems.setdefault(number, f"{name!r} is empty")
-        if label and not (rows.columns[label][number] or "").strip():
-            problems.setdefault(number, "no label")
+                problem = None if empty_texts else f"{name!r} is empty"
+            if problem:
+                problems.setdefault(number, problem)
+        problem = why_no_label(rows.columns[label][number]) if label else None
+        if problem:
+            problems.setdefault(number, problem)
     if empty and empty_texts:
         PartialState().print(f"{rows.name}: {empty:,} texts are empty, and used as they are")
-    return without_problems(rows, problems, skip_bad_rows)
+    rows = without_problems(rows, problems, skip_bad_rows)
+    if label:
+        rows.columns = {**rows.columns, label: [str(value) for value in rows.columns[label]]}
+    return rows
+
+
+def why_no_label(value: object) -> str | None:
+    """What is wrong with a value that has to be a label: a text or a number."""
+    if value is None or value != value or (isinstance(value, str) and not value.strip()):
+        return "no label"
+    if isinstance(value, Number):
+        return None
+    if not isinstance(value, str):
+        return f"the label is {KINDS.get(type(value), type(value).__name__)}; a row has one label, a text or a number"
+    return why_no_text(value, "the label")
+
+
+def looks_like_id(values: list) -> bool:
+    """Whether a column holds numbers, or words with a digit that are all different."""
+    words = [str(value) for value in values if value is not None]
+    if all(map(is_number, words)):
+        return bool(words)
+    different = len(set(words)) == len(words)
+    return different and all(
+        word.isascii() and any(map(str.isdigit, word)) and not any(map(str.isspace, word)) for word in words
+    )
+
+
+def is_number(word: str) -> bool:
+    try:
+        float(word)
+    except ValueError:
+        return False
+    return True
 
 
 def without_problems(rows: Rows, problems: dict[int, str], skip_bad_rows: bool) -> Rows:
@@ -125,7 +170,8 @@ def check_usable(name: str, problems: Mapping[int, str], total: int, skip_bad_ro
     """
     if not problems:
         return
-    places = [problems[number] for number in sorted(problems)]
+    places = [problems[number][:LONGEST_PLACE] for number in sorted(problems)]
+    places = [place.encode(errors="backslashreplace").decode() for place in places]  # can be printed
     if not skip_bad_rows:
         more = f"; {len(places) - 1:,} more rows cannot be used either" if len(places) > 1 else ""
         raise InputError(f"{name}, {places[0]}{more}. Mend it, or leave such rows out with --skip_bad_rows.")
@@ -148,80 +194,48 @@ def read_rows(file: Path, header: tuple[str, ...] | None = None) -> Rows:
     readers[".parquet"] = read_parquet
     if file.suffix not in readers:
         raise InputError(f"{file}: not one of the formats that can be read: .csv, .tsv, .json, .jsonl, .parquet.")
-    try:
+    check_regular(file)
+    with reading(file, AGAIN):
         rows = readers[file.suffix](file, header)
-    except (OSError, UnicodeDecodeError, pyarrow.ArrowInvalid) as error:
-        raise InputError(f"{file}: {error}") from error
     if not len(rows):
         raise InputError(f"{file}: no rows.")
     return rows
 
 
 def read_table(file: Path, header: tuple[str, ...] | None) -> Rows:
-    options = {"delimiter": "\t", "quoting": csv.QUOTE_NONE} if file.suffix == ".tsv" else {"strict": True}
-    csv.field_size_limit(2**31 - 1)  # a text can be long
-    values, lines, problems, last = [], [], {}, 0
-    with open(file, encoding="utf-8-sig", newline="") as text:
-        reader = csv.reader(text, **options)
-        try:
-            for row in reader:
-                first, last = last + 1, reader.line_num
-                if not row:
-                    continue
-                if header is None:
-                    header = tuple(row)
-                    if len(set(header)) < len(header):
-                        raise InputError(f"{file}, line {first}: two columns have the same name.")
-                    continue
-                if len(row) > len(header):
-                    problems[len(lines)] = "more fields than the header has columns"
-                values.append((row + [None] * len(header))[: len(header)])
-                lines.append(first)
-        except csv.Error as error:
-            quotes = "; a field that begins with a quote has to end with one, and quotes inside are doubled"
-            raise InputError(f"{file}, line {last + 1}: {error}{quotes if file.suffix == '.csv' else ''}.") from error
-    columns = [list(column) for column in zip(*values, strict=True)] or [[] for _ in header or ()]
-    return Rows(str(file), dict(zip(header or (), columns, strict=True)), lines, problems=problems)
+    with open(file, "rb") as stream:
+        header, rows = table_rows(lines_of(stream, file), file, file.suffix == ".tsv", header)
+        found = list(rows)
+    columns = {name: [row[place] for _, row, _ in found] for place, name in enumerate(header)}
+    problems = {number: problem for number, (_, _, problem) in enumerate(found) if problem}
+    return Rows(str(file), columns, [line for line, _, _ in found], problems=problems)
 
 
 def read_json(file: Path, header: None) -> Rows:
-    with open(file, encoding="utf-8-sig") as text:
-        rows, lines, unit = json_rows(text, file)
+    rows, lines, unit = json_rows(file)
     names = dict.fromkeys(name for row in rows for name in row)
-    return Rows(str(file), {name: [as_text(row.get(name)) for row in rows] for name in names}, lines, unit)
+    return Rows(str(file), {name: [row.get(name) for row in rows] for name in names}, lines, unit)
 
 
-def json_rows(text: TextIO, file: Path) -> tuple[list[dict], list[int], str]:
+def json_rows(file: Path) -> tuple[list[dict], list[int], str]:
     """The objects of a JSON array, or of lines, with the number of each and what the numbers count."""
-    rows, numbers, unit = [], [], "line"
-    if file.suffix == ".json" and text.read(1) == "[":
-        text.seek(0)
-        try:
-            found = list(enumerate(json.load(text)))
-        except json.JSONDecodeError as error:
-            raise InputError(f"{file}: not JSON ({error}).") from error
-        unit = "row"
-    else:
-        text.seek(0)
-        found = [(number, line) for number, line in enumerate(text, start=1) if line.strip()]
-    for number, row in found:
-        if isinstance(row, str):
-            try:
-                row = json.loads(row)
-            except json.JSONDecodeError as error:
-                raise InputError(
-                    f"{file}, line {number}: not JSON ({error}); each line has to be an object."
-                ) from error
-        if not isinstance(row, dict):
-            raise InputError(f"{file}, {unit} {number}: not a JSON object.")
-        rows.append(row)
-        numbers.append(number)
-    return rows, numbers, unit
+    with open(file, "rb") as stream:
+        lines = list(lines_of(stream, file))
+    if file.suffix == ".json" and lines and lines[0].startswith("["):
+        rows = json_value("".join(lines), str(file))
+        for number, row in enumerate(rows):
+            if not isinstance(row, dict):
+                raise InputError(f"{file}, row {number}: not a JSON object; each row has to be one.")
+        return rows, list(range(len(rows))), "row"
+    numbers = [number for number, line in enumerate(lines, start=1) if line.strip()]
+    return [json_object(lines[number - 1], f"{file}, line {number}") for number in numbers], numbers, "line"
 
 
 def read_parquet(file: Path, header: None) -> Rows:
-    table = parquet.read_table(file)
-    columns = {name: [as_text(value) for value in table[name].to_pylist()] for name in table.column_names}
+    with parquet.ParquetFile(file) as content:
+        table = content.read()
+    check_names(table.column_names, str(file))
+    columns = {name: table[name].to_pylist() for name in table.column_names}
     return Rows(str(file), columns, list(range(len(table))), "row")
 
 
@@ -231,14 +245,7 @@ def rows_of_dataset(data: datasets.Dataset, name: str) -> Rows:
         values = data[column][:]
         if isinstance(feature, datasets.ClassLabel):  # -1: a test set without labels
             values = [feature.int2str(value) if value is not None and value >= 0 else None for value in values]
-        columns[column] = [as_text(value) for value in values]
+        columns[column] = values
     if "idx" in columns:
         columns["index"] = columns.pop("idx")
     return Rows(name, columns, list(range(len(data))), "row")
-
-
-def as_text(value: object) -> str | None:
-    """None where there is no text: a missing value, a list."""
-    if value is None or isinstance(value, str):
-        return value
-    return None if isinstance(value, list | dict) else str(value)

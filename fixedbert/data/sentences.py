@@ -1,6 +1,7 @@
 """Documents as sentences: the splitter, and section headings that belong to none."""
 
 import re
+from collections.abc import Iterator
 
 import sentencex
 
@@ -14,6 +15,9 @@ WORDS_OF_A_HEADING_WITH_A_STOP = 6
 WRAPPED_LINE = 100  # characters; where nearly all lines are shorter, and half end no sentence, lines were wrapped
 ENDS_OF_SENTENCES = (".", "!", "?", ":", '"', "'", "”", "’")
 HEADINGS_IN_A_ROW = 3  # a section, a subsection and one below; more short lines are a list or a poem
+LONGEST_PART = 50_000  # characters; where quotations are left open, the splitter's time grows with the square
+NEWLINES = re.compile(r"\n+")
+END_OF_A_SENTENCE = re.compile(r"[.!?]\W*\s")
 INSIDE_A_SENTENCE = re.compile(r"[\"“”‘!?;:,|=<>{}\[\]]|\.\s")
 
 
@@ -27,7 +31,27 @@ def split_document(text: str, language: str = "en") -> tuple[list[str], int]:
     text, headings = without_headings(text)
     if not are_wrapped(text.split("\n")):
         text = text.replace("\n", "\n\n")  # to the splitter only blank lines end a paragraph
-    return [sentence for sentence in sentencex.segment(language, text) if not sentence.isspace()], headings
+    sentences = [sentence for part in parts(text) for sentence in sentencex.segment(language, part)]
+    return [sentence for sentence in sentences if not sentence.isspace()], headings
+
+
+def parts(text: str) -> Iterator[str]:
+    """
+    A text in parts of at most LONGEST_PART characters, cut where a paragraph ends; a paragraph that is longer than
+    that is cut where a sentence seems to end, or a word.
+    """
+    start = 0
+    while len(text) - start > LONGEST_PART:
+        end = start + LONGEST_PART
+        cut = text.rfind("\n\n", start + 1, end)
+        if cut > 0:
+            cut = NEWLINES.match(text, cut, end).end()
+        else:
+            ends = [found.end() for found in END_OF_A_SENTENCE.finditer(text, start, end)]
+            cut = ends[-1] if ends else text.rfind(" ", start, end) + 1 or end
+        yield text[start:cut]
+        start = cut
+    yield text[start:]
 
 
 def without_headings(text: str) -> tuple[str, int]:

@@ -1,20 +1,20 @@
 """Questions answered by a span of a text, or not at all: SQuAD 1.1 and 2.0, windows of tokens, and back to text."""
 
-import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import datasets
 import numpy as np
-import pyarrow
 from pyarrow import parquet
 from transformers import EvalPrediction, PreTrainedTokenizerBase
 
 from ..errors import InputError
+from ..files import check_regular, reading
 from ..metrics.squad import squad_scores, squad_v2_scores
 from .features import prepare_features
 from .rows import check_usable
 from .store import as_arrays
+from .tables import AGAIN, check_names, json_object, lines_of, why_no_text
 
 TEXT = datasets.Value("string")
 FEATURES = datasets.Features(
@@ -47,10 +47,9 @@ def load_squad(
     readers = {".json": read_json, ".jsonl": read_lines, ".parquet": read_parquet}
     if Path(file).suffix not in readers:
         raise InputError(f"{file}: not one of the formats that can be read: .json, .jsonl, .parquet.")
-    try:
+    check_regular(Path(file))
+    with reading(file, AGAIN):
         return question_rows(readers[Path(file).suffix](file), file, version_2_with_negative, answered, skip_bad_rows)
-    except (OSError, UnicodeDecodeError, pyarrow.ArrowInvalid) as error:
-        raise InputError(f"{file}: {error}") from error
 
 
 def question_rows(
@@ -76,9 +75,16 @@ def question_rows(
                 "title": str(article.get("title") or ""),
                 "context": paragraph["context"],
                 "question": question["question"],
-                "answers": NO_ANSWER if question.get("is_impossible") else by_column(question.get("answers")),
+                "answers": by_column(question.get("answers")),
             }
+            impossible = question.get("is_impossible")
+            if impossible:
+                row["answers"] = NO_ANSWER
             problem = problem_of(row, version_2_with_negative, answered)
+            if not isinstance(impossible, bool | None):
+                problem = f"is_impossible is {impossible!r}, neither true nor false"
+            elif not isinstance(question["id"], str | int):
+                problem = "its id is neither a text nor a number"
             if row["id"] in seen:
                 problem = "its id stands there twice"
             seen.add(row["id"])
@@ -97,11 +103,11 @@ def question_rows(
 
 
 def read_json(file: str) -> Iterator[tuple[dict, dict, dict]]:
-    try:
-        articles = json.loads(Path(file).read_text(encoding="utf-8-sig"))["data"]
-    except (json.JSONDecodeError, KeyError, TypeError) as error:
-        raise InputError(f"{file}: not a JSON file in SQuAD's layout ({error}).") from error
-    for article in articles:
+    with open(file, "rb") as stream:
+        content = json_object("".join(lines_of(stream, file)), file)
+    if "data" not in content:
+        raise InputError(f"{file}: not in SQuAD's layout, 'data' is missing.")
+    for article in content["data"]:
         if "paragraphs" not in article:
             yield article, article, article
             continue
@@ -111,18 +117,18 @@ def read_json(file: str) -> Iterator[tuple[dict, dict, dict]]:
 
 
 def read_lines(file: str) -> Iterator[tuple[dict, dict, dict]]:
-    with open(file, encoding="utf-8-sig") as lines:
-        for number, line in enumerate(lines, start=1):
+    with open(file, "rb") as stream:
+        for number, line in enumerate(lines_of(stream, file), start=1):
             if line.strip():
-                try:
-                    row = json.loads(line)
-                except json.JSONDecodeError as error:
-                    raise InputError(f"{file}, line {number}: not JSON ({error}).") from error
+                row = json_object(line, f"{file}, line {number}")
                 yield row, row, row
 
 
 def read_parquet(file: str) -> Iterator[tuple[dict, dict, dict]]:
-    for row in parquet.read_table(file).to_pylist():
+    with parquet.ParquetFile(file) as content:
+        table = content.read()
+    check_names(table.column_names, file)
+    for row in table.to_pylist():
         yield row, row, row
 
 
@@ -134,8 +140,11 @@ def by_column(answers: object) -> object:
 
 
 def problem_of(row: dict, version_2_with_negative: bool, answered: bool) -> str | None:
-    for name in ("question", "context"):
-        if not isinstance(row[name], str) or not row[name].strip():
+    for name in ("id", "title", "question", "context"):
+        problem = why_no_text(row[name], f"its {name}")
+        if problem:
+            return problem
+        if name in ("question", "context") and not (row[name] or "").strip():
             return f"its {name} is empty"
     if not isinstance(row["answers"], dict):
         return "its answers are not texts with places (text, answer_start)"
@@ -145,9 +154,12 @@ def problem_of(row: dict, version_2_with_negative: bool, answered: bool) -> str 
     if not texts and answered and not version_2_with_negative:
         return "it has no answer; SQuAD 2.0's questions need --version_2_with_negative"
     for text, start in zip(texts, starts, strict=True):
-        if not isinstance(text, str) or not text:
+        problem = why_no_text(text, "an answer")
+        if problem:
+            return problem
+        if not text:
             return "an answer is empty"
-        if not isinstance(start, int) or start < 0 or row["context"][start : start + len(text)] != text:
+        if type(start) is not int or start < 0 or row["context"][start : start + len(text)] != text:
             return f"the answer {text!r} does not stand in its context at character {start}"
     return None
 

@@ -7,11 +7,13 @@ A store is a folder named after a fingerprint of everything that it depends on:
     documents.npy            the documents that count, neither empty nor seen before: DOCUMENT
     plans/                   which tokens make up the examples of an epoch; see epochs.py
     store.json               settings and counts; written last, so that a store without it is known to be unfinished
+
+Beside each file is its checksum, .sha256. contents.json, beside the stores, has the hashes of the corpora's files.
 """
 
 import hashlib
 import json
-import os
+import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, wait
@@ -28,15 +30,16 @@ from tqdm import tqdm
 from transformers import PreTrainedTokenizerBase
 
 from ..errors import InputError
-from ..files import fingerprint_of, not_written, write_whole
+from ..files import content_hash_of, fingerprint_of, is_sealed, not_written, reading, seal, write_sealed
 from .corpora import Corpus, CorpusReader, Document
 from .processes import process_pool
 from .sentences import split_document
 
-FORMAT = 1  # raise it when the same corpus would give another store
+FORMAT = 2  # raise it when the same corpus would give another store
 SHARD_CHARACTERS = 4_000_000  # of text; what is lost at most, in each process, when preparing is interrupted
 SHARD_DOCUMENTS = 50_000
 DOCUMENT = np.dtype([("row", "i8"), ("tokens", "i4"), ("sentences", "i4"), ("corpus", "i4")])
+JUST_CHANGED = 2  # seconds; another change so soon could leave size and times as they are
 PIECE_CHARACTERS = 500_000  # tokenized at once; the tokenizer takes more than 100 bytes for each
 
 
@@ -61,16 +64,17 @@ def prepare_store(
         InputError: a corpus that cannot be read or has no text, or no space for the store.
     """
     readers = [CorpusReader(corpus) for corpus in corpora]
+    store_dir = Path(store_dir or default_store_dir())
     settings = {
         "format": FORMAT,
         "shard": [SHARD_CHARACTERS, SHARD_DOCUMENTS],
-        "corpora": [reader.fingerprint for reader in readers],
+        "corpora": corpus_fingerprints(readers, store_dir),
         "tokenizer": tokenizer_state(tokenizer),
         "language": language,
         "sentencex": version("sentencex"),
         "tokenizers": version("tokenizers"),
     }
-    folder = Path(store_dir or default_store_dir()) / f"store-{fingerprint_of(settings)}"
+    folder = store_dir / f"store-{fingerprint_of(settings)}"
     if (folder / "store.json").exists():
         return Documents(folder)
     with only_one_writes(folder):
@@ -78,6 +82,36 @@ def prepare_store(
             folder.mkdir(exist_ok=True)
             fill_store(folder, readers, tokenizer, language, num_proc, settings)
     return Documents(folder)
+
+
+def corpus_fingerprints(readers: list[CorpusReader], store_dir: Path) -> list[list]:
+    """
+    What the documents of each reader depend on, the content of its files among it. A file is read for that once:
+    contents.json remembers its hash as long as its path, size, times and inode are the same.
+    """
+    memory = store_dir / "contents.json"
+    known, new = known_hashes(memory), {}
+
+    def hash_of(file: Path) -> str:
+        with reading(file, "give the command again"):
+            stat = file.stat()
+            state = [stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino]
+            before, found = known.get(str(file.absolute()), (None, None))
+            if before != state:
+                found = content_hash_of(file)
+                if time.time() - stat.st_ctime > JUST_CHANGED:
+                    new[str(file.absolute())] = [state, found]
+        return found
+
+    found = [reader.fingerprint(hash_of) for reader in readers]
+    if new:
+        with only_one_writes(store_dir / "contents"):
+            write_sealed(memory, json.dumps(known_hashes(memory) | new))
+    return found
+
+
+def known_hashes(memory: Path) -> dict[str, list]:
+    return json.loads(memory.read_bytes()) if is_sealed(memory) else {}
 
 
 @contextmanager
@@ -125,7 +159,7 @@ def fill_store(folder: Path, readers, tokenizer, language: str, num_proc: int, s
     with bar, document_pool(num_proc, arguments) as submit:
         for shards, (documents, numbers) in enumerate(shards_of(readers), 1):  # noqa: B007  the last one counts
             path = folder / f"shard-{shards - 1:06}.arrow"
-            if not path.exists():
+            if not is_sealed(path):
                 submit(path.name, documents, numbers)
             bar.update(sum(reader.position for reader in readers) - bar.n)
     counts = Counter()
@@ -139,7 +173,7 @@ def fill_store(folder: Path, readers, tokenizer, language: str, num_proc: int, s
     counts["empty_files"] = sum(reader.empty_files for reader in readers)
     with open(folder / "documents.npy.partial", "wb") as file:
         np.save(file, documents)
-    os.replace(folder / "documents.npy.partial", folder / "documents.npy")
+    seal(folder / "documents.npy.partial", folder / "documents.npy")
     description = {
         "corpora": [reader.corpus.description() for reader in readers],
         "counts": counts,
@@ -147,7 +181,7 @@ def fill_store(folder: Path, readers, tokenizer, language: str, num_proc: int, s
         "shards": shards,
         "settings": settings,
     }
-    write_whole(folder / "store.json", json.dumps(description, indent=1) + "\n")
+    write_sealed(folder / "store.json", json.dumps(description, indent=1) + "\n")
 
 
 def shards_of(readers: list[CorpusReader]) -> Iterator[tuple[list[Document], list[int]]]:
@@ -305,7 +339,7 @@ def save_shard(path: Path, tokens: list[tuple[np.ndarray, np.ndarray]], hashes, 
     try:
         with pyarrow.OSFile(str(partial), "wb") as sink, pyarrow.ipc.new_file(sink, table.schema) as writer:
             writer.write_table(table)
-        os.replace(partial, path)
+        seal(partial, path)
     except BaseException:
         partial.unlink(missing_ok=True)
         raise
@@ -343,29 +377,36 @@ class Documents:
 
     Reads the Arrow files in place: opening a part of a document costs nothing but the part. `len` is the number of
     documents, `table` says how long each is and of which corpus, `description` is what store.json says.
+
+    Args:
+        verify: read all files and compare them with their checksums first.
+
+    Raises:
+        InputError: a file is missing or damaged.
     """
 
-    def __init__(self, folder: str | Path):
+    def __init__(self, folder: str | Path, verify: bool = True):
         self.folder = Path(folder)
-        try:
-            self.description = json.loads((self.folder / "store.json").read_text(encoding="utf-8"))
-            self.table = np.load(self.folder / "documents.npy", mmap_mode="r")
+        with reading(self.folder, "remove it, and the same command prepares it anew", "not a whole store"):
+            self.description = json.loads(self.checked("store.json", verify).read_bytes())
+            self.table = np.load(self.checked("documents.npy", verify), mmap_mode="r")
             self.input_ids, self.sentence_ends, rows = [], [], [0]
             for shard in range(self.description["shards"]):
                 # The arrays keep the memory map open.
-                source = pyarrow.memory_map(str(self.folder / f"shard-{shard:06}.arrow"))
+                source = pyarrow.memory_map(str(self.checked(f"shard-{shard:06}.arrow", verify)))
                 batch = pyarrow.ipc.open_file(source).get_batch(0)
                 self.input_ids.append(as_arrays(batch.column("input_ids")))
                 self.sentence_ends.append(as_arrays(batch.column("sentence_ends")))
                 rows.append(rows[-1] + len(batch))
-        except (OSError, ValueError, pyarrow.ArrowException) as error:
-            raise InputError(
-                f"{self.folder}: not a whole store ({error}); remove it, and the same command prepares it anew."
-            ) from error
         self.shard_starts = np.array(rows)
 
+    def checked(self, name: str, verify: bool) -> Path:
+        if verify and not is_sealed(self.folder / name):
+            raise ValueError(f"{name} is missing, or not as it was written")
+        return self.folder / name
+
     def __reduce__(self):  # into a worker process that is not a copy of this one
-        return Documents, (self.folder,)
+        return Documents, (self.folder, False)
 
     def __len__(self) -> int:
         return len(self.table)

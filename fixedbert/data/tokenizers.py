@@ -13,7 +13,7 @@ from transformers import AutoTokenizer, BertTokenizer, PreTrainedTokenizerBase
 from ..errors import InputError
 from ..files import fingerprint_of
 from .corpora import Corpus, CorpusReader
-from .store import default_store_dir, only_one_writes
+from .store import corpus_fingerprints, default_store_dir, only_one_writes
 
 
 def load_tokenizer(name_or_path: str | None, do_lower_case: bool = True, **options) -> PreTrainedTokenizerBase:
@@ -78,8 +78,10 @@ def trained_tokenizer(
         InputError: a corpus that cannot be read or has no text.
     """
     readers = [CorpusReader(corpus) for corpus in corpora]
-    settings = ([reader.fingerprint for reader in readers], vocab_size, do_lower_case, share, version("tokenizers"))
-    folder = Path(store_dir or default_store_dir()) / f"tokenizer-{fingerprint_of(settings)}"
+    store_dir = Path(store_dir or default_store_dir())
+    contents = corpus_fingerprints(readers, store_dir)
+    settings = (contents, vocab_size, do_lower_case, share, version("tokenizers"))
+    folder = store_dir / f"tokenizer-{fingerprint_of(settings)}"
     with only_one_writes(folder):
         if not folder.exists():
             texts = (text for text in texts_of(readers) if in_share(text, share))

@@ -14,9 +14,10 @@ from safetensors import SafetensorError, safe_open
 from transformers import TrainingArguments
 
 from ..errors import InputError
-from ..files import write_whole
+from ..files import read_object, write_whole
 
 COMMAND_FILE = "command.json"
+DATA_FILE = "data.json"
 SECRET = ("--token", "--hub_token")  # written nowhere
 NOT_PART_OF_THE_RUN = ("--output_dir", "--resume_from_checkpoint", *SECRET)
 
@@ -134,6 +135,25 @@ def read_command(partial: Path) -> list[str]:
         return json.loads((partial / COMMAND_FILE).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise InputError(f"{partial / COMMAND_FILE}: cannot be read ({error}); remove {partial}.") from error
+
+
+def check_same_data(output_dir: str, fingerprint: str):
+    """
+    Write into a run's directory what it is trained on; where an unfinished run has left that, compare.
+
+    Raises:
+        InputError: the unfinished run began with other data.
+    """
+    state = PartialState()
+    file = Path(output_dir, DATA_FILE)
+    if state.is_main_process and not file.exists():
+        write_whole(file, json.dumps({"fingerprint": fingerprint}) + "\n")
+    state.wait_for_everyone()
+    if read_object(file, f"remove {file.parent}").get("fingerprint") != fingerprint:
+        raise InputError(
+            f"{file.parent}: the texts, or what is made of them, are not those that the unfinished run began with; "
+            "bring these back, or remove it and start anew."
+        )
 
 
 def check_readable(checkpoint: Path, processes: int):

@@ -16,6 +16,7 @@ from ..data.pairs import PairExamples, check_pairs
 from ..data.store import prepare_store, tokenizer_state
 from ..data.tokenizers import check_same_vocabulary, load_tokenizer, trained_tokenizer
 from ..errors import InputError
+from ..files import fingerprint_of
 from .arguments import ModelArguments
 from .pretraining import OBJECTIVES
 
@@ -215,6 +216,7 @@ def make_examples(model_args: ModelArguments, data_args: DataArguments, training
     corpus = {
         **documents.description,
         "store": str(documents.folder),
+        "fingerprint": fingerprint_of(documents.folder.name, held_out_documents.folder.name),
         "weights": weights,
         "training": {"documents": len(numbers), "examples": len(examples)},
         "held_out": {"documents": len(held_out_numbers), "examples": len(held_out)},
