@@ -4,6 +4,7 @@ import bz2
 import gzip
 import json
 import lzma
+import os
 
 import pyarrow
 import pyarrow.parquet
@@ -11,6 +12,8 @@ import pytest
 
 from fixedbert import FixedHeadBertConfig
 from fixedbert.data.corpora import Corpus, CorpusReader, corpus_files
+from fixedbert.data.rows import read_rows
+from fixedbert.data.squad import load_squad
 from fixedbert.data.tokenizers import check_same_vocabulary, load_tokenizer, trained_tokenizer
 from fixedbert.errors import InputError
 
@@ -133,6 +136,57 @@ def test_bad_files_are_one_sentence_with_the_place(tmp_path, name, sentence):
     """Guards: a missing, unknown, truncated or wrongly encoded file is named, with the line where there is one."""
     with pytest.raises(InputError, match=sentence):
         documents(broken(tmp_path, name))
+
+
+@pytest.mark.parametrize(
+    "name, content, sentence",
+    [
+        ("a.jsonl", '{"text": ["a b"]}', "line 1: 'text' is a list, not text; .*--text_column_name"),
+        ("a.jsonl", '{"text": "x"}\n{"text": 7}', "line 2: 'text' is a number, not text"),
+        ("a.jsonl", '{"text": NaN}', "line 1: 'text' is a number, not text"),
+        ("a.jsonl", '{"text": true}', "line 1: 'text' is true or false, not text"),
+        ("a.jsonl", '{"text": {"en": "x"}}', "line 1: 'text' is an object, not text"),
+        ("a.jsonl", '{"text": "x", "text": "y"}', "line 1: not JSON .*a field twice"),
+        ("a.jsonl", '{"text": ' + "[" * 100_000, "line 1: not JSON .*recursion"),
+        ("a.jsonl", '{"text": "x", "n": ' + "9" * 5000 + "}", "line 1: not JSON .*Exceeds the limit"),
+        ("a.csv", "id,text\n1,x\n2,y,z\n", "line 3: more fields than the header has columns"),
+        ("a.csv", "id,text\n1,x\n2\n", "line 3: fewer fields than the header has columns"),
+        ("a.tsv", "text\ttext\nx\ty\n", "line 1: two columns have the same name, 'text'"),
+        ("a.parquet", {"text": [1, 2]}, "the column 'text' is int64, not text; .*--text_column_name"),
+        ("a.parquet", {"text": [["x"]]}, "the column 'text' is list.*, not text"),
+    ],
+)
+def test_what_is_no_text_is_refused(tmp_path, name, content, sentence):
+    """Guards: no value but text is trained on, no row with shifted columns, and no column of two with one name."""
+    if isinstance(content, dict):
+        pyarrow.parquet.write_table(pyarrow.table(content), tmp_path / name)
+    else:
+        (tmp_path / name).write_text(content)
+    with pytest.raises(InputError, match=sentence) as said:
+        documents(tmp_path / name)
+    assert len(str(said.value)) <= 1000 and name in str(said.value)
+
+
+def test_only_regular_files_are_read(tmp_path):
+    """Guards: a pipe is refused at once; reading it would wait forever."""
+    os.mkfifo(tmp_path / "a.txt")
+    for read in (lambda: corpus_files(str(tmp_path / "a.txt")), lambda: corpus_files(str(tmp_path / "*.txt"))):
+        with pytest.raises(InputError, match="a.txt: not a regular file"):
+            read()
+    for kind, read in ((".tsv", read_rows), (".json", lambda file: load_squad(str(file)))):
+        os.mkfifo(tmp_path / f"a{kind}")
+        with pytest.raises(InputError, match=f"a{kind}: not a regular file"):
+            read(tmp_path / f"a{kind}")
+
+
+def test_long_lines_are_refused(tmp_path, monkeypatch):
+    """Guards: a line that is longer than memory, as a small compressed file can hold one, is not read whole."""
+    monkeypatch.setattr("fixedbert.data.tables.LARGEST_LINE", 2**20)
+    for name in ("a.jsonl.gz", "a.txt.gz"):
+        with gzip.open(tmp_path / name, "wt") as file:
+            file.write('{"text": "x"}\n' + "x" * 2**21)
+        with pytest.raises(InputError, match=rf"{name}, line 2: longer than 1 MiB"):
+            documents(tmp_path / name)
 
 
 def test_document_without_boundaries_is_refused(tmp_path, monkeypatch):

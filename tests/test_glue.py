@@ -1,6 +1,9 @@
 """Texts to classify: every task of GLUE, people's own files, features, submissions, errors that name the line."""
 
+import errno
+import json
 import os
+from pathlib import Path
 
 import datasets
 import pyarrow
@@ -8,6 +11,7 @@ import pytest
 from pyarrow import parquet
 from transformers import BertConfig, BertTokenizer
 
+import run_glue
 from fixedbert.data.glue import (
     TASKS,
     TextData,
@@ -346,6 +350,79 @@ def test_bad_rows_are_named_by_line(tmp_path, name, content, sentence):
         load_files({"train": own_file(tmp_path, content, name)})
 
 
+@pytest.mark.parametrize(
+    "name, content, sentence",
+    [
+        ("a.tsv", "text\tstars\tlabel\nx y\t1\n", r"line 2: fewer fields than the header has columns"),
+        ("a.jsonl", '{"text": 7.5, "label": "a"}\n{"text": "x", "label": "b"}\n', "line 1: 'text' is a number"),
+        ("a.jsonl", '{"text": "x", "label": ["a", "b"]}\n', "line 1: the label is a list; a row has one label"),
+        ("a.jsonl", '{"text": "x", "label": NaN}\n', "line 1: no label"),
+        ("a.jsonl", '{"text": "x", "label": "\\ud83d"}\n', "character 1 of the label is half of a surrogate pair"),
+        ("a.jsonl", '{"text": "\\ud83d", "label": "a"}\n', "character 1 of 'text' is half of a surrogate pair"),
+        ("a.jsonl", '{"text": "x", "label": "a", "label": "b"}\n', "line 1: not JSON .*a field twice"),
+        ("a.jsonl", '{"text": ' + "[" * 100_000, "line 1: not JSON .*recursion"),
+        ("a.parquet", {"text": [["x"]], "label": ["a"]}, "row 0: 'text' is a list, not text"),
+    ],
+)
+def test_values_that_are_no_text_and_no_label(tmp_path, name, content, sentence):
+    """Guards: lists, numbers and halves of characters are not taken for texts, nor several labels for one."""
+    if isinstance(content, dict):
+        parquet.write_table(pyarrow.table(content), tmp_path / name)
+    else:
+        (tmp_path / name).write_text(content)
+    with pytest.raises(InputError, match=sentence):
+        load_files({"train": str(tmp_path / name)}, text_columns=("text",))
+
+
+def test_numbers_are_labels(tmp_path):
+    """Guards: whole numbers in JSON are classes, and those with fractions a regression."""
+    rows = [{"text": "x", "label": 1}, {"text": "y", "label": 0}]
+    assert load_files({"train": own_file(tmp_path, "\n".join(map(json.dumps, rows)), "a.jsonl")}).labels == ["0", "1"]
+    rows[0]["label"] = 0.5
+    data = load_files({"train": own_file(tmp_path, "\n".join(map(json.dumps, rows)), "a.jsonl")})
+    assert data.labels == [] and data.splits["train"]["label"][:] == [0.5, 0.0]
+
+
+def test_a_word_among_fractions_is_refused(tmp_path):
+    """Guards: one word does not turn a regression into as many classes as there are numbers."""
+    file = own_file(tmp_path, "text\tlabel\nx\t0.5\ny\tgood\nz\t1.5\n")
+    for skip in (False, True):
+        with pytest.raises(InputError, match=r"a\.tsv: the label 'good' is a word, .*--do_regression true or false"):
+            load_files({"train": file}, skip_bad_rows=skip)
+    assert load_files({"train": file}, do_regression=False).labels == ["0.5", "1.5", "good"]
+    assert load_files({"train": file}, do_regression=True, skip_bad_rows=True).splits["train"]["label"][:] == [
+        0.5,
+        1.5,
+    ]
+
+
+def test_columns_are_named_where_a_guess_looks_like_an_id(tmp_path):
+    """Guards: SICK's pair_ID, row numbers and keys are not trained on as texts; the columns can be named."""
+    sick = "pair_ID\tsentence_A\tsentence_B\tjudgment\n1\tA cat.\tA dog.\tno\n2\tOne.\tTwo.\tyes\n"
+    file = own_file(tmp_path, sick)
+    with pytest.raises(InputError, match="no column 'label'; there are pair_ID, .*--label_column_name"):
+        load_files({"train": file})
+    with pytest.raises(InputError, match="'pair_ID' holds numbers or ids, not texts; .*--text_column_names"):
+        load_files({"train": file}, label_column="judgment")
+    named = {"text_column_names": "sentence_A,sentence_B", "label_column_name": "judgment"}
+    arguments = run_glue.DataArguments(train_file=file, **named)
+    rows = run_glue.load_texts(None, arguments, ("train",)).splits["train"]
+    assert rows[:] == {"sentence1": ["A cat.", "One."], "sentence2": ["A dog.", "Two."], "label": [0, 1]}
+    with pytest.raises(InputError, match="'key' holds numbers or ids"):
+        load_files({"train": own_file(tmp_path, "key\ttext\tlabel\nx-1\ta b\tyes\nx-2\tc d\tno\n")})
+    with pytest.raises(InputError, match="no column 'texts'; .*--text_column_names"):
+        load_files({"train": file}, label_column="judgment", text_columns=("texts",))
+
+
+def test_messages_are_short(tmp_path):
+    """Guards: a label of 200 KB is not echoed whole, neither in an error nor where rows are left out."""
+    file = own_file(tmp_path, "text\tlabel\nx\t0.5\ny\t" + "long" * 50_000 + "\nz\t1\n")
+    for do_regression in (None, True):
+        with pytest.raises(InputError) as said:
+            load_files({"train": file}, do_regression)
+        assert len(str(said.value)) < 1100 and "do_regression" in str(said.value) or "skip_bad_rows" in str(said.value)
+
+
 def test_bad_rows_can_be_left_out_and_are_named(tmp_path, capsys):
     """Guards: --skip_bad_rows uses all other rows, and says how many went and which."""
     content = "text\tlabel\nx\tyes\n\tno\ny\n" + "z\tno\n"
@@ -449,3 +526,33 @@ def test_features_are_made_once(download, tokenizer, vocabulary):
     tokenizer.truncation_side = "right"
     assert text_features(rows, tokenizer, 9, overwrite_cache=True)[:] == first[:]
     assert os.stat(file).st_mtime_ns > made
+
+
+def test_damaged_features_are_made_again(download, tokenizer):
+    """Guards: a cached file with another bit or cut off is not memory-mapped, which could end the interpreter."""
+    rows = load_task("rte", download("rte"), ("train",)).splits["train"]
+    first = text_features(rows, tokenizer, 11)
+    expected, file = first[:], Path(first.cache_files[0]["filename"])
+    whole = file.read_bytes()
+    place = whole.index(bytes(8), len(whole) // 2)
+    for damaged in (whole[:-100], whole[:place] + b"\xff" + whole[place + 1 :]):
+        file.unlink()
+        file.write_bytes(damaged)
+        assert text_features(rows, tokenizer, 11)[:] == expected
+        assert file.read_bytes() == whole
+
+
+def test_features_that_cannot_be_written_are_one_sentence(download, tokenizer, tmp_path, monkeypatch):
+    """Guards: a cache that is a file, full or read-only says where it is; no shared memory says what to do."""
+    rows = load_task("rte", download("rte"), ("train",)).splits["train"]
+    (tmp_path / "file").write_text("")
+    with monkeypatch.context() as patch, pytest.raises(InputError, match="file/fixedbert/.*HF_DATASETS_CACHE"):
+        patch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "file")
+        text_features(rows, tokenizer, 12)
+
+    def no_lock():
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr("fixedbert.data.processes.multiprocessing.Lock", no_lock)
+    with pytest.raises(InputError, match="/dev/shm, which cannot be used .Read-only.*--preprocessing_num_workers 1"):
+        text_features(rows, tokenizer, 12, num_proc=2)

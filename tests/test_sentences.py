@@ -1,6 +1,7 @@
 """Sentences: whole ones, and no headings among them."""
 
 import textwrap
+import time
 
 import pytest
 
@@ -98,3 +99,19 @@ def test_most_headings_of_wikipedia_are_found(real_data):
     before = sum(line.strip() in common for text in texts for line in text.split("\n"))
     after = sum(sentence.strip() in common for text in texts for sentence in split_document(text)[0])
     assert before > 500 and after < 0.1 * before
+
+
+@pytest.mark.parametrize("unit", ["“a. B ", "« a. B", "x", "\n"])
+def test_time_grows_with_the_length_alone(unit):
+    """Guards: quotations left open again and again take no time with the square of the length."""
+    began = time.process_time()
+    sentences, _ = split_document("A b. " + unit * (400_000 // len(unit)))
+    assert time.process_time() - began < 8
+    assert "".join("".join(sentences).split()) == "".join(("A b. " + unit * (400_000 // len(unit))).split())
+
+
+def test_long_texts_are_cut_between_sentences():
+    """Guards: a text of many parts has the sentences that it has as a whole, in paragraphs or not."""
+    sentence = "The cat sat down, and nobody said what it did then. "
+    for text in (sentence * 3000, (sentence * 30 + "\n") * 100):
+        assert [part.strip() for part in split_document(text)[0]] == [sentence.strip()] * 3000

@@ -397,6 +397,34 @@ def test_answers_of_other_types(tmp_path, answers, sentence):
         load_squad(str(tmp_path / "a.jsonl"))
 
 
+@pytest.mark.parametrize(
+    "change, sentence",
+    [
+        ({"is_impossible": "false"}, "question 7: is_impossible is 'false', neither true nor false"),
+        ({"question": ["x"]}, "question 7: its question is a list, not text"),
+        ({"context": "\ud83d"}, "question 7: character 1 of its context is half of a surrogate pair"),
+        ({"id": [7]}, "its id is neither a text nor a number"),
+    ],
+)
+def test_fields_of_other_types(tmp_path, change, sentence):
+    """Guards: a string is no truth value: "false" would take away the answer; and only text is text."""
+    row = {"id": 7, "context": "no two", "question": "x ?", "answers": {"text": ["two"], "answer_start": [3]}}
+    (tmp_path / "a.jsonl").write_text(json.dumps(row | change))
+    with pytest.raises(InputError, match=sentence):
+        load_squad(str(tmp_path / "a.jsonl"), version_2_with_negative=True)
+
+
+@pytest.mark.parametrize("name", ["a.json", "a.jsonl", "a.parquet"])
+@pytest.mark.parametrize(
+    "content", [b"\xff\xfe", b"[" * 100_000, b'{"data": 7}', b'{"data": [{"paragraphs": 7}]}', b""]
+)
+def test_damaged_files_are_one_sentence(tmp_path, name, content):
+    """Guards: bytes that are no text, deep nesting, other layouts and empty files name the file."""
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(InputError, match=name):
+        load_squad(str(tmp_path / name))
+
+
 def test_rows_with_other_columns_and_odd_characters(tmp_path):
     """Guards: more columns, no title, numbers as ids, and separators that are no ends of lines, are all read."""
     row = {"id": 7, "context": "one\u2028two", "question": "x ?", "metadata": {"split": "train"}}

@@ -198,6 +198,45 @@ def test_damaged_shard_is_said(tmp_path):
         Documents(documents.folder)
 
 
+@pytest.mark.parametrize("name", ["shard-000000.arrow", "documents.npy", "store.json"])
+def test_another_bit_in_a_store_is_said(tmp_path, name):
+    """Guards: no file of a store is read after a change that leaves it readable: token ids, lengths, settings."""
+    documents = store_of(tmp_path, [2, 3], [1], [4], shard=2)
+    whole = (documents.folder / name).read_bytes()
+    for place in (len(whole) // 3, len(whole) // 2, len(whole) - 3):
+        (documents.folder / name).write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+        with pytest.raises(InputError, match=f"not a whole store .{name}.*remove it"):
+            Documents(documents.folder)
+    (documents.folder / name).write_bytes(whole)
+    assert len(Documents(documents.folder)) == 3
+
+
+def test_content_is_what_a_store_depends_on(tmp_path, tokenizer, monkeypatch):
+    """Guards: a rewritten file of the same size and time is another text, moved it is the same; it is hashed once."""
+    read = []
+    hash_of = store_module.content_hash_of
+    monkeypatch.setattr(store_module, "content_hash_of", lambda file: (read.append(file.name), hash_of(file))[1])
+    monkeypatch.setattr(store_module, "JUST_CHANGED", 0)
+
+    def store_of_texts(name: str) -> str:
+        return prepare_store([Corpus(str(tmp_path / name))], tokenizer, store_dir=tmp_path / "store").folder.name
+
+    file = tmp_path / "a.txt"
+    file.write_text("One file.")
+    os.utime(file, ns=(10**18, 10**18))
+    time.sleep(0.02)
+    first = store_of_texts("a.txt")
+    assert store_of_texts("a.txt") == first and read == ["a.txt"]
+    file.write_text("Two file.")
+    os.utime(file, ns=(10**18, 10**18))
+    time.sleep(0.02)
+    assert store_of_texts("a.txt") != first and read == ["a.txt"] * 2
+    (tmp_path / "b.txt").write_text("One file.")
+    assert store_of_texts("b.txt") == first
+    (tmp_path / "store" / "contents.json").write_text("{}")  # damaged: not trusted
+    assert store_of_texts("b.txt") == first
+
+
 MEMORY = """
 import sys
 from transformers import BertTokenizer
