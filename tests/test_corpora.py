@@ -5,6 +5,7 @@ import gzip
 import json
 import lzma
 import os
+import tracemalloc
 
 import pyarrow
 import pyarrow.parquet
@@ -187,6 +188,17 @@ def test_long_lines_are_refused(tmp_path, monkeypatch):
             file.write('{"text": "x"}\n' + "x" * 2**21)
         with pytest.raises(InputError, match=rf"{name}, line 2: longer than 1 MiB"):
             documents(tmp_path / name)
+
+
+def test_small_files_take_little_memory(tmp_path):
+    """Guards: reading a small text file asks for as much memory as it needs, not for that of the largest document."""
+    (tmp_path / "a.txt").write_text("One.\n" * 1000)
+    tracemalloc.start()
+    try:
+        assert documents(tmp_path / "a.txt") == ["One.\n" * 1000]
+        assert tracemalloc.get_traced_memory()[1] < 2**23
+    finally:
+        tracemalloc.stop()
 
 
 def test_document_without_boundaries_is_refused(tmp_path, monkeypatch):

@@ -409,3 +409,16 @@ def test_corpora_without_pairs_are_refused(tmp_path):
         check_pairs(stores[1], np.arange(1))
     with pytest.raises(InputError, match="3 documents.*too few"):
         split_documents(stores[2], 0.05)
+
+
+def test_damaged_plan_is_made_again(many, tokenizer):
+    """Guards: a plan that is cut off, or has another bit, is not trained on: the same examples come out."""
+    examples = PairExamples(many, np.arange(300), tokenizer, 37, seed=9)
+    expected = np.array(examples.plan(0))
+    (file,) = (path for path in (many.folder / "plans").glob("*-0") if path.stat().st_size == expected.nbytes)
+    whole = file.read_bytes()
+    row = 4 * expected.shape[1]
+    for damaged in (whole[: -10 * row], whole[:row] + bytes([whole[row] ^ 1]) + whole[row + 1 :]):
+        file.write_bytes(damaged)
+        assert np.array_equal(PairExamples(many, np.arange(300), tokenizer, 37, seed=9).plan(0), expected)
+        assert file.read_bytes() == whole

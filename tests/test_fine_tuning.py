@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 from pathlib import Path
 
@@ -240,6 +241,40 @@ def test_stopped_run_goes_on_to_the_same_weights(model, download, tmp_path, monk
     assert len(calls) == 18
     one, two = (load_file(tmp_path / name / "model.safetensors") for name in ("whole", "stopped"))
     assert all(torch.equal(one[name], two[name]) for name in one)
+
+
+@pytest.mark.parametrize("script", [run_glue, run_squad])
+def test_other_rows_are_not_continued_on(model, download, questions, tmp_path, monkeypatch, script):
+    """Guards: after its file was rewritten, a stopped run says so and trains no step; with the old rows it goes on."""
+    steps = ("--do_train", "--max_steps", "3", "--save_strategy", "steps", "--save_steps", "1")
+    texts = str(shutil.copytree(download, tmp_path / "glue"))
+    asked = shutil.copy(questions, tmp_path)
+    file = Path(texts, "RTE", "train.tsv") if script is run_glue else Path(asked)
+
+    def run():
+        if script is run_glue:
+            glue(model, texts, tmp_path / "run", *steps)
+        else:
+            squad(model, asked, tmp_path / "run", *steps)
+
+    def stop(trainer, checkpoint):
+        trainer.train()
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(script, "train", stop)
+        run()
+    header, *rows = file.read_text().splitlines()
+    whole, changed = file.read_text(), file.stat()
+    file.write_text("\n".join([header, *reversed(rows)]))
+    os.utime(file, ns=(changed.st_atime_ns, changed.st_mtime_ns))
+    with pytest.raises(
+        InputError, match="run.partial: the texts, .* are not those that the unfinished run began with"
+    ):
+        run()
+    file.write_text(whole)
+    run()
+    assert (tmp_path / "run" / "model.safetensors").exists()
 
 
 def test_two_processes_are_one(model, download, tmp_path):

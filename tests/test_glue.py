@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import signal
 from pathlib import Path
 
 import datasets
@@ -12,6 +13,7 @@ from pyarrow import parquet
 from transformers import BertConfig, BertTokenizer
 
 import run_glue
+from fixedbert.data.features import prepare_features
 from fixedbert.data.glue import (
     TASKS,
     TextData,
@@ -556,3 +558,14 @@ def test_features_that_cannot_be_written_are_one_sentence(download, tokenizer, t
     monkeypatch.setattr("fixedbert.data.processes.multiprocessing.Lock", no_lock)
     with pytest.raises(InputError, match="/dev/shm, which cannot be used .Read-only.*--preprocessing_num_workers 1"):
         text_features(rows, tokenizer, 12, num_proc=2)
+
+
+def killed(batch, tokenizer):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_killed_process_is_one_sentence(download, tokenizer):
+    """Guards: a process that tokenizes and is killed, as for memory, names the flag that needs less of it."""
+    rows = load_task("rte", download("rte"), ("train",)).splits["train"]
+    with pytest.raises(InputError, match="was killed, perhaps for memory; .*--preprocessing_num_workers"):
+        prepare_features(rows, killed, {"tokenizer": tokenizer}, num_proc=2)

@@ -258,38 +258,30 @@ def test_damaged_checkpoint_is_one_sentence(corpus, pretrained, tmp_path):
     assert results(tmp_path / "run")["train_loss"] > 0
 
 
-@pytest.mark.parametrize("script", [run_pretraining, run_glue, run_squad])
-def test_another_text_is_not_continued_on(corpus, pretrained, tasks, tmp_path, monkeypatch, script):
+def test_another_text_is_not_continued_on(corpus, pretrained, tmp_path, monkeypatch):
     """Guards: after a file was rewritten with the same size and time, an unfinished run says so and trains no step."""
-    texts = shutil.copytree({run_pretraining: corpus}.get(script, tasks), tmp_path / "texts")
+    texts = shutil.copytree(corpus, tmp_path / "texts")
     fixed = ("--save_steps", "1", "--tokenizer_name", str(pretrained))
-    command = {
-        run_pretraining: lambda: pretraining(str(texts), tmp_path / "run", *fixed),
-        run_glue: lambda: glue_of(pretrained, texts, tmp_path / "run", *fixed),
-        run_squad: lambda: squad_of(pretrained, texts, tmp_path / "run", *fixed),
-    }[script]()
+    command = pretraining(str(texts), tmp_path / "run", *fixed)
 
     def stop(trainer, checkpoint):
         trainer.train(resume_from_checkpoint=checkpoint)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(script, "train", stop)
+    monkeypatch.setattr(run_pretraining, "train", stop)
     with pytest.raises(KeyboardInterrupt):
-        script.main(command)
-    name = {run_pretraining: "03.txt", run_glue: "pairs/train.tsv", run_squad: "questions/train.json"}[script]
-    file, changed = texts / name, (texts / name).stat()
-    old = {run_pretraining: "document", run_glue: "list", run_squad: "What"}[script]
+        run_pretraining.main(command)
+    file, changed = texts / "03.txt", (texts / "03.txt").stat()
     content = file.read_text()
-    assert old in content
-    file.write_text(content.replace(old, old[::-1]))
+    file.write_text(content.replace("document", "tnemucod"))
     os.utime(file, ns=(changed.st_atime_ns, changed.st_mtime_ns))
     with pytest.raises(
         InputError, match="run.partial: the texts, .* are not those that the unfinished run began with"
     ):
-        script.main(command)
+        run_pretraining.main(command)
     file.write_text(content)
     with pytest.raises(KeyboardInterrupt):  # it goes on
-        script.main(command)
+        run_pretraining.main(command)
 
 
 def test_continued_run_keeps_its_trained_tokenizer(corpus, tmp_path, monkeypatch):
