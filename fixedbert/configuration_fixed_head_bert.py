@@ -1,6 +1,7 @@
 # Copyright 2026 The fixedbert authors. Licensed under the Apache License, Version 2.0.
 """Configuration of FixedHeadBert: BERT's, with the head size set free of the width."""
 
+import sys
 from difflib import get_close_matches
 
 import torch
@@ -103,6 +104,7 @@ class FixedHeadBertConfig(BertConfig):
     _auto_class = "AutoConfig"  # its file is saved along
     base_model_fsdp_plan = {"embeddings.word_embeddings": "free_full_weight", "encoder.layer.*": "free_full_weight"}
     base_model_tp_plan = {
+        "embeddings.word_embeddings": "embedding_rowwise",
         "encoder.layer.*.attention.self.query": "colwise",
         "encoder.layer.*.attention.self.key": "colwise",
         "encoder.layer.*.attention.self.value": "colwise",
@@ -127,6 +129,8 @@ class FixedHeadBertConfig(BertConfig):
                 if self.attention_head_size not in (default, size):
                     raise ValueError(f"{alias}={size} and attention_head_size={self.attention_head_size} disagree.")
                 self.attention_head_size = size
+        if "num_key_value_heads" in kwargs:
+            self.num_key_value_heads = kwargs.pop("num_key_value_heads")
         if self.head_embedding is not None:  # the one projection of all heads is not to be split between processes
             self.base_model_tp_plan = None
         elif self.qk_norm:  # every process norms its own heads with the same scale
@@ -153,6 +157,17 @@ class FixedHeadBertConfig(BertConfig):
         config, unused = super().from_dict(config_dict, return_unused_kwargs=True, **kwargs)
         cls._warn_of_unknown(unused)
         return config
+
+    def to_dict(self) -> dict:
+        """
+        transformers' own. PEFT reads the type of a model from here and looks up which modules its methods adapt: where
+        PEFT is imported, this type is entered beside BERT, whose names of modules it has.
+        """
+        peft = sys.modules.get("peft.utils.constants")
+        for name, modules in vars(peft).items() if peft else ():
+            if name.startswith("TRANSFORMERS_MODELS_TO_") and "bert" in modules:
+                modules.setdefault(self.model_type, modules["bert"])
+        return super().to_dict()
 
     @property
     def head_sizes(self) -> list[int]:
@@ -183,8 +198,19 @@ class FixedHeadBertConfig(BertConfig):
 
     @property
     def num_key_value_heads(self) -> int:
-        """Heads of keys and values that are computed and cached, under the name that transformers has for it."""
+        """
+        Heads of keys and values that are computed and cached, under the name that transformers has for it: it follows
+        from other fields, and can only be set to what it is.
+        """
         return self.num_attention_heads if self.head_embedding is None else 1
+
+    @num_key_value_heads.setter
+    def num_key_value_heads(self, heads: int | None):
+        if heads not in (None, self.num_key_value_heads):
+            why = "1 head of keys and values, which all heads share by head_embedding"
+            if self.head_embedding is None:
+                why = f"{self.num_attention_heads} heads of keys and values, as many as num_attention_heads"
+            raise ValueError(f"num_key_value_heads={heads}: this model has {why}; leave it out.")
 
     def validate_architecture(self):
         """Called by `strict` after construction."""

@@ -16,6 +16,7 @@ projection), V vocabulary; T tokens of a batch whose padding was left out, S seq
 """
 
 import copy
+from collections.abc import Callable
 from functools import partial, wraps
 from itertools import groupby
 
@@ -35,6 +36,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_outputs import (
     BaseModelOutputWithPastAndCrossAttentions,
     BaseModelOutputWithPoolingAndCrossAttentions,
+    CausalLMOutputWithCrossAttentions,
     MaskedLMOutput,
     QuestionAnsweringModelOutput,
     TokenClassifierOutput,
@@ -77,6 +79,9 @@ logger = logging.get_logger(__name__)
 # Beyond this head size flash attention has no kernel and flex attention runs out of a GPU's shared memory.
 LARGEST_FLASH_HEAD = 256
 
+# Tensor parallelism of the prediction head: by words, as that of the embeddings that it is tied to.
+SPLIT_PREDICTIONS = {"cls.predictions.decoder": "colwise_gather_output", "cls.predictions.bias": "colwise"}
+
 
 class Dropout(nn.Dropout):
     """
@@ -101,11 +106,13 @@ def eager_attention_forward(
     attention_mask: torch.Tensor | None,
     scaling: float,
     dropout: float = 0.0,
+    blank: torch.Tensor | None = None,
     **kwargs,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """
     softmax(Q K^T / sqrt(P)) V for queries (B, H, Lq, P), keys and values (B, G, Lk, P): output (B, Lq, H, P) and
     probabilities (B, H, Lq, Lk). Heads that share keys stand under each other as more queries: nothing is copied.
+    Queries that are `blank` (B, Lq) have zeros.
     """
     B, H, length, P = query.shape
     scores = torch.matmul(query.reshape(B, key.shape[1], -1, P), key.transpose(2, 3))  # (B, G, H/G Lq, Lk)
@@ -115,6 +122,8 @@ def eager_attention_forward(
     elif attention_mask is not None:
         scores = scores + attention_mask
     weights = scores.softmax(dim=-1)
+    if blank is not None:
+        weights = weights.masked_fill(blank[:, None, :, None].to(weights.device), 0)
     if dropout > 0:
         weights = module.dropout(weights)
     output = torch.matmul(weights.view(B, key.shape[1], -1, key.shape[2]), value)  # (B, G, H/G Lq, P)
@@ -285,7 +294,8 @@ class FixedHeadBertSelfAttention(nn.Module):
             query = query + e_query if embedding == "add" else query * ((1 + e_query) * (1 + e_key))  # (B, H, Lq, P)
 
         attention = ALL_ATTENTION_FUNCTIONS.get_interface(self.config._attn_implementation, eager_attention_forward)
-        takes_lengths = "flash" in self.config._attn_implementation
+        # These know by themselves where sequences are, and which heads share keys and values.
+        takes_lengths = any(name in self.config._attn_implementation for name in ("flash", "vllm"))
         alone = kwargs.get("cu_seq_lens_q") is not None and attention_mask is None and not takes_lengths
         if kwargs.get("output_attentions"):  # no other function returns them
             attention, takes_lengths = eager_attention_forward, False
@@ -305,7 +315,8 @@ class FixedHeadBertSelfAttention(nn.Module):
             dropout=self.dropout.p if self.training else 0.0,
             scaling=self.scaling,
             **kwargs,
-        )  # (B, Lq, H, P)
+        )
+        output = output.reshape(*hidden_states.shape[:-1], -1, self.attention_head_size)  # (B, Lq, H, P)
         if embedding is not None:
             e_value = e_value.squeeze(1)  # (H, P)
             output = output + e_value if embedding == "add" else output * (1 + e_value)
@@ -346,13 +357,23 @@ class FixedHeadBertLayer(BertLayer):
         self.output = BertOutput(config)
         self.output.dropout = Dropout(config.hidden_dropout_prob)
 
-    def forward(self, hidden_states: torch.Tensor, *args, queries: torch.Tensor | None = None, **kwargs):
+    def forward(
+        self,
+        hidden_states: torch.Tensor,
+        *args,
+        queries: torch.Tensor | None = None,
+        unpadded: "Unpadded | None" = None,
+        **kwargs,
+    ) -> torch.Tensor:
         """
-        BERT's layer, (B, L, D) -> (B, L, D). With `queries`, indices into a row (1, T, D), only these tokens look at
-        the others and go on: (1, len(queries), D).
+        BERT's layer, (B, L, D) -> (B, L, D), with zeros where tokens are `blank` (B, L). With `queries`, indices into
+        a row (1, T, D), only these tokens look at the others and go on: (1, len(queries), D). With `unpadded` tokens
+        come and go as (B, L, D), and are computed as (1, T, D).
         """
+        if unpadded is not None:
+            return unpadded.put_back(self.forward(unpadded.take(hidden_states), *args, **kwargs))
         if queries is None:
-            return super().forward(hidden_states, *args, **kwargs)
+            return zero_where(kwargs.get("blank"), super().forward(hidden_states, *args, **kwargs))
         output, _ = self.attention(hidden_states[:, queries], encoder_hidden_states=hidden_states, **kwargs)
         return self.feed_forward_chunk(output)
 
@@ -403,6 +424,11 @@ class FixedHeadBertPreTrainedModel(BertPreTrainedModel):
         "cross_attentions": OutputRecorder(FixedHeadBertSelfAttention, index=1, layer_name="crossattention.self"),
     }
 
+    def post_init(self):
+        super().post_init()
+        if self.config.base_model_tp_plan is None:  # nor is then the head split between processes
+            self._tp_plan = {}
+
     @torch.no_grad()
     def _init_weights(self, module):
         super()._init_weights(module)
@@ -420,11 +446,7 @@ class FixedHeadBertPreTrainedModel(BertPreTrainedModel):
 
     def padding(self, attention_mask: torch.Tensor | None) -> torch.Tensor | None:
         """(B, L), true where per-token outputs are to be zero: at padding, with `unpad_inputs`. Otherwise None."""
-        if not (
-            self.base_model.unpad_inputs and isinstance(attention_mask, torch.Tensor) and attention_mask.ndim == 2
-        ):
-            return None
-        return ~attention_mask.bool()
+        return padding_in(attention_mask) if self.base_model.unpad_inputs else None
 
     def predict(self, head: nn.Module, hidden_states: torch.Tensor, padding: torch.Tensor | None) -> torch.Tensor:
         """The logits (B, L, V) of `head`, which is not computed at padding where padding is left out."""
@@ -472,7 +494,9 @@ class Unpadded:
 
     def take(self, x: torch.Tensor | None) -> torch.Tensor | None:
         """(B, L, ...) or (1, L, ...) -> (1, T, ...)"""
-        return None if x is None else x.expand(self.shape[0], *x.shape[1:]).flatten(0, 1)[self.index][None]
+        if x is None:
+            return None
+        return x.expand(self.shape[0], *x.shape[1:]).flatten(0, 1)[self.index.to(x.device)][None]
 
     def put_back(self, x: torch.Tensor) -> torch.Tensor:
         """(1, T, ...) -> (B, L, ...), zeros elsewhere."""
@@ -487,6 +511,8 @@ class Unpadded:
         """
         chosen = torch.zeros_like(self.row, dtype=torch.bool)
         if isinstance(wanted, torch.Tensor):
+            if wanted.shape != self.shape:
+                raise ValueError(f"labels have the shape {tuple(wanted.shape)}, the tokens {tuple(self.shape)}.")
             chosen = wanted.flatten()[self.index]
         if pooled:
             chosen = chosen | (self.row.diff(prepend=self.row[:1] - 1) != 0)
@@ -513,10 +539,22 @@ def check_inputs(config: FixedHeadBertConfig, inputs: dict, attention_mask, past
             raise ValueError(
                 f"attention_mask has the shape {tuple(attention_mask.shape)} where {name} has {(B, L)}{after}."
             )
-    elif isinstance(attention_mask, torch.Tensor) and attention_mask.ndim != 4:
-        raise ValueError(
-            f"attention_mask has {attention_mask.ndim} dimensions: it takes 2, or 4 with heads and queries."
-        )
+        wrong = (attention_mask != 0) & (attention_mask != 1)
+        if attention_mask.device.type == "cpu" and wrong.any():
+            row, column = wrong.nonzero()[0].tolist()
+            raise ValueError(
+                f"attention_mask[{row}, {column}] is {attention_mask[row, column]}: 1 for a token, 0 for padding."
+            )
+    elif isinstance(attention_mask, torch.Tensor):
+        if attention_mask.ndim != 4:
+            raise ValueError(
+                f"attention_mask has {attention_mask.ndim} dimensions: it takes 2, or 4 with heads and queries."
+            )
+        if attention_mask.dtype != torch.bool and not attention_mask.is_floating_point():
+            raise ValueError(
+                f"attention_mask holds {attention_mask.dtype} in four dimensions: true where a query sees a key, "
+                "or a number to add to its score."
+            )
     tables = {
         "input_ids": config.vocab_size,
         "token_type_ids": config.type_vocab_size,
@@ -606,6 +644,8 @@ class FixedHeadBertModel(FixedHeadBertPreTrainedModel, BertModel):
         for output in ("output_attentions", "output_hidden_states"):
             if kwargs.get(output) is None:
                 kwargs[output] = getattr(self.config, output)
+        # What is returned of inner layers is what the next one reads: gradients that a caller retains pass through it.
+        returned = kwargs["output_attentions"] or kwargs["output_hidden_states"]
 
         unpadded = None
         if not (
@@ -623,6 +663,8 @@ class FixedHeadBertModel(FixedHeadBertPreTrainedModel, BertModel):
             unpadded = self.unpad(real, packed, last_layer_at, given)
 
         if unpadded is None:
+            if returned and self.unpad_inputs and real is not None:
+                kwargs["blank"] = ~real
             outputs = self.encode(
                 inputs,
                 attention_mask,
@@ -639,24 +681,18 @@ class FixedHeadBertModel(FixedHeadBertPreTrainedModel, BertModel):
                 inputs["position_ids"] = self.embeddings.position_ids[:, :L]
             inputs = {name: unpadded.take(x) for name, x in inputs.items()}
             kwargs |= unpadded.lengths
+            if returned:
+                kwargs["unpadded"] = unpadded
             if last_layer_at is not None:
                 kwargs["last_layer"] = unpadded.narrow(last_layer_at, pooled=self.pooler is not None)
             outputs = self.encode(inputs, None, unpadded.sequence[None], return_dict=True, **kwargs)
 
-        last_hidden_state = outputs.last_hidden_state
-        hidden_states, attentions = outputs.hidden_states, outputs.attentions
+        last_hidden_state, hidden_states = outputs.last_hidden_state, outputs.hidden_states
         real = None if real is None else real.to(last_hidden_state.device)  # layers may be spread over devices
-        restore = None  # to (B, L, ...) with zeros at padding
         if unpadded is not None:
-            restore = unpadded.put_back
+            last_hidden_state = last_hidden_state if returned else unpadded.put_back(last_hidden_state)
         elif real is not None and self.unpad_inputs:
-            restore = partial(zero_where, ~real)
-        if restore is not None:
-            last_hidden_state = restore(last_hidden_state)
-            if hidden_states is not None:
-                hidden_states = tuple(None if x is None else restore(x) for x in hidden_states)
-            if attentions is not None:
-                attentions = tuple(x.masked_fill(~real[:, None, :, None].to(x.device), 0) for x in attentions)
+            last_hidden_state = zero_where(~real, last_hidden_state)
         elif real is not None:  # zeros, and never NaN, for a row without any real token
             last_hidden_state = last_hidden_state.masked_fill(~real.any(dim=-1)[:, None, None], 0)
         if hidden_states and hidden_states[-1] is not None:  # where output_hidden_states chose some, others are None
@@ -674,7 +710,7 @@ class FixedHeadBertModel(FixedHeadBertPreTrainedModel, BertModel):
             pooler_output=pooled,
             past_key_values=outputs.past_key_values,
             hidden_states=hidden_states,
-            attentions=attentions,
+            attentions=outputs.attentions,
             cross_attentions=outputs.cross_attentions,
         )
 
@@ -740,8 +776,10 @@ class FixedHeadBertModel(FixedHeadBertPreTrainedModel, BertModel):
                 attention_mask=encoder_attention_mask,
                 encoder_hidden_states=encoder_hidden_states,
             )
+        if "unpadded" in kwargs:
+            hidden_states = kwargs["unpadded"].put_back(hidden_states)
         return self.encoder(
-            hidden_states,
+            zero_where(kwargs.get("blank"), hidden_states),
             attention_mask=attention_mask,
             encoder_hidden_states=encoder_hidden_states,
             encoder_attention_mask=encoder_attention_mask,
@@ -757,10 +795,23 @@ def zero_where(blank: torch.Tensor | None, x: torch.Tensor) -> torch.Tensor:
     return x if blank is None or blank.shape != x.shape[:2] else x.masked_fill(blank[..., None].to(x.device), 0)
 
 
-def check_labels(labels: torch.Tensor, hidden_states: torch.Tensor, classes: int):
-    """Raises ValueError where labels (B, L) do not fit hidden states (B, L, D), or, seen on a CPU, are no class."""
-    if labels.shape != hidden_states.shape[:2]:
-        raise ValueError(f"labels have the shape {tuple(labels.shape)}, the tokens {tuple(hidden_states.shape[:2])}.")
+def padding_in(attention_mask: torch.Tensor | None) -> torch.Tensor | None:
+    """(B, L), true at padding; None where no mask, or one of four dimensions, says which tokens that is."""
+    known = isinstance(attention_mask, torch.Tensor) and attention_mask.ndim == 2
+    return ~attention_mask.bool() if known else None
+
+
+def labels_of_tokens(
+    labels: torch.Tensor, outputs: torch.Tensor, attention_mask: torch.Tensor | None, classes: int
+) -> torch.Tensor:
+    """
+    `labels` (B, L) with -100 at padding, whose loss does not count whether it is computed or not.
+
+    Raises:
+        ValueError: they do not fit the outputs (B, L, ...), or, seen on a CPU, are no class.
+    """
+    if labels.shape != outputs.shape[:2]:
+        raise ValueError(f"labels have the shape {tuple(labels.shape)}, the tokens {tuple(outputs.shape[:2])}.")
     if labels.device.type == "cpu" and not is_tracing(labels):
         wrong = ((labels < 0) & (labels != -100)) | (labels >= classes)
         if wrong.any():
@@ -768,6 +819,10 @@ def check_labels(labels: torch.Tensor, hidden_states: torch.Tensor, classes: int
             raise ValueError(
                 f"labels[{row}, {column}] is {labels[row, column]}: -100 or 0 to {classes - 1} belongs there."
             )
+    labels, padding = labels.to(outputs.device), padding_in(attention_mask)
+    if padding is None:
+        return labels
+    return labels.masked_fill(padding[:, -labels.shape[1] :].to(labels.device), -100)  # the mask may cover a cache
 
 
 def sparse_masked_lm(
@@ -777,7 +832,6 @@ def sparse_masked_lm(
     Logits (labelled, V) and labels (labelled) of the tokens whose label is not -100, from hidden states (B, L, D) and
     labels (B, L). The others add nothing to the loss, and in BERT's recipe they are 85 % of the work.
     """
-    labels = labels.to(hidden_states.device)
     labelled = labels.flatten().ne(-100).nonzero().squeeze(-1)
     return predictions(hidden_states.flatten(0, 1)[labelled]), labels.flatten()[labelled]
 
@@ -788,15 +842,25 @@ def token_loss(logits: torch.Tensor, labels: torch.Tensor, num_items_in_batch=No
     or the sum divided by `num_items_in_batch`, which Trainer counts over all batches and processes of a step.
     """
     logits, labels = logits.flatten(0, -2), labels.flatten()
-    if num_items_in_batch is not None:
-        return cross_entropy(logits, labels, reduction="sum") / num_items_in_batch
-    if not is_tracing(labels) and labels.device.type == "cpu" and not labels.ne(-100).any():
-        return cross_entropy(logits, labels, reduction="sum")
-    return cross_entropy(logits, labels)
+    if num_items_in_batch is None:
+        return mean_loss(logits, labels)
+    items = torch.as_tensor(num_items_in_batch, device=logits.device).clamp(min=1)
+    return cross_entropy(logits, labels, reduction="sum") / items
+
+
+def mean_loss(logits: torch.Tensor, labels: torch.Tensor, ignore_index: int = -100) -> torch.Tensor:
+    """
+    Cross-entropy of logits (N, classes) and labels (N): the mean over labels that are not `ignore_index`, zero if
+    there is none. torch would divide by zero, in the gradient too: it gets some labels, and the result is blanked.
+    """
+    none = labels.eq(ignore_index).all()
+    return cross_entropy(logits, labels.masked_fill(none, 0), ignore_index=ignore_index).masked_fill(none, 0)
 
 
 class FixedHeadBertForPreTraining(FixedHeadBertPreTrainedModel, BertForPreTraining):
     """Masked-LM and next-sentence heads, as in BERT's pretraining."""
+
+    _tp_plan = SPLIT_PREDICTIONS
 
     def __init__(self, config: FixedHeadBertConfig):
         FixedHeadBertPreTrainedModel.__init__(self, config)
@@ -837,14 +901,14 @@ class FixedHeadBertForPreTraining(FixedHeadBertPreTrainedModel, BertForPreTraini
 
         loss = None
         if labels is not None:
-            check_labels(labels, outputs.last_hidden_state, self.config.vocab_size)
+            labels = labels_of_tokens(labels, outputs.last_hidden_state, attention_mask, self.config.vocab_size)
         if sparse:
             logits, labels = sparse_masked_lm(self.cls.predictions, outputs.last_hidden_state, labels)
         else:
             padding = self.padding(attention_mask)
             logits = self.predict(self.cls.predictions, outputs.last_hidden_state, padding)
         if labels is not None and next_sentence_label is not None:
-            loss = token_loss(logits, labels) + cross_entropy(seq_relationship_logits, next_sentence_label.view(-1))
+            loss = token_loss(logits, labels) + mean_loss(seq_relationship_logits, next_sentence_label.view(-1))
         return BertForPreTrainingOutput(
             loss=loss,
             prediction_logits=logits,
@@ -857,6 +921,7 @@ class FixedHeadBertForPreTraining(FixedHeadBertPreTrainedModel, BertForPreTraini
 class FixedHeadBertForMaskedLM(FixedHeadBertPreTrainedModel, BertForMaskedLM):
     """Masked-LM head. The loss is a mean over labelled tokens: of a whole step where Trainer says how many it has."""
 
+    _tp_plan = SPLIT_PREDICTIONS
     accepts_loss_kwargs = True
 
     def __init__(self, config: FixedHeadBertConfig):
@@ -898,7 +963,7 @@ class FixedHeadBertForMaskedLM(FixedHeadBertPreTrainedModel, BertForMaskedLM):
         )
         loss = None
         if labels is not None:
-            check_labels(labels, outputs.last_hidden_state, self.config.vocab_size)
+            labels = labels_of_tokens(labels, outputs.last_hidden_state, attention_mask, self.config.vocab_size)
         if sparse:
             logits, labels = sparse_masked_lm(self.cls, outputs.last_hidden_state, labels)
         else:
@@ -913,11 +978,11 @@ class FixedHeadBertForMaskedLM(FixedHeadBertPreTrainedModel, BertForMaskedLM):
 class FixedHeadBertLMHeadModel(FixedHeadBertPreTrainedModel, BertLMHeadModel, GenerationMixin):
     """Causal language model: BERT as a decoder (`is_decoder=True`), as in the paper's LM1B experiments."""
 
+    _tp_plan = SPLIT_PREDICTIONS
     accepts_loss_kwargs = True
 
     def __init__(self, config: FixedHeadBertConfig):
         FixedHeadBertPreTrainedModel.__init__(self, config)
-        self.loss_type = "ForCausalLM"  # transformers picks the loss by the name of the class, which says nothing here
         if not config.is_decoder:
             logger.warning("FixedHeadBertLMHeadModel looks ahead unless is_decoder=True.")
         self.bert = FixedHeadBertModel(config, add_pooling_layer=False)
@@ -926,27 +991,67 @@ class FixedHeadBertLMHeadModel(FixedHeadBertPreTrainedModel, BertLMHeadModel, Ge
 
     @can_return_tuple
     @wraps(BertLMHeadModel.forward)
-    def forward(self, input_ids=None, attention_mask=None, *args, labels=None, **kwargs):
-        padding = self.padding(attention_mask)
-        if labels is not None and padding is not None:  # nothing is predicted from a token that is not computed
-            labels = torch.cat([labels[:, :1], labels[:, 1:].masked_fill(padding[:, :-1], -100)], dim=1)
+    def forward(
+        self,
+        input_ids=None,
+        attention_mask=None,
+        token_type_ids=None,
+        position_ids=None,
+        inputs_embeds=None,
+        encoder_hidden_states=None,
+        encoder_attention_mask=None,
+        labels=None,
+        shift_labels=None,
+        num_items_in_batch=None,
+        **kwargs,
+    ):
+        inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
         if labels is not None:
-            kwargs["labels"] = labels
-        outputs = super().forward(input_ids, attention_mask, *args, return_dict=True, **kwargs)
-        outputs.logits = zero_where(padding, outputs.logits)
+            kwargs["use_cache"] = False
+        outputs = super().forward(*inputs, encoder_hidden_states, encoder_attention_mask, return_dict=True, **kwargs)
+        loss = None
+        if labels is not None:
+            at = (outputs.logits, attention_mask, self.config.vocab_size)
+            if shift_labels is None:
+                shift_labels = pad(labels_of_tokens(labels, *at)[:, 1:], (0, 1), value=-100)
+            shift_labels = labels_of_tokens(shift_labels, *at)  # nothing is predicted from padding either
+            loss = token_loss(outputs.logits.float(), shift_labels, num_items_in_batch)  # as transformers computes it
+        outputs["logits"] = zero_where(self.padding(attention_mask), outputs.logits)
+        return CausalLMOutputWithCrossAttentions(**{"loss": loss, **outputs})
+
+
+def forward_from_pooled(stock: type) -> Callable:
+    """The forward of a `stock` head that reads the pooled token alone; its mean over no label is zero."""
+
+    @can_return_tuple
+    @wraps(stock.forward)
+    def forward(
+        self,
+        input_ids=None,
+        attention_mask=None,
+        token_type_ids=None,
+        position_ids=None,
+        inputs_embeds=None,
+        labels=None,
+        **kwargs,
+    ):
+        inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
+        outputs = stock.forward(self, *inputs, labels, last_layer_at="pooled", return_dict=True, **kwargs)
+        if labels is not None and self.config.problem_type in (None, "single_label_classification"):
+            outputs.loss = mean_loss(outputs.logits, labels.view(-1))
         return outputs
+
+    return forward
 
 
 class FixedHeadBertForNextSentencePrediction(FixedHeadBertPreTrainedModel, BertForNextSentencePrediction):
+    forward = forward_from_pooled(BertForNextSentencePrediction)
+
     def __init__(self, config: FixedHeadBertConfig):
         FixedHeadBertPreTrainedModel.__init__(self, config)
         self.bert = FixedHeadBertModel(config)
         self.cls = BertOnlyNSPHead(config)
         self.post_init()
-
-    @wraps(BertForNextSentencePrediction.forward)
-    def forward(self, *args, **kwargs):
-        return super().forward(*args, last_layer_at="pooled", **kwargs)
 
 
 def classifier_dropout(config: FixedHeadBertConfig) -> Dropout:
@@ -954,6 +1059,8 @@ def classifier_dropout(config: FixedHeadBertConfig) -> Dropout:
 
 
 class FixedHeadBertForSequenceClassification(FixedHeadBertPreTrainedModel, BertForSequenceClassification):
+    forward = forward_from_pooled(BertForSequenceClassification)
+
     def __init__(self, config: FixedHeadBertConfig):
         FixedHeadBertPreTrainedModel.__init__(self, config)
         self.num_labels = config.num_labels
@@ -962,22 +1069,16 @@ class FixedHeadBertForSequenceClassification(FixedHeadBertPreTrainedModel, BertF
         self.classifier = nn.Linear(config.hidden_size, config.num_labels)
         self.post_init()
 
-    @wraps(BertForSequenceClassification.forward)
-    def forward(self, *args, **kwargs):
-        return super().forward(*args, last_layer_at="pooled", **kwargs)
-
 
 class FixedHeadBertForMultipleChoice(FixedHeadBertPreTrainedModel, BertForMultipleChoice):
+    forward = forward_from_pooled(BertForMultipleChoice)
+
     def __init__(self, config: FixedHeadBertConfig):
         FixedHeadBertPreTrainedModel.__init__(self, config)
         self.bert = FixedHeadBertModel(config)
         self.dropout = classifier_dropout(config)
         self.classifier = nn.Linear(config.hidden_size, 1)
         self.post_init()
-
-    @wraps(BertForMultipleChoice.forward)
-    def forward(self, *args, **kwargs):
-        return super().forward(*args, last_layer_at="pooled", **kwargs)
 
 
 class FixedHeadBertForTokenClassification(FixedHeadBertPreTrainedModel, BertForTokenClassification):
@@ -996,9 +1097,20 @@ class FixedHeadBertForTokenClassification(FixedHeadBertPreTrainedModel, BertForT
     @can_return_tuple
     @wraps(BertForTokenClassification.forward)
     def forward(
-        self, input_ids=None, attention_mask=None, *args, labels=None, num_items_in_batch=None, **kwargs
+        self,
+        input_ids=None,
+        attention_mask=None,
+        token_type_ids=None,
+        position_ids=None,
+        inputs_embeds=None,
+        labels=None,
+        num_items_in_batch=None,
+        **kwargs,
     ) -> tuple[torch.Tensor] | TokenClassifierOutput:
-        outputs = super().forward(input_ids, attention_mask, *args, return_dict=True, **kwargs)
+        inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
+        outputs = super().forward(*inputs, return_dict=True, **kwargs)
+        if labels is not None:
+            labels = labels_of_tokens(labels, outputs.logits, attention_mask, self.num_labels)
         return TokenClassifierOutput(
             loss=None if labels is None else token_loss(outputs.logits, labels, num_items_in_batch),
             logits=zero_where(self.padding(attention_mask), outputs.logits),
@@ -1057,7 +1169,7 @@ class FixedHeadBertForQuestionAnswering(FixedHeadBertPreTrainedModel, BertForQue
         if start_positions is not None and end_positions is not None:
             L = logits.shape[1]
             loss = sum(
-                cross_entropy(x, place.view(-1).clamp(0, L), ignore_index=L)
+                mean_loss(x, place.view(-1).clamp(0, L), ignore_index=L)
                 for x, place in ((start_logits, start_positions), (end_logits, end_positions))
             )
             loss = loss / 2

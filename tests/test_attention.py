@@ -184,6 +184,36 @@ def test_shared_keys_and_values_are_not_copied(monkeypatch):
     assert cache.layers[0].keys.shape == (B, 1, L, P)
 
 
+@pytest.mark.parametrize("unpad_inputs", [False, True])
+@pytest.mark.parametrize("variant", VARIANTS, ids=str)
+def test_an_attention_like_that_of_vllm(variant, unpad_inputs, monkeypatch):
+    """Guards: vLLM's backend gives (tokens, H P) for one row, and knows by itself its sequences and shared heads."""
+    seen = []
+
+    def vllm(module, query, key, value, attention_mask, scaling, **kwargs):
+        seen.append((attention_mask, module.layer_idx, tuple(query.shape), tuple(key.shape)))
+        rows = (x.transpose(1, 2).reshape(x.shape[2], -1) for x in (query, key, value))  # (tokens, heads * size)
+        query, key, value = (x.unflatten(-1, (-1, P)).transpose(0, 1) for x in rows)  # (heads, tokens, size)
+        outputs = []
+        for start, end in ((0, 3), (3, 7)):
+            part_q, part_k, part_v = (x[:, start:end] for x in (query, key, value))
+            outputs.append((scaling * part_q @ part_k.mT).softmax(-1) @ part_v)
+        return torch.cat(outputs, 1).transpose(0, 1).flatten(1), None
+
+    monkeypatch.setitem(ALL_ATTENTION_FUNCTIONS._global_mapping, "vllm", vllm)
+    model = with_random_norms(model_of("Model", attn_implementation="eager", **variant)).double().eval()
+    inputs = {
+        "input_ids": inputs_of("Model")["input_ids"][:1],
+        "position_ids": torch.tensor([[0, 1, 2, 0, 1, 2, 3]]),
+    }
+    expected = model(**inputs).last_hidden_state
+    model.unpad_inputs = unpad_inputs
+    model.config._attn_implementation = "vllm"
+    assert torch.allclose(model(**inputs).last_hidden_state, expected, rtol=0, atol=1e-12)
+    shape = (1, 1 if "head_embedding" in variant else H, L, P)
+    assert seen == [(None, layer, (1, H, L, P), shape) for layer in range(3)]
+
+
 def test_qk_norm_bounds_the_scores():
     """Guards: with qk_norm no score exceeds sqrt(head size), whatever the size of the weights."""
     model = model_of("Model", qk_norm=True).double().eval()

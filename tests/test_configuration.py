@@ -1,5 +1,6 @@
 """The configuration: the head size is free, nothing vanishes silently, nonsense is refused by name."""
 
+import json
 import logging
 
 import pytest
@@ -79,6 +80,37 @@ def test_conflicting_head_sizes_are_refused():
     """Guards: of two different head sizes none is dropped silently."""
     with pytest.raises(ValueError, match="head_dim=3 and attention_head_size=4 disagree"):
         FixedHeadBertConfig(attention_head_size=4, head_dim=3)
+
+
+def test_heads_of_keys_and_values_are_taken_where_they_are_true(tmp_path, caplog):
+    """Guards: num_key_value_heads in config.json, given or assigned, is taken where it is true, else refused."""
+    shape = {"hidden_size": 32, "num_attention_heads": 5, "attention_head_size": 6}
+    with caplog.at_level(logging.WARNING, logger="fixedbert"):
+        for true, changes in ((5, {}), (None, {}), (1, {"head_embedding": "add"})):
+            config = FixedHeadBertConfig(num_key_value_heads=true, **shape, **changes)
+            assert config.num_key_value_heads == (true or 5)
+            config.num_key_value_heads = true
+            config.save_pretrained(tmp_path)
+            file = tmp_path / "config.json"
+            file.write_text(json.dumps(json.loads(file.read_text()) | {"num_key_value_heads": true}))
+            assert AutoConfig.from_pretrained(tmp_path) == FixedHeadBertConfig.from_pretrained(tmp_path)
+        config = FixedHeadBertConfig(**shape)
+        assert "num_key_value_heads" not in config.to_dict()
+        config.num_attention_heads = 3
+        assert config.num_key_value_heads == 3
+    assert not caplog.records
+
+    sentence = "num_key_value_heads=2: this model has 5 heads of keys and values, as many as num_attention_heads"
+    with pytest.raises(ValueError, match=sentence):
+        FixedHeadBertConfig(num_key_value_heads=2, **shape)
+    config = FixedHeadBertConfig(**shape)
+    with pytest.raises(ValueError, match=sentence):
+        config.num_key_value_heads = 2
+    config.save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match=sentence):
+        FixedHeadBertConfig.from_pretrained(tmp_path, num_key_value_heads=2)
+    with pytest.raises(ValueError, match="num_key_value_heads=5: this model has 1 head of keys and values"):
+        FixedHeadBertConfig(num_key_value_heads=5, head_embedding="mul", **shape)
 
 
 def test_unknown_keys_warn_and_suggest(caplog):

@@ -60,27 +60,42 @@ for model in (by_plan, by_layer):
 SPLIT = """
 from transformers.distributed import DistributedConfig
 dist.init_process_group("gloo")
-folder = sys.argv[1] + "/model"
-whole = model_of("ForMaskedLM", num_attention_heads=6, attention_head_size=10, intermediate_size=38,
-    qk_norm=True, initializer_range=0.1).eval()
-if rank == 0:
-    whole.save_pretrained(folder)
-dist.barrier()
-model = type(whole).from_pretrained(folder, distributed_config=DistributedConfig(tp_size=2)).eval()
-layer = model.bert.encoder.layer[0]
 def rows(weight):  # of this process; older transformers put plain tensors there
     return len(weight.to_local() if hasattr(weight, "to_local") else weight)
-assert rows(layer.intermediate.dense.weight) == 19
-assert rows(layer.attention.self.query.weight) == 30
-inputs = inputs_of("ForMaskedLM")
-real = inputs["attention_mask"].bool()
-for unpad_inputs in (False, True):
-    model.bert.unpad_inputs = unpad_inputs
-    assert torch.allclose(model(**inputs).logits[real], whole(**inputs).logits[real], atol=1e-3)
-for each in (model, whole):
-    each(**batch("ForMaskedLM", slice(None))).loss.backward()
-norms = [each.bert.encoder.layer[0].attention.self.q_norm.weight.grad for each in (model, whole)]
-assert torch.allclose(*(x.full_tensor() if hasattr(x, "full_tensor") else x for x in norms), rtol=1e-3, atol=1e-4)
+def full(x):
+    return x.full_tensor() if hasattr(x, "full_tensor") else x
+for head, tied in (("ForMaskedLM", True), ("ForPreTraining", True), ("LMHeadModel", True), ("ForMaskedLM", False)):
+    whole = model_of(head, num_attention_heads=6, attention_head_size=10, intermediate_size=38, qk_norm=True,
+        tie_word_embeddings=tied).double().eval()
+    torch.nn.init.normal_(whole.cls.predictions.bias)
+    folder = f"{sys.argv[1]}/{head}-{tied}"
+    if rank == 0:
+        whole.save_pretrained(folder)
+    dist.barrier()
+    config = DistributedConfig(tp_size=2)
+    model = type(whole).from_pretrained(folder, distributed_config=config, dtype=torch.float64).eval()
+    layer, decoder = model.bert.encoder.layer[0], model.cls.predictions.decoder
+    assert rows(layer.intermediate.dense.weight) == 19
+    assert rows(layer.attention.self.query.weight) == 30
+    vocabulary = [50, 49][rank]  # of 99
+    words = model.bert.embeddings.word_embeddings.weight
+    assert rows(words) == rows(decoder.weight) == rows(decoder.bias) == vocabulary
+    assert (decoder.weight is words) == tied and decoder.bias is model.cls.predictions.bias
+    inputs = inputs_of(head)
+    real = inputs["attention_mask"].bool()
+    for unpad_inputs in (False, True):
+        model.bert.unpad_inputs = unpad_inputs
+        with torch.no_grad():
+            assert torch.allclose(model(**inputs)[0][real], whole(**inputs)[0][real], rtol=0, atol=1e-9)
+    for each in (model, whole):
+        each(**batch(head, slice(None))).loss.backward()
+    for (name, one), (_, other) in zip(model.named_parameters(), whole.named_parameters(), strict=True):
+        assert torch.allclose(full(one.grad), other.grad, rtol=0, atol=1e-9), name
+    model.save_pretrained(f"{folder}-again")
+    dist.barrier()
+    again = type(whole).from_pretrained(f"{folder}-again", dtype=torch.float64)
+    for (name, one), (_, other) in zip(again.named_parameters(), whole.named_parameters(), strict=True):
+        assert torch.equal(one, other), name
 """
 
 AVERAGED = """
@@ -101,6 +116,7 @@ def first_step(head: str, accumulation: int, output: str) -> list[float]:
     labelled = torch.arange(L) <= torch.arange(16)[:, None] % 6 + 1
     labels = inputs["labels"].clamp(min=0) if head == "ForTokenClassification" else inputs["input_ids"]
     inputs["labels"] = torch.where(labelled, labels, -100)
+    inputs["attention_mask"][:] = 1
     rows = [{name: x[row] for name, x in inputs.items()} for row in range(16)]
 
     class InOrder(PretrainingTrainer if head == "ForPreTraining" else Trainer):
@@ -141,10 +157,11 @@ def test_sharded_parameters_get_the_same_gradients(tmp_path):
 
 
 def test_heads_split_between_processes(tmp_path):
-    """Guards: the tensor-parallel plan gives each process half of the heads; a shared projection has no such plan."""
+    """Guards: the tensor-parallel plan splits heads, words and the decoder; a shared projection has no such plan."""
     run(SPLIT, str(tmp_path))
     assert config_of("Model", head_embedding="mul").base_model_tp_plan is None
     assert "tp_plan" not in str(config_of("Model", head_embedding="mul").to_dict())
+    assert not model_of("ForMaskedLM", head_embedding="mul").tp_plan
 
 
 def test_mean_over_labelled_tokens_of_the_whole_step(tmp_path):

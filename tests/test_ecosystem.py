@@ -4,6 +4,7 @@ import warnings
 
 import pytest
 import torch
+import transformers
 from small_models import H, inputs_of, model_of
 from transformers import BertTokenizer, EncoderDecoderModel, pipeline
 
@@ -84,6 +85,47 @@ def test_peft_lora(tmp_path):
     model.save_pretrained(tmp_path)
     again = peft.PeftModel.from_pretrained(model_of("ForSequenceClassification", unpad_inputs=True), tmp_path)
     assert torch.equal(again.eval()(**inputs).logits, model.eval()(**inputs).logits)
+
+
+@pytest.mark.parametrize("method", ["Lora", "AdaLora", "IA3", "LoHa", "VBLoRA", "FourierFT"])
+def test_peft_finds_its_modules_as_for_bert(method, monkeypatch):
+    """Guards: without target_modules a method adapts what it adapts in BERT, also if PEFT is imported after us."""
+    peft = pytest.importorskip("peft")
+    from peft.tuners.tuners_utils import BaseTunerLayer
+
+    mappings = {
+        name: mapping for name, mapping in vars(peft.utils.constants).items() if name.startswith("TRANSFORMERS_MODELS")
+    }
+    for mapping in mappings.values():  # as an import of PEFT leaves it
+        monkeypatch.delitem(mapping, "fixed_head_bert", raising=False)
+    shape = {**SHAPE, "hidden_size": 32, "intermediate_size": 37, "num_hidden_layers": 2, "num_attention_heads": 4}
+    stock = transformers.BertForSequenceClassification(transformers.BertConfig(**shape))
+    models = [model_of("ForSequenceClassification", num_hidden_layers=2, **SHAPE), stock]
+    options = {
+        "AdaLora": {"total_step": 10},
+        "VBLoRA": {"vector_length": 2, "num_vectors": 4},
+        "FourierFT": {"n_frequency": 10},
+    }
+    adapted = []
+    for model in models:
+        config = getattr(peft, f"{method}Config")(task_type="SEQ_CLS", **options.get(method, {}))
+        modules = peft.get_peft_model(model, config).named_modules()
+        adapted.append([name for name, module in modules if isinstance(module, BaseTunerLayer)])
+    assert adapted[0] == adapted[1] and len(adapted[0]) >= 4
+    for name, mapping in mappings.items():
+        assert mapping.get("fixed_head_bert") == mapping.get("bert"), name
+
+
+def test_prefix_tuning():
+    """Guards: PEFT's prefixes of keys and values reach heads of a size of their own, by token_dim = heads * size."""
+    peft = pytest.importorskip("peft")
+    model = model_of("ForSequenceClassification", attention_head_size=7, **SHAPE)
+    config = peft.PrefixTuningConfig(task_type="SEQ_CLS", num_virtual_tokens=3, token_dim=H * 7)
+    prefixed = peft.get_peft_model(model, config)
+    inputs = inputs_of("ForSequenceClassification", labels=True)
+    inputs["input_ids"] %= len(WORDS)
+    prefixed(**inputs).loss.backward()
+    assert prefixed.prompt_encoder["default"].embedding.weight.grad.abs().max() > 0
 
 
 def test_sentence_transformers(tokenizer, tmp_path):

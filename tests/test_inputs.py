@@ -3,7 +3,7 @@
 import pytest
 import torch
 from huggingface_hub.errors import StrictDataclassError
-from small_models import B, D, L, V, config_of, inputs_of, model_of
+from small_models import HEADS, B, D, L, V, config_of, inputs_of, model_of
 
 CASES = {
     "vocabulary": ({"input_ids": (4, 2, V)}, rf"input_ids\[4, 2\] is {V}: the model knows 0 to {V - 1}\."),
@@ -35,6 +35,12 @@ def test_ids_outside_their_table(case, unpad_inputs):
         ({"attention_mask": torch.ones(B, L + 1)}, r"attention_mask has the shape \(13, 8\)"),
         ({"attention_mask": torch.ones(2, L)}, r"attention_mask has the shape \(2, 7\)"),
         ({"attention_mask": torch.ones(B, 1, L)}, "attention_mask has 3 dimensions"),
+        (
+            {"attention_mask": torch.full((B, L), -1e4)},
+            r"attention_mask\[0, 0\] is -10000\.0: 1 for a token, 0",
+        ),
+        ({"attention_mask": torch.arange(L).repeat(B, 1)}, r"attention_mask\[0, 2\] is 2: 1 for a token, 0 for pad"),
+        ({"attention_mask": torch.ones(B, 1, L, L).long()}, "attention_mask holds torch.int64 in four dimensions"),
         ({"token_type_ids": torch.zeros(B, 3, dtype=torch.long)}, r"token_type_ids has the shape \(13, 3\)"),
         ({"position_ids": torch.zeros(2, L, dtype=torch.long)}, r"position_ids has the shape \(2, 7\)"),
         ({"input_ids": torch.zeros(L, dtype=torch.long)}, r"input_ids has the shape \(7,\): .*\(batch, length\)"),
@@ -86,23 +92,68 @@ def test_configurations_that_make_no_sense(change, message):
         config_of("Model", **change)
 
 
-def test_no_labelled_token_gives_no_nan():
-    """Guards: a batch in which nothing was masked has the loss zero, not NaN, and gradients."""
-    for head in ("ForMaskedLM", "ForPreTraining"):
-        model = model_of(head, sparse_prediction=True, unpad_inputs=True)
-        inputs = inputs_of(head, labels=True)
-        inputs["labels"][:] = -100
-        loss = model(**inputs).loss
-        loss.backward()
-        assert loss.isfinite()
-        assert all(p.grad is None or p.grad.isfinite().all() for p in model.parameters())
+def without_labels(head: str) -> dict[str, torch.Tensor]:
+    """Inputs in which nothing has a label."""
+    inputs = inputs_of(head, labels=True)
+    for name in ("labels", "next_sentence_label", "start_positions", "end_positions"):
+        if name in inputs:
+            inputs[name] = torch.full_like(inputs[name], L if name.endswith("positions") else -100)
+    return inputs
+
+
+@pytest.mark.parametrize("unpad_inputs", [False, True])
+@pytest.mark.parametrize("head", HEADS[1:])
+def test_no_label_gives_zero(head, unpad_inputs):
+    """Guards: the mean over no label is zero, and so are its gradients; with one label the loss is that of one."""
+    model = model_of(head, unpad_inputs=unpad_inputs, sparse_prediction=unpad_inputs).eval()
+    inputs = without_labels(head)
+    loss = model(**inputs).loss
+    loss.backward()
+    assert loss == 0
+    gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
+    assert len(gradients) > 10 and all(gradient.abs().max() == 0 for gradient in gradients)
+    if "labels" in inputs:
+        inputs["attention_mask"][:] = 1
+        inputs["labels"].view(-1)[1] = 1
+        assert model(**inputs).loss > 0
+
+
+@pytest.mark.parametrize("head", HEADS[1:])
+def test_no_label_gives_zero_in_an_exported_graph(head):
+    """Guards: a graph that was traced with labels gives zero for a batch without any, and the same loss with them."""
+    model = model_of(head, num_hidden_layers=1).eval()
+    inputs = inputs_of(head, labels=True)
+    exported = torch.export.export(model, (), inputs).module()
+    assert exported(**without_labels(head)).loss == 0
+    assert torch.allclose(exported(**inputs).loss, model(**inputs).loss)
+
+
+@pytest.mark.parametrize("count", [0, torch.tensor(0)], ids=["int", "tensor"])
+@pytest.mark.parametrize("head", ["ForMaskedLM", "LMHeadModel", "ForTokenClassification"])
+def test_no_label_in_a_whole_step_gives_zero(head, count):
+    """Guards: where Trainer has counted no label in any batch of a step, the loss is zero, not NaN."""
+    assert model_of(head)(**without_labels(head), num_items_in_batch=count).loss == 0
+
+
+@pytest.mark.parametrize("dtype", [torch.float, torch.long])
+def test_a_score_of_minus_100_is_a_score(dtype):
+    """Guards: in a regression -100 is a number like any other, whatever its type."""
+    model = model_of("ForSequenceClassification", num_labels=1, problem_type="regression").eval()
+    inputs = inputs_of("ForSequenceClassification")
+    scores = torch.full((B,), -100, dtype=dtype)
+    if dtype == torch.float:
+        expected = (model(**inputs).logits.squeeze(-1) + 100).pow(2).mean()
+        assert torch.allclose(model(**inputs, labels=scores).loss, expected)
+    else:
+        assert model(**inputs, labels=scores).loss > 5_000
 
 
 @pytest.mark.parametrize("head", ["ForMaskedLM", "ForPreTraining"])
 @pytest.mark.parametrize("sparse_prediction", [False, True])
-def test_labels_that_do_not_fit(head, sparse_prediction):
+@pytest.mark.parametrize("unpad_inputs", [False, True])
+def test_labels_that_do_not_fit(head, sparse_prediction, unpad_inputs):
     """Guards: labels of another shape or outside the vocabulary are named, where a sparse loss would take them."""
-    model = model_of(head, sparse_prediction=sparse_prediction)
+    model = model_of(head, sparse_prediction=sparse_prediction, unpad_inputs=unpad_inputs)
     inputs = inputs_of(head, labels=True)
     with pytest.raises(ValueError, match=r"labels have the shape \(13, 5\), the tokens \(13, 7\)"):
         model(**inputs | {"labels": inputs["labels"][:, :5]})

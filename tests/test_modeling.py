@@ -35,6 +35,8 @@ def test_without_head_size_it_is_bert_bit_for_bit(head, tmp_path):
     assert not any(info.values())
     for labels in (False, True)[: 1 if head == "Model" else 2]:
         inputs = inputs_of(head, labels)
+        if inputs.get("labels", torch.empty(0)).shape == (B, L):  # what differs is that labels at padding do not count
+            inputs["labels"] = inputs["labels"].masked_fill(inputs["attention_mask"] == 0, -100)
         for ours, theirs in zip(model.eval()(**inputs).to_tuple(), bert(**inputs).to_tuple(), strict=True):
             if isinstance(ours, torch.Tensor):  # not the cache of the causal head
                 assert torch.equal(ours, theirs)
@@ -81,7 +83,7 @@ def test_sparse_prediction_changes_neither_loss_nor_gradients(head):
     outputs = sparse(**inputs)
     assert torch.allclose(dense(**inputs).loss, outputs.loss, rtol=0, atol=1e-12)
     logits = outputs.logits if head == "ForMaskedLM" else outputs.prediction_logits
-    assert logits.shape == (int((inputs["labels"] != -100).sum()), V)
+    assert logits.shape == (int((inputs["labels"].ne(-100) & inputs["attention_mask"].bool()).sum()), V)
     for (name, one), (_, other) in zip(dense.named_parameters(), sparse.named_parameters(), strict=True):
         if one.grad is not None or other.grad is not None:
             assert torch.allclose(one.grad, other.grad, rtol=0, atol=1e-12), name
@@ -94,6 +96,7 @@ def test_gradient_accumulation_equals_one_large_batch(head, tmp_path):
     inputs = inputs_of(head, labels=True, size=16)
     if -100 in inputs.get("labels", ()):  # as many labelled tokens in every row, so that means of means agree
         inputs["labels"] = torch.where(torch.arange(L) % 2 == 0, inputs["input_ids"], -100)
+        inputs["attention_mask"][:] = 1
     rows = [{name: tensor[row] for name, tensor in inputs.items()} for row in range(16)]
     logs = []
     for batch, steps in ((16, 1), (4, 4)):
@@ -314,16 +317,27 @@ def test_tuples_equal_dictionaries(head):
     assert all(torch.equal(one, other) for one, other in zip(flat(as_tuple), flat(as_dict), strict=True))
 
 
-def test_gradients_of_hidden_states_and_attentions_are_kept():
-    """Guards: what output_hidden_states and output_attentions return lies on the way to the loss."""
-    model = model_of("ForSequenceClassification", attn_implementation="eager")
-    inputs = inputs_of("ForSequenceClassification", labels=True)
-    outputs = model(**inputs, output_hidden_states=True, output_attentions=True)
-    kept = [outputs.hidden_states[0], outputs.hidden_states[2], outputs.attentions[0], outputs.attentions[2]]
-    for tensor in kept:
-        tensor.retain_grad()
-    outputs.loss.backward()
-    assert all(tensor.grad is not None and tensor.grad.abs().max() > 0 for tensor in kept)
+@pytest.mark.parametrize("asked", [{"hidden_states"}, {"attentions"}, {"hidden_states", "attentions"}], ids=sorted)
+@pytest.mark.parametrize("head", ["ForSequenceClassification", "ForTokenClassification", "ForPreTraining"])
+def test_gradients_of_hidden_states_and_attentions_are_kept(head, asked):
+    """Guards: hidden states and attentions lie on the way to the loss; their gradients are the same unpadded."""
+    inputs = inputs_of(head, labels=True)
+    real = inputs["attention_mask"].bool()
+    gradients = []
+    for unpad_inputs in (False, True):
+        model = model_of(head, unpad_inputs=unpad_inputs, attn_implementation="eager").double().eval()
+        outputs = model(**inputs, **{f"output_{name}": True for name in asked})
+        kept = [tensor for name in sorted(asked) for tensor in outputs[name]]
+        for tensor in kept:
+            tensor.retain_grad()
+        outputs.loss.backward()
+        gradients.append([tensor.grad for tensor in kept])
+    assert len(gradients[0]) == 3 * ("attentions" in asked) + 4 * ("hidden_states" in asked)
+    for plain, unpadded in zip(*gradients, strict=True):
+        if plain.ndim == 4:  # attentions (B, H, L, L) of a query to real tokens
+            plain, unpadded = ((x * real[:, None, None]).transpose(1, 2) for x in (plain, unpadded))
+        assert unpadded[real].abs().max() > 0
+        assert torch.allclose(unpadded[real], plain[real], rtol=0, atol=1e-10)
 
 
 @pytest.mark.parametrize(

@@ -74,6 +74,50 @@ def test_logits_are_zero_at_padding(head):
     assert actual[~real].abs().max() == 0
 
 
+@pytest.mark.parametrize("sparse_prediction", [False, True])
+@pytest.mark.parametrize("side", ["right", "left", "holes"])
+@pytest.mark.parametrize("head", ["ForPreTraining", "ForMaskedLM", "LMHeadModel", "ForTokenClassification"])
+def test_labels_at_padding_are_left_out(head, side, sparse_prediction):
+    """Guards: padding is neither predicted nor predicted from, unpadded or not: one loss and one gradient."""
+    inputs = padded_inputs(head, side)
+    labelled = inputs_of(head, labels=True)["labels"]
+    assert (labelled.ne(-100) & inputs["attention_mask"].eq(0)).any()
+    losses, gradients = [], []
+    for unpad_inputs in (False, True):
+        model = model_of(head, unpad_inputs=unpad_inputs, sparse_prediction=sparse_prediction).double().eval()
+        for labels in (inputs["labels"], labelled):
+            loss = model(**inputs | {"labels": labels}).loss
+            gradients.append(torch.autograd.grad(loss, model.base_model.encoder.layer[0].output.dense.weight)[0])
+            losses.append(loss)
+    for loss, gradient in zip(losses, gradients, strict=True):
+        assert torch.allclose(loss, losses[0], rtol=0, atol=1e-10)
+        assert torch.allclose(gradient, gradients[0], rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("untrained", [False, True])
+def test_the_loss_of_question_answering_beside_stock(untrained):
+    """Guards: unpadded it is that of stock's own logits over real tokens; stock adds padding to the softmax."""
+    plain, unpadded = pair_of("ForQuestionAnswering")
+    for model in (plain, unpadded):
+        if untrained:  # all tokens as likely, as before training
+            torch.nn.init.zeros_(model.qa_outputs.weight)
+            torch.nn.init.zeros_(model.qa_outputs.bias)
+    inputs = inputs_of("ForQuestionAnswering", labels=True)
+    real = inputs["attention_mask"].bool()
+    inputs["start_positions"] %= real.sum(1)
+    inputs["end_positions"] %= real.sum(1)
+    outputs, loss = plain(**inputs), unpadded(**inputs).loss
+    missing = [
+        (logits.logsumexp(1) - logits.masked_fill(~real, -torch.inf).logsumexp(1)).mean()
+        for logits in (outputs.start_logits, outputs.end_logits)
+    ]
+    assert torch.allclose(outputs.loss - sum(missing) / 2, loss, rtol=0, atol=1e-10)
+    if untrained:
+        lengths = real.sum(1).double()
+        assert torch.allclose(outputs.loss, torch.tensor(L).double().log())
+        assert torch.allclose(loss, lengths.log().mean())
+
+
 def test_answers_are_sought_among_real_tokens():
     """Guards: the loss of question answering does not depend on how much a batch is padded."""
     model = model_of("ForQuestionAnswering", unpad_inputs=True).double().eval()
