@@ -10,6 +10,10 @@ class InputError(ValueError):
     """One sentence: what is wrong, where (file, line, field) and what to do."""
 
 
+class Divergence(InputError):
+    """Losses, gradients or weights that are not finite."""
+
+
 def exit_on_input_error(main: Callable[[], object]):
     """Run a script's `main`; an InputError ends it with exit status 1 and its sentence, without a traceback."""
     try:

@@ -130,8 +130,9 @@ class Weights(TrainerCallback):
     def on_step_end(self, args, state, control, model, **kwargs):
         self.sums.append(sum(x.double().sum().item() for x in model.parameters()))
 def trained(allowed):
-    arguments = FineTuningArguments(output_dir=sys.argv[1], per_device_train_batch_size=4, max_steps=6, save_steps=1,
-        use_cpu=True, bf16=False, disable_tqdm=True, report_to="none", logging_steps=100, max_nonfinite_steps=allowed)
+    arguments = FineTuningArguments(output_dir=f"{sys.argv[1]}/{allowed}", per_device_train_batch_size=4,
+        max_steps=6, save_steps=1, use_cpu=True, bf16=False, disable_tqdm=True, report_to="none", logging_steps=100,
+        max_nonfinite_steps=allowed)
     trainer = FineTuningTrainer(model=model_of("ForSequenceClassification"), args=arguments, train_dataset=rows,
         processing_class=BertTokenizer(vocab=sys.argv[2]))
     compute_loss, weights = trainer.compute_loss, Weights()
@@ -245,4 +246,4 @@ def test_step_with_one_bad_row_is_applied_on_no_process(vocabulary, tmp_path):
     assert re.match(
         f"step {step}: the loss is not finite, on the examples [0-9, ]*\\b13\\b[0-9, ]* of epoch 0; ", reason
     )
-    assert f"the last good checkpoint is {tmp_path}/checkpoint-{step - 1}:" in reason
+    assert f"the last good checkpoint is {tmp_path}/1/checkpoint-{step - 1}:" in reason

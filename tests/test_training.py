@@ -4,6 +4,7 @@ import ctypes
 import json
 import subprocess
 import sys
+from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +26,7 @@ import run_squad
 from fixedbert.errors import InputError
 from fixedbert.presets import preset_config
 from fixedbert.training.arguments import ModelArguments, load_config, parse, with_recipe
+from fixedbert.training.fine_tuning import FineTuningArguments
 from fixedbert.training.output import output_directory, run_arguments
 from fixedbert.training.pretraining import (
     OBJECTIVES,
@@ -239,6 +241,79 @@ def test_bad_recipes_are_named(tmp_path, content):
         (tmp_path / "recipe.yaml").write_text(content)
     with pytest.raises(InputError, match=r"recipe\.yaml: "):
         with_recipe([str(tmp_path / "recipe.yaml")])
+
+
+# All fields of transformers' TrainingArguments that have their effect in both trainers, and in fine-tuning alone.
+HONOURED = """
+output_dir per_device_train_batch_size num_train_epochs max_steps learning_rate lr_scheduler_type lr_scheduler_kwargs
+warmup_steps optim optim_args weight_decay adam_beta1 adam_beta2 adam_epsilon optim_target_modules
+gradient_accumulation_steps average_tokens_across_devices max_grad_norm bf16 fp16 bf16_full_eval fp16_full_eval tf32
+activation_checkpointing activation_checkpointing_kwargs gradient_checkpointing gradient_checkpointing_kwargs
+torch_compile torch_compile_backend torch_compile_mode use_cache torch_empty_cache_steps logging_strategy logging_steps
+logging_first_step log_on_each_node include_num_input_tokens_seen log_level log_level_replica disable_tqdm report_to
+run_name project trackio_space_id trackio_bucket_id trackio_static_space_id eval_strategy eval_steps eval_delay
+per_device_eval_batch_size eval_on_start eval_accumulation_steps save_only_model save_strategy save_steps
+save_on_each_node save_total_limit enable_jit_checkpoint push_to_hub hub_token hub_private_repo hub_model_id
+hub_strategy hub_always_push hub_revision load_best_model_at_end metric_for_best_model greater_is_better
+restore_callback_states_from_checkpoint full_determinism seed use_cpu accelerator_config parallelism_config
+dataloader_num_workers dataloader_pin_memory dataloader_persistent_workers dataloader_prefetch_factor
+dataloader_multiprocessing_context dataloader_in_order ddp_find_unused_parameters ddp_bucket_cap_mb
+ddp_broadcast_buffers ddp_static_graph ddp_backend ddp_timeout fsdp fsdp_config deepspeed debug skip_memory_metrics
+do_train do_eval resume_from_checkpoint local_rank
+""".split()
+IN_FINE_TUNING = "label_smoothing_factor label_names train_sampling_strategy data_seed auto_find_batch_size do_predict"
+IN_PRETRAINING = "remove_unused_columns"
+
+
+def test_every_training_argument_is_honoured_or_refused():
+    """Guards: no field of TrainingArguments is without effect in silence, not one of a newer transformers either."""
+    for ours, more in ((PretrainingArguments, IN_PRETRAINING), (FineTuningArguments, IN_FINE_TUNING)):
+        honoured, refused = {*HONOURED, *more.split()}, {name.split(".")[0] for name in ours.refused}
+        assert {field.name for field in fields(TrainingArguments)} - honoured - refused == set()
+        assert honoured & refused == {"accelerator_config"}  # of which one entry is refused
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        "--label_smoothing_factor 0.1",
+        "--label_names labels",
+        "--train_sampling_strategy group_by_length",
+        "--data_seed 3",
+        "--auto_find_batch_size",
+        "--do_predict",
+        "--logging_nan_inf_filter",
+        "--ignore_data_skip",
+        "--dataloader_drop_last",
+        '--accelerator_config {"split_batches":true}',
+        "--prediction_loss_only",
+        "--batch_eval_metrics",
+        "--eval_do_concat_batches false",
+        "--eval_use_gather_object",
+        "--include_for_metrics inputs",
+        "--length_column_name size",
+        "--neftune_noise_alpha 5",
+        "--use_liger_kernel",
+        "--liger_kernel_config {}",
+        "--learning_rate nan",
+        "--learning_rate inf",
+        "--learning_rate -1e-4",
+        "--num_train_epochs 0",
+        "--num_train_epochs nan",
+        "--max_steps 0",
+        "--max_steps -2",
+        "--max_nonfinite_steps 0",
+    ],
+)
+def test_what_has_no_effect_or_no_sense_is_refused(flags):
+    """Guards: a sentence that begins with the argument, of both kinds of training where both refuse it."""
+    name = flags.split()[0]
+    kinds = [PretrainingArguments]
+    if name.removeprefix("--") not in IN_FINE_TUNING.split():
+        kinds.append(FineTuningArguments)
+    for kind in kinds:
+        with pytest.raises(InputError, match=rf"^{name}[ .].*(not taken, for .*; leave it out|: give )"):
+            parse([*flags.split(), "--use_cpu"], kind)
 
 
 def test_misspelt_arguments_are_refused_not_guessed():

@@ -122,6 +122,9 @@ class FineTuningTrainer(CommonTrainer):
         multiple = 8 if training_args.fp16 else None
         collator = DataCollatorWithPadding(tokenizer, pad_to_multiple_of=multiple, **padding)
         super().__init__(*args, data_collator=collator, **kwargs)
+        smoothed = self.label_names == ["labels"] and self.model.config.num_labels > 1
+        if training_args.label_smoothing_factor and not smoothed:
+            raise InputError("--label_smoothing_factor is for classes: leave it out for numbers and for answers.")
         if training_args.early_stopping_patience is not None:
             self.add_callback(EarlyStoppingCallback(training_args.early_stopping_patience))
 

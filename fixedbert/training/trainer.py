@@ -15,7 +15,7 @@ from accelerate.utils import gather_object
 from transformers import Trainer, TrainerCallback, TrainingArguments
 from transformers.utils import logging
 
-from ..errors import InputError
+from ..errors import Divergence, InputError
 from ..files import read_object, write_whole
 from ..model_card import create_model_card
 from .output import last_checkpoint
@@ -50,6 +50,7 @@ class CommonArguments(TrainingArguments):
         "eval_use_gather_object": (False, "all outputs of the models are tensors"),
         "include_for_metrics": ([], "metrics are of predictions and labels alone"),
         "length_column_name": ("length", "the column with the lengths has this name"),
+        "neftune_noise_alpha": (None, "its noise depends on the padding, and none is computed"),
         "use_liger_kernel": (False, "there are no Liger kernels for BERT"),
         "liger_kernel_config": (None, "there are no Liger kernels for BERT"),
     }
@@ -83,7 +84,7 @@ class CommonTrainer(Trainer):
         self.step_losses = []  # of the batches of this step
         self.nonfinite_steps = 0  # in a row
         self.begin_window()
-        self.add_callback(RestoreWindow(self))
+        self.add_callback(Continuation(self))
 
     def begin_window(self):
         """Start anew what is added up until the next log."""
@@ -118,7 +119,7 @@ class CommonTrainer(Trainer):
         optimizer's moments change.
 
         Raises:
-            InputError: these were as many in a row as are allowed.
+            Divergence: these were as many in a row as are allowed.
         """
         losses, self.step_losses = torch.stack(self.step_losses).to(self.args.device), []
         norm = torch.as_tensor(0.0 if norm is None else norm, device=losses.device)
@@ -142,7 +143,7 @@ class CommonTrainer(Trainer):
             return
         checkpoint = last_checkpoint(Path(self.args.output_dir))
         kept = f"the last good checkpoint is {checkpoint}" if checkpoint else "no checkpoint was saved before"
-        raise InputError(
+        raise Divergence(
             f"{sentence}; nothing was saved since, {kept}: lower --learning_rate, or see whether the weights at the "
             "start or these examples are damaged."
         )
@@ -164,7 +165,7 @@ class CommonTrainer(Trainer):
         output = super().evaluation_loop(*args, **kwargs)
         predictions = output.predictions if isinstance(output.predictions, tuple) else (output.predictions,)
         if not all(np.isfinite(values).all() for values in predictions):
-            raise InputError(
+            raise Divergence(
                 "the model's outputs in the evaluation are not finite: its weights are damaged, or its training has "
                 "diverged; start from other weights."
             )
@@ -201,12 +202,21 @@ class CommonTrainer(Trainer):
         self.nonfinite_steps = record["nonfinite_steps"]
 
 
-class RestoreWindow(TrainerCallback):
-    """Restores the trainer's window after Trainer has reset its own sums."""
+class Continuation(TrainerCallback):
+    """Gives the trainer its window back, and lets a checkpoint hold all that belongs to its step."""
 
     def __init__(self, trainer: CommonTrainer):
         self.trainer = trainer
+        self.save_at_epoch_end = False
 
-    def on_train_begin(self, args, state, control, **kwargs):
+    def on_train_begin(self, args, state, control, **kwargs):  # Trainer has just set its own sums to zero
         if self.trainer.continued_from:
             self.trainer.restore_window()
+
+    def on_step_end(self, args, state, control, **kwargs):
+        if state.epoch % 1 == 0:  # what is logged and evaluated at the end of the epoch comes first
+            control.should_save, self.save_at_epoch_end = False, control.should_save
+
+    def on_epoch_end(self, args, state, control, **kwargs):
+        control.should_save |= self.save_at_epoch_end
+        self.save_at_epoch_end = False
