@@ -6,6 +6,7 @@ import subprocess
 import sys
 from dataclasses import fields
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -23,7 +24,7 @@ import fixedbert
 import run_glue
 import run_pretraining
 import run_squad
-from fixedbert.errors import InputError
+from fixedbert.errors import Divergence, InputError
 from fixedbert.presets import preset_config
 from fixedbert.training.arguments import ModelArguments, load_config, parse, with_recipe
 from fixedbert.training.fine_tuning import FineTuningArguments
@@ -37,6 +38,7 @@ from fixedbert.training.pretraining import (
 )
 from fixedbert.training.progress import ProgressLine
 from fixedbert.training.summary import draw_curves
+from fixedbert.training.trainer import CommonTrainer
 
 RECIPES = Path(run_pretraining.__file__).parent / "recipes"
 
@@ -294,10 +296,9 @@ def test_every_training_argument_is_honoured_or_refused():
         "--length_column_name size",
         "--neftune_noise_alpha 5",
         "--use_liger_kernel",
-        "--liger_kernel_config {}",
         "--learning_rate nan",
         "--learning_rate inf",
-        "--learning_rate -1e-4",
+        "--learning_rate -0.1",
         "--num_train_epochs 0",
         "--num_train_epochs nan",
         "--max_steps 0",
@@ -314,6 +315,68 @@ def test_what_has_no_effect_or_no_sense_is_refused(flags):
     for kind in kinds:
         with pytest.raises(InputError, match=rf"^{name}[ .].*(not taken, for .*; leave it out|: give )"):
             parse([*flags.split(), "--use_cpu"], kind)
+
+
+@pytest.fixture
+def about_to_step(tmp_path):
+    """A trainer of a linear layer in its first step: the batch has a loss, the weights have gradients."""
+    model = torch.nn.Linear(2, 2)
+    model.forward = lambda x: None
+    arguments = FineTuningArguments(output_dir=str(tmp_path), use_cpu=True, bf16=False, report_to="none")
+    arguments.train_sampling_strategy = "random"
+    rows = [{"x": torch.ones(2)}] * 8
+    trainer = CommonTrainer(model=model, args=arguments, train_dataset=rows)
+    trainer.callback_handler.train_dataloader = trainer.get_train_dataloader()
+    trainer.step_losses = [torch.tensor(1.0)]
+    for weight in model.parameters():
+        weight.grad = torch.ones_like(weight)
+    return trainer
+
+
+def test_steps_that_the_fp16_scaler_skips_are_logged_not_counted(about_to_step):
+    """Guards: while a scale can be lowered, an infinite gradient norm is the scaler's; below 1 it is divergence."""
+    trainer = about_to_step
+    trainer.accelerator.scaler = SimpleNamespace(get_scale=lambda: 65536.0)
+    trainer.leave_out_nonfinite_step(torch.tensor(torch.inf))
+    assert [entry["skipped_step"] for entry in trainer.state.log_history] == [1] and trainer.nonfinite_steps == 0
+    assert all(weight.grad is not None for weight in trainer.model.parameters())
+    trainer.accelerator.scaler, trainer.step_losses = SimpleNamespace(get_scale=lambda: 0.5), [torch.tensor(1.0)]
+    with pytest.raises(Divergence, match="^step 1: the gradient norm is not finite, on the examples "):
+        trainer.leave_out_nonfinite_step(torch.tensor(torch.inf))
+    assert all(weight.grad is None for weight in trainer.model.parameters())
+
+
+def test_nonfinite_steps_are_counted_in_a_row(about_to_step):
+    """Guards: a finite step between two that are not starts the count anew."""
+    trainer = about_to_step
+    trainer.args.max_nonfinite_steps = 2
+    for norm, expected in ((torch.nan, 1), (1.0, 0), (torch.nan, 1)):
+        trainer.step_losses = [torch.tensor(1.0)]
+        trainer.leave_out_nonfinite_step(torch.tensor(norm))
+        assert trainer.nonfinite_steps == expected
+    trainer.step_losses = [torch.tensor(torch.nan)]
+    with pytest.raises(Divergence, match="^step 1: the loss is not finite"):
+        trainer.leave_out_nonfinite_step(torch.tensor(1.0))
+
+
+def test_window_is_shared_out_among_any_number_of_processes(about_to_step, tmp_path, monkeypatch):
+    """Guards: what three processes had added up goes on with one or two: sums are kept, and the mean of losses."""
+    trainer = about_to_step
+    content = {"last_logged_step": 6, "total_loss": 7.5, "nonfinite_steps": 1, "seconds": 100.0}
+    content["sums"] = [[1.0, 10.0, 20.0], [2.0, 30.0, 40.0], [6.0, 50.0, 60.0]]
+    (tmp_path / "logging_window.json").write_text(json.dumps(content))
+    trainer.continued_from = str(tmp_path)
+    for processes in (1, 2, 3):
+        monkeypatch.setattr(TrainingArguments, "world_size", processes)
+        losses, windows = [], []
+        for process in range(processes):
+            monkeypatch.setattr(TrainingArguments, "process_index", process)
+            trainer._tr_loss = torch.tensor(0.0)
+            trainer.restore_window()
+            losses.append(trainer._tr_loss.item())
+            windows.append(trainer.window)
+        assert np.mean(losses) == pytest.approx(3.0) and torch.stack(windows).sum(0).tolist() == [90.0, 120.0]
+        assert (trainer._globalstep_last_logged, trainer._total_loss_scalar, trainer.nonfinite_steps) == (6, 7.5, 1)
 
 
 def test_misspelt_arguments_are_refused_not_guessed():
