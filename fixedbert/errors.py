@@ -17,6 +17,10 @@ class InputError(ValueError):
         super().__init__(message)
 
 
+class Divergence(InputError):
+    """Losses, gradients or weights that are not finite."""
+
+
 def exit_on_input_error(main: Callable[[], object]):
     """Run a script's `main`; an InputError ends it with exit status 1 and its sentence, without a traceback."""
     try:

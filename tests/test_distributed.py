@@ -1,6 +1,8 @@
 """Two processes: sharded parameters, split heads, and the mean over labelled tokens of the whole step."""
 
+import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -106,6 +108,68 @@ for head in BY_TOKEN:
         print("RESULT", *result)
 """
 
+EACH_ROW_ONCE = """
+import datasets, json
+from transformers import BertTokenizer
+from fixedbert.training.fine_tuning import FineTuningArguments, FineTuningTrainer
+tokenizer = BertTokenizer(vocab=sys.argv[2])
+rows = datasets.Dataset.from_list(
+    [{"input_ids": [n, *range(1, 2 + n % 7)], "labels": n % 2, "length": 2 + n % 7} for n in range(48)])
+def trained(strategy, checkpoint=None):
+    folder = f"{sys.argv[1]}/{strategy}"
+    arguments = FineTuningArguments(output_dir=folder, per_device_train_batch_size=4, num_train_epochs=2, save_steps=8,
+        use_cpu=True, bf16=False, disable_tqdm=True, train_sampling_strategy=strategy, report_to="none")
+    trainer = FineTuningTrainer(model=model_of("ForSequenceClassification"), args=arguments, train_dataset=rows,
+        processing_class=tokenizer)
+    steps, collate = [], trainer.data_collator
+    trainer.data_collator = lambda batch: steps.append([row["input_ids"][0] for row in batch]) or collate(batch)
+    trainer.train(resume_from_checkpoint=checkpoint and f"{folder}/{checkpoint}")
+    seen = [None, None]
+    dist.all_gather_object(seen, steps)
+    return [sorted(one + other) for one, other in zip(*seen)]
+for strategy in ("group_by_length", "random"):
+    whole, rest = trained(strategy), trained(strategy, "checkpoint-8")
+    if rank == 0:
+        print("RESULT", json.dumps([whole, rest]))
+"""
+
+ONE_BAD_ROW = """
+import datasets, json
+from transformers import BertTokenizer, TrainerCallback
+from fixedbert.errors import InputError
+from fixedbert.training.fine_tuning import FineTuningArguments, FineTuningTrainer
+rows = datasets.Dataset.from_list([{"input_ids": [n, 1, 2], "labels": n % 2, "length": 3} for n in range(48)])
+class Weights(TrainerCallback):
+    def __init__(self):
+        self.sums = []
+    def on_step_end(self, args, state, control, model, **kwargs):
+        self.sums.append(sum(x.double().sum().item() for x in model.parameters()))
+def trained(allowed):
+    arguments = FineTuningArguments(output_dir=f"{sys.argv[1]}/{allowed}", per_device_train_batch_size=4,
+        max_steps=6, save_steps=1, use_cpu=True, bf16=False, disable_tqdm=True, report_to="none", logging_steps=100,
+        max_nonfinite_steps=allowed)
+    trainer = FineTuningTrainer(model=model_of("ForSequenceClassification"), args=arguments, train_dataset=rows,
+        processing_class=BertTokenizer(vocab=sys.argv[2]))
+    compute_loss, weights = trainer.compute_loss, Weights()
+    def with_bad_row(model, inputs, **kwargs):  # gradients stay finite
+        bad = (inputs["input_ids"][:, 0] == 13).any()
+        return compute_loss(model, inputs, **kwargs) + (torch.inf if bad else 0)
+    trainer.compute_loss = with_bad_row
+    trainer.add_callback(weights)
+    message = None
+    try:
+        trainer.train()
+    except InputError as error:
+        message = str(error)
+    states = {state["step"].item() for state in trainer.optimizer.state.values()}
+    skipped = [entry["step"] + 1 for entry in trainer.state.log_history if "skipped_step" in entry]
+    return weights.sums, sorted(states), skipped, message
+results = [trained(2), trained(1)]
+seen = [None, None]
+dist.all_gather_object(seen, results)
+if rank == 0:
+    print("RESULT", json.dumps(seen))
+"""
 
 BY_TOKEN = ("ForMaskedLM", "ForPreTraining", "ForTokenClassification", "LMHeadModel")
 
@@ -140,9 +204,9 @@ def first_step(head: str, accumulation: int, output: str) -> list[float]:
 
 
 def run(script: str, *arguments: str) -> str:
-    """The output of the script, run by two processes; the last argument is a folder for it."""
+    """The output of the script, run by two processes; the first argument is a folder for it."""
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
-    file = Path(arguments[-1]) / "script.py"
+    file = Path(arguments[0]) / "script.py"
     file.write_text(START + script + END)
     result = subprocess.run(
         [*command, str(file), *arguments], capture_output=True, text=True, cwd=Path(__file__).parents[1], timeout=120
@@ -171,3 +235,32 @@ def test_mean_over_labelled_tokens_of_the_whole_step(tmp_path):
         whole, accumulated = (first_step(head, steps, str(tmp_path)) for steps in (1, 4))
         assert accumulated == pytest.approx(whole, rel=1e-4)
         assert [float(x) for x in line.split()[1:]] == pytest.approx(whole, rel=1e-4)
+
+
+def test_continued_fine_tuning_sees_every_row_once(vocabulary, tmp_path):
+    """Guards: two processes that go on inside epoch 1 see its other rows, those of an uninterrupted run."""
+    lines = [line for line in run(EACH_ROW_ONCE, str(tmp_path), vocabulary).splitlines() if line.startswith("RESULT")]
+    assert len(lines) == 2  # by length, at random
+    for line in lines:
+        whole, rest = json.loads(line.removeprefix("RESULT"))
+        assert len(whole) == 12 and whole[:6] != whole[6:]
+        for epoch in (whole[:6], whole[6:]):
+            assert sorted(row for step in epoch for row in step) == list(range(48))
+        assert rest == whole[8:]
+
+
+def test_step_with_one_bad_row_is_applied_on_no_process(vocabulary, tmp_path):
+    """Guards: where one process has an infinite loss, both leave the step out, of the weights and of Adam's moments;
+    where that is one too many, both stop, name the row, and save nothing more."""
+    (line,) = [line for line in run(ONE_BAD_ROW, str(tmp_path), vocabulary).splitlines() if line.startswith("RESULT")]
+    one, other = json.loads(line.removeprefix("RESULT"))
+    assert one == other
+    (weights, adam_steps, (step,), message), (until, _, _, reason) = one
+    assert message is None and len(weights) == 6 and adam_steps == [5]
+    moved = [step for step in range(2, 7) if weights[step - 1] != weights[step - 2]]
+    assert moved == [number for number in range(2, 7) if number != step] and step > 1
+    assert until == weights[: step - 1]
+    assert re.match(
+        f"step {step}: the loss is not finite, on the examples [0-9, ]*\\b13\\b[0-9, ]* of epoch 0; ", reason
+    )
+    assert f"the last good checkpoint is {tmp_path}/1/checkpoint-{step - 1}:" in reason

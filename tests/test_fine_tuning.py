@@ -342,6 +342,21 @@ def test_batches_of_like_lengths():
     assert list(sampler) != first and list(LengthGroupedSampler(lengths, 13, seed=4)) != first
 
 
+def test_label_smoothing_is_for_classes(model, download, questions, tmp_path):
+    """Guards: it changes the loss of a classification; of numbers and answers, where it would do nothing or harm, it
+    is refused."""
+    flags = ("--do_train", "--max_steps", "1", "--logging_steps", "1", "--train_sampling_strategy", "random")
+    losses = [
+        glue(model, download, tmp_path / amount, *flags, "--label_smoothing_factor", amount)["train_loss"]
+        for amount in ("0", "0.5")
+    ]
+    assert abs(losses[0] - losses[1]) > 1e-3
+    with pytest.raises(InputError, match="--label_smoothing_factor is for classes"):
+        glue(model, download, tmp_path / "stsb", *flags, "--label_smoothing_factor", "0.5", task="stsb")
+    with pytest.raises(InputError, match="--label_smoothing_factor is for classes"):
+        squad(model, questions, tmp_path / "squad", *flags, "--label_smoothing_factor", "0.5")
+
+
 def test_evaluation_is_not_shuffled(model, download, tmp_path):
     """Guards: grouping training by length does not shuffle evaluation, as it does in transformers' Trainer."""
     tokenizer = AutoTokenizer.from_pretrained(model)

@@ -15,8 +15,14 @@ import torch
 import transformers
 from launch import ROOT, TWO_PROCESSES, finished, launch
 from packaging.version import Version
-from safetensors.torch import load_file
-from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoModelForPreTraining, BertConfig
+from safetensors.torch import load_file, save_file
+from transformers import (
+    AutoModelForCausalLM,
+    AutoModelForMaskedLM,
+    AutoModelForPreTraining,
+    BertConfig,
+    TrainerCallback,
+)
 
 import run_glue
 import run_pretraining
@@ -24,6 +30,7 @@ import run_squad
 from fixedbert.data.sample import write_tasks
 from fixedbert.errors import InputError
 from fixedbert.training.output import whole_checkpoints
+from fixedbert.training.reporting import train
 
 SHAPE = "hidden_size=32,num_attention_heads=5,attention_head_size=6,intermediate_size=37"
 QUICK = [
@@ -234,6 +241,128 @@ def test_sigterm_saves_a_checkpoint_and_the_run_goes_on(corpus, pretrained, tmp_
     assert 14 <= step < 100
     subprocess.run(command, check=True, capture_output=True, timeout=300)
     assert same_weights(tmp_path / "whole", tmp_path / "cut")
+
+
+class StopAfter(TrainerCallback):
+    """Breaks a run off after a step."""
+
+    def __init__(self, step: int):
+        self.step = step
+
+    def on_step_end(self, args, state, control, **kwargs):
+        if state.global_step == self.step:
+            raise KeyboardInterrupt
+
+
+def record(output: Path) -> list[dict]:
+    """All that is written down of a run, but times and speeds."""
+    entries = [*json.loads((output / "trainer_state.json").read_text())["log_history"], results(output)]
+    return [
+        {name: value for name, value in entry.items() if not name.endswith(("_runtime", "_per_second"))}
+        for entry in entries
+    ]
+
+
+@pytest.mark.parametrize(
+    "name, stopped, strategy",
+    [
+        ("pretraining", 10, "steps"),
+        ("pretraining", 23, "steps"),
+        ("pretraining", 18, "epoch"),
+        ("glue", 10, "steps"),
+        ("glue", 23, "steps"),
+    ],
+)
+def test_continued_run_has_the_record_of_a_whole_one(
+    corpus, pretrained, tasks, tmp_path, monkeypatch, name, stopped, strategy
+):
+    """Guards: a run broken off between two logs, or in its last evaluation, ends with the same log, results and
+    weights, bit for bit; one that has all its steps trains no more."""
+    script = {"pretraining": run_pretraining, "glue": run_glue}[name]
+    fixed = ("--max_steps", "23", "--logging_steps", "3", "--save_steps", "4", "--eval_strategy", strategy)
+    fixed += (
+        "--logging_strategy",
+        strategy,
+        "--eval_steps",
+        "5",
+        "--lr_scheduler_type",
+        "constant",
+        "--tokenizer_name",
+        str(pretrained),
+    )
+
+    def run(output):
+        if name == "pretraining":
+            run_pretraining.main(pretraining(corpus, output, *fixed))
+        else:
+            run_glue.main(glue_of(pretrained, tasks, output, *fixed))
+
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    def stop(trainer, checkpoint):
+        trainer.add_callback(StopAfter(stopped))
+        train(trainer, checkpoint)
+
+    run(tmp_path / "whole")
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        if stopped == 23:
+            patch.setattr(script, "report", interrupt)
+        else:
+            patch.setattr(script, "train", stop)
+        run(tmp_path / "cut")
+    saved = {10: 8, 18: 16, 23: 23}[stopped]  # 16 is the end of an epoch
+    assert whole_checkpoints(tmp_path / "cut.partial")[-1].name == f"checkpoint-{saved}"
+    run(tmp_path / "cut")
+    assert record(tmp_path / "cut") == record(tmp_path / "whole")
+    logged = [entry["step"] for entry in record(tmp_path / "cut") if "loss" in entry]
+    assert logged == ([16, 23] if strategy == "epoch" else list(range(3, 23, 3)))
+    assert same_weights(tmp_path / "cut", tmp_path / "whole")
+
+
+def with_nan(model: Path, folder: Path) -> Path:
+    """A copy of a model with one weight that is not a number."""
+    shutil.copytree(model, folder)
+    weights = load_file(folder / "model.safetensors")
+    weights["bert.encoder.layer.0.attention.self.query.weight"][3, 4] = torch.nan
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    return folder
+
+
+@pytest.mark.parametrize("script", [run_pretraining, run_glue, run_squad], ids=lambda script: script.__name__)
+def test_weights_that_are_not_numbers_are_refused(corpus, pretrained, tasks, tmp_path, script):
+    """Guards: with one NaN in the weights, training stops in its first step and names examples, and evaluation says
+    so; nothing is left behind."""
+    bad, output = with_nan(pretrained, tmp_path / "bad"), tmp_path / "output"
+    if script is run_pretraining:
+        command = ["--model_name_or_path", str(bad), "--train_file", corpus, "--max_seq_length", "32", "--do_eval"]
+        command += ["--do_train", "--output_dir", str(output), *QUICK]
+    else:
+        command = {run_glue: glue_of, run_squad: squad_of}[script](bad, tasks, output)
+    said = (
+        r"step 1: the loss is not finite, on the examples \d+(, \d+){3} of epoch 0; .*no checkpoint was saved before"
+    )
+    with pytest.raises(InputError, match=said):
+        script.main(command)
+    if script is run_pretraining:  # the others have new heads
+        command.remove("--do_train")
+        with pytest.raises(InputError, match="outputs in the evaluation are not finite"):
+            script.main(command)
+    assert [path.name for path in tmp_path.iterdir()] == ["bad"]
+
+
+def test_diverging_run_stops_before_it_saves(corpus, pretrained, tmp_path):
+    """Guards: at much too high a rate the run stops with its checkpoints finite, and its log has no loss of zero."""
+    command = pretraining(
+        corpus, tmp_path / "run", "--learning_rate", "1e38", "--warmup_steps", "2", "--max_steps", "9"
+    )
+    command += ["--save_steps", "1", "--save_total_limit", "2"]
+    with pytest.raises(InputError, match="the last good checkpoint is .*run.partial/checkpoint-[0-9]+: lower"):
+        run_pretraining.main(command)
+    (*_, last) = whole_checkpoints(tmp_path / "run.partial")
+    assert all(weight.isfinite().all() for weight in load_file(last / "model.safetensors").values())
+    log = json.loads((last / "trainer_state.json").read_text())["log_history"]
+    assert log and all(entry["loss"] > 0 for entry in log if "loss" in entry)
 
 
 def test_damaged_checkpoint_is_one_sentence(corpus, pretrained, tmp_path):

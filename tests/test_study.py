@@ -1,6 +1,7 @@
 """Studies: the tables, what is run when, and runs that are killed, continued, shared out and launched together."""
 
 import json
+import math
 import multiprocessing
 import os
 import re
@@ -330,6 +331,11 @@ def test_two_stages_and_fine_tuning(text, vocabulary, download, questions, tmp_p
         ({"axis": "colour"}, "axis: colour: there are num_attention_heads"),
         ({"seeds": ["1e-3"]}, "seeds: 1e-3 is no number that YAML knows; it takes 1.0e-3 for one"),
         ({"learning_rates": ["1e-3"]}, "learning_rates: 1e-3 is no number"),
+        ({"learning_rates": [math.nan]}, "learning_rates: nan is not a finite number above 0"),
+        (
+            {"pretraining": {**SMALL["pretraining"], "max_steps": 0}},
+            "max_steps is missing, or not a whole number above",
+        ),
         ({"pretraining": {**SMALL["pretraining"], "seed": 3}}, "pretraining: seed is not for a stage"),
         ({"model": 5}, "model: names with their values"),
         ({"pretraining": 5}, "pretraining: arguments with their values"),

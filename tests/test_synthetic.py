@@ -6,6 +6,8 @@ import pytest
 import torch
 
 from fixedbert.analysis.patterns import least_head_size
+from fixedbert.errors import InputError
+from fixedbert.study.run import Data, execute
 from fixedbert.study.synthetic import MixingLayer, floor, pattern, train_synthetic
 from fixedbert.study.table import load_study
 
@@ -90,3 +92,12 @@ def test_same_seed_same_result():
     run = load_study("synthetic", "tiny").run("permutation", 1, 0.1, 1)
     run = replace(run, pretraining=[{"max_seq_length": 5, "max_steps": 40, "total_train_batch_size": 7}])
     assert train_synthetic(run) == train_synthetic(run) != train_synthetic(replace(run, seed=2))
+
+
+def test_diverging_run_is_a_result_without_a_loss(tmp_path):
+    """Guards: the study's own loop stops where the loss is not finite, and the study goes on with the other runs."""
+    run = load_study("synthetic", "tiny").run("permutation", 1, 1e30, 1)
+    run = replace(run, pretraining=[{"max_seq_length": 5, "max_steps": 40, "total_train_batch_size": 7}])
+    with pytest.raises(InputError, match="^step [2-9]: the loss or the gradient norm is not finite"):
+        train_synthetic(run)
+    assert execute(run, tmp_path / "run", Data())["results"] == {"loss": None}

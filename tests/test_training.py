@@ -4,7 +4,9 @@ import ctypes
 import json
 import subprocess
 import sys
+from dataclasses import fields
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -22,9 +24,10 @@ import fixedbert
 import run_glue
 import run_pretraining
 import run_squad
-from fixedbert.errors import InputError
+from fixedbert.errors import Divergence, InputError
 from fixedbert.presets import preset_config
 from fixedbert.training.arguments import ModelArguments, load_config, parse, with_recipe
+from fixedbert.training.fine_tuning import FineTuningArguments
 from fixedbert.training.output import output_directory, run_arguments
 from fixedbert.training.pretraining import (
     OBJECTIVES,
@@ -35,6 +38,7 @@ from fixedbert.training.pretraining import (
 )
 from fixedbert.training.progress import ProgressLine
 from fixedbert.training.summary import draw_curves
+from fixedbert.training.trainer import CommonTrainer
 
 RECIPES = Path(run_pretraining.__file__).parent / "recipes"
 
@@ -239,6 +243,140 @@ def test_bad_recipes_are_named(tmp_path, content):
         (tmp_path / "recipe.yaml").write_text(content)
     with pytest.raises(InputError, match=r"recipe\.yaml: "):
         with_recipe([str(tmp_path / "recipe.yaml")])
+
+
+# All fields of transformers' TrainingArguments that have their effect in both trainers, and in fine-tuning alone.
+HONOURED = """
+output_dir per_device_train_batch_size num_train_epochs max_steps learning_rate lr_scheduler_type lr_scheduler_kwargs
+warmup_steps optim optim_args weight_decay adam_beta1 adam_beta2 adam_epsilon optim_target_modules
+gradient_accumulation_steps average_tokens_across_devices max_grad_norm bf16 fp16 bf16_full_eval fp16_full_eval tf32
+activation_checkpointing activation_checkpointing_kwargs gradient_checkpointing gradient_checkpointing_kwargs
+torch_compile torch_compile_backend torch_compile_mode use_cache torch_empty_cache_steps logging_strategy logging_steps
+logging_first_step log_on_each_node include_num_input_tokens_seen log_level log_level_replica disable_tqdm report_to
+run_name project trackio_space_id trackio_bucket_id trackio_static_space_id eval_strategy eval_steps eval_delay
+per_device_eval_batch_size eval_on_start eval_accumulation_steps save_only_model save_strategy save_steps
+save_on_each_node save_total_limit enable_jit_checkpoint push_to_hub hub_token hub_private_repo hub_model_id
+hub_strategy hub_always_push hub_revision load_best_model_at_end metric_for_best_model greater_is_better
+restore_callback_states_from_checkpoint full_determinism seed use_cpu accelerator_config parallelism_config
+dataloader_num_workers dataloader_pin_memory dataloader_persistent_workers dataloader_prefetch_factor
+dataloader_multiprocessing_context dataloader_in_order ddp_find_unused_parameters ddp_bucket_cap_mb
+ddp_broadcast_buffers ddp_static_graph ddp_backend ddp_timeout fsdp fsdp_config deepspeed debug skip_memory_metrics
+do_train do_eval resume_from_checkpoint local_rank
+""".split()
+IN_FINE_TUNING = "label_smoothing_factor label_names train_sampling_strategy data_seed auto_find_batch_size do_predict"
+IN_PRETRAINING = "remove_unused_columns"
+
+
+def test_every_training_argument_is_honoured_or_refused():
+    """Guards: no field of TrainingArguments is without effect in silence, not one of a newer transformers either."""
+    for ours, more in ((PretrainingArguments, IN_PRETRAINING), (FineTuningArguments, IN_FINE_TUNING)):
+        honoured, refused = {*HONOURED, *more.split()}, {name.split(".")[0] for name in ours.refused}
+        assert {field.name for field in fields(TrainingArguments)} - honoured - refused == set()
+        assert honoured & refused == {"accelerator_config"}  # of which one entry is refused
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        "--label_smoothing_factor 0.1",
+        "--label_names labels",
+        "--train_sampling_strategy group_by_length",
+        "--data_seed 3",
+        "--auto_find_batch_size",
+        "--do_predict",
+        "--logging_nan_inf_filter",
+        "--ignore_data_skip",
+        "--dataloader_drop_last",
+        '--accelerator_config {"split_batches":true}',
+        "--prediction_loss_only",
+        "--batch_eval_metrics",
+        "--eval_do_concat_batches false",
+        "--eval_use_gather_object",
+        "--include_for_metrics inputs",
+        "--length_column_name size",
+        "--neftune_noise_alpha 5",
+        "--use_liger_kernel",
+        "--learning_rate nan",
+        "--learning_rate inf",
+        "--learning_rate -0.1",
+        "--num_train_epochs 0",
+        "--num_train_epochs nan",
+        "--max_steps 0",
+        "--max_steps -2",
+        "--max_nonfinite_steps 0",
+    ],
+)
+def test_what_has_no_effect_or_no_sense_is_refused(flags):
+    """Guards: a sentence that begins with the argument, of both kinds of training where both refuse it."""
+    name = flags.split()[0]
+    kinds = [PretrainingArguments]
+    if name.removeprefix("--") not in IN_FINE_TUNING.split():
+        kinds.append(FineTuningArguments)
+    for kind in kinds:
+        with pytest.raises(InputError, match=rf"^{name}[ .].*(not taken, for .*; leave it out|: give )"):
+            parse([*flags.split(), "--use_cpu"], kind)
+
+
+@pytest.fixture
+def about_to_step(tmp_path):
+    """A trainer of a linear layer in its first step: the batch has a loss, the weights have gradients."""
+    model = torch.nn.Linear(2, 2)
+    model.forward = lambda x: None
+    arguments = FineTuningArguments(output_dir=str(tmp_path), use_cpu=True, bf16=False, report_to="none")
+    arguments.train_sampling_strategy = "random"
+    rows = [{"x": torch.ones(2)}] * 8
+    trainer = CommonTrainer(model=model, args=arguments, train_dataset=rows)
+    trainer.callback_handler.train_dataloader = trainer.get_train_dataloader()
+    trainer.step_losses = [torch.tensor(1.0)]
+    for weight in model.parameters():
+        weight.grad = torch.ones_like(weight)
+    return trainer
+
+
+def test_steps_that_the_fp16_scaler_skips_are_logged_not_counted(about_to_step):
+    """Guards: while a scale can be lowered, an infinite gradient norm is the scaler's; below 1 it is divergence."""
+    trainer = about_to_step
+    trainer.accelerator.scaler = SimpleNamespace(get_scale=lambda: 65536.0)
+    trainer.leave_out_nonfinite_step(torch.tensor(torch.inf))
+    assert [entry["skipped_step"] for entry in trainer.state.log_history] == [1] and trainer.nonfinite_steps == 0
+    assert all(weight.grad is not None for weight in trainer.model.parameters())
+    trainer.accelerator.scaler, trainer.step_losses = SimpleNamespace(get_scale=lambda: 0.5), [torch.tensor(1.0)]
+    with pytest.raises(Divergence, match="^step 1: the gradient norm is not finite, on the examples "):
+        trainer.leave_out_nonfinite_step(torch.tensor(torch.inf))
+    assert all(weight.grad is None for weight in trainer.model.parameters())
+
+
+def test_nonfinite_steps_are_counted_in_a_row(about_to_step):
+    """Guards: a finite step between two that are not starts the count anew."""
+    trainer = about_to_step
+    trainer.args.max_nonfinite_steps = 2
+    for norm, expected in ((torch.nan, 1), (1.0, 0), (torch.nan, 1)):
+        trainer.step_losses = [torch.tensor(1.0)]
+        trainer.leave_out_nonfinite_step(torch.tensor(norm))
+        assert trainer.nonfinite_steps == expected
+    trainer.step_losses = [torch.tensor(torch.nan)]
+    with pytest.raises(Divergence, match="^step 1: the loss is not finite"):
+        trainer.leave_out_nonfinite_step(torch.tensor(1.0))
+
+
+def test_window_is_shared_out_among_any_number_of_processes(about_to_step, tmp_path, monkeypatch):
+    """Guards: what three processes had added up goes on with one or two: sums are kept, and the mean of losses."""
+    trainer = about_to_step
+    content = {"last_logged_step": 6, "total_loss": 7.5, "nonfinite_steps": 1, "seconds": 100.0}
+    content["sums"] = [[1.0, 10.0, 20.0], [2.0, 30.0, 40.0], [6.0, 50.0, 60.0]]
+    (tmp_path / "logging_window.json").write_text(json.dumps(content))
+    trainer.continued_from = str(tmp_path)
+    for processes in (1, 2, 3):
+        monkeypatch.setattr(TrainingArguments, "world_size", processes)
+        losses, windows = [], []
+        for process in range(processes):
+            monkeypatch.setattr(TrainingArguments, "process_index", process)
+            trainer._tr_loss = torch.tensor(0.0)
+            trainer.restore_window()
+            losses.append(trainer._tr_loss.item())
+            windows.append(trainer.window)
+        assert np.mean(losses) == pytest.approx(3.0) and torch.stack(windows).sum(0).tolist() == [90.0, 120.0]
+        assert (trainer._globalstep_last_logged, trainer._total_loss_scalar, trainer.nonfinite_steps) == (6, 7.5, 1)
 
 
 def test_misspelt_arguments_are_refused_not_guessed():

@@ -161,15 +161,13 @@ class EpochSampler(torch.utils.data.Sampler):
     Every example once, in an order of its own in each epoch, by numbers that name the epoch too. The last step of an
     epoch is filled up with the first examples of the same order, on one process as on many.
 
-    The examples themselves hold no epoch, so that worker processes need not be told. accelerate tells either the
-    sampler or the data set, depending on how many processes there are and whether a run is continued.
+    The examples themselves hold no epoch, so that worker processes need not be told.
     """
 
     def __init__(self, examples: Examples, step_size: int = 1):
         self.examples = examples
         self.step_size = step_size  # examples of a step on all processes
         self.epoch = 0
-        examples.set_epoch = self.set_epoch
 
     def set_epoch(self, epoch: int):
         self.epoch = epoch

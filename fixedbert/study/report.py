@@ -49,7 +49,7 @@ class Shape:
 
     def by_seed(self, metric: str) -> dict[int, float]:
         """Without those of runs that diverged."""
-        found = {line["seed"]: line["results"][metric] for line in self.lines}
+        found = {line["seed"]: line["results"].get(metric) for line in self.lines}
         return {seed: METRICS[metric][1] * value for seed, value in found.items() if value is not None}
 
     def values(self, metric: str) -> list[float]:
@@ -117,7 +117,7 @@ def write_report(records: list[dict], folder: Path) -> str:
     studies = sorted({f"{line['study']} at scale {line['scale']}" for line in records})
     if len(studies) > 1:
         raise InputError(f"runs of different studies: {', '.join(studies)}; report them one by one.")
-    if len({str(line["texts"]) for line in records}) > 1:
+    if len({line["texts"] for line in records if line["texts"]}) > 1:
         raise InputError("runs on different texts, or with different tokenizers; report them apart.")
     series = shapes_of(records)
     text = "\n".join([*heading(records), *table(series), "", *findings(series), "", *conditions(records)]) + "\n"

@@ -3,6 +3,7 @@
 import json
 import math
 import subprocess
+import sys
 import time
 from dataclasses import asdict, dataclass
 from functools import cache
@@ -13,7 +14,7 @@ from accelerate import PartialState
 from transformers import AutoConfig
 
 from ..analysis.counts import forward_flops
-from ..errors import InputError
+from ..errors import Divergence, InputError
 from ..model_card import hardware_name, versions
 from ..training.arguments import flags
 from .synthetic import TASKS, train_synthetic
@@ -85,24 +86,28 @@ def execute(run: Run, folder: Path, data: Data) -> dict:
 
     Returns:
         The record of the run: shape, counts, settings, results, and where and with what it ran. `seconds` is None if
-        the run was interrupted in between.
+        the run was interrupted in between. Of a run that diverged, the results are None or absent.
     """
     interrupted = folder.exists() and any(folder.iterdir())
     began = time.monotonic()
-    if run.objective in TASKS:
-        config, tokens, parameters, texts, epochs = run.config, run.tokens, {}, None, None
-        results = train_synthetic(run)
-    else:
-        trained, summaries = pretrain(run, folder, data)
-        config, parameters = AutoConfig.from_pretrained(trained), summaries[-1]["parameters"]
-        counts = summaries[-1]["corpus"]["counts"]
-        texts = f"{counts['documents']:,} documents, {counts['tokens']:,} tokens"
-        tokens = sum(summary["real tokens seen"] for summary in summaries)
-        epochs = sum(summary["results"]["epoch"] for summary in summaries)
-        results = kept(summaries[-1]["results"], PRETRAINING)
-        for task, names in FINE_TUNING.items():
-            if task in run.fine_tuning:
-                results |= kept(fine_tune(run, task, trained, folder, data), names)
+    config, tokens, parameters, texts, epochs = run.config, run.tokens, {}, None, None
+    results = {"loss": math.nan}
+    try:
+        if run.objective in TASKS:
+            results = train_synthetic(run)
+        else:
+            trained, summaries = pretrain(run, folder, data)
+            config, parameters = AutoConfig.from_pretrained(trained), summaries[-1]["parameters"]
+            counts = summaries[-1]["corpus"]["counts"]
+            texts = f"{counts['documents']:,} documents, {counts['tokens']:,} tokens"
+            tokens = sum(summary["real tokens seen"] for summary in summaries)
+            epochs = sum(summary["results"]["epoch"] for summary in summaries)
+            results = kept(summaries[-1]["results"], PRETRAINING)
+            for task, names in FINE_TUNING.items():
+                if task in run.fine_tuning:
+                    results |= kept(fine_tune(run, task, trained, folder, data), names)
+    except Divergence as error:  # a result too: of this rate, or of this shape
+        print(f"{run.name}: {error}", file=sys.stderr)
     return {
         "key": run.key,
         "objective": run.objective,

@@ -21,6 +21,7 @@ from transformers import get_cosine_schedule_with_warmup
 
 from ..analysis.patterns import centred_log, least_head_size
 from ..configuration_fixed_head_bert import FixedHeadBertConfig
+from ..errors import Divergence
 from ..modeling_fixed_head_bert import FixedHeadBertSelfAttention
 
 TASKS = ("dense", "half", "sparse")
@@ -115,6 +116,9 @@ def train_synthetic(run) -> dict[str, float]:
     """
     Train a MixingLayer as `run` says, with Adam, a linear warm-up over a twentieth of the steps and a cosine to zero.
 
+    Raises:
+        Divergence: it diverges.
+
     Returns:
         `loss`, its error on new examples, the same as `error`, and for one head on a dense pattern `floor`, the least
         error found for its size.
@@ -126,11 +130,14 @@ def train_synthetic(run) -> dict[str, float]:
     steps, rows = stage["max_steps"], stage["total_train_batch_size"]
     optimizer = torch.optim.Adam(model.parameters(), run.learning_rate)
     schedule = get_cosine_schedule_with_warmup(optimizer, steps // 20, steps)
-    for _ in range(steps):
+    for step in range(1, steps + 1):
         x = torch.randn(rows, length)
         loss = (model(x) - x @ target).square().mean()
         optimizer.zero_grad()
         loss.backward()
+        norm = nn.utils.get_total_norm([weight.grad for weight in model.parameters()])
+        if not (loss.isfinite() and norm.isfinite()):
+            raise Divergence(f"step {step}: the loss or the gradient norm is not finite; lower the learning rate.")
         optimizer.step()
         schedule.step()
     with torch.no_grad():

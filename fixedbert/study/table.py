@@ -129,6 +129,7 @@ class Study:
                 check(
                     isinstance(value, kinds), f"{name}: {value} is no number that YAML knows; it takes 1.0e-3 for one"
                 )
+                check(name == "seeds" or 0 < value < math.inf, f"{name}: {value} is not a finite number above 0")
             check(len(set(values)) == len(values), f"{name}: each can be there once")
         for name in ("model", "fine_tuning"):
             check(isinstance(getattr(self, name), dict), f"{name}: names with their values are needed")
@@ -137,7 +138,9 @@ class Study:
         for stage in stages:
             check(isinstance(stage, dict), "pretraining: arguments with their values are needed")
             for name in ("max_steps", "max_seq_length", "total_train_batch_size"):
-                check(isinstance(stage.get(name), int), f"pretraining: {name} is missing, or not a whole number")
+                number = stage.get(name)
+                whole = isinstance(number, int) and number > 0
+                check(whole, f"pretraining: {name} is missing, or not a whole number above 0")
             for name in GIVEN_BY_THE_STUDY:
                 check(name not in stage, f"pretraining: {name} is not for a stage, the study sets it")
         for name, series in self.series.items():

@@ -3,6 +3,7 @@
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import ClassVar
 
 import datasets
 import numpy as np
@@ -12,20 +13,18 @@ from transformers import (
     DataCollatorWithPadding,
     EarlyStoppingCallback,
     PreTrainedModel,
-    Trainer,
-    TrainingArguments,
 )
 from transformers.trainer_pt_utils import get_length_grouped_indices
 
 from ..errors import InputError
-from ..model_card import create_model_card
+from .trainer import CommonArguments, CommonTrainer
 
 NOT_METRICS = ("loss", "runtime", "samples", "per_second", "epoch", "total", "thresh")
 LOGGING = 0.02  # of the steps: short runs have a curve too
 
 
 @dataclass
-class FineTuningArguments(TrainingArguments):
+class FineTuningArguments(CommonArguments):
     """transformers' TrainingArguments, with defaults for speed (docs/fine_tuning.md), seeds and a grid."""
 
     per_device_eval_batch_size: int = field(
@@ -54,6 +53,10 @@ class FineTuningArguments(TrainingArguments):
             "help": "bert: every combination of batch 16 and 32, learning rate 5e-5, 3e-5 and 2e-5, epochs 2 to 4."
         },
     )
+
+    refused: ClassVar[dict[str, tuple[object, str]]] = CommonArguments.refused | {
+        "remove_unused_columns": (True, "the models take no other columns"),
+    }
 
     def __post_init__(self):
         self.use_cpu |= not torch.accelerator.is_available()  # which Trainer asks for where there is no other device
@@ -110,10 +113,8 @@ class LengthGroupedSampler(torch.utils.data.Sampler):
         return iter(torch.cat([first, *(others[number] for number in order), *last]).tolist())
 
 
-class FineTuningTrainer(Trainer):
+class FineTuningTrainer(CommonTrainer):
     """Trainer over features with a column `length`; evaluation keeps their order."""
-
-    create_model_card = create_model_card
 
     def __init__(self, *args, pad_to: int | None = None, **kwargs):
         tokenizer, training_args = kwargs["processing_class"], kwargs["args"]
@@ -121,6 +122,9 @@ class FineTuningTrainer(Trainer):
         multiple = 8 if training_args.fp16 else None
         collator = DataCollatorWithPadding(tokenizer, pad_to_multiple_of=multiple, **padding)
         super().__init__(*args, data_collator=collator, **kwargs)
+        smoothed = self.label_names == ["labels"] and self.model.config.num_labels > 1
+        if training_args.label_smoothing_factor and not smoothed:
+            raise InputError("--label_smoothing_factor is for classes: leave it out for numbers and for answers.")
         if training_args.early_stopping_patience is not None:
             self.add_callback(EarlyStoppingCallback(training_args.early_stopping_patience))
 

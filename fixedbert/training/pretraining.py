@@ -3,16 +3,17 @@
 import time
 from dataclasses import dataclass, field
 from functools import partial
+from typing import ClassVar
 
 import numpy as np
 import torch
 from torch.nn.functional import cross_entropy
-from transformers import EvalPrediction, Trainer, TrainingArguments
+from transformers import EvalPrediction
 from transformers.integrations import is_tensorboard_available
 
 from ..data.epochs import EpochSampler
 from ..errors import InputError
-from ..model_card import create_model_card
+from .trainer import CommonArguments, CommonTrainer
 
 OBJECTIVES = ("mlm+nsp", "mlm", "clm")
 # What is summed over an example: enough to get every mean right whatever the batch size.
@@ -24,7 +25,7 @@ SUMS = {
 
 
 @dataclass
-class PretrainingArguments(TrainingArguments):
+class PretrainingArguments(CommonArguments):
     """transformers' TrainingArguments, with BERT's optimisation and every token counted by default."""
 
     learning_rate: float = 1e-4
@@ -41,6 +42,15 @@ class PretrainingArguments(TrainingArguments):
             "--per_device_train_batch_size examples on a device at once."
         },
     )
+
+    refused: ClassVar[dict[str, tuple[object, str]]] = CommonArguments.refused | {
+        "label_smoothing_factor": (0.0, "the losses of pretraining are those of BERT, without label smoothing"),
+        "label_names": (None, "the labels follow from --objective"),
+        "train_sampling_strategy": ("random", "the order of the examples follows from --seed and the epoch"),
+        "data_seed": (None, "the examples follow from --seed"),
+        "auto_find_batch_size": (False, "the batch decides which examples a step has"),
+        "do_predict": (False, "pretraining has nothing to predict; it has --do_eval"),
+    }
 
     def reach_total_train_batch_size(self):
         """
@@ -67,7 +77,7 @@ class PretrainingArguments(TrainingArguments):
         self.gradient_accumulation_steps = share // at_once
 
 
-class PretrainingTrainer(Trainer):
+class PretrainingTrainer(CommonTrainer):
     """
     Trainer whose epochs draw new examples, on any number of processes and after a continuation.
 
@@ -81,7 +91,7 @@ class PretrainingTrainer(Trainer):
         inside_word: from `tokens_inside_words`, to report perplexity by word.
     """
 
-    create_model_card = create_model_card
+    counts = 4  # predicted tokens, those of them right, real tokens, room for tokens
 
     def __init__(self, *args, objective: str = "mlm+nsp", inside_word: np.ndarray | None = None, **kwargs):
         kwargs["args"].label_names = ["labels", "next_sentence_label"] if objective == "mlm+nsp" else ["labels"]
@@ -93,13 +103,6 @@ class PretrainingTrainer(Trainer):
         )
         self.objective = objective
         self.model_accepts_loss_kwargs = True  # to be told how many tokens a step has; `compute_loss` divides by it
-        self.batches = 0
-        self.begin_window()
-
-    def begin_window(self):
-        """Start anew what is logged: predicted tokens, those of them right, real tokens, room for tokens."""
-        self.window = torch.zeros(4)
-        self.window_began = time.monotonic()
 
     def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
         outputs = model(**inputs)
@@ -122,11 +125,11 @@ class PretrainingTrainer(Trainer):
         mask = inputs.get("attention_mask")
         room = torch.tensor(float(labels.numel()), device=labels.device)
         predicted = right = torch.zeros_like(room)
-        if self.batches % max(1, int(self.args.logging_steps) // 10) == 0:
+        batch = self.state.global_step * self.args.gradient_accumulation_steps + len(self.step_losses)
+        if batch % max(1, int(self.args.logging_steps) // 10) == 0:
             logits = outputs.prediction_logits if self.objective == "mlm+nsp" else outputs.logits
             guesses, targets = logits_and_targets(logits, labels, self.objective)
             predicted, right = room.new_tensor(float(targets.numel())), (guesses.argmax(-1) == targets).sum()
-        self.batches += 1
         self.window = self.window.to(labels.device) + torch.stack(
             [predicted, right, room if mask is None else mask.sum(), room]
         )

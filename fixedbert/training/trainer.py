@@ -1,0 +1,222 @@
+"""What pretraining and fine-tuning share: steps that are finite, epochs, and logs that a continuation goes on with."""
+
+import json
+import math
+import time
+from dataclasses import dataclass, field
+from itertools import islice
+from operator import attrgetter
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+import torch
+from accelerate.utils import gather_object
+from transformers import Trainer, TrainerCallback, TrainingArguments
+from transformers.utils import logging
+
+from ..errors import Divergence, InputError
+from ..files import read_object, write_whole
+from ..model_card import create_model_card
+from .output import last_checkpoint
+
+WINDOW_FILE = "logging_window.json"
+NAMED = 8  # examples in a message
+
+logger = logging.get_logger(__name__)
+
+
+@dataclass
+class CommonArguments(TrainingArguments):
+    """transformers' TrainingArguments, without what our trainers cannot honour."""
+
+    logging_nan_inf_filter: bool = field(default=False, metadata={"help": "Not taken: it hides losses."})
+    max_nonfinite_steps: int = field(
+        default=1,
+        metadata={
+            "help": "Stop after so many steps in a row whose loss or gradient norm is not finite. None is applied."
+        },
+    )
+
+    # Names of fields, the one value that each may have, and why.
+    refused: ClassVar[dict[str, tuple[object, str]]] = {
+        "logging_nan_inf_filter": (False, "a loss that is not finite is never hidden"),
+        "ignore_data_skip": (False, "a continued run goes on with the next examples, which takes no time"),
+        "dataloader_drop_last": (False, "evaluations and predictions would leave out their last rows"),
+        "accelerator_config.split_batches": (False, "--per_device_train_batch_size is always that of one device"),
+        "prediction_loss_only": (False, "metrics need the predictions"),
+        "batch_eval_metrics": (False, "metrics are of all predictions together"),
+        "eval_do_concat_batches": (True, "metrics are of all predictions together"),
+        "eval_use_gather_object": (False, "all outputs of the models are tensors"),
+        "include_for_metrics": ([], "metrics are of predictions and labels alone"),
+        "length_column_name": ("length", "the column with the lengths has this name"),
+        "neftune_noise_alpha": (None, "its noise depends on the padding, and none is computed"),
+        "use_liger_kernel": (False, "there are no Liger kernels for BERT"),
+        "liger_kernel_config": (None, "there are no Liger kernels for BERT"),
+    }
+
+    def __post_init__(self):
+        super().__post_init__()
+        if not 0 <= self.learning_rate < math.inf:
+            raise InputError(f"--learning_rate {self.learning_rate}: give a number from 0 on.")
+        if not 0 < self.num_train_epochs < math.inf:
+            raise InputError(f"--num_train_epochs {self.num_train_epochs}: give a number above 0.")
+        if self.max_steps < 1 and self.max_steps != -1:
+            raise InputError(f"--max_steps {self.max_steps}: give at least 1, or leave it out to train by epochs.")
+        if self.max_nonfinite_steps < 1:
+            raise InputError(f"--max_nonfinite_steps {self.max_nonfinite_steps}: give at least 1.")
+        for name, (only, reason) in self.refused.items():
+            if attrgetter(name)(self) != only:
+                raise InputError(f"--{name} {attrgetter(name)(self)}: not taken, for {reason}; leave it out.")
+
+
+class CommonTrainer(Trainer):
+    """
+    Trainer that applies no step whose loss or gradient norm is not finite, and whose continued runs see the rows and
+    write the log of an uninterrupted one.
+    """
+
+    create_model_card = create_model_card
+    counts = 0  # numbers that a trainer adds up for its log, besides the loss
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.step_losses = []  # of the batches of this step
+        self.nonfinite_steps = 0  # in a row
+        self.begin_window()
+        self.add_callback(Continuation(self))
+
+    def begin_window(self):
+        """Start anew what is added up until the next log."""
+        self.window = torch.zeros(self.counts)
+        self.window_began = time.monotonic()
+
+    def train(self, resume_from_checkpoint: str | None = None, **kwargs):
+        self.continued_from = resume_from_checkpoint
+        return super().train(resume_from_checkpoint=resume_from_checkpoint, **kwargs)
+
+    def _run_epoch(self, *, epoch, train_dataloader, **kwargs):
+        if self.state.global_step >= self.state.max_steps:  # continued when nothing was left to do
+            self.control.should_training_stop = True
+            return
+        # Trainer sets the epoch after it has wrapped the sampler to skip batches, where it may not be reached.
+        train_dataloader.set_epoch(epoch)
+        super()._run_epoch(epoch=epoch, train_dataloader=train_dataloader, **kwargs)
+
+    def training_step(self, *args, **kwargs):
+        loss = super().training_step(*args, **kwargs)
+        self.step_losses.append(loss)
+        return loss
+
+    def _get_grad_norm(self, *args, **kwargs):
+        norm = super()._get_grad_norm(*args, **kwargs)
+        self.leave_out_nonfinite_step(norm)
+        return norm
+
+    def leave_out_nonfinite_step(self, norm: torch.Tensor | float | None):
+        """
+        Take away the gradients of a step that is not finite, on all processes alike, so that neither weights nor the
+        optimizer's moments change.
+
+        Raises:
+            Divergence: these were as many in a row as are allowed.
+        """
+        losses, self.step_losses = torch.stack(self.step_losses).to(self.args.device), []
+        norm = torch.as_tensor(0.0 if norm is None else norm, device=losses.device)
+        found = torch.stack([~losses.isfinite().all(), ~norm.isfinite()]).float()
+        loss_is_bad, norm_is_bad = self.accelerator.reduce(found, "sum").tolist()
+        if not (loss_is_bad or norm_is_bad):
+            self.nonfinite_steps = 0
+            return
+        step, scaler = self.state.global_step + 1, self.accelerator.scaler
+        self.log({"skipped_step": step})
+        if scaler is not None and not loss_is_bad and scaler.get_scale() >= 1:
+            logger.warning(f"step {step} is skipped: fp16 overflows at a loss scale of {scaler.get_scale():g}")
+            return  # the scaler leaves it out and lowers its scale
+        self.nonfinite_steps += 1
+        for parameter in self.model.parameters():
+            parameter.grad = None
+        wrong = "the loss" if loss_is_bad else "the gradient norm"
+        sentence = f"step {step}: {wrong} is not finite, on {self.examples_of_step(losses)}"
+        if self.nonfinite_steps < self.args.max_nonfinite_steps:
+            logger.warning(f"{sentence}; the step is skipped")
+            return
+        checkpoint = last_checkpoint(Path(self.args.output_dir))
+        kept = f"the last good checkpoint is {checkpoint}" if checkpoint else "no checkpoint was saved before"
+        raise Divergence(
+            f"{sentence}; nothing was saved since, {kept}: lower --learning_rate, or see whether the weights at the "
+            "start or these examples are damaged."
+        )
+
+    def examples_of_step(self, losses: torch.Tensor) -> str:
+        """The examples of this step by epoch and index: of batches whose loss is not finite, or else of all."""
+        loader, accumulation = self.callback_handler.train_dataloader, self.args.gradient_accumulation_steps
+        epoch, step = divmod(self.state.global_step, -(-len(loader) // accumulation))
+        loader.set_epoch(epoch)
+        batches = list(islice(loader.batch_sampler, step * accumulation, step * accumulation + len(losses)))
+        batches = gather_object(list(zip(batches, losses.isfinite().tolist(), strict=True)))
+        bad = [batch for batch, finite in batches if not finite] or [batch for batch, _ in batches]
+        # Numbers of pretraining examples hold the epoch too.
+        indices = [number % len(self.train_dataset) for batch in bad for number in batch]
+        more = f" and {len(indices) - NAMED} more" if len(indices) > NAMED else ""
+        return f"the examples {', '.join(map(str, indices[:NAMED]))}{more} of epoch {epoch}"
+
+    def evaluation_loop(self, *args, **kwargs):
+        output = super().evaluation_loop(*args, **kwargs)
+        predictions = output.predictions if isinstance(output.predictions, tuple) else (output.predictions,)
+        if not all(np.isfinite(values).all() for values in predictions):
+            raise Divergence(
+                "the model's outputs in the evaluation are not finite: its weights are damaged, or its training has "
+                "diverged; start from other weights."
+            )
+        return output
+
+    def log(self, logs, *args, **kwargs):
+        if "train_loss" in logs:  # Trainer divides by the steps since a continuation
+            logs["train_loss"] = self._total_loss_scalar / self.state.global_step
+        super().log(logs, *args, **kwargs)
+
+    def _save_rng_state(self, output_dir):  # one of the parts of a checkpoint; trainer_state.json comes after it
+        super()._save_rng_state(output_dir)
+        sums = gather_object([[self._tr_loss.item(), *self.window.tolist()]])  # of each process
+        if self.args.should_save:
+            record = {
+                "last_logged_step": self._globalstep_last_logged,
+                "total_loss": self._total_loss_scalar,
+                "nonfinite_steps": self.nonfinite_steps,
+                "seconds": time.monotonic() - self.window_began,
+                "sums": sums,
+            }
+            write_whole(Path(output_dir, WINDOW_FILE), json.dumps(record, indent=1) + "\n")
+
+    def restore_window(self):
+        """Go on with what the checkpoint had added up since its last log, on any number of processes."""
+        remedy = "a run can go on from checkpoints of its own only, saved without --save_only_model"
+        record = read_object(Path(self.continued_from, WINDOW_FILE), remedy)
+        sums, processes = record["sums"], self.args.world_size
+        loss, *window = torch.tensor(sums, dtype=torch.float64)[self.args.process_index :: processes].sum(0).tolist()
+        self._tr_loss += loss * processes / len(sums)  # a mean over processes is logged
+        self.window = torch.tensor(window)
+        self.window_began = time.monotonic() - record["seconds"]
+        self._total_loss_scalar, self._globalstep_last_logged = record["total_loss"], record["last_logged_step"]
+        self.nonfinite_steps = record["nonfinite_steps"]
+
+
+class Continuation(TrainerCallback):
+    """Gives the trainer its window back, and lets a checkpoint hold all that belongs to its step."""
+
+    def __init__(self, trainer: CommonTrainer):
+        self.trainer = trainer
+        self.save_at_epoch_end = False
+
+    def on_train_begin(self, args, state, control, **kwargs):  # Trainer has just set its own sums to zero
+        if self.trainer.continued_from:
+            self.trainer.restore_window()
+
+    def on_step_end(self, args, state, control, **kwargs):
+        if state.epoch % 1 == 0:  # what is logged and evaluated at the end of the epoch comes first
+            control.should_save, self.save_at_epoch_end = False, control.should_save
+
+    def on_epoch_end(self, args, state, control, **kwargs):
+        control.should_save |= self.save_at_epoch_end
+        self.save_at_epoch_end = False
