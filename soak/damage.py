@@ -8,6 +8,7 @@ import lzma
 import os
 import pickle
 import random
+import re
 import struct
 from collections.abc import Callable
 from pathlib import Path
@@ -134,7 +135,8 @@ def changed_tree(tree: object, rng: random.Random) -> tuple[str, object]:
 def json_text(content: bytes, rng: random.Random) -> tuple[str, bytes]:
     what = rng.choice(("tree",) * 6 + ("keys twice", "very deep", "digits"))
     if what == "keys twice":
-        return what, content.replace(b"{", b'{"%s": 1, ' % next(iter(json.loads(content)), "a").encode(), 1)
+        names = re.findall(rb'"(\w+)": ', content)
+        return what, content.replace(b"{", b'{"%s": 1, ' % rng.choice(names or [b"a"]), 1)
     if what == "very deep":
         return what, b"[" * 100_000 + b"]" * 100_000
     if what == "digits":
@@ -375,7 +377,7 @@ def compressed(form: str, suffix: str) -> Callable:
             return "bomb", BOMB if suffix == ".gz" else pack(b" " * 2**20)
         inner = FORMS[form] if rng.random() < 0.7 else damaged
         what, content = inner(unpack(content), rng)
-        return what, pack(content)
+        return f"inside: {what}", pack(content)
 
     return change
 

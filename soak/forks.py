@@ -20,14 +20,14 @@ from transformers import PreTrainedConfig
 
 from fixedbert.errors import exit_on_input_error
 
-SECONDS = 60  # for one mutation; most take a tenth of a second
+SECONDS = 30  # for one mutation; most take a tenth of a second, a resumed run three
 MEMORY = 2 * 2**30  # bytes, on top of what the parent has
 LONGEST = 1500  # characters of a message
 FORK = multiprocessing.get_context("fork")
 
 
 class Verdict(NamedTuple):
-    """`outcome` is loaded, clear, raw, hang or crash; `said` what there was to read, or of what is loaded its digest."""
+    """`outcome` is loaded, clear, raw, hang or crash; `said` the message, or the digest of what is loaded."""
 
     outcome: str
     said: str
@@ -70,8 +70,10 @@ def verdicts(jobs: Iterable[Job], parallel: int = 2, seconds: float = SECONDS) -
             change = heard[0] if heard else ""
             if len(heard) > 1:
                 yield job, Verdict(*heard[1]), change
-            elif late:
+            elif late and heard:
                 yield job, Verdict("hang", f"more than {seconds:g} s"), change
+            elif not heard:
+                raise RuntimeError(f"{job.name}: the trial could not be made; {job.folder}.log says why")
             else:
                 yield job, Verdict("crash", how_it_ended(child.exitcode)), change
 
@@ -126,7 +128,7 @@ def outcome_of(load: Callable[[], object], names: list[str]) -> Verdict:
     except SystemExit as end:
         said = end.code if isinstance(end.code, str) else f"exit status {end.code}"
         fault = fault_of(said, names)
-        return Verdict("raw", f"{fault}: {said[:LONGEST]}") if fault else Verdict("clear", said)
+        return Verdict("raw", f"{fault}: {said[:300]}") if fault else Verdict("clear", said)
     except BaseException as error:
         places = [f"{Path(frame.filename).name}:{frame.lineno}" for frame in traceback.extract_tb(error.__traceback__)]
         said = " ".join(str(error).split())[:300]

@@ -21,7 +21,6 @@ from transformers import AutoModelForSequenceClassification, BertConfig, BertFor
 from transformers.trainer_callback import DefaultFlowCallback
 
 import run_glue
-import run_pretraining
 from fixedbert.analysis.inspection import inspect
 from fixedbert.checkpoints import convert_checkpoint, load_bert
 from fixedbert.data import glue
@@ -35,7 +34,6 @@ from fixedbert.publishing import card_of, checkpoint_files
 from fixedbert.study.report import report
 from fixedbert.study.table import load_study
 from fixedbert.training.arguments import ModelArguments, load_config, load_model, parse, with_recipe
-from fixedbert.training.fine_tuning import FineTuningArguments
 from fixedbert.training.pretraining import PretrainingArguments
 from fixedbert.training.pretraining_data import DataArguments
 
@@ -126,7 +124,9 @@ def build_texts():
     tables = {"text": texts, "part": [str(n // 3) for n in range(12)]}
     Path("corpus/blocks.txt").write_text("\n\n".join(texts) + "\n")
     Path("corpus/whole.txt").write_text(texts[0] + "\n" + texts[1] + "\n")
-    rows = "".join(json.dumps(dict(zip(tables, row, strict=True))) + "\n" for row in zip(*tables.values(), strict=True))
+    rows = "".join(
+        json.dumps(dict(zip(tables, row, strict=True))) + "\n" for row in zip(*tables.values(), strict=True)
+    )
     Path("corpus/rows.jsonl").write_text(rows)
     for suffix, between in ((".csv", ","), (".tsv", "\t")):
         lines = [between.join(tables), *(f"{text.replace(',', '')}{between}{n // 3}" for n, text in enumerate(texts))]
@@ -189,7 +189,9 @@ def build_tables():
               "axis": "attention_head_size", "series": "fixed", "point": 0, "equal": None, "to": None,
               "to_point": None}  # fmt: skip
     places = [(point, seed) for point in (0, 1) for seed in (1, 2)]
-    runs = [{**record, "key": f"k{p}{s}", "point": p, "seed": s, "attention_head_size": 8 * (p + 1)} for p, s in places]
+    runs = [
+        {**record, "key": f"k{p}{s}", "point": p, "seed": s, "attention_head_size": 8 * (p + 1)} for p, s in places
+    ]
     Path("runs.jsonl").write_text("".join(json.dumps(run) + "\n" for run in runs))
 
 
@@ -299,7 +301,7 @@ def features():
 def windows():
     datasets.config.HF_DATASETS_CACHE = Path("cache")
     asked = load_squad("squad.json", version_2_with_negative=True)
-    return squad_windows(asked, load_tokenizer(VOCABULARY), 16, 4, for_training=False).to_dict()
+    return squad_windows(asked, load_tokenizer(VOCABULARY), 24, 4, for_training=False).to_dict()
 
 
 def recipe(file: str) -> Callable:

