@@ -11,6 +11,7 @@ docs/trials.md says what they try and how to read the tables.
 
 import argparse
 import os
+import signal
 import sys
 import tempfile
 import time
@@ -38,6 +39,7 @@ def main():
         command.add_argument("--seed", type=int, default=0, help="of all that is random")
         command.add_argument("--output_dir", type=Path, default=Path("soak-output"))
     arguments = parser.parse_args()
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs, and theirs, ignore it
     output = arguments.output_dir.resolve()
     os.environ |= {"HF_HOME": str(output / "home"), "HYPOTHESIS_STORAGE_DIRECTORY": str(output / "hypothesis")}
     sys.exit(globals()[arguments.command](arguments, output))

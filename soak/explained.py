@@ -23,7 +23,7 @@ EXPLAINED = (
     ),
     (
         ("rows: json*",),
-        ("*label becomes a number", "*label becomes true", "*label becomes false", "*gone", "*twice"),
+        ("*label becomes a number", "*label becomes true", "*label becomes false", "*gone", "*[*] twice"),
         "a label may be a number or a truth value; a row less is another file",
     ),
     (
@@ -40,7 +40,7 @@ EXPLAINED = (
     (
         ("SQuAD: *",),
         ("*context becomes text", "*question becomes text", "*id becomes *", "*title*", "*is_impossible gone",
-         "*is_impossible renamed", "*is_impossible becomes true", "*twice", "*gone", "*text becomes text"),
+         "*is_impossible renamed", "*is_impossible becomes true", "*[*] twice", "*gone", "*text becomes text"),
         "another question; an id may be a number; a title is shown to nobody",
     ),
     (WEIGHTS, IN_PLACES, "weights and columns of foreign formats carry no checksums"),
@@ -59,15 +59,15 @@ EXPLAINED = (
     (("*README.md",), ("missing", "empty"), "the card of a source is not needed"),
     (
         ("recipe:*", "study: yaml"),
-        ("* gone", "* renamed", "* twice", "digits", "* becomes a number", "* becomes text", "* becomes true",
+        ("* gone", "* renamed", "*[*] twice", "digits", "* becomes a number", "* becomes text", "* becomes true",
          "* becomes false", "* becomes null", "* becomes a list"),
         "another value that the field may have",
     ),
     (
         ("*config.json",),
-        ("*auto_map*", "*architectures*", "*id2label*", "*label2id*", "*_prob becomes a number", "* gone",
-         "*layer_norm_eps becomes a number", "*initializer_range becomes a number", "*transformers_version*",
-         "digits", "*_token_id becomes *", "*hidden_act becomes text"),
+        ("* gone", "*auto_map*", "*architectures*", "*id2label.? becomes text", "*label2id.*",
+         "*_prob becomes a number", "*layer_norm_eps becomes a number", "*initializer_range becomes a number",
+         "*transformers_version*", "digits", "*_token_id becomes *", "*hidden_act becomes text"),
         "another configuration that a model may have",
     ),
     (("*trainer_state.json",), ("log_history*",), "another record of what was"),

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
 from safetensors.torch import load_file
@@ -157,8 +157,8 @@ def run(inputs: Inputs, count: int, results: Results, seed: int, parallel: int):
     for name in {name_of(number): None for number in numbers}:
         inputs.reference(name, RUNS[name])
     with ThreadPoolExecutor(parallel) as pool:
-        for record in pool.map(lambda number: killed(inputs, number, seed), numbers):
-            results.add("kill", record)
+        for done in as_completed([pool.submit(killed, inputs, number, seed) for number in numbers]):
+            results.add("kill", record := done.result())
             said = "; ".join(record["faults"]) or "as if nobody had killed it"
             print(f"kill {record['number']}: {record['kind']}, {', '.join(record['signals'])}: {said}", flush=True)
 
@@ -171,15 +171,20 @@ def killed(inputs: Inputs, number: int, seed: int) -> dict:
     """One run, killed once or twice at random moments and then left to end."""
     name, rng = name_of(number), random.Random(f"{seed} kill {number}")
     reference, where = inputs.reference(name, RUNS[name]), inputs.folder / f"kill-{number}"
-    shutil.rmtree(where, ignore_errors=True)
     log_of(where).unlink(missing_ok=True)
-    faults, signals, span = [], [], reference["seconds"]
-    for place in range(rng.choice((1, 1, 2))):
-        sent = SIGNALS[(number // len(RUNS) + number + place) % len(SIGNALS)]
+    faults, signals, span, wanted = [], [], reference["seconds"], rng.choice((1, 1, 2))
+    while len(signals) < wanted:
+        if not signals:
+            shutil.rmtree(where, ignore_errors=True)
+        sent = SIGNALS[(number // len(RUNS) + number + len(signals)) % len(SIGNALS)]
         moment = rng.uniform(0.05, 0.95) * span
         run = inputs.start(RUNS[name], where)
-        if wait(run, moment) is not None:
-            break  # it was faster than the reference
+        if (status := wait(run, moment)) is not None:
+            faults += [f"exit status {status} before it was killed"] if status else []
+            if signals or status:
+                break
+            span /= 2  # it is faster today
+            continue
         before, began = log_of(where).stat().st_size, time.monotonic()
         everybody = sent == signal.SIGINT or name == "two processes"  # Ctrl-C goes to all
         (os.killpg if everybody else os.kill)(run.pid, sent)
@@ -191,8 +196,12 @@ def killed(inputs: Inputs, number: int, seed: int) -> dict:
             end(run)
         elif name != "two processes":  # whose launcher speaks for itself
             faults += faults_of(sent, status, printed, time.monotonic() - began)
-    run = inputs.start(RUNS[name], where)
-    status = wait(run, LONGEST)
+        if status == 0:
+            break
+    if run.returncode != 0:
+        run = inputs.start(RUNS[name], where)
+        wait(run, LONGEST)
+    status = run.poll()
     end(run)
     if status != 0:
         last = log_of(where).read_text(errors="replace").strip().splitlines()[-1:]

@@ -83,7 +83,8 @@ def build(folder: Path):
     write_model("model-lm", VOCABULARY)
     build_models(len(dict.fromkeys(tokens)))
     build_texts()
-    build_tables()
+    build_questions()
+    build_settings()
     build_checkpoint()
 
 
@@ -118,55 +119,56 @@ def build_models(vocab_size: int):
     convert_checkpoint("bert", "pushed", attention_head_size=16)
 
 
+def write_rows(stem: str, rows: list[dict], tables: bool = True):
+    """The same rows in every format."""
+    lines = "".join(json.dumps(row) + "\n" for row in rows)
+    Path(f"{stem}.jsonl").write_text(lines)
+    Path(f"{stem}.jsonl.gz").write_bytes(gzip.compress(lines.encode()))
+    Path(f"{stem}.json").write_text(json.dumps(rows))
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), f"{stem}.parquet")
+    for suffix, between in ((".csv", ","), (".tsv", "\t")) if tables else ():
+        table = "".join(between.join(line) + "\n" for line in (rows[0], *(row.values() for row in rows)))
+        Path(f"{stem}{suffix}").write_text(table)
+        Path(f"{stem}{suffix}.xz").write_bytes(lzma.compress(table.encode()))
+
+
 def build_texts():
     texts = [f"{' . '.join(SENTENCES)} . the file {chr(97 + n) * 3} . {SENTENCES[n % 3]} ." for n in range(12)]
     Path("corpus").mkdir()
-    tables = {"text": texts, "part": [str(n // 3) for n in range(12)]}
-    Path("corpus/blocks.txt").write_text("\n\n".join(texts) + "\n")
+    write_rows("corpus/rows", [{"text": text, "part": str(n // 3)} for n, text in enumerate(texts)])
     Path("corpus/whole.txt").write_text(texts[0] + "\n" + texts[1] + "\n")
-    rows = "".join(
-        json.dumps(dict(zip(tables, row, strict=True))) + "\n" for row in zip(*tables.values(), strict=True)
+    blocks = ("\n\n".join(texts) + "\n").encode()
+    for suffix, pack in (("", bytes), (".gz", gzip.compress), (".bz2", bz2.compress)):
+        Path(f"corpus/blocks.txt{suffix}").write_bytes(pack(blocks))
+    write_rows(
+        "rows",
+        [{"sentence1": SENTENCES[n % 3], "sentence2": f"file {n}", "label": ("yes", "no")[n % 2]} for n in range(9)],
     )
-    Path("corpus/rows.jsonl").write_text(rows)
-    for suffix, between in ((".csv", ","), (".tsv", "\t")):
-        lines = [between.join(tables), *(f"{text.replace(',', '')}{between}{n // 3}" for n, text in enumerate(texts))]
-        Path(f"corpus/rows{suffix}").write_text("\n".join(lines) + "\n")
-    pyarrow.parquet.write_table(pyarrow.table(tables), "corpus/rows.parquet")
-    Path("corpus/blocks.txt.gz").write_bytes(gzip.compress(Path("corpus/blocks.txt").read_bytes()))
-    Path("corpus/blocks.txt.bz2").write_bytes(bz2.compress(Path("corpus/blocks.txt").read_bytes()))
-    Path("corpus/rows.jsonl.gz").write_bytes(gzip.compress(rows.encode()))
-    Path("corpus/rows.csv.xz").write_bytes(lzma.compress(Path("corpus/rows.csv").read_bytes()))
-
-
-def build_tables():
-    rows = [{"sentence1": SENTENCES[n % 3], "sentence2": f"file {n}", "label": ("yes", "no")[n % 2]} for n in range(9)]
-    for suffix, between in ((".csv", ","), (".tsv", "\t")):
-        lines = [between.join(rows[0]), *(between.join(row.values()) for row in rows)]
-        Path(f"rows{suffix}").write_text("\n".join(lines) + "\n")
-    Path("rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    Path("rows.json").write_text(json.dumps(rows))
-    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), "rows.parquet")
     Path("glue").mkdir()
-    header, labels = "index\tsentence1\tsentence2\tscore", ("0.5", "2.25", "4")
-    lines = [f"{n}\t{SENTENCES[n % 3]}\tfile {n}\t{labels[n % 3]}" for n in range(9)]
-    Path("glue/train.tsv").write_text("\n".join([header, *lines]) + "\n")
+    columns = ("index", "sentence1", "sentence2", "score")
+    scored = [(str(n), SENTENCES[n % 3], f"file {n}", ("0.5", "2.25", "4")[n % 3]) for n in range(9)]
+    write_rows("glue/train", [dict(zip(columns, row, strict=True)) for row in scored])
+
+
+def build_questions():
     contexts = [f"the function {n} takes a list ." for n in range(4)]
+    answers = [[{"text": "list", "answer_start": context.index("list")}] for context in contexts[:3]] + [[]]
     asked = [
-        {"id": f"q{n}", "question": "what does it take ?", "is_impossible": False,
-         "answers": [{"text": "list", "answer_start": context.index("list")}]}
-        for n, context in enumerate(contexts)
-    ]  # fmt: skip
-    asked[3] |= {"is_impossible": True, "answers": []}
+        {"id": f"q{n}", "question": "what does it take ?", "is_impossible": not found, "answers": found}
+        for n, found in enumerate(answers)
+    ]
     paragraphs = [{"context": context, "qas": [one]} for context, one in zip(contexts, asked, strict=True)]
+    by_column = [{name: [one[name] for one in found] for name in ("text", "answer_start")} for found in answers]
+    rows = [
+        {"id": f"q{n}", "title": "t", "context": context, "question": "what does it take ?", "answers": found}
+        for n, (context, found) in enumerate(zip(contexts, by_column, strict=True))
+    ]
+    write_rows("squad", rows, tables=False)
     Path("squad.json").write_text(json.dumps({"version": "v2.0", "data": [{"title": "t", "paragraphs": paragraphs}]}))
-    lines = [
-        {"id": one["id"], "title": "t", "context": context, "question": one["question"],
-         "answers": {"text": [a["text"] for a in one["answers"]],
-                     "answer_start": [a["answer_start"] for a in one["answers"]]}}
-        for context, one in zip(contexts, asked, strict=True)
-    ]  # fmt: skip
-    Path("squad.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(lines), "squad.parquet")
+
+
+def build_settings():
+    """Recipes, a study, and the records of its runs."""
     Path("recipe.yaml").write_text(
         "config_name: tiny\ntrain_file: [corpus/rows.jsonl]\ndo_train: true\nmax_steps: 3\nlearning_rate: 1.0e-3\n"
         "objective: mlm\nconfig_overrides: hidden_size=32,num_attention_heads=4\nuse_cpu: true\noutput_dir: out\n"

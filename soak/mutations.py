@@ -3,6 +3,7 @@
 import contextlib
 import importlib
 import random
+import re
 import shutil
 import sys
 from collections import Counter
@@ -113,10 +114,16 @@ def judged(verdict: Verdict, name: str, change: str, expected: str, folder: Path
     for kinds, changes, reason in EXPLAINED:
         if any(fnmatch(name, kind) for kind in kinds) and any(fnmatch(change, pattern) for pattern in changes):
             return Verdict("explained", reason)
-    field = change.split(" ")[0].split(".")[-1]
-    if field.isidentifier() and field in folder.with_name(f"{folder.name}.log").read_text(errors="replace"):
-        return Verdict("explained", f"a warning speaks of {field}")
+    if (found := re.match(r"(?:.*\.)?(\w{4,}) (becomes|renamed|gone|deep)", change)) and found[1] in told(folder):
+        return Verdict("explained", "a warning speaks of the field")
     return Verdict("other", "loaded something else without a word")
+
+
+def told(folder: Path) -> str:
+    """What a load printed that that of the valid file had not printed."""
+    valid = folder.with_name(f"{folder.name.split('-')[0]}-valid.log").read_text(errors="replace").splitlines()
+    lines = folder.with_name(f"{folder.name}.log").read_text(errors="replace").splitlines()
+    return "\n".join(line for line in lines if line not in valid)
 
 
 def table(lines: list[dict]) -> Iterator[str]:

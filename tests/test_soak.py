@@ -67,18 +67,23 @@ def test_a_trial_that_cannot_be_made_is_no_result(tmp_path):
 
 def test_something_else_needs_a_reason(tmp_path):
     """Guards: the same is same, other weights are explained, another store or a list as a label is not."""
-    (tmp_path / "1.log").write_text("")
+    (tmp_path / "1-2.log").write_text("unknown hidden_size_2\n")
+    (tmp_path / "1-valid.log").write_text("num_labels\n")
     loaded = Verdict("loaded", "digest")
 
     def outcome(kind: str, change: str, expected: str = "another") -> str:
-        return judged(loaded, kind, change, expected, tmp_path / "1").outcome
+        return judged(loaded, kind, change, expected, tmp_path / "1-2").outcome
 
     assert outcome("store: shard", "bits flipped", "digest") == "same"
     assert outcome("model.safetensors", "bits flipped") == "explained"
     assert outcome("store: shard", "bits flipped") == "other"
     assert outcome("rows: jsonl", "label becomes a list") == "other"
-    (tmp_path / "1").mkdir()
-    (tmp_path / "1" / "ran").touch()
+    assert outcome("config.json", "hidden_size renamed") == "explained"  # a warning names it
+    assert outcome("config.json", "num_labels renamed") == "other"
+    assert outcome("study: yaml", "keys twice") == "other"
+    assert outcome("study: yaml", "seeds.* twice") == "explained"
+    (tmp_path / "1-2").mkdir()
+    (tmp_path / "1-2" / "ran").touch()
     assert outcome("recipe: yaml", "a tag that runs code", "digest") == "raw"
 
 
