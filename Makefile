@@ -6,7 +6,7 @@ BIN := .venv/bin
 PYTEST := -m pytest -n 2 --dist worksteal
 INSTALL := pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test test-oldest test-newest benchmark lint clean
+.PHONY: demo test test-oldest test-newest benchmark soak soak-full soak-flatness lint clean
 
 demo: .venv/installed
 	$(BIN)/python run_demo.py
@@ -27,6 +27,17 @@ benchmark: .venv/installed
 	$(BIN)/python -m benchmarks.finetuning
 	$(BIN)/python -m benchmarks.conversion
 	$(BIN)/python -m benchmarks.inspection
+
+# Trials from outside, docs/trials.md: a share of at most 20 minutes, all of them, an hour of training.
+soak: .venv/installed
+	rm -rf soak-output/share
+	$(BIN)/python -m soak run --output_dir soak-output/share --mutations 800 --kills 10 --disks 4
+
+soak-full: .venv/installed
+	$(BIN)/python -m soak run --output_dir soak-output/full
+
+soak-flatness: .venv/installed
+	$(BIN)/python -m soak flatness --output_dir soak-output/flatness --minutes 60
 
 lint: .venv/installed
 	$(BIN)/ruff check .
