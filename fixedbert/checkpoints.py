@@ -1,7 +1,6 @@
 """Checkpoints of BERT in the formats there are: read, converted, and written as a directory like any other."""
 
 import logging
-import re
 import shutil
 from fnmatch import fnmatch
 from pathlib import Path
@@ -10,7 +9,6 @@ from pickle import UnpicklingError
 import torch
 import transformers
 from huggingface_hub import snapshot_download
-from huggingface_hub.errors import HTTPError
 from safetensors import SafetensorError
 from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
 
@@ -19,7 +17,7 @@ from .analysis.counts import head_sizes, size_text
 from .conversion import FAMILIES, build, convert, fixed_head_config, head_of, to_bert
 from .data.tokenizers import load_tokenizer
 from .errors import InputError
-from .files import reason_of
+from .files import check_place, read_object, reading, reason_of
 from .model_card import checkpoint_card, read_card
 from .tensorflow_checkpoint import listed, read_bert
 from .training.output import new_directory
@@ -43,6 +41,37 @@ TOKENIZER_FILES = (
 )
 
 
+def read_config(source: str | Path, **options) -> PreTrainedConfig:
+    """
+    The configuration of a directory or Hub id, for all that read a model. It never decides which attention computes:
+    a name there can be that of a kernel on the Hub, which transformers would fetch and run.
+
+    Args:
+        options: those of from_pretrained.
+    """
+    config = AutoConfig.from_pretrained(source, **{"trust_remote_code": False} | options)
+    config._attn_implementation = None
+    return config
+
+
+def check_inside(source: Path):
+    """
+    Raises:
+        InputError: a link, or an entry of an index, leads out of the directory. Links of the Hub's cache lead to its
+            blobs.
+    """
+    home = source.resolve()
+    home = home.parent.parent if home.parent.name == "snapshots" else home
+    for file in (*source.glob("*"), *source.glob("[0-9]*_*/*")):
+        if not file.resolve().is_relative_to(home):
+            raise InputError(f"{file}: a link out of the directory is not followed; copy the file there.")
+    for index in source.glob("*.index.json"):
+        weight_map = read_object(index, "get it anew").get("weight_map")
+        for name in weight_map.values() if isinstance(weight_map, dict) else [None]:
+            if not isinstance(name, str) or Path(name).name != name:
+                raise InputError(f"{index}: weight_map names no file beside it ({str(name)[:100]}); get it anew.")
+
+
 def load_bert(source: str | Path, **hub_options) -> PreTrainedModel:
     """
     The model that can be converted in a directory or on the Hub, with the head that it was saved with.
@@ -58,10 +87,11 @@ def load_bert(source: str | Path, **hub_options) -> PreTrainedModel:
     """
     if is_tensorflow(source):
         return build(transformers.BertForPreTraining, *read_bert(Path(source)))
-    if not (Path(source).is_dir() or re.fullmatch(r"\w[\w.-]*(/\w[\w.-]*)?", str(source))) or Path(source).is_file():
-        raise InputError(f"{source}: neither a directory nor the name of a model on the Hub.")
+    check_place(str(source))
+    if Path(source).is_dir():
+        check_inside(Path(source))
     try:
-        config = AutoConfig.from_pretrained(source, **hub_options)
+        config = read_config(source, **hub_options)
         fixed_head_config(config)
         architecture = (config.architectures or [f"{FAMILIES[config.model_type]}Model"])[0]
         head_of(architecture, config.model_type)
@@ -210,10 +240,10 @@ def files_beside(source: str | Path, **hub_options) -> Path:
     if is_tensorflow(source):
         return Path(source).parent
     patterns = [*SENTENCE_FILES, *TOKENIZER_FILES, "config.json", CARD]
-    try:
+    with reading(
+        source, "look whether it is there, and the Hub in reach", "the files beside the weights cannot be had"
+    ):
         return Path(snapshot_download(str(source), allow_patterns=patterns, **hub_options))
-    except (HTTPError, OSError, ValueError) as error:
-        raise InputError(f"{source}: the files beside the weights cannot be had: {reason_of(error)}") from error
 
 
 def copy_tokenizer(source: Path, folder: Path, do_lower_case: bool):
@@ -222,7 +252,7 @@ def copy_tokenizer(source: Path, folder: Path, do_lower_case: bool):
     elif is_tensorflow(source):
         load_tokenizer(str(source / "vocab.txt"), do_lower_case).save_pretrained(folder)
     else:
-        load_tokenizer(str(source)).save_pretrained(folder)
+        load_tokenizer(str(source), trust_remote_code=False).save_pretrained(folder)
 
 
 def copy_sentence_modules(source: Path, folder: Path):

@@ -139,7 +139,10 @@ def main(argv: list[str] | None = None):
     for name, (add_arguments, text) in COMMANDS.items():
         command = commands.add_parser(name, help=text, description=text)
         command.set_defaults(run=add_arguments(command))
-    arguments = vars(parser.parse_args(argv))
+    parsed, unknown = parser.parse_known_args(argv)
+    if unknown:
+        commands.choices[parsed.command].error(f"unrecognized arguments: {' '.join(unknown)}")
+    arguments = vars(parsed)
     del arguments["command"]
     print(arguments.pop("run")(**arguments))
 

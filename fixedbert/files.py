@@ -1,18 +1,24 @@
 """Files and directories: one boundary for reading and one for writing; what is written appears whole."""
 
+import difflib
 import errno
 import hashlib
 import json
 import os
+import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+import yaml
 
 from .errors import InputError
 
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 LONGEST_REASON = 300  # characters; some libraries put the content of a file into their errors
+FILE_SUFFIXES = (".txt", ".json", ".yaml", ".yml", ".bin", ".safetensors", ".pt", ".index", ".model")
+MOST_NODES = 100_000  # of a YAML file with its aliases expanded
 
 
 def reason_of(error: BaseException) -> str:
@@ -35,7 +41,9 @@ def reading(file: object, remedy: str, problem: str = "cannot be read") -> Itera
         yield
     except InputError:
         raise
-    except Exception as error:  # every library, and every kind of damage, has its own
+    except BaseException as error:  # every library, and every kind of damage, has its own
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":  # of libraries in Rust
+            raise
         raise InputError(f"{file}: {problem} ({reason_of(error)}); {remedy}.") from error
 
 
@@ -93,6 +101,84 @@ def read_object(file: Path, remedy: str) -> dict:
     if not isinstance(found, dict):
         raise InputError(f"{file}: holds no fields; {remedy}.")
     return found
+
+
+class PlainLoader(yaml.SafeLoader):
+    """YAML of text, numbers, true, false, null, lists and mappings; no key twice, and no alias that multiplies."""
+
+    yaml_implicit_resolvers = {
+        first: [(tag, pattern) for tag, pattern in resolvers if not tag.endswith(":timestamp")]  # a date is text
+        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+    yaml_constructors = {
+        tag: construct
+        for tag, construct in yaml.SafeLoader.yaml_constructors.items()
+        if tag is None or tag.rpartition(":")[2] in ("null", "bool", "int", "float", "str", "seq", "map")
+    }
+
+    def __init__(self, stream):
+        super().__init__(stream)
+        self.sizes: dict[yaml.Node, int] = {}  # in nodes, with aliases expanded
+
+    def compose_node(self, parent, index):
+        alias = self.check_event(yaml.AliasEvent)
+        node = super().compose_node(parent, index)
+        if not alias:
+            parts = [] if isinstance(node, yaml.ScalarNode) else node.value
+            parts = [part for pair in parts for part in pair] if isinstance(node, yaml.MappingNode) else parts
+            self.sizes[node] = 1 + sum(self.sizes[part] for part in parts)
+            if self.sizes[node] > MOST_NODES:
+                raise yaml.MarkedYAMLError(problem=f"more than {MOST_NODES:,} values", problem_mark=node.start_mark)
+        elif node not in self.sizes:
+            raise yaml.MarkedYAMLError(problem="an alias of what it is part of", problem_mark=node.start_mark)
+        return node
+
+    def compose_mapping_node(self, anchor):
+        node = super().compose_mapping_node(anchor)
+        seen = set()
+        for key, _ in node.value:
+            if key.tag != "tag:yaml.org,2002:str" and key.value != "<<":
+                raise yaml.MarkedYAMLError(problem="a name is needed before the colon", problem_mark=key.start_mark)
+            if key.value in seen:
+                raise yaml.MarkedYAMLError(problem=f"{key.value} is there twice", problem_mark=key.start_mark)
+            seen.add(key.value)
+        return node
+
+
+def read_yaml(file: Path, remedy: str) -> dict:
+    """
+    The entries of a YAML file, by their names.
+
+    Raises:
+        InputError: it is not there, no YAML, or holds more than PlainLoader takes, or no entries.
+    """
+    with reading(file, remedy):
+        try:
+            found = yaml.load(file.read_bytes().decode("utf-8"), PlainLoader)
+        except yaml.MarkedYAMLError as error:
+            raise InputError(f"{file}, line {error.problem_mark.line + 1}: {error.problem}; {remedy}.") from error
+    if not isinstance(found, dict):
+        raise InputError(f"{file}: holds no names with values; {remedy}.")
+    return found
+
+
+def check_place(name: str, others: Iterable[str] = ()):
+    """
+    Raises:
+        InputError: `name` is no directory, and cannot be the name of a model on the Hub, or is more likely a misspelt
+            directory, or one of `others`, whose name is like it.
+    """
+    path = Path(name)
+    if path.is_dir():
+        return
+    if path.is_file():
+        raise InputError(f"{name}: neither a directory nor the name of a model on the Hub; give the directory.")
+    around = path.parent.iterdir() if path.parent.is_dir() else ()
+    around = [str(path.with_name(one.name)) for one in around if one.is_dir()]
+    near = difflib.get_close_matches(name, [*others, *around], 1, cutoff=0.75)
+    hint = f"; did you mean {near[0]}?" if near else "."
+    if near or not re.fullmatch(r"\w[\w.-]*(/\w[\w.-]*)?", name) or path.suffix in FILE_SUFFIXES:
+        raise InputError(f"{name}: neither a directory nor the name of a model on the Hub{hint}")
 
 
 def fingerprint_of(*parts: object) -> str:

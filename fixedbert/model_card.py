@@ -10,7 +10,6 @@ from pathlib import Path
 
 import torch
 import transformers
-import yaml
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 from transformers import PreTrainedConfig, Trainer
 
@@ -21,6 +20,7 @@ from .configuration_fixed_head_bert import FixedHeadBertConfig
 from .conversion import FAMILIES, head_of
 from .data.glue import TASKS
 from .errors import InputError
+from .files import reading
 from .presets import PRESETS, preset_config
 
 PAPER = "https://arxiv.org/abs/2002.07028"
@@ -353,10 +353,8 @@ def read_card(file: str | Path) -> ModelCard:
     Raises:
         InputError: no such file, or metadata that is no YAML mapping.
     """
-    try:
+    with reading(file, "correct the metadata between the lines of dashes", "the card cannot be read"):
         return ModelCard(Path(file).read_text(encoding="utf-8"), ignore_metadata_errors=False)
-    except (OSError, ValueError, TypeError, yaml.YAMLError) as error:
-        raise InputError(f"{file}: the card cannot be read: {str(error).splitlines()[0]}") from error
 
 
 def read_json(file: Path, otherwise):

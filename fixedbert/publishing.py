@@ -11,14 +11,14 @@ from huggingface_hub.errors import (  # HTTPError: also a connection that breaks
     HTTPError,
     LocalTokenNotFoundError,
 )
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 
 from . import configuration_fixed_head_bert, modeling_fixed_head_bert
 from .checkpoints import SENTENCE_FILES, TOKENIZER_FILES
 from .configuration_fixed_head_bert import AUTO_MAP, FixedHeadBertConfig
 from .conversion import head_of
 from .errors import InputError, explain_hub_error
-from .files import read_object, reason_of
+from .files import read_object, reading, reason_of
 from .model_card import check_card, checkpoint_card, read_card
 from .tensorflow_checkpoint import listed
 
@@ -115,11 +115,9 @@ def checkpoint_files(folder: Path) -> dict[str, Path]:
     if not weights:
         raise InputError(f"{folder}: no weights in safetensors; save them with save_pretrained.")
     for file in weights:
-        try:
+        with reading(file, "save them anew", "the weights cannot be read"):
             with safe_open(file, framework="np") as tensors:  # its header says how long the file must be
                 tensors.keys()
-        except (OSError, SafetensorError) as error:
-            raise InputError(f"{file}: the weights cannot be read ({error}); save them anew.") from error
     if "model.safetensors.index.json" in files:
         index = read_object(files["model.safetensors.index.json"], SAVE_ANEW)
         named = index["weight_map"].values() if isinstance(index.get("weight_map"), dict) else ["its weight_map"]

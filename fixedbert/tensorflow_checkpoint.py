@@ -93,7 +93,7 @@ def read_tensors(prefix: Path) -> dict[str, np.ndarray]:
         raise
     except OSError as error:
         raise InputError(f"{file}: cannot be read ({error.strerror}); give a checkpoint with this file.") from error
-    except (IndexError, KeyError, OverflowError, TypeError, ValueError) as error:  # bytes that mean something else
+    except Exception as error:  # bytes that mean something else
         raise InputError(f"{file}: damaged, or not the index of a TensorFlow checkpoint; get it anew.") from error
 
 

@@ -34,10 +34,12 @@ from transformers import AutoModel, PreTrainedConfig, PreTrainedModel, PreTraine
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, eager_mask
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
+from ..checkpoints import read_config
 from ..conversion import FAMILIES, fixed_head_config
 from ..data.corpora import Corpus, CorpusReader
 from ..data.tokenizers import load_tokenizer
 from ..errors import InputError
+from ..files import check_place, reading
 from ..training.output import new_directory
 from .counts import head_sizes, size_text
 
@@ -238,6 +240,7 @@ def inspect(
     """
     if min(max_samples, importance_samples, batch_size) < 1:
         raise InputError("--max_samples, --importance_samples and --batch_size must be at least 1.")
+    CorpusReader(Corpus(text))  # it is there, which is said before the model is loaded
     with new_directory(output) as folder:
         inspection, tokenizer = load(model, max_seq_length, **hub_options)
         first = None
@@ -272,12 +275,13 @@ def inspect(
 
 
 def load(name: str, length: int, **hub_options) -> tuple[Inspection, PreTrainedTokenizerBase]:
+    check_place(name)
+    with reading(name, "give a model that is whole, and of a kind that transformers knows", "no model can be read"):
+        config = read_config(name, **hub_options)
+        model = AutoModel.from_pretrained(
+            name, config=config, dtype=torch.float32, trust_remote_code=False, **hub_options
+        ).eval()
     tokenizer = load_tokenizer(name, **hub_options)
-    try:
-        model = AutoModel.from_pretrained(name, dtype=torch.float32, **hub_options).eval()
-    except (OSError, ValueError) as error:
-        raise InputError(f"{name}: {str(error).splitlines()[0]}") from error
-    config = model.config
     if getattr(config, "is_decoder", False) or not hasattr(getattr(model, "encoder", None), "layer"):
         raise InputError(f"{name}: only encoders like BERT, which look both ways, can be inspected.")
     longest = config.max_position_embeddings

@@ -11,7 +11,7 @@ from tqdm import tqdm
 from transformers import AutoTokenizer, BertTokenizer, PreTrainedTokenizerBase
 
 from ..errors import InputError
-from ..files import fingerprint_of
+from ..files import check_place, fingerprint_of, reading
 from .corpora import Corpus, CorpusReader
 from .store import corpus_fingerprints, default_store_dir, only_one_writes
 
@@ -23,17 +23,23 @@ def load_tokenizer(name_or_path: str | None, do_lower_case: bool = True, **optio
     if Path(name_or_path).suffix == ".txt":
         if not Path(name_or_path).is_file():
             raise InputError(f"{name_or_path}: no such vocabulary file.")
-        tokenizer = BertTokenizer(vocab=name_or_path, do_lower_case=do_lower_case)
+        with reading(name_or_path, "give a vocabulary with one token a line, in UTF-8"):
+            lines = Path(name_or_path).read_text(encoding="utf-8").rstrip("\n").split("\n")
+        first = {}
+        for number, token in enumerate((line.rstrip("\r") for line in lines), start=1):
+            if not token.strip() or first.setdefault(token, number) != number:
+                what = f"the token of line {first[token]} again" if token.strip() else "no token"
+                raise InputError(f"{name_or_path}, line {number}: {what}; each line needs one of its own.")
+        with reading(name_or_path, "give a vocabulary of BERT"):
+            tokenizer = BertTokenizer(vocab=name_or_path, do_lower_case=do_lower_case)
         # BertTokenizer appends special tokens that the file lacks, with ids that no model has.
-        lines = set(Path(name_or_path).read_text(encoding="utf-8").splitlines())
-        absent = [token for token in tokenizer.all_special_tokens if token not in lines]
+        absent = [token for token in tokenizer.all_special_tokens if token not in first]
         if absent:
             raise InputError(f"{name_or_path}: not a BERT vocabulary, it lacks {', '.join(absent)}.")
         return tokenizer
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(name_or_path, **options)
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise InputError(f"{name_or_path}: no tokenizer could be loaded from it: {error}") from error
+    check_place(name_or_path)
+    with reading(name_or_path, "give the tokenizer that belongs to the model", "no tokenizer could be loaded from it"):
+        tokenizer = AutoTokenizer.from_pretrained(name_or_path, **{"trust_remote_code": False} | options)
     # Where a directory has no tokenizer, transformers 5 makes one of special tokens alone.
     if len(tokenizer) <= len(tokenizer.all_special_tokens):
         raise InputError(f"{name_or_path}: there is no tokenizer in it; save that of the model there, or name one.")

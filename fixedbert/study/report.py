@@ -1,6 +1,7 @@
 """`fixedbert study report`: table, picture and findings from the lines of one or more runs.jsonl."""
 
 import json
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +13,7 @@ from matplotlib.ticker import NullLocator
 from scipy import stats
 
 from ..errors import InputError
-from ..files import write_whole
+from ..files import reading, write_whole
 from ..training.output import new_directory
 from .table import AXES, best_run
 
@@ -30,6 +31,21 @@ SHAPE = (  # what the runs of a shape have in common
     "objective", "hidden_size", "num_hidden_layers", "num_attention_heads", "attention_head_size", "intermediate_size",
     "head_embedding", "qk_norm", "max_seq_length",
 )  # fmt: skip
+IDENTITY = ("study", "scale", "series", "point", "key")
+NUMBER, TEXT = (int, float, type(None)), (str, type(None))
+FIELDS = {  # of a record, with their types
+    **dict.fromkeys(("study", "axis", "series", "key", "objective", "hardware"), (str,)),
+    **dict.fromkeys(("scale", "equal", "to", "head_embedding", "texts", "commit"), TEXT),
+    **dict.fromkeys(("point", "seed", "threads", "training_flops", "forward_flops", "tokens"), (int,)),
+    **dict.fromkeys(("hidden_size", "num_hidden_layers", "num_attention_heads", "attention_head_size"), (int,)),
+    **dict.fromkeys(("intermediate_size", "max_seq_length"), (int,)),
+    **dict.fromkeys(("parameters", "non_embedding_parameters", "to_point"), (int, type(None))),
+    **dict.fromkeys(("epochs", "seconds"), NUMBER),
+    "learning_rate": (int, float),
+    "qk_norm": (bool,),
+    "results": (dict,),
+    "versions": (dict,),
+}  # fmt: skip
 REPORT, PICTURE = "report.md", "report.png"
 
 
@@ -80,18 +96,29 @@ def read_lines(files: Iterable[str | Path]) -> list[dict]:
     """
     records = {}
     for file in map(Path, files):
-        try:
+        with reading(file, "give the runs.jsonl of a study"):
             lines = file.read_text(encoding="utf-8").split("\n")
-        except (OSError, UnicodeDecodeError) as error:
-            raise InputError(f"{file}: {error}.") from error
         for place, line in enumerate(lines[:-1], start=1):
-            try:
+            with reading(f"{file}, line {place}", "remove the line", "not the record of a run"):
                 record = json.loads(line)
-                name = tuple(record[key] for key in ("study", "scale", "series", "point", "key"))
-            except (ValueError, KeyError, TypeError):
-                raise InputError(f"{file}, line {place}: not the record of a run.") from None
-            records.setdefault(name, record)
+                check_record(record)
+            records.setdefault(tuple(record[key] for key in IDENTITY), record)
     return list(records.values())
+
+
+def check_record(record: dict):
+    """Raises ValueError where a field that the report or a continued study needs is missing, or of another type."""
+    for name, kinds in FIELDS.items():
+        value = record[name]
+        if not isinstance(value, kinds) or isinstance(value, bool) and bool not in kinds:
+            raise ValueError(f"{name}: {str(value)[:100]}")
+        if isinstance(value, float) and not math.isfinite(value):
+            raise ValueError(f"{name}: {value}")
+    if record["axis"] not in AXES or "loss" not in record["results"]:
+        raise ValueError("without a known axis, or without a loss")
+    for name, value in record["results"].items():
+        if not isinstance(value, NUMBER) or isinstance(value, bool) or value is not None and not math.isfinite(value):
+            raise ValueError(f"results: {name}: {str(value)[:100]}")
 
 
 def report(files: Sequence[str | Path], output_dir: str | Path) -> str:

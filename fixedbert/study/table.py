@@ -11,13 +11,12 @@ from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
 
-import yaml
 from huggingface_hub.errors import StrictDataclassError
 
 from ..analysis.counts import forward_flops, parameters
 from ..configuration_fixed_head_bert import FixedHeadBertConfig
 from ..errors import InputError
-from ..files import fingerprint_of
+from ..files import fingerprint_of, read_yaml, reading
 from ..presets import SHAPE_FIELDS, preset_config
 from .synthetic import TASKS
 
@@ -332,15 +331,12 @@ def load_study(name: str, scale: str | None = None) -> Study:
     file = NAMED if name in NAMES else Path(name)
     if file.suffix not in (".yaml", ".yml"):
         raise InputError(f"study {name}: there are {', '.join(NAMES)}, or a YAML file of your own.")
-    try:
-        entries = yaml.safe_load(file.read_text(encoding="utf-8"))
-    except (OSError, yaml.YAMLError) as error:
-        raise InputError(f"{file}: {error}") from error
-    if not isinstance(entries, dict) or not all(isinstance(entries.get(key, {}), dict) for key in ("scales", name)):
-        raise InputError(f"{file}: a study, and its scales, map names to values.")
+    entries = read_yaml(file, "docs/study.md says what a study has")
     if name in NAMES:
         entries = entries[name]
     scales = entries.pop("scales", {})
+    if not isinstance(scales, dict) or not isinstance(scales.get(scale), dict | type(None)):
+        raise InputError(f"{file}: scales map names to keys of a study.")
     if scale is None and scales:
         raise InputError(f"study {name}: give --scale, one of {', '.join(scales)}.")
     if scale is not None and scale not in scales:
@@ -355,4 +351,5 @@ def load_study(name: str, scale: str | None = None) -> Study:
               if name not in entries]  # fmt: skip
     if absent:
         raise InputError(f"{file}: {absent[0]} is missing.")
-    return Study(**entries)
+    with reading(file, "docs/study.md says what a study has", "makes no study"):
+        return Study(**entries)

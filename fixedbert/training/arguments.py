@@ -1,17 +1,29 @@
 """Command-line arguments of the scripts, with the names of transformers' example scripts; recipes in YAML."""
 
+import json
 import os
 import re
 from ast import literal_eval
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from inspect import get_annotations
 from pathlib import Path
+from typing import get_type_hints
 
-import yaml
 from accelerate import PartialState
-from huggingface_hub.errors import StrictDataclassError
-from transformers import AutoConfig, HfArgumentParser, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import (
+    HfArgumentParser,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    Trainer,
+    TrainingArguments,
+)
+from transformers.hf_argparser import string_to_bool
+from transformers.integrations import get_available_reporting_integrations, is_deepspeed_available
 
+from ..checkpoints import read_config
 from ..errors import InputError
+from ..files import check_place, read_yaml, reading, reason_of
 from ..presets import PRESETS, preset_config
 
 # Arguments that transformers' example scripts have or had and that are not taken, with what replaces them.
@@ -114,12 +126,10 @@ def with_recipe(argv: list[str]) -> list[str]:
     """
     if not argv or Path(argv[0]).suffix not in (".yaml", ".yml", ".json"):
         return list(argv)
-    try:
-        entries = yaml.safe_load(Path(argv[0]).read_text(encoding="utf-8"))
-    except (OSError, yaml.YAMLError) as error:
-        raise InputError(f"{argv[0]}: {error}") from error
-    if not isinstance(entries, dict):
-        raise InputError(f"{argv[0]}: a recipe maps argument names to values, one a line.")
+    entries = read_yaml(Path(argv[0]), "a recipe maps argument names to values, one a line")
+    for name, value in entries.items():
+        if isinstance(value, list) and any(isinstance(one, list | dict) for one in value):
+            raise InputError(f"{argv[0]}: {name}: a list of plain values is needed.")
     return flags(entries) + argv[1:]
 
 
@@ -128,15 +138,34 @@ def flags(entries: dict) -> list[str]:
     words = []
     for name, value in entries.items():
         if value is not None:
-            words += [f"--{name}", *map(str, value if isinstance(value, list) else [value])]
+            values = value if isinstance(value, list) else [value]
+            words += [f"--{name}", *(json.dumps(one) if isinstance(one, dict) else str(one) for one in values)]
     return words
 
 
 class ArgumentParser(HfArgumentParser):
-    """transformers' parser, whose errors are one sentence and whose arguments cannot be abbreviated."""
+    """
+    transformers' parser, whose errors are one sentence and whose arguments cannot be abbreviated. Its help has our
+    arguments before those of transformers.
+    """
 
     def __init__(self, types):
         super().__init__(types, allow_abbrev=False)  # a misspelt argument must not pass for another one
+        for action in self._actions:
+            if action.type is string_to_bool and action.nargs is None:  # of `bool | None`, which wants a value there
+                action.nargs, action.const = "?", True
+
+    def _add_dataclass_arguments(self, dtype):
+        hints, ours = get_type_hints(dtype), set()
+        for kind in dtype.__mro__:
+            if not kind.__module__.startswith("transformers."):
+                ours |= get_annotations(kind).keys()
+        for title, own in ((dtype.__name__, True), ("TrainingArguments of transformers", False)):
+            members = [member for member in fields(dtype) if member.init and (member.name in ours) is own]
+            group = self.add_argument_group(title) if members else None
+            for member in members:
+                member.type = hints[member.name]
+                self._parse_dataclass_field(group, member)
 
     def error(self, message):
         raise InputError(f"{message}; --help lists the arguments.")
@@ -151,18 +180,44 @@ def parse(argv: list[str], *types: type) -> tuple:
     """
     try:
         *parsed, unknown = ArgumentParser(types).parse_args_into_dataclasses(argv, return_remaining_strings=True)
-    except ValueError as error:
-        raise InputError(str(error)) from error
+    except InputError:
+        raise
+    except Exception as error:  # TrainingArguments has many, and libraries that are not there have theirs
+        raise InputError(f"the arguments cannot be used: {reason_of(error)}") from error
     if unknown:
         flag = unknown[0].split("=")[0]
         reason = REPLACED.get(flag.removeprefix("--"), "no such argument; --help lists those there are")
         raise InputError(f"{flag}: {reason}.")
     for arguments in parsed:
+        if isinstance(arguments, TrainingArguments):
+            check_packages(arguments)
+            check_seeds([arguments.seed, arguments.data_seed or 0, *(getattr(arguments, "seeds", None) or [])])
         if getattr(arguments, "hub_token", None):  # Trainer saves its arguments, and uploads them
             os.environ["HF_TOKEN"], arguments.hub_token = arguments.hub_token, None
         if getattr(arguments, "push_to_hub", False) and not arguments.do_train:
             raise InputError("--push_to_hub sends what was trained: give --do_train too.")
     return tuple(parsed)
+
+
+def check_packages(arguments: TrainingArguments):
+    """Raises InputError where --report_to, --optim or --deepspeed needs a package that is not installed."""
+    for name in arguments.report_to:
+        if name not in get_available_reporting_integrations():
+            raise InputError(f"--report_to {name}: it is not installed; `pip install {name}`, or --report_to none.")
+    if arguments.deepspeed and not is_deepspeed_available():
+        raise InputError("--deepspeed: it is not installed; `pip install deepspeed`, or leave it out.")
+    try:
+        Trainer.get_optimizer_cls_and_kwargs(arguments)
+    except ImportError as error:
+        raise InputError(f"--optim {arguments.optim.value}: {reason_of(error)}; give another.") from error
+    except ValueError:  # some need the model
+        pass
+
+
+def check_seeds(seeds: list[int]):
+    for seed in seeds:
+        if not 0 <= seed < 2**32:
+            raise InputError(f"--seed {seed}: give a number from 0 to {2**32 - 1}.")
 
 
 def load_config(arguments: ModelArguments, **changes) -> PreTrainedConfig:
@@ -175,16 +230,18 @@ def load_config(arguments: ModelArguments, **changes) -> PreTrainedConfig:
     name = arguments.config_name or arguments.model_name_or_path
     if name is None:
         raise InputError("no model: give --model_name_or_path, or --config_name with a preset for random weights.")
-    try:
+    if not arguments.preset:
+        if name in PRESETS and not Path(name).exists():
+            raise InputError(f"{name}: a preset has no weights to start from; give --config_name {name}.")
+        check_place(name, PRESETS if arguments.config_name else ())
+    with reading(name, "give a model whose config.json is whole, and settings that it can have", "no configuration"):
         if arguments.preset:
             config = preset_config(name, **changes)
         else:
-            config = AutoConfig.from_pretrained(name, **arguments.hub_options(), **changes)
+            config = read_config(name, **arguments.hub_options(), **changes)
         if arguments.config_overrides:
             override(config, arguments.config_overrides)
         return config
-    except (OSError, ValueError, KeyError, StrictDataclassError) as error:
-        raise InputError(f"{name}: {error.__cause__ or error}") from error
 
 
 def override(config: PreTrainedConfig, changes: str):
@@ -236,20 +293,22 @@ def load_model(
             f"the tokenizer has {len(tokenizer)} tokens and the model {config.vocab_size}: give the model's own."
         )
     else:
-        try:
+        check_place(arguments.model_name_or_path)
+        with reading(arguments.model_name_or_path, "give a model that is whole", "its weights cannot be read"):
             model, loaded = auto_class.from_pretrained(
                 arguments.model_name_or_path,
                 config=config,
                 output_loading_info=True,
                 attn_implementation=attention,
-                ignore_mismatched_sizes=arguments.ignore_mismatched_sizes,
+                ignore_mismatched_sizes=True,
                 **arguments.hub_options(),
             )
-        except (OSError, RuntimeError) as error:  # RuntimeError: the report above names the weights that do not fit
+        if loaded["mismatched_keys"] and not arguments.ignore_mismatched_sizes:
+            key, there, wanted = sorted(loaded["mismatched_keys"])[0]
             raise InputError(
-                f"{arguments.model_name_or_path}: {error} To keep the rest, and begin with random weights where "
-                "shapes differ, give --ignore_mismatched_sizes."
-            ) from error
+                f"{arguments.model_name_or_path}: {key} has the shape {tuple(there)} where {tuple(wanted)} is needed; "
+                "to keep the rest, and begin with random weights where shapes differ, give --ignore_mismatched_sizes."
+            )
         absent = sorted({*loaded["missing_keys"], *(key for key, *_ in loaded["mismatched_keys"])})
         if absent and not train:
             raise InputError(

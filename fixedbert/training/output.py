@@ -2,23 +2,34 @@
 
 import json
 import os
+import re
 import shutil
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import fields
 from pathlib import Path
 
 from accelerate import PartialState
 from accelerate.utils import gather_object
-from safetensors import SafetensorError, safe_open
-from transformers import TrainingArguments
+from safetensors import safe_open
+from transformers import Trainer, TrainerCallback, TrainerState, TrainingArguments
 
 from ..errors import InputError
-from ..files import read_object, write_whole
+from ..files import content_hash_of, read_object, reading, write_whole
 
 COMMAND_FILE = "command.json"
 DATA_FILE = "data.json"
+CHECKSUMS = "checksums.json"  # of a checkpoint's files
+STEP = re.compile(r"checkpoint-(\d{1,18})", re.ASCII)
 SECRET = ("--token", "--hub_token")  # written nowhere
+LOADING = (  # Trainer's methods that read parts of a checkpoint
+    "_load_from_checkpoint",
+    "_load_optimizer_and_scheduler",
+    "_load_scaler",
+    "_load_rng_state",
+    "_load_callback_state",
+)
 NOT_PART_OF_THE_RUN = ("--output_dir", "--resume_from_checkpoint", *SECRET)
 
 
@@ -117,8 +128,8 @@ def give_final_name(partial: Path, final: Path):
 
 def whole_checkpoints(folder: Path) -> list[Path]:
     """Checkpoints with trainer_state.json, which Trainer writes last, oldest first."""
-    whole = [path.parent for path in folder.glob("checkpoint-*/trainer_state.json")]
-    return sorted(whole, key=lambda path: int(path.name.removeprefix("checkpoint-")))
+    whole = {path.parent: STEP.fullmatch(path.parent.name) for path in folder.glob("checkpoint-*/trainer_state.json")}
+    return sorted((path for path, step in whole.items() if step), key=lambda path: int(whole[path][1]))
 
 
 def last_checkpoint(folder: Path) -> str | None:
@@ -131,10 +142,12 @@ def write_command(partial: Path, command: list[str]):
 
 
 def read_command(partial: Path) -> list[str]:
-    try:
-        return json.loads((partial / COMMAND_FILE).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise InputError(f"{partial / COMMAND_FILE}: cannot be read ({error}); remove {partial}.") from error
+    file, remedy = partial / COMMAND_FILE, f"remove {partial}"
+    with reading(file, remedy):
+        command = json.loads(file.read_bytes().decode("utf-8"))
+    if not isinstance(command, list) or not all(isinstance(word, str) for word in command):
+        raise InputError(f"{file}: not the words of a command; {remedy}.")
+    return command
 
 
 def check_same_data(output_dir: str, fingerprint: str):
@@ -165,8 +178,9 @@ def check_readable(checkpoint: Path, processes: int):
     if not checkpoint.is_dir():
         raise InputError(f"--resume_from_checkpoint {checkpoint}: no such directory.")
     states = [checkpoint / f"rng_state_{process}.pth" for process in range(processes)] if processes > 1 else []
+    problem, remedy = "the checkpoint cannot be read", remedy_for(checkpoint)
     for file in sorted({*checkpoint.iterdir(), *states}):
-        try:
+        with reading(file, remedy, problem):
             if file.suffix == ".safetensors":
                 with safe_open(file, framework="np") as tensors:  # its header says how long the file must be
                     tensors.keys()
@@ -176,12 +190,53 @@ def check_readable(checkpoint: Path, processes: int):
                         raise zipfile.BadZipFile(f"{parts.testzip()} is damaged")
             elif file.suffix == ".json":
                 json.loads(file.read_text(encoding="utf-8"))
-        except (OSError, ValueError, SafetensorError, zipfile.BadZipFile) as error:
-            before = [str(path) for path in whole_checkpoints(checkpoint.parent) if path != checkpoint]
-            remedy = f"remove {checkpoint.parent} and start anew"
-            if before:
-                remedy = f"go on from the one before with --resume_from_checkpoint {before[-1]}"
-            raise InputError(f"{file}: the checkpoint cannot be read ({error}); {remedy}.") from error
+    with reading(checkpoint / "trainer_state.json", remedy, problem):
+        check_state(checkpoint / "trainer_state.json")
+    if (checkpoint / CHECKSUMS).exists():
+        for name, checksum in read_object(checkpoint / CHECKSUMS, remedy).items():
+            with reading(checkpoint / name, remedy, problem):
+                if content_hash_of(checkpoint / name) != checksum:
+                    raise ValueError("it is not as it was written")
+
+
+def check_state(file: Path):
+    """Raises an error of any kind where trainer_state.json lacks a field, or has another type, that Trainer needs."""
+    found, fresh = TrainerState.load_from_json(file), TrainerState()
+    for field in fields(TrainerState):
+        value, usual = getattr(found, field.name), getattr(fresh, field.name)
+        kinds = {int: int, float: int | float, bool: bool, list: list, dict: dict}.get(type(usual))
+        if kinds and (not isinstance(value, kinds) or isinstance(value, bool) is not isinstance(usual, bool)):
+            raise ValueError(f"{field.name}: {str(value)[:100]}")
+    if min(found.global_step, found.max_steps, found.num_train_epochs) < 0:
+        raise ValueError("a number below 0")
+    if not all(isinstance(entry, dict) and isinstance(entry.get("step"), int) for entry in found.log_history):
+        raise ValueError("log_history: not the entries of a log")
+
+
+def remedy_for(checkpoint: Path) -> str:
+    """What to do where a checkpoint cannot be used."""
+    before = [str(path) for path in whole_checkpoints(checkpoint.parent) if path != checkpoint]
+    if before:
+        return f"go on from the one before with --resume_from_checkpoint {before[-1]}"
+    return f"remove {checkpoint.parent} and start anew"
+
+
+def guard_loading(trainer: Trainer, checkpoint: str):
+    """Make an InputError of whatever the parts of a checkpoint raise while Trainer loads them."""
+    boundary = reading(checkpoint, remedy_for(Path(checkpoint)), "the checkpoint cannot be loaded")
+    for name in LOADING:
+        setattr(trainer, name, boundary(getattr(trainer, name)))
+
+
+class WriteChecksums(TrainerCallback):
+    """Writes the checksums of a checkpoint's files beside them, when all processes have written theirs."""
+
+    def on_save(self, args, state, control, **kwargs):
+        checkpoint = Path(args.output_dir, f"checkpoint-{state.global_step}")
+        PartialState().wait_for_everyone()
+        if state.is_world_process_zero and checkpoint.is_dir():
+            found = {file.name: content_hash_of(file) for file in sorted(checkpoint.iterdir()) if file.is_file()}
+            write_whole(checkpoint / CHECKSUMS, json.dumps(found, indent=1) + "\n")
 
 
 def run_arguments(command: list[str], left_out: tuple[str, ...] = NOT_PART_OF_THE_RUN) -> list[str]:

@@ -7,6 +7,7 @@ from transformers import Trainer
 from transformers.dynamic_module_utils import custom_object_save
 
 from ..errors import InputError, explain_hub_error
+from .output import WriteChecksums, guard_loading
 from .progress import StopOnSigterm
 
 
@@ -20,6 +21,9 @@ def train(trainer: Trainer, checkpoint: str | None):
         custom_object_save(trainer.model, trainer.args.output_dir)  # what goes to the Hub while training has code too
     stop = StopOnSigterm()
     trainer.add_callback(stop)
+    trainer.add_callback(WriteChecksums)
+    if checkpoint:
+        guard_loading(trainer, checkpoint)
     result = trainer.train(resume_from_checkpoint=checkpoint)
     if stop.stopped:
         if trainer.is_world_process_zero():
