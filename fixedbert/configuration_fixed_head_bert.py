@@ -86,8 +86,8 @@ class FixedHeadBertConfig(BertConfig):
     Raises:
         StrictDataclassError: a size or a count below 1, a value of the wrong type, or heads that do not divide the
             width without `attention_head_size`.
-        ValueError: two head sizes given at once that differ from each other and from the default, or a dtype that is
-            no floating-point type.
+        ValueError: two head sizes given at once that differ from each other and from the default, a number of heads of
+            keys and values that is not that of the model, or a dtype that is no floating-point type.
 
     An unknown key is kept, as transformers does, but never without a warning.
 

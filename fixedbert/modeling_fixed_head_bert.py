@@ -426,7 +426,7 @@ class FixedHeadBertPreTrainedModel(BertPreTrainedModel):
 
     def post_init(self):
         super().post_init()
-        if self.config.base_model_tp_plan is None:  # nor is then the head split between processes
+        if self.config.base_model_tp_plan is None:  # no head is split without the embeddings that it is tied to
             self._tp_plan = {}
 
     @torch.no_grad()
@@ -1016,8 +1016,8 @@ class FixedHeadBertLMHeadModel(FixedHeadBertPreTrainedModel, BertLMHeadModel, Ge
                 shift_labels = pad(labels_of_tokens(labels, *at)[:, 1:], (0, 1), value=-100)
             shift_labels = labels_of_tokens(shift_labels, *at)  # nothing is predicted from padding either
             loss = token_loss(outputs.logits.float(), shift_labels, num_items_in_batch)  # as transformers computes it
-        outputs["logits"] = zero_where(self.padding(attention_mask), outputs.logits)
-        return CausalLMOutputWithCrossAttentions(**{"loss": loss, **outputs})
+        logits = zero_where(self.padding(attention_mask), outputs.logits)
+        return CausalLMOutputWithCrossAttentions(**{**outputs, "loss": loss, "logits": logits})
 
 
 def forward_from_pooled(stock: type) -> Callable:
