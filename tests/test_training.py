@@ -263,7 +263,7 @@ dataloader_multiprocessing_context dataloader_in_order ddp_find_unused_parameter
 ddp_broadcast_buffers ddp_static_graph ddp_backend ddp_timeout fsdp fsdp_config deepspeed debug skip_memory_metrics
 do_train do_eval resume_from_checkpoint local_rank
 """.split()
-IN_FINE_TUNING = "label_smoothing_factor label_names train_sampling_strategy data_seed auto_find_batch_size do_predict"
+IN_FINE_TUNING = "label_smoothing_factor label_names train_sampling_strategy data_seed do_predict"
 IN_PRETRAINING = "remove_unused_columns"
 
 

@@ -41,6 +41,7 @@ class CommonArguments(TrainingArguments):
     # Names of fields, the one value that each may have, and why.
     refused: ClassVar[dict[str, tuple[object, str]]] = {
         "logging_nan_inf_filter": (False, "a loss that is not finite is never hidden"),
+        "auto_find_batch_size": (False, "the batch decides which examples a step has"),
         "ignore_data_skip": (False, "a continued run goes on with the next examples, which takes no time"),
         "dataloader_drop_last": (False, "evaluations and predictions would leave out their last rows"),
         "accelerator_config.split_batches": (False, "--per_device_train_batch_size is always that of one device"),
@@ -164,7 +165,7 @@ class CommonTrainer(Trainer):
     def evaluation_loop(self, *args, **kwargs):
         output = super().evaluation_loop(*args, **kwargs)
         predictions = output.predictions if isinstance(output.predictions, tuple) else (output.predictions,)
-        if not all(np.isfinite(values).all() for values in predictions):
+        if not all(np.isfinite(values).all() for values in predictions if values is not None):
             raise Divergence(
                 "the model's outputs in the evaluation are not finite: its weights are damaged, or its training has "
                 "diverged; start from other weights."
