@@ -379,6 +379,16 @@ def test_window_is_shared_out_among_any_number_of_processes(about_to_step, tmp_p
         assert (trainer._globalstep_last_logged, trainer._total_loss_scalar, trainer.nonfinite_steps) == (6, 7.5, 1)
 
 
+@pytest.mark.parametrize("content", [None, "{", "{}", '{"sums": 5}'])
+def test_checkpoints_of_others_are_not_continued(about_to_step, tmp_path, content):
+    """Guards: where what was added up is absent or damaged, a sentence names the file."""
+    if content is not None:
+        (tmp_path / "logging_window.json").write_text(content)
+    about_to_step.continued_from = str(tmp_path)
+    with pytest.raises(InputError, match="logging_window.json: .*; a run can go on only from its own checkpoints"):
+        about_to_step.restore_window()
+
+
 def test_misspelt_arguments_are_refused_not_guessed():
     """Guards: argparse must not take --config_nam for --config_name, nor drop what it does not know."""
     for flag in ("--config_nam", "--hidden_size"):
