@@ -263,7 +263,7 @@ dataloader_multiprocessing_context dataloader_in_order ddp_find_unused_parameter
 ddp_broadcast_buffers ddp_static_graph ddp_backend ddp_timeout fsdp fsdp_config deepspeed debug skip_memory_metrics
 do_train do_eval resume_from_checkpoint local_rank
 """.split()
-IN_FINE_TUNING = "label_smoothing_factor label_names train_sampling_strategy data_seed auto_find_batch_size do_predict"
+IN_FINE_TUNING = "label_smoothing_factor label_names train_sampling_strategy data_seed do_predict"
 IN_PRETRAINING = "remove_unused_columns"
 
 
@@ -377,6 +377,16 @@ def test_window_is_shared_out_among_any_number_of_processes(about_to_step, tmp_p
             windows.append(trainer.window)
         assert np.mean(losses) == pytest.approx(3.0) and torch.stack(windows).sum(0).tolist() == [90.0, 120.0]
         assert (trainer._globalstep_last_logged, trainer._total_loss_scalar, trainer.nonfinite_steps) == (6, 7.5, 1)
+
+
+@pytest.mark.parametrize("content", [None, "{", "{}", '{"sums": 5}'])
+def test_checkpoints_of_others_are_not_continued(about_to_step, tmp_path, content):
+    """Guards: where what was added up is absent or damaged, a sentence names the file."""
+    if content is not None:
+        (tmp_path / "logging_window.json").write_text(content)
+    about_to_step.continued_from = str(tmp_path)
+    with pytest.raises(InputError, match="logging_window.json: .*; a run can go on only from its own checkpoints"):
+        about_to_step.restore_window()
 
 
 def test_misspelt_arguments_are_refused_not_guessed():

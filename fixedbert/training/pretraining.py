@@ -48,7 +48,6 @@ class PretrainingArguments(CommonArguments):
         "label_names": (None, "the labels follow from --objective"),
         "train_sampling_strategy": ("random", "the order of the examples follows from --seed and the epoch"),
         "data_seed": (None, "the examples follow from --seed"),
-        "auto_find_batch_size": (False, "the batch decides which examples a step has"),
         "do_predict": (False, "pretraining has nothing to predict; it has --do_eval"),
     }
 

@@ -49,13 +49,10 @@ class StopOnSigterm(TrainerCallback):
             control.should_evaluate = False  # little time is left
 
     def on_epoch_end(self, args, state, control, **kwargs):
-        if self.stopped:  # Trainer takes this for the end of the epoch, where it is not
-            ended = state.epoch % 1 == 0
-            control.should_log, control.should_evaluate = (
-                control.should_log and ended,
-                control.should_evaluate and ended,
-            )
-            control.should_save = ended
+        if self.stopped:
+            control.should_save = state.epoch % 1 == 0
+            if not control.should_save:  # Trainer takes this for the end of an epoch
+                control.should_log = control.should_evaluate = False
 
     def on_train_end(self, args, state, control, **kwargs):
         signal.signal(signal.SIGTERM, self.before)

@@ -16,7 +16,7 @@ from transformers import Trainer, TrainerCallback, TrainingArguments
 from transformers.utils import logging
 
 from ..errors import Divergence, InputError
-from ..files import read_object, write_whole
+from ..files import read_object, reading, write_whole
 from ..model_card import create_model_card
 from .output import last_checkpoint
 
@@ -41,6 +41,7 @@ class CommonArguments(TrainingArguments):
     # Names of fields, the one value that each may have, and why.
     refused: ClassVar[dict[str, tuple[object, str]]] = {
         "logging_nan_inf_filter": (False, "a loss that is not finite is never hidden"),
+        "auto_find_batch_size": (False, "the batch decides which examples a step has"),
         "ignore_data_skip": (False, "a continued run goes on with the next examples, which takes no time"),
         "dataloader_drop_last": (False, "evaluations and predictions would leave out their last rows"),
         "accelerator_config.split_batches": (False, "--per_device_train_batch_size is always that of one device"),
@@ -122,9 +123,9 @@ class CommonTrainer(Trainer):
             Divergence: these were as many in a row as are allowed.
         """
         losses, self.step_losses = torch.stack(self.step_losses).to(self.args.device), []
-        norm = torch.as_tensor(0.0 if norm is None else norm, device=losses.device)
-        found = torch.stack([~losses.isfinite().all(), ~norm.isfinite()]).float()
-        loss_is_bad, norm_is_bad = self.accelerator.reduce(found, "sum").tolist()
+        bad = [not losses.isfinite().all(), norm is not None and not math.isfinite(norm)]
+        bad = torch.tensor(bad, dtype=torch.float, device=losses.device)
+        loss_is_bad, norm_is_bad = self.accelerator.reduce(bad, "sum").tolist()
         if not (loss_is_bad or norm_is_bad):
             self.nonfinite_steps = 0
             return
@@ -132,7 +133,7 @@ class CommonTrainer(Trainer):
         self.log({"skipped_step": step})
         if scaler is not None and not loss_is_bad and scaler.get_scale() >= 1:
             logger.warning(f"step {step} is skipped: fp16 overflows at a loss scale of {scaler.get_scale():g}")
-            return  # the scaler leaves it out and lowers its scale
+            return  # the scaler leaves the step out, and lowers its scale
         self.nonfinite_steps += 1
         for parameter in self.model.parameters():
             parameter.grad = None
@@ -164,7 +165,7 @@ class CommonTrainer(Trainer):
     def evaluation_loop(self, *args, **kwargs):
         output = super().evaluation_loop(*args, **kwargs)
         predictions = output.predictions if isinstance(output.predictions, tuple) else (output.predictions,)
-        if not all(np.isfinite(values).all() for values in predictions):
+        if not all(np.isfinite(values).all() for values in predictions if values is not None):
             raise Divergence(
                 "the model's outputs in the evaluation are not finite: its weights are damaged, or its training has "
                 "diverged; start from other weights."
@@ -191,15 +192,16 @@ class CommonTrainer(Trainer):
 
     def restore_window(self):
         """Go on with what the checkpoint had added up since its last log, on any number of processes."""
-        remedy = "a run can go on from checkpoints of its own only, saved without --save_only_model"
-        record = read_object(Path(self.continued_from, WINDOW_FILE), remedy)
-        sums, processes = record["sums"], self.args.world_size
-        loss, *window = torch.tensor(sums, dtype=torch.float64)[self.args.process_index :: processes].sum(0).tolist()
-        self._tr_loss += loss * processes / len(sums)  # a mean over processes is logged
-        self.window = torch.tensor(window)
-        self.window_began = time.monotonic() - record["seconds"]
-        self._total_loss_scalar, self._globalstep_last_logged = record["total_loss"], record["last_logged_step"]
-        self.nonfinite_steps = record["nonfinite_steps"]
+        file, processes = Path(self.continued_from, WINDOW_FILE), self.args.world_size
+        with reading(file, remedy := "a run can go on only from its own checkpoints, saved without --save_only_model"):
+            record = read_object(file, remedy)
+            sums = torch.tensor(record["sums"], dtype=torch.float64)  # (processes that wrote it, 1 + counts)
+            loss, *window = sums[self.args.process_index :: processes].sum(0).tolist()
+            self._tr_loss += loss * processes / len(sums)  # a mean over processes is logged
+            self.window = torch.tensor(window)
+            self.window_began = time.monotonic() - record["seconds"]
+            self._total_loss_scalar, self._globalstep_last_logged = record["total_loss"], record["last_logged_step"]
+            self.nonfinite_steps = record["nonfinite_steps"]
 
 
 class Continuation(TrainerCallback):
