@@ -1,6 +1,7 @@
 """Output directories that appear whole or not at all, and runs that continue where they stopped."""
 
 import json
+import math
 import os
 import re
 import shutil
@@ -204,11 +205,11 @@ def check_state(file: Path):
     found, fresh = TrainerState.load_from_json(file), TrainerState()
     for field in fields(TrainerState):
         value, usual = getattr(found, field.name), getattr(fresh, field.name)
-        kinds = {int: int, float: int | float, bool: bool, list: list, dict: dict}.get(type(usual))
+        kinds = {int: int | float, bool: bool, list: list, dict: dict}.get(type(usual))
         if kinds and (not isinstance(value, kinds) or isinstance(value, bool) is not isinstance(usual, bool)):
             raise ValueError(f"{field.name}: {str(value)[:100]}")
-    if min(found.global_step, found.max_steps, found.num_train_epochs) < 0:
-        raise ValueError("a number below 0")
+    if not (isinstance(found.global_step, int) and 0 <= found.global_step and 0 <= found.epoch < math.inf):
+        raise ValueError(f"global_step {found.global_step}, epoch {found.epoch}")
     if not all(isinstance(entry, dict) and isinstance(entry.get("step"), int) for entry in found.log_history):
         raise ValueError("log_history: not the entries of a log")
 

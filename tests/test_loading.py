@@ -1,0 +1,358 @@
+"""Files that others wrote: recipes, models, vocabularies, checkpoints; damaged, of another kind, or mistyped."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from small_tasks import write_model
+from test_study_report import RECORDS
+from transformers import AutoConfig, AutoModelForMaskedLM, Trainer, TrainingArguments
+
+import run_glue
+from fixedbert.cli import main
+from fixedbert.data.tokenizers import load_tokenizer
+from fixedbert.errors import InputError
+from fixedbert.files import reading
+from fixedbert.presets import preset_config
+from fixedbert.study.report import read_lines
+from fixedbert.study.table import load_study
+from fixedbert.training.arguments import ModelArguments, load_config, load_model, parse, with_recipe
+from fixedbert.training.fine_tuning import FineTuningArguments
+from fixedbert.training.output import check_readable, read_command, whole_checkpoints
+from fixedbert.training.reporting import train
+
+BOMB = "a: &a [1, 1, 1, 1, 1, 1, 1, 1, 1, 1]\n" + "".join(
+    f"{name}: &{name} [{', '.join([f'*{before}'] * 10)}]\n" for before, name in zip("abcdef", "bcdefg", strict=True)
+)
+
+
+@pytest.mark.parametrize(
+    "content, message",
+    [
+        (b"config_name: \xff\n", "utf-8"),
+        (b"config_name: tiny\nconfig_name: mini\n", "line 2: config_name is there twice"),
+        (BOMB.encode(), "more than 100,000 values"),
+        (b"a: &a [*a]\n", "an alias of what it is part of"),
+        (b"a: " + b"[" * 5000 + b"]" * 5000, "recursion"),
+        (b"a: !!python/object/apply:os.getcwd []\n", "could not determine a constructor"),
+        (b"a: !!timestamp 2020-01-01\n", "could not determine a constructor"),
+        (b"1: tiny\n", "line 1: a name is needed before the colon"),
+        (b"train_file: [[a.txt]]\n", "train_file: a list of plain values is needed"),
+        (b"seed: " + b"9" * 5000, "Exceeds the limit"),
+        (b"", "holds no names with values"),
+    ],
+)
+def test_recipes_hold_plain_values_only(tmp_path, content, message):
+    """Guards: text in another encoding, keys twice, alias bombs, depth, tags, nested lists are a sentence each."""
+    (tmp_path / "recipe.yaml").write_bytes(content)
+    with pytest.raises(InputError, match=rf"recipe\.yaml.*{message}"):
+        with_recipe([str(tmp_path / "recipe.yaml")])
+
+
+def test_dates_and_mappings_of_a_recipe(tmp_path):
+    """Guards: a date stays the text that it is, and a mapping becomes the JSON that transformers parses."""
+    (tmp_path / "recipe.yaml").write_text("run_name: 2020-01-01\nlr_scheduler_kwargs: {num_cycles: 2, on: true}\n")
+    with pytest.raises(InputError, match="a name is needed before the colon"):  # YAML's on is true
+        with_recipe([str(tmp_path / "recipe.yaml")])
+    (tmp_path / "recipe.yaml").write_text("run_name: 2020-01-01\nlr_scheduler_kwargs: {num_cycles: 2}\n")
+    flags = with_recipe([str(tmp_path / "recipe.yaml")])
+    assert flags == ["--run_name", "2020-01-01", "--lr_scheduler_kwargs", '{"num_cycles": 2}']
+
+
+def test_switches_need_no_value():
+    """Guards: --bf16 and --do_regression alone are true, as in transformers, and take a value still."""
+    for words, expected in (([], (False, None)), (["--bf16", "--do_regression"], (True, True)),
+                            (["--bf16", "false", "--do_regression", "false"], (False, False))):  # fmt: skip
+        data, training = parse([*words, "--use_cpu"], run_glue.DataArguments, FineTuningArguments)
+        if words:
+            assert (training.bf16, data.do_regression) == expected
+        else:
+            assert data.do_regression is None
+
+
+def test_help_has_our_arguments_first(capsys):
+    """Guards: --help shows models, data and our own training arguments, and transformers' after all of them."""
+    with pytest.raises(SystemExit):
+        parse(["--help"], ModelArguments, run_glue.DataArguments, FineTuningArguments)
+    shown = capsys.readouterr().out
+    places = [
+        shown.index(text)
+        for text in (
+            "\nModelArguments:",
+            "\n  --model_name_or_path",
+            "\nDataArguments:",
+            "\n  --task_name",
+            "\nFineTuningArguments:",
+            "\n  --grid",
+            "\nTrainingArguments of transformers:",
+            "\n  --output_dir",
+        )
+    ]
+    assert places == sorted(places)
+
+
+@pytest.mark.parametrize(
+    "words, message",
+    [
+        (["--report_to", "neptune"], "--report_to neptune: it is not installed"),
+        (["--optim", "adamw_bnb_8bit"], "--optim adamw_bnb_8bit: .*bitsandbytes"),
+        (["--optim", "apollo_adamw"], "--optim apollo_adamw: .*apollo"),
+        (["--deepspeed", '{"zero_optimization": {}}'], "deepspeed"),
+        (["--seed", "-1"], "--seed -1: give a number from 0"),
+        (["--seeds", "1", str(2**32)], "--seed 4294967296: give a number from 0"),
+    ],
+)
+def test_missing_packages_are_said_before_anything_runs(words, message):
+    """Guards: an argument whose package is not installed is one sentence with its name, and so is a bad seed."""
+    with pytest.raises(InputError, match=message):
+        parse([*words, "--use_cpu"], FineTuningArguments)
+
+
+@pytest.mark.parametrize(
+    "name, message",
+    [
+        ("fixed-512-32x12", "did you mean fixed-512-32x128"),
+        ("mni", "did you mean mini"),
+        ("runs/mimi", "did you mean runs/mini"),
+        ("a/b/c", "neither a directory nor the name"),
+        ("./mine", "neither a directory nor the name"),
+        ("mine.txt", "neither a directory nor the name"),
+    ],
+)
+def test_mistyped_names_never_reach_the_hub(tmp_path, monkeypatch, name, message):
+    """Guards: a path or preset that is mistyped is said at once with the nearest name; the Hub is not asked."""
+    (tmp_path / "runs" / "mini").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(AutoConfig, "from_pretrained", lambda *args, **options: pytest.fail("the Hub was asked"))
+    with pytest.raises(InputError, match=message):
+        load_config(ModelArguments(config_name=name))
+
+
+def test_presets_have_no_weights():
+    """Guards: a preset as --model_name_or_path is said with the flag that takes it."""
+    with pytest.raises(InputError, match="a preset has no weights to start from; give --config_name mini"):
+        load_config(ModelArguments(model_name_or_path="mini"))
+
+
+def test_configuration_does_not_choose_the_attention(tmp_path):
+    """Guards: a kernel on the Hub that config.json names is not fetched: the name is dropped."""
+    preset_config("tiny").save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    for key in ("attn_implementation", "_attn_implementation"):
+        (tmp_path / "config.json").write_text(json.dumps(config | {key: "kernels-community/flash-attn2"}))
+        assert load_config(ModelArguments(config_name=str(tmp_path)))._attn_implementation is None
+
+
+@pytest.mark.parametrize(
+    "file, content",
+    [
+        ("config.json", b"[1]"),
+        ("config.json", b'{"model_type": ["bert"]}'),
+        ("config.json", b'{"model_type": "fixed_head_bert", "hidden_size": "wide"}'),
+        ("model.safetensors", b"\x10\0\0\0\0\0\0\0" + b"{" * 16),
+        ("model.safetensors", b""),
+        ("pytorch_model.bin", b"\x80\x04cbuiltins\nprint\n)R."),
+        ("model.safetensors.index.json", b"[]"),
+        ("model.safetensors.index.json", b'{"weight_map": 5}'),
+    ],
+)
+def test_damaged_models_are_one_sentence(tmp_path, vocabulary, file, content):
+    """Guards: whatever is wrong with a file of a model, a script that loads it ends with one sentence."""
+    write_model(str(tmp_path), vocabulary)
+    if file != "config.json":
+        (tmp_path / "model.safetensors").unlink()
+    (tmp_path / file).write_bytes(content)
+    arguments = ModelArguments(model_name_or_path=str(tmp_path))
+    with pytest.raises(InputError, match=re.escape(str(tmp_path))):
+        load_model(AutoModelForMaskedLM, arguments, load_config(arguments), load_tokenizer(vocabulary))
+
+
+def test_weights_of_another_shape_are_named(tmp_path, vocabulary):
+    """Guards: a tensor whose shape differs is named with both shapes and the flag that keeps the rest."""
+    write_model(str(tmp_path), vocabulary)
+    arguments = ModelArguments(model_name_or_path=str(tmp_path), config_overrides="intermediate_size=36")
+    sentence = r"intermediate.dense.bias has the shape \(37,\) where \(36,\) is needed; .*--ignore_mismatched_sizes"
+    with pytest.raises(InputError, match=sentence):
+        load_model(AutoModelForMaskedLM, arguments, load_config(arguments), load_tokenizer(vocabulary))
+
+
+@pytest.mark.parametrize(
+    "content, message",
+    [
+        (b"[PAD]\n\xff\n", "cannot be read"),
+        (b"[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nthe\nthe\n", "line 7: the token of line 6 again"),
+        (b"[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n\nthe\n", "line 6: no token"),
+        (b"", "line 1: no token"),
+    ],
+)
+def test_damaged_vocabularies_are_one_sentence(tmp_path, content, message):
+    """Guards: a vocabulary that is not UTF-8, or has a token twice or none in a line, is named with the line."""
+    (tmp_path / "vocab.txt").write_bytes(content)
+    with pytest.raises(InputError, match=rf"vocab\.txt.*{message}"):
+        load_tokenizer(str(tmp_path / "vocab.txt"))
+
+
+def test_panic_of_a_library_is_one_sentence(tmp_path):
+    """Guards: a panic in Rust, which is no Exception, does not pass the boundary of reading; Ctrl-C does."""
+
+    class PanicException(BaseException):
+        pass
+
+    with pytest.raises(InputError, match="tokenizer.json: cannot be read .index out of bounds.; get it anew"):
+        with reading("tokenizer.json", "get it anew"):
+            raise PanicException("index out of bounds")
+    with pytest.raises(KeyboardInterrupt), reading("tokenizer.json", "get it anew"):
+        raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("content", ['{"a": 1}', "[1]", '"words"', "\xff"])
+def test_damaged_command_is_one_sentence(tmp_path, content):
+    """Guards: command.json that holds no words is named with what to remove."""
+    (tmp_path / "command.json").write_bytes(content.encode("latin-1"))
+    with pytest.raises(InputError, match=rf"command\.json: .*remove {re.escape(str(tmp_path))}\.$"):
+        read_command(tmp_path)
+
+
+def test_folders_that_are_no_checkpoints(tmp_path):
+    """Guards: checkpoint-best and the like are not taken for checkpoints; the others keep their order."""
+    for name in ("checkpoint-best", "checkpoint-x1", "checkpoint-10", "checkpoint-9", "checkpoint-\u0663"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "trainer_state.json").write_text("{}")
+    assert [path.name for path in whole_checkpoints(tmp_path)] == ["checkpoint-9", "checkpoint-10"]
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["[]", '{"global_step": "5"}', '{"global_step": -5}', '{"log_history": [5]}', '{"colour": 1}', '{"epoch": [1]}'],
+)
+def test_damaged_trainer_state_is_one_sentence(tmp_path, content):
+    """Guards: fields of trainer_state.json that are unknown or of another type are said before Trainer uses them."""
+    (tmp_path / "trainer_state.json").write_text(content)
+    with pytest.raises(InputError, match=r"trainer_state\.json: the checkpoint cannot be read"):
+        check_readable(tmp_path, 1)
+
+
+def test_checkpoints_are_checked_when_a_run_goes_on(tmp_path, vocabulary):
+    """Guards: a byte that changed in a checkpoint is found; without checksums what Trainer raises is one sentence."""
+    write_model(str(tmp_path / "model"), vocabulary)
+    model = AutoModelForMaskedLM.from_pretrained(tmp_path / "model")
+    rows = [{"input_ids": [2, 5, 3], "labels": [-100, 6, -100]}] * 8
+
+    def trainer(steps):
+        options = {"report_to": "none", "disable_tqdm": True, "use_cpu": True, "bf16": False}
+        arguments = TrainingArguments(str(tmp_path / "run"), max_steps=steps, save_steps=2, **options)
+        return Trainer(model, arguments, train_dataset=rows)
+
+    train(trainer(2), None)
+    checkpoint = tmp_path / "run" / "checkpoint-2"
+    check_readable(checkpoint, 1)
+    checksums = json.loads((checkpoint / "checksums.json").read_text())
+    assert checksums.keys() == {file.name for file in checkpoint.iterdir()} - {"checksums.json"}
+    whole = (checkpoint / "model.safetensors").read_bytes()
+    (checkpoint / "model.safetensors").write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    with pytest.raises(InputError, match="model.safetensors: the checkpoint cannot be read .it is not as it was wri"):
+        check_readable(checkpoint, 1)
+    (checkpoint / "model.safetensors").write_bytes(whole)
+    for name in ("scheduler.pt", "optimizer.pt", "rng_state.pth"):
+        before = (checkpoint / name).read_bytes()
+        torch.save({"colour": torch.ones(2)}, checkpoint / name)
+        with pytest.raises(InputError, match="checkpoint-2: the checkpoint cannot be loaded .*; remove .*start anew"):
+            train(trainer(4), str(checkpoint))
+        (checkpoint / name).write_bytes(before)
+    train(trainer(4), str(checkpoint))
+
+
+CODE = "import sys\nopen({!r}, 'w')\n"
+
+
+@pytest.fixture
+def remote(tmp_path, vocabulary):
+    """A directory whose config.json asks for code beside it."""
+    folder = tmp_path / "remote"
+    write_model(str(folder), vocabulary)
+    config = json.loads((folder / "config.json").read_text())
+    auto_map = {"AutoConfig": "evil.Config", "AutoModel": "evil.Model"}
+    (folder / "config.json").write_text(json.dumps(config | {"model_type": "evil", "auto_map": auto_map}))
+    (folder / "evil.py").write_text(CODE.format(str(tmp_path / "executed")))
+    return folder
+
+
+@pytest.mark.parametrize("command", ["convert", "inspect"])
+def test_code_beside_a_model_is_neither_run_nor_asked_about(remote, tmp_path, monkeypatch, command):
+    """Guards: convert and inspect never run code of a model, and never ask on the terminal whether to."""
+    monkeypatch.setattr("builtins.input", lambda *args: pytest.fail("it asked"))
+    text = tmp_path / "text.txt"
+    text.write_text("One.\n")
+    with pytest.raises(InputError, match="remote"):
+        main([command, str(remote), str(tmp_path / "out"), *(["--text", str(text)] if command == "inspect" else [])])
+    assert not (tmp_path / "executed").exists() and not (tmp_path / "out").exists()
+
+
+def test_convert_stays_in_its_directory(tmp_path, vocabulary):
+    """Guards: convert follows no link and no index entry out of the directory, and the links of the Hub's cache."""
+    folder = tmp_path / "model"
+    write_model(str(folder), vocabulary)
+    weights = (folder / "model.safetensors").rename(tmp_path / "outside.safetensors")
+    (folder / "model.safetensors").symlink_to(weights)
+    with pytest.raises(InputError, match="model.safetensors: a link out of the directory is not followed"):
+        main(["convert", str(folder), str(tmp_path / "out")])
+    (folder / "model.safetensors").unlink()
+    for name in ("../outside.safetensors", str(weights), 5):
+        index = {"metadata": {}, "weight_map": {"bert.embeddings.word_embeddings.weight": name}}
+        (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+        with pytest.raises(InputError, match="index.json: weight_map names no file beside it"):
+            main(["convert", str(folder), str(tmp_path / "out")])
+    (folder / "model.safetensors.index.json").unlink()
+    cached = tmp_path / "models--me--mini" / "snapshots" / "0123"
+    cached.parent.mkdir(parents=True)
+    folder.rename(cached)
+    (tmp_path / "models--me--mini" / "blobs").mkdir()
+    blob = weights.rename(tmp_path / "models--me--mini" / "blobs" / "4567")
+    (cached / "model.safetensors").symlink_to(Path("../../blobs") / blob.name)
+    main(["convert", str(cached), str(tmp_path / "out")])
+    assert (tmp_path / "out" / "model.safetensors").is_file()
+
+
+def test_inspect_looks_for_the_text_first(tmp_path):
+    """Guards: a --text that is not there is said before a model is loaded, or looked for."""
+    with pytest.raises(InputError, match=r"absent\.txt"):
+        main(["inspect", str(tmp_path / "nowhere"), str(tmp_path / "out"), "--text", str(tmp_path / "absent.txt")])
+
+
+def test_unknown_arguments_point_to_the_help_of_their_command():
+    """Guards: an argument that `fixedbert plan` does not have is said with the help that lists those it has."""
+    with pytest.raises(InputError, match="unrecognized arguments: --colour red; fixedbert plan --help lists"):
+        main(["plan", "--colour", "red"])
+
+
+@pytest.mark.parametrize(
+    "name, value",
+    [
+        ("series", None),
+        ("point", "0"),
+        ("learning_rate", "fast"),
+        ("results", []),
+        ("results", {"loss": "low"}),
+        ("versions", 5),
+        ("axis", "colour"),
+        ("epochs", float("nan")),
+    ],
+)
+def test_records_of_another_type_are_named(tmp_path, name, value):
+    """Guards: a record without a field, or with one of another type, is named with file and line."""
+    file = tmp_path / "runs.jsonl"
+    good = RECORDS[0]
+    for bad in ({**good, name: value}, {key: kept for key, kept in good.items() if key != name}):
+        file.write_text(json.dumps(good) + "\n" + json.dumps(bad) + "\n")
+        with pytest.raises(InputError, match=r"runs\.jsonl, line 2: not the record of a run"):
+            read_lines([file])
+
+
+@pytest.mark.parametrize("content", [b"series: {a: *b}\n", b"scales: 5\n", b"\xff", b"scales: {tiny: [1]}\n"])
+def test_damaged_studies_are_one_sentence(tmp_path, content):
+    """Guards: a study that is no YAML, or of other types, is named."""
+    (tmp_path / "mine.yaml").write_bytes(content)
+    with pytest.raises(InputError, match=r"mine\.yaml"):
+        load_study(str(tmp_path / "mine.yaml"), "tiny")
