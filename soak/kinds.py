@@ -332,7 +332,7 @@ def resumed():
 
 def timed(name: str) -> bool:
     """Whether a metric is a time or a speed, other in every run."""
-    return "runtime" in name or "per_second" in name
+    return any(part in name for part in ("runtime", "per_second", "preparation_time"))
 
 
 TXT = {"document_boundary": "blank_line"}
