@@ -54,6 +54,10 @@ class FineTuningArguments(TrainingArguments):
             "help": "bert: every combination of batch 16 and 32, learning rate 5e-5, 3e-5 and 2e-5, epochs 2 to 4."
         },
     )
+    take_over_output_dir: bool = field(
+        default=False,
+        metadata={"help": "Take the output directory from a run on another machine, which has to be dead."},
+    )
 
     def __post_init__(self):
         self.use_cpu |= not torch.accelerator.is_available()  # which Trainer asks for where there is no other device

@@ -41,6 +41,10 @@ class PretrainingArguments(TrainingArguments):
             "--per_device_train_batch_size examples on a device at once."
         },
     )
+    take_over_output_dir: bool = field(
+        default=False,
+        metadata={"help": "Take the output directory from a run on another machine, which has to be dead."},
+    )
 
     def reach_total_train_batch_size(self):
         """
