@@ -73,8 +73,9 @@ def failed_writing(error: BaseException, folder: Path) -> tuple[int | None, Path
     if of_shared_memory(error):
         folder = SHARED_MEMORY
     if isinstance(error, OSError):
-        place = Path(str(error.filename)) if error.filename is not None else folder
-        below = error.filename is not None and place.absolute().is_relative_to(folder.absolute())
+        file = error.filename2 or error.filename  # the second of a copy
+        place = folder if file is None else Path(str(file))
+        below = file is not None and place.absolute().is_relative_to(folder.absolute())
         return error.errno if below or error.errno in ONLY_WRITING else None, place
     said = str(error)
     number = re.search(r"serializing: I/O error.*\(os error (\d+)\)|shared memory.*\((\d+)\)", said)
@@ -86,8 +87,8 @@ def failed_writing(error: BaseException, folder: Path) -> tuple[int | None, Path
 
 def of_shared_memory(error: BaseException) -> bool:
     """Whether an error, which names no file, is of the locks or tensors that processes share."""
-    frames = list(traceback.walk_tb(error.__traceback__))
-    return Path(frames[-1][0].f_code.co_filename).name == "synchronize.py" or "shared memory" in str(error)
+    files = (frame.f_code.co_filename for frame, _ in traceback.walk_tb(error.__traceback__))
+    return any(Path(file).name == "synchronize.py" for file in files) or "shared memory" in str(error)
 
 
 def not_written(place: Path, number: int) -> str:

@@ -20,7 +20,7 @@ from transformers.trainer_pt_utils import get_length_grouped_indices
 from ..errors import InputError
 from ..model_card import create_model_card
 
-NOT_METRICS = ("loss", "runtime", "samples", "per_second", "epoch", "total", "thresh")
+NOT_METRICS = ("loss", "runtime", "samples", "per_second", "epoch", "total", "thresh", "preparation")
 LOGGING = 0.02  # of the steps: short runs have a curve too
 
 
