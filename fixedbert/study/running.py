@@ -370,6 +370,8 @@ TIMES = ((3600, "hours"), (60, "minutes"), (1, "seconds"))
 def in_unit(amount: float, units: tuple[tuple[float, str], ...]) -> str:
     """In the largest unit of which there is at least one, with three digits."""
     size, name = next((unit for unit in units if amount >= unit[0]), units[-1])
+    if amount < size:
+        return f"less than a {name.removesuffix('s')}"
     amount /= size
     return f"{amount:,.0f} {name}" if amount >= 100 else f"{amount:.3g} {name}"
 
