@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 import torch
 from launch import ROOT, TWO_PROCESSES, launch
+from safetensors import SafetensorError
 from safetensors.torch import load_file
 from small_tasks import glue, glue_arguments
 
@@ -296,6 +297,10 @@ def test_the_place_that_cannot_be_written(tmp_path, monkeypatch):
     with pytest.raises(InputError, match=f"{tmp_path}/a: cannot be written .Read-only file system.; do this"):
         with writing(tmp_path, "do this"):
             raise OSError(errno.EROFS, "Read-only file system", f"{tmp_path}/a")
+
+    full = "Error while serializing: I/O error: No space left on device (os error 28)"
+    with pytest.raises(InputError, match=f"{tmp_path}: no space left"), writing(tmp_path, "do this"):
+        raise SafetensorError(full)
 
     def read_only(*_, **__):
         raise OSError(errno.EROFS, "Read-only file system")
