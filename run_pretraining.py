@@ -10,6 +10,11 @@ docs/pretraining.md says how to name a corpus, how a run is spread over many dev
 
 import sys
 
+import fixedbert_start
+
+if __name__ == "__main__":
+    fixedbert_start.leave_quietly()
+
 from accelerate import PartialState
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoModelForPreTraining, set_seed
 from transformers.trainer_callback import ProgressCallback

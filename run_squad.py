@@ -13,6 +13,11 @@ docs/fine_tuning.md lists the arguments beside those of transformers' run_qa.py.
 import sys
 from dataclasses import dataclass, field
 
+import fixedbert_start
+
+if __name__ == "__main__":
+    fixedbert_start.leave_quietly()
+
 import datasets
 from transformers import AutoModelForQuestionAnswering, set_seed
 

@@ -103,6 +103,9 @@ def add_study(parser: argparse.ArgumentParser) -> Callable:
     parser.add_argument("--dry_run", action="store_true", help="only list the shapes, and what all runs cost")
     parser.add_argument("--processes", type=int, help="runs at once; default: one for each GPU, or each CPU core")
     parser.add_argument("--share", default="1/1", help="1/2 does every second shape, 2/2 the others")
+    parser.add_argument(
+        "--take_over_output_dir", action="store_true", help="take it from a study on another machine that is dead"
+    )
     parser.add_argument("--train_file", nargs="+", help="as in run_pretraining.py, like those that follow")
     parser.add_argument("--validation_file", nargs="+", help="the same, held out")
     parser.add_argument("--dataset_name", nargs="+", help="corpora of the Hub")

@@ -1,5 +1,6 @@
-"""The error for input that the user can put right, and the way out of a script."""
+"""The error for input that the user can put right, and the ways out of a script."""
 
+import signal
 import sys
 from collections.abc import Callable
 
@@ -21,16 +22,43 @@ class Divergence(InputError):
     """Losses, gradients or weights that are not finite."""
 
 
+class Stopped(SystemExit):
+    """
+    The end by a signal, with the exit status that shells give it.
+
+    Like a KeyboardInterrupt it can carry an attribute `left`: what is left of the work, a clause for the last line.
+    """
+
+    def __init__(self, number: int, left: str = ""):
+        super().__init__(128 + number)
+        self.left = left
+
+
+def stop(number: int, _frame: object):
+    raise Stopped(number)
+
+
 def exit_on_input_error(main: Callable[[], object]):
-    """Run a script's `main`; an InputError ends it with exit status 1 and its sentence, without a traceback."""
+    """
+    Run a script's `main`; whatever ends it before its end is one line, without a traceback.
+
+    An InputError ends it with exit status 1 and its sentence, Ctrl-C with status 130, SIGTERM with 143.
+    """
+    signal.signal(signal.SIGTERM, stop)
+    if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:  # as behind nohup
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         main()
     except InputError as error:
         sys.exit(f"error: {error}")
     except HTTPError as error:
         sys.exit(f"error: {explain_hub_error(error)}")
-    except KeyboardInterrupt:
-        sys.exit("interrupted: where a checkpoint was saved, the same command goes on from it")
+    except (KeyboardInterrupt, Stopped) as error:
+        status = error.code if isinstance(error, Stopped) else 128 + signal.SIGINT
+        said = "stopped by SIGTERM" if status == 128 + signal.SIGTERM else "interrupted"
+        left = getattr(error, "left", "")
+        print(f"\n{said}{left and ': '}{left}", file=sys.stderr)  # on a line of its own, after a bar of progress
+        sys.exit(status)
 
 
 def explain_hub_error(error: Exception) -> str:

@@ -1,4 +1,4 @@
-"""Files and directories: one boundary for reading and one for writing; what is written appears whole."""
+"""Files and directories: one boundary for reading and one for writing; locks; what is written appears whole."""
 
 import difflib
 import errno
@@ -7,15 +7,23 @@ import json
 import os
 import re
 import shutil
+import threading
+import traceback
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from datetime import datetime
 from pathlib import Path
+from socket import gethostname
 
 import yaml
+from safetensors import SafetensorError
 
 from .errors import InputError
 
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+ONLY_WRITING = (*NO_SPACE, errno.EROFS)  # what reading never raises
+SHARED_MEMORY = Path("/dev/shm")  # where Linux keeps what processes share
+SIGN_OF_LIFE = 30  # seconds; how often a process touches the lock that it holds
 LONGEST_REASON = 300  # characters; some libraries put the content of a file into their errors
 FILE_SUFFIXES = (".txt", ".json", ".yaml", ".yml", ".bin", ".safetensors", ".pt", ".index", ".model")
 MOST_NODES = 100_000  # of a YAML file with its aliases expanded
@@ -52,21 +60,147 @@ def writing(folder: str | Path, remedy: str) -> Iterator[None]:
     """
     The boundary around writing below `folder`: a full disk, no permission, a read-only file system.
 
+    It can be around a whole run: errors that are not of writing pass.
+
     Args:
         remedy: what to do, a clause without a full stop.
     """
     try:
         yield
-    except OSError as error:
-        raise InputError(f"{folder}: {not_written(Path(folder), error)}; {remedy}.") from error
+    except (OSError, SafetensorError, RuntimeError) as error:
+        number, place = failed_writing(error, Path(folder))
+        if number is None:
+            raise
+        raise InputError(f"{place}: {not_written(place, number)}; {remedy}.") from error
 
 
-def not_written(folder: Path, error: OSError) -> str:
-    """Why nothing can be written below `folder`, with the free space where that is the reason."""
-    if error.errno not in NO_SPACE:
-        return f"cannot be written ({error.strerror or reason_of(error)})"
-    there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
-    return f"no space left ({shutil.disk_usage(there).free / 2**30:.1f} GiB free)"
+def failed_writing(error: BaseException, folder: Path) -> tuple[int | None, Path]:
+    """The operating system's number of an error, None if it is not of writing below `folder`; and where it arose."""
+    if of_shared_memory(error):
+        folder = SHARED_MEMORY
+    if isinstance(error, OSError):
+        file = error.filename2 or error.filename  # the second of a copy
+        place = folder if file is None else Path(str(file))
+        below = file is not None and place.absolute().is_relative_to(folder.absolute())
+        return error.errno if below or error.errno in ONLY_WRITING else None, place
+    said = str(error)
+    number = re.search(r"serializing: I/O error.*\(os error (\d+)\)|shared memory.*\((\d+)\)", said)
+    if number:
+        return int(number[1] or number[2]), folder
+    # torch.save does not say why.
+    return errno.EIO if "inline_container.cc" in said or "PytorchStreamWriter" in said else None, folder
+
+
+def of_shared_memory(error: BaseException) -> bool:
+    """Whether an error, which names no file, is of the locks or tensors that processes share."""
+    files = (frame.f_code.co_filename for frame, _ in traceback.walk_tb(error.__traceback__))
+    return any(Path(file).name == "synchronize.py" for file in files) or "shared memory" in str(error)
+
+
+def not_written(place: Path, number: int) -> str:
+    """Why nothing can be written at `place`, with the free space where that is the reason."""
+    there = next(path for path in (place, *place.absolute().parents) if path.exists())
+    free = shutil.disk_usage(there).free
+    if number in NO_SPACE or number == errno.EIO and free < 2**24:
+        return f"no space left ({free / 2**30:.1f} GiB free)"
+    return f"cannot be written ({os.strerror(number)})"
+
+
+@contextmanager
+def locked(folder: Path, take_over: bool = False) -> Iterator[None]:
+    """
+    Hold `folder`, which need not be there, for this process, in a lock file beside it.
+
+    The kernel frees the lock when the process ends, however it ends. For other machines, whose kernels know nothing of
+    it, the file says who holds it, and is touched again and again.
+
+    Args:
+        take_over: take it from a process on another machine, which has to be dead.
+
+    Raises:
+        InputError: another process holds it.
+    """
+    path = folder.with_name(f"{folder.name}.lock")
+    done = threading.Event()
+    with writing(path, "choose another --output_dir"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file, free = open_lock(path)
+    HELD.add(file)
+    mine = False
+    try:
+        check_holder(file, free, folder, take_over)
+        mine = True
+        since = datetime.now().astimezone().isoformat(" ", "seconds")
+        with writing(path, "make room, or choose another --output_dir"):
+            os.truncate(file, 0)
+            os.pwrite(file, json.dumps({"host": gethostname(), "process": os.getpid(), "since": since}).encode(), 0)
+        threading.Thread(target=give_signs_of_life, args=(file, done), daemon=True).start()
+        yield
+    finally:
+        done.set()
+        if mine and is_named(file, path):
+            with suppress(OSError):  # of a file system that is read-only by now
+                path.unlink()
+        HELD.remove(file)
+        os.close(file)
+
+
+def open_lock(path: Path) -> tuple[int, bool]:
+    """The open lock file, and whether no living process of this machine holds it, which then this one does."""
+    import fcntl  # not on Windows, where the rest of the package can be used
+
+    while True:
+        file = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return file, False
+        except BaseException:
+            os.close(file)
+            raise
+        if is_named(file, path):
+            return file, True
+        os.close(file)  # its holder has removed it in between
+
+
+def is_named(file: int, path: Path) -> bool:
+    """Whether an open file is still the one of that name."""
+    try:
+        return os.path.samestat(os.fstat(file), os.stat(path))
+    except FileNotFoundError:
+        return False
+
+
+def check_holder(file: int, free: bool, folder: Path, take_over: bool):
+    """Raises InputError where a lock cannot be had: from a living process, or from another machine unless told to."""
+    said = re.search(r'^{"host": "(.*)", "process": (\d+), "since": "(.*)"}$', os.pread(file, 4096, 0).decode())
+    host, process, since = said.groups() if said else ("an unknown host", "?", "?")
+    who = f"{folder}: another process works there (process {process} on {host}, since {since}"
+    if not free:
+        raise InputError(f"{who}); wait for its end, or give another --output_dir.")
+    if said and host != gethostname() and not take_over:
+        sign = datetime.fromtimestamp(os.fstat(file).st_mtime).astimezone().isoformat(" ", "seconds")
+        raise InputError(
+            f"{who}, last sign of life {sign}); if it is dead, give --take_over_output_dir, or else another "
+            "--output_dir."
+        )
+
+
+def give_signs_of_life(file: int, done: threading.Event):
+    while not done.wait(SIGN_OF_LIFE):
+        with suppress(OSError):  # the run says itself what it cannot write
+            os.utime(file)
+
+
+def forget_locks():
+    """In a process that was forked: the lock is not its own, and must not outlive the one that holds it."""
+    while HELD:
+        os.close(HELD.pop())
+
+
+HELD: set[int] = set()  # the open lock files of this process
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=forget_locks)
 
 
 def check_regular(file: Path):

@@ -23,7 +23,17 @@ from fixedbert.errors import InputError
 from fixedbert.presets import PRESETS, preset_config
 from fixedbert.study import report, study
 from fixedbert.study.run import Data, execute
-from fixedbert.study.running import Lines, one_gpu, outcome, parse_share
+from fixedbert.study.running import (
+    TIMES,
+    TOKENS,
+    Lines,
+    describe,
+    in_unit,
+    one_gpu,
+    only_process,
+    outcome,
+    parse_share,
+)
 from fixedbert.study.table import NAMES, Study, load_study
 
 SCALES = ("tiny", "small", "paper")
@@ -206,7 +216,7 @@ def test_killed_and_continued_gives_the_same_lines(text, vocabulary, tmp_path):
     assert json.loads((killed / "runs.jsonl").read_text().splitlines()[1])["seconds"] is None
     finished(start(file, text, vocabulary, whole))
     assert comparable(killed) == comparable(whole) and len(comparable(whole)) == 2
-    assert {path.name for path in whole.iterdir()} == {".lock", "study.json", "runs.jsonl", "report.md", "report.png"}
+    assert {path.name for path in whole.iterdir()} == {"study.json", "runs.jsonl", "report.md", "report.png"}
 
     # The record says what was run.
     line = comparable(whole)[0]
@@ -248,7 +258,11 @@ def test_interrupted_runs_save_a_checkpoint(text, vocabulary, tmp_path):
     process.send_signal(signal.SIGINT)
     output, _ = process.communicate(timeout=60)
     assert len(children) >= 1 and psutil.wait_procs(children, timeout=20)[1] == []
-    assert process.returncode == 1 and "interrupted" in output and "Traceback" not in output
+    assert (
+        process.returncode == 130
+        and "interrupted: the same command goes on with the runs that" in output
+        and "Traceback" not in output
+    )
     assert len(list(tmp_path.glob("out/unfinished/*/stage-1.partial/checkpoint-*/trainer_state.json"))) == 1
 
 
@@ -426,17 +440,35 @@ def test_failed_and_killed_runs(text, tmp_path):
         outcome(ours)
 
 
+def hold(folder: Path, entered):
+    with only_process(folder, table(), Data()):
+        entered.set()
+        time.sleep(300)
+
+
 def test_one_process_at_a_time(tmp_path, text):
     """Guards: two studies cannot write into one folder, nor one into a folder of something else."""
-    from filelock import FileLock
-
-    (tmp_path / "out").mkdir()
-    with FileLock(tmp_path / "out" / ".lock"), pytest.raises(InputError, match="another process is at work"):
-        study(write(tmp_path), tmp_path / "out", train_file=[text])
-    (tmp_path / "out" / "thesis.txt").write_text("mine")
+    context = multiprocessing.get_context("fork")
+    entered = context.Event()
+    first = context.Process(target=hold, args=(tmp_path / "out", entered))
+    first.start()
+    try:
+        assert entered.wait(60)
+        with pytest.raises(InputError, match=rf"out: another process works there \(process {first.pid} on "):
+            study(write(tmp_path), tmp_path / "out", train_file=[text])
+    finally:
+        first.kill()
+        first.join()
+    lock = {"host": "elsewhere", "process": 7, "since": "2026-11-22 01:02:03+00:00"}
+    (tmp_path / "other.lock").write_text(json.dumps(lock))
+    with pytest.raises(InputError, match="process 7 on elsewhere.*--take_over_output_dir"):
+        study(write(tmp_path), tmp_path / "other", train_file=[text])
+    assert not (tmp_path / "other").exists()
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "thesis.txt").write_text("mine")
     with pytest.raises(InputError, match="not empty"):
-        study(write(tmp_path), tmp_path / "out", train_file=[text])
-    assert (tmp_path / "out" / "thesis.txt").read_text() == "mine"
+        study(write(tmp_path), tmp_path / "other", train_file=[text], take_over_output_dir=True)
+    assert (tmp_path / "other" / "thesis.txt").read_text() == "mine" and not (tmp_path / "other.lock").exists()
 
 
 def test_workers_share_the_gpus(monkeypatch):
@@ -482,3 +514,40 @@ def test_commands_and_study_of_the_page(tmp_path, capsys):
     (tmp_path / "own.yaml").write_text(text)
     made = load_study(str(tmp_path / "own.yaml"))
     assert len(made.places()) == 6 and made.axis == "num_attention_heads"
+
+
+def test_texts_are_looked_at_before_anything_starts(text, questions, download, tmp_path, monkeypatch):
+    """Guards: a corpus without its column, a damaged SQuAD file and GLUE's missing tasks are told at once."""
+
+    def none(*_):
+        raise AssertionError("workers were started")
+
+    monkeypatch.setattr("fixedbert.study.running.workers", none)
+    (tmp_path / "rows").mkdir()
+    (tmp_path / "rows" / "a.csv").write_text("text\nA sentence.\n")
+    (tmp_path / "rows" / "b.csv").write_text("body\nA sentence.\n")
+    with pytest.raises(InputError, match="b.csv: no column 'text'.*body"):
+        study(write(tmp_path), tmp_path / "out", train_file=[str(tmp_path / "rows")])
+    (tmp_path / "empty.jsonl").write_text("\n")
+    with pytest.raises(InputError, match="empty.jsonl: there is no document"):
+        study(write(tmp_path), tmp_path / "out", train_file=[str(tmp_path / "empty.jsonl")])
+    for name in ("train-v1.1.json", "dev-v1.1.json"):
+        (tmp_path / name).write_text('{"data": [{"paragraphs": 3}]}')
+    tuned = {"objective": "mlm", "fine_tuning": {"squad": {"max_seq_length": 16}, "mnli": {"max_seq_length": 16}}}
+    file = write(tmp_path, **tuned)
+    with pytest.raises(InputError, match="train-v1.1.json: "):
+        study(file, tmp_path / "out", train_file=[text], squad_dir=str(tmp_path))
+    with pytest.raises(InputError, match="train.tsv"):
+        study(file, tmp_path / "out", train_file=[text], glue_dir=str(tmp_path))
+    assert not (tmp_path / "out").exists()
+
+
+def test_units_of_the_plan():
+    """Guards: tokens and time are said in units in which a person can read them."""
+    sizes = [in_unit(tokens, TOKENS) for tokens in (640, 20_480, 1_230_000, 25_000_000, 59e9, 123_456e9)]
+    assert sizes == ["640 tokens", "20,480 tokens", "1.23 million tokens", "25 million tokens", "59 billion tokens",
+                     "123,456 billion tokens"]  # fmt: skip
+    times = [in_unit(seconds, TIMES) for seconds in (0.072, 59, 90, 7200, 3_600_000)]
+    assert times == ["less than a second", "59 seconds", "1.5 minutes", "2 hours", "1,000 hours"]
+    plan = describe(table(), (1, 1))
+    assert "; 3,840 tokens, " in plan and ", less than a second of an H100 at " in plan

@@ -5,7 +5,7 @@ import math
 import subprocess
 import sys
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields, replace
 from functools import cache
 from pathlib import Path
 
@@ -14,9 +14,13 @@ from accelerate import PartialState
 from transformers import AutoConfig
 
 from ..analysis.counts import forward_flops
+from ..data.corpora import CorpusReader, corpus_files
+from ..data.glue import load_task
+from ..data.squad import load_squad
 from ..errors import Divergence, InputError
 from ..model_card import hardware_name, versions
-from ..training.arguments import flags
+from ..training.arguments import ModelArguments, flags, parse
+from ..training.pretraining_data import DataArguments
 from .synthetic import TASKS, train_synthetic
 from .table import Run, Study
 
@@ -54,16 +58,39 @@ class Data:
     squad_dir: str | None = None
 
     def check(self, study: Study):
-        """Raises InputError where texts that the study needs are not named, or not there."""
+        """
+        Open every file, as the runs will, and read the first document of each; of MNLI and SQuAD all rows.
+
+        Raises:
+            InputError: texts that the study needs are not named, not there, or of another form.
+        """
         objectives = {series.get("objective", study.objective) for series in study.series.values()}
-        if objectives - set(TASKS) and not (self.train_file or self.dataset_name):
-            raise InputError(f"study {study.name}: no corpus: give --train_file, or --dataset_name.")
+        if objectives - set(TASKS):
+            if not (self.train_file or self.dataset_name):
+                raise InputError(f"study {study.name}: no corpus: give --train_file, or --dataset_name.")
+            for stage in study.pretraining:
+                self.check_corpora(stage)
         if "squad" in study.fine_tuning and self.squad_dir:
             for name in SQUAD_FILES.values():
                 if not Path(self.squad_dir, name).is_file():
                     raise InputError(f"--squad_dir {self.squad_dir}: there is no {name} in it.")
-        if "mnli" in study.fine_tuning and self.glue_dir and not Path(self.glue_dir).is_dir():
-            raise InputError(f"--glue_dir {self.glue_dir}: no such folder.")
+                load_squad(str(Path(self.squad_dir, name)))
+        if "mnli" in study.fine_tuning and self.glue_dir:
+            if not Path(self.glue_dir).is_dir():
+                raise InputError(f"--glue_dir {self.glue_dir}: no such folder.")
+            load_task("mnli", self.glue_dir)
+
+    def check_corpora(self, stage: dict):
+        names = {option.name for option in fields(DataArguments)}
+        of_texts = {name: value for name, value in {**stage, **self.settings()}.items() if name in names}
+        (arguments,) = parse(flags(of_texts), DataArguments)
+        corpora = arguments.corpora(ModelArguments())
+        corpora += [replace(corpora[0], source=file, on_hub=False) for file in arguments.validation_file or []]
+        for corpus in corpora:
+            local = not (corpus.on_hub or corpus.is_sample)
+            parts = [replace(corpus, source=str(file)) for file in corpus_files(corpus.source)] if local else [corpus]
+            if not any([next(iter(CorpusReader(part)), None) for part in parts]):
+                raise InputError(f"{corpus.source}: there is no document in it.")
 
     def settings(self) -> dict:
         """What decides which texts pretraining has."""

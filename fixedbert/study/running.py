@@ -5,6 +5,7 @@ import json
 import multiprocessing
 import os
 import shutil
+import signal
 import sys
 import traceback
 from collections.abc import Iterator
@@ -14,14 +15,13 @@ from pathlib import Path
 
 import torch
 from accelerate import PartialState
-from filelock import FileLock, Timeout
 from tqdm import tqdm
 
 from ..analysis.counts import forward_flops, parameters
 from ..analysis.planning import DEVICES, UTILISATION
 from ..data.processes import end_with_parent
 from ..errors import InputError
-from ..files import write_whole
+from ..files import locked, write_whole, writing
 from .report import read_lines, write_report
 from .run import Data, commit, execute
 from .table import Run, Study, load_study
@@ -36,6 +36,7 @@ def study(
     processes: int | None = None,
     share: str = "1/1",
     dry_run: bool = False,
+    take_over_output_dir: bool = False,
     **data,
 ) -> str:
     """
@@ -49,6 +50,7 @@ def study(
             processes do one run together.
         share: "1/2" does every second shape, "2/2" on another machine the others.
         dry_run: only say what would be done, and what it costs.
+        take_over_output_dir: take `output_dir` from a study on another machine, which has to be dead.
         data: fields of Data.
 
     Returns:
@@ -69,7 +71,7 @@ def study(
     commit()  # of the code as it is now
     folder, state = Path(output_dir), PartialState(cpu=not torch.accelerator.is_available())
     state.print(describe(table, part), flush=True)
-    with only_process(folder, table, texts) if state.is_main_process else nullcontext():
+    with only_process(folder, table, texts, take_over_output_dir) if state.is_main_process else nullcontext():
         state.wait_for_everyone()
         lines = Lines(folder, table, part, writes=state.is_main_process)
         state.wait_for_everyone()
@@ -110,6 +112,7 @@ def run_in_parallel(lines: "Lines", texts: Data, bar: tqdm, processes: int):
                     failed[run.key] = answer
                 else:
                     lines.add(run, answer)
+                bar.write(told(run, answer))
                 free.append(worker)
             bar.update(lines.done - bar.n)
     if failed:
@@ -123,7 +126,17 @@ def run_together(lines: "Lines", texts: Data, bar: tqdm):
         record = execute(ready[0], lines.folder / UNFINISHED / ready[0].key, texts)
         PartialState().wait_for_everyone()  # all have read what is removed now
         lines.add(ready[0], record)
+        if lines.writes:
+            bar.write(told(ready[0], record))
         bar.update(lines.done - bar.n)
+
+
+def told(run: Run, answer: dict | InputError) -> str:
+    """A line on a run that is done, or has failed."""
+    if isinstance(answer, InputError):
+        return str(answer)
+    results = ((name, "not finite" if value is None else f"{value:.4g}") for name, value in answer["results"].items())
+    return f"{run.name}: {', '.join(f'{name} {value}' for name, value in results)}"
 
 
 class Lines:
@@ -178,25 +191,19 @@ class Lines:
 
 
 @contextmanager
-def only_process(folder: Path, table: Study, texts: Data) -> Iterator[None]:
+def only_process(folder: Path, table: Study, texts: Data, take_over: bool = False) -> Iterator[None]:
     """
     Hold `folder` for this process, with the settings of the study in it.
 
     Raises:
-        InputError: another process is at work there, or what is there is of other runs.
+        InputError: another process works there, what is there is of other runs, or it cannot be written.
     """
-    try:
+    remedy = "make room or give the right to write there; the same command then goes on"
+    with locked(folder, take_over), writing(folder, remedy):
         folder.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(folder / ".lock")
-        lock.acquire(timeout=0)
-    except Timeout:
-        raise InputError(f"{folder}: another process is at work on this study.") from None
-    except OSError as error:
-        raise InputError(f"{folder}: cannot be written ({error}).") from error
-    try:
         settings = json.dumps({"study": table.name, "scale": table.scale, "data": texts.settings()}, indent=1) + "\n"
         file, lines = folder / SETTINGS, folder / LINES
-        if not file.exists() and any(path.name != ".lock" for path in folder.iterdir()):
+        if not file.exists() and any(folder.iterdir()):
             raise InputError(f"{folder}: the output directory is not empty; give another one, or remove it.")
         if not file.exists() or file.read_text(encoding="utf-8") != settings:
             if lines.exists() and lines.stat().st_size or any(folder.glob(f"{UNFINISHED}/*/*")):
@@ -205,9 +212,13 @@ def only_process(folder: Path, table: Study, texts: Data) -> Iterator[None]:
                     "--output_dir, or remove it."
                 )
             write_whole(file, settings)
-        yield
-    finally:
-        lock.release()
+        for lock in folder.glob(f"{UNFINISHED}/*/*.lock"):
+            lock.unlink()  # of runs of a study that is dead
+        try:
+            yield
+        except BaseException as error:
+            error.left = "the same command goes on with the runs that are not done"
+            raise
 
 
 @contextmanager
@@ -224,7 +235,7 @@ def workers(count: int) -> Iterator[list[Connection]]:
         for number in range(count):
             ours, theirs = context.Pipe()
             started.append(context.Process(target=work, args=(theirs, os.getpid(), threads)))
-            with one_gpu(number):
+            with one_gpu(number), no_interruption():
                 started[-1].start()
             theirs.close()  # so that its end is noticed
             connections.append(ours)
@@ -256,6 +267,16 @@ def one_gpu(number: int) -> Iterator[None]:
             os.environ.pop("CUDA_VISIBLE_DEVICES", None)
 
 
+@contextmanager
+def no_interruption() -> Iterator[None]:
+    """For processes that are started within: Ctrl-C, which the terminal sends to all, is for this one alone."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 def work(connection: Connection, parent: int, threads: int):
     """What a worker does: receive a run, send its record or an InputError, until the other end is closed."""
     end_with_parent(parent)
@@ -267,12 +288,13 @@ def work(connection: Connection, parent: int, threads: int):
         except EOFError:
             return
         log = folder.with_name(f"{folder.name}.log")
-        log.parent.mkdir(parents=True, exist_ok=True)
-        with open(log, "a", encoding="utf-8") as output:
-            os.dup2(output.fileno(), 1)
-            os.dup2(output.fileno(), 2)
         try:
-            answer = execute(run, folder, texts)
+            with writing(log.parent, "make room there; the same command then goes on"):
+                log.parent.mkdir(parents=True, exist_ok=True)
+                with open(log, "a", encoding="utf-8") as output:
+                    os.dup2(output.fileno(), 1)
+                    os.dup2(output.fileno(), 2)
+                answer = execute(run, folder, texts)
         except InputError as error:
             answer = InputError(f"{run.name}: {error}")
         except Exception:
@@ -330,14 +352,28 @@ def describe(table: Study, part: tuple[int, int]) -> str:
     each = rates + seeds - 1
     total = each * sum(run.training_flops for run in distinct.values())
     tokens = each * sum(run.tokens for run in distinct.values())
-    hours = total / (DEVICES["h100"] * UTILISATION) / 3600
+    seconds = total / (DEVICES["h100"] * UTILISATION)
     lines += [
         "",
         f"{each * len(distinct)} runs: of {len(distinct)} different shapes each {rates} learning rates with the first "
-        f"seed, the best of them with {seeds - 1} more; {tokens / 1e6:,.0f} M tokens, {total:.2g} FLOPs in layers, "
-        f"{hours:.2g} hours of an H100 at {UTILISATION:.0%} of its peak, an assumption",
+        f"seed, the best of them with {seeds - 1} more; {in_unit(tokens, TOKENS)}, {total:.2g} FLOPs in layers, "
+        f"{in_unit(seconds, TIMES)} of an H100 at {UTILISATION:.0%} of its peak, an assumption",
     ]
     return "\n".join(lines)
+
+
+# The size of a unit, its name, from the largest on.
+TOKENS = ((1e9, "billion tokens"), (1e6, "million tokens"), (1, "tokens"))
+TIMES = ((3600, "hours"), (60, "minutes"), (1, "seconds"))
+
+
+def in_unit(amount: float, units: tuple[tuple[float, str], ...]) -> str:
+    """In the largest unit of which there is at least one, with three digits."""
+    size, name = next((unit for unit in units if amount >= unit[0]), units[-1])
+    if amount < size:
+        return f"less than a {name.removesuffix('s')}"
+    amount /= size
+    return f"{amount:,.0f} {name}" if amount >= 100 else f"{amount:.3g} {name}"
 
 
 def millions(count: float) -> str:

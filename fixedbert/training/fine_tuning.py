@@ -19,7 +19,7 @@ from transformers.trainer_pt_utils import get_length_grouped_indices
 from ..errors import InputError
 from .trainer import CommonArguments, CommonTrainer
 
-NOT_METRICS = ("loss", "runtime", "samples", "per_second", "epoch", "total", "thresh")
+NOT_METRICS = ("loss", "runtime", "samples", "per_second", "epoch", "total", "thresh", "preparation")
 LOGGING = 0.02  # of the steps: short runs have a curve too
 
 
@@ -52,6 +52,10 @@ class FineTuningArguments(CommonArguments):
         metadata={
             "help": "bert: every combination of batch 16 and 32, learning rate 5e-5, 3e-5 and 2e-5, epochs 2 to 4."
         },
+    )
+    take_over_output_dir: bool = field(
+        default=False,
+        metadata={"help": "Take the output directory from a run on another machine, which has to be dead."},
     )
 
     refused: ClassVar[dict[str, tuple[object, str]]] = CommonArguments.refused | {

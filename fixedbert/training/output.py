@@ -7,17 +7,17 @@ import re
 import shutil
 import zipfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import fields
 from pathlib import Path
 
 from accelerate import PartialState
-from accelerate.utils import gather_object
+from accelerate.utils import broadcast_object_list, gather_object
 from safetensors import safe_open
 from transformers import Trainer, TrainerCallback, TrainerState, TrainingArguments
 
-from ..errors import InputError
-from ..files import content_hash_of, read_object, reading, write_whole
+from ..errors import InputError, Stopped
+from ..files import content_hash_of, locked, read_object, reading, write_whole, writing
 
 COMMAND_FILE = "command.json"
 DATA_FILE = "data.json"
@@ -31,7 +31,7 @@ LOADING = (  # Trainer's methods that read parts of a checkpoint
     "_load_rng_state",
     "_load_callback_state",
 )
-NOT_PART_OF_THE_RUN = ("--output_dir", "--resume_from_checkpoint", *SECRET)
+NOT_PART_OF_THE_RUN = ("--output_dir", "--resume_from_checkpoint", "--take_over_output_dir", *SECRET)
 
 
 @contextmanager
@@ -39,51 +39,77 @@ def output_directory(training_args: TrainingArguments, command: list[str]) -> It
     """
     Do a run in `output_dir`.partial and give that its final name when all is done.
 
-    An interrupted run keeps its .partial directory if there is a checkpoint in it; the same command continues from
-    there, on which the context gives the checkpoint's path. Everything else that fails leaves nothing behind. The
-    flags of the run stay beside its results, in command.json.
+    An interrupted run keeps its .partial directory if there is a checkpoint or the trained model in it; the same
+    command continues from there, on which the context gives the path of that. Everything else that fails leaves
+    nothing behind. The flags of the run stay beside its results, in command.json. One process holds the directory from
+    before it is looked at until all is done.
 
     Raises:
-        InputError: the directory is there and not empty, an unfinished run with other arguments stands in the way, or
-            a checkpoint cannot be read.
+        InputError: the directory is there and not empty, another process works there, it cannot be written, an
+            unfinished run with other arguments stands in the way, or a checkpoint cannot be read.
     """
-    final = check_free(training_args.output_dir)
-    partial = final.with_name(final.name + ".partial")
-    checkpoint = last_checkpoint(partial)
-    state = PartialState()
-    if state.num_processes > 1 and len({Path(path or "").name for path in gather_object([checkpoint])}) > 1:
-        raise InputError(
-            f"{partial}: not all machines see the same checkpoints; give an --output_dir that they share."
-        )
-    if checkpoint and run_arguments(read_command(partial)) != run_arguments(command):
-        raise InputError(
-            f"{partial}: an unfinished run with other arguments (its {COMMAND_FILE} has them); remove it, or give "
-            "another --output_dir."
-        )
-    if str(training_args.resume_from_checkpoint).lower() not in ("none", "true", "false"):
-        checkpoint = training_args.resume_from_checkpoint
-    if checkpoint:
-        check_readable(Path(checkpoint), state.num_processes)
-    state.wait_for_everyone()  # all have looked before one writes
-    if state.is_main_process:
-        if partial.is_dir() and not last_checkpoint(partial):
-            shutil.rmtree(partial)
-        partial.mkdir(parents=True, exist_ok=True)
-        for broken in set(partial.glob("checkpoint-*")) - set(whole_checkpoints(partial)):
-            shutil.rmtree(broken)
-        if not (partial / COMMAND_FILE).exists():
-            write_command(partial, command)
-    state.wait_for_everyone()
-    training_args.output_dir = str(partial)
-    training_args.hub_model_id = training_args.hub_model_id or final.name
-    try:
-        yield checkpoint
-    except BaseException:
-        if state.is_main_process and not last_checkpoint(partial):
-            shutil.rmtree(partial, ignore_errors=True)
-        raise
-    give_final_name(partial, final)
-    training_args.output_dir = str(final)
+    final = named(training_args.output_dir)
+    with held(final, training_args):
+        check_free(final)
+        partial = final.with_name(final.name + ".partial")
+        checkpoint = last_checkpoint(partial)
+        state = PartialState()
+        if state.num_processes > 1 and len({Path(path or "").name for path in gather_object([checkpoint])}) > 1:
+            raise InputError(
+                f"{partial}: not all machines see the same checkpoints; give an --output_dir that they share."
+            )
+        if checkpoint and run_arguments(read_command(partial)) != run_arguments(command):
+            raise InputError(
+                f"{partial}: an unfinished run with other arguments (its {COMMAND_FILE} has them); remove it, or give "
+                "another --output_dir."
+            )
+        if str(training_args.resume_from_checkpoint).lower() not in ("none", "true", "false"):
+            checkpoint = training_args.resume_from_checkpoint
+        if checkpoint and checkpoint != str(partial):
+            check_readable(Path(checkpoint), state.num_processes)
+        state.wait_for_everyone()  # all have looked before one writes
+        if state.is_main_process:
+            if partial.is_dir() and not last_checkpoint(partial):
+                shutil.rmtree(partial)
+            partial.mkdir(parents=True, exist_ok=True)
+            for broken in set(partial.glob("checkpoint-*")) - set(whole_checkpoints(partial)):
+                shutil.rmtree(broken)
+            if not (partial / COMMAND_FILE).exists():
+                write_command(partial, command)
+        state.wait_for_everyone()
+        training_args.output_dir = str(partial)
+        training_args.hub_model_id = training_args.hub_model_id or final.name
+        try:
+            yield checkpoint
+        except BaseException as error:
+            last = last_checkpoint(partial)
+            error.left = f"the same command goes on from {last}" if last else f"nothing is left of {final}"
+            if state.is_main_process and not last:
+                shutil.rmtree(partial, ignore_errors=True)
+            raise
+        give_final_name(partial, final)
+        training_args.output_dir = str(final)
+
+
+@contextmanager
+def held(final: Path, training_args: TrainingArguments) -> Iterator[None]:
+    """
+    Hold an output directory, and report what cannot be written there.
+
+    The main process has the lock, and all have the error where it cannot be had.
+    """
+    state, problem = PartialState(), None
+    with ExitStack() as stack:
+        if state.is_main_process:
+            try:
+                stack.enter_context(locked(final, getattr(training_args, "take_over_output_dir", False)))
+            except InputError as error:
+                problem = str(error)
+        (problem,) = broadcast_object_list([problem])
+        if problem:
+            raise InputError(problem)
+        with writing(final.parent, "make room or give the right to write there; the same command then goes on"):
+            yield
 
 
 @contextmanager
@@ -94,26 +120,32 @@ def new_directory(output_dir: str | Path) -> Iterator[Path]:
     Raises:
         InputError: there is something in `output_dir`.
     """
-    final = check_free(None if output_dir is None else str(output_dir))
+    final = named(output_dir)
+    check_free(final)
     partial = final.with_name(f"{final.name}.{os.getpid()}.partial")  # a run of that name keeps its own
     try:
-        partial.mkdir(parents=True)
-        yield partial
-        give_final_name(partial, final)
-    except OSError as error:
-        raise InputError(f"{final}: cannot be written ({error.strerror or error}).") from error
+        with writing(final.parent, "make room, or choose another output directory"):
+            partial.mkdir(parents=True)
+            yield partial
+            give_final_name(partial, final)
+    except (KeyboardInterrupt, Stopped) as error:
+        error.left = f"nothing is left of {final}"
+        raise
     finally:
         shutil.rmtree(partial, ignore_errors=True)
 
 
-def check_free(output_dir: str | None) -> Path:
-    """The path of an output directory; InputError if there is something in it."""
+def named(output_dir: str | Path | None) -> Path:
+    """The path of an output directory; InputError if there is none."""
     if output_dir is None:
         raise InputError("no --output_dir: say where weights and results are to go.")
-    final = Path(output_dir)
+    return Path(output_dir)
+
+
+def check_free(final: Path):
+    """Raises InputError if there is something in an output directory."""
     if final.exists() and (not final.is_dir() or any(final.iterdir())):
         raise InputError(f"{final}: the output directory is not empty; give another one, or remove it.")
-    return final
 
 
 def give_final_name(partial: Path, final: Path):
@@ -127,13 +159,22 @@ def give_final_name(partial: Path, final: Path):
     state.wait_for_everyone()
 
 
+def is_whole(folder: Path) -> bool:
+    """Whether a checkpoint, or the trained model, has all of trainer_state.json, which is written last."""
+    file = folder / "trainer_state.json"
+    return file.is_file() and file.read_bytes().rstrip().endswith(b"}")
+
+
 def whole_checkpoints(folder: Path) -> list[Path]:
-    """Checkpoints with trainer_state.json, which Trainer writes last, oldest first."""
-    whole = {path.parent: STEP.fullmatch(path.parent.name) for path in folder.glob("checkpoint-*/trainer_state.json")}
-    return sorted((path for path, step in whole.items() if step), key=lambda path: int(whole[path][1]))
+    """Those with all their files, oldest first."""
+    steps = {path: STEP.fullmatch(path.name) for path in folder.glob("checkpoint-*") if is_whole(path)}
+    return sorted((path for path, step in steps.items() if step), key=lambda path: int(steps[path][1]))
 
 
 def last_checkpoint(folder: Path) -> str | None:
+    """What a run in `folder` goes on from: `folder` itself if the trained model is there, or the newest checkpoint."""
+    if is_whole(folder):
+        return str(folder)
     return str(whole_checkpoints(folder)[-1]) if whole_checkpoints(folder) else None
 
 

@@ -1,10 +1,11 @@
-"""What a person sees of a pretraining run, and how it stops: one line of progress, a checkpoint on SIGTERM."""
+"""What a person sees of a pretraining run, and how it stops: one line of progress, a checkpoint on a signal."""
 
 import signal
 
 import torch
 from transformers import TrainerCallback
 from transformers.trainer_callback import ProgressCallback
+from transformers.trainer_utils import SaveStrategy
 
 
 class ProgressLine(ProgressCallback):
@@ -26,25 +27,40 @@ class ProgressLine(ProgressCallback):
             self.training_bar.write(f"step {state.global_step:,}, held out: {line}")
 
 
-class StopOnSigterm(TrainerCallback):
-    """On SIGTERM, which schedulers send before they kill, save a checkpoint after the step under way and stop."""
+class StopOnSignal(TrainerCallback):
+    """
+    On SIGTERM, which schedulers send before they kill, and on Ctrl-C, save a checkpoint after the step or evaluation
+    under way and stop. A second Ctrl-C interrupts at once.
+    """
 
     def __init__(self):
-        self.asked = self.stopped = False
+        self.asked = 0  # the number of the signal
+        self.stopped = False
+        self.before = {}
 
     def on_train_begin(self, args, state, control, **kwargs):
-        self.before = signal.signal(signal.SIGTERM, self.ask)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            if signal.getsignal(number) != signal.SIG_IGN:  # a worker leaves Ctrl-C to the process that started it
+                self.before[number] = signal.signal(number, self.ask)
+        self.processes = args.world_size
 
-    def ask(self, *_):
-        self.asked = True
+    def ask(self, number, _frame):
+        # The launcher of several processes passes on a Ctrl-C that the terminal has sent to all of them already.
+        if self.asked and number == signal.SIGINT and self.processes == 1:
+            raise KeyboardInterrupt
+        self.asked = self.asked or number
 
     def on_step_end(self, args, state, control, **kwargs):
-        asked = self.asked
-        if args.world_size > 1:  # all or none: the signal reaches processes at different steps
-            votes = torch.tensor(float(asked), device=args.device)
-            torch.distributed.all_reduce(votes)
-            asked = votes.item() > 0
-        if asked and state.global_step < state.max_steps:
+        if state.global_step < state.max_steps:
+            self.stop_if_asked(args, control)
+
+    def on_evaluate(self, args, state, control, **kwargs):
+        # Strategy best decides after this whether to save: there the next step is the last.
+        if self.before and state.global_step < state.max_steps and args.save_strategy != SaveStrategy.BEST:
+            self.stop_if_asked(args, control)
+
+    def stop_if_asked(self, args, control):
+        if self.asked_anywhere(args):
             self.stopped = control.should_save = control.should_training_stop = True
             control.should_evaluate = False  # little time is left
 
@@ -54,5 +70,14 @@ class StopOnSigterm(TrainerCallback):
             if not control.should_save:  # Trainer takes this for the end of an epoch
                 control.should_log = control.should_evaluate = False
 
-    def on_train_end(self, args, state, control, **kwargs):
-        signal.signal(signal.SIGTERM, self.before)
+    def asked_anywhere(self, args) -> bool:
+        """All or none: a signal reaches processes at different steps."""
+        if args.world_size > 1:
+            votes = torch.tensor(self.asked, device=args.device)
+            torch.distributed.all_reduce(votes, torch.distributed.ReduceOp.MAX)
+            self.asked = int(votes)
+        return self.asked > 0
+
+    def restore(self):
+        while self.before:
+            signal.signal(*self.before.popitem())

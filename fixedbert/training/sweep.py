@@ -14,8 +14,18 @@ from statistics import mean, median
 from accelerate import PartialState
 
 from ..errors import InputError
+from ..files import write_whole
 from .fine_tuning import FineTuningArguments, is_metric
-from .output import COMMAND_FILE, check_free, give_final_name, read_command, run_arguments, write_command
+from .output import (
+    COMMAND_FILE,
+    check_free,
+    give_final_name,
+    held,
+    named,
+    read_command,
+    run_arguments,
+    write_command,
+)
 from .pictures import draw_sweep
 
 # Devlin et al., 2019, appendix A.3. Batches are those of a step, on all devices together.
@@ -127,26 +137,30 @@ def command_of(run: Run, arguments: FineTuningArguments, command: list[str]) -> 
 @contextmanager
 def sweep_directory(training_args: FineTuningArguments, command: list[str]) -> Iterator[Path]:
     """OUTPUT.partial for the runs, which gets its final name when all are done; the same command goes on there."""
-    final = check_free(training_args.output_dir)
-    partial = final.with_name(final.name + ".partial")
-    state = PartialState()
-    if partial.exists() and run_arguments(read_command(partial)) != run_arguments(command):
-        raise InputError(
-            f"{partial}: unfinished runs with other arguments (its {COMMAND_FILE} has them); remove it, or give "
-            "another --output_dir."
-        )
-    state.wait_for_everyone()
-    if state.is_main_process and not partial.exists():
-        partial.mkdir(parents=True)
-        write_command(partial, command)
-    state.wait_for_everyone()
-    try:
-        yield partial
-    except BaseException:
-        if state.is_main_process and len(list(partial.rglob(COMMAND_FILE))) == 1:  # nothing that is worth keeping
-            shutil.rmtree(partial, ignore_errors=True)
-        raise
-    give_final_name(partial, final)
+    final = named(training_args.output_dir)
+    with held(final, training_args):
+        check_free(final)
+        partial = final.with_name(final.name + ".partial")
+        state = PartialState()
+        if partial.exists() and run_arguments(read_command(partial)) != run_arguments(command):
+            raise InputError(
+                f"{partial}: unfinished runs with other arguments (its {COMMAND_FILE} has them); remove it, or give "
+                "another --output_dir."
+            )
+        state.wait_for_everyone()
+        if state.is_main_process and not partial.exists():
+            partial.mkdir(parents=True)
+            write_command(partial, command)
+        state.wait_for_everyone()
+        try:
+            yield partial
+        except BaseException as error:
+            kept = len(list(partial.rglob(COMMAND_FILE))) > 1
+            error.left = f"the same command goes on in {partial}" if kept else f"nothing is left of {final}"
+            if state.is_main_process and not kept:
+                shutil.rmtree(partial, ignore_errors=True)
+            raise
+        give_final_name(partial, final)
 
 
 # The main metric of a run is the first of these that it has.
@@ -214,7 +228,7 @@ def summarize(folder: Path, runs: list[Run]):
         "best": {task: {**summary.settings, summary.metric: summary.values} for task, summary in best.items()},
         **averages,
     }
-    (folder / "results.json").write_text(json.dumps(content, indent=1) + "\n")
+    write_whole(folder / "results.json", json.dumps(content, indent=1) + "\n")
     draw_sweep([summary for summary in summaries if summary.main], folder / "results.png")
 
 

@@ -1,0 +1,321 @@
+"""Output directories: one run at a time, what is kept when a run ends early, and what cannot be written."""
+
+import errno
+import json
+import multiprocessing
+import os
+import re
+import resource
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from launch import ROOT, TWO_PROCESSES, launch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from small_tasks import glue, glue_arguments
+
+import run_glue
+from fixedbert import files
+from fixedbert.errors import InputError, exit_on_input_error
+from fixedbert.files import writing
+from fixedbert.training.fine_tuning import FineTuningArguments, FineTuningTrainer
+from fixedbert.training.output import output_directory, whole_checkpoints
+from fixedbert.training.sweep import sweep_directory
+
+TRAIN = ("--do_train", "--do_eval", "--max_steps", "3")
+SAVE = (*TRAIN, "--save_strategy", "steps", "--save_steps", "1")
+OTHER_HOST = {"host": "elsewhere", "process": 7, "since": "2026-11-22 01:02:03+00:00"}
+
+
+@pytest.fixture(autouse=True)
+def same_signals():
+    """Handlers of signals are those of before."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+def hold(directory, output: str, command: list[str], entered):
+    """In another process: be at work in an output directory until killed."""
+    with directory(FineTuningArguments(output_dir=output, use_cpu=True), command):
+        entered.set()
+        time.sleep(300)
+
+
+@pytest.mark.parametrize("seeds", [(), ("--seeds", "1", "2")])
+def test_one_run_at_a_time(model, download, tmp_path, seeds):
+    """Guards: a second run, or sweep, is refused and touches nothing; where the first was killed it goes on."""
+    output = tmp_path / "out"
+    directory = sweep_directory if seeds else output_directory
+    command = glue_arguments(model, download, output, *TRAIN, *seeds)
+    context = multiprocessing.get_context("fork")
+    entered = context.Event()
+    first = context.Process(target=hold, args=(directory, str(output), command, entered))
+    first.start()
+    try:
+        assert entered.wait(60)
+        (tmp_path / "out.partial" / "mine.txt").write_text("of the first run")
+        holder = rf"out: another process works there \(process {first.pid} on {re.escape(socket.gethostname())}, since"
+        with pytest.raises(InputError, match=holder):
+            run_glue.main(command)
+        with pytest.raises(InputError, match=holder):  # that one lives
+            run_glue.main([*command, "--take_over_output_dir"])
+        assert (tmp_path / "out.partial" / "mine.txt").read_text() == "of the first run"
+    finally:
+        first.kill()
+        first.join()
+    assert (tmp_path / "out.lock").exists()
+    run_glue.main(command)
+    assert [path.name for path in tmp_path.iterdir()] == ["out"] and not list(output.rglob("*.lock"))
+
+
+def test_lock_of_another_host(model, download, tmp_path, monkeypatch):
+    """Guards: a run on another machine keeps its directory, with its last sign of life, until a flag frees it."""
+    lock = tmp_path / "out.lock"
+    lock.write_text(json.dumps(OTHER_HOST))
+    os.utime(lock, (1_700_000_000, 1_700_000_000))
+    sentence = (
+        r"process 7 on elsewhere, since 2026-11-22 01:02:03\+00:00, last sign of life 2023-11-1.*take_over_output"
+    )
+    with pytest.raises(InputError, match=sentence):
+        glue(model, download, tmp_path / "out", *TRAIN)
+    assert json.loads(lock.read_text()) == OTHER_HOST and lock.stat().st_mtime == 1_700_000_000
+    assert [path.name for path in tmp_path.iterdir()] == ["out.lock"]
+
+    monkeypatch.setattr(files, "SIGN_OF_LIFE", 0.01)
+
+    def evaluate(*_):
+        said = json.loads(lock.read_text())
+        assert (said["host"], said["process"]) == (socket.gethostname(), os.getpid())
+        os.utime(lock, (1_700_000_000, 1_700_000_000))
+        time.sleep(0.5)
+        assert lock.stat().st_mtime > 1_700_000_000
+
+    monkeypatch.setattr(run_glue, "evaluate", evaluate)
+    glue(model, download, tmp_path / "out", *TRAIN, "--take_over_output_dir")
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_no_process_waits_for_a_lock(model, download, tmp_path):
+    """Guards: where the main process cannot have the directory all end with the sentence, and none hangs."""
+    (tmp_path / "out.lock").write_text(json.dumps(OTHER_HOST))
+    process = launch(
+        *TWO_PROCESSES, str(ROOT / "run_glue.py"), *glue_arguments(model, download, tmp_path / "out", *TRAIN)
+    )
+    output, _ = process.communicate(timeout=120)
+    assert process.returncode != 0 and output.count("error: ") == output.count("process 7 on elsewhere") == 2
+    assert [path.name for path in tmp_path.iterdir()] == ["out.lock"]
+
+
+def counted(monkeypatch) -> list[int]:
+    """The steps of training from now on."""
+    original, calls = FineTuningTrainer.training_step, []
+
+    def training_step(self, *args, **kwargs):
+        calls.append(self.state.global_step)
+        return original(self, *args, **kwargs)
+
+    monkeypatch.setattr(FineTuningTrainer, "training_step", training_step)
+    return calls
+
+
+@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
+def test_trained_weights_are_kept(model, download, tmp_path, monkeypatch, error):
+    """Guards: an end in the evaluation after training, without any checkpoint, costs no training."""
+    whole = glue(model, download, tmp_path / "whole", *TRAIN)
+    with monkeypatch.context() as patch, pytest.raises(error):
+        patch.setattr(FineTuningTrainer, "evaluate", lambda *_, **__: (_ for _ in ()).throw(error()))
+        glue(model, download, tmp_path / "cut", *TRAIN)
+    assert (tmp_path / "cut.partial" / "model.safetensors").exists()
+    calls = counted(monkeypatch)
+    again = glue(model, download, tmp_path / "cut", *TRAIN)
+    assert calls == []
+    weights = [load_file(tmp_path / name / "model.safetensors") for name in ("whole", "cut")]
+    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
+    assert again.keys() - {"eval_model_preparation_time"} == whole.keys()  # it is in training that Trainer saves it
+    assert all(again[name] == whole[name] for name in ("eval_accuracy", "eval_loss", "epoch", "train_loss"))
+
+
+def ended(arguments: list[str], capsys) -> tuple[int, str]:
+    """Exit status and last words of a run that a signal ends."""
+    with pytest.raises(SystemExit) as end:
+        exit_on_input_error(lambda: run_glue.main(arguments))
+    return end.value.code, capsys.readouterr().err.splitlines()[-1]
+
+
+@pytest.mark.parametrize("moment", ["last step", "evaluation in training", "evaluation", "preparation"])
+def test_sigterm_at_any_time(model, download, tmp_path, monkeypatch, capsys, moment):
+    """Guards: SIGTERM ends a sweep with status 143 whenever it comes, and the same command does only what is left."""
+    steps = (*TRAIN, "--seeds", "1", "2", "--eval_strategy", "steps", "--eval_steps", "2")
+    command = glue_arguments(model, download, tmp_path / "out", *steps)
+    calls = counted(monkeypatch)
+    owner, name = {
+        "last step": (FineTuningTrainer, "training_step"),
+        "preparation": (run_glue, "load_texts"),
+    }.get(moment, (FineTuningTrainer, "evaluation_loop"))
+    original = getattr(owner, name)
+
+    def signalled(*args, **kwargs):
+        at = {"last step": len(calls) == 2, "evaluation in training": len(calls) == 2, "evaluation": len(calls) == 3}
+        if at.get(moment, True):
+            os.kill(os.getpid(), signal.SIGTERM)
+        return original(*args, **kwargs)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, name, signalled)
+        status, said = ended(command, capsys)
+    assert status == 143 and said.startswith("stopped by SIGTERM: ")
+    assert len(calls) == {"last step": 3, "evaluation in training": 2, "evaluation": 3, "preparation": 0}[moment]
+    run_glue.main(command)
+    assert len(calls) == 6
+    assert len(json.loads((tmp_path / "out" / "results.json").read_text())["runs"]) == 2
+
+
+def test_interrupted_run_saves_a_checkpoint(model, download, tmp_path, monkeypatch, capsys):
+    """Guards: the first Ctrl-C saves the step under way and says so with status 130; a second ends at once."""
+    original, calls = FineTuningTrainer.training_step, []
+
+    def interrupted(self, *args, **kwargs):
+        calls.append(1)
+        for _ in range({2: 1, 3: 2}.get(len(calls), 0)):
+            os.kill(os.getpid(), signal.SIGINT)
+        return original(self, *args, **kwargs)
+
+    monkeypatch.setattr(FineTuningTrainer, "training_step", interrupted)
+    command = glue_arguments(model, download, tmp_path / "out", "--do_train", "--max_steps", "4")
+    last = f"the same command goes on from {tmp_path}/out.partial/checkpoint-2"
+    assert ended(command, capsys) == (130, f"interrupted: {last}")
+    assert ended(command, capsys) == (130, f"interrupted: {last}") and len(calls) == 3
+    run_glue.main(command)
+    assert len(calls) == 5
+
+
+@pytest.mark.parametrize(
+    ("command", "imported"),
+    [
+        (["run_glue.py"], "datasets"),
+        (["run_squad.py"], "datasets"),
+        (["run_pretraining.py"], "accelerate"),
+        (["-c", "import fixedbert_start; fixedbert_start.main()"], "transformers"),
+    ],
+)
+def test_interrupted_while_importing(tmp_path, command, imported):
+    """Guards: Ctrl-C in the seconds before a script begins is one line, not a traceback."""
+    (tmp_path / f"{imported}.py").write_text("import os, signal, time\nos.kill(os.getpid(), 2)\ntime.sleep(60)")
+    environment = {**os.environ, "PYTHONPATH": f"{tmp_path}:{ROOT}"}
+    run = subprocess.run(
+        [sys.executable, *command], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60
+    )
+    assert (run.returncode, run.stderr) == (130, "\ninterrupted: nothing had begun\n")
+
+
+def test_interrupted_commands_say_what_is_true(tmp_path, capsys):
+    """Guards: a command without checkpoints speaks of none, on a line of its own, and leaves nothing."""
+    from fixedbert.training.output import new_directory
+
+    def main():
+        with new_directory(tmp_path / "out") as folder:
+            (folder / "half").write_text("a")
+            raise KeyboardInterrupt
+
+    with pytest.raises(SystemExit, match="130"):
+        exit_on_input_error(main)
+    assert capsys.readouterr().err == f"\ninterrupted: nothing is left of {tmp_path}/out\n"
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.fixture
+def full_disk():
+    """Call it, and no file can grow beyond the size given."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    yield lambda size: resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@pytest.mark.parametrize("what", ["weights", "optimizer", "state", "results", "picture"])
+def test_full_disk(model, download, tmp_path, monkeypatch, full_disk, what):
+    """Guards: a run that can write no more names folder and remedy; checkpoints stay; the same command goes on."""
+    owner, name, size = {
+        "weights": (FineTuningTrainer, "_save", 20_000),
+        "optimizer": (FineTuningTrainer, "_save_optimizer_and_scheduler", 20_000),
+        "state": (FineTuningTrainer, "_save_rng_state", 300),
+        "results": (FineTuningTrainer, "log_metrics", 100),
+        "picture": (run_glue, "draw_glue", 3000),
+    }[what]
+    original, calls = getattr(owner, name), counted(monkeypatch)
+
+    def limited(*args, **kwargs):
+        if len(calls) == 3 or name == "_save" and len(calls) == 2:
+            full_disk(size)
+        return original(*args, **kwargs)
+
+    try:
+        with monkeypatch.context() as patch, pytest.raises(InputError) as said:
+            patch.setattr(owner, name, limited)
+            if what == "state":
+                patch.setattr(owner, name, lambda *args: (original(*args), len(calls) == 3 and full_disk(size)))
+            glue(model, download, tmp_path / "out", *SAVE)
+    finally:
+        full_disk(resource.getrlimit(resource.RLIMIT_FSIZE)[1])
+    reason = r"(no space left \(\d+\.\d GiB free\)|cannot be written \(Input/output error\))"
+    assert re.fullmatch(
+        rf"{tmp_path}.*: {reason}; make room or give the right to write there; the same command then goes on\.",
+        str(said.value),
+    )
+    whole = [path.name for path in whole_checkpoints(tmp_path / "out.partial")]
+    assert whole[-1] == {"weights": "checkpoint-1", "optimizer": "checkpoint-2", "state": "checkpoint-2"}.get(
+        what, "checkpoint-3"
+    )
+    before = len(calls)
+    glue(model, download, tmp_path / "out", *SAVE)
+    assert len(calls) - before == {"weights": 2, "optimizer": 1, "state": 1}.get(what, 0)
+
+
+def test_final_name_that_cannot_be_given(model, download, tmp_path, monkeypatch):
+    """Guards: what is done stays where the last rename fails, and the same command only gives the name."""
+    calls = counted(monkeypatch)
+    with monkeypatch.context() as patch, pytest.raises(InputError, match="out.*: no space left .*the same command"):
+
+        def rename(self, target):
+            raise OSError(errno.ENOSPC, "No space left on device", str(self))
+
+        patch.setattr(Path, "rename", rename)
+        glue(model, download, tmp_path / "out", *TRAIN)
+    glue(model, download, tmp_path / "out", *TRAIN)
+    assert len(calls) == 3
+
+
+def test_the_place_that_cannot_be_written(tmp_path, monkeypatch):
+    """Guards: a read-only file system is named, shared memory as such; other errors pass as they are."""
+    with pytest.raises(InputError, match=f"{tmp_path}/a: cannot be written .Read-only file system.; do this"):
+        with writing(tmp_path, "do this"):
+            raise OSError(errno.EROFS, "Read-only file system", f"{tmp_path}/a")
+
+    full = "Error while serializing: I/O error: No space left on device (os error 28)"
+    with pytest.raises(InputError, match=f"{tmp_path}: no space left"), writing(tmp_path, "do this"):
+        raise SafetensorError(full)
+
+    def read_only(*_, **__):
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("multiprocessing.synchronize._multiprocessing.SemLock", read_only)
+        with pytest.raises(InputError, match="^/dev/shm: cannot be written"), writing(tmp_path, "do this"):
+            multiprocessing.Lock()
+    shared = "unable to open shared memory object </torch_1> in read-write mode: Read-only file system (30)"
+    with pytest.raises(InputError, match="^/dev/shm: cannot be written"), writing(tmp_path, "do this"):
+        raise RuntimeError(shared)
+    for error in (
+        ConnectionRefusedError(111, "Connection refused"),
+        RuntimeError("mat1 and mat2"),
+        OSError("no model"),
+    ):
+        with pytest.raises(type(error), match=str(error.args[-1])), writing(tmp_path, "do this"):
+            raise error
