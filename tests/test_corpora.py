@@ -10,6 +10,7 @@ import tracemalloc
 import pyarrow
 import pyarrow.parquet
 import pytest
+from transformers import BertTokenizer
 
 from fixedbert import FixedHeadBertConfig
 from fixedbert.data.corpora import Corpus, CorpusReader, corpus_files
@@ -243,6 +244,18 @@ def test_trained_tokenizer_is_an_ordinary_bert_tokenizer(tmp_path):
     assert trained_tokenizer(corpora, 60, store_dir=tmp_path).get_vocab() == tokenizer.get_vocab()
     cased = trained_tokenizer(corpora, 60, do_lower_case=False, store_dir=tmp_path)
     assert "T" in cased.get_vocab() and "T" not in tokenizer.get_vocab()
+
+
+def test_tokenizer_that_cannot_be_saved_is_one_sentence(tmp_path, monkeypatch):
+    """Guards: a full disk, for which tokenizers has an error of its own, names the folder and what to do."""
+    (tmp_path / "a.txt").write_text("The quick brown fox.\n" * 20)
+
+    def full(*_):
+        raise Exception("No space left on device (os error 28)")
+
+    monkeypatch.setattr(BertTokenizer, "save_pretrained", full)
+    with pytest.raises(InputError, match="tokenizer-.*No space left on device.*give another --store_dir"):
+        trained_tokenizer([Corpus(str(tmp_path / "a.txt"))], 60, store_dir=tmp_path)
 
 
 def test_tokenizer_trains_on_a_share(tmp_path):

@@ -594,7 +594,7 @@ def bad(corpus, pretrained, tasks, tmp_path, name) -> tuple[str, list[str], str]
         return "run_pretraining.py", pretraining(lines, output), "9 of the 9 documents are a single sentence"
     if name == "truncated parquet":
         (tmp_path / "cut.parquet").write_bytes(b"PAR1 and nothing more PAR1")
-        return "run_pretraining.py", pretraining("cut.parquet", output), "cut.parquet: not a whole file"
+        return "run_pretraining.py", pretraining("cut.parquet", output), "cut.parquet: cannot be read"
     if name == "not UTF-8":
         (tmp_path / "latin.txt").write_bytes(b"One.\nTwo \xe9.\n")
         return "run_pretraining.py", pretraining("latin.txt", output), "latin.txt, line 2: byte 5 is not UTF-8"
@@ -644,7 +644,7 @@ def bad(corpus, pretrained, tasks, tmp_path, name) -> tuple[str, list[str], str]
         return "run_glue.py", glue_of(tmp_path / "nowhere", tasks, output), "nowhere: "
     if name == "not JSON":
         file = write("squad.json", "{")
-        return "run_squad.py", squad_of(pretrained, tasks, output, "--train_file", file), "squad.json: not a JSON file"
+        return "run_squad.py", squad_of(pretrained, tasks, output, "--train_file", file), "squad.json: not JSON"
     if name == "answer not in context":
         question = {"id": "q7", "question": "y", "answers": [{"text": "x", "answer_start": 9}]}
         squad = {"data": [{"paragraphs": [{"context": "no", "qas": [question]}]}]}

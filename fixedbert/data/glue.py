@@ -13,7 +13,7 @@ from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 from ..errors import InputError
 from .features import prepare_features
 from .hub import load_from_hub
-from .rows import Rows, read_rows, rows_of_dataset, usable_rows, without_problems
+from .rows import Rows, as_float, read_rows, rows_of_dataset, usable_rows, without_problems
 
 LABELLED = {"train": "train.tsv", "validation": "dev.tsv"}
 INFERENCE = ("entailment", "not_entailment")
@@ -283,13 +283,6 @@ def is_regression(name: str, values: list[str]) -> bool:
             "or false."
         )
     return True
-
-
-def as_float(value: str) -> float | None:
-    try:
-        return float(value)
-    except ValueError:
-        return None
 
 
 def by_number(label: str) -> tuple:

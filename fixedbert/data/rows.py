@@ -133,7 +133,7 @@ def why_no_label(value: object) -> str | None:
 def looks_like_id(values: list) -> bool:
     """Whether a column holds numbers, or words with a digit that are all different."""
     words = [str(value) for value in values if value is not None]
-    if all(map(is_number, words)):
+    if None not in map(as_float, words):
         return bool(words)
     different = len(set(words)) == len(words)
     return different and all(
@@ -141,12 +141,11 @@ def looks_like_id(values: list) -> bool:
     )
 
 
-def is_number(word: str) -> bool:
+def as_float(value: str) -> float | None:
     try:
-        float(word)
+        return float(value)
     except ValueError:
-        return False
-    return True
+        return None
 
 
 def without_problems(rows: Rows, problems: dict[int, str], skip_bad_rows: bool) -> Rows:

@@ -11,7 +11,7 @@ from tqdm import tqdm
 from transformers import AutoTokenizer, BertTokenizer, PreTrainedTokenizerBase
 
 from ..errors import InputError
-from ..files import check_place, fingerprint_of, reading
+from ..files import check_place, fingerprint_of, reading, reason_of
 from .corpora import Corpus, CorpusReader
 from .store import corpus_fingerprints, default_store_dir, only_one_writes
 
@@ -99,7 +99,10 @@ def trained_tokenizer(
             )
             partial = folder.with_name(folder.name + ".partial")
             shutil.rmtree(partial, ignore_errors=True)
-            tokenizer.save_pretrained(partial)
+            try:
+                tokenizer.save_pretrained(partial)
+            except Exception as error:  # tokenizers has an error of its own for a full disk
+                raise OSError(reason_of(error)) from error
             partial.rename(folder)
     return AutoTokenizer.from_pretrained(folder)
 
