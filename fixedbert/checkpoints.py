@@ -1,6 +1,7 @@
 """Checkpoints of BERT in the formats there are: read, converted, and written as a directory like any other."""
 
 import logging
+import os
 import shutil
 from fnmatch import fnmatch
 from pathlib import Path
@@ -17,7 +18,7 @@ from .analysis.counts import head_sizes, size_text
 from .conversion import FAMILIES, build, convert, fixed_head_config, head_of, to_bert
 from .data.tokenizers import load_tokenizer
 from .errors import InputError
-from .files import check_place, read_object, reading, reason_of
+from .files import check_place, check_regular, read_object, reading, reason_of
 from .model_card import checkpoint_card, read_card
 from .tensorflow_checkpoint import listed, read_bert
 from .training.output import new_directory
@@ -60,10 +61,10 @@ def check_inside(source: Path):
         InputError: a link, or an entry of an index, leads out of the directory. Links of the Hub's cache lead to its
             blobs.
     """
-    home = source.resolve()
-    home = home.parent.parent if home.parent.name == "snapshots" else home
+    home = os.path.realpath(source)  # of a link to itself, the link
+    home = Path(home).parent.parent if Path(home).parent.name == "snapshots" else Path(home)
     for file in (*source.glob("*"), *source.glob("[0-9]*_*/*")):
-        if not file.resolve().is_relative_to(home):
+        if not Path(os.path.realpath(file)).is_relative_to(home):
             raise InputError(f"{file}: a link out of the directory is not followed; copy the file there.")
     for index in source.glob("*.index.json"):
         weight_map = read_object(index, "get it anew").get("weight_map")
@@ -85,11 +86,14 @@ def load_bert(source: str | Path, **hub_options) -> PreTrainedModel:
     Raises:
         InputError: no BERT, or a file that is damaged or has too few, too many or wrongly shaped tensors.
     """
+    check_regular(source)
     if is_tensorflow(source):
         return build(transformers.BertForPreTraining, *read_bert(Path(source)))
     check_place(str(source))
     if Path(source).is_dir():
         check_inside(Path(source))
+        if (Path(source) / "adapter_config.json").exists():  # names another model, which transformers would load
+            raise InputError(f"{source}: an adapter; merge it into its model first, by PEFT's merge_and_unload.")
     try:
         config = read_config(source, **hub_options)
         fixed_head_config(config)

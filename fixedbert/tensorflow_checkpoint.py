@@ -1,6 +1,5 @@
 """Google's original BERT checkpoints, as TensorFlow 1 wrote them, read without TensorFlow."""
 
-import json
 import math
 import re
 from collections.abc import Iterator
@@ -11,6 +10,7 @@ import torch
 from transformers import BertConfig, BertForPreTraining
 
 from .errors import InputError
+from .files import read_object
 
 MAGIC = bytes.fromhex("57fb808b247547db")  # the last bytes of a table
 DTYPES = {1: "<f4", 3: "<i4", 9: "<i8", 19: "<f2"}  # by number in tensorflow/core/framework/types.proto
@@ -224,13 +224,8 @@ def checkpoint_prefix(path: Path) -> Path:
 
 def read_config(file: Path) -> tuple[BertConfig, dict[str, tuple[int, ...]]]:
     """The configuration, and the shapes of the parameters it implies, by their names in transformers."""
-    try:
-        values = json.loads(file.read_bytes())
-    except OSError as error:
-        raise InputError(f"{file}: cannot be read ({error.strerror}); put it beside the checkpoint.") from error
-    except ValueError as error:
-        raise InputError(f"{file}: not JSON ({error}); get it anew.") from error
-    missing = [name for name in SIZES if name not in values] if isinstance(values, dict) else SIZES
+    values = read_object(file, "put it beside the checkpoint, as it came")
+    missing = [name for name in SIZES if name not in values]
     if missing:
         raise InputError(f"{file}: without {', '.join(missing)}; give the file that came with the checkpoint.")
     try:

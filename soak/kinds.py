@@ -18,7 +18,6 @@ import pyarrow.parquet
 import torch
 import transformers
 from transformers import AutoModelForSequenceClassification, BertConfig, BertForMaskedLM, BertForPreTraining
-from transformers.trainer_callback import DefaultFlowCallback
 
 import run_glue
 from fixedbert.analysis.inspection import inspect
@@ -34,6 +33,7 @@ from fixedbert.publishing import card_of, checkpoint_files
 from fixedbert.study.report import report
 from fixedbert.study.table import load_study
 from fixedbert.training.arguments import ModelArguments, load_config, load_model, parse, with_recipe
+from fixedbert.training.output import WriteChecksums
 from fixedbert.training.pretraining import PretrainingArguments
 from fixedbert.training.pretraining_data import DataArguments
 
@@ -199,8 +199,14 @@ def build_settings():
 
 def build_checkpoint():
     """A fine-tuning run that was killed right after its checkpoint of step 2."""
+    write_checksums = WriteChecksums.on_save
+
+    def on_save(*args, **kwargs):
+        write_checksums(*args, **kwargs)
+        os.kill(os.getpid(), signal.SIGKILL)
+
     if (child := os.fork()) == 0:
-        DefaultFlowCallback.on_save = lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)
+        WriteChecksums.on_save = on_save
         run_glue.main(RESUMED)
         os._exit(1)
     _, status = os.waitpid(child, 0)
@@ -393,5 +399,7 @@ KINDS = {
     "resume: optimizer.pt": Kind(f"{CHECKPOINT}/optimizer.pt", "torch", resumed, share=0.5),
     "resume: scheduler.pt": Kind(f"{CHECKPOINT}/scheduler.pt", "torch", resumed, share=0.5),
     "resume: rng_state.pth": Kind(f"{CHECKPOINT}/rng_state.pth", "torch", resumed, share=0.5),
+    "resume: logging_window.json": Kind(f"{CHECKPOINT}/logging_window.json", "json", resumed, share=0.3),
+    "resume: checksums.json": Kind(f"{CHECKPOINT}/checksums.json", "json", resumed, share=0.3),
     "resume: training_args.bin": Kind(f"{CHECKPOINT}/training_args.bin", "torch", resumed, share=0.3),
 }

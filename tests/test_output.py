@@ -21,7 +21,7 @@ from safetensors.torch import load_file
 from small_tasks import glue, glue_arguments
 
 import run_glue
-from fixedbert import files
+from fixedbert import locks
 from fixedbert.errors import InputError, exit_on_input_error
 from fixedbert.files import writing
 from fixedbert.training.fine_tuning import FineTuningArguments, FineTuningTrainer
@@ -89,7 +89,7 @@ def test_lock_of_another_host(model, download, tmp_path, monkeypatch):
     assert json.loads(lock.read_text()) == OTHER_HOST and lock.stat().st_mtime == 1_700_000_000
     assert [path.name for path in tmp_path.iterdir()] == ["out.lock"]
 
-    monkeypatch.setattr(files, "SIGN_OF_LIFE", 0.01)
+    monkeypatch.setattr(locks, "SIGN_OF_LIFE", 0.01)
 
     def evaluate(*_):
         said = json.loads(lock.read_text())

@@ -14,7 +14,7 @@ import pyarrow
 import pyarrow.parquet
 
 from ..errors import InputError
-from ..files import check_regular, content_hash_of, reading
+from ..files import content_hash_of, reading
 from . import sample
 from .hub import load_from_hub
 from .tables import AGAIN, check_names, is_text, json_object, lines_of, table_rows, why_no_text
@@ -99,7 +99,6 @@ def corpus_files(pattern: str) -> list[Path]:
                 f"{file}: not one of the formats that can be read: {', '.join(FORMATS)}, also compressed "
                 f"({', '.join(COMPRESSIONS)})."
             )
-        check_regular(file)
     return sorted(files)
 
 

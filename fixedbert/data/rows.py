@@ -1,5 +1,6 @@
 """Rows of csv, tsv, json, jsonl and parquet files and of data sets; those that cannot be used, with their place."""
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from numbers import Number
@@ -10,9 +11,10 @@ from accelerate import PartialState
 from pyarrow import parquet
 
 from ..errors import InputError
-from ..files import check_regular, reading
+from ..files import reading
 from .tables import AGAIN, KINDS, TOO_FEW, check_names, json_object, json_value, lines_of, table_rows, why_no_text
 
+LIST = re.compile(r"\s*\[\s*([\"'\d-].*)?\]\s*", re.DOTALL)  # of labels, as csv and tsv write it
 NAMED = 20  # of the rows that are left out
 LONGEST_PLACE = 300  # characters; an id or a label can be long
 
@@ -125,8 +127,9 @@ def why_no_label(value: object) -> str | None:
         return "no label"
     if isinstance(value, Number):
         return None
-    if not isinstance(value, str):
-        return f"the label is {KINDS.get(type(value), type(value).__name__)}; a row has one label, a text or a number"
+    if not isinstance(value, str) or LIST.fullmatch(value):
+        kind = "a list" if isinstance(value, str) else KINDS.get(type(value), type(value).__name__)
+        return f"the label is {kind}; a row has one label, a text or a number"
     return why_no_text(value, "the label")
 
 
@@ -193,7 +196,6 @@ def read_rows(file: Path, header: tuple[str, ...] | None = None) -> Rows:
     readers[".parquet"] = read_parquet
     if file.suffix not in readers:
         raise InputError(f"{file}: not one of the formats that can be read: .csv, .tsv, .json, .jsonl, .parquet.")
-    check_regular(file)
     with reading(file, AGAIN):
         rows = readers[file.suffix](file, header)
     if not len(rows):

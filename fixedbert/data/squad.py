@@ -9,7 +9,7 @@ from pyarrow import parquet
 from transformers import EvalPrediction, PreTrainedTokenizerBase
 
 from ..errors import InputError
-from ..files import check_regular, reading
+from ..files import reading
 from ..metrics.squad import squad_scores, squad_v2_scores
 from .features import prepare_features
 from .rows import check_usable
@@ -47,7 +47,6 @@ def load_squad(
     readers = {".json": read_json, ".jsonl": read_lines, ".parquet": read_parquet}
     if Path(file).suffix not in readers:
         raise InputError(f"{file}: not one of the formats that can be read: .json, .jsonl, .parquet.")
-    check_regular(Path(file))
     with reading(file, AGAIN):
         return question_rows(readers[Path(file).suffix](file), file, version_2_with_negative, answered, skip_bad_rows)
 

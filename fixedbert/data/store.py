@@ -30,7 +30,7 @@ from tqdm import tqdm
 from transformers import PreTrainedTokenizerBase
 
 from ..errors import InputError
-from ..files import content_hash_of, fingerprint_of, is_sealed, not_written, reading, seal, write_sealed
+from ..files import content_hash_of, fingerprint_of, is_sealed, reading, seal, write_sealed, writing
 from .corpora import Corpus, CorpusReader, Document
 from .processes import process_pool
 from .sentences import split_document
@@ -122,15 +122,12 @@ def only_one_writes(folder: Path):
     Raises:
         InputError: it cannot be written, there is no space left, or a worker process was killed.
     """
+    remedy = "make room, or give another --store_dir; the same command goes on where it stopped"
     try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(folder.with_name(folder.name + ".lock")):
-            yield
-    except OSError as error:
-        raise InputError(
-            f"{folder}: {not_written(folder, error)}; make room, or give another --store_dir. The same command goes "
-            "on where it stopped."
-        ) from error
+        with writing(folder.parent, remedy):
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            with FileLock(folder.with_name(folder.name + ".lock")):
+                yield
     except BrokenProcessPool as error:
         raise InputError(
             f"{folder}: a process that prepares the corpus was killed, perhaps for memory; fewer of them "

@@ -11,7 +11,7 @@ from tqdm import tqdm
 from transformers import AutoTokenizer, BertTokenizer, PreTrainedTokenizerBase
 
 from ..errors import InputError
-from ..files import check_place, fingerprint_of, reading, reason_of
+from ..files import check_place, fingerprint_of, reading
 from .corpora import Corpus, CorpusReader
 from .store import corpus_fingerprints, default_store_dir, only_one_writes
 
@@ -56,10 +56,15 @@ def check_same_vocabulary(tokenizer: PreTrainedTokenizerBase, name: str, model: 
     """
     if model is None or model == name:
         return
-    try:
-        own = AutoTokenizer.from_pretrained(model, **options)
-    except (OSError, ValueError):  # it came without
+    local = Path(model).is_dir()
+    if local and not any(Path(model, file).exists() for file in ("tokenizer.json", "vocab.txt")):
         return
+    try:
+        own = load_tokenizer(model, **options)
+    except InputError:
+        if local:
+            raise
+        return  # it came without
     if own.get_vocab() != tokenizer.get_vocab():
         raise InputError(
             f"{name}: its vocabulary ({len(tokenizer)} tokens) is not that of "
@@ -99,10 +104,7 @@ def trained_tokenizer(
             )
             partial = folder.with_name(folder.name + ".partial")
             shutil.rmtree(partial, ignore_errors=True)
-            try:
-                tokenizer.save_pretrained(partial)
-            except Exception as error:  # tokenizers has an error of its own for a full disk
-                raise OSError(reason_of(error)) from error
+            tokenizer.save_pretrained(partial)
             partial.rename(folder)
     return AutoTokenizer.from_pretrained(folder)
 

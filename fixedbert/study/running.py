@@ -21,7 +21,8 @@ from ..analysis.counts import forward_flops, parameters
 from ..analysis.planning import DEVICES, UTILISATION
 from ..data.processes import end_with_parent
 from ..errors import InputError
-from ..files import locked, write_whole, writing
+from ..files import write_whole, writing
+from ..locks import locked
 from .report import read_lines, write_report
 from .run import Data, commit, execute
 from .table import Run, Study, load_study

@@ -16,7 +16,8 @@ from huggingface_hub.errors import StrictDataclassError
 from ..analysis.counts import forward_flops, parameters
 from ..configuration_fixed_head_bert import FixedHeadBertConfig
 from ..errors import InputError
-from ..files import fingerprint_of, read_yaml, reading
+from ..files import fingerprint_of, reading
+from ..plain_yaml import read_yaml
 from ..presets import SHAPE_FIELDS, preset_config
 from .synthetic import TASKS
 

@@ -23,7 +23,8 @@ from transformers.integrations import get_available_reporting_integrations, is_d
 
 from ..checkpoints import read_config
 from ..errors import InputError
-from ..files import check_place, read_yaml, reading, reason_of
+from ..files import check_place, reading, reason_of
+from ..plain_yaml import read_yaml
 from ..presets import PRESETS, preset_config
 
 # Arguments that transformers' example scripts have or had and that are not taken, with what replaces them.

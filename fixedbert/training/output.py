@@ -17,7 +17,8 @@ from safetensors import safe_open
 from transformers import Trainer, TrainerCallback, TrainerState, TrainingArguments
 
 from ..errors import InputError, Stopped
-from ..files import content_hash_of, locked, read_object, reading, write_whole, writing
+from ..files import content_hash_of, read_object, reading, write_whole, writing
+from ..locks import locked
 
 COMMAND_FILE = "command.json"
 DATA_FILE = "data.json"
