@@ -25,7 +25,7 @@ def reason_of(error: BaseException) -> str:
     """The first line of what an error, or the one below it, says."""
     error = error.__cause__ or error
     lines = str(getattr(error, "strerror", None) or error).strip().splitlines()
-    line = lines[0] if lines else type(error).__name__
+    line = lines[0].rstrip(".") if lines else type(error).__name__
     return line if len(line) <= LONGEST_REASON else f"{line[:LONGEST_REASON]}..."
 
 

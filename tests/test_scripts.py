@@ -621,7 +621,11 @@ def bad(corpus, pretrained, tasks, tmp_path, name) -> tuple[str, list[str], str]
         return "run_pretraining.py", arguments, "a model of the type bert cannot tell documents apart"
     if name == "head size 0":
         zero = pretraining(corpus, output, "--config_overrides", "attention_head_size=0")
-        return "run_pretraining.py", zero, "tiny: attention_head_size must be at least 1"
+        return (
+            "run_pretraining.py",
+            zero,
+            "tiny: its configuration cannot be used (attention_head_size must be at least 1",
+        )
     if name == "too long":
         return "run_pretraining.py", pretraining(corpus, output, "--max_seq_length", "129"), "129 is more than the 128"
     if name == "directory not empty":

@@ -235,7 +235,9 @@ def load_config(arguments: ModelArguments, **changes) -> PreTrainedConfig:
         if name in PRESETS and not Path(name).exists():
             raise InputError(f"{name}: a preset has no weights to start from; give --config_name {name}.")
         check_place(name, PRESETS if arguments.config_name else ())
-    with reading(name, "give a model whose config.json is whole, and settings that it can have", "no configuration"):
+    with reading(
+        name, "give one whose config.json is whole, with settings that it can have", "its configuration cannot be used"
+    ):
         if arguments.preset:
             config = preset_config(name, **changes)
         else:

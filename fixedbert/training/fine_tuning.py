@@ -19,7 +19,7 @@ from transformers.trainer_pt_utils import get_length_grouped_indices
 from ..errors import InputError
 from .trainer import CommonArguments, CommonTrainer
 
-NOT_METRICS = ("loss", "runtime", "samples", "per_second", "epoch", "total", "thresh", "preparation")
+NOT_METRICS = ("loss", "runtime", "samples", "per_second", "epoch", "total", "thresh")
 LOGGING = 0.02  # of the steps: short runs have a curve too
 
 

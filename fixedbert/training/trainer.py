@@ -162,8 +162,9 @@ class CommonTrainer(Trainer):
         more = f" and {len(indices) - NAMED} more" if len(indices) > NAMED else ""
         return f"the examples {', '.join(map(str, indices[:NAMED]))}{more} of epoch {epoch}"
 
-    def evaluation_loop(self, *args, **kwargs):
-        output = super().evaluation_loop(*args, **kwargs)
+    def evaluation_loop(self, *args, metric_key_prefix="eval", **kwargs):
+        output = super().evaluation_loop(*args, metric_key_prefix=metric_key_prefix, **kwargs)
+        output.metrics.pop(f"{metric_key_prefix}_model_preparation_time", None)  # there only where nothing was trained
         predictions = output.predictions if isinstance(output.predictions, tuple) else (output.predictions,)
         if not all(np.isfinite(values).all() for values in predictions if values is not None):
             raise Divergence(
