@@ -128,8 +128,29 @@ def test_paper_scale_is_the_papers():
 
 
 def line_of(made: Study, run, loss: float | None) -> dict:
-    shape = {"training_flops": run.training_flops, "learning_rate": run.learning_rate, "seed": run.seed}
-    return {"key": run.key, "results": {"loss": loss}, **shape, **made.labels(run)}
+    """A record with all fields, of which those that a study goes by are true."""
+    names = (
+        "hidden_size",
+        "num_hidden_layers",
+        "num_attention_heads",
+        "intermediate_size",
+        "head_embedding",
+        "qk_norm",
+    )
+    shape = {name: getattr(run.config, name) for name in names} | {"attention_head_size": run.config.head_dim}
+    settings = {"training_flops": run.training_flops, "learning_rate": run.learning_rate, "seed": run.seed}
+    numbers = dict.fromkeys(("parameters", "non_embedding_parameters", "forward_flops", "max_seq_length", "tokens"), 1)
+    place = {
+        "epochs": 1.0,
+        "seconds": 1.0,
+        "texts": None,
+        "hardware": "",
+        "threads": 1,
+        "versions": {},
+        "commit": None,
+    }
+    found = {"key": run.key, "objective": run.objective, "results": {"loss": loss}}
+    return {**found, **shape, **settings, **numbers, **place, **made.labels(run)}
 
 
 def test_every_shape_is_tuned_alike():

@@ -109,6 +109,8 @@ def read_lines(files: Iterable[str | Path]) -> list[dict]:
 def check_record(record: dict):
     """Raises ValueError where a field that the report or a continued study needs is missing, or of another type."""
     for name, kinds in FIELDS.items():
+        if name not in record:
+            raise ValueError(f"without {name}")
         value = record[name]
         if not isinstance(value, kinds) or isinstance(value, bool) and bool not in kinds:
             raise ValueError(f"{name}: {str(value)[:100]}")
