@@ -272,9 +272,12 @@ def copy_sentence_modules(source: Path, folder: Path):
 
 def metadata_of(source: Path) -> dict:
     """What the card there says that holds for all that is made of its weights."""
+    if not (source / CARD).exists():
+        return {}
     try:
         data = read_card(source / CARD).data
-    except InputError:
+    except InputError as error:
+        logger.warning("%s The new card has no licence, language and data sets of it.", error)
         return {}
     carried = ("license", "license_name", "license_link", "language", "datasets", "base_model")
     found = {name: data.get(name) for name in carried if data.get(name)}

@@ -150,7 +150,7 @@ def card_of(folder: Path, repo_id: str, license: str | None) -> bytes:
         card = checkpoint_card(config, config.architectures[0], repo_id, license=license)
         check_card(card, file)
         return str(card).encode()
-    content, stated = file.read_bytes(), read_card(file).data.license
+    stated, content = read_card(file).data.license, file.read_bytes()
     if license and stated and license != stated:
         raise InputError(f"{file}: it states {stated}, not --license {license}; change one of the two.")
     if license and not stated:

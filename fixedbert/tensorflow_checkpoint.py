@@ -1,8 +1,10 @@
 """Google's original BERT checkpoints, as TensorFlow 1 wrote them, read without TensorFlow."""
 
+import logging
 import math
 import re
 from collections.abc import Iterator
+from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
@@ -12,12 +14,17 @@ from transformers import BertConfig, BertForPreTraining
 from .errors import InputError
 from .files import read_object
 
+logger = logging.getLogger(__name__)
+
 MAGIC = bytes.fromhex("57fb808b247547db")  # the last bytes of a table
 DTYPES = {1: "<f4", 3: "<i4", 9: "<i8", 19: "<f2"}  # by number in tensorflow/core/framework/types.proto
 OPTIMIZER = re.compile(r"(^|/)(adam_[mv]|AdamWeightDecayOptimizer(_\d+)?|global_step)(/|$)")
 TIED = ("cls.predictions.decoder.weight", "cls.predictions.decoder.bias")
 SIZES = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
 SIZES += ("max_position_embeddings", "type_vocab_size")
+# Fields of Google's later configurations that its own model does not read.
+NOT_OF_THE_MODEL = {"directionality", "pooler_fc_size", "pooler_num_attention_heads", "pooler_num_fc_layers"}
+NOT_OF_THE_MODEL |= {"pooler_size_per_head", "pooler_type"}
 RENAMED = (  # from the names in transformers to Google's, one after the other
     (r"_embeddings\.weight$", "_embeddings"),
     (r"LayerNorm\.weight$", "LayerNorm.gamma"),
@@ -228,6 +235,9 @@ def read_config(file: Path) -> tuple[BertConfig, dict[str, tuple[int, ...]]]:
     missing = [name for name in SIZES if name not in values]
     if missing:
         raise InputError(f"{file}: without {', '.join(missing)}; give the file that came with the checkpoint.")
+    unknown = sorted(values.keys() - {field.name for field in fields(BertConfig)} - NOT_OF_THE_MODEL)
+    if unknown:
+        logger.warning("%s: no field of BERT, and without effect: %s", file, listed(unknown))
     try:
         config = BertConfig(**values)
         with torch.device("meta"):

@@ -40,6 +40,7 @@ from ..data.corpora import Corpus, CorpusReader
 from ..data.tokenizers import load_tokenizer
 from ..errors import InputError
 from ..files import check_place, reading
+from ..tensorflow_checkpoint import listed
 from ..training.output import new_directory
 from .counts import head_sizes, size_text
 
@@ -278,9 +279,11 @@ def load(name: str, length: int, **hub_options) -> tuple[Inspection, PreTrainedT
     check_place(name)
     with reading(name, "give a model that is whole, and of a kind that transformers knows", "no model can be read"):
         config = read_config(name, **hub_options)
-        model = AutoModel.from_pretrained(
-            name, config=config, dtype=torch.float32, trust_remote_code=False, **hub_options
-        ).eval()
+        options = {"config": config, "dtype": torch.float32, "trust_remote_code": False, "output_loading_info": True}
+        model, loaded = AutoModel.from_pretrained(name, **options, **hub_options)
+    absent = sorted(key for key in loaded["missing_keys"] if "pooler" not in key)  # which no measure reads
+    if absent:
+        raise InputError(f"{name}: there are no weights for {listed(absent)}; give a model that is whole.")
     tokenizer = load_tokenizer(name, **hub_options)
     if getattr(config, "is_decoder", False) or not hasattr(getattr(model, "encoder", None), "layer"):
         raise InputError(f"{name}: only encoders like BERT, which look both ways, can be inspected.")
@@ -290,7 +293,7 @@ def load(name: str, length: int, **hub_options) -> tuple[Inspection, PreTrainedT
     if not 3 <= length <= longest:
         raise InputError(f"--max_seq_length {length}: the model takes 3 to {longest} tokens.")
     try:
-        return Inspection(model), tokenizer
+        return Inspection(model.eval()), tokenizer
     except (AttributeError, ValueError) as error:  # modules of other names, or an attention that cannot be exchanged
         raise InputError(f"{name}: its attention cannot be seen: {str(error).splitlines()[0]}") from error
 

@@ -131,7 +131,8 @@ class CorpusReader:
             self.size = len(self.dataset)
         else:
             self.files = corpus_files(corpus.source)
-            self.size = sum(file.stat().st_size for file in self.files)
+            with reading(corpus.source, AGAIN):
+                self.size = sum(file.stat().st_size for file in self.files)
 
     def fingerprint(self, hash_of: Callable[[Path], str] = content_hash_of) -> list:
         """

@@ -137,7 +137,11 @@ def report(files: Sequence[str | Path], output_dir: str | Path) -> str:
         InputError: nothing in the files, or runs of different studies.
     """
     with new_directory(output_dir) as folder:
-        return write_report(read_lines(files), folder)
+        records = read_lines(files)
+        try:
+            return write_report(records, folder)
+        except InputError as error:
+            raise InputError(f"{', '.join(map(str, files))}: {error}") from error
 
 
 def write_report(records: list[dict], folder: Path) -> str:
