@@ -3,11 +3,14 @@
 import gc
 import json
 import math
+import shutil
 import weakref
+from pathlib import Path
 
 import pytest
 import torch
 from PIL import Image
+from safetensors.torch import load_file, save_file
 from small_models import H, P, model_of
 from transformers import (
     AutoModel,
@@ -244,6 +247,16 @@ def test_bad_input(model, tmp_path, arguments, message):
         inspect_arguments = ["inspect", model, str(tmp_path / "out"), "--text", str(tmp_path / "text.txt"), *arguments]
         main(inspect_arguments)
     assert not list(tmp_path.glob("out*"))
+
+
+def test_model_without_all_weights_is_refused(model, text, tmp_path):
+    """Guards: heads of random weights are never shown as those of a model."""
+    folder = Path(shutil.copytree(model, tmp_path / "model"))
+    weights = load_file(folder / "model.safetensors")
+    del weights["bert.encoder.layer.1.attention.self.key.weight"]
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(InputError, match=r"no weights for 'encoder\.layer\.1\.attention\.self\.key\.weight'"):
+        inspect(str(folder), tmp_path / "out", text, max_seq_length=8)
 
 
 def test_positions_of_a_roberta(text, tmp_path, vocabulary):
