@@ -44,7 +44,7 @@ def main(argv: list[str] | None = None):
     config = load_config(model_args, is_decoder=objective == "clm")
     check_length(data_args.max_seq_length, config)
     if data_args.separate_documents and config.model_type != "fixed_head_bert":
-        raise InputError(f"--separate_documents: a model of the type {config.model_type} cannot tell documents apart.")
+        raise InputError(f"--separate_documents: a model of the type {config.model_type} cannot keep documents apart.")
     training_args.reach_total_train_batch_size()
     set_seed(training_args.seed)
     keep_freed_memory(training_args.device)

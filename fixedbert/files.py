@@ -12,6 +12,9 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from huggingface_hub import HfApi, try_to_load_from_cache
+from huggingface_hub.errors import StrictDataclassError
+
 from .errors import InputError
 
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -22,8 +25,9 @@ FILE_SUFFIXES = (".txt", ".json", ".yaml", ".yml", ".bin", ".safetensors", ".pt"
 
 
 def reason_of(error: BaseException) -> str:
-    """The first line of what an error, or the one below it, says."""
-    error = error.__cause__ or error
+    """The first line of what an error says; of one that only wraps another, of that."""
+    if isinstance(error, StrictDataclassError):
+        error = error.__cause__ or error
     lines = str(getattr(error, "strerror", None) or error).strip().splitlines()
     line = lines[0].rstrip(".") if lines else type(error).__name__
     return line if len(line) <= LONGEST_REASON else f"{line[:LONGEST_REASON]}..."
@@ -33,6 +37,7 @@ def reason_of(error: BaseException) -> str:
 def reading(file: object, remedy: str, problem: str = "cannot be read") -> Iterator[None]:
     """
     The boundary around reading one kind of file: whatever a damaged one raises becomes an InputError that names it.
+    Too little memory is said as such, and mistakes in the code pass.
 
     Args:
         file: where, for the message.
@@ -41,11 +46,13 @@ def reading(file: object, remedy: str, problem: str = "cannot be read") -> Itera
     check_regular(file)
     try:
         yield
-    except InputError:
+    except (InputError, NameError):
         raise
     except BaseException as error:  # every library, and every kind of damage, has its own
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":  # of libraries in Rust
             raise
+        if type(error).__name__ in ("MemoryError", "OutOfMemoryError"):  # the second is torch's
+            raise InputError(f"{file}: there is too little memory for it ({reason_of(error)}).") from error
         raise InputError(f"{file}: {problem} ({reason_of(error)}); {remedy}.") from error
 
 
@@ -65,9 +72,8 @@ def check_regular(place: object):
 @contextmanager
 def writing(folder: str | Path, remedy: str) -> Iterator[None]:
     """
-    The boundary around writing below `folder`: a full disk, no permission, a read-only file system.
-
-    It can be around a whole run: errors that are not of writing pass.
+    The boundary around writing below `folder`, what becomes it, and its lock: a full disk, no permission, a read-only
+    file system. It can be around a whole run: errors of other files pass, unless only writing has them.
 
     Args:
         remedy: what to do, a clause without a full stop.
@@ -88,8 +94,8 @@ def failed_writing(error: BaseException, folder: Path) -> tuple[int | None, Path
     if isinstance(error, OSError):
         file = error.filename2 or error.filename  # the second of a copy
         place = folder if file is None else Path(str(file))
-        below = file is not None and place.absolute().is_relative_to(folder.absolute())
-        return error.errno if below or error.errno in ONLY_WRITING else None, place
+        ours = file is not None and is_of(place.absolute(), folder.absolute())
+        return error.errno if ours or error.errno in ONLY_WRITING else None, place
     said = str(error)
     if number := re.search(r"\(os error (\d+)\)", said):  # of libraries in Rust, in reading too
         return int(number[1]) if "serializing" in said or int(number[1]) in ONLY_WRITING else None, folder
@@ -97,6 +103,15 @@ def failed_writing(error: BaseException, folder: Path) -> tuple[int | None, Path
         return int(number[1]), folder
     # torch.save does not say why.
     return errno.EIO if "inline_container.cc" in said or "PytorchStreamWriter" in said else None, folder
+
+
+def is_of(place: Path, folder: Path) -> bool:
+    """Whether a path is below `folder`, below what will be renamed to it, its lock, or a folder that it is in."""
+    if folder.is_relative_to(place):
+        return True
+    own = re.compile(re.escape(folder.name) + r"(\.\d+)?(\.partial|\.lock)?")
+    around = folder.parent
+    return place.is_relative_to(around) and own.fullmatch(place.relative_to(around).parts[0]) is not None
 
 
 def of_shared_memory(error: BaseException) -> bool:
@@ -153,9 +168,22 @@ def check_place(name: str, others: Iterable[str] = ()):
     around = path.parent.iterdir() if path.parent.is_dir() else ()
     around = [str(path.with_name(one.name)) for one in around if one.is_dir()]
     near = difflib.get_close_matches(name, [*others, *around], 1, cutoff=0.75)
+    if re.fullmatch(r"\w[\w.-]*(/\w[\w.-]*)?", name) and path.suffix not in FILE_SUFFIXES:
+        if not near or (near[0] not in others and is_on_hub(name)):
+            return
     hint = f"; did you mean {near[0]}?" if near else "."
-    if near or not re.fullmatch(r"\w[\w.-]*(/\w[\w.-]*)?", name) or path.suffix in FILE_SUFFIXES:
-        raise InputError(f"{name}: neither a directory nor the name of a model on the Hub{hint}")
+    raise InputError(f"{name}: neither a directory nor the name of a model on the Hub{hint}")
+
+
+def is_on_hub(name: str) -> bool:
+    """Whether the Hub, or its cache, has a model of that name; it is asked once, for at most 3 seconds."""
+    if isinstance(try_to_load_from_cache(name, "config.json"), str):
+        return True
+    try:
+        HfApi().model_info(name, timeout=3)
+    except Exception:  # no such model, no network, offline mode
+        return False
+    return True
 
 
 def fingerprint_of(*parts: object) -> str:

@@ -31,25 +31,30 @@ def locked(folder: Path, take_over: bool = False) -> Iterator[None]:
     Raises:
         InputError: another process holds it.
     """
+    folder = Path(os.path.abspath(folder))
     path = folder.with_name(f"{folder.name}.lock")
     done = threading.Event()
-    with writing(path, "choose another --output_dir"):
+    signs = threading.Thread(target=give_signs_of_life, args=(path, done), daemon=True)
+    with writing(folder, "choose another --output_dir"):
         path.parent.mkdir(parents=True, exist_ok=True)
         file, free = open_lock(path)
     HELD.add(file)
-    mine = False
+    mine = b""
     try:
         check_holder(file, free, folder, take_over)
-        mine = True
         since = datetime.now().astimezone().isoformat(" ", "seconds")
-        with writing(path, "make room, or choose another --output_dir"):
+        mine = json.dumps({"host": gethostname(), "process": os.getpid(), "since": since}).encode()
+        with writing(folder, "make room, or choose another --output_dir"):
             os.truncate(file, 0)
-            os.pwrite(file, json.dumps({"host": gethostname(), "process": os.getpid(), "since": since}).encode(), 0)
-        threading.Thread(target=give_signs_of_life, args=(file, done), daemon=True).start()
+            os.pwrite(file, mine, 0)
+        signs.start()
         yield
     finally:
         done.set()
-        if mine and is_named(file, path):
+        if signs.is_alive():
+            signs.join()
+        # Not that of a process that has taken it over.
+        if mine and is_named(file, path) and os.pread(file, 4096, 0) == mine:
             with suppress(OSError):  # of a file system that is read-only by now
                 path.unlink()
         HELD.remove(file)
@@ -66,9 +71,11 @@ def open_lock(path: Path) -> tuple[int, bool]:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return file, False
-        except BaseException:
+        except OSError as error:
             os.close(file)
-            raise
+            raise InputError(
+                f"{path}: its file system has no locks ({error.strerror}); give an output directory on another."
+            ) from error
         if is_named(file, path):
             return file, True
         os.close(file)  # its holder has removed it in between
@@ -84,11 +91,13 @@ def is_named(file: int, path: Path) -> bool:
 
 def check_holder(file: int, free: bool, folder: Path, take_over: bool):
     """Raises InputError where a lock cannot be had: from a living process, or from another machine unless told to."""
-    said = re.search(r'^{"host": "(.*)", "process": (\d+), "since": "(.*)"}$', os.pread(file, 4096, 0).decode())
+    said = re.search(
+        r'^{"host": "(.*)", "process": (\d+), "since": "(.*)"}$', os.pread(file, 4096, 0).decode(errors="replace")
+    )
     host, process, since = said.groups() if said else ("an unknown host", "?", "?")
     who = f"{folder}: another process works there (process {process} on {host}, since {since}"
     if not free:
-        raise InputError(f"{who}); wait for its end, or give another --output_dir.")
+        raise InputError(f"{who}); wait until it ends, or give another --output_dir.")
     if said and host != gethostname() and not take_over:
         sign = datetime.fromtimestamp(os.fstat(file).st_mtime).astimezone().isoformat(" ", "seconds")
         raise InputError(
@@ -97,10 +106,10 @@ def check_holder(file: int, free: bool, folder: Path, take_over: bool):
         )
 
 
-def give_signs_of_life(file: int, done: threading.Event):
+def give_signs_of_life(path: Path, done: threading.Event):
     while not done.wait(SIGN_OF_LIFE):
         with suppress(OSError):  # the run says itself what it cannot write
-            os.utime(file)
+            os.utime(path)
 
 
 def forget_locks():

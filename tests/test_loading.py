@@ -14,7 +14,7 @@ import run_glue
 from fixedbert.cli import main
 from fixedbert.data.tokenizers import load_tokenizer
 from fixedbert.errors import InputError
-from fixedbert.files import reading
+from fixedbert.files import check_place, reading
 from fixedbert.presets import preset_config
 from fixedbert.study.report import read_lines
 from fixedbert.study.table import load_study
@@ -128,6 +128,25 @@ def test_mistyped_names_never_reach_the_hub(tmp_path, monkeypatch, name, message
     monkeypatch.setattr(AutoConfig, "from_pretrained", lambda *args, **options: pytest.fail("the Hub was asked"))
     with pytest.raises(InputError, match=message):
         load_config(ModelArguments(config_name=name))
+
+
+def test_models_of_the_hub_beside_directories_of_like_names(tmp_path, monkeypatch):
+    """Guards: a model that the Hub's cache has is not taken for a mistyped directory, one that nobody has is."""
+    (tmp_path / "bert-base-cased").mkdir()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("fixedbert.files.try_to_load_from_cache", lambda name, file: "x" if "un" in name else None)
+    check_place("bert-base-uncased")
+    with pytest.raises(InputError, match="did you mean bert-base-cased"):
+        check_place("bert-base-casd")
+
+
+def test_too_little_memory_is_no_damage():
+    """Guards: a model that does not fit is not called damaged, and a mistake in the code is not called a bad file."""
+    with pytest.raises(InputError, match="^model: there is too little memory for it .CUDA out of memory.*.$"):
+        with reading("model", "get it anew"):
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
+    with pytest.raises(NameError), reading("model", "get it anew"):
+        raise NameError("name 'x' is not defined")
 
 
 def test_presets_have_no_weights():

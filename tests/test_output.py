@@ -24,6 +24,7 @@ import run_glue
 from fixedbert import locks
 from fixedbert.errors import InputError, exit_on_input_error
 from fixedbert.files import writing
+from fixedbert.locks import locked
 from fixedbert.training.fine_tuning import FineTuningArguments, FineTuningTrainer
 from fixedbert.training.output import output_directory, whole_checkpoints
 from fixedbert.training.sweep import sweep_directory
@@ -101,6 +102,40 @@ def test_lock_of_another_host(model, download, tmp_path, monkeypatch):
     monkeypatch.setattr(run_glue, "evaluate", evaluate)
     glue(model, download, tmp_path / "out", *TRAIN, "--take_over_output_dir")
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_lock_that_was_taken_over_is_not_removed(tmp_path):
+    """Guards: a holder whose lock another machine has taken over leaves the new one alone; its own it removes."""
+    lock = tmp_path / "out.lock"
+    with locked(tmp_path / "out"):
+        lock.write_text(json.dumps(OTHER_HOST))
+    assert json.loads(lock.read_text()) == OTHER_HOST
+    with locked(tmp_path / "other"):
+        assert (tmp_path / "other.lock").exists()
+    assert not (tmp_path / "other.lock").exists()
+
+
+def test_file_system_without_locks(tmp_path, monkeypatch):
+    """Guards: where the file system has no locks, and where a lock holds no text, there is a sentence, or no error."""
+    (tmp_path / "out.lock").write_bytes(b"\xff\xfe")  # of a process of this machine that died as it wrote
+    with locked(tmp_path / "out"):
+        pass
+
+    def none(*_):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr("fcntl.flock", none)
+    with pytest.raises(InputError, match="out.lock: its file system has no locks .No locks available."):
+        with locked(tmp_path / "out"):
+            pass
+
+
+def test_errors_of_other_files_pass(tmp_path):
+    """Guards: what a run cannot read beside its output directory is not said to be a place for writing."""
+    for name, passes in (("vocab.txt", True), ("out.partial/config.json", False), ("out.7.partial/a/b", False)):
+        error = FileNotFoundError(errno.ENOENT, "No such file or directory", str(tmp_path / name))
+        with pytest.raises(FileNotFoundError if passes else InputError), writing(tmp_path / "out", "make room"):
+            raise error
 
 
 def test_no_process_waits_for_a_lock(model, download, tmp_path):

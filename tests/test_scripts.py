@@ -618,7 +618,7 @@ def bad(corpus, pretrained, tasks, tmp_path, name) -> tuple[str, list[str], str]
         BertConfig().save_pretrained(tmp_path / "stock")
         arguments = ["--config_name", str(tmp_path / "stock"), "--objective", "mlm", "--separate_documents"]
         arguments += ["--train_file", corpus, "--do_train", "--output_dir", str(output)]
-        return "run_pretraining.py", arguments, "a model of the type bert cannot tell documents apart"
+        return "run_pretraining.py", arguments, "a model of the type bert cannot keep documents apart"
     if name == "head size 0":
         zero = pretraining(corpus, output, "--config_overrides", "attention_head_size=0")
         return (

@@ -109,7 +109,7 @@ def held(final: Path, training_args: TrainingArguments) -> Iterator[None]:
         (problem,) = broadcast_object_list([problem])
         if problem:
             raise InputError(problem)
-        with writing(final.parent, "make room or give the right to write there; the same command then goes on"):
+        with writing(final, "make room or give the right to write there; the same command then goes on"):
             yield
 
 
@@ -125,7 +125,7 @@ def new_directory(output_dir: str | Path) -> Iterator[Path]:
     check_free(final)
     partial = final.with_name(f"{final.name}.{os.getpid()}.partial")  # a run of that name keeps its own
     try:
-        with writing(final.parent, "make room, or choose another output directory"):
+        with writing(final, "make room, or choose another output directory"):
             partial.mkdir(parents=True)
             yield partial
             give_final_name(partial, final)

@@ -59,7 +59,7 @@ def plan_runs(tasks: list[str | None], training_args: FineTuningArguments) -> li
     Every task with every point of the grid and every seed.
 
     Raises:
-        InputError: no such grid, or a seed stands there twice.
+        InputError: no such grid, or a seed is given twice.
     """
     grid = training_args.grid
     if grid is not None and grid not in GRIDS:
