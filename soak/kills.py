@@ -202,12 +202,12 @@ def killed(inputs: Inputs, number: int, seed: int) -> dict:
             end(run)
         else:
             faults += faults_of(sent, status, printed, time.monotonic() - began)
-        if status == 0:
+        if status == 0 or is_done(name, where):
             break
-    if run.returncode != 0:
+    if run.returncode != 0 and not is_done(name, where):
         run = inputs.start(RUNS[name], where)
         wait(run, LONGEST)
-    status = run.poll()
+    status = 0 if is_done(name, where) else run.poll()
     end(run)
     if status != 0:
         end_of_log = log_of(where).read_text(errors="replace").strip().splitlines()[-1:]
@@ -224,6 +224,11 @@ def killed(inputs: Inputs, number: int, seed: int) -> dict:
         log_of(where).unlink()
     same = {part: found[part] == reference[part] for part in ("weights", "log")}
     return {"kind": name, "number": number, "seed": seed, "signals": signals, **same, "faults": faults}
+
+
+def is_done(name: str, where: Path) -> bool:
+    """Whether a run was at its end when it was killed. A study works in its output directory from the beginning."""
+    return name != "study" and (where / "out").exists()
 
 
 def faults_of(sent: signal.Signals, status: int, printed: str, seconds: float) -> list[str]:
