@@ -139,9 +139,8 @@ class FixedHeadBertEncoder(BertEncoder):
                 past_key_values=past_key_values,
                 **kwargs,
             )
-        return BaseModelOutputWithPastAndCrossAttentions(
-            last_hidden_state=hidden_states, past_key_values=past_key_values if use_cache else None
-        )
+        past_key_values = past_key_values if use_cache else None
+        return BaseModelOutputWithPastAndCrossAttentions(hidden_states, past_key_values)
 
 
 class FixedHeadBertPreTrainedModel(BertPreTrainedModel):
@@ -396,16 +395,15 @@ class FixedHeadBertModel(FixedHeadBertPreTrainedModel, BertModel):
 
 
 def forward_like(stock: type) -> Callable:
-    """
-    For the forward of a head: it shows the signature of the `stock` head's, and gets every argument by its name. What
-    it does not name itself are the model's.
-    """
-    names = list(signature(stock.forward).parameters)[1:]
+    """Gives the forward of a head, which takes arguments by name, the signature of the `stock` head's forward."""
+    names = [name for name, x in signature(stock.forward).parameters.items() if x.kind is not x.VAR_KEYWORD][1:]
 
     def decorate(forward: Callable) -> Callable:
         @can_return_tuple
         @wraps(stock.forward)
         def by_name(self, *args, **kwargs):
+            if len(args) > len(names):
+                raise TypeError(f"forward takes {len(names)} arguments by position, not {len(args)}.")
             return forward(self, **dict(zip(names, args, strict=False)), **kwargs)
 
         return by_name

@@ -198,6 +198,21 @@ def test_files_of_the_model_import_nothing_else_of_ours():
         assert not any("fixedbert" in alias.name for node in imports for alias in node.names), name
 
 
+@pytest.mark.parametrize("head", HEADS[1:])
+def test_arguments_by_position(head):
+    """Guards: the signature of a head is BERT's, arguments go by it in their order, and none too many is dropped."""
+    model = model_of(head).eval()
+    signature = inspect.signature(model.forward)
+    assert signature == inspect.signature(getattr(transformers, f"Bert{head}").forward.__get__(model))
+    inputs = inputs_of(head, labels=True)
+    by_position = [inputs.get(name) for name, x in signature.parameters.items() if x.kind is not x.VAR_KEYWORD]
+    while by_position[-1] is None:  # not every default is None
+        by_position.pop()
+    assert torch.equal(model(*by_position).loss, model(**inputs).loss)
+    with pytest.raises(TypeError, match="by position, not 30"):
+        model(*[None] * 30)
+
+
 @pytest.mark.parametrize("head", HEADS)
 def test_transformers_sees_that_attention_can_be_set(head):
     """Guards: it reads the source of a head's file, and only warns where it does not find there what it looks for."""
