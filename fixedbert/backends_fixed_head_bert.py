@@ -70,15 +70,14 @@ def choose_way(
     """
     takes_lengths = any(name in module.config._attn_implementation for name in ("flash", "vllm"))
     sequences = cu_seq_lens_q is not None and attention_mask is None and not takes_lengths
-    needs_mask = module.is_causal or query.device.type != "cpu"  # sequences one by one, all keys seen: none
+    eager_needs_mask = module.is_causal or query.device.type != "cpu"  # within sequences
+    kernel, why = interface, "the configuration asks for it"
     if output_attentions:
         kernel, why = eager_attention_forward, "no other function returns the probabilities"
     elif takes_lengths:
         return Way("its own", "it knows where sequences are, and which heads share keys and values", interface)
-    elif sequences and interface is eager_attention_forward and needs_mask:
-        kernel, why = ALL_ATTENTION_FUNCTIONS["sdpa"], "eager would need a mask"
-    else:
-        kernel, why = interface, "the configuration asks for it"
+    elif sequences and interface is eager_attention_forward and eager_needs_mask:
+        kernel = ALL_ATTENTION_FUNCTIONS["sdpa"]
 
     way = Way("whole rows", why, kernel)
     if sequences:
