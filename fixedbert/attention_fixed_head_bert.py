@@ -9,14 +9,16 @@ h heads of a fixed size d_p, and W_q, W_k, W_v: d -> h d_p, W_o: h d_p -> d,
 
 where BERT has d_p = d / h. The papers write one token as a column of X; the code has one in a row.
 
-    hidden_states (B, L, D)                       X
-      |-- query --> (B, H, Lq, P)                 W_q^i X   --|
-      |-- key ----> (B, G, Lk, P)                 W_k^i X   --|-- softmax of (B, H, Lq, Lk) scores / sqrt(P)
-      '-- value --> (B, G, Lk, P)                 W_v^i X   -----------------------.
-    heads beside each other (B, Lq, H P)          <--- probabilities times values -'
-      '-- output.dense --> (B, Lq, D)             W_o, the sum over i, then BERT's dropout, residual and LayerNorm
+    X  --+-- query, W_q --> (B, H, Lq, P) --+
+         |                                  +--> scores / sqrt(P) --> softmax --+
+         +-- key, W_k ----> (B, G, Lk, P) --+         (B, H, Lq, Lk)            +--> heads --> output.dense, W_o
+         |                                                                      |   (B, Lq, H P)   (B, Lq, D)
+         +-- value, W_v --> (B, G, Lk, P) --------------------------------------+
 
-| here | in BERT's configuration | in the papers |
+X is (B, L, D). W_o takes the heads beside each other, which is the sum over i; BERT's dropout, residual and LayerNorm
+follow.
+
+| here | in BERT's terms | in the papers |
 |---|---|---|
 | B, L | batch, sequence length (Lq of queries, Lk of keys) | -, n |
 | D | hidden_size | d |
