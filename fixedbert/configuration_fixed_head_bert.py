@@ -35,8 +35,8 @@ TRANSFORMERS_KEYS = {
     "trust_remote_code",
 }
 
-# Which class each Auto class opens. It stands in every config.json, whole, whichever head was saved: with the two
-# files of code, which are saved along, a checkpoint opens where this package is not installed.
+# Which class each Auto class opens. It stands in every config.json, whole, whichever head was saved: with the files
+# of code, which are saved along, a checkpoint opens where this package is not installed.
 AUTO_MAP = {
     "AutoConfig": "configuration_fixed_head_bert.FixedHeadBertConfig",
     "AutoModelForTextEncoding": "modeling_fixed_head_bert.FixedHeadBertModel",

@@ -120,7 +120,7 @@ tokenizer = AutoTokenizer.from_pretrained("{name}")
     if not fixed:
         return text.replace("import fixedbert\n", "")
     return text + f"""
-Without fixedbert, transformers alone runs the two files of code that come with the weights. Read them first, and pin
+Without fixedbert, transformers alone runs the files of code that come with the weights. Read them first, and pin
 the commit that you have read:
 
 ```python

@@ -13,7 +13,6 @@ from huggingface_hub.errors import (  # HTTPError: also a connection that breaks
 )
 from safetensors import safe_open
 
-from . import configuration_fixed_head_bert, modeling_fixed_head_bert
 from .checkpoints import SENTENCE_FILES, TOKENIZER_FILES
 from .configuration_fixed_head_bert import AUTO_MAP, FixedHeadBertConfig
 from .conversion import head_of
@@ -41,7 +40,7 @@ PARTS = (
 )
 SAVE_ANEW = "save the model anew"
 WEIGHTS = re.compile(r"(model|pytorch_model)[^/]*\.(safetensors|safetensors\.index\.json|bin|bin\.index\.json)")
-CODE = {Path(module.__file__).name: module for module in (configuration_fixed_head_bert, modeling_fixed_head_bert)}
+CODE = {file.name: file for file in Path(__file__).parent.glob("*_fixed_head_bert.py")}  # the five files of the model
 
 
 def push(
@@ -53,7 +52,7 @@ def push(
     token: str | None = None,
 ) -> str:
     """
-    Upload a FixedHeadBert's directory: weights, configuration with the whole auto_map, the two files of code,
+    Upload a FixedHeadBert's directory: weights, configuration with the whole auto_map, the five files of code,
     tokenizer, card and results, in one commit. The repository is made if there is none; weights of other names in it
     are removed, because they might be loaded instead.
 
@@ -77,7 +76,7 @@ def push(
         foreign = {key: value for key, value in config.get("auto_map", {}).items() if key not in AUTO_MAP}
         config["auto_map"] = AUTO_MAP | foreign
         contents["config.json"] = json.dumps(config, indent=2, sort_keys=True).encode() + b"\n"
-        contents |= {name: Path(module.__file__).read_bytes() for name, module in CODE.items()}
+        contents |= {name: file.read_bytes() for name, file in CODE.items()}
     operations = [CommitOperationAdd(name, data) for name, data in contents.items()]
     operations += [CommitOperationAdd(name, str(file)) for name, file in files.items() if name not in contents]
 

@@ -1,6 +1,7 @@
 """The attention: equal to a naive reference in every variant and on every backend, with the papers' identities."""
 
 import logging
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -8,8 +9,15 @@ import torch
 from small_models import B, D, H, L, P, config_of, inputs_of, model_of
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from fixedbert import FixedHeadBertConfig, FixedHeadBertModel, modeling_fixed_head_bert, preset_config
-from fixedbert.modeling_fixed_head_bert import Dropout, each_sequence_alone, eager_attention_forward
+from fixedbert import (
+    FixedHeadBertConfig,
+    FixedHeadBertForMaskedLM,
+    FixedHeadBertModel,
+    attention_fixed_head_bert,
+    backends_fixed_head_bert,
+    preset_config,
+)
+from fixedbert.backends_fixed_head_bert import Dropout, choose_way, each_sequence_alone, eager_attention_forward
 
 VARIANTS = [
     {},
@@ -245,7 +253,7 @@ def test_output_attentions_are_not_empty(implementation, unpad_inputs):
 def test_attentions_come_out_when_the_configuration_asks(tmp_path):
     """Guards: output_attentions=True in a configuration is not forgotten either."""
     model_of("ForMaskedLM").save_pretrained(tmp_path)
-    model = modeling_fixed_head_bert.FixedHeadBertForMaskedLM.from_pretrained(tmp_path, output_attentions=True)
+    model = FixedHeadBertForMaskedLM.from_pretrained(tmp_path, output_attentions=True)
     assert len(model(**inputs_of("ForMaskedLM")).attentions) == 3
 
 
@@ -255,12 +263,12 @@ def test_implementation_is_switched_at_run_time():
     inputs, calls = inputs_of("Model"), []
     expected = model(**inputs).last_hidden_state
     model.set_attn_implementation("eager")
-    original = modeling_fixed_head_bert.eager_attention_forward
+    original = attention_fixed_head_bert.eager_attention_forward
     try:
-        modeling_fixed_head_bert.eager_attention_forward = lambda *a, **k: calls.append(1) or original(*a, **k)
+        attention_fixed_head_bert.eager_attention_forward = lambda *a, **k: calls.append(1) or original(*a, **k)
         actual = model(**inputs).last_hidden_state
     finally:
-        modeling_fixed_head_bert.eager_attention_forward = original
+        attention_fixed_head_bert.eager_attention_forward = original
     assert len(calls) == 3
     real = inputs["attention_mask"].bool()
     assert torch.allclose(actual[real], expected[real], rtol=0, atol=1e-12)
@@ -334,10 +342,10 @@ def test_every_way_through_unequal_sequences_agrees(kernel, causal, monkeypatch)
             outputs.append((scores.softmax(-1) @ part_v).transpose(0, 1))
         return torch.cat(outputs)
 
-    monkeypatch.setattr(modeling_fixed_head_bert, "varlen_attn", variable_length)
-    monkeypatch.setattr(modeling_fixed_head_bert, "way_through_sequences", lambda *_: kernel)
+    monkeypatch.setattr(backends_fixed_head_bert, "varlen_attn", variable_length)
     attention = eager_attention_forward if kernel == "one by one" and not causal else ALL_ATTENTION_FUNCTIONS["sdpa"]
-    output, _ = each_sequence_alone(attention, module, query, key, value, None, **arguments)
+    how = getattr(backends_fixed_head_bert, kernel.replace(" ", "_"))
+    output, _ = each_sequence_alone(how, attention, module, query, key, value, None, **arguments)
     expected = variable_length(
         *(x[0].transpose(0, 1) for x in (query, key, value)),
         arguments["cu_seq_lens_q"],
@@ -350,6 +358,50 @@ def test_every_way_through_unequal_sequences_agrees(kernel, causal, monkeypatch)
     assert torch.allclose(output[0], expected, rtol=0, atol=1e-12)
     if kernel == "variable length":
         assert handed_over[0][0] is arguments["cu_seq_lens_q"] and handed_over[0][1] is arguments["cu_seq_lens_k"]
+
+
+WHOLE, SEQUENCES, EQUAL = {}, {"lengths": [0, 6, 7, 14], "longest": 7}, {"lengths": [0, 7, 14], "longest": 7}
+ASKED = "the configuration asks for it"
+ON_CUDA = {"device": "cuda", "dtype": torch.bfloat16, "size": 8}
+
+
+@pytest.mark.parametrize(
+    "implementation, case, way, why",
+    [
+        ("eager", WHOLE, "whole rows", ASKED),
+        ("sdpa", WHOLE, "whole rows", ASKED),
+        ("sdpa", {"output_attentions": True}, "whole rows", "no other function returns the probabilities"),
+        ("flash_attention_2", SEQUENCES, "its own", "it knows where sequences are, and which heads share keys"),
+        ("sdpa", EQUAL, "a batch", "all sequences are equally long"),
+        ("eager", SEQUENCES, "one by one", "a call costs little on a CPU"),
+        ("sdpa", SEQUENCES | {"mask": True}, "whole rows", ASKED),
+        ("sdpa", SEQUENCES | ON_CUDA, "variable length", "torch has a kernel for it"),
+        ("eager", SEQUENCES | ON_CUDA, "variable length", "torch has a kernel for it"),
+        ("sdpa", SEQUENCES | ON_CUDA | {"size": 6}, "padded", "the kernel knows batches only"),
+        ("sdpa", SEQUENCES | ON_CUDA | {"size": 264}, "padded", "the kernel knows batches only"),
+        ("sdpa", SEQUENCES | ON_CUDA | {"dtype": torch.float32}, "padded", "the kernel knows batches only"),
+        ("sdpa", SEQUENCES | ON_CUDA | {"dropout": 0.1}, "padded", "the kernel knows batches only"),
+    ],
+)
+def test_which_way_is_chosen(implementation, case, way, why, monkeypatch):
+    """Guards: one function chooses how to attend, by what is asked, the lengths, the device, and says why."""
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
+    module = SimpleNamespace(config=SimpleNamespace(_attn_implementation=implementation), is_causal=False)
+    x = SimpleNamespace(  # no such device is needed
+        shape=(1, H, 14, case.get("size", P)),
+        dtype=case.get("dtype", torch.float32),
+        device=torch.device(case.get("device", "cpu")),
+    )
+    interface = eager_attention_forward if implementation == "eager" else ALL_ATTENTION_FUNCTIONS[implementation]
+    lengths = {}
+    if "lengths" in case:
+        cu_seq_lens, longest = torch.tensor(case["lengths"]), case["longest"]
+        lengths = dict.fromkeys(("cu_seq_lens_q", "cu_seq_lens_k"), cu_seq_lens)
+        lengths |= dict.fromkeys(("max_length_q", "max_length_k"), longest)
+    mask = torch.ones(1, 1, 14, 14) if case.get("mask") else None
+    asked = {"output_attentions": case.get("output_attentions")}
+    chosen = choose_way(interface, module, x, x, mask, case.get("dropout", 0.0), **asked, **lengths)
+    assert chosen.name == way and chosen.why.startswith(why)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -370,8 +422,9 @@ def test_lengths_go_to_flash_attention_without_padding(monkeypatch):
 
     def flash(module, query, key, value, attention_mask, **kwargs):
         seen.append((tuple(query.shape), attention_mask, kwargs["cu_seq_lens_q"].tolist(), kwargs["max_length_q"]))
+        kernel = ALL_ATTENTION_FUNCTIONS["sdpa"]
         return each_sequence_alone(
-            ALL_ATTENTION_FUNCTIONS["sdpa"], module, query, key, value, attention_mask, **kwargs
+            backends_fixed_head_bert.one_by_one, kernel, module, query, key, value, attention_mask, **kwargs
         )
 
     monkeypatch.setitem(ALL_ATTENTION_FUNCTIONS._global_mapping, "flash_attention_2", flash)

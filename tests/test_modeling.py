@@ -1,5 +1,7 @@
 """The model: bit-identical to BERT where it is BERT, and what transformers expects of a model of its own."""
 
+import ast
+import inspect
 import subprocess
 import sys
 from pathlib import Path
@@ -20,6 +22,8 @@ from transformers import (
 )
 
 import fixedbert
+from fixedbert import modeling_fixed_head_bert
+from fixedbert.configuration_fixed_head_bert import AUTO_MAP
 
 
 @pytest.mark.parametrize("head", HEADS)
@@ -153,7 +157,7 @@ def test_loading_keeps_every_weight(tmp_path):
     """Guards: what was saved from the pretraining model comes back bit for bit in each head, safetensors only."""
     pretrained = model_of("ForPreTraining")
     pretrained.save_pretrained(tmp_path)
-    code = {"configuration_fixed_head_bert.py", "modeling_fixed_head_bert.py"}
+    code = {f"{part}_fixed_head_bert.py" for part in ("configuration", "inputs", "backends", "attention", "modeling")}
     assert {file.name for file in tmp_path.iterdir()} == {"config.json", "model.safetensors", *code}
     saved = pretrained.bert.state_dict()
     for auto_class in (
@@ -166,6 +170,59 @@ def test_loading_keeps_every_weight(tmp_path):
         loaded = (model if auto_class is AutoModel else model.bert).state_dict()
         assert loaded.keys() <= saved.keys()
         assert all(torch.equal(loaded[name], saved[name]) for name in loaded)
+
+
+def test_every_head_is_saved_with_its_code_and_opens():
+    """Guards: a head is in __all__, in AUTO_MAP, and names as its own one of the Auto classes that open it."""
+    opened = {}
+    for auto_class, reference in AUTO_MAP.items():
+        opened.setdefault(reference.split(".")[1], []).append(auto_class)
+    assert {"FixedHeadBertConfig", *modeling_fixed_head_bert.__all__} - opened.keys() == {
+        "FixedHeadBertPreTrainedModel"
+    }, "a head of __all__ is missing from AUTO_MAP"
+    for name, auto_classes in opened.items():
+        assert getattr(fixedbert, name)._auto_class in auto_classes, f"{name} needs an _auto_class of {auto_classes}"
+
+
+def test_files_of_the_model_import_nothing_else_of_ours():
+    """Guards: each imports those before it in this order, as the Hub can copy: no cycle, nothing of the package."""
+    names = [f"{part}_fixed_head_bert" for part in ("configuration", "inputs", "backends", "attention", "modeling")]
+    package = Path(fixedbert.__file__).parent
+    assert {file.stem for file in package.glob("*_fixed_head_bert.py")} == set(names)
+    for place, name in enumerate(names):
+        code = (package / f"{name}.py").read_text()
+        assert code.startswith("# Copyright 2026 The fixedbert authors.")
+        imports = [node for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Import | ast.ImportFrom)]
+        ours = [node.module for node in imports if isinstance(node, ast.ImportFrom) and node.level]
+        assert set(ours) <= set(names[:place]), name
+        assert not any("fixedbert" in alias.name for node in imports for alias in node.names), name
+
+
+@pytest.mark.parametrize("head", HEADS[1:])
+def test_arguments_by_position(head):
+    """Guards: the signature of a head is BERT's, arguments go by it in their order, and none too many is dropped."""
+    model = model_of(head).eval()
+    signature = inspect.signature(model.forward)
+    assert signature == inspect.signature(getattr(transformers, f"Bert{head}").forward.__get__(model))
+    inputs = inputs_of(head, labels=True)
+    by_position = [inputs.get(name) for name, x in signature.parameters.items() if x.kind is not x.VAR_KEYWORD]
+    while by_position[-1] is None:  # not every default is None
+        by_position.pop()
+    assert torch.equal(model(*by_position).loss, model(**inputs).loss)
+    with pytest.raises(TypeError, match="by position, not 30"):
+        model(*[None] * 30)
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_transformers_sees_that_attention_can_be_set(head):
+    """Guards: it reads the source of a head's file, and only warns where it does not find there what it looks for."""
+    model = model_of(head, attn_implementation="sdpa")
+    assert model._can_set_attn_implementation() and model.base_model._can_set_attn_implementation()
+    model.set_attn_implementation("eager")
+    assert model.config._attn_implementation == model.base_model.config._attn_implementation == "eager"
+    text = "ALL_ATTENTION_FUNCTIONS.get_interface(self.config._attn_implementation, eager_attention_forward)"
+    attention = type(model.base_model.encoder.layer[0].attention.self)
+    assert attention.__name__.endswith("Attention") and text in inspect.getsource(inspect.getmodule(attention))
 
 
 def test_tied_weights_survive_saving_and_resizing(tmp_path):

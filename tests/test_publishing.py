@@ -24,7 +24,7 @@ from fixedbert.training.arguments import ModelArguments, parse
 from fixedbert.training.fine_tuning import FineTuningArguments
 
 ROOT = Path(__file__).parents[1]
-CODE = {"configuration_fixed_head_bert.py", "modeling_fixed_head_bert.py"}
+CODE = {f"{part}_fixed_head_bert.py" for part in ("configuration", "inputs", "backends", "attention", "modeling")}
 WITHOUT_FIXEDBERT = f"""
 import sys
 sys.meta_path = [finder for finder in sys.meta_path if "__editable__" not in str(finder)]

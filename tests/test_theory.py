@@ -23,9 +23,9 @@ from fixedbert.analysis.patterns import (
     weights_for,
 )
 from fixedbert.analysis.separation import difference, included, separated, sequence
+from fixedbert.attention_fixed_head_bert import FixedHeadBertSelfAttention
 from fixedbert.cli import main
 from fixedbert.errors import InputError
-from fixedbert.modeling_fixed_head_bert import FixedHeadBertSelfAttention
 
 
 def generator(seed: int = 0) -> torch.Generator:

@@ -4,7 +4,8 @@ import pytest
 import torch
 from small_models import HEADS, B, L, V, config_of, inputs_of, model_of
 
-from fixedbert.modeling_fixed_head_bert import FixedHeadBertLayer, Unpadded
+from fixedbert.inputs_fixed_head_bert import Unpadded
+from fixedbert.modeling_fixed_head_bert import FixedHeadBertLayer
 
 VARIANTS = [{}, {"head_embedding": "add"}, {"head_embedding": "mul", "qk_norm": True}, {"is_decoder": True}]
 

@@ -20,9 +20,9 @@ from torch import Tensor, nn
 from transformers import get_cosine_schedule_with_warmup
 
 from ..analysis.patterns import centred_log, least_head_size
+from ..attention_fixed_head_bert import FixedHeadBertSelfAttention
 from ..configuration_fixed_head_bert import FixedHeadBertConfig
 from ..errors import Divergence
-from ..modeling_fixed_head_bert import FixedHeadBertSelfAttention
 
 TASKS = ("dense", "half", "sparse")
 EVALUATED = 20_000  # examples to evaluate on

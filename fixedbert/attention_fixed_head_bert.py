@@ -1,0 +1,155 @@
+# Copyright 2026 The fixedbert authors. Licensed under the Apache License, Version 2.0.
+"""
+Multi-head attention whose heads have a size of their own: what this model changes in BERT.
+
+"Low-Rank Bottleneck in Multi-head Attention Models" (Bhojanapalli et al., 2020, arXiv 2002.07028), section 3: with
+h heads of a fixed size d_p, and W_q, W_k, W_v: d -> h d_p, W_o: h d_p -> d,
+
+    FixedMultiHead(X) = sum_i  W_o^i  W_v^i X  softmax((W_k^i X)^T (W_q^i X) / sqrt(d_p))                       (9)
+
+where BERT has d_p = d / h. The papers write one token as a column of X; the code has one in a row.
+
+    X  --+-- query, W_q --> (B, H, Lq, P) --+
+         |                                  +--> scores / sqrt(P) --> softmax --+
+         +-- key, W_k ----> (B, G, Lk, P) --+         (B, H, Lq, Lk)            +--> heads --> output.dense, W_o
+         |                                                                      |   (B, Lq, H P)   (B, Lq, D)
+         +-- value, W_v --> (B, G, Lk, P) --------------------------------------+
+
+X is (B, L, D). W_o takes the heads beside each other, which is the sum over i; BERT's dropout, residual and LayerNorm
+follow.
+
+| here | in BERT's terms | in the papers |
+|---|---|---|
+| B, L | batch, sequence length (Lq of queries, Lk of keys) | -, n |
+| D | hidden_size | d |
+| H | num_attention_heads | h |
+| P | attention_head_size, which BERT computes as D / H | d_p |
+| G | heads of keys and values: H, or 1 where all heads share them | H, 1 |
+"""
+
+import torch
+from torch import nn
+from transformers.cache_utils import Cache, EncoderDecoderCache
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+from transformers.models.bert.modeling_bert import BertAttention, BertSelfOutput
+from transformers.processing_utils import Unpack
+from transformers.utils import TransformersKwargs
+
+from .backends_fixed_head_bert import Dropout, choose_way, eager_attention_forward
+from .configuration_fixed_head_bert import FixedHeadBertConfig
+
+
+class FixedHeadBertSelfAttention(nn.Module):
+    """
+    Equation (9) without W_o: (B, L, D) -> (B, L, H P). The size P of a head is the configuration's for this layer.
+
+    With head embeddings e^Q, e^K, e^V (H, P), one projection is shared by all heads, the MHE attention of "Pit One
+    Against Many" (Xue and Aletras, 2023, arXiv 2310.07911): head i attends with Q + e_i^Q, K + e_i^K, V + e_i^V, or
+    with Q (1 + e_i^Q), K (1 + e_i^K), V (1 + e_i^V). Both are computed on shared keys and values, exactly:
+
+    - added, e_i^K adds the same to all scores of a query, which the softmax forgets, and e_i^V, as probabilities sum
+      to one, comes out as it went in (with attention dropout, in the mean);
+    - multiplied, e_i^K acts through its product with e_i^Q, and 1 + e_i^V is a factor of the output.
+
+    Embeddings begin normally distributed with `initializer_range`: the paper does not say, this is our choice.
+    """
+
+    def __init__(self, config: FixedHeadBertConfig, is_causal=False, layer_idx=None, is_cross_attention=False):
+        super().__init__()
+        self.config = config
+        self.num_attention_heads = config.num_attention_heads
+        self.attention_head_size = config.head_dim if layer_idx is None else config.head_sizes[layer_idx]
+        self.all_head_size = self.num_attention_heads * self.attention_head_size
+        self.scaling = self.attention_head_size**-0.5
+        self.is_causal = is_causal
+        self.is_cross_attention = is_cross_attention
+        self.layer_idx = layer_idx
+
+        projected = config.num_key_value_heads * self.attention_head_size
+        self.query = nn.Linear(config.hidden_size, projected)  # D -> G P
+        self.key = nn.Linear(config.hidden_size, projected)
+        self.value = nn.Linear(config.hidden_size, projected)
+        if config.head_embedding is not None:
+            self.head_embedding = nn.Parameter(torch.empty(3, self.num_attention_heads, self.attention_head_size))
+        if config.qk_norm:
+            self.q_norm = nn.RMSNorm(self.attention_head_size, eps=config.layer_norm_eps)
+            self.k_norm = nn.RMSNorm(self.attention_head_size, eps=config.layer_norm_eps)
+        self.dropout = Dropout(config.attention_probs_dropout_prob)
+
+    def forward(
+        self,
+        hidden_states: torch.Tensor,
+        encoder_hidden_states: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        past_key_values: Cache | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Queries of `hidden_states`, keys and values of `encoder_hidden_states` where given."""
+        source = hidden_states if encoder_hidden_states is None else encoder_hidden_states
+        query = self.project(self.query, hidden_states, norm="q_norm")  # (B, G, Lq, P)
+        key, value = self.keys_and_values(source, past_key_values)  # (B, G, Lk, P)
+        if self.config.head_embedding is not None:
+            e_query, e_key, e_value = self.head_embedding[:, :, None]  # (H, 1, P) each
+            query = self.embed(query, e_query, e_key)  # (B, H, Lq, P)
+
+        dropout = self.dropout.p if self.training else 0.0
+        interface = ALL_ATTENTION_FUNCTIONS.get_interface(self.config._attn_implementation, eager_attention_forward)
+        way = choose_way(interface, self, query, key, attention_mask, dropout, **kwargs)
+        output, weights = way.attend(
+            self, query, key, value, attention_mask, dropout=dropout, scaling=self.scaling, **kwargs
+        )
+        output = output.reshape(*hidden_states.shape[:-1], -1, self.attention_head_size)  # (B, Lq, H, P)
+        if self.config.head_embedding is not None:
+            output = self.embed(output, e_value.squeeze(1))
+        return output.flatten(-2), weights
+
+    def project(self, projection: nn.Linear, hidden_states: torch.Tensor, norm: str | None = None) -> torch.Tensor:
+        """(B, L, D) -> (B, G, L, P)"""
+        heads = projection(hidden_states).unflatten(-1, (-1, self.attention_head_size))  # (B, L, G, P)
+        if norm is not None and self.config.qk_norm:
+            rms_norm = getattr(self, norm)
+            heads = rms_norm(heads.to(rms_norm.weight.dtype)).to(heads.dtype)
+        return heads.transpose(1, 2)
+
+    def embed(self, x: torch.Tensor, e: torch.Tensor, e_key: torch.Tensor | None = None) -> torch.Tensor:
+        """MHE: x + e, or x (1 + e); for queries (1 + e) (1 + e_key), which is all that e_key does."""
+        if self.config.head_embedding == "add":
+            return x + e
+        return x * (1 + e if e_key is None else (1 + e) * (1 + e_key))
+
+    def keys_and_values(
+        self, hidden_states: torch.Tensor, past_key_values: Cache | None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Those of `hidden_states`, after those in the cache; of an encoder's output, once."""
+        cache = past_key_values
+        if isinstance(past_key_values, EncoderDecoderCache):
+            if not self.is_cross_attention:
+                cache = past_key_values.self_attention_cache
+            else:
+                cache = past_key_values.cross_attention_cache
+                if past_key_values.is_updated.get(self.layer_idx):
+                    return cache.layers[self.layer_idx].keys, cache.layers[self.layer_idx].values
+                past_key_values.is_updated[self.layer_idx] = True
+        key = self.project(self.key, hidden_states, norm="k_norm")
+        value = self.project(self.value, hidden_states)
+        return (key, value) if cache is None else cache.update(key, value, self.layer_idx)
+
+
+class FixedHeadBertSelfOutput(BertSelfOutput):
+    """W_o with BERT's dropout, residual and LayerNorm: (B, L, H P) -> (B, L, D)."""
+
+    def __init__(self, config, all_head_size):
+        nn.Module.__init__(self)
+        self.dense = nn.Linear(all_head_size, config.hidden_size)  # H P -> D
+        self.LayerNorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+        self.dropout = Dropout(config.hidden_dropout_prob)
+
+
+class FixedHeadBertAttention(BertAttention):
+    """Equation (9), whole."""
+
+    def __init__(self, config, is_causal=False, layer_idx=None, is_cross_attention=False):
+        nn.Module.__init__(self)
+        self.is_cross_attention = is_cross_attention
+        self.self = FixedHeadBertSelfAttention(config, is_causal, layer_idx, is_cross_attention)
+        self.output = FixedHeadBertSelfOutput(config, self.self.all_head_size)
