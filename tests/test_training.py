@@ -327,6 +327,7 @@ def about_to_step(tmp_path):
     rows = [{"x": torch.ones(2)}] * 8
     trainer = CommonTrainer(model=model, args=arguments, train_dataset=rows)
     trainer.callback_handler.train_dataloader = trainer.get_train_dataloader()
+    trainer._tr_loss, trainer._globalstep_last_logged = torch.tensor(0.0), 0  # as where training begins
     trainer.step_losses = [torch.tensor(1.0)]
     for weight in model.parameters():
         weight.grad = torch.ones_like(weight)
@@ -337,12 +338,12 @@ def test_steps_that_the_fp16_scaler_skips_are_logged_not_counted(about_to_step):
     """Guards: while a scale can be lowered, an infinite gradient norm is the scaler's; below 1 it is divergence."""
     trainer = about_to_step
     trainer.accelerator.scaler = SimpleNamespace(get_scale=lambda: 65536.0)
-    trainer.leave_out_nonfinite_step(torch.tensor(torch.inf))
+    trainer.apply_finite_step(torch.tensor(torch.inf))
     assert [entry["skipped_step"] for entry in trainer.state.log_history] == [1] and trainer.nonfinite_steps == 0
     assert all(weight.grad is not None for weight in trainer.model.parameters())
     trainer.accelerator.scaler, trainer.step_losses = SimpleNamespace(get_scale=lambda: 0.5), [torch.tensor(1.0)]
     with pytest.raises(Divergence, match="^step 1: the gradient norm is not finite, on the examples "):
-        trainer.leave_out_nonfinite_step(torch.tensor(torch.inf))
+        trainer.apply_finite_step(torch.tensor(torch.inf))
     assert all(weight.grad is None for weight in trainer.model.parameters())
 
 
@@ -352,11 +353,11 @@ def test_nonfinite_steps_are_counted_in_a_row(about_to_step):
     trainer.args.max_nonfinite_steps = 2
     for norm, expected in ((torch.nan, 1), (1.0, 0), (torch.nan, 1)):
         trainer.step_losses = [torch.tensor(1.0)]
-        trainer.leave_out_nonfinite_step(torch.tensor(norm))
+        trainer.apply_finite_step(torch.tensor(norm))
         assert trainer.nonfinite_steps == expected
     trainer.step_losses = [torch.tensor(torch.nan)]
     with pytest.raises(Divergence, match="^step 1: the loss is not finite"):
-        trainer.leave_out_nonfinite_step(torch.tensor(1.0))
+        trainer.apply_finite_step(torch.tensor(1.0))
 
 
 def test_window_is_shared_out_among_any_number_of_processes(about_to_step, tmp_path, monkeypatch):

@@ -107,17 +107,19 @@ class CommonTrainer(Trainer):
     def training_step(self, *args, **kwargs):
         loss = super().training_step(*args, **kwargs)
         self.step_losses.append(loss)
-        return loss
+        return torch.zeros_like(loss)  # it is added up when its step is applied
 
     def _get_grad_norm(self, *args, **kwargs):
         norm = super()._get_grad_norm(*args, **kwargs)
-        self.leave_out_nonfinite_step(norm)
-        return norm
+        return norm if self.apply_finite_step(norm) else None
 
-    def leave_out_nonfinite_step(self, norm: torch.Tensor | float | None):
+    def apply_finite_step(self, norm: torch.Tensor | float | None) -> bool:
         """
-        Take away the gradients of a step that is not finite, on all processes alike, so that neither weights nor the
-        optimizer's moments change.
+        Add up the losses of a finite step. Take away the gradients of another, on all processes alike, so that neither
+        weights nor the optimizer's moments change.
+
+        Returns:
+            Whether the step is applied.
 
         Raises:
             Divergence: these were as many in a row as are allowed.
@@ -128,12 +130,14 @@ class CommonTrainer(Trainer):
         loss_is_bad, norm_is_bad = self.accelerator.reduce(bad, "sum").tolist()
         if not (loss_is_bad or norm_is_bad):
             self.nonfinite_steps = 0
-            return
+            self._tr_loss += losses.sum()
+            return True
         step, scaler = self.state.global_step + 1, self.accelerator.scaler
         self.log({"skipped_step": step})
+        self._globalstep_last_logged += 1  # Trainer divides by the steps since: those that are applied
         if scaler is not None and not loss_is_bad and scaler.get_scale() >= 1:
             logger.warning(f"step {step} is skipped: fp16 overflows at a loss scale of {scaler.get_scale():g}")
-            return  # the scaler leaves the step out, and lowers its scale
+            return False  # the scaler leaves the step out, and lowers its scale
         self.nonfinite_steps += 1
         for parameter in self.model.parameters():
             parameter.grad = None
@@ -141,7 +145,7 @@ class CommonTrainer(Trainer):
         sentence = f"step {step}: {wrong} is not finite, on {self.examples_of_step(losses)}"
         if self.nonfinite_steps < self.args.max_nonfinite_steps:
             logger.warning(f"{sentence}; the step is skipped")
-            return
+            return False
         checkpoint = last_checkpoint(Path(self.args.output_dir))
         kept = f"the last good checkpoint is {checkpoint}" if checkpoint else "no checkpoint was saved before"
         raise Divergence(
@@ -174,8 +178,12 @@ class CommonTrainer(Trainer):
         return output
 
     def log(self, logs, *args, **kwargs):
-        if "train_loss" in logs:  # Trainer divides by the steps since a continuation
-            logs["train_loss"] = self._total_loss_scalar / self.state.global_step
+        if "train_loss" in logs:  # Trainer divides by the steps since a continuation, those that are skipped too
+            skipped = sum("skipped_step" in entry for entry in self.state.log_history)
+            if applied := self.state.global_step - skipped:
+                logs["train_loss"] = self._total_loss_scalar / applied
+            else:
+                del logs["train_loss"]
         super().log(logs, *args, **kwargs)
 
     def _save_rng_state(self, output_dir):  # one of the parts of a checkpoint; trainer_state.json comes after it
