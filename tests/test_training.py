@@ -18,7 +18,7 @@ from accelerate.utils.fsdp_utils import fsdp2_prepare_auto_wrap_policy
 from accelerate.utils.launch import prepare_multi_gpu_env
 from safetensors.torch import save_file
 from torch.nn.functional import cross_entropy
-from transformers import EvalPrediction, TrainerState, TrainingArguments, get_scheduler
+from transformers import EvalPrediction, TrainerCallback, TrainerState, TrainingArguments, get_scheduler
 
 import fixedbert
 import run_glue
@@ -298,6 +298,7 @@ def test_every_training_argument_is_honoured_or_refused():
         "--use_liger_kernel",
         "--learning_rate nan",
         "--learning_rate inf",
+        "--learning_rate 1e39",
         "--learning_rate -0.1",
         "--num_train_epochs 0",
         "--num_train_epochs nan",
@@ -345,6 +346,34 @@ def test_steps_that_the_fp16_scaler_skips_are_logged_not_counted(about_to_step):
     with pytest.raises(Divergence, match="^step 1: the gradient norm is not finite, on the examples "):
         trainer.apply_finite_step(torch.tensor(torch.inf))
     assert all(weight.grad is None for weight in trainer.model.parameters())
+
+
+def test_weights_that_overflow_are_not_saved(tmp_path):
+    """Guards: an update that overflows is found before a checkpoint is saved, and before the trained model is."""
+
+    class Overflow(TrainerCallback):
+        def on_optimizer_step(self, args, state, control, model, **kwargs):
+            if state.global_step == 2:
+                model.weight.data[1, 0] = torch.inf
+
+    model = torch.nn.Linear(2, 2)
+    model.forward = lambda x: {"loss": torch.nn.functional.linear(x, model.weight).sum()}
+    options = {"max_steps": 3, "use_cpu": True, "bf16": False, "report_to": "none", "disable_tqdm": True}
+    options["train_sampling_strategy"] = "random"
+    rows = [{"x": torch.ones(2)}] * 24
+    for name, saves, kept in (
+        ("a", {"save_steps": 1}, "the last good checkpoint is .*checkpoint-2:"),
+        ("b", {"save_strategy": "no"}, "no "),
+    ):
+        arguments = FineTuningArguments(output_dir=str(tmp_path / name), **options, **saves)
+        trainer = CommonTrainer(model=model, args=arguments, train_dataset=rows, callbacks=[Overflow()])
+        torch.nn.init.zeros_(model.weight)
+        with pytest.raises(Divergence, match=f"^step 3: the weights are not finite; nothing was saved since, {kept}"):
+            trainer.train()
+            trainer.save_model()
+        found = sorted(path.name for path in (tmp_path / name).rglob("checkpoint-*"))
+        assert found == (["checkpoint-1", "checkpoint-2"] if name == "a" else [])
+        assert not (tmp_path / name / "model.safetensors").exists()
 
 
 def test_nonfinite_steps_are_counted_in_a_row(about_to_step):

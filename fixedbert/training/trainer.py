@@ -12,6 +12,7 @@ from typing import ClassVar
 import numpy as np
 import torch
 from accelerate.utils import gather_object
+from torch.distributed.tensor import DTensor
 from transformers import Trainer, TrainerCallback, TrainingArguments
 from transformers.utils import logging
 
@@ -58,8 +59,9 @@ class CommonArguments(TrainingArguments):
 
     def __post_init__(self):
         super().__post_init__()
-        if not 0 <= self.learning_rate < math.inf:
-            raise InputError(f"--learning_rate {self.learning_rate}: give a number from 0 on.")
+        largest = torch.finfo(torch.float32).max
+        if not 0 <= self.learning_rate <= largest:
+            raise InputError(f"--learning_rate {self.learning_rate}: give a number from 0 to {largest:.1e}.")
         if not 0 < self.num_train_epochs < math.inf:
             raise InputError(f"--num_train_epochs {self.num_train_epochs}: give a number above 0.")
         if self.max_steps < 1 and self.max_steps != -1:
@@ -146,11 +148,23 @@ class CommonTrainer(Trainer):
         if self.nonfinite_steps < self.args.max_nonfinite_steps:
             logger.warning(f"{sentence}; the step is skipped")
             return False
+        raise self.divergence(sentence)
+
+    def save_model(self, *args, **kwargs):
+        """Save a checkpoint's or the trained model; Divergence, on all processes, where the last update overflowed."""
+        weights = (x.to_local() if isinstance(x, DTensor) else x for x in self.model.parameters())
+        finite = torch.stack([weight.detach().isfinite().all().to(self.args.device) for weight in weights]).all()
+        if self.accelerator.reduce((~finite).float(), "sum").item():
+            raise self.divergence(f"step {self.state.global_step}: the weights are not finite")
+        super().save_model(*args, **kwargs)
+
+    def divergence(self, sentence: str) -> Divergence:
+        """The error that ends training, with what is kept and what to do."""
         checkpoint = last_checkpoint(Path(self.args.output_dir))
         kept = f"the last good checkpoint is {checkpoint}" if checkpoint else "no checkpoint was saved before"
-        raise Divergence(
+        return Divergence(
             f"{sentence}; nothing was saved since, {kept}: lower --learning_rate, or see whether the weights at the "
-            "start or these examples are damaged."
+            "start or the examples are damaged."
         )
 
     def examples_of_step(self, losses: torch.Tensor) -> str:
