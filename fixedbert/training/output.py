@@ -73,8 +73,9 @@ def output_directory(training_args: TrainingArguments, command: list[str]) -> It
             if partial.is_dir() and not last_checkpoint(partial):
                 shutil.rmtree(partial)
             partial.mkdir(parents=True, exist_ok=True)
-            for broken in set(partial.glob("checkpoint-*")) - set(whole_checkpoints(partial)):
-                shutil.rmtree(broken)
+            for folder in partial.glob("checkpoint-*"):
+                if STEP.fullmatch(folder.name) and folder.is_dir() and not is_whole(folder):
+                    shutil.rmtree(folder)
             if not (partial / COMMAND_FILE).exists():
                 write_command(partial, command)
         state.wait_for_everyone()
