@@ -3,6 +3,7 @@
 import json
 import math
 import time
+from argparse import SUPPRESS
 from dataclasses import dataclass, field
 from itertools import islice
 from operator import attrgetter
@@ -31,12 +32,17 @@ logger = logging.get_logger(__name__)
 class CommonArguments(TrainingArguments):
     """transformers' TrainingArguments, without what our trainers cannot honour."""
 
-    logging_nan_inf_filter: bool = field(default=False, metadata={"help": "Not taken: it hides losses."})
+    logging_nan_inf_filter: bool = field(default=False, metadata={"help": SUPPRESS})
     max_nonfinite_steps: int = field(
         default=1,
         metadata={
             "help": "Stop after so many steps in a row whose loss or gradient norm is not finite. None is applied."
         },
+    )
+
+    take_over_output_dir: bool = field(
+        default=False,
+        metadata={"help": "Take the output directory from a run on another machine, which has to be dead."},
     )
 
     # Names of fields, the one value that each may have, and why.
@@ -45,6 +51,8 @@ class CommonArguments(TrainingArguments):
         "auto_find_batch_size": (False, "the batch decides which examples a step has"),
         "ignore_data_skip": (False, "a continued run goes on with the next examples, which takes no time"),
         "dataloader_drop_last": (False, "evaluations and predictions would leave out their last rows"),
+        "save_only_model": (False, "a run goes on from its checkpoints, which takes the optimizer's state too"),
+        "enable_jit_checkpoint": (False, "a run saves a checkpoint on SIGTERM anyway"),
         "accelerator_config.split_batches": (False, "--per_device_train_batch_size is always that of one device"),
         "prediction_loss_only": (False, "metrics need the predictions"),
         "batch_eval_metrics": (False, "metrics are of all predictions together"),
@@ -69,8 +77,10 @@ class CommonArguments(TrainingArguments):
         if self.max_nonfinite_steps < 1:
             raise InputError(f"--max_nonfinite_steps {self.max_nonfinite_steps}: give at least 1.")
         for name, (only, reason) in self.refused.items():
-            if attrgetter(name)(self) != only:
-                raise InputError(f"--{name} {attrgetter(name)(self)}: not taken, for {reason}; leave it out.")
+            if (value := attrgetter(name)(self)) != only:
+                flag, _, entry = name.partition(".")
+                given = f"with {entry}" if entry else value
+                raise InputError(f"--{flag} {given} is not supported: {reason}; leave it out.")
 
 
 class CommonTrainer(Trainer):
@@ -127,8 +137,8 @@ class CommonTrainer(Trainer):
             Divergence: these were as many in a row as are allowed.
         """
         losses, self.step_losses = torch.stack(self.step_losses).to(self.args.device), []
-        bad = [not losses.isfinite().all(), norm is not None and not math.isfinite(norm)]
-        bad = torch.tensor(bad, dtype=torch.float, device=losses.device)
+        norm = losses.new_zeros(()) if norm is None else torch.as_tensor(norm, device=losses.device)
+        bad = torch.stack([~losses.isfinite().all(), ~norm.isfinite()]).float()  # of which all is read at once
         loss_is_bad, norm_is_bad = self.accelerator.reduce(bad, "sum").tolist()
         if not (loss_is_bad or norm_is_bad):
             self.nonfinite_steps = 0
@@ -216,7 +226,7 @@ class CommonTrainer(Trainer):
     def restore_window(self):
         """Go on with what the checkpoint had added up since its last log, on any number of processes."""
         file, processes = Path(self.continued_from, WINDOW_FILE), self.args.world_size
-        with reading(file, remedy := "a run can go on only from its own checkpoints, saved without --save_only_model"):
+        with reading(file, remedy := "a run can go on only from its own checkpoints"):
             record = read_object(file, remedy)
             sums = torch.tensor(record["sums"], dtype=torch.float64)  # (processes that wrote it, 1 + counts)
             loss, *window = sums[self.args.process_index :: processes].sum(0).tolist()
