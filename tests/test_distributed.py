@@ -152,7 +152,8 @@ def trained(allowed):
         max_nonfinite_steps=allowed)
     trainer = FineTuningTrainer(model=model_of("ForSequenceClassification"), args=arguments, train_dataset=rows,
         processing_class=BertTokenizer(vocab=sys.argv[2]))
-    compute_loss, weights, losses = trainer.compute_loss, Weights(), []
+    global last
+    last, compute_loss, weights, losses = trainer, trainer.compute_loss, Weights(), []
     def with_bad_row(model, inputs, **kwargs):  # gradients stay finite
         bad, loss = (inputs["input_ids"][:, 0] == 13).any(), compute_loss(model, inputs, **kwargs)
         losses.append(loss.item())
@@ -171,6 +172,12 @@ def trained(allowed):
     mean = [entry["train_loss"] for entry in log if "train_loss" in entry]
     return (weights.sums, sorted(states), skipped, message, logged, mean), losses
 (two, losses), (one, _) = trained(2), trained(1)
+try:
+    if rank == 1:
+        last.model.classifier.bias.data[1] = torch.nan
+    last.save_model(f"{sys.argv[1]}/damaged")
+except InputError as error:
+    one += (str(error),)
 seen = [None, None]
 dist.all_gather_object(seen, [[two, one], losses])
 if rank == 0:
@@ -258,11 +265,12 @@ def test_continued_fine_tuning_sees_every_row_once(vocabulary, tmp_path):
 def test_step_with_one_bad_row_is_applied_on_no_process(vocabulary, tmp_path):
     """Guards: where one process has an infinite loss, both leave the step out, of the weights and of Adam's moments;
     where that is one too many, both stop, name the row, and save nothing more. Losses in the log, also after the step,
-    are means over the steps that were applied."""
+    are means over the steps that were applied. Where one process has weights that are not finite, both save none."""
     (line,) = [line for line in run(ONE_BAD_ROW, str(tmp_path), vocabulary).splitlines() if line.startswith("RESULT")]
     (one, losses), (other, of_other) = json.loads(line.removeprefix("RESULT"))
     assert one == other
-    (weights, adam_steps, (step,), message, logged, (train_loss,)), (until, _, _, reason, *_) = one
+    (weights, adam_steps, (step,), message, logged, (train_loss,)), (until, _, _, reason, *_, unsaved) = one
+    assert unsaved.startswith(f"step {step - 1}: the weights are not finite; ") and not (tmp_path / "damaged").exists()
     assert message is None and len(weights) == 6 and adam_steps == [5]
     moved = [step for step in range(2, 7) if weights[step - 1] != weights[step - 2]]
     assert moved == [number for number in range(2, 7) if number != step] and step > 1

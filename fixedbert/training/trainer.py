@@ -137,6 +137,8 @@ class CommonTrainer(Trainer):
             Divergence: these were as many in a row as are allowed.
         """
         losses, self.step_losses = torch.stack(self.step_losses).to(self.args.device), []
+        if isinstance(norm, DTensor):  # of sharded parameters
+            norm = norm.full_tensor()
         norm = losses.new_zeros(()) if norm is None else torch.as_tensor(norm, device=losses.device)
         bad = torch.stack([~losses.isfinite().all(), ~norm.isfinite()]).float()  # of which all is read at once
         loss_is_bad, norm_is_bad = self.accelerator.reduce(bad, "sum").tolist()
