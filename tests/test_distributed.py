@@ -148,14 +148,16 @@ class Weights(TrainerCallback):
         self.sums.append(sum(x.double().sum().item() for x in model.parameters()))
 def trained(allowed):
     arguments = FineTuningArguments(output_dir=f"{sys.argv[1]}/{allowed}", per_device_train_batch_size=4,
-        max_steps=6, save_steps=1, use_cpu=True, bf16=False, disable_tqdm=True, report_to="none", logging_steps=100,
+        max_steps=6, save_steps=1, use_cpu=True, bf16=False, disable_tqdm=True, report_to="none", logging_steps=2,
         max_nonfinite_steps=allowed)
     trainer = FineTuningTrainer(model=model_of("ForSequenceClassification"), args=arguments, train_dataset=rows,
         processing_class=BertTokenizer(vocab=sys.argv[2]))
-    compute_loss, weights = trainer.compute_loss, Weights()
+    global last
+    last, compute_loss, weights, losses = trainer, trainer.compute_loss, Weights(), []
     def with_bad_row(model, inputs, **kwargs):  # gradients stay finite
-        bad = (inputs["input_ids"][:, 0] == 13).any()
-        return compute_loss(model, inputs, **kwargs) + (torch.inf if bad else 0)
+        bad, loss = (inputs["input_ids"][:, 0] == 13).any(), compute_loss(model, inputs, **kwargs)
+        losses.append(loss.item())
+        return loss + (torch.inf if bad else 0)
     trainer.compute_loss = with_bad_row
     trainer.add_callback(weights)
     message = None
@@ -164,11 +166,20 @@ def trained(allowed):
     except InputError as error:
         message = str(error)
     states = {state["step"].item() for state in trainer.optimizer.state.values()}
-    skipped = [entry["step"] + 1 for entry in trainer.state.log_history if "skipped_step" in entry]
-    return weights.sums, sorted(states), skipped, message
-results = [trained(2), trained(1)]
+    log = trainer.state.log_history
+    skipped = [entry["step"] + 1 for entry in log if "skipped_step" in entry]
+    logged = [[entry["step"], entry["loss"]] for entry in log if "loss" in entry]
+    mean = [entry["train_loss"] for entry in log if "train_loss" in entry]
+    return (weights.sums, sorted(states), skipped, message, logged, mean), losses
+(two, losses), (one, _) = trained(2), trained(1)
+try:
+    if rank == 1:
+        last.model.classifier.bias.data[1] = torch.nan
+    last.save_model(f"{sys.argv[1]}/damaged")
+except InputError as error:
+    one += (str(error),)
 seen = [None, None]
-dist.all_gather_object(seen, results)
+dist.all_gather_object(seen, [[two, one], losses])
 if rank == 0:
     print("RESULT", json.dumps(seen))
 """
@@ -253,15 +264,21 @@ def test_continued_fine_tuning_sees_every_row_once(vocabulary, tmp_path):
 
 def test_step_with_one_bad_row_is_applied_on_no_process(vocabulary, tmp_path):
     """Guards: where one process has an infinite loss, both leave the step out, of the weights and of Adam's moments;
-    where that is one too many, both stop, name the row, and save nothing more."""
+    where that is one too many, both stop, name the row, and save nothing more. Losses in the log, also after the step,
+    are means over the steps that were applied. Where one process has weights that are not finite, both save none."""
     (line,) = [line for line in run(ONE_BAD_ROW, str(tmp_path), vocabulary).splitlines() if line.startswith("RESULT")]
-    one, other = json.loads(line.removeprefix("RESULT"))
+    (one, losses), (other, of_other) = json.loads(line.removeprefix("RESULT"))
     assert one == other
-    (weights, adam_steps, (step,), message), (until, _, _, reason) = one
+    (weights, adam_steps, (step,), message, logged, (train_loss,)), (until, _, _, reason, *_, unsaved) = one
+    assert unsaved.startswith(f"step {step - 1}: the weights are not finite; ") and not (tmp_path / "damaged").exists()
     assert message is None and len(weights) == 6 and adam_steps == [5]
     moved = [step for step in range(2, 7) if weights[step - 1] != weights[step - 2]]
     assert moved == [number for number in range(2, 7) if number != step] and step > 1
     assert until == weights[: step - 1]
+    means = {number: (losses[number - 1] + of_other[number - 1]) / 2 for number in range(1, 7) if number != step}
+    windows = {end: [means[number] for number in (end - 1, end) if number in means] for end in (2, 4, 6)}
+    assert logged == [[end, pytest.approx(sum(found) / len(found))] for end, found in windows.items()]
+    assert train_loss == pytest.approx(sum(means.values()) / 5)
     assert re.match(
         f"step {step}: the loss is not finite, on the examples [0-9, ]*\\b13\\b[0-9, ]* of epoch 0; ", reason
     )

@@ -20,8 +20,9 @@ from fixedbert.study.report import read_lines
 from fixedbert.study.table import load_study
 from fixedbert.training.arguments import ModelArguments, load_config, load_model, parse, with_recipe
 from fixedbert.training.fine_tuning import FineTuningArguments
-from fixedbert.training.output import check_readable, read_command, whole_checkpoints
+from fixedbert.training.output import check_readable, output_directory, read_command, whole_checkpoints
 from fixedbert.training.reporting import train
+from fixedbert.training.trainer import CommonArguments
 
 BOMB = "a: &a [1, 1, 1, 1, 1, 1, 1, 1, 1, 1]\n" + "".join(
     f"{name}: &{name} [{', '.join([f'*{before}'] * 10)}]\n" for before, name in zip("abcdef", "bcdefg", strict=True)
@@ -235,11 +236,19 @@ def test_damaged_command_is_one_sentence(tmp_path, content):
 
 
 def test_folders_that_are_no_checkpoints(tmp_path):
-    """Guards: checkpoint-best and the like are not taken for checkpoints; the others keep their order."""
+    """Guards: checkpoint-best and the like are no checkpoints and stay as they are; the others keep their order."""
     for name in ("checkpoint-best", "checkpoint-x1", "checkpoint-10", "checkpoint-9", "checkpoint-\u0663"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "trainer_state.json").write_text("{}")
     assert [path.name for path in whole_checkpoints(tmp_path)] == ["checkpoint-9", "checkpoint-10"]
+    partial = tmp_path.rename(tmp_path.with_name("out.partial"))
+    for name in ("checkpoint-notes.txt", "checkpoint-8", "command.json"):
+        (partial / name).write_text("[]")
+    (partial / "checkpoint-11").mkdir()  # killed while it was written
+    kept = {path.name for path in partial.iterdir()} - {"checkpoint-11"}
+    arguments = CommonArguments(output_dir=str(partial.with_name("out")), use_cpu=True)
+    with output_directory(arguments, []) as checkpoint:
+        assert checkpoint == str(partial / "checkpoint-10") and {path.name for path in partial.iterdir()} == kept
 
 
 @pytest.mark.parametrize(
@@ -253,8 +262,9 @@ def test_damaged_trainer_state_is_one_sentence(tmp_path, content):
         check_readable(tmp_path, 1)
 
 
-def test_checkpoints_are_checked_when_a_run_goes_on(tmp_path, vocabulary):
-    """Guards: a byte that changed in a checkpoint is found; without checksums what Trainer raises is one sentence."""
+def test_checkpoints_are_checked_when_a_run_goes_on(tmp_path, vocabulary, monkeypatch):
+    """Guards: a byte that changed in a checkpoint is found by the checksums alone, which read each file once; what
+    Trainer raises where there are none is one sentence."""
     write_model(str(tmp_path / "model"), vocabulary)
     model = AutoModelForMaskedLM.from_pretrained(tmp_path / "model")
     rows = [{"input_ids": [2, 5, 3], "labels": [-100, 6, -100]}] * 8
@@ -274,6 +284,12 @@ def test_checkpoints_are_checked_when_a_run_goes_on(tmp_path, vocabulary):
     with pytest.raises(InputError, match="model.safetensors: the checkpoint cannot be read .it is not as it was wri"):
         check_readable(checkpoint, 1)
     (checkpoint / "model.safetensors").write_bytes(whole)
+    with pytest.raises(InputError, match="rng_state_0.pth: the checkpoint cannot be read .No such file"):
+        check_readable(checkpoint, 2)
+    with monkeypatch.context() as patch:
+        patch.setattr("fixedbert.training.output.safe_open", lambda *_, **__: pytest.fail("read twice"))
+        patch.setattr("zipfile.ZipFile", lambda *_: pytest.fail("read twice"))
+        check_readable(checkpoint, 1)
     for name in ("scheduler.pt", "optimizer.pt", "rng_state.pth"):
         before = (checkpoint / name).read_bytes()
         torch.save({"colour": torch.ones(2)}, checkpoint / name)

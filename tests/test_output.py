@@ -28,6 +28,7 @@ from fixedbert.locks import locked
 from fixedbert.training.fine_tuning import FineTuningArguments, FineTuningTrainer
 from fixedbert.training.output import output_directory, whole_checkpoints
 from fixedbert.training.sweep import sweep_directory
+from fixedbert.training.trainer import CommonArguments
 
 TRAIN = ("--do_train", "--do_eval", "--max_steps", "3")
 SAVE = (*TRAIN, "--save_strategy", "steps", "--save_steps", "1")
@@ -136,6 +137,15 @@ def test_errors_of_other_files_pass(tmp_path):
         error = FileNotFoundError(errno.ENOENT, "No such file or directory", str(tmp_path / name))
         with pytest.raises(FileNotFoundError if passes else InputError), writing(tmp_path / "out", "make room"):
             raise error
+
+
+def test_every_run_can_take_over_a_directory(tmp_path):
+    """Guards: the flag that frees a directory belongs to all training arguments."""
+    (tmp_path / "out.lock").write_text(json.dumps(OTHER_HOST))
+    arguments = CommonArguments(output_dir=str(tmp_path / "out"), use_cpu=True, take_over_output_dir=True)
+    with output_directory(arguments, []):
+        assert json.loads((tmp_path / "out.lock").read_text())["process"] == os.getpid()
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
 def test_no_process_waits_for_a_lock(model, download, tmp_path):

@@ -2,6 +2,7 @@
 
 import ctypes
 import json
+import re
 import subprocess
 import sys
 from dataclasses import fields
@@ -18,7 +19,7 @@ from accelerate.utils.fsdp_utils import fsdp2_prepare_auto_wrap_policy
 from accelerate.utils.launch import prepare_multi_gpu_env
 from safetensors.torch import save_file
 from torch.nn.functional import cross_entropy
-from transformers import EvalPrediction, TrainerState, TrainingArguments, get_scheduler
+from transformers import EvalPrediction, TrainerCallback, TrainerState, TrainingArguments, get_scheduler
 
 import fixedbert
 import run_glue
@@ -26,7 +27,7 @@ import run_pretraining
 import run_squad
 from fixedbert.errors import Divergence, InputError
 from fixedbert.presets import preset_config
-from fixedbert.training.arguments import ModelArguments, load_config, parse, with_recipe
+from fixedbert.training.arguments import REPLACED, ArgumentParser, ModelArguments, load_config, parse, with_recipe
 from fixedbert.training.fine_tuning import FineTuningArguments
 from fixedbert.training.output import output_directory, run_arguments
 from fixedbert.training.pretraining import (
@@ -38,7 +39,7 @@ from fixedbert.training.pretraining import (
 )
 from fixedbert.training.progress import ProgressLine
 from fixedbert.training.summary import draw_curves
-from fixedbert.training.trainer import CommonTrainer
+from fixedbert.training.trainer import CommonArguments, CommonTrainer
 
 RECIPES = Path(run_pretraining.__file__).parent / "recipes"
 
@@ -208,7 +209,7 @@ def test_damaged_checkpoints_are_said(tmp_path):
     newest = partial / "checkpoint-10"
 
     def start(**options):
-        arguments = TrainingArguments(output_dir=str(tmp_path / "run"), use_cpu=True, **options)
+        arguments = CommonArguments(output_dir=str(tmp_path / "run"), use_cpu=True, **options)
         with output_directory(arguments, command) as checkpoint:
             raise KeyboardInterrupt(checkpoint)
 
@@ -254,8 +255,8 @@ activation_checkpointing activation_checkpointing_kwargs gradient_checkpointing 
 torch_compile torch_compile_backend torch_compile_mode use_cache torch_empty_cache_steps logging_strategy logging_steps
 logging_first_step log_on_each_node include_num_input_tokens_seen log_level log_level_replica disable_tqdm report_to
 run_name project trackio_space_id trackio_bucket_id trackio_static_space_id eval_strategy eval_steps eval_delay
-per_device_eval_batch_size eval_on_start eval_accumulation_steps save_only_model save_strategy save_steps
-save_on_each_node save_total_limit enable_jit_checkpoint push_to_hub hub_token hub_private_repo hub_model_id
+per_device_eval_batch_size eval_on_start eval_accumulation_steps save_strategy save_steps
+save_on_each_node save_total_limit push_to_hub hub_token hub_private_repo hub_model_id
 hub_strategy hub_always_push hub_revision load_best_model_at_end metric_for_best_model greater_is_better
 restore_callback_states_from_checkpoint full_determinism seed use_cpu accelerator_config parallelism_config
 dataloader_num_workers dataloader_pin_memory dataloader_persistent_workers dataloader_prefetch_factor
@@ -296,8 +297,11 @@ def test_every_training_argument_is_honoured_or_refused():
         "--length_column_name size",
         "--neftune_noise_alpha 5",
         "--use_liger_kernel",
+        "--save_only_model",
+        "--enable_jit_checkpoint",
         "--learning_rate nan",
         "--learning_rate inf",
+        "--learning_rate 1e39",
         "--learning_rate -0.1",
         "--num_train_epochs 0",
         "--num_train_epochs nan",
@@ -313,8 +317,22 @@ def test_what_has_no_effect_or_no_sense_is_refused(flags):
     if name.removeprefix("--") not in IN_FINE_TUNING.split():
         kinds.append(FineTuningArguments)
     for kind in kinds:
-        with pytest.raises(InputError, match=rf"^{name}[ .].*(not taken, for .*; leave it out|: give )"):
+        with pytest.raises(InputError, match=rf"^{name}[ .].*(is not supported: .*; leave it out|: give )"):
             parse([*flags.split(), "--use_cpu"], kind)
+
+
+def test_no_advice_is_refused():
+    """Guards: what replaces an argument that transformers has no more is not itself refused."""
+    advised = {flag for reason in REPLACED.values() for flag in re.findall(r"--(\w+)", reason)}
+    assert "eval_strategy" in advised and not advised & CommonArguments.refused.keys()
+
+
+def test_refused_arguments_by_the_name_that_is_given():
+    """Guards: an entry of --accelerator_config is named as such, and --help lists no argument that is never taken."""
+    with pytest.raises(InputError, match="^--accelerator_config with split_batches is not supported: "):
+        parse(["--accelerator_config", '{"split_batches":true}', "--use_cpu"], FineTuningArguments)
+    shown = ArgumentParser([FineTuningArguments]).format_help()
+    assert "--max_nonfinite_steps" in shown and "logging_nan_inf_filter" not in shown
 
 
 @pytest.fixture
@@ -327,6 +345,7 @@ def about_to_step(tmp_path):
     rows = [{"x": torch.ones(2)}] * 8
     trainer = CommonTrainer(model=model, args=arguments, train_dataset=rows)
     trainer.callback_handler.train_dataloader = trainer.get_train_dataloader()
+    trainer._tr_loss, trainer._globalstep_last_logged = torch.tensor(0.0), 0  # as where training begins
     trainer.step_losses = [torch.tensor(1.0)]
     for weight in model.parameters():
         weight.grad = torch.ones_like(weight)
@@ -337,13 +356,41 @@ def test_steps_that_the_fp16_scaler_skips_are_logged_not_counted(about_to_step):
     """Guards: while a scale can be lowered, an infinite gradient norm is the scaler's; below 1 it is divergence."""
     trainer = about_to_step
     trainer.accelerator.scaler = SimpleNamespace(get_scale=lambda: 65536.0)
-    trainer.leave_out_nonfinite_step(torch.tensor(torch.inf))
+    trainer.apply_finite_step(torch.tensor(torch.inf))
     assert [entry["skipped_step"] for entry in trainer.state.log_history] == [1] and trainer.nonfinite_steps == 0
     assert all(weight.grad is not None for weight in trainer.model.parameters())
     trainer.accelerator.scaler, trainer.step_losses = SimpleNamespace(get_scale=lambda: 0.5), [torch.tensor(1.0)]
     with pytest.raises(Divergence, match="^step 1: the gradient norm is not finite, on the examples "):
-        trainer.leave_out_nonfinite_step(torch.tensor(torch.inf))
+        trainer.apply_finite_step(torch.tensor(torch.inf))
     assert all(weight.grad is None for weight in trainer.model.parameters())
+
+
+def test_weights_that_overflow_are_not_saved(tmp_path):
+    """Guards: an update that overflows is found before a checkpoint is saved, and before the trained model is."""
+
+    class Overflow(TrainerCallback):
+        def on_optimizer_step(self, args, state, control, model, **kwargs):
+            if state.global_step == 2:
+                model.weight.data[1, 0] = torch.inf
+
+    model = torch.nn.Linear(2, 2)
+    model.forward = lambda x: {"loss": torch.nn.functional.linear(x, model.weight).sum()}
+    options = {"max_steps": 3, "use_cpu": True, "bf16": False, "report_to": "none", "disable_tqdm": True}
+    options["train_sampling_strategy"] = "random"
+    rows = [{"x": torch.ones(2)}] * 24
+    for name, saves, kept in (
+        ("a", {"save_steps": 1}, "the last good checkpoint is .*checkpoint-2:"),
+        ("b", {"save_strategy": "no"}, "no "),
+    ):
+        arguments = FineTuningArguments(output_dir=str(tmp_path / name), **options, **saves)
+        trainer = CommonTrainer(model=model, args=arguments, train_dataset=rows, callbacks=[Overflow()])
+        torch.nn.init.zeros_(model.weight)
+        with pytest.raises(Divergence, match=f"^step 3: the weights are not finite; nothing was saved since, {kept}"):
+            trainer.train()
+            trainer.save_model()
+        found = sorted(path.name for path in (tmp_path / name).rglob("checkpoint-*"))
+        assert found == (["checkpoint-1", "checkpoint-2"] if name == "a" else [])
+        assert not (tmp_path / name / "model.safetensors").exists()
 
 
 def test_nonfinite_steps_are_counted_in_a_row(about_to_step):
@@ -352,11 +399,25 @@ def test_nonfinite_steps_are_counted_in_a_row(about_to_step):
     trainer.args.max_nonfinite_steps = 2
     for norm, expected in ((torch.nan, 1), (1.0, 0), (torch.nan, 1)):
         trainer.step_losses = [torch.tensor(1.0)]
-        trainer.leave_out_nonfinite_step(torch.tensor(norm))
+        trainer.apply_finite_step(torch.tensor(norm))
         assert trainer.nonfinite_steps == expected
     trainer.step_losses = [torch.tensor(torch.nan)]
     with pytest.raises(Divergence, match="^step 1: the loss is not finite"):
-        trainer.leave_out_nonfinite_step(torch.tensor(1.0))
+        trainer.apply_finite_step(torch.tensor(1.0))
+
+
+def test_finite_step_waits_for_the_device_once(about_to_step, monkeypatch):
+    """Guards: loss and gradient norm of a step are read together: each reading waits for all the GPU's work."""
+    read = []
+
+    def count(name):
+        original = getattr(torch.Tensor, name)
+        monkeypatch.setattr(torch.Tensor, name, lambda x: read.append(name) or original(x))
+
+    for name in ("__bool__", "__float__", "item", "tolist"):
+        count(name)
+    about_to_step.apply_finite_step(torch.tensor(1.0))
+    assert read == ["tolist"]
 
 
 def test_window_is_shared_out_among_any_number_of_processes(about_to_step, tmp_path, monkeypatch):
@@ -427,7 +488,7 @@ def test_output_directory_appears_whole_or_not_at_all(tmp_path):
     command = ["--output_dir", str(final), "--seed", "1"]
 
     def arguments():
-        return TrainingArguments(output_dir=str(final), use_cpu=True)
+        return CommonArguments(output_dir=str(final), use_cpu=True)
 
     with pytest.raises(RuntimeError), output_directory(arguments(), command) as checkpoint:
         assert checkpoint is None

@@ -49,7 +49,7 @@ REPLACED = {
     "half_precision_backend": "give --fp16 or --bf16 alone",
     "fp16_opt_level": "give --fp16 alone",
     "torchdynamo": "give --torch_compile_backend",
-    "include_inputs_for_metrics": "give --include_for_metrics inputs",
+    "include_inputs_for_metrics": "metrics are of predictions and labels alone; leave it out",
     "include_tokens_per_second": "give --include_num_input_tokens_seen",
     "fsdp_min_num_params": "give --fsdp_config with min_num_params",
     "fsdp_transformer_layer_cls_to_wrap": "give --fsdp_config with transformer_layer_cls_to_wrap",

@@ -53,10 +53,6 @@ class FineTuningArguments(CommonArguments):
             "help": "bert: every combination of batch 16 and 32, learning rate 5e-5, 3e-5 and 2e-5, epochs 2 to 4."
         },
     )
-    take_over_output_dir: bool = field(
-        default=False,
-        metadata={"help": "Take the output directory from a run on another machine, which has to be dead."},
-    )
 
     refused: ClassVar[dict[str, tuple[object, str]]] = CommonArguments.refused | {
         "remove_unused_columns": (True, "the models take no other columns"),

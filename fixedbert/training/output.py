@@ -73,8 +73,9 @@ def output_directory(training_args: TrainingArguments, command: list[str]) -> It
             if partial.is_dir() and not last_checkpoint(partial):
                 shutil.rmtree(partial)
             partial.mkdir(parents=True, exist_ok=True)
-            for broken in set(partial.glob("checkpoint-*")) - set(whole_checkpoints(partial)):
-                shutil.rmtree(broken)
+            for folder in partial.glob("checkpoint-*"):
+                if STEP.fullmatch(folder.name) and folder.is_dir() and not is_whole(folder):
+                    shutil.rmtree(folder)
             if not (partial / COMMAND_FILE).exists():
                 write_command(partial, command)
         state.wait_for_everyone()
@@ -103,7 +104,7 @@ def held(final: Path, training_args: TrainingArguments) -> Iterator[None]:
     with ExitStack() as stack:
         if state.is_main_process:
             try:
-                stack.enter_context(locked(final, getattr(training_args, "take_over_output_dir", False)))
+                stack.enter_context(locked(final, training_args.take_over_output_dir))
             except InputError as error:
                 problem = str(error)
         (problem,) = broadcast_object_list([problem])
@@ -222,9 +223,13 @@ def check_readable(checkpoint: Path, processes: int):
         raise InputError(f"--resume_from_checkpoint {checkpoint}: no such directory.")
     states = [checkpoint / f"rng_state_{process}.pth" for process in range(processes)] if processes > 1 else []
     problem, remedy = "the checkpoint cannot be read", remedy_for(checkpoint)
-    for file in sorted({*checkpoint.iterdir(), *states}):
+    checksums = read_object(checkpoint / CHECKSUMS, remedy) if (checkpoint / CHECKSUMS).exists() else {}
+    for file in sorted({*checkpoint.iterdir(), *states, *(checkpoint / name for name in checksums)}):
         with reading(file, remedy, problem):
-            if file.suffix == ".safetensors":
+            if file.name in checksums:
+                if content_hash_of(file) != checksums[file.name]:
+                    raise ValueError("it is not as it was written")
+            elif file.suffix == ".safetensors":
                 with safe_open(file, framework="np") as tensors:  # its header says how long the file must be
                     tensors.keys()
             elif file.suffix in (".pt", ".pth", ".bin"):  # torch's files are zip files, with check sums
@@ -235,11 +240,6 @@ def check_readable(checkpoint: Path, processes: int):
                 json.loads(file.read_text(encoding="utf-8"))
     with reading(checkpoint / "trainer_state.json", remedy, problem):
         check_state(checkpoint / "trainer_state.json")
-    if (checkpoint / CHECKSUMS).exists():
-        for name, checksum in read_object(checkpoint / CHECKSUMS, remedy).items():
-            with reading(checkpoint / name, remedy, problem):
-                if content_hash_of(checkpoint / name) != checksum:
-                    raise ValueError("it is not as it was written")
 
 
 def check_state(file: Path):

@@ -42,10 +42,6 @@ class PretrainingArguments(CommonArguments):
             "--per_device_train_batch_size examples on a device at once."
         },
     )
-    take_over_output_dir: bool = field(
-        default=False,
-        metadata={"help": "Take the output directory from a run on another machine, which has to be dead."},
-    )
 
     refused: ClassVar[dict[str, tuple[object, str]]] = CommonArguments.refused | {
         "label_smoothing_factor": (0.0, "the losses of pretraining are those of BERT, without label smoothing"),

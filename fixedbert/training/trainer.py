@@ -3,6 +3,7 @@
 import json
 import math
 import time
+from argparse import SUPPRESS
 from dataclasses import dataclass, field
 from itertools import islice
 from operator import attrgetter
@@ -12,6 +13,7 @@ from typing import ClassVar
 import numpy as np
 import torch
 from accelerate.utils import gather_object
+from torch.distributed.tensor import DTensor
 from transformers import Trainer, TrainerCallback, TrainingArguments
 from transformers.utils import logging
 
@@ -30,12 +32,17 @@ logger = logging.get_logger(__name__)
 class CommonArguments(TrainingArguments):
     """transformers' TrainingArguments, without what our trainers cannot honour."""
 
-    logging_nan_inf_filter: bool = field(default=False, metadata={"help": "Not taken: it hides losses."})
+    logging_nan_inf_filter: bool = field(default=False, metadata={"help": SUPPRESS})
     max_nonfinite_steps: int = field(
         default=1,
         metadata={
             "help": "Stop after so many steps in a row whose loss or gradient norm is not finite. None is applied."
         },
+    )
+
+    take_over_output_dir: bool = field(
+        default=False,
+        metadata={"help": "Take the output directory from a run on another machine, which has to be dead."},
     )
 
     # Names of fields, the one value that each may have, and why.
@@ -44,6 +51,8 @@ class CommonArguments(TrainingArguments):
         "auto_find_batch_size": (False, "the batch decides which examples a step has"),
         "ignore_data_skip": (False, "a continued run goes on with the next examples, which takes no time"),
         "dataloader_drop_last": (False, "evaluations and predictions would leave out their last rows"),
+        "save_only_model": (False, "a run goes on from its checkpoints, which takes the optimizer's state too"),
+        "enable_jit_checkpoint": (False, "a run saves a checkpoint on SIGTERM anyway"),
         "accelerator_config.split_batches": (False, "--per_device_train_batch_size is always that of one device"),
         "prediction_loss_only": (False, "metrics need the predictions"),
         "batch_eval_metrics": (False, "metrics are of all predictions together"),
@@ -58,8 +67,9 @@ class CommonArguments(TrainingArguments):
 
     def __post_init__(self):
         super().__post_init__()
-        if not 0 <= self.learning_rate < math.inf:
-            raise InputError(f"--learning_rate {self.learning_rate}: give a number from 0 on.")
+        largest = torch.finfo(torch.float32).max
+        if not 0 <= self.learning_rate <= largest:
+            raise InputError(f"--learning_rate {self.learning_rate}: give a number from 0 to {largest:.1e}.")
         if not 0 < self.num_train_epochs < math.inf:
             raise InputError(f"--num_train_epochs {self.num_train_epochs}: give a number above 0.")
         if self.max_steps < 1 and self.max_steps != -1:
@@ -67,8 +77,10 @@ class CommonArguments(TrainingArguments):
         if self.max_nonfinite_steps < 1:
             raise InputError(f"--max_nonfinite_steps {self.max_nonfinite_steps}: give at least 1.")
         for name, (only, reason) in self.refused.items():
-            if attrgetter(name)(self) != only:
-                raise InputError(f"--{name} {attrgetter(name)(self)}: not taken, for {reason}; leave it out.")
+            if (value := attrgetter(name)(self)) != only:
+                flag, _, entry = name.partition(".")
+                given = f"with {entry}" if entry else value
+                raise InputError(f"--{flag} {given} is not supported: {reason}; leave it out.")
 
 
 class CommonTrainer(Trainer):
@@ -107,33 +119,39 @@ class CommonTrainer(Trainer):
     def training_step(self, *args, **kwargs):
         loss = super().training_step(*args, **kwargs)
         self.step_losses.append(loss)
-        return loss
+        return torch.zeros_like(loss)  # it is added up when its step is applied
 
     def _get_grad_norm(self, *args, **kwargs):
         norm = super()._get_grad_norm(*args, **kwargs)
-        self.leave_out_nonfinite_step(norm)
-        return norm
+        return norm if self.apply_finite_step(norm) else None
 
-    def leave_out_nonfinite_step(self, norm: torch.Tensor | float | None):
+    def apply_finite_step(self, norm: torch.Tensor | float | None) -> bool:
         """
-        Take away the gradients of a step that is not finite, on all processes alike, so that neither weights nor the
-        optimizer's moments change.
+        Add up the losses of a finite step. Take away the gradients of another, on all processes alike, so that neither
+        weights nor the optimizer's moments change.
+
+        Returns:
+            Whether the step is applied.
 
         Raises:
             Divergence: these were as many in a row as are allowed.
         """
         losses, self.step_losses = torch.stack(self.step_losses).to(self.args.device), []
-        bad = [not losses.isfinite().all(), norm is not None and not math.isfinite(norm)]
-        bad = torch.tensor(bad, dtype=torch.float, device=losses.device)
+        if isinstance(norm, DTensor):  # of sharded parameters
+            norm = norm.full_tensor()
+        norm = losses.new_zeros(()) if norm is None else torch.as_tensor(norm, device=losses.device)
+        bad = torch.stack([~losses.isfinite().all(), ~norm.isfinite()]).float()  # of which all is read at once
         loss_is_bad, norm_is_bad = self.accelerator.reduce(bad, "sum").tolist()
         if not (loss_is_bad or norm_is_bad):
             self.nonfinite_steps = 0
-            return
+            self._tr_loss += losses.sum()
+            return True
         step, scaler = self.state.global_step + 1, self.accelerator.scaler
         self.log({"skipped_step": step})
+        self._globalstep_last_logged += 1  # Trainer divides by the steps since: those that are applied
         if scaler is not None and not loss_is_bad and scaler.get_scale() >= 1:
             logger.warning(f"step {step} is skipped: fp16 overflows at a loss scale of {scaler.get_scale():g}")
-            return  # the scaler leaves the step out, and lowers its scale
+            return False  # the scaler leaves the step out, and lowers its scale
         self.nonfinite_steps += 1
         for parameter in self.model.parameters():
             parameter.grad = None
@@ -141,12 +159,24 @@ class CommonTrainer(Trainer):
         sentence = f"step {step}: {wrong} is not finite, on {self.examples_of_step(losses)}"
         if self.nonfinite_steps < self.args.max_nonfinite_steps:
             logger.warning(f"{sentence}; the step is skipped")
-            return
+            return False
+        raise self.divergence(sentence)
+
+    def save_model(self, *args, **kwargs):
+        """Save a checkpoint's or the trained model; Divergence, on all processes, where the last update overflowed."""
+        weights = (x.to_local() if isinstance(x, DTensor) else x for x in self.model.parameters())
+        finite = torch.stack([weight.detach().isfinite().all().to(self.args.device) for weight in weights]).all()
+        if self.accelerator.reduce((~finite).float(), "sum").item():
+            raise self.divergence(f"step {self.state.global_step}: the weights are not finite")
+        super().save_model(*args, **kwargs)
+
+    def divergence(self, sentence: str) -> Divergence:
+        """The error that ends training, with what is kept and what to do."""
         checkpoint = last_checkpoint(Path(self.args.output_dir))
         kept = f"the last good checkpoint is {checkpoint}" if checkpoint else "no checkpoint was saved before"
-        raise Divergence(
+        return Divergence(
             f"{sentence}; nothing was saved since, {kept}: lower --learning_rate, or see whether the weights at the "
-            "start or these examples are damaged."
+            "start or the examples are damaged."
         )
 
     def examples_of_step(self, losses: torch.Tensor) -> str:
@@ -174,8 +204,12 @@ class CommonTrainer(Trainer):
         return output
 
     def log(self, logs, *args, **kwargs):
-        if "train_loss" in logs:  # Trainer divides by the steps since a continuation
-            logs["train_loss"] = self._total_loss_scalar / self.state.global_step
+        if "train_loss" in logs:  # Trainer divides by the steps since a continuation, those that are skipped too
+            skipped = sum("skipped_step" in entry for entry in self.state.log_history)
+            if applied := self.state.global_step - skipped:
+                logs["train_loss"] = self._total_loss_scalar / applied
+            else:
+                del logs["train_loss"]
         super().log(logs, *args, **kwargs)
 
     def _save_rng_state(self, output_dir):  # one of the parts of a checkpoint; trainer_state.json comes after it
@@ -194,7 +228,7 @@ class CommonTrainer(Trainer):
     def restore_window(self):
         """Go on with what the checkpoint had added up since its last log, on any number of processes."""
         file, processes = Path(self.continued_from, WINDOW_FILE), self.args.world_size
-        with reading(file, remedy := "a run can go on only from its own checkpoints, saved without --save_only_model"):
+        with reading(file, remedy := "a run can go on only from its own checkpoints"):
             record = read_object(file, remedy)
             sums = torch.tensor(record["sums"], dtype=torch.float64)  # (processes that wrote it, 1 + counts)
             loss, *window = sums[self.args.process_index :: processes].sum(0).tolist()
