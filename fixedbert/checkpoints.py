@@ -3,6 +3,7 @@
 import logging
 import os
 import shutil
+from collections.abc import Iterator
 from fnmatch import fnmatch
 from pathlib import Path
 from pickle import UnpicklingError
@@ -55,6 +56,14 @@ def read_config(source: str | Path, **options) -> PreTrainedConfig:
     return config
 
 
+def files_of(source: Path) -> Iterator[Path]:
+    """What is read of a model's directory: all that is directly in it, and the modules of sentence-transformers."""
+    for file in source.rglob("*"):
+        name = file.relative_to(source).as_posix()
+        if "/" not in name or any(fnmatch(name, pattern) for pattern in SENTENCE_FILES):
+            yield file
+
+
 def check_inside(source: Path):
     """
     Raises:
@@ -63,7 +72,7 @@ def check_inside(source: Path):
     """
     home = os.path.realpath(source)  # of a link to itself, the link
     home = Path(home).parent.parent if Path(home).parent.name == "snapshots" else Path(home)
-    for file in (*source.glob("*"), *source.glob("[0-9]*_*/*")):
+    for file in files_of(source):
         if not Path(os.path.realpath(file)).is_relative_to(home):
             raise InputError(f"{file}: a link out of the directory is not followed; copy the file there.")
     for index in source.glob("*.index.json"):
@@ -261,9 +270,9 @@ def copy_tokenizer(source: Path, folder: Path, do_lower_case: bool):
 
 def copy_sentence_modules(source: Path, folder: Path):
     """Of a sentence-transformers model, what it does with the encoder's output."""
-    if not (source / "modules.json").is_file():
+    if is_tensorflow(source) or not (source / "modules.json").is_file():
         return
-    for file in source.rglob("*"):
+    for file in files_of(source):
         name = file.relative_to(source).as_posix()
         if file.is_file() and any(fnmatch(name, pattern) for pattern in SENTENCE_FILES):
             (folder / name).parent.mkdir(exist_ok=True, parents=True)

@@ -305,6 +305,14 @@ def test_convert_stays_in_its_directory(tmp_path, vocabulary):
         with pytest.raises(InputError, match="index.json: weight_map names no file beside it"):
             main(["convert", str(folder), str(tmp_path / "out")])
     (folder / "model.safetensors.index.json").unlink()
+    (folder / "modules.json").write_text("[]")
+    (folder / "1_Pooling" / "deep").mkdir(parents=True)
+    for link in ("1_Pooling/deep/a.json", "1_Pooling/folder", "deep/sentence.json"):
+        (folder / link).parent.mkdir(exist_ok=True)
+        (folder / link).symlink_to(tmp_path if link.endswith("folder") else weights)
+        with pytest.raises(InputError, match=f"{link}: a link out of the directory is not followed"):
+            main(["convert", str(folder), str(tmp_path / "out")])
+        (folder / link).unlink()
     cached = tmp_path / "models--me--mini" / "snapshots" / "0123"
     cached.parent.mkdir(parents=True)
     folder.rename(cached)
