@@ -93,6 +93,9 @@ def content_hash(rows: datasets.Dataset) -> str:
     return hashlib.sha256(sink.getvalue()).hexdigest()
 
 
-def data_fingerprint(features: dict[str, datasets.Dataset]) -> str:
-    """A name for all that a run of fine-tuning is given."""
-    return fingerprint_of({kind: content_hash(rows) for kind, rows in features.items()})
+def data_fingerprint(features: dict[str, datasets.Dataset], *others: object) -> str:
+    """
+    A name for all that a run of fine-tuning is given: features as `prepare_features` and selections leave them, whose
+    fingerprints follow from all that the rows hold, and `others`, as the names of labels.
+    """
+    return fingerprint_of({kind: rows._fingerprint for kind, rows in features.items()}, others)
