@@ -17,7 +17,7 @@ from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
 from . import modeling_fixed_head_bert
 from .analysis.counts import head_sizes, size_text
 from .conversion import FAMILIES, build, convert, fixed_head_config, head_of, to_bert
-from .data.tokenizers import load_tokenizer
+from .data.tokenizers import TOKENIZER_FILES, load_tokenizer, tokenizer_files
 from .errors import InputError
 from .files import check_place, check_regular, read_object, reading, reason_of
 from .model_card import checkpoint_card, read_card
@@ -30,17 +30,6 @@ CARD = "README.md"
 HEADS_BY_PART = {"seq_relationship": "ForPreTraining", "cls.": "ForMaskedLM", "lm_head": "ForMaskedLM"}
 # What makes a sentence-transformers model of an encoder: how tokens are pooled, and how long a text can be.
 SENTENCE_FILES = ("modules.json", "*sentence*.json", "[0-9]*_*/*")
-TOKENIZER_FILES = (
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "vocab.txt",
-    "vocab.json",
-    "merges.txt",
-    "sentencepiece.bpe.model",
-    "spiece.model",
-)
 
 
 def read_config(source: str | Path, **options) -> PreTrainedConfig:
@@ -260,7 +249,7 @@ def files_beside(source: str | Path, **hub_options) -> Path:
 
 
 def copy_tokenizer(source: Path, folder: Path, do_lower_case: bool):
-    if not any((source / name).exists() for name in TOKENIZER_FILES):
+    if not tokenizer_files(str(source)):
         logger.warning("%s has no tokenizer, and the new directory none.", source)
     elif is_tensorflow(source):
         load_tokenizer(str(source / "vocab.txt"), do_lower_case).save_pretrained(folder)

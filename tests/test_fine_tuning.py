@@ -267,7 +267,7 @@ def with_another_answer(text):
     ids=["rows", "labels", "questions", "answers"],
 )
 def test_other_data_are_not_continued_on(model, questions, tmp_path, monkeypatch, script, change):
-    """Guards: where rows, labels or further answers changed, a stopped run trains no step; with the old ones it does."""
+    """Guards: where rows, labels or further answers changed, a stopped run says so; with the old it goes on."""
     steps = ("--do_train", "--max_steps", "3", "--save_strategy", "steps", "--save_steps", "1")
     file = tmp_path / "rows.csv" if script is run_glue else Path(shutil.copy(questions, tmp_path))
     if script is run_glue:
