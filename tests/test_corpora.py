@@ -119,6 +119,15 @@ def broken(tmp_path, name):
     return file
 
 
+def test_files_are_looked_at_once_not_row_by_row(tmp_path, monkeypatch):
+    """Guards: a row of jsonl costs no look into the file system."""
+    (tmp_path / "a.jsonl").write_text('{"text": "One."}\n' * 1000)
+    looked = []
+    monkeypatch.setattr("fixedbert.files.check_regular", looked.append)
+    assert documents(tmp_path / "a.jsonl") == ["One."] * 1000
+    assert 1 <= len(looked) <= 3
+
+
 @pytest.mark.parametrize(
     "name, sentence",
     [
