@@ -9,6 +9,7 @@ from pathlib import Path
 import datasets
 import pyarrow
 import pytest
+from accelerate import PartialState
 from pyarrow import parquet
 from transformers import BertConfig, BertTokenizer
 
@@ -542,6 +543,17 @@ def test_damaged_features_are_made_again(download, tokenizer):
         file.write_bytes(damaged)
         assert text_features(rows, tokenizer, 11)[:] == expected
         assert file.read_bytes() == whole
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_one_process_verifies_features(download, tokenizer, monkeypatch, first):
+    """Guards: of the processes of a machine only the first reads all cached features to verify them."""
+    rows = load_task("rte", download("rte"), ("train",)).splits["train"]
+    expected, verified = text_features(rows, tokenizer, 13)[:], []
+    monkeypatch.setattr("fixedbert.data.features.is_sealed", lambda file: verified.append(file.name) or True)
+    monkeypatch.setattr(PartialState, "is_local_main_process", first)
+    assert text_features(rows, tokenizer, 13)[:] == expected
+    assert verified == ["features.arrow"] * first
 
 
 def test_features_that_cannot_be_written_are_one_sentence(download, tokenizer, tmp_path, monkeypatch):
