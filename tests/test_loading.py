@@ -11,6 +11,7 @@ from test_study_report import RECORDS
 from transformers import AutoConfig, AutoModelForMaskedLM, Trainer, TrainingArguments
 
 import run_glue
+import run_pretraining
 from fixedbert.cli import main
 from fixedbert.data.tokenizers import load_tokenizer
 from fixedbert.errors import InputError
@@ -327,6 +328,22 @@ def test_inspect_looks_for_the_text_first(tmp_path):
     """Guards: a --text that is not there is said before a model is loaded, or looked for."""
     with pytest.raises(InputError, match=r"absent\.txt"):
         main(["inspect", str(tmp_path / "nowhere"), str(tmp_path / "out"), "--text", str(tmp_path / "absent.txt")])
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--separate_documents"], "--separate_documents is for packed rows: --objective mlm or clm."),
+        (["--short_seq_prob", "2"], "--short_seq_prob 2.0: a share, from 0 to 1."),
+        (["--vocab_size", "0"], "--vocab_size 0: at least 1."),
+        (["--corpus_weights", "-1"], "--corpus_weights: none may be negative, and not all 0."),
+    ],
+)
+def test_arguments_of_texts_are_said_as_they_are(words, said):
+    """Guards: what is wrong with an argument of run_pretraining.py's texts is a sentence, not the end of another."""
+    with pytest.raises(InputError) as error:
+        parse(words, run_pretraining.DataArguments)
+    assert str(error.value) == said
 
 
 def test_unknown_arguments_point_to_the_help_of_their_command():
