@@ -175,7 +175,7 @@ def fine_tune(task: str | None, model_args, data_args, training_args, command: l
                 )
                 for split, rows in data.splits.items()
             }
-        check_same_data(training_args.output_dir, data_fingerprint(features))
+        check_same_data(training_args.output_dir, data_fingerprint(features, data.labels))
         model_args.ignore_mismatched_sizes |= new_head
         model = load_model(AutoModelForSequenceClassification, model_args, config, tokenizer, training_args.do_train)
         evaluated = {split: longest_first(features[split])[0] for split in data.of_kind("validation")}

@@ -3,6 +3,7 @@
 import logging
 import os
 import shutil
+from collections.abc import Iterator
 from fnmatch import fnmatch
 from pathlib import Path
 from pickle import UnpicklingError
@@ -16,7 +17,7 @@ from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
 from . import modeling_fixed_head_bert
 from .analysis.counts import head_sizes, size_text
 from .conversion import FAMILIES, build, convert, fixed_head_config, head_of, to_bert
-from .data.tokenizers import load_tokenizer
+from .data.tokenizers import TOKENIZER_FILES, load_tokenizer, tokenizer_files
 from .errors import InputError
 from .files import check_place, check_regular, read_object, reading, reason_of
 from .model_card import checkpoint_card, read_card
@@ -29,17 +30,6 @@ CARD = "README.md"
 HEADS_BY_PART = {"seq_relationship": "ForPreTraining", "cls.": "ForMaskedLM", "lm_head": "ForMaskedLM"}
 # What makes a sentence-transformers model of an encoder: how tokens are pooled, and how long a text can be.
 SENTENCE_FILES = ("modules.json", "*sentence*.json", "[0-9]*_*/*")
-TOKENIZER_FILES = (
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "vocab.txt",
-    "vocab.json",
-    "merges.txt",
-    "sentencepiece.bpe.model",
-    "spiece.model",
-)
 
 
 def read_config(source: str | Path, **options) -> PreTrainedConfig:
@@ -55,6 +45,14 @@ def read_config(source: str | Path, **options) -> PreTrainedConfig:
     return config
 
 
+def files_of(source: Path) -> Iterator[Path]:
+    """What is read of a model's directory: all that is directly in it, and the modules of sentence-transformers."""
+    for file in source.rglob("*"):
+        name = file.relative_to(source).as_posix()
+        if "/" not in name or any(fnmatch(name, pattern) for pattern in SENTENCE_FILES):
+            yield file
+
+
 def check_inside(source: Path):
     """
     Raises:
@@ -63,7 +61,7 @@ def check_inside(source: Path):
     """
     home = os.path.realpath(source)  # of a link to itself, the link
     home = Path(home).parent.parent if Path(home).parent.name == "snapshots" else Path(home)
-    for file in (*source.glob("*"), *source.glob("[0-9]*_*/*")):
+    for file in files_of(source):
         if not Path(os.path.realpath(file)).is_relative_to(home):
             raise InputError(f"{file}: a link out of the directory is not followed; copy the file there.")
     for index in source.glob("*.index.json"):
@@ -251,7 +249,7 @@ def files_beside(source: str | Path, **hub_options) -> Path:
 
 
 def copy_tokenizer(source: Path, folder: Path, do_lower_case: bool):
-    if not any((source / name).exists() for name in TOKENIZER_FILES):
+    if not tokenizer_files(str(source)):
         logger.warning("%s has no tokenizer, and the new directory none.", source)
     elif is_tensorflow(source):
         load_tokenizer(str(source / "vocab.txt"), do_lower_case).save_pretrained(folder)
@@ -261,9 +259,9 @@ def copy_tokenizer(source: Path, folder: Path, do_lower_case: bool):
 
 def copy_sentence_modules(source: Path, folder: Path):
     """Of a sentence-transformers model, what it does with the encoder's output."""
-    if not (source / "modules.json").is_file():
+    if is_tensorflow(source) or not (source / "modules.json").is_file():
         return
-    for file in source.rglob("*"):
+    for file in files_of(source):
         name = file.relative_to(source).as_posix()
         if file.is_file() and any(fnmatch(name, pattern) for pattern in SENTENCE_FILES):
             (folder / name).parent.mkdir(exist_ok=True, parents=True)

@@ -119,6 +119,15 @@ def broken(tmp_path, name):
     return file
 
 
+def test_files_are_looked_at_once_not_row_by_row(tmp_path, monkeypatch):
+    """Guards: a row of jsonl costs no look into the file system."""
+    (tmp_path / "a.jsonl").write_text('{"text": "One."}\n' * 1000)
+    looked = []
+    monkeypatch.setattr("fixedbert.files.check_regular", looked.append)
+    assert documents(tmp_path / "a.jsonl") == ["One."] * 1000
+    assert 1 <= len(looked) <= 3
+
+
 @pytest.mark.parametrize(
     "name, sentence",
     [
@@ -279,8 +288,32 @@ def test_tokenizer_of_another_model_is_refused(tmp_path, vocabulary):
     other = load_tokenizer(str(tmp_path / "vocab.txt"))
     with pytest.raises(InputError, match="^vocab.txt: .* is not that of .*model.*leave --tokenizer_name out"):
         check_same_vocabulary(other, "vocab.txt", str(tmp_path / "model"))
+
+
+def test_only_models_without_a_tokenizer_are_not_compared(tmp_path, vocabulary, monkeypatch):
+    """Guards: the comparison is left out where a model has no tokenizer, not where it has one that cannot be had."""
+    own = load_tokenizer(vocabulary)
     (tmp_path / "without").mkdir()
     check_same_vocabulary(own, "own", str(tmp_path / "without"))
+    for name in ("vocab.json", "spiece.model", "tokenizer_config.json"):
+        (tmp_path / "without" / name).write_text("{}")
+        with pytest.raises(InputError, match="without: "):
+            check_same_vocabulary(own, "own", str(tmp_path / "without"))
+        (tmp_path / "without" / name).unlink()
+
+    files = ["config.json", "model.safetensors"]
+    monkeypatch.setattr("fixedbert.data.tokenizers.list_repo_files", lambda *args, **options: files)
+    check_same_vocabulary(own, "own", "user/mini")
+    files.append("vocab.txt")
+    with pytest.raises(InputError, match="^user/mini: no tokenizer could be loaded from it"):
+        check_same_vocabulary(own, "own", "user/mini")
+
+    def broken(*args, **options):
+        raise ConnectionError("no way there")
+
+    monkeypatch.setattr("fixedbert.data.tokenizers.list_repo_files", broken)
+    with pytest.raises(InputError, match="^user/mini: the Hub does not say .* .no way there.; .* Hub in reach"):
+        check_same_vocabulary(own, "own", "user/mini")
 
 
 def test_vocabulary_file_and_its_errors(tmp_path, vocabulary):

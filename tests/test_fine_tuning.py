@@ -243,19 +243,43 @@ def test_stopped_run_goes_on_to_the_same_weights(model, download, tmp_path, monk
     assert all(torch.equal(one[name], two[name]) for name in one)
 
 
-@pytest.mark.parametrize("script", [run_glue, run_squad])
-def test_other_rows_are_not_continued_on(model, download, questions, tmp_path, monkeypatch, script):
-    """Guards: after its file was rewritten, a stopped run says so and trains no step; with the old rows it goes on."""
+def reversed_lines(text):
+    header, *rows = text.splitlines()
+    return "\n".join([header, *reversed(rows)])
+
+
+def with_another_answer(text):
+    rows = [json.loads(line) for line in text.splitlines()]
+    row = next(row for row in rows if row["answers"]["text"])
+    row["answers"]["text"].append(row["context"].split()[0])
+    row["answers"]["answer_start"].append(0)
+    return "\n".join(map(json.dumps, rows))
+
+
+@pytest.mark.parametrize(
+    ("script", "change"),
+    [
+        (run_glue, reversed_lines),
+        (run_glue, lambda text: text.replace(",yes", ",yea")),
+        (run_squad, reversed_lines),
+        (run_squad, with_another_answer),
+    ],
+    ids=["rows", "labels", "questions", "answers"],
+)
+def test_other_data_are_not_continued_on(model, questions, tmp_path, monkeypatch, script, change):
+    """Guards: where rows, labels or further answers changed, a stopped run says so; with the old it goes on."""
     steps = ("--do_train", "--max_steps", "3", "--save_strategy", "steps", "--save_steps", "1")
-    texts = str(shutil.copytree(download, tmp_path / "glue"))
-    asked = shutil.copy(questions, tmp_path)
-    file = Path(texts, "RTE", "train.tsv") if script is run_glue else Path(asked)
+    file = tmp_path / "rows.csv" if script is run_glue else Path(shutil.copy(questions, tmp_path))
+    if script is run_glue:
+        rows = [f"the {word},{label}" for word in ("list", "string", "file") for label in ("no", "yes")]
+        file.write_text("\n".join(["sentence1,label", *rows]) + "\n")
 
     def run():
         if script is run_glue:
-            glue(model, texts, tmp_path / "run", *steps)
+            texts = ["--model_name_or_path", model, "--train_file", str(file)]
+            run_glue.main([*texts, *QUICK, "--output_dir", str(tmp_path / "run"), *steps])
         else:
-            squad(model, asked, tmp_path / "run", *steps)
+            squad(model, str(file), tmp_path / "run", *steps)
 
     def stop(trainer, checkpoint):
         trainer.train()
@@ -264,9 +288,9 @@ def test_other_rows_are_not_continued_on(model, download, questions, tmp_path, m
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(script, "train", stop)
         run()
-    header, *rows = file.read_text().splitlines()
     whole, changed = file.read_text(), file.stat()
-    file.write_text("\n".join([header, *reversed(rows)]))
+    file.write_text(change(whole))
+    assert file.read_text() != whole
     os.utime(file, ns=(changed.st_atime_ns, changed.st_mtime_ns))
     with pytest.raises(
         InputError, match="run.partial: the texts, .* are not those that the unfinished run began with"

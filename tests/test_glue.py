@@ -7,8 +7,10 @@ import signal
 from pathlib import Path
 
 import datasets
+import numpy as np
 import pyarrow
 import pytest
+from accelerate import PartialState
 from pyarrow import parquet
 from transformers import BertConfig, BertTokenizer
 
@@ -25,6 +27,7 @@ from fixedbert.data.glue import (
     write_predictions,
 )
 from fixedbert.errors import InputError
+from fixedbert.training.fine_tuning import write_json
 
 # Of each task two labelled rows and a test row as they stand in the files of the download, and what they mean:
 # texts, and label numbers as on the Hub.
@@ -125,6 +128,22 @@ def test_every_task_is_read_and_written(download, task, tmp_path):
         str(tmp_path), task, split, rows, data.labels, pyarrow.array([5.7 if task == "stsb" else 1]).to_numpy()
     )
     assert (tmp_path / name).read_text() == f"index\tprediction\n7\t{written}\n"
+
+
+def test_predictions_that_cannot_be_written_leave_the_old(tmp_path):
+    """Guards: predict_results.txt and the JSON of answers are never there in part, nor half overwritten."""
+    rows = datasets.Dataset.from_dict({"index": ["0"]})
+    for name in ("predict_results.txt", "answers.json"):
+        (tmp_path / name).write_text("old")
+    half = "\ud83d"  # of a surrogate pair, which is no UTF-8
+    with pytest.raises(UnicodeEncodeError):
+        write_predictions(str(tmp_path), None, "test", rows, [half], np.zeros(1))
+    with pytest.raises(UnicodeEncodeError):
+        write_json(tmp_path, "answers.json", {"q1": half})
+    assert {file.name: file.read_text() for file in tmp_path.iterdir()} == {
+        "predict_results.txt": "old",
+        "answers.json": "old",
+    }
 
 
 def test_hub_copies_are_the_same(monkeypatch):
@@ -422,7 +441,8 @@ def test_messages_are_short(tmp_path):
     for do_regression in (None, True):
         with pytest.raises(InputError) as said:
             load_files({"train": file}, do_regression)
-        assert len(str(said.value)) < 1100 and "do_regression" in str(said.value) or "skip_bad_rows" in str(said.value)
+        assert len(str(said.value)) < 1100
+        assert ("skip_bad_rows" if do_regression else "do_regression") in str(said.value)
 
 
 def test_bad_rows_can_be_left_out_and_are_named(tmp_path, capsys):
@@ -542,6 +562,17 @@ def test_damaged_features_are_made_again(download, tokenizer):
         file.write_bytes(damaged)
         assert text_features(rows, tokenizer, 11)[:] == expected
         assert file.read_bytes() == whole
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_one_process_verifies_features(download, tokenizer, monkeypatch, first):
+    """Guards: of the processes of a machine only the first reads all cached features to verify them."""
+    rows = load_task("rte", download("rte"), ("train",)).splits["train"]
+    expected, verified = text_features(rows, tokenizer, 13)[:], []
+    monkeypatch.setattr("fixedbert.data.features.is_sealed", lambda file: verified.append(file.name) or True)
+    monkeypatch.setattr(PartialState, "is_local_main_process", first)
+    assert text_features(rows, tokenizer, 13)[:] == expected
+    assert verified == ["features.arrow"] * first
 
 
 def test_features_that_cannot_be_written_are_one_sentence(download, tokenizer, tmp_path, monkeypatch):

@@ -11,6 +11,7 @@ from test_study_report import RECORDS
 from transformers import AutoConfig, AutoModelForMaskedLM, Trainer, TrainingArguments
 
 import run_glue
+import run_pretraining
 from fixedbert.cli import main
 from fixedbert.data.tokenizers import load_tokenizer
 from fixedbert.errors import InputError
@@ -340,6 +341,14 @@ def test_convert_stays_in_its_directory(tmp_path, vocabulary):
         with pytest.raises(InputError, match="index.json: weight_map names no file beside it"):
             main(["convert", str(folder), str(tmp_path / "out")])
     (folder / "model.safetensors.index.json").unlink()
+    (folder / "modules.json").write_text("[]")
+    (folder / "1_Pooling" / "deep").mkdir(parents=True)
+    for link in ("1_Pooling/deep/a.json", "1_Pooling/folder", "deep/sentence.json"):
+        (folder / link).parent.mkdir(exist_ok=True)
+        (folder / link).symlink_to(tmp_path if link.endswith("folder") else weights)
+        with pytest.raises(InputError, match=f"{link}: a link out of the directory is not followed"):
+            main(["convert", str(folder), str(tmp_path / "out")])
+        (folder / link).unlink()
     cached = tmp_path / "models--me--mini" / "snapshots" / "0123"
     cached.parent.mkdir(parents=True)
     folder.rename(cached)
@@ -354,6 +363,22 @@ def test_inspect_looks_for_the_text_first(tmp_path):
     """Guards: a --text that is not there is said before a model is loaded, or looked for."""
     with pytest.raises(InputError, match=r"absent\.txt"):
         main(["inspect", str(tmp_path / "nowhere"), str(tmp_path / "out"), "--text", str(tmp_path / "absent.txt")])
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--separate_documents"], "--separate_documents is for packed rows: --objective mlm or clm."),
+        (["--short_seq_prob", "2"], "--short_seq_prob 2.0: a share, from 0 to 1."),
+        (["--vocab_size", "0"], "--vocab_size 0: at least 1."),
+        (["--corpus_weights", "-1"], "--corpus_weights: none may be negative, and not all 0."),
+    ],
+)
+def test_arguments_of_texts_are_said_as_they_are(words, said):
+    """Guards: what is wrong with an argument of run_pretraining.py's texts is a sentence, not the end of another."""
+    with pytest.raises(InputError) as error:
+        parse(words, run_pretraining.DataArguments)
+    assert str(error.value) == said
 
 
 def test_unknown_arguments_point_to_the_help_of_their_command():

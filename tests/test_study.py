@@ -563,6 +563,35 @@ def test_texts_are_looked_at_before_anything_starts(text, questions, download, t
     assert not (tmp_path / "out").exists()
 
 
+def test_texts_are_looked_at_without_reading_them_all(tmp_path, monkeypatch):
+    """Guards: of many text files the check reads one; its documents can be empty; only the main process reads."""
+    (tmp_path / "texts").mkdir()
+    (tmp_path / "texts" / "a.txt").write_text("")
+    (tmp_path / "texts" / "b.txt").write_text("A sentence.\n")
+    (tmp_path / "texts" / "c.txt").write_bytes(b"\xff")
+    (tmp_path / "rows.jsonl").write_text('{"text": ""}\n{"text": "A sentence."}\n')
+    table = load_study(write(tmp_path))
+    Data(train_file=[str(tmp_path / "texts"), str(tmp_path / "rows.jsonl")]).check(table)
+    (tmp_path / "texts" / "b.txt").unlink()
+    broken = Data(train_file=[str(tmp_path / "texts")])
+    with pytest.raises(InputError, match="c.txt, line 1: byte 1 is not UTF-8"):
+        broken.check(table)
+    waited = []
+
+    class OtherProcess:
+        is_main_process = False
+
+        def __init__(self, **options):
+            pass
+
+        def wait_for_everyone(self):
+            waited.append(self)
+
+    monkeypatch.setattr("fixedbert.study.run.PartialState", OtherProcess)
+    broken.check(table)
+    assert len(waited) == 1
+
+
 def test_units_of_the_plan():
     """Guards: tokens and time are said in units in which a person can read them."""
     sizes = [in_unit(tokens, TOKENS) for tokens in (640, 20_480, 1_230_000, 25_000_000, 59e9, 123_456e9)]

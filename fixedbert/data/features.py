@@ -30,7 +30,8 @@ def prepare_features(
 ) -> datasets.Dataset:
     """
     `rows.map(function)` in batches, with its result in the cache of `datasets`, found again by what the rows hold.
-    Beside its files are their checksums; what is damaged is made again.
+    Beside its files are their checksums; what is damaged is made again. The first process of a machine verifies them,
+    before the others (`main_process_first`).
 
     Args:
         function: from a batch of rows, and `settings`, to columns of features.
@@ -55,8 +56,8 @@ def prepare_features(
     with writing(folder, "make room, or name another cache with HF_DATASETS_CACHE in the environment"):
         folder.mkdir(parents=True, exist_ok=True)
         with FileLock(folder / "features.lock"):
-            for file in folder.glob("features*.arrow"):
-                if (overwrite_cache and PartialState().is_local_main_process) or not is_sealed(file):
+            for file in folder.glob("features*.arrow") if PartialState().is_local_main_process else ():
+                if overwrite_cache or not is_sealed(file):
                     file.unlink()
                     checksum_file(file).unlink(missing_ok=True)
             try:
@@ -93,6 +94,9 @@ def content_hash(rows: datasets.Dataset) -> str:
     return hashlib.sha256(sink.getvalue()).hexdigest()
 
 
-def data_fingerprint(features: dict[str, datasets.Dataset]) -> str:
-    """A name for all that a run of fine-tuning is given."""
-    return fingerprint_of({kind: content_hash(rows) for kind, rows in features.items()})
+def data_fingerprint(features: dict[str, datasets.Dataset], *others: object) -> str:
+    """
+    A name for all that a run of fine-tuning is given: features as `prepare_features` and selections leave them, whose
+    fingerprints follow from all that the rows hold, and `others`, as the names of labels.
+    """
+    return fingerprint_of({kind: rows._fingerprint for kind, rows in features.items()}, others)

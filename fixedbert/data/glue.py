@@ -11,6 +11,7 @@ from accelerate import PartialState
 from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
 from ..errors import InputError
+from ..files import write_whole
 from .features import prepare_features
 from .hub import load_from_hub
 from .rows import Rows, as_float, read_rows, rows_of_dataset, usable_rows, without_problems
@@ -376,7 +377,7 @@ def write_predictions(
         written = [str(TASKS[task].labels.index(name)) for name in written]
     file = TASKS[task].submission(split) if task else "predict_results.txt"
     lines = [f"{index}\t{prediction}\n" for index, prediction in zip(rows["index"], written, strict=True)]
-    Path(folder, file).write_text("index\tprediction\n" + "".join(lines), encoding="utf-8")
+    write_whole(Path(folder, file), "index\tprediction\n" + "".join(lines))
 
 
 def tokenize(batch: dict, tokenizer: PreTrainedTokenizerBase, max_seq_length: int) -> dict:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow
 
 from ..errors import InputError
-from ..files import reading
+from ..files import reason_of
 
 LARGEST_LINE = 2**28  # bytes; a compressed file can hold more in one than there is memory
 AGAIN = "mend it, or fetch it again"
@@ -110,8 +110,10 @@ def json_object(text: str, place: str) -> dict:
 
 
 def json_value(text: str, place: str) -> object:
-    with reading(place, AGAIN, "not JSON"):
+    try:
         return json.loads(text, object_pairs_hook=fields_of)
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{place}: not JSON ({reason_of(error)}); {AGAIN}.") from error
 
 
 def fields_of(pairs: list[tuple[str, object]]) -> dict:

@@ -7,6 +7,7 @@ from importlib.metadata import version
 from itertools import chain
 from pathlib import Path
 
+from huggingface_hub import list_repo_files
 from tqdm import tqdm
 from transformers import AutoTokenizer, BertTokenizer, PreTrainedTokenizerBase
 
@@ -14,6 +15,18 @@ from ..errors import InputError
 from ..files import check_place, fingerprint_of, reading
 from .corpora import Corpus, CorpusReader
 from .store import corpus_fingerprints, default_store_dir, only_one_writes
+
+TOKENIZER_FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.txt",
+    "vocab.json",
+    "merges.txt",
+    "sentencepiece.bpe.model",
+    "spiece.model",
+)
 
 
 def load_tokenizer(name_or_path: str | None, do_lower_case: bool = True, **options) -> PreTrainedTokenizerBase:
@@ -52,17 +65,15 @@ def load_tokenizer(name_or_path: str | None, do_lower_case: bool = True, **optio
 def check_same_vocabulary(tokenizer: PreTrainedTokenizerBase, name: str, model: str | None, **options):
     """
     Raises:
-        InputError: the tokenizer `name` gives other numbers to tokens than the one that came with `model`'s weights.
+        InputError: the tokenizer `name` gives other numbers to tokens than the one that came with `model`'s weights,
+            or that one is there and cannot be loaded.
     """
     if model is None or model == name:
-        return
-    local = Path(model).is_dir()
-    if local and not any(Path(model, file).exists() for file in ("tokenizer.json", "vocab.txt")):
         return
     try:
         own = load_tokenizer(model, **options)
     except InputError:
-        if local:
+        if tokenizer_files(model, **options):
             raise
         return  # it came without
     if own.get_vocab() != tokenizer.get_vocab():
@@ -70,6 +81,21 @@ def check_same_vocabulary(tokenizer: PreTrainedTokenizerBase, name: str, model: 
             f"{name}: its vocabulary ({len(tokenizer)} tokens) is not that of "
             f"{model} ({len(own)}), whose weights expect their own; leave --tokenizer_name out."
         )
+
+
+def tokenizer_files(model: str, revision: str | None = None, token: str | None = None, **_) -> list[str]:
+    """
+    Those of TOKENIZER_FILES that a directory or Hub id has.
+
+    Raises:
+        InputError: the Hub does not say, as without a connection.
+    """
+    if Path(model).is_dir():
+        return [name for name in TOKENIZER_FILES if Path(model, name).exists()]
+    problem = "the Hub does not say whether it has a tokenizer of its own"
+    with reading(model, "give the command again with the Hub in reach", problem):
+        found = list_repo_files(model, revision=revision, token=token)
+    return [name for name in TOKENIZER_FILES if name in found]
 
 
 def trained_tokenizer(

@@ -14,7 +14,7 @@ from accelerate import PartialState
 from transformers import AutoConfig
 
 from ..analysis.counts import forward_flops
-from ..data.corpora import CorpusReader, corpus_files
+from ..data.corpora import CorpusReader, corpus_files, file_format
 from ..data.glue import load_task
 from ..data.squad import load_squad
 from ..errors import Divergence, InputError
@@ -59,11 +59,18 @@ class Data:
 
     def check(self, study: Study):
         """
-        Open every file, as the runs will, and read the first document of each; of MNLI and SQuAD all rows.
+        Look at all texts, as the runs will read them; the main process does, others wait.
 
         Raises:
             InputError: texts that the study needs are not named, not there, or of another form.
         """
+        state = PartialState(cpu=not torch.accelerator.is_available())
+        if state.is_main_process:
+            self.check_texts(study)
+        state.wait_for_everyone()
+
+    def check_texts(self, study: Study):
+        """Read the first document of every file with columns, and of a text file; of MNLI and SQuAD all rows."""
         objectives = {series.get("objective", study.objective) for series in study.series.values()}
         if objectives - set(TASKS):
             if not (self.train_file or self.dataset_name):
@@ -89,7 +96,12 @@ class Data:
         for corpus in corpora:
             local = not (corpus.on_hub or corpus.is_sample)
             parts = [replace(corpus, source=str(file)) for file in corpus_files(corpus.source)] if local else [corpus]
-            if not any([next(iter(CorpusReader(part)), None) for part in parts]):
+            found = False
+            for part in parts:
+                # A text file has no columns that could be missing, and can be a single document.
+                if not found or file_format(Path(part.source)) != ".txt":
+                    found |= next(iter(CorpusReader(part)), None) is not None
+            if not found:
                 raise InputError(f"{corpus.source}: there is no document in it.")
 
     def settings(self) -> dict:

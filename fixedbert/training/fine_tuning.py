@@ -17,6 +17,7 @@ from transformers import (
 from transformers.trainer_pt_utils import get_length_grouped_indices
 
 from ..errors import InputError
+from ..files import write_whole
 from .trainer import CommonArguments, CommonTrainer
 
 NOT_METRICS = ("loss", "runtime", "samples", "per_second", "epoch", "total", "thresh")
@@ -200,4 +201,4 @@ def with_new_head(model: PreTrainedModel) -> PreTrainedModel:
 
 
 def write_json(folder: str | Path, name: str, content: object):
-    Path(folder, name).write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    write_whole(Path(folder, name), json.dumps(content, indent=2, ensure_ascii=False) + "\n")

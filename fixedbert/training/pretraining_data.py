@@ -91,19 +91,19 @@ class DataArguments:
 
     def __post_init__(self):
         if self.separate_documents and self.objective == "mlm+nsp":
-            raise ValueError("--separate_documents is for packed rows: --objective mlm or clm.")
+            raise InputError("--separate_documents is for packed rows: --objective mlm or clm.")
         if self.whole_word_mask and self.objective == "clm":
-            raise ValueError("--whole_word_mask is for masked-LM: --objective mlm+nsp or mlm.")
+            raise InputError("--whole_word_mask is for masked-LM: --objective mlm+nsp or mlm.")
         if not 0 <= self.short_seq_prob <= 1:
-            raise ValueError(f"--short_seq_prob {self.short_seq_prob}: a share, from 0 to 1.")
+            raise InputError(f"--short_seq_prob {self.short_seq_prob}: a share, from 0 to 1.")
         for name, most in (("mlm_probability", 1), ("tokenizer_train_share", 1), ("validation_split_percentage", 99)):
             if not 0 < getattr(self, name) <= most:
-                raise ValueError(f"--{name} {getattr(self, name)}: more than 0 and at most {most}.")
+                raise InputError(f"--{name} {getattr(self, name)}: more than 0 and at most {most}.")
         for name in ("max_eval_samples", "preprocessing_num_workers", "vocab_size"):
             if getattr(self, name) is not None and getattr(self, name) < 1:
-                raise ValueError(f"--{name} {getattr(self, name)}: at least 1.")
+                raise InputError(f"--{name} {getattr(self, name)}: at least 1.")
         if self.corpus_weights and (min(self.corpus_weights) < 0 or not any(self.corpus_weights)):
-            raise ValueError("--corpus_weights: none may be negative, and not all 0.")
+            raise InputError("--corpus_weights: none may be negative, and not all 0.")
 
     def corpora(self, model_args: ModelArguments) -> list[Corpus]:
         """The corpora that the arguments name, those of the Hub first."""
