@@ -1,7 +1,9 @@
 """The error for input that the user can put right, and the ways out of a script."""
 
+import os
 import signal
 import sys
+import threading
 from collections.abc import Callable
 
 from huggingface_hub.errors import HTTPError  # of requests to the Hub, also of a connection that breaks
@@ -38,6 +40,15 @@ def stop(number: int, _frame: object):
     raise Stopped(number)
 
 
+def repeat_if_lost(unraisable):
+    """For sys.unraisablehook: a signal whose exception fell into a finalizer, where Python drops it, is sent again."""
+    number = {KeyboardInterrupt: signal.SIGINT, Stopped: signal.SIGTERM}.get(unraisable.exc_type)
+    if number is None:
+        sys.__unraisablehook__(unraisable)
+    else:
+        threading.Timer(0.01, os.kill, (os.getpid(), number)).start()  # when the finalizer has ended
+
+
 def exit_on_input_error(main: Callable[[], object]):
     """
     Run a script's `main`; whatever ends it before its end is one line, without a traceback.
@@ -45,6 +56,7 @@ def exit_on_input_error(main: Callable[[], object]):
     An InputError ends it with exit status 1 and its sentence, Ctrl-C with status 130, SIGTERM with 143.
     """
     signal.signal(signal.SIGTERM, stop)
+    sys.unraisablehook = repeat_if_lost
     if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:  # as behind nohup
         signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
