@@ -3,6 +3,7 @@
 import atexit
 import os
 import shutil
+import signal
 import tempfile
 
 # Before transformers is imported: nothing here may reach for the Hub, or find what another run has cached.
@@ -10,6 +11,9 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["OMP_NUM_THREADS"] = "1"  # as many test processes as cores; sums in another order are not the same bits
 os.environ["HF_HOME"] = tempfile.mkdtemp(prefix="fixedbert-tests-")
 atexit.register(shutil.rmtree, os.environ["HF_HOME"], ignore_errors=True)
+
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as a shell starts its background jobs; children inherit it
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 from pathlib import Path  # noqa: E402
 
