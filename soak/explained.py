@@ -64,6 +64,7 @@ EXPLAINED = (
     (("corpus: *",), ("text: a missing one",), "an empty document, which is counted"),
     (("vocab.txt",), ("line gone", *LINES[1:]), "another vocabulary"),
     (("*README.md",), ("missing", "empty"), "the card of a source is not needed"),
+    (("convert: README.md",), ("not UTF-8",), "a warning says that nothing of the card is carried over"),
     (
         ("recipe:*", "study: yaml"),
         ("* gone", "* renamed", "*[*] twice", "digits", "* becomes a number", "* becomes text", "* becomes true",

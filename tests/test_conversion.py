@@ -508,6 +508,15 @@ def test_place_that_cannot_be_written(checkpoint, tmp_path):
         main(["convert", str(checkpoint), str(checkpoint / "config.json" / "fixed")])
 
 
+def test_card_that_cannot_be_read_is_said(tmp_path, caplog):
+    """Guards: a licence is not lost in silence where the card of the source is damaged."""
+    bert_of("ForMaskedLM").save_pretrained(tmp_path / "bert")
+    (tmp_path / "bert" / "README.md").write_bytes(b"---\nlicense: mit\n---\n\xff\n")
+    main(["convert", str(tmp_path / "bert"), str(tmp_path / "out")])
+    assert f"{tmp_path}/bert/README.md: the card cannot be read" in caplog.text
+    assert "license: mit" not in (tmp_path / "out" / "README.md").read_text()
+
+
 def test_broken_tokenizer_is_no_missing_one(checkpoint, tmp_path, caplog):
     """Guards: a directory without a tokenizer converts with a word; one with a damaged file does not."""
     (checkpoint / "tokenizer.json").write_text("{}")
