@@ -270,7 +270,7 @@ def copy_sentence_modules(source: Path, folder: Path):
 
 def metadata_of(source: Path) -> dict:
     """What the card there says that holds for all that is made of its weights."""
-    if not (source / CARD).exists():
+    if not os.path.lexists(source / CARD):
         return {}
     try:
         data = read_card(source / CARD).data

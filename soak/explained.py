@@ -64,7 +64,9 @@ EXPLAINED = (
     (("corpus: *",), ("text: a missing one",), "an empty document, which is counted"),
     (("vocab.txt",), ("line gone", *LINES[1:]), "another vocabulary"),
     (("*README.md",), ("missing", "empty"), "the card of a source is not needed"),
-    (("convert: README.md",), ("not UTF-8",), "a warning says that nothing of the card is carried over"),
+    (("study: runs.jsonl",), ("hardware becomes text", "commit becomes text", "texts becomes text"), "another text"),
+    (("convert: config.json",), ("dtype *",), "weights have their own type"),
+    (("convert: README.md",), ("not UTF-8", "directory", "link to itself"), "a warning says that nothing of the card is carried over"),
     (
         ("recipe:*", "study: yaml"),
         ("* gone", "* renamed", "*[*] twice", "digits", "* becomes a number", "* becomes text", "* becomes true",

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -140,6 +141,15 @@ def test_models_of_the_hub_beside_directories_of_like_names(tmp_path, monkeypatc
     check_place("bert-base-uncased")
     with pytest.raises(InputError, match="did you mean bert-base-cased"):
         check_place("bert-base-casd")
+
+
+def test_settings_of_a_tokenizer_are_tried(model, tmp_path):
+    """Guards: a setting that a tokenizer reads only when it is called is refused as it is loaded."""
+    folder = Path(shutil.copytree(model, tmp_path / "model"))
+    settings = json.loads((folder / "tokenizer_config.json").read_text())
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings | {"model_max_length": [[1]]}))
+    with pytest.raises(InputError, match="no tokenizer could be loaded from it"):
+        load_tokenizer(str(folder))
 
 
 def test_too_little_memory_is_no_damage():
