@@ -66,7 +66,7 @@ EXPLAINED = (
     (("*README.md",), ("missing", "empty"), "the card of a source is not needed"),
     (("study: runs.jsonl",), ("hardware becomes text", "commit becomes text", "texts becomes text"), "another text"),
     (("convert: config.json",), ("dtype *",), "weights have their own type"),
-    (("convert: README.md",), ("not UTF-8", "directory", "link to itself"), "a warning says that nothing of the card is carried over"),
+    (("convert: README.md",), ("not UTF-8", "directory", "link to itself"), "a warning says that the card is lost"),
     (
         ("recipe:*", "study: yaml"),
         ("* gone", "* renamed", "*[*] twice", "digits", "* becomes a number", "* becomes text", "* becomes true",
