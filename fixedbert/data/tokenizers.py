@@ -53,7 +53,7 @@ def load_tokenizer(name_or_path: str | None, do_lower_case: bool = True, **optio
     check_place(name_or_path)
     with reading(name_or_path, "give the tokenizer that belongs to the model", "no tokenizer could be loaded from it"):
         tokenizer = AutoTokenizer.from_pretrained(name_or_path, **{"trust_remote_code": False} | options)
-        tokenizer("a")  # some settings are read only now
+        tokenizer("a \U0001f9ff")  # some settings are read only now, that of unknown tokens too
     # Where a directory has no tokenizer, transformers 5 makes one of special tokens alone.
     if len(tokenizer) <= len(tokenizer.all_special_tokens):
         raise InputError(f"{name_or_path}: there is no tokenizer in it; save that of the model there, or name one.")
