@@ -55,8 +55,8 @@ def read_bert(path: Path) -> tuple[BertConfig, dict[str, torch.Tensor]]:
     """
     prefix = checkpoint_prefix(path)
     config_file = prefix.with_name("bert_config.json")
-    config, shapes = read_config(config_file)
     arrays = {name: array for name, array in read_tensors(prefix).items() if not OPTIMIZER.search(name)}
+    config, shapes = read_config(config_file, len(arrays))
     names = {name: google_name(name) for name in shapes}
     advice = f"give it the {config_file.name} it was trained with, and a checkpoint of the pretraining"
     if unknown := sorted(arrays.keys() - set(names.values())):
@@ -229,8 +229,8 @@ def checkpoint_prefix(path: Path) -> Path:
     return Path(found[0])
 
 
-def read_config(file: Path) -> tuple[BertConfig, dict[str, tuple[int, ...]]]:
-    """The configuration, and the shapes of the parameters it implies, by their names in transformers."""
+def read_config(file: Path, variables: int) -> tuple[BertConfig, dict[str, tuple[int, ...]]]:
+    """The configuration for a checkpoint of `variables`, and the shapes of its parameters by transformers' names."""
     values = read_object(file, "put it beside the checkpoint, as it came")
     missing = [name for name in SIZES if name not in values]
     if missing:
@@ -240,6 +240,8 @@ def read_config(file: Path) -> tuple[BertConfig, dict[str, tuple[int, ...]]]:
         logger.warning("%s: no field of BERT, and without effect: %s", file, listed(unknown))
     try:
         config = BertConfig(**values)
+        if config.num_hidden_layers > variables:  # shapes of a billion layers would take days
+            raise ValueError(f"{config.num_hidden_layers:,} layers, but the checkpoint has {variables} variables")
         with torch.device("meta"):
             parameters = BertForPreTraining(config).state_dict()
     except Exception as error:  # each unusable value has its own

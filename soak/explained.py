@@ -80,5 +80,6 @@ EXPLAINED = (
          "*transformers_version*", "digits", "*_token_id becomes *", "*hidden_act becomes text"),
         "another configuration that a model may have",
     ),
+    (("recipe: yaml",), ("a date",), "a date is a text"),
     (("*trainer_state.json",), ("log_history*",), "another record of what was"),
 )  # fmt: skip

@@ -404,12 +404,14 @@ def test_answers_of_other_types(tmp_path, answers, sentence):
         ({"question": ["x"]}, "question 7: its question is a list, not text"),
         ({"context": "\ud83d"}, "question 7: character 1 of its context is half of a surrogate pair"),
         ({"id": [7]}, "its id is neither a text nor a number"),
+        ({"answers": ...}, "question 7: it has no answers, and is_impossible does not say so"),
     ],
 )
 def test_fields_of_other_types(tmp_path, change, sentence):
     """Guards: a string is no truth value: "false" would take away the answer; and only text is text."""
     row = {"id": 7, "context": "no two", "question": "x ?", "answers": {"text": ["two"], "answer_start": [3]}}
-    (tmp_path / "a.jsonl").write_text(json.dumps(row | change))
+    changed = {name: value for name, value in (row | change).items() if value is not ...}
+    (tmp_path / "a.jsonl").write_text(json.dumps(changed))
     with pytest.raises(InputError, match=sentence):
         load_squad(str(tmp_path / "a.jsonl"), version_2_with_negative=True)
 

@@ -363,6 +363,7 @@ def test_two_stages_and_fine_tuning(text, vocabulary, download, questions, tmp_p
 @pytest.mark.parametrize(
     "changes, message",
     [
+        ({"question": {"what": "colour"}}, "question: a text is needed"),
         ({"axis": "colour"}, "axis: colour: there are num_attention_heads"),
         ({"seeds": ["1e-3"]}, "seeds: 1e-3 is no number that YAML knows; it takes 1.0e-3 for one"),
         ({"learning_rates": ["1e-3"]}, "learning_rates: 1e-3 is no number"),

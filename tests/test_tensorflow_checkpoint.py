@@ -210,6 +210,7 @@ ZEROS = np.zeros((98, 32), np.float32)
         ),
         (change(bert__pooler__dense__bias=None), r"ckpt: without 'bert/pooler/dense/bias', which .* has; give"),
         (configure(num_hidden_layers=4), r"without 'bert/encoder/layer_3/attention.* and 13 more, which"),
+        (configure(num_hidden_layers=10**9), r"config\.json: no BERT can be made of it \(1,000,000,000 layers, but"),
         (configure(num_hidden_layers=2), r"ckpt: 'bert/encoder/layer_2/.* and 13 more not in the BERT of"),
         (configure(intermediate_size=38), r"layer_0/intermediate/dense/kernel' is \(32, 37\), but .* \(32, 38\)"),
         (configure(hidden_size=None, vocab_size=None), r"config\.json: without vocab_size, hidden_size; give"),

@@ -82,6 +82,8 @@ def question_rows(
             problem = problem_of(row, version_2_with_negative, answered)
             if not isinstance(impossible, bool | None):
                 problem = f"is_impossible is {impossible!r}, neither true nor false"
+            elif answered and not impossible and "answers" not in question:
+                problem = "it has no answers, and is_impossible does not say so"
             elif not isinstance(question["id"], str | int):
                 problem = "its id is neither a text nor a number"
             if row["id"] in seen:

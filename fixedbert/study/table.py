@@ -121,6 +121,7 @@ class Study:
             if not holds:
                 raise InputError(f"study {self.name}: {message}.")
 
+        check(isinstance(self.question, str), "question: a text is needed")
         check(self.axis in AXES, f"axis: {self.axis}: there are {', '.join(AXES)}")
         for name in ("learning_rates", "seeds"):
             values, kinds = getattr(self, name), (int, float) if name == "learning_rates" else int
