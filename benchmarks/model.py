@@ -23,6 +23,7 @@ from transformers import BertConfig, BertTokenizer
 
 import fixedbert
 from fixedbert.data.glue import load_task
+from fixedbert.training.dropout import use_fast_dropout
 from fixedbert.training.memory import keep_freed_memory
 
 SHAPE = {"vocab_size": 30522, "hidden_size": 512, "num_hidden_layers": 4, "num_attention_heads": 8}
@@ -124,6 +125,7 @@ def build(side: str, work: Work) -> tuple[torch.nn.Module, torch.optim.Optimizer
             attn_implementation=backend,
         )
         model = getattr(fixedbert, f"FixedHeadBert{HEADS[work.kind]}")(config)
+        use_fast_dropout(model)  # as our trainers do
     else:
         config = BertConfig(**work.shape, num_labels=3, attn_implementation=backend)
         model = getattr(transformers, f"Bert{HEADS[work.kind]}")(config)

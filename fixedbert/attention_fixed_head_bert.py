@@ -7,7 +7,7 @@ h heads of a fixed size d_p, and W_q, W_k, W_v: d -> h d_p, W_o: h d_p -> d,
 
     FixedMultiHead(X) = sum_i  W_o^i  W_v^i X  softmax((W_k^i X)^T (W_q^i X) / sqrt(d_p))                       (9)
 
-where BERT has d_p = d / h. The papers write one token as a column of X; the code has one in a row.
+where BERT has d_p = d / h. A token is a column of X in the papers, a row in the code.
 
     X  --+-- query, W_q --> (B, H, Lq, P) --+
          |                                  +--> scores / sqrt(P) --> softmax --+
@@ -15,8 +15,7 @@ where BERT has d_p = d / h. The papers write one token as a column of X; the cod
          |                                                                      |   (B, Lq, H P)   (B, Lq, D)
          +-- value, W_v --> (B, G, Lk, P) --------------------------------------+
 
-X is (B, L, D). W_o takes the heads beside each other, which is the sum over i; BERT's dropout, residual and LayerNorm
-follow.
+X is (B, L, D). W_o of the concatenated heads is the sum over i. BERT's dropout, residual and LayerNorm follow.
 
 | here | in BERT's terms | in the papers |
 |---|---|---|
@@ -35,7 +34,7 @@ from transformers.models.bert.modeling_bert import BertAttention, BertSelfOutput
 from transformers.processing_utils import Unpack
 from transformers.utils import TransformersKwargs
 
-from .backends_fixed_head_bert import Dropout, choose_way, eager_attention_forward
+from .backends_fixed_head_bert import choose_backend, eager_attention_forward
 from .configuration_fixed_head_bert import FixedHeadBertConfig
 
 
@@ -47,11 +46,11 @@ class FixedHeadBertSelfAttention(nn.Module):
     Against Many" (Xue and Aletras, 2023, arXiv 2310.07911): head i attends with Q + e_i^Q, K + e_i^K, V + e_i^V, or
     with Q (1 + e_i^Q), K (1 + e_i^K), V (1 + e_i^V). Both are computed on shared keys and values, exactly:
 
-    - added, e_i^K adds the same to all scores of a query, which the softmax forgets, and e_i^V, as probabilities sum
-      to one, comes out as it went in (with attention dropout, in the mean);
+    - added, e_i^K adds the same number to all scores of a query, to which the softmax is invariant; e_i^V adds itself
+      to the output, as probabilities sum to one (with attention dropout, in the mean);
     - multiplied, e_i^K acts through its product with e_i^Q, and 1 + e_i^V is a factor of the output.
 
-    Embeddings begin normally distributed with `initializer_range`: the paper does not say, this is our choice.
+    Embeddings are initialised from a normal distribution with `initializer_range`. The paper does not say how.
     """
 
     def __init__(self, config: FixedHeadBertConfig, is_causal=False, layer_idx=None, is_cross_attention=False):
@@ -74,7 +73,7 @@ class FixedHeadBertSelfAttention(nn.Module):
         if config.qk_norm:
             self.q_norm = nn.RMSNorm(self.attention_head_size, eps=config.layer_norm_eps)
             self.k_norm = nn.RMSNorm(self.attention_head_size, eps=config.layer_norm_eps)
-        self.dropout = Dropout(config.attention_probs_dropout_prob)
+        self.dropout = nn.Dropout(config.attention_probs_dropout_prob)
 
     def forward(
         self,
@@ -84,7 +83,12 @@ class FixedHeadBertSelfAttention(nn.Module):
         past_key_values: Cache | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Queries of `hidden_states`, keys and values of `encoder_hidden_states` where given."""
+        """
+        Queries of `hidden_states` (B, Lq, D); keys and values of the same or of `encoder_hidden_states` (B, Lk, D).
+
+        Returns:
+            The heads (B, Lq, H P), and their probabilities (B, H, Lq, Lk) where the backend keeps them.
+        """
         source = hidden_states if encoder_hidden_states is None else encoder_hidden_states
         query = self.project(self.query, hidden_states, norm="q_norm")  # (B, G, Lq, P)
         key, value = self.keys_and_values(source, past_key_values)  # (B, G, Lk, P)
@@ -94,8 +98,8 @@ class FixedHeadBertSelfAttention(nn.Module):
 
         dropout = self.dropout.p if self.training else 0.0
         interface = ALL_ATTENTION_FUNCTIONS.get_interface(self.config._attn_implementation, eager_attention_forward)
-        way = choose_way(interface, self, query, key, attention_mask, dropout, **kwargs)
-        output, weights = way.attend(
+        backend = choose_backend(interface, self, query, key, attention_mask, dropout, **kwargs)
+        output, weights = backend.attend(
             self, query, key, value, attention_mask, dropout=dropout, scaling=self.scaling, **kwargs
         )
         output = output.reshape(*hidden_states.shape[:-1], -1, self.attention_head_size)  # (B, Lq, H, P)
@@ -120,7 +124,10 @@ class FixedHeadBertSelfAttention(nn.Module):
     def keys_and_values(
         self, hidden_states: torch.Tensor, past_key_values: Cache | None
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Those of `hidden_states`, after those in the cache; of an encoder's output, once."""
+        """
+        Keys and values (B, G, Lk, P) of `hidden_states`, after those in the cache. Those of an encoder's output are
+        computed once.
+        """
         cache = past_key_values
         if isinstance(past_key_values, EncoderDecoderCache):
             if not self.is_cross_attention:
@@ -142,7 +149,7 @@ class FixedHeadBertSelfOutput(BertSelfOutput):
         nn.Module.__init__(self)
         self.dense = nn.Linear(all_head_size, config.hidden_size)  # H P -> D
         self.LayerNorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
-        self.dropout = Dropout(config.hidden_dropout_prob)
+        self.dropout = nn.Dropout(config.hidden_dropout_prob)
 
 
 class FixedHeadBertAttention(BertAttention):
@@ -151,5 +158,6 @@ class FixedHeadBertAttention(BertAttention):
     def __init__(self, config, is_causal=False, layer_idx=None, is_cross_attention=False):
         nn.Module.__init__(self)
         self.is_cross_attention = is_cross_attention
-        self.self = FixedHeadBertSelfAttention(config, is_causal, layer_idx, is_cross_attention)
-        self.output = FixedHeadBertSelfOutput(config, self.self.all_head_size)
+        attention = FixedHeadBertSelfAttention(config, is_causal, layer_idx, is_cross_attention)
+        self.add_module("self", attention)  # assigned to self.self, it would have to be one of BERT's types
+        self.output = FixedHeadBertSelfOutput(config, attention.all_head_size)

@@ -1,20 +1,21 @@
 # Copyright 2026 The fixedbert authors. Licensed under the Apache License, Version 2.0.
 """
-The ways to compute attention, their masks, and `choose_way`, which says how a layer attends and why.
+The backends of the attention and their masks. `choose_backend` chooses one and says why.
 
 All compute softmax(Q K^T / sqrt(P)) V and are called as transformers' attention functions are: with the module,
 queries (B, H, Lq, P), keys and values (B, G, Lk, P), a mask, `scaling` and `dropout`. They return the output
 (B, Lq, H, P) and the probabilities (B, H, Lq, Lk), which only eager keeps.
 
 Shapes: B batch, H heads, G heads of keys and values (H, or 1 that all heads share), L length, P head size; T tokens of
-a batch whose padding was left out, S sequences in it.
+a batch without its padding, S sequences in it.
 """
 
 import copy
+import math
 from collections.abc import Callable
 from functools import partial
 from itertools import groupby
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import nn
@@ -23,36 +24,63 @@ from transformers.cache_utils import Cache
 from transformers.masking_utils import create_bidirectional_mask, create_causal_mask, packed_sequence_mask_function
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.utils import logging
-from transformers.utils.import_utils import is_tracing
 
 from .configuration_fixed_head_bert import FixedHeadBertConfig
+from .inputs_fixed_head_bert import Lengths
 
 logger = logging.get_logger(__name__)
 
-# Beyond this head size flash attention has no kernel and flex attention runs out of a GPU's shared memory.
-LARGEST_FLASH_HEAD = 256
+
+class Implementation(NamedTuple):
+    """What one of transformers' attention implementations can do."""
+
+    largest_head: float  # for a larger one it has no kernel, or not the memory
+    takes_lengths: bool  # computes the sequences of one row by their lengths, with keys and values that heads share
+    needs_lengths: bool  # cannot compute packed sequences of several rows, which have no lengths
+    needs_mask: bool  # computes the sequences of one row by a mask, and only where each query is a key too
 
 
-class Way(NamedTuple):
-    """How a layer attends: the name of the way, the reason for it, and the function."""
+PLAIN = Implementation(largest_head=math.inf, takes_lengths=False, needs_lengths=False, needs_mask=False)
+# The first whose key is a part of the implementation's name; PLAIN for others.
+IMPLEMENTATIONS = {
+    "flash": Implementation(largest_head=256, takes_lengths=True, needs_lengths=True, needs_mask=False),
+    "flex": Implementation(largest_head=256, takes_lengths=False, needs_lengths=False, needs_mask=True),
+    "vllm": Implementation(largest_head=math.inf, takes_lengths=True, needs_lengths=False, needs_mask=False),
+}
+
+
+def implementation_of(name: str) -> Implementation:
+    return next((found for part, found in IMPLEMENTATIONS.items() if part in name), PLAIN)
+
+
+def implementation_for(head_size: int, name: str | None) -> str | None:
+    """The implementation of this name, or sdpa for heads that it does not take."""
+    largest = implementation_of(name or "").largest_head
+    if head_size <= largest:
+        return name
+    logger.warning_once(f"{name} takes heads up to size {largest}, these have {head_size}: sdpa computes the same.")
+    return "sdpa"
+
+
+class AttentionModule(Protocol):
+    """What a backend reads of the module that calls it."""
+
+    config: FixedHeadBertConfig
+    dropout: nn.Dropout
+    is_causal: bool
+
+
+class Backend(NamedTuple):
+    """How a layer attends, why so, and the function."""
 
     name: str
-    why: str
+    reason: str
     attend: Callable[..., tuple[torch.Tensor, torch.Tensor | None]]
 
 
-class Lengths(NamedTuple):
-    """Where sequences begin and end in a row, (S + 1), and how long the longest is: of queries and of keys."""
-
-    cu_seq_lens_q: torch.Tensor
-    cu_seq_lens_k: torch.Tensor
-    max_length_q: int
-    max_length_k: int
-
-
-def choose_way(
+def choose_backend(
     interface: Callable,
-    module: nn.Module,
+    module: AttentionModule,
     query: torch.Tensor,
     key: torch.Tensor,
     attention_mask: torch.Tensor | None,
@@ -63,44 +91,45 @@ def choose_way(
     max_length_q: int = 0,
     max_length_k: int = 0,
     **kwargs,
-) -> Way:
+) -> Backend:
     """
-    The way to attend for queries (B, H, Lq, P) and keys (B, G, Lk, P), where `interface` is the function of the
-    configured implementation. The lengths, if given, are those of sequences in one row without a mask.
+    The backend for queries (B, H, Lq, P) and keys (B, G, Lk, P), where `interface` is the function of the configured
+    implementation. The lengths, if given, are those of sequences in one row without a mask.
     """
-    takes_lengths = any(name in module.config._attn_implementation for name in ("flash", "vllm"))
-    sequences = cu_seq_lens_q is not None and attention_mask is None and not takes_lengths
-    eager_needs_mask = module.is_causal or query.device.type != "cpu"  # within sequences
-    kernel, why = interface, "the configuration asks for it"
+    takes_lengths = implementation_of(module.config._attn_implementation).takes_lengths
+    kernel, reason = interface, "the configuration asks for it"
     if output_attentions:
-        kernel, why = eager_attention_forward, "no other function returns the probabilities"
+        kernel, reason = eager_attention_forward, "no other function returns the probabilities"
     elif takes_lengths:
-        return Way("its own", "it knows where sequences are, and which heads share keys and values", interface)
-    elif sequences and interface is eager_attention_forward and eager_needs_mask:
-        kernel = ALL_ATTENTION_FUNCTIONS["sdpa"]
+        return Backend("its own", "it knows where sequences are, and which heads share keys and values", interface)
 
-    way = Way("whole rows", why, kernel)
-    if sequences:
-        lengths = Lengths(cu_seq_lens_q, cu_seq_lens_k, max_length_q, max_length_k)
-        way = choose_way_through_sequences(kernel, query, key, lengths, dropout)
-    # eager multiplies with shared keys and values as they are; other kernels get views of them, one for each head.
-    return way if kernel is eager_attention_forward else way._replace(attend=partial(on_views, way.attend))
-
-
-def choose_way_through_sequences(
-    kernel: Callable, query: torch.Tensor, key: torch.Tensor, lengths: Lengths, dropout: float
-) -> Way:
-    """The way to attend within each of the S sequences of a row, where `kernel` knows batches."""
-    S = len(lengths.cu_seq_lens_q) - 1
-    if query.shape[2] == S * lengths.max_length_q and key.shape[2] == S * lengths.max_length_k:
-        name, why, how = "a batch", "all sequences are equally long", in_a_batch
-    elif query.device.type == "cpu":
-        name, why, how = "one by one", "a call costs little on a CPU", one_by_one
-    elif kernel is ALL_ATTENTION_FUNCTIONS["sdpa"] and has_variable_length(query, dropout):
-        name, why, how = "variable length", "torch has a kernel for it", variable_length
+    if cu_seq_lens_q is None or cu_seq_lens_k is None or attention_mask is not None or takes_lengths:
+        backend = Backend("whole rows", reason, kernel)
     else:
-        name, why, how = "padded", "the kernel knows batches only", padded
-    return Way(name, why, partial(each_sequence_alone, how, kernel))
+        eager_needs_mask = module.is_causal or query.device.type != "cpu"  # within sequences
+        if kernel is eager_attention_forward and eager_needs_mask and not output_attentions:
+            kernel = ALL_ATTENTION_FUNCTIONS["sdpa"]
+        lengths = Lengths(cu_seq_lens_q, cu_seq_lens_k, max_length_q, max_length_k)
+        backend = choose_for_sequences(kernel, query, key, lengths, dropout)
+    # eager multiplies with shared keys and values as they are; other kernels get views of them, one for each head.
+    return backend if kernel is eager_attention_forward else backend._replace(attend=partial(on_views, backend.attend))
+
+
+def choose_for_sequences(
+    kernel: Callable, query: torch.Tensor, key: torch.Tensor, lengths: Lengths, dropout: float
+) -> Backend:
+    """The backend within each of the S sequences of a row, where `kernel` knows batches."""
+    S = len(lengths.cu_seq_lens_q) - 1
+    attend: Callable[..., torch.Tensor]
+    if query.shape[2] == S * lengths.max_length_q and key.shape[2] == S * lengths.max_length_k:
+        name, reason, attend = "a batch", "all sequences are equally long", in_a_batch
+    elif query.device.type == "cpu":
+        name, reason, attend = "one by one", "a call costs little on a CPU", one_by_one
+    elif kernel is ALL_ATTENTION_FUNCTIONS["sdpa"] and has_variable_length(query, dropout):
+        name, reason, attend = "variable length", "torch has a kernel for it", variable_length
+    else:
+        name, reason, attend = "padded", "the kernel knows batches only", padded
+    return Backend(name, reason, partial(within_sequences, attend, kernel))
 
 
 def has_variable_length(query: torch.Tensor, dropout: float) -> bool:
@@ -109,14 +138,14 @@ def has_variable_length(query: torch.Tensor, dropout: float) -> bool:
         query.device.type == "cuda"
         and query.dtype in (torch.float16, torch.bfloat16)
         and query.shape[-1] % 8 == 0
-        and query.shape[-1] <= LARGEST_FLASH_HEAD
+        and query.shape[-1] <= IMPLEMENTATIONS["flash"].largest_head
         and dropout == 0
         and torch.cuda.get_device_capability(query.device) >= (8, 0)
     )
 
 
 def eager_attention_forward(
-    module: nn.Module,
+    module: AttentionModule,
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
@@ -127,8 +156,8 @@ def eager_attention_forward(
     **kwargs,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """
-    The definition, in matrices. Heads that share keys stand under each other as more queries: nothing is copied.
-    Queries that are `blank` (B, Lq) have zeros.
+    The definition, in matrices. Heads that share keys are more queries of one head: nothing is copied. Queries that
+    are `blank` (B, Lq) have zeros.
     """
     B, H, length, P = query.shape
     scores = torch.matmul(query.reshape(B, key.shape[1], -1, P), key.transpose(2, 3))  # (B, G, H/G Lq, Lk)
@@ -141,21 +170,21 @@ def eager_attention_forward(
     if blank is not None:
         weights = weights.masked_fill(blank[:, None, :, None].to(weights.device), 0)
     if dropout > 0:
-        weights = module.dropout(weights)
+        weights = module.dropout(weights)  # the module, so that another kind of dropout can take its place
     output = torch.matmul(weights.view(B, key.shape[1], -1, key.shape[2]), value)  # (B, G, H/G Lq, P)
     return output.view(B, H, length, P).transpose(1, 2).contiguous(), weights
 
 
 def on_views(attend, module, query, key, value, attention_mask, **kwargs):
-    """`attend` with keys and values of every head, (B, H, Lk, P): those that heads share are not copied."""
+    """`attend` with keys and values of every head, (B, H, Lk, P). Those that heads share are not copied."""
     key, value = (x.expand(-1, query.shape[1], -1, -1) for x in (key, value))
     return attend(module, query, key, value, attention_mask, **kwargs)
 
 
-def each_sequence_alone(
-    how: Callable,
+def within_sequences(
+    attend: Callable[..., torch.Tensor],
     kernel: Callable,
-    module: nn.Module,
+    module: AttentionModule,
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
@@ -172,7 +201,7 @@ def each_sequence_alone(
     values (1, G, Tk, P); output (1, Tq, H, P).
     """
     lengths = Lengths(cu_seq_lens_q, cu_seq_lens_k, max_length_q, max_length_k)
-    return how(kernel, module, query, key, value, lengths, **kwargs)[None], None
+    return attend(kernel, module, query, key, value, lengths, **kwargs)[None], None
 
 
 def in_a_batch(kernel, module, query, key, value, lengths: Lengths, **kwargs) -> torch.Tensor:
@@ -198,17 +227,19 @@ def one_by_one(kernel, module, query, key, value, lengths: Lengths, **kwargs) ->
 
 def variable_length(kernel, module, query, key, value, lengths: Lengths, scaling: float, **kwargs) -> torch.Tensor:
     """torch's own kernel for sequences of unequal lengths, in place of `kernel`."""
-    rows = (x[0].transpose(0, 1) for x in (query, key, value))  # (T, H, P)
+    query, key, value = (x[0].transpose(0, 1) for x in (query, key, value))  # (T, H, P)
     window = (-1, 0) if module.is_causal else (-1, -1)
-    return varlen_attn(*rows, *lengths, scale=scaling, window_size=window)
+    output = varlen_attn(query, key, value, *lengths, scale=scaling, window_size=window)
+    assert isinstance(output, torch.Tensor)  # a pair only with return_aux
+    return output
 
 
 def padded(kernel, module, query, key, value, lengths: Lengths, **kwargs) -> torch.Tensor:
-    """For kernels that know batches only: padding is put back around the attention, and left out again."""
+    """For kernels that know batches only: the sequences with padding."""
     S = len(lengths.cu_seq_lens_q) - 1
     lengths_k, longest = lengths.cu_seq_lens_k.diff(), lengths.max_length_k
 
-    def slots_of(tokens, lengths, longest):  # where the tokens of a row stand in the batch
+    def slots_of(tokens, lengths, longest):  # the places of a row's tokens in the batch
         start = torch.arange(S, device=lengths.device) * longest - (lengths.cumsum(0) - lengths)
         return torch.arange(tokens, device=lengths.device) + start.repeat_interleave(lengths, output_size=tokens)
 
@@ -238,9 +269,10 @@ def mask_for(
 ):
     """
     The mask of hidden states (B, L, D) as the implementation takes it: causal for a decoder, with sequences of their
-    own where `packed` (B, L) says so. There is none to make where lengths say as much.
+    own where `packed` (B, L) says so. Lengths take its place where the implementation does without.
     """
-    if cu_seq_lens_q is not None and not output_attentions and "flex" not in config._attn_implementation:
+    needs_mask = output_attentions or implementation_of(config._attn_implementation).needs_mask
+    if cu_seq_lens_q is not None and not needs_mask:
         return attention_mask
     create_mask = create_causal_mask if config.is_decoder else create_bidirectional_mask
     return create_mask(
@@ -270,24 +302,9 @@ def mask_for_cross_attention(
 
 
 def config_of_masks(config: FixedHeadBertConfig, output_attentions: bool) -> FixedHeadBertConfig:
-    """By which masks are made: one of eager, where that takes the place of another."""
+    """The configuration that masks are made by: with eager where that computes the probabilities."""
     if output_attentions and config._attn_implementation != "eager":
         logger.warning_once(f"{config._attn_implementation} keeps no attention probabilities: eager computes them.")
         config = copy.copy(config)
         config._attn_implementation = "eager"
     return config
-
-
-class Dropout(nn.Dropout):
-    """
-    nn.Dropout, on a CPU about three times as fast: 16 random bits for each element instead of a float.
-
-    The probability is rounded to a multiple of 2^-16, and what is kept is scaled by what the rounded one asks for.
-    """
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        kept = round((1 - self.p) * 2**16)  # of 65,536 values
-        if not self.training or not 0 < kept < 2**16 or x.device.type != "cpu" or is_tracing(x):
-            return super().forward(x)
-        bits = torch.empty((x.numel() + 3) // 4, dtype=torch.int64).random_(-(2**63), None).view(torch.int16)
-        return x * (bits[: x.numel()] < kept - 2**15).view(x.shape) * (2**16 / kept)

@@ -35,20 +35,26 @@ TRANSFORMERS_KEYS = {
     "trust_remote_code",
 }
 
-# Which class each Auto class opens. It stands in every config.json, whole, whichever head was saved: with the files
-# of code, which are saved along, a checkpoint opens where this package is not installed.
-AUTO_MAP = {
-    "AutoConfig": "configuration_fixed_head_bert.FixedHeadBertConfig",
-    "AutoModelForTextEncoding": "modeling_fixed_head_bert.FixedHeadBertModel",
-    "AutoModel": "modeling_fixed_head_bert.FixedHeadBertModel",
-    "AutoModelForCausalLM": "modeling_fixed_head_bert.FixedHeadBertLMHeadModel",
-    "AutoModelForMaskedLM": "modeling_fixed_head_bert.FixedHeadBertForMaskedLM",
-    "AutoModelForMultipleChoice": "modeling_fixed_head_bert.FixedHeadBertForMultipleChoice",
-    "AutoModelForNextSentencePrediction": "modeling_fixed_head_bert.FixedHeadBertForNextSentencePrediction",
-    "AutoModelForPreTraining": "modeling_fixed_head_bert.FixedHeadBertForPreTraining",
-    "AutoModelForQuestionAnswering": "modeling_fixed_head_bert.FixedHeadBertForQuestionAnswering",
-    "AutoModelForSequenceClassification": "modeling_fixed_head_bert.FixedHeadBertForSequenceClassification",
-    "AutoModelForTokenClassification": "modeling_fixed_head_bert.FixedHeadBertForTokenClassification",
+# The model alone and with each head: what follows "FixedHeadBert" in the name of the class, and the Auto classes that
+# open it, its own first. A new head is a line here and a class in modeling_fixed_head_bert.py.
+HEADS = {
+    "Model": ("AutoModel", "AutoModelForTextEncoding"),
+    "ForPreTraining": ("AutoModelForPreTraining",),
+    "ForMaskedLM": ("AutoModelForMaskedLM",),
+    "LMHeadModel": ("AutoModelForCausalLM",),
+    "ForNextSentencePrediction": ("AutoModelForNextSentencePrediction",),
+    "ForSequenceClassification": ("AutoModelForSequenceClassification",),
+    "ForMultipleChoice": ("AutoModelForMultipleChoice",),
+    "ForTokenClassification": ("AutoModelForTokenClassification",),
+    "ForQuestionAnswering": ("AutoModelForQuestionAnswering",),
+}
+
+# Every config.json has all of it, whichever head was saved. With the files of code, which are saved along, a
+# checkpoint opens where this package is not installed.
+AUTO_MAP = {"AutoConfig": "configuration_fixed_head_bert.FixedHeadBertConfig"} | {
+    auto_class: f"modeling_fixed_head_bert.FixedHeadBert{head}"
+    for head, auto_classes in HEADS.items()
+    for auto_class in auto_classes
 }
 
 
@@ -81,7 +87,7 @@ class FixedHeadBertConfig(BertConfig):
         sparse_prediction (`bool`, *optional*, defaults to `False`):
             With labels, compute the masked-LM head only where there is one. Loss and gradients stay the same; the
             logits then have the shape (labelled tokens, vocab_size), which Trainer's own evaluation does not expect.
-            Read when a model is built; on a model that is there, set `model.sparse_prediction`.
+            Read when a model is built; afterwards, set `model.sparse_prediction`.
 
     Raises:
         StrictDataclassError: a size or a count below 1, a value of the wrong type, or heads that do not divide the
@@ -102,6 +108,7 @@ class FixedHeadBertConfig(BertConfig):
 
     model_type = "fixed_head_bert"
     _auto_class = "AutoConfig"  # its file is saved along
+    keys_to_ignore_at_inference = ["past_key_values", "masked_lm_loss", "next_sentence_loss"]  # no logits to evaluate
     base_model_fsdp_plan = {"embeddings.word_embeddings": "free_full_weight", "encoder.layer.*": "free_full_weight"}
     base_model_tp_plan = {
         "embeddings.word_embeddings": "embedding_rowwise",
@@ -131,11 +138,12 @@ class FixedHeadBertConfig(BertConfig):
                 self.attention_head_size = size
         if "num_key_value_heads" in kwargs:
             self.num_key_value_heads = kwargs.pop("num_key_value_heads")
-        if self.head_embedding is not None:  # the one projection of all heads is not to be split between processes
-            self.base_model_tp_plan = None
-        elif self.qk_norm:  # every process norms its own heads with the same scale
+        if self.head_embedding is not None:  # the projection that all heads share cannot be split between processes
+            self.__dict__["base_model_tp_plan"] = None
+        elif self.qk_norm:  # every process normalises its own heads with the same scale
             norms = ("encoder.layer.*.attention.self.q_norm", "encoder.layer.*.attention.self.k_norm")
-            self.base_model_tp_plan = self.base_model_tp_plan | dict.fromkeys(norms, "replicated_with_grad_allreduce")
+            plan = self.base_model_tp_plan | dict.fromkeys(norms, "replicated_with_grad_allreduce")
+            self.__dict__["base_model_tp_plan"] = plan
         super().__post_init__(**kwargs)
         self.auto_map = AUTO_MAP | (getattr(self, "auto_map", None) or {})
         # What __init__ left to kwargs and transformers stored as an attribute all the same.

@@ -25,13 +25,13 @@ import transformers
 from transformers import BertConfig, PreTrainedConfig, PreTrainedModel
 
 from . import modeling_fixed_head_bert
-from .configuration_fixed_head_bert import FixedHeadBertConfig
+from .configuration_fixed_head_bert import HEADS, FixedHeadBertConfig
 from .errors import InputError
 from .modeling_fixed_head_bert import FixedHeadBertPreTrainedModel
 
 logger = logging.getLogger(__name__)
 
-# Model types that are BERT but for names and positions, and what their classes begin with.
+# Model types that are BERT but for names and positions, and what precedes one of HEADS in the names of their classes.
 FAMILIES = {
     "bert": "Bert",
     "roberta": "Roberta",
@@ -39,18 +39,6 @@ FAMILIES = {
     "camembert": "Camembert",
     "fixed_head_bert": "FixedHeadBert",
 }
-# What follows in their names: the model alone, or with a head.
-HEADS = (
-    "Model",
-    "ForPreTraining",
-    "ForMaskedLM",
-    "LMHeadModel",
-    "ForNextSentencePrediction",
-    "ForSequenceClassification",
-    "ForMultipleChoice",
-    "ForTokenClassification",
-    "ForQuestionAnswering",
-)
 # RoBERTa's names for BERT's parts. Its classifier begins with what is BERT's pooler.
 ROBERTA_NAMES = (
     (r"^roberta\.", "bert."),

@@ -1,38 +1,70 @@
 # Copyright 2026 The fixedbert authors. Licensed under the Apache License, Version 2.0.
 """
-Inputs and labels: checks of them, which tokens are computed, and the losses of labels.
+Inputs and labels: how heads take them, their checks, the tokens that are computed, and the losses.
 
-Shapes: B batch, L length, D hidden_size; T tokens of a batch whose padding was left out, S sequences in it.
+Shapes: B batch, L length, D hidden_size, V vocabulary; T tokens of a batch without its padding, S sequences in it.
 """
 
+from collections.abc import Callable
+from functools import wraps
+from inspect import signature
 from typing import NamedTuple
 
 import torch
 from torch.nn.functional import cross_entropy, pad
 from transformers.cache_utils import Cache
+from transformers.modeling_utils import PreTrainedModel
+from transformers.utils.generic import can_return_tuple
 from transformers.utils.import_utils import is_tracing
 
 from .configuration_fixed_head_bert import FixedHeadBertConfig
 
 
-def given_in(inputs: dict[str, torch.Tensor | None]) -> torch.Tensor:
-    """The ids (B, L) or, instead of them, the embeddings (B, L, D)."""
-    return inputs["inputs_embeds"] if inputs.get("input_ids") is None else inputs["input_ids"]
+def forward_like(stock: type[PreTrainedModel]) -> Callable:
+    """A decorator: the forward of a head, which takes arguments by name, gets the signature of BERT's `stock` head."""
+    names = [name for name, x in signature(stock.forward).parameters.items() if x.kind is not x.VAR_KEYWORD][1:]
+
+    def decorate(forward: Callable) -> Callable:
+        @can_return_tuple
+        @wraps(stock.forward)
+        def by_name(self, *args, **kwargs):
+            if len(args) > len(names):
+                raise TypeError(f"forward takes {len(names)} arguments by position, not {len(args)}.")
+            return forward(self, **dict(zip(names, args, strict=False)), **kwargs)
+
+        return by_name
+
+    return decorate
+
+
+def ids_or_embeddings(inputs: dict[str, torch.Tensor | None]) -> torch.Tensor:
+    """
+    The ids (B, L), or the embeddings (B, L, D) in their place.
+
+    Raises:
+        ValueError: there are neither, or both.
+    """
+    ids, embeddings = inputs.get("input_ids"), inputs.get("inputs_embeds")
+    if ids is not None and embeddings is None:
+        return ids
+    if embeddings is not None and ids is None:
+        return embeddings
+    raise ValueError("Give either input_ids or inputs_embeds.")
 
 
 def rows_of_choices(inputs: dict) -> dict:
-    """Inputs of tokens (B, choices, L), and embeddings (B, choices, L, D), with a row for each choice."""
+    """Inputs of tokens (B, choices, L), and embeddings (B, choices, L, D), with one row for each choice."""
     dims = {"input_ids": 1, "attention_mask": 1, "token_type_ids": 1, "position_ids": 1, "inputs_embeds": 2}
     given = {name: inputs[name] for name in dims if inputs.get(name) is not None}
     return inputs | {name: x.view(-1, *x.shape[-dims[name] :]) for name, x in given.items()}
 
 
 def check_inputs(config: FixedHeadBertConfig, inputs: dict[str, torch.Tensor | None], attention_mask, past: int):
-    """Raises ValueError, naming field and value, where the inputs of the model make no sense."""
+    """Raises ValueError, with field and value, where the inputs of the model make no sense."""
     name, given = next((name, x) for name, x in inputs.items() if x is not None)
     if given.ndim != (2 if name == "input_ids" else 3):
         raise ValueError(f"{name} has the shape {tuple(given.shape)}: it must begin with (batch, length).")
-    shape, length = tuple(given.shape[:2]), past + given.shape[1]
+    shape, length = (given.shape[0], given.shape[1]), past + given.shape[1]
     if inputs["position_ids"] is None and length > config.max_position_embeddings:
         raise ValueError(f"{length} tokens are more than max_position_embeddings={config.max_position_embeddings}.")
     if isinstance(attention_mask, torch.Tensor):
@@ -43,16 +75,16 @@ def check_inputs(config: FixedHeadBertConfig, inputs: dict[str, torch.Tensor | N
         "position_ids": config.max_position_embeddings,
     }
     for field, size in tables.items():
-        if inputs[field] is not None:
-            check_ids(field, inputs[field], size, name, shape)
+        if (ids := inputs[field]) is not None:
+            check_ids(field, ids, size, name, shape)
     if name == "inputs_embeds":
         check_embeddings(given)
 
 
 def check_mask(attention_mask: torch.Tensor, name: str, shape: tuple[int, int], past: int):
     """
-    In two dimensions a mask covers the input `name` of this shape and the `past` tokens in the cache, and holds 0 and
-    1. Otherwise it has four, and says which keys a query sees or what to add to its scores.
+    A mask of two dimensions has 0 and 1 for the input `name` of this shape, after the `past` tokens in the cache. One
+    of four dimensions has the keys that a query sees, or numbers to add to its scores.
     """
     if attention_mask.ndim not in (2, 4):
         raise ValueError(
@@ -79,7 +111,7 @@ def check_mask(attention_mask: torch.Tensor, name: str, shape: tuple[int, int], 
 
 
 def check_ids(field: str, ids: torch.Tensor, size: int, name: str, shape: tuple[int, int]):
-    """Ids are integers, fit the input `name` of this shape, and have a place in a table of `size` rows."""
+    """Ids are integers, have the shape of the input `name`, and on a CPU are rows of a table of this size."""
     if ids.is_floating_point():
         raise ValueError(f"{field} holds {ids.dtype} where integers belong.")
     if ids.ndim != 2 or ids.shape[0] not in (1, shape[0]) or ids.shape[1] != shape[1]:
@@ -92,7 +124,7 @@ def check_ids(field: str, ids: torch.Tensor, size: int, name: str, shape: tuple[
 
 
 def check_embeddings(embeddings: torch.Tensor):
-    """Embeddings (B, L, D), seen on a CPU, are finite."""
+    """Embeddings (B, L, D) on a CPU are finite."""
     if embeddings.device.type == "cpu" and not embeddings.isfinite().all():
         row, column, place = embeddings.isfinite().logical_not().nonzero()[0].tolist()
         raise ValueError(f"inputs_embeds[{row}, {column}, {place}] is {embeddings[row, column, place]}.")
@@ -102,10 +134,10 @@ def labels_of_tokens(
     labels: torch.Tensor, outputs: torch.Tensor, attention_mask: torch.Tensor | None, classes: int
 ) -> torch.Tensor:
     """
-    `labels` (B, L) with -100 at padding, whose loss does not count whether it is computed or not.
+    `labels` (B, L) with -100 at padding, which has no loss, computed or not.
 
     Raises:
-        ValueError: they do not fit the outputs (B, L, ...), or, seen on a CPU, are no class.
+        ValueError: they have another shape than the outputs (B, L, ...), or on a CPU are no class.
     """
     if labels.shape != outputs.shape[:2]:
         raise ValueError(f"labels have the shape {tuple(labels.shape)}, the tokens {tuple(outputs.shape[:2])}.")
@@ -137,14 +169,14 @@ def token_loss(logits: torch.Tensor, labels: torch.Tensor, num_items_in_batch=No
 def mean_loss(logits: torch.Tensor, labels: torch.Tensor, ignore_index: int = -100) -> torch.Tensor:
     """
     Cross-entropy of logits (N, classes) and labels (N): the mean over labels that are not `ignore_index`, zero if
-    there is none. torch would divide by zero, in the gradient too: it gets some labels, and the result is blanked.
+    there is none. There torch would divide by zero, in the gradient too, so it gets labels whose loss is masked.
     """
     none = labels.eq(ignore_index).all()
     return cross_entropy(logits, labels.masked_fill(none, 0), ignore_index=ignore_index).masked_fill(none, 0)
 
 
 def answer_loss(logits: torch.Tensor, places: torch.Tensor, padding: torch.Tensor | None) -> torch.Tensor:
-    """`mean_loss` of logits (B, L) and places (B) in a row; outside of it, or at padding (B, L), there is no label."""
+    """`mean_loss` of logits (B, L) and places (B); a place outside the row, or at padding (B, L), is no label."""
     L = logits.shape[1]
     places = places.view(-1).clamp(0, L)
     if padding is not None:
@@ -155,8 +187,8 @@ def answer_loss(logits: torch.Tensor, places: torch.Tensor, padding: torch.Tenso
 
 def tokens_to_keep(hidden_states: torch.Tensor, logits_to_keep: int | torch.Tensor) -> torch.Tensor:
     """
-    Those of hidden states (B, L, D) that logits are wanted of: the last ones, 0 for all; places, the same in every row
-    or (B, K); or true where wanted (B, L), which makes one row of them, (K, D).
+    The hidden states (B, L, D) to compute logits of: the last ones, 0 for all; places, (K) for every row or (B, K); or
+    a boolean mask (B, L), which gives one row of them, (K, D).
     """
     if isinstance(logits_to_keep, int):
         return hidden_states[:, slice(-logits_to_keep, None)]
@@ -168,9 +200,10 @@ def tokens_to_keep(hidden_states: torch.Tensor, logits_to_keep: int | torch.Tens
 
 
 def padding_in(attention_mask: torch.Tensor | None) -> torch.Tensor | None:
-    """(B, L), true at padding; None where no mask, or one of four dimensions, says which tokens that is."""
-    known = isinstance(attention_mask, torch.Tensor) and attention_mask.ndim == 2
-    return ~attention_mask.bool() if known else None
+    """(B, L), true at padding; None without a mask of two dimensions, which alone says what is padding."""
+    if isinstance(attention_mask, torch.Tensor) and attention_mask.ndim == 2:
+        return ~attention_mask.bool()
+    return None
 
 
 def zero_where(blank: torch.Tensor | None, x: torch.Tensor) -> torch.Tensor:
@@ -179,25 +212,33 @@ def zero_where(blank: torch.Tensor | None, x: torch.Tensor) -> torch.Tensor:
 
 
 class Layout(NamedTuple):
-    """Which tokens (B, L) are no padding, and which sequence of its row each belongs to; None where it is all one."""
+    """Padding and sequences in the rows of a batch."""
 
-    real: torch.Tensor | None
-    packed: torch.Tensor | None
+    real: torch.Tensor | None  # (B, L), false at padding; None where no mask says so
+    packed: torch.Tensor | None  # (B, L), the number of a token's sequence in its row; None where a row is one
+
+
+class Lengths(NamedTuple):
+    """Ends of the S sequences in a row, (S + 1) from 0, and the longest length, by transformers' names for them."""
+
+    cu_seq_lens_q: torch.Tensor
+    cu_seq_lens_k: torch.Tensor
+    max_length_q: int
+    max_length_k: int
 
 
 def layout_of(config: FixedHeadBertConfig, inputs: dict, attention_mask, past_key_values: Cache | None) -> Layout:
     """
-    The layout of `inputs` that make sense: by the mask, or without one by position ids that restart within a row. With
-    a cache a mask also covers what came before, and a row is one sequence.
+    The layout of `inputs`: by the mask, or without one by position ids that restart within a row. With a cache the
+    mask also covers what came before, and a row is one sequence.
 
     Raises:
-        ValueError: as `check_inputs`, and where there are no ids or embeddings, or both.
+        ValueError: as `ids_or_embeddings` and `check_inputs`.
     """
-    if (inputs["input_ids"] is None) == (inputs["inputs_embeds"] is None):
-        raise ValueError("Give either input_ids or inputs_embeds.")
-    given, cached = given_in(inputs), past_key_values is not None
+    given, cached = ids_or_embeddings(inputs), past_key_values is not None
     if not is_tracing(given):
-        check_inputs(config, inputs, attention_mask, past=int(past_key_values.get_seq_length()) if cached else 0)
+        past = 0 if past_key_values is None else int(past_key_values.get_seq_length())
+        check_inputs(config, inputs, attention_mask, past)
     B, L = given.shape[:2]
     if isinstance(attention_mask, torch.Tensor) and attention_mask.ndim == 2:
         return Layout((attention_mask[:, -L:] if cached else attention_mask).bool(), None)
@@ -210,10 +251,10 @@ def layout_of(config: FixedHeadBertConfig, inputs: dict, attention_mask, past_ke
 
 class Unpadded:
     """
-    The tokens of a batch (B, L) that are worth computing, as one row (1, T).
+    The tokens of a batch (B, L) that are computed, as one row (1, T).
 
-    `real` (B, L) says which they are, `packed` (B, L) which sequence of its row each belongs to, where a row has more
-    than one. `lengths` tells the attention where sequences begin and end, by transformers' names for it.
+    `real` (B, L) is true for these, `packed` (B, L) has the number of each token's sequence in its row, where a row
+    has more than one. From `lengths` the attention knows where sequences begin and end.
     """
 
     def __init__(self, real: torch.Tensor, packed: torch.Tensor | None = None):
@@ -223,16 +264,11 @@ class Unpadded:
         sequence = self.row if packed is None else self.row * real.shape[1] + packed.flatten()[self.index]
         _, self.sequence, lengths = sequence.unique_consecutive(return_inverse=True, return_counts=True)
         ends, longest = self.ends(lengths)
-        self.lengths = {
-            "cu_seq_lens_q": ends,
-            "cu_seq_lens_k": ends,
-            "max_length_q": longest,
-            "max_length_k": longest,
-        }
+        self.lengths = Lengths(ends, ends, longest, longest)
 
     @classmethod
     def of(cls, layout: Layout, given: torch.Tensor, last_layer_at: torch.Tensor | str | None) -> "Unpadded | None":
-        """Those of ids or embeddings (B, L, ...); None if it is all of them, in every layer, in unpacked rows."""
+        """The tokens of ids or embeddings (B, L, ...); None if these are all, in every layer, in unpacked rows."""
         real, packed = layout
         if real is None:
             if packed is None and last_layer_at is None:
@@ -246,10 +282,8 @@ class Unpadded:
     def ends(lengths: torch.Tensor) -> tuple[torch.Tensor, int]:
         return pad(lengths.cumsum(0, dtype=torch.int32), (1, 0)), int(lengths.max())
 
-    def take(self, x: torch.Tensor | None) -> torch.Tensor | None:
+    def take(self, x: torch.Tensor) -> torch.Tensor:
         """(B, L, ...) or (1, L, ...) -> (1, T, ...)"""
-        if x is None:
-            return None
         return x.expand(self.shape[0], *x.shape[1:]).flatten(0, 1)[self.index.to(x.device)][None]
 
     def put_back(self, x: torch.Tensor) -> torch.Tensor:
@@ -260,8 +294,8 @@ class Unpadded:
 
     def narrow(self, wanted: torch.Tensor | str, pooled: bool) -> dict:
         """
-        The arguments that make a layer compute only what is `wanted` (B, L), and with `pooled` the first token of each
-        row. From then on `put_back` takes these.
+        Arguments for a layer that computes only the tokens `wanted` (B, L), and with `pooled` the first of each row.
+        After this `put_back` takes these tokens alone.
         """
         chosen = torch.zeros_like(self.row, dtype=torch.bool)
         if isinstance(wanted, torch.Tensor):
@@ -273,7 +307,7 @@ class Unpadded:
         queries = chosen.nonzero().squeeze(-1)
         if not len(queries):
             return {}
-        lengths = self.sequence[queries].bincount(minlength=len(self.lengths["cu_seq_lens_k"]) - 1)
+        lengths = self.sequence[queries].bincount(minlength=len(self.lengths.cu_seq_lens_k) - 1)
         ends, longest = self.ends(lengths)
         self.index = self.index[queries]
         return {"queries": queries, "cu_seq_lens_q": ends, "max_length_q": longest}

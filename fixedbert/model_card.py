@@ -16,7 +16,7 @@ from transformers import PreTrainedConfig, Trainer
 import fixedbert
 
 from .analysis.counts import forward_flops, head_sizes, parameters, size_text
-from .configuration_fixed_head_bert import FixedHeadBertConfig
+from .configuration_fixed_head_bert import HEADS, FixedHeadBertConfig
 from .conversion import FAMILIES, head_of
 from .data.glue import TASKS
 from .errors import InputError
@@ -154,10 +154,7 @@ def checkpoint_card(
     """
     fixed = config.model_type == FixedHeadBertConfig.model_type
     head = head_of(architecture, config.model_type)
-    pipeline = PIPELINES.get(head)
-    auto_class = (
-        "AutoModelForCausalLM" if head == "LMHeadModel" else f"Auto{head}" if head == "Model" else f"AutoModel{head}"
-    )
+    pipeline, auto_class = PIPELINES.get(head), HEADS[head][0]
     shown = {
         key.removeprefix("eval_"): value
         for key, value in (results or {}).items()

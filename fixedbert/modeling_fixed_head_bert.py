@@ -2,15 +2,13 @@
 """
 FixedHeadBert: BERT whose attention heads have a size of their own. The layer, the model and its heads.
 
-What is BERT here is transformers' own, and so are all parameter names. Written here is what differs: a layer has the
+What is BERT comes from transformers, and so do all parameter names. Written here is the difference: a layer has the
 attention of attention_fixed_head_bert.py, and no more is computed than the output needs.
 
-Shapes: B batch, L length, D hidden_size, V vocabulary; T tokens of a batch whose padding was left out.
+Shapes: B batch, L length, D hidden_size, V vocabulary; T tokens of a batch without its padding.
 """
 
-from collections.abc import Callable
-from functools import wraps
-from inspect import signature
+from dataclasses import dataclass
 
 import torch
 from torch import nn
@@ -59,13 +57,14 @@ from transformers.utils.import_utils import is_tracing
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
 from .attention_fixed_head_bert import FixedHeadBertAttention, FixedHeadBertSelfAttention
-from .backends_fixed_head_bert import LARGEST_FLASH_HEAD, Dropout, mask_for, mask_for_cross_attention
-from .configuration_fixed_head_bert import FixedHeadBertConfig
+from .backends_fixed_head_bert import implementation_for, implementation_of, mask_for, mask_for_cross_attention
+from .configuration_fixed_head_bert import HEADS, FixedHeadBertConfig
 from .inputs_fixed_head_bert import (
     Layout,
     Unpadded,
     answer_loss,
-    given_in,
+    forward_like,
+    ids_or_embeddings,
     labels_of_tokens,
     layout_of,
     mean_loss,
@@ -96,13 +95,12 @@ class FixedHeadBertLayer(BertLayer):
             self.crossattention = FixedHeadBertAttention(config, layer_idx=layer_idx, is_cross_attention=True)
         self.intermediate = BertIntermediate(config)
         self.output = BertOutput(config)
-        self.output.dropout = Dropout(config.hidden_dropout_prob)
 
     def forward(self, hidden_states: torch.Tensor, *args, queries=None, unpadded=None, **kwargs) -> torch.Tensor:
         """
         BERT's layer, (B, L, D) -> (B, L, D), with zeros where tokens are `blank` (B, L). With `queries`, indices into
-        a row (1, T, D), only these tokens look at the others and go on: (1, len(queries), D). With an `Unpadded` the
-        tokens come and go as (B, L, D), and are computed as (1, T, D).
+        a row (1, T, D), only these tokens are computed: (1, len(queries), D). With an `Unpadded`, input and output are
+        (B, L, D), and the row (1, T, D) is computed.
         """
         if unpadded is not None:
             return unpadded.put_back(self.forward(unpadded.take(hidden_states), *args, **kwargs))
@@ -123,12 +121,13 @@ class FixedHeadBertEncoder(BertEncoder):
         hidden_states: torch.Tensor,
         attention_mask: torch.Tensor | None = None,
         encoder_hidden_states: torch.Tensor | None = None,
-        use_cache: bool | None = None,
+        encoder_attention_mask: torch.Tensor | None = None,
         past_key_values: Cache | None = None,
+        use_cache: bool | None = None,
         last_layer: dict | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> BaseModelOutputWithPastAndCrossAttentions:
-        """BERT's encoder; `last_layer` are arguments for that one alone."""
+        """BERT's encoder, with `last_layer` as arguments for that layer alone."""
         for layer in self.layer:
             if layer is self.layer[-1]:
                 kwargs |= last_layer or {}
@@ -136,6 +135,7 @@ class FixedHeadBertEncoder(BertEncoder):
                 hidden_states,
                 attention_mask,
                 encoder_hidden_states,  # positional for gradient checkpointing
+                encoder_attention_mask=encoder_attention_mask,
                 past_key_values=past_key_values,
                 **kwargs,
             )
@@ -147,15 +147,23 @@ class FixedHeadBertPreTrainedModel(BertPreTrainedModel):
     """Weight initialisation, loading and saving: BERT's."""
 
     config: FixedHeadBertConfig
-    # BERT's losses are means over a batch. Trainer takes a forward with **kwargs for one that has already divided by
-    # the whole accumulated batch, and would make loss and gradient too large by the number of accumulation steps.
-    # Heads with labels for tokens say True: they do divide by what Trainer counted.
+    # BERT's losses are means over a batch. Where a forward has **kwargs, Trainer assumes that it has divided by the
+    # whole accumulated batch: loss and gradient would be too large by the number of accumulation steps. Heads with
+    # labels for tokens do divide by what Trainer counted.
     accepts_loss_kwargs = False
     _can_record_outputs = {
         "hidden_states": FixedHeadBertLayer,
         "attentions": OutputRecorder(FixedHeadBertSelfAttention, index=1, layer_name="attention.self"),
         "cross_attentions": OutputRecorder(FixedHeadBertSelfAttention, index=1, layer_name="crossattention.self"),
     }
+
+    def __init_subclass__(cls, **kwargs):
+        super().__init_subclass__(**kwargs)
+        if cls.__module__ == __name__:  # a user's own class is not in the table
+            head = cls.__name__.removeprefix("FixedHeadBert")
+            if head not in HEADS:
+                raise ImportError(f"{cls.__name__}: add {head} to HEADS in configuration_fixed_head_bert.py.")
+            cls.register_for_auto_class(HEADS[head][0])  # its file is saved along
 
     def post_init(self):
         super().post_init()
@@ -170,8 +178,8 @@ class FixedHeadBertPreTrainedModel(BertPreTrainedModel):
 
     def get_expanded_tied_weights_keys(self, all_submodels: bool = False) -> dict:
         """
-        BERT's output bias stands twice, beside the decoder and in it. It is one parameter also where the embeddings
-        are not tied: the one beside would never get a gradient.
+        BERT has its output bias twice, beside the decoder and in it. The two are one parameter also where the
+        embeddings are not tied: the one beside the decoder would never get a gradient.
         """
         tied = super().get_expanded_tied_weights_keys(all_submodels)
         biases = {key: source for key, source in (self._tied_weights_keys or {}).items() if key.endswith("bias")}
@@ -185,15 +193,15 @@ class FixedHeadBertPreTrainedModel(BertPreTrainedModel):
         self, head: nn.Module, hidden_states: torch.Tensor, labels: torch.Tensor | None, attention_mask, sparse: bool
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """
-        Logits (B, L, V) of the masked-LM `head`, which is not computed at padding where padding is left out, and
-        labels (B, L) with -100 at padding. Where it is `sparse`, logits (labelled, V) and labels (labelled) of tokens
-        with a label: the others add nothing to the loss, and in BERT's recipe they are 85 % of the work.
+        Logits (B, L, V) of the masked-LM `head`, which is not computed at padding that is left out, and labels (B, L)
+        with -100 at padding. With labels and `sparse`, logits (labelled, V) and labels (labelled) of labelled tokens
+        alone: the others add nothing to the loss, and in BERT's recipe they are 85 % of the work.
         """
         if labels is not None:
             labels = labels_of_tokens(labels, hidden_states, attention_mask, self.config.vocab_size)
-        if sparse:
-            labelled = labels.flatten().ne(-100).nonzero().squeeze(-1)
-            return head(hidden_states.flatten(0, 1)[labelled]), labels.flatten()[labelled]
+            if sparse:
+                labelled = labels.flatten().ne(-100).nonzero().squeeze(-1)
+                return head(hidden_states.flatten(0, 1)[labelled]), labels.flatten()[labelled]
         padding = self.padding(attention_mask)
         if padding is None or is_tracing(hidden_states):
             return zero_where(padding, head(hidden_states)), labels
@@ -202,19 +210,13 @@ class FixedHeadBertPreTrainedModel(BertPreTrainedModel):
         return logits.new_zeros(*padding.shape, logits.shape[-1]).masked_scatter(~padding[..., None], logits), labels
 
     def _check_and_adjust_attn_implementation(self, attn_implementation: str | None, *args, **kwargs) -> str:
-        size, name = self.config.head_dim, attn_implementation or ""
-        if size > LARGEST_FLASH_HEAD and ("flash" in name or "flex" in name):
-            logger.warning_once(
-                f"{name} takes heads up to size {LARGEST_FLASH_HEAD}, these have {size}: sdpa computes the same."
-            )
-            attn_implementation = "sdpa"
+        attn_implementation = implementation_for(self.config.head_dim, attn_implementation)
         return super()._check_and_adjust_attn_implementation(attn_implementation, *args, **kwargs)
 
 
 class FixedHeadBertModel(FixedHeadBertPreTrainedModel, BertModel):
     """The encoder, or with `is_decoder=True` a decoder: token ids (B, L) -> hidden states (B, L, D), pooled (B, D)."""
 
-    _auto_class = "AutoModel"
     _no_split_modules = ["BertEmbeddings", "FixedHeadBertLayer"]
 
     def __init__(self, config: FixedHeadBertConfig, add_pooling_layer=True):
@@ -222,7 +224,6 @@ class FixedHeadBertModel(FixedHeadBertPreTrainedModel, BertModel):
         self.gradient_checkpointing = False
         self.unpad_inputs = config.unpad_inputs
         self.embeddings = BertEmbeddings(config)
-        self.embeddings.dropout = Dropout(config.hidden_dropout_prob)
         self.encoder = FixedHeadBertEncoder(config)
         self.pooler = BertPooler(config) if add_pooling_layer else None
         self.post_init()
@@ -244,15 +245,15 @@ class FixedHeadBertModel(FixedHeadBertPreTrainedModel, BertModel):
         **kwargs: Unpack[TransformersKwargs],
     ) -> tuple[torch.Tensor] | BaseModelOutputWithPoolingAndCrossAttentions:
         """
-        BERT's arguments. Without `attention_mask`, a row holds several sequences where its `position_ids` (B, L) do
-        not rise, and these do not see each other. The pooled output is that of the first real token of a row.
+        BERT's arguments. Without `attention_mask`, a row is several sequences where its `position_ids` (B, L) do not
+        rise, and tokens attend within their sequence. The pooled output is that of the first real token of a row.
 
-        `last_layer_at` comes from heads that read no more: (B, L), true where they need the last hidden state beside
-        the pooled token's, or "pooled" for nowhere. With `unpad_inputs` the last layer leaves out the others.
+        `last_layer_at` is for heads that need the last hidden state at some tokens alone: a mask (B, L), beside the
+        pooled token, or "pooled" for that one only. With `unpad_inputs` the last layer computes no others.
 
         Raises:
-            ValueError: inputs of a wrong shape; on a CPU, where looking costs nothing, also ids outside their table
-                and embeddings that are not finite.
+            ValueError: inputs of a wrong shape; on a CPU, where checking is cheap, also ids outside their table and
+                embeddings that are not finite.
         """
         inputs = {
             "input_ids": input_ids,
@@ -274,46 +275,47 @@ class FixedHeadBertModel(FixedHeadBertPreTrainedModel, BertModel):
             "use_cache": bool(use_cache) and self.config.is_decoder and layout.packed is None,
             **kwargs,
         }
-        unpadded = self.plan(arguments, layout, last_layer_at)
-        outputs = self.encode(**arguments, return_dict=True)
+        unpadded, changes = self.plan(arguments, layout, last_layer_at)
+        outputs = self.encode(**(arguments | changes), return_dict=True)
         last_hidden_state = self.restore(outputs.last_hidden_state, layout, unpadded)
         hidden_states = outputs.hidden_states
         if hidden_states and hidden_states[-1] is not None:  # where output_hidden_states chose some, others are None
             hidden_states = (*hidden_states[:-1], last_hidden_state)
         return BaseModelOutputWithPoolingAndCrossAttentions(
             last_hidden_state=last_hidden_state,
-            pooler_output=None if self.pooler is None else self.pool(last_hidden_state, layout),
+            pooler_output=self.pool(last_hidden_state, layout),
             past_key_values=outputs.past_key_values,
             hidden_states=hidden_states,
             attentions=outputs.attentions,
             cross_attentions=outputs.cross_attentions,
         )
 
-    def plan(self, arguments: dict, layout: Layout, last_layer_at: torch.Tensor | str | None) -> Unpadded | None:
-        """The tokens to compute, None for whole rows. The `arguments` of `encode` become those for these tokens."""
-        # What is returned of inner layers is what the next one reads: gradients that a caller retains pass through it.
+    def plan(
+        self, arguments: dict, layout: Layout, last_layer_at: torch.Tensor | str | None
+    ) -> tuple[Unpadded | None, dict]:
+        """The tokens to compute, None for whole rows, and the changes of the `arguments` of `encode` for them."""
+        # The inner states that are returned are inputs of the next layer, so that gradients pass through them.
         returned = arguments["output_attentions"] or arguments["output_hidden_states"]
-        # flex has no mask, and sdpa no causality, for queries that are not in line with their keys.
-        in_line = self.config.is_decoder or "flex" in self.config._attn_implementation
-        if in_line or arguments["output_hidden_states"]:
+        # A causal or a block mask needs every query beside its key.
+        every_query = self.config.is_decoder or implementation_of(self.config._attn_implementation).needs_mask
+        if every_query or arguments["output_hidden_states"]:
             last_layer_at = None
         unpadded = None
         if not self.needs_whole_rows(arguments, layout):
-            unpadded = Unpadded.of(layout, given_in(arguments["inputs"]), last_layer_at)
+            unpadded = Unpadded.of(layout, ids_or_embeddings(arguments["inputs"]), last_layer_at)
         if unpadded is not None:
-            arguments |= self.unpadded_arguments(arguments["inputs"], unpadded, last_layer_at)
-            arguments |= {"unpadded": unpadded} if returned else {}
-        elif returned and self.unpad_inputs and layout.real is not None:
-            arguments["blank"] = ~layout.real
-        return unpadded
+            changes = self.unpadded_arguments(arguments["inputs"], unpadded, last_layer_at)
+            return unpadded, changes | ({"unpadded": unpadded} if returned else {})
+        if returned and self.unpad_inputs and layout.real is not None:
+            return None, {"blank": ~layout.real}
+        return None, {}
 
     def needs_whole_rows(self, arguments: dict, layout: Layout) -> bool:
-        """Whether padding is kept: nobody wants it left out, a graph is traced, or something read has its shape."""
-        # Flash attention does not see where sequences begin in several rows unless it is told.
-        told = layout.packed is not None and "flash" in self.config._attn_implementation
+        """Whether padding stays: nothing asks to remove it, a graph is traced, or an argument has its shape."""
+        needs_lengths = implementation_of(self.config._attn_implementation).needs_lengths
         return (
-            not (self.unpad_inputs or told)
-            or is_tracing(given_in(arguments["inputs"]))
+            not (self.unpad_inputs or (needs_lengths and layout.packed is not None))
+            or is_tracing(ids_or_embeddings(arguments["inputs"]))
             or arguments["output_attentions"]
             or (arguments["use_cache"] and not self.training)
             or arguments["past_key_values"] is not None
@@ -324,17 +326,16 @@ class FixedHeadBertModel(FixedHeadBertPreTrainedModel, BertModel):
     def unpadded_arguments(self, inputs: dict, unpadded: Unpadded, last_layer_at: torch.Tensor | str | None) -> dict:
         """Arguments of `encode` for these tokens of `inputs` alone, in the last layer for those that are read."""
         if inputs["position_ids"] is None:
-            inputs["position_ids"] = self.embeddings.position_ids[:, : unpadded.shape[1]]
-        inputs = {name: unpadded.take(x) for name, x in inputs.items()}
+            inputs = inputs | {"position_ids": self.embeddings.position_ids[:, : unpadded.shape[1]]}
         arguments = {
-            "inputs": inputs,
+            "inputs": {name: None if x is None else unpadded.take(x) for name, x in inputs.items()},
             "attention_mask": None,
             "packed": unpadded.sequence[None],
             "encoder_attention_mask": None,
             "use_cache": False,
-            **unpadded.lengths,
+            **unpadded.lengths._asdict(),
         }
-        if last_layer_at is not None:  # from here on `put_back` takes these
+        if last_layer_at is not None:
             arguments["last_layer"] = unpadded.narrow(last_layer_at, pooled=self.pooler is not None)
         return arguments
 
@@ -376,8 +377,8 @@ class FixedHeadBertModel(FixedHeadBertPreTrainedModel, BertModel):
         )
 
     def restore(self, hidden_states: torch.Tensor, layout: Layout, unpadded: Unpadded | None) -> torch.Tensor:
-        """The last hidden states as (B, L, D): with zeros at padding where that is not computed, and never NaN."""
-        if unpadded is not None:  # layers whose inner states are returned have put them back
+        """The last hidden states as (B, L, D): with zeros at padding that is not computed, and never NaN."""
+        if unpadded is not None:  # layers whose inner states are returned put the tokens back themselves
             return hidden_states if hidden_states.shape[:2] == unpadded.shape else unpadded.put_back(hidden_states)
         if layout.real is None:
             return hidden_states
@@ -386,39 +387,31 @@ class FixedHeadBertModel(FixedHeadBertPreTrainedModel, BertModel):
             return zero_where(~real, hidden_states)
         return hidden_states.masked_fill(~real.any(dim=-1)[:, None, None], 0)  # a row without any real token
 
-    def pool(self, hidden_states: torch.Tensor, layout: Layout) -> torch.Tensor:
-        """BERT's pooler on the first real token of each row: (B, L, D) -> (B, D)."""
+    def pool(self, hidden_states: torch.Tensor, layout: Layout) -> torch.Tensor | None:
+        """BERT's pooler, where there is one, on the first real token of each row: (B, L, D) -> (B, D)."""
+        if self.pooler is None:
+            return None
         if layout.real is not None:
             index = layout.real.to(hidden_states.device).int().argmax(dim=-1)[:, None, None]  # (B, 1, 1)
             hidden_states = hidden_states.gather(1, index.expand(-1, -1, hidden_states.shape[-1]))  # (B, 1, D)
         return self.pooler(hidden_states)
 
 
-def forward_like(stock: type) -> Callable:
-    """Gives the forward of a head, which takes arguments by name, the signature of the `stock` head's forward."""
-    names = [name for name, x in signature(stock.forward).parameters.items() if x.kind is not x.VAR_KEYWORD][1:]
+@dataclass
+class FixedHeadBertForPreTrainingOutput(BertForPreTrainingOutput):
+    """BERT's output, and after it the two means whose sum is the loss."""
 
-    def decorate(forward: Callable) -> Callable:
-        @can_return_tuple
-        @wraps(stock.forward)
-        def by_name(self, *args, **kwargs):
-            if len(args) > len(names):
-                raise TypeError(f"forward takes {len(names)} arguments by position, not {len(args)}.")
-            return forward(self, **dict(zip(names, args, strict=False)), **kwargs)
-
-        return by_name
-
-    return decorate
+    masked_lm_loss: torch.Tensor | None = None
+    next_sentence_loss: torch.Tensor | None = None
 
 
 class FixedHeadBertForPreTraining(FixedHeadBertPreTrainedModel, BertForPreTraining):
     """
     Masked-LM and next-sentence heads, as in BERT's pretraining. `labels` (B, L): token ids where a token was masked,
     -100 elsewhere. `next_sentence_label` (B): 0 where the second segment continues the first, 1 where it is random.
-    The loss is the sum of the two means, and is returned when both are given.
+    The losses are means over labels and over rows, and are returned when both kinds of labels are given.
     """
 
-    _auto_class = "AutoModelForPreTraining"
     _tp_plan = SPLIT_PREDICTIONS
 
     def __init__(self, config: FixedHeadBertConfig):
@@ -436,10 +429,15 @@ class FixedHeadBertForPreTraining(FixedHeadBertPreTrainedModel, BertForPreTraini
         next_sentence = self.cls.seq_relationship(outputs.pooler_output)  # (B, 2)
         head, hidden_states = self.cls.predictions, outputs.last_hidden_state
         logits, labels = self.predict(head, hidden_states, labels, attention_mask, sparse)
-        loss = None
+        loss = masked_lm_loss = next_sentence_loss = None
         if labels is not None and next_sentence_label is not None:
-            loss = token_loss(logits, labels) + mean_loss(next_sentence, next_sentence_label.view(-1))
-        return BertForPreTrainingOutput(loss, logits, next_sentence, outputs.hidden_states, outputs.attentions)
+            masked_lm_loss = token_loss(logits, labels)
+            next_sentence_loss = mean_loss(next_sentence, next_sentence_label.view(-1))
+            loss = masked_lm_loss + next_sentence_loss
+        inner = (outputs.hidden_states, outputs.attentions)
+        return FixedHeadBertForPreTrainingOutput(
+            loss, logits, next_sentence, *inner, masked_lm_loss, next_sentence_loss
+        )
 
 
 class FixedHeadBertForMaskedLM(FixedHeadBertPreTrainedModel, BertForMaskedLM):
@@ -448,7 +446,6 @@ class FixedHeadBertForMaskedLM(FixedHeadBertPreTrainedModel, BertForMaskedLM):
     labelled tokens: of a whole step where Trainer says how many it has.
     """
 
-    _auto_class = "AutoModelForMaskedLM"
     _tp_plan = SPLIT_PREDICTIONS
     accepts_loss_kwargs = True
 
@@ -477,7 +474,6 @@ class FixedHeadBertLMHeadModel(FixedHeadBertPreTrainedModel, BertLMHeadModel, Ge
     token ids, -100 where none is to be predicted; `shift_labels` beside them: each with the token that predicts it.
     """
 
-    _auto_class = "AutoModelForCausalLM"
     _tp_plan = SPLIT_PREDICTIONS
     accepts_loss_kwargs = True
 
@@ -513,8 +509,6 @@ class FixedHeadBertLMHeadModel(FixedHeadBertPreTrainedModel, BertLMHeadModel, Ge
 class FixedHeadBertForNextSentencePrediction(FixedHeadBertPreTrainedModel, BertForNextSentencePrediction):
     """`labels` (B): 0 where the second segment continues the first, 1 where it is random."""
 
-    _auto_class = "AutoModelForNextSentencePrediction"
-
     def __init__(self, config: FixedHeadBertConfig):
         FixedHeadBertPreTrainedModel.__init__(self, config)
         self.bert = FixedHeadBertModel(config)
@@ -529,21 +523,25 @@ class FixedHeadBertForNextSentencePrediction(FixedHeadBertPreTrainedModel, BertF
         return NextSentencePredictorOutput(loss, logits, outputs.hidden_states, outputs.attentions)
 
 
-def classifier_dropout(config: FixedHeadBertConfig) -> Dropout:
-    return Dropout(config.hidden_dropout_prob if config.classifier_dropout is None else config.classifier_dropout)
+def classifier_dropout(config: FixedHeadBertConfig) -> nn.Dropout:
+    return nn.Dropout(config.hidden_dropout_prob if config.classifier_dropout is None else config.classifier_dropout)
+
+
+def classifier(config: FixedHeadBertConfig) -> nn.Linear:
+    """D -> num_labels"""
+    assert config.num_labels is not None  # transformers counts the labels as it builds a configuration
+    return nn.Linear(config.hidden_size, config.num_labels)
 
 
 class FixedHeadBertForSequenceClassification(FixedHeadBertPreTrainedModel, BertForSequenceClassification):
     """`labels` (B): a class for every row, -100 for none; or scores, or several classes, by `config.problem_type`."""
-
-    _auto_class = "AutoModelForSequenceClassification"
 
     def __init__(self, config: FixedHeadBertConfig):
         FixedHeadBertPreTrainedModel.__init__(self, config)
         self.num_labels = config.num_labels
         self.bert = FixedHeadBertModel(config)
         self.dropout = classifier_dropout(config)
-        self.classifier = nn.Linear(config.hidden_size, config.num_labels)
+        self.classifier = classifier(config)
         self.post_init()
 
     @forward_like(BertForSequenceClassification)
@@ -561,8 +559,6 @@ class FixedHeadBertForSequenceClassification(FixedHeadBertPreTrainedModel, BertF
 class FixedHeadBertForMultipleChoice(FixedHeadBertPreTrainedModel, BertForMultipleChoice):
     """Inputs (B, choices, L), and in `labels` (B) which of the choices is right."""
 
-    _auto_class = "AutoModelForMultipleChoice"
-
     def __init__(self, config: FixedHeadBertConfig):
         FixedHeadBertPreTrainedModel.__init__(self, config)
         self.bert = FixedHeadBertModel(config)
@@ -572,7 +568,7 @@ class FixedHeadBertForMultipleChoice(FixedHeadBertPreTrainedModel, BertForMultip
 
     @forward_like(BertForMultipleChoice)
     def forward(self, labels=None, **inputs):
-        choices = given_in(inputs).shape[1]
+        choices = ids_or_embeddings(inputs).shape[1]
         outputs = self.bert(last_layer_at="pooled", return_dict=True, **rows_of_choices(inputs))
         logits = self.classifier(self.dropout(outputs.pooler_output)).view(-1, choices)
         loss = None if labels is None else mean_loss(logits, labels.view(-1))
@@ -582,7 +578,6 @@ class FixedHeadBertForMultipleChoice(FixedHeadBertPreTrainedModel, BertForMultip
 class FixedHeadBertForTokenClassification(FixedHeadBertPreTrainedModel, BertForTokenClassification):
     """`labels` (B, L): a class for every token, -100 for none. The loss is a mean as FixedHeadBertForMaskedLM's."""
 
-    _auto_class = "AutoModelForTokenClassification"
     accepts_loss_kwargs = True
 
     def __init__(self, config: FixedHeadBertConfig):
@@ -590,7 +585,7 @@ class FixedHeadBertForTokenClassification(FixedHeadBertPreTrainedModel, BertForT
         self.num_labels = config.num_labels
         self.bert = FixedHeadBertModel(config, add_pooling_layer=False)
         self.dropout = classifier_dropout(config)
-        self.classifier = nn.Linear(config.hidden_size, config.num_labels)
+        self.classifier = classifier(config)
         self.post_init()
 
     @forward_like(BertForTokenClassification)
@@ -599,7 +594,7 @@ class FixedHeadBertForTokenClassification(FixedHeadBertPreTrainedModel, BertForT
         logits = self.classifier(self.dropout(outputs.last_hidden_state))  # (B, L, num_labels)
         loss = None
         if labels is not None:
-            labels = labels_of_tokens(labels, logits, attention_mask, self.num_labels)
+            labels = labels_of_tokens(labels, logits, attention_mask, logits.shape[-1])
             loss = token_loss(logits, labels, num_items_in_batch)
         logits = zero_where(self.padding(attention_mask), logits)
         return TokenClassifierOutput(loss, logits, outputs.hidden_states, outputs.attentions)
@@ -607,18 +602,15 @@ class FixedHeadBertForTokenClassification(FixedHeadBertPreTrainedModel, BertForT
 
 class FixedHeadBertForQuestionAnswering(FixedHeadBertPreTrainedModel, BertForQuestionAnswering):
     """
-    `start_positions` and `end_positions` (B) of the answer in a row. With `unpad_inputs` it is sought among real
-    tokens: logits at padding are the lowest number, because zero might win, and the loss does not depend on how much a
-    batch is padded.
+    `start_positions` and `end_positions` (B) of the answer in a row. With `unpad_inputs` only real tokens can be in an
+    answer: logits at padding are the lowest number, as zero might win, and the loss does not depend on padding.
     """
-
-    _auto_class = "AutoModelForQuestionAnswering"
 
     def __init__(self, config: FixedHeadBertConfig):
         FixedHeadBertPreTrainedModel.__init__(self, config)
         self.num_labels = config.num_labels
         self.bert = FixedHeadBertModel(config, add_pooling_layer=False)
-        self.qa_outputs = nn.Linear(config.hidden_size, config.num_labels)
+        self.qa_outputs = classifier(config)
         self.post_init()
 
     @forward_like(BertForQuestionAnswering)

@@ -3,19 +3,9 @@
 import torch
 
 import fixedbert
-from fixedbert import FixedHeadBertConfig
+from fixedbert import FixedHeadBertConfig, configuration_fixed_head_bert
 
-HEADS = [
-    "Model",
-    "ForPreTraining",
-    "ForMaskedLM",
-    "LMHeadModel",
-    "ForNextSentencePrediction",
-    "ForSequenceClassification",
-    "ForMultipleChoice",
-    "ForTokenClassification",
-    "ForQuestionAnswering",
-]
+HEADS = list(configuration_fixed_head_bert.HEADS)
 # Batch 13, length 7; 5 heads of 6 in width 32: sizes that differ, so that swapped axes fail.
 B, L, D, H, P, F, V = 13, 7, 32, 5, 6, 37, 99
 SHAPE = {
@@ -53,7 +43,7 @@ def inputs_of(head: str, labels: bool = False, size: int = B) -> dict[str, torch
     }
     if labels:
         tokens = torch.where(ids(2, size, L).bool(), ids(V, size, L), -100)
-        inputs |= {
+        labels_of_heads = {
             "ForPreTraining": {"labels": tokens, "next_sentence_label": ids(2, size)},
             "ForMaskedLM": {"labels": tokens},
             "LMHeadModel": {"labels": tokens},
@@ -62,5 +52,7 @@ def inputs_of(head: str, labels: bool = False, size: int = B) -> dict[str, torch
             "ForMultipleChoice": {"labels": ids(3, size)},
             "ForTokenClassification": {"labels": ids(2, size, L)},
             "ForQuestionAnswering": {"start_positions": ids(L, size), "end_positions": ids(L, size)},
-        }[head]
+        }
+        assert head in labels_of_heads, f"tests/small_models.py has no labels for {head}: add them to labels_of_heads."
+        inputs |= labels_of_heads[head]
     return inputs

@@ -1,5 +1,6 @@
 """The attention: equal to a naive reference in every variant and on every backend, with the papers' identities."""
 
+import inspect
 import logging
 from types import SimpleNamespace
 
@@ -17,7 +18,13 @@ from fixedbert import (
     backends_fixed_head_bert,
     preset_config,
 )
-from fixedbert.backends_fixed_head_bert import Dropout, choose_way, each_sequence_alone, eager_attention_forward
+from fixedbert.backends_fixed_head_bert import (
+    Implementation,
+    choose_backend,
+    choose_for_sequences,
+    eager_attention_forward,
+    within_sequences,
+)
 
 VARIANTS = [
     {},
@@ -324,7 +331,7 @@ def sequences(causal: bool, dtype=torch.float64):
 
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("kernel", ["one by one", "padded", "variable length"])
-def test_every_way_through_unequal_sequences_agrees(kernel, causal, monkeypatch):
+def test_every_backend_of_unequal_sequences_agrees(kernel, causal, monkeypatch):
     """Guards: sequences one by one (CPU), padded again, or in a variable-length kernel (stood in for) are the same."""
     module, query, key, value, arguments = sequences(causal)
     handed_over = []
@@ -344,8 +351,8 @@ def test_every_way_through_unequal_sequences_agrees(kernel, causal, monkeypatch)
 
     monkeypatch.setattr(backends_fixed_head_bert, "varlen_attn", variable_length)
     attention = eager_attention_forward if kernel == "one by one" and not causal else ALL_ATTENTION_FUNCTIONS["sdpa"]
-    how = getattr(backends_fixed_head_bert, kernel.replace(" ", "_"))
-    output, _ = each_sequence_alone(how, attention, module, query, key, value, None, **arguments)
+    attend = getattr(backends_fixed_head_bert, kernel.replace(" ", "_"))
+    output, _ = within_sequences(attend, attention, module, query, key, value, None, **arguments)
     expected = variable_length(
         *(x[0].transpose(0, 1) for x in (query, key, value)),
         arguments["cu_seq_lens_q"],
@@ -366,7 +373,7 @@ ON_CUDA = {"device": "cuda", "dtype": torch.bfloat16, "size": 8}
 
 
 @pytest.mark.parametrize(
-    "implementation, case, way, why",
+    "implementation, case, name, reason",
     [
         ("eager", WHOLE, "whole rows", ASKED),
         ("sdpa", WHOLE, "whole rows", ASKED),
@@ -383,7 +390,7 @@ ON_CUDA = {"device": "cuda", "dtype": torch.bfloat16, "size": 8}
         ("sdpa", SEQUENCES | ON_CUDA | {"dropout": 0.1}, "padded", "the kernel knows batches only"),
     ],
 )
-def test_which_way_is_chosen(implementation, case, way, why, monkeypatch):
+def test_which_backend_is_chosen(implementation, case, name, reason, monkeypatch):
     """Guards: one function chooses how to attend, by what is asked, the lengths, the device, and says why."""
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
     module = SimpleNamespace(config=SimpleNamespace(_attn_implementation=implementation), is_causal=False)
@@ -400,8 +407,31 @@ def test_which_way_is_chosen(implementation, case, way, why, monkeypatch):
         lengths |= dict.fromkeys(("max_length_q", "max_length_k"), longest)
     mask = torch.ones(1, 1, 14, 14) if case.get("mask") else None
     asked = {"output_attentions": case.get("output_attentions")}
-    chosen = choose_way(interface, module, x, x, mask, case.get("dropout", 0.0), **asked, **lengths)
-    assert chosen.name == way and chosen.why.startswith(why)
+    chosen = choose_backend(interface, module, x, x, mask, case.get("dropout", 0.0), **asked, **lengths)
+    assert chosen.name == name and chosen.reason.startswith(reason)
+
+
+def backends_of_sequences() -> set[str]:
+    """The functions that attend within sequences: they take the lengths of these."""
+    functions = inspect.getmembers(backends_fixed_head_bert, inspect.isfunction)
+    ours = [
+        (name, function) for name, function in functions if function.__module__ == backends_fixed_head_bert.__name__
+    ]
+    return {name for name, function in ours if list(inspect.signature(function).parameters)[5:6] == ["lengths"]}
+
+
+def test_every_backend_can_be_chosen():
+    """Guards: a backend that was added without a branch in choose_for_sequences is named, as it would never run."""
+    found = backends_of_sequences()
+    assert {"in_a_batch", "one_by_one", "variable_length", "padded"} <= found
+    unused = found - set(choose_for_sequences.__code__.co_names)
+    assert not unused, f"add a branch for {unused} to choose_for_sequences in backends_fixed_head_bert.py"
+
+
+def test_implementation_without_all_its_properties():
+    """Guards: an entry of IMPLEMENTATIONS that leaves a property out fails as it is imported, and names it."""
+    with pytest.raises(TypeError, match="needs_mask"):
+        Implementation(largest_head=256, takes_lengths=False, needs_lengths=False)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -423,7 +453,7 @@ def test_lengths_go_to_flash_attention_without_padding(monkeypatch):
     def flash(module, query, key, value, attention_mask, **kwargs):
         seen.append((tuple(query.shape), attention_mask, kwargs["cu_seq_lens_q"].tolist(), kwargs["max_length_q"]))
         kernel = ALL_ATTENTION_FUNCTIONS["sdpa"]
-        return each_sequence_alone(
+        return within_sequences(
             backends_fixed_head_bert.one_by_one, kernel, module, query, key, value, attention_mask, **kwargs
         )
 
@@ -438,25 +468,6 @@ def test_lengths_go_to_flash_attention_without_padding(monkeypatch):
     seen.clear()
     model(**inputs, last_layer_at="pooled")
     assert seen[2] == ((1, H, B, P), None, list(range(B + 1)), 1)
-
-
-def test_dropout_keeps_what_it_should():
-    """Guards: the faster dropout drops with its probability, keeps the mean, repeats by seed, and is off in eval."""
-    dropout = Dropout(0.1)
-    x = torch.full((997, 1001), 2.0, requires_grad=True)  # not a multiple of four elements
-    torch.manual_seed(0)
-    y = dropout(x)
-    kept = y != 0
-    assert abs(kept.double().mean().item() - 0.9) < 5 * (0.09 / x.numel()) ** 0.5
-    assert torch.allclose(y[kept], torch.tensor(2 / 0.9), rtol=1e-4)
-    y.sum().backward()
-    assert torch.equal(x.grad != 0, kept) and torch.allclose(x.grad[kept], torch.tensor(1 / 0.9), rtol=1e-4)
-    torch.manual_seed(0)
-    assert torch.equal(dropout(x), y) and not torch.equal(dropout(x), y)
-    assert dropout.eval()(x) is x
-    assert torch.equal(Dropout(0.0)(x), x) and Dropout(1.0)(x).abs().max() == 0
-    by_column = (kept.double().mean(0) - 0.9).abs().max()
-    assert by_column < 6 * (0.09 / 997) ** 0.5  # no pattern in the bits
 
 
 def test_presets_take_the_variants():

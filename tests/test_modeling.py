@@ -24,6 +24,7 @@ from transformers import (
 import fixedbert
 from fixedbert import modeling_fixed_head_bert
 from fixedbert.configuration_fixed_head_bert import AUTO_MAP
+from fixedbert.configuration_fixed_head_bert import HEADS as HEADS_OF_MODEL
 
 
 @pytest.mark.parametrize("head", HEADS)
@@ -41,9 +42,34 @@ def test_without_head_size_it_is_bert_bit_for_bit(head, tmp_path):
         inputs = inputs_of(head, labels)
         if inputs.get("labels", torch.empty(0)).shape == (B, L):  # what differs is that labels at padding do not count
             inputs["labels"] = inputs["labels"].masked_fill(inputs["attention_mask"] == 0, -100)
-        for ours, theirs in zip(model.eval()(**inputs).to_tuple(), bert(**inputs).to_tuple(), strict=True):
+        outputs, expected = model.eval()(**inputs), bert(**inputs)
+        assert [name for name in outputs if name not in ("masked_lm_loss", "next_sentence_loss")] == list(expected)
+        assert list(outputs)[: len(expected)] == list(expected)
+        for ours, theirs in zip(outputs.to_tuple(), expected.to_tuple(), strict=False):
             if isinstance(ours, torch.Tensor):  # not the cache of the causal head
                 assert torch.equal(ours, theirs)
+
+
+@pytest.mark.parametrize("padded", [False, True])
+def test_in_training_it_is_bert_bit_for_bit(padded):
+    """Guards: with dropout, from one seed, outputs and gradients of a bare model are those of BERT with eager."""
+    shape = {**SHAPE, "num_attention_heads": 4, "hidden_dropout_prob": 0.2, "attention_probs_dropout_prob": 0.3}
+    bert = transformers.BertModel(BertConfig(**shape, attn_implementation="eager"))
+    model = model_of("Model", **shape, attention_head_size=None, attn_implementation="eager")
+    model.load_state_dict(bert.state_dict())
+    inputs = inputs_of("Model")
+    if not padded:
+        del inputs["attention_mask"]
+    outputs = []
+    for each in (bert, model):
+        torch.manual_seed(5)
+        outputs.append(each.train()(**inputs))
+        (outputs[-1].last_hidden_state.pow(3).sum() + outputs[-1].pooler_output.pow(3).sum()).backward()
+    assert torch.equal(outputs[0].last_hidden_state, outputs[1].last_hidden_state)
+    assert torch.equal(outputs[0].pooler_output, outputs[1].pooler_output)
+    assert not torch.equal(outputs[0].last_hidden_state, bert(**inputs).last_hidden_state)  # there is dropout
+    for (name, theirs), (_, ours) in zip(bert.named_parameters(), model.named_parameters(), strict=True):
+        assert torch.equal(theirs.grad, ours.grad), name
 
 
 def test_projections_have_the_paper_s_shapes():
@@ -93,6 +119,22 @@ def test_sparse_prediction_changes_neither_loss_nor_gradients(head):
             assert torch.allclose(one.grad, other.grad, rtol=0, atol=1e-12), name
 
 
+def test_both_losses_of_pretraining():
+    """Guards: the loss is the sum of two, which are returned beside it and are not taken for logits by Trainer."""
+    model = model_of("ForPreTraining").eval()
+    inputs = inputs_of("ForPreTraining", labels=True)
+    outputs = model(**inputs)
+    labels = inputs["labels"].masked_fill(inputs["attention_mask"] == 0, -100)
+    expected = torch.nn.functional.cross_entropy(outputs.prediction_logits.flatten(0, 1), labels.flatten())
+    assert torch.equal(outputs.masked_lm_loss, expected)
+    expected = torch.nn.functional.cross_entropy(outputs.seq_relationship_logits, inputs["next_sentence_label"])
+    assert torch.equal(outputs.next_sentence_loss, expected)
+    assert torch.equal(outputs.loss, outputs.masked_lm_loss + outputs.next_sentence_loss)
+    del inputs["next_sentence_label"]
+    assert list(model(**inputs)) == ["prediction_logits", "seq_relationship_logits"]
+    assert {"masked_lm_loss", "next_sentence_loss"} < {*model.config.keys_to_ignore_at_inference}
+
+
 @pytest.mark.parametrize("head", HEADS[1:])
 def test_gradient_accumulation_equals_one_large_batch(head, tmp_path):
     """Guards: Trainer with 4 steps of 4 logs the loss and gradient norm of one of 16; stock BERT is wrong by 4."""
@@ -128,9 +170,7 @@ def test_saved_directory_opens_in_a_fresh_process(tmp_path, vocabulary):
     BertTokenizer(vocab=vocabulary).save_pretrained(tmp_path)
     script = f"""
 import fixedbert, transformers
-for name in ("AutoModel", "AutoModelForPreTraining", "AutoModelForMaskedLM", "AutoModelForSequenceClassification",
-             "AutoModelForQuestionAnswering", "AutoModelForTokenClassification", "AutoModelForMultipleChoice",
-             "AutoModelForNextSentencePrediction", "AutoModelForCausalLM", "AutoModelForTextEncoding"):
+for name in {[name for name in AUTO_MAP if name != "AutoConfig"]}:
     model = getattr(transformers, name).from_pretrained({str(tmp_path)!r})
     assert model.config.attention_head_size == {P}
     print(type(model).__name__)
@@ -139,18 +179,74 @@ print(type(transformers.AutoTokenizer.from_pretrained({str(tmp_path)!r})).__name
     root = Path(fixedbert.__file__).parents[1]
     run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=root)
     assert run.stdout.split() == [
-        "FixedHeadBertModel",
-        "FixedHeadBertForPreTraining",
-        "FixedHeadBertForMaskedLM",
-        "FixedHeadBertForSequenceClassification",
-        "FixedHeadBertForQuestionAnswering",
-        "FixedHeadBertForTokenClassification",
-        "FixedHeadBertForMultipleChoice",
-        "FixedHeadBertForNextSentencePrediction",
-        "FixedHeadBertLMHeadModel",
-        "FixedHeadBertModel",
+        *(reference.split(".")[1] for name, reference in AUTO_MAP.items() if name != "AutoConfig"),
         "BertTokenizer",
     ]
+
+
+def test_auto_classes_of_the_heads():
+    """Guards: which class each Auto class opens, and that the package has no other."""
+    assert AUTO_MAP == {
+        "AutoConfig": "configuration_fixed_head_bert.FixedHeadBertConfig",
+        "AutoModel": "modeling_fixed_head_bert.FixedHeadBertModel",
+        "AutoModelForTextEncoding": "modeling_fixed_head_bert.FixedHeadBertModel",
+        "AutoModelForPreTraining": "modeling_fixed_head_bert.FixedHeadBertForPreTraining",
+        "AutoModelForMaskedLM": "modeling_fixed_head_bert.FixedHeadBertForMaskedLM",
+        "AutoModelForCausalLM": "modeling_fixed_head_bert.FixedHeadBertLMHeadModel",
+        "AutoModelForNextSentencePrediction": "modeling_fixed_head_bert.FixedHeadBertForNextSentencePrediction",
+        "AutoModelForSequenceClassification": "modeling_fixed_head_bert.FixedHeadBertForSequenceClassification",
+        "AutoModelForMultipleChoice": "modeling_fixed_head_bert.FixedHeadBertForMultipleChoice",
+        "AutoModelForTokenClassification": "modeling_fixed_head_bert.FixedHeadBertForTokenClassification",
+        "AutoModelForQuestionAnswering": "modeling_fixed_head_bert.FixedHeadBertForQuestionAnswering",
+    }
+
+
+def test_head_with_a_class_alone():
+    """Guards: a class of the model's file that HEADS does not have fails as it is defined, in a sentence."""
+    body = {"__module__": modeling_fixed_head_bert.__name__}
+    with pytest.raises(ImportError, match="FixedHeadBertForNothing: add ForNothing to HEADS in configuration_"):
+        type("FixedHeadBertForNothing", (fixedbert.FixedHeadBertPreTrainedModel,), body)
+    mine = type("Mine", (fixedbert.FixedHeadBertForMaskedLM,), {})
+    assert mine._auto_class == "AutoModelForMaskedLM"  # a user's own class needs no entry
+
+
+def test_head_with_an_entry_alone(monkeypatch):
+    """Guards: an entry of HEADS without a class, or with one that __all__ does not have, fails as the package is
+    imported, in a sentence."""
+    message = (
+        "HEADS has ForNothing: add a class FixedHeadBertForNothing to modeling_fixed_head_bert.py and its __all__"
+    )
+    monkeypatch.setitem(HEADS_OF_MODEL, "ForNothing", ("AutoModelForMaskedLM",))
+    with pytest.raises(ImportError, match=message):
+        fixedbert.register()
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_loading_changes_no_field(head, tmp_path):
+    """Guards: every field that was saved, whatever its value, is that of the loaded model and of its base model."""
+    changes = {
+        "is_decoder": True,
+        "tie_word_embeddings": False,
+        "use_cache": False,
+        "unpad_inputs": True,
+        "sparse_prediction": True,
+        "attention_head_size": [3, 13, 6],
+        "head_embedding": "mul",
+        "qk_norm": True,
+        "problem_type": "multi_label_classification",
+        "num_labels": 3,
+        "chunk_size_feed_forward": 2,
+        "output_hidden_states": True,
+        "classifier_dropout": 0.25,
+        "dtype": "float64",
+    }
+    model_of(head, **changes).double().save_pretrained(tmp_path)
+    model = getattr(fixedbert, f"FixedHeadBert{head}").from_pretrained(tmp_path, attn_implementation="eager")
+    saved = fixedbert.FixedHeadBertConfig.from_pretrained(tmp_path)
+    assert {name: getattr(saved, name) for name in changes} == changes | {"dtype": torch.float64}
+    assert model.config.to_diff_dict() == saved.to_diff_dict()
+    assert model.config is model.base_model.config and model.config._attn_implementation == "eager"
+    assert model.base_model.unpad_inputs and getattr(model, "sparse_prediction", True)
 
 
 def test_loading_keeps_every_weight(tmp_path):

@@ -119,9 +119,10 @@ def test_pushed_model_opens_without_fixedbert_and_with_it(hub, folder, tmp_path)
 import torch, transformers
 from pathlib import Path
 inputs, expected = torch.load({str(tmp_path / "expected.pt")!r})
-for name in {[name for name in AUTO_MAP if name != "AutoConfig"]}:
+for name, reference in {AUTO_MAP}.items():
     opened = getattr(transformers, name).from_pretrained("user/model", trust_remote_code=True)
     assert type(opened).__module__.startswith("transformers_modules"), type(opened)
+    assert type(opened).__name__ == reference.split(".")[1], type(opened)
 tokenizer = transformers.AutoTokenizer.from_pretrained("user/model")
 assert tokenizer.tokenize("the function") == ["the", "function"]
 model = transformers.AutoModelForPreTraining.from_pretrained("user/model", trust_remote_code=True).eval()

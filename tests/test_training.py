@@ -18,8 +18,17 @@ from accelerate.commands.launch import _validate_launch_command, launch_command_
 from accelerate.utils.fsdp_utils import fsdp2_prepare_auto_wrap_policy
 from accelerate.utils.launch import prepare_multi_gpu_env
 from safetensors.torch import save_file
+from small_models import SHAPE, inputs_of, model_of
 from torch.nn.functional import cross_entropy
-from transformers import EvalPrediction, TrainerCallback, TrainerState, TrainingArguments, get_scheduler
+from transformers import (
+    BertConfig,
+    BertForPreTraining,
+    EvalPrediction,
+    TrainerCallback,
+    TrainerState,
+    TrainingArguments,
+    get_scheduler,
+)
 
 import fixedbert
 import run_glue
@@ -35,6 +44,7 @@ from fixedbert.training.pretraining import (
     SUMS,
     PretrainingArguments,
     pretraining_metrics,
+    separate_losses,
     sums_by_example,
 )
 from fixedbert.training.progress import ProgressLine
@@ -82,6 +92,22 @@ def test_held_out_metrics_equal_the_plain_ones(objective):
         words = (asked <= 6).sum()
         expected["word_perplexity"] = pytest.approx((loss * len(asked) / words).exp().item(), rel=1e-5)
     assert metrics == expected
+
+
+def test_losses_of_pretraining_are_separate():
+    """Guards: our model's two losses are taken as they are; of stock BERT's sum the pairs' is computed again."""
+    inputs = inputs_of("ForPreTraining", labels=True)
+    ours = model_of("ForPreTraining").eval()(**inputs)
+    assert separate_losses(ours, inputs) == (ours.masked_lm_loss, ours.next_sentence_loss)
+    torch.manual_seed(0)
+    stock = BertForPreTraining(BertConfig(**SHAPE, num_attention_heads=4)).eval()(**inputs)
+    of_tokens, of_pairs = separate_losses(stock, inputs)
+    expected = cross_entropy(stock.prediction_logits.flatten(0, 1), inputs["labels"].flatten())
+    assert torch.allclose(of_tokens, expected)
+    assert torch.equal(of_pairs, cross_entropy(stock.seq_relationship_logits, inputs["next_sentence_label"]))
+    tokens_alone = inputs_of("ForMaskedLM", labels=True)
+    outputs = model_of("ForMaskedLM").eval()(**tokens_alone)
+    assert separate_losses(outputs, tokens_alone) == (outputs.loss, None)
 
 
 def arguments_of(devices: int, monkeypatch, **options) -> PretrainingArguments:

@@ -280,7 +280,7 @@ def test_places_of_tokens():
     real = torch.tensor([[0, 1, 1], [1, 1, 1]], dtype=torch.bool)
     unpadded = Unpadded(real, packed=torch.tensor([[0, 0, 0], [0, 1, 1]]))
     assert unpadded.index.tolist() == [1, 2, 3, 4, 5]
-    assert unpadded.lengths["cu_seq_lens_q"].tolist() == [0, 2, 3, 5] and unpadded.lengths["max_length_k"] == 2
+    assert unpadded.lengths.cu_seq_lens_q.tolist() == [0, 2, 3, 5] and unpadded.lengths.max_length_k == 2
     x = torch.arange(6).view(2, 3)
     assert unpadded.take(x).tolist() == [[1, 2, 3, 4, 5]]
     assert unpadded.put_back(unpadded.take(x)).tolist() == [[0, 1, 2], [3, 4, 5]]

@@ -23,6 +23,7 @@ from ..analysis.patterns import centred_log, least_head_size
 from ..attention_fixed_head_bert import FixedHeadBertSelfAttention
 from ..configuration_fixed_head_bert import FixedHeadBertConfig
 from ..errors import Divergence
+from ..training.dropout import use_fast_dropout
 
 TASKS = ("dense", "half", "sparse")
 EVALUATED = 20_000  # examples to evaluate on
@@ -127,6 +128,7 @@ def train_synthetic(run) -> dict[str, float]:
     P = pattern(run.objective, length, run.seed)
     torch.manual_seed(run.seed)
     model, target = MixingLayer(run.config, length), P.float()
+    use_fast_dropout(model)
     steps, rows = stage["max_steps"], stage["total_train_batch_size"]
     optimizer = torch.optim.Adam(model.parameters(), run.learning_rate)
     schedule = get_cosine_schedule_with_warmup(optimizer, steps // 20, steps)

@@ -10,8 +10,9 @@ import torch
 from torch.nn.functional import cross_entropy
 from transformers import EvalPrediction
 from transformers.integrations import is_tensorboard_available
+from transformers.utils import ModelOutput
 
-from ..data.epochs import EpochSampler
+from ..data.epochs import EpochSampler, Examples
 from ..errors import InputError
 from .trainer import CommonArguments, CommonTrainer
 
@@ -91,6 +92,7 @@ class PretrainingTrainer(CommonTrainer):
     """
 
     counts = 4  # predicted tokens, those of them right, real tokens, room for tokens
+    objective: str
 
     def __init__(self, *args, objective: str = "mlm+nsp", inside_word: np.ndarray | None = None, **kwargs):
         kwargs["args"].label_names = ["labels", "next_sentence_label"] if objective == "mlm+nsp" else ["labels"]
@@ -101,25 +103,24 @@ class PretrainingTrainer(CommonTrainer):
             **kwargs,
         )
         self.objective = objective
-        self.model_accepts_loss_kwargs = True  # to be told how many tokens a step has; `compute_loss` divides by it
+        self.model_accepts_loss_kwargs = True  # to get the number of tokens of a step; `compute_loss` divides by it
 
     def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
         outputs = model(**inputs)
         loss = outputs.loss
         if num_items_in_batch is not None and model.training:
-            pairs = 0
-            if self.objective == "mlm+nsp":
-                pairs = cross_entropy(outputs.seq_relationship_logits.float(), inputs["next_sentence_label"])
-            tokens = inputs["labels"].ne(-100).sum()
             # Gradients of processes are averaged; the count is of all of them, or of this one alone.
             processes = self.accelerator.num_processes if self.args.average_tokens_across_devices else 1
-            loss = (loss - pairs) * tokens * processes / num_items_in_batch
-            loss = loss + pairs / self.current_gradient_accumulation_steps
-            self.look_at(inputs, outputs)
+            of_tokens, of_pairs = separate_losses(outputs, inputs)
+            loss = of_tokens * inputs["labels"].ne(-100).sum() * processes / num_items_in_batch
+            if of_pairs is not None:
+                loss = loss + of_pairs / self.current_gradient_accumulation_steps
+            self.count_tokens(inputs, outputs)
         return (loss, outputs) if return_outputs else loss
 
     @torch.no_grad()
-    def look_at(self, inputs, outputs):
+    def count_tokens(self, inputs, outputs):
+        """Add a batch to the window of the next log; whether its predictions are right only now and then."""
         labels = inputs["labels"]
         mask = inputs.get("attention_mask")
         room = torch.tensor(float(labels.numel()), device=labels.device)
@@ -155,12 +156,26 @@ class PretrainingTrainer(CommonTrainer):
     def _get_train_sampler(self, train_dataset=None):
         args = self.args
         step_size = args.train_batch_size * args.gradient_accumulation_steps * args.world_size
-        return EpochSampler(self.train_dataset if train_dataset is None else train_dataset, step_size)
+        examples = self.train_dataset if train_dataset is None else train_dataset
+        assert isinstance(examples, Examples)  # other data sets need another sampler
+        return EpochSampler(examples, step_size)
 
 
-def logits_and_targets(logits: torch.Tensor, labels: torch.Tensor, objective: str):
+def separate_losses(outputs: ModelOutput, inputs: dict[str, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """The mean over labelled tokens, and with next-sentence prediction the mean over pairs."""
+    if "next_sentence_label" not in inputs:
+        return outputs["loss"], None
+    if "masked_lm_loss" in outputs:
+        return outputs["masked_lm_loss"], outputs["next_sentence_loss"]
+    pairs = cross_entropy(outputs["seq_relationship_logits"].float(), inputs["next_sentence_label"])
+    return outputs["loss"] - pairs, pairs  # stock BERT returns their sum alone
+
+
+def logits_and_targets(
+    logits: torch.Tensor, labels: torch.Tensor, objective: str
+) -> tuple[torch.Tensor, torch.Tensor]:
     """
-    Of each token that is asked for, its logits and itself: (labelled, V) and (labelled).
+    The logits (labelled, V) and ids (labelled) of the tokens to predict.
 
     `logits` are (B, L, V), or (labelled, V) already; `labels` (B, L), which a causal model predicts a token earlier.
     """
@@ -209,7 +224,7 @@ def pretraining_metrics(
     For a causal model also by word, if `by_word`: the loss of all tokens over the number of words, as BERT's tokenizer
     parts them, with punctuation marks and the ends of documents.
     """
-    sums = prediction.predictions.sum(axis=0, dtype=np.float64)
+    sums = np.asarray(prediction.predictions).sum(axis=0, dtype=np.float64)  # (number of SUMS,)
     total = dict(zip(SUMS[objective], sums.tolist(), strict=True))
     task = objective[:3]
     loss = total[f"{task}_loss"] / total[f"{task}_tokens"]

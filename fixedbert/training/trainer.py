@@ -20,6 +20,8 @@ from transformers.utils import logging
 from ..errors import Divergence, InputError
 from ..files import read_object, reading, write_whole
 from ..model_card import create_model_card
+from ..modeling_fixed_head_bert import FixedHeadBertPreTrainedModel
+from .dropout import use_fast_dropout
 from .output import last_checkpoint
 
 WINDOW_FILE = "logging_window.json"
@@ -94,6 +96,8 @@ class CommonTrainer(Trainer):
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
+        if isinstance(self.model, FixedHeadBertPreTrainedModel):
+            use_fast_dropout(self.model)
         self.step_losses = []  # of the batches of this step
         self.nonfinite_steps = 0  # in a row
         self.begin_window()
