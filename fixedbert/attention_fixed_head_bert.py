@@ -12,8 +12,8 @@ where BERT has d_p = d / h. A token is a column of X in the papers, a row in the
     X  --+-- query, W_q --> (B, H, Lq, P) --+
          |                                  +--> scores / sqrt(P) --> softmax --+
          +-- key, W_k ----> (B, G, Lk, P) --+         (B, H, Lq, Lk)            +--> heads --> output.dense, W_o
-         |                                                                      |   (B, Lq, H P)   (B, Lq, D)
-         +-- value, W_v --> (B, G, Lk, P) --------------------------------------+
+         |                                                                      |   (B, Lq, H V)   (B, Lq, D)
+         +-- value, W_v --> (B, G, Lk, V) --------------------------------------+
 
 X is (B, L, D). W_o of the concatenated heads is the sum over i. BERT's dropout, residual and LayerNorm follow.
 
@@ -21,8 +21,9 @@ X is (B, L, D). W_o of the concatenated heads is the sum over i. BERT's dropout,
 |---|---|---|
 | B, L | batch, sequence length (Lq of queries, Lk of keys) | -, n |
 | D | hidden_size | d |
-| H | num_attention_heads | h |
+| H | num_attention_heads, or that of the layer | h |
 | P | attention_head_size, which BERT computes as D / H | d_p |
+| V | value_head_size, P by default | d_p |
 | G | heads of keys and values: H, or 1 where all heads share them | H, 1 |
 """
 
@@ -40,7 +41,8 @@ from .configuration_fixed_head_bert import FixedHeadBertConfig
 
 class FixedHeadBertSelfAttention(nn.Module):
     """
-    Equation (9) without W_o: (B, L, D) -> (B, L, H P). The size P of a head is the configuration's for this layer.
+    Equation (9) without W_o: (B, L, D) -> (B, L, H V). The number H of heads, the size P of queries and keys and the
+    size V of values are the configuration's for this layer.
 
     With head embeddings e^Q, e^K, e^V (H, P), one projection is shared by all heads, the MHE attention of "Pit One
     Against Many" (Xue and Aletras, 2023, arXiv 2310.07911): head i attends with Q + e_i^Q, K + e_i^K, V + e_i^V, or
@@ -56,20 +58,26 @@ class FixedHeadBertSelfAttention(nn.Module):
     def __init__(self, config: FixedHeadBertConfig, is_causal=False, layer_idx=None, is_cross_attention=False):
         super().__init__()
         self.config = config
-        self.num_attention_heads = config.num_attention_heads
-        self.attention_head_size = config.head_dim if layer_idx is None else config.head_sizes[layer_idx]
-        self.all_head_size = self.num_attention_heads * self.attention_head_size
+        layer = 0 if layer_idx is None else layer_idx
+        self.num_attention_heads = config.head_counts[layer]
+        self.attention_head_size = config.head_sizes[layer]
+        self.value_head_size = config.value_head_sizes[layer]
+        self.all_head_size = self.num_attention_heads * self.value_head_size  # what W_o takes
         self.scaling = self.attention_head_size**-0.5
         self.is_causal = is_causal
         self.is_cross_attention = is_cross_attention
         self.layer_idx = layer_idx
 
-        projected = config.num_key_value_heads * self.attention_head_size
-        self.query = nn.Linear(config.hidden_size, projected)  # D -> G P
-        self.key = nn.Linear(config.hidden_size, projected)
-        self.value = nn.Linear(config.hidden_size, projected)
+        G = self.num_attention_heads if config.head_embedding is None else 1
+        self.query = nn.Linear(config.hidden_size, G * self.attention_head_size)  # D -> G P
+        self.key = nn.Linear(config.hidden_size, G * self.attention_head_size)
+        self.value = nn.Linear(config.hidden_size, G * self.value_head_size)  # D -> G V
         if config.head_embedding is not None:
-            self.head_embedding = nn.Parameter(torch.empty(3, self.num_attention_heads, self.attention_head_size))
+            of_one_size = self.attention_head_size == self.value_head_size
+            shape = (3 if of_one_size else 2, self.num_attention_heads, self.attention_head_size)
+            self.head_embedding = nn.Parameter(torch.empty(shape))  # e^Q, e^K and, where it fits, e^V
+            if not of_one_size:
+                self.value_embedding = nn.Parameter(torch.empty(self.num_attention_heads, self.value_head_size))
         if config.qk_norm:
             self.q_norm = nn.RMSNorm(self.attention_head_size, eps=config.layer_norm_eps)
             self.k_norm = nn.RMSNorm(self.attention_head_size, eps=config.layer_norm_eps)
@@ -87,29 +95,34 @@ class FixedHeadBertSelfAttention(nn.Module):
         Queries of `hidden_states` (B, Lq, D); keys and values of the same or of `encoder_hidden_states` (B, Lk, D).
 
         Returns:
-            The heads (B, Lq, H P), and their probabilities (B, H, Lq, Lk) where the backend keeps them.
+            The heads (B, Lq, H V), and their probabilities (B, H, Lq, Lk) where the backend keeps them.
         """
         source = hidden_states if encoder_hidden_states is None else encoder_hidden_states
-        query = self.project(self.query, hidden_states, norm="q_norm")  # (B, G, Lq, P)
-        key, value = self.keys_and_values(source, past_key_values)  # (B, G, Lk, P)
+        query = self.project(self.query, hidden_states, self.attention_head_size, norm="q_norm")  # (B, G, Lq, P)
+        key, value = self.keys_and_values(source, past_key_values)  # (B, G, Lk, P), (B, G, Lk, V)
         if self.config.head_embedding is not None:
-            e_query, e_key, e_value = self.head_embedding[:, :, None]  # (H, 1, P) each
+            e_query, e_key = self.head_embedding[:2, :, None]  # (H, 1, P) each
             query = self.embed(query, e_query, e_key)  # (B, H, Lq, P)
 
         dropout = self.dropout.p if self.training else 0.0
         interface = ALL_ATTENTION_FUNCTIONS.get_interface(self.config._attn_implementation, eager_attention_forward)
-        backend = choose_backend(interface, self, query, key, attention_mask, dropout, **kwargs)
+        backend = choose_backend(interface, self, query, key, value, attention_mask, dropout, **kwargs)
         output, weights = backend.attend(
             self, query, key, value, attention_mask, dropout=dropout, scaling=self.scaling, **kwargs
         )
-        output = output.reshape(*hidden_states.shape[:-1], -1, self.attention_head_size)  # (B, Lq, H, P)
+        output = output.reshape(*hidden_states.shape[:-1], query.shape[1], -1)[
+            ..., : self.value_head_size
+        ]  # (B, Lq, H, V)
         if self.config.head_embedding is not None:
-            output = self.embed(output, e_value.squeeze(1))
+            e_value = self.head_embedding[2] if len(self.head_embedding) == 3 else self.value_embedding  # (H, V)
+            output = self.embed(output, e_value)
         return output.flatten(-2), weights
 
-    def project(self, projection: nn.Linear, hidden_states: torch.Tensor, norm: str | None = None) -> torch.Tensor:
-        """(B, L, D) -> (B, G, L, P)"""
-        heads = projection(hidden_states).unflatten(-1, (-1, self.attention_head_size))  # (B, L, G, P)
+    def project(
+        self, projection: nn.Linear, hidden_states: torch.Tensor, size: int, norm: str | None = None
+    ) -> torch.Tensor:
+        """(B, L, D) -> (B, G, L, size)"""
+        heads = projection(hidden_states).unflatten(-1, (-1, size))  # (B, L, G, size)
         if norm is not None and self.config.qk_norm:
             rms_norm = getattr(self, norm)
             heads = rms_norm(heads.to(rms_norm.weight.dtype)).to(heads.dtype)
@@ -125,8 +138,8 @@ class FixedHeadBertSelfAttention(nn.Module):
         self, hidden_states: torch.Tensor, past_key_values: Cache | None
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """
-        Keys and values (B, G, Lk, P) of `hidden_states`, after those in the cache. Those of an encoder's output are
-        computed once.
+        Keys (B, G, Lk, P) and values (B, G, Lk, V) of `hidden_states`, after those in the cache. Those of an encoder's
+        output are computed once.
         """
         cache = past_key_values
         if isinstance(past_key_values, EncoderDecoderCache):
@@ -137,17 +150,17 @@ class FixedHeadBertSelfAttention(nn.Module):
                 if past_key_values.is_updated.get(self.layer_idx):
                     return cache.layers[self.layer_idx].keys, cache.layers[self.layer_idx].values
                 past_key_values.is_updated[self.layer_idx] = True
-        key = self.project(self.key, hidden_states, norm="k_norm")
-        value = self.project(self.value, hidden_states)
+        key = self.project(self.key, hidden_states, self.attention_head_size, norm="k_norm")
+        value = self.project(self.value, hidden_states, self.value_head_size)
         return (key, value) if cache is None else cache.update(key, value, self.layer_idx)
 
 
 class FixedHeadBertSelfOutput(BertSelfOutput):
-    """W_o with BERT's dropout, residual and LayerNorm: (B, L, H P) -> (B, L, D)."""
+    """W_o with BERT's dropout, residual and LayerNorm: (B, L, H V) -> (B, L, D)."""
 
     def __init__(self, config, all_head_size):
         nn.Module.__init__(self)
-        self.dense = nn.Linear(all_head_size, config.hidden_size)  # H P -> D
+        self.dense = nn.Linear(all_head_size, config.hidden_size)  # H V -> D
         self.LayerNorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
 

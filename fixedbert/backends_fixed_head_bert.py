@@ -3,11 +3,12 @@
 The backends of the attention and their masks. `choose_backend` chooses one and says why.
 
 All compute softmax(Q K^T / sqrt(P)) V and are called as transformers' attention functions are: with the module,
-queries (B, H, Lq, P), keys and values (B, G, Lk, P), a mask, `scaling` and `dropout`. They return the output
-(B, Lq, H, P) and the probabilities (B, H, Lq, Lk), which only eager keeps.
+queries (B, H, Lq, P), keys (B, G, Lk, P) and values (B, G, Lk, V), a mask, `scaling` and `dropout`. They return the
+output (B, Lq, H, V) and the probabilities (B, H, Lq, Lk), which only eager keeps. Other kernels than eager get P and V
+alike: the smaller is padded with zeros, and so is their output where that is V.
 
-Shapes: B batch, H heads, G heads of keys and values (H, or 1 that all heads share), L length, P head size; T tokens of
-a batch without its padding, S sequences in it.
+Shapes: B batch, H heads, G heads of keys and values (H, or 1 that all heads share), L length, P size of a head, V that
+of its values; T tokens of a batch without its padding, S sequences in it.
 """
 
 import copy
@@ -83,6 +84,7 @@ def choose_backend(
     module: AttentionModule,
     query: torch.Tensor,
     key: torch.Tensor,
+    value: torch.Tensor,
     attention_mask: torch.Tensor | None,
     dropout: float,
     output_attentions: bool | None = None,
@@ -93,15 +95,16 @@ def choose_backend(
     **kwargs,
 ) -> Backend:
     """
-    The backend for queries (B, H, Lq, P) and keys (B, G, Lk, P), where `interface` is the function of the configured
-    implementation. The lengths, if given, are those of sequences in one row without a mask.
+    The backend for queries (B, H, Lq, P), keys (B, G, Lk, P) and values (B, G, Lk, V), where `interface` is the
+    function of the configured implementation. The lengths, if given, are those of sequences in one row without a mask.
     """
     takes_lengths = implementation_of(module.config._attn_implementation).takes_lengths
     kernel, reason = interface, "the configuration asks for it"
     if output_attentions:
         kernel, reason = eager_attention_forward, "no other function returns the probabilities"
     elif takes_lengths:
-        return Backend("its own", "it knows where sequences are, and which heads share keys and values", interface)
+        attend = partial(of_one_size, interface)
+        return Backend("its own", "it knows where sequences are, and which heads share keys and values", attend)
 
     if cu_seq_lens_q is None or cu_seq_lens_k is None or attention_mask is not None or takes_lengths:
         backend = Backend("whole rows", reason, kernel)
@@ -110,13 +113,13 @@ def choose_backend(
         if kernel is eager_attention_forward and eager_needs_mask and not output_attentions:
             kernel = ALL_ATTENTION_FUNCTIONS["sdpa"]
         lengths = Lengths(cu_seq_lens_q, cu_seq_lens_k, max_length_q, max_length_k)
-        backend = choose_for_sequences(kernel, query, key, lengths, dropout)
+        backend = choose_for_sequences(kernel, query, key, value, lengths, dropout)
     # eager multiplies with shared keys and values as they are; other kernels get views of them, one for each head.
     return backend if kernel is eager_attention_forward else backend._replace(attend=partial(on_views, backend.attend))
 
 
 def choose_for_sequences(
-    kernel: Callable, query: torch.Tensor, key: torch.Tensor, lengths: Lengths, dropout: float
+    kernel: Callable, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, lengths: Lengths, dropout: float
 ) -> Backend:
     """The backend within each of the S sequences of a row, where `kernel` knows batches."""
     S = len(lengths.cu_seq_lens_q) - 1
@@ -125,20 +128,21 @@ def choose_for_sequences(
         name, reason, attend = "a batch", "all sequences are equally long", in_a_batch
     elif query.device.type == "cpu":
         name, reason, attend = "one by one", "a call costs little on a CPU", one_by_one
-    elif kernel is ALL_ATTENTION_FUNCTIONS["sdpa"] and has_variable_length(query, dropout):
+    elif kernel is ALL_ATTENTION_FUNCTIONS["sdpa"] and has_variable_length(query, value, dropout):
         name, reason, attend = "variable length", "torch has a kernel for it", variable_length
     else:
         name, reason, attend = "padded", "the kernel knows batches only", padded
     return Backend(name, reason, partial(within_sequences, attend, kernel))
 
 
-def has_variable_length(query: torch.Tensor, dropout: float) -> bool:
-    """Whether torch's kernel for sequences of unequal lengths takes these queries."""
+def has_variable_length(query: torch.Tensor, value: torch.Tensor, dropout: float) -> bool:
+    """Whether torch's kernel for sequences of unequal lengths takes these queries and values."""
+    size = max(query.shape[-1], value.shape[-1])
     return (
         query.device.type == "cuda"
         and query.dtype in (torch.float16, torch.bfloat16)
-        and query.shape[-1] % 8 == 0
-        and query.shape[-1] <= IMPLEMENTATIONS["flash"].largest_head
+        and size % 8 == 0
+        and size <= IMPLEMENTATIONS["flash"].largest_head
         and dropout == 0
         and torch.cuda.get_device_capability(query.device) >= (8, 0)
     )
@@ -171,13 +175,20 @@ def eager_attention_forward(
         weights = weights.masked_fill(blank[:, None, :, None].to(weights.device), 0)
     if dropout > 0:
         weights = module.dropout(weights)  # the module, so that another kind of dropout can take its place
-    output = torch.matmul(weights.view(B, key.shape[1], -1, key.shape[2]), value)  # (B, G, H/G Lq, P)
-    return output.view(B, H, length, P).transpose(1, 2).contiguous(), weights
+    output = torch.matmul(weights.view(B, key.shape[1], -1, key.shape[2]), value)  # (B, G, H/G Lq, V)
+    return output.view(B, H, length, -1).transpose(1, 2).contiguous(), weights
 
 
 def on_views(attend, module, query, key, value, attention_mask, **kwargs):
     """`attend` with keys and values of every head, (B, H, Lk, P). Those that heads share are not copied."""
     key, value = (x.expand(-1, query.shape[1], -1, -1) for x in (key, value))
+    return of_one_size(attend, module, query, key, value, attention_mask, **kwargs)
+
+
+def of_one_size(attend, module, query, key, value, attention_mask, **kwargs):
+    """`attend` with P and V alike, as some kernels need it and others are faster; the output has the larger size."""
+    if (size := max(query.shape[-1], value.shape[-1])) > min(query.shape[-1], value.shape[-1]):
+        query, key, value = (nn.functional.pad(x, (0, size - x.shape[-1])) for x in (query, key, value))
     return attend(module, query, key, value, attention_mask, **kwargs)
 
 
@@ -197,8 +208,8 @@ def within_sequences(
     **kwargs,
 ) -> tuple[torch.Tensor, None]:
     """
-    Attention within each of the S sequences of a row, by one of the functions below: queries (1, H, Tq, P), keys and
-    values (1, G, Tk, P); output (1, Tq, H, P).
+    Attention within each of the S sequences of a row, by one of the functions below: queries (1, H, Tq, P), keys
+    (1, G, Tk, P) and values (1, G, Tk, V); output (1, Tq, H, V).
     """
     lengths = Lengths(cu_seq_lens_q, cu_seq_lens_k, max_length_q, max_length_k)
     return attend(kernel, module, query, key, value, lengths, **kwargs)[None], None

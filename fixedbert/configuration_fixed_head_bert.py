@@ -71,6 +71,13 @@ class FixedHeadBertConfig(BertConfig):
             heuristic, `hidden_size // num_attention_heads`: stock BERT; only then must the division be exact.
             `head_size` and `head_dim` are other names for it, and always give the number in force, of a list the
             largest; `head_sizes` has that of each layer.
+        value_head_size (`int` or `list[int]`, *optional*):
+            Size of each value head where it is another one than that of queries and keys, which sets the rank of
+            scores: it sets that of what a head passes on. A list has that of each layer. `value_head_sizes` has the
+            numbers in force.
+        layer_attention_heads (`list[int]`, *optional*):
+            Number of heads of each layer, the largest of which is `num_attention_heads`. `None`: all layers have
+            that many. `head_counts` has the numbers in force.
         head_embedding (`"add"` or `"mul"`, *optional*):
             One projection of `attention_head_size` that all heads share, and an embedding for each head, as in "Pit
             One Against Many" (Xue and Aletras, 2023, arXiv 2310.07911): added to queries, keys and values, or
@@ -121,6 +128,8 @@ class FixedHeadBertConfig(BertConfig):
     }
 
     attention_head_size: int | list[int] | None = 128
+    value_head_size: int | list[int] | None = None
+    layer_attention_heads: list[int] | None = None
     head_embedding: str | None = None
     qk_norm: bool = False
     unpad_inputs: bool = False
@@ -179,22 +188,40 @@ class FixedHeadBertConfig(BertConfig):
 
     @property
     def head_sizes(self) -> list[int]:
-        """The head size in force in each layer."""
-        if isinstance(self.attention_head_size, list):
-            if len(self.attention_head_size) != self.num_hidden_layers:
-                raise ValueError(
-                    f"attention_head_size has {len(self.attention_head_size)} sizes for {self.num_hidden_layers} "
-                    "layers: give one for each, or one for all."
-                )
-            return list(self.attention_head_size)
+        """The size of queries and keys in force in each layer."""
         size = self.attention_head_size
-        return [self.hidden_size // self.num_attention_heads if size is None else size] * self.num_hidden_layers
+        return self.by_layer(
+            "attention_head_size", self.hidden_size // self.num_attention_heads if size is None else 0
+        )
+
+    @property
+    def value_head_sizes(self) -> list[int]:
+        """The size of values in force in each layer."""
+        return self.head_sizes if self.value_head_size is None else self.by_layer("value_head_size", 0)
+
+    @property
+    def head_counts(self) -> list[int]:
+        """The number of heads in force in each layer."""
+        return self.by_layer("layer_attention_heads", self.num_attention_heads)
+
+    def by_layer(self, field: str, default: int) -> list[int]:
+        """The value of `field` in each layer: a list has them all, a number is for all, None means `default`."""
+        value = getattr(self, field)
+        if not isinstance(value, list):
+            return [default if value is None else value] * self.num_hidden_layers
+        if len(value) != self.num_hidden_layers:
+            raise ValueError(
+                f"{field} has {len(value)} values for {self.num_hidden_layers} layers: give one for each, or one "
+                "for all."
+            )
+        return list(value)
 
     @property
     def head_dim(self) -> int:
         """
         The largest head size. Caches and attention kernels of transformers look for it under this name; a static cache
-        that is allocated ahead of the first token takes it for all layers, and fits only where they are equal.
+        that is allocated ahead of the first token takes it, and num_attention_heads, for all layers, for keys and for
+        values, and fits only where they are equal.
         """
         return max(self.head_sizes)
 
@@ -220,6 +247,19 @@ class FixedHeadBertConfig(BertConfig):
                 why = f"{self.num_attention_heads} heads of keys and values, as many as num_attention_heads"
             raise ValueError(f"num_key_value_heads={heads}: this model has {why}; leave it out.")
 
+    @property
+    def per_layer_config(self):
+        """transformers' own: the configuration of every layer, here the same."""
+        return super().per_layer_config
+
+    @per_layer_config.setter
+    def per_layer_config(self, fields: dict | None):
+        if fields:
+            raise ValueError(
+                "per_layer_config: give attention_head_size, value_head_size and layer_attention_heads as lists of a "
+                "number for each layer; all else is the same in all layers."
+            )
+
     def validate_architecture(self):
         """Called by `strict` after construction."""
         for field in (
@@ -244,6 +284,16 @@ class FixedHeadBertConfig(BertConfig):
                 f"attention_head_size must be at least 1, or None for hidden_size // num_attention_heads, "
                 f"not {self.attention_head_size}."
             )
+        if self.value_head_size is not None and min(self.value_head_sizes) < 1:
+            raise ValueError(f"value_head_size must be at least 1, not {self.value_head_size}.")
+        if self.layer_attention_heads is not None:
+            if min(self.head_counts) < 1:
+                raise ValueError(f"layer_attention_heads must be at least 1, not {self.layer_attention_heads}.")
+            if max(self.head_counts) != self.num_attention_heads:
+                raise ValueError(
+                    f"layer_attention_heads {self.layer_attention_heads}: the largest must be num_attention_heads, "
+                    f"which is {self.num_attention_heads}."
+                )
         if self.head_embedding not in (None, "add", "mul"):
             raise ValueError(f'head_embedding must be None, "add" or "mul", not {self.head_embedding!r}.')
         super().validate_architecture()

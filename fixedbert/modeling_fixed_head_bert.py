@@ -174,7 +174,8 @@ class FixedHeadBertPreTrainedModel(BertPreTrainedModel):
     def _init_weights(self, module):
         super()._init_weights(module)
         if isinstance(module, FixedHeadBertSelfAttention) and self.config.head_embedding is not None:
-            init.normal_(module.head_embedding, mean=0.0, std=self.config.initializer_range)
+            for embedding in module.parameters(recurse=False):
+                init.normal_(embedding, mean=0.0, std=self.config.initializer_range)
 
     def get_expanded_tied_weights_keys(self, all_submodels: bool = False) -> dict:
         """
@@ -210,7 +211,8 @@ class FixedHeadBertPreTrainedModel(BertPreTrainedModel):
         return logits.new_zeros(*padding.shape, logits.shape[-1]).masked_scatter(~padding[..., None], logits), labels
 
     def _check_and_adjust_attn_implementation(self, attn_implementation: str | None, *args, **kwargs) -> str:
-        attn_implementation = implementation_for(self.config.head_dim, attn_implementation)
+        largest = max(self.config.head_sizes + self.config.value_head_sizes)
+        attn_implementation = implementation_for(largest, attn_implementation)
         return super()._check_and_adjust_attn_implementation(attn_implementation, *args, **kwargs)
 
 

@@ -32,12 +32,17 @@ VARIANTS = [
     {"head_embedding": "mul"},
     {"qk_norm": True},
     {"head_embedding": "add", "qk_norm": True},
+    {"value_head_size": 4},
+    {"value_head_size": [9, 4, 6], "layer_attention_heads": [2, 5, 3]},
+    {"attention_head_size": [3, P, 8], "value_head_size": P, "layer_attention_heads": [H, 1, H]},
+    {"head_embedding": "add", "value_head_size": 9},
+    {"head_embedding": "mul", "value_head_size": 4, "layer_attention_heads": [4, 5, 1]},
 ]
 
 
 def reference_heads(x: np.ndarray, layer: dict[str, np.ndarray], allowed: np.ndarray, variant: dict) -> np.ndarray:
     """
-    What the heads give for one sequence x (L, D), as the papers write it: (L, H P), head by head, query by query.
+    What the heads give for one sequence x (L, D), as the papers write it: (L, H V), head by head, query by query.
 
     `allowed` (L, L) says which keys a query sees. Embeddings of heads are those of Xue and Aletras (2023), literally:
     every head adds its own to queries, keys and values, or multiplies them with 1 + its own.
@@ -48,25 +53,36 @@ def reference_heads(x: np.ndarray, layer: dict[str, np.ndarray], allowed: np.nda
         "mul": lambda y, e: y * (1 + e),
     }[variant.get("head_embedding")]
 
+    embeddings, of_values = layer.get("attention.self.head_embedding"), layer.get("attention.self.value_embedding")
+    rows = {name: len(layer[f"attention.self.{name}.bias"]) for name in ("query", "key", "value")}
+    heads = layer["attention.output.dense.weight"].shape[1] // rows["value"]  # 1, or those that share a projection
+    shared = embeddings is not None
+    H = heads if shared else layer["num_attention_heads"]
+    sizes = {name: number if shared else number // H for name, number in rows.items()}
+
     def head(name, i):
         weight, bias = layer[f"attention.self.{name}.weight"], layer[f"attention.self.{name}.bias"]
-        part = slice(None) if "head_embedding" in variant else slice(i * P, (i + 1) * P)
+        part = slice(None) if shared else slice(i * sizes[name], (i + 1) * sizes[name])
         y = x @ weight[part].T + bias[part]
         if variant.get("qk_norm") and name != "value":
             root_mean_square = np.sqrt((y**2).mean(-1, keepdims=True) + 1e-12)
             y = y / root_mean_square * layer[f"attention.self.{name[0]}_norm.weight"]
-        e = layer.get("attention.self.head_embedding")
-        return embed(y, None if e is None else e[("query", "key", "value").index(name), i])
+        if not shared:
+            return y
+        if name == "value" and of_values is not None:
+            return embed(y, of_values[i])
+        return embed(y, embeddings[("query", "key", "value").index(name), i])
 
-    heads = np.zeros((len(x), H * P))
+    P, V = sizes["query"], sizes["value"]
+    outputs = np.zeros((len(x), H * V))
     for i in range(H):
         q, k, v = head("query", i), head("key", i), head("value", i)
         for row in range(len(x)):
             keys = np.flatnonzero(allowed[row])
             scores = np.array([q[row] @ k[key] / np.sqrt(P) for key in keys])
             weights = np.exp(scores - scores.max()) / np.exp(scores - scores.max()).sum()
-            heads[row, i * P : (i + 1) * P] = sum(w * v[key] for w, key in zip(weights, keys, strict=True))
-    return heads
+            outputs[row, i * V : (i + 1) * V] = sum(w * v[key] for w, key in zip(weights, keys, strict=True))
+    return outputs
 
 
 def reference_layer(x: np.ndarray, layer: dict[str, np.ndarray], allowed: np.ndarray, variant: dict) -> np.ndarray:
@@ -107,6 +123,7 @@ def test_layers_equal_the_naive_reference(implementation, is_decoder, variant):
     outputs = model(**inputs, output_hidden_states=True)
     for index, layer in enumerate(model.encoder.layer):
         weights = {name: value.detach().numpy() for name, value in layer.named_parameters()}
+        weights["num_attention_heads"] = variant.get("layer_attention_heads", [H] * 3)[index]
         for row in range(B):
             real = inputs["attention_mask"][row].bool().numpy()
             allowed = np.tile(real, (L, 1)) & (np.tri(L, dtype=bool) if is_decoder else True)
@@ -207,8 +224,10 @@ def test_an_attention_like_that_of_vllm(variant, unpad_inputs, monkeypatch):
 
     def vllm(module, query, key, value, attention_mask, scaling, **kwargs):
         seen.append((attention_mask, module.layer_idx, tuple(query.shape), tuple(key.shape)))
+        assert query.shape[-1] == key.shape[-1] == value.shape[-1]  # of which vLLM's kernels know one size
+        size = query.shape[-1]
         rows = (x.transpose(1, 2).reshape(x.shape[2], -1) for x in (query, key, value))  # (tokens, heads * size)
-        query, key, value = (x.unflatten(-1, (-1, P)).transpose(0, 1) for x in rows)  # (heads, tokens, size)
+        query, key, value = (x.unflatten(-1, (-1, size)).transpose(0, 1) for x in rows)  # (heads, tokens, size)
         outputs = []
         for start, end in ((0, 3), (3, 7)):
             part_q, part_k, part_v = (x[:, start:end] for x in (query, key, value))
@@ -225,8 +244,12 @@ def test_an_attention_like_that_of_vllm(variant, unpad_inputs, monkeypatch):
     model.unpad_inputs = unpad_inputs
     model.config._attn_implementation = "vllm"
     assert torch.allclose(model(**inputs).last_hidden_state, expected, rtol=0, atol=1e-12)
-    shape = (1, 1 if "head_embedding" in variant else H, L, P)
-    assert seen == [(None, layer, (1, H, L, P), shape) for layer in range(3)]
+    for layer, found in enumerate(seen):
+        config = model.config
+        heads, size = config.head_counts[layer], max(config.head_sizes[layer], config.value_head_sizes[layer])
+        shared = 1 if "head_embedding" in variant else heads
+        assert found == (None, layer, (1, heads, L, size), (1, shared, L, size))
+    assert len(seen) == 3
 
 
 def test_qk_norm_bounds_the_scores():
@@ -234,7 +257,10 @@ def test_qk_norm_bounds_the_scores():
     model = model_of("Model", qk_norm=True).double().eval()
     attention = model.encoder.layer[0].attention.self
     x = 1000 * torch.randn(B, L, D, dtype=torch.float64)
-    query, key = attention.project(attention.query, x, "q_norm"), attention.project(attention.key, x, "k_norm")
+    query, key = (
+        attention.project(attention.query, x, P, "q_norm"),
+        attention.project(attention.key, x, P, "k_norm"),
+    )
     scores = attention.scaling * query @ key.transpose(2, 3)
     assert P**0.5 * 0.9 < scores.abs().max() <= P**0.5 + 1e-9
     assert "qk_norm" not in str(model_of("Model")) and not FixedHeadBertConfig().qk_norm
@@ -407,7 +433,7 @@ def test_which_backend_is_chosen(implementation, case, name, reason, monkeypatch
         lengths |= dict.fromkeys(("max_length_q", "max_length_k"), longest)
     mask = torch.ones(1, 1, 14, 14) if case.get("mask") else None
     asked = {"output_attentions": case.get("output_attentions")}
-    chosen = choose_backend(interface, module, x, x, mask, case.get("dropout", 0.0), **asked, **lengths)
+    chosen = choose_backend(interface, module, x, x, x, mask, case.get("dropout", 0.0), **asked, **lengths)
     assert chosen.name == name and chosen.reason.startswith(reason)
 
 

@@ -36,11 +36,46 @@ def test_a_head_size_for_each_layer(tmp_path):
     config.head_sizes[0] = 99
     assert config.attention_head_size == [6, 13, 7]
     config.num_hidden_layers = 4
-    with pytest.raises(ValueError, match="3 sizes for 4 layers"):
+    with pytest.raises(ValueError, match="3 values for 4 layers"):
         FixedHeadBertModel(config)
-    for sizes, message in (([6, 13], "2 sizes for 3 layers"), ([6, 0, 7], "at least 1"), ([], "0 sizes for 3 layers")):
+    for sizes, message in (
+        ([6, 13], "2 values for 3 layers"),
+        ([6, 0, 7], "at least 1"),
+        ([], "0 values for 3 layers"),
+    ):
         with pytest.raises(StrictDataclassError, match=message):
             FixedHeadBertConfig(attention_head_size=sizes, **shape)
+
+
+def test_a_size_of_values_and_heads_for_each_layer(tmp_path):
+    """Guards: values have a size of their own, layers a number of heads; both are kept through saving."""
+    shape = {"hidden_size": 32, "num_attention_heads": 5, "attention_head_size": 6, "num_hidden_layers": 3}
+    config = FixedHeadBertConfig(**shape)
+    assert config.value_head_sizes == [6, 6, 6] and config.head_counts == [5, 5, 5]
+    config = FixedHeadBertConfig(value_head_size=[4, 9, 6], layer_attention_heads=[2, 5, 3], **shape)
+    config.save_pretrained(tmp_path)
+    config = FixedHeadBertConfig.from_pretrained(tmp_path)
+    assert config.value_head_sizes == [4, 9, 6] and config.head_counts == [2, 5, 3] and config.head_dim == 6
+    assert FixedHeadBertConfig(value_head_size=7, **shape).value_head_sizes == [7, 7, 7]
+    for changes, message in (
+        ({"value_head_size": [4, 9]}, "value_head_size has 2 values for 3 layers"),
+        ({"value_head_size": 0}, "value_head_size must be at least 1, not 0"),
+        ({"layer_attention_heads": [5, 5]}, "layer_attention_heads has 2 values for 3 layers"),
+        ({"layer_attention_heads": [0, 5, 5]}, "layer_attention_heads must be at least 1"),
+        ({"layer_attention_heads": [4, 4, 3]}, "the largest must be num_attention_heads, which is 5"),
+    ):
+        with pytest.raises(StrictDataclassError, match=message):
+            FixedHeadBertConfig(**shape | changes)
+
+
+def test_a_configuration_for_each_layer_is_refused():
+    """Guards: transformers' per_layer_config, which no layer here reads, names the lists that take its place."""
+    fields = {0: {"attention_head_size": 3}}
+    with pytest.raises(ValueError, match="per_layer_config: give attention_head_size, value_head_size and layer_att"):
+        FixedHeadBertConfig(num_hidden_layers=3, per_layer_config=fields)
+    config = FixedHeadBertConfig(num_hidden_layers=3)
+    with pytest.raises(ValueError, match="per_layer_config: give attention_head_size"):
+        config.per_layer_config = fields
 
 
 @pytest.mark.parametrize("alias", ["head_size", "head_dim"])

@@ -8,6 +8,7 @@ from fixedbert.inputs_fixed_head_bert import Unpadded
 from fixedbert.modeling_fixed_head_bert import FixedHeadBertLayer
 
 VARIANTS = [{}, {"head_embedding": "add"}, {"head_embedding": "mul", "qk_norm": True}, {"is_decoder": True}]
+VARIANTS += [{"value_head_size": [9, 4, 6], "layer_attention_heads": [2, 5, 3]}]
 
 
 def padded_inputs(head: str, side: str) -> dict[str, torch.Tensor]:
