@@ -35,6 +35,7 @@ from fixedbert.data.packing import PackedExamples
 from fixedbert.data.pairs import PairExamples
 from fixedbert.data.store import Documents, prepare_store
 from fixedbert.presets import preset_config
+from fixedbert.training.dropout import use_fast_dropout
 from fixedbert.training.memory import keep_freed_memory
 
 ROOT = Path(__file__).parents[1]
@@ -184,6 +185,7 @@ def training_step(examples, count: int) -> float:
     model = transformers.AutoModelForPreTraining.from_config(
         preset_config("tiny", vocab_size=30522, sparse_prediction=True, unpad_inputs=True)
     )
+    use_fast_dropout(model)
     keep_freed_memory(torch.device("cpu"))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
     order = iter(EpochSampler(examples))
