@@ -38,6 +38,7 @@ from fixedbert.data.glue import load_task, text_features
 from fixedbert.data.squad import SquadEvaluation, load_squad, questions_that_fit, squad_windows
 from fixedbert.data.tokenizers import load_tokenizer
 from fixedbert.training.fine_tuning import at_most, has_bf16
+from fixedbert.training.dropout import use_fast_dropout
 from fixedbert.training.memory import keep_freed_memory
 
 BATCH = 32
@@ -173,6 +174,8 @@ def plain(task: str, model: str, seed: int, bf16: bool, folder: str, same_settin
         data_collator=default_data_collator,
         processing_class=tokenizer,
     )
+    if same_settings:
+        use_fast_dropout(trainer.model)
     trained = trainer.train().metrics["train_runtime"]
     began = time.perf_counter()
     output = trainer.predict(trainer.train_dataset)
