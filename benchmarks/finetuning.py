@@ -37,8 +37,8 @@ import run_squad
 from fixedbert.data.glue import load_task, text_features
 from fixedbert.data.squad import SquadEvaluation, load_squad, questions_that_fit, squad_windows
 from fixedbert.data.tokenizers import load_tokenizer
-from fixedbert.training.fine_tuning import at_most, has_bf16
 from fixedbert.training.dropout import use_fast_dropout
+from fixedbert.training.fine_tuning import at_most, has_bf16
 from fixedbert.training.memory import keep_freed_memory
 
 BATCH = 32
