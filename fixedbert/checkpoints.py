@@ -19,10 +19,9 @@ from .analysis.counts import head_sizes, size_text
 from .conversion import FAMILIES, build, convert, fixed_head_config, head_of, to_bert
 from .data.tokenizers import TOKENIZER_FILES, load_tokenizer, tokenizer_files
 from .errors import InputError
-from .files import check_place, check_regular, read_object, reading, reason_of
+from .files import check_place, check_regular, new_directory, read_object, reading, reason_of
 from .model_card import checkpoint_card, read_card
 from .tensorflow_checkpoint import listed, read_bert
-from .training.output import new_directory
 
 logger = logging.getLogger(__name__)
 

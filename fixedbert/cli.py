@@ -8,6 +8,7 @@ from .analysis.planning import plan
 from .analysis.theory import theory
 from .checkpoints import convert_checkpoint
 from .errors import InputError, exit_on_input_error
+from .printing import inspection_text, plan_text, theory_text
 from .publishing import push
 from .study import report, study
 from .study.table import NAMES
@@ -68,7 +69,7 @@ def add_theory(parser: argparse.ArgumentParser) -> Callable:
     parser.add_argument("--lengths", type=int, nargs="+", default=[8, 16, 32], help="of sequences, in tokens")
     parser.add_argument("--patterns", type=int, default=5, help="random attention patterns for each head size")
     parser.add_argument("--seed", type=int, default=0, help="of the random numbers")
-    return theory
+    return lambda **arguments: theory_text(theory(**arguments))
 
 
 def add_inspect(parser: argparse.ArgumentParser) -> Callable:
@@ -82,7 +83,7 @@ def add_inspect(parser: argparse.ArgumentParser) -> Callable:
     parser.add_argument("--importance_samples", type=int, default=8, help="sequences to silence each head on")
     parser.add_argument("--batch_size", type=int, default=16, help="sequences at once")
     hub_arguments(parser)
-    return inspect
+    return lambda **arguments: inspection_text(inspect(**arguments))
 
 
 def add_plan(parser: argparse.ArgumentParser) -> Callable:
@@ -100,7 +101,7 @@ def add_plan(parser: argparse.ArgumentParser) -> Callable:
         dest="output_dir",
         help="a directory to write: a picture of how cost grows, calculated and measured",
     )
-    return plan
+    return lambda **arguments: plan_text(plan(**arguments))
 
 
 def add_study(parser: argparse.ArgumentParser) -> Callable:

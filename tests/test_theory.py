@@ -10,13 +10,14 @@ from PIL import Image
 from small_models import H, P, config_of
 
 from fixedbert import preset_config
-from fixedbert.analysis.laws import best_depth, best_width, condition_number, depth_threshold, equivalent_width
+from fixedbert.analysis.counts import layer_shapes
+from fixedbert.analysis.laws import best_depth, best_width, condition_number, depth_threshold
 from fixedbert.analysis.patterns import (
     COUNTER_EXAMPLE,
     attention,
     centred_log,
-    divergence,
     fitted,
+    kullback_leibler,
     least_head_size,
     random_pattern,
     truncated_fit,
@@ -68,7 +69,7 @@ def test_a_generic_pattern_needs_a_head_of_n_minus_1(n):
     W_q, W_k = weights_for(gaussian(n, n), P, n - 1)
     assert (attention(gaussian(n, n), W_q, W_k) - P).abs().max() < 1e-10
     if n > 2:
-        assert divergence(P, fitted(P, n - 2)) > 1e-6
+        assert kullback_leibler(P, fitted(P, n - 2)) > 1e-6
 
 
 def test_ill_conditioned_sequence():
@@ -136,8 +137,8 @@ def test_what_is_no_pattern(P, message):
 def test_gradient_descent_stays_below_the_bound():
     """Guards: the best fit is never worse than the truncated one, falls with head size, is exact from n - 1 on."""
     P = random_pattern(6, generator(3))
-    bounds = [divergence(P, truncated_fit(P, size)) for size in range(1, 7)]
-    found = [divergence(P, fitted(P, size)) for size in range(1, 7)]
+    bounds = [kullback_leibler(P, truncated_fit(P, size)) for size in range(1, 7)]
+    found = [kullback_leibler(P, fitted(P, size)) for size in range(1, 7)]
     assert all(fit <= bound + 1e-12 for fit, bound in zip(found, bounds, strict=True))
     assert all(a > b for a, b in zip(found[:5], found[1:5], strict=False))
     assert bounds[4] < 1e-12 and found[4] < 1e-12 and found[3] > 1e-4
@@ -231,10 +232,15 @@ def test_laws_of_depth():
 
 def test_equivalent_width():
     """Guards: a standard layer is its own equivalent; 32 heads of 128 in width 512 weigh as much as width 1024."""
-    assert equivalent_width(preset_config("standard-1024-16x64")) == 1024
+
+    def width_of(config):
+        (layer,) = set(layer_shapes(config))
+        return layer.equivalent_width
+
+    assert width_of(preset_config("standard-1024-16x64")) == 1024
     shared = preset_config("standard-1024-16x64", head_embedding="add", attention_head_size=64)
-    assert equivalent_width(shared) == pytest.approx(((3 * 1024 * 64 + 1024**2 + 8 * 1024**2) / 12) ** 0.5)
-    assert equivalent_width(preset_config("fixed-512-32x128")) == pytest.approx(1024)
+    assert width_of(shared) == pytest.approx(((3 * 1024 * 64 + 1024**2 + 8 * 1024**2) / 12) ** 0.5)
+    assert width_of(preset_config("fixed-512-32x128")) == pytest.approx(1024)
 
 
 def test_condition_number():
