@@ -43,15 +43,15 @@ def needs(package: str, extra: str):
 
 
 class Stopped(SystemExit):
-    """
-    The end by a signal, with the exit status that shells give it.
+    """A signal ends the script, with the exit status that shells give it."""
 
-    Like a KeyboardInterrupt it can carry an attribute `left`: what is left of the work, a clause for the last line.
-    """
-
-    def __init__(self, number: int, left: str = ""):
+    def __init__(self, number: int):
         super().__init__(128 + number)
-        self.left = left
+
+
+def note_what_is_left(error: BaseException, left: str):
+    """Keep with an exception what is left of the work: a clause, which `exit_on_input_error` adds to its last line."""
+    vars(error)["left"] = left
 
 
 def stop(number: int, _frame: object):

@@ -19,7 +19,7 @@ from ..errors import InputError
 from ..files import (
     check_free,
     content_hash_of,
-    named,
+    output_path,
     read_object,
     reading,
     replace_empty,
@@ -57,7 +57,7 @@ def output_directory(training_args: TrainingArguments, command: list[str]) -> It
         InputError: the directory is there and not empty, another process works there, it cannot be written, an
             unfinished run with other arguments stands in the way, or a checkpoint cannot be read.
     """
-    final = named(training_args.output_dir)
+    final = output_path(training_args.output_dir)
     with held(final, training_args):
         check_free(final)
         partial = final.with_name(final.name + ".partial")
@@ -127,7 +127,7 @@ def give_final_name(partial: Path, final: Path):
     state = PartialState()
     state.wait_for_everyone()
     if state.is_main_process:
-        replace_empty(partial, final)
+        replace_empty(final, partial)
     state.wait_for_everyone()
 
 
