@@ -15,8 +15,8 @@ from safetensors import SafetensorError
 from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
 
 from . import modeling_fixed_head_bert
-from .analysis.counts import head_sizes, size_text
 from .conversion import FAMILIES, build, convert, fixed_head_config, head_of, to_bert
+from .counts import head_sizes, size_text
 from .data.tokenizers import TOKENIZER_FILES, load_tokenizer, tokenizer_files
 from .errors import InputError
 from .files import check_place, check_regular, new_directory, read_object, reading, reason_of

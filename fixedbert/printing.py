@@ -2,10 +2,10 @@
 
 from torch import Tensor
 
-from .analysis.counts import size_text
 from .analysis.inspection import EVEN_SHARE, Inspection
 from .analysis.planning import RULES, UTILISATION, Plan, PlannedShape
 from .analysis.theory import Theory
+from .counts import size_text
 
 COLUMNS = "{:<20} {:>5} {:>6} {:>5} {:>9} {:>6} {:>8} {:>9} {:>9} {:>13} {:>11} {:>7}  {}"
 MEASURES = {  # of an inspection, with the headings of their columns

@@ -6,7 +6,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers import BertConfig, BertModel
 
 from fixedbert import PRESETS, FixedHeadBertModel, preset_config
-from fixedbert.analysis.counts import forward_flops, parameters
+from fixedbert.counts import forward_flops, parameters
 
 STOCK = BertConfig(vocab_size=99, hidden_size=32, num_hidden_layers=3, num_attention_heads=4, intermediate_size=37)
 

@@ -10,9 +10,9 @@ from PIL import Image
 from torch.utils.flop_counter import FlopCounterMode
 
 from fixedbert import FixedHeadBertForPreTraining
-from fixedbert.analysis.counts import PAPER_TOKENS, Shape
 from fixedbert.analysis.planning import KNOWN, RULES, draw_cost, plan, read_limit, tokens_per_second
 from fixedbert.cli import main
+from fixedbert.counts import PAPER_TOKENS, Shape
 from fixedbert.errors import InputError
 from fixedbert.printing import plan_text
 

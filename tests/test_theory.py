@@ -10,7 +10,6 @@ from PIL import Image
 from small_models import H, P, config_of
 
 from fixedbert import preset_config
-from fixedbert.analysis.counts import layer_shapes
 from fixedbert.analysis.laws import best_depth, best_width, condition_number, depth_threshold
 from fixedbert.analysis.patterns import (
     COUNTER_EXAMPLE,
@@ -26,6 +25,7 @@ from fixedbert.analysis.patterns import (
 from fixedbert.analysis.separation import difference, included, separated, sequence
 from fixedbert.attention_fixed_head_bert import FixedHeadBertSelfAttention
 from fixedbert.cli import main
+from fixedbert.counts import layer_shapes
 from fixedbert.errors import InputError
 
 

@@ -16,11 +16,11 @@ from pathlib import Path
 import torch
 from tqdm import tqdm
 
+from ..counts import PREDICTED, Shape
 from ..errors import InputError, needs
 from ..files import new_directory
 from ..modeling_fixed_head_bert import FixedHeadBertForPreTraining, FixedHeadBertModel
 from ..presets import PRESETS
-from .counts import PREDICTED, Shape
 from .laws import EVIDENCE, best_depth, depth_threshold
 
 # Peak of matrix products in half precision without sparsity, as the data sheets have it (FLOP/s).
