@@ -3,6 +3,7 @@
 import gc
 import json
 import math
+import re
 import shutil
 import weakref
 from pathlib import Path
@@ -237,6 +238,31 @@ def test_command(model, text, tmp_path, capsys):
     with Image.open(tmp_path / "out" / "inspection.png") as picture:
         assert picture.width > 1000
     assert AutoModel.from_pretrained(model).config._attn_implementation == "sdpa"
+
+
+def test_results_are_data(model, text, tmp_path):
+    """Guards: what Python gets is what the file has, with the sizes that say how to read it."""
+    found = inspect(model, tmp_path / "out", text, max_seq_length=16, max_samples=20, importance_samples=3)
+    saved = json.loads((tmp_path / "out" / "inspection.json").read_text())
+    assert (found.model, found.layers, found.heads, found.head_sizes, found.width) == (model, 2, 5, [6, 6], 32)
+    assert (found.max_seq_length, found.sequences, found.importance_sequences) == (16, 20, 3)
+    assert found.can_grow
+    assert found.condition.shape == (2,)
+    measures = [name for name, value in vars(found).items() if isinstance(value, torch.Tensor)]
+    assert len(measures) == 10
+    for name in measures:
+        assert saved[name] == getattr(found, name).tolist(), name
+
+
+def test_python_of_the_page_runs(model, text, tmp_path, monkeypatch, capsys):
+    """Guards: the Python of docs/inspecting.md shows a share for each layer."""
+    monkeypatch.chdir(tmp_path)
+    page = (Path(__file__).parents[1] / "docs" / "inspecting.md").read_text(encoding="utf-8")
+    (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    names: dict = {}
+    exec(code.replace("all-MiniLM-L6-v2", model).replace("wikipedia/", text), names)
+    assert names["found"].sequences == 3
+    assert capsys.readouterr().out.count("tensor(") == 2
 
 
 @pytest.mark.parametrize(
