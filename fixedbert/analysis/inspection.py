@@ -78,7 +78,7 @@ ALL_MASK_ATTENTION_FUNCTIONS.register(NAME, eager_mask)
 @dataclass(frozen=True, eq=False)  # tensors have no one truth value
 class Inspection:
     """
-    What `inspect` finds: the measures above, (layers, heads) in float64, and `condition`, (layers,).
+    What `inspect` finds: the measures above, each (layers, heads), and `condition`, (layers,).
 
     Attributes:
         model: as it was given.
