@@ -5,6 +5,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
+from importlib.util import find_spec
 
 from huggingface_hub.errors import HTTPError  # of requests to the Hub, also of a connection that breaks
 
@@ -12,9 +13,17 @@ LONGEST_MESSAGE = 1000  # characters; a message can echo what a file holds
 
 
 class InputError(ValueError):
-    """One sentence: what is wrong, where (file, line, field) and what to do. The middle of a long one is left out."""
+    """
+    One sentence: what is wrong, where (file, line, field) and what to do. The middle of a long one is left out.
 
-    def __init__(self, message: str):
+    Args:
+        field: the parameter at fault. The message begins with its name, which the command line shows as a flag.
+    """
+
+    def __init__(self, message: str, field: str | None = None):
+        self.field = field
+        if field is not None:
+            message = f"{field} {message}"
         if len(message) > LONGEST_MESSAGE:
             message = f"{message[: LONGEST_MESSAGE // 2]} ... {message[-LONGEST_MESSAGE // 2 :]}"
         super().__init__(message)
@@ -24,16 +33,25 @@ class Divergence(InputError):
     """Losses, gradients or weights that are not finite."""
 
 
+def needs(package: str, extra: str):
+    """
+    Raises:
+        InputError: `package` is not installed; it comes with the extra `extra` of fixedbert.
+    """
+    if find_spec(package) is None:
+        raise InputError(f'{package} is not installed: pip install "fixedbert[{extra}]".')
+
+
 class Stopped(SystemExit):
-    """
-    The end by a signal, with the exit status that shells give it.
+    """A signal ends the script, with the exit status that shells give it."""
 
-    Like a KeyboardInterrupt it can carry an attribute `left`: what is left of the work, a clause for the last line.
-    """
-
-    def __init__(self, number: int, left: str = ""):
+    def __init__(self, number: int):
         super().__init__(128 + number)
-        self.left = left
+
+
+def note_what_is_left(error: BaseException, left: str):
+    """Keep with an exception what is left of the work: a clause, which `exit_on_input_error` adds to its last line."""
+    vars(error)["left"] = left
 
 
 def stop(number: int, _frame: object):
@@ -62,7 +80,7 @@ def exit_on_input_error(main: Callable[[], object]):
     try:
         main()
     except InputError as error:
-        sys.exit(f"error: {error}")
+        sys.exit(f"error: {'--' if error.field else ''}{error}")
     except HTTPError as error:
         sys.exit(f"error: {explain_hub_error(error)}")
     except (KeyboardInterrupt, Stopped) as error:

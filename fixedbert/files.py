@@ -15,7 +15,7 @@ from pathlib import Path
 from huggingface_hub import HfApi, try_to_load_from_cache
 from huggingface_hub.errors import StrictDataclassError
 
-from .errors import InputError
+from .errors import InputError, Stopped, note_what_is_left
 
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 ONLY_WRITING = (*NO_SPACE, errno.EROFS)  # what reading never raises
@@ -152,6 +152,55 @@ def read_object(file: Path, remedy: str) -> dict:
     if not isinstance(found, dict):
         raise InputError(f"{file}: holds no fields; {remedy}.")
     return found
+
+
+@contextmanager
+def new_directory(output_dir: str | Path | None) -> Iterator[Path]:
+    """
+    A folder to fill. It becomes `output_dir` at the end, or is removed when something fails.
+
+    Raises:
+        InputError: `output_dir` is not empty, or cannot be written.
+    """
+    final = output_path(output_dir)
+    check_free(final)
+    partial = final.with_name(f"{final.name}.{os.getpid()}.partial")  # an unfinished run of that name keeps its own
+    try:
+        with writing(final, "make room, or choose another output directory"):
+            partial.mkdir(parents=True)
+            yield partial
+            replace_empty(final, partial)
+    except (KeyboardInterrupt, Stopped) as error:
+        note_what_is_left(error, f"nothing is left of {final}")
+        raise
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def output_path(output_dir: str | Path | None) -> Path:
+    """
+    Raises:
+        InputError: no output directory is given.
+    """
+    if output_dir is None:
+        raise InputError("no --output_dir: say where weights and results are to go.")
+    return Path(output_dir)
+
+
+def check_free(final: Path):
+    """
+    Raises:
+        InputError: the output directory exists and is not an empty directory.
+    """
+    if final.exists() and (not final.is_dir() or any(final.iterdir())):
+        raise InputError(f"{final}: the output directory is not empty; give another one, or remove it.")
+
+
+def replace_empty(final: Path, partial: Path):
+    """Rename the directory `partial` to `final`, which may exist if it is empty."""
+    if final.exists():
+        final.rmdir()
+    partial.rename(final)
 
 
 def check_place(name: str, others: Iterable[str] = ()):

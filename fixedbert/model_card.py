@@ -15,9 +15,9 @@ from transformers import PreTrainedConfig, Trainer
 
 import fixedbert
 
-from .analysis.counts import forward_flops, head_sizes, parameters, size_text
 from .configuration_fixed_head_bert import HEADS, FixedHeadBertConfig
 from .conversion import FAMILIES, head_of
+from .counts import forward_flops, head_sizes, parameters, size_text
 from .data.glue import TASKS
 from .errors import InputError
 from .files import reading

@@ -29,6 +29,7 @@ from fixedbert.data.pairs import PairExamples
 from fixedbert.data.squad import load_squad, squad_windows
 from fixedbert.data.store import prepare_store
 from fixedbert.data.tokenizers import load_tokenizer
+from fixedbert.printing import inspection_text
 from fixedbert.publishing import card_of, checkpoint_files
 from fixedbert.study.report import report
 from fixedbert.study.table import load_study
@@ -255,7 +256,8 @@ def converted():
 
 
 def inspected():
-    return inspect("bert", "inspected", "corpus/whole.txt", max_seq_length=16, max_samples=4, importance_samples=1)
+    found = inspect("bert", "inspected", "corpus/whole.txt", max_seq_length=16, max_samples=4, importance_samples=1)
+    return inspection_text(found)
 
 
 def pushed():

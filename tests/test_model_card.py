@@ -11,7 +11,7 @@ from transformers import RobertaConfig
 
 import run_pretraining
 from fixedbert import PRESETS, FixedHeadBertModel, preset_config
-from fixedbert.analysis.counts import parameters
+from fixedbert.counts import parameters
 from fixedbert.model_card import checkpoint_card, data_of, flags_of, preset_card, read_card
 
 CARDS = Path(__file__).parents[1] / "model_cards"

@@ -23,7 +23,7 @@ from small_tasks import glue, glue_arguments
 import run_glue
 from fixedbert import locks
 from fixedbert.errors import InputError, exit_on_input_error
-from fixedbert.files import writing
+from fixedbert.files import new_directory, writing
 from fixedbert.locks import locked
 from fixedbert.training.fine_tuning import FineTuningArguments, FineTuningTrainer
 from fixedbert.training.output import output_directory, whole_checkpoints
@@ -263,7 +263,6 @@ def test_interrupted_while_importing(tmp_path, command, imported):
 
 def test_interrupted_commands_say_what_is_true(tmp_path, capsys):
     """Guards: a command without checkpoints speaks of none, on a line of its own, and leaves nothing."""
-    from fixedbert.training.output import new_directory
 
     def main():
         with new_directory(tmp_path / "out") as folder:

@@ -17,8 +17,8 @@ import pytest
 import yaml
 from launch import TWO_PROCESSES, finished, launch
 
-from fixedbert.analysis.counts import forward_flops, parameters
 from fixedbert.cli import main
+from fixedbert.counts import forward_flops, parameters
 from fixedbert.errors import InputError
 from fixedbert.presets import PRESETS, preset_config
 from fixedbert.study import report, study

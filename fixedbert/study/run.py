@@ -13,7 +13,7 @@ import torch
 from accelerate import PartialState
 from transformers import AutoConfig
 
-from ..analysis.counts import forward_flops
+from ..counts import forward_flops
 from ..data.corpora import CorpusReader, corpus_files, file_format
 from ..data.glue import load_task
 from ..data.squad import load_squad

@@ -17,8 +17,8 @@ import torch
 from accelerate import PartialState
 from tqdm import tqdm
 
-from ..analysis.counts import forward_flops, parameters
 from ..analysis.planning import DEVICES, UTILISATION
+from ..counts import forward_flops, parameters
 from ..data.processes import end_with_parent
 from ..errors import InputError
 from ..files import write_whole, writing

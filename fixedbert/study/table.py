@@ -13,8 +13,8 @@ from pathlib import Path
 
 from huggingface_hub.errors import StrictDataclassError
 
-from ..analysis.counts import forward_flops, parameters
 from ..configuration_fixed_head_bert import FixedHeadBertConfig
+from ..counts import forward_flops, parameters
 from ..errors import InputError
 from ..files import fingerprint_of, reading
 from ..plain_yaml import read_yaml
