@@ -17,9 +17,9 @@ import fixedbert
 
 from .analysis.counts import forward_flops, head_sizes, parameters, size_text
 from .configuration_fixed_head_bert import FixedHeadBertConfig
-from .conversion import FAMILIES, head_of
 from .data.glue import TASKS
 from .errors import InputError
+from .families import FAMILIES, head_of
 from .files import reading
 from .presets import PRESETS, preset_config
 

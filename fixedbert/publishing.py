@@ -13,13 +13,13 @@ from huggingface_hub.errors import (  # HTTPError: also a connection that breaks
 )
 from safetensors import safe_open
 
-from .checkpoints import SENTENCE_FILES, TOKENIZER_FILES
+from .checkpoints import SENTENCE_FILES
 from .configuration_fixed_head_bert import AUTO_MAP, FixedHeadBertConfig
-from .conversion import head_of
-from .errors import InputError, explain_hub_error
+from .data.tokenizers import TOKENIZER_FILES
+from .errors import InputError, explain_hub_error, listed
+from .families import head_of
 from .files import read_object, reading, reason_of
 from .model_card import check_card, checkpoint_card, read_card
-from .tensorflow_checkpoint import listed
 
 # What a model consists of, what sentence-transformers adds, what the scripts find out. Nothing else is sent.
 PARTS = (

@@ -35,13 +35,12 @@ from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, eager_mask
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from ..checkpoints import read_config
-from ..conversion import FAMILIES, fixed_head_config
 from ..data.corpora import Corpus, CorpusReader
+from ..data.hub import check_place
 from ..data.tokenizers import load_tokenizer
-from ..errors import InputError
-from ..files import check_place, reading
-from ..tensorflow_checkpoint import listed
-from ..training.output import new_directory
+from ..errors import InputError, listed
+from ..families import FAMILIES, fixed_head_config
+from ..files import new_directory, reading
 from .counts import head_sizes, size_text
 
 NAME = "fixedbert_inspection"  # of the attention function among those of transformers

@@ -19,9 +19,9 @@ from tqdm import tqdm
 
 from ..configuration_fixed_head_bert import FixedHeadBertConfig
 from ..errors import InputError
+from ..files import new_directory
 from ..modeling_fixed_head_bert import FixedHeadBertForPreTraining, FixedHeadBertModel
 from ..presets import PRESETS
-from ..training.output import new_directory
 from .laws import EVIDENCE, best_depth, depth_threshold
 
 # Peak of matrix products in half precision without sparsity, as the data sheets have it (FLOP/s).

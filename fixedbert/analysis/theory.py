@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from tqdm import tqdm
 
 from ..errors import InputError
-from ..training.output import new_directory
+from ..files import new_directory
 from .patterns import attention, divergence, fitted, least_head_size, random_pattern, truncated_fit, weights_for
 from .separation import difference, separated, sequence
 

@@ -13,8 +13,7 @@ from matplotlib.ticker import NullLocator
 from scipy import stats
 
 from ..errors import InputError
-from ..files import reading, write_whole
-from ..training.output import new_directory
+from ..files import new_directory, reading, write_whole
 from .table import AXES, best_run
 
 METRICS = {  # in the records of runs: what is drawn, and by what factor

@@ -2,7 +2,6 @@
 
 import json
 import math
-import os
 import re
 import shutil
 import zipfile
@@ -16,8 +15,9 @@ from accelerate.utils import broadcast_object_list, gather_object
 from safetensors import safe_open
 from transformers import Trainer, TrainerCallback, TrainerState, TrainingArguments
 
-from ..errors import InputError, Stopped
-from ..files import content_hash_of, read_object, reading, write_whole, writing
+from ..checksums import content_hash_of
+from ..errors import InputError
+from ..files import check_free, output_path, read_object, reading, replace_empty, write_whole, writing
 from ..locks import locked
 
 COMMAND_FILE = "command.json"
@@ -49,7 +49,7 @@ def output_directory(training_args: TrainingArguments, command: list[str]) -> It
         InputError: the directory is there and not empty, another process works there, it cannot be written, an
             unfinished run with other arguments stands in the way, or a checkpoint cannot be read.
     """
-    final = named(training_args.output_dir)
+    final = output_path(training_args.output_dir)
     with held(final, training_args):
         check_free(final)
         partial = final.with_name(final.name + ".partial")
@@ -114,50 +114,12 @@ def held(final: Path, training_args: TrainingArguments) -> Iterator[None]:
             yield
 
 
-@contextmanager
-def new_directory(output_dir: str | Path) -> Iterator[Path]:
-    """
-    A folder to fill, which becomes `output_dir` when all is done, and vanishes when something fails.
-
-    Raises:
-        InputError: there is something in `output_dir`.
-    """
-    final = named(output_dir)
-    check_free(final)
-    partial = final.with_name(f"{final.name}.{os.getpid()}.partial")  # a run of that name keeps its own
-    try:
-        with writing(final, "make room, or choose another output directory"):
-            partial.mkdir(parents=True)
-            yield partial
-            give_final_name(partial, final)
-    except (KeyboardInterrupt, Stopped) as error:
-        error.left = f"nothing is left of {final}"
-        raise
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
-
-
-def named(output_dir: str | Path | None) -> Path:
-    """The path of an output directory; InputError if there is none."""
-    if output_dir is None:
-        raise InputError("no --output_dir: say where weights and results are to go.")
-    return Path(output_dir)
-
-
-def check_free(final: Path):
-    """Raises InputError if there is something in an output directory."""
-    if final.exists() and (not final.is_dir() or any(final.iterdir())):
-        raise InputError(f"{final}: the output directory is not empty; give another one, or remove it.")
-
-
 def give_final_name(partial: Path, final: Path):
     """Rename a directory in which every process is done, in the place of an empty one."""
     state = PartialState()
     state.wait_for_everyone()
     if state.is_main_process:
-        if final.exists():
-            final.rmdir()
-        partial.rename(final)
+        replace_empty(final, partial)
     state.wait_for_everyone()
 
 

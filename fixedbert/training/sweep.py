@@ -14,14 +14,12 @@ from statistics import mean, median
 from accelerate import PartialState
 
 from ..errors import InputError
-from ..files import write_whole
+from ..files import check_free, output_path, write_whole
 from .fine_tuning import FineTuningArguments, is_metric
 from .output import (
     COMMAND_FILE,
-    check_free,
     give_final_name,
     held,
-    named,
     read_command,
     run_arguments,
     write_command,
@@ -137,7 +135,7 @@ def command_of(run: Run, arguments: FineTuningArguments, command: list[str]) -> 
 @contextmanager
 def sweep_directory(training_args: FineTuningArguments, command: list[str]) -> Iterator[Path]:
     """OUTPUT.partial for the runs, which gets its final name when all are done; the same command goes on there."""
-    final = named(training_args.output_dir)
+    final = output_path(training_args.output_dir)
     with held(final, training_args):
         check_free(final)
         partial = final.with_name(final.name + ".partial")
