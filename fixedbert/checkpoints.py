@@ -102,7 +102,7 @@ def load_bert(source: str | Path, **hub_options) -> PreTrainedModel:
         raise InputError(f"{source}: the pickle is damaged or holds more than tensors; it was not run.") from error
     except SafetensorError as error:
         raise InputError(f"{source}: the weights are damaged or incomplete ({error}).") from error
-    except Exception as error:  # every unusable value and damaged file has its own
+    except Exception as error:  # of any kind, for unusable values and damaged files
         raise InputError(f"{source}: no BERT can be read from it: {reason_of(error)}") from error
     if unexpected:
         raise InputError(f"{source}: a {architecture}, as config.json says, has no place for {listed(unexpected)}.")

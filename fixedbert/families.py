@@ -103,13 +103,14 @@ def build(
         options = {"dtype": like.dtype, "attn_implementation": like.config._attn_implementation}
         if not any("pooler" in name for name in tensors) and model_class.__name__.endswith("BertModel"):
             options["add_pooling_layer"] = False
-    model, loaded = model_class.from_pretrained(
-        None, config=config, state_dict=tensors, output_loading_info=True, **options
-    )
+    options |= {"config": config, "state_dict": tensors, "output_loading_info": True}
+    result: Any = model_class.from_pretrained(None, **options)  # its declared type is without output_loading_info
+    model: Model
+    model, loaded = result
     if loaded["missing_keys"] or loaded["unexpected_keys"] or loaded["mismatched_keys"]:
         raise InputError(f"the parameters are not those of a {model_class.__name__}: {loaded}")
     if like is None:
         return model
     if like.can_generate():
         model.generation_config = copy.deepcopy(like.generation_config)
-    return model.to(like.device)
+    return model.to(like.device)  # type: ignore[arg-type]  # transformers' decorator loses the method's signature

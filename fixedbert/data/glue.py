@@ -340,16 +340,16 @@ def with_labels_of_model(data: TextData, config: PreTrainedConfig, train: bool) 
     Raises:
         InputError: the head is for other labels, and there is no training.
     """
-    known = labels_of_model(config)
+    known, labels = labels_of_model(config), data.labels
     new_head = False
-    if data.labels is None:
+    if labels is None:
         if known is None:
             raise InputError("the labels are unknown: give a model that was fine-tuned, or --train_file.")
         data = TextData(known, data.splits)
-    elif known and data.labels and {label.lower() for label in data.labels} <= {label.lower() for label in known}:
+    elif known and labels and {label.lower() for label in labels} <= {label.lower() for label in known}:
         data = data.numbered_as(known)
-    elif known is not None and known != data.labels:
-        old, new = (", ".join(labels) or "a number" for labels in (known, data.labels))
+    elif known is not None and known != labels:
+        old, new = ", ".join(known) or "a number", ", ".join(labels) or "a number"
         if not train:
             raise InputError(f"the model's labels are {old}, and those of the data {new}.")
         PartialState().print(f"the model's head, for {old}, is replaced by a new one, for {new}")
