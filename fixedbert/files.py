@@ -1,4 +1,4 @@
-"""Files and directories: one boundary for reading, one for writing, and nothing that is seen half written."""
+"""Files and directories: one boundary for reading, one for writing, and what is written appears whole."""
 
 import errno
 import json
@@ -128,7 +128,7 @@ def not_written(place: Path, number: int) -> str:
 
 
 def write_whole(path: Path, content: str | bytes):
-    """Write a file that is never seen in part."""
+    """Write a file, whole or not at all."""
     partial = path.with_name(path.name + ".partial")
     try:
         partial.write_bytes(content.encode() if isinstance(content, str) else content)

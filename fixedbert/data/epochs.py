@@ -15,7 +15,7 @@ import torch
 from filelock import FileLock
 from transformers import PreTrainedTokenizerBase
 
-from ..checksums import checksum_file, fingerprint_of, is_sealed, seal
+from ..checksums import checksum_file, fingerprint_of, is_sealed, sealing
 from ..errors import InputError
 from .masking import mask_tokens
 from .store import Documents
@@ -133,11 +133,10 @@ class Examples(torch.utils.data.Dataset):
         return self.opened_plan
 
     def write_plan(self, path: Path, epoch: int):
-        partial = path.with_name(path.name + ".partial")
-        with open(partial, "wb") as file:
-            for rows in self.make_plan(epoch):
-                file.write(np.ascontiguousarray(rows, self.plan_row[0]).data)
-        seal(partial, path)
+        with sealing(path) as partial:
+            with open(partial, "wb") as file:
+                for rows in self.make_plan(epoch):
+                    file.write(np.ascontiguousarray(rows, self.plan_row[0]).data)
 
     def some(self, count: int | None) -> torch.utils.data.Dataset:
         """At most `count` examples of epoch 0, spread over all of them and always the same."""

@@ -30,7 +30,7 @@ from huggingface_hub import constants
 from tqdm import tqdm
 from transformers import PreTrainedTokenizerBase
 
-from ..checksums import content_hash_of, fingerprint_of, is_sealed, seal, write_sealed
+from ..checksums import content_hash_of, fingerprint_of, is_sealed, sealing, write_sealed
 from ..errors import InputError
 from ..files import reading, writing
 from .boundaries import Document
@@ -180,9 +180,9 @@ def fill_store(
         raise InputError(f"{', '.join(reader.corpus.source for reader in readers)}: the corpus is empty.")
     counts["duplicate_documents"] = counts["documents"] - counts["empty_documents"] - len(documents)
     counts["empty_files"] = sum(reader.empty_files for reader in readers)
-    with open(folder / "documents.npy.partial", "wb") as file:
-        np.save(file, documents)
-    seal(folder / "documents.npy.partial", folder / "documents.npy")
+    with sealing(folder / "documents.npy") as path:
+        with open(path, "wb") as file:  # np.save adds .npy to a path
+            np.save(file, documents)
     description = {
         "corpora": [reader.corpus.description() for reader in readers],
         "counts": counts,
@@ -351,14 +351,9 @@ def save_shard(
             "corpus": pyarrow.array(corpora, pyarrow.int32()),
         }
     ).replace_schema_metadata({"counts": json.dumps(counts)})
-    partial = path.with_name(path.name + ".partial")
-    try:
-        with pyarrow.OSFile(str(partial), "wb") as sink, pyarrow.ipc.new_file(sink, table.schema) as writer:
+    with sealing(path) as file:
+        with pyarrow.OSFile(str(file), "wb") as sink, pyarrow.ipc.new_file(sink, table.schema) as writer:
             writer.write_table(table)
-        seal(partial, path)
-    except BaseException:
-        partial.unlink(missing_ok=True)
-        raise
 
 
 def used_documents(folder: Path, shards: int) -> np.ndarray:
