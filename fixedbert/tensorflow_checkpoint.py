@@ -205,6 +205,8 @@ def message_fields(message: bytes) -> tuple[dict[int, int], dict[int, list[bytes
             size, at = varint(message, at) if tag & 7 == 2 else ({1: 8, 5: 4}[tag & 7], at)
             parts.setdefault(tag >> 3, []).append(message[at : at + size])
             at += size
+    if numbers.keys() & parts.keys():
+        raise ValueError("a field has values of two types")
     return numbers, parts
 
 
