@@ -27,7 +27,8 @@ from transformers import BertConfig, BertForPreTraining
 
 import fixedbert
 from fixedbert import convert
-from fixedbert.checkpoints import check_same_function, convert_checkpoint, load_bert
+from fixedbert.checkpoint_conversion import check_same_function, convert_checkpoint
+from fixedbert.checkpoints import load_bert
 from fixedbert.data.sentences import split_document
 
 HEAD_SIZE = 128

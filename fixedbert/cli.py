@@ -6,7 +6,7 @@ from collections.abc import Callable
 from .analysis.inspection import inspect
 from .analysis.planning import plan
 from .analysis.theory import theory
-from .checkpoints import convert_checkpoint
+from .checkpoint_conversion import convert_checkpoint
 from .errors import InputError, exit_on_input_error
 from .printing import inspection_text, plan_text, theory_text
 from .publishing import push

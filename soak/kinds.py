@@ -21,7 +21,8 @@ from transformers import AutoModelForSequenceClassification, BertConfig, BertFor
 
 import run_glue
 from fixedbert.analysis.inspection import inspect
-from fixedbert.checkpoints import convert_checkpoint, load_bert
+from fixedbert.checkpoint_conversion import convert_checkpoint
+from fixedbert.checkpoints import load_bert
 from fixedbert.data import glue
 from fixedbert.data.corpora import Corpus
 from fixedbert.data.epochs import split_documents

@@ -451,8 +451,8 @@ def damage(checkpoint, how, tmp_path):
 @pytest.mark.parametrize(
     "how, message",
     [
-        ("truncated", "the weights are damaged or not whole"),
-        ("no safetensors", "the weights are damaged or not whole"),
+        ("truncated", "the weights are damaged or incomplete"),
+        ("no safetensors", "the weights are damaged or incomplete"),
         ("missing", r"no weights for 'bert.encoder.layer.1.attention.self.query.weight"),
         ("extra", r"has no place for 'bert.adapter.weight'"),
         (
@@ -463,7 +463,7 @@ def damage(checkpoint, how, tmp_path):
         ("plain pickle with code", "the pickle is damaged or holds more than tensors"),
         ("no pickle", "the pickle is damaged or holds more than tensors"),
         ("no weights", "no file named"),
-        ("gpt2", "model_type 'gpt2' is no BERT"),
+        ("gpt2", "model_type 'gpt2' is not a BERT"),
         ("relative", "position_embedding_type 'relative_key'"),
         ("config", "not a valid JSON file"),
         ("class", "BertWithAdapters cannot be converted, only Bert with one of Model, ForPreTraining"),

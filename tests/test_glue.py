@@ -319,7 +319,7 @@ def test_other_labels_need_a_new_head(tmp_path, capsys):
         with_labels_of_model(data, config, train=False)
     _, new_head = with_labels_of_model(scores, BertConfig(), train=True)  # no head at all so far
     assert not new_head
-    with pytest.raises(InputError, match="nothing says what the labels are"):
+    with pytest.raises(InputError, match="the labels are unknown"):
         with_labels_of_model(TextData(None, {}), BertConfig(), train=False)
 
 
@@ -350,9 +350,9 @@ def test_other_labels_need_a_new_head(tmp_path, capsys):
         (
             "a.csv",
             'text,label\nx,yes\n"y,no\nz,yes\n',
-            r"a\.csv, line 3: .*a field that begins with a quote has to end",
+            r"a\.csv, line 3: .*a field that begins with a quote ends",
         ),
-        ("a.csv", 'text,label\nx,yes\n"y"z,no\n', r"a\.csv, line 3: .*a field that begins with a quote has to end"),
+        ("a.csv", 'text,label\nx,yes\n"y"z,no\n', r"a\.csv, line 3: .*a field that begins with a quote ends"),
         ("a.tsv", "text\tlabel\nx\t0.5\ny\tnan\n", r"a\.tsv, line 3: the label 'nan' is not a finite number"),
         ("a.tsv", "text\tlabel\nx\t1\ny\t1\n", r"a\.tsv: all labels are '1'"),
         ("a.jsonl", "[1]\n", r"a\.jsonl, line 1: not a JSON object"),
@@ -362,7 +362,7 @@ def test_other_labels_need_a_new_head(tmp_path, capsys):
         ("a.tsv", "sentence1\tsentence2\tlabel\n", r"a\.tsv: no rows"),
         ("a.tsv", "", r"a\.tsv: no rows"),
         ("a.parquet", "x", r"a\.parquet: "),
-        ("a.xlsx", "x", r"a\.xlsx: not one of the formats"),
+        ("a.xlsx", "x", r"a\.xlsx: a format that cannot be read; give .csv"),
     ],
 )
 def test_bad_rows_are_named_by_line(tmp_path, name, content, sentence):

@@ -14,9 +14,10 @@ from transformers import AutoConfig, AutoModelForMaskedLM, Trainer, TrainingArgu
 import run_glue
 import run_pretraining
 from fixedbert.cli import main
+from fixedbert.data.hub import check_place
 from fixedbert.data.tokenizers import load_tokenizer
 from fixedbert.errors import InputError
-from fixedbert.files import check_place, reading
+from fixedbert.files import reading
 from fixedbert.presets import preset_config
 from fixedbert.study.report import read_lines
 from fixedbert.study.table import load_study
@@ -37,7 +38,7 @@ BOMB = "a: &a [1, 1, 1, 1, 1, 1, 1, 1, 1, 1]\n" + "".join(
         (b"config_name: \xff\n", "utf-8"),
         (b"config_name: tiny\nconfig_name: mini\n", "line 2: config_name is there twice"),
         (BOMB.encode(), "more than 100,000 values"),
-        (b"a: &a [*a]\n", "an alias of what it is part of"),
+        (b"a: &a [*a]\n", "an alias inside its own value"),
         (b"a: " + b"[" * 5000 + b"]" * 5000, "recursion"),
         (b"a: !!python/object/apply:os.getcwd []\n", "could not determine a constructor"),
         (b"a: !!timestamp 2020-01-01\n", "could not determine a constructor"),
@@ -137,7 +138,7 @@ def test_models_of_the_hub_beside_directories_of_like_names(tmp_path, monkeypatc
     """Guards: a model that the Hub's cache has is not taken for a mistyped directory, one that nobody has is."""
     (tmp_path / "bert-base-cased").mkdir()
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("fixedbert.files.try_to_load_from_cache", lambda name, file: "x" if "un" in name else None)
+    monkeypatch.setattr("fixedbert.data.hub.try_to_load_from_cache", lambda name, file: "x" if "un" in name else None)
     check_place("bert-base-uncased")
     with pytest.raises(InputError, match="did you mean bert-base-cased"):
         check_place("bert-base-casd")

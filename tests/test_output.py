@@ -83,15 +83,13 @@ def test_lock_of_another_host(model, download, tmp_path, monkeypatch):
     lock = tmp_path / "out.lock"
     lock.write_text(json.dumps(OTHER_HOST))
     os.utime(lock, (1_700_000_000, 1_700_000_000))
-    sentence = (
-        r"process 7 on elsewhere, since 2026-11-22 01:02:03\+00:00, last sign of life 2023-11-1.*take_over_output"
-    )
+    sentence = r"process 7 on elsewhere, since 2026-11-22 01:02:03\+00:00, last heartbeat 2023-11-1.*take_over_output"
     with pytest.raises(InputError, match=sentence):
         glue(model, download, tmp_path / "out", *TRAIN)
     assert json.loads(lock.read_text()) == OTHER_HOST and lock.stat().st_mtime == 1_700_000_000
     assert [path.name for path in tmp_path.iterdir()] == ["out.lock"]
 
-    monkeypatch.setattr(locks, "SIGN_OF_LIFE", 0.01)
+    monkeypatch.setattr(locks, "HEARTBEAT", 0.01)
 
     def evaluate(*_):
         said = json.loads(lock.read_text())

@@ -34,13 +34,13 @@ from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, eager_mask
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from ..checkpoints import read_config
-from ..conversion import FAMILIES, fixed_head_config
 from ..counts import head_sizes, size_text
 from ..data.corpora import Corpus, CorpusReader
+from ..data.hub import check_place
 from ..data.tokenizers import load_tokenizer
-from ..errors import InputError, needs
-from ..files import check_place, new_directory, reading
-from ..tensorflow_checkpoint import listed
+from ..errors import InputError, listed, needs
+from ..families import FAMILIES, fixed_head_config
+from ..files import new_directory, reading
 
 NAME = "fixedbert_inspection"  # of the attention function among those of transformers
 NUMERICAL = 1e-6  # of the largest singular value; float32 leaves no more

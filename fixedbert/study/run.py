@@ -14,7 +14,8 @@ from accelerate import PartialState
 from transformers import AutoConfig
 
 from ..counts import forward_flops
-from ..data.corpora import CorpusReader, corpus_files, file_format
+from ..data.corpora import CorpusReader
+from ..data.formats import corpus_files, file_format
 from ..data.glue import load_task
 from ..data.squad import load_squad
 from ..errors import Divergence, InputError

@@ -13,10 +13,11 @@ from pathlib import Path
 
 from huggingface_hub.errors import StrictDataclassError
 
+from ..checksums import fingerprint_of
 from ..configuration_fixed_head_bert import FixedHeadBertConfig
 from ..counts import forward_flops, parameters
 from ..errors import InputError
-from ..files import fingerprint_of, reading
+from ..files import reading
 from ..plain_yaml import read_yaml
 from ..presets import SHAPE_FIELDS, preset_config
 from .synthetic import TASKS

@@ -22,8 +22,9 @@ from transformers.hf_argparser import string_to_bool
 from transformers.integrations import get_available_reporting_integrations, is_deepspeed_available
 
 from ..checkpoints import read_config
+from ..data.hub import check_place
 from ..errors import InputError
-from ..files import check_place, reading, reason_of
+from ..files import reading, reason_of
 from ..plain_yaml import read_yaml
 from ..presets import PRESETS, preset_config
 

@@ -15,17 +15,9 @@ from accelerate.utils import broadcast_object_list, gather_object
 from safetensors import safe_open
 from transformers import Trainer, TrainerCallback, TrainerState, TrainingArguments
 
+from ..checksums import content_hash_of
 from ..errors import InputError
-from ..files import (
-    check_free,
-    content_hash_of,
-    output_path,
-    read_object,
-    reading,
-    replace_empty,
-    write_whole,
-    writing,
-)
+from ..files import check_free, output_path, read_object, reading, replace_empty, write_whole, writing
 from ..locks import locked
 
 COMMAND_FILE = "command.json"

@@ -8,15 +8,17 @@ import numpy as np
 from accelerate import PartialState
 from accelerate.utils import gather_object
 
-from ..data.corpora import DOCUMENT_BOUNDARIES, Corpus, corpus_files
+from ..checksums import fingerprint_of
+from ..data.boundaries import DOCUMENT_BOUNDARIES
+from ..data.corpora import Corpus
 from ..data.epochs import split_documents
+from ..data.formats import corpus_files
 from ..data.masking import tokens_inside_words
 from ..data.packing import PackedExamples
 from ..data.pairs import PairExamples, check_pairs
 from ..data.store import prepare_store, tokenizer_state
 from ..data.tokenizers import check_same_vocabulary, load_tokenizer, trained_tokenizer
 from ..errors import InputError
-from ..files import fingerprint_of
 from .arguments import ModelArguments
 from .pretraining import OBJECTIVES
 
