@@ -342,7 +342,7 @@ def test_files_that_are_not_squad(tmp_path, content, sentence):
     (tmp_path / "bad.json").write_text(content)
     with pytest.raises(InputError, match=rf"bad\.json.*{sentence}"):
         load_squad(str(tmp_path / "bad.json"))
-    with pytest.raises(InputError, match=r"a\.csv: a format that cannot be read; give .json, .jsonl or .parquet"):
+    with pytest.raises(InputError, match=r"a\.csv: a format that cannot be read; give .json, .jsonl, .parquet"):
         load_squad("a.csv")
 
 

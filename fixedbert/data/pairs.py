@@ -110,7 +110,7 @@ def plan_block(
     seed: tuple[int, ...],
     start: int,
 ) -> np.ndarray:
-    """The pairs of PLANNED_TOGETHER of an epoch's documents `numbers`, from `start` on."""
+    """The pairs of the PLANNED_TOGETHER documents from `start` on, of an epoch with the documents `numbers`."""
     block = numbers[start : start + PLANNED_TOGETHER]
     return plan_pairs(documents, block, numbers, max_tokens, short_seq_prob, (*seed, start))
 
