@@ -143,7 +143,7 @@ def is_tensorflow(source: str | Path) -> bool:
 
 def convert_checkpoint(
     source: str | Path,
-    output: str | Path,
+    output_dir: str | Path,
     attention_head_size: int | list[int] | None = None,
     num_attention_heads: int | None = None,
     num_hidden_layers: int | None = None,
@@ -163,9 +163,9 @@ def convert_checkpoint(
         What was done, in a sentence, with the largest difference that was found between the two models.
 
     Raises:
-        InputError: as `load_bert`, `convert` and `to_bert`; or `output` is there and not empty.
+        InputError: as `load_bert`, `convert` and `to_bert`; or `output_dir` is there and not empty.
     """
-    with new_directory(output) as folder:
+    with new_directory(output_dir) as folder:
         model = load_bert(source, **hub_options)
         if bert and model.config.model_type != "fixed_head_bert":
             raise InputError(
@@ -194,7 +194,7 @@ def convert_checkpoint(
         card = checkpoint_card(
             converted.config,
             type(converted).__name__,
-            Path(output).name,
+            Path(output_dir).name,
             making=f"Converted from `{source if origin else Path(source).name}`: {done}.",
             count=converted.num_parameters(),
             **metadata_of(beside) | origin,

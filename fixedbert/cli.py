@@ -35,7 +35,7 @@ def add_convert(parser: argparse.ArgumentParser) -> Callable:
         help="directory or Hub id of a BERT, a RoBERTa-like model or a FixedHeadBert, "
         "or a directory of Google's TensorFlow checkpoints",
     )
-    parser.add_argument("output", help="the directory to write")
+    parser.add_argument("output_dir", metavar="output", help="the directory to write")
     parser.add_argument(
         "--attention_head_size",
         type=int,
@@ -64,7 +64,7 @@ def add_push(parser: argparse.ArgumentParser) -> Callable:
 
 
 def add_theory(parser: argparse.ArgumentParser) -> Callable:
-    parser.add_argument("output", help="the directory to write")
+    parser.add_argument("output_dir", metavar="output", help="the directory to write")
     parser.add_argument("--lengths", type=int, nargs="+", default=[8, 16, 32], help="of sequences, in tokens")
     parser.add_argument("--patterns", type=int, default=5, help="random attention patterns for each head size")
     parser.add_argument("--seed", type=int, default=0, help="of the random numbers")
@@ -73,8 +73,10 @@ def add_theory(parser: argparse.ArgumentParser) -> Callable:
 
 def add_inspect(parser: argparse.ArgumentParser) -> Callable:
     parser.add_argument("model", help="directory or Hub id of a BERT-like encoder, stock or fixed")
-    parser.add_argument("output", help="the directory to write")
-    parser.add_argument("--text", required=True, help="file, folder or glob: .txt, .jsonl, .csv, .parquet")
+    parser.add_argument("output_dir", metavar="output", help="the directory to write")
+    parser.add_argument(
+        "--text", dest="validation_file", required=True, help="file, folder or glob: .txt, .jsonl, .csv, .parquet"
+    )
     parser.add_argument("--max_seq_length", type=int, default=128, help="tokens of a sequence")
     parser.add_argument("--max_samples", type=int, default=1000, help="sequences to look at")
     parser.add_argument("--importance_samples", type=int, default=8, help="sequences to silence each head on")
@@ -84,14 +86,20 @@ def add_inspect(parser: argparse.ArgumentParser) -> Callable:
 
 
 def add_plan(parser: argparse.ArgumentParser) -> Callable:
-    parser.add_argument("--seq_length", type=int, default=128, help="tokens of a row in training")
+    parser.add_argument(
+        "--seq_length", dest="max_seq_length", type=int, default=128, help="tokens of a row in training"
+    )
     parser.add_argument("--params", help="budget: parameters of the pretraining model, such as 110M")
     parser.add_argument("--flops", help="budget: FLOPs of training for each token, such as 700M")
     parser.add_argument("--memory", help="budget: bytes for training 32 rows, such as 8G")
     parser.add_argument("--hours", help="budget: hours of the paper's recipe on --device")
     parser.add_argument("--device", default="h100", help="hardware to calculate for")
     parser.add_argument("--measure", action="store_true", help="time a training step of each shape on this machine")
-    parser.add_argument("--output", help="a directory to write: a picture of how cost grows, calculated and measured")
+    parser.add_argument(
+        "--output",
+        dest="output_dir",
+        help="a directory to write: a picture of how cost grows, calculated and measured",
+    )
     return plan
 
 

@@ -112,7 +112,7 @@ def test_rules_and_their_evidence_are_printed():
     printed = plan(params="110M")
     for rule in RULES:
         assert rule.name in printed and rule.evidence in printed
-    assert "tiny" not in plan(params="110M", seq_length=512)  # it has 128 positions
+    assert "tiny" not in plan(params="110M", max_seq_length=512)  # it has 128 positions
     for name in ("Likhosherstov", "Kaplan", "Michel", "Levine", "Bhojanapalli"):
         assert name in printed
 

@@ -215,8 +215,8 @@ def sequences(text: str, tokenizer: PreTrainedTokenizerBase, length: int, batch:
 
 def inspect(
     model: str,
-    output: str | Path,
-    text: str,
+    output_dir: str | Path,
+    validation_file: str,
     max_seq_length: int = 128,
     max_samples: int = 1000,
     importance_samples: int = 8,
@@ -224,11 +224,12 @@ def inspect(
     **hub_options,
 ) -> str:
     """
-    Write inspection.json and inspection.png into `output`, a new directory.
+    Write inspection.json and inspection.png into `output_dir`, a new directory.
 
     Args:
         model: directory or Hub id of a BERT-like encoder.
-        text: file, folder or glob of the formats that pretraining reads; sequences are cut from its documents.
+        validation_file: file, folder or glob of the formats that pretraining reads; sequences are cut from its
+            documents.
         max_samples: sequences to look at, the first ones.
         importance_samples: of these, sequences for `importance`, which runs the model once for each head.
         hub_options: `revision`, `token` and `cache_dir` of from_pretrained.
@@ -241,12 +242,12 @@ def inspect(
     """
     if min(max_samples, importance_samples, batch_size) < 1:
         raise InputError("--max_samples, --importance_samples and --batch_size must be at least 1.")
-    CorpusReader(Corpus(text))  # it is there, which is said before the model is loaded
-    with new_directory(output) as folder:
+    CorpusReader(Corpus(validation_file))  # it is there, which is said before the model is loaded
+    with new_directory(output_dir) as folder:
         inspection, tokenizer = load(model, max_seq_length, **hub_options)
         first = None
         with tqdm(total=max_samples, desc="looking at sequences", unit="sequence") as progress:
-            for ids in sequences(text, tokenizer, max_seq_length, batch_size):
+            for ids in sequences(validation_file, tokenizer, max_seq_length, batch_size):
                 ids = ids[: max_samples - inspection.sequences]
                 inspection.look(ids)
                 first = ids if first is None else torch.cat([first, ids])[:importance_samples]
@@ -254,7 +255,9 @@ def inspect(
                 if inspection.sequences >= max_samples:
                     break
         if not inspection.sequences:
-            raise InputError(f"{text}: shorter than {max_seq_length} tokens; give more text, or --max_seq_length.")
+            raise InputError(
+                f"{validation_file}: shorter than {max_seq_length} tokens; give more text, or --max_seq_length."
+            )
         found = inspection.means(max_seq_length)
         with tqdm(total=inspection.layers * inspection.heads, desc="silencing heads", unit="head") as progress:
             found["importance"] = inspection.importance(first[:importance_samples], progress)

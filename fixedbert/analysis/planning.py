@@ -189,27 +189,27 @@ def number(text: str) -> float:
 
 
 def plan(
-    seq_length: int = 128,
+    max_seq_length: int = 128,
     params: str | None = None,
     flops: str | None = None,
     memory: str | None = None,
     hours: str | None = None,
     device: str = "h100",
     measure: bool = False,
-    output: str | Path | None = None,
+    output_dir: str | Path | None = None,
 ) -> str:
     """
     The shapes that fit all budgets given, and use at least 85 % of one, ranked by how many of RULES hold.
 
     Args:
-        seq_length: n, of the rows in training.
+        max_seq_length: n, of the rows in training.
         params: parameters of the pretraining model, such as 110M.
         flops: FLOPs of a training step for each token.
         memory: bytes for training 32 rows.
         hours: of the paper's recipe on `device`.
         device: one of DEVICES.
         measure: time a training step of each shape that is shown, here, instead of estimating.
-        output: a new directory for cost.png: how cost grows, calculated and measured.
+        output_dir: a new directory for cost.png: how cost grows, calculated and measured.
 
     Raises:
         InputError: no budget, one that no shape fits (it names the nearest), or an unknown device.
@@ -220,15 +220,15 @@ def plan(
         raise InputError("no budget: give --params, --flops, --memory or --hours.")
     if device.lower() not in DEVICES:
         raise InputError(f"--device {device}: there are {', '.join(DEVICES)}; --measure times this machine.")
-    if not 8 <= seq_length <= 512:
-        raise InputError(f"--seq_length {seq_length}: BERT's rows have 8 to 512 tokens.")
+    if not 8 <= max_seq_length <= 512:
+        raise InputError(f"--seq_length {max_seq_length}: BERT's rows have 8 to 512 tokens.")
     speed = DEVICES[device.lower()] * UTILISATION
 
     def cost(shape: Shape) -> dict[str, float]:
         return {
             "params": shape.parameters,
-            "flops": shape.training_flops(seq_length, PREDICTED * seq_length) / seq_length,
-            "memory": shape.memory(seq_length)[0],
+            "flops": shape.training_flops(max_seq_length, PREDICTED * max_seq_length) / max_seq_length,
+            "memory": shape.memory(max_seq_length)[0],
             "hours": shape.paper_hours(speed),
         }
 
@@ -246,7 +246,7 @@ def plan(
         raise InputError(f"no shape fits; the nearest is {describe(nearest[1])} with {near}.")
 
     def rank(shape: Shape) -> tuple:
-        kept = sum(bool(rule.holds(shape, seq_length)) for rule in RULES)
+        kept = sum(bool(rule.holds(shape, max_seq_length)) for rule in RULES)
         depth = max(best_depth(shape.equivalent_width), 1)
         return -kept, abs(math.log(shape.L / depth)), -max(cost(shape)[name] / limit for name, limit in limits.items())
 
@@ -258,16 +258,15 @@ def plan(
         if len(chosen) == SHOWN:
             break
     budget = ", ".join(f"{name} {budgets[name]}" for name in limits)
-    budget = ", ".join(f"{name} {budgets[name]}" for name in limits)
-    lines = [f"rows of {seq_length} tokens; budget: {budget}", header(measure)]
-    known = {name: shape for name, shape in KNOWN.items() if shape.positions >= seq_length}
-    with new_directory(output) if output is not None else nullcontext() as folder:
+    lines = [f"rows of {max_seq_length} tokens; budget: {budget}", header(measure)]
+    known = {name: shape for name, shape in KNOWN.items() if shape.positions >= max_seq_length}
+    with new_directory(output_dir) if output_dir is not None else nullcontext() as folder:
         if folder is not None:
             draw_cost(folder / "cost.png")
         with tqdm(total=len(chosen) + len(known), desc="timing steps", disable=not measure, leave=False) as progress:
             for name, shape in [*chosen, *known.items()]:
-                measured = tokens_per_second(shape, seq_length) if measure else None
-                lines.append(row(name, shape, seq_length, speed, measured))
+                measured = tokens_per_second(shape, max_seq_length) if measure else None
+                lines.append(row(name, shape, max_seq_length, speed, measured))
                 progress.update()
     lines += ["", "rules, by number in the column, and what speaks for and against them:"]
     lines += [f"  {place}. {rule.name}: {rule.evidence}" for place, rule in enumerate(RULES, start=1)]

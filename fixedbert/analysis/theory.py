@@ -15,9 +15,9 @@ from .separation import difference, separated, sequence
 FLOOR = 1e-16  # nats; what is smaller is rounding
 
 
-def theory(output: str | Path, lengths: Sequence[int] = (8, 16, 32), patterns: int = 5, seed: int = 0) -> str:
+def theory(output_dir: str | Path, lengths: Sequence[int] = (8, 16, 32), patterns: int = 5, seed: int = 0) -> str:
     """
-    Write theory.png into `output`, a new directory.
+    Write theory.png into `output_dir`, a new directory.
 
     Args:
         lengths: of sequences; each has a curve.
@@ -27,11 +27,11 @@ def theory(output: str | Path, lengths: Sequence[int] = (8, 16, 32), patterns: i
         The table of checks.
 
     Raises:
-        InputError: a length below 2, or something in `output`.
+        InputError: a length below 2, or something in `output_dir`.
     """
     if min(lengths) < 2 or patterns < 1:
         raise InputError("--lengths of 2 and more, and --patterns of 1 and more, are needed to draw anything.")
-    with new_directory(output) as folder:
+    with new_directory(output_dir) as folder:
         lines = [*checks(seed), "", "least head size of random patterns"]
         figure = Figure(figsize=(9, 5.5), layout="constrained")
         axes = figure.subplots()
