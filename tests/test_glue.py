@@ -14,7 +14,6 @@ from accelerate import PartialState
 from pyarrow import parquet
 from transformers import BertConfig, BertTokenizer
 
-import run_glue
 from fixedbert.data.features import prepare_features
 from fixedbert.data.glue import (
     TASKS,
@@ -28,6 +27,7 @@ from fixedbert.data.glue import (
 )
 from fixedbert.errors import InputError
 from fixedbert.training.fine_tuning import write_json
+from fixedbert.training.glue_data import GlueDataArguments, load_texts
 
 # Of each task two labelled rows and a test row as they stand in the files of the download, and what they mean:
 # texts, and label numbers as on the Hub.
@@ -426,8 +426,8 @@ def test_columns_are_named_where_a_guess_looks_like_an_id(tmp_path):
     with pytest.raises(InputError, match="'pair_ID' holds numbers or ids, not texts; .*--text_column_names"):
         load_files({"train": file}, label_column="judgment")
     named = {"text_column_names": "sentence_A,sentence_B", "label_column_name": "judgment"}
-    arguments = run_glue.DataArguments(train_file=file, **named)
-    rows = run_glue.load_texts(None, arguments, ("train",)).splits["train"]
+    arguments = GlueDataArguments(train_file=file, **named)
+    rows = load_texts(None, arguments, ("train",)).splits["train"]
     assert rows[:] == {"sentence1": ["A cat.", "One."], "sentence2": ["A dog.", "Two."], "label": [0, 1]}
     with pytest.raises(InputError, match="'key' holds numbers or ids"):
         load_files({"train": own_file(tmp_path, "key\ttext\tlabel\nx-1\ta b\tyes\nx-2\tc d\tno\n")})

@@ -25,8 +25,8 @@ from transformers import (
 
 from fixedbert import convert
 from fixedbert.analysis.inspection import Inspection, inspect, sequences, suggestion
-from fixedbert.cli import main
 from fixedbert.errors import InputError
+from fixedbert_cli import main
 
 N = 11
 

@@ -12,8 +12,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from fixedbert import FixedHeadBertForPreTraining, preset_config
 from fixedbert.analysis.laws import equivalent_width
 from fixedbert.analysis.planning import KNOWN, PAPER_TOKENS, RULES, Shape, draw_cost, number, plan, tokens_per_second
-from fixedbert.cli import main
 from fixedbert.errors import InputError
+from fixedbert_cli import main
 
 
 def random_shapes(count: int, largest: int) -> list[Shape]:

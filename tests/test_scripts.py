@@ -29,8 +29,8 @@ import run_pretraining
 import run_squad
 from fixedbert.data.sample import write_tasks
 from fixedbert.errors import InputError
+from fixedbert.training.interruption import train
 from fixedbert.training.output import whole_checkpoints
-from fixedbert.training.reporting import train
 
 SHAPE = "hidden_size=32,num_attention_heads=5,attention_head_size=6,intermediate_size=37"
 QUICK = [
@@ -376,7 +376,7 @@ def test_damaged_checkpoint_is_one_sentence(corpus, pretrained, tmp_path):
         raise KeyboardInterrupt
 
     with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(run_pretraining, "train", stop)
+        patch.setattr("fixedbert.tasks.pretraining.train", stop)
         run_pretraining.main(command)
     weights = tmp_path / "run.partial" / "checkpoint-10" / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:1000])
@@ -397,7 +397,7 @@ def test_another_text_is_not_continued_on(corpus, pretrained, tmp_path, monkeypa
         trainer.train(resume_from_checkpoint=checkpoint)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(run_pretraining, "train", stop)
+    monkeypatch.setattr("fixedbert.tasks.pretraining.train", stop)
     with pytest.raises(KeyboardInterrupt):
         run_pretraining.main(command)
     file, changed = texts / "03.txt", (texts / "03.txt").stat()
@@ -421,7 +421,7 @@ def test_continued_run_keeps_its_trained_tokenizer(corpus, tmp_path, monkeypatch
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(run_pretraining, "train", lambda trainer, checkpoint: (trainer.train(), interrupt()))
+        patch.setattr("fixedbert.tasks.pretraining.train", lambda trainer, checkpoint: (trainer.train(), interrupt()))
         run_pretraining.main(command)
     checkpoint = whole_checkpoints(tmp_path / "run.partial")[-1]
     before = json.loads((checkpoint / "tokenizer.json").read_text())["model"]["vocab"]

@@ -1,23 +1,16 @@
 """Fine-tuning: transformers' Trainer, with batches of like lengths, and evaluation in large ones, sorted."""
 
-import json
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import ClassVar
 
 import datasets
 import numpy as np
 import torch
 from torch.nn.functional import cross_entropy, mse_loss
-from transformers import (
-    DataCollatorWithPadding,
-    EarlyStoppingCallback,
-    PreTrainedModel,
-)
+from transformers import DataCollatorWithPadding, EarlyStoppingCallback
 from transformers.trainer_pt_utils import get_length_grouped_indices
 
 from ..errors import InputError
-from ..files import write_whole
 from .trainer import CommonArguments, CommonTrainer
 
 NOT_METRICS = ("loss", "runtime", "samples", "per_second", "epoch", "total", "thresh")
@@ -172,33 +165,11 @@ def mean_loss(predictions: np.ndarray | tuple, labels: np.ndarray | tuple) -> fl
     return torch.stack(losses).mean().item()
 
 
-def check_counts(arguments: object):
-    """Raises InputError for a number of examples that is none."""
-    for name in ("max_train_samples", "max_eval_samples", "max_predict_samples"):
-        count = getattr(arguments, name)
-        if count is not None and count < 1:
-            raise InputError(f"--{name} {count}: give at least 1, or leave it out for all.")
-
-
 def is_metric(name: str) -> bool:
     """Whether a name of Trainer's log is that of a metric: not of a loss, a count, a time, a threshold."""
     return name.startswith("eval_") and not any(part in name for part in NOT_METRICS)
 
 
-def at_most(rows: datasets.Dataset, count: int | None) -> datasets.Dataset:
+def first_rows(rows: datasets.Dataset, count: int | None) -> datasets.Dataset:
     """The first `count` rows, or all."""
     return rows if count is None else rows.select(range(min(count, len(rows))))
-
-
-def with_new_head(model: PreTrainedModel) -> PreTrainedModel:
-    """The model with random weights in all that is not its base model, drawn as for a new model."""
-    prefix = f"{model.base_model_prefix}."
-    fresh = type(model)(model.config).state_dict()
-    model.load_state_dict(
-        {name: weight for name, weight in fresh.items() if not name.startswith(prefix)}, strict=False
-    )
-    return model
-
-
-def write_json(folder: str | Path, name: str, content: object):
-    write_whole(Path(folder, name), json.dumps(content, indent=2, ensure_ascii=False) + "\n")

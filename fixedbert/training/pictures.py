@@ -1,4 +1,4 @@
-"""What fine-tuning shows as pictures: metrics against steps, what was taken for what, and all runs of a sweep."""
+"""Pictures of runs: losses and metrics against tokens or steps, confusion matrices, all runs of a sweep."""
 
 from pathlib import Path
 
@@ -8,6 +8,45 @@ from matplotlib.figure import Figure
 from transformers import Trainer
 
 from .fine_tuning import is_metric
+
+PRETRAINING_PANELS = (
+    ("loss", "cross-entropy (nats)"),
+    ("accuracy", "predicted right (%)"),
+    ("learning rate", "learning rate (1e-4)"),
+)
+
+
+def draw_pretraining(log_history: list[dict], task: str, title: str, file: str | Path):
+    """
+    Draw a run's log as a PNG with one panel for each of PRETRAINING_PANELS.
+
+    Args:
+        log_history: that of Trainer's state.
+        task: "mlm" or "clm".
+    """
+    figure = Figure(figsize=(13, 4), layout="constrained")
+    loss, accuracy, learning_rate = axes = figure.subplots(1, 3)
+
+    def points(name, factor=1.0):
+        entries = [entry for entry in log_history if name in entry and "num_input_tokens_seen" in entry]
+        return [e["num_input_tokens_seen"] / 1e6 for e in entries], [factor * e[name] for e in entries]
+
+    loss.plot(*points("loss"), label="training")
+    loss.plot(*points("eval_loss"), "o-", label="held out")
+    for name, label in ((f"eval_{task}_loss", "held out, tokens alone"), ("eval_nsp_loss", "held out, next sentence")):
+        if points("eval_nsp_loss")[0]:
+            loss.plot(*points(name), "s--", label=label)
+    accuracy.plot(*points(f"{task}_accuracy", 100), label="training, tokens")
+    accuracy.plot(*points(f"eval_{task}_accuracy", 100), "o-", label="held out, tokens")
+    if points("eval_nsp_accuracy")[0]:
+        accuracy.plot(*points("eval_nsp_accuracy", 100), "s--", label="held out, next sentence")
+    learning_rate.plot(*points("learning_rate", 1e4))
+    for panel, (name, label) in zip(axes, PRETRAINING_PANELS, strict=True):
+        panel.set(title=name, xlabel="real tokens seen (millions)", ylabel=label, ylim=(0, None))
+        if panel.get_legend_handles_labels()[0]:
+            panel.legend()
+    figure.suptitle(title)
+    figure.savefig(file, dpi=110)
 
 
 def draw_glue(trainer: Trainer, title: str, splits: list[tuple[str, np.ndarray, np.ndarray]], labels: list[str]):
@@ -19,7 +58,7 @@ def draw_glue(trainer: Trainer, title: str, splits: list[tuple[str, np.ndarray, 
         labels: names of the classes; none for a regression.
     """
     figure, axes = panels(2 + len(splits), title)
-    draw_curves(trainer, *axes[:2])
+    plot_log(trainer, *axes[:2])
     for panel, (split, right, predicted) in zip(axes[2:], splits, strict=True):
         if labels:
             draw_confusion(panel, right, predicted, labels)
@@ -35,7 +74,7 @@ def draw_squad(
 ):
     """squad.png beside the results: curves, and for SQuAD 2.0 how much speaks against an answer where there is one."""
     figure, axes = panels(3 if null_odds else 2, title)
-    draw_curves(trainer, *axes[:2], scale=1)
+    plot_log(trainer, *axes[:2], scale=1)
     if null_odds:
         odds = np.array(list(null_odds.values()))
         answered = np.array([bool(answers[question]) for question in null_odds])
@@ -55,7 +94,7 @@ def panels(count: int, title: str) -> tuple[Figure, np.ndarray]:
     return figure, figure.subplots(1, count)
 
 
-def draw_curves(trainer: Trainer, loss: Axes, metrics: Axes, scale: float = 100):
+def plot_log(trainer: Trainer, loss: Axes, metrics: Axes, scale: float = 100):
     """The log of a run: losses, and metrics in per cent, against steps."""
     log = trainer.state.log_history
 

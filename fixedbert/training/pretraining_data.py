@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 from accelerate import PartialState
 from accelerate.utils import gather_object
+from transformers import PreTrainedConfig
 
 from ..data.corpora import DOCUMENT_BOUNDARIES, Corpus, corpus_files
 from ..data.epochs import split_documents
@@ -18,7 +19,7 @@ from ..data.tokenizers import check_same_vocabulary, load_tokenizer, trained_tok
 from ..errors import InputError
 from ..files import fingerprint_of
 from .arguments import ModelArguments
-from .pretraining import OBJECTIVES
+from .pretraining import OBJECTIVES, PretrainingArguments
 
 BOUNDARIES = "; ".join(f"{name}: {text}" for name, text in DOCUMENT_BOUNDARIES.items())
 
@@ -30,7 +31,7 @@ def corpus_option(default: str | None, help: str):
 
 
 @dataclass
-class DataArguments:
+class PretrainingDataArguments:
     """Which text, and how examples are made of it. The corpora are those of --dataset_name, then --train_file."""
 
     objective: str = field(
@@ -137,7 +138,13 @@ class DataArguments:
         ]
 
 
-def make_examples(model_args: ModelArguments, data_args: DataArguments, training_args, config, checkpoint: str | None):
+def make_examples(
+    model_args: ModelArguments,
+    data_args: PretrainingDataArguments,
+    training_args: PretrainingArguments,
+    config: PreTrainedConfig,
+    checkpoint: str | None,
+):
     """
     From text to (tokenizer, training examples, held-out examples, what there is to say about the corpus).
 
@@ -224,8 +231,8 @@ def make_examples(model_args: ModelArguments, data_args: DataArguments, training
     return tokenizer, examples, held_out.some(data_args.max_eval_samples), corpus
 
 
-def tell(corpus: dict):
-    """Print what came out of the corpus."""
+def print_corpus(corpus: dict):
+    """Print the sizes of the corpus, and of its two parts."""
     counts = corpus["counts"]
     PartialState().print("\n".join(corpus["corpora"]))
     PartialState().print(
