@@ -168,6 +168,8 @@ def study(name: str, files: list[str], output_dir: str | None, **options) -> str
     from fixedbert.study import report, study
 
     if name == "report":
+        if output_dir is None:
+            raise InputError("no --output_dir: say where the report is to go.")
         return report(files, output_dir)
     if files:
         raise InputError(f"{files[0]}: one study at a time; only report takes files.")

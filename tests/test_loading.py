@@ -17,14 +17,13 @@ from fixedbert.files import check_place, reading
 from fixedbert.presets import preset_config
 from fixedbert.study.report import read_lines
 from fixedbert.study.table import load_study
-from fixedbert.training.arguments import ModelArguments, parse, with_recipe
+from fixedbert.training.arguments import CommonArguments, ModelArguments, parse, with_recipe
 from fixedbert.training.fine_tuning import FineTuningArguments
 from fixedbert.training.glue_data import GlueDataArguments
 from fixedbert.training.interruption import train
 from fixedbert.training.loading import load_config, load_model
 from fixedbert.training.output import check_readable, output_directory, read_command, whole_checkpoints
 from fixedbert.training.pretraining_data import PretrainingDataArguments
-from fixedbert.training.trainer import CommonArguments
 from fixedbert_cli import main
 
 BOMB = "a: &a [1, 1, 1, 1, 1, 1, 1, 1, 1, 1]\n" + "".join(

@@ -26,10 +26,10 @@ from fixedbert.files import writing
 from fixedbert.locks import locked
 from fixedbert.tasks import glue as glue_task
 from fixedbert.tasks.glue import main as run_glue
+from fixedbert.training.arguments import CommonArguments
 from fixedbert.training.fine_tuning import FineTuningArguments, FineTuningTrainer
 from fixedbert.training.output import output_directory, whole_checkpoints
 from fixedbert.training.sweep import sweep_directory
-from fixedbert.training.trainer import CommonArguments
 
 TRAIN = ("--do_train", "--do_eval", "--max_steps", "3")
 SAVE = (*TRAIN, "--save_strategy", "steps", "--save_steps", "1")

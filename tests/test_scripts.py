@@ -278,7 +278,6 @@ def test_continued_run_has_the_record_of_a_whole_one(
 ):
     """Guards: a run broken off between two logs, or in its last evaluation, ends with the same log, results and
     weights, bit for bit; one that has all its steps trains no more."""
-    script = {"pretraining": run_pretraining, "glue": run_glue}[name]
     fixed = ("--max_steps", "23", "--logging_steps", "3", "--save_steps", "4", "--eval_strategy", strategy)
     fixed += (
         "--logging_strategy",
@@ -307,9 +306,9 @@ def test_continued_run_has_the_record_of_a_whole_one(
     run(tmp_path / "whole")
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         if stopped == 23:
-            patch.setattr(script, "report", interrupt)
+            patch.setattr(f"fixedbert.tasks.{name}.record_metrics", interrupt)
         else:
-            patch.setattr(script, "train", stop)
+            patch.setattr(f"fixedbert.tasks.{'fine_tuning' if name == 'glue' else name}.train", stop)
         run(tmp_path / "cut")
     saved = {10: 8, 18: 16, 23: 23}[stopped]  # 16 is the end of an epoch
     assert whole_checkpoints(tmp_path / "cut.partial")[-1].name == f"checkpoint-{saved}"

@@ -24,7 +24,7 @@ from transformers import EvalPrediction, TrainerCallback, TrainerState, Training
 import fixedbert
 from fixedbert.errors import Divergence, InputError
 from fixedbert.presets import preset_config
-from fixedbert.training.arguments import REPLACED, ArgumentParser, ModelArguments, parse, with_recipe
+from fixedbert.training.arguments import REPLACED, ArgumentParser, CommonArguments, ModelArguments, parse, with_recipe
 from fixedbert.training.fine_tuning import FineTuningArguments
 from fixedbert.training.glue_data import GlueDataArguments
 from fixedbert.training.loading import load_config
@@ -40,7 +40,7 @@ from fixedbert.training.pretraining import (
 from fixedbert.training.pretraining_data import PretrainingDataArguments
 from fixedbert.training.progress import ProgressLine
 from fixedbert.training.squad_data import SquadDataArguments
-from fixedbert.training.trainer import CommonArguments, CommonTrainer
+from fixedbert.training.trainer import CommonTrainer
 
 RECIPES = Path(__file__).parents[1] / "recipes"
 

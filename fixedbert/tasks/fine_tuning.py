@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from datasets import Dataset
 from transformers import EvalPrediction, PreTrainedConfig, PreTrainedTokenizerBase, set_seed
+from transformers.models.auto.auto_factory import _BaseAutoModelClass
 
 from ..data.features import data_fingerprint
 from ..data.tokenizers import load_tokenizer
@@ -37,7 +38,7 @@ class FineTuningTask(ABC):
         new_head: whether the head of the model is for something else, and to be drawn anew.
     """
 
-    auto_class: type
+    auto_class: type[_BaseAutoModelClass]
     features: dict[str, Dataset]
     evaluated: dict[str, Dataset]
     compute_metrics: Callable[[EvalPrediction], dict[str, float]] | None
@@ -117,7 +118,7 @@ def fine_tune(
             check_length(data_args.max_seq_length, config)
             tokenizer = load_tokenizer(model_args.tokenizer, model_args.do_lower_case, **model_args.hub_options())
             task = kind(name, config, tokenizer, model_args, data_args, training_args)
-        check_same_data(training_args.output_dir, data_fingerprint(task.features, *task.fingerprinted))
+        check_same_data(training_args.folder, data_fingerprint(task.features, *task.fingerprinted))
         if task.new_head:
             model_args = replace(model_args, ignore_mismatched_sizes=True)
         model = load_model(task.auto_class, model_args, config, tokenizer, training_args.do_train)

@@ -7,7 +7,7 @@ import numpy as np
 from transformers import AutoModelForSequenceClassification, EvalPrediction
 
 from ..data import glue
-from ..metrics.glue import glue_scores
+from ..metrics.glue import MEASURES, METRICS, glue_scores
 from ..training.fine_tuning import FineTuningTrainer, first_rows, longest_first
 from ..training.glue_data import GlueDataArguments, load_texts
 from ..training.pictures import draw_glue
@@ -38,9 +38,10 @@ class TextClassification(FineTuningTask):
         hub_options = {"cache_dir": model_args.cache_dir, "token": model_args.token}
         data = load_texts(name, data_args, kinds(training_args), **hub_options)
         data, self.new_head = glue.with_labels_of_model(data, config, training_args.do_train)
+        assert data.labels is not None  # they are those of the model, where the data has none
         limit = limits(data_args)
         data.splits = {split: first_rows(rows, limit[split.split("_")[0]]) for split, rows in data.splits.items()}
-        self.name, self.data, self.fingerprinted = name, data, (data.labels,)
+        self.name, self.data, self.labels, self.fingerprinted = name, data, data.labels, (data.labels,)
         self.features = {
             split: glue.text_features(
                 rows,
@@ -52,10 +53,11 @@ class TextClassification(FineTuningTask):
             for split, rows in data.splits.items()
         }
         self.evaluated = {split: longest_first(self.features[split])[0] for split in data.of_kind("validation")}
-        self.compute_metrics = self.evaluation = GlueEvaluation(name, data.labels)
+        self.compute_metrics = self.evaluation = GlueEvaluation(name, self.labels)
 
     def evaluate(self, trainer):
-        metrics, shown = {}, []
+        metrics: dict[str, float] = {}
+        shown = []
         for split, rows in self.evaluated.items():
             if split == "validation_mismatched":  # eval_accuracy_mm, as in transformers' run_glue.py
                 found = trainer.evaluate(rows, metric_key_prefix="eval_mm") | {"eval_mm_samples": len(rows)}
@@ -72,8 +74,8 @@ class TextClassification(FineTuningTask):
         for split, rows in self.data.of_kind("test").items():
             predictions = self.predictions(trainer, self.features[split])
             if trainer.is_world_process_zero():
-                folder = trainer.args.output_dir
-                glue.write_predictions(folder, self.name, split, rows, self.data.labels, predictions)
+                folder = str(trainer.args.folder)
+                glue.write_predictions(folder, self.name, split, rows, self.labels, predictions)
 
     def predictions(self, trainer: FineTuningTrainer, features: datasets.Dataset) -> np.ndarray:
         """The class or the score of each row, in their order, (rows,)."""
@@ -82,6 +84,22 @@ class TextClassification(FineTuningTask):
         output = trainer.predict(ordered, metric_key_prefix="predict").predictions
         predictions[order] = self.evaluation.predict(output)
         return predictions
+
+
+def check_metrics():
+    """
+    Raises:
+        ValueError: a task with validation splits has no metrics, or one that nothing computes.
+    """
+    for name, task in glue.TASKS.items():
+        if any(split.startswith("validation") for split in task.files) and not METRICS.get(name):
+            raise ValueError(f"the task {name} has no metrics: add them to METRICS in fixedbert/metrics/glue.py.")
+    for name, metrics in METRICS.items():
+        if absent := [metric for metric in metrics if metric not in MEASURES]:
+            raise ValueError(f"the metric {absent[0]} of {name}: add it to MEASURES in fixedbert/metrics/glue.py.")
+
+
+check_metrics()  # before a model is trained
 
 
 class GlueEvaluation:
@@ -95,7 +113,7 @@ class GlueEvaluation:
     def __init__(self, task: str | None, labels: list[str]):
         self.task = task or ("classification" if labels else "regression")
         self.labels = labels
-        self.right = self.predicted = np.empty(0)
+        self.right = self.predicted = np.array([])  # (examples,)
 
     def predict(self, output: np.ndarray | tuple) -> np.ndarray:
         """Classes or scores, (examples,), from logits, (examples, labels); some models return more than these."""
@@ -103,7 +121,7 @@ class GlueEvaluation:
         return logits.argmax(axis=1) if self.labels else logits[:, 0]
 
     def __call__(self, prediction: EvalPrediction) -> dict[str, float]:
-        self.right, self.predicted = prediction.label_ids, self.predict(prediction.predictions)
+        self.right, self.predicted = np.asarray(prediction.label_ids), self.predict(prediction.predictions)
         right, predicted = self.right, self.predicted
         if self.task in glue.TASKS and self.labels:  # a model can number the task's labels in another way
             names = glue.TASKS[self.task].labels

@@ -48,7 +48,7 @@ def main(argv: list[str] | None = None, prog: str | None = None):
 
     with output_directory(training_args, command) as checkpoint:
         tokenizer, examples, held_out, corpus = make_examples(model_args, data_args, training_args, config, checkpoint)
-        check_same_data(training_args.output_dir, corpus["fingerprint"])
+        check_same_data(training_args.folder, corpus["fingerprint"])
         print_corpus(corpus)
         model = load_model(MODELS[objective], model_args, config, tokenizer, training_args.do_train)
         skip_padding(model)

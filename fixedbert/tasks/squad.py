@@ -71,7 +71,7 @@ class QuestionAnswering(FineTuningTask):
         evaluation, windows = self.evaluations["validation"], self.features["validation"]
         record_metrics(trainer, "eval", trainer.evaluate() | {"eval_samples": len(windows)})
         if trainer.is_world_process_zero():
-            write_answers(trainer.args.output_dir, "eval", evaluation)
+            write_answers(trainer.args.folder, "eval", evaluation)
             draw_squad(trainer, "questions", evaluation.null_odds, evaluation.answers, evaluation.threshold)
 
     def predict(self, trainer):
@@ -87,14 +87,14 @@ class QuestionAnswering(FineTuningTask):
         else:
             evaluation.predict(*output.predictions[:2])
         if trainer.is_world_process_zero():
-            write_answers(trainer.args.output_dir, "predict", evaluation)
+            write_answers(trainer.args.folder, "predict", evaluation)
 
 
-def write_answers(folder: str, prefix: str, evaluation: SquadEvaluation):
+def write_answers(folder: Path, prefix: str, evaluation: SquadEvaluation):
     """The files of transformers' run_qa.py: predictions, in the official form, n-best answers, null odds."""
     contents = {"predictions": evaluation.predictions, "nbest_predictions": evaluation.n_best}
     if evaluation.version_2_with_negative:
         contents["null_odds"] = evaluation.null_odds
     for name, content in contents.items():
         text = json.dumps(content, indent=2, ensure_ascii=False)
-        write_whole(Path(folder, f"{prefix}_{name}.json"), text + "\n")
+        write_whole(folder / f"{prefix}_{name}.json", text + "\n")

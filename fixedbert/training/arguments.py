@@ -1,15 +1,20 @@
 """Command-line arguments of the scripts, with the names of transformers' example scripts; recipes in YAML."""
 
 import json
+import math
 import os
+from argparse import SUPPRESS
 from dataclasses import dataclass, field, fields
 from inspect import get_annotations
+from operator import attrgetter
 from pathlib import Path
-from typing import get_type_hints
+from typing import ClassVar, get_type_hints
 
+import torch
 from transformers import HfArgumentParser, Trainer, TrainingArguments
 from transformers.hf_argparser import string_to_bool
 from transformers.integrations import get_available_reporting_integrations, is_deepspeed_available
+from transformers.training_args import OptimizerNames
 
 from ..errors import InputError
 from ..files import reason_of
@@ -133,6 +138,67 @@ def flags(entries: dict) -> list[str]:
     return words
 
 
+@dataclass
+class CommonArguments(TrainingArguments):
+    """transformers' TrainingArguments, without what our trainers cannot honour."""
+
+    logging_nan_inf_filter: bool = field(default=False, metadata={"help": SUPPRESS})
+    max_nonfinite_steps: int = field(
+        default=1,
+        metadata={
+            "help": "Stop after so many steps in a row whose loss or gradient norm is not finite. None is applied."
+        },
+    )
+
+    take_over_output_dir: bool = field(
+        default=False,
+        metadata={"help": "Take the output directory from a run on another machine, which has to be dead."},
+    )
+
+    # Names of fields, the one value that each may have, and why.
+    refused: ClassVar[dict[str, tuple[object, str]]] = {
+        "logging_nan_inf_filter": (False, "a loss that is not finite is never hidden"),
+        "auto_find_batch_size": (False, "the batch decides which examples a step has"),
+        "ignore_data_skip": (False, "a continued run goes on with the next examples, which takes no time"),
+        "dataloader_drop_last": (False, "evaluations and predictions would leave out their last rows"),
+        "save_only_model": (False, "a run goes on from its checkpoints, which takes the optimizer's state too"),
+        "enable_jit_checkpoint": (False, "a run saves a checkpoint on SIGTERM anyway"),
+        "accelerator_config.split_batches": (False, "--per_device_train_batch_size is always that of one device"),
+        "prediction_loss_only": (False, "metrics need the predictions"),
+        "batch_eval_metrics": (False, "metrics are of all predictions together"),
+        "eval_do_concat_batches": (True, "metrics are of all predictions together"),
+        "eval_use_gather_object": (False, "all outputs of the models are tensors"),
+        "include_for_metrics": ([], "metrics are of predictions and labels alone"),
+        "length_column_name": ("length", "the column with the lengths has this name"),
+        "neftune_noise_alpha": (None, "its noise depends on the padding, and none is computed"),
+        "use_liger_kernel": (False, "there are no Liger kernels for BERT"),
+        "liger_kernel_config": (None, "there are no Liger kernels for BERT"),
+    }
+
+    @property
+    def folder(self) -> Path:
+        """The output directory."""
+        assert self.output_dir is not None  # TrainingArguments gives it a name
+        return Path(self.output_dir)
+
+    def __post_init__(self):
+        super().__post_init__()
+        largest = torch.finfo(torch.float32).max
+        if not 0 <= self.learning_rate <= largest:
+            raise InputError(f"--learning_rate {self.learning_rate}: give a number from 0 to {largest:.1e}.")
+        if not 0 < self.num_train_epochs < math.inf:
+            raise InputError(f"--num_train_epochs {self.num_train_epochs}: give a number above 0.")
+        if self.max_steps < 1 and self.max_steps != -1:
+            raise InputError(f"--max_steps {self.max_steps}: give at least 1, or leave it out to train by epochs.")
+        if self.max_nonfinite_steps < 1:
+            raise InputError(f"--max_nonfinite_steps {self.max_nonfinite_steps}: give at least 1.")
+        for name, (only, reason) in self.refused.items():
+            if (value := attrgetter(name)(self)) != only:
+                flag, _, entry = name.partition(".")
+                given = f"with {entry}" if entry else value
+                raise InputError(f"--{flag} {given} is not supported: {reason}; leave it out.")
+
+
 class ArgumentParser(HfArgumentParser):
     """
     transformers' parser, whose errors are one sentence and whose arguments cannot be abbreviated. Its help has our
@@ -146,16 +212,19 @@ class ArgumentParser(HfArgumentParser):
                 action.nargs, action.const = "?", True
 
     def _add_dataclass_arguments(self, dtype):
-        hints, ours = get_type_hints(dtype), set()
+        hints = get_type_hints(dtype)
+        ours: set[str] = set()
         for kind in dtype.__mro__:
             if not kind.__module__.startswith("transformers."):
                 ours |= get_annotations(kind).keys()
         for title, own in ((dtype.__name__, True), ("TrainingArguments of transformers", False)):
             members = [member for member in fields(dtype) if member.init and (member.name in ours) is own]
-            group = self.add_argument_group(title) if members else None
+            if not members:
+                continue
+            group = self.add_argument_group(title)
             for member in members:
                 member.type = hints[member.name]
-                self._parse_dataclass_field(group, member)
+                self._parse_dataclass_field(group, member)  # type: ignore[arg-type]  # transformers passes groups too
 
     def error(self, message):
         raise InputError(f"{message}; --help lists the arguments.")
@@ -194,6 +263,7 @@ def parse(argv: list[str], *types: type, prog: str | None = None) -> tuple:
 
 def check_packages(arguments: TrainingArguments):
     """Raises InputError where --report_to, --optim or --deepspeed needs a package that is not installed."""
+    assert isinstance(arguments.report_to, list)  # as TrainingArguments leaves it
     for name in arguments.report_to:
         if name not in get_available_reporting_integrations():
             raise InputError(f"--report_to {name}: it is not installed; `pip install {name}`, or --report_to none.")
@@ -202,7 +272,9 @@ def check_packages(arguments: TrainingArguments):
     try:
         Trainer.get_optimizer_cls_and_kwargs(arguments)
     except ImportError as error:
-        raise InputError(f"--optim {arguments.optim.value}: {reason_of(error)}; give another.") from error
+        raise InputError(
+            f"--optim {OptimizerNames(arguments.optim).value}: {reason_of(error)}; give another."
+        ) from error
     except ValueError:  # some need the model
         pass
 

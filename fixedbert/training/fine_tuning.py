@@ -11,7 +11,8 @@ from transformers import DataCollatorWithPadding, EarlyStoppingCallback
 from transformers.trainer_pt_utils import get_length_grouped_indices
 
 from ..errors import InputError
-from .trainer import CommonArguments, CommonTrainer
+from .arguments import CommonArguments
+from .trainer import CommonTrainer
 
 NOT_METRICS = ("loss", "runtime", "samples", "per_second", "epoch", "total", "thresh")
 LOGGING = 0.02  # of the steps: short runs have a curve too
@@ -31,7 +32,7 @@ class FineTuningArguments(CommonArguments):
         default="group_by_length",
         metadata={"help": "group_by_length: batches of like lengths; random: the order of transformers' scripts."},
     )
-    bf16: bool | None = field(
+    bf16: bool | None = field(  # type: ignore[assignment]  # None until __post_init__ looks at the hardware
         default=None, metadata={"help": "bf16 mixed precision; default: where the hardware has it."}
     )
     early_stopping_patience: int | None = field(
@@ -72,7 +73,8 @@ def has_bf16(use_cpu: bool) -> bool:
     """Whether the hardware multiplies in bf16, without emulation."""
     if not use_cpu and torch.accelerator.is_available():
         return torch.cuda.is_available() and torch.cuda.is_bf16_supported(including_emulation=False)
-    capabilities = getattr(torch.cpu, "get_capabilities", dict)()  # not in every torch that is supported
+    # Not in every torch that is supported.
+    capabilities: dict[str, object] = getattr(torch.cpu, "get_capabilities", dict)()
     return any(capabilities.get(name) for name in ("avx512_bf16", "amx_bf16", "bf16"))
 
 
@@ -110,13 +112,14 @@ class LengthGroupedSampler(torch.utils.data.Sampler):
 class FineTuningTrainer(CommonTrainer):
     """Trainer over features with a column `length`; evaluation keeps their order."""
 
+    args: FineTuningArguments
+
     def __init__(self, *args, pad_to: int | None = None, **kwargs):
         tokenizer, training_args = kwargs["processing_class"], kwargs["args"]
-        padding = {"padding": "max_length", "max_length": pad_to} if pad_to else {}
-        multiple = 8 if training_args.fp16 else None
-        collator = DataCollatorWithPadding(tokenizer, pad_to_multiple_of=multiple, **padding)
+        padding, multiple = "max_length" if pad_to else True, 8 if training_args.fp16 else None
+        collator = DataCollatorWithPadding(tokenizer, padding, pad_to, multiple)
         super().__init__(*args, data_collator=collator, **kwargs)
-        smoothed = self.label_names == ["labels"] and self.model.config.num_labels > 1
+        smoothed = self.label_names == ["labels"] and (self.model.config.num_labels or 0) > 1
         if training_args.label_smoothing_factor and not smoothed:
             raise InputError("--label_smoothing_factor is for classes: leave it out for numbers and for answers.")
         if training_args.early_stopping_patience is not None:
@@ -128,12 +131,13 @@ class FineTuningTrainer(CommonTrainer):
             return super()._get_train_sampler(train_dataset)
         step_size = args.train_batch_size * args.gradient_accumulation_steps * args.world_size
         seed = args.seed if args.data_seed is None else args.data_seed
-        # The data set that Trainer hands over has lost the column.
+        assert isinstance(self.train_dataset, datasets.Dataset)  # what Trainer hands over has lost the column
         return LengthGroupedSampler(self.train_dataset["length"][:], step_size, seed)
 
     def evaluation_loop(self, *args, metric_key_prefix="eval", **kwargs):
         output = super().evaluation_loop(*args, metric_key_prefix=metric_key_prefix, **kwargs)
         if output.predictions is not None and output.label_ids is not None:
+            assert output.metrics is not None  # of every evaluation
             # Trainer's own is inexact on several processes, whose last batch is filled up.
             output.metrics[f"{metric_key_prefix}_loss"] = mean_loss(output.predictions, output.label_ids)
         return output

@@ -1,10 +1,11 @@
 """Training that can be interrupted: a checkpoint on a signal, and the way on from there."""
 
 import signal
+from collections.abc import Sized
 from pathlib import Path
 
 import torch
-from transformers import Trainer, TrainerCallback, TrainerState
+from transformers import TrainerCallback, TrainerState
 from transformers.dynamic_module_utils import custom_object_save
 from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import SaveStrategy
@@ -13,16 +14,17 @@ from ..errors import Stopped
 from ..files import reading
 from .output import WriteChecksums, guard_loading
 from .results import record_metrics
+from .trainer import CommonTrainer
 
 
-def train(trainer: Trainer, checkpoint: str | None):
+def train(trainer: CommonTrainer, checkpoint: str | None):
     """
     Train, from `checkpoint` on if there is one; save weights, tokenizer, log and metrics. What is trained already is
     loaded.
 
     On SIGTERM and Ctrl-C the run saves a checkpoint and ends with exit status 143 or 130.
     """
-    folder = trainer.args.output_dir
+    folder = str(trainer.args.folder)
     if checkpoint == folder:
         with reading(folder, "remove it and start anew", "the trained model cannot be read"):
             trainer._load_from_checkpoint(folder)
@@ -38,9 +40,10 @@ def train(trainer: Trainer, checkpoint: str | None):
     if checkpoint:
         guard_loading(trainer, checkpoint)
     try:
-        result = trainer.train(resume_from_checkpoint=checkpoint)
+        result = trainer.train(checkpoint)
         if not stop.stopped:
             trainer.save_model(_internal_call=True)  # without pushing it, for which there is `publish`
+            assert isinstance(trainer.train_dataset, Sized)
             record_metrics(trainer, "train", result.metrics | {"train_samples": len(trainer.train_dataset)})
             trainer.save_state()  # last: it says that the rest is there
     finally:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from accelerate import PartialState
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.models.auto.auto_factory import _BaseAutoModelClass
 
 from ..checkpoints import read_config
 from ..errors import InputError
@@ -31,6 +32,7 @@ def load_config(arguments: ModelArguments, **changes) -> PreTrainedConfig:
     with reading(
         name, "give one whose config.json is whole, with settings that it can have", "its configuration cannot be used"
     ):
+        config: PreTrainedConfig
         if arguments.preset:
             config = preset_config(name, **changes)
         else:
@@ -67,7 +69,7 @@ def check_length(max_seq_length: int, config: PreTrainedConfig):
 
 
 def load_model(
-    auto_class: type,
+    auto_class: type[_BaseAutoModelClass],
     arguments: ModelArguments,
     config: PreTrainedConfig,
     tokenizer: PreTrainedTokenizerBase,

@@ -14,11 +14,12 @@ from pathlib import Path
 from accelerate import PartialState
 from accelerate.utils import broadcast_object_list, gather_object
 from safetensors import safe_open
-from transformers import Trainer, TrainerCallback, TrainerState, TrainingArguments
+from transformers import Trainer, TrainerCallback, TrainerState
 
 from ..errors import InputError, Stopped
 from ..files import content_hash_of, read_object, reading, write_whole, writing
 from ..locks import locked
+from .arguments import CommonArguments
 
 COMMAND_FILE = "command.json"
 DATA_FILE = "data.json"
@@ -36,7 +37,7 @@ NOT_PART_OF_THE_RUN = ("--output_dir", "--resume_from_checkpoint", "--take_over_
 
 
 @contextmanager
-def output_directory(training_args: TrainingArguments, command: list[str]) -> Iterator[str | None]:
+def output_directory(training_args: CommonArguments, command: list[str]) -> Iterator[str | None]:
     """
     Do a run in `output_dir`.partial and give that its final name when all is done.
 
@@ -85,7 +86,7 @@ def output_directory(training_args: TrainingArguments, command: list[str]) -> It
             yield checkpoint
         except BaseException as error:
             last = last_checkpoint(partial)
-            error.left = f"the same command goes on from {last}" if last else f"nothing is left of {final}"
+            vars(error)["left"] = f"the same command goes on from {last}" if last else f"nothing is left of {final}"
             if state.is_main_process and not last:
                 shutil.rmtree(partial, ignore_errors=True)
             raise
@@ -94,7 +95,7 @@ def output_directory(training_args: TrainingArguments, command: list[str]) -> It
 
 
 @contextmanager
-def held(final: Path, training_args: TrainingArguments) -> Iterator[None]:
+def held(final: Path, training_args: CommonArguments) -> Iterator[None]:
     """
     Hold an output directory, and report what cannot be written there.
 
@@ -131,7 +132,7 @@ def new_directory(output_dir: str | Path) -> Iterator[Path]:
             yield partial
             give_final_name(partial, final)
     except (KeyboardInterrupt, Stopped) as error:
-        error.left = f"nothing is left of {final}"
+        vars(error)["left"] = f"nothing is left of {final}"
         raise
     finally:
         shutil.rmtree(partial, ignore_errors=True)
@@ -169,8 +170,8 @@ def is_whole(folder: Path) -> bool:
 
 def whole_checkpoints(folder: Path) -> list[Path]:
     """Those with all their files, oldest first."""
-    steps = {path: STEP.fullmatch(path.name) for path in folder.glob("checkpoint-*") if is_whole(path)}
-    return sorted((path for path, step in steps.items() if step), key=lambda path: int(steps[path][1]))
+    found = [(STEP.fullmatch(path.name), path) for path in folder.glob("checkpoint-*") if is_whole(path)]
+    return [path for _, path in sorted((int(step[1]), path) for step, path in found if step)]
 
 
 def last_checkpoint(folder: Path) -> str | None:
@@ -194,7 +195,7 @@ def read_command(partial: Path) -> list[str]:
     return command
 
 
-def check_same_data(output_dir: str, fingerprint: str):
+def check_same_data(output_dir: Path, fingerprint: str):
     """
     Write into a run's directory what it is trained on; where an unfinished run has left that, compare.
 
@@ -202,7 +203,7 @@ def check_same_data(output_dir: str, fingerprint: str):
         InputError: the unfinished run began with other data.
     """
     state = PartialState()
-    file = Path(output_dir, DATA_FILE)
+    file = output_dir / DATA_FILE
     if state.is_main_process and not file.exists():
         write_whole(file, json.dumps({"fingerprint": fingerprint}) + "\n")
     state.wait_for_everyone()
@@ -244,7 +245,7 @@ def check_readable(checkpoint: Path, processes: int):
 
 def check_state(file: Path):
     """Raises an error of any kind where trainer_state.json lacks a field, or has another type, that Trainer needs."""
-    found, fresh = TrainerState.load_from_json(file), TrainerState()
+    found, fresh = TrainerState.load_from_json(str(file)), TrainerState()
     for field in fields(TrainerState):
         value, usual = getattr(found, field.name), getattr(fresh, field.name)
         kinds = {int: int | float, bool: bool, list: list, dict: dict}.get(type(usual))

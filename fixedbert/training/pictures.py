@@ -5,9 +5,8 @@ from pathlib import Path
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from transformers import Trainer
 
-from .fine_tuning import is_metric
+from .fine_tuning import FineTuningTrainer, is_metric
 
 PRETRAINING_PANELS = (
     ("loss", "cross-entropy (nats)"),
@@ -49,7 +48,9 @@ def draw_pretraining(log_history: list[dict], task: str, title: str, file: str |
     figure.savefig(file, dpi=110)
 
 
-def draw_glue(trainer: Trainer, title: str, splits: list[tuple[str, np.ndarray, np.ndarray]], labels: list[str]):
+def draw_glue(
+    trainer: FineTuningTrainer, title: str, splits: list[tuple[str, np.ndarray, np.ndarray]], labels: list[str]
+):
     """
     glue.png beside the results: curves, and for each split what was predicted against what is right.
 
@@ -58,7 +59,7 @@ def draw_glue(trainer: Trainer, title: str, splits: list[tuple[str, np.ndarray, 
         labels: names of the classes; none for a regression.
     """
     figure, axes = panels(2 + len(splits), title)
-    plot_log(trainer, *axes[:2])
+    plot_log(trainer, axes[0], axes[1])
     for panel, (split, right, predicted) in zip(axes[2:], splits, strict=True):
         if labels:
             draw_confusion(panel, right, predicted, labels)
@@ -66,26 +67,31 @@ def draw_glue(trainer: Trainer, title: str, splits: list[tuple[str, np.ndarray, 
             panel.plot(right, predicted, ".", markersize=3, alpha=0.4)
             panel.set(xlabel="right score", ylabel="predicted score")
         panel.set_title(f"{split.replace('_', ' ')}, {len(right):,} examples")
-    figure.savefig(Path(trainer.args.output_dir, "glue.png"), dpi=110)
+    figure.savefig(trainer.args.folder / "glue.png", dpi=110)
 
 
 def draw_squad(
-    trainer: Trainer, title: str, null_odds: dict[str, float], answers: dict[str, list[str]], threshold: float
+    trainer: FineTuningTrainer,
+    title: str,
+    null_odds: dict[str, float],
+    answers: dict[str, list[str]],
+    threshold: float,
 ):
     """squad.png beside the results: curves, and for SQuAD 2.0 how much speaks against an answer where there is one."""
     figure, axes = panels(3 if null_odds else 2, title)
-    plot_log(trainer, *axes[:2], scale=1)
+    plot_log(trainer, axes[0], axes[1], scale=1)
     if null_odds:
         odds = np.array(list(null_odds.values()))
         answered = np.array([bool(answers[question]) for question in null_odds])
-        bins = np.linspace(*np.percentile(odds, (0.5, 99.5)), 60)
+        least, most = np.percentile(odds, (0.5, 99.5))
+        bins = np.linspace(least, most, 60).tolist()
         for where, label in ((answered, "has an answer"), (~answered, "has none")):
             axes[2].hist(odds[where], bins, alpha=0.6, label=f"{label} ({where.sum():,})")
         axes[2].axvline(threshold, color="black", linestyle="--", label=f"threshold {threshold:.2f}")
         axes[2].set(title="no answer above the threshold", xlabel="logits of [CLS] above those of the best span",
                     ylabel="questions")  # fmt: skip
         axes[2].legend()
-    figure.savefig(Path(trainer.args.output_dir, "squad.png"), dpi=110)
+    figure.savefig(trainer.args.folder / "squad.png", dpi=110)
 
 
 def panels(count: int, title: str) -> tuple[Figure, np.ndarray]:
@@ -94,7 +100,7 @@ def panels(count: int, title: str) -> tuple[Figure, np.ndarray]:
     return figure, figure.subplots(1, count)
 
 
-def plot_log(trainer: Trainer, loss: Axes, metrics: Axes, scale: float = 100):
+def plot_log(trainer: FineTuningTrainer, loss: Axes, metrics: Axes, scale: float = 100):
     """The log of a run: losses, and metrics in per cent, against steps."""
     log = trainer.state.log_history
 

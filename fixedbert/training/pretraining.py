@@ -13,7 +13,8 @@ from transformers.integrations import is_tensorboard_available
 
 from ..data.epochs import EpochSampler
 from ..errors import InputError
-from .trainer import CommonArguments, CommonTrainer
+from .arguments import CommonArguments
+from .trainer import CommonTrainer
 
 OBJECTIVES = ("mlm+nsp", "mlm", "clm")
 # What is summed over an example: enough to get every mean right whatever the batch size.
@@ -91,6 +92,7 @@ class PretrainingTrainer(CommonTrainer):
     """
 
     counts = 4  # predicted tokens, those of them right, real tokens, room for tokens
+    objective: str
 
     def __init__(self, *args, objective: str = "mlm+nsp", inside_word: np.ndarray | None = None, **kwargs):
         kwargs["args"].label_names = ["labels", "next_sentence_label"] if objective == "mlm+nsp" else ["labels"]

@@ -1,10 +1,8 @@
 """What a run leaves beside its model: metrics, the summary of pretraining, and a copy on the Hub."""
 
 import json
-from pathlib import Path
 
 from huggingface_hub.errors import HTTPError
-from transformers import Trainer
 
 from ..errors import InputError, explain_hub_error
 from ..files import read_object, write_whole
@@ -12,13 +10,14 @@ from ..model_card import hardware_name, versions
 from .output import SECRET, run_arguments
 from .pictures import draw_pretraining
 from .pretraining import PretrainingTrainer
+from .trainer import CommonTrainer
 
 
-def record_metrics(trainer: Trainer, split: str, metrics: dict[str, float]):
+def record_metrics(trainer: CommonTrainer, split: str, metrics: dict[str, float]):
     """Print metrics and put them into all_results.json."""
     trainer.log_metrics(split, metrics)
     if trainer.is_world_process_zero():
-        folder, remedy = Path(trainer.args.output_dir), f"remove {trainer.args.output_dir} and start anew"
+        folder, remedy = trainer.args.folder, f"remove {trainer.args.folder} and start anew"
         file = folder / "all_results.json"
         found = read_object(file, remedy) if file.exists() else {}
         for name, content in ((f"{split}_results.json", metrics), (file.name, found | metrics)):
@@ -27,7 +26,7 @@ def record_metrics(trainer: Trainer, split: str, metrics: dict[str, float]):
 
 def write_summary(trainer: PretrainingTrainer, corpus: dict, parameters: dict, command: list[str]):
     """summary.json, and pretraining.png if there was training, beside the model."""
-    output, args = Path(trainer.args.output_dir), trainer.args
+    output, args = trainer.args.folder, trainer.args
     batch = args.per_device_train_batch_size * max(args.n_gpu, 1) * args.gradient_accumulation_steps * args.world_size
     summary = {
         "objective": trainer.objective,
@@ -49,7 +48,7 @@ def write_summary(trainer: PretrainingTrainer, corpus: dict, parameters: dict, c
         draw_pretraining(trainer.state.log_history, trainer.objective[:3], title, output / "pretraining.png")
 
 
-def publish(trainer: Trainer):
+def publish(trainer: CommonTrainer):
     """
     With --push_to_hub, the output directory on the Hub: when it has its final name, so that nothing is lost.
 

@@ -51,22 +51,24 @@ class SquadDataArguments:
                 f"--null_score_diff_threshold {self.null_score_diff_threshold}: a number, or best."
             ) from None
 
-    def source(self, kind: str) -> str | None:
-        """Where the questions for "train", "validation" or "test" are."""
-        return f"{self.dataset_name}, {kind}" if self.dataset_name else getattr(self, f"{kind}_file")
+    def source(self, kind: str) -> str:
+        """Where the questions for "train", "validation" or "test" are; InputError if no argument says."""
+        if self.dataset_name:
+            return f"{self.dataset_name}, {kind}"
+        file = getattr(self, f"{kind}_file")
+        if file is None:
+            raise InputError(f"no questions for {kind}: give --{kind}_file or --dataset_name.")
+        return file
 
 
 def load_questions(arguments: SquadDataArguments, kind: str, **hub_options) -> datasets.Dataset:
     """The questions for "train", "validation" or "test"."""
     options = (arguments.version_2_with_negative, kind != "test", arguments.skip_bad_rows)
-    if arguments.dataset_name and (arguments.train_file or arguments.validation_file or arguments.test_file):
+    if not arguments.dataset_name:
+        return load_squad(arguments.source(kind), *options)
+    if arguments.train_file or arguments.validation_file or arguments.test_file:
         raise InputError("--dataset_name and files: give one of the two.")
-    if arguments.dataset_name:
-        splits = load_from_hub(arguments.dataset_name, arguments.dataset_config_name, **hub_options)
-        if kind not in splits:
-            raise InputError(f"{arguments.dataset_name}: it has no split {kind}; there are {', '.join(splits)}.")
-        return question_rows(((row, row, row) for row in splits[kind]), arguments.source(kind), *options)
-    file = arguments.source(kind)
-    if file is None:
-        raise InputError(f"no questions for {kind}: give --{kind}_file or --dataset_name.")
-    return load_squad(file, *options)
+    splits = load_from_hub(arguments.dataset_name, arguments.dataset_config_name, **hub_options)
+    if kind not in splits:
+        raise InputError(f"{arguments.dataset_name}: it has no split {kind}; there are {', '.join(splits)}.")
+    return question_rows(((row, row, row) for row in splits[kind]), arguments.source(kind), *options)

@@ -113,7 +113,7 @@ def sweep(
 def arguments_of(run: Run, training_args: FineTuningArguments, output: Path) -> FineTuningArguments:
     arguments = copy.copy(training_args)
     arguments.output_dir, arguments.seed = str(output), run.seed
-    name = arguments.hub_model_id or Path(training_args.output_dir).name
+    name = arguments.hub_model_id or training_args.folder.name
     arguments.hub_model_id = "-".join([name, *run.folder.split("/")])
     for name, value in run.settings:
         if name == "train_batch_size":
@@ -156,7 +156,7 @@ def sweep_directory(training_args: FineTuningArguments, command: list[str]) -> I
             yield partial
         except BaseException as error:
             kept = len(list(partial.rglob(COMMAND_FILE))) > 1
-            error.left = f"the same command goes on in {partial}" if kept else f"nothing is left of {final}"
+            vars(error)["left"] = f"the same command goes on in {partial}" if kept else f"nothing is left of {final}"
             if state.is_main_process and not kept:
                 shutil.rmtree(partial, ignore_errors=True)
             raise
@@ -198,14 +198,14 @@ def summarize(folder: Path, runs: list[Run]):
     for task, settings in dict.fromkeys((run.task, run.settings) for run in results):
         seeds = [results[run] for run in results if (run.task, run.settings) == (task, settings)]
         metrics = [name.removeprefix("eval_") for name in seeds[0] if is_metric(name)]
-        main = next((name for name in MAIN if name in metrics), None)
+        main = next((name for name in (*MAIN, *metrics) if name in metrics), None)
         summaries += [
             Summary(task or "data", dict(settings), name, [seed[f"eval_{name}"] for seed in seeds], name == main)
             for name in sorted(metrics, key=lambda name: name != main)
         ]
     if not summaries:
         return
-    best = {}
+    best: dict[str, Summary] = {}
     for summary in summaries:
         if summary.main and (summary.task not in best or summary.median > best[summary.task].median):
             best[summary.task] = summary
