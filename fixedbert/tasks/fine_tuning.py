@@ -13,29 +13,25 @@ from ..data.features import data_fingerprint
 from ..data.tokenizers import load_tokenizer
 from ..errors import InputError
 from ..training.arguments import ModelArguments, parse, with_recipe
-from ..training.fine_tuning import FineTuningArguments, FineTuningTrainer
-from ..training.glue_data import GlueDataArguments
+from ..training.fine_tuning import FineTuningArguments, FineTuningDataArguments, FineTuningTrainer
 from ..training.interruption import train
 from ..training.loading import check_length, load_config, load_model, with_new_head
 from ..training.output import check_same_data, output_directory
 from ..training.results import publish
 from ..training.speed import keep_freed_memory, skip_padding
-from ..training.squad_data import SquadDataArguments
-
-DataArguments = GlueDataArguments | SquadDataArguments
 
 
 class FineTuningTask(ABC):
     """
-    The examples of one task as features, and what becomes of a model's outputs on them.
+    The examples of one run as features, with the evaluation and the predictions of a model on them.
 
     Attributes:
-        auto_class: that opens the model with the head of the task.
+        auto_class: of the model and its head.
         features: by split, of the splits that the run needs.
-        evaluated: the validation splits in the order of their evaluation, the main one first.
-        compute_metrics: Trainer's.
-        fingerprinted: what belongs to the data beside the features, as the names of labels.
-        new_head: whether the head of the model is for something else, and to be drawn anew.
+        evaluated: the validation splits, longest rows first; the main split first.
+        compute_metrics: that of Trainer.
+        fingerprinted: what the data are besides their features, such as the names of labels.
+        new_head: whether the head of the model is for other labels, and to be replaced by a random one.
     """
 
     auto_class: type[_BaseAutoModelClass]
@@ -52,10 +48,10 @@ class FineTuningTask(ABC):
         config: PreTrainedConfig,
         tokenizer: PreTrainedTokenizerBase,
         model_args: ModelArguments,
-        data_args: DataArguments,
+        data_args: FineTuningDataArguments,
         training_args: FineTuningArguments,
     ):
-        """Read the examples and tokenize them; `config` gets the labels."""
+        """Read the examples, tokenize them, and write their labels into `config`."""
 
     @abstractmethod
     def evaluate(self, trainer: FineTuningTrainer):
@@ -66,47 +62,30 @@ class FineTuningTask(ABC):
         """Write predictions of the test splits into the output directory."""
 
 
-def parse_fine_tuning(argv: list[str] | None, data_arguments: type[DataArguments], prog: str | None) -> tuple:
+def parse_fine_tuning(
+    argv: list[str] | None, data_arguments: type[FineTuningDataArguments], prog: str | None
+) -> tuple:
     """
     (model arguments, data arguments, training arguments, all flags) of a command.
 
     Raises:
-        InputError: something is wrong with an argument, or nothing is to be done.
+        InputError: an argument is wrong, or there is nothing to do.
     """
     command = with_recipe(sys.argv[1:] if argv is None else argv)
     model_args, data_args, training_args = parse(
         command, ModelArguments, data_arguments, FineTuningArguments, prog=prog
     )
-    if not (training_args.do_train or training_args.do_eval or training_args.do_predict):
+    if not training_args.kinds:
         raise InputError("nothing to do: give --do_train, --do_eval or --do_predict.")
-    for kind, count in limits(data_args).items():
-        if count is not None and count < 1:
-            name = {"train": "train", "validation": "eval", "test": "predict"}[kind]
-            raise InputError(f"--max_{name}_samples {count}: give at least 1, or leave it out for all.")
     keep_freed_memory(training_args.device)
     return model_args, data_args, training_args, command
-
-
-def limits(data_args: DataArguments) -> dict[str, int | None]:
-    """The greatest number of examples of each kind of split, None for all."""
-    return {
-        "train": data_args.max_train_samples,
-        "validation": data_args.max_eval_samples,
-        "test": data_args.max_predict_samples,
-    }
-
-
-def kinds(training_args: FineTuningArguments) -> tuple[str, ...]:
-    """The kinds of splits that a run needs."""
-    asked = {"train": training_args.do_train, "validation": training_args.do_eval, "test": training_args.do_predict}
-    return tuple(kind for kind, wanted in asked.items() if wanted)
 
 
 def fine_tune(
     kind: type[FineTuningTask],
     name: str | None,
     model_args: ModelArguments,
-    data_args: DataArguments,
+    data_args: FineTuningDataArguments,
     training_args: FineTuningArguments,
     command: list[str],
 ):

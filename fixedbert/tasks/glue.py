@@ -4,16 +4,22 @@ from functools import partial
 
 import datasets
 import numpy as np
-from transformers import AutoModelForSequenceClassification, EvalPrediction
+from transformers import (
+    AutoModelForSequenceClassification,
+    EvalPrediction,
+    PreTrainedConfig,
+    PreTrainedTokenizerBase,
+)
 
 from ..data import glue
 from ..metrics.glue import MEASURES, METRICS, glue_scores
-from ..training.fine_tuning import FineTuningTrainer, first_rows, longest_first
+from ..training.arguments import ModelArguments
+from ..training.fine_tuning import FineTuningArguments, FineTuningTrainer, first_rows, longest_first
 from ..training.glue_data import GlueDataArguments, load_texts
 from ..training.pictures import draw_glue
 from ..training.results import record_metrics
 from ..training.sweep import sweep
-from .fine_tuning import FineTuningTask, fine_tune, kinds, limits, parse_fine_tuning
+from .fine_tuning import FineTuningTask, fine_tune, parse_fine_tuning
 
 
 def main(argv: list[str] | None = None, prog: str | None = None):
@@ -34,13 +40,22 @@ class TextClassification(FineTuningTask):
 
     auto_class = AutoModelForSequenceClassification
 
-    def __init__(self, name, config, tokenizer, model_args, data_args, training_args):
+    def __init__(
+        self,
+        name: str | None,
+        config: PreTrainedConfig,
+        tokenizer: PreTrainedTokenizerBase,
+        model_args: ModelArguments,
+        data_args: GlueDataArguments,
+        training_args: FineTuningArguments,
+    ):
         hub_options = {"cache_dir": model_args.cache_dir, "token": model_args.token}
-        data = load_texts(name, data_args, kinds(training_args), **hub_options)
+        data = load_texts(name, data_args, training_args.kinds, **hub_options)
         data, self.new_head = glue.with_labels_of_model(data, config, training_args.do_train)
         assert data.labels is not None  # they are those of the model, where the data has none
-        limit = limits(data_args)
-        data.splits = {split: first_rows(rows, limit[split.split("_")[0]]) for split, rows in data.splits.items()}
+        data.splits = {
+            split: first_rows(rows, data_args.max_samples(split.split("_")[0])) for split, rows in data.splits.items()
+        }
         self.name, self.data, self.labels, self.fingerprinted = name, data, data.labels, (data.labels,)
         self.features = {
             split: glue.text_features(
@@ -55,7 +70,7 @@ class TextClassification(FineTuningTask):
         self.evaluated = {split: longest_first(self.features[split])[0] for split in data.of_kind("validation")}
         self.compute_metrics = self.evaluation = GlueEvaluation(name, self.labels)
 
-    def evaluate(self, trainer):
+    def evaluate(self, trainer: FineTuningTrainer):
         metrics: dict[str, float] = {}
         shown = []
         for split, rows in self.evaluated.items():
@@ -70,7 +85,7 @@ class TextClassification(FineTuningTask):
         if trainer.is_world_process_zero():
             draw_glue(trainer, self.name or "validation file", shown, self.evaluation.labels)
 
-    def predict(self, trainer):
+    def predict(self, trainer: FineTuningTrainer):
         for split, rows in self.data.of_kind("test").items():
             predictions = self.predictions(trainer, self.features[split])
             if trainer.is_world_process_zero():

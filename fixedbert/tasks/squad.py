@@ -4,17 +4,18 @@ import json
 from functools import partial
 from pathlib import Path
 
-from transformers import AutoModelForQuestionAnswering
+from transformers import AutoModelForQuestionAnswering, PreTrainedConfig, PreTrainedTokenizerBase
 
 from ..data.squad import SquadEvaluation, questions_that_fit, squad_windows
 from ..errors import InputError
 from ..files import write_whole
-from ..training.fine_tuning import first_rows, longest_first
+from ..training.arguments import ModelArguments
+from ..training.fine_tuning import FineTuningArguments, FineTuningTrainer, first_rows, longest_first
 from ..training.pictures import draw_squad
 from ..training.results import record_metrics
 from ..training.squad_data import SquadDataArguments, load_questions
 from ..training.sweep import sweep
-from .fine_tuning import FineTuningTask, fine_tune, kinds, limits, parse_fine_tuning
+from .fine_tuning import FineTuningTask, fine_tune, parse_fine_tuning
 
 
 def main(argv: list[str] | None = None, prog: str | None = None):
@@ -36,11 +37,19 @@ class QuestionAnswering(FineTuningTask):
 
     auto_class = AutoModelForQuestionAnswering
 
-    def __init__(self, name, config, tokenizer, model_args, data_args, training_args):
+    def __init__(
+        self,
+        name: None,
+        config: PreTrainedConfig,
+        tokenizer: PreTrainedTokenizerBase,
+        model_args: ModelArguments,
+        data_args: SquadDataArguments,
+        training_args: FineTuningArguments,
+    ):
         self.features, self.evaluations = {}, {}
         size = (data_args.max_seq_length, data_args.doc_stride)
-        for kind in kinds(training_args):
-            limit = limits(data_args)[kind]
+        for kind in training_args.kinds:
+            limit = data_args.max_samples(kind)
             rows = load_questions(data_args, kind, cache_dir=model_args.cache_dir, token=model_args.token)
             rows = first_rows(rows, limit)
             rows = questions_that_fit(rows, data_args.source(kind), tokenizer, *size, data_args.skip_bad_rows)
@@ -67,14 +76,14 @@ class QuestionAnswering(FineTuningTask):
         self.evaluated = {kind: rows for kind, rows in self.features.items() if kind == "validation"}
         self.compute_metrics = self.evaluations.get("validation")
 
-    def evaluate(self, trainer):
+    def evaluate(self, trainer: FineTuningTrainer):
         evaluation, windows = self.evaluations["validation"], self.features["validation"]
         record_metrics(trainer, "eval", trainer.evaluate() | {"eval_samples": len(windows)})
         if trainer.is_world_process_zero():
             write_answers(trainer.args.folder, "eval", evaluation)
             draw_squad(trainer, "questions", evaluation.null_odds, evaluation.answers, evaluation.threshold)
 
-    def predict(self, trainer):
+    def predict(self, trainer: FineTuningTrainer):
         evaluation, windows = self.evaluations["test"], self.features["test"]
         if "validation" in self.evaluations:  # a threshold that was chosen on the validation questions stays
             evaluation.asked_threshold = self.evaluations["validation"].threshold
@@ -83,7 +92,7 @@ class QuestionAnswering(FineTuningTask):
         trainer.compute_metrics = evaluation if known else None
         output = trainer.predict(windows, metric_key_prefix="predict")
         if known:
-            record_metrics(trainer, "predict", output.metrics | {"predict_samples": len(windows)})
+            record_metrics(trainer, "predict", {**(output.metrics or {}), "predict_samples": len(windows)})
         else:
             evaluation.predict(*output.predictions[:2])
         if trainer.is_world_process_zero():

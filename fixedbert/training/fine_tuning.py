@@ -1,4 +1,4 @@
-"""Fine-tuning: transformers' Trainer, with batches of like lengths, and evaluation in large ones, sorted."""
+"""Fine-tuning: batches of similar lengths, and evaluation in large batches, sorted by length."""
 
 from dataclasses import dataclass, field
 from typing import ClassVar
@@ -68,6 +68,45 @@ class FineTuningArguments(CommonArguments):
                     "--early_stopping_patience needs --load_best_model_at_end, which keeps the best checkpoint."
                 )
 
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """What the run needs of "train", "validation" and "test"."""
+        wanted = {"train": self.do_train, "validation": self.do_eval, "test": self.do_predict}
+        return tuple(kind for kind, is_wanted in wanted.items() if is_wanted)
+
+
+@dataclass
+class FineTuningDataArguments:
+    """Where examples are, how many of them are used, and how they become tokens."""
+
+    dataset_name: str | None = field(default=None, metadata={"help": "A data set of the Hub."})
+    dataset_config_name: str | None = field(default=None, metadata={"help": "Its configuration."})
+    train_file: str | None = field(default=None, metadata={"help": "Examples to train on."})
+    validation_file: str | None = field(default=None, metadata={"help": "The same, to evaluate on."})
+    test_file: str | None = field(default=None, metadata={"help": "The same, to predict."})
+    skip_bad_rows: bool = field(default=False, metadata={"help": "Leave out rows that cannot be used, and name them."})
+    max_seq_length: int = field(default=128, metadata={"help": "Tokens of an example; longer ones are cut."})
+    pad_to_max_length: bool = field(default=False, metadata={"help": "Pad to that length, not to a batch's longest."})
+    max_train_samples: int | None = field(default=None, metadata={"help": "Use so many training examples only."})
+    max_eval_samples: int | None = field(default=None, metadata={"help": "Use so many evaluation examples only."})
+    max_predict_samples: int | None = field(default=None, metadata={"help": "Predict so many examples only."})
+    preprocessing_num_workers: int | None = field(default=None, metadata={"help": "Processes for tokenizing."})
+    overwrite_cache: bool = field(default=False, metadata={"help": "Tokenize again what is in the cache."})
+
+    def __post_init__(self):
+        for name in ("max_train_samples", "max_eval_samples", "max_predict_samples"):
+            count = getattr(self, name)
+            if count is not None and count < 1:
+                raise InputError(f"--{name} {count}: give at least 1, or leave it out for all.")
+
+    def max_samples(self, kind: str) -> int | None:
+        """The most examples of "train", "validation" or "test"; None for all."""
+        return {
+            "train": self.max_train_samples,
+            "validation": self.max_eval_samples,
+            "test": self.max_predict_samples,
+        }[kind]
+
 
 def has_bf16(use_cpu: bool) -> bool:
     """Whether the hardware multiplies in bf16, without emulation."""
@@ -80,11 +119,11 @@ def has_bf16(use_cpu: bool) -> bool:
 
 class LengthGroupedSampler(torch.utils.data.Sampler):
     """
-    Steps over all processes of rows of like lengths, in an order that follows from seed and epoch; the first step has
-    the longest row.
+    Steps of rows of similar lengths, over all processes, in an order that follows from seed and epoch. The first step
+    has the longest row.
 
-    transformers' own sampler groups the batches of one process, gives 50 of them from long to short again and again,
-    and draws from the global generator, which dropout has left in another state on each process.
+    transformers' sampler groups the batches of one process, sorts every 50 of them by length, and uses the global
+    random generator, whose state dropout makes different on each process.
     """
 
     def __init__(self, lengths: list[int], step_size: int, seed: int):
@@ -104,7 +143,7 @@ class LengthGroupedSampler(torch.utils.data.Sampler):
         generator = torch.Generator().manual_seed(seed)
         grouped = torch.tensor(get_length_grouped_indices(self.lengths, self.step_size, generator=generator))
         first, *others = grouped.split(self.step_size)
-        last = [others.pop()] if others and len(others[-1]) < self.step_size else []  # fewer than a step: in the end
+        last = [others.pop()] if others and len(others[-1]) < self.step_size else []  # an incomplete step comes last
         order = torch.randperm(len(others), generator=generator).tolist()
         return iter(torch.cat([first, *(others[number] for number in order), *last]).tolist())
 
@@ -143,12 +182,12 @@ class FineTuningTrainer(CommonTrainer):
         return output
 
     def _get_eval_sampler(self, eval_dataset):
-        # Trainer would shuffle evaluation too where training is grouped by length, and predictions come out shuffled.
+        # With grouped training Trainer would shuffle evaluation and predictions too.
         return torch.utils.data.SequentialSampler(eval_dataset)
 
 
 def longest_first(features: datasets.Dataset) -> tuple[datasets.Dataset, np.ndarray]:
-    """The features by falling length, and where each row of the result stood before."""
+    """The features, longest rows first, and the row number that each had before."""
     order = np.argsort(-np.array(features["length"][:]), kind="stable")
     return features.select(order), order
 
@@ -160,7 +199,7 @@ def mean_loss(predictions: np.ndarray | tuple, labels: np.ndarray | tuple) -> fl
     """
     predictions, labels = (x if isinstance(x, tuple) else (x,) for x in (predictions, labels))
     losses = []
-    for output, target in zip(predictions, labels, strict=False):  # models can return more than what has labels
+    for output, target in zip(predictions, labels, strict=False):  # models can return more outputs
         output, target = torch.from_numpy(output).double(), torch.from_numpy(target)
         if target.is_floating_point():
             losses.append(mse_loss(output.squeeze(-1), target.double()))
@@ -170,7 +209,7 @@ def mean_loss(predictions: np.ndarray | tuple, labels: np.ndarray | tuple) -> fl
 
 
 def is_metric(name: str) -> bool:
-    """Whether a name of Trainer's log is that of a metric: not of a loss, a count, a time, a threshold."""
+    """Whether a name in Trainer's log is of a metric, not of a loss, a count, a time or a threshold."""
     return name.startswith("eval_") and not any(part in name for part in NOT_METRICS)
 
 

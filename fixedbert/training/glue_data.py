@@ -1,13 +1,14 @@
-"""From the arguments of run_glue.py to its texts."""
+"""From the arguments of fine-tuning on texts to the texts."""
 
 from dataclasses import dataclass, field
 
 from ..data import glue
 from ..errors import InputError
+from .fine_tuning import FineTuningDataArguments
 
 
 @dataclass
-class GlueDataArguments:
+class GlueDataArguments(FineTuningDataArguments):
     """Which texts, and how they become tokens."""
 
     task_name: list[str] | None = field(
@@ -16,10 +17,7 @@ class GlueDataArguments:
     data_dir: str | None = field(
         default=None, metadata={"help": "Folder with the tasks in the layout of the GLUE download; default: the Hub."}
     )
-    dataset_name: str | None = field(default=None, metadata={"help": "Another data set of the Hub."})
-    dataset_config_name: str | None = field(default=None, metadata={"help": "Its configuration."})
     train_file: str | None = field(default=None, metadata={"help": "A .csv, .tsv, .jsonl or .parquet file."})
-    validation_file: str | None = field(default=None, metadata={"help": "The same, to evaluate on."})
     test_file: str | None = field(default=None, metadata={"help": "The same, to predict, with or without labels."})
     text_column_names: str | None = field(
         default=None, metadata={"help": "The column with the text, or the two of a pair, with a comma between them."}
@@ -28,14 +26,6 @@ class GlueDataArguments:
     do_regression: bool | None = field(
         default=None, metadata={"help": "Whether labels are numbers to predict; default: if some have fractions."}
     )
-    skip_bad_rows: bool = field(default=False, metadata={"help": "Leave out rows that cannot be used, and name them."})
-    max_seq_length: int = field(default=128, metadata={"help": "Tokens of an example; longer ones are cut."})
-    pad_to_max_length: bool = field(default=False, metadata={"help": "Pad to that length, not to a batch's longest."})
-    max_train_samples: int | None = field(default=None, metadata={"help": "Use so many training examples only."})
-    max_eval_samples: int | None = field(default=None, metadata={"help": "Use so many evaluation examples only."})
-    max_predict_samples: int | None = field(default=None, metadata={"help": "Predict so many examples only."})
-    preprocessing_num_workers: int | None = field(default=None, metadata={"help": "Processes for tokenizing."})
-    overwrite_cache: bool = field(default=False, metadata={"help": "Tokenize again what is in the cache."})
 
     def columns(self) -> dict:
         """The columns of one's own files, for `load_files`."""

@@ -1,4 +1,4 @@
-"""Training that can be interrupted: a checkpoint on a signal, and the way on from there."""
+"""Training that can be interrupted: a signal saves a checkpoint, from which the same command resumes."""
 
 import signal
 from collections.abc import Sized
@@ -19,8 +19,7 @@ from .trainer import CommonTrainer
 
 def train(trainer: CommonTrainer, checkpoint: str | None):
     """
-    Train, from `checkpoint` on if there is one; save weights, tokenizer, log and metrics. What is trained already is
-    loaded.
+    Train, or resume from `checkpoint`, and save weights, tokenizer, log and metrics. A trained model is only loaded.
 
     On SIGTERM and Ctrl-C the run saves a checkpoint and ends with exit status 143 or 130.
     """

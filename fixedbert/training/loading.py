@@ -1,4 +1,4 @@
-"""Configuration and model that ModelArguments name."""
+"""From the arguments to the configuration and the model."""
 
 import re
 from ast import literal_eval

@@ -52,7 +52,7 @@ def draw_glue(
     trainer: FineTuningTrainer, title: str, splits: list[tuple[str, np.ndarray, np.ndarray]], labels: list[str]
 ):
     """
-    glue.png beside the results: curves, and for each split what was predicted against what is right.
+    Draw glue.png beside the results: curves, and for each split the predictions against the labels.
 
     Args:
         splits: name, labels and predictions, (examples,) both.
@@ -77,7 +77,7 @@ def draw_squad(
     answers: dict[str, list[str]],
     threshold: float,
 ):
-    """squad.png beside the results: curves, and for SQuAD 2.0 how much speaks against an answer where there is one."""
+    """Draw squad.png beside the results: curves, and for SQuAD 2.0 the null odds with and without an answer."""
     figure, axes = panels(3 if null_odds else 2, title)
     plot_log(trainer, axes[0], axes[1], scale=1)
     if null_odds:
@@ -101,7 +101,7 @@ def panels(count: int, title: str) -> tuple[Figure, np.ndarray]:
 
 
 def plot_log(trainer: FineTuningTrainer, loss: Axes, metrics: Axes, scale: float = 100):
-    """The log of a run: losses, and metrics in per cent, against steps."""
+    """Plot the log of a run: losses, and metrics in per cent, against steps."""
     log = trainer.state.log_history
 
     def points(name):
@@ -125,7 +125,7 @@ def plot_log(trainer: FineTuningTrainer, loss: Axes, metrics: Axes, scale: float
 
 
 def draw_confusion(panel: Axes, right: np.ndarray, predicted: np.ndarray, labels: list[str]):
-    """Shares of each right class, with the number of examples in every field."""
+    """Draw a confusion matrix: shares of each class, with the number of examples in every field."""
     counts = np.zeros((len(labels), len(labels)), dtype=int)
     np.add.at(counts, (right.astype(int), predicted.astype(int)), 1)
     shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
@@ -142,7 +142,7 @@ def draw_confusion(panel: Axes, right: np.ndarray, predicted: np.ndarray, labels
 
 
 def draw_sweep(summaries: list, file: Path):
-    """Every run's main metric as a dot and the median as a line, by task and point of the grid."""
+    """Draw the main metric of every run as a dot and the median as a line, by task and point of the grid."""
     figure = Figure(figsize=(max(5, 1.0 * len(summaries) + 2), 4.6), layout="constrained")
     axes = figure.subplots()
     for place, summary in enumerate(summaries):

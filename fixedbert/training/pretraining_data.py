@@ -1,4 +1,4 @@
-"""From the arguments of run_pretraining.py to its examples."""
+"""From the arguments of pretraining to its examples."""
 
 import os
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""What a person sees of a pretraining run: one line of progress."""
+"""The progress of pretraining, in one line."""
 
 from transformers.trainer_callback import ProgressCallback
 
@@ -17,6 +17,6 @@ class ProgressLine(ProgressCallback):
             )
         elif any(name.startswith("eval_") for name in logs):
             names = ("loss", "perplexity", "accuracy")
-            told = {name: value for name, value in logs.items() if name.endswith(names)}
-            line = ", ".join(f"{name.removeprefix('eval_')} {value:.4g}" for name, value in told.items())
+            shown = {name: value for name, value in logs.items() if name.endswith(names)}
+            line = ", ".join(f"{name.removeprefix('eval_')} {value:.4g}" for name, value in shown.items())
             self.training_bar.write(f"step {state.global_step:,}, held out: {line}")

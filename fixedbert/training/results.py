@@ -14,7 +14,7 @@ from .trainer import CommonTrainer
 
 
 def record_metrics(trainer: CommonTrainer, split: str, metrics: dict[str, float]):
-    """Print metrics and put them into all_results.json."""
+    """Print metrics, and write them into SPLIT_results.json and all_results.json."""
     trainer.log_metrics(split, metrics)
     if trainer.is_world_process_zero():
         folder, remedy = trainer.args.folder, f"remove {trainer.args.folder} and start anew"
@@ -25,7 +25,7 @@ def record_metrics(trainer: CommonTrainer, split: str, metrics: dict[str, float]
 
 
 def write_summary(trainer: PretrainingTrainer, corpus: dict, parameters: dict, command: list[str]):
-    """summary.json, and pretraining.png if there was training, beside the model."""
+    """Write summary.json and, after training, pretraining.png beside the model."""
     output, args = trainer.args.folder, trainer.args
     batch = args.per_device_train_batch_size * max(args.n_gpu, 1) * args.gradient_accumulation_steps * args.world_size
     summary = {
@@ -50,7 +50,7 @@ def write_summary(trainer: PretrainingTrainer, corpus: dict, parameters: dict, c
 
 def publish(trainer: CommonTrainer):
     """
-    With --push_to_hub, the output directory on the Hub: when it has its final name, so that nothing is lost.
+    With --push_to_hub, upload the output directory, which has its final name by then.
 
     Raises:
         InputError: the Hub refuses or cannot be reached.

@@ -1,4 +1,4 @@
-"""From the arguments of run_squad.py to its questions."""
+"""From the arguments of fine-tuning on questions to the questions."""
 
 from dataclasses import dataclass, field
 
@@ -7,19 +7,22 @@ import datasets
 from ..data.hub import load_from_hub
 from ..data.squad import load_squad, question_rows
 from ..errors import InputError
+from .fine_tuning import FineTuningDataArguments
 
 
 @dataclass
-class SquadDataArguments:
+class SquadDataArguments(FineTuningDataArguments):
     """Which questions, and how they become windows of tokens."""
 
     dataset_name: str | None = field(default=None, metadata={"help": "Hub id: rajpurkar/squad, rajpurkar/squad_v2."})
-    dataset_config_name: str | None = field(default=None, metadata={"help": "Its configuration."})
     train_file: str | None = field(
         default=None, metadata={"help": "SQuAD's JSON, or rows with its columns in .json, .jsonl or .parquet."}
     )
-    validation_file: str | None = field(default=None, metadata={"help": "The same, to evaluate on."})
     test_file: str | None = field(default=None, metadata={"help": "The same, to answer; it needs no answers."})
+    max_seq_length: int = field(default=384, metadata={"help": "Tokens of a window."})
+    max_train_samples: int | None = field(
+        default=None, metadata={"help": "Use so many training questions only, and so many of their windows."}
+    )
     version_2_with_negative: bool = field(
         default=False, metadata={"help": "Questions may have no answer, as in SQuAD 2.0."}
     )
@@ -27,19 +30,9 @@ class SquadDataArguments:
         default="0.0",
         metadata={"help": "No answer where [CLS] is more than this above the best span; best: chosen for F1."},
     )
-    skip_bad_rows: bool = field(default=False, metadata={"help": "Leave out rows that cannot be used, and name them."})
-    max_seq_length: int = field(default=384, metadata={"help": "Tokens of a window."})
-    pad_to_max_length: bool = field(default=False, metadata={"help": "Pad to that length, not to a batch's longest."})
     doc_stride: int = field(default=128, metadata={"help": "Tokens of the context that two windows share."})
     n_best_size: int = field(default=20, metadata={"help": "Starts and ends looked at in a window, answers kept."})
     max_answer_length: int = field(default=30, metadata={"help": "Tokens of the longest answer."})
-    max_train_samples: int | None = field(
-        default=None, metadata={"help": "Use so many training questions only, and so many of their windows."}
-    )
-    max_eval_samples: int | None = field(default=None, metadata={"help": "Use so many evaluation questions only."})
-    max_predict_samples: int | None = field(default=None, metadata={"help": "Answer so many questions only."})
-    preprocessing_num_workers: int | None = field(default=None, metadata={"help": "Processes for tokenizing."})
-    overwrite_cache: bool = field(default=False, metadata={"help": "Tokenize again what is in the cache."})
 
     def threshold(self) -> float | str:
         if self.null_score_diff_threshold == "best":

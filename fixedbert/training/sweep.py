@@ -1,4 +1,4 @@
-"""Several fine-tuning runs from one command: tasks, seeds, the BERT paper's grid; one table and one picture."""
+"""Several fine-tuning runs from one command: tasks, seeds and the BERT paper's grid, in one table and picture."""
 
 import copy
 import gc
@@ -81,7 +81,7 @@ def sweep(
     Call `fine_tune(task, model_args, data_args, training_args, command)` for every run, each with an output directory
     of its own; a single run has --output_dir for itself.
 
-    What is finished is not done again when the same command is given after an interruption.
+    After an interruption the same command runs what is not finished.
     """
     runs = plan_runs(tasks, training_args)
     if len(runs) == 1 and training_args.seeds is None:
@@ -136,7 +136,7 @@ def command_of(run: Run, arguments: FineTuningArguments, command: list[str]) -> 
 
 @contextmanager
 def sweep_directory(training_args: FineTuningArguments, command: list[str]) -> Iterator[Path]:
-    """OUTPUT.partial for the runs, which gets its final name when all are done; the same command goes on there."""
+    """OUTPUT.partial for the runs, renamed when all are done; the same command resumes there."""
     final = named(training_args.output_dir)
     with held(final, training_args):
         check_free(final)

@@ -1,4 +1,4 @@
-"""What pretraining and fine-tuning share: steps that are finite, epochs, and logs that a continuation goes on with."""
+"""The Trainer that pretraining and fine-tuning share: finite steps only, and resumed runs with one log."""
 
 import json
 import time
@@ -27,11 +27,11 @@ logger = logging.get_logger(__name__)
 
 class CommonTrainer(Trainer):
     """
-    Trainer that applies no step whose loss or gradient norm is not finite, and whose continued runs see the rows and
-    write the log of an uninterrupted one.
+    Trainer that skips each step whose loss or gradient norm is not finite. A resumed run sees the same rows and writes
+    the same log as an uninterrupted one.
     """
 
-    counts = 0  # numbers that a trainer adds up for its log, besides the loss
+    counts = 0  # numbers that a trainer sums for its log, besides the loss
     args: CommonArguments
     model: PreTrainedModel
 
@@ -43,7 +43,7 @@ class CommonTrainer(Trainer):
         self.add_callback(Continuation(self))
 
     def begin_window(self):
-        """Start anew what is added up until the next log."""
+        """Set the sums for the next log to zero."""
         self.window = torch.zeros(self.counts)
         self.window_began = time.monotonic()
 
@@ -52,7 +52,7 @@ class CommonTrainer(Trainer):
         return super().train(resume_from_checkpoint, *args, **kwargs)
 
     def _run_epoch(self, *args, **kwargs):
-        if self.state.global_step >= self.state.max_steps:  # continued when nothing was left to do
+        if self.state.global_step >= self.state.max_steps:  # resumed after its last step
             self.control.should_training_stop = True
             return
         # Trainer sets the epoch after it has wrapped the sampler to skip batches, where it may not be reached.
@@ -62,7 +62,7 @@ class CommonTrainer(Trainer):
     def training_step(self, *args, **kwargs):
         loss = super().training_step(*args, **kwargs)
         self.step_losses.append(loss)
-        return torch.zeros_like(loss)  # it is added up when its step is applied
+        return torch.zeros_like(loss)  # the loss is added when its step is applied
 
     def _get_grad_norm(self, *args, **kwargs):
         norm = super()._get_grad_norm(*args, **kwargs)
@@ -70,14 +70,14 @@ class CommonTrainer(Trainer):
 
     def apply_finite_step(self, norm: torch.Tensor | float | None) -> bool:
         """
-        Add up the losses of a finite step. Take away the gradients of another, on all processes alike, so that neither
-        weights nor the optimizer's moments change.
+        Add the losses of a finite step to the log. Delete the gradients of any other, on all processes, so that
+        neither weights nor the optimizer's moments change.
 
         Returns:
             Whether the step is applied.
 
         Raises:
-            Divergence: these were as many in a row as are allowed.
+            Divergence: too many steps in a row were not finite.
         """
         losses, self.step_losses = torch.stack(self.step_losses).to(self.args.device), []
         if isinstance(norm, DTensor):  # of sharded parameters
@@ -106,7 +106,7 @@ class CommonTrainer(Trainer):
         raise self.divergence(sentence)
 
     def save_model(self, *args, **kwargs):
-        """Save a checkpoint's or the trained model; Divergence, on all processes, where the last update overflowed."""
+        """Save the model; Divergence, on all processes, if the last update overflowed."""
         weights = (x.to_local() if isinstance(x, DTensor) else x for x in self.model.parameters())
         finite = torch.stack([weight.detach().isfinite().all().to(self.args.device) for weight in weights]).all()
         if self.accelerator.reduce((~finite).float(), "sum").item():
@@ -114,7 +114,7 @@ class CommonTrainer(Trainer):
         super().save_model(*args, **kwargs)
 
     def divergence(self, sentence: str) -> Divergence:
-        """The error that ends training, with what is kept and what to do."""
+        """The error that ends training, with the last good checkpoint and what to do."""
         checkpoint = last_checkpoint(self.args.folder)
         kept = f"the last good checkpoint is {checkpoint}" if checkpoint else "no checkpoint was saved before"
         return Divergence(
@@ -123,7 +123,7 @@ class CommonTrainer(Trainer):
         )
 
     def examples_of_step(self, losses: torch.Tensor) -> str:
-        """The examples of this step by epoch and index: of batches whose loss is not finite, or else of all."""
+        """The examples of this step, by epoch and index: of the batches without a finite loss, or else of all."""
         loader, accumulation = self.callback_handler.train_dataloader, self.args.gradient_accumulation_steps
         assert loader is not None and isinstance(self.train_dataset, Sized)  # while it trains
         epoch, step = divmod(self.state.global_step, -(-len(loader) // accumulation))
@@ -153,7 +153,7 @@ class CommonTrainer(Trainer):
         create_model_card(self, *args, **kwargs)
 
     def log(self, logs, *args, **kwargs):
-        if "train_loss" in logs:  # Trainer divides by the steps since a continuation, those that are skipped too
+        if "train_loss" in logs:  # Trainer divides by all steps since it resumed, skipped ones too
             skipped = sum("skipped_step" in entry for entry in self.state.log_history)
             if applied := self.state.global_step - skipped:
                 logs["train_loss"] = self._total_loss_scalar / applied
@@ -175,7 +175,7 @@ class CommonTrainer(Trainer):
             write_whole(Path(output_dir, WINDOW_FILE), json.dumps(record, indent=1) + "\n")
 
     def restore_window(self):
-        """Go on with what the checkpoint had added up since its last log, on any number of processes."""
+        """Restore the sums of the checkpoint since its last log, on any number of processes."""
         file, processes = Path(str(self.continued_from), WINDOW_FILE), self.args.world_size
         with reading(file, remedy := "a run can go on only from its own checkpoints"):
             record = read_object(file, remedy)
@@ -189,7 +189,7 @@ class CommonTrainer(Trainer):
 
 
 class Continuation(TrainerCallback):
-    """Gives the trainer its window back, and lets a checkpoint hold all that belongs to its step."""
+    """Restores the sums of a resumed run, and saves the checkpoint of an epoch's last step after its evaluation."""
 
     def __init__(self, trainer: CommonTrainer):
         self.trainer = trainer
