@@ -15,6 +15,7 @@ from functools import partial
 from importlib import import_module
 from typing import NoReturn
 
+Run = Callable[[], None]
 STUDIES = ("heads", "head-size", "width", "mhe", "depth", "synthetic")  # those of fixedbert.study
 
 
@@ -68,10 +69,10 @@ def convert_arguments(parser: ArgumentParser):
     hub_arguments(parser)
 
 
-def convert(**options) -> str:
+def load_convert(**options) -> Run:
     from fixedbert.checkpoints import convert_checkpoint
 
-    return convert_checkpoint(**options)
+    return lambda: print(convert_checkpoint(**options))
 
 
 def push_arguments(parser: ArgumentParser):
@@ -83,10 +84,10 @@ def push_arguments(parser: ArgumentParser):
     parser.add_argument("--token", help="token for the Hub; without it, the one logged in with")
 
 
-def push(**options) -> str:
+def load_push(**options) -> Run:
     from fixedbert.publishing import push
 
-    return push(**options)
+    return lambda: print(push(**options))
 
 
 def theory_arguments(parser: ArgumentParser):
@@ -96,10 +97,10 @@ def theory_arguments(parser: ArgumentParser):
     parser.add_argument("--seed", type=int, default=0, help="of the random numbers")
 
 
-def theory(**options) -> str:
+def load_theory(**options) -> Run:
     from fixedbert.analysis.theory import theory
 
-    return theory(**options)
+    return lambda: print(theory(**options))
 
 
 def inspect_arguments(parser: ArgumentParser):
@@ -114,10 +115,10 @@ def inspect_arguments(parser: ArgumentParser):
     hub_arguments(parser)
 
 
-def inspect(**options) -> str:
+def load_inspect(**options) -> Run:
     from fixedbert.analysis.inspection import inspect
 
-    return inspect(**options)
+    return lambda: print(inspect(**options))
 
 
 def plan_arguments(parser: ArgumentParser):
@@ -135,10 +136,10 @@ def plan_arguments(parser: ArgumentParser):
     parser.add_old_name("--output", "output_dir")
 
 
-def plan(**options) -> str:
+def load_plan(**options) -> Run:
     from fixedbert.analysis.planning import plan
 
-    return plan(**options)
+    return lambda: print(plan(**options))
 
 
 def study_arguments(parser: ArgumentParser):
@@ -163,17 +164,21 @@ def study_arguments(parser: ArgumentParser):
     parser.add_argument("--squad_dir", help="folder with train-v1.1.json and dev-v1.1.json; default: the Hub")
 
 
-def study(name: str, files: list[str], output_dir: str | None, **options) -> str:
+def load_study(name: str, files: list[str], output_dir: str | None, **options) -> Run:
     from fixedbert.errors import InputError
     from fixedbert.study import report, study
 
-    if name == "report":
-        if output_dir is None:
-            raise InputError("no --output_dir: say where the report is to go.")
-        return report(files, output_dir)
-    if files:
-        raise InputError(f"{files[0]}: one study at a time; only report takes files.")
-    return study(name, output_dir, **options)
+    def run():
+        if name == "report":
+            if output_dir is None:
+                raise InputError("no --output_dir: say where the report is to go.")
+            print(report(files, output_dir))
+        elif files:
+            raise InputError(f"{files[0]}: one study at a time; only report takes files.")
+        else:
+            print(study(name, output_dir, **options))
+
+    return run
 
 
 def hub_arguments(parser: ArgumentParser):
@@ -188,14 +193,14 @@ class Command:
     A command with a grammar of its own.
 
     Args:
-        run: called with all arguments; returns what is to be printed.
+        load: called with all options, imports what the command needs, and returns it ready to run.
         needed: options without which it cannot run.
-        output_last: whether the output directory could once be a last argument without its name.
+        output_last: whether the output directory may also be the last argument, without its flag, as it once was.
     """
 
     help: str
     add_arguments: Callable[[ArgumentParser], None]
-    run: Callable[..., str]
+    load: Callable[..., Run]
     needed: tuple[str, ...] = ()
     output_last: bool = False
 
@@ -212,21 +217,21 @@ TASKS = {
 COMMANDS = {
     "convert": Command(
         "start from a BERT checkpoint, with more or larger heads, and the same function",
-        convert_arguments, convert, needed=("output_dir",), output_last=True,
+        convert_arguments, load_convert, needed=("output_dir",), output_last=True,
     ),
-    "push": Command("put a model on the Hub, with its code and its card, in one commit", push_arguments, push),
+    "push": Command("put a model on the Hub, with its code and its card, in one commit", push_arguments, load_push),
     "inspect": Command(
         "see what each head of a checkpoint does with text, and how much of its size it uses",
-        inspect_arguments, inspect, needed=("output_dir", "validation_file"), output_last=True,
+        inspect_arguments, load_inspect, needed=("output_dir", "validation_file"), output_last=True,
     ),
-    "plan": Command("shapes that fit a budget, with exact counts, ranked by stated rules", plan_arguments, plan),
+    "plan": Command("shapes that fit a budget, with exact counts, ranked by stated rules", plan_arguments, load_plan),
     "study": Command(
         "train many shapes on equal terms: the papers' tables and figures, or a table of your own",
-        study_arguments, study,
+        study_arguments, load_study,
     ),
     "theory": Command(
         "check the theorems in numbers, and draw how attention patterns need head size",
-        theory_arguments, theory, needed=("output_dir",), output_last=True,
+        theory_arguments, load_theory, needed=("output_dir",), output_last=True,
     ),
 }  # fmt: skip
 
@@ -236,15 +241,17 @@ def main(argv: list[str] | None = None):
     Run a command.
 
     Raises:
-        InputError: the arguments are not those of a command, or what it raises.
+        InputError: of the arguments, or of the command.
     """
-    parse(sys.argv[1:] if argv is None else argv)()
+    load = parse(sys.argv[1:] if argv is None else argv)
+    run = load()
+    run()
 
 
-def parse(words: list[str]) -> Callable[[], None]:
-    """What a command is to do, to be called."""
+def parse(words: list[str]) -> Callable[[], Run]:
+    """The command that is asked for, to be loaded."""
     if words and words[0] in TASKS:  # all that follows is for the parser of the task
-        return partial(run_task, *words)
+        return partial(load_task, *words)
     parser = ArgumentParser(prog="fixedbert", description="BERT with the size of an attention head set free.")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=ArgumentParser)
     for name, (_, text) in TASKS.items():
@@ -261,23 +268,24 @@ def parse(words: list[str]) -> Callable[[], None]:
         commands.choices[name].error(f"unrecognized arguments: {' '.join(rest)}")
     if missing := [f"--{option}" for option in command.needed if options[option] is None]:
         commands.choices[name].error(f"the following arguments are required: {', '.join(missing)}")
-    return lambda: print(command.run(**options))
+    return partial(command.load, **options)
 
 
-def run_task(name: str, *words: str):
+def load_task(name: str, *words: str) -> Run:
     module, _ = TASKS[name]
-    import_module(f"fixedbert.tasks.{module}").main(list(words), prog=f"fixedbert {name}")
+    return partial(import_module(f"fixedbert.tasks.{module}").main, list(words), prog=f"fixedbert {name}")
 
 
 def entry_point():
-    """What the installed command calls; its help comes at once."""
+    """What the installed command calls. Its help comes at once; Ctrl-C ends the seconds of imports with one line."""
     exit_on_interrupt()
     try:
-        run = parse(sys.argv[1:])
+        load = parse(sys.argv[1:])
     except ValueError as error:  # an InputError
         sys.exit(f"error: {error}")
     from fixedbert.errors import exit_on_input_error
 
+    run = load()
     exit_on_input_error(run)
 
 
