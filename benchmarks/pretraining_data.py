@@ -36,7 +36,7 @@ from fixedbert.data.pairs import PairExamples
 from fixedbert.data.store import Documents, prepare_store
 from fixedbert.presets import preset_config
 from fixedbert.training.dropout import use_fast_dropout
-from fixedbert.training.memory import keep_freed_memory
+from fixedbert.training.speed import keep_freed_memory
 
 ROOT = Path(__file__).parents[1]
 PROCESSES = 2
@@ -226,7 +226,7 @@ def making_batches(documents: Documents, progress: tqdm):
 
 START = """
 import os, sys, time
-import run_pretraining
+from fixedbert.tasks import pretraining
 from transformers import TrainerCallback
 
 class FirstStep(TrainerCallback):
@@ -238,8 +238,8 @@ def train(trainer, checkpoint):
     trainer.add_callback(FirstStep())
     trainer.train()
 
-run_pretraining.train = train
-run_pretraining.main(sys.argv[1:])
+pretraining.train = train
+pretraining.main(sys.argv[1:])
 """
 
 

@@ -41,7 +41,6 @@ REQUIRED = {
     "tags": "words to find it by",
 }
 SCRIPTS = {"ForSequenceClassification": "run_glue.py", "ForQuestionAnswering": "run_squad.py"}
-GLUE = "nyu-mll/glue"
 # Results in a Trainer's all_results.json that say nothing about quality.
 NO_RESULTS = re.compile(r"runtime|per_second|_samples|model_preparation")
 CITATION = """
@@ -235,8 +234,9 @@ def data_of(flags: dict[str, list[str]]) -> tuple[list[str], list[str], dict[str
     """What a command trains on, in words and as ids of the Hub, and what it evaluates on (see `checkpoint_card`)."""
     task = flags.get("task_name", [""])[0].lower()
     if task in TASKS and "data_dir" not in flags:
-        evaluated_on = {"type": GLUE, "name": f"GLUE {task}", "config": task, "split": "validation"}
-        return [f"GLUE {task}"], [GLUE], evaluated_on
+        source, config = TASKS[task].dataset_name, TASKS[task].dataset_config_name or task
+        evaluated_on = {"type": source, "name": f"GLUE {task}", "config": config, "split": "validation"}
+        return [f"GLUE {task}"], [source], evaluated_on
     if task in TASKS:
         return [f"GLUE {task}, from files"], [], {"type": "files", "name": f"GLUE {task}, from files"}
     names = flags.get("dataset_name", [])

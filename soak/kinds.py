@@ -19,7 +19,6 @@ import torch
 import transformers
 from transformers import AutoModelForSequenceClassification, BertConfig, BertForMaskedLM, BertForPreTraining
 
-import run_glue
 from fixedbert.analysis.inspection import inspect
 from fixedbert.checkpoint_conversion import convert_checkpoint
 from fixedbert.checkpoints import load_bert
@@ -34,10 +33,12 @@ from fixedbert.printing import inspection_text
 from fixedbert.publishing import card_of, checkpoint_files
 from fixedbert.study.report import report
 from fixedbert.study.table import load_study
-from fixedbert.training.arguments import ModelArguments, load_config, load_model, parse, with_recipe
+from fixedbert.tasks.glue import main as run_glue
+from fixedbert.training.arguments import ModelArguments, parse, with_recipe
+from fixedbert.training.loading import load_config, load_model
 from fixedbert.training.output import WriteChecksums
 from fixedbert.training.pretraining import PretrainingArguments
-from fixedbert.training.pretraining_data import DataArguments
+from fixedbert.training.pretraining_data import PretrainingDataArguments
 
 TESTS = Path(__file__).parents[1] / "tests"
 sys.path.append(str(TESTS))  # which write small files of most formats already
@@ -209,7 +210,7 @@ def build_checkpoint():
 
     if (child := os.fork()) == 0:
         WriteChecksums.on_save = on_save
-        run_glue.main(RESUMED)
+        run_glue(RESUMED)
         os._exit(1)
     _, status = os.waitpid(child, 0)
     if os.waitstatus_to_exitcode(status) != -signal.SIGKILL:
@@ -317,7 +318,7 @@ def windows():
 
 def recipe(file: str) -> Callable:
     def load():
-        parsed = parse(with_recipe([file]), ModelArguments, DataArguments, PretrainingArguments)
+        parsed = parse(with_recipe([file]), ModelArguments, PretrainingDataArguments, PretrainingArguments)
         return [{name: value for name, value in vars(one).items() if name[0] != "_"} for one in parsed]
 
     return load
@@ -333,7 +334,7 @@ def reported():
 
 
 def resumed():
-    run_glue.main(RESUMED)
+    run_glue(RESUMED)
     state = json.loads(Path("resumed/trainer_state.json").read_text())
     log = [{key: value for key, value in entry.items() if not timed(key)} for entry in state["log_history"]]
     return Path("resumed/model.safetensors").read_bytes(), log

@@ -26,9 +26,9 @@ from transformers import (
 
 from fixedbert import convert
 from fixedbert.analysis.inspection import Inspection, Recorder, inspect, sequences
-from fixedbert.cli import main
 from fixedbert.errors import InputError
 from fixedbert.printing import suggestion
+from fixedbert_cli import main
 
 N = 11
 

@@ -7,10 +7,10 @@ import pytest
 from PIL import Image
 
 from fixedbert.analysis.planning import KNOWN, RULES, draw_cost, plan, read_limit, tokens_per_second
-from fixedbert.cli import main
 from fixedbert.counts import PAPER_TOKENS, Shape
 from fixedbert.errors import InputError
 from fixedbert.printing import plan_text
+from fixedbert_cli import main
 
 
 def test_known_models_are_the_published_ones():

@@ -16,12 +16,12 @@ from small_tasks import glue_arguments, write_model
 from transformers import AutoConfig, BertTokenizer
 
 import fixedbert
-import run_glue
-from fixedbert.cli import main
 from fixedbert.configuration_fixed_head_bert import AUTO_MAP
 from fixedbert.errors import InputError
 from fixedbert.training.arguments import ModelArguments, parse
 from fixedbert.training.fine_tuning import FineTuningArguments
+from fixedbert.training.glue_data import GlueDataArguments
+from fixedbert_cli import main
 
 ROOT = Path(__file__).parents[1]
 CODE = {f"{part}_fixed_head_bert.py" for part in ("configuration", "inputs", "backends", "attention", "modeling")}
@@ -103,7 +103,7 @@ def test_pushed_model_opens_without_fixedbert_and_with_it(hub, folder, tmp_path)
     inputs = {name: x.clamp(max=20) for name, x in inputs_of("ForPreTraining").items()}
     torch.save((inputs, model(**inputs).prediction_logits.detach()), tmp_path / "expected.pt")
     command = ["push", str(folder), "user/model", "--license", "cc0-1.0", "--commit_message", "First"]
-    done = hub.run([sys.executable, "-m", "fixedbert.cli", *command], tmp_path / "home", "hf_write")
+    done = hub.run([sys.executable, "-m", "fixedbert", *command], tmp_path / "home", "hf_write")
     assert done.returncode == 0 and f"{hub.url}/user/model/commit/" in done.stdout, done.stderr
     assert [commit.message for commit in hub.repositories["user/model"]][1:] == ["First"]
     files = hub.files("user/model")
@@ -390,7 +390,7 @@ def test_conversion_reads_from_the_hub(hub, tmp_path, vocabulary):
     hub.create("user/bert")
     inside = [file for file in (tmp_path / "bert").rglob("*") if file.is_file()]
     hub.commit("user/bert", {file.relative_to(tmp_path / "bert").as_posix(): file.read_bytes() for file in inside})
-    command = [sys.executable, "-m", "fixedbert.cli", "convert", "user/bert", str(tmp_path / "out")]
+    command = [sys.executable, "-m", "fixedbert", "convert", "user/bert", "--output_dir", str(tmp_path / "out")]
     done = hub.run([*command, "--attention_head_size", "16"], tmp_path / "home")
     assert done.returncode == 0, done.stderr[-3000:]
     card = ModelCard.load(tmp_path / "out" / "README.md")
@@ -415,7 +415,7 @@ def test_commands_of_the_page_run(online, folder, monkeypatch, tmp_path):
         main(shlex.split(command))
     assert online.repositories.keys() == {"user/mini", "user/mini-private"} and online.private == {"user/mini-private"}
     (command,) = re.findall(r"python run_glue\.py ((?:\\\n|.)*)", page)
-    parse(command.replace("\\\n", " ").split(), ModelArguments, run_glue.DataArguments, FineTuningArguments)
+    parse(command.replace("\\\n", " ").split(), ModelArguments, GlueDataArguments, FineTuningArguments)
 
 
 def test_python_of_the_loading_page_runs(hub, folder, tmp_path):

@@ -29,8 +29,8 @@ import run_pretraining
 import run_squad
 from fixedbert.data.sample import write_tasks
 from fixedbert.errors import InputError
+from fixedbert.training.interruption import train
 from fixedbert.training.output import whole_checkpoints
-from fixedbert.training.reporting import train
 
 SHAPE = "hidden_size=32,num_attention_heads=5,attention_head_size=6,intermediate_size=37"
 QUICK = [
@@ -278,7 +278,6 @@ def test_continued_run_has_the_record_of_a_whole_one(
 ):
     """Guards: a run broken off between two logs, or in its last evaluation, ends with the same log, results and
     weights, bit for bit; one that has all its steps trains no more."""
-    script = {"pretraining": run_pretraining, "glue": run_glue}[name]
     fixed = ("--max_steps", "23", "--logging_steps", "3", "--save_steps", "4", "--eval_strategy", strategy)
     fixed += (
         "--logging_strategy",
@@ -307,9 +306,9 @@ def test_continued_run_has_the_record_of_a_whole_one(
     run(tmp_path / "whole")
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         if stopped == 23:
-            patch.setattr(script, "report", interrupt)
+            patch.setattr(f"fixedbert.tasks.{name}.record_metrics", interrupt)
         else:
-            patch.setattr(script, "train", stop)
+            patch.setattr(f"fixedbert.tasks.{'fine_tuning' if name == 'glue' else name}.train", stop)
         run(tmp_path / "cut")
     saved = {10: 8, 18: 16, 23: 23}[stopped]  # 16 is the end of an epoch
     assert whole_checkpoints(tmp_path / "cut.partial")[-1].name == f"checkpoint-{saved}"
@@ -376,7 +375,7 @@ def test_damaged_checkpoint_is_one_sentence(corpus, pretrained, tmp_path):
         raise KeyboardInterrupt
 
     with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(run_pretraining, "train", stop)
+        patch.setattr("fixedbert.tasks.pretraining.train", stop)
         run_pretraining.main(command)
     weights = tmp_path / "run.partial" / "checkpoint-10" / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:1000])
@@ -397,7 +396,7 @@ def test_another_text_is_not_continued_on(corpus, pretrained, tmp_path, monkeypa
         trainer.train(resume_from_checkpoint=checkpoint)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(run_pretraining, "train", stop)
+    monkeypatch.setattr("fixedbert.tasks.pretraining.train", stop)
     with pytest.raises(KeyboardInterrupt):
         run_pretraining.main(command)
     file, changed = texts / "03.txt", (texts / "03.txt").stat()
@@ -421,7 +420,7 @@ def test_continued_run_keeps_its_trained_tokenizer(corpus, tmp_path, monkeypatch
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(run_pretraining, "train", lambda trainer, checkpoint: (trainer.train(), interrupt()))
+        patch.setattr("fixedbert.tasks.pretraining.train", lambda trainer, checkpoint: (trainer.train(), interrupt()))
         run_pretraining.main(command)
     checkpoint = whole_checkpoints(tmp_path / "run.partial")[-1]
     before = json.loads((checkpoint / "tokenizer.json").read_text())["model"]["vocab"]

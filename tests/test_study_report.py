@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from fixedbert.cli import main
 from fixedbert.errors import InputError
 from fixedbert.study import report
+from fixedbert_cli import main
 
 RECORD = {
     "objective": "clm",

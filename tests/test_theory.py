@@ -24,8 +24,8 @@ from fixedbert.analysis.patterns import (
 from fixedbert.analysis.separation import difference, included, separated, sequence
 from fixedbert.analysis.theory import theory
 from fixedbert.attention_fixed_head_bert import FixedHeadBertSelfAttention
-from fixedbert.cli import main
 from fixedbert.errors import InputError
+from fixedbert_cli import main
 
 
 def generator(seed: int = 0) -> torch.Generator:

@@ -23,7 +23,9 @@ INFERENCE = ("entailment", "not_entailment")
 @dataclass(frozen=True)
 class GlueTask:
     """
-    A task of GLUE (Wang et al., 2018) on the Hub, in the original download, and in a submission.
+    A task of GLUE (Wang et al., 2018), or one like it: on the Hub, in the original download, and in a submission.
+
+    Its metrics are in METRICS of fixedbert/metrics/glue.py.
 
     Args:
         folder: of the download.
@@ -35,6 +37,11 @@ class GlueTask:
         numbered: whether files and submissions have the numbers of the labels and not their names.
         files: of the download, by split of the Hub; for labelled splits the first of the evaluated ones is the main.
         submissions: files of a submission, by split of the Hub.
+        dataset_name: of the Hub.
+        dataset_config_name: its configuration; by default the name of the task.
+
+    Raises:
+        ValueError: the fields do not fit one another.
     """
 
     folder: str
@@ -46,9 +53,19 @@ class GlueTask:
     numbered: bool = False
     files: dict[str, str] = field(default_factory=lambda: {**LABELLED, "test": "test.tsv"})
     submissions: dict[str, str] | None = None
+    dataset_name: str = "nyu-mll/glue"
+    dataset_config_name: str | None = None
+
+    def __post_init__(self):
+        if len(self.texts) not in (1, 2) or len(self.texts) != len(self.file_texts):
+            raise ValueError(f"{self.folder}: texts and file_texts: name one or two columns, as many in both.")
+        if len(self.labels) == 1:
+            raise ValueError(f"{self.folder}: labels: name two or more, or none for a regression.")
+        if absent := [split for split in self.files if split.startswith("test") and not self.submission(split)]:
+            raise ValueError(f"{self.folder}: submissions: name the file for {absent[0]}.")
 
     def submission(self, split: str) -> str:
-        return (self.submissions or {"test": f"{self.folder}.tsv"})[split]
+        return (self.submissions or {"test": f"{self.folder}.tsv"}).get(split, "")
 
 
 TASKS = {
@@ -171,9 +188,11 @@ def load_task(
         raise InputError(f"--task_name {name} has no rows for {' and '.join(sorted(absent))}: it is to be predicted.")
     labels = [str(number) for number in range(len(task.labels))] if task.numbered else list(task.labels)
     if data_dir is None:
-        hub = load_from_hub("nyu-mll/glue", name, **hub_options)
+        config = task.dataset_config_name or name
+        hub = load_from_hub(task.dataset_name, config, **hub_options)
         sources = {
-            split: (rows_of_dataset(hub[split], f"nyu-mll/glue, {name}, {split}"), task.texts) for split in files
+            split: (rows_of_dataset(hub[split], f"{task.dataset_name}, {config}, {split}"), task.texts)
+            for split in files
         }
         labels, label = list(task.labels), "label"
     else:

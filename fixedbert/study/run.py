@@ -20,8 +20,9 @@ from ..data.glue import load_task
 from ..data.squad import load_squad
 from ..errors import Divergence, InputError
 from ..model_card import hardware_name, versions
+from ..tasks import glue, pretraining, squad
 from ..training.arguments import ModelArguments, flags, parse
-from ..training.pretraining_data import DataArguments
+from ..training.pretraining_data import PretrainingDataArguments
 from .synthetic import TASKS, train_synthetic
 from .table import Run, Study
 
@@ -89,9 +90,9 @@ class Data:
             load_task("mnli", self.glue_dir)
 
     def check_corpora(self, stage: dict):
-        names = {option.name for option in fields(DataArguments)}
+        names = {option.name for option in fields(PretrainingDataArguments)}
         of_texts = {name: value for name, value in {**stage, **self.settings()}.items() if name in names}
-        (arguments,) = parse(flags(of_texts), DataArguments)
+        (arguments,) = parse(flags(of_texts), PretrainingDataArguments)
         corpora = arguments.corpora(ModelArguments())
         corpora += [replace(corpora[0], source=file, on_hub=False) for file in arguments.validation_file or []]
         for corpus in corpora:
@@ -179,8 +180,6 @@ def execute(run: Run, folder: Path, data: Data) -> dict:
 
 def pretrain(run: Run, folder: Path, data: Data) -> tuple[Path, list[dict]]:
     """The directory of the last stage's model, and the summary of every stage."""
-    import run_pretraining
-
     trained, summaries = None, []
     for number, stage in enumerate(run.pretraining, start=1):
         output = folder / f"stage-{number}"
@@ -192,7 +191,7 @@ def pretrain(run: Run, folder: Path, data: Data) -> tuple[Path, list[dict]]:
         else:
             settings |= {"model_name_or_path": str(trained)}
         if not output.exists():
-            run_pretraining.main(
+            pretraining.main(
                 [*flags(settings), *data.pretraining_flags(), *flags({"output_dir": str(output), **common()})]
             )
         trained = output
@@ -208,9 +207,6 @@ def common() -> dict:
 
 def fine_tune(run: Run, task: str, trained: Path, folder: Path, data: Data) -> dict[str, float]:
     """The results of run_glue.py or run_squad.py on the pretrained model."""
-    import run_glue
-    import run_squad
-
     output = folder / task
     if not output.exists():
         settings = {"model_name_or_path": str(trained), "seed": run.seed, **run.fine_tuning[task], **common()}
@@ -219,7 +215,7 @@ def fine_tune(run: Run, task: str, trained: Path, folder: Path, data: Data) -> d
             if rows % devices:
                 raise InputError(f"fine_tuning: a batch of {rows} cannot be shared out among {devices} processes.")
             settings["per_device_train_batch_size"] = rows // devices
-        main = {"mnli": run_glue, "squad": run_squad}[task].main
+        main = {"mnli": glue, "squad": squad}[task].main
         main([*flags(settings), *data.fine_tuning_flags(task), *flags({"output_dir": str(output)})])
     return json.loads((output / "all_results.json").read_text(encoding="utf-8"))
 
