@@ -9,7 +9,7 @@ import pytest
 import torch
 from small_tasks import write_model
 from test_study_report import RECORDS
-from transformers import AutoConfig, AutoModelForMaskedLM, Trainer, TrainingArguments
+from transformers import AutoConfig, AutoModelForMaskedLM, Trainer
 
 from fixedbert.data.hub import check_place
 from fixedbert.data.tokenizers import load_tokenizer
@@ -283,7 +283,7 @@ def test_checkpoints_are_checked_when_a_run_goes_on(tmp_path, vocabulary, monkey
 
     def trainer(steps):
         options = {"report_to": "none", "disable_tqdm": True, "use_cpu": True, "bf16": False}
-        arguments = TrainingArguments(str(tmp_path / "run"), max_steps=steps, save_steps=2, **options)
+        arguments = CommonArguments(str(tmp_path / "run"), max_steps=steps, save_steps=2, **options)
         return Trainer(model, arguments, train_dataset=rows)
 
     train(trainer(2), None)
