@@ -10,7 +10,7 @@ from .checkpoints import convert_checkpoint
 from .errors import InputError, exit_on_input_error
 from .publishing import push
 from .study import report, study
-from .study.table import NAMES
+from .study.studies import NAMES
 
 
 class ArgumentParser(argparse.ArgumentParser):

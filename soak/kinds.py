@@ -31,7 +31,7 @@ from fixedbert.data.store import prepare_store
 from fixedbert.data.tokenizers import load_tokenizer
 from fixedbert.publishing import card_of, checkpoint_files
 from fixedbert.study.report import report
-from fixedbert.study.table import load_study
+from fixedbert.study.studies import load_study
 from fixedbert.training.arguments import ModelArguments, load_config, load_model, parse, with_recipe
 from fixedbert.training.output import WriteChecksums
 from fixedbert.training.pretraining import PretrainingArguments

@@ -19,7 +19,7 @@ from fixedbert.errors import InputError
 from fixedbert.files import check_place, reading
 from fixedbert.presets import preset_config
 from fixedbert.study.report import read_lines
-from fixedbert.study.table import load_study
+from fixedbert.study.studies import load_study
 from fixedbert.training.arguments import ModelArguments, load_config, load_model, parse, with_recipe
 from fixedbert.training.fine_tuning import FineTuningArguments
 from fixedbert.training.output import check_readable, output_directory, read_command, whole_checkpoints

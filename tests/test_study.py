@@ -23,7 +23,7 @@ from fixedbert.errors import InputError
 from fixedbert.presets import PRESETS, preset_config
 from fixedbert.study import report, study
 from fixedbert.study.run import Data, execute
-from fixedbert.study.running import (
+from fixedbert.study.scheduler import (
     TIMES,
     TOKENS,
     Lines,
@@ -34,7 +34,7 @@ from fixedbert.study.running import (
     outcome,
     parse_share,
 )
-from fixedbert.study.table import NAMES, Study, load_study
+from fixedbert.study.studies import NAMES, Study, load_study
 
 SCALES = ("tiny", "small", "paper")
 SMALL = {
@@ -544,7 +544,7 @@ def test_texts_are_looked_at_before_anything_starts(text, questions, download, t
     def none(*_):
         raise AssertionError("workers were started")
 
-    monkeypatch.setattr("fixedbert.study.running.workers", none)
+    monkeypatch.setattr("fixedbert.study.scheduler.workers", none)
     (tmp_path / "rows").mkdir()
     (tmp_path / "rows" / "a.csv").write_text("text\nA sentence.\n")
     (tmp_path / "rows" / "b.csv").write_text("body\nA sentence.\n")

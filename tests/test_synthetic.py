@@ -8,8 +8,8 @@ import torch
 from fixedbert.analysis.patterns import least_head_size
 from fixedbert.errors import InputError
 from fixedbert.study.run import Data, execute
+from fixedbert.study.studies import load_study
 from fixedbert.study.synthetic import MixingLayer, floor, pattern, train_synthetic
-from fixedbert.study.table import load_study
 
 
 @pytest.mark.parametrize("length", [5, 12])

@@ -15,7 +15,7 @@ from scipy import stats
 from ..errors import InputError
 from ..files import reading, write_whole
 from ..training.output import new_directory
-from .table import AXES, best_run
+from .studies import AXES, best_run
 
 METRICS = {  # in the records of runs: what is drawn, and by what factor
     "perplexity": ("held-out perplexity", 1),

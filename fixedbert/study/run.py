@@ -21,8 +21,8 @@ from ..errors import Divergence, InputError
 from ..model_card import hardware_name, versions
 from ..training.arguments import ModelArguments, flags, parse
 from ..training.pretraining_data import DataArguments
+from .studies import Run, Study
 from .synthetic import TASKS, train_synthetic
-from .table import Run, Study
 
 SQUAD_FILES = {"train_file": "train-v1.1.json", "validation_file": "dev-v1.1.json"}
 # What is kept of the metrics that the scripts write, and under which name.

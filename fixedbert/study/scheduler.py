@@ -25,7 +25,7 @@ from ..files import write_whole, writing
 from ..locks import locked
 from .report import read_lines, write_report
 from .run import Data, commit, execute
-from .table import Run, Study, load_study
+from .studies import Run, Study, load_study
 
 LINES, SETTINGS, UNFINISHED = "runs.jsonl", "study.json", "unfinished"
 
