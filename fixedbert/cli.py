@@ -9,8 +9,7 @@ from .analysis.theory import theory
 from .checkpoints import convert_checkpoint
 from .errors import InputError, exit_on_input_error
 from .publishing import push
-from .study import report, study
-from .study.studies import NAMES
+from .study.studies import named_studies
 
 
 class ArgumentParser(argparse.ArgumentParser):
@@ -96,7 +95,9 @@ def add_plan(parser: argparse.ArgumentParser) -> Callable:
 
 
 def add_study(parser: argparse.ArgumentParser) -> Callable:
-    parser.add_argument("name", help=f"{', '.join(NAMES)}, a YAML file, or report with the runs.jsonl that follow")
+    parser.add_argument(
+        "name", help=f"{', '.join(named_studies())}, a YAML file, or report with the runs.jsonl that follow"
+    )
     parser.add_argument("files", nargs="*", help="runs.jsonl of one study, of one or more machines")
     parser.add_argument("--output_dir", help="where the records of runs and the report go")
     parser.add_argument("--scale", help="tiny: two CPU cores; small: one GPU; paper: the real thing")
@@ -118,12 +119,36 @@ def add_study(parser: argparse.ArgumentParser) -> Callable:
     return study_or_report
 
 
-def study_or_report(name: str, files: list[str], output_dir: str | None, **options) -> str:
-    if name == "report":
-        return report(files, output_dir)
-    if files:
+def study_or_report(
+    name: str,
+    files: list[str],
+    output_dir: str | None,
+    scale: str | None,
+    dry_run: bool,
+    share: str,
+    processes: int | None,
+    take_over_output_dir: bool,
+    **sources,
+) -> str:
+    import torch
+    from accelerate import PartialState
+
+    from .printing import study_cost_text
+    from .study import DataSources, load_study, report_markdown, report_runs, run_study, study_cost
+
+    if name != "report" and files:
         raise InputError(f"{files[0]}: one study at a time; only report takes files.")
-    return study(name, output_dir, **options)
+    study = None if name == "report" else load_study(name, scale)
+    if study and dry_run:
+        return study_cost_text(study_cost(study, share))
+    if output_dir is None:
+        raise InputError("no --output_dir: say where the records of runs and the report are to go.")
+    if study is None:
+        return report_markdown(report_runs(files, output_dir))
+    state = PartialState(cpu=not torch.accelerator.is_available())
+    state.print(study_cost_text(study_cost(study, share)), flush=True)
+    report = run_study(study, output_dir, DataSources(**sources), processes, share, take_over_output_dir)
+    return report_markdown(report) if state.is_main_process else ""
 
 
 COMMANDS = {

@@ -30,8 +30,7 @@ from fixedbert.data.squad import load_squad, squad_windows
 from fixedbert.data.store import prepare_store
 from fixedbert.data.tokenizers import load_tokenizer
 from fixedbert.publishing import card_of, checkpoint_files
-from fixedbert.study.report import report
-from fixedbert.study.studies import load_study
+from fixedbert.study import load_study, report_markdown, report_runs
 from fixedbert.training.arguments import ModelArguments, load_config, load_model, parse, with_recipe
 from fixedbert.training.output import WriteChecksums
 from fixedbert.training.pretraining import PretrainingArguments
@@ -326,7 +325,7 @@ def study():
 
 
 def reported():
-    return report(["runs.jsonl"], "report")
+    return report_markdown(report_runs(["runs.jsonl"], "report"))
 
 
 def resumed():
