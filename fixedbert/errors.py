@@ -12,9 +12,17 @@ LONGEST_MESSAGE = 1000  # characters; a message can echo what a file holds
 
 
 class InputError(ValueError):
-    """One sentence: what is wrong, where (file, line, field) and what to do. The middle of a long one is left out."""
+    """
+    One sentence: what is wrong, where (file, line, field) and what to do. The middle of a long one is left out.
 
-    def __init__(self, message: str):
+    Args:
+        field: the parameter at fault. The message begins with its name, which the command line shows as a flag.
+    """
+
+    def __init__(self, message: str, field: str | None = None):
+        self.field = field
+        if field is not None:
+            message = f"{field} {message}"
         if len(message) > LONGEST_MESSAGE:
             message = f"{message[: LONGEST_MESSAGE // 2]} ... {message[-LONGEST_MESSAGE // 2 :]}"
         super().__init__(message)
@@ -62,7 +70,7 @@ def exit_on_input_error(main: Callable[[], object]):
     try:
         main()
     except InputError as error:
-        sys.exit(f"error: {error}")
+        sys.exit(f"error: {'--' if error.field else ''}{error}")
     except HTTPError as error:
         sys.exit(f"error: {explain_hub_error(error)}")
     except (KeyboardInterrupt, Stopped) as error:

@@ -33,6 +33,7 @@ from fixedbert.study import (
     studies,
     study_cost,
 )
+from fixedbert.study.records import METRICS
 from fixedbert.study.run import execute
 from fixedbert.study.scheduler import RunLog, receive, study_directory, visible_gpu
 from fixedbert.study.studies import Study, named_studies, parse_share
@@ -398,7 +399,7 @@ def test_two_stages_and_fine_tuning(text, vocabulary, download, questions, tmp_p
         ({"model": 5}, "model: names with their values"),
         ({"pretraining": 5}, "pretraining: arguments with their values"),
         ({"series": {"a": None}}, "series a: fields with their values"),
-        ({"scales": {"tiny": 5}}, "give --scale, one of tiny"),
+        ({"scales": {"tiny": 5}}, "scale is missing: study .* has tiny"),
         ({"series": {"a": {"num_attention_heads": 2, "attention_head_size": [[3, 4]]}}}, "series a: "),
         ({"seeds": []}, "seeds: a list of numbers is needed"),
         ({"seeds": [1, 1]}, "seeds: each can be there once"),
@@ -490,6 +491,16 @@ def test_a_study_is_added_in_one_place(tmp_path, monkeypatch, capsys):
     assert "2 runs: of 2 different shapes" in capsys.readouterr().out
 
 
+def test_metrics_are_complete():
+    """Guards: every task that a study trains has metrics, and every metric is of such a task."""
+    tasks = {"pretraining", "synthetic", *studies.FINE_TUNING}
+    for name, metric in METRICS.items():
+        assert metric.task in tasks, f"METRICS: {name}: no study trains the task {metric.task}"
+    for task in tasks:
+        reported = [metric for metric in METRICS.values() if metric.task == task and metric.label]
+        assert reported, f"METRICS in study/records.py lacks a metric with a label for the task {task}"
+
+
 def test_named_studies_are_complete():
     """Guards: every study has its scales, and its line in docs/study.md."""
     page = (Path(__file__).parents[1] / "docs" / "study.md").read_text(encoding="utf-8")
@@ -502,16 +513,16 @@ def test_named_studies_are_complete():
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        (["heads"], "give --scale, one of tiny, small, paper"),
-        (["heads", "--scale", "huge"], "--scale huge: study heads has tiny, small, paper"),
+        (["heads"], "scale is missing: study heads has tiny, small, paper"),
+        (["heads", "--scale", "huge"], "scale huge: study heads has tiny, small, paper"),
         (["tails"], "study tails: there are heads, head-size"),
         (["none.yaml"], "none.yaml: .*No such file"),
         (["heads", "--scale", "tiny"], "no --output_dir"),
-        (["heads", "--scale", "tiny", "--output_dir", "OUT", "--processes", "0"], "--processes 0: at least 1"),
+        (["heads", "--scale", "tiny", "--output_dir", "OUT", "--processes", "0"], "processes 0: at least 1"),
         (["report", "runs.jsonl"], "no --output_dir"),
-        (["heads", "--scale", "tiny", "--output_dir", "OUT"], "no corpus: give --train_file"),
+        (["heads", "--scale", "tiny", "--output_dir", "OUT"], "no corpus: give train_file"),
         (["heads", "runs.jsonl", "--scale", "tiny"], "only report takes files"),
-        (["heads", "--scale", "tiny", "--share", "3/2", "--dry_run"], "--share 3/2"),
+        (["heads", "--scale", "tiny", "--share", "3/2", "--dry_run"], "share 3/2"),
         (["report", "none.jsonl", "--output_dir", "OUT"], "none.jsonl"),
         (["report", "--output_dir", "OUT"], "no runs: nothing to report"),
     ],

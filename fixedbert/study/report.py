@@ -44,7 +44,10 @@ class Estimate:
 
 @dataclass(frozen=True)
 class ShapeResult:
-    """One shape of a series: its runs with the best learning rate, one for each seed. `shape[field]` is of all."""
+    """
+    One shape of a series: its runs with the best learning rate, one for each seed. `shape["hidden_size"]`, or another
+    field, is that of its records.
+    """
 
     records: list[Record]
     learning_rates: list[float]  # the grid

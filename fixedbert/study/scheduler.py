@@ -58,7 +58,7 @@ def run_study(
     """
     part, sources = parse_share(share), sources or DataSources()
     if processes is not None and processes < 1:
-        raise InputError(f"--processes {processes}: at least 1.")
+        raise InputError(f"{processes}: at least 1.", "processes")
     commit()  # of the code as it is now
     folder, state = Path(output_dir), PartialState(cpu=not torch.accelerator.is_available())
     with on_main_process(study_directory(folder, study, sources, take_over_output_dir)):
@@ -317,5 +317,5 @@ def receive(worker: Connection) -> Record | InputError:
         return worker.recv()
     except EOFError:
         raise InputError(
-            "a run was killed, perhaps for memory; fewer at once (--processes) need less. The same command goes on."
+            "a run was killed, perhaps for memory; fewer processes at once need less. The same command goes on."
         ) from None

@@ -41,17 +41,17 @@ class DataSources:
         objectives = {series.get("objective", study.objective) for series in study.series.values()}
         if objectives - set(SYNTHETIC):
             if not (self.train_file or self.dataset_name):
-                raise InputError(f"study {study.name}: no corpus: give --train_file, or --dataset_name.")
+                raise InputError(f"study {study.name}: no corpus: give train_file, or dataset_name.")
             for stage in study.pretraining:
                 self.check_corpora(stage)
         if "squad" in study.fine_tuning and self.squad_dir:
             for name in SQUAD_FILES.values():
                 if not Path(self.squad_dir, name).is_file():
-                    raise InputError(f"--squad_dir {self.squad_dir}: there is no {name} in it.")
+                    raise InputError(f"{self.squad_dir}: there is no {name} in it.", "squad_dir")
                 load_squad(str(Path(self.squad_dir, name)))
         if "mnli" in study.fine_tuning and self.glue_dir:
             if not Path(self.glue_dir).is_dir():
-                raise InputError(f"--glue_dir {self.glue_dir}: no such folder.")
+                raise InputError(f"{self.glue_dir}: no such folder.", "glue_dir")
             load_task("mnli", self.glue_dir)
 
     def check_corpora(self, stage: dict):

@@ -48,7 +48,7 @@ class Run:
 
     @cached_property
     def key(self) -> str:
-        """The same wherever and in whichever study the same training stands."""
+        """A fingerprint of the training, the same in every study."""
         settings = asdict(self)
         del settings["series"], settings["point"]
         return fingerprint_of(settings)
@@ -249,7 +249,7 @@ class Study:
         return None
 
     def labels(self, run: Run) -> dict:
-        """Where in the study a run stands."""
+        """The place of a run in the study, as fields of its record."""
         series = self.series[run.series]
         return {
             "study": self.name,
@@ -302,7 +302,7 @@ def parse_share(share: str) -> tuple[int, int]:
     """(1, 2) of "1/2"."""
     number, slash, of = share.partition("/")
     if not (slash and number.isdecimal() and of.isdecimal() and 1 <= int(number) <= int(of)):
-        raise InputError(f"--share {share}: of the form 1/2, for every second shape.")
+        raise InputError(f"{share}: of the form 1/2, for every second shape.", "share")
     return int(number), int(of)
 
 
@@ -351,9 +351,9 @@ def load_study(name: str, scale: str | None = None) -> Study:
     if not isinstance(scales, dict) or not isinstance(scales.get(scale), dict | type(None)):
         raise InputError(f"{place}: scales map names to keys of a study.")
     if scale is None and scales:
-        raise InputError(f"study {name}: give --scale, one of {', '.join(scales)}.")
+        raise InputError(f"is missing: study {name} has {', '.join(scales)}.", "scale")
     if scale is not None and scale not in scales:
-        raise InputError(f"--scale {scale}: study {name} has {', '.join(scales) or 'none'}.")
+        raise InputError(f"{scale}: study {name} has {', '.join(scales) or 'none'}.", "scale")
     entries = {**entries, **(scales.get(scale) or {}), "name": file.stem, "scale": scale}
     unknown = [key for key in entries if key not in {one.name for one in fields(Study)}]
     if unknown:
