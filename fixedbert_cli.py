@@ -70,7 +70,7 @@ def convert_arguments(parser: ArgumentParser):
 
 
 def load_convert(**options) -> Run:
-    from fixedbert.checkpoints import convert_checkpoint
+    from fixedbert.checkpoint_conversion import convert_checkpoint
 
     return lambda: print(convert_checkpoint(**options))
 
@@ -99,8 +99,9 @@ def theory_arguments(parser: ArgumentParser):
 
 def load_theory(**options) -> Run:
     from fixedbert.analysis.theory import theory
+    from fixedbert.printing import theory_text
 
-    return lambda: print(theory(**options))
+    return lambda: print(theory_text(theory(**options)))
 
 
 def inspect_arguments(parser: ArgumentParser):
@@ -117,8 +118,9 @@ def inspect_arguments(parser: ArgumentParser):
 
 def load_inspect(**options) -> Run:
     from fixedbert.analysis.inspection import inspect
+    from fixedbert.printing import inspection_text
 
-    return lambda: print(inspect(**options))
+    return lambda: print(inspection_text(inspect(**options)))
 
 
 def plan_arguments(parser: ArgumentParser):
@@ -138,8 +140,9 @@ def plan_arguments(parser: ArgumentParser):
 
 def load_plan(**options) -> Run:
     from fixedbert.analysis.planning import plan
+    from fixedbert.printing import plan_text
 
-    return lambda: print(plan(**options))
+    return lambda: print(plan_text(plan(**options)))
 
 
 def study_arguments(parser: ArgumentParser):
@@ -164,19 +167,40 @@ def study_arguments(parser: ArgumentParser):
     parser.add_argument("--squad_dir", help="folder with train-v1.1.json and dev-v1.1.json; default: the Hub")
 
 
-def load_study(name: str, files: list[str], output_dir: str | None, **options) -> Run:
+def load_study(
+    name: str,
+    files: list[str],
+    output_dir: str | None,
+    scale: str | None,
+    dry_run: bool,
+    share: str,
+    processes: int | None,
+    take_over_output_dir: bool,
+    **sources,
+) -> Run:
+    import torch
+    from accelerate import PartialState
+
+    from fixedbert import study as studies
     from fixedbert.errors import InputError
-    from fixedbert.study import report, study
+    from fixedbert.printing import study_cost_text
 
     def run():
-        if name == "report":
-            if output_dir is None:
-                raise InputError("no --output_dir: say where the report is to go.")
-            print(report(files, output_dir))
-        elif files:
+        if name != "report" and files:
             raise InputError(f"{files[0]}: one study at a time; only report takes files.")
-        else:
-            print(study(name, output_dir, **options))
+        study = None if name == "report" else studies.load_study(name, scale)
+        if study and dry_run:
+            return print(study_cost_text(studies.study_cost(study, share)))
+        if output_dir is None:
+            raise InputError("no --output_dir: say where the records of runs and the report are to go.")
+        if study is None:
+            return print(studies.report_markdown(studies.report_runs(files, output_dir)))
+        state = PartialState(cpu=not torch.accelerator.is_available())
+        state.print(study_cost_text(studies.study_cost(study, share)), flush=True)
+        arguments = study, output_dir, studies.DataSources(**sources), processes, share, take_over_output_dir
+        report = studies.run_study(*arguments)
+        if state.is_main_process:
+            print(studies.report_markdown(report))
 
     return run
 

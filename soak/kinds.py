@@ -31,8 +31,7 @@ from fixedbert.data.store import prepare_store
 from fixedbert.data.tokenizers import load_tokenizer
 from fixedbert.printing import inspection_text
 from fixedbert.publishing import card_of, checkpoint_files
-from fixedbert.study.report import report
-from fixedbert.study.table import load_study
+from fixedbert.study import load_study, report_markdown, report_runs
 from fixedbert.tasks.glue import main as run_glue
 from fixedbert.training.arguments import ModelArguments, parse, with_recipe
 from fixedbert.training.loading import load_config, load_model
@@ -330,7 +329,7 @@ def study():
 
 
 def reported():
-    return report(["runs.jsonl"], "report")
+    return report_markdown(report_runs(["runs.jsonl"], "report"))
 
 
 def resumed():

@@ -16,8 +16,8 @@ from fixedbert.data.tokenizers import load_tokenizer
 from fixedbert.errors import InputError
 from fixedbert.files import reading
 from fixedbert.presets import preset_config
-from fixedbert.study.report import read_lines
-from fixedbert.study.table import load_study
+from fixedbert.study.records import read_records
+from fixedbert.study.studies import load_study
 from fixedbert.training.arguments import CommonArguments, ModelArguments, parse, with_recipe
 from fixedbert.training.fine_tuning import FineTuningArguments
 from fixedbert.training.glue_data import GlueDataArguments
@@ -420,7 +420,7 @@ def test_records_of_another_type_are_named(tmp_path, name, value):
     for bad in ({**good, name: value}, {key: kept for key, kept in good.items() if key != name}):
         file.write_text(json.dumps(good) + "\n" + json.dumps(bad) + "\n")
         with pytest.raises(InputError, match=r"runs\.jsonl, line 2: not the record of a run"):
-            read_lines([file])
+            read_records([file])
 
 
 @pytest.mark.parametrize("content", [b"series: {a: *b}\n", b"scales: 5\n", b"\xff", b"scales: {tiny: [1]}\n"])

@@ -6,7 +6,7 @@ import re
 import shutil
 import zipfile
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import fields
 from pathlib import Path
 
@@ -95,23 +95,31 @@ def output_directory(training_args: CommonArguments, command: list[str]) -> Iter
 
 @contextmanager
 def held(final: Path, training_args: CommonArguments) -> Iterator[None]:
-    """
-    Hold an output directory, and report what cannot be written there.
+    """Hold an output directory for all processes, and report what cannot be written there."""
+    remedy = "make room or give the right to write there; the same command then goes on"
+    with on_main_process(locked(final, training_args.take_over_output_dir)), writing(final, remedy):
+        yield
 
-    The main process has the lock, and all have the error where it cannot be had.
+
+@contextmanager
+def on_main_process(context: AbstractContextManager) -> Iterator[None]:
     """
-    state, problem = PartialState(), None
+    Enter `context` on the main process alone, while the others wait.
+
+    Raises:
+        InputError: on all processes, with the same sentence, where the main process cannot enter it.
+    """
+    problem: str | None = None
     with ExitStack() as stack:
-        if state.is_main_process:
+        if PartialState().is_main_process:
             try:
-                stack.enter_context(locked(final, training_args.take_over_output_dir))
+                stack.enter_context(context)
             except InputError as error:
                 problem = str(error)
         (problem,) = broadcast_object_list([problem])
         if problem:
             raise InputError(problem)
-        with writing(final, "make room or give the right to write there; the same command then goes on"):
-            yield
+        yield
 
 
 def give_final_name(partial: Path, final: Path):
