@@ -30,7 +30,7 @@ GLUE = "--model_name_or_path {inputs}/model --train_file {inputs}/rows.csv --val
 PREPARATION = "--model_name_or_path {inputs}/model --train_file {inputs}/large.jsonl --store_dir store --do_eval --max_seq_length 32 --max_eval_samples 40 --preprocessing_num_workers 2".split()  # fmt: skip  # noqa: E501
 STUDY = "{inputs}/study.yaml --output_dir out --processes 2 --train_file {inputs}/texts.jsonl --tokenizer_name {inputs}/model --store_dir store".split()  # fmt: skip  # noqa: E501
 PYTHON, LAUNCH = [sys.executable], [sys.executable, "-m", "accelerate.commands.launch", "--config_file",
-                                    str(ROOT / "recipes/accelerate/cpu.yaml"), "--main_process_port", "0"]  # fmt: skip
+                                    str(ROOT / "fixedbert/recipes/accelerate/cpu.yaml"), "--main_process_port", "0"]  # fmt: skip
 RUNS = {
     "pretraining": [*PYTHON, str(ROOT / "run_pretraining.py"), *PRETRAINING, *QUICK],
     "glue with seeds": [*PYTHON, str(ROOT / "run_glue.py"), *GLUE, *QUICK],

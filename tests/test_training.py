@@ -27,7 +27,15 @@ import run_pretraining
 import run_squad
 from fixedbert.errors import Divergence, InputError
 from fixedbert.presets import preset_config
-from fixedbert.training.arguments import REPLACED, ArgumentParser, ModelArguments, load_config, parse, with_recipe
+from fixedbert.training.arguments import (
+    RECIPES,
+    REPLACED,
+    ArgumentParser,
+    ModelArguments,
+    load_config,
+    parse,
+    with_recipe,
+)
 from fixedbert.training.fine_tuning import FineTuningArguments
 from fixedbert.training.output import output_directory, run_arguments
 from fixedbert.training.pretraining import (
@@ -40,8 +48,6 @@ from fixedbert.training.pretraining import (
 from fixedbert.training.progress import ProgressLine
 from fixedbert.training.summary import draw_curves
 from fixedbert.training.trainer import CommonArguments, CommonTrainer
-
-RECIPES = Path(run_pretraining.__file__).parent / "recipes"
 
 
 @pytest.mark.parametrize("objective", OBJECTIVES)
@@ -244,6 +250,23 @@ def test_bad_recipes_are_named(tmp_path, content):
         (tmp_path / "recipe.yaml").write_text(content)
     with pytest.raises(InputError, match=r"recipe\.yaml(, line 2)?: "):
         with_recipe([str(tmp_path / "recipe.yaml")])
+
+
+def test_packaged_recipes_are_taken_by_name(tmp_path, monkeypatch):
+    """Guards: in any folder recipes/NAME.yaml is the package's recipe, unless the folder has one of that name; a name
+    that is nowhere is one sentence with those there are."""
+    monkeypatch.chdir(tmp_path)
+    assert with_recipe(["recipes/mini.yaml", "--seed", "1"]) == [
+        *with_recipe([str(RECIPES / "mini.yaml")]),
+        "--seed",
+        "1",
+    ]
+    (tmp_path / "recipes").mkdir()
+    (tmp_path / "recipes" / "mini.yaml").write_text("config_name: tiny\n")
+    assert with_recipe(["recipes/mini.yaml"]) == ["--config_name", "tiny"]
+    for name in ("recipes/minni.yaml", "mini.yaml", "other/mini.yaml"):
+        with pytest.raises(InputError, match=f"^{name}: no such recipe; .*recipes/lm1b.yaml, recipes/mini.yaml, "):
+            with_recipe([name])
 
 
 # All fields of transformers' TrainingArguments that have their effect in both trainers, and in fine-tuning alone.
