@@ -6,7 +6,6 @@ import re
 import subprocess
 import sys
 from dataclasses import fields
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
