@@ -8,12 +8,13 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "fixedbert"
-SCRIPTS = {file.stem for file in ROOT.glob("*.py")} | {"benchmarks", "soak", "tests"}
+COMMAND = "fixedbert_cli"  # installed beside the package
+SCRIPTS = {file.stem for file in ROOT.glob("*.py")} - {COMMAND} | {"benchmarks", "soak", "tests"}
 
 # From the top down. A module imports from its own layer and those below it. A name stands for all modules that begin
 # with it, where no longer one fits; "" is fixedbert/__init__.py.
 LAYERS = (
-    ("__main__", "cli", "printing"),
+    ("__main__", COMMAND, "printing"),
     ("study",),
     ("tasks",),
     ("training",),
@@ -38,7 +39,7 @@ def module_of(file: Path) -> str:
     return ".".join(part for part in parts if part != "__init__")
 
 
-FILES = {module_of(file): file for file in PACKAGE.rglob("*.py")}
+FILES = {module_of(file): file for file in PACKAGE.rglob("*.py")} | {COMMAND: ROOT / f"{COMMAND}.py"}
 
 
 def imports(file: Path) -> list[str]:
@@ -55,17 +56,17 @@ def imports(file: Path) -> list[str]:
     return names
 
 
-def targets(file: Path) -> set[str]:
-    """The modules of fixedbert that a file imports from."""
-    found = set()
-    for name in imports(file):
-        if name.split(".")[0] == "fixedbert":
-            parts = name.split(".")[1:]
-            found.add(".".join(parts) if ".".join(parts) in FILES else ".".join(parts[:-1]))
-    return found - {module_of(file)}
+def target_of(name: str) -> str | None:
+    """The module in FILES that an imported name is, or is in."""
+    first, *parts = name.split(".")
+    if first == COMMAND:
+        return COMMAND
+    if first != "fixedbert":
+        return None
+    return ".".join(parts) if ".".join(parts) in FILES else ".".join(parts[:-1])
 
 
-ARROWS = {module: targets(file) for module, file in FILES.items()}
+ARROWS = {module: {target_of(name) for name in imports(file)} - {None, module} for module, file in FILES.items()}
 
 
 def floor_of(module: str) -> int:
