@@ -301,6 +301,7 @@ def test_other_data_are_not_continued_on(model, questions, tmp_path, monkeypatch
     assert (tmp_path / "run" / "model.safetensors").exists()
 
 
+@pytest.mark.slow
 def test_two_processes_are_one(model, download, tmp_path):
     """Guards: `accelerate launch` on two CPU processes trains to the weights of one and reports its metrics."""
     steps = ("--do_train", "--do_eval", "--do_predict", "--num_train_epochs", "2", "--learning_rate", "1e-3")

@@ -225,6 +225,7 @@ def test_killed_run_continues_to_the_same_weights(corpus, pretrained, tmp_path, 
     assert not (tmp_path / "cut.partial").exists()
 
 
+@pytest.mark.slow
 def test_sigterm_saves_a_checkpoint_and_the_run_goes_on(corpus, pretrained, tmp_path):
     """Guards: on SIGTERM the step under way is finished and saved, accumulation and all; nothing is done twice."""
     fixed = ("--max_steps", "100", "--save_steps", "7", "--tokenizer_name", str(pretrained))
@@ -519,6 +520,7 @@ def assert_same_training(one: Path, two: Path):
         assert results(one)[name] == pytest.approx(results(two)[name], rel=1e-4)
 
 
+@pytest.mark.slow
 def test_two_processes_train_like_one(corpus, pretrained, tmp_path):
     """Guards: two processes see what one with twice the batch sees: same losses, tokens, weights and metrics."""
     one, two = compared(corpus, pretrained, tmp_path)  # two epochs and more, whose last steps are filled up
@@ -531,6 +533,7 @@ def test_two_processes_train_like_one(corpus, pretrained, tmp_path):
     assert summary["corpus"]["training"]["examples"] % 6  # the last step of an epoch has to be filled up
 
 
+@pytest.mark.slow
 def test_two_machines_train_like_one(corpus, pretrained, tmp_path):
     """Guards: the multi-node command line, with two machines of a process each, here both on loopback."""
     one, two = compared(corpus, pretrained, tmp_path)
@@ -548,6 +551,7 @@ def test_two_machines_train_like_one(corpus, pretrained, tmp_path):
     assert_same_training(tmp_path / "one", tmp_path / "two")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(
     Version(transformers.__version__) < Version("5.18"),
     reason="Trainer loads a checkpoint of several CPU processes to cpu:0, where torch puts nothing",
