@@ -323,6 +323,7 @@ def test_two_processes_are_one(model, download, tmp_path):
     assert (tmp_path / "one/RTE.tsv").read_text() == (tmp_path / "two/RTE.tsv").read_text()
 
 
+@pytest.mark.slow
 def test_two_processes_evaluate_squad_like_one(model, questions, tmp_path):
     """Guards: answers, scores and loss of SQuAD on two processes, whose last batch is filled up, are those of one."""
     squad(model, questions, tmp_path / "trained", "--do_train", "--max_steps", "3")

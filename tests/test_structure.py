@@ -107,6 +107,17 @@ def test_package_imports_no_script():
     assert not scripts, ", ".join(scripts)
 
 
+def test_pictures_are_an_extra():
+    """Guards: the base installation, without matplotlib, can import every module."""
+    eager = []
+    for module, file in FILES.items():
+        for node in ast.parse(file.read_text(encoding="utf-8")).body:
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            eager += [module for name in names if name.split(".")[0] == "matplotlib"]
+    assert not eager, f"import matplotlib within the functions that draw: {', '.join(sorted(set(eager)))}"
+
+
 @pytest.mark.parametrize("part", ["configuration", "backends", "attention", "inputs", "modeling"])
 def test_files_of_the_model_need_transformers_alone(part):
     """Guards: what is saved with a checkpoint runs wherever transformers does: it imports nothing else but itself."""
