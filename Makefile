@@ -46,7 +46,7 @@ dist: .venv/installed
 	tar -xzf dist/*.tar.gz -C $$empty; \
 	cd $$empty; \
 	venv/bin/fixedbert --help; \
-	venv/bin/fixedbert pretrain recipes/sample.yaml --max_steps 2 --output_dir model; \
+	venv/bin/fixedbert pretrain recipes/sample.yaml --max_steps 2 --max_eval_samples 13 --output_dir model; \
 	cd fixedbert-*; \
 	../venv/bin/$(INSTALL) --constraint constraints.txt ".[test]"; \
 	../venv/bin/python $(PYTEST) $(QUICK)
