@@ -303,6 +303,7 @@ def test_other_data_are_not_continued_on(model, questions, tmp_path, monkeypatch
     assert (tmp_path / "run" / "model.safetensors").exists()
 
 
+@pytest.mark.slow
 def test_two_processes_are_one(model, download, tmp_path):
     """Guards: `accelerate launch` on two CPU processes trains to the weights of one and reports its metrics."""
     steps = ("--do_train", "--do_eval", "--do_predict", "--num_train_epochs", "2", "--learning_rate", "1e-3")
@@ -324,6 +325,7 @@ def test_two_processes_are_one(model, download, tmp_path):
     assert (tmp_path / "one/RTE.tsv").read_text() == (tmp_path / "two/RTE.tsv").read_text()
 
 
+@pytest.mark.slow
 def test_two_processes_evaluate_squad_like_one(model, questions, tmp_path):
     """Guards: answers, scores and loss of SQuAD on two processes, whose last batch is filled up, are those of one."""
     squad(model, questions, tmp_path / "trained", "--do_train", "--max_steps", "3")

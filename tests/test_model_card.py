@@ -11,6 +11,7 @@ from transformers import RobertaConfig
 
 from fixedbert import PRESETS, FixedHeadBertModel, preset_config
 from fixedbert.counts import parameters
+from fixedbert.data import sample
 from fixedbert.model_card import checkpoint_card, data_of, flags_of, preset_card, read_card
 from fixedbert.tasks.pretraining import main as run_pretraining
 
@@ -82,8 +83,10 @@ def test_squad_model_has_a_card(model, questions, tmp_path):
     assert results[0]["dataset"]["name"] == "questions.jsonl"
 
 
-def test_pretrained_model_has_a_card(tmp_path):
+def test_pretrained_model_has_a_card(tmp_path, monkeypatch):
     """Guards: run_pretraining.py's card says from what, on what, and how many real tokens."""
+    texts = [" ".join(f"Sentence {place} of text {number} is short." for place in range(9)) for number in range(60)]
+    monkeypatch.setattr(sample, "documents", lambda: texts)  # the sample itself takes seconds to collect
     run_pretraining(
         ["--config_name", "tiny", "--dataset_name", "sample", "--do_train", "--do_eval", "--max_steps", "1",
          "--per_device_train_batch_size", "4", "--max_eval_samples", "8", "--max_seq_length", "32", "--use_cpu",

@@ -147,6 +147,7 @@ def test_every_run_can_take_over_a_directory(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
+@pytest.mark.slow
 def test_no_process_waits_for_a_lock(model, download, tmp_path):
     """Guards: where the main process cannot have the directory all end with the sentence, and none hangs."""
     (tmp_path / "out.lock").write_text(json.dumps(OTHER_HOST))

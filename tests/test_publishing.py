@@ -96,6 +96,7 @@ def test_all_auto_classes_are_in_every_configuration(tmp_path):
     assert AutoConfig.from_pretrained(tmp_path / "Model").auto_map == AUTO_MAP
 
 
+@pytest.mark.slow
 def test_pushed_model_opens_without_fixedbert_and_with_it(hub, folder, tmp_path):
     """Guards: one commit with weights, code, card and tokenizer, which every Auto class opens by trust_remote_code in
     a process that has no fixedbert; saving it again, also by a Trainer that resumes, keeps the code and every head."""
@@ -171,6 +172,7 @@ for trust in (None, True, False):
 """, tmp_path)  # fmt: skip
 
 
+@pytest.mark.slow
 def test_push_to_hub_of_model_and_tokenizer(hub, folder, tmp_path):
     """Guards: transformers' own push_to_hub sends code and whole auto_map too, and what it sent opens remotely."""
     run(hub, f"""
@@ -188,6 +190,7 @@ transformers.AutoModelForNextSentencePrediction.from_pretrained("user/model", tr
 """, tmp_path)  # fmt: skip
 
 
+@pytest.mark.slow
 def test_script_pushes_its_results_and_no_token(hub, folder, download, tmp_path):
     """Guards: --push_to_hub sends weights, code and a card with the results as model-index; the token goes nowhere."""
     arguments = glue_arguments(str(folder), download, tmp_path / "rte", "--do_train", "--do_eval", "--max_steps", "2")
@@ -219,6 +222,7 @@ def test_script_pushes_its_results_and_no_token(hub, folder, download, tmp_path)
     assert "Traceback" not in refused.stderr and not list(tmp_path.glob("again*"))
 
 
+@pytest.mark.slow
 def test_push_that_fails_in_the_end_loses_nothing(hub, folder, download, tmp_path):
     """Guards: when the last commit is refused, weights and results are there, and how to send them is said."""
     arguments = glue_arguments(str(folder), download, tmp_path / "rte", "--do_train", "--do_eval", "--max_steps", "1")
@@ -375,6 +379,7 @@ assert all(torch.equal(tensor, expected[name]) for name, tensor in model.state_d
     assert sum(path.endswith("model.safetensors") for method, path in hub.requests if method == "GET") >= 2
 
 
+@pytest.mark.slow
 def test_conversion_reads_from_the_hub(hub, tmp_path, vocabulary):
     """Guards: `fixedbert convert user/bert OUT` takes weights, tokenizer, licence and pooling from the Hub."""
     from transformers import BertConfig, BertModel

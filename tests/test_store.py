@@ -249,6 +249,7 @@ print(next(line.split()[1] for line in open("/proc/self/status") if line.startsw
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="peak memory is read from /proc")
 def test_memory_does_not_grow_with_the_corpus(tmp_path, vocabulary):
     """Guards: preparing four times the text takes the same resident memory: a shard's, not the corpus's."""

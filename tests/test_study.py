@@ -224,6 +224,7 @@ def comparable(folder: Path) -> list[dict]:
     return sorted(({**line, "seconds": 0} for line in lines), key=lambda line: line["key"])
 
 
+@pytest.mark.slow
 def test_killed_and_continued_gives_the_same_lines(text, vocabulary, tmp_path):
     """Guards: a study of two runs, killed within the second and continued, has the lines of one that was not."""
     file, killed, whole = write(tmp_path), tmp_path / "killed", tmp_path / "whole"
@@ -272,6 +273,7 @@ def test_killed_and_continued_gives_the_same_lines(text, vocabulary, tmp_path):
         train(file, whole, train_file=[text, text], tokenizer_name=vocabulary)
 
 
+@pytest.mark.slow
 def test_interrupted_runs_save_a_checkpoint(text, vocabulary, tmp_path):
     """Guards: Ctrl-C stops the runs at a checkpoint, without a traceback, and leaves no process behind."""
     steps = {**SMALL["pretraining"], "max_steps": 100_000, "save_steps": 100_000}
@@ -296,6 +298,7 @@ def test_interrupted_runs_save_a_checkpoint(text, vocabulary, tmp_path):
     assert len(list(tmp_path.glob("out/unfinished/*/stage-1.partial/checkpoint-*/trainer_state.json"))) == 1
 
 
+@pytest.mark.slow
 def test_shares_and_workers_make_up_the_study(tmp_path):
     """Guards: two workers at once, and two machines with a share each, give the report of the whole study."""
     synthetic = {
@@ -320,6 +323,7 @@ def test_shares_and_workers_make_up_the_study(tmp_path):
     assert rows[0] == rows[1] and len(rows[0]) == 1 + 4 + 1
 
 
+@pytest.mark.slow
 def test_two_processes_do_one_run_together(text, vocabulary, tmp_path):
     """Guards: under accelerate launch two processes train each run together, and write its line once."""
     file = write(tmp_path, series={"fixed": {"num_attention_heads": 5, "attention_head_size": 6}})

@@ -70,6 +70,7 @@ def test_layer_is_the_theorems():
     assert (attention.value.weight[:, 12] != 0).all()
 
 
+@pytest.mark.slow
 def test_training_finds_the_threshold():
     """Guards: trained heads come to the floor, never below it, and to nothing from the rank on; copies need none."""
     run = load_study("synthetic", "tiny").run("dense pattern", 0, 0.1, 1)

@@ -6,7 +6,6 @@ import re
 import subprocess
 import sys
 from dataclasses import fields
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -33,7 +32,15 @@ from transformers import (
 import fixedbert
 from fixedbert.errors import Divergence, InputError
 from fixedbert.presets import preset_config
-from fixedbert.training.arguments import REPLACED, ArgumentParser, CommonArguments, ModelArguments, parse, with_recipe
+from fixedbert.training.arguments import (
+    RECIPES,
+    REPLACED,
+    ArgumentParser,
+    CommonArguments,
+    ModelArguments,
+    parse,
+    with_recipe,
+)
 from fixedbert.training.fine_tuning import FineTuningArguments
 from fixedbert.training.glue_data import GlueDataArguments
 from fixedbert.training.loading import load_config
@@ -51,8 +58,6 @@ from fixedbert.training.pretraining_data import PretrainingDataArguments
 from fixedbert.training.progress import ProgressLine
 from fixedbert.training.squad_data import SquadDataArguments
 from fixedbert.training.trainer import CommonTrainer
-
-RECIPES = Path(__file__).parents[1] / "recipes"
 
 
 @pytest.mark.parametrize("objective", OBJECTIVES)
@@ -272,6 +277,23 @@ def test_bad_recipes_are_named(tmp_path, content):
         (tmp_path / "recipe.yaml").write_text(content)
     with pytest.raises(InputError, match=r"recipe\.yaml(, line 2)?: "):
         with_recipe([str(tmp_path / "recipe.yaml")])
+
+
+def test_packaged_recipes_are_taken_by_name(tmp_path, monkeypatch):
+    """Guards: in any folder recipes/NAME.yaml is the package's recipe, unless the folder has one of that name; a name
+    that is nowhere is one sentence with those there are."""
+    monkeypatch.chdir(tmp_path)
+    assert with_recipe(["recipes/mini.yaml", "--seed", "1"]) == [
+        *with_recipe([str(RECIPES / "mini.yaml")]),
+        "--seed",
+        "1",
+    ]
+    (tmp_path / "recipes").mkdir()
+    (tmp_path / "recipes" / "mini.yaml").write_text("config_name: tiny\n")
+    assert with_recipe(["recipes/mini.yaml"]) == ["--config_name", "tiny"]
+    for name in ("recipes/minni.yaml", "mini.yaml", "other/mini.yaml"):
+        with pytest.raises(InputError, match=f"^{name}: no such recipe; .*recipes/lm1b.yaml, recipes/mini.yaml, "):
+            with_recipe([name])
 
 
 # All fields of transformers' TrainingArguments that have their effect in both trainers, and in fine-tuning alone.

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from ..counts import forward_flops, parameters
 from ..analysis.planning import DEVICES, UTILISATION
+from ..counts import forward_flops, parameters
 from .studies import Study, parse_share
 
 

@@ -4,8 +4,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from ..errors import InputError
-from ..files import write_whole
-from ..training.output import new_directory
+from ..files import new_directory, write_whole
 from .figure import save_figure
 from .records import AXES, METRICS, read_records
 from .report import Conditions, Estimate, Finding, Report, ShapeResult, make_report

@@ -21,6 +21,8 @@ from ..files import reason_of
 from ..plain_yaml import read_yaml
 from ..presets import PRESETS
 
+RECIPES = Path(__file__).parents[1] / "recipes"  # they come with the package, and are named as in a checkout
+
 # Arguments that transformers' example scripts have or had and that are not taken, with what replaces them.
 NO_MORE = "transformers 5 has no such argument; leave it out"
 REPLACED = {
@@ -114,14 +116,20 @@ class ModelArguments:
 def with_recipe(argv: list[str]) -> list[str]:
     """
     `recipe.yaml --flag ...` as flags alone: the entries of the recipe, then the flags, which win. A recipe in
-    JSON is what transformers' scripts take.
+    JSON is what transformers' scripts take. `recipes/NAME.yaml` is the package's where there is no such file.
 
     Raises:
         InputError: the recipe is not there, or not a YAML mapping from arguments to values.
     """
     if not argv or Path(argv[0]).suffix not in (".yaml", ".yml", ".json"):
         return list(argv)
-    entries = read_yaml(Path(argv[0]), "a recipe maps argument names to values, one a line")
+    packaged = {f"recipes/{file.name}": file for file in sorted(RECIPES.glob("*.yaml"))}
+    file = Path(argv[0])
+    if not os.path.exists(file):
+        if file.as_posix() not in packaged:
+            raise InputError(f"{argv[0]}: no such recipe; give a file, or one of {', '.join(packaged)}.")
+        file = packaged[file.as_posix()]
+    entries = read_yaml(file, "a recipe maps argument names to values, one a line")
     for name, value in entries.items():
         if isinstance(value, list) and any(isinstance(one, list | dict) for one in value):
             raise InputError(f"{argv[0]}: {name}: a list of plain values is needed.")
