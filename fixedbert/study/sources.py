@@ -8,7 +8,7 @@ from ..data.glue import load_task
 from ..data.squad import load_squad
 from ..errors import InputError
 from ..training.arguments import ModelArguments, flags, parse
-from ..training.pretraining_data import DataArguments
+from ..training.pretraining_data import PretrainingDataArguments
 from .studies import SYNTHETIC, Study
 
 SQUAD_FILES = {"train_file": "train-v1.1.json", "validation_file": "dev-v1.1.json"}
@@ -55,9 +55,9 @@ class DataSources:
             load_task("mnli", self.glue_dir)
 
     def check_corpora(self, stage: dict):
-        names = {option.name for option in fields(DataArguments)}
+        names = {option.name for option in fields(PretrainingDataArguments)}
         of_texts = {name: value for name, value in {**stage, **self.settings()}.items() if name in names}
-        (arguments,) = parse(flags(of_texts), DataArguments)
+        (arguments,) = parse(flags(of_texts), PretrainingDataArguments)
         corpora = arguments.corpora(ModelArguments())
         corpora += [replace(corpora[0], source=file, on_hub=False) for file in arguments.validation_file or []]
         for corpus in corpora:
