@@ -29,11 +29,12 @@ from transformers import BertTokenizer
 import fixedbert
 from fixedbert.data.collator import PretrainingCollator
 from fixedbert.data.corpora import Corpus
+from fixedbert.data.documents import Documents
 from fixedbert.data.epochs import EpochSampler, split_documents
 from fixedbert.data.masking import tokens_inside_words
 from fixedbert.data.packing import PackedExamples
 from fixedbert.data.pairs import PairExamples
-from fixedbert.data.store import Documents, prepare_store
+from fixedbert.data.store import prepare_store
 from fixedbert.presets import preset_config
 from fixedbert.training.dropout import use_fast_dropout
 from fixedbert.training.speed import keep_freed_memory

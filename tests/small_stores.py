@@ -6,7 +6,8 @@ from pathlib import Path
 import numpy as np
 
 from fixedbert.checksums import seal, write_sealed
-from fixedbert.data.store import Documents, save_shard, used_documents
+from fixedbert.data.documents import Documents
+from fixedbert.data.store import save_shard, used_documents
 
 
 def store_of(

@@ -11,11 +11,11 @@ from small_stores import store_of
 from transformers import BertTokenizer
 
 from fixedbert.data.collator import PretrainingCollator
+from fixedbert.data.documents import Documents
 from fixedbert.data.epochs import EpochSampler, shuffled, split_documents
 from fixedbert.data.masking import mask_tokens, tokens_inside_words
 from fixedbert.data.packing import PackedExamples
 from fixedbert.data.pairs import CONTINUES, PairExamples, check_pairs, plan_pairs, truncate_pair
-from fixedbert.data.store import Documents
 from fixedbert.errors import InputError
 
 

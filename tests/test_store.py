@@ -16,7 +16,8 @@ from transformers import BertTokenizer
 
 from fixedbert.data import store as store_module
 from fixedbert.data.corpora import Corpus
-from fixedbert.data.store import Documents, prepare_store, tokenize_sentences
+from fixedbert.data.documents import Documents
+from fixedbert.data.store import prepare_store, tokenize_sentences
 from fixedbert.data.tokenizers import load_tokenizer
 from fixedbert.errors import InputError
 

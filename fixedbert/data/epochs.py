@@ -17,8 +17,8 @@ from transformers import PreTrainedTokenizerBase
 
 from ..checksums import checksum_file, fingerprint_of, is_sealed, sealing
 from ..errors import InputError
+from .documents import Documents
 from .masking import mask_tokens
-from .store import Documents
 
 SHUFFLE_ROUNDS = 6
 

@@ -12,9 +12,9 @@ from collections.abc import Iterator
 import numpy as np
 
 from ..errors import InputError
+from .documents import Documents
 from .epochs import Examples
 from .processes import call_work, process_pool
-from .store import Documents
 
 CONTINUES, RANDOM = 0, 1  # next_sentence_label, as in transformers' BERT
 PAIR_FIELDS = ("document_a", "start_a", "end_a", "document_b", "start_b", "end_b", "next_sentence_label")

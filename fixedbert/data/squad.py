@@ -11,9 +11,9 @@ from transformers import EvalPrediction, PreTrainedTokenizerBase
 from ..errors import InputError
 from ..files import reading
 from ..metrics.squad import squad_scores, squad_v2_scores
+from .documents import as_arrays
 from .features import prepare_features
 from .rows import check_usable
-from .store import as_arrays
 from .tables import DAMAGED, check_names, json_object, lines_of, why_no_text
 
 TEXT = datasets.Value("string")
