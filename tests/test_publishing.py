@@ -216,9 +216,8 @@ def test_script_pushes_its_results_and_no_token(hub, folder, download, tmp_path)
     arguments[arguments.index("--output_dir") + 1] = str(tmp_path / "again")
     more = ["--push_to_hub", "--hub_model_id", "organization/again", "--hub_token", "hf_read"]
     refused = hub.run([sys.executable, str(ROOT / "run_glue.py"), *arguments, *more], tmp_path / "home")
-    assert refused.returncode == 1 and refused.stderr.splitlines()[-1].startswith(
-        "error: the token has no right to do this"
-    )
+    assert refused.returncode == 1
+    assert refused.stderr.splitlines()[-1].startswith("error: the token has no right to do this")
     assert "Traceback" not in refused.stderr and not list(tmp_path.glob("again*"))
 
 

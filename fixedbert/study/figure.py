@@ -1,18 +1,23 @@
 """report.png: every metric against the study's axis, and against parameters."""
 
+from __future__ import annotations
+
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.ticker import NullLocator
 
 from .records import AXES, COUNTED, METRICS
 from .report import FLOOR, Report, ShapeResult
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
 
 def save_figure(report: Report, file: Path):
     """A row of panels for each metric."""
+    from matplotlib.figure import Figure
+
     metrics, axis = report.compared_metrics, report.axis
     is_synthetic = metrics == ["error"]
     fields = [axis] if is_synthetic or axis == COUNTED else [axis, COUNTED]
@@ -29,6 +34,8 @@ def save_figure(report: Report, file: Path):
 
 
 def plot_metric(panel: Axes, series: dict[str, list[ShapeResult]], metric: str, field: str):
+    from matplotlib.ticker import NullLocator
+
     for number, (name, shapes) in enumerate(series.items()):
         color = f"C{number}"
         shown = [shape for shape in shapes if metric in shape.metrics and shape.estimate(metric).values]

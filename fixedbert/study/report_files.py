@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from ..errors import InputError
+from ..errors import InputError, needs
 from ..files import new_directory, write_whole
 from .figure import save_figure
 from .records import AXES, METRICS, read_records
@@ -26,6 +26,7 @@ def report_runs(files: Sequence[str | Path], output_dir: str | Path) -> Report:
     Raises:
         InputError: nothing in the files, or runs of different studies.
     """
+    needs("matplotlib", "study")
     with new_directory(output_dir) as folder:
         records = read_records(files)
         try:

@@ -19,7 +19,7 @@ from accelerate import PartialState
 from tqdm import tqdm
 
 from ..data.processes import end_with_parent
-from ..errors import InputError
+from ..errors import InputError, needs
 from ..files import write_whole, writing
 from ..locks import locked
 from ..training.output import on_main_process
@@ -56,6 +56,7 @@ def run_study(
         InputError: texts that are not as they should be, files of another study in `output_dir`, another process at
             work there, or a run that failed.
     """
+    needs("matplotlib", "study")
     part, sources = parse_share(share), sources or DataSources()
     if processes is not None and processes < 1:
         raise InputError(f"{processes}: at least 1.", "processes")

@@ -1,12 +1,24 @@
 """Pictures of runs: losses and metrics against tokens or steps, confusion matrices, all runs of a sweep."""
 
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from functools import wraps
 from pathlib import Path
+from typing import TYPE_CHECKING, ParamSpec
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
+from ..errors import InputError, needs
 from .fine_tuning import FineTuningTrainer, is_metric
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+logger = logging.getLogger(__name__)
+Arguments = ParamSpec("Arguments")
 
 PRETRAINING_PANELS = (
     ("loss", "cross-entropy (nats)"),
@@ -15,6 +27,28 @@ PRETRAINING_PANELS = (
 )
 
 
+def with_matplotlib(draw: Callable[Arguments, None]) -> Callable[Arguments, None]:
+    """`draw`, or a warning where matplotlib is not installed: a run goes on without its picture."""
+
+    @wraps(draw)
+    def draw_or_warn(*args: Arguments.args, **kwargs: Arguments.kwargs):
+        try:
+            needs("matplotlib", "plots")
+        except InputError as error:
+            logger.warning("no picture: %s", error)
+        else:
+            draw(*args, **kwargs)
+
+    return draw_or_warn
+
+
+def new_figure(width: float, height: float) -> Figure:
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(width, height), layout="constrained")
+
+
+@with_matplotlib
 def draw_pretraining(log_history: list[dict], task: str, title: str, file: str | Path):
     """
     Draw a run's log as a PNG with one panel for each of PRETRAINING_PANELS.
@@ -23,7 +57,7 @@ def draw_pretraining(log_history: list[dict], task: str, title: str, file: str |
         log_history: that of Trainer's state.
         task: "mlm" or "clm".
     """
-    figure = Figure(figsize=(13, 4), layout="constrained")
+    figure = new_figure(13, 4)
     loss, accuracy, learning_rate = axes = figure.subplots(1, 3)
 
     def points(name, factor=1.0):
@@ -48,6 +82,7 @@ def draw_pretraining(log_history: list[dict], task: str, title: str, file: str |
     figure.savefig(file, dpi=110)
 
 
+@with_matplotlib
 def draw_glue(
     trainer: FineTuningTrainer, title: str, splits: list[tuple[str, np.ndarray, np.ndarray]], labels: list[str]
 ):
@@ -70,6 +105,7 @@ def draw_glue(
     figure.savefig(trainer.args.folder / "glue.png", dpi=110)
 
 
+@with_matplotlib
 def draw_squad(
     trainer: FineTuningTrainer,
     title: str,
@@ -95,7 +131,7 @@ def draw_squad(
 
 
 def panels(count: int, title: str) -> tuple[Figure, np.ndarray]:
-    figure = Figure(figsize=(4.4 * count, 4), layout="constrained")
+    figure = new_figure(4.4 * count, 4)
     figure.suptitle(title)
     return figure, figure.subplots(1, count)
 
@@ -141,9 +177,10 @@ def draw_confusion(panel: Axes, right: np.ndarray, predicted: np.ndarray, labels
                 panel.text(column, row, f"{counts[row, column]:,}", ha="center", va="center", color=color)
 
 
+@with_matplotlib
 def draw_sweep(summaries: list, file: Path):
     """Draw the main metric of every run as a dot and the median as a line, by task and point of the grid."""
-    figure = Figure(figsize=(max(5, 1.0 * len(summaries) + 2), 4.6), layout="constrained")
+    figure = new_figure(max(5, 1.0 * len(summaries) + 2), 4.6)
     axes = figure.subplots()
     for place, summary in enumerate(summaries):
         axes.plot([place] * len(summary.values), summary.values, "o", color="tab:blue", alpha=0.6)
