@@ -35,9 +35,9 @@ import fixedbert
 from fixedbert.data.glue import load_task, text_features
 from fixedbert.data.squad import SquadEvaluation, load_squad, questions_that_fit, squad_windows
 from fixedbert.data.tokenizers import load_tokenizer
+from fixedbert.dropout import use_fast_dropout
 from fixedbert.tasks.glue import main as run_glue
 from fixedbert.tasks.squad import main as run_squad
-from fixedbert.training.dropout import use_fast_dropout
 from fixedbert.training.fine_tuning import first_rows, has_bf16
 from fixedbert.training.speed import keep_freed_memory
 

@@ -35,8 +35,8 @@ from fixedbert.data.masking import tokens_inside_words
 from fixedbert.data.packing import PackedExamples
 from fixedbert.data.pairs import PairExamples
 from fixedbert.data.store import prepare_store
+from fixedbert.dropout import use_fast_dropout
 from fixedbert.presets import preset_config
-from fixedbert.training.dropout import use_fast_dropout
 from fixedbert.training.speed import keep_freed_memory
 
 ROOT = Path(__file__).parents[1]

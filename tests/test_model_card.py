@@ -10,12 +10,7 @@ from small_tasks import glue, squad
 from transformers import RobertaConfig
 
 from fixedbert import PRESETS, FixedHeadBertModel, preset_config
-<<<<<<< HEAD
 from fixedbert.counts import parameters
-from fixedbert.data import sample
-=======
-from fixedbert.analysis.counts import parameters
->>>>>>> package
 from fixedbert.model_card import checkpoint_card, data_of, flags_of, preset_card, read_card
 from fixedbert.tasks.pretraining import main as run_pretraining
 
@@ -90,13 +85,8 @@ def test_squad_model_has_a_card(model, questions, tmp_path):
 def test_pretrained_model_has_a_card(tmp_path, monkeypatch):
     """Guards: run_pretraining.py's card says from what, on what, and how many real tokens."""
     texts = [" ".join(f"Sentence {place} of text {number} is short." for place in range(9)) for number in range(60)]
-<<<<<<< HEAD
-    monkeypatch.setattr(sample, "documents", lambda: texts)  # the sample itself takes seconds to collect
-    run_pretraining(
-=======
     monkeypatch.setattr("fixedbert.data.sample.documents", lambda: texts)  # the sample takes seconds to collect
-    run_pretraining.main(
->>>>>>> package
+    run_pretraining(
         ["--config_name", "tiny", "--dataset_name", "sample", "--do_train", "--do_eval", "--max_steps", "1",
          "--per_device_train_batch_size", "4", "--max_eval_samples", "8", "--max_seq_length", "32", "--use_cpu",
          "--config_overrides", "hidden_size=32,num_hidden_layers=1,intermediate_size=37", "--disable_tqdm", "true",

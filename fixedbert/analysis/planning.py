@@ -17,6 +17,7 @@ import torch
 from tqdm import tqdm
 
 from ..counts import PREDICTED, Shape
+from ..dropout import use_fast_dropout
 from ..errors import InputError, needs
 from ..files import new_directory
 from ..modeling_fixed_head_bert import FixedHeadBertForPreTraining, FixedHeadBertModel
@@ -292,6 +293,7 @@ def tokens_per_second(shape: Shape, length: int, rows: int = 4) -> float:
     """Of a training step here, the better of two after one to warm up."""
     model = FixedHeadBertForPreTraining(shape.config()).train()
     model.sparse_prediction = True
+    use_fast_dropout(model)  # as the trainers do
     optimizer = torch.optim.AdamW(model.parameters())
     ids = torch.randint(shape.vocabulary, (rows, length))
     labels = ids.masked_fill(torch.rand(ids.shape) > PREDICTED, -100)

@@ -22,8 +22,8 @@ from transformers import get_cosine_schedule_with_warmup
 from ..analysis.patterns import centred_log, least_head_size
 from ..attention_fixed_head_bert import FixedHeadBertSelfAttention
 from ..configuration_fixed_head_bert import FixedHeadBertConfig
+from ..dropout import use_fast_dropout
 from ..errors import Divergence
-from ..training.dropout import use_fast_dropout
 from .studies import Run
 
 EVALUATED = 20_000  # examples to evaluate on

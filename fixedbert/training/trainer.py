@@ -13,12 +13,12 @@ from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel, Trainer, TrainerCallback
 from transformers.utils import logging
 
+from ..dropout import use_fast_dropout
 from ..errors import Divergence
 from ..files import read_object, reading, write_whole
 from ..model_card import create_model_card
 from ..modeling_fixed_head_bert import FixedHeadBertPreTrainedModel
 from .arguments import CommonArguments
-from .dropout import use_fast_dropout
 from .output import last_checkpoint
 
 WINDOW_FILE = "logging_window.json"
