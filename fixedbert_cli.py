@@ -16,7 +16,6 @@ from importlib import import_module
 from typing import NoReturn
 
 Run = Callable[[], None]
-STUDIES = ("heads", "head-size", "width", "mhe", "depth", "synthetic")  # those of fixedbert.study
 
 
 def exit_on_interrupt():
@@ -146,7 +145,9 @@ def load_plan(**options) -> Run:
 
 
 def study_arguments(parser: ArgumentParser):
-    parser.add_argument("name", help=f"{', '.join(STUDIES)}, a YAML file, or report with the runs.jsonl that follow")
+    parser.add_argument(
+        "name", help="a study that docs/study.md lists, a YAML file, or report with the runs.jsonl that follow"
+    )
     parser.add_argument("files", nargs="*", help="runs.jsonl of one study, of one or more machines")
     parser.add_argument("--output_dir", help="where the records of runs and the report go")
     parser.add_argument("--scale", help="tiny: two CPU cores; small: one GPU; paper: the real thing")

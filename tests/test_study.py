@@ -338,7 +338,7 @@ def test_all_processes_end_where_the_directory_is_refused(tmp_path):
     """Guards: under accelerate launch every process ends by itself, with the sentence of the main process."""
     file = write(tmp_path, objective="dense")
     with locked(tmp_path / "out"):
-        process = launch(*TWO_PROCESSES, "-m", "fixedbert.cli", "study", file, "--output_dir", str(tmp_path / "out"))
+        process = launch(*TWO_PROCESSES, "-m", "fixedbert", "study", file, "--output_dir", str(tmp_path / "out"))
         printed, _ = process.communicate(timeout=300)
     assert process.returncode == 1
     assert printed.count(f"error: {tmp_path / 'out'}: another process works there") == 2, printed[-3000:]

@@ -19,7 +19,7 @@ from accelerate import PartialState
 from tqdm import tqdm
 
 from ..data.processes import end_with_parent
-from ..errors import InputError, needs
+from ..errors import InputError, needs, note_what_is_left
 from ..files import write_whole, writing
 from ..locks import locked
 from ..training.output import on_main_process
@@ -217,7 +217,7 @@ def study_directory(folder: Path, study: Study, sources: DataSources, take_over:
         try:
             yield
         except BaseException as error:
-            vars(error)["left"] = "the same command goes on with the runs that are not done"
+            note_what_is_left(error, "the same command goes on with the runs that are not done")
             raise
 
 

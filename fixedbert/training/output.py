@@ -16,7 +16,7 @@ from safetensors import safe_open
 from transformers import Trainer, TrainerCallback, TrainerState
 
 from ..checksums import content_hash_of
-from ..errors import InputError
+from ..errors import InputError, note_what_is_left
 from ..files import check_free, output_path, read_object, reading, replace_empty, write_whole, writing
 from ..locks import locked
 from .arguments import CommonArguments
@@ -85,7 +85,8 @@ def output_directory(training_args: CommonArguments, command: list[str]) -> Iter
             yield checkpoint
         except BaseException as error:
             last = last_checkpoint(partial)
-            vars(error)["left"] = f"the same command goes on from {last}" if last else f"nothing is left of {final}"
+            left = f"the same command goes on from {last}" if last else f"nothing is left of {final}"
+            note_what_is_left(error, left)
             if state.is_main_process and not last:
                 shutil.rmtree(partial, ignore_errors=True)
             raise

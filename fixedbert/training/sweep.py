@@ -13,7 +13,7 @@ from statistics import mean, median
 
 from accelerate import PartialState
 
-from ..errors import InputError
+from ..errors import InputError, note_what_is_left
 from ..files import check_free, output_path, write_whole
 from .fine_tuning import FineTuningArguments, is_metric
 from .output import (
@@ -154,7 +154,8 @@ def sweep_directory(training_args: FineTuningArguments, command: list[str]) -> I
             yield partial
         except BaseException as error:
             kept = len(list(partial.rglob(COMMAND_FILE))) > 1
-            vars(error)["left"] = f"the same command goes on in {partial}" if kept else f"nothing is left of {final}"
+            left = f"the same command goes on in {partial}" if kept else f"nothing is left of {final}"
+            note_what_is_left(error, left)
             if state.is_main_process and not kept:
                 shutil.rmtree(partial, ignore_errors=True)
             raise
