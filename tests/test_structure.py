@@ -25,8 +25,9 @@ LAYERS = (
     ("data", "metrics"),
     ("counts", "families", "presets"),
     ("modeling_fixed_head_bert",),
-    ("attention_fixed_head_bert", "inputs_fixed_head_bert"),
+    ("attention_fixed_head_bert",),
     ("backends_fixed_head_bert",),
+    ("inputs_fixed_head_bert",),
     ("configuration_fixed_head_bert",),
     ("checksums", "errors", "files", "locks", "plain_yaml"),
 )
