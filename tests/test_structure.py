@@ -40,7 +40,8 @@ def module_of(file: Path) -> str:
     return ".".join(part for part in parts if part != "__init__")
 
 
-FILES = {module_of(file): file for file in PACKAGE.rglob("*.py")} | {COMMAND: ROOT / f"{COMMAND}.py"}
+FILES = {module_of(file): file for file in PACKAGE.rglob("*.py")}
+FILES |= {file.stem: file for file in ROOT.glob(f"{COMMAND}.py")}
 
 
 def imports(file: Path) -> list[str]:
