@@ -38,7 +38,7 @@ def source(tmp_path) -> Path:
             "Makefile",
         } <= files
     else:
-        files = {"tests/conftest.py", "constraints.txt", "setup.cfg", "MANIFEST.in", "README.md", "pyproject.toml"}
+        files = {"tests/conftest.py", "constraints.txt", "setup.cfg", "MANIFEST.in", "README.md", "run_glue.py"}
         package = [path for path in ROOT.glob("fixedbert/**/*") if path.is_file() and path.suffix != ".pyc"]
         files |= {path.relative_to(ROOT).as_posix() for path in package}
     folder = tmp_path / "source"

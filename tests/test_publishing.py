@@ -25,10 +25,9 @@ from fixedbert_cli import main
 
 ROOT = Path(__file__).parents[1]
 CODE = {f"{part}_fixed_head_bert.py" for part in ("configuration", "inputs", "backends", "attention", "modeling")}
-WITHOUT_FIXEDBERT = f"""
+WITHOUT_FIXEDBERT = """
 import sys
-sys.meta_path = [finder for finder in sys.meta_path if "__editable__" not in str(finder)]
-sys.path = [path for path in sys.path if path and path != {str(ROOT)!r}]
+sys.modules["fixedbert"] = None  # as if it were not installed
 try:
     import fixedbert
 except ModuleNotFoundError:

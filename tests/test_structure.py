@@ -27,7 +27,7 @@ LAYERS = (
     ("checkpoints",),
     ("counts", "dropout", "families", "tensorflow_checkpoint"),
     ("data", "metrics"),
-    ("presets",),
+    ("counts", "families", "presets"),
     ("modeling_fixed_head_bert",),
     ("attention_fixed_head_bert",),
     ("backends_fixed_head_bert",),
@@ -44,7 +44,8 @@ def module_of(file: Path) -> str:
     return ".".join(part for part in parts if part != "__init__")
 
 
-FILES = {module_of(file): file for file in PACKAGE.rglob("*.py")} | {COMMAND: ROOT / f"{COMMAND}.py"}
+FILES = {module_of(file): file for file in PACKAGE.rglob("*.py")}
+FILES |= {file.stem: file for file in ROOT.glob(f"{COMMAND}.py")}
 
 
 def imports(file: Path) -> list[str]:

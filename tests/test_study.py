@@ -539,6 +539,7 @@ def test_bad_arguments(tmp_path, arguments, message):
     assert not output.exists()
 
 
+@pytest.mark.slow
 def test_failed_and_killed_runs(text, tmp_path):
     """Guards: a run that cannot be done, and a worker that is killed, end the study with a sentence that says so."""
     with pytest.raises(InputError, match="fixed, shape 1, learning rate 0.003, seed 5: .*none.txt: no such"):
