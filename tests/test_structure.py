@@ -25,7 +25,7 @@ LAYERS = (
     ("",),
     ("conversion",),
     ("checkpoints",),
-    ("counts", "dropout", "families", "tensorflow_checkpoint"),
+    ("dropout", "tensorflow_checkpoint"),
     ("data", "metrics"),
     ("counts", "families", "presets"),
     ("modeling_fixed_head_bert",),
