@@ -4,14 +4,22 @@ PYTHON ?= python3
 OLDEST_PYTHON ?= python3.10
 BIN := .venv/bin
 PYTEST := -m pytest -n 2 --dist worksteal
+QUICK := -m "not slow"
 INSTALL := pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test test-oldest test-newest benchmark soak soak-full soak-flatness lint clean
+.PHONY: demo test test-slow test-all test-oldest test-newest coverage dist benchmark soak soak-full soak-flatness \
+	lint clean
 
 demo: .venv/installed
 	$(BIN)/python run_demo.py
 
 test: .venv/installed
+	$(BIN)/python $(PYTEST) $(QUICK)
+
+test-slow: .venv/installed
+	$(BIN)/python $(PYTEST) -m slow
+
+test-all: .venv/installed
 	$(BIN)/python $(PYTEST)
 
 # The oldest torch and transformers that setup.cfg admits, and the newest there are.
@@ -20,6 +28,28 @@ test-oldest: .venv-oldest/installed
 
 test-newest: .venv-newest/installed
 	.venv-newest/bin/python $(PYTEST)
+
+# Branches of fixedbert/ that all tests reach, those of the processes that they start too.
+coverage: .venv/installed
+	$(BIN)/python -m coverage erase
+	$(BIN)/python -m coverage run $(PYTEST)
+	$(BIN)/python -m coverage combine --quiet
+	$(BIN)/python -m coverage report
+
+# Wheel and source distribution; the wheel alone, then the tests of the source, in an empty environment elsewhere.
+dist: .venv/installed
+	rm -rf dist
+	$(BIN)/python -m build
+	set -e; empty=$$(mktemp -d); trap "rm -rf $$empty" EXIT; \
+	$(PYTHON) -m venv $$empty/venv; \
+	$$empty/venv/bin/$(INSTALL) --constraint constraints.txt dist/*.whl; \
+	tar -xzf dist/*.tar.gz -C $$empty; \
+	cd $$empty; \
+	venv/bin/fixedbert --help; \
+	venv/bin/fixedbert pretrain recipes/sample.yaml --max_steps 2 --max_eval_samples 13 --output_dir model; \
+	cd fixedbert-*; \
+	../venv/bin/$(INSTALL) --constraint constraints.txt ".[test]"; \
+	../venv/bin/python $(PYTEST) $(QUICK)
 
 benchmark: .venv/installed
 	$(BIN)/python -m benchmarks.model
@@ -42,6 +72,7 @@ soak-flatness: .venv/installed
 lint: .venv/installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/mypy
 
 .venv/installed: setup.cfg pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -59,4 +90,4 @@ lint: .venv/installed
 	touch $@
 
 clean:
-	rm -rf .venv .venv-oldest .venv-newest demo
+	rm -rf .venv .venv-oldest .venv-newest build dist demo

@@ -27,7 +27,8 @@ from transformers import BertConfig, BertForPreTraining
 
 import fixedbert
 from fixedbert import convert
-from fixedbert.checkpoints import check_same_function, convert_checkpoint, load_bert
+from fixedbert.checkpoint_conversion import check_same_function, convert_checkpoint
+from fixedbert.checkpoints import load_bert
 from fixedbert.data.sentences import split_document
 
 HEAD_SIZE = 128
@@ -56,14 +57,22 @@ def measure_large(folder: Path):
     size = (folder / "large" / "model.safetensors").stat().st_size
     print(f"BERT-large with both heads of pretraining, {size / 1e9:.2f} GB, to heads of {HEAD_SIZE}:")
 
-    command = [sys.executable, "-m", "fixedbert.cli", "convert", str(folder / "large"), str(folder / "wide")]
+    command = [
+        sys.executable,
+        "-m",
+        "fixedbert",
+        "convert",
+        str(folder / "large"),
+        "--output_dir",
+        str(folder / "wide"),
+    ]
     command += ["--attention_head_size", str(HEAD_SIZE)]
     whole, _ = timed(lambda: subprocess.run(command, check=True, capture_output=True))
     peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024
     written = folder / "wide" / "model.safetensors"
     print(f"  peak memory of the process        {peak / 1e9:6.2f} GB, {peak / size:.2f} times its size (target: 3)")
     print(f"  the command                       {whole:6.1f} s, of which")
-    imports, _ = timed(lambda: subprocess.run([sys.executable, "-c", "import fixedbert.cli"], check=True))
+    imports, _ = timed(lambda: subprocess.run([sys.executable, "-c", "import fixedbert.checkpoints"], check=True))
     print(f"    importing torch, transformers   {imports:6.1f} s")
     reading, model = timed(lambda: read_whole(folder / "large"))
     print(f"    reading                         {reading:6.1f} s")

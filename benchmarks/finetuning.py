@@ -32,13 +32,14 @@ from transformers import (
 )
 
 import fixedbert
-import run_glue
-import run_squad
 from fixedbert.data.glue import load_task, text_features
 from fixedbert.data.squad import SquadEvaluation, load_squad, questions_that_fit, squad_windows
 from fixedbert.data.tokenizers import load_tokenizer
-from fixedbert.training.fine_tuning import at_most, has_bf16
-from fixedbert.training.memory import keep_freed_memory
+from fixedbert.dropout import use_fast_dropout
+from fixedbert.tasks.glue import main as run_glue
+from fixedbert.tasks.squad import main as run_squad
+from fixedbert.training.fine_tuning import first_rows, has_bf16
+from fixedbert.training.speed import keep_freed_memory
 
 BATCH = 32
 EVAL_BATCH = 64
@@ -73,7 +74,7 @@ def rows_of(task: str):
         rows = load_task("mnli", str(data_folder() / "glue"), ("train",)).splits["train"]
     else:
         rows = load_squad(str(data_folder() / "squad" / "train-v1.1.json"))
-    return at_most(rows, WORKS[task].rows)
+    return first_rows(rows, WORKS[task].rows)
 
 
 def save_rows(task: str, folder: str) -> str:
@@ -173,6 +174,8 @@ def plain(task: str, model: str, seed: int, bf16: bool, folder: str, same_settin
         data_collator=default_data_collator,
         processing_class=tokenizer,
     )
+    if same_settings:
+        use_fast_dropout(trainer.model)
     trained = trainer.train().metrics["train_runtime"]
     began = time.perf_counter()
     output = trainer.predict(trainer.train_dataset)
@@ -187,7 +190,7 @@ def plain(task: str, model: str, seed: int, bf16: bool, folder: str, same_settin
 
 def ours(task: str, model: str, seed: int, bf16: bool, folder: str) -> dict[str, float]:
     file, work = save_rows(task, folder), WORKS[task]
-    script = run_glue if task == "mnli" else run_squad
+    main = run_glue if task == "mnli" else run_squad
     options = {
         "model_name_or_path": model,
         "train_file": file,
@@ -204,7 +207,7 @@ def ours(task: str, model: str, seed: int, bf16: bool, folder: str) -> dict[str,
         "output_dir": f"{folder}/out",
     }
     flags = ["--do_train", "--do_eval", "--use_cpu", "--disable_tqdm", "true"]
-    script.main([*flags, *(word for name, value in options.items() for word in (f"--{name}", str(value)))])
+    main([*flags, *(word for name, value in options.items() for word in (f"--{name}", str(value)))])
     results = json.loads(Path(folder, "out", "all_results.json").read_text())
     return {
         "training": results["train_runtime"],

@@ -23,8 +23,8 @@ from transformers import BertConfig, BertTokenizer
 
 import fixedbert
 from fixedbert.data.glue import load_task
-from fixedbert.training.dropout import use_fast_dropout
-from fixedbert.training.memory import keep_freed_memory
+from fixedbert.dropout import use_fast_dropout
+from fixedbert.training.speed import keep_freed_memory
 
 SHAPE = {"vocab_size": 30522, "hidden_size": 512, "num_hidden_layers": 4, "num_attention_heads": 8}
 SHAPE |= {"intermediate_size": 2048, "hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1}

@@ -29,13 +29,15 @@ from transformers import BertTokenizer
 import fixedbert
 from fixedbert.data.collator import PretrainingCollator
 from fixedbert.data.corpora import Corpus
+from fixedbert.data.documents import Documents
 from fixedbert.data.epochs import EpochSampler, split_documents
 from fixedbert.data.masking import tokens_inside_words
 from fixedbert.data.packing import PackedExamples
 from fixedbert.data.pairs import PairExamples
-from fixedbert.data.store import Documents, prepare_store
+from fixedbert.data.store import prepare_store
+from fixedbert.dropout import use_fast_dropout
 from fixedbert.presets import preset_config
-from fixedbert.training.memory import keep_freed_memory
+from fixedbert.training.speed import keep_freed_memory
 
 ROOT = Path(__file__).parents[1]
 PROCESSES = 2
@@ -184,6 +186,7 @@ def training_step(examples, count: int) -> float:
     model = transformers.AutoModelForPreTraining.from_config(
         preset_config("tiny", vocab_size=30522, sparse_prediction=True, unpad_inputs=True)
     )
+    use_fast_dropout(model)
     keep_freed_memory(torch.device("cpu"))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
     order = iter(EpochSampler(examples))
@@ -224,7 +227,7 @@ def making_batches(documents: Documents, progress: tqdm):
 
 START = """
 import os, sys, time
-import run_pretraining
+from fixedbert.tasks import pretraining
 from transformers import TrainerCallback
 
 class FirstStep(TrainerCallback):
@@ -236,8 +239,8 @@ def train(trainer, checkpoint):
     trainer.add_callback(FirstStep())
     trainer.train()
 
-run_pretraining.train = train
-run_pretraining.main(sys.argv[1:])
+pretraining.train = train
+pretraining.main(sys.argv[1:])
 """
 
 

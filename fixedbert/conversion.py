@@ -1,44 +1,36 @@
 """
-A BERT as a FixedHeadBert, and a FixedHeadBert with larger and more heads: the same function, and room to learn.
+Conversion of a BERT to a FixedHeadBert, and of a FixedHeadBert to larger and more heads. It keeps the function.
 
 "Low-Rank Bottleneck in Multi-head Attention Models" (Bhojanapalli et al., 2020), section 3: MultiHead is a special
 case of FixedMultiHead where the head size is at least d / h. With s = sqrt(new head size / old head size):
 
                   dimensions added to a head         added heads
-    W_q           zero, and what was there times s   random
+    W_q           zero; the old ones times s         random
     W_k, W_v      random                             random
     W_o           zero                               zero
 
-Scores keep their value, since 1 / sqrt(head size) shrinks by s, and all that is new meets a zero on its way. Each zero
-stands across from random numbers and so gets a gradient in the first step; these get theirs once it has moved. Biases
-of what is new are zero, as BERT's are in the beginning. (A bias of keys never learns, in BERT neither: it adds the
-same to all scores of a query.)
+Scores keep their value, since 1 / sqrt(head size) shrinks by s. New dimensions and heads add nothing to the output,
+since each is multiplied by a zero. The zeros are multiplied by random numbers, so they get a gradient in the first
+step, and the random numbers get theirs in the second. New biases are zero, as in a new BERT. (A bias of keys never
+learns, not in BERT either: it adds the same to all scores of a query.)
 """
 
-import copy
 import logging
 import math
 import re
 
 import torch
 import transformers
-from transformers import BertConfig, PreTrainedConfig, PreTrainedModel
+from transformers import BertConfig, PreTrainedModel
 
 from . import modeling_fixed_head_bert
-from .configuration_fixed_head_bert import HEADS, FixedHeadBertConfig
+from .configuration_fixed_head_bert import FixedHeadBertConfig
 from .errors import InputError
+from .families import build, fixed_head_config, head_of, shared_fields
 from .modeling_fixed_head_bert import FixedHeadBertPreTrainedModel
 
 logger = logging.getLogger(__name__)
 
-# Model types that are BERT but for names and positions, and what precedes one of HEADS in the names of their classes.
-FAMILIES = {
-    "bert": "Bert",
-    "roberta": "Roberta",
-    "xlm-roberta": "XLMRoberta",
-    "camembert": "Camembert",
-    "fixed_head_bert": "FixedHeadBert",
-}
 # RoBERTa's names for BERT's parts. Its classifier begins with what is BERT's pooler.
 ROBERTA_NAMES = (
     (r"^roberta\.", "bert."),
@@ -60,7 +52,7 @@ def convert(
     seed: int = 0,
 ) -> FixedHeadBertPreTrainedModel:
     """
-    A FixedHeadBert with the function of `model`, to rounding: 1e-10 in float64, 1e-5 in float32.
+    A FixedHeadBert with the function of `model`, up to rounding: 1e-10 in float64, 1e-5 in float32.
 
     Args:
         model: a BERT, a RoBERTa-like model, or a FixedHeadBert, bare or with any head. Of RoBERTa, which gives padding
@@ -68,15 +60,15 @@ def convert(
         attention_head_size: of the new model, or a list with that of each of its layers; at least that of `model`,
             which is the default.
         num_attention_heads: of the new model, at least as many as `model` has, the default.
-        num_hidden_layers: layers of the new model, each of which is one of `model`: layer i is i * old // new. This
-            changes the function, and warns of it.
-        seed: of the random numbers in what is new.
+        num_hidden_layers: layers of the new model; layer i is layer i * old // new of `model`. Another number changes
+            the function, with a warning.
+        seed: of the random numbers in new heads and dimensions.
 
     Returns:
         The model, in evaluation mode, with the dtype of `model` and no memory shared with it.
 
     Raises:
-        InputError: a model that is no BERT, or fewer or smaller heads.
+        InputError: `model` is not a BERT, or its heads would become fewer or smaller.
     """
     config, head = fixed_head_config(model.config), head_of(type(model).__name__, model.config.model_type)
     layers = config.num_hidden_layers if num_hidden_layers is None else num_hidden_layers
@@ -91,8 +83,8 @@ def convert(
     if model.dtype in (torch.float16, torch.bfloat16):
         check_rounding(model.dtype, old, new)
     if chosen != list(range(config.num_hidden_layers)):
-        there = config.num_hidden_layers
-        logger.warning("The function changes: of %d layers these become %d: %s.", there, layers, chosen)
+        old_layers = config.num_hidden_layers
+        logger.warning("The function changes: of %d layers these become %d: %s.", old_layers, layers, chosen)
     sizes = [size for _, size in new]
     config.num_attention_heads, config.num_hidden_layers = heads, layers
     config.attention_head_size = sizes[0] if len(set(sizes)) == 1 else sizes
@@ -100,23 +92,24 @@ def convert(
     tensors = {}
     for name, tensor in with_layers(bert_tensors(model), chosen).items():
         match = LAYER.fullmatch(name)
-        growth = (old[int(match[2])], new[int(match[2])]) if match else (old[0], old[0])
-        tensors[name] = grown(name, tensor, config, *growth, generator)
-    return build(getattr(modeling_fixed_head_bert, f"FixedHeadBert{head}"), config, tensors, model)
+        shapes = (old[int(match[2])], new[int(match[2])]) if match else (old[0], old[0])
+        tensors[name] = enlarge(name, tensor, config, *shapes, generator)
+    model_class: type[FixedHeadBertPreTrainedModel] = getattr(modeling_fixed_head_bert, f"FixedHeadBert{head}")
+    return build(model_class, config, tensors, model)
 
 
 def to_bert(model: FixedHeadBertPreTrainedModel) -> PreTrainedModel:
     """
-    transformers' BERT with the function of `model`: bit for bit where the head size is hidden_size / heads, to
-    rounding where it is smaller and heads are padded.
+    transformers' BERT with the function of `model`: bit for bit where the head size is hidden_size / heads, up to
+    rounding where it is smaller, so that heads are padded.
 
     Raises:
-        InputError: there is no BERT of this shape.
+        InputError: BERT has no such shape.
     """
     config = model.config
     heads, size, width = config.num_attention_heads, config.head_dim, config.hidden_size  # the largest size
     if config.head_embedding is not None or config.qk_norm:
-        raise InputError("BERT knows neither head_embedding nor qk_norm: this model has no counterpart there.")
+        raise InputError("BERT has neither head_embedding nor qk_norm, so this model cannot become one.")
     if width % heads or size > width // heads:
         raise InputError(
             f"{heads} heads of {size} in width {width}: BERT's heads have the size hidden_size / heads, which must be "
@@ -128,7 +121,13 @@ def to_bert(model: FixedHeadBertPreTrainedModel) -> PreTrainedModel:
 
 
 def check_growth(config: FixedHeadBertConfig, old: list[tuple[int, int]], new: list[tuple[int, int]]):
-    """Raises InputError where `new` (heads, size), by layer, cannot hold the heads that are there."""
+    """
+    Args:
+        old, new: (heads, size) of each layer.
+
+    Raises:
+        InputError: heads would become fewer or smaller, or `new` is not one for each layer.
+    """
     if len(new) != len(old):
         raise InputError(f"{len(new)} head sizes for {len(old)} layers: give one for each, or one for all.")
     for (heads, size), (new_heads, new_size) in zip(old, new, strict=True):
@@ -142,13 +141,13 @@ def check_growth(config: FixedHeadBertConfig, old: list[tuple[int, int]], new: l
             )
         if config.qk_norm and new_size != size:
             raise InputError(
-                f"attention_head_size={new_size}: with qk_norm whatever is added to a head of {size} changes its root "
-                "mean square; only the number of heads can grow."
+                f"attention_head_size={new_size}: with qk_norm any dimension added to a head of {size} changes its "
+                "root mean square; only the number of heads can grow."
             )
 
 
 def check_rounding(dtype: torch.dtype, old: list[tuple[int, int]], new: list[tuple[int, int]]):
-    """Warn where queries are scaled by what half precision has to round."""
+    """Warn where half precision rounds the scaled queries."""
     for (_, size), (_, new_size) in zip(old, new, strict=True):
         scale = (new_size / size) ** 0.5
         if not math.log2(scale).is_integer():
@@ -156,7 +155,7 @@ def check_rounding(dtype: torch.dtype, old: list[tuple[int, int]], new: list[tup
             return
 
 
-def grown(
+def enlarge(
     name: str,
     tensor: torch.Tensor,
     config: FixedHeadBertConfig,
@@ -164,14 +163,14 @@ def grown(
     new: tuple[int, int],
     generator: torch.Generator,
 ) -> torch.Tensor:
-    """A copy of the parameter `name`, in an attention with `new` instead of `old` (heads, size)."""
+    """A copy of the parameter `name` for an attention with `new` instead of `old` (heads, size)."""
     (_, size), (heads, new_size) = old, new
     if old == new:
         return tensor.clone()
     scale = (new_size / size) ** 0.5
 
-    def placed(values: torch.Tensor, shape: tuple[int, ...], random: bool) -> torch.Tensor:
-        """`values` in the first corner of a tensor of `shape` that is random or zero elsewhere."""
+    def padded(values: torch.Tensor, shape: tuple[int, ...], random: bool) -> torch.Tensor:
+        """A tensor of `shape` that begins with `values` along each axis and is random or zero elsewhere."""
         wide = torch.zeros(shape, dtype=values.dtype)
         if random:  # on the CPU, where the seed decides, whatever the device
             wide.normal_(0, config.initializer_range, generator=generator)
@@ -182,7 +181,7 @@ def grown(
     if name.endswith("head_embedding"):  # (3, H, P)
         factor = tensor.new_ones(3, 1, 1)
         factor[0] = scale if config.head_embedding == "add" else 1  # added to queries, which are scaled
-        wide = placed(tensor * factor, (3, heads, new_size), random=True)
+        wide = padded(tensor * factor, (3, heads, new_size), random=True)
         if config.head_embedding == "add":
             wide[0, : tensor.shape[1], size:] = 0
         return wide
@@ -192,20 +191,20 @@ def grown(
         return tensor.clone()
     part, kind = match[1] or match[2], match[3]
     if part == "output":
-        return placed(tensor.unflatten(1, (-1, size)), (len(tensor), heads, new_size), random=False).flatten(1)
+        return padded(tensor.unflatten(1, (-1, size)), (len(tensor), heads, new_size), random=False).flatten(1)
     if config.head_embedding is not None:
         heads = 1  # one projection, which all share
     values = tensor.unflatten(0, (-1, size))  # (G, P, D), a bias (G, P)
     if part == "query":
         values = values * scale
-    wide = placed(values, (heads, new_size, *values.shape[2:]), random=kind == "weight")
+    wide = padded(values, (heads, new_size, *values.shape[2:]), random=kind == "weight")
     if part == "query":
         wide[: len(values), size:] = 0
     return wide.flatten(0, 1)
 
 
 def with_layers(tensors: dict[str, torch.Tensor], chosen: list[int]) -> dict[str, torch.Tensor]:
-    """The same tensors with the layers `chosen`, some of which may be there twice or not at all."""
+    """The tensors of a model made of the layers `chosen`, of which some may be repeated or left out."""
     layers = [match for match in map(LAYER.fullmatch, tensors) if match]
     others = {name: tensor for name, tensor in tensors.items() if not LAYER.fullmatch(name)}
     return others | {
@@ -214,21 +213,6 @@ def with_layers(tensors: dict[str, torch.Tensor], chosen: list[int]) -> dict[str
         for match in layers
         if int(match[2]) == layer
     }
-
-
-def head_of(architecture: str, model_type: str) -> str:
-    """
-    One of HEADS: what follows the family's name in the name of a model's class.
-
-    Raises:
-        InputError: no class of this family, or one of another kind.
-    """
-    head = architecture.removeprefix(FAMILIES[model_type])
-    head = "LMHeadModel" if head == "ForCausalLM" else head
-    if head not in HEADS or head == architecture:
-        known = ", ".join(HEADS)
-        raise InputError(f"{architecture} cannot be converted, only {FAMILIES[model_type]} with one of {known}.")
-    return head
 
 
 def bert_tensors(model: PreTrainedModel) -> dict[str, torch.Tensor]:
@@ -241,62 +225,3 @@ def bert_tensors(model: PreTrainedModel) -> dict[str, torch.Tensor]:
     first = model.config.pad_token_id + 1  # RoBERTa counts positions from there
     positions = next(name for name in tensors if name.endswith("position_embeddings.weight"))
     return tensors | {positions: tensors[positions][first:]}
-
-
-def shared_fields(config: PreTrainedConfig) -> dict:
-    """The fields of `config` that BERT's configuration has too, but for those that name a class or a version."""
-    own = ("architectures", "model_type", "transformers_version", "dtype")
-    return {
-        name: value
-        for name, value in config.to_dict().items()
-        if name in BertConfig.__dataclass_fields__ and name not in own
-    }
-
-
-def fixed_head_config(config: PreTrainedConfig) -> FixedHeadBertConfig:
-    """
-    The configuration of the FixedHeadBert that has the function of a model with this one.
-
-    Raises:
-        InputError: it is none of FAMILIES, is quantized, or has relative positions.
-    """
-    if config.model_type not in FAMILIES:
-        raise InputError(
-            f"model_type {config.model_type!r} is no BERT; {', '.join(FAMILIES)} and Google's TensorFlow checkpoints "
-            "can be converted."
-        )
-    if getattr(config, "position_embedding_type", "absolute") != "absolute":
-        raise InputError(
-            f"position_embedding_type {config.position_embedding_type!r}: only absolute positions are BERT's."
-        )
-    if getattr(config, "quantization_config", None):
-        raise InputError("quantization_config: quantized weights cannot be converted; give those it was made from.")
-    if config.model_type == "fixed_head_bert":
-        return FixedHeadBertConfig.from_dict(config.to_dict(), architectures=None)
-    fields = shared_fields(config)
-    if config.model_type != "bert":
-        if config.pad_token_id is None:
-            raise InputError("pad_token_id, behind which RoBERTa's positions begin, is not in config.json; add it.")
-        fields["max_position_embeddings"] -= config.pad_token_id + 1
-    return FixedHeadBertConfig(**fields, attention_head_size=config.hidden_size // config.num_attention_heads)
-
-
-def build(
-    model_class: type, config: PreTrainedConfig, tensors: dict[str, torch.Tensor], like: PreTrainedModel | None = None
-) -> PreTrainedModel:
-    """A model of exactly these tensors; dtype, device, attention and settings of generation are those of `like`."""
-    options = {}
-    if like is not None:
-        options = {"dtype": like.dtype, "attn_implementation": like.config._attn_implementation}
-        if not any("pooler" in name for name in tensors) and model_class.__name__.endswith("BertModel"):
-            options["add_pooling_layer"] = False
-    model, loaded = model_class.from_pretrained(
-        None, config=config, state_dict=tensors, output_loading_info=True, **options
-    )
-    if loaded["missing_keys"] or loaded["unexpected_keys"] or loaded["mismatched_keys"]:
-        raise InputError(f"the parameters are not those of a {model_class.__name__}: {loaded}")
-    if like is None:
-        return model
-    if like.can_generate():
-        model.generation_config = copy.deepcopy(like.generation_config)
-    return model.to(like.device)

@@ -1,20 +1,29 @@
-"""The error for input that the user can put right, and the ways out of a script."""
+"""The error for input that the user can correct, and how a script ends with an error, a signal or an interruption."""
 
 import os
 import signal
 import sys
 import threading
 from collections.abc import Callable
+from importlib.util import find_spec
 
-from huggingface_hub.errors import HTTPError  # of requests to the Hub, also of a connection that breaks
+from huggingface_hub.errors import HTTPError  # of requests to the Hub, also where the connection breaks
 
-LONGEST_MESSAGE = 1000  # characters; a message can echo what a file holds
+LONGEST_MESSAGE = 1000  # characters; a message can quote the content of a file
 
 
 class InputError(ValueError):
-    """One sentence: what is wrong, where (file, line, field) and what to do. The middle of a long one is left out."""
+    """
+    One sentence: what is wrong, where (file, line, field) and what to do. The middle of a long one is left out.
 
-    def __init__(self, message: str):
+    Args:
+        field: the parameter at fault. The message begins with its name, which the command line shows as a flag.
+    """
+
+    def __init__(self, message: str, field: str | None = None):
+        self.field = field
+        if field is not None:
+            message = f"{field} {message}"
         if len(message) > LONGEST_MESSAGE:
             message = f"{message[: LONGEST_MESSAGE // 2]} ... {message[-LONGEST_MESSAGE // 2 :]}"
         super().__init__(message)
@@ -24,25 +33,41 @@ class Divergence(InputError):
     """Losses, gradients or weights that are not finite."""
 
 
+def needs(package: str, extra: str):
+    """
+    Raises:
+        InputError: `package` is not installed; it comes with the extra `extra` of fixedbert.
+    """
+    if find_spec(package) is None:
+        raise InputError(f'{package} is not installed: pip install "fixedbert[{extra}]".')
+
+
 class Stopped(SystemExit):
-    """
-    The end by a signal, with the exit status that shells give it.
+    """A signal ends the script, with the exit status that shells give it."""
 
-    Like a KeyboardInterrupt it can carry an attribute `left`: what is left of the work, a clause for the last line.
-    """
-
-    def __init__(self, number: int, left: str = ""):
+    def __init__(self, number: int):
         super().__init__(128 + number)
-        self.left = left
+
+
+def listed(names: list[str]) -> str:
+    """The first three names, for a message, and how many more there are."""
+    more = f" and {len(names) - 3:,} more" if len(names) > 3 else ""
+    return ", ".join(map(repr, names[:3])) + more
+
+
+def note_what_is_left(error: BaseException, left: str):
+    """Keep with an exception what is left of the work: a clause, which `exit_on_input_error` adds to its last line."""
+    vars(error)["left"] = left
 
 
 def stop(number: int, _frame: object):
     raise Stopped(number)
 
 
-def repeat_if_lost(unraisable):
-    """For sys.unraisablehook: a signal whose exception fell into a finalizer, where Python drops it, is sent again."""
-    number = {KeyboardInterrupt: signal.SIGINT, Stopped: signal.SIGTERM}.get(unraisable.exc_type)
+def repeat_if_lost(unraisable: "sys.UnraisableHookArgs"):
+    """For sys.unraisablehook: repeats a signal whose exception a finalizer raised, where Python drops it."""
+    signals = {KeyboardInterrupt: signal.SIGINT, Stopped: signal.SIGTERM}
+    number = next((number for kind, number in signals.items() if unraisable.exc_type is kind), None)
     if number is None:
         sys.__unraisablehook__(unraisable)
     else:
@@ -51,40 +76,40 @@ def repeat_if_lost(unraisable):
 
 def exit_on_input_error(main: Callable[[], object]):
     """
-    Run a script's `main`; whatever ends it before its end is one line, without a traceback.
+    Run a script's `main`. An error, a signal or an interruption is reported in one line, without a traceback.
 
-    An InputError ends it with exit status 1 and its sentence, Ctrl-C with status 130, SIGTERM with 143.
+    The exit status is 1 after an InputError, 130 after Ctrl-C and 143 after SIGTERM.
     """
     signal.signal(signal.SIGTERM, stop)
     sys.unraisablehook = repeat_if_lost
-    if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:  # as behind nohup
+    if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:  # as with nohup
         signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         main()
     except InputError as error:
-        sys.exit(f"error: {error}")
+        sys.exit(f"error: {'--' if error.field else ''}{error}")
     except HTTPError as error:
         sys.exit(f"error: {explain_hub_error(error)}")
     except (KeyboardInterrupt, Stopped) as error:
         status = error.code if isinstance(error, Stopped) else 128 + signal.SIGINT
-        said = "stopped by SIGTERM" if status == 128 + signal.SIGTERM else "interrupted"
+        reason = "stopped by SIGTERM" if status == 128 + signal.SIGTERM else "interrupted"
         left = getattr(error, "left", "")
-        print(f"\n{said}{left and ': '}{left}", file=sys.stderr)  # on a line of its own, after a bar of progress
+        print(f"\n{reason}{left and ': '}{left}", file=sys.stderr)  # on a line of its own, after a progress bar
         sys.exit(status)
 
 
 def explain_hub_error(error: Exception) -> str:
-    """A sentence for what went wrong on the way to the Hub."""
-    answer = getattr(error, "response", None)
-    if answer is None and isinstance(error, HTTPError):
-        return f"the connection to the Hub broke ({error}); give the command again, what has arrived stays."
-    if answer is None:  # an upload that was refused has its reason below it
-        return f"{error}{f' ({error.__cause__})' if error.__cause__ else ''}; no file has changed there."
-    said = getattr(error, "server_message", None) or str(error).splitlines()[0]
-    if answer.status_code in (401, 403):
-        return f"the token has no right to do this ({said})."
-    if answer.status_code in (409, 412):
-        return f"it was changed while this upload ran ({said}); look what is new there, and give the command again."
-    if answer.status_code >= 500:
-        return f"the Hub cannot answer now ({said}); no file has changed there, give the command again later."
-    return f"the Hub refuses: {said}."
+    """A sentence that says why a request to the Hub failed."""
+    response = getattr(error, "response", None)
+    if response is None and isinstance(error, HTTPError):
+        return f"the connection to the Hub broke ({error}); run the command again, downloaded files are kept."
+    if response is None:  # a refused upload has its reason in its cause
+        return f"{error}{f' ({error.__cause__})' if error.__cause__ else ''}; no file on the Hub has changed."
+    reason = getattr(error, "server_message", None) or str(error).splitlines()[0]
+    if response.status_code in (401, 403):
+        return f"the token has no right to do this ({reason})."
+    if response.status_code in (409, 412):
+        return f"the repository changed during the upload ({reason}); check what is new, and run the command again."
+    if response.status_code >= 500:
+        return f"the Hub cannot answer now ({reason}); no file on it has changed, run the command again later."
+    return f"the Hub refuses: {reason}."

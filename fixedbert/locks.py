@@ -1,4 +1,4 @@
-"""Locks: one process at a time works on a directory, on any machine that sees it."""
+"""Locks: one process at a time works on a directory, also if several machines share it."""
 
 import json
 import os
@@ -13,20 +13,20 @@ from socket import gethostname
 from .errors import InputError
 from .files import writing
 
-SIGN_OF_LIFE = 30  # seconds; how often a process touches the lock that it holds
+HEARTBEAT = 30  # seconds; how often a process touches the lock that it holds
 HELD: set[int] = set()  # the open lock files of this process
 
 
 @contextmanager
 def locked(folder: Path, take_over: bool = False) -> Iterator[None]:
     """
-    Hold `folder`, which need not be there, for this process, in a lock file beside it.
+    Lock `folder`, which need not exist, for this process, by a lock file beside it.
 
-    The kernel frees the lock when the process ends, however it ends. For other machines, whose kernels know nothing of
-    it, the file says who holds it, and is touched again and again.
+    The kernel frees the lock when the process ends in any way. It does not lock for other machines, so the file also
+    names its holder, and is touched every HEARTBEAT.
 
     Args:
-        take_over: take it from a process on another machine, which has to be dead.
+        take_over: take the lock from a process on another machine, which must have ended.
 
     Raises:
         InputError: another process holds it.
@@ -34,7 +34,7 @@ def locked(folder: Path, take_over: bool = False) -> Iterator[None]:
     folder = Path(os.path.abspath(folder))
     path = folder.with_name(f"{folder.name}.lock")
     done = threading.Event()
-    signs = threading.Thread(target=give_signs_of_life, args=(path, done), daemon=True)
+    heart = threading.Thread(target=beat, args=(path, done), daemon=True)
     with writing(folder, "choose another --output_dir"):
         path.parent.mkdir(parents=True, exist_ok=True)
         file, free = open_lock(path)
@@ -47,23 +47,23 @@ def locked(folder: Path, take_over: bool = False) -> Iterator[None]:
         with writing(folder, "make room, or choose another --output_dir"):
             os.truncate(file, 0)
             os.pwrite(file, mine, 0)
-        signs.start()
+        heart.start()
         yield
     finally:
         done.set()
-        if signs.is_alive():
-            signs.join()
-        # Not that of a process that has taken it over.
+        if heart.is_alive():
+            heart.join()
+        # Another process may have taken the lock over; its file stays.
         if mine and is_named(file, path) and os.pread(file, 4096, 0) == mine:
-            with suppress(OSError):  # of a file system that is read-only by now
+            with suppress(OSError):  # the file system can be read-only by now
                 path.unlink()
         HELD.remove(file)
         os.close(file)
 
 
 def open_lock(path: Path) -> tuple[int, bool]:
-    """The open lock file, and whether no living process of this machine holds it, which then this one does."""
-    import fcntl  # not on Windows, where the rest of the package can be used
+    """The open lock file, and whether this process got its lock, which no other on this machine then holds."""
+    import fcntl  # not on Windows, where the rest of the package works
 
     while True:
         file = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
@@ -78,11 +78,11 @@ def open_lock(path: Path) -> tuple[int, bool]:
             ) from error
         if is_named(file, path):
             return file, True
-        os.close(file)  # its holder has removed it in between
+        os.close(file)  # its holder removed it meanwhile
 
 
 def is_named(file: int, path: Path) -> bool:
-    """Whether an open file is still the one of that name."""
+    """Whether `path` still names the open file."""
     try:
         return os.path.samestat(os.fstat(file), os.stat(path))
     except FileNotFoundError:
@@ -90,30 +90,33 @@ def is_named(file: int, path: Path) -> bool:
 
 
 def check_holder(file: int, free: bool, folder: Path, take_over: bool):
-    """Raises InputError where a lock cannot be had: from a living process, or from another machine unless told to."""
-    said = re.search(
+    """
+    Raises:
+        InputError: a living process holds the lock, or one on another machine without `take_over`.
+    """
+    holder = re.search(
         r'^{"host": "(.*)", "process": (\d+), "since": "(.*)"}$', os.pread(file, 4096, 0).decode(errors="replace")
     )
-    host, process, since = said.groups() if said else ("an unknown host", "?", "?")
+    host, process, since = holder.groups() if holder else ("an unknown host", "?", "?")
     who = f"{folder}: another process works there (process {process} on {host}, since {since}"
     if not free:
         raise InputError(f"{who}); wait until it ends, or give another --output_dir.")
-    if said and host != gethostname() and not take_over:
-        sign = datetime.fromtimestamp(os.fstat(file).st_mtime).astimezone().isoformat(" ", "seconds")
+    if holder and host != gethostname() and not take_over:
+        beaten = datetime.fromtimestamp(os.fstat(file).st_mtime).astimezone().isoformat(" ", "seconds")
         raise InputError(
-            f"{who}, last sign of life {sign}); if it is dead, give --take_over_output_dir, or else another "
+            f"{who}, last heartbeat {beaten}); if it is dead, give --take_over_output_dir, or else another "
             "--output_dir."
         )
 
 
-def give_signs_of_life(path: Path, done: threading.Event):
-    while not done.wait(SIGN_OF_LIFE):
-        with suppress(OSError):  # the run says itself what it cannot write
+def beat(path: Path, done: threading.Event):
+    while not done.wait(HEARTBEAT):
+        with suppress(OSError):  # the run reports it when it cannot write
             os.utime(path)
 
 
 def forget_locks():
-    """In a process that was forked: the lock is not its own, and must not outlive the one that holds it."""
+    """In a forked process, which must not keep the lock when its parent has ended."""
     while HELD:
         os.close(HELD.pop())
 

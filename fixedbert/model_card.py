@@ -1,4 +1,4 @@
-"""Model cards: what a checkpoint or a preset is and costs, how it was made, what came out, how to load it."""
+"""Model cards: what a checkpoint or a preset is and costs, how it was made, its results, and how to load it."""
 
 import json
 import math
@@ -7,20 +7,21 @@ import platform
 import re
 import shlex
 from pathlib import Path
+from typing import Any
 
 import torch
 import transformers
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
-from transformers import PreTrainedConfig, Trainer
+from transformers import PreTrainedConfig, PreTrainedModel, Trainer, TrainingArguments
 
 import fixedbert
 
-from .analysis.counts import forward_flops, head_sizes, parameters, size_text
 from .configuration_fixed_head_bert import HEADS, FixedHeadBertConfig
-from .conversion import FAMILIES, head_of
+from .counts import forward_flops, head_sizes, parameters, size_text
 from .data.glue import TASKS
 from .errors import InputError
-from .files import reading
+from .families import FAMILIES, head_of
+from .files import output_path, reading
 from .presets import PRESETS, preset_config
 
 PAPER = "https://arxiv.org/abs/2002.07028"
@@ -40,7 +41,6 @@ REQUIRED = {
     "tags": "words to find it by",
 }
 SCRIPTS = {"ForSequenceClassification": "run_glue.py", "ForQuestionAnswering": "run_squad.py"}
-GLUE = "nyu-mll/glue"
 # Results in a Trainer's all_results.json that say nothing about quality.
 NO_RESULTS = re.compile(r"runtime|per_second|_samples|model_preparation")
 CITATION = """
@@ -56,8 +56,8 @@ CITATION = """
 """
 
 
-def make_card(title: str, sections: dict[str, str], **metadata) -> ModelCard:
-    """A card of a title, an introduction under the heading "" and sections; empty ones are left out."""
+def make_card(title: str, sections: dict[str, str], **metadata: Any) -> ModelCard:
+    """A card with a title, sections by heading ("" for the introduction) and metadata; empty sections are left out."""
     text = "\n".join(
         f"## {heading}\n\n{body.strip()}\n" if heading else f"{body.strip()}\n"
         for heading, body in sections.items()
@@ -77,7 +77,7 @@ def shape_table(config: PreTrainedConfig, count: int | None = None) -> str:
     Sizes, exact parameters and operations of a BERT or FixedHeadBert, in Markdown.
 
     Args:
-        count: parameters of a model that is there, whatever its head; default: those with the heads of pretraining.
+        count: parameters of a given model; by default those with the heads of pretraining.
     """
     heads, sizes, width = config.num_attention_heads, head_sizes(config), config.hidden_size
     standard = all(heads * size == width for size in sizes)
@@ -138,7 +138,7 @@ def checkpoint_card(
     results: dict[str, float] | None = None,
     evaluated_on: dict[str, str] | None = None,
     count: int | None = None,
-    **metadata,
+    **metadata: Any,
 ) -> ModelCard:
     """
     The card of a trained or converted checkpoint.
@@ -146,10 +146,10 @@ def checkpoint_card(
     Args:
         architecture: the name of the model's class.
         name: the directory's or repository's name.
-        making: how the checkpoint came to be, in Markdown.
+        making: how the checkpoint was made, in Markdown.
         results: metrics by name, as in all_results.json.
-        count: its parameters.
-        evaluated_on: `type`, `name` and where known `config` and `split` of the evaluation data set, for model-index.
+        evaluated_on: `type`, `name` and, if known, `config` and `split` of the evaluation data set, for model-index.
+        count: number of parameters.
         metadata: further fields of the card, such as license, datasets, base_model.
     """
     fixed = config.model_type == FixedHeadBertConfig.model_type
@@ -162,7 +162,7 @@ def checkpoint_card(
     }
     shown = {key: value for key, value in shown.items() if math.isfinite(value)}
     if shown and evaluated_on and pipeline:
-        about = {f"dataset_{key}": value for key, value in evaluated_on.items()}
+        about: dict[str, Any] = {f"dataset_{key}": value for key, value in evaluated_on.items()}
         metadata["model_name"] = name.split("/")[-1]
         metadata["eval_results"] = [
             EvalResult(task_type=pipeline, metric_type=key, metric_value=round(value, 6), **about)
@@ -197,10 +197,9 @@ LIMITS = (
 )
 
 
-def trained_card(trainer: Trainer, name: str, **metadata) -> ModelCard:
-    """The card of what a script trains: its flags, data, versions and results are those in the output directory."""
-    args, config = trainer.args, trainer.model.config
-    folder, architecture = Path(args.output_dir), type(trainer.model).__name__
+def trained_card(model: PreTrainedModel, args: TrainingArguments, steps: int, name: str, **metadata: Any) -> ModelCard:
+    """The card of a trained model. Its flags, data and results are read from the output directory."""
+    folder, architecture = output_path(args.output_dir), type(model).__name__
     command = read_json(folder / "command.json", [])
     flags = flags_of(command)
     base = flags.get("model_name_or_path", [""])[0]
@@ -212,12 +211,12 @@ def trained_card(trainer: Trainer, name: str, **metadata) -> ModelCard:
     summary = read_json(folder / "summary.json", {})
     seen = f", {summary['real tokens seen']:,} real tokens seen" if summary.get("real tokens seen") else ""
     script = next((file for head, file in SCRIPTS.items() if architecture.endswith(head)), "run_pretraining.py")
-    # Of paths on this machine, which are nobody's business, the last part.
+    # Of paths on this machine, which are private, only the last part.
     words = [Path(word).name if word.startswith(("/", "~")) else word for word in command]
     making = f"""
 - Started from: {f"`{Path(base).name if Path(base).exists() else base}`" if base else "random weights"}
 - Data: {", ".join(trained_on) or "see the command"}
-- Steps: {trainer.state.global_step:,}{seen}; seed {args.seed}
+- Steps: {steps:,}{seen}; seed {args.seed}
 - Hardware: {hardware_name()}, {args.world_size} {"process" if args.world_size == 1 else "processes"}; \
 {"bf16" if args.bf16 else "fp16" if args.fp16 else "fp32"}
 - Versions: {", ".join(f"{library} {version}" for library, version in versions().items())}
@@ -227,16 +226,17 @@ python {script} {shlex.join(words)}
 ```
 """
     results = read_json(folder / "all_results.json", {})
-    count = trainer.model.num_parameters()
-    return checkpoint_card(config, architecture, name, making, results, evaluated_on, count, **metadata)
+    count = model.num_parameters()
+    return checkpoint_card(model.config, architecture, name, making, results, evaluated_on, count, **metadata)
 
 
 def data_of(flags: dict[str, list[str]]) -> tuple[list[str], list[str], dict[str, str]]:
-    """What a command trains on, in words, and as ids of the Hub; and what it evaluates on."""
+    """What a command trains on, in words and as ids of the Hub, and what it evaluates on (see `checkpoint_card`)."""
     task = flags.get("task_name", [""])[0].lower()
     if task in TASKS and "data_dir" not in flags:
-        evaluated_on = {"type": GLUE, "name": f"GLUE {task}", "config": task, "split": "validation"}
-        return [f"GLUE {task}"], [GLUE], evaluated_on
+        source, config = TASKS[task].dataset_name, TASKS[task].dataset_config_name or task
+        evaluated_on = {"type": source, "name": f"GLUE {task}", "config": config, "split": "validation"}
+        return [f"GLUE {task}"], [source], evaluated_on
     if task in TASKS:
         return [f"GLUE {task}, from files"], [], {"type": "files", "name": f"GLUE {task}, from files"}
     names = flags.get("dataset_name", [])
@@ -253,7 +253,8 @@ def data_of(flags: dict[str, list[str]]) -> tuple[list[str], list[str], dict[str
 
 def flags_of(command: list[str]) -> dict[str, list[str]]:
     """`--name value ...` and `--name=value` as lists of values by name."""
-    flags, values = {}, []
+    flags: dict[str, list[str]] = {}
+    values: list[str] = []
     for word in command:
         if word.startswith("--"):
             name, equals, value = word.removeprefix("--").partition("=")
@@ -264,22 +265,27 @@ def flags_of(command: list[str]) -> dict[str, list[str]]:
     return flags
 
 
-def create_model_card(trainer: Trainer, license: str | None = None, model_name: str | None = None, **metadata):
-    """What a Trainer of ours has in the place of transformers' method: README.md in the output directory."""
-    if trainer.model.config.model_type not in FAMILIES:  # not BERT's layers: transformers' own card
+def create_model_card(
+    trainer: Trainer, license: str | None = None, model_name: str | None = None, **metadata: Any
+) -> None:
+    """The method of our Trainers in place of transformers': writes README.md into the output directory."""
+    model = trainer.model
+    if not isinstance(model, PreTrainedModel) or model.config.model_type not in FAMILIES:
         return Trainer.create_model_card(trainer, license=license, model_name=model_name, **metadata)
     if not trainer.is_world_process_zero():
-        return
+        return None
     names = {"finetuned_from": "base_model", "dataset": "datasets", "dataset_tags": "datasets"}
     given = {names.get(key, key): value for key, value in metadata.items() if value is not None}
     given = {key: value for key, value in given.items() if key in ("base_model", "datasets", "language")}
-    name = trainer.hub_model_id or trainer.args.hub_model_id or model_name or Path(trainer.args.output_dir).name
-    card = trained_card(trainer, name, **given, **({"license": license} if license else {}))
-    card.save(Path(trainer.args.output_dir) / "README.md")
+    given |= {"license": license} if license else {}
+    folder = output_path(trainer.args.output_dir)
+    name = trainer.hub_model_id or trainer.args.hub_model_id or model_name or folder.name
+    trained_card(model, trainer.args, trainer.state.global_step, name, **given).save(folder / "README.md")
+    return None
 
 
 def preset_card(name: str) -> ModelCard:
-    """The card of a named shape: no weights, what the paper reports of it as the paper's, and how to train it."""
+    """The card of a named shape, without weights: what the paper reports of it, and how to train it."""
     preset, config = PRESETS[name], preset_config(name)
     ours = preset.source == "ours"
     reported = ""
@@ -324,7 +330,7 @@ model = {auto_class}.from_config(preset_config("{name}"))  # random weights
     return make_card(name, sections, license="apache-2.0", tags=tags, pipeline_tag=pipeline)
 
 
-# By preset, or for all that have none of their own.
+# By preset; "paper" and "lm1b" are for all others.
 TRAINING = {
     "paper": "# the paper's two stages; docs/pretraining.md says what they cost\n"
     "accelerate launch --config_file recipes/accelerate/ddp.yaml run_pretraining.py recipes/paper_stage1.yaml \\\n"
@@ -339,7 +345,10 @@ TRAINING = {
 
 
 def check_card(card: ModelCard, file: str | Path):
-    """Raises InputError where a card lacks one of REQUIRED, or its metadata cannot be read."""
+    """
+    Raises:
+        InputError: a card lacks one of REQUIRED.
+    """
     for field, meaning in REQUIRED.items():
         if not getattr(card.data, field, None):
             raise InputError(f"{file}: the metadata has no {field} ({meaning}); add it between the lines of dashes.")
@@ -348,14 +357,14 @@ def check_card(card: ModelCard, file: str | Path):
 def read_card(file: str | Path) -> ModelCard:
     """
     Raises:
-        InputError: no such file, or metadata that is no YAML mapping.
+        InputError: no such file, or its metadata are not a YAML mapping.
     """
     with reading(file, "correct the metadata between the lines of dashes", "the card cannot be read"):
         return ModelCard(Path(file).read_text(encoding="utf-8"), ignore_metadata_errors=False)
 
 
-def read_json(file: Path, otherwise):
-    return json.loads(file.read_text(encoding="utf-8")) if file.exists() else otherwise
+def read_json(file: Path, default: Any) -> Any:
+    return json.loads(file.read_text(encoding="utf-8")) if file.exists() else default
 
 
 def versions() -> dict[str, str]:

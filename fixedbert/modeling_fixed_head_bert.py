@@ -436,9 +436,14 @@ class FixedHeadBertForPreTraining(FixedHeadBertPreTrainedModel, BertForPreTraini
             masked_lm_loss = token_loss(logits, labels)
             next_sentence_loss = mean_loss(next_sentence, next_sentence_label.view(-1))
             loss = masked_lm_loss + next_sentence_loss
-        inner = (outputs.hidden_states, outputs.attentions)
         return FixedHeadBertForPreTrainingOutput(
-            loss, logits, next_sentence, *inner, masked_lm_loss, next_sentence_loss
+            loss,
+            logits,
+            next_sentence,
+            outputs.hidden_states,
+            outputs.attentions,
+            masked_lm_loss=masked_lm_loss,
+            next_sentence_loss=next_sentence_loss,
         )
 
 

@@ -1,17 +1,18 @@
-"""YAML of recipes and studies: plain values only, each name once."""
+"""YAML of recipes and studies: plain values only, and no key twice."""
 
 from pathlib import Path
+from typing import Any
 
 import yaml
 
 from .errors import InputError
 from .files import reading
 
-MOST_NODES = 100_000  # of a file with its aliases expanded
+MOST_NODES = 100_000  # of a file, with its aliases expanded
 
 
 class PlainLoader(yaml.SafeLoader):
-    """YAML of text, numbers, true, false, null, lists and mappings; no key twice, and no alias that multiplies."""
+    """YAML of text, numbers, true, false, null, lists and mappings, without duplicate keys and alias bombs."""
 
     yaml_implicit_resolvers = {
         first: [(tag, pattern) for tag, pattern in resolvers if not tag.endswith(":timestamp")]  # a date is text
@@ -23,24 +24,24 @@ class PlainLoader(yaml.SafeLoader):
         if tag is None or tag.rpartition(":")[2] in ("null", "bool", "int", "float", "str", "seq", "map")
     }
 
-    def __init__(self, stream):
+    def __init__(self, stream: str):
         super().__init__(stream)
         self.sizes: dict[yaml.Node, int] = {}  # in nodes, with aliases expanded
 
-    def compose_node(self, parent, index):
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
         alias = self.check_event(yaml.AliasEvent)
         node = super().compose_node(parent, index)
+        if node is None:
+            return None
         if not alias:
-            parts = [] if isinstance(node, yaml.ScalarNode) else node.value
-            parts = [part for pair in parts for part in pair] if isinstance(node, yaml.MappingNode) else parts
-            self.sizes[node] = 1 + sum(self.sizes[part] for part in parts)
+            self.sizes[node] = 1 + sum(self.sizes[part] for part in children(node))
             if self.sizes[node] > MOST_NODES:
                 raise yaml.MarkedYAMLError(problem=f"more than {MOST_NODES:,} values", problem_mark=node.start_mark)
         elif node not in self.sizes:
-            raise yaml.MarkedYAMLError(problem="an alias of what it is part of", problem_mark=node.start_mark)
+            raise yaml.MarkedYAMLError(problem="an alias inside its own value", problem_mark=node.start_mark)
         return node
 
-    def compose_mapping_node(self, anchor):
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
         node = super().compose_mapping_node(anchor)
         seen = set()
         for key, _ in node.value:
@@ -52,18 +53,25 @@ class PlainLoader(yaml.SafeLoader):
         return node
 
 
+def children(node: yaml.Node) -> list[yaml.Node]:
+    if isinstance(node, yaml.MappingNode):
+        return [part for pair in node.value for part in pair]
+    return node.value if isinstance(node, yaml.SequenceNode) else []
+
+
 def read_yaml(file: Path, remedy: str) -> dict:
     """
-    The entries of a YAML file, by their names.
+    The mapping in a YAML file.
 
     Raises:
-        InputError: it is not there, no YAML, or holds more than PlainLoader takes, or no entries.
+        InputError: the file does not exist, is not YAML, has what PlainLoader refuses, or is not a mapping.
     """
     with reading(file, remedy):
         try:
             found = yaml.load(file.read_bytes().decode("utf-8"), PlainLoader)
         except yaml.MarkedYAMLError as error:
-            raise InputError(f"{file}, line {error.problem_mark.line + 1}: {error.problem}; {remedy}.") from error
+            line = f", line {error.problem_mark.line + 1}" if error.problem_mark else ""
+            raise InputError(f"{file}{line}: {error.problem}; {remedy}.") from error
     if not isinstance(found, dict):
         raise InputError(f"{file}: holds no names with values; {remedy}.")
     return found

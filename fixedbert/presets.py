@@ -13,7 +13,7 @@ from .configuration_fixed_head_bert import FixedHeadBertConfig
 
 @dataclass(frozen=True)
 class Preset:
-    """A shape, and what the paper reports for it: millions of parameters, SQuAD 1.1 F1 and EM, MNLI accuracy."""
+    """A shape, and what the paper reports for it: parameters in millions, SQuAD 1.1 F1 and EM, MNLI accuracy."""
 
     hidden_size: int
     num_hidden_layers: int
@@ -30,8 +30,10 @@ class Preset:
     mnli: float | None = None
 
 
-def table(source, width, feed_forward, *rows):
-    """Rows of (heads, head size, parameters, F1, EM, MNLI) of a table of 24-layer models."""
+def table(
+    source: str, width: int, feed_forward: int, *rows: tuple[int, int, int, float, float, float]
+) -> dict[str, Preset]:
+    """A table of 24-layer models, with rows of heads, head size, parameters, F1, EM and MNLI."""
     return {
         f"{'fixed' if source != 'Table 1' else 'standard'}-{width}-{heads}x{size}": Preset(
             width, 24, heads, None if source == "Table 1" else size, feed_forward, source,
@@ -41,7 +43,7 @@ def table(source, width, feed_forward, *rows):
     }  # fmt: skip
 
 
-def lm1b(width, heads, size, source):
+def lm1b(width: int, heads: int, size: int | None, source: str) -> Preset:
     """A language model of appendix C: 6 layers, feed-forward 1024, 32k sub-words, length 256."""
     return Preset(width, 6, heads, size, 1024, source, vocab_size=32000, max_position_embeddings=256, is_decoder=True)
 
@@ -60,7 +62,7 @@ PRESETS: dict[str, Preset] = {
         (8, 256, 218, 90.33, 83.36, 83.9),
     ),
     **table(
-        "Table 2A", 512, 4096,  # its first row, 8 heads of 128, stands in Table 2B too
+        "Table 2A", 512, 4096,  # its first row, 8 heads of 128, is in Table 2B too
         (8, 128, 168, 89.6, 82.73, 83.5),
         (12, 128, 193, 90.25, 83.18, 84.2),
         (16, 128, 218, 90.43, 83.59, 83.9),
@@ -73,7 +75,7 @@ PRESETS: dict[str, Preset] = {
         (16, 128, 290, 90.92, 84.16, 84.7),
         (20, 128, 327, 90.89, 84.29, 85.1),
     ),
-    # Figure 1 takes the fixed model from 4 heads to 70; Figure 4 keeps d / h = 32 in the standard one.
+    # Figure 1 varies the heads of the fixed model from 4 to 70; Figure 4 keeps d / h = 32 in the standard one.
     **{f"lm1b-fixed-256-{h}x32": lm1b(256, h, 32, "Figure 1") for h in (4, 8, 16, 32, 70)},
     **{f"lm1b-standard-{32 * h}-{h}x32": lm1b(32 * h, h, None, "Figure 4") for h in (8, 16)},
     "mini": Preset(192, 6, 4, 128, 768, "ours"),
@@ -86,7 +88,7 @@ def preset_config(name: str, **changes) -> FixedHeadBertConfig:
     The configuration of the preset `name`, with any field changed by keyword.
 
     Raises:
-        KeyError: there is no such preset; the message lists those there are.
+        KeyError: there is no such preset; the message lists all presets.
     """
     if name not in PRESETS:
         raise KeyError(f"no preset {name!r}; there are {', '.join(PRESETS)}")

@@ -1,4 +1,4 @@
-"""A checkpoint on the Hub: checked before anything is sent, and sent as one commit, there whole or not at all."""
+"""A checkpoint on the Hub: checked before anything is sent, and uploaded in one commit, whole or not at all."""
 
 import json
 import re
@@ -13,15 +13,15 @@ from huggingface_hub.errors import (  # HTTPError: also a connection that breaks
 )
 from safetensors import safe_open
 
-from .checkpoints import SENTENCE_FILES, TOKENIZER_FILES
+from .checkpoints import SENTENCE_FILES
 from .configuration_fixed_head_bert import AUTO_MAP, FixedHeadBertConfig
-from .conversion import head_of
-from .errors import InputError, explain_hub_error
+from .data.tokenizers import TOKENIZER_FILES
+from .errors import InputError, explain_hub_error, listed
+from .families import head_of
 from .files import read_object, reading, reason_of
 from .model_card import check_card, checkpoint_card, read_card
-from .tensorflow_checkpoint import listed
 
-# What a model consists of, what sentence-transformers adds, what the scripts find out. Nothing else is sent.
+# Files of a model, of sentence-transformers, and of the scripts. No others are sent.
 PARTS = (
     "config.json",
     "generation_config.json",
@@ -38,7 +38,7 @@ PARTS = (
     "command.json",
     "trainer_state.json",
 )
-SAVE_ANEW = "save the model anew"
+SAVE_AGAIN = "save the model again"
 WEIGHTS = re.compile(r"(model|pytorch_model)[^/]*\.(safetensors|safetensors\.index\.json|bin|bin\.index\.json)")
 CODE = {file.name: file for file in Path(__file__).parent.glob("*_fixed_head_bert.py")}  # the five files of the model
 
@@ -52,21 +52,21 @@ def push(
     token: str | None = None,
 ) -> str:
     """
-    Upload a FixedHeadBert's directory: weights, configuration with the whole auto_map, the five files of code,
-    tokenizer, card and results, in one commit. The repository is made if there is none; weights of other names in it
-    are removed, because they might be loaded instead.
+    Upload a FixedHeadBert's directory in one commit: weights, configuration with the whole auto_map, the five files
+    of code, tokenizer, card and results. Creates the repository if there is none. Removes weights of other names from
+    it, because they could be loaded instead.
 
     Args:
-        license: of the weights, for a card that does not say.
-        private: of a repository that is made.
-        token: with the right to write; default: the one logged in with.
+        license: of the weights, for a card without one.
+        private: whether a new repository is private.
+        token: one with the right to write; by default that of the login.
 
     Returns:
         The address of the commit.
 
     Raises:
-        InputError: the directory is not whole, its card lacks a field, or the Hub refuses or cannot be reached; then
-            nothing has changed there.
+        InputError: the directory is incomplete, its card lacks a field, or the Hub refuses or cannot be reached. Then
+            nothing on the Hub has changed.
     """
     folder = Path(folder)
     files = checkpoint_files(folder)
@@ -77,7 +77,8 @@ def push(
         config["auto_map"] = AUTO_MAP | foreign
         contents["config.json"] = json.dumps(config, indent=2, sort_keys=True).encode() + b"\n"
         contents |= {name: file.read_bytes() for name, file in CODE.items()}
-    operations = [CommitOperationAdd(name, data) for name, data in contents.items()]
+    operations: list[CommitOperationAdd | CommitOperationDelete] = []
+    operations += [CommitOperationAdd(name, data) for name, data in contents.items()]
     operations += [CommitOperationAdd(name, str(file)) for name, file in files.items() if name not in contents]
 
     api = HfApi(token=token)
@@ -87,8 +88,8 @@ def push(
         before = api.model_info(repo_id)
         if private and not before.private:
             raise InputError(f"{repo_id}: everybody can see this repository; make it private on the Hub first.")
-        there = [sibling.rfilename for sibling in before.siblings]
-        stale = [name for name in there if WEIGHTS.fullmatch(name) and name not in files]
+        uploaded = [sibling.rfilename for sibling in before.siblings or ()]
+        stale = [name for name in uploaded if WEIGHTS.fullmatch(name) and name not in files]
         operations += [CommitOperationDelete(name) for name in stale]
         return api.create_commit(
             repo_id, operations, commit_message=commit_message or "Upload with fixedbert", parent_commit=before.sha
@@ -100,7 +101,12 @@ def push(
 
 
 def checkpoint_files(folder: Path) -> dict[str, Path]:
-    """What is to be uploaded, by name; weights are opened, so that none is cut short."""
+    """
+    The files to upload, by name.
+
+    Raises:
+        InputError: the directory is incomplete, or weights cannot be opened.
+    """
     if not (folder / "config.json").is_file():
         raise InputError(f"{folder}: no config.json; give the directory of a model.")
     read_config(folder)
@@ -114,42 +120,47 @@ def checkpoint_files(folder: Path) -> dict[str, Path]:
     if not weights:
         raise InputError(f"{folder}: no weights in safetensors; save them with save_pretrained.")
     for file in weights:
-        with reading(file, "save them anew", "the weights cannot be read"):
+        with reading(file, "save them again", "the weights cannot be read"):
             with safe_open(file, framework="np") as tensors:  # its header says how long the file must be
                 tensors.keys()
     if "model.safetensors.index.json" in files:
-        index = read_object(files["model.safetensors.index.json"], SAVE_ANEW)
+        index = read_object(files["model.safetensors.index.json"], SAVE_AGAIN)
         named = index["weight_map"].values() if isinstance(index.get("weight_map"), dict) else ["its weight_map"]
         if absent := sorted({str(name) for name in named} - files.keys()):
-            raise InputError(f"{folder}: {listed(absent)} is missing, which the index names; save them anew.")
+            raise InputError(f"{folder}: {listed(absent)} is missing, which the index names; save them again.")
     if "tokenizer_config.json" not in files:
         raise InputError(f"{folder}: no tokenizer; save the one that the model was trained with there.")
     return files
 
 
 def read_config(folder: Path) -> dict:
-    """config.json, as it is, of a FixedHeadBert."""
-    config = read_object(folder / "config.json", SAVE_ANEW)
+    """
+    The content of a FixedHeadBert's config.json.
+
+    Raises:
+        InputError: it cannot be read, or is of another model.
+    """
+    config = read_object(folder / "config.json", SAVE_AGAIN)
     if config.get("model_type") != FixedHeadBertConfig.model_type:
         kind = config.get("model_type", "nameless")
-        raise InputError(f"{folder}: a {kind} model; `hf upload` takes what is no FixedHeadBert.")
+        raise InputError(f"{folder}: a {kind} model; use `hf upload` for it.")
     try:
         head_of(config["architectures"][0], FixedHeadBertConfig.model_type)
         FixedHeadBertConfig.from_dict(config)
-    except Exception as error:  # every unusable value has its own
+    except Exception as error:  # of any kind, for an unusable value
         raise InputError(f"{folder / 'config.json'}: {reason_of(error)}") from error
     return config
 
 
 def card_of(folder: Path, repo_id: str, license: str | None) -> bytes:
-    """The card in the directory as it is, with `license` where it states none; or a new one."""
+    """The card in the directory, with `license` if it has none, or a new card."""
     file = folder / "README.md"
     if not file.exists():
-        config = FixedHeadBertConfig.from_pretrained(folder)
-        card = checkpoint_card(config, config.architectures[0], repo_id, license=license)
+        architecture = read_config(folder)["architectures"][0]
+        card = checkpoint_card(FixedHeadBertConfig.from_pretrained(folder), architecture, repo_id, license=license)
         check_card(card, file)
         return str(card).encode()
-    stated, content = read_card(file).data.license, file.read_bytes()
+    stated, content = read_card(file).data.get("license"), file.read_bytes()
     if license and stated and license != stated:
         raise InputError(f"{file}: it states {stated}, not --license {license}; change one of the two.")
     if license and not stated:
@@ -159,7 +170,10 @@ def card_of(folder: Path, repo_id: str, license: str | None) -> bytes:
 
 
 def check_token(api: HfApi):
-    """Raises InputError where there is no token, or one that may only read: before a repository is made."""
+    """
+    Raises:
+        InputError: there is no token, or one without the right to write. This comes before a repository is created.
+    """
     try:
         token = api.whoami().get("auth", {}).get("accessToken", {})
     except LocalTokenNotFoundError as error:

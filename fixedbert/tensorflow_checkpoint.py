@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from transformers import BertConfig, BertForPreTraining
 
-from .errors import InputError
+from .errors import InputError, listed
 from .files import read_object
 
 logger = logging.getLogger(__name__)
@@ -20,12 +20,25 @@ MAGIC = bytes.fromhex("57fb808b247547db")  # the last bytes of a table
 DTYPES = {1: "<f4", 3: "<i4", 9: "<i8", 19: "<f2"}  # by number in tensorflow/core/framework/types.proto
 OPTIMIZER = re.compile(r"(^|/)(adam_[mv]|AdamWeightDecayOptimizer(_\d+)?|global_step)(/|$)")
 TIED = ("cls.predictions.decoder.weight", "cls.predictions.decoder.bias")
-SIZES = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
-SIZES += ("max_position_embeddings", "type_vocab_size")
+SIZES = (
+    "vocab_size",
+    "hidden_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "intermediate_size",
+    "max_position_embeddings",
+    "type_vocab_size",
+)
 # Fields of Google's later configurations that its own model does not read.
-NOT_OF_THE_MODEL = {"directionality", "pooler_fc_size", "pooler_num_attention_heads", "pooler_num_fc_layers"}
-NOT_OF_THE_MODEL |= {"pooler_size_per_head", "pooler_type"}
-RENAMED = (  # from the names in transformers to Google's, one after the other
+UNUSED = {
+    "directionality",
+    "pooler_fc_size",
+    "pooler_num_attention_heads",
+    "pooler_num_fc_layers",
+    "pooler_size_per_head",
+    "pooler_type",
+}
+RENAMED = (  # from transformers' names to Google's, applied in order
     (r"_embeddings\.weight$", "_embeddings"),
     (r"LayerNorm\.weight$", "LayerNorm.gamma"),
     (r"LayerNorm\.bias$", "LayerNorm.beta"),
@@ -42,16 +55,16 @@ def read_bert(path: Path) -> tuple[BertConfig, dict[str, torch.Tensor]]:
     The configuration and the parameters of a checkpoint of https://github.com/google-research/bert.
 
     Args:
-        path: the folder of bert_config.json and of one checkpoint; or, where there are several, the prefix of one of
-            them, such as folder/bert_model.ckpt-1000.
+        path: the folder of bert_config.json and a checkpoint or, if there are several, the prefix of one, such as
+            folder/bert_model.ckpt-1000.
 
     Returns:
-        The configuration, and the parameters in float32 by their names and in their shapes in transformers'
-        BertForPreTraining. Left out are what the optimizer keeps, and the weight and bias of
-        cls.predictions.decoder, which `tie_weights` makes from the word embeddings and cls.predictions.bias.
+        The configuration, and the parameters in float32, with the names and shapes of transformers'
+        BertForPreTraining. Variables of the optimizer are left out, and so are the weight and bias of
+        cls.predictions.decoder, which `tie_weights` takes from the word embeddings and cls.predictions.bias.
 
     Raises:
-        InputError: a file is missing or cannot be read, or the parameters are not those that bert_config.json implies.
+        InputError: a file is missing or cannot be read, or the parameters do not match bert_config.json.
     """
     prefix = checkpoint_prefix(path)
     config_file = prefix.with_name("bert_config.json")
@@ -82,16 +95,15 @@ def read_tensors(prefix: Path) -> dict[str, np.ndarray]:
     index a table of LevelDB (doc/table_format.md there).
 
     Args:
-        prefix: what the names of its files, such as bert_model.ckpt.index, begin with.
+        prefix: the path of bert_model.ckpt.index without .index.
 
     Returns:
-        Read-only arrays, each in its variable's shape and type (float32, float16, int32 or int64). They are views of
-        the files, so that values are read from the disk when they are used. Checksums are verified in the index
-        only: those of the values would take minutes.
+        Read-only arrays with the shape and type of their variables (float32, float16, int32 or int64), memory-mapped.
+        Only the checksums of the index are verified: those of the values would take minutes.
 
     Raises:
-        InputError: a file is missing, incomplete or of another format, or holds what is not read here: compressed
-            indexes, big-endian values, variables in slices, other types.
+        InputError: a file is missing, incomplete or of another format, or not supported: a compressed index,
+            big-endian values, variables in slices, other types.
     """
     file = Path(f"{prefix}.index")
     try:
@@ -100,31 +112,36 @@ def read_tensors(prefix: Path) -> dict[str, np.ndarray]:
         raise
     except OSError as error:
         raise InputError(f"{file}: cannot be read ({error.strerror}); give a checkpoint with this file.") from error
-    except Exception as error:  # bytes that mean something else
-        raise InputError(f"{file}: damaged, or not the index of a TensorFlow checkpoint; get it anew.") from error
+    except Exception as error:  # of any kind, for random bytes
+        raise InputError(
+            f"{file}: damaged, or not the index of a TensorFlow checkpoint; download it again."
+        ) from error
 
 
 def map_entries(prefix: Path, entries: dict[bytes, bytes], file: Path) -> dict[str, np.ndarray]:
-    header = message_fields(entries.pop(b""))
-    if integer(header, 2):
+    """The variables of a checkpoint's index, memory-mapped."""
+    header, _ = message_fields(entries.pop(b""))
+    if header.get(2):
         raise InputError(f"{file}: the values are big-endian; write the checkpoint on a little-endian machine.")
-    shards, arrays = {}, {}
+    shards: dict[str, np.ndarray] = {}
+    arrays: dict[str, np.ndarray] = {}
     for key, value in entries.items():
-        if key.startswith(b"\0"):  # one slice of a variable, whose own entry is refused
+        if key.startswith(b"\0"):  # a slice of a variable, whose own entry is refused
             continue
-        name, entry = key.decode(), message_fields(value)
-        if 7 in entry:
+        name = key.decode()
+        entry, parts = message_fields(value)
+        if 7 in parts:
             raise InputError(f"{file}: {name!r} is a partitioned variable; write the checkpoint without partitioning.")
-        if integer(entry, 1) not in DTYPES:
+        kind, begin, size = entry.get(1, 0), entry.get(4, 0), entry.get(5, 0)
+        if kind not in DTYPES:
             types = "float32, float16, int32 or int64"
-            raise InputError(f"{file}: {name!r} is of type {integer(entry, 1)} of types.proto; convert it to {types}.")
-        dtype = np.dtype(DTYPES[integer(entry, 1)])
-        dims = message_fields(b"".join(entry.get(2, []))).get(2, [])
-        shape = tuple(integer(message_fields(dim), 1) for dim in dims)
-        begin, size = integer(entry, 4), integer(entry, 5)
+            raise InputError(f"{file}: {name!r} is of type {kind} of types.proto; convert it to {types}.")
+        dtype = np.dtype(DTYPES[kind])
+        _, dims = message_fields(b"".join(parts.get(2, [])))
+        shape = tuple(message_fields(dim)[0].get(1, 0) for dim in dims.get(2, []))
         if size != math.prod(shape) * dtype.itemsize:
             raise ValueError("size and shape of an entry differ")
-        data_file = f"{prefix}.data-{integer(entry, 3):05}-of-{integer(header, 1):05}"
+        data_file = f"{prefix}.data-{entry.get(3, 0):05}-of-{header.get(1, 0):05}"
         if data_file not in shards:
             shards[data_file] = map_file(Path(data_file))
         data = shards[data_file]
@@ -146,7 +163,7 @@ def map_file(file: Path) -> np.ndarray:
 
 
 def table_items(table: bytes, file: Path) -> Iterator[tuple[bytes, bytes]]:
-    """Keys and values of a LevelDB table, in order; the footer ends with the handles of two blocks and the magic."""
+    """Keys and values of a LevelDB table, in order. Its footer ends with the handles of two blocks and the magic."""
     if len(table) < 48 or not table.endswith(MAGIC):
         raise ValueError("bad magic")
     footer = table[-48:]
@@ -175,26 +192,26 @@ def block_items(table: bytes, handle: bytes, file: Path) -> Iterator[tuple[bytes
         yield key, block[at - length : at]
 
 
-def message_fields(message: bytes) -> dict[int, list]:
-    """The values of a protocol buffer's fields, by number: varints as int, all others as bytes."""
-    fields, at = {}, 0
+def message_fields(message: bytes) -> tuple[dict[int, int], dict[int, list[bytes]]]:
+    """The fields of a protocol buffer, by number: the last value of each varint, and all values of the others."""
+    numbers: dict[int, int] = {}  # zeros are not written
+    parts: dict[int, list[bytes]] = {}
+    at = 0
     while at < len(message):
         tag, at = varint(message, at)
         if tag & 7 == 0:
-            value, at = varint(message, at)
+            numbers[tag >> 3], at = varint(message, at)
         else:
             size, at = varint(message, at) if tag & 7 == 2 else ({1: 8, 5: 4}[tag & 7], at)
-            value, at = message[at : at + size], at + size
-        fields.setdefault(tag >> 3, []).append(value)
-    return fields
-
-
-def integer(fields: dict[int, list], number: int) -> int:
-    return fields.get(number, [0])[-1]  # zeros are not written
+            parts.setdefault(tag >> 3, []).append(message[at : at + size])
+            at += size
+    if numbers.keys() & parts.keys():
+        raise ValueError("a field has values of two types")
+    return numbers, parts
 
 
 def varint(data: bytes, at: int) -> tuple[int, int]:
-    """The number that begins at `at`, seven bits a byte, the lowest first, and where it ends."""
+    """The number at `at`, in bytes of seven bits, the lowest first, and the position after it."""
     value = shift = 0
     while data[at] & 128:
         value, shift, at = value | (data[at] & 127) << shift, shift + 7, at + 1
@@ -230,21 +247,26 @@ def checkpoint_prefix(path: Path) -> Path:
 
 
 def read_config(file: Path, variables: int) -> tuple[BertConfig, dict[str, tuple[int, ...]]]:
-    """The configuration for a checkpoint of `variables`, and the shapes of its parameters by transformers' names."""
+    """
+    The configuration, and the shapes of the parameters by transformers' names.
+
+    Args:
+        variables: how many the checkpoint has.
+    """
     values = read_object(file, "put it beside the checkpoint, as it came")
     missing = [name for name in SIZES if name not in values]
     if missing:
         raise InputError(f"{file}: without {', '.join(missing)}; give the file that came with the checkpoint.")
-    unknown = sorted(values.keys() - {field.name for field in fields(BertConfig)} - NOT_OF_THE_MODEL)
+    unknown = sorted(values.keys() - {field.name for field in fields(BertConfig)} - UNUSED)
     if unknown:
-        logger.warning("%s: no field of BERT, and without effect: %s", file, listed(unknown))
+        logger.warning("%s: not a field of BERT, and without effect: %s", file, listed(unknown))
     try:
         config = BertConfig(**values)
         if config.num_hidden_layers > variables:  # shapes of a billion layers would take days
             raise ValueError(f"{config.num_hidden_layers:,} layers, but the checkpoint has {variables} variables")
         with torch.device("meta"):
             parameters = BertForPreTraining(config).state_dict()
-    except Exception as error:  # each unusable value has its own
+    except Exception as error:  # of any kind, for an unusable value
         reason = " ".join(str(error).split()).rstrip(".")
         raise InputError(f"{file}: no BERT can be made of it ({reason}); correct it.") from error
     return config, {name: tuple(tensor.shape) for name, tensor in parameters.items() if name not in TIED}
@@ -254,8 +276,3 @@ def google_name(name: str) -> str:
     for pattern, replacement in RENAMED:
         name = re.sub(pattern, replacement, name)
     return name
-
-
-def listed(names: list[str]) -> str:
-    more = f" and {len(names) - 3:,} more" if len(names) > 3 else ""
-    return ", ".join(map(repr, names[:3])) + more

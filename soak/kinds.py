@@ -19,9 +19,9 @@ import torch
 import transformers
 from transformers import AutoModelForSequenceClassification, BertConfig, BertForMaskedLM, BertForPreTraining
 
-import run_glue
 from fixedbert.analysis.inspection import inspect
-from fixedbert.checkpoints import convert_checkpoint, load_bert
+from fixedbert.checkpoint_conversion import convert_checkpoint
+from fixedbert.checkpoints import load_bert
 from fixedbert.data import glue
 from fixedbert.data.corpora import Corpus
 from fixedbert.data.epochs import split_documents
@@ -29,13 +29,15 @@ from fixedbert.data.pairs import PairExamples
 from fixedbert.data.squad import load_squad, squad_windows
 from fixedbert.data.store import prepare_store
 from fixedbert.data.tokenizers import load_tokenizer
+from fixedbert.printing import inspection_text
 from fixedbert.publishing import card_of, checkpoint_files
-from fixedbert.study.report import report
-from fixedbert.study.table import load_study
-from fixedbert.training.arguments import ModelArguments, load_config, load_model, parse, with_recipe
+from fixedbert.study import load_study, report_markdown, report_runs
+from fixedbert.tasks.glue import main as run_glue
+from fixedbert.training.arguments import ModelArguments, parse, with_recipe
+from fixedbert.training.loading import load_config, load_model
 from fixedbert.training.output import WriteChecksums
 from fixedbert.training.pretraining import PretrainingArguments
-from fixedbert.training.pretraining_data import DataArguments
+from fixedbert.training.pretraining_data import PretrainingDataArguments
 
 TESTS = Path(__file__).parents[1] / "tests"
 sys.path.append(str(TESTS))  # which write small files of most formats already
@@ -207,7 +209,7 @@ def build_checkpoint():
 
     if (child := os.fork()) == 0:
         WriteChecksums.on_save = on_save
-        run_glue.main(RESUMED)
+        run_glue(RESUMED)
         os._exit(1)
     _, status = os.waitpid(child, 0)
     if os.waitstatus_to_exitcode(status) != -signal.SIGKILL:
@@ -255,7 +257,8 @@ def converted():
 
 
 def inspected():
-    return inspect("bert", "inspected", "corpus/whole.txt", max_seq_length=16, max_samples=4, importance_samples=1)
+    found = inspect("bert", "inspected", "corpus/whole.txt", max_seq_length=16, max_samples=4, importance_samples=1)
+    return inspection_text(found)
 
 
 def pushed():
@@ -314,7 +317,7 @@ def windows():
 
 def recipe(file: str) -> Callable:
     def load():
-        parsed = parse(with_recipe([file]), ModelArguments, DataArguments, PretrainingArguments)
+        parsed = parse(with_recipe([file]), ModelArguments, PretrainingDataArguments, PretrainingArguments)
         return [{name: value for name, value in vars(one).items() if name[0] != "_"} for one in parsed]
 
     return load
@@ -326,11 +329,11 @@ def study():
 
 
 def reported():
-    return report(["runs.jsonl"], "report")
+    return report_markdown(report_runs(["runs.jsonl"], "report"))
 
 
 def resumed():
-    run_glue.main(RESUMED)
+    run_glue(RESUMED)
     state = json.loads(Path("resumed/trainer_state.json").read_text())
     log = [{key: value for key, value in entry.items() if not timed(key)} for entry in state["log_history"]]
     return Path("resumed/model.safetensors").read_bytes(), log

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-TWO_PROCESSES = ("--config_file", str(ROOT / "recipes" / "accelerate" / "cpu.yaml"), "--main_process_port", "0")
+TWO_PROCESSES = ("--config_file", str(ROOT / "fixedbert/recipes/accelerate/cpu.yaml"), "--main_process_port", "0")
 
 
 def launch(*arguments: str, **options) -> subprocess.Popen:

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import numpy as np
 
-from fixedbert.data.store import Documents, documents_that_count, save_shard
-from fixedbert.files import seal, write_sealed
+from fixedbert.checksums import seal, write_sealed
+from fixedbert.data.documents import Documents
+from fixedbert.data.store import save_shard, used_documents
 
 
 def store_of(
@@ -23,7 +24,7 @@ def store_of(
         part = slice(start, start + shard)
         hashes = list(range(start, start + len(tokens[part])))
         save_shard(folder / f"shard-{place:06}.arrow", tokens[part], hashes, corpora[part], {})
-    np.save(folder / "documents.npy", documents_that_count(folder, len(starts)))
+    np.save(folder / "documents.npy", used_documents(folder, len(starts)))
     seal(folder / "documents.npy", folder / "documents.npy")
     write_sealed(folder / "store.json", json.dumps({"shards": len(starts)}))
     return Documents(folder)

@@ -8,9 +8,9 @@ import torch
 from transformers import BertTokenizer
 
 import fixedbert
-import run_glue
-import run_squad
 from fixedbert.data.glue import TASKS
+from fixedbert.tasks.glue import main as run_glue
+from fixedbert.tasks.squad import main as run_squad
 
 WORDS = "the a function takes returns list string file read write what does one two three four five six".split()
 QUICK = ("--use_cpu", "--bf16", "false", "--disable_tqdm", "true", "--save_strategy", "no")
@@ -77,7 +77,7 @@ def write_questions(file: Path):
 
 
 def glue(model, download, output, *more, task="rte"):
-    run_glue.main(glue_arguments(model, download, output, *more, task=task))
+    run_glue(glue_arguments(model, download, output, *more, task=task))
     return json.loads((output / "all_results.json").read_text()) if (output / "all_results.json").exists() else None
 
 
@@ -89,5 +89,5 @@ def glue_arguments(model, download, output, *more, task="rte"):
 def squad(model, questions, output, *more):
     files = [word for kind in ("train", "validation", "test") for word in (f"--{kind}_file", questions)]
     size = ("--max_seq_length", "32", "--doc_stride", "8", "--version_2_with_negative")
-    run_squad.main(["--model_name_or_path", model, *files, *size, *QUICK, "--output_dir", str(output), *more])
+    run_squad(["--model_name_or_path", model, *files, *size, *QUICK, "--output_dir", str(output), *more])
     return json.loads((output / "all_results.json").read_text()) if (output / "all_results.json").exists() else None

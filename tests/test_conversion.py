@@ -16,8 +16,8 @@ from tensorflow_files import CONFIG, google_variables, write_checkpoint
 import fixedbert
 from fixedbert import convert, to_bert
 from fixedbert.checkpoints import load_bert
-from fixedbert.cli import main
 from fixedbert.errors import InputError
+from fixedbert_cli import main
 
 # (heads, size) from 4 heads of 8 in width 32: larger, more, both, neither; no size a square number times the old one
 GROWN = [(4, 8), (4, 13), (9, 8), (5, 64)]
@@ -342,8 +342,8 @@ def test_command_writes_a_directory_like_any_other(checkpoint, tmp_path, capsys)
     one, other = (transformers.AutoTokenizer.from_pretrained(folder) for folder in (checkpoint, tmp_path / "fixed"))
     assert one("the function takes a list")["input_ids"] == other("the function takes a list")["input_ids"]
 
-    main(["convert", str(checkpoint), str(tmp_path / "same")])
-    main(["convert", str(tmp_path / "same"), str(tmp_path / "back"), "--bert"])
+    main(["convert", str(checkpoint), "--output_dir", str(tmp_path / "same")])
+    main(["convert", str(tmp_path / "same"), "--output_dir", str(tmp_path / "back"), "--bert"])
     assert json.loads((tmp_path / "back" / "config.json").read_text())["model_type"] == "bert"
     one, other = (load_file(folder / "model.safetensors") for folder in (checkpoint, tmp_path / "back"))
     assert one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
@@ -357,7 +357,7 @@ def test_pickled_tensors_are_read_and_become_safetensors(checkpoint, tmp_path):
            for name, tensor in tensors.items()}  # fmt: skip
     old["bert.embeddings.position_ids"] = torch.arange(11)[None]  # which older versions saved
     torch.save(old, checkpoint / "pytorch_model.bin")
-    main(["convert", str(checkpoint), str(tmp_path / "fixed")])
+    main(["convert", str(checkpoint), "--output_dir", str(tmp_path / "fixed")])
     new = load_file(tmp_path / "fixed" / "model.safetensors")
     assert new.keys() == tensors.keys() and all(torch.equal(new[name], tensors[name]) for name in new)
 
@@ -451,8 +451,8 @@ def damage(checkpoint, how, tmp_path):
 @pytest.mark.parametrize(
     "how, message",
     [
-        ("truncated", "the weights are damaged or not whole"),
-        ("no safetensors", "the weights are damaged or not whole"),
+        ("truncated", "the weights are damaged or incomplete"),
+        ("no safetensors", "the weights are damaged or incomplete"),
         ("missing", r"no weights for 'bert.encoder.layer.1.attention.self.query.weight"),
         ("extra", r"has no place for 'bert.adapter.weight'"),
         (
@@ -463,7 +463,7 @@ def damage(checkpoint, how, tmp_path):
         ("plain pickle with code", "the pickle is damaged or holds more than tensors"),
         ("no pickle", "the pickle is damaged or holds more than tensors"),
         ("no weights", "no file named"),
-        ("gpt2", "model_type 'gpt2' is no BERT"),
+        ("gpt2", "model_type 'gpt2' is not a BERT"),
         ("relative", "position_embedding_type 'relative_key'"),
         ("config", "not a valid JSON file"),
         ("class", "BertWithAdapters cannot be converted, only Bert with one of Model, ForPreTraining"),
@@ -479,7 +479,7 @@ def test_bad_checkpoints_are_refused_in_a_sentence(checkpoint, tmp_path, how, me
     """Guards: what cannot be converted ends with one sentence that names the place, and leaves nothing behind."""
     damage(checkpoint, how, tmp_path)
     with pytest.raises(InputError, match=message) as error:
-        main(["convert", str(checkpoint), str(tmp_path / "fixed")])
+        main(["convert", str(checkpoint), "--output_dir", str(tmp_path / "fixed")])
     assert str(checkpoint) in str(error.value)
     assert not (tmp_path / "executed").exists()
     assert not list(tmp_path.glob("fixed*"))
@@ -490,14 +490,14 @@ def test_output_that_is_there_is_left_alone(checkpoint, tmp_path):
     (tmp_path / "fixed").mkdir()
     (tmp_path / "fixed" / "mine.txt").write_text("mine")
     with pytest.raises(InputError, match="not empty"):
-        main(["convert", str(checkpoint), str(tmp_path / "fixed")])
+        main(["convert", str(checkpoint), "--output_dir", str(tmp_path / "fixed")])
     assert [file.name for file in (tmp_path / "fixed").iterdir()] == ["mine.txt"]
 
 
 def test_unfinished_run_of_that_name_is_left_alone(checkpoint, tmp_path):
     """Guards: a conversion to runs/mini does not remove the checkpoints in runs/mini.partial."""
     (tmp_path / "fixed.partial" / "checkpoint-500").mkdir(parents=True)
-    main(["convert", str(checkpoint), str(tmp_path / "fixed")])
+    main(["convert", str(checkpoint), "--output_dir", str(tmp_path / "fixed")])
     assert (tmp_path / "fixed.partial" / "checkpoint-500").exists()
     assert {path.name for path in tmp_path.glob("fixed*")} == {"fixed", "fixed.partial"}
 
@@ -505,14 +505,14 @@ def test_unfinished_run_of_that_name_is_left_alone(checkpoint, tmp_path):
 def test_place_that_cannot_be_written(checkpoint, tmp_path):
     """Guards: an output under a file ends in a sentence."""
     with pytest.raises(InputError, match="cannot be written"):
-        main(["convert", str(checkpoint), str(checkpoint / "config.json" / "fixed")])
+        main(["convert", str(checkpoint), "--output_dir", str(checkpoint / "config.json" / "fixed")])
 
 
 def test_card_that_cannot_be_read_is_said(tmp_path, caplog):
     """Guards: a licence is not lost in silence where the card of the source is damaged."""
     bert_of("ForMaskedLM").save_pretrained(tmp_path / "bert")
     (tmp_path / "bert" / "README.md").write_bytes(b"---\nlicense: mit\n---\n\xff\n")
-    main(["convert", str(tmp_path / "bert"), str(tmp_path / "out")])
+    main(["convert", str(tmp_path / "bert"), "--output_dir", str(tmp_path / "out")])
     assert f"{tmp_path}/bert/README.md: the card cannot be read" in caplog.text
     assert "license: mit" not in (tmp_path / "out" / "README.md").read_text()
 
@@ -521,10 +521,10 @@ def test_broken_tokenizer_is_no_missing_one(checkpoint, tmp_path, caplog):
     """Guards: a directory without a tokenizer converts with a word; one with a damaged file does not."""
     (checkpoint / "tokenizer.json").write_text("{}")
     with pytest.raises(InputError, match="no tokenizer could be loaded"):
-        main(["convert", str(checkpoint), str(tmp_path / "fixed")])
+        main(["convert", str(checkpoint), "--output_dir", str(tmp_path / "fixed")])
     for file in checkpoint.glob("tokenizer*"):
         file.unlink()
-    main(["convert", str(checkpoint), str(tmp_path / "fixed")])
+    main(["convert", str(checkpoint), "--output_dir", str(tmp_path / "fixed")])
     assert "has no tokenizer" in caplog.text and not list((tmp_path / "fixed").glob("tokenizer*"))
 
 
@@ -562,7 +562,7 @@ def test_commands_of_the_page_run(tmp_path, vocabulary, monkeypatch):
     for command in commands:
         words = [word for word in command.split() if word not in ("64", "96")]  # the little models have three layers
         main(words + ["9", "13", "8"] if words[-1] == "--attention_head_size" else words)
-        assert (tmp_path / command.split()[2] / "model.safetensors").exists()
+        assert (tmp_path / command.split()[3] / "model.safetensors").exists()
     (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     names = {}
     exec(code, names)

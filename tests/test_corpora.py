@@ -13,7 +13,8 @@ import pytest
 from transformers import BertTokenizer
 
 from fixedbert import FixedHeadBertConfig
-from fixedbert.data.corpora import Corpus, CorpusReader, corpus_files
+from fixedbert.data.corpora import Corpus, CorpusReader
+from fixedbert.data.formats import corpus_files
 from fixedbert.data.rows import read_rows
 from fixedbert.data.squad import load_squad
 from fixedbert.data.tokenizers import check_same_vocabulary, load_tokenizer, trained_tokenizer
@@ -59,7 +60,7 @@ def test_compressed_files(tmp_path, suffix, opener):
         lines.writelines(json.dumps({"text": f"{n} {'é' * n}"}) + "\n" for n in range(500))
     assert len(documents(tmp_path)) == 500
     file.write_bytes(file.read_bytes()[:-20])
-    with pytest.raises(InputError, match=rf"a\.jsonl\{suffix}: cannot be read .*fetch it again"):
+    with pytest.raises(InputError, match=rf"a\.jsonl\{suffix}: cannot be read .*download it again"):
         documents(tmp_path)
 
 
@@ -132,7 +133,7 @@ def test_files_are_looked_at_once_not_row_by_row(tmp_path, monkeypatch):
     "name, sentence",
     [
         ("absent.txt", "absent.txt: no such file"),
-        ("a.docx", "a.docx: not one of the formats"),
+        ("a.docx", "a.docx: a format that cannot be read; give .txt"),
         ("bad.jsonl", "bad.jsonl, line 2: not JSON"),
         ("surrogate.jsonl", "surrogate.jsonl, line 2: character 3 of 'text' is half of a surrogate pair"),
         ("open.csv", "open.csv, line 2: not csv"),
@@ -213,7 +214,7 @@ def test_small_files_take_little_memory(tmp_path):
 
 def test_document_without_boundaries_is_refused(tmp_path, monkeypatch):
     """Guards: a text file too large for one document is an error that says how to cut it, not one huge document."""
-    monkeypatch.setattr("fixedbert.data.corpora.LARGEST_DOCUMENT", 2**20)
+    monkeypatch.setattr("fixedbert.data.boundaries.LARGEST_DOCUMENT", 2**20)
     (tmp_path / "a.txt").write_text("x" * (2**20 + 1))
     (tmp_path / "b.txt").write_text("x\n" * 2**20)
     (tmp_path / "c.csv").write_text("text,id\n" + "x,1\n" * (2**20 + 1))

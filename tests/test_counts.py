@@ -1,12 +1,16 @@
 """Parameters and operations are counted exactly."""
 
+import random
+
 import pytest
+import torch
 from small_models import B, L, config_of, inputs_of
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import BertConfig, BertModel
 
-from fixedbert import PRESETS, FixedHeadBertModel, preset_config
-from fixedbert.analysis.counts import forward_flops, parameters
+from fixedbert import PRESETS, FixedHeadBertForPreTraining, FixedHeadBertModel, preset_config
+from fixedbert.analysis.planning import KNOWN
+from fixedbert.counts import Shape, forward_flops, layer_shapes, parameters
 
 STOCK = BertConfig(vocab_size=99, hidden_size=32, num_hidden_layers=3, num_attention_heads=4, intermediate_size=37)
 
@@ -38,3 +42,75 @@ def test_parameters_of_a_preset_by_hand():
     for name, preset in PRESETS.items():
         if preset.parameters:
             assert round(parameters(preset_config(name))[0] / 1e6) == preset.parameters
+
+
+def random_shapes(count: int, largest: int) -> list[Shape]:
+    rng = random.Random(0)
+    return [
+        Shape(
+            d=rng.randint(3, largest),
+            L=rng.randint(1, 5),
+            h=rng.randint(1, 9),
+            p=rng.randint(1, largest),
+            F=rng.randint(1, 3 * largest),
+            vocabulary=rng.randint(10, 99),
+            positions=rng.randint(16, 40),
+        )
+        for _ in range(count)
+    ]
+
+
+def model_parameters(shape: Shape) -> int:
+    with torch.device("meta"):
+        return sum(parameter.numel() for parameter in FixedHeadBertForPreTraining(shape.config()).parameters())
+
+
+@pytest.mark.parametrize("shape", [*KNOWN.values(), *random_shapes(50, 300)], ids=str)
+def test_parameters_are_exact(shape):
+    """Guards: the formula is sum(p.numel()) for every preset, BERT-base and -large, and 50 random shapes."""
+    assert shape.parameters == model_parameters(shape)
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("shape", random_shapes(50, 40), ids=str)
+def test_operations_are_exact(shape, sparse):
+    """Guards: forward and training FLOPs are those that torch counts, with a dense and a sparse prediction head."""
+    model = FixedHeadBertForPreTraining(shape.config())
+    model.set_attn_implementation("eager")
+    model.sparse_prediction = sparse
+    n, rows, generator = 11, 3, torch.Generator().manual_seed(0)
+    ids = torch.randint(shape.vocabulary, (rows, n), generator=generator)
+    labels = ids.masked_fill(torch.rand(ids.shape, generator=generator) > 0.3, -100)
+    labels[0, 0] = ids[0, 0]
+    predicted = int((labels != -100).sum()) / rows if sparse else n
+    with FlopCounterMode(display=False) as counter:
+        outputs = model(input_ids=ids, labels=labels, next_sentence_label=torch.zeros(rows, dtype=torch.long))
+    assert counter.get_total_flops() == pytest.approx(rows * shape.forward_flops(n, predicted), rel=1e-12)
+    with FlopCounterMode(display=False) as counter:
+        outputs.loss.backward()
+    backward = rows * (shape.training_flops(n, predicted) - shape.forward_flops(n, predicted))
+    assert counter.get_total_flops() == pytest.approx(backward, rel=1e-12)
+
+
+def test_cost_of_the_paper_s_recipe():
+    """Guards: hours are tokens times training FLOPs over the speed, at both lengths, by hand for BERT-large."""
+    d, L, F, V = 1024, 24, 4096, 30522
+    flops = 0.0
+    for n, tokens in ((128, 58_982_400_000), (512, 26_214_400_000)):
+        layers = 2 * L * (4 * d * d + 2 * n * d + 2 * d * F) * n
+        heads = 2 * (0.15 * n * (d * d + d * V) + d * d + 2 * d)
+        flops += tokens / n * 3 * (layers + heads)
+    assert KNOWN["BERT-large"].paper_hours(1e15) == pytest.approx(flops / 1e15 / 3600)
+
+
+def test_equivalent_width():
+    """Guards: a standard layer is its own equivalent; 32 heads of 128 in width 512 weigh as much as width 1024."""
+
+    def width_of(config):
+        (layer,) = set(layer_shapes(config))
+        return layer.equivalent_width
+
+    assert width_of(preset_config("standard-1024-16x64")) == 1024
+    shared = preset_config("standard-1024-16x64", head_embedding="add", attention_head_size=64)
+    assert width_of(shared) == pytest.approx(((3 * 1024 * 64 + 1024**2 + 8 * 1024**2) / 12) ** 0.5)
+    assert width_of(preset_config("fixed-512-32x128")) == pytest.approx(1024)

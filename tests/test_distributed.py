@@ -14,6 +14,8 @@ from transformers import Trainer, TrainingArguments
 
 from fixedbert.training.pretraining import PretrainingTrainer
 
+pytestmark = pytest.mark.slow  # every test starts two processes
+
 START = """
 import sys
 sys.path.insert(0, "tests")

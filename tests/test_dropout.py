@@ -7,7 +7,7 @@ from small_models import HEADS, SHAPE, inputs_of, model_of
 from torch import nn
 from transformers import BertConfig, Trainer
 
-from fixedbert.training.dropout import FastDropout, use_fast_dropout
+from fixedbert.dropout import FastDropout, use_fast_dropout
 from fixedbert.training.trainer import CommonArguments, CommonTrainer
 
 

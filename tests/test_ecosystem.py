@@ -157,6 +157,7 @@ def test_sentence_transformers(tokenizer, tmp_path):
     assert torch.equal(torch.tensor(again.encode(TEXTS)), torch.tensor(model.encode(TEXTS)))
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_onnx_export(tmp_path):
     """Guards: the ONNX graph gives the model's values in onnxruntime, for another batch and length too."""

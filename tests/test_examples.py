@@ -11,11 +11,11 @@ from small_stores import store_of
 from transformers import BertTokenizer
 
 from fixedbert.data.collator import PretrainingCollator
+from fixedbert.data.documents import Documents
 from fixedbert.data.epochs import EpochSampler, shuffled, split_documents
 from fixedbert.data.masking import mask_tokens, tokens_inside_words
 from fixedbert.data.packing import PackedExamples
 from fixedbert.data.pairs import CONTINUES, PairExamples, check_pairs, plan_pairs, truncate_pair
-from fixedbert.data.store import Documents
 from fixedbert.errors import InputError
 
 
@@ -165,7 +165,8 @@ def test_example_layout(many, tokenizer):
         assert ids[0] == tokenizer.cls_token_id and ids[first_b - 1] == ids[-1] == tokenizer.sep_token_id
         assert labels[0] == labels[first_b - 1] == labels[-1] == -100
         a, b = original[1 : first_b - 1], original[first_b:-1]
-        assert len(a) and len(b) and (np.diff(a) == 1).all() and (np.diff(b) == 1).all()  # unbroken runs of tokens
+        assert len(a) > 0 and (np.diff(a) == 1).all()  # unbroken runs of tokens
+        assert len(b) > 0 and (np.diff(b) == 1).all()
         assert (types[first_b:] == 1).all() and len(types) == len(ids) == len(labels)
         assert (labels != -100).sum() == max(1, round(0.15 * (len(ids) - 3)))
         longest = max(longest, len(ids))

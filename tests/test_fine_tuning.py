@@ -24,12 +24,14 @@ from transformers import (
     set_seed,
 )
 
-import run_glue
-import run_squad
 from fixedbert.data.glue import load_task, text_features
 from fixedbert.errors import InputError
+from fixedbert.tasks.glue import main as run_glue
+from fixedbert.tasks.squad import main as run_squad
 from fixedbert.training.arguments import REPLACED, ModelArguments, parse
 from fixedbert.training.fine_tuning import FineTuningArguments, FineTuningTrainer, LengthGroupedSampler, has_bf16
+from fixedbert.training.glue_data import GlueDataArguments
+from fixedbert.training.squad_data import SquadDataArguments
 
 
 def test_steps_are_those_of_transformers(model, download, tmp_path):
@@ -277,7 +279,7 @@ def test_other_data_are_not_continued_on(model, questions, tmp_path, monkeypatch
     def run():
         if script is run_glue:
             texts = ["--model_name_or_path", model, "--train_file", str(file)]
-            run_glue.main([*texts, *QUICK, "--output_dir", str(tmp_path / "run"), *steps])
+            run_glue([*texts, *QUICK, "--output_dir", str(tmp_path / "run"), *steps])
         else:
             squad(model, str(file), tmp_path / "run", *steps)
 
@@ -286,7 +288,7 @@ def test_other_data_are_not_continued_on(model, questions, tmp_path, monkeypatch
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(script, "train", stop)
+        patch.setattr("fixedbert.tasks.fine_tuning.train", stop)
         run()
     whole, changed = file.read_text(), file.stat()
     file.write_text(change(whole))
@@ -301,6 +303,7 @@ def test_other_data_are_not_continued_on(model, questions, tmp_path, monkeypatch
     assert (tmp_path / "run" / "model.safetensors").exists()
 
 
+@pytest.mark.slow
 def test_two_processes_are_one(model, download, tmp_path):
     """Guards: `accelerate launch` on two CPU processes trains to the weights of one and reports its metrics."""
     steps = ("--do_train", "--do_eval", "--do_predict", "--num_train_epochs", "2", "--learning_rate", "1e-3")
@@ -310,7 +313,7 @@ def test_two_processes_are_one(model, download, tmp_path):
         for name, batch in runs.items()
     }
     process = launch(*TWO_PROCESSES, str(ROOT / "run_glue.py"), *commands["two"])
-    run_glue.main(commands["one"])
+    run_glue(commands["one"])
     finished(process)
     one, two = (load_file(tmp_path / name / "model.safetensors") for name in runs)
     for name in one:
@@ -322,6 +325,7 @@ def test_two_processes_are_one(model, download, tmp_path):
     assert (tmp_path / "one/RTE.tsv").read_text() == (tmp_path / "two/RTE.tsv").read_text()
 
 
+@pytest.mark.slow
 def test_two_processes_evaluate_squad_like_one(model, questions, tmp_path):
     """Guards: answers, scores and loss of SQuAD on two processes, whose last batch is filled up, are those of one."""
     squad(model, questions, tmp_path / "trained", "--do_train", "--max_steps", "3")
@@ -339,7 +343,7 @@ def test_two_processes_evaluate_squad_like_one(model, questions, tmp_path):
         *TWO_PROCESSES,
         *(str(ROOT / "run_squad.py"), "--model_name_or_path", str(tmp_path / "trained"), *more, str(tmp_path / "two")),
     )
-    run_squad.main(["--model_name_or_path", str(tmp_path / "trained"), *more, str(tmp_path / "one")])
+    run_squad(["--model_name_or_path", str(tmp_path / "trained"), *more, str(tmp_path / "one")])
     finished(process)
     one, two = (json.loads((tmp_path / name / "all_results.json").read_text()) for name in ("one", "two"))
     for name in ("eval_f1", "eval_exact", "eval_best_f1", "eval_loss", "eval_samples"):
@@ -433,8 +437,8 @@ GONE = (
 ).split()
 
 
-@pytest.mark.parametrize("script, names", [(run_glue, OF_RUN_GLUE), (run_squad, OF_RUN_QA)])
-def test_every_flag_is_taken_or_replaced(script, names, tmp_path):
+@pytest.mark.parametrize("data_arguments, names", [(GlueDataArguments, OF_RUN_GLUE), (SquadDataArguments, OF_RUN_QA)])
+def test_every_flag_is_taken_or_replaced(data_arguments, names, tmp_path):
     """Guards: each flag of transformers' scripts is taken, or refused with what replaces it; docs/ lists them all."""
     table = (ROOT / "docs" / "fine_tuning.md").read_text(encoding="utf-8")
     for name in [*names, *GONE, "use_auth_token", "evaluation_strategy"]:
@@ -442,7 +446,7 @@ def test_every_flag_is_taken_or_replaced(script, names, tmp_path):
         command = [f"--{name}", value, "--output_dir", str(tmp_path)]
         if name in REPLACED:
             with pytest.raises(InputError, match=f"--{name}: {re.escape(REPLACED[name])}"):
-                parse(command, ModelArguments, script.DataArguments, FineTuningArguments)
+                parse(command, ModelArguments, data_arguments, FineTuningArguments)
         else:
-            parse(command, ModelArguments, script.DataArguments, FineTuningArguments)
+            parse(command, ModelArguments, data_arguments, FineTuningArguments)
         assert f"`--{name}`" in table, name

@@ -5,6 +5,7 @@ import json
 import os
 import signal
 from pathlib import Path
+from types import SimpleNamespace
 
 import datasets
 import numpy as np
@@ -12,12 +13,13 @@ import pyarrow
 import pytest
 from accelerate import PartialState
 from pyarrow import parquet
+from small_tasks import QUICK
 from transformers import BertConfig, BertTokenizer
 
-import run_glue
 from fixedbert.data.features import prepare_features
 from fixedbert.data.glue import (
     TASKS,
+    GlueTask,
     TextData,
     load_dataset,
     load_files,
@@ -27,7 +29,11 @@ from fixedbert.data.glue import (
     write_predictions,
 )
 from fixedbert.errors import InputError
-from fixedbert.training.fine_tuning import write_json
+from fixedbert.metrics.glue import MEASURES, METRICS
+from fixedbert.tasks.glue import check_metrics
+from fixedbert.tasks.glue import main as run_glue
+from fixedbert.tasks.squad import write_answers
+from fixedbert.training.glue_data import GlueDataArguments, load_texts
 
 # Of each task two labelled rows and a test row as they stand in the files of the download, and what they mean:
 # texts, and label numbers as on the Hub.
@@ -133,16 +139,18 @@ def test_every_task_is_read_and_written(download, task, tmp_path):
 def test_predictions_that_cannot_be_written_leave_the_old(tmp_path):
     """Guards: predict_results.txt and the JSON of answers are never there in part, nor half overwritten."""
     rows = datasets.Dataset.from_dict({"index": ["0"]})
-    for name in ("predict_results.txt", "answers.json"):
+    for name in ("predict_results.txt", "eval_predictions.json"):
         (tmp_path / name).write_text("old")
     half = "\ud83d"  # of a surrogate pair, which is no UTF-8
     with pytest.raises(UnicodeEncodeError):
         write_predictions(str(tmp_path), None, "test", rows, [half], np.zeros(1))
     with pytest.raises(UnicodeEncodeError):
-        write_json(tmp_path, "answers.json", {"q1": half})
+        write_answers(
+            tmp_path, "eval", SimpleNamespace(predictions={"q1": half}, n_best={}, version_2_with_negative=False)
+        )
     assert {file.name: file.read_text() for file in tmp_path.iterdir()} == {
         "predict_results.txt": "old",
-        "answers.json": "old",
+        "eval_predictions.json": "old",
     }
 
 
@@ -319,7 +327,7 @@ def test_other_labels_need_a_new_head(tmp_path, capsys):
         with_labels_of_model(data, config, train=False)
     _, new_head = with_labels_of_model(scores, BertConfig(), train=True)  # no head at all so far
     assert not new_head
-    with pytest.raises(InputError, match="nothing says what the labels are"):
+    with pytest.raises(InputError, match="the labels are unknown"):
         with_labels_of_model(TextData(None, {}), BertConfig(), train=False)
 
 
@@ -350,9 +358,9 @@ def test_other_labels_need_a_new_head(tmp_path, capsys):
         (
             "a.csv",
             'text,label\nx,yes\n"y,no\nz,yes\n',
-            r"a\.csv, line 3: .*a field that begins with a quote has to end",
+            r"a\.csv, line 3: .*a field that begins with a quote ends",
         ),
-        ("a.csv", 'text,label\nx,yes\n"y"z,no\n', r"a\.csv, line 3: .*a field that begins with a quote has to end"),
+        ("a.csv", 'text,label\nx,yes\n"y"z,no\n', r"a\.csv, line 3: .*a field that begins with a quote ends"),
         ("a.tsv", "text\tlabel\nx\t0.5\ny\tnan\n", r"a\.tsv, line 3: the label 'nan' is not a finite number"),
         ("a.tsv", "text\tlabel\nx\t1\ny\t1\n", r"a\.tsv: all labels are '1'"),
         ("a.jsonl", "[1]\n", r"a\.jsonl, line 1: not a JSON object"),
@@ -362,7 +370,7 @@ def test_other_labels_need_a_new_head(tmp_path, capsys):
         ("a.tsv", "sentence1\tsentence2\tlabel\n", r"a\.tsv: no rows"),
         ("a.tsv", "", r"a\.tsv: no rows"),
         ("a.parquet", "x", r"a\.parquet: "),
-        ("a.xlsx", "x", r"a\.xlsx: not one of the formats"),
+        ("a.xlsx", "x", r"a\.xlsx: a format that cannot be read; give .csv"),
     ],
 )
 def test_bad_rows_are_named_by_line(tmp_path, name, content, sentence):
@@ -426,8 +434,8 @@ def test_columns_are_named_where_a_guess_looks_like_an_id(tmp_path):
     with pytest.raises(InputError, match="'pair_ID' holds numbers or ids, not texts; .*--text_column_names"):
         load_files({"train": file}, label_column="judgment")
     named = {"text_column_names": "sentence_A,sentence_B", "label_column_name": "judgment"}
-    arguments = run_glue.DataArguments(train_file=file, **named)
-    rows = run_glue.load_texts(None, arguments, ("train",)).splits["train"]
+    arguments = GlueDataArguments(train_file=file, **named)
+    rows = load_texts(None, arguments, ("train",)).splits["train"]
     assert rows[:] == {"sentence1": ["A cat.", "One."], "sentence2": ["A dog.", "Two."], "label": [0, 1]}
     with pytest.raises(InputError, match="'key' holds numbers or ids"):
         load_files({"train": own_file(tmp_path, "key\ttext\tlabel\nx-1\ta b\tyes\nx-2\tc d\tno\n")})
@@ -600,3 +608,55 @@ def test_killed_process_is_one_sentence(download, tokenizer):
     rows = load_task("rte", download("rte"), ("train",)).splits["train"]
     with pytest.raises(InputError, match="was killed, perhaps for memory; .*--preprocessing_num_workers"):
         prepare_features(rows, killed, {"tokenizer": tokenizer}, num_proc=2)
+
+
+ADDED = {"folder": "Added", "texts": ("text",), "labels": ("no", "yes"), "file_texts": ("text",)}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"labels": None}, "missing 1 required positional argument: 'labels'"),
+        ({"file_texts": ("a", "b")}, "Added: texts and file_texts: name one or two columns, as many in both"),
+        ({"texts": (), "file_texts": ()}, "Added: texts and file_texts: name one or two columns"),
+        ({"labels": ("yes",)}, "Added: labels: name two or more, or none for a regression"),
+        ({"submissions": {"test_matched": "A.tsv"}}, "Added: submissions: name the file for test"),
+    ],
+)
+def test_incomplete_tasks_name_what_is_missing(change, message):
+    """Guards: a task in TASKS without a part that it needs fails as it is defined, in a sentence that names it."""
+    fields = {name: value for name, value in {**ADDED, **change}.items() if value is not None}
+    with pytest.raises((TypeError, ValueError), match=message):
+        GlueTask(**fields)
+
+
+def test_tasks_without_metrics_are_refused(monkeypatch):
+    """Guards: a task without its metric, or with one that nothing computes, fails before anything is trained."""
+    monkeypatch.setitem(TASKS, "added", GlueTask(**ADDED))
+    with pytest.raises(ValueError, match="the task added has no metrics: add them to METRICS in fixedbert/metrics/"):
+        check_metrics()
+    monkeypatch.setitem(METRICS, "added", ("recall",))
+    with pytest.raises(ValueError, match="the metric recall of added: add it to MEASURES in fixedbert/metrics/"):
+        check_metrics()
+    monkeypatch.setitem(METRICS, "added", ("f1",))
+    check_metrics()
+
+
+def test_a_task_is_added_in_two_places(model, tmp_path, monkeypatch):
+    """Guards: an entry in TASKS and one in METRICS are a task: its columns, its Hub data set, its metric, a sweep."""
+    monkeypatch.setitem(TASKS, "added", GlueTask(**ADDED, dataset_name="me/added", dataset_config_name="plain"))
+    monkeypatch.setitem(METRICS, "added", ("recall",))
+    monkeypatch.setitem(MEASURES, "recall", lambda predictions, labels: float((predictions[labels == 1] == 1).mean()))
+    rows = datasets.Dataset.from_dict({"text": ["one two", "three", "four five", "six"], "label": [0, 1, 0, 1]})
+    rows = rows.cast_column("label", datasets.ClassLabel(names=list(ADDED["labels"])))
+    asked = []
+    monkeypatch.setattr(
+        "fixedbert.data.glue.load_from_hub",
+        lambda *names, **options: asked.append(names) or {"train": rows, "validation": rows},
+    )
+    words = ["--model_name_or_path", model, "--task_name", "added", "--do_train", "--do_eval", "--max_steps", "1"]
+    run_glue([*words, *QUICK, "--seeds", "1", "--output_dir", str(tmp_path / "out")])
+    assert asked == [("me/added", "plain")]
+    assert json.loads((tmp_path / "out/results.json").read_text())["best"]["added"].keys() == {"recall"}
+    card = (tmp_path / "out/added/seed-1/README.md").read_text()
+    assert "me/added" in card and "nyu-mll/glue" not in card

@@ -3,6 +3,7 @@
 import gc
 import json
 import math
+import re
 import shutil
 import weakref
 from pathlib import Path
@@ -24,9 +25,10 @@ from transformers import (
 )
 
 from fixedbert import convert
-from fixedbert.analysis.inspection import Inspection, inspect, sequences, suggestion
-from fixedbert.cli import main
+from fixedbert.analysis.inspection import Inspection, Recorder, inspect, sequences
 from fixedbert.errors import InputError
+from fixedbert.printing import suggestion
+from fixedbert_cli import main
 
 N = 11
 
@@ -35,18 +37,18 @@ def ids(rows: int = 13) -> torch.Tensor:
     return torch.randint(99, (rows, N), generator=torch.Generator().manual_seed(1))
 
 
-def look(model, rows: int = 13) -> dict[str, torch.Tensor]:
-    inspection = Inspection(model.eval())
+def measure(model, rows: int = 13) -> dict[str, torch.Tensor]:
+    recorder = Recorder(model.eval())
     for part in ids(rows).split(4):
-        inspection.look(part)
-    return inspection.means(N)
+        recorder.add_sequences(part)
+    return recorder.means(N)
 
 
 @pytest.mark.parametrize("size", [P, 13])
 def test_measures_are_those_of_plain_loops(size):
     """Guards: every measure against its definition, head by head in float64, for heads smaller and larger than n."""
     model = model_of("Model", attention_head_size=size, initializer_range=0.2).double()
-    found = look(model)
+    found = measure(model)
     model.set_attn_implementation("eager")
     outputs = model(ids(), output_attentions=True, output_hidden_states=True)
     sums = {name: torch.zeros(3, H) for name in found if name != "condition"}
@@ -84,7 +86,7 @@ def test_rank_of_constructed_heads():
     with torch.no_grad():
         attention = model.encoder.layer[1].attention.self
         attention.query.weight[:9] = attention.query.bias[:9] = 0
-    found = look(model)
+    found = measure(model)
     expected = torch.full((3, H), 6.0, dtype=torch.float64)
     expected[1, 0] = 0
     assert torch.equal(found["rank"], expected) and torch.equal(found["pattern_rank"], expected)
@@ -101,9 +103,9 @@ def test_twins_and_silent_heads():
         for linear in (layer.self.query, layer.self.key):
             linear.weight[P : 2 * P], linear.bias[P : 2 * P] = linear.weight[:P], linear.bias[:P]
         layer.output.dense.weight[:, 3 * P : 4 * P] = 0
-    inspection = Inspection(model)
-    inspection.look(ids())
-    similarity = inspection.means(N)["similarity"][2]
+    recorder = Recorder(model)
+    recorder.add_sequences(ids())
+    similarity = recorder.means(N)["similarity"][2]
     assert similarity[0] == pytest.approx(1, abs=1e-6) and similarity[1] == pytest.approx(1, abs=1e-6)
     assert similarity[2:].max() < 0.999
 
@@ -111,7 +113,7 @@ def test_twins_and_silent_heads():
         def update(self):
             pass
 
-    importance = inspection.importance(ids(), Progress())
+    importance = recorder.importance(ids(), Progress())
     assert importance[2, 3] == 0 and (importance > 0).sum() == 3 * H - 1
     whole = model(ids()).last_hidden_state
     with torch.no_grad():
@@ -123,14 +125,14 @@ def test_twins_and_silent_heads():
 def test_head_with_added_embeddings_is_silent_as_a_whole():
     """Guards: importance also counts what the embedding of a head's values adds."""
     model = model_of("Model", head_embedding="add").double().eval()
-    inspection = Inspection(model)
+    recorder = Recorder(model)
     whole = model(ids()).last_hidden_state
 
     class Progress:
         def update(self):
             pass
 
-    importance = inspection.importance(ids(), Progress())
+    importance = recorder.importance(ids(), Progress())
     with torch.no_grad():
         model.encoder.layer[1].attention.output.dense.weight[:, P : 2 * P] = 0
     moved = (model(ids()).last_hidden_state - whole).norm() / whole.norm()
@@ -139,9 +141,9 @@ def test_head_with_added_embeddings_is_silent_as_a_whole():
 
 def test_two_models_at_once():
     """Guards: an inspection sees its own model only, and does not keep it alive."""
-    one, other = (Inspection(model_of("Model", initializer_range=size).eval()) for size in (0.1, 0.5))
-    one.look(ids())
-    other.look(ids())
+    one, other = (Recorder(model_of("Model", initializer_range=size).eval()) for size in (0.1, 0.5))
+    one.add_sequences(ids())
+    other.add_sequences(ids())
     assert one.sequences == other.sequences == 13
     assert not torch.allclose(one.means(N)["entropy"], other.means(N)["entropy"])
     gone = weakref.ref(one.model)
@@ -155,7 +157,7 @@ def test_stock_bert_and_its_conversion_look_the_same():
     torch.manual_seed(0)
     shape = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 37}
     bert = BertModel(BertConfig(vocab_size=99, max_position_embeddings=N, initializer_range=0.2, **shape)).double()
-    one, other = look(bert), look(convert(bert))
+    one, other = measure(bert), measure(convert(bert))
     assert one.keys() == other.keys()
     for name in one:
         assert torch.allclose(one[name], other[name], rtol=1e-6), name
@@ -164,7 +166,7 @@ def test_stock_bert_and_its_conversion_look_the_same():
 def test_layers_with_heads_of_their_own_size():
     """Guards: the share of the size in use is that of each layer's own heads."""
     model = model_of("Model", attention_head_size=[3, 13, 6], initializer_range=0.2).double()
-    found = look(model)
+    found = measure(model)
     most = torch.tensor([3, N - 1, 6])
     assert (found["rank"].max(dim=1).values <= torch.tensor([3, N, 6])).all()
     assert torch.allclose(found["ceiling"], found["effective_pattern_rank"] / most[:, None])
@@ -173,7 +175,7 @@ def test_layers_with_heads_of_their_own_size():
 def test_condition_number_of_the_heads_output():
     """Guards: it is the ratio of the singular values of the concatenated heads, a geometric mean over sequences."""
     model = model_of("Model").double().eval()
-    found = look(model)["condition"]
+    found = measure(model)["condition"]
     outputs = []
     hook = model.encoder.layer[0].attention.self.register_forward_hook(lambda *x: outputs.append(x[2][0]))
     model.set_attn_implementation("eager")
@@ -184,17 +186,25 @@ def test_condition_number_of_the_heads_output():
     assert found[0] == pytest.approx(float((singular[:, 0] / floored).log().mean().exp()), rel=1e-3)
 
 
+def inspection_of(ceiling, sizes: list[int], can_grow: bool = True) -> Inspection:
+    """An inspection of sequences of 128 tokens with these shares, and nothing else measured."""
+    measures = ("rank", "effective_rank", "pattern_rank", "effective_pattern_rank", "entropy", "distance")
+    empty = dict.fromkeys((*measures, "similarity", "condition", "importance"), torch.zeros(3, 2))
+    return Inspection("m", 3, 2, sizes, can_grow, 64, 128, 1, 1, ceiling=torch.tensor(ceiling), **empty)
+
+
 def test_heads_at_their_ceiling_are_named():
     """Guards: the suggestion names the layers whose heads are full, and calls for nothing where none are."""
-    about = {"model": "m", "tokens in a sequence": 128, "head sizes": [32, 32, 32], "can grow": True}
-    found = {"ceiling": torch.tensor([[0.9, 0.8], [0.2, 0.9], [0.85, 0.85]])}
-    assert "In layers 0, 2 the mean effective rank is 80% or more" in suggestion(about, found)
-    assert "convert m OUTPUT --attention_head_size 64 32 64`" in suggestion(about, found)
-    assert "no bottleneck is ruled out" in suggestion(about, {"ceiling": torch.zeros(3, 2)})
-    assert "larger add nothing" in suggestion(about | {"head sizes": [128] * 3}, found)
-    assert "convert" not in suggestion(about | {"can grow": False}, found)
-    mixed = suggestion(about | {"head sizes": [128, 32, 16]}, found)  # the first has all it can use
-    assert "In layers 2 the mean" in mixed and "--attention_head_size 128 32 32`" in mixed
+    ceiling = [[0.9, 0.8], [0.2, 0.9], [0.85, 0.85]]
+    text = suggestion(inspection_of(ceiling, [32, 32, 32]))
+    assert "In layers 0, 2 the mean effective rank is 80% or more" in text
+    assert "convert m --output_dir OUTPUT --attention_head_size 64 32 64`" in text
+    assert "no bottleneck is ruled out" in suggestion(inspection_of([[0.0, 0.0]] * 3, [32, 32, 32]))
+    assert "larger add nothing" in suggestion(inspection_of(ceiling, [128] * 3))
+    assert "convert" not in suggestion(inspection_of(ceiling, [32, 32, 32], can_grow=False))
+    mixed = suggestion(inspection_of(ceiling, [128, 32, 16]))  # the first has all it can use
+    assert "In layers 2 the mean" in mixed
+    assert "--attention_head_size 128 32 32`" in mixed
 
 
 def test_sequences_are_whole_and_in_order(tmp_path, vocabulary):
@@ -228,6 +238,31 @@ def test_command(model, text, tmp_path, capsys):
     with Image.open(tmp_path / "out" / "inspection.png") as picture:
         assert picture.width > 1000
     assert AutoModel.from_pretrained(model).config._attn_implementation == "sdpa"
+
+
+def test_results_are_data(model, text, tmp_path):
+    """Guards: what Python gets is what the file has, with the sizes that say how to read it."""
+    found = inspect(model, tmp_path / "out", text, max_seq_length=16, max_samples=20, importance_samples=3)
+    saved = json.loads((tmp_path / "out" / "inspection.json").read_text())
+    assert (found.model, found.layers, found.heads, found.head_sizes, found.width) == (model, 2, 5, [6, 6], 32)
+    assert (found.max_seq_length, found.sequences, found.importance_sequences) == (16, 20, 3)
+    assert found.can_grow
+    assert found.condition.shape == (2,)
+    measures = [name for name, value in vars(found).items() if isinstance(value, torch.Tensor)]
+    assert len(measures) == 10
+    for name in measures:
+        assert saved[name] == getattr(found, name).tolist(), name
+
+
+def test_python_of_the_page_runs(model, text, tmp_path, monkeypatch, capsys):
+    """Guards: the Python of docs/inspecting.md shows a share for each layer."""
+    monkeypatch.chdir(tmp_path)
+    page = (Path(__file__).parents[1] / "docs" / "inspecting.md").read_text(encoding="utf-8")
+    (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    names: dict = {}
+    exec(code.replace("all-MiniLM-L6-v2", model).replace("wikipedia/", text), names)
+    assert names["found"].sequences == 3
+    assert capsys.readouterr().out.count("tensor(") == 2
 
 
 @pytest.mark.parametrize(

@@ -9,22 +9,23 @@ import pytest
 import torch
 from small_tasks import write_model
 from test_study_report import RECORDS
-from transformers import AutoConfig, AutoModelForMaskedLM, Trainer, TrainingArguments
+from transformers import AutoConfig, AutoModelForMaskedLM, Trainer
 
-import run_glue
-import run_pretraining
-from fixedbert.cli import main
+from fixedbert.data.hub import check_place
 from fixedbert.data.tokenizers import load_tokenizer
 from fixedbert.errors import InputError
-from fixedbert.files import check_place, reading
+from fixedbert.files import reading
 from fixedbert.presets import preset_config
-from fixedbert.study.report import read_lines
-from fixedbert.study.table import load_study
-from fixedbert.training.arguments import ModelArguments, load_config, load_model, parse, with_recipe
+from fixedbert.study.records import read_records
+from fixedbert.study.studies import load_study
+from fixedbert.training.arguments import CommonArguments, ModelArguments, parse, with_recipe
 from fixedbert.training.fine_tuning import FineTuningArguments
+from fixedbert.training.glue_data import GlueDataArguments
+from fixedbert.training.interruption import train
+from fixedbert.training.loading import load_config, load_model
 from fixedbert.training.output import check_readable, output_directory, read_command, whole_checkpoints
-from fixedbert.training.reporting import train
-from fixedbert.training.trainer import CommonArguments
+from fixedbert.training.pretraining_data import PretrainingDataArguments
+from fixedbert_cli import main
 
 BOMB = "a: &a [1, 1, 1, 1, 1, 1, 1, 1, 1, 1]\n" + "".join(
     f"{name}: &{name} [{', '.join([f'*{before}'] * 10)}]\n" for before, name in zip("abcdef", "bcdefg", strict=True)
@@ -37,7 +38,7 @@ BOMB = "a: &a [1, 1, 1, 1, 1, 1, 1, 1, 1, 1]\n" + "".join(
         (b"config_name: \xff\n", "utf-8"),
         (b"config_name: tiny\nconfig_name: mini\n", "line 2: config_name is there twice"),
         (BOMB.encode(), "more than 100,000 values"),
-        (b"a: &a [*a]\n", "an alias of what it is part of"),
+        (b"a: &a [*a]\n", "an alias inside its own value"),
         (b"a: " + b"[" * 5000 + b"]" * 5000, "recursion"),
         (b"a: !!python/object/apply:os.getcwd []\n", "could not determine a constructor"),
         (b"a: !!timestamp 2020-01-01\n", "could not determine a constructor"),
@@ -68,7 +69,7 @@ def test_switches_need_no_value():
     """Guards: --bf16 and --do_regression alone are true, as in transformers, and take a value still."""
     for words, expected in (([], (False, None)), (["--bf16", "--do_regression"], (True, True)),
                             (["--bf16", "false", "--do_regression", "false"], (False, False))):  # fmt: skip
-        data, training = parse([*words, "--use_cpu"], run_glue.DataArguments, FineTuningArguments)
+        data, training = parse([*words, "--use_cpu"], GlueDataArguments, FineTuningArguments)
         if words:
             assert (training.bf16, data.do_regression) == expected
         else:
@@ -78,14 +79,14 @@ def test_switches_need_no_value():
 def test_help_has_our_arguments_first(capsys):
     """Guards: --help shows models, data and our own training arguments, and transformers' after all of them."""
     with pytest.raises(SystemExit):
-        parse(["--help"], ModelArguments, run_glue.DataArguments, FineTuningArguments)
+        parse(["--help"], ModelArguments, GlueDataArguments, FineTuningArguments)
     shown = capsys.readouterr().out
     places = [
         shown.index(text)
         for text in (
             "\nModelArguments:",
             "\n  --model_name_or_path",
-            "\nDataArguments:",
+            "\nGlueDataArguments:",
             "\n  --task_name",
             "\nFineTuningArguments:",
             "\n  --grid",
@@ -137,7 +138,7 @@ def test_models_of_the_hub_beside_directories_of_like_names(tmp_path, monkeypatc
     """Guards: a model that the Hub's cache has is not taken for a mistyped directory, one that nobody has is."""
     (tmp_path / "bert-base-cased").mkdir()
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("fixedbert.files.try_to_load_from_cache", lambda name, file: "x" if "un" in name else None)
+    monkeypatch.setattr("fixedbert.data.hub.try_to_load_from_cache", lambda name, file: "x" if "un" in name else None)
     check_place("bert-base-uncased")
     with pytest.raises(InputError, match="did you mean bert-base-cased"):
         check_place("bert-base-casd")
@@ -282,7 +283,7 @@ def test_checkpoints_are_checked_when_a_run_goes_on(tmp_path, vocabulary, monkey
 
     def trainer(steps):
         options = {"report_to": "none", "disable_tqdm": True, "use_cpu": True, "bf16": False}
-        arguments = TrainingArguments(str(tmp_path / "run"), max_steps=steps, save_steps=2, **options)
+        arguments = CommonArguments(str(tmp_path / "run"), max_steps=steps, save_steps=2, **options)
         return Trainer(model, arguments, train_dataset=rows)
 
     train(trainer(2), None)
@@ -332,7 +333,8 @@ def test_code_beside_a_model_is_neither_run_nor_asked_about(remote, tmp_path, mo
     text = tmp_path / "text.txt"
     text.write_text("One.\n")
     with pytest.raises(InputError, match="remote"):
-        main([command, str(remote), str(tmp_path / "out"), *(["--text", str(text)] if command == "inspect" else [])])
+        texts = ["--validation_file", str(text)] if command == "inspect" else []
+        main([command, str(remote), "--output_dir", str(tmp_path / "out"), *texts])
     assert not (tmp_path / "executed").exists() and not (tmp_path / "out").exists()
 
 
@@ -343,13 +345,13 @@ def test_convert_stays_in_its_directory(tmp_path, vocabulary):
     weights = (folder / "model.safetensors").rename(tmp_path / "outside.safetensors")
     (folder / "model.safetensors").symlink_to(weights)
     with pytest.raises(InputError, match="model.safetensors: a link out of the directory is not followed"):
-        main(["convert", str(folder), str(tmp_path / "out")])
+        main(["convert", str(folder), "--output_dir", str(tmp_path / "out")])
     (folder / "model.safetensors").unlink()
     for name in ("../outside.safetensors", str(weights), 5):
         index = {"metadata": {}, "weight_map": {"bert.embeddings.word_embeddings.weight": name}}
         (folder / "model.safetensors.index.json").write_text(json.dumps(index))
         with pytest.raises(InputError, match="index.json: weight_map names no file beside it"):
-            main(["convert", str(folder), str(tmp_path / "out")])
+            main(["convert", str(folder), "--output_dir", str(tmp_path / "out")])
     (folder / "model.safetensors.index.json").unlink()
     (folder / "modules.json").write_text("[]")
     (folder / "1_Pooling" / "deep").mkdir(parents=True)
@@ -357,7 +359,7 @@ def test_convert_stays_in_its_directory(tmp_path, vocabulary):
         (folder / link).parent.mkdir(exist_ok=True)
         (folder / link).symlink_to(tmp_path if link.endswith("folder") else weights)
         with pytest.raises(InputError, match=f"{link}: a link out of the directory is not followed"):
-            main(["convert", str(folder), str(tmp_path / "out")])
+            main(["convert", str(folder), "--output_dir", str(tmp_path / "out")])
         (folder / link).unlink()
     cached = tmp_path / "models--me--mini" / "snapshots" / "0123"
     cached.parent.mkdir(parents=True)
@@ -365,14 +367,15 @@ def test_convert_stays_in_its_directory(tmp_path, vocabulary):
     (tmp_path / "models--me--mini" / "blobs").mkdir()
     blob = weights.rename(tmp_path / "models--me--mini" / "blobs" / "4567")
     (cached / "model.safetensors").symlink_to(Path("../../blobs") / blob.name)
-    main(["convert", str(cached), str(tmp_path / "out")])
+    main(["convert", str(cached), "--output_dir", str(tmp_path / "out")])
     assert (tmp_path / "out" / "model.safetensors").is_file()
 
 
 def test_inspect_looks_for_the_text_first(tmp_path):
-    """Guards: a --text that is not there is said before a model is loaded, or looked for."""
+    """Guards: a --validation_file that is not there is said before a model is loaded, or looked for."""
     with pytest.raises(InputError, match=r"absent\.txt"):
-        main(["inspect", str(tmp_path / "nowhere"), str(tmp_path / "out"), "--text", str(tmp_path / "absent.txt")])
+        files = ["--output_dir", str(tmp_path / "out"), "--validation_file", str(tmp_path / "absent.txt")]
+        main(["inspect", str(tmp_path / "nowhere"), *files])
 
 
 @pytest.mark.parametrize(
@@ -387,7 +390,7 @@ def test_inspect_looks_for_the_text_first(tmp_path):
 def test_arguments_of_texts_are_said_as_they_are(words, said):
     """Guards: what is wrong with an argument of run_pretraining.py's texts is a sentence, not the end of another."""
     with pytest.raises(InputError) as error:
-        parse(words, run_pretraining.DataArguments)
+        parse(words, PretrainingDataArguments)
     assert str(error.value) == said
 
 
@@ -417,7 +420,7 @@ def test_records_of_another_type_are_named(tmp_path, name, value):
     for bad in ({**good, name: value}, {key: kept for key, kept in good.items() if key != name}):
         file.write_text(json.dumps(good) + "\n" + json.dumps(bad) + "\n")
         with pytest.raises(InputError, match=r"runs\.jsonl, line 2: not the record of a run"):
-            read_lines([file])
+            read_records([file])
 
 
 @pytest.mark.parametrize("content", [b"series: {a: *b}\n", b"scales: 5\n", b"\xff", b"scales: {tiny: [1]}\n"])

@@ -102,7 +102,8 @@ def test_what_is_uploaded_comes_back(hub, home, folder):
     """
     result = client(hub, home, f"FOLDER = {str(folder)!r}" + textwrap.dedent(lines), "hf_write")
     files = {name: bytes.fromhex(data) for name, data in result["files"].items()}
-    assert files.pop(".gitattributes") and files == {
+    assert files.pop(".gitattributes")
+    assert files == {
         "config.json": CONFIG,
         "model.safetensors": WEIGHTS,
         "README.md": CARD,
@@ -143,7 +144,8 @@ def test_listings_tell_of_the_last_commit(published, home):
     result = client(published, home, lines, "hf_write")
     assert result["before"] == [".gitattributes", "config.json", "model.safetensors", "onnx/a.txt", "onnx/b.txt"]
     assert result["top"] == [".gitattributes", "config.json", "model.safetensors", "onnx"]
-    assert result["files"].pop(".gitattributes") and result["files"] == {
+    assert result["files"].pop(".gitattributes")
+    assert result["files"] == {
         "config.json": [2, False],
         "model.safetensors": [len(WEIGHTS), True],
         "sub/new.bin": [5, True],

@@ -20,15 +20,16 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from small_tasks import glue, glue_arguments
 
-import run_glue
 from fixedbert import locks
 from fixedbert.errors import InputError, exit_on_input_error
-from fixedbert.files import writing
+from fixedbert.files import new_directory, writing
 from fixedbert.locks import locked
+from fixedbert.tasks import glue as glue_task
+from fixedbert.tasks.glue import main as run_glue
+from fixedbert.training.arguments import CommonArguments
 from fixedbert.training.fine_tuning import FineTuningArguments, FineTuningTrainer
 from fixedbert.training.output import output_directory, whole_checkpoints
 from fixedbert.training.sweep import sweep_directory
-from fixedbert.training.trainer import CommonArguments
 
 TRAIN = ("--do_train", "--do_eval", "--max_steps", "3")
 SAVE = (*TRAIN, "--save_strategy", "steps", "--save_steps", "1")
@@ -66,15 +67,15 @@ def test_one_run_at_a_time(model, download, tmp_path, seeds):
         (tmp_path / "out.partial" / "mine.txt").write_text("of the first run")
         holder = rf"out: another process works there \(process {first.pid} on {re.escape(socket.gethostname())}, since"
         with pytest.raises(InputError, match=holder):
-            run_glue.main(command)
+            run_glue(command)
         with pytest.raises(InputError, match=holder):  # that one lives
-            run_glue.main([*command, "--take_over_output_dir"])
+            run_glue([*command, "--take_over_output_dir"])
         assert (tmp_path / "out.partial" / "mine.txt").read_text() == "of the first run"
     finally:
         first.kill()
         first.join()
     assert (tmp_path / "out.lock").exists()
-    run_glue.main(command)
+    run_glue(command)
     assert [path.name for path in tmp_path.iterdir()] == ["out"] and not list(output.rglob("*.lock"))
 
 
@@ -83,15 +84,13 @@ def test_lock_of_another_host(model, download, tmp_path, monkeypatch):
     lock = tmp_path / "out.lock"
     lock.write_text(json.dumps(OTHER_HOST))
     os.utime(lock, (1_700_000_000, 1_700_000_000))
-    sentence = (
-        r"process 7 on elsewhere, since 2026-11-22 01:02:03\+00:00, last sign of life 2023-11-1.*take_over_output"
-    )
+    sentence = r"process 7 on elsewhere, since 2026-11-22 01:02:03\+00:00, last heartbeat 2023-11-1.*take_over_output"
     with pytest.raises(InputError, match=sentence):
         glue(model, download, tmp_path / "out", *TRAIN)
     assert json.loads(lock.read_text()) == OTHER_HOST and lock.stat().st_mtime == 1_700_000_000
     assert [path.name for path in tmp_path.iterdir()] == ["out.lock"]
 
-    monkeypatch.setattr(locks, "SIGN_OF_LIFE", 0.01)
+    monkeypatch.setattr(locks, "HEARTBEAT", 0.01)
 
     def evaluate(*_):
         said = json.loads(lock.read_text())
@@ -100,7 +99,7 @@ def test_lock_of_another_host(model, download, tmp_path, monkeypatch):
         time.sleep(0.5)
         assert lock.stat().st_mtime > 1_700_000_000
 
-    monkeypatch.setattr(run_glue, "evaluate", evaluate)
+    monkeypatch.setattr(glue_task.TextClassification, "evaluate", evaluate)
     glue(model, download, tmp_path / "out", *TRAIN, "--take_over_output_dir")
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
@@ -148,6 +147,7 @@ def test_every_run_can_take_over_a_directory(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
+@pytest.mark.slow
 def test_no_process_waits_for_a_lock(model, download, tmp_path):
     """Guards: where the main process cannot have the directory all end with the sentence, and none hangs."""
     (tmp_path / "out.lock").write_text(json.dumps(OTHER_HOST))
@@ -191,7 +191,7 @@ def test_trained_weights_are_kept(model, download, tmp_path, monkeypatch, error)
 def ended(arguments: list[str], capsys) -> tuple[int, str]:
     """Exit status and last words of a run that a signal ends."""
     with pytest.raises(SystemExit) as end:
-        exit_on_input_error(lambda: run_glue.main(arguments))
+        exit_on_input_error(lambda: run_glue(arguments))
     return end.value.code, capsys.readouterr().err.splitlines()[-1]
 
 
@@ -203,7 +203,7 @@ def test_sigterm_at_any_time(model, download, tmp_path, monkeypatch, capsys, mom
     calls = counted(monkeypatch)
     owner, name = {
         "last step": (FineTuningTrainer, "training_step"),
-        "preparation": (run_glue, "load_texts"),
+        "preparation": (glue_task, "load_texts"),
     }.get(moment, (FineTuningTrainer, "evaluation_loop"))
     original = getattr(owner, name)
 
@@ -218,7 +218,7 @@ def test_sigterm_at_any_time(model, download, tmp_path, monkeypatch, capsys, mom
         status, said = ended(command, capsys)
     assert status == 143 and said.startswith("stopped by SIGTERM: ")
     assert len(calls) == {"last step": 3, "evaluation in training": 2, "evaluation": 3, "preparation": 0}[moment]
-    run_glue.main(command)
+    run_glue(command)
     assert len(calls) == 6
     assert len(json.loads((tmp_path / "out" / "results.json").read_text())["runs"]) == 2
 
@@ -238,7 +238,7 @@ def test_interrupted_run_saves_a_checkpoint(model, download, tmp_path, monkeypat
     last = f"the same command goes on from {tmp_path}/out.partial/checkpoint-2"
     assert ended(command, capsys) == (130, f"interrupted: {last}")
     assert ended(command, capsys) == (130, f"interrupted: {last}") and len(calls) == 3
-    run_glue.main(command)
+    run_glue(command)
     assert len(calls) == 5
 
 
@@ -248,7 +248,7 @@ def test_interrupted_run_saves_a_checkpoint(model, download, tmp_path, monkeypat
         (["run_glue.py"], "datasets"),
         (["run_squad.py"], "datasets"),
         (["run_pretraining.py"], "accelerate"),
-        (["-c", "import fixedbert_start; fixedbert_start.main()"], "transformers"),
+        (["-m", "fixedbert_cli", "plan", "--params", "110M"], "transformers"),
     ],
 )
 def test_interrupted_while_importing(tmp_path, command, imported):
@@ -263,7 +263,6 @@ def test_interrupted_while_importing(tmp_path, command, imported):
 
 def test_interrupted_commands_say_what_is_true(tmp_path, capsys):
     """Guards: a command without checkpoints speaks of none, on a line of its own, and leaves nothing."""
-    from fixedbert.training.output import new_directory
 
     def main():
         with new_directory(tmp_path / "out") as folder:
@@ -310,7 +309,7 @@ def test_full_disk(model, download, tmp_path, monkeypatch, full_disk, what):
         "optimizer": (FineTuningTrainer, "_save_optimizer_and_scheduler", 20_000),
         "state": (FineTuningTrainer, "_save_rng_state", 300),
         "results": (FineTuningTrainer, "log_metrics", 100),
-        "picture": (run_glue, "draw_glue", 3000),
+        "picture": (glue_task, "draw_glue", 3000),
     }[what]
     original, calls = getattr(owner, name), counted(monkeypatch)
 

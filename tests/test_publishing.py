@@ -16,19 +16,18 @@ from small_tasks import glue_arguments, write_model
 from transformers import AutoConfig, BertTokenizer
 
 import fixedbert
-import run_glue
-from fixedbert.cli import main
 from fixedbert.configuration_fixed_head_bert import AUTO_MAP
 from fixedbert.errors import InputError
 from fixedbert.training.arguments import ModelArguments, parse
 from fixedbert.training.fine_tuning import FineTuningArguments
+from fixedbert.training.glue_data import GlueDataArguments
+from fixedbert_cli import main
 
 ROOT = Path(__file__).parents[1]
 CODE = {f"{part}_fixed_head_bert.py" for part in ("configuration", "inputs", "backends", "attention", "modeling")}
-WITHOUT_FIXEDBERT = f"""
+WITHOUT_FIXEDBERT = """
 import sys
-sys.meta_path = [finder for finder in sys.meta_path if "__editable__" not in str(finder)]
-sys.path = [path for path in sys.path if path and path != {str(ROOT)!r}]
+sys.modules["fixedbert"] = None  # as if it were not installed
 try:
     import fixedbert
 except ModuleNotFoundError:
@@ -96,6 +95,7 @@ def test_all_auto_classes_are_in_every_configuration(tmp_path):
     assert AutoConfig.from_pretrained(tmp_path / "Model").auto_map == AUTO_MAP
 
 
+@pytest.mark.slow
 def test_pushed_model_opens_without_fixedbert_and_with_it(hub, folder, tmp_path):
     """Guards: one commit with weights, code, card and tokenizer, which every Auto class opens by trust_remote_code in
     a process that has no fixedbert; saving it again, also by a Trainer that resumes, keeps the code and every head."""
@@ -103,7 +103,7 @@ def test_pushed_model_opens_without_fixedbert_and_with_it(hub, folder, tmp_path)
     inputs = {name: x.clamp(max=20) for name, x in inputs_of("ForPreTraining").items()}
     torch.save((inputs, model(**inputs).prediction_logits.detach()), tmp_path / "expected.pt")
     command = ["push", str(folder), "user/model", "--license", "cc0-1.0", "--commit_message", "First"]
-    done = hub.run([sys.executable, "-m", "fixedbert.cli", *command], tmp_path / "home", "hf_write")
+    done = hub.run([sys.executable, "-m", "fixedbert", *command], tmp_path / "home", "hf_write")
     assert done.returncode == 0 and f"{hub.url}/user/model/commit/" in done.stdout, done.stderr
     assert [commit.message for commit in hub.repositories["user/model"]][1:] == ["First"]
     files = hub.files("user/model")
@@ -171,6 +171,7 @@ for trust in (None, True, False):
 """, tmp_path)  # fmt: skip
 
 
+@pytest.mark.slow
 def test_push_to_hub_of_model_and_tokenizer(hub, folder, tmp_path):
     """Guards: transformers' own push_to_hub sends code and whole auto_map too, and what it sent opens remotely."""
     run(hub, f"""
@@ -188,6 +189,7 @@ transformers.AutoModelForNextSentencePrediction.from_pretrained("user/model", tr
 """, tmp_path)  # fmt: skip
 
 
+@pytest.mark.slow
 def test_script_pushes_its_results_and_no_token(hub, folder, download, tmp_path):
     """Guards: --push_to_hub sends weights, code and a card with the results as model-index; the token goes nowhere."""
     arguments = glue_arguments(str(folder), download, tmp_path / "rte", "--do_train", "--do_eval", "--max_steps", "2")
@@ -213,12 +215,12 @@ def test_script_pushes_its_results_and_no_token(hub, folder, download, tmp_path)
     arguments[arguments.index("--output_dir") + 1] = str(tmp_path / "again")
     more = ["--push_to_hub", "--hub_model_id", "organization/again", "--hub_token", "hf_read"]
     refused = hub.run([sys.executable, str(ROOT / "run_glue.py"), *arguments, *more], tmp_path / "home")
-    assert refused.returncode == 1 and refused.stderr.splitlines()[-1].startswith(
-        "error: the token has no right to do this"
-    )
+    assert refused.returncode == 1
+    assert refused.stderr.splitlines()[-1].startswith("error: the token has no right to do this")
     assert "Traceback" not in refused.stderr and not list(tmp_path.glob("again*"))
 
 
+@pytest.mark.slow
 def test_push_that_fails_in_the_end_loses_nothing(hub, folder, download, tmp_path):
     """Guards: when the last commit is refused, weights and results are there, and how to send them is said."""
     arguments = glue_arguments(str(folder), download, tmp_path / "rte", "--do_train", "--do_eval", "--max_steps", "1")
@@ -317,11 +319,11 @@ def test_somebody_else_s_name(online, folder):
 @pytest.mark.parametrize(
     "fault, message",
     [
-        ({"method": "POST", "path_regex": "/commit/", "status": 409}, "it was changed while this upload ran"),
+        ({"method": "POST", "path_regex": "/commit/", "status": 409}, "the repository changed during the upload"),
         ({"method": "POST", "path_regex": "/commit/", "status": 503}, "the Hub cannot answer now"),
         ({"method": "POST", "path_regex": "/commit/", "cut": 50}, "the connection to the Hub broke"),
         ({"method": "POST", "path_regex": "/repos/create", "status": 500}, "the Hub cannot answer now"),
-        ({"method": "PUT", "path_regex": "/storage/", "status": 403}, "no file has changed there"),
+        ({"method": "PUT", "path_regex": "/storage/", "status": 403}, "no file on the Hub has changed"),
     ],
 )
 def test_fault_leaves_the_former_commit(online, folder, fault, message):
@@ -349,7 +351,7 @@ def test_commit_in_between_is_not_overwritten(online, folder):
     """Guards: what somebody else commits while an upload runs stays, and the upload says so."""
     online.create("user/model")
     online.before("POST", "/commit/", lambda: online.commit("user/model", {"README.md": b"theirs"}))
-    with pytest.raises(InputError, match="it was changed while this upload ran"):
+    with pytest.raises(InputError, match="the repository changed during the upload"):
         push(folder, "--license", "mit")
     assert online.files("user/model")["README.md"] == b"theirs"
     assert "model.safetensors" not in online.files("user/model")
@@ -375,6 +377,7 @@ assert all(torch.equal(tensor, expected[name]) for name, tensor in model.state_d
     assert sum(path.endswith("model.safetensors") for method, path in hub.requests if method == "GET") >= 2
 
 
+@pytest.mark.slow
 def test_conversion_reads_from_the_hub(hub, tmp_path, vocabulary):
     """Guards: `fixedbert convert user/bert OUT` takes weights, tokenizer, licence and pooling from the Hub."""
     from transformers import BertConfig, BertModel
@@ -390,14 +393,14 @@ def test_conversion_reads_from_the_hub(hub, tmp_path, vocabulary):
     hub.create("user/bert")
     inside = [file for file in (tmp_path / "bert").rglob("*") if file.is_file()]
     hub.commit("user/bert", {file.relative_to(tmp_path / "bert").as_posix(): file.read_bytes() for file in inside})
-    command = [sys.executable, "-m", "fixedbert.cli", "convert", "user/bert", str(tmp_path / "out")]
+    command = [sys.executable, "-m", "fixedbert", "convert", "user/bert", "--output_dir", str(tmp_path / "out")]
     done = hub.run([*command, "--attention_head_size", "16"], tmp_path / "home")
     assert done.returncode == 0, done.stderr[-3000:]
     card = ModelCard.load(tmp_path / "out" / "README.md")
     assert card.data.base_model == "user/bert" and card.data.license == "mit"
     assert card.data.library_name == "sentence-transformers" and "fixedbert" in card.data.tags
     assert (tmp_path / "out" / "1_Pooling" / "config.json").exists() and (tmp_path / "out" / "tokenizer.json").exists()
-    missing = hub.run([*command[:-2], "user/nothing", str(tmp_path / "other")], tmp_path / "home")
+    missing = hub.run([*command[:-3], "user/nothing", "--output_dir", str(tmp_path / "other")], tmp_path / "home")
     assert missing.returncode == 1 and missing.stderr.splitlines()[-1].startswith("error: user/nothing")
     assert "Traceback" not in missing.stderr and not (tmp_path / "other").exists()
 
@@ -415,7 +418,7 @@ def test_commands_of_the_page_run(online, folder, monkeypatch, tmp_path):
         main(shlex.split(command))
     assert online.repositories.keys() == {"user/mini", "user/mini-private"} and online.private == {"user/mini-private"}
     (command,) = re.findall(r"python run_glue\.py ((?:\\\n|.)*)", page)
-    parse(command.replace("\\\n", " ").split(), ModelArguments, run_glue.DataArguments, FineTuningArguments)
+    parse(command.replace("\\\n", " ").split(), ModelArguments, GlueDataArguments, FineTuningArguments)
 
 
 def test_python_of_the_loading_page_runs(hub, folder, tmp_path):

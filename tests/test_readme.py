@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from transformers import HfArgumentParser
 
-import run_glue
-import run_pretraining
-import run_squad
 from fixedbert.training.arguments import ModelArguments
 from fixedbert.training.fine_tuning import FineTuningArguments
+from fixedbert.training.glue_data import GlueDataArguments
 from fixedbert.training.pretraining import PretrainingArguments
+from fixedbert.training.pretraining_data import PretrainingDataArguments
+from fixedbert.training.squad_data import SquadDataArguments
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -41,14 +41,20 @@ def test_files_and_targets_of_the_readme_exist():
         assert f"\n{target}:" in makefile
 
 
-@pytest.mark.parametrize("script", [run_pretraining, run_glue, run_squad])
+@pytest.mark.parametrize(
+    ("script", "arguments"),
+    [
+        ("run_pretraining", (PretrainingDataArguments, PretrainingArguments)),
+        ("run_glue", (GlueDataArguments, FineTuningArguments)),
+        ("run_squad", (SquadDataArguments, FineTuningArguments)),
+    ],
+)
 @pytest.mark.parametrize("text", [README, FINE_TUNING], ids=["README", "fine_tuning"])
-def test_commands_of_the_docs_parse(script, text):
+def test_commands_of_the_docs_parse(script, arguments, text):
     """Guards: every flag that the README and the docs give to a script is one that it takes."""
-    arguments = PretrainingArguments if script is run_pretraining else FineTuningArguments
-    parser = HfArgumentParser((ModelArguments, script.DataArguments, arguments), allow_abbrev=False)
-    commands = re.findall(rf"python {script.__name__}\.py (--(?:\\\n|.)*)", text)
-    assert commands or (script is run_pretraining and text is FINE_TUNING)
+    parser = HfArgumentParser((ModelArguments, *arguments), allow_abbrev=False)
+    commands = re.findall(rf"python {script}\.py (--(?:\\\n|.)*)", text)
+    assert commands or (script == "run_pretraining" and text is FINE_TUNING)
     for command in commands:
         _, unknown = parser.parse_known_args(command.replace("\\\n", " ").split())
         assert not unknown

@@ -5,11 +5,10 @@ import os
 import shutil
 import signal
 import socket
-import subprocess
-import sys
 import time
 from pathlib import Path
 
+import forked
 import pytest
 import torch
 import transformers
@@ -29,8 +28,8 @@ import run_pretraining
 import run_squad
 from fixedbert.data.sample import write_tasks
 from fixedbert.errors import InputError
+from fixedbert.training.interruption import train
 from fixedbert.training.output import whole_checkpoints
-from fixedbert.training.reporting import train
 
 SHAPE = "hidden_size=32,num_attention_heads=5,attention_head_size=6,intermediate_size=37"
 QUICK = [
@@ -181,30 +180,27 @@ def test_squad_fine_tunes_a_pretrained_model(pretrained, tasks, tmp_path):
 
 
 @pytest.mark.parametrize("script", ["run_pretraining.py", "run_glue.py", "run_squad.py"])
-def test_help(script):
+def test_help(tmp_path, script):
     """Guards: --help works from any folder and lists the arguments of transformers' scripts."""
-    run = subprocess.run([sys.executable, ROOT / script, "--help"], capture_output=True, text=True, cwd="/")
+    run = forked.run(ROOT / script, ["--help"], Path("/"), tmp_path)
     assert run.returncode == 0
     for argument in ("--model_name_or_path", "--config_name", "--max_seq_length", "--output_dir", "--learning_rate"):
         assert argument in run.stdout
 
 
-def interrupted(command: list[str], output: Path, checkpoint: str, kill: int) -> Path:
+def interrupted(arguments: list[str], output: Path, checkpoint: str, kill: int) -> Path:
     """Start a run, send it a signal when it has a checkpoint of that name, and give its newest one."""
-    run = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    run = forked.start(ROOT / "run_pretraining.py", arguments, output.parent, output.parent)
     partial = output.with_name(output.name + ".partial")
     began = time.monotonic()
-    while run.poll() is None and not list(partial.glob(f"{checkpoint}/trainer_state.json")):
+    while run.is_alive() and not list(partial.glob(f"{checkpoint}/trainer_state.json")):
         assert time.monotonic() - began < 300
         time.sleep(0.02)
     os.kill(run.pid, kill)
-    assert run.wait(timeout=120) == (128 + signal.SIGTERM if kill == signal.SIGTERM else -kill)
+    run.join(timeout=120)
+    assert run.exitcode == (128 + signal.SIGTERM if kill == signal.SIGTERM else -kill)
     assert partial.exists() and not output.exists()
     return whole_checkpoints(partial)[-1]
-
-
-def script_of(*arguments: str) -> list[str]:
-    return [sys.executable, str(ROOT / "run_pretraining.py"), *arguments]
 
 
 def same_weights(one: Path, other: Path) -> bool:
@@ -217,29 +213,30 @@ def test_killed_run_continues_to_the_same_weights(corpus, pretrained, tmp_path, 
     """Guards: the same command after SIGKILL, in a later epoch, continues and ends with the same bits."""
     fixed = ("--max_steps", "120", "--save_steps", "5", "--tokenizer_name", str(pretrained), "--objective", objective)
     run_pretraining.main(pretraining(corpus, tmp_path / "whole", *fixed))
-    command = script_of(*pretraining(corpus, tmp_path / "cut", *fixed))
+    command = pretraining(corpus, tmp_path / "cut", *fixed)
     checkpoint = interrupted(command, tmp_path / "cut", "checkpoint-[34]5", signal.SIGKILL)
     state = json.loads((checkpoint / "trainer_state.json").read_text())
     assert 1 < state["epoch"] and state["global_step"] < 120
     with pytest.raises(InputError, match="unfinished run with other arguments"):
         run_pretraining.main(pretraining(corpus, tmp_path / "cut", *fixed, "--learning_rate", "0.5"))
     assert checkpoint.exists()
-    subprocess.run(command, check=True, capture_output=True, timeout=300)
+    assert forked.run(ROOT / "run_pretraining.py", command, tmp_path, tmp_path).returncode == 0
     assert same_weights(tmp_path / "whole", tmp_path / "cut")
     assert not (tmp_path / "cut.partial").exists()
 
 
+@pytest.mark.slow
 def test_sigterm_saves_a_checkpoint_and_the_run_goes_on(corpus, pretrained, tmp_path):
     """Guards: on SIGTERM the step under way is finished and saved, accumulation and all; nothing is done twice."""
     fixed = ("--max_steps", "100", "--save_steps", "7", "--tokenizer_name", str(pretrained))
     fixed += ("--total_train_batch_size", "6", "--per_device_train_batch_size", "4")  # 2 x 3
     fixed += ("--dataloader_num_workers", "1")
     run_pretraining.main(pretraining(corpus, tmp_path / "whole", *fixed))
-    command = script_of(*pretraining(corpus, tmp_path / "cut", *fixed))
+    command = pretraining(corpus, tmp_path / "cut", *fixed)
     checkpoint = interrupted(command, tmp_path / "cut", "checkpoint-14", signal.SIGTERM)
     step = int(checkpoint.name.removeprefix("checkpoint-"))
     assert 14 <= step < 100
-    subprocess.run(command, check=True, capture_output=True, timeout=300)
+    assert forked.run(ROOT / "run_pretraining.py", command, tmp_path, tmp_path).returncode == 0
     assert same_weights(tmp_path / "whole", tmp_path / "cut")
 
 
@@ -278,7 +275,6 @@ def test_continued_run_has_the_record_of_a_whole_one(
 ):
     """Guards: a run broken off between two logs, or in its last evaluation, ends with the same log, results and
     weights, bit for bit; one that has all its steps trains no more."""
-    script = {"pretraining": run_pretraining, "glue": run_glue}[name]
     fixed = ("--max_steps", "23", "--logging_steps", "3", "--save_steps", "4", "--eval_strategy", strategy)
     fixed += (
         "--logging_strategy",
@@ -307,9 +303,9 @@ def test_continued_run_has_the_record_of_a_whole_one(
     run(tmp_path / "whole")
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         if stopped == 23:
-            patch.setattr(script, "report", interrupt)
+            patch.setattr(f"fixedbert.tasks.{name}.record_metrics", interrupt)
         else:
-            patch.setattr(script, "train", stop)
+            patch.setattr(f"fixedbert.tasks.{'fine_tuning' if name == 'glue' else name}.train", stop)
         run(tmp_path / "cut")
     saved = {10: 8, 18: 16, 23: 23}[stopped]  # 16 is the end of an epoch
     assert whole_checkpoints(tmp_path / "cut.partial")[-1].name == f"checkpoint-{saved}"
@@ -376,7 +372,7 @@ def test_damaged_checkpoint_is_one_sentence(corpus, pretrained, tmp_path):
         raise KeyboardInterrupt
 
     with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(run_pretraining, "train", stop)
+        patch.setattr("fixedbert.tasks.pretraining.train", stop)
         run_pretraining.main(command)
     weights = tmp_path / "run.partial" / "checkpoint-10" / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:1000])
@@ -397,7 +393,7 @@ def test_another_text_is_not_continued_on(corpus, pretrained, tmp_path, monkeypa
         trainer.train(resume_from_checkpoint=checkpoint)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(run_pretraining, "train", stop)
+    monkeypatch.setattr("fixedbert.tasks.pretraining.train", stop)
     with pytest.raises(KeyboardInterrupt):
         run_pretraining.main(command)
     file, changed = texts / "03.txt", (texts / "03.txt").stat()
@@ -421,7 +417,7 @@ def test_continued_run_keeps_its_trained_tokenizer(corpus, tmp_path, monkeypatch
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(run_pretraining, "train", lambda trainer, checkpoint: (trainer.train(), interrupt()))
+        patch.setattr("fixedbert.tasks.pretraining.train", lambda trainer, checkpoint: (trainer.train(), interrupt()))
         run_pretraining.main(command)
     checkpoint = whole_checkpoints(tmp_path / "run.partial")[-1]
     before = json.loads((checkpoint / "tokenizer.json").read_text())["model"]["vocab"]
@@ -523,6 +519,7 @@ def assert_same_training(one: Path, two: Path):
         assert results(one)[name] == pytest.approx(results(two)[name], rel=1e-4)
 
 
+@pytest.mark.slow
 def test_two_processes_train_like_one(corpus, pretrained, tmp_path):
     """Guards: two processes see what one with twice the batch sees: same losses, tokens, weights and metrics."""
     one, two = compared(corpus, pretrained, tmp_path)  # two epochs and more, whose last steps are filled up
@@ -535,6 +532,7 @@ def test_two_processes_train_like_one(corpus, pretrained, tmp_path):
     assert summary["corpus"]["training"]["examples"] % 6  # the last step of an epoch has to be filled up
 
 
+@pytest.mark.slow
 def test_two_machines_train_like_one(corpus, pretrained, tmp_path):
     """Guards: the multi-node command line, with two machines of a process each, here both on loopback."""
     one, two = compared(corpus, pretrained, tmp_path)
@@ -552,6 +550,7 @@ def test_two_machines_train_like_one(corpus, pretrained, tmp_path):
     assert_same_training(tmp_path / "one", tmp_path / "two")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(
     Version(transformers.__version__) < Version("5.18"),
     reason="Trainer loads a checkpoint of several CPU processes to cpu:0, where torch puts nothing",
@@ -686,11 +685,11 @@ def bad(corpus, pretrained, tasks, tmp_path, name) -> tuple[str, list[str], str]
         "nothing to do",
     ],
 )
-def test_bad_input_is_one_sentence_and_leaves_nothing(corpus, pretrained, tasks, tmp_path, name):
+def test_bad_input_is_one_sentence_and_leaves_nothing(corpus, pretrained, tasks, tmp_path, tmp_path_factory, name):
     """Guards: bad input ends with status 1 and one sentence, no traceback, and neither output nor a part of it."""
     script, arguments, sentence = bad(corpus, pretrained, tasks, tmp_path, name)
     before = sorted(tmp_path.rglob("*"))
-    run = subprocess.run([sys.executable, ROOT / script, *arguments], capture_output=True, text=True, cwd=tmp_path)
+    run = forked.run(ROOT / script, arguments, tmp_path, tmp_path_factory.mktemp("output"))
     assert run.returncode == 1
     assert "Traceback" not in run.stderr
     last = run.stderr.strip().splitlines()[-1]

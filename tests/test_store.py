@@ -16,7 +16,8 @@ from transformers import BertTokenizer
 
 from fixedbert.data import store as store_module
 from fixedbert.data.corpora import Corpus
-from fixedbert.data.store import Documents, prepare_store, tokenize_sentences
+from fixedbert.data.documents import Documents
+from fixedbert.data.store import prepare_store, tokenize_sentences
 from fixedbert.data.tokenizers import load_tokenizer
 from fixedbert.errors import InputError
 
@@ -249,6 +250,7 @@ print(next(line.split()[1] for line in open("/proc/self/status") if line.startsw
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="peak memory is read from /proc")
 def test_memory_does_not_grow_with_the_corpus(tmp_path, vocabulary):
     """Guards: preparing four times the text takes the same resident memory: a shard's, not the corpus's."""

@@ -1,14 +1,15 @@
 """The report of a study: exact from fixed records, of one machine and of several, finished or not."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 from PIL import Image
 
-from fixedbert.cli import main
 from fixedbert.errors import InputError
-from fixedbert.study import report
+from fixedbert.study import make_report, report_markdown, report_runs
+from fixedbert_cli import main
 
 RECORD = {
     "objective": "clm",
@@ -90,6 +91,10 @@ forward, layers alone.
 """
 
 
+def report(files: list, output_dir: Path) -> str:
+    return report_markdown(report_runs(files, output_dir))
+
+
 def write(file: Path, records: list[dict]) -> str:
     file.write_text("".join(json.dumps(record) + "\n" for record in records))
     return str(file)
@@ -103,6 +108,44 @@ def test_report_of_fixed_records_is_exact(tmp_path, capsys):
     with Image.open(tmp_path / "out" / "report.png") as picture:
         assert picture.width > 1000
     assert {path.name for path in (tmp_path / "out").iterdir()} == {"report.md", "report.png"}
+
+
+def test_report_is_data():
+    """Guards: a notebook has the numbers of the report: results by seed, intervals, findings, and conditions."""
+    found = make_report(RECORDS)
+    assert (found.study, found.scale, found.axis) == ("heads", "tiny", "num_attention_heads")
+    assert found.metrics == ["perplexity"] and list(found.series) == ["standard", "wide"]
+    two_heads = found.series["standard"][0]
+    assert two_heads["attention_head_size"] == 32 and two_heads.end_of_grid == "lowest"
+    perplexity = two_heads.estimate("perplexity")
+    assert perplexity.by_seed == {1: 10.0, 2: 12.0, 3: 14.0}
+    assert (perplexity.mean, perplexity.half_interval) == (12.0, pytest.approx(4.302653 * 2 / 3**0.5))
+    along, between = found.findings
+    assert (along.from_series, along.from_value, along.to_series, along.to_value) == ("standard", 2, "standard", 4)
+    assert along.difference.by_seed == {1: -1.0, 2: -2.5, 3: -4.0} and not along.difference.is_beyond_spread
+    assert (between.from_series, between.to_series, between.to_value) == ("standard", "wide", 8)
+    assert between.difference.mean == pytest.approx(-0.25)
+    assert (found.conditions.runs, found.conditions.seconds, found.conditions.tokens) == (10, 100.0, (1000, 1000))
+    assert found.conditions.seeds == [1, 2, 3] and found.conditions.commits == ["abc"]
+
+
+def test_python_of_the_page(tmp_path, monkeypatch, capsys):
+    """Guards: the Python of docs/study.md that reads a finished study prints its findings."""
+    page = (Path(__file__).parents[1] / "docs" / "study.md").read_text(encoding="utf-8")
+    (code,) = re.findall(r"```python\n(from fixedbert.study import make_report.*?)```", page, re.DOTALL)
+    (tmp_path / "heads").mkdir()
+    write(tmp_path / "heads" / "runs.jsonl", RECORDS)
+    monkeypatch.chdir(tmp_path)
+    exec(code, {})
+    assert capsys.readouterr().out.splitlines() == [
+        "standard 2 heads: perplexity 12.00 ± 4.97",
+        "standard 4 heads: perplexity 9.50 ± 1.24",
+        "wide 8 heads: perplexity 9.00 ± 1.27",
+        "standard 2 to standard 4: perplexity -2.50",
+        "within the spread {1: -1.0, 2: -2.5, 3: -4.0}",
+        "standard 4 to wide 8: perplexity -0.25",
+        f"within the spread {{1: {8.9 - 9.0}, 2: {9.1 - 9.5}}}",
+    ]
 
 
 def test_files_of_several_machines(tmp_path):

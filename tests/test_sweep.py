@@ -12,9 +12,9 @@ from transformers import (
     AutoModelForSequenceClassification,
 )
 
-import run_glue
 from fixedbert.data.glue import TASKS
 from fixedbert.errors import InputError
+from fixedbert.tasks.glue import main as run_glue
 from fixedbert.training.fine_tuning import FineTuningArguments
 from fixedbert.training.sweep import Run, arguments_of, plan_runs
 
@@ -123,7 +123,7 @@ def test_grid_is_one_table(model, download, questions, tmp_path, capsys, monkeyp
     assert results["best"]["rte"]["accuracy"] == [best]
     run = "rte/learning-rate-0.001/seed-42"
     command = json.loads((tmp_path / "out" / run / "command.json").read_text())  # that of the run alone
-    run_glue.main([*command, "--output_dir", str(tmp_path / "again")])
+    run_glue([*command, "--output_dir", str(tmp_path / "again")])
     one, two = (load_file(folder / "model.safetensors") for folder in (tmp_path / "out" / run, tmp_path / "again"))
     assert all(torch.equal(one[name], two[name]) for name in one)
 

@@ -7,9 +7,11 @@ import torch
 
 from fixedbert.analysis.patterns import least_head_size
 from fixedbert.errors import InputError
-from fixedbert.study.run import Data, execute
+from fixedbert.study.records import METRICS
+from fixedbert.study.run import execute
+from fixedbert.study.sources import DataSources
+from fixedbert.study.studies import load_study
 from fixedbert.study.synthetic import MixingLayer, floor, pattern, train_synthetic
-from fixedbert.study.table import load_study
 
 
 @pytest.mark.parametrize("length", [5, 12])
@@ -68,6 +70,7 @@ def test_layer_is_the_theorems():
     assert (attention.value.weight[:, 12] != 0).all()
 
 
+@pytest.mark.slow
 def test_training_finds_the_threshold():
     """Guards: trained heads come to the floor, never below it, and to nothing from the rank on; copies need none."""
     run = load_study("synthetic", "tiny").run("dense pattern", 0, 0.1, 1)
@@ -91,7 +94,9 @@ def test_same_seed_same_result():
     """Guards: a run is repeated exactly, and another seed is another run."""
     run = load_study("synthetic", "tiny").run("permutation", 1, 0.1, 1)
     run = replace(run, pretraining=[{"max_seq_length": 5, "max_steps": 40, "total_train_batch_size": 7}])
-    assert train_synthetic(run) == train_synthetic(run) != train_synthetic(replace(run, seed=2))
+    results = train_synthetic(run)
+    assert results == train_synthetic(run) != train_synthetic(replace(run, seed=2))
+    assert results.keys() <= METRICS.keys(), "METRICS in study/records.py lacks a result of the synthetic tasks"
 
 
 def test_diverging_run_is_a_result_without_a_loss(tmp_path):
@@ -100,4 +105,4 @@ def test_diverging_run_is_a_result_without_a_loss(tmp_path):
     run = replace(run, pretraining=[{"max_seq_length": 5, "max_steps": 40, "total_train_batch_size": 7}])
     with pytest.raises(InputError, match="^step [2-9]: the loss or the gradient norm is not finite"):
         train_synthetic(run)
-    assert execute(run, tmp_path / "run", Data())["results"] == {"loss": None}
+    assert execute(run, tmp_path / "run", DataSources())["results"] == {"loss": None}

@@ -13,9 +13,9 @@ from tensorflow_files import CONFIG, WORDS, google_variables, message, number, w
 from transformers import AutoTokenizer, BertConfig, BertForPreTraining
 
 from fixedbert import FixedHeadBertForPreTraining
-from fixedbert.cli import main
 from fixedbert.errors import InputError
 from fixedbert.tensorflow_checkpoint import read_bert, read_tensors
+from fixedbert_cli import main
 
 # What tf.raw_ops.SaveV2 of TensorFlow 2.21 wrote for the three variables of `test_files_of_tensorflow_are_read`.
 INDEX = base64.b64decode(
@@ -68,7 +68,8 @@ def test_read_model_is_the_one_that_was_written(folder, model, shards, block_ite
 def test_command_converts_it(folder, model, vocabulary, tmp_path, source):
     """Guards: `fixedbert convert` makes a FixedHeadBert of it: larger heads, the same function, a tokenizer."""
     shutil.copy(vocabulary, folder / "vocab.txt")
-    main(["convert", str(folder / source), str(tmp_path / "fixed"), "--attention_head_size", "13", "--cased"])
+    more = ["--attention_head_size", "13", "--cased"]
+    main(["convert", str(folder / source), "--output_dir", str(tmp_path / "fixed"), *more])
     fixed = FixedHeadBertForPreTraining.from_pretrained(tmp_path / "fixed").eval()
     with torch.no_grad():
         outputs, expected = (m(**inputs_of("ForPreTraining")) for m in (fixed, model))
@@ -194,7 +195,7 @@ ZEROS = np.zeros((98, 32), np.float32)
         (remove(f"bert_model.ckpt.{SHARD}"), rf"ckpt\.{SHARD}: cannot be read \(No such file.*; put it beside"),
         (cut(SHARD, 5000), rf"ckpt\.{SHARD}: ends after 5,000 bytes, in or before 'bert/.*; get the whole file"),
         (cut(SHARD, 0), rf"ckpt\.{SHARD}: ends after 0 bytes, .*; get the whole file"),
-        (cut("index", 1000), r"ckpt\.index: damaged, or not the index of a TensorFlow checkpoint; get it anew"),
+        (cut("index", 1000), r"ckpt\.index: damaged, or not the index of a TensorFlow checkpoint; download it again"),
         (cut("index", 0), r"ckpt\.index: damaged, or not the index"),
         (rewrite(compression=1), r"ckpt\.index: compressed, which cannot be read; write"),
         (rewrite(header=number(2, 1)), r"ckpt\.index: the values are big-endian; write"),

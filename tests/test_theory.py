@@ -9,23 +9,23 @@ import torch
 from PIL import Image
 from small_models import H, P, config_of
 
-from fixedbert import preset_config
-from fixedbert.analysis.laws import best_depth, best_width, condition_number, depth_threshold, equivalent_width
+from fixedbert.analysis.laws import best_depth, best_width, condition_number, depth_threshold
 from fixedbert.analysis.patterns import (
     COUNTER_EXAMPLE,
     attention,
     centred_log,
-    divergence,
     fitted,
+    kullback_leibler,
     least_head_size,
     random_pattern,
     truncated_fit,
     weights_for,
 )
 from fixedbert.analysis.separation import difference, included, separated, sequence
+from fixedbert.analysis.theory import theory
 from fixedbert.attention_fixed_head_bert import FixedHeadBertSelfAttention
-from fixedbert.cli import main
 from fixedbert.errors import InputError
+from fixedbert_cli import main
 
 
 def generator(seed: int = 0) -> torch.Generator:
@@ -68,7 +68,7 @@ def test_a_generic_pattern_needs_a_head_of_n_minus_1(n):
     W_q, W_k = weights_for(gaussian(n, n), P, n - 1)
     assert (attention(gaussian(n, n), W_q, W_k) - P).abs().max() < 1e-10
     if n > 2:
-        assert divergence(P, fitted(P, n - 2)) > 1e-6
+        assert kullback_leibler(P, fitted(P, n - 2)) > 1e-6
 
 
 def test_ill_conditioned_sequence():
@@ -136,8 +136,8 @@ def test_what_is_no_pattern(P, message):
 def test_gradient_descent_stays_below_the_bound():
     """Guards: the best fit is never worse than the truncated one, falls with head size, is exact from n - 1 on."""
     P = random_pattern(6, generator(3))
-    bounds = [divergence(P, truncated_fit(P, size)) for size in range(1, 7)]
-    found = [divergence(P, fitted(P, size)) for size in range(1, 7)]
+    bounds = [kullback_leibler(P, truncated_fit(P, size)) for size in range(1, 7)]
+    found = [kullback_leibler(P, fitted(P, size)) for size in range(1, 7)]
     assert all(fit <= bound + 1e-12 for fit, bound in zip(found, bounds, strict=True))
     assert all(a > b for a, b in zip(found[:5], found[1:5], strict=False))
     assert bounds[4] < 1e-12 and found[4] < 1e-12 and found[3] > 1e-4
@@ -229,14 +229,6 @@ def test_laws_of_depth():
     assert best_depth(128) < 0
 
 
-def test_equivalent_width():
-    """Guards: a standard layer is its own equivalent; 32 heads of 128 in width 512 weigh as much as width 1024."""
-    assert equivalent_width(preset_config("standard-1024-16x64")) == 1024
-    shared = preset_config("standard-1024-16x64", head_embedding="add", attention_head_size=64)
-    assert equivalent_width(shared) == pytest.approx(((3 * 1024 * 64 + 1024**2 + 8 * 1024**2) / 12) ** 0.5)
-    assert equivalent_width(preset_config("fixed-512-32x128")) == pytest.approx(1024)
-
-
 def test_condition_number():
     """Guards: the printed values, agreement with Gaussian matrices, and infinity where there are more tokens."""
     for length, inner, value in ((197, 768, 3.05), (197, 1024, 2.56), (128, 768, 2.38), (128, 1536, 1.81)):
@@ -247,13 +239,45 @@ def test_condition_number():
     assert condition_number(64, 197) == condition_number(197, 64)
 
 
-def test_python_of_the_page_runs(capsys):
+def test_python_of_the_page_runs(tmp_path, monkeypatch, capsys):
     """Guards: the Python of docs/theory.md prints what it says."""
+    monkeypatch.chdir(tmp_path)
     page = (Path(__file__).parents[1] / "docs" / "theory.md").read_text(encoding="utf-8")
-    (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
-    exec(code, {})
+    construction, checks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    exec(construction, {})
     least, error = capsys.readouterr().out.splitlines()
     assert least == "7" and float(re.search(r"\d[\d.e-]*", error)[0]) < 1e-13
+    exec(checks, {})
+    errors, four, eight = capsys.readouterr().out.splitlines()
+    assert re.fullmatch(r"\{12: .*e-1\d, 7: .*e-1\d\}", errors)
+    assert four.startswith("4 (3, 3) (") and eight.startswith("8 (7, 7) (")
+
+
+def test_results_are_data(tmp_path):
+    """Guards: what the theorems promise is in the fields: exact from n - 1 on, and layers that differ."""
+    found = theory(tmp_path / "out", lengths=[5], patterns=3)
+    assert found.theorem_1.errors.keys() == {12, 7}
+    assert max(found.theorem_1.errors.values()) < 1e-13
+    assert found.theorem_1.error_too_small > 1e-4
+    assert found.theorem_2.differences.keys() == {1, 2, 3}
+    assert min(found.theorem_2.differences.values()) > 1e-3
+    assert found.theorem_2.closed_form_errors.keys() == {1, 2}
+    assert max(found.theorem_2.closed_form_errors.values()) < 1e-12
+    (fits,) = found.fits
+    assert (fits.length, fits.least_head_sizes) == (5, (4, 4, 4))
+    assert len(fits.truncated) == len(fits.fitted) == 5
+    assert max(fits.fitted[3:]) < 1e-12 < 1e-4 < fits.fitted[2] <= fits.truncated[2]
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [({"lengths": [8, 1]}, "lengths 1: a pattern needs 2"), ({"patterns": 0}, "patterns 0: at least")],
+)
+def test_nothing_to_draw(tmp_path, options, message):
+    """Guards: lengths and numbers of patterns that leave nothing to fit are refused, and leave no folder."""
+    with pytest.raises(InputError, match=message):
+        theory(tmp_path / "out", **options)
+    assert not list(tmp_path.iterdir())
 
 
 def test_picture_and_table(tmp_path, capsys):

@@ -6,7 +6,6 @@ import re
 import subprocess
 import sys
 from dataclasses import fields
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -31,14 +30,22 @@ from transformers import (
 )
 
 import fixedbert
-import run_glue
-import run_pretraining
-import run_squad
 from fixedbert.errors import Divergence, InputError
 from fixedbert.presets import preset_config
-from fixedbert.training.arguments import REPLACED, ArgumentParser, ModelArguments, load_config, parse, with_recipe
+from fixedbert.training.arguments import (
+    RECIPES,
+    REPLACED,
+    ArgumentParser,
+    CommonArguments,
+    ModelArguments,
+    parse,
+    with_recipe,
+)
 from fixedbert.training.fine_tuning import FineTuningArguments
+from fixedbert.training.glue_data import GlueDataArguments
+from fixedbert.training.loading import load_config
 from fixedbert.training.output import output_directory, run_arguments
+from fixedbert.training.pictures import draw_pretraining
 from fixedbert.training.pretraining import (
     OBJECTIVES,
     SUMS,
@@ -47,11 +54,10 @@ from fixedbert.training.pretraining import (
     separate_losses,
     sums_by_example,
 )
+from fixedbert.training.pretraining_data import PretrainingDataArguments
 from fixedbert.training.progress import ProgressLine
-from fixedbert.training.summary import draw_curves
-from fixedbert.training.trainer import CommonArguments, CommonTrainer
-
-RECIPES = Path(run_pretraining.__file__).parent / "recipes"
+from fixedbert.training.squad_data import SquadDataArguments
+from fixedbert.training.trainer import CommonTrainer
 
 
 @pytest.mark.parametrize("objective", OBJECTIVES)
@@ -136,11 +142,12 @@ def test_batch_is_what_the_recipe_states(monkeypatch):
 @pytest.mark.parametrize("recipe", sorted(RECIPES.glob("*.yaml")), ids=lambda path: path.stem)
 def test_recipes_parse(recipe):
     """Guards: every recipe's arguments are ones that its script takes, and its model is there or a run of ours."""
-    script = {"sample_pairs": run_glue, "sample_questions": run_squad}.get(recipe.stem, run_pretraining)
-    arguments = getattr(script, "PretrainingArguments", TrainingArguments)
+    fine_tuning = {"sample_pairs": GlueDataArguments, "sample_questions": SquadDataArguments}
+    data_arguments = fine_tuning.get(recipe.stem, PretrainingDataArguments)
+    arguments = TrainingArguments if recipe.stem in fine_tuning else PretrainingArguments
     flags = [*with_recipe([str(recipe)]), "--bf16", "false", "--use_cpu"]
-    model, data, _ = parse(flags, ModelArguments, script.DataArguments, arguments)
-    if script is run_pretraining:
+    model, data, _ = parse(flags, ModelArguments, data_arguments, arguments)
+    if recipe.stem not in fine_tuning:
         assert data.dataset_name or data.train_file or "--train_file" in recipe.read_text()
         assert model.preset or model.model_name_or_path.startswith("runs/")
 
@@ -150,7 +157,7 @@ def test_stages_and_schedules_of_the_paper():
 
     def arguments(name):
         flags = [*with_recipe([str(RECIPES / name)]), "--bf16", "false", "--use_cpu"]
-        return parse(flags, ModelArguments, run_pretraining.DataArguments, PretrainingArguments)
+        return parse(flags, ModelArguments, PretrainingDataArguments, PretrainingArguments)
 
     for name, steps, length, warm_up in (("paper_stage1", 450_000, 128, 5000), ("paper_stage2", 50_000, 512, 3000)):
         model, data, training = arguments(f"{name}.yaml")
@@ -217,7 +224,7 @@ def test_curves_are_drawn_from_any_log(tmp_path):
     ]
     held_out = {"eval_loss": 7.1, "eval_mlm_loss": 6.4, "eval_nsp_loss": 0.7, "num_input_tokens_seen": 4000}
     for name, entries in (("a.png", log), ("b.png", [*log, {**held_out, "eval_mlm_accuracy": 0.1}])):
-        draw_curves(entries, "mlm", "a title", tmp_path / name)
+        draw_pretraining(entries, "mlm", "a title", tmp_path / name)
         assert (tmp_path / name).read_bytes().startswith(b"\x89PNG") and (tmp_path / name).stat().st_size > 10_000
 
 
@@ -270,6 +277,23 @@ def test_bad_recipes_are_named(tmp_path, content):
         (tmp_path / "recipe.yaml").write_text(content)
     with pytest.raises(InputError, match=r"recipe\.yaml(, line 2)?: "):
         with_recipe([str(tmp_path / "recipe.yaml")])
+
+
+def test_packaged_recipes_are_taken_by_name(tmp_path, monkeypatch):
+    """Guards: in any folder recipes/NAME.yaml is the package's recipe, unless the folder has one of that name; a name
+    that is nowhere is one sentence with those there are."""
+    monkeypatch.chdir(tmp_path)
+    assert with_recipe(["recipes/mini.yaml", "--seed", "1"]) == [
+        *with_recipe([str(RECIPES / "mini.yaml")]),
+        "--seed",
+        "1",
+    ]
+    (tmp_path / "recipes").mkdir()
+    (tmp_path / "recipes" / "mini.yaml").write_text("config_name: tiny\n")
+    assert with_recipe(["recipes/mini.yaml"]) == ["--config_name", "tiny"]
+    for name in ("recipes/minni.yaml", "mini.yaml", "other/mini.yaml"):
+        with pytest.raises(InputError, match=f"^{name}: no such recipe; .*recipes/lm1b.yaml, recipes/mini.yaml, "):
+            with_recipe([name])
 
 
 # All fields of transformers' TrainingArguments that have their effect in both trainers, and in fine-tuning alone.
@@ -543,7 +567,7 @@ def test_freed_memory_is_kept():
     """Guards: after the call the pages of large tensors stay with the process: no new page faults."""
     script = """
 import resource, torch
-from fixedbert.training.memory import keep_freed_memory
+from fixedbert.training.speed import keep_freed_memory
 
 def faults():
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt

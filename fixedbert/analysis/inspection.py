@@ -1,5 +1,5 @@
 """
-`fixedbert inspect`: what the heads of a checkpoint do with real text, and how evenly they use their size.
+What the heads of a checkpoint do with real text, and how evenly they use their size.
 
 For each layer and head, in means over sequences of n tokens, with queries Q and keys K (n, p) of a head of size p:
 
@@ -22,32 +22,30 @@ import json
 import math
 import weakref
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 import torch
-from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
-from torch import Tensor
+from torch import Tensor, nn
 from tqdm import tqdm
 from transformers import AutoModel, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, eager_mask
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from ..checkpoints import read_config
-from ..conversion import FAMILIES, fixed_head_config
+from ..counts import head_sizes, size_text
 from ..data.corpora import Corpus, CorpusReader
+from ..data.hub import check_place
 from ..data.tokenizers import load_tokenizer
-from ..errors import InputError
-from ..files import check_place, reading
-from ..tensorflow_checkpoint import listed
-from ..training.output import new_directory
-from .counts import head_sizes, size_text
+from ..errors import InputError, listed, needs
+from ..families import FAMILIES, fixed_head_config
+from ..files import new_directory, reading
 
 NAME = "fixedbert_inspection"  # of the attention function among those of transformers
 NUMERICAL = 1e-6  # of the largest singular value; float32 leaves no more
-AT_THE_CEILING = 0.8  # the share above which a larger head is worth a try: a convention
-MEASURES = {  # those that are drawn, with what they say
+EVEN_SHARE = 0.8  # of the ceiling, from which a larger head is worth a try: a convention
+PANELS = {  # the measures that are drawn, with what they say
     "ceiling": "evenness of the head's dimensions (1: all alike)",
     "effective_pattern_rank": "effective rank of patterns (dimensions)",
     "entropy": "entropy of attention (nats)",
@@ -57,19 +55,19 @@ MEASURES = {  # those that are drawn, with what they say
 }
 
 
-# The inspection, and the number of the layer, to which an attention module belongs.
-OBSERVED: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
+# The recorder, and the number of the layer, to which an attention module belongs.
+RECORDED: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
 
 
 def attend(module, query, key, value, attention_mask, scaling=None, **kwargs):
-    """Attention (B, n, H, P) of queries, keys and values (B, H, n, P), looked at on the way."""
+    """Attention (B, n, H, P) of queries, keys and values (B, H, n, P), recorded on the way."""
     scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
     patterns = (query @ key.mT * scaling).softmax(dim=-1)  # (B, H, n, n)
-    reference, layer = OBSERVED[module]
-    inspection = reference()
-    inspection.seen += 1
-    if inspection.measuring:
-        inspection.measure(layer, query * scaling, key, patterns)
+    reference, layer = RECORDED[module]
+    recorder = reference()
+    recorder.attention_calls += 1
+    if recorder.measuring:
+        recorder.measure(layer, query * scaling, key, patterns)
     return (patterns @ value).transpose(1, 2).contiguous(), patterns
 
 
@@ -77,12 +75,62 @@ ALL_ATTENTION_FUNCTIONS.register(NAME, attend)
 ALL_MASK_ATTENTION_FUNCTIONS.register(NAME, eager_mask)
 
 
+@dataclass(frozen=True, eq=False)  # tensors have no one truth value
 class Inspection:
+    """
+    What `inspect` finds: the measures above, each (layers, heads), and `condition`, (layers,).
+
+    Attributes:
+        model: as it was given.
+        head_sizes: of each layer.
+        can_grow: whether `fixedbert convert` gives a model like this one larger heads.
+        width: hidden_size.
+        max_seq_length: tokens of a sequence.
+        sequences: how many were measured.
+        importance_sequences: how many of these were measured for `importance`.
+        rank, effective_rank, pattern_rank, effective_pattern_rank: dimensions.
+        entropy: nats.
+        distance: tokens.
+        similarity, ceiling, importance: shares; `condition` has no unit.
+    """
+
+    model: str
+    layers: int
+    heads: int
+    head_sizes: list[int]
+    can_grow: bool
+    width: int
+    max_seq_length: int
+    sequences: int
+    importance_sequences: int
+    rank: Tensor
+    effective_rank: Tensor
+    pattern_rank: Tensor
+    effective_pattern_rank: Tensor
+    entropy: Tensor
+    distance: Tensor
+    similarity: Tensor
+    ceiling: Tensor
+    condition: Tensor
+    importance: Tensor
+
+    @property
+    def even_layers(self) -> list[int]:
+        """Layers that use their heads' size evenly, and whose heads have less than room for every pattern."""
+        used = self.ceiling.mean(dim=1)
+        room = self.max_seq_length - 1
+        return [layer for layer, size in enumerate(self.head_sizes) if used[layer] >= EVEN_SHARE and size < room]
+
+
+class Recorder:
     """
     Sums of the measures over sequences, collected by an attention function that every model of transformers calls.
 
     Args:
         model: bare, bidirectional, in evaluation mode, with BERT's names of modules.
+
+    Raises:
+        AttributeError, ValueError: modules of other names, or an attention that cannot be exchanged.
     """
 
     def __init__(self, model: PreTrainedModel):
@@ -90,25 +138,32 @@ class Inspection:
         self.layers, self.heads, self.sizes = config.num_hidden_layers, config.num_attention_heads, head_sizes(config)
         self.sums: dict[str, Tensor] = {}
         self.log_condition = torch.zeros(self.layers, dtype=torch.float64)
-        self.sequences = self.seen = 0
-        self.measuring, self.silent = True, None
-        for number, layer in enumerate(model.encoder.layer):
-            OBSERVED[layer.attention.self] = weakref.ref(self), number
-            layer.attention.output.dense.register_forward_pre_hook(partial(self.concatenated, number))
+        self.sequences = self.attention_calls = 0
+        self.measuring = True
+        self.ablated: tuple[int, int] | None = None  # layer and head
+        for number, layer in enumerate(self.encoder_layers):
+            RECORDED[layer.get_submodule("attention.self")] = weakref.ref(self), number
+            projection = layer.get_submodule("attention.output.dense")
+            projection.register_forward_pre_hook(partial(self.on_heads_output, number))
         model.set_attn_implementation(NAME)
 
-    def concatenated(self, layer: int, module, args: tuple[Tensor]):
-        """The heads' output (B, n, H P), on its way to the output projection: silenced, or its condition measured."""
+    @property
+    def encoder_layers(self) -> list[nn.Module]:
+        return list(self.model.get_submodule("encoder.layer").children())
+
+    def on_heads_output(self, layer: int, module: nn.Module, args: tuple[Tensor]) -> tuple[Tensor] | None:
+        """Of the heads' output (B, n, H P), set the ablated head's part to zero, or measure the condition number."""
         (output,) = args
-        if self.silent is not None and self.silent[0] == layer:
+        if self.ablated is not None and self.ablated[0] == layer:
             size = self.sizes[layer]
             output = output.clone()
-            output[..., self.silent[1] * size : (self.silent[1] + 1) * size] = 0
+            output[..., self.ablated[1] * size : (self.ablated[1] + 1) * size] = 0
             return (output,)
         if self.measuring:
             singular = svd(output.double())
             floor = singular[:, 0] * torch.finfo(torch.float32).eps
             self.log_condition[layer] += (singular[:, 0] / singular[:, -1].maximum(floor)).log().sum().cpu()
+        return None
 
     def measure(self, layer: int, query: Tensor, key: Tensor, patterns: Tensor):
         n = query.shape[2]
@@ -119,14 +174,14 @@ class Inspection:
             self.add(layer, f"{prefix}rank", (singular > NUMERICAL * singular.amax(-1, keepdim=True)).sum(-1))
             self.add(layer, f"effective_{prefix}rank", effective_rank(singular))
         self.add(layer, "entropy", torch.special.entr(patterns).sum(-1).mean(-1))
-        places = torch.arange(n, device=patterns.device)
-        apart = (places[:, None] - places).abs().to(patterns.dtype)
-        self.add(layer, "distance", (patterns * apart).sum(-1).mean(-1))
+        positions = torch.arange(n, device=patterns.device)
+        distances = (positions[:, None] - positions).abs().to(patterns.dtype)
+        self.add(layer, "distance", (patterns * distances).sum(-1).mean(-1))
         flat = (patterns - 1 / n).flatten(2)
         flat = flat / flat.norm(dim=-1, keepdim=True).clamp_min(1e-12)
-        likeness = flat @ flat.mT  # (B, H, H)
-        likeness.diagonal(dim1=1, dim2=2).fill_(-1)
-        self.add(layer, "similarity", likeness.amax(-1) if self.heads > 1 else torch.zeros_like(likeness[..., 0]))
+        cosine = flat @ flat.mT  # (B, H, H)
+        cosine.diagonal(dim1=1, dim2=2).fill_(-1)
+        self.add(layer, "similarity", cosine.amax(-1) if self.heads > 1 else torch.zeros_like(cosine[..., 0]))
 
     def add(self, layer: int, name: str, values: Tensor):
         """Sum `values` (B, H) over the batch."""
@@ -136,14 +191,16 @@ class Inspection:
 
     @torch.no_grad()
     def run(self, ids: Tensor) -> tuple[Tensor, ...]:
-        """What goes into each layer, and comes out of the last (B, n, D)."""
-        self.seen = 0
+        """The hidden states before each layer, and after the last (B, n, D)."""
+        self.attention_calls = 0
         states = self.model(input_ids=ids.to(self.model.device), output_hidden_states=True).hidden_states
-        if self.seen != self.layers:
-            raise InputError(f"of {self.layers} layers the attention of {self.seen} can be seen: no BERT inside.")
+        if self.attention_calls != self.layers:
+            raise InputError(
+                f"of {self.layers} layers the attention of {self.attention_calls} can be seen: no BERT inside."
+            )
         return states
 
-    def look(self, ids: Tensor):
+    def add_sequences(self, ids: Tensor):
         """Add the measures of sequences `ids` (B, n)."""
         self.measuring = True
         self.run(ids)
@@ -157,22 +214,22 @@ class Inspection:
         changes = torch.zeros(self.layers, self.heads)
         for number in range(self.layers):
             for head in range(self.heads):
-                self.silent = number, head
+                self.ablated = number, head
                 hidden = states[number]  # layers before this one do not change
-                for layer in self.model.encoder.layer[number:]:
+                for layer in self.encoder_layers[number:]:
                     hidden = layer(hidden)
                     hidden = hidden[0] if isinstance(hidden, tuple) else hidden
                 changes[number, head] = (hidden - states[-1]).norm() / states[-1].norm()
                 progress.update()
-        self.silent = None
+        self.ablated = None
         return changes
 
     def means(self, n: int) -> dict[str, Tensor]:
         """Each measure (layers, heads), and "condition" (layers)."""
-        found = {name: values / self.sequences for name, values in self.sums.items()}
+        means = {name: values / self.sequences for name, values in self.sums.items()}
         most = torch.tensor([min(size, n - 1) for size in self.sizes], dtype=torch.float64)
-        found["ceiling"] = found["effective_pattern_rank"] / most[:, None]
-        return found | {"condition": (self.log_condition / self.sequences).exp()}
+        means["ceiling"] = means["effective_pattern_rank"] / most[:, None]
+        return means | {"condition": (self.log_condition / self.sequences).exp()}
 
 
 def gram(rows: Tensor) -> Tensor:
@@ -215,67 +272,89 @@ def sequences(text: str, tokenizer: PreTrainedTokenizerBase, length: int, batch:
 
 def inspect(
     model: str,
-    output: str | Path,
-    text: str,
+    output_dir: str | Path,
+    validation_file: str,
     max_seq_length: int = 128,
     max_samples: int = 1000,
     importance_samples: int = 8,
     batch_size: int = 16,
     **hub_options,
-) -> str:
+) -> Inspection:
     """
-    Write inspection.json and inspection.png into `output`, a new directory.
+    Write inspection.json and inspection.png into `output_dir`, a new directory.
 
     Args:
         model: directory or Hub id of a BERT-like encoder.
-        text: file, folder or glob of the formats that pretraining reads; sequences are cut from its documents.
-        max_samples: sequences to look at, the first ones.
+        validation_file: file, folder or glob of the formats that pretraining reads; sequences are cut from its
+            documents.
+        max_samples: sequences to measure, the first ones.
         importance_samples: of these, sequences for `importance`, which runs the model once for each head.
         hub_options: `revision`, `token` and `cache_dir` of from_pretrained.
-
-    Returns:
-        The table, with where larger heads are worth a try.
 
     Raises:
         InputError: no such model or text, text shorter than one sequence, or a model whose attention cannot be seen.
     """
-    if min(max_samples, importance_samples, batch_size) < 1:
-        raise InputError("--max_samples, --importance_samples and --batch_size must be at least 1.")
-    CorpusReader(Corpus(text))  # it is there, which is said before the model is loaded
-    with new_directory(output) as folder:
-        inspection, tokenizer = load(model, max_seq_length, **hub_options)
-        first = None
-        with tqdm(total=max_samples, desc="looking at sequences", unit="sequence") as progress:
-            for ids in sequences(text, tokenizer, max_seq_length, batch_size):
-                ids = ids[: max_samples - inspection.sequences]
-                inspection.look(ids)
-                first = ids if first is None else torch.cat([first, ids])[:importance_samples]
-                progress.update(len(ids))
-                if inspection.sequences >= max_samples:
-                    break
-        if not inspection.sequences:
-            raise InputError(f"{text}: shorter than {max_seq_length} tokens; give more text, or --max_seq_length.")
-        found = inspection.means(max_seq_length)
-        with tqdm(total=inspection.layers * inspection.heads, desc="silencing heads", unit="head") as progress:
-            found["importance"] = inspection.importance(first[:importance_samples], progress)
-        about = {
-            "model": model,
-            "layers": inspection.layers,
-            "heads": inspection.heads,
-            "head sizes": inspection.sizes,
-            "can grow": can_grow(inspection.model.config),
-            "width": inspection.model.config.hidden_size,
-            "tokens in a sequence": max_seq_length,
-            "sequences": inspection.sequences,
-            "sequences for importance": min(importance_samples, len(first)),
-        }
-        content = about | {name: values.tolist() for name, values in found.items()}
-        (folder / "inspection.json").write_text(json.dumps(content, indent=1) + "\n")
-        draw(about, found, folder / "inspection.png")
-    return "\n".join([*table(about, found), "", suggestion(about, found)])
+    counts = {"max_samples": max_samples, "importance_samples": importance_samples, "batch_size": batch_size}
+    for field, count in counts.items():
+        if count < 1:
+            raise InputError(f"{count}: must be at least 1.", field)
+    needs("matplotlib", "plots")
+    CorpusReader(Corpus(validation_file))  # it is there, which is said before the model is loaded
+    with new_directory(output_dir) as folder:
+        recorder, tokenizer = load(model, max_seq_length, **hub_options)
+        batches = sequences(validation_file, tokenizer, max_seq_length, batch_size)
+        first = measure_sequences(recorder, batches, max_samples, importance_samples)
+        if first is None:
+            raise InputError(
+                f"{validation_file}: shorter than {max_seq_length} tokens; give more text, or a lower max_seq_length."
+            )
+        with tqdm(total=recorder.layers * recorder.heads, desc="ablating heads", unit="head") as progress:
+            importance = recorder.importance(first, progress)
+        inspection = Inspection(
+            model=model,
+            layers=recorder.layers,
+            heads=recorder.heads,
+            head_sizes=recorder.sizes,
+            can_grow=can_grow(recorder.model.config),
+            width=recorder.model.config.hidden_size,
+            max_seq_length=max_seq_length,
+            sequences=recorder.sequences,
+            importance_sequences=len(first),
+            importance=importance,
+            **recorder.means(max_seq_length),
+        )
+        (folder / "inspection.json").write_text(json.dumps(json_of(inspection), indent=1) + "\n")
+        draw(inspection, folder / "inspection.png")
+    return inspection
 
 
-def load(name: str, length: int, **hub_options) -> tuple[Inspection, PreTrainedTokenizerBase]:
+def measure_sequences(recorder: Recorder, batches: Iterator[Tensor], most: int, kept: int) -> Tensor | None:
+    """Record the first `most` sequences; returns the first `kept` of them (kept, n), or None if there are none."""
+    first: Tensor | None = None
+    with tqdm(total=most, desc="measuring sequences", unit="sequence") as progress:
+        for ids in batches:
+            ids = ids[: most - recorder.sequences]
+            recorder.add_sequences(ids)
+            first = (ids if first is None else torch.cat([first, ids]))[:kept]
+            progress.update(len(ids))
+            if recorder.sequences >= most:
+                break
+    return first
+
+
+def json_of(inspection: Inspection) -> dict[str, object]:
+    """The fields of inspection.json, which has some under longer names."""
+    names = {
+        "head_sizes": "head sizes",
+        "can_grow": "can grow",
+        "max_seq_length": "tokens in a sequence",
+        "importance_sequences": "sequences for importance",
+    }
+    values = {names.get(name, name): value for name, value in vars(inspection).items()}
+    return {name: value.tolist() if isinstance(value, Tensor) else value for name, value in values.items()}
+
+
+def load(name: str, length: int, **hub_options) -> tuple[Recorder, PreTrainedTokenizerBase]:
     check_place(name)
     with reading(name, "give a model that is whole, and of a kind that transformers knows", "no model can be read"):
         config = read_config(name, **hub_options)
@@ -291,29 +370,11 @@ def load(name: str, length: int, **hub_options) -> tuple[Inspection, PreTrainedT
     if config.model_type in FAMILIES:  # of RoBERTa's positions some are not for tokens
         longest = fixed_head_config(config).max_position_embeddings
     if not 3 <= length <= longest:
-        raise InputError(f"--max_seq_length {length}: the model takes 3 to {longest} tokens.")
+        raise InputError(f"{length}: the model takes 3 to {longest} tokens.", "max_seq_length")
     try:
-        return Inspection(model.eval()), tokenizer
-    except (AttributeError, ValueError) as error:  # modules of other names, or an attention that cannot be exchanged
+        return Recorder(model.eval()), tokenizer
+    except (AttributeError, ValueError) as error:
         raise InputError(f"{name}: its attention cannot be seen: {str(error).splitlines()[0]}") from error
-
-
-def table(about: dict, found: dict[str, Tensor]) -> list[str]:
-    names = ("rank", "pattern_rank", "effective_rank", "effective_pattern_rank", "ceiling", "entropy", "distance")
-    names += ("similarity", "importance")
-    short = ("rank", "pattern", "eff.rank", "eff.pattern", "ceiling", "entropy", "distance", "similar", "importance")
-    lines = [
-        f"{about['model']}: {about['layers']} layers of width {about['width']}, {about['heads']} heads of "
-        f"{size_text(about['head sizes'])}; {about['sequences']:,} sequences of "
-        f"{about['tokens in a sequence']} tokens",
-        "layer head " + " ".join(f"{name:>11}" for name in short),
-    ]
-    for layer in range(about["layers"]):
-        for head in range(about["heads"]):
-            values = " ".join(f"{float(found[name][layer, head]):>11.3g}" for name in names)
-            lines.append(f"{layer:>5} {head:>4} {values}")
-        lines.append(f"{layer:>5}      condition number of all heads' output: {float(found['condition'][layer]):.3g}")
-    return lines
 
 
 def can_grow(config: PreTrainedConfig) -> bool:
@@ -321,54 +382,35 @@ def can_grow(config: PreTrainedConfig) -> bool:
     return config.model_type in FAMILIES and not getattr(config, "qk_norm", False)
 
 
-def suggestion(about: dict, found: dict[str, Tensor]) -> str:
-    """Which layers use their heads' size most evenly, and the command that grows just those."""
-    n, sizes = about["tokens in a sequence"], about["head sizes"]
-    share = f"{AT_THE_CEILING:.0%}"
-    if min(sizes) >= n - 1:
-        return f"Heads of {size_text(sizes)} have room for every pattern over {n} tokens: larger add nothing here."
-    used = found["ceiling"].mean(dim=1)
-    full = [layer for layer, size in enumerate(sizes) if used[layer] >= AT_THE_CEILING and size < n - 1]
-    if not full:
-        return f"In no layer has the mean effective rank {share} of the most there can be; no bottleneck is ruled out."
-    layers = ", ".join(map(str, full))
-    said = f"In layers {layers} the mean effective rank is {share} or more of the most there can be."
-    if not about["can grow"]:
-        return said
-    larger = " ".join(str(2 * size if layer in full else size) for layer, size in enumerate(sizes))
-    command = f"fixedbert convert {about['model']} OUTPUT --attention_head_size {larger}"
-    return f"{said} More room just there: `{command}`; whether it helps, training shows."
-
-
-def draw(about: dict, found: dict[str, Tensor], file: Path):
+def draw(inspection: Inspection, file: Path):
     """A page of heat maps, layers x heads, and the condition numbers by layer."""
-    figure = Figure(figsize=(14, 3.2 + 0.45 * about["layers"] * 2), layout="constrained")
-    panels = figure.subplots(2, 4).flat
-    n = about["tokens in a sequence"]
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
+
+    layers, n = range(inspection.layers), inspection.max_seq_length
+    figure = Figure(figsize=(14, 3.2 + 0.45 * inspection.layers * 2), layout="constrained")
+    axes = figure.subplots(2, 4).flat
     limits = {"ceiling": (0, 1), "entropy": (0, math.log(n)), "similarity": (0, 1)}
-    for panel, (name, title) in zip(panels, MEASURES.items(), strict=False):
+    for panel, (name, title) in zip(axes, PANELS.items(), strict=False):
         low, high = limits.get(name, (0, None))
-        image = panel.imshow(found[name].numpy(), aspect="auto", cmap="viridis", vmin=low, vmax=high)
-        panel.set(xlabel="head", ylabel="layer", yticks=range(about["layers"]))
+        image = panel.imshow(getattr(inspection, name).numpy(), aspect="auto", cmap="viridis", vmin=low, vmax=high)
+        panel.set(xlabel="head", ylabel="layer", yticks=layers)
         panel.xaxis.set_major_locator(MaxNLocator(integer=True))
         panel.set_title(title, fontsize=8)
         figure.colorbar(image, ax=panel)
-    panels = list(figure.axes)
-    condition, notes = panels[6], panels[7]
-    condition.barh(range(about["layers"]), found["condition"].numpy(), color="C0")
-    condition.set(
-        xlabel="condition number", ylabel="layer", xscale="log", xlim=(1, None), yticks=range(about["layers"])
-    )
+    condition, notes = figure.axes[6], figure.axes[7]
+    condition.barh(layers, inspection.condition.numpy(), color="C0")
+    condition.set(xlabel="condition number", ylabel="layer", xscale="log", xlim=(1, None), yticks=layers)
     condition.invert_yaxis()
     condition.set_title("output of all heads (1: all directions alike)", fontsize=8)
     notes.axis("off")
-    sizes, most = size_text(about["head sizes"]), min(max(about["head sizes"]), n - 1)
+    most = min(max(inspection.head_sizes), n - 1)
     notes.text(
         0,
         1,
-        f"{Path(about['model']).name}\n{about['layers']} layers, width {about['width']}\n"
-        f"{about['heads']} heads of {sizes}; at most {most} dimensions\n"
-        f"{about['sequences']:,} sequences of {n} tokens\n\n"
+        f"{Path(inspection.model).name}\n{inspection.layers} layers, width {inspection.width}\n"
+        f"{inspection.heads} heads of {size_text(inspection.head_sizes)}; at most {most} dimensions\n"
+        f"{inspection.sequences:,} sequences of {n} tokens\n\n"
         f"uniform attention would have\n  entropy {math.log(n):.2f} nats\n  distance {(n * n - 1) / 3 / n:.1f} tokens",
         va="top",
         fontsize=10,

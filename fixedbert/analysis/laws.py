@@ -6,10 +6,6 @@ What others have found about depth, width and conditioning, as formulas, each wi
 
 import math
 
-from transformers import PreTrainedConfig
-
-from .counts import head_sizes
-
 EVIDENCE = {
     "head size": "A head expresses every attention pattern over n linearly independent tokens, which takes a width "
     "of n, if its size is n - 1 or more (Bhojanapalli et al., 2020, Theorem 1 for n; n - 1 is fixedbert's, tested). "
@@ -39,18 +35,6 @@ def best_depth(width: float) -> float:
 def best_width(depth: float) -> float:
     """Width that fits `depth` layers by the fitted law."""
     return math.exp(5.039 + 0.0555 * depth)
-
-
-def equivalent_width(config: PreTrainedConfig) -> float:
-    """
-    The width of a standard layer (12 d^2 weights: heads of d in all, feed-forward 4 d) with as many weights in its
-    matrices as one of `config`, 4 d h p + 2 d F, for laws that know the width alone.
-    """
-    sizes, d = head_sizes(config), config.hidden_size
-    size = sum(sizes) / len(sizes)
-    projected = size * (1 if getattr(config, "head_embedding", None) else config.num_attention_heads)
-    matrices = 3 * d * projected + d * config.num_attention_heads * size
-    return math.sqrt((matrices + 2 * d * config.intermediate_size) / 12)
 
 
 def condition_number(inner: int, length: int) -> float:

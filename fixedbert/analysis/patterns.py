@@ -87,7 +87,7 @@ def weights_for(X: Tensor, P: Tensor, head_size: int | None = None) -> tuple[Ten
     return W_q, W_k
 
 
-def divergence(P: Tensor, fit: Tensor) -> float:
+def kullback_leibler(P: Tensor, fit: Tensor) -> float:
     """The Kullback-Leibler divergence of `fit` from P, in nats, the mean over queries."""
     return float((P * (P.log() - fit.log())).sum(dim=0).mean())
 

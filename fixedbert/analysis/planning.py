@@ -1,5 +1,5 @@
 """
-`fixedbert plan`: shapes that fit a budget, with exact counts, ranked by rules that are stated with their evidence.
+Shapes that fit a budget, with exact counts, ranked by rules that are stated with their evidence.
 
 All counts are of BERT's pretraining model: embeddings, layers, pooler, masked-LM and next-sentence heads.
 """
@@ -7,28 +7,26 @@ All counts are of BERT's pretraining model: embeddings, layers, pooler, masked-L
 import math
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 
 import torch
-from matplotlib.figure import Figure
 from tqdm import tqdm
 
-from ..configuration_fixed_head_bert import FixedHeadBertConfig
-from ..errors import InputError
+from ..counts import PREDICTED, Shape
+from ..dropout import use_fast_dropout
+from ..errors import InputError, needs
+from ..files import new_directory
 from ..modeling_fixed_head_bert import FixedHeadBertForPreTraining, FixedHeadBertModel
 from ..presets import PRESETS
-from ..training.output import new_directory
 from .laws import EVIDENCE, best_depth, depth_threshold
 
 # Peak of matrix products in half precision without sparsity, as the data sheets have it (FLOP/s).
 DEVICES = {"h100": 989e12, "a100": 312e12, "v100": 125e12, "t4": 65e12}
 UTILISATION = 0.4  # of the peak: an assumption, what good training code reaches
-PREDICTED = 0.15  # of the tokens, by BERT's recipe
-PAPER_TOKENS = {128: 1024 * 128 * 450_000, 512: 1024 * 512 * 50_000}  # by length: Bhojanapalli et al., appendix C
 WIDTHS = (*range(64, 1024, 64), *range(1024, 2049, 128))
 LAYERS = (2, 3, 4, 5, 6, 8, 10, 12, 14, 16, 18, 20, 24, 28, 32, 36, 48)
 HEADS = (1, 2, 4, 6, 8, 12, 16, 20, 24, 32)
@@ -36,82 +34,6 @@ HEAD_SIZES = (16, 32, 64, 96, 128, 256)
 FEED_FORWARD = (4, 8)  # times the width: BERT's, and that of the paper's narrow models
 USED = 0.85  # of the budget, at least
 SHOWN = 10
-
-
-@dataclass(frozen=True)
-class Shape:
-    """A pretraining model, by the names of the papers: width d, layers L, heads h of size p, feed-forward width F."""
-
-    d: int
-    L: int
-    h: int
-    p: int
-    F: int
-    vocabulary: int = 30522
-    positions: int = 512
-
-    @property
-    def inner(self) -> int:
-        return self.h * self.p
-
-    @property
-    def layer_parameters(self) -> int:
-        projections = 4 * self.d * self.inner + 3 * self.inner + self.d
-        return projections + 2 * self.d * self.F + self.F + self.d + 4 * self.d
-
-    @property
-    def parameters(self) -> int:
-        """Exactly those of FixedHeadBertForPreTraining."""
-        embeddings = (self.vocabulary + self.positions + 2) * self.d + 2 * self.d
-        pooler = self.d**2 + self.d
-        predictions = self.d**2 + self.d + 2 * self.d + self.vocabulary  # the decoder is the embeddings' table
-        return embeddings + self.L * self.layer_parameters + pooler + predictions + 2 * self.d + 2
-
-    def forward_flops(self, length: int, predicted: float) -> float:
-        """Of a row of `length` tokens, `predicted` of which go through the masked-LM head; two for each product."""
-        layer = 4 * self.d * self.inner + 2 * length * self.inner + 2 * self.d * self.F
-        head = self.d**2 + self.d * self.vocabulary
-        return 2 * (self.L * layer * length + predicted * head + self.d**2 + 2 * self.d)
-
-    def training_flops(self, length: int, predicted: float) -> float:
-        """Forward and backward: a gradient for each of the two factors of every product."""
-        return 3 * self.forward_flops(length, predicted)
-
-    def memory(self, length: int, batch: int = 32) -> tuple[float, float]:
-        """
-        Bytes for training (float32 weights, gradients and Adam's two moments, activations of a batch, eager attention)
-        and for inference (weights, one layer's activations). Estimates: what a framework keeps beside is left out.
-        """
-        floats = 6 * self.d + 4 * self.inner + 2 * self.h * length + 2 * self.F  # kept for each token by each layer
-        head = PREDICTED * 2 * self.vocabulary
-        tokens = batch * length
-        return 16 * self.parameters + 4 * tokens * (self.L * floats + head), 4 * (self.parameters + tokens * floats)
-
-    def paper_hours(self, flops_per_second: float) -> float:
-        """Of the paper's recipe, both stages."""
-        flops = sum(
-            tokens / length * self.training_flops(length, PREDICTED * length)
-            for length, tokens in PAPER_TOKENS.items()
-        )
-        return flops / flops_per_second / 3600
-
-    def config(self) -> FixedHeadBertConfig:
-        return FixedHeadBertConfig(
-            hidden_size=self.d,
-            num_hidden_layers=self.L,
-            num_attention_heads=self.h,
-            attention_head_size=self.p,
-            intermediate_size=self.F,
-            vocab_size=self.vocabulary,
-            max_position_embeddings=self.positions,
-        )
-
-    @property
-    def equivalent_width(self) -> float:
-        """The width of a standard layer (12 d^2) with as many weights in its matrices."""
-        return math.sqrt((4 * self.d * self.inner + 2 * self.d * self.F) / 12)
-
-
 KNOWN = {
     "BERT-base": Shape(768, 12, 12, 64, 3072),
     "BERT-large": Shape(1024, 24, 16, 64, 4096),
@@ -135,7 +57,7 @@ KNOWN = {
 class Rule:
     name: str
     evidence: str
-    holds: object  # of a shape and a length
+    holds: Callable[[Shape, int], bool]  # of a shape and a length
 
 
 RULES = (
@@ -165,9 +87,145 @@ RULES = (
     Rule(
         "depth within a third of the fitted law's",
         f"fitted: {EVIDENCE['depth law']} BERT-base and BERT-large are shallower.",
-        lambda shape, n: 2 / 3 <= shape.L / max(best_depth(shape.equivalent_width), 1e-9) <= 4 / 3,
+        lambda shape, n: 2 / 3 <= shape.L / max(best_depth(shape.layer.equivalent_width), 1e-9) <= 4 / 3,
     ),
 )
+
+
+@dataclass(frozen=True)
+class PlannedShape:
+    """
+    A shape and what it costs. Parameters and operations are exact, memory and time are estimates.
+
+    Attributes:
+        name: of a known model; empty for a shape that fits the budget.
+        parameters: of the pretraining model.
+        forward_flops, training_flops: FLOPs for each token.
+        training_memory, inference_memory: bytes, for 32 rows in float32.
+        tokens_per_second: in training, calculated for the device, or measured here.
+        hours: of the paper's recipe on the device, calculated.
+        rules: those of RULES that it keeps, counted from 1.
+    """
+
+    name: str
+    shape: Shape
+    parameters: int
+    forward_flops: float
+    training_flops: float
+    training_memory: float
+    inference_memory: float
+    tokens_per_second: float
+    hours: float
+    rules: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """
+    What `plan` finds.
+
+    Attributes:
+        max_seq_length: tokens of a row in training.
+        budgets: as given, by name.
+        device: one of DEVICES, for which time is calculated.
+        measured: whether `tokens_per_second` was measured on this machine.
+        shapes: those that fit the budgets, the best first.
+        known: BERT-base, BERT-large and the presets that have positions for `max_seq_length`.
+    """
+
+    max_seq_length: int
+    budgets: dict[str, str]
+    device: str
+    measured: bool
+    shapes: tuple[PlannedShape, ...]
+    known: tuple[PlannedShape, ...]
+
+
+@dataclass(frozen=True)
+class Budget:
+    """Limits by name, for rows of `length` tokens on a device of `speed` FLOP/s."""
+
+    limits: dict[str, float]
+    length: int
+    speed: float
+
+    def cost(self, name: str, shape: Shape) -> float:
+        """In the unit of the limit of that name."""
+        match name:
+            case "params":
+                return shape.parameters
+            case "flops":
+                return shape.training_flops(self.length, PREDICTED * self.length) / self.length
+            case "memory":
+                return shape.memory(self.length)[0]
+            case "hours":
+                return shape.paper_hours(self.speed)
+        raise KeyError(name)
+
+    def share(self, shape: Shape) -> float:
+        """How much of the budget a shape uses, of that limit of which it uses most."""
+        return max(self.cost(name, shape) / limit for name, limit in self.limits.items())
+
+
+def plan(
+    max_seq_length: int = 128,
+    params: str | None = None,
+    flops: str | None = None,
+    memory: str | None = None,
+    hours: str | None = None,
+    device: str = "h100",
+    measure: bool = False,
+    output_dir: str | Path | None = None,
+) -> Plan:
+    """
+    The shapes that fit all budgets given, and use at least 85 % of one, ranked by how many of RULES hold.
+
+    Args:
+        max_seq_length: n, of the rows in training.
+        params: parameters of the pretraining model, such as 110M.
+        flops: FLOPs of a training step for each token.
+        memory: bytes for training 32 rows.
+        hours: of the paper's recipe on `device`.
+        device: one of DEVICES.
+        measure: time a training step of each shape that is returned, here, instead of estimating.
+        output_dir: a new directory for cost.png: how cost grows, calculated and measured.
+
+    Raises:
+        InputError: no budget, one that no shape fits (it names the nearest), or an unknown device.
+    """
+    given = {"params": params, "flops": flops, "memory": memory, "hours": hours}
+    budgets = {name: value for name, value in given.items() if value is not None}
+    if not budgets:
+        raise InputError("no budget: give params, flops, memory or hours.")
+    limits = {name: read_limit(name, value) for name, value in budgets.items()}
+    if device.lower() not in DEVICES:
+        raise InputError(f"{device}: there are {', '.join(DEVICES)}; measure times this machine.", "device")
+    if not 8 <= max_seq_length <= 512:
+        raise InputError(f"{max_seq_length}: BERT's rows have 8 to 512 tokens.", "max_seq_length")
+    if output_dir is not None:
+        needs("matplotlib", "plots")
+    budget = Budget(limits, max_seq_length, DEVICES[device.lower()] * UTILISATION)
+    shapes = [("", shape) for shape in best(fitting(budget), budget)]
+    known = [(name, shape) for name, shape in KNOWN.items() if shape.positions >= max_seq_length]
+    with new_directory(output_dir) if output_dir is not None else nullcontext() as folder:
+        if folder is not None:
+            draw_cost(folder / "cost.png")
+        progress = tqdm([*shapes, *known], desc="timing steps", disable=not measure, leave=False)
+        planned = [planned_shape(name, shape, budget, measure) for name, shape in progress]
+    found, known_ones = tuple(planned[: len(shapes)]), tuple(planned[len(shapes) :])
+    return Plan(max_seq_length, budgets, device.lower(), measure, found, known_ones)
+
+
+def read_limit(name: str, text: str) -> float:
+    """110M, 2.5e9, 8G, 64k as numbers."""
+    factor = {"k": 1e3, "m": 1e6, "g": 1e9, "b": 1e9, "t": 1e12}.get(text[-1:].lower())
+    try:
+        value = float(text[:-1]) * factor if factor else float(text)
+    except ValueError:
+        raise InputError(f"{text}: not a number such as 110M, 2.5e9 or 8G.", name) from None
+    if not 1e-100 < value < 1e100:
+        raise InputError(f"{text}: a budget is above zero, and finite.", name)
+    return value
 
 
 def candidates() -> Iterator[Shape]:
@@ -176,139 +234,66 @@ def candidates() -> Iterator[Shape]:
             yield Shape(d, L, h, p, factor * d)
 
 
-def number(text: str) -> float:
-    """110M, 2.5e9, 8G, 64k as numbers."""
-    factor = {"k": 1e3, "m": 1e6, "g": 1e9, "b": 1e9, "t": 1e12}.get(text[-1:].lower())
-    try:
-        value = float(text[:-1]) * factor if factor else float(text)
-    except ValueError:
-        raise InputError(f"{text}: not a number such as 110M, 2.5e9 or 8G.") from None
-    if not 1e-100 < value < 1e100:
-        raise InputError(f"{text}: a budget is above zero, and finite.")
-    return value
-
-
-def plan(
-    seq_length: int = 128,
-    params: str | None = None,
-    flops: str | None = None,
-    memory: str | None = None,
-    hours: str | None = None,
-    device: str = "h100",
-    measure: bool = False,
-    output: str | Path | None = None,
-) -> str:
+def fitting(budget: Budget) -> list[Shape]:
     """
-    The shapes that fit all budgets given, and use at least 85 % of one, ranked by how many of RULES hold.
-
-    Args:
-        seq_length: n, of the rows in training.
-        params: parameters of the pretraining model, such as 110M.
-        flops: FLOPs of a training step for each token.
-        memory: bytes for training 32 rows.
-        hours: of the paper's recipe on `device`.
-        device: one of DEVICES.
-        measure: time a training step of each shape that is shown, here, instead of estimating.
-        output: a new directory for cost.png: how cost grows, calculated and measured.
+    The candidates that fit, and use enough of the budget.
 
     Raises:
-        InputError: no budget, one that no shape fits (it names the nearest), or an unknown device.
+        InputError: there is none; it names the nearest.
     """
-    budgets = {"params": params, "flops": flops, "memory": memory, "hours": hours}
-    limits = {name: number(value) for name, value in budgets.items() if value is not None}
-    if not limits:
-        raise InputError("no budget: give --params, --flops, --memory or --hours.")
-    if device.lower() not in DEVICES:
-        raise InputError(f"--device {device}: there are {', '.join(DEVICES)}; --measure times this machine.")
-    if not 8 <= seq_length <= 512:
-        raise InputError(f"--seq_length {seq_length}: BERT's rows have 8 to 512 tokens.")
-    speed = DEVICES[device.lower()] * UTILISATION
-
-    def cost(shape: Shape) -> dict[str, float]:
-        return {
-            "params": shape.parameters,
-            "flops": shape.training_flops(seq_length, PREDICTED * seq_length) / seq_length,
-            "memory": shape.memory(seq_length)[0],
-            "hours": shape.paper_hours(speed),
-        }
-
-    found, nearest = [], (math.inf, next(candidates()))
-    for shape in candidates():
-        costs = cost(shape)
-        share = max(costs[name] / limit for name, limit in limits.items())
-        if USED <= share <= 1:
-            found.append(shape)
-        if abs(math.log(share)) < nearest[0]:
-            nearest = (abs(math.log(share)), shape)
+    shares = [(budget.share(shape), shape) for shape in candidates()]
+    found = [shape for share, shape in shares if USED <= share <= 1]
     if not found:
-        costs = cost(nearest[1])
-        near = ", ".join(f"{name} {costs[name]:.3g}" for name in limits)
-        raise InputError(f"no shape fits; the nearest is {describe(nearest[1])} with {near}.")
+        _, nearest = min(shares, key=lambda pair: abs(math.log(pair[0])))
+        near = ", ".join(f"{name} {budget.cost(name, nearest):.3g}" for name in budget.limits)
+        raise InputError(f"no shape fits; the nearest is {describe(nearest)} with {near}.")
+    return found
 
-    def rank(shape: Shape) -> tuple:
-        kept = sum(bool(rule.holds(shape, seq_length)) for rule in RULES)
-        depth = max(best_depth(shape.equivalent_width), 1)
-        return -kept, abs(math.log(shape.L / depth)), -max(cost(shape)[name] / limit for name, limit in limits.items())
 
-    chosen, seen = [], set()
-    for shape in sorted(found, key=rank):
-        if (shape.d, shape.L) not in seen:
-            seen.add((shape.d, shape.L))
-            chosen.append(("", shape))
-        if len(chosen) == SHOWN:
-            break
-    budget = ", ".join(f"{name} {budgets[name]}" for name in limits)
-    budget = ", ".join(f"{name} {budgets[name]}" for name in limits)
-    lines = [f"rows of {seq_length} tokens; budget: {budget}", header(measure)]
-    known = {name: shape for name, shape in KNOWN.items() if shape.positions >= seq_length}
-    with new_directory(output) if output is not None else nullcontext() as folder:
-        if folder is not None:
-            draw_cost(folder / "cost.png")
-        with tqdm(total=len(chosen) + len(known), desc="timing steps", disable=not measure, leave=False) as progress:
-            for name, shape in [*chosen, *known.items()]:
-                measured = tokens_per_second(shape, seq_length) if measure else None
-                lines.append(row(name, shape, seq_length, speed, measured))
-                progress.update()
-    lines += ["", "rules, by number in the column, and what speaks for and against them:"]
-    lines += [f"  {place}. {rule.name}: {rule.evidence}" for place, rule in enumerate(RULES, start=1)]
-    lines.append(
-        f"Tokens a second and hours: {'measured here (float32), hours' if measure else 'calculated'} for "
-        f"{device.upper()} at {UTILISATION:.0%} of its peak, an assumption. Memory: an estimate, 32 rows, float32."
+def best(shapes: list[Shape], budget: Budget) -> list[Shape]:
+    """The first SHOWN by RULES kept, nearness to the fitted law, and budget used; one of each width and depth."""
+
+    def rank(shape: Shape) -> tuple[int, float, float]:
+        depth = max(best_depth(shape.layer.equivalent_width), 1)
+        return -len(kept_rules(shape, budget.length)), abs(math.log(shape.L / depth)), -budget.share(shape)
+
+    first: dict[tuple[int, int], Shape] = {}
+    for shape in sorted(shapes, key=rank):
+        first.setdefault((shape.d, shape.L), shape)
+    return list(first.values())[:SHOWN]
+
+
+def kept_rules(shape: Shape, length: int) -> tuple[int, ...]:
+    return tuple(number for number, rule in enumerate(RULES, start=1) if rule.holds(shape, length))
+
+
+def planned_shape(name: str, shape: Shape, budget: Budget, measure: bool) -> PlannedShape:
+    length = budget.length
+    training = shape.training_flops(length, PREDICTED * length) / length
+    training_memory, inference_memory = shape.memory(length)
+    return PlannedShape(
+        name,
+        shape,
+        parameters=shape.parameters,
+        forward_flops=shape.forward_flops(length, PREDICTED * length) / length,
+        training_flops=training,
+        training_memory=training_memory,
+        inference_memory=inference_memory,
+        tokens_per_second=tokens_per_second(shape, length) if measure else budget.speed / training,
+        hours=shape.paper_hours(budget.speed),
+        rules=kept_rules(shape, length),
     )
-    return "\n".join(lines)
 
 
 def describe(shape: Shape) -> str:
     return f"{shape.L} layers of width {shape.d}, {shape.h} heads of {shape.p}, feed-forward {shape.F}"
 
 
-COLUMNS = "{:<20} {:>5} {:>6} {:>5} {:>9} {:>6} {:>8} {:>9} {:>9} {:>13} {:>11} {:>7}  {}"
-
-
-def header(measured: bool) -> str:
-    return COLUMNS.format(
-        "", "width", "layers", "heads", "head size", "ffn", "params", "MFLOP fwd", "MFLOP trn", "GB trn/infer",
-        "tokens/s" + (" *" if measured else ""), "hours", "rules kept",
-    )  # fmt: skip
-
-
-def row(name: str, shape: Shape, length: int, speed: float, measured: float | None) -> str:
-    forward, training = (
-        flops(length, PREDICTED * length) / length for flops in (shape.forward_flops, shape.training_flops)
-    )
-    memory = "/".join(f"{size / 1e9:.2f}" for size in shape.memory(length))
-    kept = "".join(str(place) for place, rule in enumerate(RULES, start=1) if rule.holds(shape, length))
-    rate = measured or speed / training
-    return COLUMNS.format(
-        name, shape.d, shape.L, shape.h, shape.p, shape.F, f"{shape.parameters / 1e6:.1f} M", f"{forward / 1e6:.1f}",
-        f"{training / 1e6:.1f}", memory, f"{rate:,.0f}", f"{shape.paper_hours(speed):.1f}", kept,
-    )  # fmt: skip
-
-
 def tokens_per_second(shape: Shape, length: int, rows: int = 4) -> float:
     """Of a training step here, the better of two after one to warm up."""
     model = FixedHeadBertForPreTraining(shape.config()).train()
     model.sparse_prediction = True
+    use_fast_dropout(model)  # as the trainers do
     optimizer = torch.optim.AdamW(model.parameters())
     ids = torch.randint(shape.vocabulary, (rows, length))
     labels = ids.masked_fill(torch.rand(ids.shape) > PREDICTED, -100)
@@ -348,6 +333,8 @@ def forward_seconds(shape: Shape, length: int, tokens: int = 2048) -> float:
 
 def draw_cost(file: Path):
     """Forward cost of a token against each dimension: FLOPs, and seconds measured here, on one scale."""
+    from matplotlib.figure import Figure
+
     figure = Figure(figsize=(16, 4), layout="constrained")
     panels = figure.subplots(1, len(GROWING), sharey=True)
     base_flops = BASE.forward_flops(128, 0) / 128
@@ -357,7 +344,7 @@ def draw_cost(file: Path):
         shapes = []
         for value in values:
             changes = {} if field == "length" else {field: value, **({"F": 4 * value} if field == "d" else {})}
-            shapes.append((Shape(**{**BASE.__dict__, **changes}), value if field == "length" else 128))
+            shapes.append((replace(BASE, **changes), value if field == "length" else 128))
         calculated = [shape.forward_flops(length, 0) / length / base_flops for shape, length in shapes]
         seconds = [forward_seconds(shape, length) for shape, length in shapes]
         base = seconds[shapes.index((BASE, 128))] if (BASE, 128) in shapes else base_seconds

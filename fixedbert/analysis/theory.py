@@ -1,92 +1,165 @@
-"""`fixedbert theory`: the theorems checked in numbers, and a picture of how attention patterns need head size."""
+"""The theorems checked in numbers, and how well heads of each size fit attention patterns."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from matplotlib.figure import Figure
 from tqdm import tqdm
 
-from ..errors import InputError
-from ..training.output import new_directory
-from .patterns import attention, divergence, fitted, least_head_size, random_pattern, truncated_fit, weights_for
+from ..errors import InputError, needs
+from ..files import new_directory
+from .patterns import attention, fitted, kullback_leibler, least_head_size, random_pattern, truncated_fit, weights_for
 from .separation import difference, separated, sequence
 
 FLOOR = 1e-16  # nats; what is smaller is rounding
 
 
-def theory(output: str | Path, lengths: Sequence[int] = (8, 16, 32), patterns: int = 5, seed: int = 0) -> str:
+@dataclass(frozen=True)
+class Theorem1:
     """
-    Write theory.png into `output`, a new directory.
+    Theorem 1 on a random pattern.
+
+    Attributes:
+        length: n, tokens of the pattern.
+        errors: by head size, the largest error of a probability with the weights of the construction.
+        too_small: a head size below n - 1.
+        error_too_small: the largest error of a probability with the best head of that size.
+    """
+
+    length: int
+    errors: dict[int, float]
+    too_small: int
+    error_too_small: float
+
+
+@dataclass(frozen=True)
+class Theorem2:
+    """
+    Theorem 2: a layer of fixed heads beside one of standard heads.
+
+    Attributes:
+        width, heads: of both layers; standard heads have the size width / heads.
+        head_size: of the fixed heads.
+        differences: by case of the proof, the largest difference of their outputs.
+        closed_form_errors: by case, how far the differences are from the closed form; the third case has none.
+    """
+
+    width: int
+    heads: int
+    head_size: int
+    differences: dict[int, float]
+    closed_form_errors: dict[int, float]
+
+
+@dataclass(frozen=True)
+class PatternFits:
+    """
+    Fits of random patterns by heads of every size from 1 to `length`.
+
+    Attributes:
+        length: n, tokens of the patterns.
+        least_head_sizes: of each pattern, the smallest head that expresses it.
+        truncated: by head size from 1, the divergence of the fit with the largest singular values, in nats; a median.
+        fitted: the same after gradient descent from there.
+    """
+
+    length: int
+    least_head_sizes: tuple[int, ...]
+    truncated: tuple[float, ...]
+    fitted: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Theory:
+    """What `theory` finds: the checks of both theorems, and the fits for each length."""
+
+    theorem_1: Theorem1
+    theorem_2: Theorem2
+    fits: tuple[PatternFits, ...]
+
+
+def theory(output_dir: str | Path, lengths: Sequence[int] = (8, 16, 32), patterns: int = 5, seed: int = 0) -> Theory:
+    """
+    Write theory.png into `output_dir`, a new directory.
 
     Args:
         lengths: of sequences; each has a curve.
         patterns: random ones for each length and head size, whose median is drawn.
 
-    Returns:
-        The table of checks.
-
     Raises:
-        InputError: a length below 2, or something in `output`.
+        InputError: a length below 2, no patterns, or something in `output_dir`.
     """
-    if min(lengths) < 2 or patterns < 1:
-        raise InputError("--lengths of 2 and more, and --patterns of 1 and more, are needed to draw anything.")
-    with new_directory(output) as folder:
-        lines = [*checks(seed), "", "least head size of random patterns"]
-        figure = Figure(figsize=(9, 5.5), layout="constrained")
-        axes = figure.subplots()
-        total = patterns * sum(lengths)
-        with tqdm(total=total, desc="fitting patterns", unit="fit") as progress:
-            for number, length in enumerate(lengths):
-                generator = torch.Generator().manual_seed(seed)
-                drawn = [random_pattern(length, generator) for _ in range(patterns)]
-                sizes = range(1, length + 1)
-                bound, best = [], []
-                for size in sizes:
-                    bound.append(median(divergence(P, truncated_fit(P, size)) for P in drawn))
-                    best.append(median(divergence(P, fitted(P, size)) for P in drawn))
-                    progress.update(patterns)
-                color = f"C{number}"
-                axes.plot(sizes, best, "o-", color=color, markersize=4, label=f"{length} tokens, gradient descent")
-                axes.plot(
-                    sizes, bound, "--", color=color, linewidth=1, label=f"{length} tokens, largest singular values"
-                )
-                axes.axvline(length - 1, color=color, linestyle=":", linewidth=1)
-                lines.append(f"  {length:>4} tokens: {sorted({least_head_size(P) for P in drawn})}")
-        axes.set(
-            xlabel="head size",
-            ylabel="divergence of the best fit (nats; 1e-16 is rounding)",
-            yscale="log",
-            xscale="log",
-            title=f"Random attention patterns, median of {patterns}; dotted: n - 1, from where all are exact",
-        )
-        ticks = [2**power for power in range(max(lengths).bit_length())]
-        axes.set_xticks(ticks, labels=map(str, ticks), minor=False)
-        axes.minorticks_off()
-        axes.legend(fontsize=8)
-        figure.savefig(folder / "theory.png", dpi=110)
-    return "\n".join(lines)
+    if min(lengths) < 2:
+        raise InputError(f"{min(lengths)}: a pattern needs 2 tokens or more.", "lengths")
+    if patterns < 1:
+        raise InputError(f"{patterns}: at least 1 is needed to draw anything.", "patterns")
+    needs("matplotlib", "plots")
+    with new_directory(output_dir) as folder:
+        with tqdm(total=patterns * sum(lengths), desc="fitting patterns", unit="fit") as progress:
+            fits = tuple(fit_patterns(length, patterns, seed, progress) for length in lengths)
+        draw(fits, folder / "theory.png")
+        return Theory(check_theorem_1(seed), check_theorem_2(seed), fits)
 
 
-def median(values) -> float:
-    return max(FLOOR, float(torch.tensor(list(values), dtype=torch.float64).median()))
-
-
-def checks(seed: int) -> list[str]:
-    """What the theorems say, on small matrices, with the error that is left."""
+def check_theorem_1(seed: int, n: int = 8, d: int = 12) -> Theorem1:
+    """On a random pattern over n tokens of width d."""
     generator = torch.Generator().manual_seed(seed)
-    n, d = 8, 12
     X, P = torch.randn(d, n, dtype=torch.float64, generator=generator), random_pattern(n, generator)
-    lines = [f"Theorem 1: any pattern over {n} tokens"]
-    for size in (d, n - 1):
-        error = (attention(X, *weights_for(X, P, size)) - P).abs().max()
-        lines.append(f"  from a head of {size}: off by {error:.1e}")
-    lines.append(f"  the best head of {n - 2}: off by {(fitted(P, n - 2) - P).abs().max():.1e}")
-    lines.append("Theorem 2: 6 fixed heads of 4 in width 12 beside 6 standard ones of 2")
+    errors = {p: float((attention(X, *weights_for(X, P, p)) - P).abs().max()) for p in (d, n - 1)}
+    return Theorem1(n, errors, n - 2, float((fitted(P, n - 2) - P).abs().max()))
+
+
+def check_theorem_2(seed: int, d: int = 12, heads: int = 6, head_size: int = 4) -> Theorem2:
+    """On random layers of width d and the sequences of the three cases of the proof."""
+    differences, closed_form_errors = {}, {}
     for case in (1, 2, 3):
-        f, g = separated(case, 12, 6, 4, seed)
+        f, g = separated(case, d, heads, head_size, seed)
         X = sequence(case, f, g, 5)
-        found = f(X) - g(X)
-        closed = f", closed form off by {(found - difference(case, f, g, X)).abs().max():.1e}" if case < 3 else ""
-        lines.append(f"  case {case}: the layers differ by {found.abs().max():.3g}{closed}")
-    return lines
+        measured = f(X) - g(X)
+        differences[case] = float(measured.abs().max())
+        if case < 3:
+            closed_form_errors[case] = float((measured - difference(case, f, g, X)).abs().max())
+    return Theorem2(d, heads, head_size, differences, closed_form_errors)
+
+
+def fit_patterns(length: int, patterns: int, seed: int, progress: tqdm) -> PatternFits:
+    generator = torch.Generator().manual_seed(seed)
+    drawn = [random_pattern(length, generator) for _ in range(patterns)]
+    bounds, best = [], []
+    for size in range(1, length + 1):
+        bounds.append(median(kullback_leibler(P, truncated_fit(P, size)) for P in drawn))
+        best.append(median(kullback_leibler(P, fitted(P, size)) for P in drawn))
+        progress.update(patterns)
+    return PatternFits(length, tuple(map(least_head_size, drawn)), tuple(bounds), tuple(best))
+
+
+def median(divergences: Iterable[float]) -> float:
+    return max(FLOOR, float(torch.tensor(list(divergences), dtype=torch.float64).median()))
+
+
+def draw(fits: Sequence[PatternFits], file: Path):
+    """Divergence against head size, a color for each length."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9, 5.5), layout="constrained")
+    axes = figure.subplots()
+    for number, fit in enumerate(fits):
+        color, sizes = f"C{number}", range(1, fit.length + 1)
+        axes.plot(sizes, fit.fitted, "o-", color=color, markersize=4, label=f"{fit.length} tokens, gradient descent")
+        label = f"{fit.length} tokens, largest singular values"
+        axes.plot(sizes, fit.truncated, "--", color=color, linewidth=1, label=label)
+        axes.axvline(fit.length - 1, color=color, linestyle=":", linewidth=1)
+    patterns = len(fits[0].least_head_sizes)
+    axes.set(
+        xlabel="head size",
+        ylabel="divergence of the best fit (nats; 1e-16 is rounding)",
+        yscale="log",
+        xscale="log",
+        title=f"Random attention patterns, median of {patterns}; dotted: n - 1, from where all are exact",
+    )
+    ticks = [2**power for power in range(max(fit.length for fit in fits).bit_length())]
+    axes.set_xticks(ticks, labels=list(map(str, ticks)), minor=False)
+    axes.minorticks_off()
+    axes.legend(fontsize=8)
+    figure.savefig(file, dpi=110)

@@ -9,10 +9,10 @@ import torch
 @dataclass
 class PretrainingCollator:
     """
-    Pads examples to the longest of the batch: everything by token (B, L), next_sentence_label (B).
+    Pads examples to the longest of the batch: next_sentence_label is (B,), all else (B, L).
 
-    There is an attention mask (B, L), but not with `position_ids`: by them the model tells apart the documents of a
-    row, and padding is one more, of which nothing is asked.
+    There is an attention mask, but not with `position_ids`: these separate the documents of a row, and padding is one
+    more document, without labels.
     """
 
     pad_token_id: int

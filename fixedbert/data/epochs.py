@@ -1,30 +1,34 @@
 """
-Examples by (seed, epoch, index): what the two kinds of examples share, and the order of an epoch.
+Examples by (seed, epoch, index), and their order in an epoch.
 
-Whatever an example is made of follows from these three and the store alone: however many workers and processes there
-are, and wherever a run is continued, they see the same examples.
+An example depends on these three and the store alone. So any number of workers and processes, and a resumed run, see
+the same examples.
 """
 
 import hashlib
 from collections.abc import Iterator
 from itertools import islice
+from pathlib import Path
 
 import numpy as np
 import torch
 from filelock import FileLock
 from transformers import PreTrainedTokenizerBase
 
+from ..checksums import checksum_file, fingerprint_of, is_sealed, sealing
 from ..errors import InputError
-from ..files import checksum_file, fingerprint_of, is_sealed, seal
+from .documents import Documents
 from .masking import mask_tokens
-from .store import Documents
 
 SHUFFLE_ROUNDS = 6
 
 
 def split_documents(documents: Documents, held_out: float) -> tuple[np.ndarray, np.ndarray]:
     """
-    Numbers of the documents for training and of those held out, always the same: a share of all, at least 2.
+    Numbers of the documents for training and of those held out, always the same.
+
+    Args:
+        held_out: the share that is held out, at least 2 documents.
 
     Raises:
         InputError: too few documents for both.
@@ -41,24 +45,25 @@ def split_documents(documents: Documents, held_out: float) -> tuple[np.ndarray, 
 
 class Examples(torch.utils.data.Dataset):
     """
-    Map-style data set over the documents with the given `numbers`; `examples[epoch * len(examples) + index]` is the
-    example (seed, epoch, index).
+    Map-style data set over the documents `numbers`. `examples[epoch * len(examples) + index]` is the example
+    (seed, epoch, index).
 
-    Every epoch has a plan, an array that says which tokens go into which example. It is made once, by the first
-    process that asks for it, and kept beside the store with its checksum, memory-mapped; a damaged one is made again.
-    The length is that of epoch 0, so that steps
-    can be counted; where another epoch has a few examples more or less, they are left out or begin again.
+    Every epoch has a plan, an array that says which tokens go into which example. The first process that needs it
+    makes it and keeps it in the store with its checksum. A damaged plan is made again. The length is that of epoch 0,
+    so that steps can be counted. If another epoch has a few examples more, these are left out; if it has fewer, its
+    first ones are repeated.
 
     Args:
-        max_seq_length: tokens of an example, special ones counted.
+        max_seq_length: tokens of an example, special ones included.
         mlm_probability: the share of tokens to predict.
         inside_word: from `tokens_inside_words`, to mask whole words.
-        weights: how often the documents of each corpus are used in an epoch; 0.5 is half of them, others each time.
+        weights: how often an epoch uses the documents of each corpus; 0.5 is half of them, others in each epoch.
         num_proc: processes that make a plan.
     """
 
     kind: str
-    plan_row: tuple[type, int]  # type and number of a plan's columns
+    plan_row: tuple[type, int]  # dtype and number of a plan's columns
+    length: int
 
     def __init__(
         self,
@@ -83,22 +88,25 @@ class Examples(torch.utils.data.Dataset):
         self.cls, self.sep, self.mask = tokenizer.cls_token_id, tokenizer.sep_token_id, tokenizer.mask_token_id
         self.vocab_size = len(tokenizer)
         self.numbers_hash = hashlib.sha256(self.numbers.tobytes()).hexdigest()
-        self.planned_epoch = None
-        self.written = set()
+        self.planned_epoch: int | None = None
+        self.written: set[int] = set()
+
+    def __len__(self) -> int:
+        return self.length
 
     def __getstate__(self):  # a worker process opens the plan itself
         return {**self.__dict__, "planned_epoch": None, "opened_plan": None}
 
     def settings(self) -> tuple:
-        """What a plan depends on besides the epoch."""
+        """What a plan depends on beside the epoch."""
         return self.kind, self.numbers_hash, self.seed, self.weights, self.max_seq_length
 
     def make_plan(self, epoch: int) -> Iterator[np.ndarray]:
-        """Rows of the plan of an epoch, some at a time."""
+        """The plan of an epoch, in blocks of rows (rows, columns)."""
         raise NotImplementedError
 
     def plan(self, epoch: int) -> np.ndarray:
-        """The plan of an epoch, memory-mapped; only the last one asked for is open."""
+        """The plan of an epoch, memory-mapped. Only that of the last call is open."""
         if epoch != self.planned_epoch:
             folder = self.documents.folder / "plans"
             name = f"{self.kind}-{fingerprint_of(*self.settings())}"
@@ -110,7 +118,7 @@ class Examples(torch.utils.data.Dataset):
                         if not is_sealed(path):
                             self.write_plan(path, epoch)
                             self.written.add(epoch)
-                    if epoch > 2 and epoch - 2 in self.written:  # the first one is kept: it gives the length
+                    if epoch > 2 and epoch - 2 in self.written:  # that of epoch 0 gives the length
                         old = folder / f"{name}-{epoch - 2}"
                         old.unlink(missing_ok=True)
                         checksum_file(old).unlink(missing_ok=True)
@@ -124,21 +132,20 @@ class Examples(torch.utils.data.Dataset):
             self.planned_epoch = epoch
         return self.opened_plan
 
-    def write_plan(self, path, epoch: int):
-        partial = path.with_name(path.name + ".partial")
-        with open(partial, "wb") as file:
-            for rows in self.make_plan(epoch):
-                file.write(np.ascontiguousarray(rows, self.plan_row[0]).data)
-        seal(partial, path)
+    def write_plan(self, path: Path, epoch: int):
+        with sealing(path) as partial:
+            with open(partial, "wb") as file:
+                for rows in self.make_plan(epoch):
+                    file.write(np.ascontiguousarray(rows, self.plan_row[0]).data)
 
     def some(self, count: int | None) -> torch.utils.data.Dataset:
-        """At most `count` of the examples of epoch 0, spread over all of them and always the same."""
+        """At most `count` examples of epoch 0, spread over all of them and always the same."""
         if count is None or count >= len(self):
             return self
         return torch.utils.data.Subset(self, np.random.default_rng(0).choice(len(self), count, replace=False).tolist())
 
     def documents_of_epoch(self, epoch: int) -> np.ndarray:
-        """Numbers of the documents of an epoch, in order: with a weight of 2 each of a corpus twice."""
+        """Numbers of the documents of an epoch, in order; with a weight of 2 each of a corpus twice."""
         if self.weights is None or all(weight == 1 for weight in self.weights):
             return self.numbers
         weight = np.array(self.weights)[self.documents.table["corpus"][self.numbers]]  # (numbers,)
@@ -158,10 +165,10 @@ class Examples(torch.utils.data.Dataset):
 
 class EpochSampler(torch.utils.data.Sampler):
     """
-    Every example once, in an order of its own in each epoch, by numbers that name the epoch too. The last step of an
-    epoch is filled up with the first examples of the same order, on one process as on many.
+    Every example once, in another order in each epoch. The last step of an epoch is filled up with the first examples
+    of the same order, with one process or several.
 
-    The examples themselves hold no epoch, so that worker processes need not be told.
+    An index is epoch * len(examples) + index, so that worker processes need no epoch.
     """
 
     def __init__(self, examples: Examples, step_size: int = 1):
@@ -171,15 +178,15 @@ class EpochSampler(torch.utils.data.Sampler):
 
     def set_epoch(self, epoch: int):
         self.epoch = epoch
-        self.examples.plan(epoch)  # here, in the process that can say what is wrong, and before workers are forked
+        self.examples.plan(epoch)  # here, where an error can be reported, and before workers are forked
 
     def __len__(self) -> int:
         return -(-len(self.examples) // self.step_size) * self.step_size
 
     def __iter__(self) -> Iterator[int]:
-        return islice(self.again_and_again(), len(self))
+        return islice(self.repeated(), len(self))
 
-    def again_and_again(self) -> Iterator[int]:
+    def repeated(self) -> Iterator[int]:
         size, epoch = len(self.examples), self.epoch
         while True:
             for numbers in shuffled(size, (self.examples.seed, epoch)):
@@ -188,10 +195,10 @@ class EpochSampler(torch.utils.data.Sampler):
 
 def shuffled(size: int, seed: tuple[int, ...], chunk: int = 2**16) -> Iterator[np.ndarray]:
     """
-    The numbers 0 to size - 1 in random order, some at a time, without holding all of them.
+    The numbers 0 to size - 1 in random order, in blocks, without all of them in memory.
 
-    A Feistel network (Luby and Rackoff, 1988) permutes the numbers of an even count of bits; those below `size` are a
-    permutation too.
+    A Feistel network (Luby and Rackoff, 1988) permutes the numbers with an even count of bits. Those below `size`, in
+    their order, are a permutation too.
     """
     half = max((size - 1).bit_length() + 1, 2) // 2
     keys = np.random.default_rng(seed).integers(2**63, size=SHUFFLE_ROUNDS, dtype=np.uint64)
@@ -200,6 +207,6 @@ def shuffled(size: int, seed: tuple[int, ...], chunk: int = 2**16) -> Iterator[n
         left, right = number >> np.uint64(half), number & np.uint64(2**half - 1)
         for key in keys:
             mixed = (right ^ key) * np.uint64(0x9E3779B97F4A7C15)  # 2**64 over the golden ratio; wraps around
-            left, right = right, left ^ mixed >> np.uint64(64 - half)  # the best mixed bits are the highest
+            left, right = right, left ^ mixed >> np.uint64(64 - half)  # the highest bits are mixed best
         number = (left << np.uint64(half) | right).astype(np.int64)
         yield number[number < size]

@@ -1,4 +1,4 @@
-"""Features: the tokens of fine-tuning examples, made once by several processes and kept for the next run."""
+"""Features: the tokens of fine-tuning examples, made by several processes and cached for the next run."""
 
 import hashlib
 import json
@@ -11,12 +11,13 @@ import pyarrow
 from accelerate import PartialState
 from filelock import FileLock
 
+from ..checksums import checksum_file, fingerprint_of, is_sealed, seal
 from ..errors import InputError
-from ..files import checksum_file, fingerprint_of, is_sealed, seal, writing
+from ..files import writing
 from .processes import check_shared_memory
 
 FORMAT = 2  # raise it when the same rows would give other features
-ROWS_A_PROCESS = 10_000  # another process does not pay for fewer
+ROWS_A_PROCESS = 10_000  # for fewer another process takes more time than it saves
 
 
 def prepare_features(
@@ -29,21 +30,22 @@ def prepare_features(
     desc: str | None = None,
 ) -> datasets.Dataset:
     """
-    `rows.map(function)` in batches, with its result in the cache of `datasets`, found again by what the rows hold.
-    Beside its files are their checksums; what is damaged is made again. The first process of a machine verifies them,
+    `rows.map(function)` in batches, cached by the content of the rows in the cache of `datasets`.
+
+    The files of the cache have checksums; damaged ones are made again. The first process of a machine verifies them,
     before the others (`main_process_first`).
 
     Args:
         function: from a batch of rows, and `settings`, to columns of features.
-        settings: keyword arguments of `function`, a `tokenizer` among them.
-        keep: columns of the rows that the features have too, if the rows do.
-        num_proc: processes; by default as many as there are cores, but not for few rows.
+        settings: keyword arguments of `function`, among them `tokenizer`.
+        keep: columns that the features take from the rows, if these have them.
+        num_proc: number of processes; by default as many as cores, but one for few rows.
 
     Raises:
         InputError: the cache cannot be written, or a process was killed.
     """
     tokenizer = json.loads(settings["tokenizer"].backend_tokenizer.to_str())
-    tokenizer |= {"truncation": None, "padding": None}  # what the last call left there
+    tokenizer |= {"truncation": None, "padding": None}  # left by the last call
     others = {name: value for name, value in settings.items() if name != "tokenizer"}
     for name in ("model_input_names", "truncation_side", "cls_token"):
         others[name] = getattr(settings["tokenizer"], name)
@@ -86,7 +88,7 @@ def prepare_features(
 
 
 def content_hash(rows: datasets.Dataset) -> str:
-    """A hash of all values, whatever file they came from."""
+    """A hash of all values, the same for any file that they came from."""
     table = rows.with_format("arrow")[:]
     sink = pyarrow.BufferOutputStream()
     with pyarrow.ipc.new_stream(sink, table.schema.remove_metadata()) as stream:
@@ -96,7 +98,10 @@ def content_hash(rows: datasets.Dataset) -> str:
 
 def data_fingerprint(features: dict[str, datasets.Dataset], *others: object) -> str:
     """
-    A name for all that a run of fine-tuning is given: features as `prepare_features` and selections leave them, whose
-    fingerprints follow from all that the rows hold, and `others`, as the names of labels.
+    A fingerprint of the data of a fine-tuning run.
+
+    Args:
+        features: from `prepare_features`, or a selection of these: their own fingerprints depend on all values.
+        others: what else the run depends on, such as the names of labels.
     """
     return fingerprint_of({kind: rows._fingerprint for kind, rows in features.items()}, others)

@@ -1,4 +1,4 @@
-"""Texts to classify or to score, alone or in pairs: GLUE, and csv, tsv, jsonl and parquet files of one's own."""
+"""Texts and pairs of texts with labels or scores: GLUE, and csv, tsv, jsonl and parquet files of one's own."""
 
 import math
 import re
@@ -23,7 +23,9 @@ INFERENCE = ("entailment", "not_entailment")
 @dataclass(frozen=True)
 class GlueTask:
     """
-    A task of GLUE (Wang et al., 2018) on the Hub, in the original download, and in a submission.
+    A task of GLUE (Wang et al., 2018), or one like it: on the Hub, in the original download, and in a submission.
+
+    Its metrics are in METRICS of fixedbert/metrics/glue.py.
 
     Args:
         folder: of the download.
@@ -35,6 +37,11 @@ class GlueTask:
         numbered: whether files and submissions have the numbers of the labels and not their names.
         files: of the download, by split of the Hub; for labelled splits the first of the evaluated ones is the main.
         submissions: files of a submission, by split of the Hub.
+        dataset_name: of the Hub.
+        dataset_config_name: its configuration; by default the name of the task.
+
+    Raises:
+        ValueError: the fields do not fit one another.
     """
 
     folder: str
@@ -46,9 +53,19 @@ class GlueTask:
     numbered: bool = False
     files: dict[str, str] = field(default_factory=lambda: {**LABELLED, "test": "test.tsv"})
     submissions: dict[str, str] | None = None
+    dataset_name: str = "nyu-mll/glue"
+    dataset_config_name: str | None = None
+
+    def __post_init__(self):
+        if len(self.texts) not in (1, 2) or len(self.texts) != len(self.file_texts):
+            raise ValueError(f"{self.folder}: texts and file_texts: name one or two columns, as many in both.")
+        if len(self.labels) == 1:
+            raise ValueError(f"{self.folder}: labels: name two or more, or none for a regression.")
+        if absent := [split for split in self.files if split.startswith("test") and not self.submission(split)]:
+            raise ValueError(f"{self.folder}: submissions: name the file for {absent[0]}.")
 
     def submission(self, split: str) -> str:
-        return (self.submissions or {"test": f"{self.folder}.tsv"})[split]
+        return (self.submissions or {"test": f"{self.folder}.tsv"}).get(split, "")
 
 
 TASKS = {
@@ -120,23 +137,24 @@ TASKS = {
 @dataclass
 class TextData:
     """
-    Splits with the columns sentence1, sentence2 (for pairs) and label: a place in `labels`, or a number if these are
-    none, which makes a regression. Test splits have no label, but an `index`. `labels` is None if nothing tells.
+    Splits with the columns sentence1, sentence2 (for pairs) and label: a position in `labels`, or for a regression,
+    which has no labels, a number. Test splits have no label but an `index`. Without a labelled split `labels` is None.
     """
 
     labels: list[str] | None
     splits: dict[str, datasets.Dataset]
 
     def of_kind(self, kind: str) -> dict[str, datasets.Dataset]:
-        """The splits for "train", "validation" or "test"; the first one is the main one."""
+        """The splits for "train", "validation" or "test", the main one first."""
         return {split: data for split, data in self.splits.items() if split.split("_")[0] == kind}
 
     def numbered_as(self, labels: list[str]) -> "TextData":
-        """The same rows with the label numbers of a model that knows `labels`, perhaps in capitals."""
-        names = labels if set(self.labels) <= set(labels) else [name.lower() for name in labels]
-        number = [names.index(label if label in names else label.lower()) for label in self.labels]
+        """The same rows with the label numbers of a model that has `labels`, perhaps in capitals."""
+        own = self.labels or []
+        names = labels if set(own) <= set(labels) else [name.lower() for name in labels]
+        number = [names.index(label if label in names else label.lower()) for label in own]
 
-        def renumber(data):
+        def renumber(data: datasets.Dataset) -> datasets.Dataset:
             if "label" not in data.column_names:
                 return data
             return data.remove_columns("label").add_column("label", [number[label] for label in data["label"]])
@@ -156,10 +174,10 @@ def load_task(
 
     Args:
         name: a key of TASKS.
-        kinds: what to read of "train", "validation" and "test".
+        kinds: which of "train", "validation" and "test" to read.
 
     Raises:
-        InputError: no such task or file; a missing column, an unknown label, with file and line.
+        InputError: no such task or file; a missing column or an unknown label, with file and line.
     """
     if name not in TASKS:
         raise InputError(f"--task_name {name}: no such task; there are {', '.join(TASKS)}.")
@@ -170,9 +188,11 @@ def load_task(
         raise InputError(f"--task_name {name} has no rows for {' and '.join(sorted(absent))}: it is to be predicted.")
     labels = [str(number) for number in range(len(task.labels))] if task.numbered else list(task.labels)
     if data_dir is None:
-        hub = load_from_hub("nyu-mll/glue", name, **hub_options)
+        config = task.dataset_config_name or name
+        hub = load_from_hub(task.dataset_name, config, **hub_options)
         sources = {
-            split: (rows_of_dataset(hub[split], f"nyu-mll/glue, {name}, {split}"), task.texts) for split in files
+            split: (rows_of_dataset(hub[split], f"{task.dataset_name}, {config}, {split}"), task.texts)
+            for split in files
         }
         labels, label = list(task.labels), "label"
     else:
@@ -187,7 +207,7 @@ def load_task(
     splits = {}
     for split, (rows, texts) in sources.items():
         column = None if split.startswith("test") else label
-        # Lines of QQP are too short, and the Hub's copy lacks them too.
+        # QQP has lines that are too short, which the Hub's copy leaves out too.
         rows = usable_rows(rows, texts, column, skip_bad_rows, short_rows=data_dir is not None, empty_texts=True)
         splits[split] = make_split(rows, texts, column, labels, skip_bad_rows)
     return TextData(list(task.labels), splits)
@@ -199,10 +219,12 @@ def load_files(
     """
     Texts from files of one's own, by split: train, validation, test.
 
-    Numbers with fractions make a regression. Other labels are those of the training file (without one, of the other),
-    sorted.
+    If labels are numbers with fractions, this is a regression. Else labels are those of the training file (or, without
+    one, of the validation file), sorted.
 
     Args:
+        do_regression: whether this is a regression; by default the labels decide.
+        skip_bad_rows: leave out rows that cannot be used, and print which.
         text_columns: one or two columns; by default "sentence1" and "sentence2", or else the first two that are
             neither label nor number, or the only one.
         label_column: by default "label".
@@ -221,7 +243,7 @@ def load_dataset(
     label_column: str = "label",
     **hub_options,
 ) -> TextData:
-    """The same from a data set of the Hub."""
+    """The same as `load_files` from a data set of the Hub."""
     hub = load_from_hub(name, config, **hub_options)
     absent = [kind for kind in kinds if kind not in hub]
     if absent:
@@ -263,17 +285,17 @@ def own_texts(
         if len(labels) == 1 and "train" in sources:
             raise InputError(f"{labelled.name}: all labels are {labels[0]!r}; there is nothing to learn from them.")
     splits = {
-        split: make_split(rows, texts, label_of[split], labels, skip_bad_rows) for split, rows in rows_of.items()
+        split: make_split(rows, texts, label_of[split], labels or [], skip_bad_rows) for split, rows in rows_of.items()
     }
     return TextData(labels, splits)
 
 
 def is_regression(name: str, values: list[str]) -> bool:
     """
-    Whether labels are numbers, and some of them have a fraction.
+    Whether labels are numbers, some of them with a fraction.
 
     Raises:
-        InputError: there are words among numbers with fractions.
+        InputError: some labels are words, others numbers with fractions.
     """
     if not any(as_float(value) is not None and re.search(r"[.eEnN]", value) for value in values):
         return False
@@ -293,16 +315,18 @@ def by_number(label: str) -> tuple:
 
 
 def make_split(
-    rows: Rows, texts: tuple[str, ...], label: str | None, labels: list[str] | None, skip_bad_rows: bool = False
+    rows: Rows, texts: tuple[str, ...], label: str | None, labels: list[str], skip_bad_rows: bool = False
 ) -> datasets.Dataset:
     """
     Usable rows as a split of TextData.
 
     Args:
-        labels: as they stand in the rows, in the order of their numbers; none for a regression.
+        texts: columns of the texts.
+        label: column of the label, or None.
+        labels: as in the rows, in the order of their numbers; empty for a regression.
 
     Raises:
-        InputError: a label is not among them, unless such rows are to be left out.
+        InputError: a label is not among them, without `skip_bad_rows`.
     """
     if label:
         problems = {n: problem_of_label(value, labels) for n, value in enumerate(rows.of(label)[0])}
@@ -317,6 +341,7 @@ def make_split(
 
 
 def problem_of_label(value: str, labels: list[str]) -> str | None:
+    """What is wrong with a label, which has to be one of `labels` or, if there are none, a number."""
     number = as_float(value)
     if not labels:
         return None if number is not None and math.isfinite(number) else f"the label {value!r} is not a finite number"
@@ -328,29 +353,25 @@ def problem_of_label(value: str, labels: list[str]) -> str | None:
 
 def with_labels_of_model(data: TextData, config: PreTrainedConfig, train: bool) -> tuple[TextData, bool]:
     """
-    The data with the label numbers of a model that knows their labels, and whether the model needs a new head because
-    its own is for others. Writes the labels into the configuration.
+    The data with the label numbers of a model, and whether the model needs a new head because its own is for other
+    labels. Writes the labels into the configuration.
 
     Raises:
-        InputError: without training, a head for other labels is of no use.
+        InputError: the head is for other labels, and there is no training.
     """
-    known = [config.id2label[number] for number in sorted(config.id2label)]
-    if config.problem_type == "regression":
-        known = []
-    elif known[0] == "LABEL_0":  # transformers' name for what nobody has named
-        known = None
+    known, labels = labels_of_model(config), data.labels
     new_head = False
-    if data.labels is None:
+    if labels is None:
         if known is None:
-            raise InputError("nothing says what the labels are: give a model that was fine-tuned, or --train_file.")
+            raise InputError("the labels are unknown: give a model that was fine-tuned, or --train_file.")
         data = TextData(known, data.splits)
-    elif known and data.labels and {label.lower() for label in data.labels} <= {label.lower() for label in known}:
+    elif known and labels and {label.lower() for label in labels} <= {label.lower() for label in known}:
         data = data.numbered_as(known)
-    elif known is not None and known != data.labels:
-        heads = [", ".join(labels) or "a number" for labels in (known, data.labels)]
+    elif known is not None and known != labels:
+        old, new = ", ".join(known) or "a number", ", ".join(labels) or "a number"
         if not train:
-            raise InputError(f"the model's labels are {heads[0]}, and those of the data {heads[1]}.")
-        PartialState().print(f"the model's head, for {heads[0]}, is replaced by a new one, for {heads[1]}")
+            raise InputError(f"the model's labels are {old}, and those of the data {new}.")
+        PartialState().print(f"the model's head, for {old}, is replaced by a new one, for {new}")
         new_head = True
     names = data.labels or ["LABEL_0"]
     config.id2label, config.label2id = dict(enumerate(names)), {name: number for number, name in enumerate(names)}
@@ -358,14 +379,22 @@ def with_labels_of_model(data: TextData, config: PreTrainedConfig, train: bool) 
     return data, new_head
 
 
+def labels_of_model(config: PreTrainedConfig) -> list[str] | None:
+    """The labels of a model, in the order of their numbers: none for a regression, None if they have no names."""
+    if config.problem_type == "regression":
+        return []
+    names = [name for _, name in sorted((config.id2label or {}).items())]
+    return None if names[0] == "LABEL_0" else names  # transformers' default name
+
+
 def write_predictions(
     folder: str, task: str | None, split: str, rows: datasets.Dataset, labels: list[str], predictions: np.ndarray
 ):
     """
-    A file with the columns index and prediction: that of a GLUE submission, or predict_results.txt.
+    Write a file with the columns index and prediction: that of a GLUE submission, or predict_results.txt.
 
     Args:
-        labels: those of the model; none for a regression.
+        labels: of the model; empty for a regression.
         predictions: numbers of labels, or scores, (rows,).
     """
     if task == "stsb":

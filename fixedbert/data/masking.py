@@ -14,12 +14,18 @@ def mask_tokens(
     inside_word: np.ndarray | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
     """
-    `probability` of the `maskable` positions, at least one, become targets; of these 80 % are replaced by [MASK], 10 %
-    by a random token, 10 % stay (Devlin et al., 2019, section 3.1). Returns the input (L,) and the labels (L,), -100
-    where no target is.
+    Mask tokens as BERT does (Devlin et al., 2019, section 3.1): of the targets 80 % are replaced by [MASK], 10 % by a
+    random token, and 10 % are kept.
 
-    With `inside_word` (vocab_size,), which says of each token whether it goes on with a word, whole words become
-    targets, until one more would be too many, and what replaces them is drawn once for a word.
+    Args:
+        input_ids: (L,).
+        maskable: positions that can be targets.
+        probability: the share of `maskable` that become targets, at least one.
+        inside_word: whether each token continues a word, bool (vocab_size,). Then whole words become targets, as many
+            as fit into that share, and the replacement is chosen once for a word.
+
+    Returns:
+        The input (L,), and the labels (L,), -100 where there is no target.
     """
     count = max(1, round(probability * len(maskable)))
     labels = np.full_like(input_ids, -100)
@@ -43,7 +49,7 @@ def mask_tokens(
                 room -= lengths[one]
                 if not room:
                     break
-        if room == count:  # all words are longer: the shortest one
+        if room == count:  # all words are longer than that: take the shortest
             chosen[lengths.argmin()] = True
         targets = maskable[chosen[word]]
         draw = rng.random(len(lengths))[word[chosen[word]]]
@@ -56,8 +62,8 @@ def mask_tokens(
 
 def tokens_inside_words(tokenizer: PreTrainedTokenizerBase) -> np.ndarray | None:
     """
-    Whether each token goes on with the word before it, bool (vocab_size,): in WordPiece such tokens begin with "##".
-    None where no token does.
+    Whether each token continues the word before it, bool (vocab_size,): in WordPiece such tokens begin with "##".
+    None if there is no such token.
     """
     tokens = tokenizer.convert_ids_to_tokens(list(range(len(tokenizer))))
     inside = np.array([token is not None and token.startswith("##") for token in tokens])

@@ -1,4 +1,4 @@
-"""Packed rows: all text one after the other, for masked-LM without next-sentence prediction and for causal LM."""
+"""Packed rows of full length, for masked-LM without next-sentence prediction and for causal LM."""
 
 from collections.abc import Iterator
 
@@ -9,16 +9,15 @@ from .epochs import Examples
 
 class PackedExamples(Examples):
     """
-    Rows of `max_seq_length` tokens, of which every token of an epoch's documents is in one.
+    Rows of `max_seq_length` tokens. Every token of an epoch's documents is in exactly one of them.
 
-    The documents of an epoch, shuffled, stand one after the other as `[CLS] tokens [SEP]` and are cut into rows,
-    across documents as RoBERTa's FULL-SENTENCES (Liu et al., 2019, section 4.2). A row that begins inside of a
-    document gets a [CLS] of its own; one that begins with a document has it already and is a token shorter. The last
-    row may be shorter still.
+    The documents of an epoch are shuffled, joined as `[CLS] tokens [SEP]` and cut into rows, across documents as in
+    RoBERTa's FULL-SENTENCES (Liu et al., 2019, section 4.2). A row that begins inside a document gets a [CLS] of its
+    own; one that begins with a document has it already and is one token shorter. The last row may be shorter still.
 
     Args:
-        objective: "mlm" masks tokens; "clm" labels all of them but [CLS], for a model that predicts the next one.
-        separate_documents: number the positions of each document anew, by which the model tells them apart.
+        objective: "mlm" masks tokens; "clm" labels all but [CLS], for a model that predicts the next token.
+        separate_documents: let positions begin at 0 in each document, by which the model separates them.
     """
 
     kind = "packed"
@@ -30,14 +29,11 @@ class PackedExamples(Examples):
         self.separate_documents = separate_documents
         self.length = self.rows(self.plan(0))
 
-    def __len__(self) -> int:
-        return self.length
-
     def settings(self) -> tuple:
-        return super().settings()[:-1]  # the same for rows of any length
+        return super().settings()[:-1]  # rows of any length have the same plan
 
     def make_plan(self, epoch: int) -> Iterator[np.ndarray]:
-        """A document's number and where it begins, in the order of the epoch; the last row is the end of all."""
+        """Number and start of each document, in the order of the epoch. The last row has the end of all."""
         numbers = np.random.default_rng((self.seed, epoch)).permutation(self.documents_of_epoch(epoch))
         ends = np.cumsum(self.documents.table["tokens"][numbers].astype(np.int64) + 2)
         yield np.stack([np.append(numbers, -1), np.insert(ends, 0, 0)], axis=1)
@@ -66,9 +62,9 @@ class PackedExamples(Examples):
             special[-1][0] = True
             special[-1][-1] |= bool(closing)
             slot, place = start + last, place + 1
-        input_ids, special = np.concatenate(ids), np.concatenate(special)
+        input_ids = np.concatenate(ids)
         if self.objective == "mlm":
-            example = self.masked(input_ids, np.flatnonzero(~special), rng)
+            example = self.masked(input_ids, np.flatnonzero(~np.concatenate(special)), rng)
         else:
             example = {"input_ids": input_ids, "labels": np.where(input_ids == self.cls, -100, input_ids)}
         if self.separate_documents:

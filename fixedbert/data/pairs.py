@@ -12,9 +12,9 @@ from collections.abc import Iterator
 import numpy as np
 
 from ..errors import InputError
+from .documents import Documents
 from .epochs import Examples
-from .processes import process_pool
-from .store import Documents
+from .processes import call_work, process_pool
 
 CONTINUES, RANDOM = 0, 1  # next_sentence_label, as in transformers' BERT
 PAIR_FIELDS = ("document_a", "start_a", "end_a", "document_b", "start_b", "end_b", "next_sentence_label")
@@ -24,7 +24,7 @@ PLANNED_TOGETHER = 4096  # documents
 def check_pairs(documents: Documents, numbers: np.ndarray):
     """
     Raises:
-        InputError: next-sentence prediction makes no sense, with one document or mostly single sentences.
+        InputError: one document alone, or mostly single sentences, which next-sentence prediction cannot use.
     """
     remedy = "choose what ends a document with --document_boundary, or train with --objective mlm"
     if len(numbers) < 2:
@@ -49,23 +49,22 @@ def plan_pairs(
     seed: tuple[int, ...],
 ) -> np.ndarray:
     """
-    Where the two segments of every example begin and end, int32 (pairs, 7) with the columns PAIR_FIELDS.
+    The two segments of every example, int32 (pairs, 7) with the columns PAIR_FIELDS. Starts and ends count tokens.
 
-    Goes through each of the documents `numbers` once: whole sentences up to `max_tokens` (now and then, with
-    `short_seq_prob`, fewer) are cut into two segments at a random sentence. Half of the second segments are replaced
-    by one from another document, drawn from `others`, and what they displaced is put back, to be used next. Starts and
-    ends count tokens.
+    Reads each of the documents `numbers` once. Whole sentences of up to `max_tokens` (or fewer, with the probability
+    `short_seq_prob`) are cut into two segments at a random sentence. Half of the second segments are replaced by one
+    from another document, drawn from `others`; the sentences that they replace begin the next example.
     """
     rng = random.Random(" ".join(map(str, seed)))
     pairs = []
     for number in numbers.tolist():
         ends = documents.ends(number).tolist()
-        sentence = 0  # the first one not used yet
+        sentence = 0  # the first one that is not used yet
         while sentence < len(ends):
             start = ends[sentence - 1] if sentence else 0
             target = max_tokens if rng.random() >= short_seq_prob else rng.randint(2, max_tokens)
             after = min(bisect_left(ends, start + target, lo=sentence) + 1, len(ends))
-            # at least one sentence for each segment; a last one that stands alone gets a random second
+            # At least one sentence for each segment. The last sentence, if alone, gets a random second segment.
             middle = rng.randint(sentence + 1, after - 1) if after - sentence > 1 else after
             if middle == after or rng.random() < 0.5:
                 other = number
@@ -84,12 +83,14 @@ def plan_pairs(
     return np.array(pairs, dtype=np.int32).reshape(-1, len(PAIR_FIELDS))
 
 
-def truncate_pair(a: np.ndarray, b: np.ndarray, max_tokens: int, rng: np.random.Generator):
-    """Shorten the longer of two segments until both fit, each token from the front or the end by a fair coin."""
+def truncate_pair(
+    a: np.ndarray, b: np.ndarray, max_tokens: int, rng: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray]:
+    """Cut the longer of two segments until both fit, each token at the front or at the end with equal probability."""
     surplus = len(a) + len(b) - max_tokens
     if surplus > 0:
         from_longer = min(surplus, abs(len(a) - len(b)))
-        rest = surplus - from_longer  # the two are now equally long and lose tokens in turn
+        rest = surplus - from_longer  # now both are equally long, and cut in turn
         cut_a, cut_b = rest // 2, rest - rest // 2
         if len(a) > len(b):
             cut_a += from_longer
@@ -101,24 +102,25 @@ def truncate_pair(a: np.ndarray, b: np.ndarray, max_tokens: int, rng: np.random.
     return a, b
 
 
-def remember_setting(*setting):
-    global worker_setting
-    worker_setting = setting
-
-
-def plan_block(start: int, *setting) -> np.ndarray:
-    """The plan of some documents of an epoch; other ones are drawn from all, as often as the epoch has them."""
-    documents, numbers, max_tokens, short_seq_prob, seed = setting or worker_setting
+def plan_block(
+    documents: Documents,
+    numbers: np.ndarray,
+    max_tokens: int,
+    short_seq_prob: float,
+    seed: tuple[int, ...],
+    start: int,
+) -> np.ndarray:
+    """The pairs of the PLANNED_TOGETHER documents from `start` on, of an epoch with the documents `numbers`."""
     block = numbers[start : start + PLANNED_TOGETHER]
     return plan_pairs(documents, block, numbers, max_tokens, short_seq_prob, (*seed, start))
 
 
 class PairExamples(Examples):
     """
-    `[CLS] a [SEP] b [SEP]` with masked tokens and the next-sentence label; all pairs are drawn anew in every epoch.
+    `[CLS] a [SEP] b [SEP]` with masked tokens and the next-sentence label. Every epoch draws other pairs.
 
     Args:
-        short_seq_prob: the share of pairs that are made shorter.
+        short_seq_prob: the share of pairs that are shorter.
     """
 
     kind = "pairs"
@@ -130,9 +132,6 @@ class PairExamples(Examples):
         self.max_tokens = self.max_seq_length - 3
         self.length = len(self.plan(0))
 
-    def __len__(self) -> int:
-        return self.length
-
     def settings(self) -> tuple:
         return *super().settings(), self.short_seq_prob
 
@@ -140,13 +139,13 @@ class PairExamples(Examples):
         numbers = self.documents_of_epoch(epoch)
         check_pairs(self.documents, np.unique(numbers))
         starts = range(0, len(numbers), PLANNED_TOGETHER)
-        setting = (self.documents, numbers, self.max_tokens, self.short_seq_prob, (self.seed, epoch))
+        arguments = (self.documents, numbers, self.max_tokens, self.short_seq_prob, (self.seed, epoch))
         # A worker of a data loader may have no children.
         if self.num_proc == 1 or len(starts) < 16 or multiprocessing.current_process().daemon:
-            yield from (plan_block(start, *setting) for start in starts)
+            yield from (plan_block(*arguments, start) for start in starts)
         else:
-            with process_pool(self.num_proc, remember_setting, *setting) as pool:
-                yield from pool.map(plan_block, starts)
+            with process_pool(self.num_proc, plan_block, *arguments) as pool:
+                yield from pool.map(call_work, starts)
 
     def __getitem__(self, index: int) -> dict[str, np.ndarray | int]:
         epoch, index = divmod(index, self.length)

@@ -1,4 +1,4 @@
-"""Rows of csv, tsv, json, jsonl and parquet files and of data sets; those that cannot be used, with their place."""
+"""Rows of csv, tsv, json, jsonl and parquet files and of data sets, and which of them cannot be used, and why."""
 
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -12,18 +12,24 @@ from pyarrow import parquet
 
 from ..errors import InputError
 from ..files import reading
-from .tables import AGAIN, KINDS, TOO_FEW, check_names, json_object, json_value, lines_of, table_rows, why_no_text
+from .tables import DAMAGED, KINDS, TOO_FEW, check_names, json_object, json_value, lines_of, table_rows, why_no_text
 
-LIST = re.compile(r"\s*\[\s*([\"'\d-].*)?\]\s*", re.DOTALL)  # of labels, as csv and tsv write it
-NAMED = 20  # of the rows that are left out
+LIST = re.compile(r"\s*\[\s*([\"'\d-].*)?\]\s*", re.DOTALL)  # a list of labels, as csv and tsv have it
+NAMED = 20  # places of left-out rows that are printed
 LONGEST_PLACE = 300  # characters; an id or a label can be long
 
 
 @dataclass
 class Rows:
     """
-    What stands in a file or data set: by column the value of each row as it is there, None where there is none; and
-    for each row its line, and what is wrong with it that no column shows.
+    The rows of a file or data set.
+
+    Args:
+        name: of the file or data set, for messages.
+        columns: values by column, as they are in the file; None where a row has none.
+        lines: the line of each row, or its number.
+        unit: what `lines` counts, "line" or "row".
+        problems: what is wrong with a row, by its number, where no column shows it.
     """
 
     name: str
@@ -39,7 +45,12 @@ class Rows:
         return f"{self.unit} {self.lines[number]}"
 
     def of(self, *columns: str) -> list[list]:
-        """The values of columns, each of which has to be there."""
+        """
+        The values of columns.
+
+        Raises:
+            InputError: there is no such column.
+        """
         for column in columns:
             if column not in self.columns:
                 raise InputError(f"{self.name}: no column {column!r}; there are {', '.join(self.columns)}.")
@@ -47,12 +58,12 @@ class Rows:
 
     def text_columns(self, label: str) -> tuple[str, ...]:
         """
-        sentence1 and sentence2, or else the first two columns that are neither label nor number; says which.
+        sentence1 and sentence2, or else the first two columns that are neither label nor number. Prints which.
 
         Raises:
-            InputError: there is none, or what is there looks like an id.
+            InputError: there is no such column, or it looks like ids.
         """
-        numbers = ("", "Unnamed: 0", "id", "idx", "index")  # the first two are how pandas writes its own
+        numbers = ("", "Unnamed: 0", "id", "idx", "index")  # the first two are names that pandas gives
         others = [column for column in self.columns if column != label and column not in numbers]
         if not others:
             raise InputError(f"{self.name}: no text in the columns {', '.join(self.columns)}.")
@@ -90,11 +101,12 @@ def usable_rows(
     The rows that have texts and, if there is a label column, a label.
 
     Args:
-        short_rows: leave out rows without all columns whatever `skip_bad_rows` says.
-        empty_texts: take them as they are.
+        skip_bad_rows: leave out the others, and print which.
+        short_rows: leave out rows without all columns, whatever `skip_bad_rows` is.
+        empty_texts: use empty texts as they are.
 
     Raises:
-        InputError: other rows that are not to be left out.
+        InputError: a row cannot be used, without `skip_bad_rows`.
     """
     rows.of(*texts, *([label] if label else []))
     short = [number for number, problem in rows.problems.items() if problem == TOO_FEW] if short_rows else []
@@ -122,7 +134,7 @@ def usable_rows(
 
 
 def why_no_label(value: object) -> str | None:
-    """What is wrong with a value that has to be a label: a text or a number."""
+    """What is wrong with a label, which has to be a text or a number; None if nothing is."""
     if value is None or value != value or (isinstance(value, str) and not value.strip()):
         return "no label"
     if isinstance(value, Number):
@@ -162,21 +174,21 @@ def without_problems(rows: Rows, problems: dict[int, str], skip_bad_rows: bool) 
 
 def check_usable(name: str, problems: Mapping[int, str], total: int, skip_bad_rows: bool):
     """
-    Tell which of the `total` rows of `name` are left out.
+    Print which of the `total` rows of `name` are left out.
 
     Args:
-        problems: by number of the row, its place and what is wrong with it.
+        problems: the place of a row and what is wrong with it, by its number.
 
     Raises:
-        InputError: there are such rows, and they are not to be left out.
+        InputError: there are problems, without `skip_bad_rows`.
     """
     if not problems:
         return
     places = [problems[number][:LONGEST_PLACE] for number in sorted(problems)]
-    places = [place.encode(errors="backslashreplace").decode() for place in places]  # can be printed
+    places = [place.encode(errors="backslashreplace").decode() for place in places]  # surrogates cannot be printed
     if not skip_bad_rows:
         more = f"; {len(places) - 1:,} more rows cannot be used either" if len(places) > 1 else ""
-        raise InputError(f"{name}, {places[0]}{more}. Mend it, or leave such rows out with --skip_bad_rows.")
+        raise InputError(f"{name}, {places[0]}{more}. Correct it, or leave such rows out with --skip_bad_rows.")
     if len(places) > NAMED:
         places = [*places[:NAMED], f"and {len(places) - NAMED:,} more"]
     PartialState().print(f"{name}: {len(problems):,} of {total:,} rows left out ({'; '.join(places)})")
@@ -184,20 +196,18 @@ def check_usable(name: str, problems: Mapping[int, str], total: int, skip_bad_ro
 
 def read_rows(file: Path, header: tuple[str, ...] | None = None) -> Rows:
     """
-    A csv (quoted as usual), tsv (never quoted, as in GLUE), jsonl or parquet file.
+    The rows of a csv (quoted as usual), tsv (never quoted, as in GLUE), jsonl, json or parquet file.
 
     Args:
-        header: names of the columns, if the file has no line of them.
+        header: names of the columns of a csv or tsv file without a header line.
 
     Raises:
-        InputError: it cannot be read, with the line.
+        InputError: the file cannot be read, with the line.
     """
-    readers: dict[str, Callable] = {".csv": read_table, ".tsv": read_table, ".jsonl": read_json, ".json": read_json}
-    readers[".parquet"] = read_parquet
-    if file.suffix not in readers:
-        raise InputError(f"{file}: not one of the formats that can be read: .csv, .tsv, .json, .jsonl, .parquet.")
-    with reading(file, AGAIN):
-        rows = readers[file.suffix](file, header)
+    if file.suffix not in READERS:
+        raise InputError(f"{file}: a format that cannot be read; give {', '.join(READERS)}.")
+    with reading(file, DAMAGED):
+        rows = READERS[file.suffix](file, header)
     if not len(rows):
         raise InputError(f"{file}: no rows.")
     return rows
@@ -205,21 +215,21 @@ def read_rows(file: Path, header: tuple[str, ...] | None = None) -> Rows:
 
 def read_table(file: Path, header: tuple[str, ...] | None) -> Rows:
     with open(file, "rb") as stream:
-        header, rows = table_rows(lines_of(stream, file), file, file.suffix == ".tsv", header)
+        names, rows = table_rows(lines_of(stream, file), file, file.suffix == ".tsv", header)
         found = list(rows)
-    columns = {name: [row[place] for _, row, _ in found] for place, name in enumerate(header)}
+    columns = {name: [row[place] for _, row, _ in found] for place, name in enumerate(names)}
     problems = {number: problem for number, (_, _, problem) in enumerate(found) if problem}
     return Rows(str(file), columns, [line for line, _, _ in found], problems=problems)
 
 
-def read_json(file: Path, header: None) -> Rows:
+def read_json(file: Path, _: tuple[str, ...] | None) -> Rows:
     rows, lines, unit = json_rows(file)
     names = dict.fromkeys(name for row in rows for name in row)
     return Rows(str(file), {name: [row.get(name) for row in rows] for name in names}, lines, unit)
 
 
 def json_rows(file: Path) -> tuple[list[dict], list[int], str]:
-    """The objects of a JSON array, or of lines, with the number of each and what the numbers count."""
+    """The objects of a JSON array or of lines of JSON, the number of each, and whether that counts rows or lines."""
     with open(file, "rb") as stream:
         lines = list(lines_of(stream, file))
     if file.suffix == ".json" and lines and lines[0].startswith("["):
@@ -232,12 +242,21 @@ def json_rows(file: Path) -> tuple[list[dict], list[int], str]:
     return [json_object(lines[number - 1], f"{file}, line {number}") for number in numbers], numbers, "line"
 
 
-def read_parquet(file: Path, header: None) -> Rows:
+def read_parquet(file: Path, _: tuple[str, ...] | None) -> Rows:
     with parquet.ParquetFile(file) as content:
         table = content.read()
     check_names(table.column_names, str(file))
     columns = {name: table[name].to_pylist() for name in table.column_names}
     return Rows(str(file), columns, list(range(len(table))), "row")
+
+
+READERS: dict[str, Callable[[Path, tuple[str, ...] | None], Rows]] = {
+    ".csv": read_table,
+    ".tsv": read_table,
+    ".json": read_json,
+    ".jsonl": read_json,
+    ".parquet": read_parquet,
+}
 
 
 def rows_of_dataset(data: datasets.Dataset, name: str) -> Rows:

@@ -1,14 +1,13 @@
 """
-The built-in sample: text and tasks for trying everything out, with no network and no text of others in the package.
+The built-in sample: text and tasks to try everything without a network. The package contains no text of others.
 
     python -m fixedbert.data.sample FOLDER    # writes the two tasks as files
 
-The text is the documentation inside every CPython: the topics of pydoc and the docstrings of the standard library. The
-two tasks are synthetic, made from templates about invented functions, and say nothing about real language:
-- sentence pairs, in GLUE's layout: does what is said about a function follow from its description?
+The text is the documentation in every CPython: the topics of pydoc and the docstrings of the standard library. The two
+tasks are synthetic, made from templates about invented functions, and do not resemble real language:
+- sentence pairs, in GLUE's layout: does a statement about a function follow from its description?
 - questions, in the layout of SQuAD 1.1: which of two things is the text about?
-Neither sentence alone says anything about the label, and the context alone nothing about which of its things is asked
-for: a model has to look from one segment into the other.
+No sentence alone decides the label, and no context alone the answer: a model has to compare the two segments.
 """
 
 import ast
@@ -20,7 +19,7 @@ import sysconfig
 from pathlib import Path
 from pydoc_data.topics import topics
 
-# Packages of the standard library that are tests, tools or data rather than documentation.
+# Packages of the standard library that are tests, tools or data.
 LEFT_OUT = {
     "test",
     "tests",
@@ -82,8 +81,8 @@ def sentence_pairs(count: int, seed: int) -> list[dict[str, str]]:
 
 def questions(count: int, seed: int, functions: int = 2) -> dict:
     """
-    SQuAD 1.1's layout. The context describes `functions` functions; "is the text about a list or a path?" is answered
-    by the one of the two that stands in it.
+    Questions in SQuAD 1.1's layout. The context describes `functions` functions, and the answer to "is the text about
+    a list or a path?" is the one of the two that it mentions.
     """
     rng = random.Random(seed)
     paragraphs = []
@@ -110,7 +109,7 @@ def questions(count: int, seed: int, functions: int = 2) -> dict:
 
 
 def write_tasks(folder: str | Path):
-    """Write pairs/train.tsv, pairs/dev.tsv, questions/train.json and questions/dev.json: the same ones every time."""
+    """Write pairs/train.tsv, pairs/dev.tsv, questions/train.json and questions/dev.json, always the same."""
     for split, seed, pairs, asked in (("train", 1, 9000, 8000), ("dev", 2, 1000, 1000)):
         file = Path(folder, "pairs", f"{split}.tsv")
         file.parent.mkdir(parents=True, exist_ok=True)

@@ -1,6 +1,6 @@
-"""Questions answered by a span of a text, or not at all: SQuAD 1.1 and 2.0, windows of tokens, and back to text."""
+"""Questions whose answer is a span of a text, or none: SQuAD 1.1 and 2.0 as rows, as windows of tokens, evaluated."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import datasets
@@ -11,10 +11,10 @@ from transformers import EvalPrediction, PreTrainedTokenizerBase
 from ..errors import InputError
 from ..files import reading
 from ..metrics.squad import squad_scores, squad_v2_scores
+from .documents import as_arrays
 from .features import prepare_features
 from .rows import check_usable
-from .store import as_arrays
-from .tables import AGAIN, check_names, json_object, lines_of, why_no_text
+from .tables import DAMAGED, check_names, json_object, lines_of, why_no_text
 
 TEXT = datasets.Value("string")
 FEATURES = datasets.Features(
@@ -26,7 +26,8 @@ FEATURES = datasets.Features(
         "answers": {"text": datasets.List(TEXT), "answer_start": datasets.List(datasets.Value("int32"))},
     }
 )
-NO_ANSWER = {"text": [], "answer_start": []}
+NO_ANSWER: dict[str, list] = {"text": [], "answer_start": []}
+Found = tuple[dict, dict, dict]  # what has the question, the context and the title of a row
 
 
 def load_squad(
@@ -38,28 +39,28 @@ def load_squad(
     Args:
         file: SQuAD's JSON layout, or rows with these columns in .jsonl, .parquet, or under "data" in .json.
         version_2_with_negative: whether questions may have no answer, as in SQuAD 2.0.
-        answered: whether there have to be answers; a test file may have none.
-        skip_bad_rows: leave out rows that cannot be used.
+        answered: whether answers are needed; a test file may have none.
+        skip_bad_rows: leave out rows that cannot be used, and print which.
 
     Raises:
         InputError: the file cannot be read, or a row cannot be used.
     """
-    readers = {".json": read_json, ".jsonl": read_lines, ".parquet": read_parquet}
-    if Path(file).suffix not in readers:
-        raise InputError(f"{file}: not one of the formats that can be read: .json, .jsonl, .parquet.")
-    with reading(file, AGAIN):
-        return question_rows(readers[Path(file).suffix](file), file, version_2_with_negative, answered, skip_bad_rows)
+    suffix = Path(file).suffix
+    if suffix not in READERS:
+        raise InputError(f"{file}: a format that cannot be read; give {', '.join(READERS)}.")
+    with reading(file, DAMAGED):
+        return question_rows(READERS[suffix](file), file, version_2_with_negative, answered, skip_bad_rows)
 
 
 def question_rows(
-    found: Iterable[tuple[dict, dict, dict]],
+    found: Iterable[Found],
     name: str,
     version_2_with_negative: bool = False,
     answered: bool = True,
     skip_bad_rows: bool = False,
 ) -> datasets.Dataset:
     """
-    The same from what is found in `name`: for each row what holds the question, the context, and the title.
+    The same from what was found in `name`.
 
     Raises:
         InputError: as for `load_squad`.
@@ -87,7 +88,7 @@ def question_rows(
             elif not isinstance(question["id"], str | int):
                 problem = "its id is neither a text nor a number"
             if row["id"] in seen:
-                problem = "its id stands there twice"
+                problem = "another question has the same id"
             seen.add(row["id"])
             if problem is not None:
                 problems[len(rows)] = f"question {row['id']}: {problem}"
@@ -103,7 +104,7 @@ def question_rows(
     return datasets.Dataset.from_list(rows, features=FEATURES)
 
 
-def read_json(file: str) -> Iterator[tuple[dict, dict, dict]]:
+def read_json(file: str) -> Iterator[Found]:
     with open(file, "rb") as stream:
         content = json_object("".join(lines_of(stream, file)), file)
     if "data" not in content:
@@ -117,7 +118,7 @@ def read_json(file: str) -> Iterator[tuple[dict, dict, dict]]:
                 yield question, paragraph, article
 
 
-def read_lines(file: str) -> Iterator[tuple[dict, dict, dict]]:
+def read_lines(file: str) -> Iterator[Found]:
     with open(file, "rb") as stream:
         for number, line in enumerate(lines_of(stream, file), start=1):
             if line.strip():
@@ -125,7 +126,7 @@ def read_lines(file: str) -> Iterator[tuple[dict, dict, dict]]:
                 yield row, row, row
 
 
-def read_parquet(file: str) -> Iterator[tuple[dict, dict, dict]]:
+def read_parquet(file: str) -> Iterator[Found]:
     with parquet.ParquetFile(file) as content:
         table = content.read()
     check_names(table.column_names, file)
@@ -133,14 +134,22 @@ def read_parquet(file: str) -> Iterator[tuple[dict, dict, dict]]:
         yield row, row, row
 
 
+READERS: dict[str, Callable[[str], Iterator[Found]]] = {
+    ".json": read_json,
+    ".jsonl": read_lines,
+    ".parquet": read_parquet,
+}
+
+
 def by_column(answers: object) -> object:
-    """Answers as the Hub has them; SQuAD's files have an object for each."""
+    """Answers as on the Hub; SQuAD's files have an object for each."""
     if isinstance(answers, list) and all(isinstance(answer, dict) for answer in answers):
         return {name: [answer[name] for answer in answers] for name in NO_ANSWER}
     return answers or NO_ANSWER
 
 
 def problem_of(row: dict, version_2_with_negative: bool, answered: bool) -> str | None:
+    """What is wrong with a row; None if nothing is."""
     for name in ("id", "title", "question", "context"):
         problem = why_no_text(row[name], f"its {name}")
         if problem:
@@ -161,7 +170,7 @@ def problem_of(row: dict, version_2_with_negative: bool, answered: bool) -> str 
         if not text:
             return "an answer is empty"
         if type(start) is not int or start < 0 or row["context"][start : start + len(text)] != text:
-            return f"the answer {text!r} does not stand in its context at character {start}"
+            return f"the answer {text!r} is not in its context at character {start}"
     return None
 
 
@@ -177,7 +186,7 @@ def questions_that_fit(
     The questions that leave room for more than `doc_stride` tokens of context in a window.
 
     Raises:
-        InputError: others, which are not to be left out.
+        InputError: a question does not, without `skip_bad_rows`.
     """
     encoded = tokenizer(rows["question"][:], add_special_tokens=False, return_attention_mask=False)
     room = max_seq_length - tokenizer.num_special_tokens_to_add(pair=True) - doc_stride
@@ -204,10 +213,10 @@ def squad_windows(
     """
     Overlapping windows over question and context, as in BERT: [CLS] question [SEP] part of the context [SEP].
 
-    Columns beside the tokens: `start_positions` and `end_positions`, tokens of the first answer, or the place of [CLS]
-    where the window does not hold it whole; `length`. Not for training also `question`, the row the window comes
-    from, and `offsets`, (2L): of each token of the context its first character there and the one after its last, -1
-    for all others.
+    Columns beside the tokens: `start_positions` and `end_positions`, the first and last token of the first answer, or
+    the position of [CLS] if the answer is not whole in the window; `length`. For evaluation also `question`, the row
+    of the window, and `offsets`, (2L): for each token of the context its first character and the one after its last,
+    and -1 for all other tokens.
     """
     if tokenizer.padding_side != "right":
         raise InputError("the tokenizer pads on the left, before the question; give a model that pads on the right.")
@@ -221,7 +230,13 @@ def squad_windows(
     return prepare_features(numbered, make_windows, settings, desc="Tokenizing questions and contexts", **options)
 
 
-def make_windows(batch, tokenizer, max_seq_length, doc_stride, for_training):
+def make_windows(
+    batch: dict[str, list],
+    tokenizer: PreTrainedTokenizerBase,
+    max_seq_length: int,
+    doc_stride: int,
+    for_training: bool,
+) -> dict[str, list]:
     questions = [question.lstrip() for question in batch["question"]]
     windows = tokenizer(
         questions,
@@ -234,7 +249,7 @@ def make_windows(batch, tokenizer, max_seq_length, doc_stride, for_training):
         return_attention_mask=False,
     )
     rows, offset_mapping = windows.pop("overflow_to_sample_mapping"), windows.pop("offset_mapping")
-    columns = {"start_positions": [], "end_positions": [], "length": []}
+    columns: dict[str, list] = {"start_positions": [], "end_positions": [], "length": []}
     if not for_training:
         columns |= {"question": [], "offsets": []}
     for window, row in enumerate(rows):
@@ -244,7 +259,7 @@ def make_windows(batch, tokenizer, max_seq_length, doc_stride, for_training):
         cls = windows["input_ids"][window].index(tokenizer.cls_token_id)
         answers = batch["answers"][row]
         span = None
-        if answers["text"] and len(offsets):  # a context of characters that the tokenizer drops has no token
+        if answers["text"] and len(offsets):  # a context can have no token: the tokenizer drops some characters
             span = token_span(offsets, answers["answer_start"][0], answers["text"][0])
         start, end = (cls, cls) if span is None else (first + span[0], first + span[1])
         columns["start_positions"].append(start)
@@ -259,7 +274,7 @@ def make_windows(batch, tokenizer, max_seq_length, doc_stride, for_training):
 
 
 def token_span(offsets: np.ndarray, start: int, text: str) -> tuple[int, int] | None:
-    """The tokens that hold an answer, or None if it does not lie whole between the first and the last token."""
+    """The first and last token of an answer, or None if it is not whole between the first and the last token."""
     end = start + len(text)
     if start < offsets[0, 0] or end > offsets[-1, 1]:
         return None
@@ -268,15 +283,16 @@ def token_span(offsets: np.ndarray, start: int, text: str) -> tuple[int, int] | 
 
 class SquadEvaluation:
     """
-    For Trainer's `compute_metrics`: from the logits of all windows, in order, to answers, exact match and F1.
+    For Trainer's `compute_metrics`: answers, exact match and F1 from the logits of all windows, in order.
 
-    As in BERT and in transformers' run_qa.py: of a window's `n_best_size` best starts and ends all pairs that are a
-    span of at most `max_answer_length` tokens of the context; of a question's windows, the best `n_best_size`. With
-    `version_2_with_negative` there is no answer where the logits of [CLS], in the window where they are least, are
-    more than `null_score_diff_threshold` above those of the best span; "best" chooses the threshold with the best F1.
+    As in BERT and in transformers' run_qa.py, candidates are all pairs of a window's `n_best_size` best starts and
+    ends that are a span of at most `max_answer_length` tokens of the context, and of all windows of a question the
+    best `n_best_size` are kept. With `version_2_with_negative` the answer is empty if the logits of [CLS], in the
+    window where they are lowest, are more than `null_score_diff_threshold` above those of the best span. "best"
+    chooses the threshold with the best F1.
 
     After a call, by question id: `predictions`, the texts; `n_best`, each with probability and logits; `null_odds`,
-    how far [CLS] is above the best span.
+    the logits of [CLS] minus those of the best span.
     """
 
     def __init__(
@@ -298,7 +314,7 @@ class SquadEvaluation:
         self.max_answer_length = max_answer_length
         self.version_2_with_negative = version_2_with_negative
         self.asked_threshold = null_score_diff_threshold
-        self.threshold = 0.0  # that of the last call
+        self.threshold = 0.0  # of the last call
         self.predictions: dict[str, str] = {}
         self.n_best: dict[str, list[dict]] = {}
         self.null_odds: dict[str, float] = {}
@@ -311,7 +327,7 @@ class SquadEvaluation:
         return scores | {"null_score_diff_threshold": self.threshold}
 
     def predict(self, start_logits: np.ndarray, end_logits: np.ndarray) -> dict[str, str]:
-        """Fill `predictions`, `n_best` and `null_odds` from logits, (windows, L); returns the best spans as texts."""
+        """Set `predictions`, `n_best` and `null_odds` from logits (windows, L). Returns the best spans as texts."""
         windows_of = np.split(np.argsort(self.questions, kind="stable"), np.cumsum(np.bincount(self.questions))[:-1])
         texts = {}
         self.n_best, self.null_odds = {}, {}
@@ -339,13 +355,16 @@ class SquadEvaluation:
                 {"text": text, "probability": float(weight), "start_logit": float(start), "end_logit": float(end)}
                 for (text, start, end), weight in zip(candidates, weights / weights.sum(), strict=True)
             ]
-        self.threshold = self.best_threshold(texts) if self.asked_threshold == "best" else self.asked_threshold
+        asked = self.asked_threshold
+        self.threshold = self.best_threshold(texts) if asked == "best" else float(asked)
         none = {name for name, odds in self.null_odds.items() if odds > self.threshold}
         self.predictions = {name: "" if name in none else text for name, text in texts.items()}
         return texts
 
     def spans(self, window: int, start_logits: np.ndarray, end_logits: np.ndarray) -> tuple[np.ndarray, ...]:
-        """The best spans of a window: first character and the one after the last, logits of start and end, (spans)."""
+        """
+        The best spans of a window: first character, the one after the last, logits of start and of end, each (spans,).
+        """
         size = self.lengths[window]
         offsets = self.offsets[self.ends[window] : self.ends[window + 1]].reshape(size, 2)
         starts, ends = (
@@ -358,7 +377,7 @@ class SquadEvaluation:
         return offsets[start, 0], offsets[end, 1], start_logits[start], end_logits[end]
 
     def best_threshold(self, texts: dict[str, str]) -> float:
-        """The threshold with the best F1; 0 for questions whose answers nobody knows."""
+        """The threshold with the best F1; 0 for questions without known answers."""
         if not any(self.answers.values()):
             return 0.0
         return squad_v2_scores(texts, self.answers, self.null_odds)["best_f1_thresh"]

@@ -1,24 +1,25 @@
 """
-The store: the documents of a corpus as token ids with their sentence boundaries, in memory-mapped Arrow files.
+The store: the documents of a corpus, prepared as token ids with their sentence boundaries in Arrow files.
 
-A store is a folder named after a fingerprint of everything that it depends on:
+A store is a folder, named by a fingerprint of all that it depends on:
 
     shard-000000.arrow ...   rows of `input_ids`, `sentence_ends`, `text_hash` and `corpus`, one for each document
-    documents.npy            the documents that count, neither empty nor seen before: DOCUMENT
+    documents.npy            the documents that are used, neither empty nor duplicates: DOCUMENT
     plans/                   which tokens make up the examples of an epoch; see epochs.py
-    store.json               settings and counts; written last, so that a store without it is known to be unfinished
+    store.json               settings and counts; written last, so that a store without it is unfinished
 
-Beside each file is its checksum, .sha256. contents.json, beside the stores, has the hashes of the corpora's files.
+Each file has its checksum beside it, .sha256. contents.json, beside the stores, has the hashes of the corpora's files.
 """
 
 import hashlib
 import json
 import time
 from collections import Counter
-from collections.abc import Iterator
-from concurrent.futures import FIRST_COMPLETED, wait
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ALL_COMPLETED, FIRST_COMPLETED, Future, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 
@@ -29,18 +30,20 @@ from huggingface_hub import constants
 from tqdm import tqdm
 from transformers import PreTrainedTokenizerBase
 
+from ..checksums import content_hash_of, fingerprint_of, is_sealed, sealing, write_sealed
 from ..errors import InputError
-from ..files import content_hash_of, fingerprint_of, is_sealed, reading, seal, write_sealed, writing
-from .corpora import Corpus, CorpusReader, Document
-from .processes import process_pool
+from ..files import reading, writing
+from .boundaries import Document
+from .corpora import Corpus, CorpusReader
+from .documents import DOCUMENT, Documents, as_arrays
+from .processes import call_work, process_pool
 from .sentences import split_document
 
 FORMAT = 2  # raise it when the same corpus would give another store
-SHARD_CHARACTERS = 4_000_000  # of text; what is lost at most, in each process, when preparing is interrupted
+SHARD_CHARACTERS = 4_000_000  # of text; the most that an interruption loses, in each process
 SHARD_DOCUMENTS = 50_000
-DOCUMENT = np.dtype([("row", "i8"), ("tokens", "i4"), ("sentences", "i4"), ("corpus", "i4")])
-JUST_CHANGED = 2  # seconds; another change so soon could leave size and times as they are
-PIECE_CHARACTERS = 500_000  # tokenized at once; the tokenizer takes more than 100 bytes for each
+JUST_CHANGED = 2  # seconds, in which another change can leave size and times as they are
+PIECE_CHARACTERS = 500_000  # tokenized at once, with more than 100 bytes of memory for each
 
 
 def default_store_dir() -> Path:
@@ -53,15 +56,15 @@ def prepare_store(
     language: str = "en",
     num_proc: int = 1,
     store_dir: str | Path | None = None,
-) -> "Documents":
+) -> Documents:
     """
-    The documents of `corpora` as token ids, from the store if it is there, and else prepared by `num_proc` processes.
+    The documents of `corpora` as token ids, from the store if it exists, or else prepared by `num_proc` processes.
 
-    Only one process prepares a store, others wait for it. An interrupted preparation goes on where it stopped. Of
-    documents with the same text the first one counts.
+    Only one process prepares a store, others wait for it. An interrupted preparation continues where it stopped. Of
+    documents with the same text only the first is used.
 
     Raises:
-        InputError: a corpus that cannot be read or has no text, or no space for the store.
+        InputError: a corpus cannot be read or has no text, or the store cannot be written.
     """
     readers = [CorpusReader(corpus) for corpus in corpora]
     store_dir = Path(store_dir or default_store_dir())
@@ -84,34 +87,36 @@ def prepare_store(
     return Documents(folder)
 
 
-def corpus_fingerprints(readers: list[CorpusReader], store_dir: Path) -> list[list]:
+def corpus_fingerprints(readers: list[CorpusReader], store_dir: Path) -> list[list[object]]:
     """
-    What the documents of each reader depend on, the content of its files among it. A file is read for that once:
-    contents.json remembers its hash as long as its path, size, times and inode are the same.
+    What the documents of each reader depend on, the content of files included. Each file is read once for that:
+    contents.json keeps its hash as long as its path, size, times and inode are the same.
     """
-    memory = store_dir / "contents.json"
-    known, new = known_hashes(memory), {}
+    cache = store_dir / "contents.json"
+    known = known_hashes(cache)
+    new: dict[str, tuple[list[int], str]] = {}
 
     def hash_of(file: Path) -> str:
         with reading(file, "give the command again"):
             stat = file.stat()
             state = [stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino]
-            before, found = known.get(str(file.absolute()), (None, None))
-            if before != state:
-                found = content_hash_of(file)
+            known_state, content_hash = known.get(str(file.absolute()), (None, ""))
+            if known_state != state:
+                content_hash = content_hash_of(file)
                 if time.time() - stat.st_ctime > JUST_CHANGED:
-                    new[str(file.absolute())] = [state, found]
-        return found
+                    new[str(file.absolute())] = (state, content_hash)
+        return content_hash
 
     found = [reader.fingerprint(hash_of) for reader in readers]
     if new:
         with only_one_writes(store_dir / "contents"):
-            write_sealed(memory, json.dumps(known_hashes(memory) | new))
+            write_sealed(cache, json.dumps(known_hashes(cache) | new))
     return found
 
 
-def known_hashes(memory: Path) -> dict[str, list]:
-    return json.loads(memory.read_bytes()) if is_sealed(memory) else {}
+def known_hashes(cache: Path) -> dict[str, tuple[list[int], str]]:
+    """By absolute path: size, times and inode of a file, and the hash of its content."""
+    return json.loads(cache.read_bytes()) if is_sealed(cache) else {}
 
 
 @contextmanager
@@ -120,7 +125,7 @@ def only_one_writes(folder: Path):
     Hold the lock on a folder of the store directory.
 
     Raises:
-        InputError: it cannot be written, there is no space left, or a worker process was killed.
+        InputError: the folder cannot be written, or a worker process was killed.
     """
     remedy = "make room, or give another --store_dir; the same command goes on where it stopped"
     try:
@@ -136,14 +141,21 @@ def only_one_writes(folder: Path):
 
 
 def tokenizer_state(tokenizer: PreTrainedTokenizerBase) -> str:
-    """A hash of what decides the tokens of a text; truncation, padding and special tokens around it do not."""
+    """A hash of all that the tokens of a text depend on. Truncation, padding and special tokens are not part of it."""
     state = json.loads(tokenizer.backend_tokenizer.to_str())
     parts = ("normalizer", "pre_tokenizer", "model", "added_tokens")
     return fingerprint_of([state[part] for part in parts], tokenizer.sep_token)
 
 
-def fill_store(folder: Path, readers, tokenizer, language: str, num_proc: int, settings: dict):
-    """Write all shards that are not there yet, then documents.npy and store.json."""
+def fill_store(
+    folder: Path,
+    readers: list[CorpusReader],
+    tokenizer: PreTrainedTokenizerBase,
+    language: str,
+    num_proc: int,
+    settings: dict[str, object],
+):
+    """Write all missing shards, then documents.npy and store.json."""
     bar = tqdm(
         total=sum(reader.size for reader in readers),
         unit="B",
@@ -152,25 +164,25 @@ def fill_store(folder: Path, readers, tokenizer, language: str, num_proc: int, s
         disable=None,
     )
     shards = 0
-    arguments = (str(folder), tokenizer, language)
-    with bar, document_pool(num_proc, arguments) as submit:
-        for shards, (documents, numbers) in enumerate(shards_of(readers), 1):  # noqa: B007  the last one counts
-            path = folder / f"shard-{shards - 1:06}.arrow"
+    with bar, shard_writer(num_proc, str(folder), tokenizer, language) as write:
+        for batch, corpora in shards_of(readers):
+            path = folder / f"shard-{shards:06}.arrow"
             if not is_sealed(path):
-                submit(path.name, documents, numbers)
+                write(path.name, batch, corpora)
+            shards += 1
             bar.update(sum(reader.position for reader in readers) - bar.n)
-    counts = Counter()
+    counts: Counter[str] = Counter()
     for shard in range(shards):
         with pyarrow.memory_map(str(folder / f"shard-{shard:06}.arrow")) as source:
             counts.update(json.loads(pyarrow.ipc.open_file(source).schema.metadata[b"counts"]))
-    documents = documents_that_count(folder, shards)
+    documents = used_documents(folder, shards)
     if not len(documents):
         raise InputError(f"{', '.join(reader.corpus.source for reader in readers)}: the corpus is empty.")
     counts["duplicate_documents"] = counts["documents"] - counts["empty_documents"] - len(documents)
     counts["empty_files"] = sum(reader.empty_files for reader in readers)
-    with open(folder / "documents.npy.partial", "wb") as file:
-        np.save(file, documents)
-    seal(folder / "documents.npy.partial", folder / "documents.npy")
+    with sealing(folder / "documents.npy") as path:
+        with open(path, "wb") as file:  # np.save adds .npy to a path
+            np.save(file, documents)
     description = {
         "corpora": [reader.corpus.description() for reader in readers],
         "counts": counts,
@@ -182,8 +194,10 @@ def fill_store(folder: Path, readers, tokenizer, language: str, num_proc: int, s
 
 
 def shards_of(readers: list[CorpusReader]) -> Iterator[tuple[list[Document], list[int]]]:
-    """The documents of all corpora, a shard at a time, each with the number of its corpus."""
-    documents, numbers, characters = [], [], 0
+    """The documents of all corpora, a shard at a time, and the number of the corpus of each."""
+    documents: list[Document] = []
+    numbers: list[int] = []
+    characters = 0
     for number, reader in enumerate(readers):
         for document in reader:
             documents.append(document)
@@ -196,46 +210,36 @@ def shards_of(readers: list[CorpusReader]) -> Iterator[tuple[list[Document], lis
         yield documents, numbers
 
 
-class document_pool:
-    """Context that gives a function to write a shard: at once, or by one of several processes."""
+@contextmanager
+def shard_writer(
+    num_proc: int, folder: str, tokenizer: PreTrainedTokenizerBase, language: str
+) -> Iterator[Callable[[str, list[Document], list[int]], object]]:
+    """
+    A function that writes a shard (see `write_shard`), at once or in one of several processes. All shards are written
+    when the context ends.
+    """
+    if num_proc == 1:
+        yield partial(write_shard, folder, tokenizer, language)
+        return
+    pool = process_pool(num_proc, write_shard, folder, tokenizer, language)
+    pending: set[Future] = set()
 
-    def __init__(self, num_proc: int, arguments: tuple):
-        self.num_proc = num_proc
-        self.arguments = arguments
-        self.pending = set()
-
-    def __enter__(self):
-        if self.num_proc == 1:
-            return lambda *shard: write_shard(*self.arguments, *shard)
-        self.executor = process_pool(self.num_proc, remember_arguments, *self.arguments)
-        return self.submit
-
-    def submit(self, *shard):
-        while len(self.pending) > self.num_proc:  # one waits for each that is written: memory stays bounded
-            self.collect(FIRST_COMPLETED)
-        self.pending.add(self.executor.submit(write_shard_as_worker, *shard))
-
-    def collect(self, when: str):
-        done, self.pending = wait(self.pending, return_when=when)
+    def collect(when: str):
+        done, others = wait(pending, return_when=when)
+        pending.intersection_update(others)
         for future in done:
             future.result()
 
-    def __exit__(self, kind, *_):
-        if self.num_proc > 1:
-            try:
-                if kind is None:
-                    self.collect("ALL_COMPLETED")
-            finally:
-                self.executor.shutdown(cancel_futures=True)
+    def submit(name: str, documents: list[Document], corpora: list[int]):
+        while len(pending) > num_proc:  # one shard waits for each that is written, so that memory stays bounded
+            collect(FIRST_COMPLETED)
+        pending.add(pool.submit(call_work, name, documents, corpora))
 
-
-def remember_arguments(*arguments):
-    global worker_arguments
-    worker_arguments = arguments
-
-
-def write_shard_as_worker(*shard):
-    write_shard(*worker_arguments, *shard)
+    try:
+        yield submit
+        collect(ALL_COMPLETED)
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 def write_shard(
@@ -246,8 +250,14 @@ def write_shard(
     documents: list[Document],
     corpora: list[int],
 ):
+    """
+    Split documents into sentences, tokenize them and write them to the file `name`.
+
+    Args:
+        corpora: the number of the corpus of each document.
+    """
     counts = Counter(documents=len(documents))
-    sentences = []
+    sentences: list[list[str]] = []
     for document in documents:
         if isinstance(document, str):
             counts["characters"] += len(document)
@@ -265,7 +275,7 @@ def write_shard(
 
 
 def text_hash(sentences: list[str]) -> int:
-    """64 bits: among the 6.4 million articles of Wikipedia two different ones get the same with probability 1e-6."""
+    """64 bits: two different ones of Wikipedia's 6.4 million articles have the same hash with probability 1e-6."""
     return int.from_bytes(hashlib.blake2b("\n".join(sentences).encode(), digest_size=8).digest(), "little")
 
 
@@ -273,24 +283,26 @@ def tokenize_sentences(
     documents: list[list[str]], tokenizer: PreTrainedTokenizerBase
 ) -> list[tuple[np.ndarray, np.ndarray]]:
     """
-    Token ids of every document and after how many tokens each of its sentences ends.
+    Token ids (tokens,) of every document, and the number of tokens up to the end of each sentence (sentences,).
 
-    A document is tokenized as a whole, with the separator between its sentences, then the separators are taken out:
-    the same tokens as sentence by sentence, in three quarters of the time. A separator in the text itself is text.
+    A document is tokenized as a whole, with the separator between its sentences, and the separators are removed. This
+    gives the tokens of tokenizing each sentence, in three quarters of the time. A separator in the text is text.
     """
     separator, separator_id = tokenizer.sep_token, tokenizer.sep_token_id
     special = [token for token in tokenizer.all_special_tokens if len(token) > 1]
 
     def as_text(sentence: str) -> str:
         for token in special:
-            if token in sentence:  # "[SEP]" in a text about BERT: "[ SEP]" has the tokens that its characters have
+            if token in sentence:  # "[SEP]" in a text about BERT: "[ SEP]" has the tokens of its characters
                 sentence = sentence.replace(token, f"{token[0]} {token[1:]}")
         return sentence
 
     dtype = np.uint16 if len(tokenizer) <= 2**16 else np.int32
     tokens = []
     for sentences in documents:
-        ids, ends, length = [np.empty(0, dtype)], [np.empty(0, np.int32)], 0
+        ids: list[np.ndarray] = [np.empty(0, dtype)]
+        ends: list[np.ndarray] = [np.empty(0, np.int32)]
+        length = 0
         for piece in pieces(sentences):
             text = separator.join(map(as_text, piece)) + separator
             (encoding,) = tokenizer.backend_tokenizer.encode_batch_fast([text], add_special_tokens=False)
@@ -299,14 +311,15 @@ def tokenize_sentences(
             ids.append(np.delete(part, separators))
             ends.append((length + separators - np.arange(len(separators))).astype(np.int32))
             length += len(ids[-1])
-        ends = np.unique(np.concatenate(ends))
-        tokens.append((np.concatenate(ids), ends[ends > 0]))  # no empty sentences
+        sentence_ends = np.unique(np.concatenate(ends))
+        tokens.append((np.concatenate(ids), sentence_ends[sentence_ends > 0]))  # no empty sentences
     return tokens
 
 
 def pieces(sentences: list[str]) -> Iterator[list[str]]:
-    """The sentences of a document, so many at a time as make up PIECE_CHARACTERS."""
-    piece, characters = [], 0
+    """The sentences of a document, in pieces of about PIECE_CHARACTERS."""
+    piece: list[str] = []
+    characters = 0
     for sentence in sentences:
         piece.append(sentence)
         characters += len(sentence)
@@ -317,10 +330,16 @@ def pieces(sentences: list[str]) -> Iterator[list[str]]:
         yield piece
 
 
-def save_shard(path: Path, tokens: list[tuple[np.ndarray, np.ndarray]], hashes, corpora, counts: dict):
-    """Write an Arrow file that appears whole or not at all."""
+def save_shard(
+    path: Path,
+    tokens: list[tuple[np.ndarray, np.ndarray]],
+    hashes: Iterable[int],
+    corpora: Iterable[int],
+    counts: dict[str, int],
+):
+    """Write an Arrow file, whole or not at all."""
 
-    def lists(arrays):
+    def lists(arrays: list[np.ndarray]) -> pyarrow.ListArray:
         offsets = np.cumsum([0, *map(len, arrays)], dtype=np.int32)
         return pyarrow.ListArray.from_arrays(offsets, np.concatenate(arrays))
 
@@ -332,18 +351,13 @@ def save_shard(path: Path, tokens: list[tuple[np.ndarray, np.ndarray]], hashes, 
             "corpus": pyarrow.array(corpora, pyarrow.int32()),
         }
     ).replace_schema_metadata({"counts": json.dumps(counts)})
-    partial = path.with_name(path.name + ".partial")
-    try:
-        with pyarrow.OSFile(str(partial), "wb") as sink, pyarrow.ipc.new_file(sink, table.schema) as writer:
+    with sealing(path) as file:
+        with pyarrow.OSFile(str(file), "wb") as sink, pyarrow.ipc.new_file(sink, table.schema) as writer:
             writer.write_table(table)
-        seal(partial, path)
-    except BaseException:
-        partial.unlink(missing_ok=True)
-        raise
 
 
-def documents_that_count(folder: Path, shards: int) -> np.ndarray:
-    """The documents with text that no earlier one has too, (documents,) of dtype DOCUMENT."""
+def used_documents(folder: Path, shards: int) -> np.ndarray:
+    """The documents with a text, without duplicates, (documents,) of dtype DOCUMENT."""
     parts, hashes, row = [], [], 0
     for shard in range(shards):
         with pyarrow.memory_map(str(folder / f"shard-{shard:06}.arrow")) as source:
@@ -361,64 +375,3 @@ def documents_that_count(folder: Path, shards: int) -> np.ndarray:
         return np.empty(0, DOCUMENT)
     _, first = np.unique(np.concatenate(hashes), return_index=True)
     return np.concatenate(parts)[np.sort(first)]
-
-
-def as_arrays(column) -> tuple[np.ndarray, np.ndarray]:
-    """Values and offsets of an Arrow list array, without a copy."""
-    return column.values.to_numpy(zero_copy_only=True), column.offsets.to_numpy(zero_copy_only=True)
-
-
-class Documents:
-    """
-    Random access to the tokens and sentences of the documents of a prepared store.
-
-    Reads the Arrow files in place: opening a part of a document costs nothing but the part. `len` is the number of
-    documents, `table` says how long each is and of which corpus, `description` is what store.json says.
-
-    Args:
-        verify: read all files and compare them with their checksums first.
-
-    Raises:
-        InputError: a file is missing or damaged.
-    """
-
-    def __init__(self, folder: str | Path, verify: bool = True):
-        self.folder = Path(folder)
-        with reading(self.folder, "remove it, and the same command prepares it anew", "not a whole store"):
-            self.description = json.loads(self.checked("store.json", verify).read_bytes())
-            self.table = np.load(self.checked("documents.npy", verify), mmap_mode="r")
-            self.input_ids, self.sentence_ends, rows = [], [], [0]
-            for shard in range(self.description["shards"]):
-                # The arrays keep the memory map open.
-                source = pyarrow.memory_map(str(self.checked(f"shard-{shard:06}.arrow", verify)))
-                batch = pyarrow.ipc.open_file(source).get_batch(0)
-                self.input_ids.append(as_arrays(batch.column("input_ids")))
-                self.sentence_ends.append(as_arrays(batch.column("sentence_ends")))
-                rows.append(rows[-1] + len(batch))
-        self.shard_starts = np.array(rows)
-
-    def checked(self, name: str, verify: bool) -> Path:
-        if verify and not is_sealed(self.folder / name):
-            raise ValueError(f"{name} is missing, or not as it was written")
-        return self.folder / name
-
-    def __reduce__(self):  # into a worker process that is not a copy of this one
-        return Documents, (self.folder, False)
-
-    def __len__(self) -> int:
-        return len(self.table)
-
-    def _row(self, column: list, document: int) -> np.ndarray:
-        row = self.table["row"][document]
-        shard = int(self.shard_starts.searchsorted(row, side="right")) - 1
-        values, offsets = column[shard]
-        row -= self.shard_starts[shard]
-        return values[offsets[row] : offsets[row + 1]]
-
-    def tokens(self, document: int) -> np.ndarray:
-        """All token ids of a document, a view (tokens,)."""
-        return self._row(self.input_ids, document)
-
-    def ends(self, document: int) -> np.ndarray:
-        """After how many tokens each sentence of a document ends, a view (sentences,)."""
-        return self._row(self.sentence_ends, document)

@@ -1,10 +1,11 @@
-"""Lines and rows of files, one by one: what a line, a row and a text may be is decided here for every reader."""
+"""Lines and rows of files, one by one: the rules of all readers for what a line, a row and a text are."""
 
 import csv
 import io
 import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any, BinaryIO
 
 import pyarrow
 
@@ -12,18 +13,18 @@ from ..errors import InputError
 from ..files import reason_of
 
 LARGEST_LINE = 2**28  # bytes; a compressed file can hold more in one than there is memory
-AGAIN = "mend it, or fetch it again"
+DAMAGED = "correct it, or download it again"
 TOO_FEW = "fewer fields than the header has columns"
 TOO_MANY = "more fields than the header has columns"
 KINDS = {bool: "true or false", int: "a number", float: "a number", list: "a list", dict: "an object"}
 
 
-def lines_of(stream: io.BufferedIOBase, file: object) -> Iterator[str]:
+def lines_of(stream: io.BufferedIOBase | BinaryIO, file: object) -> Iterator[str]:
     """
-    Lines of UTF-8 as text, without a byte order mark and carriage returns.
+    Lines of UTF-8 as text, without byte order mark and carriage returns.
 
     Raises:
-        InputError: a line that is not UTF-8, or longer than LARGEST_LINE.
+        InputError: a line is not UTF-8, or longer than LARGEST_LINE.
     """
     number = 0
     while line := stream.readline(LARGEST_LINE + 1):
@@ -44,18 +45,23 @@ def table_rows(
     lines: Iterable[str], file: Path, tabs: bool, header: tuple[str, ...] | None = None
 ) -> tuple[tuple[str, ...], Iterator[tuple[int, list[str | None], str | None]]]:
     """
-    The columns of a csv file (quoted as usual) or, with `tabs`, a tsv file (never quoted, as in GLUE), and its rows:
-    first line, a value for each column, and what is wrong with their number.
+    The columns and rows of a csv file (quoted as usual) or, with `tabs`, a tsv file (never quoted, as in GLUE).
 
     Args:
-        header: names of the columns, if the file has no line of them.
+        header: names of the columns, if the file has no header line.
+
+    Returns:
+        The names, and for each row its first line, a value for each column, and what is wrong with their number.
 
     Raises:
-        InputError: not csv, or two columns of one name.
+        InputError: not csv, or two columns have the same name.
     """
     csv.field_size_limit(LARGEST_LINE)
-    # In tsv a quotation mark is a character like others; in csv one that is not closed is an error.
-    reader = csv.reader(lines, **({"delimiter": "\t", "quoting": csv.QUOTE_NONE} if tabs else {"strict": True}))
+    # In tsv a quotation mark is an ordinary character; in csv one that is not closed is an error.
+    if tabs:
+        reader = csv.reader(lines, delimiter="\t", quoting=csv.QUOTE_NONE)
+    else:
+        reader = csv.reader(lines, strict=True)
 
     def numbered() -> Iterator[tuple[int, list[str]]]:
         first = 1
@@ -65,9 +71,7 @@ def table_rows(
                     yield first, row
                 first = reader.line_num + 1
         except csv.Error as error:
-            quotes = (
-                "" if tabs else "; a field that begins with a quote has to end with one, and quotes inside are doubled"
-            )
+            quotes = "" if tabs else "; a field that begins with a quote ends with one, and quotes inside are doubled"
             raise InputError(f"{file}, line {first}: not csv: {error}{quotes}.") from error
 
     rows = numbered()
@@ -75,20 +79,22 @@ def table_rows(
         line, names = next(rows, (1, []))
         header = tuple(names)
         check_names(header, f"{file}, line {line}")
+    size = len(header)
 
     def checked() -> Iterator[tuple[int, list[str | None], str | None]]:
-        size = len(header)
         for line, row in rows:
-            if len(row) == size:
-                yield line, row, None
-            else:
-                yield line, (row + [None] * size)[:size], TOO_FEW if len(row) < size else TOO_MANY
+            values: list[str | None] = [*row[:size], *[None] * (size - len(row))]
+            problem = TOO_FEW if len(row) < size else TOO_MANY if len(row) > size else None
+            yield line, values, problem
 
     return header, checked()
 
 
 def check_names(names: Iterable[str], place: str):
-    """InputError if two columns have one name."""
+    """
+    Raises:
+        InputError: two columns have the same name.
+    """
     seen = set()
     for name in names:
         if name in seen:
@@ -101,7 +107,7 @@ def json_object(text: str, place: str) -> dict:
     The fields of a line of JSON.
 
     Raises:
-        InputError: not JSON, something else than an object, or a field that is there twice.
+        InputError: not JSON, not an object, or an object with a field twice.
     """
     row = json_value(text, place)
     if not isinstance(row, dict):
@@ -109,11 +115,11 @@ def json_object(text: str, place: str) -> dict:
     return row
 
 
-def json_value(text: str, place: str) -> object:
+def json_value(text: str, place: str) -> Any:
     try:
         return json.loads(text, object_pairs_hook=fields_of)
     except (ValueError, RecursionError) as error:
-        raise InputError(f"{place}: not JSON ({reason_of(error)}); {AGAIN}.") from error
+        raise InputError(f"{place}: not JSON ({reason_of(error)}); {DAMAGED}.") from error
 
 
 def fields_of(pairs: list[tuple[str, object]]) -> dict:
@@ -124,7 +130,7 @@ def fields_of(pairs: list[tuple[str, object]]) -> dict:
 
 
 def why_no_text(value: object, what: str) -> str | None:
-    """What is wrong with a value that has to be text; nothing is wrong with a missing one."""
+    """What is wrong with a value that has to be text; None if nothing is, or the value is missing."""
     if value is None:
         return None
     if not isinstance(value, str):
@@ -132,7 +138,7 @@ def why_no_text(value: object, what: str) -> str | None:
     try:
         value.encode()
     except UnicodeEncodeError as error:
-        return f"character {error.start + 1} of {what} is half of a surrogate pair, which is no text"
+        return f"character {error.start + 1} of {what} is half of a surrogate pair, which is not text"
     return None
 
 

@@ -11,9 +11,11 @@ from huggingface_hub import list_repo_files
 from tqdm import tqdm
 from transformers import AutoTokenizer, BertTokenizer, PreTrainedTokenizerBase
 
+from ..checksums import fingerprint_of
 from ..errors import InputError
-from ..files import check_place, fingerprint_of, reading
+from ..files import reading
 from .corpora import Corpus, CorpusReader
+from .hub import check_place
 from .store import corpus_fingerprints, default_store_dir, only_one_writes
 
 TOKENIZER_FILES = (
@@ -30,31 +32,25 @@ TOKENIZER_FILES = (
 
 
 def load_tokenizer(name_or_path: str | None, do_lower_case: bool = True, **options) -> PreTrainedTokenizerBase:
-    """The tokenizer of a directory or Hub id, or BERT's over a vocab.txt (one token a line)."""
+    """
+    The tokenizer of a directory or Hub id, or BERT's with the tokens of a vocab.txt, one in each line.
+
+    Args:
+        do_lower_case: for a vocab.txt.
+        options: of from_pretrained.
+
+    Raises:
+        InputError: no tokenizer is given or found, it is damaged, or it is not one for BERT.
+    """
     if name_or_path is None:
         raise InputError("no tokenizer: give --tokenizer_name with a directory, a Hub id or a vocab.txt.")
     if Path(name_or_path).suffix == ".txt":
-        if not Path(name_or_path).is_file():
-            raise InputError(f"{name_or_path}: no such vocabulary file.")
-        with reading(name_or_path, "give a vocabulary with one token a line, in UTF-8"):
-            lines = Path(name_or_path).read_text(encoding="utf-8").rstrip("\n").split("\n")
-        first = {}
-        for number, token in enumerate((line.rstrip("\r") for line in lines), start=1):
-            if not token.strip() or first.setdefault(token, number) != number:
-                what = f"the token of line {first[token]} again" if token.strip() else "no token"
-                raise InputError(f"{name_or_path}, line {number}: {what}; each line needs one of its own.")
-        with reading(name_or_path, "give a vocabulary of BERT"):
-            tokenizer = BertTokenizer(vocab=name_or_path, do_lower_case=do_lower_case)
-        # BertTokenizer appends special tokens that the file lacks, with ids that no model has.
-        absent = [token for token in tokenizer.all_special_tokens if token not in first]
-        if absent:
-            raise InputError(f"{name_or_path}: not a BERT vocabulary, it lacks {', '.join(absent)}.")
-        return tokenizer
+        return vocabulary_tokenizer(name_or_path, do_lower_case)
     check_place(name_or_path)
     with reading(name_or_path, "give the tokenizer that belongs to the model", "no tokenizer could be loaded from it"):
         tokenizer = AutoTokenizer.from_pretrained(name_or_path, **{"trust_remote_code": False} | options)
-        tokenizer("a \U0001f9ff")  # some settings are read only now, that of unknown tokens too
-    # Where a directory has no tokenizer, transformers 5 makes one of special tokens alone.
+        tokenizer("a \U0001f9ff")  # which reads the remaining settings, also that of unknown tokens
+    # If a directory has no tokenizer, transformers 5 makes one of special tokens alone.
     if len(tokenizer) <= len(tokenizer.all_special_tokens):
         raise InputError(f"{name_or_path}: there is no tokenizer in it; save that of the model there, or name one.")
     absent = [role for role in ("cls", "sep", "pad", "mask") if getattr(tokenizer, f"{role}_token_id") is None]
@@ -63,11 +59,29 @@ def load_tokenizer(name_or_path: str | None, do_lower_case: bool = True, **optio
     return tokenizer
 
 
+def vocabulary_tokenizer(file: str, do_lower_case: bool) -> BertTokenizer:
+    if not Path(file).is_file():
+        raise InputError(f"{file}: no such vocabulary file.")
+    with reading(file, "give a vocabulary with one token a line, in UTF-8"):
+        lines = Path(file).read_text(encoding="utf-8").rstrip("\n").split("\n")
+    line_of: dict[str, int] = {}
+    for number, token in enumerate((line.rstrip("\r") for line in lines), start=1):
+        if not token.strip() or line_of.setdefault(token, number) != number:
+            problem = f"the token of line {line_of[token]} again" if token.strip() else "no token"
+            raise InputError(f"{file}, line {number}: {problem}; each line needs one of its own.")
+    with reading(file, "give a vocabulary of BERT"):
+        tokenizer = BertTokenizer(vocab=file, do_lower_case=do_lower_case)
+    # BertTokenizer adds special tokens that the file lacks, with ids that no model has.
+    absent = [token for token in tokenizer.all_special_tokens if token not in line_of]
+    if absent:
+        raise InputError(f"{file}: not a BERT vocabulary, it lacks {', '.join(absent)}.")
+    return tokenizer
+
+
 def check_same_vocabulary(tokenizer: PreTrainedTokenizerBase, name: str, model: str | None, **options):
     """
     Raises:
-        InputError: the tokenizer `name` gives other numbers to tokens than the one that came with `model`'s weights,
-            or that one is there and cannot be loaded.
+        InputError: the tokenizer `name` has other ids for tokens than that of `model`, or that one cannot be loaded.
     """
     if model is None or model == name:
         return
@@ -76,7 +90,7 @@ def check_same_vocabulary(tokenizer: PreTrainedTokenizerBase, name: str, model: 
     except InputError:
         if tokenizer_files(model, **options):
             raise
-        return  # it came without
+        return  # it has none
     if own.get_vocab() != tokenizer.get_vocab():
         raise InputError(
             f"{name}: its vocabulary ({len(tokenizer)} tokens) is not that of "
@@ -89,12 +103,12 @@ def tokenizer_files(model: str, revision: str | None = None, token: str | None =
     Those of TOKENIZER_FILES that a directory or Hub id has.
 
     Raises:
-        InputError: the Hub does not say, as without a connection.
+        InputError: the Hub cannot be reached.
     """
     if Path(model).is_dir():
         return [name for name in TOKENIZER_FILES if Path(model, name).exists()]
     problem = "the Hub does not say whether it has a tokenizer of its own"
-    with reading(model, "give the command again with the Hub in reach", problem):
+    with reading(model, "run the command again with the Hub in reach", problem):
         found = list_repo_files(model, revision=revision, token=token)
     return [name for name in TOKENIZER_FILES if name in found]
 
@@ -109,11 +123,11 @@ def trained_tokenizer(
     """
     BERT's WordPiece tokenizer with at most `vocab_size` tokens, trained on a share of the documents.
 
-    Training gives other numbers to tokens each time, so that it is done once: the same corpora and settings find what
-    is in `store_dir`. Only one process trains, others wait for it.
+    Each training gives other ids to the tokens, so a trained tokenizer is kept in `store_dir` for the same corpora and
+    settings. Only one process trains, others wait for it.
 
     Raises:
-        InputError: a corpus that cannot be read or has no text.
+        InputError: a corpus cannot be read or has no text.
     """
     readers = [CorpusReader(corpus) for corpus in corpora]
     store_dir = Path(store_dir or default_store_dir())
@@ -149,5 +163,5 @@ def texts_of(readers: list[CorpusReader]) -> Iterator[str]:
 
 
 def in_share(text: str, share: float) -> bool:
-    """Whether a text is in the share that is trained on: always the same ones, spread over the corpus."""
+    """Whether a text is in the share to train on: always the same texts, spread over the corpus."""
     return share >= 1 or zlib.crc32(text[:1000].encode()) < share * 2**32

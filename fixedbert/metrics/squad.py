@@ -53,17 +53,17 @@ def squad_v2_scores(
     threshold: float = 1.0,
 ) -> dict[str, float]:
     """
-    SQuAD 2.0's exact match and F1 in per cent (Rajpurkar et al., 2018), of all questions, and apart of those that have
-    an answer and those that have none.
+    SQuAD 2.0's exact match and F1 in per cent (Rajpurkar et al., 2018), of all questions, of those with an answer
+    (`HasAns_`) and of those without (`NoAns_`).
 
-    An empty text says that there is no answer, and so does a `null_scores` above `threshold`; with these scores come
-    `best_exact` and `best_f1` too, what the best thresholds (`..._thresh`) would give. A question without a prediction
-    scores 0, where the official script leaves it out.
+    The prediction is "no answer" where the text is empty, or the question's score in `null_scores` is above
+    `threshold`. With these scores the results also have `best_exact` and `best_f1`, with the best thresholds
+    (`..._thresh`). A question without a prediction scores 0; the official script leaves it out.
     """
     questions = list(answers)
     golds = {question: [text for text in answers[question] if normalize_answer(text)] for question in questions}
     has_answer = np.array([bool(golds[question]) for question in questions])
-    scores = {"exact": exact_match, "f1": f1_or_none}
+    scores: dict[str, Callable[[str, str], float]] = {"exact": exact_match, "f1": f1_or_none}
     null = np.array([(null_scores or {}).get(question, 0.0) for question in questions], dtype=np.float64)
     results: dict[str, float] = {}
     best: dict[str, float] = {}
@@ -76,11 +76,11 @@ def squad_v2_scores(
                 for question in questions
             ]
         )
-        said = np.where(null > threshold, ~has_answer, raw)
+        thresholded = np.where(null > threshold, ~has_answer, raw)
         for part, where in (("", slice(None)), ("HasAns_", has_answer), ("NoAns_", ~has_answer)):
-            if len(said[where]):
-                results[f"{part}{name}"] = 100 * float(said[where].mean())
-                results[f"{part}total"] = len(said[where])
+            if len(thresholded[where]):
+                results[f"{part}{name}"] = 100 * float(thresholded[where].mean())
+                results[f"{part}total"] = len(thresholded[where])
         if null_scores is not None:
             empty = np.array([not predictions.get(question) for question in questions])
             best[f"best_{name}"], best[f"best_{name}_thresh"] = best_threshold(raw, null, has_answer, empty)
@@ -96,15 +96,20 @@ def best_threshold(
     scores: np.ndarray, null_scores: np.ndarray, has_answer: np.ndarray, empty: np.ndarray
 ) -> tuple[float, float]:
     """
-    The best mean score in per cent, and the lowest null score above which "no answer" has to be said for it.
+    The best mean score in per cent, and its threshold: above this null score the prediction is "no answer".
 
-    All arrays are (questions,): the score of the text that was predicted, how much speaks for no answer, whether there
-    is one, and whether the text is empty already. The official script's search (find_best_thresh): begin with "no
-    answer" for all, and take the texts in the order of their null scores.
+    The official script's search (find_best_thresh): it begins with "no answer" for all questions, and adds the
+    predicted texts in the order of their null scores.
+
+    Args:
+        scores: of the predicted texts; all arrays are (questions,).
+        null_scores: scores for no answer.
+        has_answer: whether the question has an answer.
+        empty: whether the predicted text is empty.
     """
     order = np.argsort(null_scores, kind="stable")
     gain = np.where(has_answer, scores, np.where(empty, 0.0, -1.0))[order]
-    totals = (~has_answer).sum() + np.concatenate([[0.0], np.cumsum(gain)])  # after so many texts
+    totals = (~has_answer).sum() + np.concatenate([[0.0], np.cumsum(gain)])  # with the first 0, 1, ... texts
     taken = int(totals.argmax())
     if taken:
         threshold = null_scores[order[taken - 1]]
@@ -119,6 +124,8 @@ class Squad(evaluate.Metric):
     the modules of these names on the Hub: predictions with id, prediction_text and, for squad_v2,
     no_answer_probability; references with id and answers.
     """
+
+    config_name: str
 
     def _info(self):
         if self.config_name == "default":

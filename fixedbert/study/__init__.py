@@ -1,6 +1,22 @@
 """The papers' tables and figures at any scale, with the controls they lack: `fixedbert study`."""
 
-from .report import report
-from .running import study
+from .cost import study_cost
+from .records import read_records
+from .report import Report, make_report
+from .report_files import report_markdown, report_runs
+from .scheduler import run_study
+from .sources import DataSources
+from .studies import load_study
 
-__all__ = ["report", "study"]
+__all__ = [
+    "DataSources",
+    "Report",
+    "Report",
+    "load_study",
+    "make_report",
+    "read_records",
+    "report_markdown",
+    "report_runs",
+    "run_study",
+    "study_cost",
+]

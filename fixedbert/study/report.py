@@ -1,342 +1,227 @@
-"""`fixedbert study report`: table, picture and findings from the lines of one or more runs.jsonl."""
+"""What a study has found: from its records, means over seeds with intervals, and differences between shapes."""
 
-import json
-import math
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.ticker import NullLocator
 from scipy import stats
 
 from ..errors import InputError
-from ..files import reading, write_whole
-from ..training.output import new_directory
-from .table import AXES, best_run
+from .records import METRICS, SHAPE, Record
+from .studies import lowest_loss
 
-METRICS = {  # in the records of runs: what is drawn, and by what factor
-    "perplexity": ("held-out perplexity", 1),
-    "mnli_accuracy": ("MNLI accuracy, matched (%)", 100),
-    "mnli_accuracy_mm": ("MNLI accuracy, mismatched (%)", 100),
-    "squad_f1": ("SQuAD 1.1 F1 (%)", 1),
-    "squad_exact_match": ("SQuAD 1.1 exact match (%)", 1),
-    "error": ("mean squared error", 1),
-    "floor": ("least error found", 1),  # of the synthetic tasks, drawn with the error
-}
 CONFIDENCE = 0.95
-SHAPE = (  # what the runs of a shape have in common
-    "objective", "hidden_size", "num_hidden_layers", "num_attention_heads", "attention_head_size", "intermediate_size",
-    "head_embedding", "qk_norm", "max_seq_length",
-)  # fmt: skip
-IDENTITY = ("study", "scale", "series", "point", "key")
-NUMBER, TEXT = (int, float, type(None)), (str, type(None))
-FIELDS = {  # of a record, with their types
-    **dict.fromkeys(("study", "axis", "series", "key", "objective", "hardware"), (str,)),
-    **dict.fromkeys(("scale", "equal", "to", "head_embedding", "texts", "commit"), TEXT),
-    **dict.fromkeys(("point", "seed", "threads", "training_flops", "forward_flops", "tokens"), (int,)),
-    **dict.fromkeys(("hidden_size", "num_hidden_layers", "num_attention_heads", "attention_head_size"), (int,)),
-    **dict.fromkeys(("intermediate_size", "max_seq_length"), (int,)),
-    **dict.fromkeys(("parameters", "non_embedding_parameters", "to_point"), (int, type(None))),
-    **dict.fromkeys(("epochs", "seconds"), NUMBER),
-    "learning_rate": (int, float),
-    "qk_norm": (bool,),
-    "results": (dict,),
-    "versions": (dict,),
-}  # fmt: skip
-REPORT, PICTURE = "report.md", "report.png"
+REPORTED = {name: metric for name, metric in METRICS.items() if metric.label}
+FLOOR = "floor"  # of the synthetic task, whatever was trained: shown beside the error, not compared
 
 
-@dataclass
-class Shape:
-    """One shape of a series: its runs with the best learning rate, one for each seed."""
+@dataclass(frozen=True)
+class Estimate:
+    """A number by seed, in the unit of the metric's label; without the seeds whose runs diverged."""
 
-    lines: list[dict]
-    grid: list[float]  # of learning rates
+    by_seed: dict[int, float]
 
-    def __getitem__(self, name: str):
-        return self.lines[0][name]
+    @property
+    def values(self) -> list[float]:
+        return list(self.by_seed.values())
+
+    @property
+    def mean(self) -> float:
+        """nan without a seed."""
+        return float(np.mean(self.values)) if self.by_seed else float("nan")
+
+    @property
+    def half_interval(self) -> float:
+        """Half the 95 % interval of the mean, by Student's t; nan of a single seed."""
+        if len(self.by_seed) < 2:
+            return float("nan")
+        return float(stats.t.ppf((1 + CONFIDENCE) / 2, len(self.values) - 1) * stats.sem(self.values))
+
+    @property
+    def is_beyond_spread(self) -> bool:
+        """Whether the interval excludes zero; a single seed has none."""
+        return abs(self.mean) > self.half_interval
+
+
+@dataclass(frozen=True)
+class ShapeResult:
+    """
+    One shape of a series: its runs with the best learning rate, one for each seed. `shape["hidden_size"]`, or another
+    field, is that of its records.
+    """
+
+    records: list[Record]
+    learning_rates: list[float]  # the grid
+
+    def __getitem__(self, field: str):
+        return self.records[0][field]
 
     @property
     def metrics(self) -> list[str]:
-        return [name for name in METRICS if name in self["results"]]
+        return [name for name in REPORTED if name in self["results"]]
 
-    def by_seed(self, metric: str) -> dict[int, float]:
-        """Without those of runs that diverged."""
-        found = {line["seed"]: line["results"].get(metric) for line in self.lines}
-        return {seed: METRICS[metric][1] * value for seed, value in found.items() if value is not None}
+    def estimate(self, metric: str) -> Estimate:
+        values = {record["seed"]: record["results"].get(metric) for record in self.records}
+        factor = METRICS[metric].factor
+        return Estimate({seed: factor * value for seed, value in values.items() if value is not None})
 
-    def values(self, metric: str) -> list[float]:
-        return list(self.by_seed(metric).values())
-
-    def mean(self, metric: str) -> float:
-        return float(np.mean(self.values(metric))) if self.values(metric) else float("nan")
-
-    def interval(self, metric: str) -> float:
-        """Half the 95 % interval of the mean; nan of a single seed."""
-        return half_interval(self.values(metric)) if len(self.values(metric)) > 1 else float("nan")
-
-    def text(self, metric: str) -> str:
-        mean, half = self.mean(metric), self.interval(metric)
-        if np.isnan(mean):
-            return "diverged"
-        lost = len(self.lines) - len(self.values(metric))
-        text = f"{mean:.4g}" if np.isnan(half) else f"{mean:.4g} ± {half:.2g}"
-        return f"{text} ({lost} diverged)" if lost else text
+    @property
+    def end_of_grid(self) -> str | None:
+        """Whether the best learning rate is the "lowest" or the "highest" of several; beyond may be a better one."""
+        ends = {min(self.learning_rates): "lowest", max(self.learning_rates): "highest"}
+        return ends.get(self["learning_rate"]) if len(self.learning_rates) > 1 else None
 
 
-def read_lines(files: Iterable[str | Path]) -> list[dict]:
+@dataclass(frozen=True)
+class Finding:
     """
-    The records of runs, each once. A last line that was not written to its end is left out.
-
-    Raises:
-        InputError: a file is not there, or a line of it is no record.
-    """
-    records = {}
-    for file in map(Path, files):
-        with reading(file, "give the runs.jsonl of a study"):
-            lines = file.read_text(encoding="utf-8").split("\n")
-        for place, line in enumerate(lines[:-1], start=1):
-            with reading(f"{file}, line {place}", "remove the line", "not the record of a run"):
-                record = json.loads(line)
-                check_record(record)
-            records.setdefault(tuple(record[key] for key in IDENTITY), record)
-    return list(records.values())
-
-
-def check_record(record: dict):
-    """Raises ValueError where a field that the report or a continued study needs is missing, or of another type."""
-    for name, kinds in FIELDS.items():
-        if name not in record:
-            raise ValueError(f"without {name}")
-        value = record[name]
-        if not isinstance(value, kinds) or isinstance(value, bool) and bool not in kinds:
-            raise ValueError(f"{name}: {str(value)[:100]}")
-        if isinstance(value, float) and not math.isfinite(value):
-            raise ValueError(f"{name}: {value}")
-    if record["axis"] not in AXES or "loss" not in record["results"]:
-        raise ValueError("without a known axis, or without a loss")
-    for name, value in record["results"].items():
-        if not isinstance(value, NUMBER) or isinstance(value, bool) or value is not None and not math.isfinite(value):
-            raise ValueError(f"results: {name}: {str(value)[:100]}")
-
-
-def report(files: Sequence[str | Path], output_dir: str | Path) -> str:
-    """
-    Write report.md and report.png into `output_dir`, a new directory.
+    The change of a metric along a series, from its first shape to its last, or at one shape from a series to another
+    that was made equal to it.
 
     Args:
-        files: runs.jsonl of one study, of one or more machines.
+        from_value, to_value: of the two shapes, on the axis of the study.
+        difference: seed by seed, as a seed has the same examples in the same order in every shape.
+    """
 
-    Returns:
-        The report.
+    metric: str
+    from_series: str
+    from_value: int
+    to_series: str
+    to_value: int
+    difference: Estimate
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """
+    How the runs were made.
+
+    Args:
+        tokens: the fewest and the most of a run.
+        epochs: the most of a run; None for synthetic tasks.
+        texts: None for synthetic tasks.
+        seconds: of all runs but the `interrupted` ones, whose time is not known.
+    """
+
+    runs: int
+    interrupted: int
+    seconds: float
+    tokens: tuple[int, int]
+    epochs: float | None
+    texts: str | None
+    objectives: list[str]
+    max_seq_lengths: list[int]
+    seeds: list[int]
+    learning_rates: list[float]
+    hardware: list[str]
+    versions: list[str]
+    commits: list[str | None]
+
+
+@dataclass(frozen=True)
+class Report:
+    """The results of a study: by series its shapes, in the order of the study."""
+
+    study: str
+    scale: str | None
+    axis: str
+    series: dict[str, list[ShapeResult]]
+    findings: list[Finding]
+    conditions: Conditions
+
+    @property
+    def metrics(self) -> list[str]:
+        found = {metric for shapes in self.series.values() for shape in shapes for metric in shape.metrics}
+        return [metric for metric in REPORTED if metric in found]
+
+    @property
+    def compared_metrics(self) -> list[str]:
+        return [metric for metric in self.metrics if metric != FLOOR]
+
+
+def make_report(records: list[Record]) -> Report:
+    """
+    Args:
+        records: of one study, from one or more machines; it need not be finished.
 
     Raises:
-        InputError: nothing in the files, or runs of different studies.
+        InputError: there are none, or they are of different studies, texts or shapes.
     """
-    with new_directory(output_dir) as folder:
-        records = read_lines(files)
-        try:
-            return write_report(records, folder)
-        except InputError as error:
-            raise InputError(f"{', '.join(map(str, files))}: {error}") from error
-
-
-def write_report(records: list[dict], folder: Path) -> str:
     if not records:
         raise InputError("no runs: nothing to report.")
-    studies = sorted({f"{line['study']} at scale {line['scale']}" for line in records})
+    studies = sorted({f"{record['study']} at scale {record['scale']}" for record in records})
     if len(studies) > 1:
         raise InputError(f"runs of different studies: {', '.join(studies)}; report them one by one.")
-    if len({line["texts"] for line in records if line["texts"]}) > 1:
+    if len({record["texts"] for record in records if record["texts"]}) > 1:
         raise InputError("runs on different texts, or with different tokenizers; report them apart.")
-    series = shapes_of(records)
-    text = "\n".join([*heading(records), *table(series), "", *findings(series), "", *conditions(records)]) + "\n"
-    draw(series, records[0], folder / PICTURE)
-    write_whole(folder / REPORT, text)
-    return text
+    first, series = records[0], shapes_by_series(records)
+    findings = findings_of(series, first["axis"])
+    return Report(first["study"], first["scale"], first["axis"], series, findings, conditions_of(records))
 
 
-def shapes_of(records: list[dict]) -> dict[str, list[Shape]]:
+def shapes_by_series(records: list[Record]) -> dict[str, list[ShapeResult]]:
     """By series, its shapes in their order, with the runs of the learning rate that went on to most seeds."""
-    series: dict[str, list[Shape]] = {}
-    names = {line["series"]: None for line in records}
-    for name in names:
-        for point in sorted({line["point"] for line in records if line["series"] == name}):
-            by_rate: dict[float, list[dict]] = {}
-            for line in records:
-                if (line["series"], line["point"]) == (name, point):
-                    by_rate.setdefault(line["learning_rate"], []).append(line)
-            if len({tuple(line[field] for field in SHAPE) for lines in by_rate.values() for line in lines}) > 1:
+    series: dict[str, list[ShapeResult]] = {}
+    for name in dict.fromkeys(record["series"] for record in records):
+        for point in sorted({record["point"] for record in records if record["series"] == name}):
+            by_rate: dict[float, list[Record]] = {}
+            for record in records:
+                if (record["series"], record["point"]) == (name, point):
+                    by_rate.setdefault(record["learning_rate"], []).append(record)
+            if len({shape_of(record) for runs in by_rate.values() for record in runs}) > 1:
                 raise InputError(f"{name}, shape {point + 1}: runs of different shapes; report them apart.")
-            most = max(len(found) for found in by_rate.values())
-            chosen = [found for found in by_rate.values() if len(found) == most]
-            best = best_run([(found[0]["results"], found) for found in chosen])
-            series.setdefault(name, []).append(Shape(sorted(best, key=lambda line: line["seed"]), list(by_rate)))
+            most = max(len(runs) for runs in by_rate.values())
+            best = lowest_loss([(runs[0]["results"], runs) for runs in by_rate.values() if len(runs) == most])
+            shape = ShapeResult(sorted(best, key=lambda record: record["seed"]), list(by_rate))
+            series.setdefault(name, []).append(shape)
     return series
 
 
-def heading(records: list[dict]) -> list[str]:
-    first = records[0]
-    return [f"# Study {first['study']}" + (f", scale {first['scale']}" if first["scale"] else ""), ""]
+def shape_of(record: Record) -> tuple:
+    return tuple(record.get(name) for name in ("objective", *SHAPE, "max_seq_length"))
 
 
-def table(series: dict[str, list[Shape]]) -> list[str]:
-    metrics = metrics_of(series)
-    names = ["series", "width", "layers", "heads", "head size", "feed-forward", "parameters", "besides embeddings"]
-    names += ["MFLOP/token", "learning rate", "seeds", *(METRICS[metric][0] for metric in metrics)]
-    lines = ["| " + " | ".join(names) + " |", "|---" * len(names) + "|"]
-    for name, shapes in series.items():
-        for shape in shapes:
-            cells = [name, *(shape[field] for field in ("hidden_size", "num_hidden_layers"))]
-            cells += [shape[field] for field in ("num_attention_heads", "attention_head_size", "intermediate_size")]
-            cells += [count(shape["parameters"]), count(shape["non_embedding_parameters"])]
-            cells += [f"{shape['forward_flops'] / 1e6:.3g}", rate(shape), len(shape.lines)]
-            cells += [shape.text(metric) if metric in shape.metrics else "" for metric in metrics]
-            lines.append("| " + " | ".join(map(str, cells)) + " |")
-    return lines
+def findings_of(series: dict[str, list[ShapeResult]], axis: str) -> list[Finding]:
+    """By metric: what grows or falls along each series, then between series that were made equal."""
 
+    def finding(metric: str, first: ShapeResult, last: ShapeResult) -> Finding:
+        before, after = first.estimate(metric).by_seed, last.estimate(metric).by_seed
+        difference = Estimate({seed: after[seed] - before[seed] for seed in before if seed in after})
+        return Finding(metric, first["series"], first[axis], last["series"], last[axis], difference)
 
-def rate(shape: Shape) -> str:
-    """The best learning rate, and whether it is at an end of the grid, beyond which a better one may be."""
-    grid = shape.grid
-    end = {min(grid): "the lowest", max(grid): "the highest"}.get(shape["learning_rate"])
-    return f"{shape['learning_rate']:g}" + (f" ({end})" if end and len(grid) > 1 else "")
-
-
-def count(number: int | None) -> str:
-    return "" if number is None else f"{number:,}"
-
-
-def metrics_of(series: dict[str, list[Shape]]) -> list[str]:
-    found = {metric for shapes in series.values() for shape in shapes for metric in shape.metrics}
-    return [metric for metric in METRICS if metric in found]
-
-
-def findings(series: dict[str, list[Shape]]) -> list[str]:
-    """What grows or falls along each series, and between series that were made equal, with intervals."""
-    lines = []
-    axis = next(iter(series.values()))[0]["axis"]
-    for metric in metrics_of(series):
-        if metric == "floor":
+    found = []
+    for metric in REPORTED:
+        if metric == FLOOR:
             continue
-        lines.append(f"{METRICS[metric][0]}, differences seed by seed:")
-        for name, shapes in series.items():
-            shapes = [shape for shape in shapes if metric in shape.metrics]
+        with_metric = {name: [one for one in shapes if metric in one.metrics] for name, shapes in series.items()}
+        for shapes in with_metric.values():
             if len(shapes) > 1:
-                first, last = shapes[0], shapes[-1]
-                places = f"{AXES[axis]} {first[axis]:,} to {last[axis]:,}"
-                lines.append(f"- {name}, {places}: {difference(first, last, metric)}")
-        for name, shapes in series.items():
+                found.append(finding(metric, shapes[0], shapes[-1]))
+        for shapes in with_metric.values():
             for shape in shapes:
-                other = next((one for one in series.get(shape["to"], []) if one["point"] == shape["to_point"]), None)
-                if other is not None and metric in shape.metrics and metric in other.metrics:
-                    place = f"{AXES[axis]} {shape[axis]:,}"
-                    lines.append(f"- {name}, less {shape['to']}, {place}: {difference(other, shape, metric)}")
-    return lines
+                others = [one for one in with_metric.get(shape["to"], []) if one["point"] == shape["to_point"]]
+                found += [finding(metric, other, shape) for other in others]
+    return found
 
 
-def difference(first: Shape, last: Shape, metric: str) -> str:
-    """
-    `last` less `first`, in the mean over the seeds of both, and whether that is beyond their spread.
+def conditions_of(records: list[Record]) -> Conditions:
+    def distinct(field: str) -> list:
+        return list(dict.fromkeys(record[field] for record in records))
 
-    A seed has the same examples in the same order in every shape, so that differences are taken seed by seed.
-    """
-    before, after = first.by_seed(metric), last.by_seed(metric)
-    found = [after[seed] - before[seed] for seed in before.keys() & after.keys()]
-    if not found:
-        return "no seed in common"
-    if len(found) == 1:
-        return f"{found[0]:+.4g} (one seed)"
-    mean, half = float(np.mean(found)), half_interval(found)
-    beyond = "beyond" if abs(mean) > half else "within"
-    return f"{mean:+.3g} ± {half:.2g}, {beyond} the spread"
-
-
-def half_interval(values: list[float]) -> float:
-    """Half the 95 % interval of the mean, by Student's t."""
-    return float(stats.t.ppf((1 + CONFIDENCE) / 2, len(values) - 1) * stats.sem(values))
-
-
-def conditions(records: list[dict]) -> list[str]:
-    """With what the runs were made."""
-
-    def each(name):
-        return ", ".join(sorted({str(line[name]) for line in records}))
-
-    most = max((line["epochs"] for line in records if line["epochs"] is not None), default=None)
-    epochs = "" if most is None else f" (at most {most:.2g} epochs)"
-    texts = next((line["texts"] for line in records if line["texts"]), None)
-    used = sorted({f"{name} {version}" for line in records for name, version in line["versions"].items()})
-    seconds = [line["seconds"] for line in {line["key"]: line for line in records}.values()]
-    known = sum(value for value in seconds if value is not None)
-    tokens = sorted({line["tokens"] for line in records})
-    span = f"{tokens[0]:,}" if len(tokens) == 1 else f"{tokens[0]:,} to {tokens[-1]:,}"
-    return [
-        f"{len(seconds)} runs of {span} tokens{epochs} in rows of {each('max_seq_length')}, objective "
-        f"{each('objective')}; seeds {each('seed')}; learning rates {each('learning_rate')}, of which each shape has "
-        f"its best with the first seed, whose run counts too; {known:,.0f} seconds in all"
-        + (f" besides {seconds.count(None)} runs that were interrupted" if None in seconds else "")
-        + f", on {each('hardware')}; {', '.join(used)}; commit {each('commit')}.",
-        *([f"Texts: {texts}."] if texts else []),
-        "± is half the 95 % interval of Student's t over seeds, each for itself: among many, one in twenty errs. "
-        "MFLOP/token: forward, layers alone.",
-    ]
-
-
-def draw(series: dict[str, list[Shape]], record: dict, file: Path):
-    """A row of panels for each metric: against the study's axis, and against parameters."""
-    metrics, axis = [metric for metric in metrics_of(series) if metric != "floor"], record["axis"]
-    synthetic = metrics == ["error"]
-    columns = [axis] if synthetic or axis == "non_embedding_parameters" else [axis, "non_embedding_parameters"]
-    figure = Figure(figsize=(6.5 * len(columns), 4.4 * len(metrics) + 0.3), layout="constrained")
-    panels = figure.subplots(len(metrics), len(columns), squeeze=False)
-    for row, metric in zip(panels, metrics, strict=True):
-        for panel, column in zip(row, columns, strict=True):
-            draw_panel(panel, series, metric, column)
-    title = f"study {record['study']}" + (f", scale {record['scale']}" if record["scale"] else "")
-    figure.suptitle(title + ("" if synthetic else "; mean over seeds, bars: 95 % interval"))
-    handles, labels = panels[0, 0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=2, fontsize=8)
-    figure.savefig(file, dpi=110)
-
-
-def draw_panel(panel: Axes, series: dict[str, list[Shape]], metric: str, column: str):
-    for number, (name, shapes) in enumerate(series.items()):
-        color, shown = f"C{number}", [shape for shape in shapes if metric in shape.metrics and shape.values(metric)]
-        if metric == "error":  # on a logarithmic axis an interval may reach below zero
-            dots = [(shape[column], value) for shape in shown for value in shape.values(metric)]
-            panel.plot(*zip(*dots, strict=True), "o", color=color, alpha=0.5, label=f"{name}: a dot for each seed")
-            draw_theory(panel, name, shown, color)
-        else:
-            places, means = [shape[column] for shape in shown], [shape.mean(metric) for shape in shown]
-            halves = [shape.interval(metric) for shape in shown]  # nan, of one seed, draws no bar
-            panel.errorbar(places, means, halves, fmt="o-", capsize=3, color=color, label=name)
-    if metric == "error":
-        panel.set_yscale("log")
-    panel.set_xscale("log")
-    if column == "non_embedding_parameters":
-        panel.set_xlabel("parameters besides embeddings")
-    else:
-        ticks = sorted({shape[column] for shapes in series.values() for shape in shapes})
-        panel.set_xticks(ticks, [f"{tick:,}" for tick in ticks])
-        panel.xaxis.set_minor_locator(NullLocator())
-        panel.set_xlabel(AXES[column])
-    panel.set_ylabel(METRICS[metric][0])
-    panel.grid(alpha=0.3)
-
-
-def draw_theory(panel: Axes, name: str, shapes: list[Shape], color: str):
-    """Of dense patterns the least errors found, and from where on theory has zero; log2 n for the sparse ones."""
-    floors = {shape["attention_head_size"]: shape.mean("floor") for shape in shapes if "floor" in shape.metrics}
-    above = {size: value for size, value in floors.items() if value > 0}
-    if above:
-        panel.plot(above.keys(), above.values(), "-", color=color, linewidth=1, label=f"{name}: least error found")
-    if len(above) < len(floors):
-        zero = min(floors.keys() - above.keys())
-        panel.axvline(zero, color=color, linestyle=":", label=f"{name}: from here on zero by theory")
-    if shapes and shapes[0]["objective"] == "sparse":
-        length = shapes[0]["max_seq_length"]
-        panel.axvline(np.log2(length), color=color, linestyle=":", label=f"{name}: log2 n; that order is enough")
+    # A run that two series share has a record in both.
+    seconds = [record["seconds"] for record in {record["key"]: record for record in records}.values()]
+    known = [value for value in seconds if value is not None]
+    return Conditions(
+        runs=len(seconds),
+        interrupted=len(seconds) - len(known),
+        seconds=sum(known),
+        tokens=(min(distinct("tokens")), max(distinct("tokens"))),
+        epochs=max((value for value in distinct("epochs") if value is not None), default=None),
+        texts=next((value for value in distinct("texts") if value), None),
+        objectives=distinct("objective"),
+        max_seq_lengths=distinct("max_seq_length"),
+        seeds=distinct("seed"),
+        learning_rates=distinct("learning_rate"),
+        hardware=distinct("hardware"),
+        versions=sorted({f"{name} {version}" for record in records for name, version in record["versions"].items()}),
+        commits=distinct("commit"),
+    )

@@ -22,10 +22,10 @@ from transformers import get_cosine_schedule_with_warmup
 from ..analysis.patterns import centred_log, least_head_size
 from ..attention_fixed_head_bert import FixedHeadBertSelfAttention
 from ..configuration_fixed_head_bert import FixedHeadBertConfig
+from ..dropout import use_fast_dropout
 from ..errors import Divergence
-from ..training.dropout import use_fast_dropout
+from .studies import Run
 
-TASKS = ("dense", "half", "sparse")
 EVALUATED = 20_000  # examples to evaluate on
 STARTS, DESCENT = 64, 1000  # of the search for the floor, and its steps
 
@@ -68,27 +68,29 @@ def floor(P: Tensor, head_size: int) -> float:
         return (scale * fit - P).square().sum(dim=(-2, -1)) / len(P)
 
     K, Q = K.requires_grad_(), Q.requires_grad_()
-    optimizer = torch.optim.Adam([K, Q], lr=0.05)
+    adam = torch.optim.Adam([K, Q], lr=0.05)
     for _ in range(DESCENT):
-        optimizer.zero_grad()
+        adam.zero_grad()
         errors().sum().backward()
-        optimizer.step()
+        adam.step()
     best = errors().argmin()
     K, Q = K.detach()[best].clone().requires_grad_(), Q.detach()[best].clone().requires_grad_()
-    optimizer = torch.optim.LBFGS([K, Q], max_iter=500, tolerance_grad=1e-12, line_search_fn="strong_wolfe")
+    lbfgs = torch.optim.LBFGS([K, Q], max_iter=500, tolerance_grad=1e-12, line_search_fn="strong_wolfe")
 
     def error() -> Tensor:
-        optimizer.zero_grad()
+        lbfgs.zero_grad()
         value = errors()
         value.backward()
         return value
 
-    optimizer.step(error)
+    lbfgs.step(error)
     return errors().item()
 
 
 class MixingLayer(nn.Module):
     """The model's attention with W_o to one number, on one-hot positions: (B, n) -> (B, n)."""
+
+    positions: Tensor
 
     def __init__(self, config: FixedHeadBertConfig, length: int):
         super().__init__()
@@ -113,7 +115,7 @@ def without_last_column(gradient: Tensor) -> Tensor:
     return torch.cat([gradient[:, :-1], torch.zeros_like(gradient[:, -1:])], dim=1)
 
 
-def train_synthetic(run) -> dict[str, float]:
+def train_synthetic(run: Run) -> dict[str, float]:
     """
     Train a MixingLayer as `run` says, with Adam, a linear warm-up over a twentieth of the steps and a cosine to zero.
 
@@ -137,7 +139,7 @@ def train_synthetic(run) -> dict[str, float]:
         loss = (model(x) - x @ target).square().mean()
         optimizer.zero_grad()
         loss.backward()
-        norm = nn.utils.get_total_norm([weight.grad for weight in model.parameters()])
+        norm = nn.utils.get_total_norm([weight.grad for weight in model.parameters() if weight.grad is not None])
         if not (loss.isfinite() and norm.isfinite()):
             raise Divergence(f"step {step}: the loss or the gradient norm is not finite; lower the learning rate.")
         optimizer.step()
@@ -147,5 +149,5 @@ def train_synthetic(run) -> dict[str, float]:
         error = (model(x) - x @ target).square().mean().item()
     results = {"loss": error, "error": error}
     if run.objective != "sparse" and run.config.num_attention_heads == 1:
-        results["floor"] = floor(P, run.config.attention_head_size)
+        results["floor"] = floor(P, run.config.head_dim)
     return results

@@ -1,31 +1,27 @@
 """Command-line arguments of the scripts, with the names of transformers' example scripts; recipes in YAML."""
 
 import json
+import math
 import os
-import re
-from ast import literal_eval
+from argparse import SUPPRESS
 from dataclasses import dataclass, field, fields
 from inspect import get_annotations
+from operator import attrgetter
 from pathlib import Path
-from typing import get_type_hints
+from typing import ClassVar, get_type_hints
 
-from accelerate import PartialState
-from transformers import (
-    HfArgumentParser,
-    PreTrainedConfig,
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-    Trainer,
-    TrainingArguments,
-)
+import torch
+from transformers import HfArgumentParser, Trainer, TrainingArguments
 from transformers.hf_argparser import string_to_bool
 from transformers.integrations import get_available_reporting_integrations, is_deepspeed_available
+from transformers.training_args import OptimizerNames
 
-from ..checkpoints import read_config
 from ..errors import InputError
-from ..files import check_place, reading, reason_of
+from ..files import reason_of
 from ..plain_yaml import read_yaml
-from ..presets import PRESETS, preset_config
+from ..presets import PRESETS
+
+RECIPES = Path(__file__).parents[1] / "recipes"  # they come with the package, and are named as in a checkout
 
 # Arguments that transformers' example scripts have or had and that are not taken, with what replaces them.
 NO_MORE = "transformers 5 has no such argument; leave it out"
@@ -120,14 +116,20 @@ class ModelArguments:
 def with_recipe(argv: list[str]) -> list[str]:
     """
     `recipe.yaml --flag ...` as flags alone: the entries of the recipe, then the flags, which win. A recipe in
-    JSON is what transformers' scripts take.
+    JSON is what transformers' scripts take. `recipes/NAME.yaml` is the package's where there is no such file.
 
     Raises:
         InputError: the recipe is not there, or not a YAML mapping from arguments to values.
     """
     if not argv or Path(argv[0]).suffix not in (".yaml", ".yml", ".json"):
         return list(argv)
-    entries = read_yaml(Path(argv[0]), "a recipe maps argument names to values, one a line")
+    packaged = {f"recipes/{file.name}": file for file in sorted(RECIPES.glob("*.yaml"))}
+    file = Path(argv[0])
+    if not os.path.exists(file):
+        if file.as_posix() not in packaged:
+            raise InputError(f"{argv[0]}: no such recipe; give a file, or one of {', '.join(packaged)}.")
+        file = packaged[file.as_posix()]
+    entries = read_yaml(file, "a recipe maps argument names to values, one a line")
     for name, value in entries.items():
         if isinstance(value, list) and any(isinstance(one, list | dict) for one in value):
             raise InputError(f"{argv[0]}: {name}: a list of plain values is needed.")
@@ -144,43 +146,110 @@ def flags(entries: dict) -> list[str]:
     return words
 
 
+@dataclass
+class CommonArguments(TrainingArguments):
+    """transformers' TrainingArguments, without what our trainers cannot honour."""
+
+    logging_nan_inf_filter: bool = field(default=False, metadata={"help": SUPPRESS})
+    max_nonfinite_steps: int = field(
+        default=1,
+        metadata={
+            "help": "Stop after so many steps in a row whose loss or gradient norm is not finite. None is applied."
+        },
+    )
+
+    take_over_output_dir: bool = field(
+        default=False,
+        metadata={"help": "Take the output directory from a run on another machine, which has to be dead."},
+    )
+
+    # Names of fields, the one value that each may have, and why.
+    refused: ClassVar[dict[str, tuple[object, str]]] = {
+        "logging_nan_inf_filter": (False, "a loss that is not finite is never hidden"),
+        "auto_find_batch_size": (False, "the batch decides which examples a step has"),
+        "ignore_data_skip": (False, "a continued run goes on with the next examples, which takes no time"),
+        "dataloader_drop_last": (False, "evaluations and predictions would leave out their last rows"),
+        "save_only_model": (False, "a run goes on from its checkpoints, which takes the optimizer's state too"),
+        "enable_jit_checkpoint": (False, "a run saves a checkpoint on SIGTERM anyway"),
+        "accelerator_config.split_batches": (False, "--per_device_train_batch_size is always that of one device"),
+        "prediction_loss_only": (False, "metrics need the predictions"),
+        "batch_eval_metrics": (False, "metrics are of all predictions together"),
+        "eval_do_concat_batches": (True, "metrics are of all predictions together"),
+        "eval_use_gather_object": (False, "all outputs of the models are tensors"),
+        "include_for_metrics": ([], "metrics are of predictions and labels alone"),
+        "length_column_name": ("length", "the column with the lengths has this name"),
+        "neftune_noise_alpha": (None, "its noise depends on the padding, and none is computed"),
+        "use_liger_kernel": (False, "there are no Liger kernels for BERT"),
+        "liger_kernel_config": (None, "there are no Liger kernels for BERT"),
+    }
+
+    @property
+    def folder(self) -> Path:
+        """The output directory."""
+        assert self.output_dir is not None  # TrainingArguments gives it a name
+        return Path(self.output_dir)
+
+    def __post_init__(self):
+        super().__post_init__()
+        largest = torch.finfo(torch.float32).max
+        if not 0 <= self.learning_rate <= largest:
+            raise InputError(f"--learning_rate {self.learning_rate}: give a number from 0 to {largest:.1e}.")
+        if not 0 < self.num_train_epochs < math.inf:
+            raise InputError(f"--num_train_epochs {self.num_train_epochs}: give a number above 0.")
+        if self.max_steps < 1 and self.max_steps != -1:
+            raise InputError(f"--max_steps {self.max_steps}: give at least 1, or leave it out to train by epochs.")
+        if self.max_nonfinite_steps < 1:
+            raise InputError(f"--max_nonfinite_steps {self.max_nonfinite_steps}: give at least 1.")
+        for name, (only, reason) in self.refused.items():
+            if (value := attrgetter(name)(self)) != only:
+                flag, _, entry = name.partition(".")
+                given = f"with {entry}" if entry else value
+                raise InputError(f"--{flag} {given} is not supported: {reason}; leave it out.")
+
+
 class ArgumentParser(HfArgumentParser):
     """
     transformers' parser, whose errors are one sentence and whose arguments cannot be abbreviated. Its help has our
     arguments before those of transformers.
     """
 
-    def __init__(self, types):
-        super().__init__(types, allow_abbrev=False)  # a misspelt argument must not pass for another one
+    def __init__(self, types, prog: str | None = None):
+        super().__init__(types, allow_abbrev=False, prog=prog)  # a misspelt argument must not pass for another one
         for action in self._actions:
             if action.type is string_to_bool and action.nargs is None:  # of `bool | None`, which wants a value there
                 action.nargs, action.const = "?", True
 
     def _add_dataclass_arguments(self, dtype):
-        hints, ours = get_type_hints(dtype), set()
+        hints = get_type_hints(dtype)
+        ours: set[str] = set()
         for kind in dtype.__mro__:
             if not kind.__module__.startswith("transformers."):
                 ours |= get_annotations(kind).keys()
         for title, own in ((dtype.__name__, True), ("TrainingArguments of transformers", False)):
             members = [member for member in fields(dtype) if member.init and (member.name in ours) is own]
-            group = self.add_argument_group(title) if members else None
+            if not members:
+                continue
+            group = self.add_argument_group(title)
             for member in members:
                 member.type = hints[member.name]
-                self._parse_dataclass_field(group, member)
+                self._parse_dataclass_field(group, member)  # type: ignore[arg-type]  # transformers passes groups too
 
     def error(self, message):
         raise InputError(f"{message}; --help lists the arguments.")
 
 
-def parse(argv: list[str], *types: type) -> tuple:
+def parse(argv: list[str], *types: type, prog: str | None = None) -> tuple:
     """
     The arguments as instances of the dataclasses `types`.
+
+    Args:
+        prog: what the help calls the program; by default the script.
 
     Raises:
         InputError: an argument that none of them has, or a value that makes no sense.
     """
     try:
-        *parsed, unknown = ArgumentParser(types).parse_args_into_dataclasses(argv, return_remaining_strings=True)
+        *parsed, unknown = ArgumentParser(types, prog).parse_args_into_dataclasses(argv, return_remaining_strings=True)
     except InputError:
         raise
     except Exception as error:  # TrainingArguments has many, and libraries that are not there have theirs
@@ -202,6 +271,7 @@ def parse(argv: list[str], *types: type) -> tuple:
 
 def check_packages(arguments: TrainingArguments):
     """Raises InputError where --report_to, --optim or --deepspeed needs a package that is not installed."""
+    assert isinstance(arguments.report_to, list)  # as TrainingArguments leaves it
     for name in arguments.report_to:
         if name not in get_available_reporting_integrations():
             raise InputError(f"--report_to {name}: it is not installed; `pip install {name}`, or --report_to none.")
@@ -210,7 +280,9 @@ def check_packages(arguments: TrainingArguments):
     try:
         Trainer.get_optimizer_cls_and_kwargs(arguments)
     except ImportError as error:
-        raise InputError(f"--optim {arguments.optim.value}: {reason_of(error)}; give another.") from error
+        raise InputError(
+            f"--optim {OptimizerNames(arguments.optim).value}: {reason_of(error)}; give another."
+        ) from error
     except ValueError:  # some need the model
         pass
 
@@ -219,104 +291,3 @@ def check_seeds(seeds: list[int]):
     for seed in seeds:
         if not 0 <= seed < 2**32:
             raise InputError(f"--seed {seed}: give a number from 0 to {2**32 - 1}.")
-
-
-def load_config(arguments: ModelArguments, **changes) -> PreTrainedConfig:
-    """
-    The configuration of the model or preset that the arguments name, with `changes` and --config_overrides on top.
-
-    Raises:
-        InputError: there is no such model, or its configuration makes no sense.
-    """
-    name = arguments.config_name or arguments.model_name_or_path
-    if name is None:
-        raise InputError("no model: give --model_name_or_path, or --config_name with a preset for random weights.")
-    if not arguments.preset:
-        if name in PRESETS and not Path(name).exists():
-            raise InputError(f"{name}: a preset has no weights to start from; give --config_name {name}.")
-        check_place(name, PRESETS if arguments.config_name else ())
-    with reading(
-        name, "give one whose config.json is whole, with settings that it can have", "its configuration cannot be used"
-    ):
-        if arguments.preset:
-            config = preset_config(name, **changes)
-        else:
-            config = read_config(name, **arguments.hub_options(), **changes)
-        if arguments.config_overrides:
-            override(config, arguments.config_overrides)
-        return config
-
-
-def override(config: PreTrainedConfig, changes: str):
-    """Set fields from `name=value,name=value`; a value is a number, a word, true, false or none."""
-    constants = {"true": True, "false": False, "none": None}
-    for change in re.split(r",(?=\s*\w+\s*=)", changes):  # commas within a list separate no fields
-        name, equals, value = (part.strip() for part in change.partition("="))
-        if not equals or not hasattr(config, name):
-            raise InputError(f"--config_overrides {change}: not of the form field=value with a field of the model.")
-        try:
-            value = constants[value.lower()] if value.lower() in constants else literal_eval(value)
-        except (ValueError, SyntaxError):
-            pass  # a word, such as gelu
-        setattr(config, name, value)
-    config.validate()
-
-
-def check_length(max_seq_length: int, config: PreTrainedConfig):
-    """Raises InputError where a sequence would be longer than the model's table of positions, or hold no pair."""
-    if max_seq_length < 8:
-        raise InputError(f"--max_seq_length {max_seq_length} leaves no room for a pair of texts: 8 is the least.")
-    if max_seq_length > config.max_position_embeddings:
-        raise InputError(
-            f"--max_seq_length {max_seq_length} is more than the {config.max_position_embeddings} positions of the "
-            "model: lower it, or for a new model raise max_position_embeddings with --config_overrides."
-        )
-
-
-def load_model(
-    auto_class: type,
-    arguments: ModelArguments,
-    config: PreTrainedConfig,
-    tokenizer: PreTrainedTokenizerBase,
-    train: bool = True,
-) -> PreTrainedModel:
-    """
-    The model of --model_name_or_path, or one with random weights, as large as the tokenizer's vocabulary. It computes
-    no padding: the same results for a part of the work.
-
-    Raises:
-        InputError: no such model, one with fewer tokens than the tokenizer has, or not to `train` and without a head.
-    """
-    attention = arguments.attn_implementation or ("eager" if PartialState().device.type == "cpu" else None)
-    if arguments.model_name_or_path is None:
-        config.vocab_size, config.pad_token_id = len(tokenizer), tokenizer.pad_token_id
-        model = auto_class.from_config(config, attn_implementation=attention)
-    elif len(tokenizer) > config.vocab_size:
-        raise InputError(
-            f"the tokenizer has {len(tokenizer)} tokens and the model {config.vocab_size}: give the model's own."
-        )
-    else:
-        check_place(arguments.model_name_or_path)
-        with reading(arguments.model_name_or_path, "give a model that is whole", "its weights cannot be read"):
-            model, loaded = auto_class.from_pretrained(
-                arguments.model_name_or_path,
-                config=config,
-                output_loading_info=True,
-                attn_implementation=attention,
-                ignore_mismatched_sizes=True,
-                **arguments.hub_options(),
-            )
-        if loaded["mismatched_keys"] and not arguments.ignore_mismatched_sizes:
-            key, there, wanted = sorted(loaded["mismatched_keys"])[0]
-            raise InputError(
-                f"{arguments.model_name_or_path}: {key} has the shape {tuple(there)} where {tuple(wanted)} is needed; "
-                "to keep the rest, and begin with random weights where shapes differ, give --ignore_mismatched_sizes."
-            )
-        absent = sorted({*loaded["missing_keys"], *(key for key, *_ in loaded["mismatched_keys"])})
-        if absent and not train:
-            raise InputError(
-                f"{arguments.model_name_or_path}: it has no weights for {', '.join(absent)}; give a model of this "
-                "task, or --do_train."
-            )
-    model.base_model.unpad_inputs = True  # stock BERT takes no notice; the saved configuration stays as it is
-    return model

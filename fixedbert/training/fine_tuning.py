@@ -1,24 +1,18 @@
-"""Fine-tuning: transformers' Trainer, with batches of like lengths, and evaluation in large ones, sorted."""
+"""Fine-tuning: batches of similar lengths, and evaluation in large batches, sorted by length."""
 
-import json
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import ClassVar
 
 import datasets
 import numpy as np
 import torch
 from torch.nn.functional import cross_entropy, mse_loss
-from transformers import (
-    DataCollatorWithPadding,
-    EarlyStoppingCallback,
-    PreTrainedModel,
-)
+from transformers import DataCollatorWithPadding, EarlyStoppingCallback
 from transformers.trainer_pt_utils import get_length_grouped_indices
 
 from ..errors import InputError
-from ..files import write_whole
-from .trainer import CommonArguments, CommonTrainer
+from .arguments import CommonArguments
+from .trainer import CommonTrainer
 
 NOT_METRICS = ("loss", "runtime", "samples", "per_second", "epoch", "total", "thresh")
 LOGGING = 0.02  # of the steps: short runs have a curve too
@@ -38,7 +32,7 @@ class FineTuningArguments(CommonArguments):
         default="group_by_length",
         metadata={"help": "group_by_length: batches of like lengths; random: the order of transformers' scripts."},
     )
-    bf16: bool | None = field(
+    bf16: bool | None = field(  # type: ignore[assignment]  # None until __post_init__ looks at the hardware
         default=None, metadata={"help": "bf16 mixed precision; default: where the hardware has it."}
     )
     early_stopping_patience: int | None = field(
@@ -74,22 +68,62 @@ class FineTuningArguments(CommonArguments):
                     "--early_stopping_patience needs --load_best_model_at_end, which keeps the best checkpoint."
                 )
 
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """What the run needs of "train", "validation" and "test"."""
+        wanted = {"train": self.do_train, "validation": self.do_eval, "test": self.do_predict}
+        return tuple(kind for kind, is_wanted in wanted.items() if is_wanted)
+
+
+@dataclass
+class FineTuningDataArguments:
+    """Where examples are, how many of them are used, and how they become tokens."""
+
+    dataset_name: str | None = field(default=None, metadata={"help": "A data set of the Hub."})
+    dataset_config_name: str | None = field(default=None, metadata={"help": "Its configuration."})
+    train_file: str | None = field(default=None, metadata={"help": "Examples to train on."})
+    validation_file: str | None = field(default=None, metadata={"help": "The same, to evaluate on."})
+    test_file: str | None = field(default=None, metadata={"help": "The same, to predict."})
+    skip_bad_rows: bool = field(default=False, metadata={"help": "Leave out rows that cannot be used, and name them."})
+    max_seq_length: int = field(default=128, metadata={"help": "Tokens of an example; longer ones are cut."})
+    pad_to_max_length: bool = field(default=False, metadata={"help": "Pad to that length, not to a batch's longest."})
+    max_train_samples: int | None = field(default=None, metadata={"help": "Use so many training examples only."})
+    max_eval_samples: int | None = field(default=None, metadata={"help": "Use so many evaluation examples only."})
+    max_predict_samples: int | None = field(default=None, metadata={"help": "Predict so many examples only."})
+    preprocessing_num_workers: int | None = field(default=None, metadata={"help": "Processes for tokenizing."})
+    overwrite_cache: bool = field(default=False, metadata={"help": "Tokenize again what is in the cache."})
+
+    def __post_init__(self):
+        for name in ("max_train_samples", "max_eval_samples", "max_predict_samples"):
+            count = getattr(self, name)
+            if count is not None and count < 1:
+                raise InputError(f"--{name} {count}: give at least 1, or leave it out for all.")
+
+    def max_samples(self, kind: str) -> int | None:
+        """The most examples of "train", "validation" or "test"; None for all."""
+        return {
+            "train": self.max_train_samples,
+            "validation": self.max_eval_samples,
+            "test": self.max_predict_samples,
+        }[kind]
+
 
 def has_bf16(use_cpu: bool) -> bool:
     """Whether the hardware multiplies in bf16, without emulation."""
     if not use_cpu and torch.accelerator.is_available():
         return torch.cuda.is_available() and torch.cuda.is_bf16_supported(including_emulation=False)
-    capabilities = getattr(torch.cpu, "get_capabilities", dict)()  # not in every torch that is supported
+    # Not in every torch that is supported.
+    capabilities: dict[str, object] = getattr(torch.cpu, "get_capabilities", dict)()
     return any(capabilities.get(name) for name in ("avx512_bf16", "amx_bf16", "bf16"))
 
 
 class LengthGroupedSampler(torch.utils.data.Sampler):
     """
-    Steps over all processes of rows of like lengths, in an order that follows from seed and epoch; the first step has
-    the longest row.
+    Steps of rows of similar lengths, over all processes, in an order that follows from seed and epoch. The first step
+    has the longest row.
 
-    transformers' own sampler groups the batches of one process, gives 50 of them from long to short again and again,
-    and draws from the global generator, which dropout has left in another state on each process.
+    transformers' sampler groups the batches of one process, sorts every 50 of them by length, and uses the global
+    random generator, whose state dropout makes different on each process.
     """
 
     def __init__(self, lengths: list[int], step_size: int, seed: int):
@@ -109,7 +143,7 @@ class LengthGroupedSampler(torch.utils.data.Sampler):
         generator = torch.Generator().manual_seed(seed)
         grouped = torch.tensor(get_length_grouped_indices(self.lengths, self.step_size, generator=generator))
         first, *others = grouped.split(self.step_size)
-        last = [others.pop()] if others and len(others[-1]) < self.step_size else []  # fewer than a step: in the end
+        last = [others.pop()] if others and len(others[-1]) < self.step_size else []  # an incomplete step comes last
         order = torch.randperm(len(others), generator=generator).tolist()
         return iter(torch.cat([first, *(others[number] for number in order), *last]).tolist())
 
@@ -117,13 +151,14 @@ class LengthGroupedSampler(torch.utils.data.Sampler):
 class FineTuningTrainer(CommonTrainer):
     """Trainer over features with a column `length`; evaluation keeps their order."""
 
+    args: FineTuningArguments
+
     def __init__(self, *args, pad_to: int | None = None, **kwargs):
         tokenizer, training_args = kwargs["processing_class"], kwargs["args"]
-        padding = {"padding": "max_length", "max_length": pad_to} if pad_to else {}
-        multiple = 8 if training_args.fp16 else None
-        collator = DataCollatorWithPadding(tokenizer, pad_to_multiple_of=multiple, **padding)
+        padding, multiple = "max_length" if pad_to else True, 8 if training_args.fp16 else None
+        collator = DataCollatorWithPadding(tokenizer, padding, pad_to, multiple)
         super().__init__(*args, data_collator=collator, **kwargs)
-        smoothed = self.label_names == ["labels"] and self.model.config.num_labels > 1
+        smoothed = self.label_names == ["labels"] and (self.model.config.num_labels or 0) > 1
         if training_args.label_smoothing_factor and not smoothed:
             raise InputError("--label_smoothing_factor is for classes: leave it out for numbers and for answers.")
         if training_args.early_stopping_patience is not None:
@@ -135,23 +170,24 @@ class FineTuningTrainer(CommonTrainer):
             return super()._get_train_sampler(train_dataset)
         step_size = args.train_batch_size * args.gradient_accumulation_steps * args.world_size
         seed = args.seed if args.data_seed is None else args.data_seed
-        # The data set that Trainer hands over has lost the column.
+        assert isinstance(self.train_dataset, datasets.Dataset)  # what Trainer hands over has lost the column
         return LengthGroupedSampler(self.train_dataset["length"][:], step_size, seed)
 
     def evaluation_loop(self, *args, metric_key_prefix="eval", **kwargs):
         output = super().evaluation_loop(*args, metric_key_prefix=metric_key_prefix, **kwargs)
         if output.predictions is not None and output.label_ids is not None:
+            assert output.metrics is not None  # of every evaluation
             # Trainer's own is inexact on several processes, whose last batch is filled up.
             output.metrics[f"{metric_key_prefix}_loss"] = mean_loss(output.predictions, output.label_ids)
         return output
 
     def _get_eval_sampler(self, eval_dataset):
-        # Trainer would shuffle evaluation too where training is grouped by length, and predictions come out shuffled.
+        # With grouped training Trainer would shuffle evaluation and predictions too.
         return torch.utils.data.SequentialSampler(eval_dataset)
 
 
 def longest_first(features: datasets.Dataset) -> tuple[datasets.Dataset, np.ndarray]:
-    """The features by falling length, and where each row of the result stood before."""
+    """The features, longest rows first, and the row number that each had before."""
     order = np.argsort(-np.array(features["length"][:]), kind="stable")
     return features.select(order), order
 
@@ -163,7 +199,7 @@ def mean_loss(predictions: np.ndarray | tuple, labels: np.ndarray | tuple) -> fl
     """
     predictions, labels = (x if isinstance(x, tuple) else (x,) for x in (predictions, labels))
     losses = []
-    for output, target in zip(predictions, labels, strict=False):  # models can return more than what has labels
+    for output, target in zip(predictions, labels, strict=False):  # models can return more outputs
         output, target = torch.from_numpy(output).double(), torch.from_numpy(target)
         if target.is_floating_point():
             losses.append(mse_loss(output.squeeze(-1), target.double()))
@@ -172,33 +208,11 @@ def mean_loss(predictions: np.ndarray | tuple, labels: np.ndarray | tuple) -> fl
     return torch.stack(losses).mean().item()
 
 
-def check_counts(arguments: object):
-    """Raises InputError for a number of examples that is none."""
-    for name in ("max_train_samples", "max_eval_samples", "max_predict_samples"):
-        count = getattr(arguments, name)
-        if count is not None and count < 1:
-            raise InputError(f"--{name} {count}: give at least 1, or leave it out for all.")
-
-
 def is_metric(name: str) -> bool:
-    """Whether a name of Trainer's log is that of a metric: not of a loss, a count, a time, a threshold."""
+    """Whether a name in Trainer's log is of a metric, not of a loss, a count, a time or a threshold."""
     return name.startswith("eval_") and not any(part in name for part in NOT_METRICS)
 
 
-def at_most(rows: datasets.Dataset, count: int | None) -> datasets.Dataset:
+def first_rows(rows: datasets.Dataset, count: int | None) -> datasets.Dataset:
     """The first `count` rows, or all."""
     return rows if count is None else rows.select(range(min(count, len(rows))))
-
-
-def with_new_head(model: PreTrainedModel) -> PreTrainedModel:
-    """The model with random weights in all that is not its base model, drawn as for a new model."""
-    prefix = f"{model.base_model_prefix}."
-    fresh = type(model)(model.config).state_dict()
-    model.load_state_dict(
-        {name: weight for name, weight in fresh.items() if not name.startswith(prefix)}, strict=False
-    )
-    return model
-
-
-def write_json(folder: str | Path, name: str, content: object):
-    write_whole(Path(folder, name), json.dumps(content, indent=2, ensure_ascii=False) + "\n")

@@ -1,24 +1,25 @@
-"""Output directories that appear whole or not at all, and runs that continue where they stopped."""
+"""Output directories that appear when they are complete, and runs that resume."""
 
 import json
 import math
-import os
 import re
 import shutil
 import zipfile
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import fields
 from pathlib import Path
 
 from accelerate import PartialState
 from accelerate.utils import broadcast_object_list, gather_object
 from safetensors import safe_open
-from transformers import Trainer, TrainerCallback, TrainerState, TrainingArguments
+from transformers import Trainer, TrainerCallback, TrainerState
 
-from ..errors import InputError, Stopped
-from ..files import content_hash_of, read_object, reading, write_whole, writing
+from ..checksums import content_hash_of
+from ..errors import InputError, note_what_is_left
+from ..files import check_free, output_path, read_object, reading, replace_empty, write_whole, writing
 from ..locks import locked
+from .arguments import CommonArguments
 
 COMMAND_FILE = "command.json"
 DATA_FILE = "data.json"
@@ -36,20 +37,19 @@ NOT_PART_OF_THE_RUN = ("--output_dir", "--resume_from_checkpoint", "--take_over_
 
 
 @contextmanager
-def output_directory(training_args: TrainingArguments, command: list[str]) -> Iterator[str | None]:
+def output_directory(training_args: CommonArguments, command: list[str]) -> Iterator[str | None]:
     """
-    Do a run in `output_dir`.partial and give that its final name when all is done.
+    Run in `output_dir`.partial, and rename it when the run is complete. One process locks the directory for the run.
 
-    An interrupted run keeps its .partial directory if there is a checkpoint or the trained model in it; the same
-    command continues from there, on which the context gives the path of that. Everything else that fails leaves
-    nothing behind. The flags of the run stay beside its results, in command.json. One process holds the directory from
-    before it is looked at until all is done.
+    An interrupted run keeps its .partial directory if it has a checkpoint or the trained model. The same command then
+    resumes, and the context is the path of the checkpoint. Any other failure leaves nothing. The flags of the run are
+    in its command.json.
 
     Raises:
-        InputError: the directory is there and not empty, another process works there, it cannot be written, an
-            unfinished run with other arguments stands in the way, or a checkpoint cannot be read.
+        InputError: the directory is not empty or cannot be written, another process uses it, an unfinished run there
+            has other arguments, or a checkpoint cannot be read.
     """
-    final = named(training_args.output_dir)
+    final = output_path(training_args.output_dir)
     with held(final, training_args):
         check_free(final)
         partial = final.with_name(final.name + ".partial")
@@ -68,7 +68,7 @@ def output_directory(training_args: TrainingArguments, command: list[str]) -> It
             checkpoint = training_args.resume_from_checkpoint
         if checkpoint and checkpoint != str(partial):
             check_readable(Path(checkpoint), state.num_processes)
-        state.wait_for_everyone()  # all have looked before one writes
+        state.wait_for_everyone()  # all processes have read it before one writes
         if state.is_main_process:
             if partial.is_dir() and not last_checkpoint(partial):
                 shutil.rmtree(partial)
@@ -85,7 +85,8 @@ def output_directory(training_args: TrainingArguments, command: list[str]) -> It
             yield checkpoint
         except BaseException as error:
             last = last_checkpoint(partial)
-            error.left = f"the same command goes on from {last}" if last else f"nothing is left of {final}"
+            left = f"the same command goes on from {last}" if last else f"nothing is left of {final}"
+            note_what_is_left(error, left)
             if state.is_main_process and not last:
                 shutil.rmtree(partial, ignore_errors=True)
             raise
@@ -94,70 +95,40 @@ def output_directory(training_args: TrainingArguments, command: list[str]) -> It
 
 
 @contextmanager
-def held(final: Path, training_args: TrainingArguments) -> Iterator[None]:
-    """
-    Hold an output directory, and report what cannot be written there.
+def held(final: Path, training_args: CommonArguments) -> Iterator[None]:
+    """Hold an output directory for all processes, and report what cannot be written there."""
+    remedy = "make room or give the right to write there; the same command then goes on"
+    with on_main_process(locked(final, training_args.take_over_output_dir)), writing(final, remedy):
+        yield
 
-    The main process has the lock, and all have the error where it cannot be had.
+
+@contextmanager
+def on_main_process(context: AbstractContextManager) -> Iterator[None]:
     """
-    state, problem = PartialState(), None
+    Enter `context` on the main process alone, while the others wait.
+
+    Raises:
+        InputError: on all processes, with the same sentence, where the main process cannot enter it.
+    """
+    problem: str | None = None
     with ExitStack() as stack:
-        if state.is_main_process:
+        if PartialState().is_main_process:
             try:
-                stack.enter_context(locked(final, training_args.take_over_output_dir))
+                stack.enter_context(context)
             except InputError as error:
                 problem = str(error)
         (problem,) = broadcast_object_list([problem])
         if problem:
             raise InputError(problem)
-        with writing(final, "make room or give the right to write there; the same command then goes on"):
-            yield
-
-
-@contextmanager
-def new_directory(output_dir: str | Path) -> Iterator[Path]:
-    """
-    A folder to fill, which becomes `output_dir` when all is done, and vanishes when something fails.
-
-    Raises:
-        InputError: there is something in `output_dir`.
-    """
-    final = named(output_dir)
-    check_free(final)
-    partial = final.with_name(f"{final.name}.{os.getpid()}.partial")  # a run of that name keeps its own
-    try:
-        with writing(final, "make room, or choose another output directory"):
-            partial.mkdir(parents=True)
-            yield partial
-            give_final_name(partial, final)
-    except (KeyboardInterrupt, Stopped) as error:
-        error.left = f"nothing is left of {final}"
-        raise
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
-
-
-def named(output_dir: str | Path | None) -> Path:
-    """The path of an output directory; InputError if there is none."""
-    if output_dir is None:
-        raise InputError("no --output_dir: say where weights and results are to go.")
-    return Path(output_dir)
-
-
-def check_free(final: Path):
-    """Raises InputError if there is something in an output directory."""
-    if final.exists() and (not final.is_dir() or any(final.iterdir())):
-        raise InputError(f"{final}: the output directory is not empty; give another one, or remove it.")
+        yield
 
 
 def give_final_name(partial: Path, final: Path):
-    """Rename a directory in which every process is done, in the place of an empty one."""
+    """Rename a directory when every process is done with it; an empty one of that name is replaced."""
     state = PartialState()
     state.wait_for_everyone()
     if state.is_main_process:
-        if final.exists():
-            final.rmdir()
-        partial.rename(final)
+        replace_empty(final, partial)
     state.wait_for_everyone()
 
 
@@ -168,20 +139,20 @@ def is_whole(folder: Path) -> bool:
 
 
 def whole_checkpoints(folder: Path) -> list[Path]:
-    """Those with all their files, oldest first."""
-    steps = {path: STEP.fullmatch(path.name) for path in folder.glob("checkpoint-*") if is_whole(path)}
-    return sorted((path for path, step in steps.items() if step), key=lambda path: int(steps[path][1]))
+    """The complete checkpoints, oldest first."""
+    found = [(STEP.fullmatch(path.name), path) for path in folder.glob("checkpoint-*") if is_whole(path)]
+    return [path for _, path in sorted((int(step[1]), path) for step, path in found if step)]
 
 
 def last_checkpoint(folder: Path) -> str | None:
-    """What a run in `folder` goes on from: `folder` itself if the trained model is there, or the newest checkpoint."""
+    """What a run in `folder` resumes from: `folder` itself if it has the trained model, or the newest checkpoint."""
     if is_whole(folder):
         return str(folder)
     return str(whole_checkpoints(folder)[-1]) if whole_checkpoints(folder) else None
 
 
 def write_command(partial: Path, command: list[str]):
-    """The flags of a run, but for tokens, beside its results."""
+    """Write the flags of a run, without tokens, beside its results."""
     write_whole(partial / COMMAND_FILE, json.dumps(run_arguments(command, left_out=SECRET), indent=1) + "\n")
 
 
@@ -194,15 +165,15 @@ def read_command(partial: Path) -> list[str]:
     return command
 
 
-def check_same_data(output_dir: str, fingerprint: str):
+def check_same_data(output_dir: Path, fingerprint: str):
     """
-    Write into a run's directory what it is trained on; where an unfinished run has left that, compare.
+    Write the fingerprint of a run's data into its directory, or compare it with that of the unfinished run there.
 
     Raises:
-        InputError: the unfinished run began with other data.
+        InputError: the unfinished run has other data.
     """
     state = PartialState()
-    file = Path(output_dir, DATA_FILE)
+    file = output_dir / DATA_FILE
     if state.is_main_process and not file.exists():
         write_whole(file, json.dumps({"fingerprint": fingerprint}) + "\n")
     state.wait_for_everyone()
@@ -216,8 +187,8 @@ def check_same_data(output_dir: str, fingerprint: str):
 def check_readable(checkpoint: Path, processes: int):
     """
     Raises:
-        InputError: there is no such checkpoint, or a file is broken or, with several processes, was not written for
-            each of them; it names the checkpoint before.
+        InputError: there is no such checkpoint, a file is damaged, or a process has no file of its own; the message
+            names the checkpoint before.
     """
     if not checkpoint.is_dir():
         raise InputError(f"--resume_from_checkpoint {checkpoint}: no such directory.")
@@ -244,7 +215,7 @@ def check_readable(checkpoint: Path, processes: int):
 
 def check_state(file: Path):
     """Raises an error of any kind where trainer_state.json lacks a field, or has another type, that Trainer needs."""
-    found, fresh = TrainerState.load_from_json(file), TrainerState()
+    found, fresh = TrainerState.load_from_json(str(file)), TrainerState()
     for field in fields(TrainerState):
         value, usual = getattr(found, field.name), getattr(fresh, field.name)
         kinds = {int: int | float, bool: bool, list: list, dict: dict}.get(type(usual))
@@ -265,7 +236,7 @@ def remedy_for(checkpoint: Path) -> str:
 
 
 def guard_loading(trainer: Trainer, checkpoint: str):
-    """Make an InputError of whatever the parts of a checkpoint raise while Trainer loads them."""
+    """Turn every error of Trainer in loading a part of a checkpoint into an InputError."""
     boundary = reading(checkpoint, remedy_for(Path(checkpoint)), "the checkpoint cannot be loaded")
     for name in LOADING:
         setattr(trainer, name, boundary(getattr(trainer, name)))
@@ -283,7 +254,7 @@ class WriteChecksums(TrainerCallback):
 
 
 def run_arguments(command: list[str], left_out: tuple[str, ...] = NOT_PART_OF_THE_RUN) -> list[str]:
-    """The flags that decide what a run computes: all but those to be left out, with their values."""
+    """The flags of a command with their values, without those to leave out."""
     kept, skip = [], False
     for word in command:
         if word.startswith("--"):

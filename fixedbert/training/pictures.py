@@ -1,25 +1,100 @@
-"""What fine-tuning shows as pictures: metrics against steps, what was taken for what, and all runs of a sweep."""
+"""Pictures of runs: losses and metrics against tokens or steps, confusion matrices, all runs of a sweep."""
 
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from functools import wraps
 from pathlib import Path
+from typing import TYPE_CHECKING, ParamSpec
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from transformers import Trainer
 
-from .fine_tuning import is_metric
+from ..errors import InputError, needs
+from .fine_tuning import FineTuningTrainer, is_metric
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+logger = logging.getLogger(__name__)
+Arguments = ParamSpec("Arguments")
+
+PRETRAINING_PANELS = (
+    ("loss", "cross-entropy (nats)"),
+    ("accuracy", "predicted right (%)"),
+    ("learning rate", "learning rate (1e-4)"),
+)
 
 
-def draw_glue(trainer: Trainer, title: str, splits: list[tuple[str, np.ndarray, np.ndarray]], labels: list[str]):
+def with_matplotlib(draw: Callable[Arguments, None]) -> Callable[Arguments, None]:
+    """`draw`, or a warning where matplotlib is not installed: a run goes on without its picture."""
+
+    @wraps(draw)
+    def draw_or_warn(*args: Arguments.args, **kwargs: Arguments.kwargs):
+        try:
+            needs("matplotlib", "plots")
+        except InputError as error:
+            logger.warning("no picture: %s", error)
+        else:
+            draw(*args, **kwargs)
+
+    return draw_or_warn
+
+
+def new_figure(width: float, height: float) -> Figure:
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(width, height), layout="constrained")
+
+
+@with_matplotlib
+def draw_pretraining(log_history: list[dict], task: str, title: str, file: str | Path):
     """
-    glue.png beside the results: curves, and for each split what was predicted against what is right.
+    Draw a run's log as a PNG with one panel for each of PRETRAINING_PANELS.
+
+    Args:
+        log_history: that of Trainer's state.
+        task: "mlm" or "clm".
+    """
+    figure = new_figure(13, 4)
+    loss, accuracy, learning_rate = axes = figure.subplots(1, 3)
+
+    def points(name, factor=1.0):
+        entries = [entry for entry in log_history if name in entry and "num_input_tokens_seen" in entry]
+        return [e["num_input_tokens_seen"] / 1e6 for e in entries], [factor * e[name] for e in entries]
+
+    loss.plot(*points("loss"), label="training")
+    loss.plot(*points("eval_loss"), "o-", label="held out")
+    for name, label in ((f"eval_{task}_loss", "held out, tokens alone"), ("eval_nsp_loss", "held out, next sentence")):
+        if points("eval_nsp_loss")[0]:
+            loss.plot(*points(name), "s--", label=label)
+    accuracy.plot(*points(f"{task}_accuracy", 100), label="training, tokens")
+    accuracy.plot(*points(f"eval_{task}_accuracy", 100), "o-", label="held out, tokens")
+    if points("eval_nsp_accuracy")[0]:
+        accuracy.plot(*points("eval_nsp_accuracy", 100), "s--", label="held out, next sentence")
+    learning_rate.plot(*points("learning_rate", 1e4))
+    for panel, (name, label) in zip(axes, PRETRAINING_PANELS, strict=True):
+        panel.set(title=name, xlabel="real tokens seen (millions)", ylabel=label, ylim=(0, None))
+        if panel.get_legend_handles_labels()[0]:
+            panel.legend()
+    figure.suptitle(title)
+    figure.savefig(file, dpi=110)
+
+
+@with_matplotlib
+def draw_glue(
+    trainer: FineTuningTrainer, title: str, splits: list[tuple[str, np.ndarray, np.ndarray]], labels: list[str]
+):
+    """
+    Draw glue.png beside the results: curves, and for each split the predictions against the labels.
 
     Args:
         splits: name, labels and predictions, (examples,) both.
         labels: names of the classes; none for a regression.
     """
     figure, axes = panels(2 + len(splits), title)
-    draw_curves(trainer, *axes[:2])
+    plot_log(trainer, axes[0], axes[1])
     for panel, (split, right, predicted) in zip(axes[2:], splits, strict=True):
         if labels:
             draw_confusion(panel, right, predicted, labels)
@@ -27,36 +102,42 @@ def draw_glue(trainer: Trainer, title: str, splits: list[tuple[str, np.ndarray, 
             panel.plot(right, predicted, ".", markersize=3, alpha=0.4)
             panel.set(xlabel="right score", ylabel="predicted score")
         panel.set_title(f"{split.replace('_', ' ')}, {len(right):,} examples")
-    figure.savefig(Path(trainer.args.output_dir, "glue.png"), dpi=110)
+    figure.savefig(trainer.args.folder / "glue.png", dpi=110)
 
 
+@with_matplotlib
 def draw_squad(
-    trainer: Trainer, title: str, null_odds: dict[str, float], answers: dict[str, list[str]], threshold: float
+    trainer: FineTuningTrainer,
+    title: str,
+    null_odds: dict[str, float],
+    answers: dict[str, list[str]],
+    threshold: float,
 ):
-    """squad.png beside the results: curves, and for SQuAD 2.0 how much speaks against an answer where there is one."""
+    """Draw squad.png beside the results: curves, and for SQuAD 2.0 the null odds with and without an answer."""
     figure, axes = panels(3 if null_odds else 2, title)
-    draw_curves(trainer, *axes[:2], scale=1)
+    plot_log(trainer, axes[0], axes[1], scale=1)
     if null_odds:
         odds = np.array(list(null_odds.values()))
         answered = np.array([bool(answers[question]) for question in null_odds])
-        bins = np.linspace(*np.percentile(odds, (0.5, 99.5)), 60)
+        least, most = np.percentile(odds, (0.5, 99.5))
+        bins = np.linspace(least, most, 60).tolist()
         for where, label in ((answered, "has an answer"), (~answered, "has none")):
             axes[2].hist(odds[where], bins, alpha=0.6, label=f"{label} ({where.sum():,})")
         axes[2].axvline(threshold, color="black", linestyle="--", label=f"threshold {threshold:.2f}")
         axes[2].set(title="no answer above the threshold", xlabel="logits of [CLS] above those of the best span",
                     ylabel="questions")  # fmt: skip
         axes[2].legend()
-    figure.savefig(Path(trainer.args.output_dir, "squad.png"), dpi=110)
+    figure.savefig(trainer.args.folder / "squad.png", dpi=110)
 
 
 def panels(count: int, title: str) -> tuple[Figure, np.ndarray]:
-    figure = Figure(figsize=(4.4 * count, 4), layout="constrained")
+    figure = new_figure(4.4 * count, 4)
     figure.suptitle(title)
     return figure, figure.subplots(1, count)
 
 
-def draw_curves(trainer: Trainer, loss: Axes, metrics: Axes, scale: float = 100):
-    """The log of a run: losses, and metrics in per cent, against steps."""
+def plot_log(trainer: FineTuningTrainer, loss: Axes, metrics: Axes, scale: float = 100):
+    """Plot the log of a run: losses, and metrics in per cent, against steps."""
     log = trainer.state.log_history
 
     def points(name):
@@ -80,7 +161,7 @@ def draw_curves(trainer: Trainer, loss: Axes, metrics: Axes, scale: float = 100)
 
 
 def draw_confusion(panel: Axes, right: np.ndarray, predicted: np.ndarray, labels: list[str]):
-    """Shares of each right class, with the number of examples in every field."""
+    """Draw a confusion matrix: shares of each class, with the number of examples in every field."""
     counts = np.zeros((len(labels), len(labels)), dtype=int)
     np.add.at(counts, (right.astype(int), predicted.astype(int)), 1)
     shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
@@ -96,9 +177,10 @@ def draw_confusion(panel: Axes, right: np.ndarray, predicted: np.ndarray, labels
                 panel.text(column, row, f"{counts[row, column]:,}", ha="center", va="center", color=color)
 
 
+@with_matplotlib
 def draw_sweep(summaries: list, file: Path):
-    """Every run's main metric as a dot and the median as a line, by task and point of the grid."""
-    figure = Figure(figsize=(max(5, 1.0 * len(summaries) + 2), 4.6), layout="constrained")
+    """Draw the main metric of every run as a dot and the median as a line, by task and point of the grid."""
+    figure = new_figure(max(5, 1.0 * len(summaries) + 2), 4.6)
     axes = figure.subplots()
     for place, summary in enumerate(summaries):
         axes.plot([place] * len(summary.values), summary.values, "o", color="tab:blue", alpha=0.6)

@@ -14,7 +14,8 @@ from transformers.utils import ModelOutput
 
 from ..data.epochs import EpochSampler, Examples
 from ..errors import InputError
-from .trainer import CommonArguments, CommonTrainer
+from .arguments import CommonArguments
+from .trainer import CommonTrainer
 
 OBJECTIVES = ("mlm+nsp", "mlm", "clm")
 # What is summed over an example: enough to get every mean right whatever the batch size.

@@ -1,4 +1,4 @@
-"""From the arguments of run_pretraining.py to its examples."""
+"""From the arguments of pretraining to its examples."""
 
 import os
 from dataclasses import dataclass, field
@@ -7,18 +7,22 @@ from pathlib import Path
 import numpy as np
 from accelerate import PartialState
 from accelerate.utils import gather_object
+from torch.utils.data import Dataset
+from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
-from ..data.corpora import DOCUMENT_BOUNDARIES, Corpus, corpus_files
-from ..data.epochs import split_documents
+from ..checksums import fingerprint_of
+from ..data.boundaries import DOCUMENT_BOUNDARIES
+from ..data.corpora import Corpus
+from ..data.epochs import Examples, split_documents
+from ..data.formats import corpus_files
 from ..data.masking import tokens_inside_words
 from ..data.packing import PackedExamples
 from ..data.pairs import PairExamples, check_pairs
-from ..data.store import prepare_store, tokenizer_state
+from ..data.store import Documents, prepare_store, tokenizer_state
 from ..data.tokenizers import check_same_vocabulary, load_tokenizer, trained_tokenizer
 from ..errors import InputError
-from ..files import fingerprint_of
 from .arguments import ModelArguments
-from .pretraining import OBJECTIVES
+from .pretraining import OBJECTIVES, PretrainingArguments
 
 BOUNDARIES = "; ".join(f"{name}: {text}" for name, text in DOCUMENT_BOUNDARIES.items())
 
@@ -30,7 +34,7 @@ def corpus_option(default: str | None, help: str):
 
 
 @dataclass
-class DataArguments:
+class PretrainingDataArguments:
     """Which text, and how examples are made of it. The corpora are those of --dataset_name, then --train_file."""
 
     objective: str = field(
@@ -105,6 +109,11 @@ class DataArguments:
         if self.corpus_weights and (min(self.corpus_weights) < 0 or not any(self.corpus_weights)):
             raise InputError("--corpus_weights: none may be negative, and not all 0.")
 
+    @property
+    def processes(self) -> int:
+        """Processes for preparing the corpus."""
+        return self.preprocessing_num_workers or os.cpu_count() or 1
+
     def corpora(self, model_args: ModelArguments) -> list[Corpus]:
         """The corpora that the arguments name, those of the Hub first."""
         sources = [(name, True) for name in self.dataset_name or []]
@@ -137,73 +146,26 @@ class DataArguments:
         ]
 
 
-def make_examples(model_args: ModelArguments, data_args: DataArguments, training_args, config, checkpoint: str | None):
+def make_examples(
+    model_args: ModelArguments,
+    data_args: PretrainingDataArguments,
+    training_args: PretrainingArguments,
+    config: PreTrainedConfig,
+    checkpoint: str | None,
+) -> tuple[PreTrainedTokenizerBase, Examples, Dataset, dict]:
     """
-    From text to (tokenizer, training examples, held-out examples, what there is to say about the corpus).
+    From text to (tokenizer, training examples, held-out examples, description of the corpus).
 
     Raises:
-        InputError: something about the corpus or the tokenizer, or processes that have made different things of it.
+        InputError: something about the corpus or the tokenizer, or processes that disagree about them.
     """
-    processes = data_args.preprocessing_num_workers or os.cpu_count()
     corpora = data_args.corpora(model_args)
-    if model_args.tokenizer:
-        tokenizer = load_tokenizer(model_args.tokenizer, model_args.do_lower_case, **model_args.hub_options())
-        check_same_vocabulary(
-            tokenizer, model_args.tokenizer, model_args.model_name_or_path, **model_args.hub_options()
-        )
-    elif checkpoint and Path(checkpoint, "tokenizer.json").exists():
-        tokenizer = load_tokenizer(checkpoint)  # training gives other numbers to tokens each time
-    else:
-        tokenizer = trained_tokenizer(
-            corpora,
-            data_args.vocab_size or config.vocab_size,
-            model_args.do_lower_case,
-            data_args.tokenizer_train_share,
-            data_args.store_dir,
-        )
-    tokenizer.model_max_length = config.max_position_embeddings
-
-    store = (tokenizer, data_args.language, processes, data_args.store_dir)
-    documents = held_out_documents = prepare_store(corpora, *store)
-    if data_args.objective == "mlm+nsp":
-        check_pairs(documents, np.arange(len(documents)))
-    if data_args.validation_file:
-        first = corpora[0]
-        trained_on = {file.resolve() for name in data_args.train_file or [] for file in corpus_files(name)}
-        for name in data_args.validation_file:
-            for file in corpus_files(name):
-                if file.resolve() in trained_on:
-                    raise InputError(f"{file}: in --validation_file, and in --train_file too; it cannot be held out.")
-        held_out_documents = prepare_store(
-            [
-                Corpus(
-                    file,
-                    text_column=first.text_column,
-                    document_boundary=first.document_boundary,
-                    document_column=first.document_column,
-                )
-                for file in data_args.validation_file
-            ],
-            *store,
-        )
-        numbers, held_out_numbers = np.arange(len(documents)), np.arange(len(held_out_documents))
-    else:
-        numbers, held_out_numbers = split_documents(documents, data_args.validation_split_percentage / 100)
-
-    settings = {name: getattr(data_args, name) for name in ("max_seq_length", "mlm_probability")}
-    if data_args.whole_word_mask:
-        settings["inside_word"] = tokens_inside_words(tokenizer)
-        if settings["inside_word"] is None:
-            raise InputError("--whole_word_mask: the tokenizer is not WordPiece, which marks what is inside of words.")
-    if data_args.objective == "mlm+nsp":
-        kind, settings["short_seq_prob"] = PairExamples, data_args.short_seq_prob
-    else:
-        kind = PackedExamples
-        settings |= {"objective": data_args.objective, "separate_documents": data_args.separate_documents}
+    tokenizer = make_tokenizer(corpora, model_args, data_args, config, checkpoint)
+    (documents, numbers), (held_out_documents, held_out_numbers) = prepare_documents(corpora, tokenizer, data_args)
+    kind, settings = example_settings(data_args, tokenizer)
     weights = data_args.corpus_weights
     if weights is not None and len(weights) == 1:
         weights = weights * len(corpora)
-    settings["num_proc"] = processes
     examples = kind(documents, numbers, tokenizer, seed=training_args.seed, weights=weights, **settings)
     held_out = kind(held_out_documents, held_out_numbers, tokenizer, seed=0, **settings)
     if training_args.world_size > 1:  # machines that share no --store_dir each train a tokenizer and read their files
@@ -224,8 +186,95 @@ def make_examples(model_args: ModelArguments, data_args: DataArguments, training
     return tokenizer, examples, held_out.some(data_args.max_eval_samples), corpus
 
 
-def tell(corpus: dict):
-    """Print what came out of the corpus."""
+def make_tokenizer(
+    corpora: list[Corpus],
+    model_args: ModelArguments,
+    data_args: PretrainingDataArguments,
+    config: PreTrainedConfig,
+    checkpoint: str | None,
+) -> PreTrainedTokenizerBase:
+    """The tokenizer that the arguments name, that of the checkpoint, or one trained on the corpora."""
+    if model_args.tokenizer:
+        tokenizer = load_tokenizer(model_args.tokenizer, model_args.do_lower_case, **model_args.hub_options())
+        check_same_vocabulary(
+            tokenizer, model_args.tokenizer, model_args.model_name_or_path, **model_args.hub_options()
+        )
+    elif checkpoint and Path(checkpoint, "tokenizer.json").exists():
+        tokenizer = load_tokenizer(checkpoint)  # training gives other numbers to tokens each time
+    else:
+        tokenizer = trained_tokenizer(
+            corpora,
+            data_args.vocab_size or config.vocab_size,
+            model_args.do_lower_case,
+            data_args.tokenizer_train_share,
+            data_args.store_dir,
+        )
+    tokenizer.model_max_length = config.max_position_embeddings
+    return tokenizer
+
+
+def prepare_documents(
+    corpora: list[Corpus], tokenizer: PreTrainedTokenizerBase, data_args: PretrainingDataArguments
+) -> tuple[tuple[Documents, np.ndarray], tuple[Documents, np.ndarray]]:
+    """
+    The stores of the documents to train on and of those held out, each with the numbers of its documents.
+
+    Raises:
+        InputError: a corpus cannot be read or has no pairs, or a file is to be trained on and held out.
+    """
+
+    def prepared(sources: list[Corpus]) -> Documents:
+        return prepare_store(sources, tokenizer, data_args.language, data_args.processes, data_args.store_dir)
+
+    documents = prepared(corpora)
+    if data_args.objective == "mlm+nsp":
+        check_pairs(documents, np.arange(len(documents)))
+    if not data_args.validation_file:
+        numbers, held_out_numbers = split_documents(documents, data_args.validation_split_percentage / 100)
+        return (documents, numbers), (documents, held_out_numbers)
+    trained_on = {file.resolve() for name in data_args.train_file or [] for file in corpus_files(name)}
+    for name in data_args.validation_file:
+        for file in corpus_files(name):
+            if file.resolve() in trained_on:
+                raise InputError(f"{file}: in --validation_file, and in --train_file too; it cannot be held out.")
+    first = corpora[0]
+    held_out = prepared(
+        [
+            Corpus(
+                file,
+                text_column=first.text_column,
+                document_boundary=first.document_boundary,
+                document_column=first.document_column,
+            )
+            for file in data_args.validation_file
+        ]
+    )
+    return (documents, np.arange(len(documents))), (held_out, np.arange(len(held_out)))
+
+
+def example_settings(
+    data_args: PretrainingDataArguments, tokenizer: PreTrainedTokenizerBase
+) -> tuple[type[Examples], dict]:
+    """The kind of examples of the objective, and its keyword arguments."""
+    settings: dict = {
+        "max_seq_length": data_args.max_seq_length,
+        "mlm_probability": data_args.mlm_probability,
+        "num_proc": data_args.processes,
+    }
+    if data_args.whole_word_mask:
+        settings["inside_word"] = tokens_inside_words(tokenizer)
+        if settings["inside_word"] is None:
+            raise InputError("--whole_word_mask: the tokenizer is not WordPiece, which marks what is inside of words.")
+    if data_args.objective == "mlm+nsp":
+        return PairExamples, settings | {"short_seq_prob": data_args.short_seq_prob}
+    return PackedExamples, settings | {
+        "objective": data_args.objective,
+        "separate_documents": data_args.separate_documents,
+    }
+
+
+def print_corpus(corpus: dict):
+    """Print the sizes of the corpus, and of its two parts."""
     counts = corpus["counts"]
     PartialState().print("\n".join(corpus["corpora"]))
     PartialState().print(

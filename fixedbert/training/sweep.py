@@ -1,4 +1,4 @@
-"""Several fine-tuning runs from one command: tasks, seeds, the BERT paper's grid; one table and one picture."""
+"""Several fine-tuning runs from one command: tasks, seeds and the BERT paper's grid, in one table and picture."""
 
 import copy
 import gc
@@ -13,15 +13,13 @@ from statistics import mean, median
 
 from accelerate import PartialState
 
-from ..errors import InputError
-from ..files import write_whole
+from ..errors import InputError, note_what_is_left
+from ..files import check_free, output_path, write_whole
 from .fine_tuning import FineTuningArguments, is_metric
 from .output import (
     COMMAND_FILE,
-    check_free,
     give_final_name,
     held,
-    named,
     read_command,
     run_arguments,
     write_command,
@@ -81,7 +79,7 @@ def sweep(
     Call `fine_tune(task, model_args, data_args, training_args, command)` for every run, each with an output directory
     of its own; a single run has --output_dir for itself.
 
-    What is finished is not done again when the same command is given after an interruption.
+    After an interruption the same command runs what is not finished.
     """
     runs = plan_runs(tasks, training_args)
     if len(runs) == 1 and training_args.seeds is None:
@@ -113,7 +111,7 @@ def sweep(
 def arguments_of(run: Run, training_args: FineTuningArguments, output: Path) -> FineTuningArguments:
     arguments = copy.copy(training_args)
     arguments.output_dir, arguments.seed = str(output), run.seed
-    name = arguments.hub_model_id or Path(training_args.output_dir).name
+    name = arguments.hub_model_id or training_args.folder.name
     arguments.hub_model_id = "-".join([name, *run.folder.split("/")])
     for name, value in run.settings:
         if name == "train_batch_size":
@@ -136,8 +134,8 @@ def command_of(run: Run, arguments: FineTuningArguments, command: list[str]) -> 
 
 @contextmanager
 def sweep_directory(training_args: FineTuningArguments, command: list[str]) -> Iterator[Path]:
-    """OUTPUT.partial for the runs, which gets its final name when all are done; the same command goes on there."""
-    final = named(training_args.output_dir)
+    """OUTPUT.partial for the runs, renamed when all are done; the same command resumes there."""
+    final = output_path(training_args.output_dir)
     with held(final, training_args):
         check_free(final)
         partial = final.with_name(final.name + ".partial")
@@ -156,7 +154,8 @@ def sweep_directory(training_args: FineTuningArguments, command: list[str]) -> I
             yield partial
         except BaseException as error:
             kept = len(list(partial.rglob(COMMAND_FILE))) > 1
-            error.left = f"the same command goes on in {partial}" if kept else f"nothing is left of {final}"
+            left = f"the same command goes on in {partial}" if kept else f"nothing is left of {final}"
+            note_what_is_left(error, left)
             if state.is_main_process and not kept:
                 shutil.rmtree(partial, ignore_errors=True)
             raise
@@ -198,14 +197,14 @@ def summarize(folder: Path, runs: list[Run]):
     for task, settings in dict.fromkeys((run.task, run.settings) for run in results):
         seeds = [results[run] for run in results if (run.task, run.settings) == (task, settings)]
         metrics = [name.removeprefix("eval_") for name in seeds[0] if is_metric(name)]
-        main = next((name for name in MAIN if name in metrics), None)
+        main = next((name for name in (*MAIN, *metrics) if name in metrics), None)
         summaries += [
             Summary(task or "data", dict(settings), name, [seed[f"eval_{name}"] for seed in seeds], name == main)
             for name in sorted(metrics, key=lambda name: name != main)
         ]
     if not summaries:
         return
-    best = {}
+    best: dict[str, Summary] = {}
     for summary in summaries:
         if summary.main and (summary.task not in best or summary.median > best[summary.task].median):
             best[summary.task] = summary

@@ -1,27 +1,24 @@
-"""What pretraining and fine-tuning share: steps that are finite, epochs, and logs that a continuation goes on with."""
+"""The Trainer that pretraining and fine-tuning share: finite steps only, and resumed runs with one log."""
 
 import json
-import math
 import time
-from argparse import SUPPRESS
-from dataclasses import dataclass, field
+from collections.abc import Sized
 from itertools import islice
-from operator import attrgetter
 from pathlib import Path
-from typing import ClassVar
 
 import numpy as np
 import torch
 from accelerate.utils import gather_object
 from torch.distributed.tensor import DTensor
-from transformers import Trainer, TrainerCallback, TrainingArguments
+from transformers import PreTrainedModel, Trainer, TrainerCallback
 from transformers.utils import logging
 
-from ..errors import Divergence, InputError
+from ..dropout import use_fast_dropout
+from ..errors import Divergence
 from ..files import read_object, reading, write_whole
 from ..model_card import create_model_card
 from ..modeling_fixed_head_bert import FixedHeadBertPreTrainedModel
-from .dropout import use_fast_dropout
+from .arguments import CommonArguments
 from .output import last_checkpoint
 
 WINDOW_FILE = "logging_window.json"
@@ -30,69 +27,15 @@ NAMED = 8  # examples in a message
 logger = logging.get_logger(__name__)
 
 
-@dataclass
-class CommonArguments(TrainingArguments):
-    """transformers' TrainingArguments, without what our trainers cannot honour."""
-
-    logging_nan_inf_filter: bool = field(default=False, metadata={"help": SUPPRESS})
-    max_nonfinite_steps: int = field(
-        default=1,
-        metadata={
-            "help": "Stop after so many steps in a row whose loss or gradient norm is not finite. None is applied."
-        },
-    )
-
-    take_over_output_dir: bool = field(
-        default=False,
-        metadata={"help": "Take the output directory from a run on another machine, which has to be dead."},
-    )
-
-    # Names of fields, the one value that each may have, and why.
-    refused: ClassVar[dict[str, tuple[object, str]]] = {
-        "logging_nan_inf_filter": (False, "a loss that is not finite is never hidden"),
-        "auto_find_batch_size": (False, "the batch decides which examples a step has"),
-        "ignore_data_skip": (False, "a continued run goes on with the next examples, which takes no time"),
-        "dataloader_drop_last": (False, "evaluations and predictions would leave out their last rows"),
-        "save_only_model": (False, "a run goes on from its checkpoints, which takes the optimizer's state too"),
-        "enable_jit_checkpoint": (False, "a run saves a checkpoint on SIGTERM anyway"),
-        "accelerator_config.split_batches": (False, "--per_device_train_batch_size is always that of one device"),
-        "prediction_loss_only": (False, "metrics need the predictions"),
-        "batch_eval_metrics": (False, "metrics are of all predictions together"),
-        "eval_do_concat_batches": (True, "metrics are of all predictions together"),
-        "eval_use_gather_object": (False, "all outputs of the models are tensors"),
-        "include_for_metrics": ([], "metrics are of predictions and labels alone"),
-        "length_column_name": ("length", "the column with the lengths has this name"),
-        "neftune_noise_alpha": (None, "its noise depends on the padding, and none is computed"),
-        "use_liger_kernel": (False, "there are no Liger kernels for BERT"),
-        "liger_kernel_config": (None, "there are no Liger kernels for BERT"),
-    }
-
-    def __post_init__(self):
-        super().__post_init__()
-        largest = torch.finfo(torch.float32).max
-        if not 0 <= self.learning_rate <= largest:
-            raise InputError(f"--learning_rate {self.learning_rate}: give a number from 0 to {largest:.1e}.")
-        if not 0 < self.num_train_epochs < math.inf:
-            raise InputError(f"--num_train_epochs {self.num_train_epochs}: give a number above 0.")
-        if self.max_steps < 1 and self.max_steps != -1:
-            raise InputError(f"--max_steps {self.max_steps}: give at least 1, or leave it out to train by epochs.")
-        if self.max_nonfinite_steps < 1:
-            raise InputError(f"--max_nonfinite_steps {self.max_nonfinite_steps}: give at least 1.")
-        for name, (only, reason) in self.refused.items():
-            if (value := attrgetter(name)(self)) != only:
-                flag, _, entry = name.partition(".")
-                given = f"with {entry}" if entry else value
-                raise InputError(f"--{flag} {given} is not supported: {reason}; leave it out.")
-
-
 class CommonTrainer(Trainer):
     """
-    Trainer that applies no step whose loss or gradient norm is not finite, and whose continued runs see the rows and
-    write the log of an uninterrupted one.
+    Trainer that skips each step whose loss or gradient norm is not finite. A resumed run sees the same rows and writes
+    the same log as an uninterrupted one.
     """
 
-    create_model_card = create_model_card
-    counts = 0  # numbers that a trainer adds up for its log, besides the loss
+    counts = 0  # numbers that a trainer sums for its log, besides the loss
+    args: CommonArguments
+    model: PreTrainedModel
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
@@ -104,26 +47,26 @@ class CommonTrainer(Trainer):
         self.add_callback(Continuation(self))
 
     def begin_window(self):
-        """Start anew what is added up until the next log."""
+        """Set the sums for the next log to zero."""
         self.window = torch.zeros(self.counts)
         self.window_began = time.monotonic()
 
-    def train(self, resume_from_checkpoint: str | None = None, **kwargs):
+    def train(self, resume_from_checkpoint: str | bool | None = None, *args, **kwargs):
         self.continued_from = resume_from_checkpoint
-        return super().train(resume_from_checkpoint=resume_from_checkpoint, **kwargs)
+        return super().train(resume_from_checkpoint, *args, **kwargs)
 
-    def _run_epoch(self, *, epoch, train_dataloader, **kwargs):
-        if self.state.global_step >= self.state.max_steps:  # continued when nothing was left to do
+    def _run_epoch(self, *args, **kwargs):
+        if self.state.global_step >= self.state.max_steps:  # resumed after its last step
             self.control.should_training_stop = True
             return
         # Trainer sets the epoch after it has wrapped the sampler to skip batches, where it may not be reached.
-        train_dataloader.set_epoch(epoch)
-        super()._run_epoch(epoch=epoch, train_dataloader=train_dataloader, **kwargs)
+        kwargs["train_dataloader"].set_epoch(kwargs["epoch"])
+        super()._run_epoch(*args, **kwargs)
 
     def training_step(self, *args, **kwargs):
         loss = super().training_step(*args, **kwargs)
         self.step_losses.append(loss)
-        return torch.zeros_like(loss)  # it is added up when its step is applied
+        return torch.zeros_like(loss)  # the loss is added when its step is applied
 
     def _get_grad_norm(self, *args, **kwargs):
         norm = super()._get_grad_norm(*args, **kwargs)
@@ -131,14 +74,14 @@ class CommonTrainer(Trainer):
 
     def apply_finite_step(self, norm: torch.Tensor | float | None) -> bool:
         """
-        Add up the losses of a finite step. Take away the gradients of another, on all processes alike, so that neither
-        weights nor the optimizer's moments change.
+        Add the losses of a finite step to the log. Delete the gradients of any other, on all processes, so that
+        neither weights nor the optimizer's moments change.
 
         Returns:
             Whether the step is applied.
 
         Raises:
-            Divergence: these were as many in a row as are allowed.
+            Divergence: too many steps in a row were not finite.
         """
         losses, self.step_losses = torch.stack(self.step_losses).to(self.args.device), []
         if isinstance(norm, DTensor):  # of sharded parameters
@@ -167,7 +110,7 @@ class CommonTrainer(Trainer):
         raise self.divergence(sentence)
 
     def save_model(self, *args, **kwargs):
-        """Save a checkpoint's or the trained model; Divergence, on all processes, where the last update overflowed."""
+        """Save the model; Divergence, on all processes, if the last update overflowed."""
         weights = (x.to_local() if isinstance(x, DTensor) else x for x in self.model.parameters())
         finite = torch.stack([weight.detach().isfinite().all().to(self.args.device) for weight in weights]).all()
         if self.accelerator.reduce((~finite).float(), "sum").item():
@@ -175,8 +118,8 @@ class CommonTrainer(Trainer):
         super().save_model(*args, **kwargs)
 
     def divergence(self, sentence: str) -> Divergence:
-        """The error that ends training, with what is kept and what to do."""
-        checkpoint = last_checkpoint(Path(self.args.output_dir))
+        """The error that ends training, with the last good checkpoint and what to do."""
+        checkpoint = last_checkpoint(self.args.folder)
         kept = f"the last good checkpoint is {checkpoint}" if checkpoint else "no checkpoint was saved before"
         return Divergence(
             f"{sentence}; nothing was saved since, {kept}: lower --learning_rate, or see whether the weights at the "
@@ -184,8 +127,9 @@ class CommonTrainer(Trainer):
         )
 
     def examples_of_step(self, losses: torch.Tensor) -> str:
-        """The examples of this step by epoch and index: of batches whose loss is not finite, or else of all."""
+        """The examples of this step, by epoch and index: of the batches without a finite loss, or else of all."""
         loader, accumulation = self.callback_handler.train_dataloader, self.args.gradient_accumulation_steps
+        assert loader is not None and isinstance(self.train_dataset, Sized)  # while it trains
         epoch, step = divmod(self.state.global_step, -(-len(loader) // accumulation))
         loader.set_epoch(epoch)
         batches = list(islice(loader.batch_sampler, step * accumulation, step * accumulation + len(losses)))
@@ -196,9 +140,11 @@ class CommonTrainer(Trainer):
         more = f" and {len(indices) - NAMED} more" if len(indices) > NAMED else ""
         return f"the examples {', '.join(map(str, indices[:NAMED]))}{more} of epoch {epoch}"
 
-    def evaluation_loop(self, *args, metric_key_prefix="eval", **kwargs):
-        output = super().evaluation_loop(*args, metric_key_prefix=metric_key_prefix, **kwargs)
-        output.metrics.pop(f"{metric_key_prefix}_model_preparation_time", None)  # there only where nothing was trained
+    def evaluation_loop(self, *args, **kwargs):
+        output = super().evaluation_loop(*args, **kwargs)
+        assert output.metrics is not None  # of every evaluation
+        prefix = kwargs.get("metric_key_prefix", "eval")
+        output.metrics.pop(f"{prefix}_model_preparation_time", None)  # it is there only where nothing was trained
         predictions = output.predictions if isinstance(output.predictions, tuple) else (output.predictions,)
         if not all(np.isfinite(values).all() for values in predictions if values is not None):
             raise Divergence(
@@ -207,8 +153,11 @@ class CommonTrainer(Trainer):
             )
         return output
 
+    def create_model_card(self, *args, **kwargs):
+        create_model_card(self, *args, **kwargs)
+
     def log(self, logs, *args, **kwargs):
-        if "train_loss" in logs:  # Trainer divides by the steps since a continuation, those that are skipped too
+        if "train_loss" in logs:  # Trainer divides by all steps since it resumed, skipped ones too
             skipped = sum("skipped_step" in entry for entry in self.state.log_history)
             if applied := self.state.global_step - skipped:
                 logs["train_loss"] = self._total_loss_scalar / applied
@@ -230,8 +179,8 @@ class CommonTrainer(Trainer):
             write_whole(Path(output_dir, WINDOW_FILE), json.dumps(record, indent=1) + "\n")
 
     def restore_window(self):
-        """Go on with what the checkpoint had added up since its last log, on any number of processes."""
-        file, processes = Path(self.continued_from, WINDOW_FILE), self.args.world_size
+        """Restore the sums of the checkpoint since its last log, on any number of processes."""
+        file, processes = Path(str(self.continued_from), WINDOW_FILE), self.args.world_size
         with reading(file, remedy := "a run can go on only from its own checkpoints"):
             record = read_object(file, remedy)
             sums = torch.tensor(record["sums"], dtype=torch.float64)  # (processes that wrote it, 1 + counts)
@@ -244,7 +193,7 @@ class CommonTrainer(Trainer):
 
 
 class Continuation(TrainerCallback):
-    """Gives the trainer its window back, and lets a checkpoint hold all that belongs to its step."""
+    """Restores the sums of a resumed run, and saves the checkpoint of an epoch's last step after its evaluation."""
 
     def __init__(self, trainer: CommonTrainer):
         self.trainer = trainer

@@ -8,34 +8,30 @@ best of them with the other seeds, so that all shapes are tuned alike.
 import math
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, fields
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
+from typing import TypeVar
 
 from huggingface_hub.errors import StrictDataclassError
 
-from ..analysis.counts import forward_flops, parameters
+from ..checksums import fingerprint_of
 from ..configuration_fixed_head_bert import FixedHeadBertConfig
+from ..counts import forward_flops, parameters
 from ..errors import InputError
-from ..files import fingerprint_of, reading
+from ..files import reading
 from ..plain_yaml import read_yaml
 from ..presets import SHAPE_FIELDS, preset_config
-from .synthetic import TASKS
+from .records import AXES, COUNTED, Record
 
-NAMED = Path(__file__).with_name("studies.yaml")
-NAMES = ("heads", "head-size", "width", "mhe", "depth", "synthetic")
-# What can be on the axis of a study's pictures: its name in the records of runs, and on the picture.
-AXES = {
-    "num_attention_heads": "heads",
-    "attention_head_size": "size of a head",
-    "hidden_size": "width",
-    "num_hidden_layers": "layers",
-    "intermediate_size": "feed-forward width",
-    "non_embedding_parameters": "parameters besides embeddings",
-}
-OBJECTIVES = ("mlm+nsp", "mlm", "clm", *TASKS)
+NAMED_STUDIES = Path(__file__).with_name("studies.yaml")
+SYNTHETIC = ("dense", "half", "sparse")  # synthetic.py explains them
+OBJECTIVES = ("mlm+nsp", "mlm", "clm", *SYNTHETIC)
+FINE_TUNING = {"mnli": 128, "squad": 384}  # tasks, with the length of their rows where a study does not say
 # In what shapes can be made equal; both without embeddings.
 EQUAL = {"parameters": lambda config, length: parameters(config)[1], "flops": forward_flops}
 GIVEN_BY_THE_STUDY = ("learning_rate", "seed", "objective", "output_dir", "config_name", "config_overrides")
+REQUIRED = ("question", "axis", "model", "series", "learning_rates", "seeds", "pretraining")
+Candidate = TypeVar("Candidate")
 
 
 @dataclass(frozen=True)
@@ -53,7 +49,7 @@ class Run:
 
     @cached_property
     def key(self) -> str:
-        """The same wherever and in whichever study the same training stands."""
+        """A fingerprint of the training, the same in every study."""
         settings = asdict(self)
         del settings["series"], settings["point"]
         return fingerprint_of(settings)
@@ -90,7 +86,7 @@ class Study:
     A table of runs.
 
     Args:
-        name, scale: as given on the command line.
+        name, scale: of the study, and of its scale if it has scales.
         question: what the study asks, for a person.
         axis: what its pictures have on the horizontal axis, one of AXES.
         model: fields of FixedHeadBertConfig that all shapes share.
@@ -123,6 +119,8 @@ class Study:
 
         check(isinstance(self.question, str), "question: a text is needed")
         check(self.axis in AXES, f"axis: {self.axis}: there are {', '.join(AXES)}")
+        of_configuration = self.axis == COUNTED or hasattr(FixedHeadBertConfig(), self.axis)
+        check(of_configuration, f"axis: {self.axis} is no property of FixedHeadBertConfig")
         for name in ("learning_rates", "seeds"):
             values, kinds = getattr(self, name), (int, float) if name == "learning_rates" else int
             check(isinstance(values, list) and len(values) > 0, f"{name}: a list of numbers is needed")
@@ -149,7 +147,7 @@ class Study:
             objective = series.get("objective", self.objective)
             check(objective in OBJECTIVES, f"series {name}: objective {objective}: there are {', '.join(OBJECTIVES)}")
             check(
-                not (self.fine_tuning and objective in ("clm", *TASKS)),
+                not (self.fine_tuning and objective in ("clm", *SYNTHETIC)),
                 f"series {name}: fine_tuning is for encoders, objective mlm or mlm+nsp, not {objective}",
             )
             lengths = {len(value) for value in series.values() if isinstance(value, list)}
@@ -162,22 +160,24 @@ class Study:
                 check(
                     series["equal"] in EQUAL, f"series {name}: equal: {series['equal']}: there are {', '.join(EQUAL)}"
                 )
-                other = self.series.get(series["to"])
-                check(other is not None, f"series {name}: to: {series['to']}: there is no such series")
-                check("to" not in other, f"series {name}: to: {series['to']}: it is itself made equal to another one")
+                check(series["to"] in self.series, f"series {name}: to: {series['to']}: there is no such series")
+                check(
+                    "to" not in self.series[series["to"]],
+                    f"series {name}: to: {series['to']}: it is itself made equal to another one",
+                )
         for task in self.fine_tuning:
-            check(task in ("mnli", "squad"), f"fine_tuning: {task}: there are mnli and squad")
+            check(task in FINE_TUNING, f"fine_tuning: {task}: there are {' and '.join(FINE_TUNING)}")
         self.shapes  # noqa: B018  every shape can be made
 
     @cached_property
     def shapes(self) -> dict[str, list[dict]]:
         """By series, the fields of every shape's configuration; feed-forward widths are those after widening."""
-        made = {}
+        made: dict[str, list[dict]] = {}
         for name, series in sorted(self.series.items(), key=lambda item: "to" in item[1]):
-            made[name] = [self.shape(name, series, point, made) for point in range(points_of(series))]
+            made[name] = [self.shape(name, series, point, made) for point in range(shape_count(series))]
         return {name: made[name] for name in self.series}
 
-    def shape(self, name: str, series: dict, point: int, made: dict) -> dict:
+    def shape(self, name: str, series: dict, point: int, made: dict[str, list[dict]]) -> dict:
         changes = {key: value[point] if isinstance(value, list) else value for key, value in series.items()}
         objective = changes.pop("objective", self.objective)
         equal, to = changes.pop("equal", None), changes.pop("to", None)
@@ -198,7 +198,7 @@ class Study:
         try:
             if to is not None:
                 length = self.pretraining[-1]["max_seq_length"]
-                goal = EQUAL[equal](preset_config("tiny", **made[to][self.goal(name, point)]), length)
+                goal = EQUAL[equal](preset_config("tiny", **made[to][self.reference_point(name, point)]), length)
                 fields_set["intermediate_size"] = matching_width(fields_set, goal, EQUAL[equal], length)
                 if fields_set["intermediate_size"] < 1:
                     raise InputError(
@@ -214,24 +214,22 @@ class Study:
             raise InputError(f"study {self.name}, series {name}: the heads of a shape have one size in all layers.")
         return fields_set | {"attention_head_size": config.head_dim}
 
-    def goal(self, name: str, point: int) -> int | None:
-        """Of the series that the series `name` was made equal to, the shape that belongs to its shape `point`."""
-        to = self.series[name].get("to")
-        if to is None:
-            return None
-        if points_of(self.series[to]) == 1:
+    def reference_point(self, name: str, point: int) -> int:
+        """The shape that shape `point` of the series `name` was made equal to: its place in the series `to`."""
+        to = self.series[name]["to"]
+        if shape_count(self.series[to]) == 1:
             return 0
-        places, others = (column(self.series[one], self.axis) for one in (name, to))
-        if places[point] is None or others.count(places[point]) != 1:
+        values, others = (values_by_shape(self.series[one], self.axis) for one in (name, to))
+        if values[point] is None or others.count(values[point]) != 1:
             raise InputError(
-                f"study {self.name}, series {name}: {to} needs one shape, or one with {self.axis} {places[point]}."
+                f"study {self.name}, series {name}: {to} needs one shape, or one with {self.axis} {values[point]}."
             )
-        return others.index(places[point])
+        return others.index(values[point])
 
     def stages_of_all(self) -> Iterator[dict]:
         yield from self.pretraining
         for task, arguments in self.fine_tuning.items():
-            yield {"max_seq_length": {"mnli": 128, "squad": 384}[task], **arguments}
+            yield {"max_seq_length": FINE_TUNING[task], **arguments}
 
     def run(self, series: str, point: int, learning_rate: float, seed: int) -> Run:
         return Run(
@@ -245,14 +243,14 @@ class Study:
             seed,
         )
 
-    def run_of(self, line: dict) -> Run | None:
+    def run_of(self, record: Record) -> Run | None:
         """The run at the place in this study, and with the learning rate and seed, that a record has."""
-        if line["series"] in self.shapes and line["point"] < len(self.shapes[line["series"]]):
-            return self.run(line["series"], line["point"], line["learning_rate"], line["seed"])
+        if record["series"] in self.shapes and record["point"] < len(self.shapes[record["series"]]):
+            return self.run(record["series"], record["point"], record["learning_rate"], record["seed"])
         return None
 
     def labels(self, run: Run) -> dict:
-        """Where in the study a run stands."""
+        """The place of a run in the study, as fields of its record."""
         series = self.series[run.series]
         return {
             "study": self.name,
@@ -262,7 +260,7 @@ class Study:
             "point": run.point,
             "equal": series.get("equal"),
             "to": series.get("to"),
-            "to_point": self.goal(run.series, run.point),
+            "to_point": self.reference_point(run.series, run.point) if "to" in series else None,
         }
 
     def places(self, share: tuple[int, int] = (1, 1)) -> list[tuple[str, int]]:
@@ -271,47 +269,55 @@ class Study:
         every = [(series, point) for series, shapes in self.shapes.items() for point in range(len(shapes))]
         return every[number - 1 :: of]
 
-    def runs(self, lines: list[dict], share: tuple[int, int] = (1, 1)) -> list[Run]:
+    def runs(self, records: list[Record], share: tuple[int, int] = (1, 1)) -> list[Run]:
         """
-        What can be run now, after the runs whose records are `lines`.
+        What can be run now, after the runs of `records`.
 
         The grid comes first; of a shape whose grid is done the best rate goes on to the other seeds.
         """
-        done = {(line["series"], line["point"], line["key"]): line["results"] for line in lines}
+        results = {(record["series"], record["point"], record["key"]): record["results"] for record in records}
 
-        def result(run: Run) -> dict | None:
-            return done.get((run.series, run.point, run.key))
+        def is_done(run: Run) -> bool:
+            return (run.series, run.point, run.key) in results
 
         first, *others = self.seeds
         grid = [
             [self.run(series, point, rate, first) for rate in self.learning_rates]
             for series, point in self.places(share)
         ]
-        ready = [run for runs in grid for run in runs if result(run) is None]
+        ready = [run for runs in grid for run in runs if not is_done(run)]
         for runs in grid:
-            if all(result(run) is not None for run in runs):
-                best = best_run([(result(run), run) for run in runs])
+            if all(map(is_done, runs)):
+                best = lowest_loss([(results[run.series, run.point, run.key], run) for run in runs])
                 more = [self.run(best.series, best.point, best.learning_rate, seed) for seed in others]
-                ready += [run for run in more if result(run) is None]
+                ready += [run for run in more if not is_done(run)]
         return ready
 
 
-def best_run(candidates: list[tuple[dict, object]]) -> object:
-    """The one with the lowest held-out loss; one that diverged, whose loss is None, only if all did."""
+def lowest_loss(candidates: list[tuple[dict, Candidate]]) -> Candidate:
+    """Of (results, candidate) the candidate with the lowest held-out loss; one that diverged only if all did."""
     return min(candidates, key=lambda pair: math.inf if pair[0]["loss"] is None else pair[0]["loss"])[1]
+
+
+def parse_share(share: str) -> tuple[int, int]:
+    """(1, 2) of "1/2"."""
+    number, slash, of = share.partition("/")
+    if not (slash and number.isdecimal() and of.isdecimal() and 1 <= int(number) <= int(of)):
+        raise InputError(f"{share}: of the form 1/2, for every second shape.", "share")
+    return int(number), int(of)
 
 
 def tokens_of(stage: dict) -> int:
     return stage["total_train_batch_size"] * stage["max_seq_length"] * stage["max_steps"]
 
 
-def column(series: dict, name: str) -> list:
+def values_by_shape(series: dict, name: str) -> list:
     """Of every shape of a series the field `name`; None where the series does not say."""
     value = series.get(name)
-    return value if isinstance(value, list) else [value] * points_of(series)
+    return value if isinstance(value, list) else [value] * shape_count(series)
 
 
-def points_of(series: dict) -> int:
+def shape_count(series: dict) -> int:
     return next((len(value) for value in series.values() if isinstance(value, list)), 1)
 
 
@@ -321,37 +327,42 @@ def matching_width(shape: dict, goal: int, count, length: int) -> int:
     return 1 + round((goal - at[0]) / (at[1] - at[0]))
 
 
+@cache
+def named_studies() -> dict[str, dict]:
+    """The studies of studies.yaml, by their names."""
+    entries = read_yaml(NAMED_STUDIES, "install fixedbert again")
+    return {name: study for name, study in entries.items() if name != "settings"}
+
+
 def load_study(name: str, scale: str | None = None) -> Study:
     """
-    A study by its name, one of NAMES, or from a YAML file.
+    A study by its name in studies.yaml, or from a YAML file.
 
-    What stands under `scales` and the name of the scale takes the place of what stands outside.
+    The keys under `scales` and the name of the scale replace those outside.
 
     Raises:
         InputError: there is no such study or scale, or something in it makes no sense.
     """
-    file = NAMED if name in NAMES else Path(name)
-    if file.suffix not in (".yaml", ".yml"):
-        raise InputError(f"study {name}: there are {', '.join(NAMES)}, or a YAML file of your own.")
-    entries = read_yaml(file, "docs/study.md says what a study has")
-    if name in NAMES:
-        entries = entries[name]
+    named, file = named_studies(), Path(name)
+    if name not in named and file.suffix not in (".yaml", ".yml"):
+        raise InputError(f"study {name}: there are {', '.join(named)}, or a YAML file of your own.")
+    entries = dict(named[name] or {} if name in named else read_yaml(file, "docs/study.md says what a study has"))
+    place = f"{NAMED_STUDIES}, study {name}" if name in named else str(file)
     scales = entries.pop("scales", {})
     if not isinstance(scales, dict) or not isinstance(scales.get(scale), dict | type(None)):
-        raise InputError(f"{file}: scales map names to keys of a study.")
+        raise InputError(f"{place}: scales map names to keys of a study.")
     if scale is None and scales:
-        raise InputError(f"study {name}: give --scale, one of {', '.join(scales)}.")
+        raise InputError(f"is missing: study {name} has {', '.join(scales)}.", "scale")
     if scale is not None and scale not in scales:
-        raise InputError(f"--scale {scale}: study {name} has {', '.join(scales) or 'none'}.")
-    entries = {**entries, **(scales.get(scale) or {}), "name": name if name in NAMES else file.stem, "scale": scale}
+        raise InputError(f"{scale}: study {name} has {', '.join(scales) or 'none'}.", "scale")
+    entries = {**entries, **(scales.get(scale) or {}), "name": file.stem, "scale": scale}
     unknown = [key for key in entries if key not in {one.name for one in fields(Study)}]
     if unknown:
-        raise InputError(f"{file}: {unknown[0]}: no such key; docs/study.md lists them.")
+        raise InputError(f"{place}: {unknown[0]}: no such key; docs/study.md lists them.")
     if isinstance(entries.get("pretraining"), dict):
         entries["pretraining"] = [entries["pretraining"]]
-    absent = [name for name in ("question", "axis", "model", "series", "learning_rates", "seeds", "pretraining")
-              if name not in entries]  # fmt: skip
+    absent = [key for key in REQUIRED if key not in entries]
     if absent:
-        raise InputError(f"{file}: {absent[0]} is missing.")
-    with reading(file, "docs/study.md says what a study has", "makes no study"):
+        raise InputError(f"{place}: {absent[0]} is missing.")
+    with reading(place, "docs/study.md says what a study has", "makes no study"):
         return Study(**entries)

@@ -1,0 +1,6 @@
+"""`python -m fixedbert`: the `fixedbert` command, also for `accelerate launch -m fixedbert`."""
+
+from fixedbert_cli import entry_point
+
+if __name__ == "__main__":
+    entry_point()

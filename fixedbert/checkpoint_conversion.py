@@ -1,0 +1,169 @@
+"""Conversion of a whole checkpoint into a new directory: weights, tokenizer, sentence pooling and card."""
+
+import logging
+import os
+import shutil
+from fnmatch import fnmatch
+from pathlib import Path
+
+import torch
+from huggingface_hub import snapshot_download
+from transformers import PreTrainedModel
+
+from .checkpoints import SENTENCE_FILES, files_of, is_tensorflow, load_bert
+from .conversion import convert, to_bert
+from .counts import head_sizes, size_text
+from .data.tokenizers import TOKENIZER_FILES, load_tokenizer, tokenizer_files
+from .errors import InputError
+from .files import new_directory, reading, reason_of
+from .model_card import checkpoint_card, read_card
+from .modeling_fixed_head_bert import FixedHeadBertPreTrainedModel
+
+logger = logging.getLogger(__name__)
+
+CARD = "README.md"
+
+
+def convert_checkpoint(
+    source: str | Path,
+    output_dir: str | Path,
+    attention_head_size: int | list[int] | None = None,
+    num_attention_heads: int | None = None,
+    num_hidden_layers: int | None = None,
+    bert: bool = False,
+    seed: int = 0,
+    do_lower_case: bool = True,
+    **hub_options,
+) -> str:
+    """
+    Convert a checkpoint into a new directory, with its tokenizer and, for sentence-transformers, its pooling.
+
+    Args:
+        bert: convert a FixedHeadBert to transformers' BERT instead.
+        do_lower_case: for the tokenizer of a TensorFlow checkpoint, which does not say.
+
+    Returns:
+        A sentence with both shapes, and the largest difference between the outputs of the two models.
+
+    Raises:
+        InputError: as `load_bert`, `convert` and `to_bert`; or `output_dir` exists and is not empty.
+    """
+    with new_directory(output_dir) as folder:
+        model = load_bert(source, **hub_options)
+        if isinstance(attention_head_size, list) and len(attention_head_size) == 1:
+            (attention_head_size,) = attention_head_size
+        sizes = attention_head_size, num_attention_heads, num_hidden_layers
+        converted: PreTrainedModel
+        try:
+            if not bert:
+                converted = convert(model, *sizes, seed=seed)
+            elif isinstance(model, FixedHeadBertPreTrainedModel):
+                unchanged = all(size is None for size in sizes)
+                converted = to_bert(model if unchanged else convert(model, *sizes, seed=seed))
+            else:
+                raise InputError(f"a {model.config.model_type} model; only a FixedHeadBert can become a BERT again.")
+            if converted.config.num_hidden_layers == model.config.num_hidden_layers:
+                found = f"largest difference of outputs {check_same_function(model, converted):.1g}"
+            else:
+                found = "not the same function"
+        except (RuntimeError, ValueError, OverflowError) as error:  # of a shape, of memory, of a seed
+            raise InputError(f"{source}: {reason_of(error)}") from error
+        done = f"{shape_of(model)} -> {shape_of(converted)}; {found}"
+        del model
+        converted.save_pretrained(folder)
+        beside = files_beside(source, **hub_options)
+        copy_tokenizer(beside, folder, do_lower_case)
+        copy_sentence_modules(beside, folder)
+        origin = {} if Path(source).exists() or is_tensorflow(source) else {"base_model": str(source)}
+        card = checkpoint_card(
+            converted.config,
+            type(converted).__name__,
+            Path(output_dir).name,
+            making=f"Converted from `{source if origin else Path(source).name}`: {done}.",
+            count=converted.num_parameters(),
+            **metadata_of(beside) | origin,
+        )
+        card.save(folder / CARD)
+    return done
+
+
+def shape_of(model: PreTrainedModel) -> str:
+    config = model.config
+    return (
+        f"{type(model).__name__}, {config.num_hidden_layers} layers of width {config.hidden_size} with "
+        f"{config.num_attention_heads} heads of {size_text(head_sizes(config))}, "
+        f"{model.num_parameters() / 1e6:.1f} M parameters"
+    )
+
+
+@torch.no_grad()
+def check_same_function(one: PreTrainedModel, other: PreTrainedModel) -> float:
+    """
+    The largest difference between the models' outputs for two texts of 16 random tokens.
+
+    Raises:
+        InputError: it is larger than rounding, or not finite.
+    """
+    config = one.config
+    length = min(16, other.config.max_position_embeddings)
+    shape = (2, 2, length) if "MultipleChoice" in type(one).__name__ else (2, length)
+    ids = torch.randint(config.vocab_size - 1, shape, generator=torch.Generator().manual_seed(0))
+    ids += ids >= (config.pad_token_id or 0)  # RoBERTa gives padding no position
+    options = {"return_dict": True, "output_attentions": False, "output_hidden_states": False}
+    outputs = (model.eval()(input_ids=ids, **options).to_tuple() for model in (one, other))
+    pairs = [(a, b) for a, b in zip(*outputs, strict=True) if isinstance(a, torch.Tensor)]
+    largest = max(float(a.abs().max()) for a, _ in pairs)
+    difference = max(float((a - b).abs().max()) for a, b in pairs)
+    if not difference <= 100 * torch.finfo(one.dtype).eps * max(1, largest):
+        raise InputError(f"outputs up to {largest:.3g} differ by {difference:.3g} after conversion.")
+    return difference
+
+
+def files_beside(source: str | Path, **hub_options) -> Path:
+    """The folder of the small files beside the weights, downloaded where it is on the Hub."""
+    if Path(source).is_dir():
+        return Path(source)
+    if is_tensorflow(source):
+        return Path(source).parent
+    patterns = [*SENTENCE_FILES, *TOKENIZER_FILES, "config.json", CARD]
+    with reading(
+        source, "check its name and the connection to the Hub", "the files beside the weights cannot be downloaded"
+    ):
+        return Path(snapshot_download(str(source), allow_patterns=patterns, **hub_options))
+
+
+def copy_tokenizer(source: Path, folder: Path, do_lower_case: bool):
+    if not tokenizer_files(str(source)):
+        logger.warning("%s has no tokenizer, so the new directory has none.", source)
+    elif is_tensorflow(source):
+        load_tokenizer(str(source / "vocab.txt"), do_lower_case).save_pretrained(folder)
+    else:
+        load_tokenizer(str(source), trust_remote_code=False).save_pretrained(folder)
+
+
+def copy_sentence_modules(source: Path, folder: Path):
+    """The files that tell sentence-transformers how to pool the encoder's output."""
+    if is_tensorflow(source) or not (source / "modules.json").is_file():
+        return
+    for file in files_of(source):
+        name = file.relative_to(source).as_posix()
+        if file.is_file() and any(fnmatch(name, pattern) for pattern in SENTENCE_FILES):
+            (folder / name).parent.mkdir(exist_ok=True, parents=True)
+            shutil.copyfile(file, folder / name)
+
+
+def metadata_of(source: Path) -> dict:
+    """Fields of the source's card that are true of converted weights too."""
+    if not os.path.lexists(source / CARD):
+        return {}
+    try:
+        data = read_card(source / CARD).data
+    except InputError as error:
+        logger.warning("%s The new card does not have its licence, language and data sets.", error)
+        return {}
+    carried = ("license", "license_name", "license_link", "language", "datasets", "base_model")
+    found = {name: data.get(name) for name in carried if data.get(name)}
+    if (source / "modules.json").is_file():
+        found |= {"library_name": "sentence-transformers", "pipeline_tag": "sentence-similarity"}
+        found["tags"] = ["sentence-transformers", "sentence-similarity"]
+    return found

@@ -1,0 +1,152 @@
+"""
+What a BERT or FixedHeadBert costs: parameters, floating-point operations, memory. The only formulas of it.
+
+In the papers' symbols: width d, L layers, h heads of size p, feed-forward width F, sequences of n tokens. Operations
+are those of matrix products, two for each multiplication and addition. What depends on h p here depends on the width
+in BERT, where it is the same.
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from transformers import AutoModelForCausalLM, AutoModelForPreTraining, PreTrainedConfig
+
+from .configuration_fixed_head_bert import FixedHeadBertConfig
+
+PREDICTED = 0.15  # of the tokens, by BERT's recipe
+PAPER_TOKENS = {128: 1024 * 128 * 450_000, 512: 1024 * 512 * 50_000}  # by length: Bhojanapalli et al., appendix C
+
+
+@dataclass(frozen=True)
+class LayerShape:
+    """The sizes of one layer. With a shared projection all heads have the same queries, keys and values (MHE)."""
+
+    d: int
+    h: int
+    p: int
+    F: int
+    shared_projection: bool = False
+
+    @property
+    def weights(self) -> int:
+        """Of the layer's matrices, without biases: Q, K and V, W_o, and the feed-forward network."""
+        projected = self.p if self.shared_projection else self.h * self.p
+        return 3 * self.d * projected + self.h * self.p * self.d + 2 * self.d * self.F
+
+    def products(self, length: int) -> int:
+        """For each token of a sequence of `length`: one with every weight, and 2 n h p for scores and mixing."""
+        return self.weights + 2 * length * self.h * self.p
+
+    @property
+    def equivalent_width(self) -> float:
+        """The width of a standard layer (12 d^2: heads of d in all, feed-forward 4 d) with as many weights."""
+        return math.sqrt(self.weights / 12)
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The sizes of BERT's pretraining model: embeddings, layers, pooler, masked-LM and next-sentence heads."""
+
+    d: int
+    L: int
+    h: int
+    p: int
+    F: int
+    vocabulary: int = 30522
+    positions: int = 512
+
+    @property
+    def layer(self) -> LayerShape:
+        return LayerShape(self.d, self.h, self.p, self.F)
+
+    @property
+    def inner(self) -> int:
+        return self.h * self.p
+
+    @property
+    def parameters(self) -> int:
+        """Exactly those of FixedHeadBertForPreTraining."""
+        layer = self.layer.weights + 3 * self.inner + self.F + 6 * self.d  # biases and LayerNorms
+        embeddings = (self.vocabulary + self.positions + 2) * self.d + 2 * self.d
+        pooler = self.d**2 + self.d
+        predictions = self.d**2 + self.d + 2 * self.d + self.vocabulary  # the decoder is the embeddings' table
+        return embeddings + self.L * layer + pooler + predictions + 2 * self.d + 2
+
+    def forward_flops(self, length: int, predicted: float) -> float:
+        """Of a row of `length` tokens, `predicted` of which go through the masked-LM head."""
+        head = self.d**2 + self.d * self.vocabulary
+        return 2 * (self.L * self.layer.products(length) * length + predicted * head + self.d**2 + 2 * self.d)
+
+    def training_flops(self, length: int, predicted: float) -> float:
+        """Forward and backward: a gradient for each of the two factors of every product."""
+        return 3 * self.forward_flops(length, predicted)
+
+    def memory(self, length: int, batch: int = 32) -> tuple[float, float]:
+        """
+        Bytes for training (float32 weights, gradients and Adam's two moments, activations of a batch, eager attention)
+        and for inference (weights, one layer's activations). Estimates: what a framework keeps beside is left out.
+        """
+        floats = 6 * self.d + 4 * self.inner + 2 * self.h * length + 2 * self.F  # kept for each token by each layer
+        head = PREDICTED * 2 * self.vocabulary
+        tokens = batch * length
+        return 16 * self.parameters + 4 * tokens * (self.L * floats + head), 4 * (self.parameters + tokens * floats)
+
+    def paper_hours(self, flops_per_second: float) -> float:
+        """Of the paper's recipe, both stages."""
+        flops = sum(
+            tokens / length * self.training_flops(length, PREDICTED * length)
+            for length, tokens in PAPER_TOKENS.items()
+        )
+        return flops / flops_per_second / 3600
+
+    def config(self) -> FixedHeadBertConfig:
+        return FixedHeadBertConfig(
+            hidden_size=self.d,
+            num_hidden_layers=self.L,
+            num_attention_heads=self.h,
+            attention_head_size=self.p,
+            intermediate_size=self.F,
+            vocab_size=self.vocabulary,
+            max_position_embeddings=self.positions,
+        )
+
+
+def head_sizes(config: PreTrainedConfig) -> list[int]:
+    """The size of an attention head in each layer, of FixedHeadBert as of the models that tie it to the width."""
+    if hasattr(config, "head_sizes"):
+        return config.head_sizes
+    return [config.hidden_size // config.num_attention_heads] * config.num_hidden_layers
+
+
+def size_text(sizes: list[int]) -> str:
+    """Head sizes by layer in words: one number where they are the same."""
+    return str(sizes[0]) if len(set(sizes)) == 1 else ", ".join(map(str, sizes))
+
+
+def layer_shapes(config: PreTrainedConfig) -> list[LayerShape]:
+    d, h, F = config.hidden_size, config.num_attention_heads, config.intermediate_size
+    shared = bool(getattr(config, "head_embedding", None))
+    return [LayerShape(d, h, p, F, shared) for p in head_sizes(config)]
+
+
+def forward_flops(config: PreTrainedConfig, length: int) -> int:
+    """
+    Floating-point operations of the layers for each token of a sequence of `length`. A training step takes three times
+    as many.
+    """
+    return 2 * sum(layer.products(length) for layer in layer_shapes(config))
+
+
+def parameters(config: PreTrainedConfig) -> tuple[int, int]:
+    """
+    Parameters with the heads of pretraining, and those of the layers alone: those of the model itself, without memory.
+
+    The first is what the paper's tables count: embeddings, layers, pooler, masked-LM and next-sentence heads; of a
+    decoder, embeddings, layers and the language-model head.
+    """
+    auto_class = AutoModelForCausalLM if config.is_decoder else AutoModelForPreTraining
+    with torch.device("meta"):
+        model = auto_class.from_config(config)
+    layers = model.base_model.encoder.layer
+    return model.num_parameters(), sum(parameter.numel() for parameter in layers.parameters())

@@ -1,0 +1,103 @@
+"""Where documents end: rows of text put together to documents, by one rule for each kind of boundary."""
+
+import re
+from collections.abc import Iterable, Iterator
+
+from ..errors import InputError
+
+DOCUMENT_BOUNDARIES = {
+    "row": "a row of jsonl, csv, parquet or the Hub, a whole text file",
+    "line": "a line of a text file",
+    "blank_line": "a blank line, an empty row",
+    "column": "another value in --document_column_name",
+    "inferred": "a row that looks like the beginning of a chapter, or else 500 rows",
+}
+LARGEST_DOCUMENT = 2**28  # bytes; a larger one means that its boundaries were missed
+INFERRED_LENGTH = 500  # sentences, about a chapter, of a document whose end cannot be seen
+CHAPTER = re.compile(
+    r"\W*(chapter|prologue|epilogue|preface|foreword|part|book|volume|copyright|isbn|table of contents|contents)\b",
+    re.I,
+)
+
+Row = tuple[str, object]  # text, and the value of the document column
+Document = str | list[str]  # text to be split into sentences, or its sentences
+
+
+def documents_of(rows: Iterable[Row], boundary: str, source: str) -> Iterator[Document]:
+    """
+    The documents that rows make up. By "column" and "inferred" every row is a sentence.
+
+    Args:
+        boundary: one of DOCUMENT_BOUNDARIES.
+        source: where the rows are from, for messages.
+
+    Raises:
+        InputError: a document is larger than LARGEST_DOCUMENT.
+    """
+    if boundary in ("row", "line"):
+        yield from (text for text, _ in rows)
+    elif boundary == "blank_line":
+        yield from joined_until_blank(rows, source)
+    elif boundary == "column":
+        yield from grouped_by_value(rows, source)
+    else:
+        yield from cut_at_chapters(rows, source)
+
+
+def check_document(size: int, source: object):
+    """
+    Raises:
+        InputError: a document of `size` characters is too large.
+    """
+    if size > LARGEST_DOCUMENT:
+        raise InputError(
+            f"{source}: more than {LARGEST_DOCUMENT >> 20} MiB in one document; say what ends one in it with "
+            "--document_boundary line, blank_line or inferred."
+        )
+
+
+def joined_until_blank(rows: Iterable[Row], source: str) -> Iterator[str]:
+    lines: list[str] = []
+    size = 0
+    for text, _ in rows:
+        if text.strip():
+            lines.append(text if text.endswith("\n") else text + "\n")
+            size += len(text)
+            check_document(size, source)
+        elif lines:
+            yield "".join(lines)
+            lines, size = [], 0
+    if lines:
+        yield "".join(lines)
+
+
+def grouped_by_value(rows: Iterable[Row], source: str) -> Iterator[list[str]]:
+    sentences: list[str] = []
+    current, size = None, 0
+    for text, value in rows:
+        if value != current and sentences:
+            yield sentences
+            sentences, size = [], 0
+        current = value
+        sentences.append(text)
+        size += len(text)
+        check_document(size, source)
+    if sentences:
+        yield sentences
+
+
+def cut_at_chapters(rows: Iterable[Row], source: str) -> Iterator[list[str]]:
+    """Sentences of a stream without boundaries, such as the copies of BookCorpus on the Hub."""
+    sentences: list[str] = []
+    size = 0
+    for text, _ in rows:
+        chapter = len(text) < 60 and CHAPTER.match(text)
+        if sentences and (chapter or len(sentences) == INFERRED_LENGTH):
+            yield sentences
+            sentences, size = [], 0
+        if text.strip():
+            sentences.append(text)
+            size += len(text)
+            check_document(size, source)
+    if sentences:
+        yield sentences

@@ -1,0 +1,146 @@
+"""What the commands print: the results of the analysis and of studies as text."""
+
+from torch import Tensor
+
+from .analysis.inspection import EVEN_SHARE, Inspection
+from .analysis.planning import RULES, UTILISATION, Plan, PlannedShape
+from .analysis.theory import Theory
+from .counts import size_text
+from .study.cost import StudyCost
+
+COLUMNS = "{:<20} {:>5} {:>6} {:>5} {:>9} {:>6} {:>8} {:>9} {:>9} {:>13} {:>11} {:>7}  {}"
+MEASURES = {  # of an inspection, with the headings of their columns
+    "rank": "rank",
+    "pattern_rank": "pattern",
+    "effective_rank": "eff.rank",
+    "effective_pattern_rank": "eff.pattern",
+    "ceiling": "ceiling",
+    "entropy": "entropy",
+    "distance": "distance",
+    "similarity": "similar",
+    "importance": "importance",
+}
+# The size of a unit, its name, from the largest on.
+TOKENS = ((1e9, "billion tokens"), (1e6, "million tokens"), (1, "tokens"))
+TIMES = ((3600, "hours"), (60, "minutes"), (1, "seconds"))
+
+
+def plan_text(plan: Plan) -> str:
+    """A table of the shapes and the known models, and the rules with their evidence."""
+    budget = ", ".join(f"{name} {value}" for name, value in plan.budgets.items())
+    rate = "tokens/s" + (" *" if plan.measured else "")
+    return "\n".join(
+        [
+            f"rows of {plan.max_seq_length} tokens; budget: {budget}",
+            COLUMNS.format(
+                "", "width", "layers", "heads", "head size", "ffn", "params", "MFLOP fwd", "MFLOP trn", "GB trn/infer",
+                rate, "hours", "rules kept",
+            ),
+            *map(plan_row, (*plan.shapes, *plan.known)),
+            "",
+            "rules, by number in the column, and what speaks for and against them:",
+            *(f"  {number}. {rule.name}: {rule.evidence}" for number, rule in enumerate(RULES, start=1)),
+            f"Tokens a second and hours: {'measured here (float32), hours' if plan.measured else 'calculated'} for "
+            f"{plan.device.upper()} at {UTILISATION:.0%} of its peak, an assumption. Memory: an estimate, 32 rows, "
+            "float32.",
+        ]
+    )  # fmt: skip
+
+
+def plan_row(planned: PlannedShape) -> str:
+    shape = planned.shape
+    return COLUMNS.format(
+        planned.name, shape.d, shape.L, shape.h, shape.p, shape.F, f"{planned.parameters / 1e6:.1f} M",
+        f"{planned.forward_flops / 1e6:.1f}", f"{planned.training_flops / 1e6:.1f}",
+        f"{planned.training_memory / 1e9:.2f}/{planned.inference_memory / 1e9:.2f}",
+        f"{planned.tokens_per_second:,.0f}", f"{planned.hours:.1f}", "".join(map(str, planned.rules)),
+    )  # fmt: skip
+
+
+def theory_text(theory: Theory) -> str:
+    """What the theorems say, with the error that is left."""
+    expressed, layers = theory.theorem_1, theory.theorem_2
+    lines = [f"Theorem 1: any pattern over {expressed.length} tokens"]
+    lines += [f"  from a head of {size}: off by {error:.1e}" for size, error in expressed.errors.items()]
+    lines.append(f"  the best head of {expressed.too_small}: off by {expressed.error_too_small:.1e}")
+    lines.append(
+        f"Theorem 2: {layers.heads} fixed heads of {layers.head_size} in width {layers.width} beside {layers.heads} "
+        f"standard ones of {layers.width // layers.heads}"
+    )
+    for case, difference in layers.differences.items():
+        errors = layers.closed_form_errors
+        closed = f", closed form off by {errors[case]:.1e}" if case in errors else ""
+        lines.append(f"  case {case}: the layers differ by {difference:.3g}{closed}")
+    lines += ["", "least head size of random patterns"]
+    lines += [f"  {fits.length:>4} tokens: {sorted(set(fits.least_head_sizes))}" for fits in theory.fits]
+    return "\n".join(lines)
+
+
+def inspection_text(inspection: Inspection) -> str:
+    """A row for every head, and where larger heads are worth a try."""
+    lines = [
+        f"{inspection.model}: {inspection.layers} layers of width {inspection.width}, {inspection.heads} heads of "
+        f"{size_text(inspection.head_sizes)}; {inspection.sequences:,} sequences of {inspection.max_seq_length} "
+        "tokens",
+        "layer head " + " ".join(f"{heading:>11}" for heading in MEASURES.values()),
+    ]
+    measures: list[Tensor] = [getattr(inspection, name) for name in MEASURES]
+    for layer in range(inspection.layers):
+        for head in range(inspection.heads):
+            values = " ".join(f"{float(measure[layer, head]):>11.3g}" for measure in measures)
+            lines.append(f"{layer:>5} {head:>4} {values}")
+        condition = float(inspection.condition[layer])
+        lines.append(f"{layer:>5}      condition number of all heads' output: {condition:.3g}")
+    return "\n".join([*lines, "", suggestion(inspection)])
+
+
+def suggestion(inspection: Inspection) -> str:
+    """Which layers use their heads' size most evenly, and the command that enlarges the heads of just those."""
+    n, sizes, share = inspection.max_seq_length, inspection.head_sizes, f"{EVEN_SHARE:.0%}"
+    if min(sizes) >= n - 1:
+        return f"Heads of {size_text(sizes)} have room for every pattern over {n} tokens: larger add nothing here."
+    even = inspection.even_layers
+    if not even:
+        return f"In no layer has the mean effective rank {share} of the most there can be; no bottleneck is ruled out."
+    layers = ", ".join(map(str, even))
+    finding = f"In layers {layers} the mean effective rank is {share} or more of the most there can be."
+    if not inspection.can_grow:
+        return finding
+    larger = " ".join(str(2 * size if layer in even else size) for layer, size in enumerate(sizes))
+    command = f"fixedbert convert {inspection.model} --output_dir OUTPUT --attention_head_size {larger}"
+    return f"{finding} More room just there: `{command}`; whether it helps, training shows."
+
+
+def study_cost_text(cost: StudyCost) -> str:
+    """The shapes of a study with their counts, and what all runs cost."""
+    row = "{:<44} {:>5} {:>6} {:>5} {:>9} {:>6} {:>10} {:>12}"
+    lines = [
+        cost.question,
+        "",
+        row.format("series", "width", "layers", "heads", "head size", "ffn", "params", "MFLOP/token"),
+    ]
+    for shape in cost.shapes:
+        lines.append(
+            row.format(
+                shape.series[:44], shape.hidden_size, shape.num_hidden_layers, shape.num_attention_heads,
+                shape.attention_head_size, shape.intermediate_size, f"{shape.parameters / 1e6:,.2f} M",
+                f"{shape.forward_flops / 1e6:.3f}",
+            )
+        )  # fmt: skip
+    lines += [
+        "",
+        f"{cost.runs} runs: of {cost.distinct_shapes} different shapes each {cost.learning_rates} learning rates with "
+        f"the first seed, the best of them with {cost.seeds - 1} more; {in_unit(cost.tokens, TOKENS)}, "
+        f"{cost.training_flops:.2g} FLOPs in layers, {in_unit(cost.h100_seconds, TIMES)} of an H100 at "
+        f"{UTILISATION:.0%} of its peak, an assumption",
+    ]
+    return "\n".join(lines)
+
+
+def in_unit(amount: float, units: tuple[tuple[float, str], ...]) -> str:
+    """In the largest unit of which there is at least one, with three digits."""
+    size, name = next((unit for unit in units if amount >= unit[0]), units[-1])
+    if amount < size:
+        return f"less than a {name.removesuffix('s')}"
+    amount /= size
+    return f"{amount:,.0f} {name}" if amount >= 100 else f"{amount:.3g} {name}"

@@ -1,0 +1,115 @@
+"""runs.jsonl: a record for each run of a study that is done, with the metrics and axes that a report shows."""
+
+import json
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from ..files import reading
+
+Record: TypeAlias = dict[str, Any]  # JSON; check_record checks it against FIELDS
+
+# What a study can vary: its name in records, where it is a whole number, and its label in figures. All but
+# COUNTED are properties of FixedHeadBertConfig.
+AXES = {
+    "num_attention_heads": "heads",
+    "attention_head_size": "size of a head",
+    "hidden_size": "width",
+    "num_hidden_layers": "layers",
+    "intermediate_size": "feed-forward width",
+    "non_embedding_parameters": "parameters besides embeddings",
+}
+COUNTED = "non_embedding_parameters"
+SHAPE = tuple(  # what a record has of the configuration
+    dict.fromkeys(
+        ("hidden_size", "num_hidden_layers", "num_attention_heads", "attention_head_size", "intermediate_size",
+         "head_embedding", "qk_norm", *(axis for axis in AXES if axis != COUNTED))
+    )
+)  # fmt: skip
+IDENTITY = ("study", "scale", "series", "point", "key")
+NUMBER, TEXT = (int, float, type(None)), (str, type(None))
+FIELDS = {  # of a record, with their types
+    **dict.fromkeys(("study", "axis", "series", "key", "objective", "hardware"), (str,)),
+    **dict.fromkeys(("scale", "equal", "to", "head_embedding", "texts", "commit"), TEXT),
+    **dict.fromkeys(("point", "seed", "threads", "training_flops", "forward_flops", "tokens"), (int,)),
+    **dict.fromkeys(("hidden_size", "num_hidden_layers", "num_attention_heads", "attention_head_size"), (int,)),
+    **dict.fromkeys(("intermediate_size", "max_seq_length"), (int,)),
+    **dict.fromkeys(("parameters", "non_embedding_parameters", "to_point"), (int, type(None))),
+    **dict.fromkeys(("epochs", "seconds"), NUMBER),
+    "learning_rate": (int, float),
+    "qk_norm": (bool,),
+    "results": (dict,),
+    "versions": (dict,),
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Metric:
+    """
+    A number in the results of a run.
+
+    Args:
+        task: pretraining, mnli, squad or synthetic.
+        names: its names in the results of the task, without "eval_".
+        label: in the table of a report and in its figure; a metric without a label is only recorded.
+        factor: from the results to the unit of the label.
+    """
+
+    task: str
+    names: tuple[str, ...]
+    label: str = ""
+    factor: float = 1
+
+
+METRICS = {
+    "loss": Metric("pretraining", ("mlm_loss", "clm_loss")),
+    "perplexity": Metric("pretraining", ("perplexity",), "held-out perplexity"),
+    "accuracy": Metric("pretraining", ("mlm_accuracy", "clm_accuracy")),
+    "nsp_accuracy": Metric("pretraining", ("nsp_accuracy",)),
+    "mnli_accuracy": Metric("mnli", ("accuracy",), "MNLI accuracy, matched (%)", 100),
+    "mnli_accuracy_mm": Metric("mnli", ("accuracy_mm",), "MNLI accuracy, mismatched (%)", 100),
+    "squad_f1": Metric("squad", ("f1",), "SQuAD 1.1 F1 (%)"),
+    "squad_exact_match": Metric("squad", ("exact_match",), "SQuAD 1.1 exact match (%)"),
+    "error": Metric("synthetic", ("error",), "mean squared error"),
+    "floor": Metric("synthetic", ("floor",), "least error found"),
+}
+
+
+def read_records(files: Iterable[str | Path]) -> list[Record]:
+    """
+    The records of runs, each once. A last line that was not written to its end is left out.
+
+    Raises:
+        InputError: a file is not there, or a line of it is no record.
+    """
+    records: dict[tuple, Record] = {}
+    for file in map(Path, files):
+        with reading(file, "give the runs.jsonl of a study"):
+            lines = file.read_text(encoding="utf-8").split("\n")
+        for number, line in enumerate(lines[:-1], start=1):
+            with reading(f"{file}, line {number}", "remove the line", "not the record of a run"):
+                record = json.loads(line)
+                check_record(record)
+            records.setdefault(tuple(record[name] for name in IDENTITY), record)
+    return list(records.values())
+
+
+def check_record(record: Record):
+    """Raises ValueError where a field that the report or a continued study needs is missing, or of another type."""
+    for name, types in FIELDS.items():
+        if name not in record:
+            raise ValueError(f"without {name}")
+        value = record[name]
+        if not isinstance(value, types) or isinstance(value, bool) and bool not in types:
+            raise ValueError(f"{name}: {str(value)[:100]}")
+        if isinstance(value, float) and not math.isfinite(value):
+            raise ValueError(f"{name}: {value}")
+    if record["axis"] not in AXES or "loss" not in record["results"]:
+        raise ValueError("without a known axis, or without a loss")
+    if record["axis"] not in record:
+        raise ValueError(f"without {record['axis']}")
+    for name, value in record["results"].items():
+        if not isinstance(value, NUMBER) or isinstance(value, bool) or value is not None and not math.isfinite(value):
+            raise ValueError(f"results: {name}: {str(value)[:100]}")

@@ -1,0 +1,84 @@
+"""Pretrain: masked-LM with next-sentence prediction (BERT, the paper), masked-LM alone, or causal LM."""
+
+import sys
+
+from accelerate import PartialState
+from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoModelForPreTraining, set_seed
+from transformers.trainer_callback import ProgressCallback
+
+from ..data.collator import PretrainingCollator
+from ..data.masking import tokens_inside_words
+from ..errors import InputError
+from ..training.arguments import ModelArguments, parse, with_recipe
+from ..training.interruption import train
+from ..training.loading import check_length, load_config, load_model
+from ..training.output import check_same_data, output_directory
+from ..training.pretraining import PretrainingArguments, PretrainingTrainer
+from ..training.pretraining_data import PretrainingDataArguments, make_examples, print_corpus
+from ..training.progress import ProgressLine
+from ..training.results import publish, record_metrics, write_summary
+from ..training.speed import keep_freed_memory, predict_labelled_tokens_only, skip_padding
+
+MODELS = {"mlm+nsp": AutoModelForPreTraining, "mlm": AutoModelForMaskedLM, "clm": AutoModelForCausalLM}
+
+
+def main(argv: list[str] | None = None, prog: str | None = None):
+    """
+    From a corpus to weights, a picture and a summary in the output directory.
+
+    Args:
+        argv: flags, perhaps after a recipe; by default those of the process.
+        prog: what the help calls the program.
+    """
+    command = with_recipe(sys.argv[1:] if argv is None else argv)
+    model_args, data_args, training_args = parse(
+        command, ModelArguments, PretrainingDataArguments, PretrainingArguments, prog=prog
+    )
+    if not (training_args.do_train or training_args.do_eval):
+        raise InputError("nothing to do: give --do_train, --do_eval or both.")
+    objective = data_args.objective
+    config = load_config(model_args, is_decoder=objective == "clm")
+    check_length(data_args.max_seq_length, config)
+    if data_args.separate_documents and config.model_type != "fixed_head_bert":
+        raise InputError(f"--separate_documents: a model of the type {config.model_type} cannot keep documents apart.")
+    training_args.reach_total_train_batch_size()
+    set_seed(training_args.seed)
+    keep_freed_memory(training_args.device)
+    training_args.dataloader_pin_memory &= training_args.device.type != "cpu"
+
+    with output_directory(training_args, command) as checkpoint:
+        tokenizer, examples, held_out, corpus = make_examples(model_args, data_args, training_args, config, checkpoint)
+        check_same_data(training_args.folder, corpus["fingerprint"])
+        print_corpus(corpus)
+        model = load_model(MODELS[objective], model_args, config, tokenizer, training_args.do_train)
+        skip_padding(model)
+        predict_labelled_tokens_only(model)
+        parameters = {
+            "all": model.num_parameters(),
+            "besides embeddings": model.num_parameters(exclude_embeddings=True),
+        }
+        PartialState().print(
+            f"{parameters['all']:,} parameters, {parameters['besides embeddings']:,} of them besides the embeddings"
+        )
+        trainer = PretrainingTrainer(
+            model=model,
+            args=training_args,
+            objective=objective,
+            inside_word=tokens_inside_words(tokenizer) if objective == "clm" else None,
+            train_dataset=examples,
+            eval_dataset=held_out,
+            data_collator=PretrainingCollator(tokenizer.pad_token_id),
+            processing_class=tokenizer,
+        )
+        if not training_args.disable_tqdm:
+            trainer.remove_callback(ProgressCallback)
+            trainer.add_callback(ProgressLine)
+        if training_args.do_train:
+            train(trainer, checkpoint)
+        if training_args.do_eval:
+            record_metrics(trainer, "eval", trainer.evaluate())
+        if trainer.is_world_process_zero():
+            write_summary(trainer, corpus, parameters, command)
+        if training_args.do_train:
+            trainer.create_model_card()
+    publish(trainer)

@@ -1,0 +1,126 @@
+"""From the arguments to the configuration and the model."""
+
+import re
+from ast import literal_eval
+from pathlib import Path
+
+from accelerate import PartialState
+from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.models.auto.auto_factory import _BaseAutoModelClass
+
+from ..checkpoints import read_config
+from ..data.hub import check_place
+from ..errors import InputError
+from ..files import reading
+from ..presets import PRESETS, preset_config
+from .arguments import ModelArguments
+
+
+def load_config(arguments: ModelArguments, **changes) -> PreTrainedConfig:
+    """
+    The configuration of the model or preset that the arguments name, with `changes` and --config_overrides on top.
+
+    Raises:
+        InputError: there is no such model, or its configuration makes no sense.
+    """
+    name = arguments.config_name or arguments.model_name_or_path
+    if name is None:
+        raise InputError("no model: give --model_name_or_path, or --config_name with a preset for random weights.")
+    if not arguments.preset:
+        if name in PRESETS and not Path(name).exists():
+            raise InputError(f"{name}: a preset has no weights to start from; give --config_name {name}.")
+        check_place(name, PRESETS if arguments.config_name else ())
+    with reading(
+        name, "give one whose config.json is whole, with settings that it can have", "its configuration cannot be used"
+    ):
+        config: PreTrainedConfig
+        if arguments.preset:
+            config = preset_config(name, **changes)
+        else:
+            config = read_config(name, **arguments.hub_options(), **changes)
+        if arguments.config_overrides:
+            override(config, arguments.config_overrides)
+        return config
+
+
+def override(config: PreTrainedConfig, changes: str):
+    """Set fields from `name=value,name=value`; a value is a number, a word, true, false or none."""
+    constants = {"true": True, "false": False, "none": None}
+    for change in re.split(r",(?=\s*\w+\s*=)", changes):  # commas within a list separate no fields
+        name, equals, value = (part.strip() for part in change.partition("="))
+        if not equals or not hasattr(config, name):
+            raise InputError(f"--config_overrides {change}: not of the form field=value with a field of the model.")
+        try:
+            value = constants[value.lower()] if value.lower() in constants else literal_eval(value)
+        except (ValueError, SyntaxError):
+            pass  # a word, such as gelu
+        setattr(config, name, value)
+    config.validate()
+
+
+def check_length(max_seq_length: int, config: PreTrainedConfig):
+    """Raises InputError where a sequence would be longer than the model's table of positions, or hold no pair."""
+    if max_seq_length < 8:
+        raise InputError(f"--max_seq_length {max_seq_length} leaves no room for a pair of texts: 8 is the least.")
+    if max_seq_length > config.max_position_embeddings:
+        raise InputError(
+            f"--max_seq_length {max_seq_length} is more than the {config.max_position_embeddings} positions of the "
+            "model: lower it, or for a new model raise max_position_embeddings with --config_overrides."
+        )
+
+
+def load_model(
+    auto_class: type[_BaseAutoModelClass],
+    arguments: ModelArguments,
+    config: PreTrainedConfig,
+    tokenizer: PreTrainedTokenizerBase,
+    train: bool = True,
+) -> PreTrainedModel:
+    """
+    The model of --model_name_or_path, or one with random weights, as large as the tokenizer's vocabulary.
+
+    Raises:
+        InputError: no such model, one with fewer tokens than the tokenizer has, or not to `train` and without a head.
+    """
+    attention = arguments.attn_implementation or ("eager" if PartialState().device.type == "cpu" else None)
+    if arguments.model_name_or_path is None:
+        config.vocab_size, config.pad_token_id = len(tokenizer), tokenizer.pad_token_id
+        model = auto_class.from_config(config, attn_implementation=attention)
+    elif len(tokenizer) > config.vocab_size:
+        raise InputError(
+            f"the tokenizer has {len(tokenizer)} tokens and the model {config.vocab_size}: give the model's own."
+        )
+    else:
+        check_place(arguments.model_name_or_path)
+        with reading(arguments.model_name_or_path, "give a model that is whole", "its weights cannot be read"):
+            model, loaded = auto_class.from_pretrained(
+                arguments.model_name_or_path,
+                config=config,
+                output_loading_info=True,
+                attn_implementation=attention,
+                ignore_mismatched_sizes=True,
+                **arguments.hub_options(),
+            )
+        if loaded["mismatched_keys"] and not arguments.ignore_mismatched_sizes:
+            key, there, wanted = sorted(loaded["mismatched_keys"])[0]
+            raise InputError(
+                f"{arguments.model_name_or_path}: {key} has the shape {tuple(there)} where {tuple(wanted)} is needed; "
+                "to keep the rest, and begin with random weights where shapes differ, give --ignore_mismatched_sizes."
+            )
+        absent = sorted({*loaded["missing_keys"], *(key for key, *_ in loaded["mismatched_keys"])})
+        if absent and not train:
+            raise InputError(
+                f"{arguments.model_name_or_path}: it has no weights for {', '.join(absent)}; give a model of this "
+                "task, or --do_train."
+            )
+    return model
+
+
+def with_new_head(model: PreTrainedModel) -> PreTrainedModel:
+    """The model with random weights in all that is not its base model, drawn as for a new model."""
+    prefix = f"{model.base_model_prefix}."
+    fresh = type(model)(model.config).state_dict()
+    model.load_state_dict(
+        {name: weight for name, weight in fresh.items() if not name.startswith(prefix)}, strict=False
+    )
+    return model

@@ -1,0 +1,318 @@
+"""
+The `fixedbert` command: its grammar, without importing what it runs, and how Ctrl-C ends the seconds of imports.
+
+It is a module of its own because importing the package takes seconds, and it imports the standard library alone until
+a command runs.
+"""
+
+import argparse
+import os
+import signal
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from importlib import import_module
+from typing import NoReturn
+
+Run = Callable[[], None]
+
+
+def exit_on_interrupt():
+    """Let Ctrl-C end the process with one line, until `exit_on_input_error` knows more."""
+    if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:  # as behind nohup
+        signal.signal(signal.SIGINT, leave)
+
+
+def leave(*_):
+    os.write(2, b"\ninterrupted: nothing had begun\n")
+    os._exit(128 + signal.SIGINT)  # an exception would go through half-made modules, some of which hold it back
+
+
+class ArgumentParser(argparse.ArgumentParser):
+    """Errors are one sentence, and arguments cannot be abbreviated."""
+
+    def __init__(self, **options):
+        super().__init__(allow_abbrev=False, **options)
+
+    def error(self, message: str) -> NoReturn:
+        from fixedbert.errors import InputError
+
+        raise InputError(f"{message}; {self.prog} --help lists the arguments.")
+
+    def add_old_name(self, old: str, name: str, **options):
+        """Let an argument have a name of before too, which the help does not show."""
+        self.add_argument(old, dest=name, default=argparse.SUPPRESS, help=argparse.SUPPRESS, **options)
+
+
+def convert_arguments(parser: ArgumentParser):
+    parser.add_argument(
+        "source",
+        help="directory or Hub id of a BERT, a RoBERTa-like model or a FixedHeadBert, "
+        "or a directory of Google's TensorFlow checkpoints",
+    )
+    parser.add_argument("--output_dir", help="the directory to write (required)")
+    parser.add_argument(
+        "--attention_head_size",
+        type=int,
+        nargs="+",
+        help="size of the new heads, or one for each layer; at least the old, which is the default",
+    )
+    parser.add_argument("--num_attention_heads", type=int, help="number of heads, at least the old; default: that")
+    parser.add_argument("--num_hidden_layers", type=int, help="number of layers, the old ones repeated or left out")
+    parser.add_argument("--bert", action="store_true", help="from a FixedHeadBert back to transformers' BERT")
+    parser.add_argument("--seed", type=int, default=0, help="of the random numbers in what is new")
+    parser.add_argument(
+        "--cased", dest="do_lower_case", action="store_false", help="of a TensorFlow checkpoint: keep upper case"
+    )
+    hub_arguments(parser)
+
+
+def load_convert(**options) -> Run:
+    from fixedbert.checkpoint_conversion import convert_checkpoint
+
+    return lambda: print(convert_checkpoint(**options))
+
+
+def push_arguments(parser: ArgumentParser):
+    parser.add_argument("folder", help="a directory that a script, `fixedbert convert` or save_pretrained wrote")
+    parser.add_argument("repo_id", help="user/name or organization/name; it is made if it is not there")
+    parser.add_argument("--license", help="licence of the weights, such as apache-2.0, where the card does not say")
+    parser.add_argument("--private", action="store_true", default=None, help="make a repository that nobody else sees")
+    parser.add_argument("--commit_message", help="message of the commit")
+    parser.add_argument("--token", help="token for the Hub; without it, the one logged in with")
+
+
+def load_push(**options) -> Run:
+    from fixedbert.publishing import push
+
+    return lambda: print(push(**options))
+
+
+def theory_arguments(parser: ArgumentParser):
+    parser.add_argument("--output_dir", help="the directory to write (required)")
+    parser.add_argument("--lengths", type=int, nargs="+", default=[8, 16, 32], help="of sequences, in tokens")
+    parser.add_argument("--patterns", type=int, default=5, help="random attention patterns for each head size")
+    parser.add_argument("--seed", type=int, default=0, help="of the random numbers")
+
+
+def load_theory(**options) -> Run:
+    from fixedbert.analysis.theory import theory
+    from fixedbert.printing import theory_text
+
+    return lambda: print(theory_text(theory(**options)))
+
+
+def inspect_arguments(parser: ArgumentParser):
+    parser.add_argument("model", help="directory or Hub id of a BERT-like encoder, stock or fixed")
+    parser.add_argument("--output_dir", help="the directory to write (required)")
+    parser.add_argument("--validation_file", help="file, folder or glob: .txt, .jsonl, .csv, .parquet (required)")
+    parser.add_old_name("--text", "validation_file")
+    parser.add_argument("--max_seq_length", type=int, default=128, help="tokens of a sequence")
+    parser.add_argument("--max_samples", type=int, default=1000, help="sequences to look at")
+    parser.add_argument("--importance_samples", type=int, default=8, help="sequences to silence each head on")
+    parser.add_argument("--batch_size", type=int, default=16, help="sequences at once")
+    hub_arguments(parser)
+
+
+def load_inspect(**options) -> Run:
+    from fixedbert.analysis.inspection import inspect
+    from fixedbert.printing import inspection_text
+
+    return lambda: print(inspection_text(inspect(**options)))
+
+
+def plan_arguments(parser: ArgumentParser):
+    parser.add_argument("--max_seq_length", type=int, default=128, help="tokens of a row in training")
+    parser.add_old_name("--seq_length", "max_seq_length", type=int)
+    parser.add_argument("--params", help="budget: parameters of the pretraining model, such as 110M")
+    parser.add_argument("--flops", help="budget: FLOPs of training for each token, such as 700M")
+    parser.add_argument("--memory", help="budget: bytes for training 32 rows, such as 8G")
+    parser.add_argument("--hours", help="budget: hours of the paper's recipe on --device")
+    parser.add_argument("--device", default="h100", help="hardware to calculate for")
+    parser.add_argument("--measure", action="store_true", help="time a training step of each shape on this machine")
+    parser.add_argument(
+        "--output_dir", help="a directory to write: a picture of how cost grows, calculated and measured"
+    )
+    parser.add_old_name("--output", "output_dir")
+
+
+def load_plan(**options) -> Run:
+    from fixedbert.analysis.planning import plan
+    from fixedbert.printing import plan_text
+
+    return lambda: print(plan_text(plan(**options)))
+
+
+def study_arguments(parser: ArgumentParser):
+    parser.add_argument(
+        "name", help="a study that docs/study.md lists, a YAML file, or report with the runs.jsonl that follow"
+    )
+    parser.add_argument("files", nargs="*", help="runs.jsonl of one study, of one or more machines")
+    parser.add_argument("--output_dir", help="where the records of runs and the report go")
+    parser.add_argument("--scale", help="tiny: two CPU cores; small: one GPU; paper: the real thing")
+    parser.add_argument("--dry_run", action="store_true", help="only list the shapes, and what all runs cost")
+    parser.add_argument("--processes", type=int, help="runs at once; default: one for each GPU, or each CPU core")
+    parser.add_argument("--share", default="1/1", help="1/2 does every second shape, 2/2 the others")
+    parser.add_argument(
+        "--take_over_output_dir", action="store_true", help="take it from a study on another machine that is dead"
+    )
+    parser.add_argument("--train_file", nargs="+", help="as in run_pretraining.py, like those that follow")
+    parser.add_argument("--validation_file", nargs="+", help="the same, held out")
+    parser.add_argument("--dataset_name", nargs="+", help="corpora of the Hub")
+    parser.add_argument("--dataset_config_name", nargs="+", help="their configurations")
+    parser.add_argument("--document_boundary", nargs="+", help="what ends a document")
+    parser.add_argument("--tokenizer_name", help="directory, Hub id or vocab.txt; default: one trained on the corpus")
+    parser.add_argument("--store_dir", help="where prepared corpora are kept")
+    parser.add_argument("--glue_dir", help="folder with GLUE's tasks, for MNLI; default: the Hub")
+    parser.add_argument("--squad_dir", help="folder with train-v1.1.json and dev-v1.1.json; default: the Hub")
+
+
+def load_study(
+    name: str,
+    files: list[str],
+    output_dir: str | None,
+    scale: str | None,
+    dry_run: bool,
+    share: str,
+    processes: int | None,
+    take_over_output_dir: bool,
+    **sources,
+) -> Run:
+    import torch
+    from accelerate import PartialState
+
+    from fixedbert import study as studies
+    from fixedbert.errors import InputError
+    from fixedbert.printing import study_cost_text
+
+    def run():
+        if name != "report" and files:
+            raise InputError(f"{files[0]}: one study at a time; only report takes files.")
+        study = None if name == "report" else studies.load_study(name, scale)
+        if study and dry_run:
+            return print(study_cost_text(studies.study_cost(study, share)))
+        if output_dir is None:
+            raise InputError("no --output_dir: say where the records of runs and the report are to go.")
+        if study is None:
+            return print(studies.report_markdown(studies.report_runs(files, output_dir)))
+        state = PartialState(cpu=not torch.accelerator.is_available())
+        state.print(study_cost_text(studies.study_cost(study, share)), flush=True)
+        arguments = study, output_dir, studies.DataSources(**sources), processes, share, take_over_output_dir
+        report = studies.run_study(*arguments)
+        if state.is_main_process:
+            print(studies.report_markdown(report))
+
+    return run
+
+
+def hub_arguments(parser: ArgumentParser):
+    parser.add_argument("--model_revision", dest="revision", default="main", help="branch, tag or commit on the Hub")
+    parser.add_argument("--cache_dir", help="where downloads from the Hub are kept")
+    parser.add_argument("--token", help="token for the Hub; without it, the one logged in with")
+
+
+@dataclass(frozen=True)
+class Command:
+    """
+    A command with a grammar of its own.
+
+    Args:
+        load: called with all options, imports what the command needs, and returns it ready to run.
+        needed: options without which it cannot run.
+        output_last: whether the output directory may also be the last argument, without its flag, as it once was.
+    """
+
+    help: str
+    add_arguments: Callable[[ArgumentParser], None]
+    load: Callable[..., Run]
+    needed: tuple[str, ...] = ()
+    output_last: bool = False
+
+
+# Modules of fixedbert.tasks, whose `main` has the flags of the script, and what they do.
+TASKS = {
+    "pretrain": (
+        "pretraining",
+        "pretrain on a corpus: masked-LM with next-sentence prediction, masked-LM or causal LM alone",
+    ),
+    "glue": ("glue", "fine-tune, evaluate and predict on GLUE, or on texts of one's own, alone or in pairs"),
+    "squad": ("squad", "fine-tune, evaluate and predict on questions whose answer is a span of a text"),
+}
+COMMANDS = {
+    "convert": Command(
+        "start from a BERT checkpoint, with more or larger heads, and the same function",
+        convert_arguments, load_convert, needed=("output_dir",), output_last=True,
+    ),
+    "push": Command("put a model on the Hub, with its code and its card, in one commit", push_arguments, load_push),
+    "inspect": Command(
+        "see what each head of a checkpoint does with text, and how much of its size it uses",
+        inspect_arguments, load_inspect, needed=("output_dir", "validation_file"), output_last=True,
+    ),
+    "plan": Command("shapes that fit a budget, with exact counts, ranked by stated rules", plan_arguments, load_plan),
+    "study": Command(
+        "train many shapes on equal terms: the papers' tables and figures, or a table of your own",
+        study_arguments, load_study,
+    ),
+    "theory": Command(
+        "check the theorems in numbers, and draw how attention patterns need head size",
+        theory_arguments, load_theory, needed=("output_dir",), output_last=True,
+    ),
+}  # fmt: skip
+
+
+def main(argv: list[str] | None = None):
+    """
+    Run a command.
+
+    Raises:
+        InputError: of the arguments, or of the command.
+    """
+    load = parse(sys.argv[1:] if argv is None else argv)
+    run = load()
+    run()
+
+
+def parse(words: list[str]) -> Callable[[], Run]:
+    """The command that is asked for, to be loaded."""
+    if words and words[0] in TASKS:  # all that follows is for the parser of the task
+        return partial(load_task, *words)
+    parser = ArgumentParser(prog="fixedbert", description="BERT with the size of an attention head set free.")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=ArgumentParser)
+    for name, (_, text) in TASKS.items():
+        commands.add_parser(name, help=text)
+    for name, command in COMMANDS.items():
+        command.add_arguments(commands.add_parser(name, help=command.help, description=command.help))
+    parsed, rest = parser.parse_known_args(words)
+    options = vars(parsed)
+    name = options.pop("command")
+    command = COMMANDS[name]
+    if command.output_last and options["output_dir"] is None and rest and not rest[0].startswith("-"):
+        options["output_dir"] = rest.pop(0)
+    if rest:
+        commands.choices[name].error(f"unrecognized arguments: {' '.join(rest)}")
+    if missing := [f"--{option}" for option in command.needed if options[option] is None]:
+        commands.choices[name].error(f"the following arguments are required: {', '.join(missing)}")
+    return partial(command.load, **options)
+
+
+def load_task(name: str, *words: str) -> Run:
+    module, _ = TASKS[name]
+    return partial(import_module(f"fixedbert.tasks.{module}").main, list(words), prog=f"fixedbert {name}")
+
+
+def entry_point():
+    """What the installed command calls. Its help comes at once; Ctrl-C ends the seconds of imports with one line."""
+    exit_on_interrupt()
+    try:
+        load = parse(sys.argv[1:])
+    except ValueError as error:  # an InputError
+        sys.exit(f"error: {error}")
+    from fixedbert.errors import exit_on_input_error
+
+    run = load()
+    exit_on_input_error(run)
+
+
+if __name__ == "__main__":
+    entry_point()

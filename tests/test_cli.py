@@ -1,0 +1,116 @@
+"""The `fixedbert` command: its grammar, with the spellings of before, and help without imports that take seconds."""
+
+import configparser
+import subprocess
+import sys
+from dataclasses import replace
+from importlib import import_module
+
+import pytest
+from launch import ROOT
+
+import fixedbert_cli
+from fixedbert.errors import InputError
+from fixedbert_cli import COMMANDS, TASKS, main
+
+
+def python(*words: str) -> subprocess.CompletedProcess:
+    return subprocess.run([sys.executable, *words], cwd=ROOT, capture_output=True, text=True, timeout=120)
+
+
+IMPORTED = """
+import sys
+import fixedbert_cli
+try:
+    fixedbert_cli.entry_point()
+except SystemExit as end:
+    print(end.code, {"torch", "transformers", "fixedbert", "numpy"} & set(sys.modules))
+"""
+
+
+@pytest.mark.parametrize("words", [["--help"], *([name, "--help"] for name in COMMANDS)], ids=" ".join)
+def test_help_comes_at_once(words):
+    """Guards: the help of a command imports neither torch nor transformers, which take seconds, nor fixedbert."""
+    done = python("-c", IMPORTED, *words)
+    assert done.stdout.startswith("usage: fixedbert"), done.stderr
+    assert done.stdout.endswith("\n0 set()\n")
+
+
+def test_tasks_in_the_help_are_those_of_the_package():
+    """Guards: the help, which imports nothing, names the tasks that there are."""
+    for module, _ in TASKS.values():
+        assert callable(import_module(f"fixedbert.tasks.{module}").main)
+
+
+@pytest.fixture
+def given(monkeypatch) -> list[dict]:
+    """The arguments that each command gets from now on, instead of being run."""
+    found = []
+    for name, command in COMMANDS.items():
+        recorded = replace(command, load=lambda **options: lambda: found.append(options))
+        monkeypatch.setitem(fixedbert_cli.COMMANDS, name, recorded)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("convert bert wide --bert", "convert bert --output_dir wide --bert"),
+        ("convert bert --bert wide", "convert bert --output_dir wide --bert"),
+        ("theory out --seed 3", "theory --output_dir out --seed 3"),
+        ("inspect bert out --text a.txt", "inspect bert --output_dir out --validation_file a.txt"),
+        ("inspect --text=a.txt bert out", "inspect bert --output_dir out --validation_file a.txt"),
+        ("plan --seq_length 64 --output out", "plan --max_seq_length 64 --output_dir out"),
+    ],
+)
+def test_old_names_are_accepted_and_hidden(given, capsys, old, new):
+    """Guards: the spellings of before mean what the new ones mean, and the help does not show them."""
+    main(old.split())
+    main(new.split())
+    assert given[0] == given[1]
+    with pytest.raises(SystemExit):
+        main([old.split()[0], "--help"])
+    shown = capsys.readouterr().out
+    for name in ("--text", "--seq_length", "--output "):
+        assert name not in shown
+    assert "--output_dir" in shown
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("convert bert", "required: --output_dir; fixedbert convert --help"),
+        ("inspect bert --output_dir out", "required: --validation_file; fixedbert inspect --help"),
+        ("convert bert wide --output_dir out", "unrecognized arguments: wide;"),
+        ("convert bert wide wider", "unrecognized arguments: wider;"),
+        ("plan out", "unrecognized arguments: out;"),
+        ("plan --seq 64", "unrecognized arguments: --seq 64;"),
+        ("study heads --scale", "argument --scale: expected one argument; fixedbert study --help"),
+        ("", "required: COMMAND; fixedbert --help"),
+    ],
+)
+def test_errors_of_grammar_point_to_the_help(given, words, message):
+    """Guards: what is missing, and what no command takes, is an InputError that names the help."""
+    with pytest.raises(InputError, match=message):
+        main(words.split())
+    assert given == []
+
+
+def test_flows_are_commands():
+    """Guards: `python -m fixedbert glue` has the arguments of run_glue.py and its own name."""
+    done = python("-m", "fixedbert", "glue", "--help")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("usage: fixedbert glue [-h]")
+    assert "--task_name" in done.stdout
+    refused = python("-m", "fixedbert", "squad", "--output_dir", "out")
+    assert (refused.returncode, refused.stderr) == (
+        1,
+        "error: nothing to do: give --do_train, --do_eval or --do_predict.\n",
+    )
+
+
+def test_only_the_command_is_installed_beside_the_package():
+    """Guards: no module called run_glue, run_squad or run_pretraining comes into site-packages."""
+    installed = configparser.ConfigParser()
+    installed.read(ROOT / "setup.cfg")
+    assert installed["options"]["py_modules"] == "fixedbert_cli"
