@@ -58,6 +58,9 @@ def convert_arguments(parser: ArgumentParser):
         nargs="+",
         help="size of the new heads, or one for each layer; at least the old, which is the default",
     )
+    parser.add_argument(
+        "--value_head_size", type=int, nargs="+", help="size of their values, where it is to be another; likewise"
+    )
     parser.add_argument("--num_attention_heads", type=int, help="number of heads, at least the old; default: that")
     parser.add_argument("--num_hidden_layers", type=int, help="number of layers, the old ones repeated or left out")
     parser.add_argument("--bert", action="store_true", help="from a FixedHeadBert back to transformers' BERT")

@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 
 from .checkpoints import SENTENCE_FILES, files_of, is_tensorflow, load_bert
 from .conversion import convert, to_bert
-from .counts import head_sizes, size_text
+from .counts import head_counts, head_sizes, size_text, value_head_sizes
 from .data.tokenizers import TOKENIZER_FILES, load_tokenizer, tokenizer_files
 from .errors import InputError
 from .files import new_directory, reading, reason_of
@@ -33,6 +33,7 @@ def convert_checkpoint(
     bert: bool = False,
     seed: int = 0,
     do_lower_case: bool = True,
+    value_head_size: int | list[int] | None = None,
     **hub_options,
 ) -> str:
     """
@@ -50,16 +51,19 @@ def convert_checkpoint(
     """
     with new_directory(output_dir) as folder:
         model = load_bert(source, **hub_options)
-        if isinstance(attention_head_size, list) and len(attention_head_size) == 1:
-            (attention_head_size,) = attention_head_size
-        sizes = attention_head_size, num_attention_heads, num_hidden_layers
+        sizes = {
+            "attention_head_size": one_for_all(attention_head_size),
+            "num_attention_heads": num_attention_heads,
+            "num_hidden_layers": num_hidden_layers,
+            "value_head_size": one_for_all(value_head_size),
+        }
         converted: PreTrainedModel
         try:
             if not bert:
-                converted = convert(model, *sizes, seed=seed)
+                converted = convert(model, **sizes, seed=seed)
             elif isinstance(model, FixedHeadBertPreTrainedModel):
-                unchanged = all(size is None for size in sizes)
-                converted = to_bert(model if unchanged else convert(model, *sizes, seed=seed))
+                unchanged = all(size is None for size in sizes.values())
+                converted = to_bert(model if unchanged else convert(model, **sizes, seed=seed))
             else:
                 raise InputError(f"a {model.config.model_type} model; only a FixedHeadBert can become a BERT again.")
             if converted.config.num_hidden_layers == model.config.num_hidden_layers:
@@ -87,11 +91,18 @@ def convert_checkpoint(
     return done
 
 
+def one_for_all(sizes: int | list[int] | None) -> int | list[int] | None:
+    """A list of a single size, as the command line gives it, as the size of all layers."""
+    return sizes[0] if isinstance(sizes, list) and len(sizes) == 1 else sizes
+
+
 def shape_of(model: PreTrainedModel) -> str:
     config = model.config
+    sizes = value_head_sizes(config)
+    values = "" if sizes == head_sizes(config) else f" with values of {size_text(sizes)}"
     return (
         f"{type(model).__name__}, {config.num_hidden_layers} layers of width {config.hidden_size} with "
-        f"{config.num_attention_heads} heads of {size_text(head_sizes(config))}, "
+        f"{size_text(head_counts(config))} heads of {size_text(head_sizes(config))}{values}, "
         f"{model.num_parameters() / 1e6:.1f} M parameters"
     )
 

@@ -18,6 +18,7 @@ learns, not in BERT either: it adds the same to all scores of a query.)
 import logging
 import math
 import re
+from typing import NamedTuple
 
 import torch
 import transformers
@@ -44,12 +45,25 @@ LAYER = re.compile(r"(.*encoder\.layer\.)(\d+)(\..*)")
 ATTENTION = re.compile(r"attention\.(?:self\.(query|key|value)|(output)\.dense)\.(weight|bias)$")
 
 
+class Heads(NamedTuple):
+    """Those of a layer: how many, the size of queries and keys, and the size of values."""
+
+    count: int
+    size: int
+    value_size: int
+
+    def __str__(self) -> str:
+        values = "" if self.value_size == self.size else f" with values of {self.value_size}"
+        return f"{self.count} heads of {self.size}{values}"
+
+
 def convert(
     model: PreTrainedModel,
     attention_head_size: int | list[int] | None = None,
     num_attention_heads: int | None = None,
     num_hidden_layers: int | None = None,
     seed: int = 0,
+    value_head_size: int | list[int] | None = None,
 ) -> FixedHeadBertPreTrainedModel:
     """
     A FixedHeadBert with the function of `model`, up to rounding: 1e-10 in float64, 1e-5 in float32.
@@ -59,10 +73,12 @@ def convert(
             no position, texts padded on the right keep their function.
         attention_head_size: of the new model, or a list with that of each of its layers; at least that of `model`,
             which is the default.
-        num_attention_heads: of the new model, at least as many as `model` has, the default.
+        num_attention_heads: of every layer of the new model, at least as many as `model` has, the default.
         num_hidden_layers: layers of the new model; layer i is layer i * old // new of `model`. Another number changes
             the function, with a warning.
         seed: of the random numbers in new heads and dimensions.
+        value_head_size: of the new model, as attention_head_size; by default that of `model` where it is another than
+            attention_head_size, else the new attention_head_size.
 
     Returns:
         The model, in evaluation mode, with the dtype of `model` and no memory shared with it.
@@ -72,28 +88,35 @@ def convert(
     """
     config, head = fixed_head_config(model.config), head_of(type(model).__name__, model.config.model_type)
     layers = config.num_hidden_layers if num_hidden_layers is None else num_hidden_layers
-    heads = config.num_attention_heads if num_attention_heads is None else num_attention_heads
     if layers < 1:
         raise InputError(f"num_hidden_layers must be at least 1, not {layers}.")
     chosen = [number * config.num_hidden_layers // layers for number in range(layers)]
-    old = [(config.num_attention_heads, config.head_sizes[layer]) for layer in chosen]
-    sizes = [size for _, size in old] if attention_head_size is None else attention_head_size
-    new = [(heads, size) for size in ([sizes] * layers if isinstance(sizes, int) else sizes)]
+    shapes = [
+        Heads(*shape) for shape in zip(config.head_counts, config.head_sizes, config.value_head_sizes, strict=True)
+    ]
+    old = [shapes[layer] for layer in chosen]
+    if value_head_size is None and config.value_head_size is None:
+        value_head_size = attention_head_size
+    counts = numbers(num_attention_heads, "num_attention_heads", [heads.count for heads in old])
+    sizes = numbers(attention_head_size, "attention_head_size", [heads.size for heads in old])
+    value_sizes = numbers(value_head_size, "value_head_size", [heads.value_size for heads in old])
+    new = [Heads(*shape) for shape in zip(counts, sizes, value_sizes, strict=True)]
     check_growth(config, old, new)
     if model.dtype in (torch.float16, torch.bfloat16):
         check_rounding(model.dtype, old, new)
     if chosen != list(range(config.num_hidden_layers)):
         old_layers = config.num_hidden_layers
         logger.warning("The function changes: of %d layers these become %d: %s.", old_layers, layers, chosen)
-    sizes = [size for _, size in new]
-    config.num_attention_heads, config.num_hidden_layers = heads, layers
-    config.attention_head_size = sizes[0] if len(set(sizes)) == 1 else sizes
+    config.num_attention_heads, config.num_hidden_layers = max(counts), layers
+    config.layer_attention_heads = counts if len(set(counts)) > 1 else None
+    config.attention_head_size = one_or_list(sizes)
+    config.value_head_size = None if value_sizes == sizes else one_or_list(value_sizes)
     generator = torch.Generator().manual_seed(seed)
     tensors = {}
     for name, tensor in with_layers(bert_tensors(model), chosen).items():
         match = LAYER.fullmatch(name)
-        shapes = (old[int(match[2])], new[int(match[2])]) if match else (old[0], old[0])
-        tensors[name] = enlarge(name, tensor, config, *shapes, generator)
+        both = (old[int(match[2])], new[int(match[2])]) if match else (old[0], old[0])
+        tensors[name] = enlarge(name, tensor, config, *both, generator)
     model_class: type[FixedHeadBertPreTrainedModel] = getattr(modeling_fixed_head_bert, f"FixedHeadBert{head}")
     return build(model_class, config, tensors, model)
 
@@ -107,7 +130,8 @@ def to_bert(model: FixedHeadBertPreTrainedModel) -> PreTrainedModel:
         InputError: BERT has no such shape.
     """
     config = model.config
-    heads, size, width = config.num_attention_heads, config.head_dim, config.hidden_size  # the largest size
+    heads, width = config.num_attention_heads, config.hidden_size
+    size = max(config.head_sizes + config.value_head_sizes)
     if config.head_embedding is not None or config.qk_norm:
         raise InputError("BERT has neither head_embedding nor qk_norm, so this model cannot become one.")
     if width % heads or size > width // heads:
@@ -115,40 +139,55 @@ def to_bert(model: FixedHeadBertPreTrainedModel) -> PreTrainedModel:
             f"{heads} heads of {size} in width {width}: BERT's heads have the size hidden_size / heads, which must be "
             f"whole and hold these, so that heads * {size} is at most {width}."
         )
-    wide = convert(model, attention_head_size=width // heads)
+    wide = convert(model, width // heads, heads, value_head_size=width // heads)
     head = head_of(type(model).__name__, config.model_type)
     return build(getattr(transformers, f"Bert{head}"), BertConfig(**shared_fields(config)), wide.state_dict(), model)
 
 
-def check_growth(config: FixedHeadBertConfig, old: list[tuple[int, int]], new: list[tuple[int, int]]):
+def numbers(given: int | list[int] | None, field: str, old: list[int]) -> list[int]:
     """
-    Args:
-        old, new: (heads, size) of each layer.
+    One for each layer, of one for all, of a list, or by default the old ones.
 
     Raises:
-        InputError: heads would become fewer or smaller, or `new` is not one for each layer.
+        InputError: a list of another length.
     """
-    if len(new) != len(old):
-        raise InputError(f"{len(new)} head sizes for {len(old)} layers: give one for each, or one for all.")
-    for (heads, size), (new_heads, new_size) in zip(old, new, strict=True):
-        if min(new_heads, new_size) < 1:
-            raise InputError(f"{new_heads} heads of {new_size}: both must be at least 1.")
-        if new_heads < heads or new_size < size:
+    if isinstance(given, list) and len(given) != len(old):
+        raise InputError(f"{len(given)} values of {field} for {len(old)} layers: give one for each, or one for all.")
+    return old if given is None else given if isinstance(given, list) else [given] * len(old)
+
+
+def one_or_list(sizes: list[int]) -> int | list[int]:
+    return sizes[0] if len(set(sizes)) == 1 else sizes
+
+
+def check_growth(config: FixedHeadBertConfig, old: list[Heads], new: list[Heads]):
+    """
+    Raises:
+        InputError: in some layer heads would become fewer or smaller, or cannot become so.
+    """
+    for before, after in zip(old, new, strict=True):
+        if min(after) < 1:
+            raise InputError(f"{after}: there must be at least 1 of each.")
+        if any(new < old for old, new in zip(before, after, strict=True)):
+            values = "" if before.value_size == before.size else f" and --value_head_size {before.value_size} or more"
             raise InputError(
-                f"{new_heads} heads of {new_size} cannot represent {heads} heads of {size}: give "
-                f"--num_attention_heads {heads} or more and --attention_head_size {size} or more, or train a smaller "
-                "model anew."
+                f"{after} cannot represent {before}: give --num_attention_heads {before.count} or more and "
+                f"--attention_head_size {before.size} or more{values}, or train a smaller model anew."
             )
-        if config.qk_norm and new_size != size:
+        if config.qk_norm and after.size != before.size:
             raise InputError(
-                f"attention_head_size={new_size}: with qk_norm any dimension added to a head of {size} changes its "
-                "root mean square; only the number of heads can grow."
+                f"attention_head_size={after.size}: with qk_norm any dimension added to a head of {before.size} "
+                "changes its root mean square; only the number of heads can grow, and the size of values."
+            )
+        if config.head_embedding and (before.size == before.value_size) != (after.size == after.value_size):
+            raise InputError(
+                f"{before} to {after}: with head_embedding queries, keys and values keep one size, or keep two."
             )
 
 
-def check_rounding(dtype: torch.dtype, old: list[tuple[int, int]], new: list[tuple[int, int]]):
+def check_rounding(dtype: torch.dtype, old: list[Heads], new: list[Heads]):
     """Warn where half precision rounds the scaled queries."""
-    for (_, size), (_, new_size) in zip(old, new, strict=True):
+    for (_, size, _), (_, new_size, _) in zip(old, new, strict=True):
         scale = (new_size / size) ** 0.5
         if not math.log2(scale).is_integer():
             logger.warning("Queries times %.3f are rounded to %s: heads of %d would be exact.", scale, dtype, 4 * size)
@@ -159,12 +198,12 @@ def enlarge(
     name: str,
     tensor: torch.Tensor,
     config: FixedHeadBertConfig,
-    old: tuple[int, int],
-    new: tuple[int, int],
+    old: Heads,
+    new: Heads,
     generator: torch.Generator,
 ) -> torch.Tensor:
-    """A copy of the parameter `name` for an attention with `new` instead of `old` (heads, size)."""
-    (_, size), (heads, new_size) = old, new
+    """A copy of the parameter `name` for an attention with the heads `new` instead of `old`."""
+    (_, size, value_size), (heads, new_size, new_value_size) = old, new
     if old == new:
         return tensor.clone()
     scale = (new_size / size) ** 0.5
@@ -178,10 +217,12 @@ def enlarge(
         wide[tuple(map(slice, values.shape))] = values
         return wide
 
-    if name.endswith("head_embedding"):  # (3, H, P)
-        factor = tensor.new_ones(3, 1, 1)
+    if name.endswith("value_embedding"):  # (H, V)
+        return padded(tensor, (heads, new_value_size), random=True)
+    if name.endswith("head_embedding"):  # (3, H, P), or without that of values (2, H, P)
+        factor = tensor.new_ones(len(tensor), 1, 1)
         factor[0] = scale if config.head_embedding == "add" else 1  # added to queries, which are scaled
-        wide = padded(tensor * factor, (3, heads, new_size), random=True)
+        wide = padded(tensor * factor, (len(tensor), heads, new_size), random=True)
         if config.head_embedding == "add":
             wide[0, : tensor.shape[1], size:] = 0
         return wide
@@ -191,9 +232,12 @@ def enlarge(
         return tensor.clone()
     part, kind = match[1] or match[2], match[3]
     if part == "output":
-        return padded(tensor.unflatten(1, (-1, size)), (len(tensor), heads, new_size), random=False).flatten(1)
+        parts = tensor.unflatten(1, (-1, value_size))  # (D, H, V)
+        return padded(parts, (len(tensor), heads, new_value_size), random=False).flatten(1)
     if config.head_embedding is not None:
         heads = 1  # one projection, which all share
+    if part == "value":
+        size, new_size = value_size, new_value_size
     values = tensor.unflatten(0, (-1, size))  # (G, P, D), a bias (G, P)
     if part == "query":
         values = values * scale

@@ -20,23 +20,34 @@ PAPER_TOKENS = {128: 1024 * 128 * 450_000, 512: 1024 * 512 * 50_000}  # by lengt
 
 @dataclass(frozen=True)
 class LayerShape:
-    """The sizes of one layer. With a shared projection all heads have the same queries, keys and values (MHE)."""
+    """
+    The sizes of one layer, v that of values where it is not p. With a shared projection all heads have the same
+    queries, keys and values (MHE).
+    """
 
     d: int
     h: int
     p: int
     F: int
     shared_projection: bool = False
+    v: int | None = None
+
+    @property
+    def head_sizes(self) -> int:
+        """Of queries and of values, together."""
+        return self.p + (self.p if self.v is None else self.v)
 
     @property
     def weights(self) -> int:
         """Of the layer's matrices, without biases: Q, K and V, W_o, and the feed-forward network."""
-        projected = self.p if self.shared_projection else self.h * self.p
-        return 3 * self.d * projected + self.h * self.p * self.d + 2 * self.d * self.F
+        values = self.head_sizes - self.p
+        projected = self.p + self.head_sizes  # queries, keys, values
+        heads = 1 if self.shared_projection else self.h
+        return self.d * (heads * projected + self.h * values + 2 * self.F)
 
     def products(self, length: int) -> int:
-        """For each token of a sequence of `length`: one with every weight, and 2 n h p for scores and mixing."""
-        return self.weights + 2 * length * self.h * self.p
+        """For each token of a sequence of `length`: one with every weight, and n h (p + v) for scores and mixing."""
+        return self.weights + length * self.h * self.head_sizes
 
     @property
     def equivalent_width(self) -> float:
@@ -119,15 +130,25 @@ def head_sizes(config: PreTrainedConfig) -> list[int]:
     return [config.hidden_size // config.num_attention_heads] * config.num_hidden_layers
 
 
+def value_head_sizes(config: PreTrainedConfig) -> list[int]:
+    """The size of a head's values in each layer."""
+    return getattr(config, "value_head_sizes", None) or head_sizes(config)
+
+
+def head_counts(config: PreTrainedConfig) -> list[int]:
+    """The number of heads in each layer."""
+    return getattr(config, "head_counts", None) or [config.num_attention_heads] * config.num_hidden_layers
+
+
 def size_text(sizes: list[int]) -> str:
     """Head sizes by layer in words: one number where they are the same."""
     return str(sizes[0]) if len(set(sizes)) == 1 else ", ".join(map(str, sizes))
 
 
 def layer_shapes(config: PreTrainedConfig) -> list[LayerShape]:
-    d, h, F = config.hidden_size, config.num_attention_heads, config.intermediate_size
-    shared = bool(getattr(config, "head_embedding", None))
-    return [LayerShape(d, h, p, F, shared) for p in head_sizes(config)]
+    d, F, shared = config.hidden_size, config.intermediate_size, bool(getattr(config, "head_embedding", None))
+    sizes = zip(head_counts(config), head_sizes(config), value_head_sizes(config), strict=True)
+    return [LayerShape(d, h, p, F, shared, v) for h, p, v in sizes]
 
 
 def forward_flops(config: PreTrainedConfig, length: int) -> int:

@@ -17,7 +17,7 @@ from transformers import PreTrainedConfig, PreTrainedModel, Trainer, TrainingArg
 import fixedbert
 
 from .configuration_fixed_head_bert import HEADS, FixedHeadBertConfig
-from .counts import forward_flops, head_sizes, parameters, size_text
+from .counts import forward_flops, head_counts, head_sizes, parameters, size_text, value_head_sizes
 from .data.glue import TASKS
 from .errors import InputError
 from .families import FAMILIES, head_of
@@ -79,22 +79,30 @@ def shape_table(config: PreTrainedConfig, count: int | None = None) -> str:
     Args:
         count: parameters of a given model; by default those with the heads of pretraining.
     """
-    heads, sizes, width = config.num_attention_heads, head_sizes(config), config.hidden_size
-    standard = all(heads * size == width for size in sizes)
-    inner = size_text(sizes) if len(set(sizes)) > 1 else heads * sizes[0]
+    counts, sizes, values, width = (
+        head_counts(config),
+        head_sizes(config),
+        value_head_sizes(config),
+        config.hidden_size,
+    )
+    heads = config.num_attention_heads
+    standard = values == sizes and all(h * p == width for h, p in zip(counts, sizes, strict=True))
+    inner = [h * p for h, p in zip(counts, sizes, strict=True)]
     everything, layers = parameters(config)
     rows = [
         ("width (d)", width),
         ("layers", config.num_hidden_layers),
-        ("heads (h)", heads),
+        ("heads (h)", size_text(counts)),
         ("head size (d_p)", size_text(sizes) + ("" if standard else f"; BERT's would be {width / heads:g}")),
-        ("heads x head size", f"{heads} x ({inner}), by layer" if len(set(sizes)) > 1 else inner),
+        ("heads x head size", size_text(inner)),
         ("feed-forward width", config.intermediate_size),
         ("longest text", f"{config.max_position_embeddings:,} tokens"),
         ("vocabulary", f"{config.vocab_size:,}"),
         ("parameters", f"{count:,}") if count else ("parameters, with the heads of pretraining", f"{everything:,}"),
         ("parameters of the layers", f"{layers:,}"),
     ]
+    if values != sizes:
+        rows.insert(4, ("size of values", size_text(values)))
     if getattr(config, "head_embedding", None):
         rows.insert(4, ("heads' projections", f"shared, with head embeddings ({config.head_embedding})"))
     if getattr(config, "qk_norm", False):

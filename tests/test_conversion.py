@@ -91,10 +91,73 @@ def test_layers_grow_by_themselves(changes):
     assert even.config.attention_head_size == 13 and differences(even, model, inputs_of("ForMaskedLM")) <= 1e-10
 
 
+UNEQUAL = {"value_head_size": [9, 4, 6], "layer_attention_heads": [2, 5, 3]}
+
+
+@pytest.mark.parametrize(
+    "sizes, shape",
+    [
+        ({}, ([2, 5, 3], [6, 6, 6], [9, 4, 6])),
+        ({"attention_head_size": 13}, ([2, 5, 3], [13, 13, 13], [9, 4, 6])),
+        ({"value_head_size": [9, 5, 9]}, ([2, 5, 3], [6, 6, 6], [9, 5, 9])),
+        ({"num_attention_heads": 7, "value_head_size": 9, "attention_head_size": 9}, ([7] * 3, [9] * 3, [9] * 3)),
+    ],
+)
+def test_values_and_heads_of_a_layer_grow_by_themselves(sizes, shape):
+    """Guards: sizes of values and numbers of heads stay each layer's own unless they are given, with one function."""
+    model = model_of("ForMaskedLM", **UNEQUAL).double().eval()
+    larger = convert(model, **sizes)
+    config = larger.config
+    assert (config.head_counts, config.head_sizes, config.value_head_sizes) == shape
+    assert differences(larger, model, inputs_of("ForMaskedLM")) <= 1e-10
+    assert (config.layer_attention_heads is None) == (len(set(shape[0])) == 1)
+    assert (config.value_head_size is None) == (shape[1] == shape[2])
+
+
+def test_values_alone_become_larger():
+    """Guards: values grow for themselves, which makes two sizes of one."""
+    model = model_of("ForMaskedLM").double().eval()
+    larger = convert(model, value_head_size=11)
+    assert (larger.config.attention_head_size, larger.config.value_head_size) == (6, 11)
+    assert differences(larger, model, inputs_of("ForMaskedLM")) <= 1e-10
+
+
+@pytest.mark.parametrize("how", ["add", "mul"])
+def test_shared_projections_with_two_sizes_grow(how):
+    """Guards: head embeddings of values grow by their own size; one size does not become two."""
+    model = model_of("ForMaskedLM", head_embedding=how, value_head_size=9).double().eval()
+    larger = convert(model, attention_head_size=13, num_attention_heads=7, value_head_size=11)
+    assert differences(larger, model, inputs_of("ForMaskedLM")) <= 1e-10
+    with pytest.raises(InputError, match="with head_embedding queries, keys and values keep one size, or keep two"):
+        convert(model, attention_head_size=9)
+
+
+def test_unequal_heads_become_those_of_bert(tmp_path):
+    """Guards: smaller values and left out heads are padded on the way back to BERT, and survive saving."""
+    changes = {"num_attention_heads": 4, "value_head_size": [3, 8, 5], "layer_attention_heads": [4, 1, 2]}
+    model = model_of("ForMaskedLM", **changes).double().eval()
+    model.save_pretrained(tmp_path)
+    again = type(model).from_pretrained(tmp_path, dtype=torch.float64)
+    assert differences(again, model, inputs_of("ForMaskedLM")) <= 1e-12
+    bert = to_bert(again)
+    assert type(bert).__name__ == "BertForMaskedLM" and bert.config.num_attention_heads == 4
+    assert differences(bert, model, inputs_of("ForMaskedLM")) <= 1e-10
+
+
+def test_values_that_are_too_small_are_refused():
+    """Guards: values cannot shrink, and the sentence names their flag."""
+    model = model_of("Model", value_head_size=9)
+    sentence = (
+        "5 heads of 6 with values of 8 cannot represent 5 heads of 6 with values of 9: .* --value_head_size 9"
+    )
+    with pytest.raises(InputError, match=sentence):
+        convert(model, value_head_size=8)
+
+
 def test_list_of_sizes_fits_the_layers():
     """Guards: too few sizes, or one that is too small for its layer, are refused."""
     model = model_of("Model")
-    with pytest.raises(InputError, match="2 head sizes for 3 layers"):
+    with pytest.raises(InputError, match="2 values of attention_head_size for 3 layers"):
         convert(model, attention_head_size=[6, 13])
     with pytest.raises(InputError, match="5 heads of 5 cannot represent 5 heads of 6"):
         convert(model, attention_head_size=[6, 13, 5])

@@ -21,9 +21,11 @@ STOCK = BertConfig(vocab_size=99, hidden_size=32, num_hidden_layers=3, num_atten
         (config_of("Model"), FixedHeadBertModel),
         (config_of("Model", head_embedding="add"), FixedHeadBertModel),
         (config_of("Model", attention_head_size=[3, 13, 6]), FixedHeadBertModel),
+        (config_of("Model", value_head_size=[9, 4, 6], layer_attention_heads=[2, 5, 3]), FixedHeadBertModel),
+        (config_of("Model", value_head_size=4, head_embedding="mul"), FixedHeadBertModel),
         (STOCK, BertModel),  # whose head size is that of its width
     ],
-    ids=["fixed", "shared", "by layer", "stock"],
+    ids=["fixed", "shared", "by layer", "values", "shared values", "stock"],
 )
 def test_operations_are_the_profiler_s(config, model_class):
     """Guards: the formula counts what torch's counter sees, with heads * head size in the place of the width."""

@@ -23,7 +23,7 @@ LAYERS = (
     ("checkpoint_conversion", "publishing"),
     ("model_card",),
     ("",),
-    ("conversion",),
+    ("conversion", "shrinking"),
     ("checkpoints",),
     ("dropout", "tensorflow_checkpoint"),
     ("data", "metrics"),

@@ -34,7 +34,7 @@ from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, eager_mask
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from ..checkpoints import read_config
-from ..counts import head_sizes, size_text
+from ..counts import head_counts, head_sizes, size_text, value_head_sizes
 from ..data.corpora import Corpus, CorpusReader
 from ..data.hub import check_place
 from ..data.tokenizers import load_tokenizer
@@ -136,6 +136,9 @@ class Recorder:
     def __init__(self, model: PreTrainedModel):
         self.model, config = model, model.config
         self.layers, self.heads, self.sizes = config.num_hidden_layers, config.num_attention_heads, head_sizes(config)
+        self.value_sizes = value_head_sizes(config)
+        if len(set(head_counts(config))) > 1:
+            raise InputError(f"{config.layer_attention_heads} heads by layer: inspect needs as many in all layers.")
         self.sums: dict[str, Tensor] = {}
         self.log_condition = torch.zeros(self.layers, dtype=torch.float64)
         self.sequences = self.attention_calls = 0
@@ -152,10 +155,10 @@ class Recorder:
         return list(self.model.get_submodule("encoder.layer").children())
 
     def on_heads_output(self, layer: int, module: nn.Module, args: tuple[Tensor]) -> tuple[Tensor] | None:
-        """Of the heads' output (B, n, H P), set the ablated head's part to zero, or measure the condition number."""
+        """Of the heads' output (B, n, H V), set the ablated head's part to zero, or measure the condition number."""
         (output,) = args
         if self.ablated is not None and self.ablated[0] == layer:
-            size = self.sizes[layer]
+            size = self.value_sizes[layer]
             output = output.clone()
             output[..., self.ablated[1] * size : (self.ablated[1] + 1) * size] = 0
             return (output,)

@@ -192,6 +192,9 @@ class Study:
         for key in fields_set:
             if not hasattr(known, key):
                 raise InputError(f"study {self.name}, series {name}: {key} is no field of FixedHeadBertConfig.")
+        for key in ("value_head_size", "layer_attention_heads"):
+            if fields_set.get(key) is not None:  # which a record would not say
+                raise InputError(f"study {self.name}, series {name}: {key}: a study's heads are all alike.")
         for key in SHAPE_FIELDS:
             if key not in fields_set:
                 raise InputError(f"study {self.name}, series {name}: {key} is missing, here and under model.")
