@@ -147,9 +147,7 @@ def test_unequal_heads_become_those_of_bert(tmp_path):
 def test_values_that_are_too_small_are_refused():
     """Guards: values cannot shrink, and the sentence names their flag."""
     model = model_of("Model", value_head_size=9)
-    sentence = (
-        "5 heads of 6 with values of 8 cannot represent 5 heads of 6 with values of 9: .* --value_head_size 9"
-    )
+    sentence = "5 heads of 6 with values of 8 cannot represent 5 heads of 6 with values of 9: .* --value_head_size 9"
     with pytest.raises(InputError, match=sentence):
         convert(model, value_head_size=8)
 

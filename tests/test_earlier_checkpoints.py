@@ -1,6 +1,7 @@
 """Checkpoints that an earlier version wrote, in tests/fixtures: they open, and compute what that version computed."""
 
 import hashlib
+import json
 import os
 import shutil
 import subprocess
@@ -13,6 +14,8 @@ from safetensors.torch import load_file
 from transformers import AutoModelForPreTraining
 
 from fixedbert import FixedHeadBertForPreTraining
+from fixedbert.tasks.pretraining import main as run_pretraining
+from fixedbert.training.pretraining import PretrainingTrainer
 
 FIXTURES = Path(__file__).parent / "fixtures"
 # SHA-256 over the names and bytes of the state dict, in sorted order, computed when the fixtures were written.
@@ -21,6 +24,8 @@ DIGESTS = {
     "add_by_layer": "79c5e2ff66f5c009cfc76d549489ae8fdff23457895e9bcb6e04424ef8e3bf72",
     "mul_qk_norm": "44b937abc825187ff75609ccc9ab304c5fb1368b077b236e3c7574d3d0d91762",
 }
+
+EARLIER_LOSSES = [3.889268, 3.81444, 3.841609]  # at steps 3, 6 and 9
 
 
 def digest(state: dict[str, torch.Tensor]) -> str:
@@ -75,3 +80,30 @@ print(type(model).__module__)
     done = subprocess.run([sys.executable, "-c", script], env=clean, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-3000:]
     assert done.stdout.startswith("transformers_modules.") and "modeling_fixed_head_bert" in done.stdout
+
+
+def test_earlier_run_goes_on(tmp_path, monkeypatch):
+    """
+    Guards: a run that an earlier version began, and that was interrupted after step 5 of 10, goes on from its
+    checkpoint of step 4 by the same command, and ends with the weights and losses of its uninterrupted run.
+
+    On the machine that wrote them they are equal bit for bit; others may add in another order.
+    """
+    fixture = shutil.copytree(FIXTURES / "interrupted", tmp_path / "fixture")
+    command = json.loads((fixture / "run" / "command.json").read_text())
+    output = fixture / command[command.index("--output_dir") + 1]
+    (fixture / "run").rename(f"{output}.partial")
+    monkeypatch.chdir(fixture)
+    steps, original = [], PretrainingTrainer.training_step
+    monkeypatch.setattr(
+        PretrainingTrainer, "training_step", lambda self, *args, **kw: steps.append(1) or original(self, *args, **kw)
+    )
+    run_pretraining(command)
+    assert len(steps) == 6
+    found, expected = load_file(output / "model.safetensors"), load_file(fixture / "expected.safetensors")
+    assert found.keys() == expected.keys()
+    for name, weight in expected.items():
+        assert torch.allclose(found[name], weight, rtol=1e-4, atol=1e-5), name
+    log = json.loads((output / "trainer_state.json").read_text())["log_history"]
+    losses = [entry["loss"] for entry in log if "loss" in entry]
+    assert losses == pytest.approx(EARLIER_LOSSES, rel=1e-4)
