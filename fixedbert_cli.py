@@ -287,8 +287,8 @@ def parse(words: list[str]) -> Callable[[], Run]:
     options = vars(parsed)
     name = options.pop("command")
     command = COMMANDS[name]
-    if command.output_last and options["output_dir"] is None and len(rest) == 1 and not rest[0].startswith("-"):
-        options["output_dir"] = rest.pop()
+    if command.output_last and options["output_dir"] is None and rest and not rest[0].startswith("-"):
+        options["output_dir"] = rest.pop(0)
     if rest:
         commands.choices[name].error(f"unrecognized arguments: {' '.join(rest)}")
     if missing := [f"--{option}" for option in command.needed if options[option] is None]:

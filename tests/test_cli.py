@@ -82,7 +82,7 @@ def test_old_names_are_accepted_and_hidden(given, capsys, old, new):
         ("convert bert", "required: --output_dir; fixedbert convert --help"),
         ("inspect bert --output_dir out", "required: --validation_file; fixedbert inspect --help"),
         ("convert bert wide --output_dir out", "unrecognized arguments: wide;"),
-        ("convert bert wide wider", "unrecognized arguments: wide wider;"),
+        ("convert bert wide wider", "unrecognized arguments: wider;"),
         ("plan out", "unrecognized arguments: out;"),
         ("plan --seq 64", "unrecognized arguments: --seq 64;"),
         ("study heads --scale", "argument --scale: expected one argument; fixedbert study --help"),

@@ -198,7 +198,7 @@ def test_heads_at_their_ceiling_are_named():
     ceiling = [[0.9, 0.8], [0.2, 0.9], [0.85, 0.85]]
     text = suggestion(inspection_of(ceiling, [32, 32, 32]))
     assert "In layers 0, 2 the mean effective rank is 80% or more" in text
-    assert "convert m OUTPUT --attention_head_size 64 32 64`" in text
+    assert "convert m --output_dir OUTPUT --attention_head_size 64 32 64`" in text
     assert "no bottleneck is ruled out" in suggestion(inspection_of([[0.0, 0.0]] * 3, [32, 32, 32]))
     assert "larger add nothing" in suggestion(inspection_of(ceiling, [128] * 3))
     assert "convert" not in suggestion(inspection_of(ceiling, [32, 32, 32], can_grow=False))

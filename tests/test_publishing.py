@@ -319,11 +319,11 @@ def test_somebody_else_s_name(online, folder):
 @pytest.mark.parametrize(
     "fault, message",
     [
-        ({"method": "POST", "path_regex": "/commit/", "status": 409}, "it was changed while this upload ran"),
+        ({"method": "POST", "path_regex": "/commit/", "status": 409}, "the repository changed during the upload"),
         ({"method": "POST", "path_regex": "/commit/", "status": 503}, "the Hub cannot answer now"),
         ({"method": "POST", "path_regex": "/commit/", "cut": 50}, "the connection to the Hub broke"),
         ({"method": "POST", "path_regex": "/repos/create", "status": 500}, "the Hub cannot answer now"),
-        ({"method": "PUT", "path_regex": "/storage/", "status": 403}, "no file has changed there"),
+        ({"method": "PUT", "path_regex": "/storage/", "status": 403}, "no file on the Hub has changed"),
     ],
 )
 def test_fault_leaves_the_former_commit(online, folder, fault, message):
@@ -351,7 +351,7 @@ def test_commit_in_between_is_not_overwritten(online, folder):
     """Guards: what somebody else commits while an upload runs stays, and the upload says so."""
     online.create("user/model")
     online.before("POST", "/commit/", lambda: online.commit("user/model", {"README.md": b"theirs"}))
-    with pytest.raises(InputError, match="it was changed while this upload ran"):
+    with pytest.raises(InputError, match="the repository changed during the upload"):
         push(folder, "--license", "mit")
     assert online.files("user/model")["README.md"] == b"theirs"
     assert "model.safetensors" not in online.files("user/model")
@@ -400,7 +400,7 @@ def test_conversion_reads_from_the_hub(hub, tmp_path, vocabulary):
     assert card.data.base_model == "user/bert" and card.data.license == "mit"
     assert card.data.library_name == "sentence-transformers" and "fixedbert" in card.data.tags
     assert (tmp_path / "out" / "1_Pooling" / "config.json").exists() and (tmp_path / "out" / "tokenizer.json").exists()
-    missing = hub.run([*command[:-2], "user/nothing", str(tmp_path / "other")], tmp_path / "home")
+    missing = hub.run([*command[:-3], "user/nothing", "--output_dir", str(tmp_path / "other")], tmp_path / "home")
     assert missing.returncode == 1 and missing.stderr.splitlines()[-1].startswith("error: user/nothing")
     assert "Traceback" not in missing.stderr and not (tmp_path / "other").exists()
 
