@@ -2,8 +2,8 @@
 Named shapes: every model of the paper's tables, its language models on LM1B, and small ones for two CPU cores.
 
 Sources: Bhojanapalli et al., 2020 (arXiv 2002.07028), Tables 1, 2A, 2B and 3, Figures 1 and 4, appendix C. The text
-does not state the feed-forward width of Tables 2 and 3; 8 d at d=512 and 4 d at d=768 are the ones with which the
-printed parameter counts come out exactly, to the million, for BERT's pretraining model with 30,522 tokens.
+does not state the feed-forward width of Tables 2 and 3; with 8 d at d=512 and 4 d at d=768 BERT's pretraining
+model with 30,522 tokens has the printed parameter counts, to the million.
 """
 
 from dataclasses import dataclass

@@ -71,7 +71,7 @@ def push(
     folder = Path(folder)
     files = checkpoint_files(folder)
     contents = {"README.md": card_of(folder, repo_id, license)}
-    config = read_config(folder)
+    config = checked_config(folder)
     if not (CODE.keys() <= files.keys() and AUTO_MAP.keys() <= config.get("auto_map", {}).keys()):  # of older versions
         foreign = {key: value for key, value in config.get("auto_map", {}).items() if key not in AUTO_MAP}
         config["auto_map"] = AUTO_MAP | foreign
@@ -109,7 +109,7 @@ def checkpoint_files(folder: Path) -> dict[str, Path]:
     """
     if not (folder / "config.json").is_file():
         raise InputError(f"{folder}: no config.json; give the directory of a model.")
-    read_config(folder)
+    checked_config(folder)
     names = [file.relative_to(folder).as_posix() for file in sorted(folder.rglob("*")) if file.is_file()]
     files = {
         name: folder / name
@@ -133,7 +133,7 @@ def checkpoint_files(folder: Path) -> dict[str, Path]:
     return files
 
 
-def read_config(folder: Path) -> dict:
+def checked_config(folder: Path) -> dict:
     """
     The content of a FixedHeadBert's config.json.
 
@@ -156,7 +156,7 @@ def card_of(folder: Path, repo_id: str, license: str | None) -> bytes:
     """The card in the directory, with `license` if it has none, or a new card."""
     file = folder / "README.md"
     if not file.exists():
-        architecture = read_config(folder)["architectures"][0]
+        architecture = checked_config(folder)["architectures"][0]
         card = checkpoint_card(FixedHeadBertConfig.from_pretrained(folder), architecture, repo_id, license=license)
         check_card(card, file)
         return str(card).encode()

@@ -69,7 +69,7 @@ def read_bert(path: Path) -> tuple[BertConfig, dict[str, torch.Tensor]]:
     prefix = checkpoint_prefix(path)
     config_file = prefix.with_name("bert_config.json")
     arrays = {name: array for name, array in read_tensors(prefix).items() if not OPTIMIZER.search(name)}
-    config, shapes = read_config(config_file, len(arrays))
+    config, shapes = read_bert_config(config_file, len(arrays))
     names = {name: google_name(name) for name in shapes}
     advice = f"give it the {config_file.name} it was trained with, and a checkpoint of the pretraining"
     if unknown := sorted(arrays.keys() - set(names.values())):
@@ -246,7 +246,7 @@ def checkpoint_prefix(path: Path) -> Path:
     return Path(found[0])
 
 
-def read_config(file: Path, variables: int) -> tuple[BertConfig, dict[str, tuple[int, ...]]]:
+def read_bert_config(file: Path, variables: int) -> tuple[BertConfig, dict[str, tuple[int, ...]]]:
     """
     The configuration, and the shapes of the parameters by transformers' names.
 

@@ -1,4 +1,4 @@
-"""GLUE's metrics, by scikit-learn and scipy; those of other classifications and regressions too."""
+"""Metrics of GLUE's tasks, and of other classifications and regressions, by scikit-learn and scipy."""
 
 import datasets
 import evaluate
@@ -23,7 +23,7 @@ MEASURES = {
     "spearmanr": lambda predictions, labels: correlation(spearmanr, predictions, labels),
 }
 
-# Of each task of GLUE (Wang et al., 2018, table 1), with transformers' names, and of data that is none of these.
+# The metrics of each task of GLUE (Wang et al., 2018, table 1), with transformers' names, and those of other data.
 METRICS = {
     "cola": ("matthews_correlation",),
     "sst2": ("accuracy",),
@@ -41,11 +41,11 @@ METRICS = {
 
 def glue_scores(task: str, predictions: np.ndarray, labels: np.ndarray) -> dict[str, float]:
     """
-    The METRICS of a task, each between -1 and 1, but for the mean squared error.
+    The METRICS of a task. Each is between -1 and 1, except the mean squared error.
 
     Args:
         predictions: numbers of classes, or scores for a regression, (examples,).
-        labels: the same as they should be. For F1, class 1 is the positive one.
+        labels: the true ones, likewise. For F1, class 1 is positive.
     """
     predictions, labels = np.asarray(predictions), np.asarray(labels)
     return {name: MEASURES[name](predictions, labels) for name in METRICS[task]}
