@@ -41,7 +41,7 @@ class ArgumentParser(argparse.ArgumentParser):
         raise InputError(f"{message}; {self.prog} --help lists the arguments.")
 
     def add_old_name(self, old: str, name: str, **options):
-        """Let an argument have a name of before too, which the help does not show."""
+        """Accept an earlier name of an argument, which the help does not show."""
         self.add_argument(old, dest=name, default=argparse.SUPPRESS, help=argparse.SUPPRESS, **options)
 
 
@@ -287,6 +287,7 @@ def parse(words: list[str]) -> Callable[[], Run]:
     for name, command in COMMANDS.items():
         command.add_arguments(commands.add_parser(name, help=command.help, description=command.help))
     parsed, rest = parser.parse_known_args(words)
+    rest = [word for word in rest if word != "--"]
     options = vars(parsed)
     name = options.pop("command")
     command = COMMANDS[name]

@@ -72,7 +72,8 @@ def measure_large(folder: Path):
     written = folder / "wide" / "model.safetensors"
     print(f"  peak memory of the process        {peak / 1e9:6.2f} GB, {peak / size:.2f} times its size (target: 3)")
     print(f"  the command                       {whole:6.1f} s, of which")
-    imports, _ = timed(lambda: subprocess.run([sys.executable, "-c", "import fixedbert.checkpoints"], check=True))
+    start = [sys.executable, "-c", "import fixedbert.checkpoint_conversion"]
+    imports, _ = timed(lambda: subprocess.run(start, check=True))
     print(f"    importing torch, transformers   {imports:6.1f} s")
     reading, model = timed(lambda: read_whole(folder / "large"))
     print(f"    reading                         {reading:6.1f} s")

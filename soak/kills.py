@@ -35,10 +35,10 @@ RUNS = {
     "pretraining": [*PYTHON, str(ROOT / "run_pretraining.py"), *PRETRAINING, *QUICK],
     "glue with seeds": [*PYTHON, str(ROOT / "run_glue.py"), *GLUE, *QUICK],
     "preparation": [*PYTHON, str(ROOT / "run_pretraining.py"), *PREPARATION, *QUICK],
-    "study": [*PYTHON, "-m", "fixedbert", "study", *STUDY],
+    "study": [*PYTHON, "-m", "fixedbert_cli", "study", *STUDY],
     "two processes": [*LAUNCH, str(ROOT / "run_pretraining.py"), *PRETRAINING, *QUICK],
 }
-CONVERSION = "fixedbert convert {inputs}/model --output_dir out --num_attention_heads 10".split()
+CONVERSION = "fixedbert_cli convert {inputs}/model --output_dir out --num_attention_heads 10".split()
 
 
 class Inputs:

@@ -58,6 +58,7 @@ def given(monkeypatch) -> list[dict]:
         ("convert bert wide --bert", "convert bert --output_dir wide --bert"),
         ("convert bert --bert wide", "convert bert --output_dir wide --bert"),
         ("theory out --seed 3", "theory --output_dir out --seed 3"),
+        ("theory --lengths 8 16 -- out", "theory --output_dir out --lengths 8 16"),
         ("inspect bert out --text a.txt", "inspect bert --output_dir out --validation_file a.txt"),
         ("inspect --text=a.txt bert out", "inspect bert --output_dir out --validation_file a.txt"),
         ("plan --seq_length 64 --output out", "plan --max_seq_length 64 --output_dir out"),

@@ -646,6 +646,9 @@ def test_texts_are_looked_at_before_anything_starts(text, questions, download, t
         train(file, tmp_path / "out", train_file=[text], squad_dir=str(tmp_path))
     with pytest.raises(InputError, match="train.tsv"):
         train(file, tmp_path / "out", train_file=[text], glue_dir=str(tmp_path))
+    with pytest.raises(InputError, match="glue_dir .*: no such folder") as caught:
+        train(file, tmp_path / "out", train_file=[text], glue_dir=str(tmp_path / "none"))
+    assert caught.value.field == "glue_dir"  # the command line makes a flag of it
     assert not (tmp_path / "out").exists()
 
 

@@ -11,7 +11,6 @@ from .studies import load_study
 __all__ = [
     "DataSources",
     "Report",
-    "Report",
     "load_study",
     "make_report",
     "read_records",

@@ -3,7 +3,8 @@
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 
-from ..data.corpora import CorpusReader, corpus_files, file_format
+from ..data.corpora import CorpusReader
+from ..data.formats import corpus_files, file_format
 from ..data.glue import load_task
 from ..data.squad import load_squad
 from ..errors import InputError

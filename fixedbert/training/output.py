@@ -108,18 +108,18 @@ def on_main_process(context: AbstractContextManager) -> Iterator[None]:
     Enter `context` on the main process alone, while the others wait.
 
     Raises:
-        InputError: on all processes, with the same sentence, where the main process cannot enter it.
+        InputError: on all processes the same, where the main process cannot enter it.
     """
-    problem: str | None = None
+    problem: InputError | None = None
     with ExitStack() as stack:
         if PartialState().is_main_process:
             try:
                 stack.enter_context(context)
             except InputError as error:
-                problem = str(error)
+                problem = error
         (problem,) = broadcast_object_list([problem])
-        if problem:
-            raise InputError(problem)
+        if problem is not None:
+            raise problem
         yield
 
 

@@ -121,7 +121,7 @@ class PretrainingTrainer(CommonTrainer):
 
     @torch.no_grad()
     def count_tokens(self, inputs, outputs):
-        """Add a batch to the window of the next log; whether its predictions are right only now and then."""
+        """Add the counts of a batch to the window of the next log; its right predictions only every few batches."""
         labels = inputs["labels"]
         mask = inputs.get("attention_mask")
         room = torch.tensor(float(labels.numel()), device=labels.device)
