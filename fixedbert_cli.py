@@ -196,7 +196,7 @@ def load_study(
         if study and dry_run:
             return print(study_cost_text(studies.study_cost(study, share)))
         if output_dir is None:
-            raise InputError("no --output_dir: say where the records of runs and the report are to go.")
+            raise InputError("is missing: say where the records of runs and the report are to go.", "output_dir")
         if study is None:
             return print(studies.report_markdown(studies.report_runs(files, output_dir)))
         state = PartialState(cpu=not torch.accelerator.is_available())

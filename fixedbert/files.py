@@ -181,7 +181,7 @@ def output_path(output_dir: str | Path | None) -> Path:
         InputError: no output directory is given.
     """
     if output_dir is None:
-        raise InputError("no --output_dir: say where weights and results are to go.")
+        raise InputError("is missing: say where the results are to go.", "output_dir")
     return Path(output_dir)
 
 

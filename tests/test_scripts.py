@@ -27,9 +27,11 @@ import run_glue
 import run_pretraining
 import run_squad
 from fixedbert.data.sample import write_tasks
+from fixedbert.dropout import FastDropout
 from fixedbert.errors import InputError
 from fixedbert.training.interruption import train
 from fixedbert.training.output import whole_checkpoints
+from fixedbert.training.trainer import CommonTrainer
 
 SHAPE = "hidden_size=32,num_attention_heads=5,attention_head_size=6,intermediate_size=37"
 QUICK = [
@@ -108,6 +110,27 @@ def test_pretraining_leaves_a_whole_model_directory(pretrained):
     assert not model.config.sparse_prediction  # a way to train, not a property of the model
     log = json.loads((pretrained / "trainer_state.json").read_text())["log_history"]
     assert any(entry.get("train_tokens_per_second", 0) > 0 for entry in log)
+
+
+@pytest.mark.parametrize("flow", ["pretraining", "glue", "squad"])
+def test_flows_train_with_our_settings(corpus, pretrained, tasks, tmp_path, monkeypatch, flow):
+    """Guards: padding is not computed, words without a label not predicted, and dropout is the fast one, in training."""
+    found, original = [], CommonTrainer.training_step
+
+    def record(self, model, *args, **kwargs):
+        model = self.accelerator.unwrap_model(model)
+        dropouts = {type(module) for module in model.modules() if isinstance(module, torch.nn.Dropout)}
+        found.append((model.base_model.unpad_inputs, getattr(model, "sparse_prediction", None), dropouts))
+        return original(self, model, *args, **kwargs)
+
+    monkeypatch.setattr(CommonTrainer, "training_step", record)
+    if flow == "pretraining":
+        run_pretraining.main(pretraining(corpus, tmp_path / "out", "--max_steps", "1"))
+    elif flow == "glue":
+        run_glue.main(glue_of(pretrained, tasks, tmp_path / "out", "--max_steps", "1"))
+    else:
+        run_squad.main(squad_of(pretrained, tasks, tmp_path / "out", "--max_steps", "1"))
+    assert found == [(True, True if flow == "pretraining" else None, {FastDropout})]
 
 
 def test_held_out_metrics_do_not_depend_on_the_batch_size(corpus, pretrained, tmp_path):
