@@ -114,7 +114,7 @@ def test_pretraining_leaves_a_whole_model_directory(pretrained):
 
 @pytest.mark.parametrize("flow", ["pretraining", "glue", "squad"])
 def test_flows_train_with_our_settings(corpus, pretrained, tasks, tmp_path, monkeypatch, flow):
-    """Guards: padding is not computed, words without a label not predicted, and dropout is the fast one, in training."""
+    """Guards: in training no padding is computed, no word without a label predicted, and dropout is the fast one."""
     found, original = [], CommonTrainer.training_step
 
     def record(self, model, *args, **kwargs):
