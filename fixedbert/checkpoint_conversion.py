@@ -51,19 +51,15 @@ def convert_checkpoint(
     """
     with new_directory(output_dir) as folder:
         model = load_bert(source, **hub_options)
-        sizes = {
-            "attention_head_size": one_for_all(attention_head_size),
-            "num_attention_heads": num_attention_heads,
-            "num_hidden_layers": num_hidden_layers,
-            "value_head_size": one_for_all(value_head_size),
-        }
+        sizes = one_for_all(attention_head_size), num_attention_heads, num_hidden_layers
+        value_size = one_for_all(value_head_size)
         converted: PreTrainedModel
         try:
             if not bert:
-                converted = convert(model, **sizes, seed=seed)
+                converted = convert(model, *sizes, seed, value_size)
             elif isinstance(model, FixedHeadBertPreTrainedModel):
-                unchanged = all(size is None for size in sizes.values())
-                converted = to_bert(model if unchanged else convert(model, **sizes, seed=seed))
+                unchanged = all(size is None for size in (*sizes, value_size))
+                converted = to_bert(model if unchanged else convert(model, *sizes, seed, value_size))
             else:
                 raise InputError(f"a {model.config.model_type} model; only a FixedHeadBert can become a BERT again.")
             if converted.config.num_hidden_layers == model.config.num_hidden_layers:

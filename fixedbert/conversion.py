@@ -48,13 +48,13 @@ ATTENTION = re.compile(r"attention\.(?:self\.(query|key|value)|(output)\.dense)\
 class Heads(NamedTuple):
     """Those of a layer: how many, the size of queries and keys, and the size of values."""
 
-    count: int
+    number: int
     size: int
     value_size: int
 
     def __str__(self) -> str:
         values = "" if self.value_size == self.size else f" with values of {self.value_size}"
-        return f"{self.count} heads of {self.size}{values}"
+        return f"{self.number} heads of {self.size}{values}"
 
 
 def convert(
@@ -97,7 +97,7 @@ def convert(
     old = [shapes[layer] for layer in chosen]
     if value_head_size is None and config.value_head_size is None:
         value_head_size = attention_head_size
-    counts = numbers(num_attention_heads, "num_attention_heads", [heads.count for heads in old])
+    counts = numbers(num_attention_heads, "num_attention_heads", [heads.number for heads in old])
     sizes = numbers(attention_head_size, "attention_head_size", [heads.size for heads in old])
     value_sizes = numbers(value_head_size, "value_head_size", [heads.value_size for heads in old])
     new = [Heads(*shape) for shape in zip(counts, sizes, value_sizes, strict=True)]
@@ -171,7 +171,7 @@ def check_growth(config: FixedHeadBertConfig, old: list[Heads], new: list[Heads]
         if any(new < old for old, new in zip(before, after, strict=True)):
             values = "" if before.value_size == before.size else f" and --value_head_size {before.value_size} or more"
             raise InputError(
-                f"{after} cannot represent {before}: give --num_attention_heads {before.count} or more and "
+                f"{after} cannot represent {before}: give --num_attention_heads {before.number} or more and "
                 f"--attention_head_size {before.size} or more{values}, or train a smaller model anew."
             )
         if config.qk_norm and after.size != before.size:
