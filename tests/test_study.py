@@ -462,7 +462,7 @@ def add_study(tmp_path, monkeypatch, text: str):
 ADDED = """
 added:
   question: Is it there?
-  axis: value_head_size
+  axis: value_width
   seeds: [1]
   learning_rates: [1.0e-3]
   model: {hidden_size: 64, num_hidden_layers: 1, intermediate_size: 64, num_attention_heads: 2}
@@ -475,8 +475,8 @@ added:
     [
         ("added:", (), "studies.yaml, study added: question is missing"),
         (ADDED, (), "studies.yaml, study added: series is missing"),
-        (ADDED + "  series: {a: {num_attention_heads: 2}}", (), "study added: axis: value_head_size: there are"),
-        (ADDED + "  series: {a: {num_attention_heads: 2}}", ("value_head_size",), "value_head_size is no property of"),
+        (ADDED + "  series: {a: {num_attention_heads: 2}}", (), "study added: axis: value_width: there are"),
+        (ADDED + "  series: {a: {num_attention_heads: 2}}", ("value_width",), "value_width is no property of"),
     ],
 )
 def test_incomplete_additions_name_what_is_missing(tmp_path, monkeypatch, text, axes, message):
@@ -489,7 +489,7 @@ def test_incomplete_additions_name_what_is_missing(tmp_path, monkeypatch, text, 
 
 def test_a_study_is_added_in_one_place(tmp_path, monkeypatch, capsys):
     """Guards: an entry of studies.yaml is all that a study needs."""
-    text = ADDED.replace("value_head_size", "attention_head_size") + "  series: {a: {attention_head_size: [2, 3]}}"
+    text = ADDED.replace("value_width", "attention_head_size") + "  series: {a: {attention_head_size: [2, 3]}}"
     add_study(tmp_path, monkeypatch, text)
     main(["study", "added", "--dry_run"])
     assert "2 runs: of 2 different shapes" in capsys.readouterr().out
