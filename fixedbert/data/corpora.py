@@ -43,7 +43,7 @@ class Corpus:
     def __post_init__(self):
         if self.document_boundary not in DOCUMENT_BOUNDARIES:
             raise InputError(
-                f"--document_boundary {self.document_boundary}: there are {', '.join(DOCUMENT_BOUNDARIES)}."
+                f"{self.document_boundary}: there are {', '.join(DOCUMENT_BOUNDARIES)}.", "document_boundary"
             )
         if (self.document_boundary == "column") != (self.document_column is not None):
             raise InputError(

@@ -180,12 +180,12 @@ def load_task(
         InputError: no such task or file; a missing column or an unknown label, with file and line.
     """
     if name not in TASKS:
-        raise InputError(f"--task_name {name}: no such task; there are {', '.join(TASKS)}.")
+        raise InputError(f"{name}: no such task; there are {', '.join(TASKS)}.", "task_name")
     task = TASKS[name]
     files = {split: file for split, file in task.files.items() if split.split("_")[0] in kinds}
     absent = set(kinds) - {split.split("_")[0] for split in files}
     if absent:
-        raise InputError(f"--task_name {name} has no rows for {' and '.join(sorted(absent))}: it is to be predicted.")
+        raise InputError(f"{name} has no rows for {' and '.join(sorted(absent))}: it is to be predicted.", "task_name")
     labels = [str(number) for number in range(len(task.labels))] if task.numbered else list(task.labels)
     if data_dir is None:
         config = task.dataset_config_name or name
@@ -247,7 +247,7 @@ def load_dataset(
     hub = load_from_hub(name, config, **hub_options)
     absent = [kind for kind in kinds if kind not in hub]
     if absent:
-        raise InputError(f"--dataset_name {name}: it has no split {absent[0]}; there are {', '.join(hub)}.")
+        raise InputError(f"{name}: it has no split {absent[0]}; there are {', '.join(hub)}.", "dataset_name")
     sources = {kind: rows_of_dataset(hub[kind], f"{name}, {kind}") for kind in kinds}
     return own_texts(sources, do_regression, skip_bad_rows, text_columns, label_column)
 
