@@ -21,33 +21,26 @@ PAPER_TOKENS = {128: 1024 * 128 * 450_000, 512: 1024 * 512 * 50_000}  # by lengt
 @dataclass(frozen=True)
 class LayerShape:
     """
-    The sizes of one layer, v that of values where it is not p. With a shared projection all heads have the same
-    queries, keys and values (MHE).
+    The sizes of one layer, v that of values. With a shared projection all heads have the same queries, keys and values
+    (MHE).
     """
 
     d: int
     h: int
     p: int
+    v: int
     F: int
     shared_projection: bool = False
-    v: int | None = None
-
-    @property
-    def head_sizes(self) -> int:
-        """Of queries and of values, together."""
-        return self.p + (self.p if self.v is None else self.v)
 
     @property
     def weights(self) -> int:
         """Of the layer's matrices, without biases: Q, K and V, W_o, and the feed-forward network."""
-        values = self.head_sizes - self.p
-        projected = self.p + self.head_sizes  # queries, keys, values
-        heads = 1 if self.shared_projection else self.h
-        return self.d * (heads * projected + self.h * values + 2 * self.F)
+        projections = 1 if self.shared_projection else self.h
+        return self.d * (projections * (2 * self.p + self.v) + self.h * self.v + 2 * self.F)
 
     def products(self, length: int) -> int:
         """For each token of a sequence of `length`: one with every weight, and n h (p + v) for scores and mixing."""
-        return self.weights + length * self.h * self.head_sizes
+        return self.weights + length * self.h * (self.p + self.v)
 
     @property
     def equivalent_width(self) -> float:
@@ -69,7 +62,7 @@ class Shape:
 
     @property
     def layer(self) -> LayerShape:
-        return LayerShape(self.d, self.h, self.p, self.F)
+        return LayerShape(self.d, self.h, self.p, self.p, self.F)
 
     @property
     def inner(self) -> int:
@@ -148,7 +141,7 @@ def size_text(sizes: list[int]) -> str:
 def layer_shapes(config: PreTrainedConfig) -> list[LayerShape]:
     d, F, shared = config.hidden_size, config.intermediate_size, bool(getattr(config, "head_embedding", None))
     sizes = zip(head_counts(config), head_sizes(config), value_head_sizes(config), strict=True)
-    return [LayerShape(d, h, p, F, shared, v) for h, p, v in sizes]
+    return [LayerShape(d, h, p, v, F, shared) for h, p, v in sizes]
 
 
 def forward_flops(config: PreTrainedConfig, length: int) -> int:

@@ -13,12 +13,13 @@ from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 from ..checksums import fingerprint_of
 from ..data.boundaries import DOCUMENT_BOUNDARIES
 from ..data.corpora import Corpus
+from ..data.documents import Documents
 from ..data.epochs import Examples, split_documents
 from ..data.formats import corpus_files
 from ..data.masking import tokens_inside_words
 from ..data.packing import PackedExamples
 from ..data.pairs import PairExamples, check_pairs
-from ..data.store import Documents, prepare_store, tokenizer_state
+from ..data.store import prepare_store, tokenizer_state
 from ..data.tokenizers import check_same_vocabulary, load_tokenizer, trained_tokenizer
 from ..errors import InputError
 from .arguments import ModelArguments
