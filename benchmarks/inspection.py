@@ -20,7 +20,8 @@ from tqdm import tqdm
 from transformers import AutoModel, BertTokenizer
 
 import fixedbert
-from fixedbert.analysis.inspection import inspect, sequences
+from fixedbert.analysis.inspection import inspect
+from fixedbert.data.sequences import sequences
 from fixedbert.data.tokenizers import load_tokenizer
 
 SEQUENCES, LENGTH, BATCH = 1000, 128, 16
@@ -32,7 +33,7 @@ def plain(folder: str, text: str) -> float:
     began = time.perf_counter()
     model, tokenizer = AutoModel.from_pretrained(folder, attn_implementation="eager").eval(), load_tokenizer(folder)
     seen = 0
-    for ids in sequences(text, tokenizer, LENGTH, BATCH):
+    for ids in sequences([text], tokenizer, LENGTH, BATCH):
         model(input_ids=ids[: SEQUENCES - seen], output_attentions=True)
         seen += len(ids)
         if seen >= SEQUENCES:

@@ -25,14 +25,18 @@ Whole heads, and neurons of the feed-forward network, go by Optimal Brain Surgeo
 feeds a matrix the part is left out that least squares on the text makes up for best.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
+from .conversion import Heads
 from .errors import InputError
 
 RANK_TOLERANCE = 1e-12  # of the largest singular value, below which one counts as zero in float64
+TOKENS_PER_DIMENSION = 4  # of a second moment, at least
 RIDGE = 1e-8  # of the mean eigenvalue, added to a moment before it is inverted
 
 
@@ -54,6 +58,98 @@ class Cut:
     error: float
 
 
+class SecondMoments:
+    """
+    Sums over the tokens of a text, in float64: of `groups` vectors of `size` numbers each, and of their products.
+
+    Attributes:
+        tokens: how many there were.
+        raw: second moments (G, S, S), times the tokens; `sum`: means (G, S), times the tokens.
+    """
+
+    def __init__(self, groups: int, size: int):
+        self.tokens = 0
+        self.sum = torch.zeros(groups, size, dtype=torch.float64)
+        self.raw = torch.zeros(groups, size, size, dtype=torch.float64)
+
+    def add(self, x: Tensor):
+        """Of some sequences, (B, L, G S)."""
+        rows = x.double().flatten(0, 1).unflatten(-1, self.sum.shape).transpose(0, 1)  # (G, B L, S)
+        self.raw += (rows.mT @ rows).cpu()
+        self.sum += rows.sum(dim=1).cpu()
+        self.tokens += rows.shape[1]
+
+    @property
+    def mean(self) -> Tensor:
+        return self.sum / self.tokens  # (G, S)
+
+    @property
+    def about_zero(self) -> Tensor:
+        return self.raw / self.tokens  # (G, S, S)
+
+    @cached_property
+    def about_mean(self) -> Tensor:
+        return self.about_zero - self.mean[:, :, None] * self.mean[:, None, :]  # (G, S, S)
+
+    def check(self):
+        """
+        Raises:
+            InputError: the text is too short for moments of this size.
+        """
+        needed = TOKENS_PER_DIMENSION * self.sum.shape[1]
+        if self.tokens < needed:
+            raise InputError(f"the text has {self.tokens:,} tokens; give {needed:,} or more, 4 for each dimension.")
+
+
+class Moments:
+    """
+    What the attention of a layer computes with a text, as second moments.
+
+    Args:
+        heads: those of the layer.
+        of_all: whether z's second moment is that of all heads together, which leaving heads out needs.
+
+    Attributes:
+        queries, keys: (H, P), the keys less their mean in a sequence.
+        z: (H, V), or (1, H V) of all heads together.
+        output: the sum of squares of W_o's output with its bias.
+    """
+
+    def __init__(self, heads: Heads, of_all: bool = False):
+        self.heads, self.of_all, self.output, self.key_squares = heads, of_all, 0.0, 0.0
+        self.queries, self.keys = SecondMoments(heads.number, heads.size), SecondMoments(heads.number, heads.size)
+        z = (1, heads.number * heads.value_size) if of_all else (heads.number, heads.value_size)
+        self.z = SecondMoments(*z)
+
+    def add(self, queries: Tensor, keys: Tensor, z: Tensor, output: Tensor):
+        """Of some sequences: queries and keys (B, L, H P), z (B, L, H V), and W_o's output (B, L, D)."""
+        keys = keys.double()
+        self.key_squares += float(keys.square().sum())
+        self.queries.add(queries)
+        self.keys.add(keys - keys.mean(dim=1, keepdim=True))
+        self.z.add(z)
+        self.output += float(output.double().square().sum())
+
+    def z_of_head(self, head: int) -> tuple[Tensor, Tensor]:
+        """The mean (V) of z and its second moment (V, V) about that."""
+        if not self.of_all:
+            return self.z.mean[head], self.z.about_mean[head]
+        own = slice(head * self.heads.value_size, (head + 1) * self.heads.value_size)
+        return self.z.mean[0, own], self.z.about_mean[0, own, own]
+
+    def check(self):
+        """
+        Raises:
+            InputError: the text is too short, or shows no variance.
+        """
+        for moments in (self.queries, self.keys, self.z):
+            moments.check()
+        squares = self.key_squares / self.keys.tokens, trace(self.z.about_zero)
+        for about_mean, whole in zip((self.keys.about_zero, self.z.about_mean), squares, strict=True):
+            if not trace(about_mean) > RANK_TOLERANCE * whole:
+                raise InputError("the text shows no variance, as if all its tokens were one; give other text.")
+
+
 def score_spectrum(M_q: Tensor, M_k: Tensor) -> Tensor:
     """Singular values (P) of M_q^(1/2) M_k^(1/2), the largest first; both moments (P, P)."""
     return torch.linalg.svdvals(root(M_q) @ root(M_k))
@@ -66,9 +162,8 @@ def value_spectrum(W_o: Tensor, M_z: Tensor) -> Tensor:
 
 def relative_errors(spectrum: Tensor) -> Tensor:
     """Relative errors (P + 1) in the Frobenius norm of keeping 0, 1, ... P of the singular values."""
-    squares = spectrum.double().square().flip(0).cumsum(0).flip(0)  # of each and all that follow
-    kept = torch.cat([squares, squares.new_zeros(1)])
-    return (kept / squares[0]).sqrt() if squares[0] > 0 else torch.zeros_like(kept)
+    lost = squares(spectrum)
+    return (lost / lost[0]).sqrt() if lost[0] > 0 else lost
 
 
 def cut_scores(W_q: Tensor, b_q: Tensor, W_k: Tensor, M_q: Tensor, M_k: Tensor, size: int) -> Cut:
@@ -130,6 +225,175 @@ def cut_values(W_v: Tensor, b_v: Tensor, W_o: Tensor, mean_z: Tensor, M_z: Tenso
     return Cut((kept.T @ W_o @ W_v, kept.T @ W_o @ b_v), kept, mean - kept @ (kept.T @ mean), error)
 
 
+def cut_attention(tensors: dict[str, Tensor], new: Heads, moments: Moments) -> dict[str, Tensor]:
+    """
+    The attention of a layer with the heads `new`, which are fewer or smaller.
+
+    Args:
+        tensors: parameters by BERT's names: self.query.weight and so on, output.dense.weight.
+
+    Returns:
+        The same, with the dtype that they had. What does not change is what was given.
+    """
+    old = moments.heads
+    W_o, b_o = tensors["output.dense.weight"].double(), tensors["output.dense.bias"].double()
+    kept = list(range(old.number))
+    if new.number < old.number:
+        removal = remove_inputs(W_o, moments.z.mean[0], moments.z.about_mean[0], old.value_size, new.number)
+        kept, W_o, b_o = removal.kept, removal.weight, b_o + removal.lost_mean
+    parts = {
+        f"{name}.{kind}": tensors[f"self.{name}.{kind}"].unflatten(0, (old.number, -1))[kept]  # (H, P, D) or (H, P)
+        for name in ("query", "key", "value")
+        for kind in ("weight", "bias")
+    }
+    if new.size < old.size:
+        given = parts["query.weight"], parts["query.bias"], parts["key.weight"]
+        M_q, M_k = moments.queries.about_zero[kept], moments.keys.about_zero[kept]
+        scores = [cut_scores(*of_head, new.size) for of_head in zip(*given, M_q, M_k, strict=True)]
+        parts["query.weight"] = torch.stack([cut.first[0] for cut in scores])
+        parts["query.bias"] = torch.stack([cut.first[1] for cut in scores])
+        parts["key.weight"] = torch.stack([cut.second for cut in scores])
+        parts["key.bias"] = torch.zeros_like(parts["query.bias"])
+    if new.value_size < old.value_size:
+        given = parts["value.weight"], parts["value.bias"], W_o.split(old.value_size, dim=1)
+        values = [
+            cut_values(*of_head, *moments.z_of_head(head), new.value_size)
+            for head, *of_head in zip(kept, *given, strict=True)
+        ]
+        parts["value.weight"] = torch.stack([cut.first[0] for cut in values])
+        parts["value.bias"] = torch.stack([cut.first[1] for cut in values])
+        W_o, b_o = torch.cat([cut.second for cut in values], dim=1), b_o + sum(cut.lost_mean for cut in values)
+    changed = {f"self.{name}": part.flatten(0, 1) for name, part in parts.items()}
+    changed |= {"output.dense.weight": W_o, "output.dense.bias": b_o}
+    return tensors | {name: tensor.to(tensors[name].dtype) for name, tensor in changed.items()}
+
+
+@dataclass(frozen=True)
+class Curves:
+    """
+    Predicted squared errors of the output of a layer's attention, relative to the sum of its squares over the text.
+
+    Those of heads are taken as independent of each other, and those of scores as proportional to the squared error of
+    scores.
+
+    Args:
+        heads: what there is.
+        width: hidden_size.
+        scores: (H, P + 1), by the size that is kept.
+        values: (H, V + 1).
+        heads_removed: by the number of heads that are left out; of one number, 0, where none can be.
+        removed: the heads, the first to go first.
+    """
+
+    heads: Heads
+    width: int
+    scores: Tensor
+    values: Tensor
+    heads_removed: Tensor
+    removed: tuple[int, ...]
+
+    def error(self, heads: Heads) -> float:
+        """The squared error with these heads."""
+        gone = self.heads.number - heads.number
+        kept = [head for head in range(self.heads.number) if head not in self.removed[:gone]]
+        tails = self.scores[kept, heads.size] + self.values[kept, heads.value_size]
+        return float(self.heads_removed[gone] + tails.sum())
+
+    def smaller(self, heads: Heads, multiple: int) -> Iterator[Heads]:
+        """The next smaller heads: in size, in size of values, in number."""
+        for size in ("size", "value_size"):
+            if (less := (getattr(heads, size) - 1) // multiple * multiple) >= multiple:
+                yield heads._replace(**{size: less})
+        if self.heads.number - heads.number + 1 < len(self.heads_removed):
+            yield heads._replace(number=heads.number - 1)
+
+    def cheapest(self, heads: Heads, multiple: int, most: float = float("inf")) -> tuple[float, Heads] | None:
+        """
+        The step to smaller heads with the least error for each parameter that it saves, and that error; None if there
+        is none whose error stays at `most`.
+        """
+        before, weights = self.error(heads), parameters(heads, self.width)
+        steps = [
+            ((self.error(less) - before) / (weights - parameters(less, self.width)), less)
+            for less in self.smaller(heads, multiple)
+            if self.error(less) <= most
+        ]
+        return min(steps) if steps else None
+
+
+def parameters(heads: Heads, width: int) -> int:
+    """Those of a layer's attention, without its LayerNorm."""
+    number, size, value_size = heads
+    return number * (2 * size + value_size) * (width + 1) + (number * value_size + 1) * width
+
+
+def heads_for_parameters(curves: list[Curves], budget: float, multiple: int = 1) -> list[Heads]:
+    """
+    Heads of each layer with at most `budget` parameters together, made smaller step by step, each time where an error
+    of the least is added for each parameter that is saved.
+
+    Raises:
+        InputError: there are no such heads.
+    """
+    chosen = [layer.heads for layer in curves]
+    steps = [layer.cheapest(heads, multiple) for layer, heads in zip(curves, chosen, strict=True)]
+    while sum(parameters(heads, layer.width) for layer, heads in zip(curves, chosen, strict=True)) > budget:
+        open_steps = [(*step, number) for number, step in enumerate(steps) if step]
+        if not open_steps:
+            raise InputError("leaves less than one head of each layer; keep more.", "keep")
+        _, heads, number = min(open_steps)
+        chosen[number], steps[number] = heads, curves[number].cheapest(heads, multiple)
+    return chosen
+
+
+def heads_for_error(curves: Curves, error: float, multiple: int = 1) -> Heads:
+    """Heads of a layer whose predicted relative error is at most `error`, made smaller in the same way."""
+    heads = curves.heads
+    while step := curves.cheapest(heads, multiple, most=error**2):
+        heads = step[1]
+    return heads
+
+
+def curves_of(tensors: dict[str, Tensor], moments: Moments, sensitivity: float = 0.0) -> Curves:
+    """
+    Args:
+        tensors: parameters of a layer's attention (see `cut_attention`).
+        sensitivity: squared relative error of the output for each unit of squared error of scores, all heads together.
+    """
+    W_o, (H, _, V) = tensors["output.dense.weight"].double(), moments.heads
+    scale = moments.z.tokens / moments.output
+    scores = torch.stack([squares(score_spectrum(q, k)) for q, k in score_moments(moments)])
+    z = [moments.z_of_head(head)[1] for head in range(H)]
+    values = torch.stack([squares(value_spectrum(W, M)) for W, M in zip(W_o.split(V, dim=1), z, strict=True)])
+    lost, removed = torch.zeros(1, dtype=torch.float64), []
+    if moments.of_all and H > 1:
+        removal = remove_inputs(W_o, moments.z.mean[0], moments.z.about_mean[0], V, 1)
+        whole = float((W_o @ moments.z.about_mean[0] * W_o).sum())
+        lost, removed = torch.tensor(removal.errors, dtype=torch.float64).square() * whole, removal.removed
+    return Curves(moments.heads, len(W_o), scores * sensitivity, values * scale, lost * scale, tuple(removed))
+
+
+def score_moments(moments: Moments) -> Iterator[tuple[Tensor, Tensor]]:
+    """M_q and M_k of each head."""
+    return zip(moments.queries.about_zero, moments.keys.about_zero, strict=True)
+
+
+def score_errors(moments: Moments) -> Tensor:
+    """(P + 1): squared error of the scores, all heads together, where each keeps 0, 1, ... P singular values."""
+    return torch.stack([squares(score_spectrum(q, k)) for q, k in score_moments(moments)]).sum(dim=0)
+
+
+def trace(moments: Tensor) -> float:
+    """Of all moments (G, S, S) together."""
+    return float(moments.diagonal(dim1=1, dim2=2).sum())
+
+
+def squares(spectrum: Tensor) -> Tensor:
+    """(P + 1): what is lost of the sum of squares by keeping 0, 1, ... P of the singular values."""
+    tails = spectrum.double().square().flip(0).cumsum(0).flip(0)  # of each and all that follow
+    return torch.cat([tails, tails.new_zeros(1)])
+
+
 @dataclass(frozen=True)
 class Removal:
     """
@@ -165,13 +429,13 @@ def remove_inputs(weight: Tensor, mean: Tensor, moment: Tensor, size: int, keep:
     groups, original = weight.shape[1] // size, weight
     check_size(keep, groups)
     total = float(((weight @ moment) * weight).sum())
-    inverse_moment = torch.linalg.inv(ridged(moment))
+    inverse_moment = torch.linalg.inv(ridged(moment)) if keep < groups else moment
     left, removed, errors, lost = list(range(groups)), [], [0.0], 0.0
     places = torch.arange(groups * size).view(groups, size)
     while len(left) > keep:
-        blocks = torch.stack([inverse_moment[places[group]][:, places[group]] for group in left])  # (g, P, P)
-        columns = torch.stack([weight[:, places[group]] for group in left])  # (g, D, P)
-        costs = (torch.linalg.solve(blocks, columns.mT) * columns.mT).sum(dim=(1, 2))
+        blocks = inverse_moment.view(groups, size, groups, size).diagonal(dim1=0, dim2=2).permute(2, 0, 1)[left]
+        columns = weight.unflatten(1, (groups, size)).permute(1, 2, 0)[left]  # (g, P, D); blocks (g, P, P)
+        costs = (torch.linalg.solve(blocks, columns) * columns).sum(dim=(1, 2))
         best = int(costs.argmin())
         place, group = places[left[best]], left.pop(best)
         share = torch.linalg.solve(blocks[best], inverse_moment[place])  # (P, N)
@@ -181,8 +445,6 @@ def remove_inputs(weight: Tensor, mean: Tensor, moment: Tensor, size: int, keep:
         lost += float(costs[best])
         removed.append(group)
         errors.append((lost / total) ** 0.5 if total > 0 else 0.0)
-    if not removed:
-        weight = original
     stay = places[left].flatten()
     return Removal(left, weight[:, stay], original @ mean - weight[:, stay] @ mean[stay], errors, removed)
 

@@ -25,7 +25,8 @@ from transformers import (
 )
 
 from fixedbert import convert
-from fixedbert.analysis.inspection import Inspection, Recorder, inspect, sequences
+from fixedbert.analysis.inspection import Inspection, Recorder, inspect
+from fixedbert.data.sequences import sequences
 from fixedbert.errors import InputError
 from fixedbert.printing import suggestion
 from fixedbert_cli import main
@@ -211,7 +212,7 @@ def test_sequences_are_whole_and_in_order(tmp_path, vocabulary):
     """Guards: sequences are cut from the text without gaps, framed, all of one length, the rest left out."""
     tokenizer = BertTokenizer(vocab=vocabulary)
     (tmp_path / "a.txt").write_text("the a function takes returns list string file read write what does")
-    batches = list(sequences(str(tmp_path / "a.txt"), tokenizer, 7, 2))
+    batches = list(sequences([str(tmp_path / "a.txt")], tokenizer, 7, 2))
     rows = torch.cat(batches)
     assert [len(batch) for batch in batches] == [2] and rows.shape == (2, 7)
     assert tokenizer.decode(rows[0]) == "[CLS] the a function takes returns [SEP]"

@@ -37,6 +37,7 @@ from ..checkpoints import read_config
 from ..counts import head_counts, head_sizes, size_text, value_head_sizes
 from ..data.corpora import Corpus, CorpusReader
 from ..data.hub import check_place
+from ..data.sequences import sequences
 from ..data.tokenizers import load_tokenizer
 from ..errors import InputError, listed, needs
 from ..families import FAMILIES, fixed_head_config
@@ -257,22 +258,6 @@ def effective_rank(singular: Tensor) -> Tensor:
     return torch.special.entr(shares).sum(-1).exp()
 
 
-def sequences(text: str, tokenizer: PreTrainedTokenizerBase, length: int, batch: int) -> Iterator[Tensor]:
-    """Batches (B, length) of [CLS], text without a break, [SEP], from the documents of a file, folder or glob."""
-    rows, tokens = [], []
-    for document in CorpusReader(Corpus(text)):
-        tokens += tokenizer(document, add_special_tokens=False, verbose=False)["input_ids"]
-        whole = len(tokens) // (length - 2) * (length - 2)
-        for start in range(0, whole, length - 2):
-            rows.append([tokenizer.cls_token_id, *tokens[start : start + length - 2], tokenizer.sep_token_id])
-            if len(rows) == batch:
-                yield torch.tensor(rows)
-                rows = []
-        tokens = tokens[whole:]
-    if rows:
-        yield torch.tensor(rows)
-
-
 def inspect(
     model: str,
     output_dir: str | Path,
@@ -305,7 +290,7 @@ def inspect(
     CorpusReader(Corpus(validation_file))  # it is there, which is said before the model is loaded
     with new_directory(output_dir) as folder:
         recorder, tokenizer = load(model, max_seq_length, **hub_options)
-        batches = sequences(validation_file, tokenizer, max_seq_length, batch_size)
+        batches = sequences([validation_file], tokenizer, max_seq_length, batch_size)
         first = measure_sequences(recorder, batches, max_samples, importance_samples)
         if first is None:
             raise InputError(

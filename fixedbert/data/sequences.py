@@ -1,0 +1,36 @@
+"""Text without a break, cut into sequences of one length."""
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedTokenizerBase
+
+from ..errors import InputError
+from .corpora import Corpus, CorpusReader
+
+
+def sequences(texts: list[str], tokenizer: PreTrainedTokenizerBase, length: int, batch: int) -> Iterator[Tensor]:
+    """
+    Batches (B, length) of [CLS], text, [SEP], from the documents of files, folders or globs. Text goes on over the
+    ends of documents; what is too short for a last sequence is left out.
+
+    Raises:
+        InputError: a file cannot be read, or the tokenizer has no such tokens.
+    """
+    first, last = tokenizer.cls_token_id, tokenizer.sep_token_id
+    if first is None or last is None:
+        raise InputError("the tokenizer has no tokens for the begin and the end of a sequence, as BERT's has.")
+    rows, tokens = [], []
+    for text in texts:
+        for document in CorpusReader(Corpus(text)):
+            tokens += tokenizer(document, add_special_tokens=False, verbose=False)["input_ids"]
+            whole = len(tokens) // (length - 2) * (length - 2)
+            for start in range(0, whole, length - 2):
+                rows.append([first, *tokens[start : start + length - 2], last])
+                if len(rows) == batch:
+                    yield torch.tensor(rows)
+                    rows = []
+            tokens = tokens[whole:]
+    if rows:
+        yield torch.tensor(rows)

@@ -1,0 +1,347 @@
+"""
+A model cut layer after layer: each is calibrated on what the layers before it give once they are cut, and measured.
+
+The hidden states of the text are kept in files that are mapped a batch at a time: memory does not grow with the text.
+"""
+
+import copy
+import math
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from tqdm import tqdm
+
+from ..attention_fixed_head_bert import FixedHeadBertAttention
+from ..backends_fixed_head_bert import mask_for
+from ..configuration_fixed_head_bert import FixedHeadBertConfig
+from ..conversion import Heads, one_or_list
+from ..modeling_fixed_head_bert import FixedHeadBertLayer, FixedHeadBertPreTrainedModel
+from ..shrinking import (
+    Curves,
+    Moments,
+    SecondMoments,
+    curves_of,
+    cut_attention,
+    heads_for_error,
+    remove_inputs,
+    score_errors,
+)
+
+PILOT = 16  # sequences on which the effect of scores on the output is measured
+# Of all sequences: what layers take in the original model and in the cut one, what the feed-forward network takes in
+# the cut one, and W_o's output in the original model, and before the cut in the cut one.
+STATES = ("original", "cut", "attended", "original output", "uncut output")
+
+
+@dataclass(frozen=True)
+class LayerErrors:
+    """
+    Relative errors of a layer in the Frobenius norm, over all tokens of the text.
+
+    Attributes:
+        before, after: its heads.
+        scores: predicted from the singular values on the uncut model, of the scores less their mean for each query, by
+            the size that is kept, from 0 on.
+        values: the same of the attention's output (W_o's with bias, before the residual), by the size of values.
+        error: measured, of the attention's output after the cut against before, on the same inputs.
+        from_original: measured, of the attention's output in the cut model against that in the original.
+        feed_forward_error: measured, of the feed-forward network's output on the same inputs; 0 where it is not cut.
+    """
+
+    before: Heads
+    after: Heads
+    scores: list[float]
+    values: list[float]
+    error: float = 0.0
+    from_original: float = 0.0
+    feed_forward_error: float = 0.0
+
+    @classmethod
+    def predicted(cls, moments: Moments, curves: Curves) -> "LayerErrors":
+        """Without a cut."""
+        scores = score_errors(moments)
+        of_scores, of_values = (scores / scores[0]).sqrt(), curves.values.sum(dim=0).sqrt()
+        return cls(moments.heads, moments.heads, of_scores.tolist(), of_values.tolist())
+
+
+class HiddenStates:
+    """Hidden states (N, L, D) of sequences, in a file. Only the batch that is read or written is mapped."""
+
+    def __init__(self, file: Path, length: int, width: int, dtype: torch.dtype, device: torch.device):
+        self.file, self.shape, self.device = file, (length, width), device
+        self.dtype = np.dtype(str(dtype).removeprefix("torch."))
+        file.touch()
+
+    def mapped(self, batch: slice) -> np.memmap:
+        begin, end = (row * math.prod(self.shape) * self.dtype.itemsize for row in (batch.start, batch.stop))
+        if self.file.stat().st_size < end:
+            os.truncate(self.file, end)
+        return np.memmap(self.file, self.dtype, "r+", begin, (batch.stop - batch.start, *self.shape))
+
+    def __getitem__(self, batch: slice) -> Tensor:
+        return torch.from_numpy(np.array(self.mapped(batch))).to(self.device)
+
+    def __setitem__(self, batch: slice, states: Tensor):
+        self.mapped(batch)[:] = states.cpu().numpy()
+
+
+class Watched:
+    """Of the last forward pass: queries and keys (B, L, H P), z (B, L, H V), and W_o's output."""
+
+    queries: Tensor
+    keys: Tensor
+    z: Tensor
+    output: Tensor  # (B, L, D)
+
+
+@contextmanager
+def watched(attention: FixedHeadBertAttention) -> Iterator[Watched]:
+    """What `attention` computes in here."""
+    seen, heads = Watched(), attention.get_submodule("self")
+
+    def see(*names: str) -> Callable[[nn.Module, tuple[Tensor], Tensor], None]:
+        def hook(module, args, output):
+            seen.__dict__.update(zip(names, (output, *args), strict=False))
+
+        return hook
+
+    handles = [
+        heads.get_submodule("query").register_forward_hook(see("queries")),
+        heads.get_submodule("key").register_forward_hook(see("keys")),
+        attention.get_submodule("output.dense").register_forward_hook(see("output", "z")),
+    ]
+    try:
+        yield seen
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+class Difference:
+    """Sums of squares over a text, in float64: of a difference, and of what it is relative to."""
+
+    def __init__(self):
+        self.of_difference = self.of_reference = 0.0
+
+    def add(self, other: Tensor, reference: Tensor):
+        self.of_difference += float((other.double() - reference.double()).square().sum())
+        self.of_reference += float(reference.double().square().sum())
+
+    @property
+    def relative(self) -> float:
+        return (self.of_difference / self.of_reference) ** 0.5
+
+
+class LayerByLayer:
+    """
+    Args:
+        model: in evaluation mode. `cut` makes it the cut model, its configuration too.
+        text: gives the batches of the text, ids (B, L), anew at each call.
+    """
+
+    def __init__(self, model: FixedHeadBertPreTrainedModel, text: Callable[[], Iterator[Tensor]]):
+        self.model, self.text = model, text
+        self.embeddings = model.base_model.embeddings
+        self.layers: list[FixedHeadBertLayer] = list(model.base_model.encoder.layer)
+        self.heads = heads_of(model.config)
+        self.tokens = 0  # of the text, when it has been read
+
+    def attend(self, attention: FixedHeadBertAttention, hidden_states: Tensor) -> Tensor:
+        """The attention of a layer with residual and LayerNorm, (B, L, D) -> (B, L, D)."""
+        mask = mask_for(self.model.config, hidden_states, None, None, None, output_attentions=False)
+        return attention(hidden_states, attention_mask=mask)[0]
+
+    @torch.no_grad()
+    def curves(self) -> tuple[list[Curves], list[LayerErrors]]:
+        """
+        What is predicted of the uncut model, from one forward pass over the text.
+
+        Raises:
+            InputError: too little text, or a text without variance.
+        """
+        moments = [Moments(heads, of_all=True) for heads in self.heads]
+        inputs: list[Tensor] = []  # of each layer, for the first sequences
+        for ids in tqdm(self.text(), "reading", unit="batch"):
+            hidden_states = self.embeddings(input_ids=ids.to(self.model.device))
+            for number, layer in enumerate(self.layers):
+                if len(inputs) == number:
+                    inputs.append(hidden_states[:PILOT])
+                with watched(layer.attention) as seen:
+                    hidden_states = layer.feed_forward_chunk(self.attend(layer.attention, hidden_states))
+                moments[number].add(seen.queries, seen.keys, seen.z, seen.output)
+        self.tokens = moments[0].z.tokens
+        found = [
+            self.curves_of(layer.attention, *of_layer)
+            for layer, *of_layer in zip(self.layers, moments, inputs, strict=True)
+        ]
+        return found, [LayerErrors.predicted(*of_layer) for of_layer in zip(moments, found, strict=True)]
+
+    def curves_of(self, attention: FixedHeadBertAttention, moments: Moments, inputs: Tensor) -> Curves:
+        """
+        Those of a layer. How far an error of scores moves its output is measured on hidden states `inputs` (B, L, D),
+        with queries and keys of half the size.
+        """
+        moments.check()
+        half = moments.heads._replace(size=max(1, moments.heads.size // 2))
+        error, sensitivity = float(score_errors(moments)[half.size]), 0.0
+        if error > 0:
+            cut, difference = self.with_heads(attention, half, moments), Difference()
+            with watched(attention) as before, watched(cut) as after:
+                self.attend(attention, inputs)
+                self.attend(cut, inputs)
+            difference.add(after.output, before.output)
+            sensitivity = difference.relative**2 / error
+        return curves_of(tensors_of(attention), moments, sensitivity)
+
+    def with_heads(self, attention: FixedHeadBertAttention, heads: Heads, moments: Moments) -> FixedHeadBertAttention:
+        """The attention cut to these heads; itself where nothing changes."""
+        if heads == moments.heads:
+            return attention
+        config = copy.copy(self.model.config)
+        set_heads(config, [heads] * config.num_hidden_layers)
+        number = attention.get_submodule("self").layer_idx
+        with torch.device("meta"):
+            cut = FixedHeadBertAttention(config, is_causal=config.is_decoder, layer_idx=number)
+        cut.load_state_dict(cut_attention(tensors_of(attention), heads, moments), assign=True)
+        return cut.eval().to(self.model.device)
+
+    @torch.no_grad()
+    def cut(
+        self,
+        folder: Path,
+        heads: list[Heads] | None = None,
+        tolerance: float = 0.0,
+        multiple_of: int = 1,
+        intermediate_size: int | None = None,
+    ) -> list[LayerErrors]:
+        """
+        Cut the model.
+
+        Args:
+            folder: a new one, for the hidden states of the text.
+            heads: of each layer; None for the smallest whose error is at most `tolerance`.
+            multiple_of: what sizes that follow from `tolerance` are multiples of.
+            intermediate_size: neurons of the feed-forward networks; None for all.
+
+        Raises:
+            InputError: as `curves`.
+        """
+        folder.mkdir()
+        config, found = self.model.config, []
+        self.batches: list[slice] = []
+        self.states: dict[str, HiddenStates] = {}
+        self.tokens = 0
+        for ids in self.text():
+            if not self.batches:
+                shape = ids.shape[1], config.hidden_size, self.model.dtype, self.model.device
+                self.states = {name: HiddenStates(folder / name, *shape) for name in STATES}
+            begin = self.batches[-1].stop if self.batches else 0
+            self.batches.append(slice(begin, begin + len(ids)))
+            embedded = self.embeddings(input_ids=ids.to(self.model.device))
+            self.states["original"][self.batches[-1]] = self.states["cut"][self.batches[-1]] = embedded
+            self.tokens += ids.numel()
+        with tqdm(total=len(self.layers) * len(self.batches), desc="cutting", unit="batch") as self.progress:
+            for number, layer in enumerate(self.layers):
+                errors = self.cut_attention(layer, heads and heads[number], tolerance, multiple_of)
+                lost = self.cut_feed_forward(layer, intermediate_size or config.intermediate_size)
+                found.append(replace(errors, feed_forward_error=lost))
+        set_heads(config, [layer.after for layer in found])
+        config.intermediate_size = intermediate_size or config.intermediate_size
+        return found
+
+    def cut_attention(
+        self, layer: FixedHeadBertLayer, wanted: Heads | None, tolerance: float, multiple_of: int
+    ) -> LayerErrors:
+        """
+        Cut the attention of a layer. States of the original model move on to the next layer, those of the cut one to
+        the feed-forward network.
+        """
+        attention, states = layer.attention, self.states
+        old = self.heads[attention.get_submodule("self").layer_idx]
+        of_original, of_cut = Moments(old), Moments(old, of_all=wanted is None or wanted.number < old.number)
+        with watched(attention) as seen:
+            for batch in self.batches:
+                attended = self.attend(attention, states["original"][batch])
+                of_original.add(seen.queries, seen.keys, seen.z, seen.output)
+                states["original output"][batch] = seen.output
+                states["original"][batch] = layer.feed_forward_chunk(attended)
+                self.attend(attention, states["cut"][batch])
+                of_cut.add(seen.queries, seen.keys, seen.z, seen.output)
+                states["uncut output"][batch] = seen.output
+                self.progress.update()
+        curves = None if wanted else self.curves_of(attention, of_cut, states["cut"][self.batches[0]][:PILOT])
+        of_cut.check()
+        aim = tolerance
+        while True:
+            heads = wanted or heads_for_error(curves, aim, multiple_of)
+            layer.attention = self.with_heads(attention, heads, of_cut)
+            error, from_original = Difference(), Difference()
+            with watched(layer.attention) as seen:
+                for batch in self.batches:
+                    states["attended"][batch] = self.attend(layer.attention, states["cut"][batch])
+                    error.add(seen.output, states["uncut output"][batch])
+                    from_original.add(seen.output, states["original output"][batch])
+            if wanted or error.relative <= tolerance:
+                break
+            aim *= 0.9 * tolerance / error.relative  # more was lost than predicted
+        predicted = LayerErrors.predicted(of_original, curves_of(tensors_of(attention), of_original))
+        return replace(predicted, after=heads, error=error.relative, from_original=from_original.relative)
+
+    def cut_feed_forward(self, layer: FixedHeadBertLayer, size: int) -> float:
+        """Cut the feed-forward network of a layer. States of the cut model move on to the next. Returns the error."""
+        states, first, last = self.states, layer.intermediate, layer.output
+        if size == first.dense.out_features:
+            for batch in self.batches:
+                states["cut"][batch] = layer.feed_forward_chunk(states["attended"][batch])
+            return 0.0
+        moments = SecondMoments(1, first.dense.out_features)
+        for batch in self.batches:
+            neurons = first(states["attended"][batch])  # (B, L, F)
+            moments.add(neurons)
+            states["uncut output"][batch] = last.dense(neurons)
+        moments.check()
+        removal = remove_inputs(last.dense.weight.cpu(), moments.mean[0], moments.about_mean[0], 1, size)
+        weights = first.dense.weight[removal.kept], first.dense.bias[removal.kept]
+        first.dense = linear(*weights)
+        last.dense = linear(
+            removal.weight.to(last.dense.weight), last.dense.bias + removal.lost_mean.to(last.dense.bias)
+        )
+        error = Difference()
+        for batch in self.batches:
+            attended = states["attended"][batch]
+            output = last.dense(first(attended))
+            error.add(output, states["uncut output"][batch])
+            states["cut"][batch] = last.LayerNorm(output + attended)
+        return error.relative
+
+
+def linear(weight: Tensor, bias: Tensor) -> nn.Linear:
+    """A linear map with these parameters, (out, in) and (out)."""
+    module = nn.Linear(*weight.T.shape, device="meta")
+    module.weight, module.bias = nn.Parameter(weight), nn.Parameter(bias)
+    return module
+
+
+def tensors_of(attention: FixedHeadBertAttention) -> dict[str, Tensor]:
+    return {name: tensor.cpu() for name, tensor in attention.state_dict().items()}
+
+
+def heads_of(config: FixedHeadBertConfig) -> list[Heads]:
+    """Those of each layer."""
+    shapes = zip(config.head_counts, config.head_sizes, config.value_head_sizes, strict=True)
+    return [Heads(*shape) for shape in shapes]
+
+
+def set_heads(config: FixedHeadBertConfig, heads: list[Heads]):
+    """Give each layer these."""
+    counts, sizes, value_sizes = (list(numbers) for numbers in zip(*heads, strict=True))
+    config.num_attention_heads = max(counts)
+    config.layer_attention_heads = counts if len(set(counts)) > 1 else None
+    config.attention_head_size = one_or_list(sizes)
+    config.value_head_size = None if value_sizes == sizes else one_or_list(value_sizes)
