@@ -203,13 +203,16 @@ class LayerByLayer:
         """The attention cut to these heads; itself where nothing changes."""
         if heads == moments.heads:
             return attention
+        return self.attention_of(cut_attention(tensors_of(attention), heads, moments), heads)
+
+    def attention_of(self, tensors: dict[str, Tensor], heads: Heads) -> FixedHeadBertAttention:
+        """An attention with these parameters."""
         config = copy.copy(self.model.config)
         set_heads(config, [heads] * config.num_hidden_layers)
-        number = attention.get_submodule("self").layer_idx
         with torch.device("meta"):
-            cut = FixedHeadBertAttention(config, is_causal=config.is_decoder, layer_idx=number)
-        cut.load_state_dict(cut_attention(tensors_of(attention), heads, moments), assign=True)
-        return cut.eval().to(self.model.device)
+            attention = FixedHeadBertAttention(config, is_causal=config.is_decoder)
+        attention.load_state_dict(tensors, assign=True)
+        return attention.eval().to(self.model.device)
 
     @torch.no_grad()
     def cut(
@@ -248,22 +251,20 @@ class LayerByLayer:
             self.tokens += ids.numel()
         with tqdm(total=len(self.layers) * len(self.batches), desc="cutting", unit="batch") as self.progress:
             for number, layer in enumerate(self.layers):
-                errors = self.cut_attention(layer, heads and heads[number], tolerance, multiple_of)
+                errors = self.cut_attention(number, heads and heads[number], tolerance, multiple_of)
                 lost = self.cut_feed_forward(layer, intermediate_size or config.intermediate_size)
                 found.append(replace(errors, feed_forward_error=lost))
         set_heads(config, [layer.after for layer in found])
         config.intermediate_size = intermediate_size or config.intermediate_size
         return found
 
-    def cut_attention(
-        self, layer: FixedHeadBertLayer, wanted: Heads | None, tolerance: float, multiple_of: int
-    ) -> LayerErrors:
+    def cut_attention(self, number: int, wanted: Heads | None, tolerance: float, multiple_of: int) -> LayerErrors:
         """
         Cut the attention of a layer. States of the original model move on to the next layer, those of the cut one to
         the feed-forward network.
         """
-        attention, states = layer.attention, self.states
-        old = self.heads[attention.get_submodule("self").layer_idx]
+        layer, old, states = self.layers[number], self.heads[number], self.states
+        attention = layer.attention
         of_original, of_cut = Moments(old), Moments(old, of_all=wanted is None or wanted.number < old.number)
         with watched(attention) as seen:
             for batch in self.batches:
@@ -281,6 +282,7 @@ class LayerByLayer:
         while True:
             heads = wanted or heads_for_error(curves, aim, multiple_of)
             layer.attention = self.with_heads(attention, heads, of_cut)
+            layer.attention.get_submodule("self").layer_idx = number
             error, from_original = Difference(), Difference()
             with watched(layer.attention) as seen:
                 for batch in self.batches:

@@ -1,0 +1,174 @@
+"""
+python -m benchmarks.shrinking_quality MODEL --output_dir DIR
+
+What a trained encoder loses when its heads are cut, without training: in the size of queries and keys, of values, of
+both, and by leaving heads out; by the text, as `fixedbert shrink` does, and by the weights alone. Quality is Spearman's
+correlation on all of STS-B's dev set, from means over tokens, and where the checkpoint has a masked-LM head its loss on
+held-out text. Needs FIXEDBERT_DATA with wikipedia/, books/ and glue/STS-B. Writes results.jsonl, and continues it.
+"""
+
+import argparse
+import copy
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import torch
+import transformers
+from scipy.stats import spearmanr
+from torch import Tensor
+from torch.nn.functional import cosine_similarity
+from tqdm import tqdm
+from transformers import DataCollatorForLanguageModeling
+
+from fixedbert.conversion import Heads
+from fixedbert.data.tokenizers import load_tokenizer
+from fixedbert.shrinking import Moments
+from fixedbert.tasks.layer_by_layer import LayerByLayer, set_heads, tensors_of
+from fixedbert.tasks.shrinking import first_sequences, load
+
+SEQUENCES, LENGTH = 256, 128  # of Wikipedia, by which is cut
+HELD_OUT = 200  # sequences of novels for the masked-LM loss
+PARTS = {"scores": ("size",), "values": ("value_size",), "both": ("size", "value_size"), "heads": ("number",)}
+
+
+@torch.no_grad()
+def cut_by_weights(model, heads: list[Heads]):
+    """Cut as for inputs that are alike in all directions; heads go by the norm of their weights."""
+    work = LayerByLayer(model, iter)
+    for layer, old, new in zip(work.layers, work.heads, heads, strict=True):
+        moments = Moments(old)
+        part = layer.attention.get_submodule("self")
+        for name, sums in (("query", moments.queries), ("key", moments.keys), ("value", moments.z)):
+            weight = part.get_submodule(name).weight.double().unflatten(0, (old.number, -1))
+            sums.raw, sums.tokens = weight @ weight.mT, 1
+        if new.number < old.number:
+            tensors = by_magnitude(tensors_of(layer.attention), old, new.number)
+            layer.attention = work.attention_of(tensors, new)
+        else:
+            layer.attention = work.with_heads(layer.attention, new, moments)
+    set_heads(model.config, heads)
+
+
+def by_magnitude(tensors: dict[str, Tensor], old: Heads, number: int) -> dict[str, Tensor]:
+    """An attention with the `number` heads whose weights have the largest norm, as they are."""
+    names = [f"self.{name}.{kind}" for name in ("query", "key", "value") for kind in ("weight", "bias")]
+    by_head = {name: tensors[name].unflatten(0, (old.number, -1)) for name in names}
+    outputs = tensors["output.dense.weight"].unflatten(1, (old.number, -1))  # (D, H, V)
+    norms = outputs.square().sum(dim=(0, 2))
+    norms = norms + sum(by_head[name].square().sum(dim=(1, 2)) for name in names if name.endswith("weight"))
+    kept = sorted(norms.topk(number).indices.tolist())
+    cut = {name: tensor[kept].flatten(0, 1) for name, tensor in by_head.items()}
+    return tensors | cut | {"output.dense.weight": outputs[:, kept].flatten(1)}
+
+
+def embeddings(model, tokenizer, texts: list[str]) -> Tensor:
+    """Means of the last hidden states over the real tokens, (texts, D)."""
+    order = sorted(range(len(texts)), key=lambda row: len(texts[row]))
+    found = torch.empty(len(texts), model.config.hidden_size)
+    for begin in range(0, len(order), 64):
+        rows = order[begin : begin + 64]
+        batch = tokenizer(
+            [texts[row] for row in rows], padding=True, truncation=True, max_length=128, return_tensors="pt"
+        )
+        states, mask = model(**batch)[0], batch["attention_mask"][..., None]
+        found[rows] = (states * mask).sum(dim=1) / mask.sum(dim=1)
+    return found
+
+
+class Quality:
+    """
+    What is measured on a model, in percent, cosines and nats.
+
+    Args:
+        original: the model that embeddings are compared with.
+    """
+
+    def __init__(self, original, tokenizer, data: Path):
+        lines = (data / "glue/STS-B/dev.tsv").read_text(encoding="utf-8").splitlines()[1:]
+        rows = [line.split("\t") for line in lines]
+        self.texts = [row[7] for row in rows] + [row[8] for row in rows]
+        self.scores = [float(row[9]) for row in rows]
+        self.tokenizer, self.batches = tokenizer, []
+        if hasattr(original, "cls"):
+            transformers.set_seed(0)
+            mask = DataCollatorForLanguageModeling(tokenizer)
+            text = first_sequences([str(data / "books")], tokenizer, LENGTH, HELD_OUT, 50)
+            self.batches = [mask([{"input_ids": row} for row in ids.tolist()]) for ids in text]
+        self.reference = self.embed(original)
+
+    def embed(self, model) -> Tensor:
+        return embeddings(model.base_model, self.tokenizer, self.texts)
+
+    @torch.no_grad()
+    def of(self, model) -> dict[str, float]:
+        found, half = self.embed(model), len(self.scores)
+        similar = cosine_similarity(found[:half], found[half:])
+        quality = {
+            "stsb_spearman": 100 * float(spearmanr(similar, self.scores)[0]),
+            "cosine_to_original": float(cosine_similarity(found, self.reference).mean()),
+        }
+        if self.batches:
+            labelled = [int(batch["labels"].ne(-100).sum()) for batch in self.batches]
+            losses = [float(model(**batch).loss) * count for batch, count in zip(self.batches, labelled, strict=True)]
+            quality["mlm_loss"] = sum(losses) / sum(labelled)
+        return quality
+
+
+def shapes(heads: Heads, sizes: list[int]) -> Iterator[tuple[str, int, Heads]]:
+    """What is cut, the size, and the heads of a layer; heads are left out until as many dimensions are there."""
+    for size in sizes:
+        for name, fields in PARTS.items():
+            number = max(1, round(heads.number * size / heads.size))
+            values = {"size": size, "value_size": size, "number": number}
+            yield name, size, heads._replace(**{field: values[field] for field in fields})
+
+
+def main():
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.shrinking_quality", description=__doc__)
+    parser.add_argument("model", help="directory of an encoder whose layers have the same heads")
+    parser.add_argument("--output_dir", required=True)
+    parser.add_argument("--sizes", type=int, nargs="+", default=[24, 16, 12, 8, 4, 2, 1])
+    arguments = parser.parse_args()
+    if "FIXEDBERT_DATA" not in os.environ:
+        sys.exit("error: FIXEDBERT_DATA does not say where wikipedia/, books/ and glue/ are.")
+    transformers.utils.logging.disable_progress_bar()
+    data = Path(os.environ["FIXEDBERT_DATA"])
+    original, tokenizer = load(arguments.model), load_tokenizer(arguments.model)
+    text = partial(
+        first_sequences, [str(min((data / "wikipedia").glob("*.parquet")))], tokenizer, LENGTH, SEQUENCES, 16
+    )
+    file = Path(arguments.output_dir) / "results.jsonl"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    done = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+    keys = {(record["part"], record["size"], record["method"]) for record in done}
+    with torch.no_grad():
+        quality = Quality(original, tokenizer, data)
+    heads = LayerByLayer(original, text).heads
+    wanted = [("none", heads[0].size, "text", heads[0])]
+    wanted += [
+        (part, size, way, new) for way in ("text", "weights") for part, size, new in shapes(heads[0], arguments.sizes)
+    ]
+    with open(file, "a") as records:
+        for part, size, method, new in tqdm(wanted, unit="cut"):
+            if (part, size, method) in keys:
+                continue
+            model = copy.deepcopy(original)
+            errors = []
+            if method == "weights":
+                cut_by_weights(model, [new] * len(heads))
+            elif new != heads[0]:
+                with tempfile.TemporaryDirectory() as folder:
+                    layers = LayerByLayer(model, text).cut(Path(folder) / "states", [new] * len(heads))
+                errors = [layer.error for layer in layers]
+            record = {"part": part, "size": size, "method": method, "heads": new._asdict(), "errors": errors}
+            record |= {"parameters": model.num_parameters(), **quality.of(model)}
+            print(json.dumps(record), file=records, flush=True)
+
+
+if __name__ == "__main__":
+    main()
