@@ -221,9 +221,9 @@ def trained_card(model: PreTrainedModel, args: TrainingArguments, steps: int, na
     script = next((file for head, file in SCRIPTS.items() if architecture.endswith(head)), "run_pretraining.py")
     # Of paths on this machine, which are private, only the last part.
     words = [Path(word).name if word.startswith(("/", "~")) else word for word in command]
-    distilled = f"\n- Distilled from: {shown(teacher)}" if teacher else ""
+    distilled = f"\n- Distilled from: {public_name(teacher)}" if teacher else ""
     making = f"""
-- Started from: {shown(base) if base else "random weights"}{distilled}
+- Started from: {public_name(base) if base else "random weights"}{distilled}
 - Data: {", ".join(trained_on) or "see the command"}
 - Steps: {steps:,}{seen}; seed {args.seed}
 - Hardware: {hardware_name()}, {args.world_size} {"process" if args.world_size == 1 else "processes"}; \
@@ -239,7 +239,7 @@ python {script} {shlex.join(words)}
     return checkpoint_card(model.config, architecture, name, making, results, evaluated_on, count, **metadata)
 
 
-def shown(model: str) -> str:
+def public_name(model: str) -> str:
     """A model in a card: its Hub id, or of a directory, which is private, the last part."""
     return f"`{Path(model).name if Path(model).exists() else model}`"
 

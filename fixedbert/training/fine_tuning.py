@@ -186,7 +186,7 @@ class FineTuningTrainer(CommonTrainer):
         self.model_accepts_loss_kwargs = False
         self.teacher = teacher
         if teacher is not None:
-            teacher.model.to(self.args.device)
+            self._move_model_to_device(teacher.model, self.args.device)
         smoothed = self.label_names == ["labels"] and (self.model.config.num_labels or 0) > 1
         if training_args.label_smoothing_factor and not smoothed:
             raise InputError("--label_smoothing_factor is for classes: leave it out for numbers and for answers.")

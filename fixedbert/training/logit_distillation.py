@@ -69,7 +69,7 @@ class Teacher:
         """Of the weights: 64 hexadecimal digits."""
         found = hashlib.sha256()
         for weight in self.model.parameters():
-            found.update(weight.detach().cpu().flatten().view(torch.uint8).numpy())
+            found.update(weight.detach().cpu().flatten().view(torch.uint8).numpy().data)
         return found.hexdigest()
 
 
