@@ -143,7 +143,7 @@ def test_answers_have_a_teacher_too(model, questions, tmp_path):
     plain = squad(model, questions, tmp_path / "plain", *steps)
     assert math.isfinite(found["train_loss"]) and found["train_loss"] != plain["train_loss"]
     shutil.rmtree(tmp_path / "teacher")
-    again = squad(str(tmp_path / "student"), questions, tmp_path / "again", "--do_eval")
+    again = squad(str(tmp_path / "student"), questions, tmp_path / "again", "--do_eval", *taught)
     assert again["eval_loss"] == pytest.approx(found["eval_loss"], rel=1e-5)
 
 
