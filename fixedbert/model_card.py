@@ -210,7 +210,7 @@ def trained_card(model: PreTrainedModel, args: TrainingArguments, steps: int, na
     folder, architecture = output_path(args.output_dir), type(model).__name__
     command = read_json(folder / "command.json", [])
     flags = flags_of(command)
-    base = flags.get("model_name_or_path", [""])[0]
+    base, teacher = (flags.get(name, [""])[0] for name in ("model_name_or_path", "teacher_model"))
     if base and not Path(base).exists():
         metadata.setdefault("base_model", base)
     trained_on, hub_ids, evaluated_on = data_of(flags)
@@ -221,8 +221,9 @@ def trained_card(model: PreTrainedModel, args: TrainingArguments, steps: int, na
     script = next((file for head, file in SCRIPTS.items() if architecture.endswith(head)), "run_pretraining.py")
     # Of paths on this machine, which are private, only the last part.
     words = [Path(word).name if word.startswith(("/", "~")) else word for word in command]
+    distilled = f"\n- Distilled from: {public_name(teacher)}" if teacher else ""
     making = f"""
-- Started from: {f"`{Path(base).name if Path(base).exists() else base}`" if base else "random weights"}
+- Started from: {public_name(base) if base else "random weights"}{distilled}
 - Data: {", ".join(trained_on) or "see the command"}
 - Steps: {steps:,}{seen}; seed {args.seed}
 - Hardware: {hardware_name()}, {args.world_size} {"process" if args.world_size == 1 else "processes"}; \
@@ -236,6 +237,11 @@ python {script} {shlex.join(words)}
     results = read_json(folder / "all_results.json", {})
     count = model.num_parameters()
     return checkpoint_card(model.config, architecture, name, making, results, evaluated_on, count, **metadata)
+
+
+def public_name(model: str) -> str:
+    """A model in a card: its Hub id, or of a directory, which is private, the last part."""
+    return f"`{Path(model).name if Path(model).exists() else model}`"
 
 
 def data_of(flags: dict[str, list[str]]) -> tuple[list[str], list[str], dict[str, str]]:

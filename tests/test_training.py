@@ -142,9 +142,13 @@ def test_batch_is_what_the_recipe_states(monkeypatch):
 @pytest.mark.parametrize("recipe", sorted(RECIPES.glob("*.yaml")), ids=lambda path: path.stem)
 def test_recipes_parse(recipe):
     """Guards: every recipe's arguments are ones that its script takes, and its model is there or a run of ours."""
-    fine_tuning = {"sample_pairs": GlueDataArguments, "sample_questions": SquadDataArguments}
+    fine_tuning = {
+        "fine_tuning_with_teacher": GlueDataArguments,
+        "sample_pairs": GlueDataArguments,
+        "sample_questions": SquadDataArguments,
+    }
     data_arguments = fine_tuning.get(recipe.stem, PretrainingDataArguments)
-    arguments = TrainingArguments if recipe.stem in fine_tuning else PretrainingArguments
+    arguments = FineTuningArguments if recipe.stem in fine_tuning else PretrainingArguments
     flags = [*with_recipe([str(recipe)]), "--bf16", "false", "--use_cpu"]
     model, data, _ = parse(flags, ModelArguments, data_arguments, arguments)
     if recipe.stem not in fine_tuning:

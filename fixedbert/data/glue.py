@@ -150,9 +150,7 @@ class TextData:
 
     def numbered_as(self, labels: list[str]) -> "TextData":
         """The same rows with the label numbers of a model that has `labels`, perhaps in capitals."""
-        own = self.labels or []
-        names = labels if set(own) <= set(labels) else [name.lower() for name in labels]
-        number = [names.index(label if label in names else label.lower()) for label in own]
+        number = numbers_among(labels, self.labels or [])
 
         def renumber(data: datasets.Dataset) -> datasets.Dataset:
             if "label" not in data.column_names:
@@ -377,6 +375,12 @@ def with_labels_of_model(data: TextData, config: PreTrainedConfig, train: bool) 
     config.id2label, config.label2id = dict(enumerate(names)), {name: number for number, name in enumerate(names)}
     config.problem_type = "single_label_classification" if data.labels else "regression"
     return data, new_head
+
+
+def numbers_among(known: list[str], labels: list[str]) -> list[int]:
+    """The number of each of `labels` among the `known` ones, which can have them in capitals."""
+    names = known if set(labels) <= set(known) else [name.lower() for name in known]
+    return [names.index(label if label in names else label.lower()) for label in labels]
 
 
 def labels_of_model(config: PreTrainedConfig) -> list[str] | None:

@@ -16,6 +16,7 @@ from ..training.arguments import ModelArguments, parse, with_recipe
 from ..training.fine_tuning import FineTuningArguments, FineTuningDataArguments, FineTuningTrainer
 from ..training.interruption import train
 from ..training.loading import check_length, load_config, load_model, with_new_head
+from ..training.logit_distillation import load_teacher
 from ..training.output import check_same_data, output_directory
 from ..training.results import publish
 from ..training.speed import keep_freed_memory, skip_padding
@@ -97,7 +98,13 @@ def fine_tune(
             check_length(data_args.max_seq_length, config)
             tokenizer = load_tokenizer(model_args.tokenizer, model_args.do_lower_case, **model_args.hub_options())
             task = kind(name, config, tokenizer, model_args, data_args, training_args)
-        check_same_data(training_args.folder, data_fingerprint(task.features, *task.fingerprinted))
+        teacher = None
+        if training_args.do_train and training_args.teacher_model:
+            teacher = load_teacher(
+                training_args.teacher_model, task.auto_class, model_args, config, tokenizer, data_args.max_seq_length
+            )
+        others = (*task.fingerprinted, teacher.fingerprint()) if teacher else task.fingerprinted
+        check_same_data(training_args.folder, data_fingerprint(task.features, *others))
         if task.new_head:
             model_args = replace(model_args, ignore_mismatched_sizes=True)
         model = load_model(task.auto_class, model_args, config, tokenizer, training_args.do_train)
@@ -110,6 +117,7 @@ def fine_tune(
             processing_class=tokenizer,
             compute_metrics=task.compute_metrics,
             pad_to=data_args.max_seq_length if data_args.pad_to_max_length else None,
+            teacher=teacher,
         )
         if training_args.do_train:
             train(trainer, checkpoint)

@@ -1,5 +1,6 @@
 """Fine-tuning: batches of similar lengths, and evaluation in large batches, sorted by length."""
 
+import math
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -12,6 +13,7 @@ from transformers.trainer_pt_utils import get_length_grouped_indices
 
 from ..errors import InputError
 from .arguments import CommonArguments
+from .logit_distillation import Teacher
 from .trainer import CommonTrainer
 
 NOT_METRICS = ("loss", "runtime", "samples", "per_second", "epoch", "total", "thresh")
@@ -48,6 +50,16 @@ class FineTuningArguments(CommonArguments):
             "help": "bert: every combination of batch 16 and 32, learning rate 5e-5, 3e-5 and 2e-5, epochs 2 to 4."
         },
     )
+    teacher_model: str | None = field(
+        default=None,
+        metadata={"help": "Directory or Hub id of a model fine-tuned on the task, whose logits are targets too."},
+    )
+    distillation_temperature: float = field(
+        default=2.0, metadata={"help": "What the logits are divided by; the scores of a regression have none."}
+    )
+    distillation_weight: float = field(
+        default=0.5, metadata={"help": "Of the teacher's targets in the loss; 1 - weight is that of the labels."}
+    )
 
     refused: ClassVar[dict[str, tuple[object, str]]] = CommonArguments.refused | {
         "remove_unused_columns": (True, "the models take no other columns"),
@@ -67,6 +79,13 @@ class FineTuningArguments(CommonArguments):
                 raise InputError(
                     "--early_stopping_patience needs --load_best_model_at_end, which keeps the best checkpoint."
                 )
+        if not 0 < self.distillation_temperature < math.inf:
+            raise InputError(f"--distillation_temperature {self.distillation_temperature}: give a number above 0.")
+        if not 0 <= self.distillation_weight <= 1:
+            raise InputError(f"--distillation_weight {self.distillation_weight}: give a number from 0 to 1.")
+        for name in ("distillation_temperature", "distillation_weight"):
+            if self.teacher_model is None and getattr(self, name) != getattr(type(self), name):
+                raise InputError(f"--{name} needs --teacher_model, the model to learn from.")
 
     @property
     def kinds(self) -> tuple[str, ...]:
@@ -149,15 +168,25 @@ class LengthGroupedSampler(torch.utils.data.Sampler):
 
 
 class FineTuningTrainer(CommonTrainer):
-    """Trainer over features with a column `length`; evaluation keeps their order."""
+    """
+    Trainer over features with a column `length`; evaluation keeps their order.
+
+    With a `teacher` the loss of training is (1 - weight) * that of the labels + weight * the teacher's; evaluation is
+    by the labels alone.
+    """
 
     args: FineTuningArguments
 
-    def __init__(self, *args, pad_to: int | None = None, **kwargs):
+    def __init__(self, *args, pad_to: int | None = None, teacher: Teacher | None = None, **kwargs):
         tokenizer, training_args = kwargs["processing_class"], kwargs["args"]
         padding, multiple = "max_length" if pad_to else True, 8 if training_args.fp16 else None
         collator = DataCollatorWithPadding(tokenizer, padding, pad_to, multiple)
         super().__init__(*args, data_collator=collator, **kwargs)
+        # Every loss is a mean over a batch's rows; stock models claim to divide by the rows of a whole step.
+        self.model_accepts_loss_kwargs = False
+        self.teacher = teacher
+        if teacher is not None:
+            self._move_model_to_device(teacher.model, self.args.device)
         smoothed = self.label_names == ["labels"] and (self.model.config.num_labels or 0) > 1
         if training_args.label_smoothing_factor and not smoothed:
             raise InputError("--label_smoothing_factor is for classes: leave it out for numbers and for answers.")
@@ -172,6 +201,14 @@ class FineTuningTrainer(CommonTrainer):
         seed = args.seed if args.data_seed is None else args.data_seed
         assert isinstance(self.train_dataset, datasets.Dataset)  # what Trainer hands over has lost the column
         return LengthGroupedSampler(self.train_dataset["length"][:], step_size, seed)
+
+    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+        if self.teacher is None or not model.training:
+            return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
+        loss, outputs = super().compute_loss(model, inputs, True, num_items_in_batch)
+        weight, temperature = self.args.distillation_weight, self.args.distillation_temperature
+        loss = (1 - weight) * loss + weight * self.teacher.loss(inputs, outputs, temperature)
+        return (loss, outputs) if return_outputs else loss
 
     def evaluation_loop(self, *args, metric_key_prefix="eval", **kwargs):
         output = super().evaluation_loop(*args, metric_key_prefix=metric_key_prefix, **kwargs)

@@ -111,7 +111,7 @@ def load_model(
         if absent and not train:
             raise InputError(
                 f"{arguments.model_name_or_path}: it has no weights for {', '.join(absent)}; give a model of this "
-                "task, or --do_train."
+                "task, or train one first, with --do_train."
             )
     return model
 

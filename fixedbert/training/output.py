@@ -179,8 +179,8 @@ def check_same_data(output_dir: Path, fingerprint: str):
     state.wait_for_everyone()
     if read_object(file, f"remove {file.parent}").get("fingerprint") != fingerprint:
         raise InputError(
-            f"{file.parent}: the texts, or what is made of them, are not those that the unfinished run began with; "
-            "bring these back, or remove it and start anew."
+            f"{file.parent}: the texts, what is made of them, or the teacher are not those that the unfinished run "
+            "began with; bring these back, or remove it and start anew."
         )
 
 

@@ -57,7 +57,7 @@ def plan_runs(tasks: list[str | None], training_args: FineTuningArguments) -> li
     Every task with every point of the grid and every seed.
 
     Raises:
-        InputError: no such grid, or a seed is given twice.
+        InputError: no such grid, a seed is given twice, or several tasks have one teacher.
     """
     grid = training_args.grid
     if grid is not None and grid not in GRIDS:
@@ -67,6 +67,8 @@ def plan_runs(tasks: list[str | None], training_args: FineTuningArguments) -> li
     seeds = training_args.seeds or [training_args.seed]
     if len(set(seeds)) < len(seeds):
         raise InputError(f"--seeds {' '.join(map(str, seeds))}: each seed can be there once.")
+    if training_args.teacher_model is not None and len(set(tasks) - {"ax"}) > 1:
+        raise InputError("--teacher_model is of one task: give one --task_name.")
     values = GRIDS[grid] if grid else {}
     points = [tuple(zip(values, point, strict=True)) for point in product(*values.values())]
     return [Run(task, seed, point) for task in tasks for point in points for seed in seeds]
