@@ -77,6 +77,77 @@ def load_convert(**options) -> Run:
     return lambda: print(convert_checkpoint(**options))
 
 
+def shrink_arguments(parser: ArgumentParser):
+    parser.add_argument("model", help="directory or Hub id of a BERT, a RoBERTa-like model or a FixedHeadBert")
+    parser.add_argument("--output_dir", help="the directory to write; not for --dry_run")
+    parser.add_argument(
+        "--train_file",
+        "--text",
+        nargs="+",
+        help="files, folders or globs: .txt, .jsonl, .csv, .parquet; heads are cut to what this text uses (required)",
+    )
+    parser.add_argument(
+        "--attention_head_size", type=int, nargs="+", help="size of queries and keys, or one for each layer"
+    )
+    parser.add_argument(
+        "--value_head_size", type=int, nargs="+", help="size of values; default: the same, as long as it was the same"
+    )
+    parser.add_argument("--num_attention_heads", type=int, nargs="+", help="number of heads, or one for each layer")
+    parser.add_argument("--keep", type=float, help="share of the attention's parameters to keep, such as 0.5")
+    parser.add_argument(
+        "--tolerance", type=float, help="largest relative error of each layer's attention on the text, such as 0.01"
+    )
+    parser.add_argument(
+        "--multiple_of", type=int, default=1, help="what sizes by --keep or --tolerance are multiples of"
+    )
+    parser.add_argument("--intermediate_size", type=int, help="neurons of the feed-forward networks")
+    parser.add_argument("--dry_run", action="store_true", help="only predict errors by size")
+    parser.add_argument(
+        "--distil_steps",
+        type=int,
+        default=0,
+        help="steps of training on the text to give the original's hidden states",
+    )
+    parser.add_argument("--learning_rate", type=float, default=3e-4, help="of this training")
+    parser.add_argument("--seed", type=int, default=0, help="of this training")
+    parser.add_argument("--max_seq_length", type=int, default=128, help="tokens of a sequence")
+    parser.add_argument("--max_samples", type=int, default=1000, help="sequences to cut by")
+    parser.add_argument("--batch_size", type=int, default=16, help="sequences at once")
+    hub_arguments(parser)
+
+
+def load_shrink(
+    model: str,
+    output_dir: str | None,
+    train_file: list[str],
+    max_seq_length: int,
+    max_samples: int,
+    batch_size: int,
+    dry_run: bool,
+    distil_steps: int,
+    learning_rate: float,
+    seed: int,
+    revision: str,
+    cache_dir: str | None,
+    token: str | None,
+    **sizes,
+) -> Run:
+    from fixedbert.printing import shrinking_text
+    from fixedbert.tasks.shrinking import Distillation, Sizes, Text, predict, shrink
+
+    def run():
+        text = Text(train_file, max_seq_length, max_samples, batch_size)
+        hub_options = {"revision": revision, "cache_dir": cache_dir, "token": token}
+        if dry_run:
+            found = predict(model, text, **hub_options)
+        else:
+            distillation = Distillation(distil_steps, learning_rate, seed) if distil_steps else None
+            found = shrink(model, output_dir, text, Sizes(**sizes), distillation, **hub_options)
+        print(shrinking_text(found))
+
+    return run
+
+
 def push_arguments(parser: ArgumentParser):
     parser.add_argument("folder", help="a directory that a script, `fixedbert convert` or save_pretrained wrote")
     parser.add_argument("repo_id", help="user/name or organization/name; it is made if it is not there")
@@ -246,6 +317,10 @@ COMMANDS = {
     "convert": Command(
         "start from a BERT checkpoint, with more or larger heads, and the same function",
         convert_arguments, load_convert, needed=("output_dir",), output_last=True,
+    ),
+    "shrink": Command(
+        "cut heads, and feed-forward networks, to what a text uses",
+        shrink_arguments, load_shrink, needed=("train_file",), output_last=True,
     ),
     "push": Command("put a model on the Hub, with its code and its card, in one commit", push_arguments, load_push),
     "inspect": Command(

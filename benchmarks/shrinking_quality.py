@@ -2,9 +2,10 @@
 python -m benchmarks.shrinking_quality MODEL --output_dir DIR
 
 What a trained encoder loses when its heads are cut, without training: in the size of queries and keys, of values, of
-both, and by leaving heads out; by the text, as `fixedbert shrink` does, and by the weights alone. Quality is Spearman's
-correlation on all of STS-B's dev set, from means over tokens, and where the checkpoint has a masked-LM head its loss on
-held-out text. Needs FIXEDBERT_DATA with wikipedia/, books/ and glue/STS-B. Writes results.jsonl, and continues it.
+both, and by leaving heads out; by the text, as `fixedbert shrink` does, and by the weights alone. Quality is
+Spearman's correlation on all of STS-B's dev set with means over tokens as embeddings, and the masked-LM loss on novels
+where the checkpoint has that head. Needs FIXEDBERT_DATA with wikipedia/, books/ and glue/STS-B. Writes results.jsonl
+and a picture; a second call continues.
 """
 
 import argparse
@@ -26,10 +27,9 @@ from tqdm import tqdm
 from transformers import DataCollatorForLanguageModeling
 
 from fixedbert.conversion import Heads
-from fixedbert.data.tokenizers import load_tokenizer
 from fixedbert.shrinking import Moments
 from fixedbert.tasks.layer_by_layer import LayerByLayer, set_heads, tensors_of
-from fixedbert.tasks.shrinking import first_sequences, load
+from fixedbert.tasks.shrinking import Text, load
 
 SEQUENCES, LENGTH = 256, 128  # of Wikipedia, by which is cut
 HELD_OUT = 200  # sequences of novels for the masked-LM loss
@@ -97,7 +97,7 @@ class Quality:
         if hasattr(original, "cls"):
             transformers.set_seed(0)
             mask = DataCollatorForLanguageModeling(tokenizer)
-            text = first_sequences([str(data / "books")], tokenizer, LENGTH, HELD_OUT, 50)
+            text = Text([str(data / "books")], LENGTH, HELD_OUT, 50).batches(tokenizer)
             self.batches = [mask([{"input_ids": row} for row in ids.tolist()]) for ids in text]
         self.reference = self.embed(original)
 
@@ -138,10 +138,9 @@ def main():
         sys.exit("error: FIXEDBERT_DATA does not say where wikipedia/, books/ and glue/ are.")
     transformers.utils.logging.disable_progress_bar()
     data = Path(os.environ["FIXEDBERT_DATA"])
-    original, tokenizer = load(arguments.model), load_tokenizer(arguments.model)
-    text = partial(
-        first_sequences, [str(min((data / "wikipedia").glob("*.parquet")))], tokenizer, LENGTH, SEQUENCES, 16
-    )
+    original, tokenizer = load(arguments.model, LENGTH)
+    wikipedia = str(min((data / "wikipedia").glob("*.parquet")))
+    text = partial(Text([wikipedia], LENGTH, SEQUENCES).batches, tokenizer)
     file = Path(arguments.output_dir) / "results.jsonl"
     file.parent.mkdir(parents=True, exist_ok=True)
     done = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []

@@ -7,6 +7,7 @@ from .analysis.planning import RULES, UTILISATION, Plan, PlannedShape
 from .analysis.theory import Theory
 from .counts import size_text
 from .study.cost import StudyCost
+from .tasks.shrinking import Shrinking
 
 COLUMNS = "{:<20} {:>5} {:>6} {:>5} {:>9} {:>6} {:>8} {:>9} {:>9} {:>13} {:>11} {:>7}  {}"
 MEASURES = {  # of an inspection, with the headings of their columns
@@ -109,6 +110,36 @@ def suggestion(inspection: Inspection) -> str:
     larger = " ".join(str(2 * size if layer in even else size) for layer, size in enumerate(sizes))
     command = f"fixedbert convert {inspection.model} --output_dir OUTPUT --attention_head_size {larger}"
     return f"{finding} More room just there: `{command}`; whether it helps, training shows."
+
+
+def shrinking_text(shrinking: Shrinking) -> str:
+    """Predicted errors by size, and where the model was cut its heads and the measured errors."""
+    layers = shrinking.layers
+    lines = [
+        f"{shrinking.model}: {len(layers)} layers; {shrinking.tokens:,} tokens in sequences of "
+        f"{shrinking.max_seq_length}",
+        "relative errors predicted from the singular values on the uncut model, by size:",
+    ]
+    for name in ("scores", "values", "heads"):
+        curves = [getattr(layer, name) for layer in layers]
+        places = sorted({round(share * (len(curve) - 1) / 8) for curve in curves for share in range(9)})
+        if places == [0]:
+            continue
+        unit = "left out" if name == "heads" else "size"
+        lines.append(f"{name:<8} {unit:>8} " + " ".join(f"{place:>6}" for place in places))
+        for number, curve in enumerate(curves):
+            shown = (f"{curve[place]:>6.3f}" if place < len(curve) else " " * 6 for place in places)
+            lines.append(f"{'layer':>12} {number:>4} " + " ".join(shown))
+    if shrinking.cut:
+        lines += ["", "cut, with relative errors of the attention's output measured on the text:"]
+        for number, layer in enumerate(layers):
+            measured = f"{layer.error:.3f} on the same inputs, {layer.from_original:.3f} from the original"
+            if shrinking.repaired:
+                measured += f", {shrinking.repaired[number]:.3f} after training"
+            if layer.feed_forward_error:
+                measured += f"; of the feed-forward network's {layer.feed_forward_error:.3f}"
+            lines.append(f"  layer {number}: {layer.before} -> {layer.after}: {measured}")
+    return "\n".join(lines)
 
 
 def study_cost_text(cost: StudyCost) -> str:

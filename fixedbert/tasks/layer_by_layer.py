@@ -8,7 +8,7 @@ import copy
 import math
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -49,6 +49,7 @@ class LayerErrors:
         scores: predicted from the singular values on the uncut model, of the scores less their mean for each query, by
             the size that is kept, from 0 on.
         values: the same of the attention's output (W_o's with bias, before the residual), by the size of values.
+        heads: the same by the number of heads that are left out; of 0 alone where none may be.
         error: measured, of the attention's output after the cut against before, on the same inputs.
         from_original: measured, of the attention's output in the cut model against that in the original.
         feed_forward_error: measured, of the feed-forward network's output on the same inputs; 0 where it is not cut.
@@ -58,6 +59,7 @@ class LayerErrors:
     after: Heads
     scores: list[float]
     values: list[float]
+    heads: list[float]
     error: float = 0.0
     from_original: float = 0.0
     feed_forward_error: float = 0.0
@@ -67,7 +69,8 @@ class LayerErrors:
         """Without a cut."""
         scores = score_errors(moments)
         of_scores, of_values = (scores / scores[0]).sqrt(), curves.values.sum(dim=0).sqrt()
-        return cls(moments.heads, moments.heads, of_scores.tolist(), of_values.tolist())
+        of_heads = curves.heads_removed.sqrt()
+        return cls(moments.heads, moments.heads, of_scores.tolist(), of_values.tolist(), of_heads.tolist())
 
 
 class HiddenStates:
@@ -265,7 +268,8 @@ class LayerByLayer:
         """
         layer, old, states = self.layers[number], self.heads[number], self.states
         attention = layer.attention
-        of_original, of_cut = Moments(old), Moments(old, of_all=wanted is None or wanted.number < old.number)
+        leave_out = wanted is None or wanted.number < old.number
+        of_original, of_cut = Moments(old, leave_out), Moments(old, leave_out)
         with watched(attention) as seen:
             for batch in self.batches:
                 attended = self.attend(attention, states["original"][batch])
@@ -321,6 +325,24 @@ class LayerByLayer:
             error.add(output, states["uncut output"][batch])
             states["cut"][batch] = last.LayerNorm(output + attended)
         return error.relative
+
+
+@torch.no_grad()
+def errors_from_original(
+    cut: FixedHeadBertPreTrainedModel, original: FixedHeadBertPreTrainedModel, batches: Iterator[Tensor]
+) -> list[float]:
+    """The relative errors of each layer's attention output, as `LayerErrors.from_original`, of a whole model."""
+    found = [Difference() for _ in original.base_model.encoder.layer]
+    for ids in tqdm(batches, "comparing", unit="batch"):
+        with ExitStack() as stack:
+            seen = []
+            for model in (cut, original):
+                layers = model.base_model.encoder.layer
+                seen.append([stack.enter_context(watched(layer.attention)) for layer in layers])
+                model.base_model(input_ids=ids.to(model.device))
+        for difference, after, before in zip(found, *seen, strict=True):
+            difference.add(after.output, before.output)
+    return [difference.relative for difference in found]
 
 
 def linear(weight: Tensor, bias: Tensor) -> nn.Linear:

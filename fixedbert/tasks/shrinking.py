@@ -1,17 +1,30 @@
-"""Shrink: a BERT with fewer and smaller heads, cut to what a text uses."""
+"""
+Shrink: a BERT with fewer and smaller heads, cut to what a text uses, and trained to repair what is lost.
 
+The mathematics is in fixedbert/shrinking.py, the way through the layers in layer_by_layer.py.
+"""
+
+import hashlib
 import json
 import shutil
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
 import torch
+from accelerate import PartialState
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from ..checkpoint_conversion import copy_sentence_modules, copy_tokenizer, files_beside, one_for_all
+from ..checkpoint_conversion import (
+    CARD,
+    copy_sentence_modules,
+    copy_tokenizer,
+    files_beside,
+    metadata_of,
+    one_for_all,
+)
 from ..checkpoints import is_tensorflow, load_bert
 from ..configuration_fixed_head_bert import FixedHeadBertConfig
 from ..conversion import Heads, convert, numbers
@@ -19,10 +32,57 @@ from ..data.corpora import Corpus, CorpusReader
 from ..data.sequences import sequences
 from ..data.tokenizers import load_tokenizer
 from ..errors import InputError
-from ..files import new_directory
+from ..files import new_directory, output_path, read_object
+from ..model_card import checkpoint_card, table
 from ..modeling_fixed_head_bert import FixedHeadBertPreTrainedModel
 from ..shrinking import heads_for_parameters, parameters
-from .layer_by_layer import LayerByLayer, LayerErrors, heads_of
+from ..training.arguments import CommonArguments, flags
+from ..training.fine_tuning import has_bf16
+from ..training.hidden_state_distillation import HiddenStateTrainer
+from ..training.interruption import train
+from ..training.output import check_same_data, output_directory
+from ..training.pictures import new_figure, with_matplotlib
+from .layer_by_layer import LayerByLayer, LayerErrors, errors_from_original, heads_of
+
+CUT = "cut"  # where the cut model is kept while it is trained
+ERRORS = "shrinking.json"
+
+
+@dataclass(frozen=True)
+class Text:
+    """
+    What a model is cut by: the first `most` sequences of `length` tokens, `batch_size` at once.
+
+    Args:
+        files: files, folders or globs of the formats that pretraining reads.
+
+    Raises:
+        InputError: there are no such files, or a number is below 1.
+    """
+
+    files: list[str]
+    length: int = 128
+    most: int = 1000
+    batch_size: int = 16
+
+    def __post_init__(self):
+        for name, count in (("max_samples", self.most), ("batch_size", self.batch_size)):
+            if count < 1:
+                raise InputError(f"{count}: must be at least 1.", name)
+        for file in self.files:
+            CorpusReader(Corpus(file))
+
+    def batches(self, tokenizer: PreTrainedTokenizerBase) -> Iterator[Tensor]:
+        """Ids (B, length)."""
+        seen = 0
+        for ids in sequences(self.files, tokenizer, self.length, self.batch_size):
+            yield ids[: self.most - seen]
+            seen += len(ids)
+            if seen >= self.most:
+                return
+        if not seen:
+            files = ", ".join(self.files)
+            raise InputError(f"{files}: shorter than {self.length} tokens; give more, or a lower --max_seq_length.")
 
 
 @dataclass(frozen=True)
@@ -55,10 +115,10 @@ class Sizes:
             raise InputError("sizes, --keep and --tolerance exclude each other: give one.")
         if not ways and self.intermediate_size is None:
             raise InputError("nothing to cut: give --attention_head_size, --keep, --tolerance or --intermediate_size.")
-        for field in ("keep", "tolerance"):
-            share = getattr(self, field)
+        for name in ("keep", "tolerance"):
+            share = getattr(self, name)
             if share is not None and not 0 < share < 1:
-                raise InputError(f"{share}: give a share between 0 and 1.", field)
+                raise InputError(f"{share}: give a share between 0 and 1.", name)
         if self.multiple_of < 1 or given and self.multiple_of > 1:
             raise InputError(f"{self.multiple_of}: give at least 1, with --keep or --tolerance.", "multiple_of")
 
@@ -98,6 +158,9 @@ class Shrinking:
         tokens: of the text, in sequences of `max_seq_length`.
         layers: the heads and errors of each.
         intermediate_size: before and after.
+        cut: whether the model was cut, or errors predicted alone.
+        distil_steps: of training after the cut.
+        repaired: after training, as `LayerErrors.from_original`, of each layer; without training none.
     """
 
     model: str
@@ -105,114 +168,271 @@ class Shrinking:
     max_seq_length: int
     layers: list[LayerErrors]
     intermediate_size: tuple[int, int]
+    cut: bool = True
+    distil_steps: int = 0
+    repaired: list[float] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Distillation:
+    """
+    How a cut model is trained to give the original's hidden states and attention outputs on the text, without labels.
+
+    Args:
+        steps: of `Text.batch_size` sequences each, which begin anew where the text ends.
+        learning_rate: the highest; it rises for a tenth of the steps and falls to zero.
+        seed: of the order of sequences.
+    """
+
+    steps: int
+    learning_rate: float = 3e-4
+    seed: int = 0
+
+    def arguments(self, output_dir: str | Path, batch_size: int) -> CommonArguments:
+        use_cpu = not torch.accelerator.is_available()
+        return CommonArguments(
+            output_dir=str(output_dir),
+            do_train=True,
+            max_steps=self.steps,
+            per_device_train_batch_size=batch_size,
+            learning_rate=self.learning_rate,
+            warmup_steps=0.1,
+            seed=self.seed,
+            logging_steps=max(1, self.steps // 30),
+            save_steps=100,
+            save_total_limit=1,
+            bf16=has_bf16(use_cpu),
+            use_cpu=use_cpu,
+            report_to=["none"],
+        )
 
 
 def shrink(
     model: str | Path,
     output_dir: str | Path | None,
-    train_file: str | list[str],
-    sizes: Sizes | None = None,
-    max_seq_length: int = 128,
-    max_samples: int = 1000,
-    batch_size: int = 16,
+    text: Text,
+    sizes: Sizes,
+    distillation: Distillation | None = None,
     **hub_options,
 ) -> Shrinking:
     """
     Cut a BERT, a RoBERTa-like model or a FixedHeadBert, and write it into a new directory, with its tokenizer, a card,
-    shrinking.json and shrinking.png.
+    shrinking.json and shrinking.png. With `distillation` it is trained after that; the same call goes on with a
+    training that was interrupted.
 
     Args:
         model: directory or Hub id.
-        output_dir: not needed for a prediction.
-        train_file: files, folders or globs of the formats that pretraining reads, by which is cut.
-        sizes: what to cut to; None only predicts errors by size, and writes nothing.
-        max_seq_length: tokens of a sequence.
-        max_samples: sequences, the first ones.
-        batch_size: sequences at once.
         hub_options: `revision`, `token` and `cache_dir` of from_pretrained.
 
     Raises:
-        InputError: no such model or text, a model that cannot be cut (MHE, qk_norm, cross-attention), sizes that are
-            no cut, or too little text.
+        InputError: no such model, a model that cannot be cut (MHE, qk_norm, cross-attention), sizes that are no cut,
+            too little text, or several processes.
     """
-    texts = [train_file] if isinstance(train_file, str) else train_file
-    for field, count in (("max_samples", max_samples), ("batch_size", batch_size)):
-        if count < 1:
-            raise InputError(f"{count}: must be at least 1.", field)
-    for text in texts:
-        CorpusReader(Corpus(text))  # it is there, which is said before the model is loaded
-    original = load(model, **hub_options)
-    config = original.config
-    if sizes is not None:
-        sizes.heads(config)  # wrong sizes are found before the work begins
-    if not 3 <= max_seq_length <= config.max_position_embeddings:
-        longest = config.max_position_embeddings
-        raise InputError(f"{max_seq_length}: the model takes 3 to {longest} tokens.", "max_seq_length")
-    beside = files_beside(model, **hub_options)
-    tokenizer = load_tokenizer(str(beside / "vocab.txt" if is_tensorflow(model) else beside), trust_remote_code=False)
-    text = partial(first_sequences, texts, tokenizer, max_seq_length, max_samples, batch_size)
-    work, dtype = LayerByLayer(original.float(), text), original.dtype
-    if sizes is None:
-        _, layers = work.curves()
-        return Shrinking(str(model), work.tokens, max_seq_length, layers, (config.intermediate_size,) * 2)
-    before = config.intermediate_size
-    with new_directory(output_dir) as folder:
-        layers = cut(work, sizes, folder / "hidden_states")
-        found = Shrinking(str(model), work.tokens, max_seq_length, layers, (before, config.intermediate_size))
-        original.to(dtype).save_pretrained(folder)
-        copy_tokenizer(beside, folder, do_lower_case=True)
-        copy_sentence_modules(beside, folder)
-        (folder / "shrinking.json").write_text(json.dumps(asdict(found), indent=1) + "\n")
+    if PartialState().num_processes > 1:
+        raise InputError("shrinking takes one process: start it without accelerate launch.")
+    name = output_path(output_dir).name
+    if distillation is None:
+        with new_directory(output_dir) as folder:
+            return cut_into(folder, name, model, text, sizes, **hub_options)
+    args = distillation.arguments(output_path(output_dir), text.batch_size)
+    command = flags({"model": str(model), **asdict(text), **asdict(sizes), **asdict(distillation)})
+    with output_directory(args, command) as checkpoint:
+        cut = args.folder / CUT
+        if not cut.exists():
+            partial_cut = args.folder / f"{CUT}.partial"
+            partial_cut.mkdir()
+            cut_into(partial_cut, name, model, text, sizes, **hub_options)
+            partial_cut.rename(cut)
+        original, tokenizer = load(model, text.length, **hub_options)
+        student, _ = load(cut, text.length)
+        dtype = student.dtype
+        ids = torch.cat(list(replace(text, most=distillation.steps * text.batch_size).batches(tokenizer)))
+        check_same_data(args.folder, hashlib.sha256(ids.numpy().tobytes()).hexdigest())
+        trainer = HiddenStateTrainer(
+            student.float(),
+            original.float(),
+            args=args,
+            train_dataset=[{"input_ids": row} for row in ids],
+            processing_class=tokenizer,
+        )
+        train(trainer, checkpoint)
+        if dtype != torch.float32:
+            student.to(dtype).save_pretrained(args.folder)
+        repaired = errors_from_original(student.float(), original, text.batches(tokenizer))
+        found = replace(read_shrinking(cut), distil_steps=distillation.steps, repaired=repaired)
+        write_beside(args.folder, name, found, student, **hub_options)
+    for folder in (args.folder / CUT, *args.folder.glob("checkpoint-*")):
+        shutil.rmtree(folder)
     return found
 
 
-def cut(work: LayerByLayer, sizes: Sizes, folder: Path) -> list[LayerErrors]:
-    """Cut the model to these sizes, with the text's hidden states in `folder`, which is removed."""
-    config = work.model.config
-    if sizes.keep is not None:
-        budget = sizes.keep * sum(parameters(heads, config.hidden_size) for heads in heads_of(config))
-        heads = heads_for_parameters(work.curves()[0], budget, sizes.multiple_of)
-    elif sizes.tolerance is not None:
-        heads = None
-    else:
-        heads = sizes.heads(config)
-    layers = work.cut(folder, heads, sizes.tolerance or 0.0, sizes.multiple_of, sizes.intermediate_size)
-    shutil.rmtree(folder)
-    return layers
+def read_shrinking(folder: Path) -> Shrinking:
+    """What `shrink` wrote there."""
+    fields = read_object(folder / ERRORS, "remove the directory")
+    layers = [
+        LayerErrors(**layer | {name: Heads(*layer[name]) for name in ("before", "after")})
+        for layer in fields["layers"]
+    ]
+    return Shrinking(**fields | {"layers": layers, "intermediate_size": tuple(fields["intermediate_size"])})
 
 
-def load(model: str | Path, **hub_options) -> FixedHeadBertPreTrainedModel:
+def predict(model: str | Path, text: Text, **hub_options) -> Shrinking:
     """
-    A model to cut, as a FixedHeadBert.
+    Predict the errors of a model by size. Nothing is cut or written.
 
     Raises:
-        InputError: as `load_bert`; or its heads cannot be cut.
+        InputError: as `shrink`.
+    """
+    original, tokenizer = load(model, text.length, **hub_options)
+    work = LayerByLayer(for_calculation(original), partial(text.batches, tokenizer))
+    _, layers = work.curves()
+    return Shrinking(str(model), work.tokens, text.length, layers, (original.config.intermediate_size,) * 2, cut=False)
+
+
+def cut_into(folder: Path, name: str, model: str | Path, text: Text, sizes: Sizes, **hub_options) -> Shrinking:
+    """Cut a model, and write all of it into `folder`; `name` is for the card."""
+    cut, tokenizer = load(model, text.length, **hub_options)
+    config, dtype, neurons = cut.config, cut.dtype, cut.config.intermediate_size
+    heads: list[Heads] | None = sizes.heads(config)  # sizes that are no cut are refused before the work begins
+    work = LayerByLayer(for_calculation(cut), partial(text.batches, tokenizer))
+    if sizes.keep is not None:
+        budget = sizes.keep * sum(parameters(of_layer, config.hidden_size) for of_layer in work.heads)
+        heads = heads_for_parameters(work.curves()[0], budget, sizes.multiple_of)
+    if sizes.tolerance is not None:
+        heads = None
+    states = folder / "hidden_states"
+    layers = work.cut(states, heads, sizes.tolerance or 0.0, sizes.multiple_of, sizes.intermediate_size)
+    shutil.rmtree(states)
+    found = Shrinking(str(model), work.tokens, text.length, layers, (neurons, config.intermediate_size))
+    cut.to(dtype).save_pretrained(folder)
+    write_beside(folder, name, found, cut, **hub_options)
+    return found
+
+
+def for_calculation(model: FixedHeadBertPreTrainedModel) -> FixedHeadBertPreTrainedModel:
+    """The model itself, in float32 where it has half precision."""
+    return model if model.dtype == torch.float64 else model.float()
+
+
+def write_beside(folder: Path, name: str, found: Shrinking, cut: FixedHeadBertPreTrainedModel, **hub_options):
+    """Write what belongs beside the weights: tokenizer, pooling of sentences, errors, picture and card."""
+    beside = files_beside(found.model, **hub_options)
+    copy_tokenizer(beside, folder, do_lower_case=True)
+    copy_sentence_modules(beside, folder)
+    (folder / ERRORS).write_text(json.dumps(asdict(found), indent=1) + "\n")
+    draw(found, folder / "shrinking.png")
+    origin = {} if Path(found.model).exists() or is_tensorflow(found.model) else {"base_model": found.model}
+    card = checkpoint_card(
+        cut.config,
+        type(cut).__name__,
+        name,
+        making=making(found),
+        count=cut.num_parameters(),
+        **metadata_of(beside) | origin,
+    )
+    card.save(folder / CARD)
+
+
+def load(
+    model: str | Path, length: int, **hub_options
+) -> tuple[FixedHeadBertPreTrainedModel, PreTrainedTokenizerBase]:
+    """
+    A model to cut, as a FixedHeadBert, and its tokenizer.
+
+    Args:
+        length: of the sequences, in tokens.
+
+    Raises:
+        InputError: as `load_bert`; its heads cannot be cut; or it does not take sequences of this length.
     """
     found = load_bert(model, **hub_options)
     config = found.config
     reasons = {
         "head_embedding": "all heads share one projection, so that none can be cut by itself",
-        "qk_norm": "queries and keys are normalised, which a cut would change",
-        "add_cross_attention": "the second moments of another text would be needed for cross-attention",
+        "qk_norm": "queries and keys are normalised, and their norms would change",
+        "add_cross_attention": "what cross-attention sees is not in the text",
     }
-    for field, reason in reasons.items():
-        if getattr(config, field, None):
-            raise InputError(f"{model}: {field} {getattr(config, field)!r}: {reason}; it cannot be shrunk.")
+    for name, reason in reasons.items():
+        if getattr(config, name, None):
+            raise InputError(f"{model}: cannot be shrunk with {name}={getattr(config, name)!r}: {reason}.")
     fixed = found if isinstance(found, FixedHeadBertPreTrainedModel) else convert(found)
-    return fixed.eval().to("cuda" if torch.cuda.is_available() else "cpu")
+    longest = fixed.config.max_position_embeddings
+    if not 3 <= length <= longest:
+        raise InputError(f"{length}: the model takes 3 to {longest} tokens.", "max_seq_length")
+    beside = files_beside(model, **hub_options)
+    vocabulary = beside / "vocab.txt" if is_tensorflow(model) else beside
+    tokenizer = load_tokenizer(str(vocabulary), trust_remote_code=False)
+    return fixed.eval().to("cuda" if torch.cuda.is_available() else "cpu"), tokenizer
 
 
-def first_sequences(
-    texts: list[str], tokenizer: PreTrainedTokenizerBase, length: int, most: int, batch: int
-) -> Iterator[Tensor]:
-    """Batches of ids (B, length), `most` sequences in all."""
-    seen = 0
-    for ids in sequences(texts, tokenizer, length, batch):
-        yield ids[: most - seen]
-        seen += len(ids)
-        if seen >= most:
-            return
-    if not seen:
-        raise InputError(
-            f"{', '.join(texts)}: shorter than {length} tokens; give more text, or a lower --max_seq_length."
+def making(found: Shrinking) -> str:
+    """How the model was made, for its card: the heads and errors of each layer, in Markdown."""
+    repaired = found.repaired or [None] * len(found.layers)
+    rows = [
+        (
+            number,
+            layer.before,
+            layer.after,
+            f"{layer.scores[layer.after.size]:.3f}",
+            f"{layer.values[layer.after.value_size]:.3f}",
+            f"{layer.error:.3f}",
+            f"{layer.from_original:.3f}",
+            *([f"{after_training:.3f}"] if after_training is not None else []),
+            *([f"{layer.feed_forward_error:.3f}"] if layer.feed_forward_error else []),
         )
+        for number, (layer, after_training) in enumerate(zip(found.layers, repaired, strict=True))
+    ]
+    header = ["layer", "before", "after", "scores", "values", "attention", "from the original"]
+    header += ["after training"] * bool(found.repaired)
+    header += ["feed-forward"] * any(layer.feed_forward_error for layer in found.layers)
+    before, after = found.intermediate_size
+    neurons = f" The feed-forward networks have {after} neurons for {before}." if after < before else ""
+    training = (
+        f" Then {found.distil_steps:,} steps of training gave its layers back the original's hidden states and "
+        "attention outputs, as far as that goes, without labels."
+        if found.distil_steps
+        else ""
+    )
+    return f"""
+Cut from `{Path(found.model).name if Path(found.model).exists() else found.model}`, layer after layer, by \
+{found.tokens:,} tokens of text in sequences of {found.max_seq_length}.{neurons}{training}
+
+{table(rows, tuple(header))}
+
+Relative errors on this text, in the Frobenius norm. Predicted from the singular values on the uncut model: `scores`, \
+and `values`, that of the attention's output by the size of values. Measured: `attention`, that of its output on the \
+same inputs; `from the original`, the same in the whole model.
+
+![Errors by size](shrinking.png)
+"""
+
+
+@with_matplotlib
+def draw(found: Shrinking, file: Path):
+    """Predicted errors by size, with the sizes that were chosen, and measured errors by layer."""
+    figure = new_figure(13, 4.2)
+    scores, values, measured = figure.subplots(1, 3)
+    layers = found.layers
+    for number, layer in enumerate(layers):
+        color = f"C{number}" if len(layers) <= 10 else str(0.8 * number / len(layers))
+        for axes, errors, size in (
+            (scores, layer.scores, layer.after.size),
+            (values, layer.values, layer.after.value_size),
+        ):
+            axes.plot(range(len(errors)), errors, color=color, linewidth=1, label=f"layer {number}")
+            axes.plot(size, errors[size], "o", color=color)
+    scores.set(xlabel="size of queries and keys", ylabel="relative error", title="scores, predicted")
+    values.set(xlabel="size of values", ylabel="relative error", title="attention's output, predicted")
+    places = range(len(layers))
+    measured.plot(places, [layer.error for layer in layers], "o-", label="after the cut, on the same inputs")
+    measured.plot(places, [layer.from_original for layer in layers], "s--", label="against the original model")
+    if any(layer.feed_forward_error for layer in layers):
+        errors = [layer.feed_forward_error for layer in layers]
+        measured.plot(places, errors, "^:", label="feed-forward network, on the same inputs")
+    measured.set(xlabel="layer", ylabel="relative error", title="attention's output, measured", xticks=places)
+    for axes in (scores, values, measured):
+        axes.set_ylim(0, None)
+        axes.grid(alpha=0.3)
+    scores.legend(fontsize=7, ncols=2)
+    measured.legend(fontsize=8)
+    figure.savefig(file, dpi=110)
