@@ -21,6 +21,7 @@ from ..attention_fixed_head_bert import FixedHeadBertAttention
 from ..backends_fixed_head_bert import mask_for
 from ..configuration_fixed_head_bert import FixedHeadBertConfig
 from ..conversion import Heads, one_or_list
+from ..errors import InputError
 from ..modeling_fixed_head_bert import FixedHeadBertLayer, FixedHeadBertPreTrainedModel
 from ..shrinking import (
     Curves,
@@ -179,6 +180,8 @@ class LayerByLayer:
                     hidden_states = layer.feed_forward_chunk(self.attend(layer.attention, hidden_states))
                 moments[number].add(seen.queries, seen.keys, seen.z, seen.output)
         self.tokens = moments[0].z.tokens
+        for number, of_layer in enumerate(moments):
+            check(of_layer, number)
         found = [
             self.curves_of(layer.attention, *of_layer)
             for layer, *of_layer in zip(self.layers, moments, inputs, strict=True)
@@ -190,7 +193,6 @@ class LayerByLayer:
         Those of a layer. How far an error of scores moves its output is measured on hidden states `inputs` (B, L, D),
         with queries and keys of half the size.
         """
-        moments.check()
         half = moments.heads._replace(size=max(1, moments.heads.size // 2))
         error, sensitivity = float(score_errors(moments)[half.size]), 0.0
         if error > 0:
@@ -253,9 +255,9 @@ class LayerByLayer:
             self.states["original"][self.batches[-1]] = self.states["cut"][self.batches[-1]] = embedded
             self.tokens += ids.numel()
         with tqdm(total=len(self.layers) * len(self.batches), desc="cutting", unit="batch") as self.progress:
-            for number, layer in enumerate(self.layers):
+            for number in range(len(self.layers)):
                 errors = self.cut_attention(number, heads and heads[number], tolerance, multiple_of)
-                lost = self.cut_feed_forward(layer, intermediate_size or config.intermediate_size)
+                lost = self.cut_feed_forward(number, intermediate_size or config.intermediate_size)
                 found.append(replace(errors, feed_forward_error=lost))
         set_heads(config, [layer.after for layer in found])
         config.intermediate_size = intermediate_size or config.intermediate_size
@@ -281,7 +283,7 @@ class LayerByLayer:
                 states["uncut output"][batch] = seen.output
                 self.progress.update()
         curves = None if wanted else self.curves_of(attention, of_cut, states["cut"][self.batches[0]][:PILOT])
-        of_cut.check()
+        check(of_cut, number)
         aim = tolerance
         while True:
             heads = wanted or heads_for_error(curves, aim, multiple_of)
@@ -299,9 +301,10 @@ class LayerByLayer:
         predicted = LayerErrors.predicted(of_original, curves_of(tensors_of(attention), of_original))
         return replace(predicted, after=heads, error=error.relative, from_original=from_original.relative)
 
-    def cut_feed_forward(self, layer: FixedHeadBertLayer, size: int) -> float:
+    def cut_feed_forward(self, number: int, size: int) -> float:
         """Cut the feed-forward network of a layer. States of the cut model move on to the next. Returns the error."""
-        states, first, last = self.states, layer.intermediate, layer.output
+        states, layer = self.states, self.layers[number]
+        first, last = layer.intermediate, layer.output
         if size == first.dense.out_features:
             for batch in self.batches:
                 states["cut"][batch] = layer.feed_forward_chunk(states["attended"][batch])
@@ -311,7 +314,7 @@ class LayerByLayer:
             neurons = first(states["attended"][batch])  # (B, L, F)
             moments.add(neurons)
             states["uncut output"][batch] = last.dense(neurons)
-        moments.check()
+        check(moments, number)
         removal = remove_inputs(last.dense.weight.cpu(), moments.mean[0], moments.about_mean[0], 1, size)
         weights = first.dense.weight[removal.kept], first.dense.bias[removal.kept]
         first.dense = linear(*weights)
@@ -343,6 +346,17 @@ def errors_from_original(
         for difference, after, before in zip(found, *seen, strict=True):
             difference.add(after.output, before.output)
     return [difference.relative for difference in found]
+
+
+def check(moments: Moments | SecondMoments, number: int):
+    """
+    Raises:
+        InputError: the text shows too little to the layer of this number.
+    """
+    try:
+        moments.check()
+    except InputError as error:
+        raise InputError(f"layer {number}: {error}") from error
 
 
 def linear(weight: Tensor, bias: Tensor) -> nn.Linear:
