@@ -210,6 +210,18 @@ class FixedHeadBertPreTrainedModel(BertPreTrainedModel):
         logits = head(hidden_states[~padding])  # (T, V)
         return logits.new_zeros(*padding.shape, logits.shape[-1]).masked_scatter(~padding[..., None], logits), labels
 
+    @classmethod
+    def maybe_distribute_model(cls, model, distributed_config, *args, **kwargs):
+        """transformers' own, where every process gets whole heads, and as many as the others, in every layer."""
+        processes = getattr(distributed_config, "tp_size", None) or 1
+        counts = sorted(set(model.config.head_counts))
+        if model.tp_plan and any(heads % processes for heads in counts):
+            raise ValueError(
+                f"tp_size={processes}: {', '.join(map(str, counts))} heads in a layer cannot be split evenly; give a "
+                "number of processes that divides them all."
+            )
+        return super().maybe_distribute_model(model, distributed_config, *args, **kwargs)
+
     def _check_and_adjust_attn_implementation(self, attn_implementation: str | None, *args, **kwargs) -> str:
         largest = max(self.config.head_sizes + self.config.value_head_sizes)
         attn_implementation = implementation_for(largest, attn_implementation)
@@ -511,6 +523,17 @@ class FixedHeadBertLMHeadModel(FixedHeadBertPreTrainedModel, BertLMHeadModel, Ge
         return CausalLMOutputWithCrossAttentions(
             loss, logits, outputs.past_key_values, outputs.hidden_states, outputs.attentions, outputs.cross_attentions
         )
+
+    def init_continuous_batching(self, *args, **kwargs):
+        """transformers' own, whose paged cache has one shape for the keys and values of all heads in all layers."""
+        config = self.config
+        shapes = set(zip(config.head_counts, config.head_sizes, config.value_head_sizes, strict=True))
+        if shapes != {(config.num_key_value_heads, config.head_dim, config.head_dim)}:
+            raise ValueError(
+                "Continuous batching needs as many heads in all layers, each with keys and values of its own and of "
+                "one size: this model has others; use generate()."
+            )
+        return super().init_continuous_batching(*args, **kwargs)
 
 
 class FixedHeadBertForNextSentencePrediction(FixedHeadBertPreTrainedModel, BertForNextSentencePrediction):

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 import transformers
-from small_models import HEADS, SHAPE, B, D, H, L, P, V, config_of, inputs_of, model_of
+from small_models import HEADS, SHAPE, UNEQUAL, B, D, H, L, P, V, config_of, inputs_of, model_of
 from transformers import (
     AutoModel,
     AutoModelForMaskedLM,
@@ -17,6 +17,7 @@ from transformers import (
     AutoModelForSequenceClassification,
     BertConfig,
     BertTokenizer,
+    StaticCache,
     Trainer,
     TrainingArguments,
 )
@@ -537,9 +538,19 @@ def test_training_in_bfloat16(head, variant):
     assert all(parameter.grad.isfinite().all() for parameter in model.parameters() if parameter.grad is not None)
 
 
-@pytest.mark.parametrize("variant", [{}, {"head_embedding": "mul"}, {"head_embedding": "add", "qk_norm": True}])
 @pytest.mark.parametrize(
-    "how", [{}, {"num_beams": 3}, {"do_sample": True}, {"cache_implementation": "static"}], ids=str
+    "variant", [{}, {"head_embedding": "mul"}, {"head_embedding": "add", "qk_norm": True}, UNEQUAL]
+)
+@pytest.mark.parametrize(
+    "how",
+    [
+        {},
+        {"num_beams": 3},
+        {"do_sample": True},
+        {"cache_implementation": "static"},
+        {"cache_implementation": "static", "prefill_chunk_size": 4},  # allocated ahead of the first token
+    ],
+    ids=str,
 )
 def test_generation_with_a_cache(how, variant):
     """Guards: greedy, beam and sampled tokens are those without a cache, from prompts padded on the left."""
@@ -550,10 +561,43 @@ def test_generation_with_a_cache(how, variant):
     outputs = []
     for use_cache in (True, False):
         torch.manual_seed(4)
-        asked = how if use_cache else {name: x for name, x in how.items() if name != "cache_implementation"}
+        asked = how if use_cache else {name: x for name, x in how.items() if name in ("num_beams", "do_sample")}
         asked = {"max_new_tokens": 9, "pad_token_id": 0, "use_cache": use_cache, **asked}
         outputs.append(model.generate(ids, attention_mask=mask, **asked))
     assert torch.equal(*outputs)
+
+
+@pytest.mark.parametrize("values, fits", [(None, True), ([9, 4, 6], False)])
+def test_static_cache_allocated_ahead(values, fits):
+    """Guards: by the configurations of the layers it has their keys' shapes, and gives the logits without a cache;
+    values of another size, or layers in the shape of the largest, are refused with the caches that work."""
+    model = model_of("LMHeadModel", **{**UNEQUAL, "value_head_size": values}).double().eval()
+    config, ids = model.config, inputs_of("Model")["input_ids"]
+
+    def logits(heads, sizes):
+        cache = StaticCache(config=config, max_cache_len=11)
+        cache.early_initialization(B, heads, sizes, torch.float64, "cpu")
+        parts = [model(part, past_key_values=cache, use_cache=True).logits for part in ids.split([4, 3], 1)]
+        return torch.cat(parts, 1)
+
+    by_layer = zip(*((layer.num_key_value_heads, layer.head_dim) for layer in config.per_layer_config), strict=True)
+    heads, sizes = map(list, by_layer)
+    refused = r"past_key_values has 5 heads of 13 for the keys of layer 0, which has 2 of 3: pass DynamicCache\("
+    with pytest.raises(ValueError, match=refused):
+        logits(config.num_key_value_heads, config.head_dim)
+    if fits:
+        assert torch.allclose(logits(heads, sizes), model(ids).logits, rtol=0, atol=1e-10)
+    else:
+        with pytest.raises(ValueError, match="2 heads of 3 for the values of layer 0, which has 2 of 9: pass Dynamic"):
+            logits(heads, sizes)
+
+
+@pytest.mark.parametrize("variant", [UNEQUAL, {"value_head_size": 4}, {"head_embedding": "add"}], ids=str)
+def test_continuous_batching_needs_equal_heads(variant):
+    """Guards: a cache in pages of one shape is refused before its thread starts, for heads that do not fit into it."""
+    model = model_of("LMHeadModel", **variant)
+    with pytest.raises(ValueError, match=r"Continuous batching needs as many heads in all layers.*; use generate\(\)"):
+        model.generate_batch([[1, 2, 3]])
 
 
 def test_causal_model_sees_no_later_token():
