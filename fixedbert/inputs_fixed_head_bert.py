@@ -143,8 +143,8 @@ def check_cache(cache: Cache, layer: int, new: dict[str, torch.Tensor]):
         if cached is not None and cached.ndim == 4 and cached.shape[1::2] != x.shape[1::2]:
             raise ValueError(
                 f"past_key_values has {cached.shape[1]} heads of {cached.shape[3]} for the {name} of layer {layer}, "
-                f"which has {x.shape[1]} of {x.shape[3]}: pass DynamicCache(config=model.config), or a StaticCache "
-                "without early_initialization, which take the shape of each layer from its first tokens."
+                f"which has {x.shape[1]} of {x.shape[3]}: it must have the shape of every layer, which a DynamicCache "
+                "or a StaticCache without early_initialization takes from the first tokens."
             )
 
 

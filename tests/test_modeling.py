@@ -582,14 +582,23 @@ def test_static_cache_allocated_ahead(values, fits):
 
     by_layer = zip(*((layer.num_key_value_heads, layer.head_dim) for layer in config.per_layer_config), strict=True)
     heads, sizes = map(list, by_layer)
-    refused = r"past_key_values has 5 heads of 13 for the keys of layer 0, which has 2 of 3: pass DynamicCache\("
+    refused = "5 heads of 13 for the keys of layer 0, which has 2 of 3: it must have .* which a DynamicCache or"
     with pytest.raises(ValueError, match=refused):
         logits(config.num_key_value_heads, config.head_dim)
     if fits:
         assert torch.allclose(logits(heads, sizes), model(ids).logits, rtol=0, atol=1e-10)
     else:
-        with pytest.raises(ValueError, match="2 heads of 3 for the values of layer 0, which has 2 of 9: pass Dynamic"):
+        with pytest.raises(ValueError, match="2 heads of 3 for the values of layer 0, which has 2 of 9: it must have"):
             logits(heads, sizes)
+
+
+def test_compiled_decoder_makes_its_own_cache():
+    """Guards: torch.compile captures a decoder whole, also the cache that it makes for itself."""
+    model = model_of("LMHeadModel", **UNEQUAL).eval()
+    ids = inputs_of("Model")["input_ids"]
+    outputs = torch.compile(model, backend="eager", fullgraph=True)(ids)
+    assert outputs.past_key_values.get_seq_length() == L
+    assert torch.allclose(outputs.logits, model(ids).logits, atol=1e-4)
 
 
 @pytest.mark.parametrize("variant", [UNEQUAL, {"value_head_size": 4}, {"head_embedding": "add"}], ids=str)
