@@ -17,6 +17,8 @@ from transformers import (
     AutoModelForSequenceClassification,
     BertConfig,
     BertTokenizer,
+    ContinuousBatchingConfig,
+    GenerationConfig,
     StaticCache,
     Trainer,
     TrainingArguments,
@@ -601,12 +603,33 @@ def test_compiled_decoder_makes_its_own_cache():
     assert torch.allclose(outputs.logits, model(ids).logits, atol=1e-4)
 
 
-@pytest.mark.parametrize("variant", [UNEQUAL, {"value_head_size": 4}, {"head_embedding": "add"}], ids=str)
-def test_continuous_batching_needs_equal_heads(variant):
-    """Guards: a cache in pages of one shape is refused before its thread starts, for heads that do not fit into it."""
-    model = model_of("LMHeadModel", **variant)
-    with pytest.raises(ValueError, match=r"Continuous batching needs as many heads in all layers.*; use generate\(\)"):
-        model.generate_batch([[1, 2, 3]])
+ENGINE_SENTENCE = (
+    "takes as many heads, of one size, in every layer, and values no larger than keys; this model has others"
+)
+
+
+@pytest.mark.parametrize(
+    "variant", [{"attention_head_size": [3, 6, 6]}, {"layer_attention_heads": [5, 5, 1]}, {"value_head_size": 7}]
+)
+def test_engines_with_one_shape_for_all_layers(variant):
+    """Guards: vLLM and continuous batching, which allocate the same heads in every layer, refuse others at once."""
+    with pytest.raises(ValueError, match=f"attn_implementation='vllm' {ENGINE_SENTENCE}"):
+        model_of("LMHeadModel", attn_implementation="vllm", **variant)
+    with pytest.raises(ValueError, match=f"Continuous batching {ENGINE_SENTENCE}"):
+        model_of("LMHeadModel", **variant).generate_batch([[1, 2, 3]])
+
+
+def test_continuous_batching():
+    """Guards: it generates what generate() does, also with smaller values; shared keys and values are refused."""
+    model = model_of("LMHeadModel", value_head_size=4, max_position_embeddings=32).eval()
+    options = GenerationConfig(max_new_tokens=3, do_sample=False, pad_token_id=0, eos_token_id=-1)
+    ids = inputs_of("Model")["input_ids"][:2]
+    expected = model.generate(ids, generation_config=options)[:, L:].tolist()
+    small = ContinuousBatchingConfig(num_blocks=4, max_batch_tokens=64)  # else it takes most of the memory
+    found = model.generate_batch(ids.tolist(), generation_config=options, continuous_batching_config=small)
+    assert [one.generated_tokens for one in found.values()] == expected
+    with pytest.raises(ValueError, match=r"does not know heads that share keys and values: use generate\(\)"):
+        model_of("LMHeadModel", head_embedding="add").generate_batch([[1, 2, 3]])
 
 
 def test_causal_model_sees_no_later_token():
