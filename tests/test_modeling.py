@@ -22,6 +22,7 @@ from transformers import (
     StaticCache,
     Trainer,
     TrainingArguments,
+    configuration_utils,
 )
 
 import fixedbert
@@ -556,6 +557,8 @@ def test_training_in_bfloat16(head, variant):
 )
 def test_generation_with_a_cache(how, variant):
     """Guards: greedy, beam and sampled tokens are those without a cache, from prompts padded on the left."""
+    if "prefill_chunk_size" in how and variant is UNEQUAL and not hasattr(configuration_utils, "get_head_shapes"):
+        pytest.skip("older transformers allocate one shape for all layers, which is refused, as tested below")
     model = model_of("LMHeadModel", max_position_embeddings=32, **variant).eval()
     ids = inputs_of("Model")["input_ids"][:3]
     mask = torch.ones_like(ids)
