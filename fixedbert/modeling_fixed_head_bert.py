@@ -217,8 +217,8 @@ class FixedHeadBertPreTrainedModel(BertPreTrainedModel):
         sizes = map(max, config.head_sizes, config.value_head_sizes)
         if set(zip(config.head_counts, sizes, strict=True)) != {(config.num_attention_heads, config.head_dim)}:
             raise ValueError(
-                f"{engine} takes as many heads, of one size, in every layer, and values no larger than keys; this "
-                "model has others: use transformers' forward and generate()."
+                f"{engine} needs the same number and size of heads in every layer, and values no larger than keys; "
+                "this model has others: use transformers' forward and generate()."
             )
 
     @classmethod

@@ -607,7 +607,7 @@ def test_compiled_decoder_makes_its_own_cache():
 
 
 ENGINE_SENTENCE = (
-    "takes as many heads, of one size, in every layer, and values no larger than keys; this model has others"
+    "needs the same number and size of heads in every layer, and values no larger than keys; this model has others"
 )
 
 
