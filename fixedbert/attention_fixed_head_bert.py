@@ -37,6 +37,7 @@ from transformers.utils import TransformersKwargs
 
 from .backends_fixed_head_bert import choose_backend, eager_attention_forward
 from .configuration_fixed_head_bert import FixedHeadBertConfig
+from .inputs_fixed_head_bert import check_cache
 
 
 class FixedHeadBertSelfAttention(nn.Module):
@@ -152,7 +153,10 @@ class FixedHeadBertSelfAttention(nn.Module):
                 past_key_values.is_updated[self.layer_idx] = True
         key = self.project(self.key, hidden_states, self.attention_head_size, norm="k_norm")
         value = self.project(self.value, hidden_states, self.value_head_size)
-        return (key, value) if cache is None else cache.update(key, value, self.layer_idx)
+        if cache is None:
+            return key, value
+        check_cache(cache, self.layer_idx, {"keys": key, "values": value})
+        return cache.update(key, value, self.layer_idx)
 
 
 class FixedHeadBertSelfOutput(BertSelfOutput):

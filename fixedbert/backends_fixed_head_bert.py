@@ -39,6 +39,7 @@ class Implementation(NamedTuple):
     takes_lengths: bool  # computes the sequences of one row by their lengths, with keys and values that heads share
     needs_lengths: bool  # cannot compute packed sequences of several rows, which have no lengths
     needs_mask: bool  # computes the sequences of one row by a mask, and only where each query is a key too
+    equal_layers: bool = False  # has the same heads in all layers, and no larger values
 
 
 PLAIN = Implementation(largest_head=math.inf, takes_lengths=False, needs_lengths=False, needs_mask=False)
@@ -46,7 +47,9 @@ PLAIN = Implementation(largest_head=math.inf, takes_lengths=False, needs_lengths
 IMPLEMENTATIONS = {
     "flash": Implementation(largest_head=256, takes_lengths=True, needs_lengths=True, needs_mask=False),
     "flex": Implementation(largest_head=256, takes_lengths=False, needs_lengths=False, needs_mask=True),
-    "vllm": Implementation(largest_head=math.inf, takes_lengths=True, needs_lengths=False, needs_mask=False),
+    "vllm": Implementation(
+        largest_head=math.inf, takes_lengths=True, needs_lengths=False, needs_mask=False, equal_layers=True
+    ),
 }
 
 

@@ -1,6 +1,7 @@
 # Copyright 2026 The fixedbert authors. Licensed under the Apache License, Version 2.0.
 """Configuration of FixedHeadBert: BERT's, with the head size set free of the width."""
 
+import copy
 import sys
 from difflib import get_close_matches
 
@@ -218,11 +219,7 @@ class FixedHeadBertConfig(BertConfig):
 
     @property
     def head_dim(self) -> int:
-        """
-        The largest head size. Caches and attention kernels of transformers look for it under this name; a static cache
-        that is allocated ahead of the first token takes it, and num_attention_heads, for all layers, for keys and for
-        values, and fits only where they are equal.
-        """
+        """The largest head size. Attention kernels of transformers look for it under this name."""
         return max(self.head_sizes)
 
     @head_dim.setter
@@ -248,9 +245,19 @@ class FixedHeadBertConfig(BertConfig):
             raise ValueError(f"num_key_value_heads={heads}: this model has {why}; leave it out.")
 
     @property
-    def per_layer_config(self):
-        """transformers' own: the configuration of every layer, here the same."""
-        return super().per_layer_config
+    def per_layer_config(self) -> list["FixedHeadBertConfig"]:
+        """
+        The configuration of each layer, with its own numbers in place of lists. transformers allocates static caches
+        by it, unless `qk_head_dim` says that values have another size than keys.
+        """
+        layers = []
+        for heads, size, value_size in zip(self.head_counts, self.head_sizes, self.value_head_sizes, strict=True):
+            layer = copy.copy(self)
+            vars(layer).update(num_attention_heads=heads, layer_attention_heads=None)
+            vars(layer).update(attention_head_size=size, value_head_size=value_size)
+            vars(layer).update(qk_head_dim=None if size == value_size else size)
+            layers.append(layer)
+        return layers
 
     @per_layer_config.setter
     def per_layer_config(self, fields: dict | None):

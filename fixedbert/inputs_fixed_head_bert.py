@@ -130,6 +130,24 @@ def check_embeddings(embeddings: torch.Tensor):
         raise ValueError(f"inputs_embeds[{row}, {column}, {place}] is {embeddings[row, column, place]}.")
 
 
+def check_cache(cache: Cache, layer: int, new: dict[str, torch.Tensor]):
+    """
+    The `keys` (B, G, L, P) and `values` (B, G, L, V) of a layer have the heads, and the sizes, of those in the cache.
+
+    Raises:
+        ValueError: the cache was allocated, or filled, for a layer of another shape.
+    """
+    there = vars(cache.layers[layer]) if layer < len(cache.layers) else {}
+    for name, x in new.items():
+        cached = there.get(name)
+        if cached is not None and cached.ndim == 4 and cached.shape[1::2] != x.shape[1::2]:
+            raise ValueError(
+                f"past_key_values has {cached.shape[1]} heads of {cached.shape[3]} for the {name} of layer {layer}, "
+                f"which has {x.shape[1]} of {x.shape[3]}: it must have the shape of every layer, which a DynamicCache "
+                "or a StaticCache without early_initialization takes from the first tokens."
+            )
+
+
 def labels_of_tokens(
     labels: torch.Tensor, outputs: torch.Tensor, attention_mask: torch.Tensor | None, classes: int
 ) -> torch.Tensor:

@@ -210,7 +210,32 @@ class FixedHeadBertPreTrainedModel(BertPreTrainedModel):
         logits = head(hidden_states[~padding])  # (T, V)
         return logits.new_zeros(*padding.shape, logits.shape[-1]).masked_scatter(~padding[..., None], logits), labels
 
+    def check_equal_layers(self, engine: str):
+        """Raises ValueError where heads are not those that an engine allocates for all layers: num_attention_heads of
+        head_dim, to which smaller values are padded."""
+        config = self.config
+        sizes = map(max, config.head_sizes, config.value_head_sizes)
+        if set(zip(config.head_counts, sizes, strict=True)) != {(config.num_attention_heads, config.head_dim)}:
+            raise ValueError(
+                f"{engine} needs the same number and size of heads in every layer, and values no larger than keys; "
+                "this model has others: use transformers' forward and generate()."
+            )
+
+    @classmethod
+    def maybe_distribute_model(cls, model, distributed_config, *args, **kwargs):
+        """transformers' own, where every process gets whole heads, and as many as the others, in every layer."""
+        processes = getattr(distributed_config, "tp_size", None) or 1
+        counts = sorted(set(model.config.head_counts))
+        if model.tp_plan and any(heads % processes for heads in counts):
+            raise ValueError(
+                f"tp_size={processes}: {', '.join(map(str, counts))} heads in a layer cannot be split evenly; give a "
+                "number of processes that divides them all."
+            )
+        return super().maybe_distribute_model(model, distributed_config, *args, **kwargs)
+
     def _check_and_adjust_attn_implementation(self, attn_implementation: str | None, *args, **kwargs) -> str:
+        if implementation_of(attn_implementation or "").equal_layers:
+            self.check_equal_layers(f"attn_implementation={attn_implementation!r}")
         largest = max(self.config.head_sizes + self.config.value_head_sizes)
         attn_implementation = implementation_for(largest, attn_implementation)
         return super()._check_and_adjust_attn_implementation(attn_implementation, *args, **kwargs)
@@ -511,6 +536,13 @@ class FixedHeadBertLMHeadModel(FixedHeadBertPreTrainedModel, BertLMHeadModel, Ge
         return CausalLMOutputWithCrossAttentions(
             loss, logits, outputs.past_key_values, outputs.hidden_states, outputs.attentions, outputs.cross_attentions
         )
+
+    def init_continuous_batching(self, *args, **kwargs):
+        """transformers' own, whose cache has one shape for all layers, and keys and values for every head."""
+        self.check_equal_layers("Continuous batching")
+        if self.config.head_embedding is not None:
+            raise ValueError("Continuous batching does not know heads that share keys and values: use generate().")
+        return super().init_continuous_batching(*args, **kwargs)
 
 
 class FixedHeadBertForNextSentencePrediction(FixedHeadBertPreTrainedModel, BertForNextSentencePrediction):

@@ -60,7 +60,7 @@ def plan_row(planned: PlannedShape) -> str:
 
 def theory_text(theory: Theory) -> str:
     """What the theorems say, with the error that is left."""
-    expressed, layers = theory.theorem_1, theory.theorem_2
+    expressed, layers, values = theory.theorem_1, theory.theorem_2, theory.value_rank
     lines = [f"Theorem 1: any pattern over {expressed.length} tokens"]
     lines += [f"  from a head of {size}: off by {error:.1e}" for size, error in expressed.errors.items()]
     lines.append(f"  the best head of {expressed.too_small}: off by {expressed.error_too_small:.1e}")
@@ -72,6 +72,12 @@ def theory_text(theory: Theory) -> str:
         errors = layers.closed_form_errors
         closed = f", closed form off by {errors[case]:.1e}" if case in errors else ""
         lines.append(f"  case {case}: the layers differ by {difference:.3g}{closed}")
+    lines += [
+        f"Values: any output over {values.length} tokens, from {values.heads} heads",
+        f"  with values of {values.size}: off by {values.error:.1e}",
+        f"  the best with values of {values.too_small}: off by {values.error_too_small:.3g}, closed form off by "
+        f"{abs(values.error_too_small - values.least_error):.1e}",
+    ]
     lines += ["", "least head size of random patterns"]
     lines += [f"  {fits.length:>4} tokens: {sorted(set(fits.least_head_sizes))}" for fits in theory.fits]
     return "\n".join(lines)

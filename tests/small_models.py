@@ -16,6 +16,8 @@ SHAPE = {
     "max_position_embeddings": 11,
     "initializer_range": 0.5,  # large, so that a wrong mask or scale is seen
 }
+# Other heads in every layer: more and fewer, values larger and smaller than keys.
+UNEQUAL = {"layer_attention_heads": [2, 5, 3], "attention_head_size": [3, 13, 6], "value_head_size": [9, 4, 6]}
 
 
 def config_of(head: str, **changes) -> FixedHeadBertConfig:

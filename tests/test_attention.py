@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from small_models import B, D, H, L, P, config_of, inputs_of, model_of
+from small_models import UNEQUAL, B, D, H, L, P, config_of, inputs_of, model_of
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from fixedbert import (
@@ -320,9 +320,12 @@ def test_heads_too_large_for_a_kernel_fall_back(implementation, caplog):
     assert model(**inputs_of("Model")).last_hidden_state.isfinite().all()
 
 
-def test_flex_attention_computes_the_same():
+@pytest.mark.parametrize("variant", [{}, UNEQUAL])
+def test_flex_attention_computes_the_same(variant):
     """Guards: block masks of flex attention admit the same keys: padded, unpadded and packed."""
-    model, flex = (model_of("Model", attn_implementation=name).eval() for name in ("sdpa", "flex_attention"))
+    model, flex = (
+        model_of("Model", attn_implementation=name, **variant).eval() for name in ("sdpa", "flex_attention")
+    )
     inputs = inputs_of("Model")
     packed = {"input_ids": inputs["input_ids"], "position_ids": torch.tensor([[0, 1, 2, 0, 1, 0, 1]])}
     real = inputs["attention_mask"].bool()

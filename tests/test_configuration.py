@@ -5,6 +5,7 @@ import logging
 
 import pytest
 from huggingface_hub.errors import StrictDataclassError
+from small_models import UNEQUAL, config_of
 from transformers import AutoConfig
 
 from fixedbert import FixedHeadBertConfig, FixedHeadBertModel
@@ -76,6 +77,20 @@ def test_a_configuration_for_each_layer_is_refused():
     config = FixedHeadBertConfig(num_hidden_layers=3)
     with pytest.raises(ValueError, match="per_layer_config: give attention_head_size"):
         config.per_layer_config = fields
+
+
+def test_configuration_of_each_layer():
+    """Guards: what transformers allocates caches by has the numbers of that layer, and no trace in config.json."""
+    config = config_of("Model", **UNEQUAL)
+    layers = config.per_layer_config
+    assert [layer.num_key_value_heads for layer in layers] == [2, 5, 3]
+    assert [layer.head_dim for layer in layers] == [3, 13, 6]
+    assert [layer.value_head_size for layer in layers] == [9, 4, 6]
+    assert [layer.qk_head_dim for layer in layers] == [3, 13, None]
+    assert [layer.head_counts for layer in layers] == [[2] * 3, [5] * 3, [3] * 3]
+    assert "qk_head_dim" not in config.to_dict() and config.num_attention_heads == 5
+    (layer,) = {layer.num_key_value_heads for layer in config_of("Model", head_embedding="add").per_layer_config}
+    assert layer == 1
 
 
 @pytest.mark.parametrize("alias", ["head_size", "head_dim"])

@@ -4,7 +4,7 @@ import random
 
 import pytest
 import torch
-from small_models import B, L, config_of, inputs_of
+from small_models import UNEQUAL, B, L, config_of, inputs_of
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import BertConfig, BertModel
 
@@ -44,6 +44,23 @@ def test_parameters_of_a_preset_by_hand():
     for name, preset in PRESETS.items():
         if preset.parameters:
             assert round(parameters(preset_config(name))[0] / 1e6) == preset.parameters
+
+
+@pytest.mark.parametrize("changes", [{}, {"head_embedding": "mul"}], ids=["own", "shared"])
+def test_training_with_unequal_heads(changes):
+    """Guards: where layers have other heads, weights are those of the model, and forward and backward of its layers
+    together take three times the forward operations."""
+    config = config_of("ForPreTraining", **UNEQUAL, **changes, attn_implementation="eager")
+    model = FixedHeadBertModel(config, add_pooling_layer=False)
+    matrices = [p for name, p in model.encoder.named_parameters() if p.ndim == 2 and "embedding" not in name]
+    assert sum(layer.weights for layer in layer_shapes(config)) == sum(p.numel() for p in matrices)
+    everything, layers = parameters(config)
+    assert layers == sum(p.numel() for p in model.encoder.parameters())
+    assert everything == FixedHeadBertForPreTraining(config).num_parameters()
+    embeddings = torch.randn(B, L, config.hidden_size, requires_grad=True)
+    with FlopCounterMode(display=False) as counter:
+        model(inputs_embeds=embeddings).last_hidden_state.sum().backward()
+    assert counter.get_total_flops() == 3 * B * L * forward_flops(config, L)
 
 
 def random_shapes(count: int, largest: int) -> list[Shape]:

@@ -71,9 +71,11 @@ def same(one, whole):
     for dim, (size, all) in enumerate(zip(one.shape, whole.shape)):
         whole = whole if size == all else whole.chunk(2, dim)[rank]
     return torch.allclose(one, whole, rtol=0, atol=1e-9)
-for head, tied in (("ForPreTraining", True), ("LMHeadModel", True), ("ForMaskedLM", False)):
-    whole = model_of(head, num_attention_heads=6, attention_head_size=10, intermediate_size=38, qk_norm=True,
-        vocab_size=100, tie_word_embeddings=tied).double().eval()
+shape = dict(num_attention_heads=6, attention_head_size=10, intermediate_size=38, qk_norm=True, vocab_size=100)
+unequal = dict(attention_head_size=[5, 13, 6], value_head_size=[9, 4, 6], layer_attention_heads=[4, 6, 2])
+for head, tied, changes in (("ForPreTraining", True, {}), ("LMHeadModel", True, {}), ("ForMaskedLM", False, {}),
+        ("LMHeadModel", False, unequal)):
+    whole = model_of(head, **shape | changes, tie_word_embeddings=tied).double().eval()
     torch.nn.init.normal_(whole.cls.predictions.bias)
     folder = f"{sys.argv[1]}/{head}-{tied}"
     if rank == 0:
@@ -83,7 +85,8 @@ for head, tied in (("ForPreTraining", True), ("LMHeadModel", True), ("ForMaskedL
     model = type(whole).from_pretrained(folder, distributed_config=config, dtype=torch.float64).eval()
     layer, decoder = model.bert.encoder.layer[0], model.cls.predictions.decoder
     assert rows(layer.intermediate.dense.weight) == 19
-    assert rows(layer.attention.self.query.weight) == 30
+    assert rows(layer.attention.self.query.weight) == (10 if changes else 30)
+    assert rows(layer.attention.self.value.weight) == (18 if changes else 30)
     words = model.bert.embeddings.word_embeddings.weight
     assert rows(words) == rows(decoder.weight) == rows(decoder.bias) == 50
     assert (decoder.weight is words) == tied and decoder.bias is model.cls.predictions.bias
@@ -102,6 +105,17 @@ for head, tied in (("ForPreTraining", True), ("LMHeadModel", True), ("ForMaskedL
     again = type(whole).from_pretrained(f"{folder}-again", dtype=torch.float64)
     for (name, one), (_, other) in zip(again.named_parameters(), whole.named_parameters(), strict=True):
         assert torch.equal(one, other), name
+for number, odd in enumerate((dict(layer_attention_heads=[4, 6, 3]), dict(num_attention_heads=5))):
+    folder = f"{sys.argv[1]}/odd-{number}"
+    if rank == 0:
+        model_of("ForMaskedLM", **shape | odd).save_pretrained(folder)
+    dist.barrier()
+    try:
+        fixedbert.FixedHeadBertForMaskedLM.from_pretrained(folder, distributed_config=config)
+        raise AssertionError("heads were cut")
+    except ValueError as error:
+        counts = ("3, 4, 6", "5")[number]
+        assert str(error).startswith(f"tp_size=2: {counts} heads in a layer cannot be split evenly"), error
 """
 
 AVERAGED = """
@@ -236,7 +250,8 @@ def test_sharded_parameters_get_the_same_gradients(tmp_path):
 
 
 def test_heads_split_between_processes(tmp_path):
-    """Guards: the tensor-parallel plan splits heads, words and the decoder; a shared projection has no such plan."""
+    """Guards: the tensor-parallel plan splits heads, words and the decoder, also where layers have other heads; those
+    that the processes do not divide are refused, and a shared projection has no such plan."""
     run(SPLIT, str(tmp_path))
     assert config_of("Model", head_embedding="mul").base_model_tp_plan is None
     assert "tp_plan" not in str(config_of("Model", head_embedding="mul").to_dict())

@@ -1,11 +1,12 @@
 """The tools around transformers take the model for one of their own: one test each, on a small model."""
 
+import copy
 import warnings
 
 import pytest
 import torch
 import transformers
-from small_models import H, inputs_of, model_of
+from small_models import UNEQUAL, H, inputs_of, model_of
 from transformers import BertTokenizer, EncoderDecoderModel, pipeline
 
 import fixedbert
@@ -87,6 +88,32 @@ def test_peft_lora(tmp_path):
     assert torch.equal(again.eval()(**inputs).logits, model.eval()(**inputs).logits)
 
 
+def test_merged_adapters_of_unequal_heads(tmp_path):
+    """Guards: LoRA on the matrices of attention whose heads differ by layer trains, comes back and merges."""
+    peft = pytest.importorskip("peft")
+    modules = ["query", "key", "value", "attention.output.dense"]
+    config = peft.LoraConfig(task_type="SEQ_CLS", target_modules=modules, r=2, init_lora_weights=False)
+    whole = model_of("ForSequenceClassification", **UNEQUAL).double()
+    model = peft.get_peft_model(copy.deepcopy(whole), config)
+    inputs = inputs_of("ForSequenceClassification", labels=True)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model(**inputs).loss.backward()
+    adapters = {name: parameter for name, parameter in model.named_parameters() if "lora" in name}
+    assert len(adapters) == 3 * 4 * 2 and all(x.grad.abs().max() > 0 for x in adapters.values() if x.numel())
+    optimizer.step()
+    model.save_pretrained(tmp_path / "adapter")
+    expected = model.eval()(**inputs).logits
+    assert (expected - whole.eval()(**inputs).logits).abs().max() > 1e-3
+    again = peft.PeftModel.from_pretrained(copy.deepcopy(whole), tmp_path / "adapter").double().eval()
+    assert torch.allclose(again(**inputs).logits, expected, rtol=0, atol=1e-10)
+    merged = model.merge_and_unload()
+    assert torch.allclose(merged(**inputs).logits, expected, rtol=0, atol=1e-10)
+    merged.save_pretrained(tmp_path / "merged")
+    opened = type(whole).from_pretrained(tmp_path / "merged").eval()
+    assert not any("lora" in name for name, _ in opened.named_parameters())
+    assert torch.allclose(opened(**inputs).logits, expected, rtol=0, atol=1e-10)
+
+
 @pytest.mark.parametrize("method", ["Lora", "AdaLora", "IA3", "LoHa", "VBLoRA", "FourierFT"])
 def test_peft_finds_its_modules_as_for_bert(method, monkeypatch):
     """Guards: without target_modules a method adapts what it adapts in BERT, also if PEFT is imported after us."""
@@ -126,6 +153,11 @@ def test_prefix_tuning():
     inputs["input_ids"] %= len(WORDS)
     prefixed(**inputs).loss.backward()
     assert prefixed.prompt_encoder["default"].embedding.weight.grad.abs().max() > 0
+    unequal = peft.get_peft_model(
+        model_of("ForSequenceClassification", attention_head_size=7, value_head_size=9, **SHAPE), config
+    )
+    with pytest.raises(ValueError, match="5 heads of 7 for the values of layer 0, which has 5 of 9: it must have"):
+        unequal(**inputs)
 
 
 def test_sentence_transformers(tokenizer, tmp_path):

@@ -12,7 +12,7 @@ import pytest
 import torch
 from PIL import Image
 from safetensors.torch import load_file, save_file
-from small_models import H, P, model_of
+from small_models import UNEQUAL, H, P, model_of
 from transformers import (
     AutoModel,
     BertConfig,
@@ -43,6 +43,11 @@ def measure(model, rows: int = 13) -> dict[str, torch.Tensor]:
     for part in ids(rows).split(4):
         recorder.add_sequences(part)
     return recorder.means(N)
+
+
+class Progress:
+    def update(self):
+        pass
 
 
 @pytest.mark.parametrize("size", [P, 13])
@@ -110,10 +115,6 @@ def test_twins_and_silent_heads():
     assert similarity[0] == pytest.approx(1, abs=1e-6) and similarity[1] == pytest.approx(1, abs=1e-6)
     assert similarity[2:].max() < 0.999
 
-    class Progress:
-        def update(self):
-            pass
-
     importance = recorder.importance(ids(), Progress())
     assert importance[2, 3] == 0 and (importance > 0).sum() == 3 * H - 1
     whole = model(ids()).last_hidden_state
@@ -128,10 +129,6 @@ def test_head_with_added_embeddings_is_silent_as_a_whole():
     model = model_of("Model", head_embedding="add").double().eval()
     recorder = Recorder(model)
     whole = model(ids()).last_hidden_state
-
-    class Progress:
-        def update(self):
-            pass
 
     importance = recorder.importance(ids(), Progress())
     with torch.no_grad():
@@ -173,6 +170,34 @@ def test_layers_with_heads_of_their_own_size():
     assert torch.allclose(found["ceiling"], found["effective_pattern_rank"] / most[:, None])
 
 
+def test_layers_with_heads_of_their_own_number():
+    """Guards: the measures of a layer's heads are those of the layer alone, NaN where it has no more heads, and the
+    importance of a head is what its values in the output do."""
+    model = model_of("Model", **UNEQUAL, initializer_range=0.2).double().eval()
+    found = measure(model)
+    for name, values in found.items():
+        if name != "condition":
+            assert torch.equal(values.isnan().sum(dim=1), torch.tensor([3, 0, 2])), name
+            assert values[0, :2].isfinite().all() and values[2, :3].isfinite().all()
+    model.set_attn_implementation("eager")
+    patterns = model(ids(), output_attentions=True).attentions[2]  # (B, 3, n, n)
+    entropy = torch.special.entr(patterns).sum(-1).mean(dim=(0, 2))
+    assert torch.allclose(found["entropy"][2, :3], entropy, rtol=1e-6)
+    whole = model(ids()).last_hidden_state
+    importance = Recorder(model).importance(ids(), Progress())
+    assert torch.equal(importance.isnan(), found["entropy"].isnan())
+    with torch.no_grad():
+        model.encoder.layer[2].attention.output.dense.weight[:, 2 * 6 :] = 0  # the third of three heads of 6
+    moved = (model(ids()).last_hidden_state - whole).norm() / whole.norm()
+    assert importance[2, 2] == pytest.approx(float(moved), rel=1e-5)
+
+
+def test_single_head_beside_more():
+    """Guards: the only head of a layer is like no other."""
+    found = measure(model_of("Model", layer_attention_heads=[1, 5, 5]).double())
+    assert found["similarity"][0, 0] == 0 and (found["similarity"][1:] != 0).all()
+
+
 def test_condition_number_of_the_heads_output():
     """Guards: it is the ratio of the singular values of the concatenated heads, a geometric mean over sequences."""
     model = model_of("Model").double().eval()
@@ -191,7 +216,7 @@ def inspection_of(ceiling, sizes: list[int], can_grow: bool = True) -> Inspectio
     """An inspection of sequences of 128 tokens with these shares, and nothing else measured."""
     measures = ("rank", "effective_rank", "pattern_rank", "effective_pattern_rank", "entropy", "distance")
     empty = dict.fromkeys((*measures, "similarity", "condition", "importance"), torch.zeros(3, 2))
-    return Inspection("m", 3, 2, sizes, can_grow, 64, 128, 1, 1, ceiling=torch.tensor(ceiling), **empty)
+    return Inspection("m", 3, 2, [2, 2, 2], sizes, can_grow, 64, 128, 1, 1, ceiling=torch.tensor(ceiling), **empty)
 
 
 def test_heads_at_their_ceiling_are_named():
@@ -264,6 +289,21 @@ def test_python_of_the_page_runs(model, text, tmp_path, monkeypatch, capsys):
     exec(code.replace("all-MiniLM-L6-v2", model).replace("wikipedia/", text), names)
     assert names["found"].sequences == 3
     assert capsys.readouterr().out.count("tensor(") == 2
+
+
+def test_files_of_unequal_heads(text, tmp_path, vocabulary):
+    """Guards: inspection.json is plain JSON with lists of a layer's own heads; the picture leaves the rest blank."""
+    shape = {"vocab_size": len(BertTokenizer(vocab=vocabulary)), "max_position_embeddings": 16}
+    model_of("Model", **UNEQUAL, **shape).save_pretrained(tmp_path / "model")
+    BertTokenizer(vocab=vocabulary).save_pretrained(tmp_path / "model")
+    found = inspect(str(tmp_path / "model"), tmp_path / "out", text, max_seq_length=16, max_samples=5)
+    written = (tmp_path / "out" / "inspection.json").read_text()
+    saved = json.loads(written, parse_constant=pytest.fail)
+    assert saved["heads by layer"] == [2, 5, 3] and saved["heads"] == 5
+    assert [len(row) for row in saved["importance"]] == [len(row) for row in saved["rank"]] == [2, 5, 3]
+    assert saved["entropy"][2] == found.entropy[2, :3].tolist() and len(saved["condition"]) == 3
+    with Image.open(tmp_path / "out" / "inspection.png") as picture:
+        assert picture.width > 1000
 
 
 @pytest.mark.parametrize(

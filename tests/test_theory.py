@@ -10,6 +10,7 @@ from PIL import Image
 from small_models import H, P, config_of
 
 from fixedbert.analysis.laws import best_depth, best_width, condition_number, depth_threshold
+from fixedbert.analysis.outputs import output, values_for
 from fixedbert.analysis.patterns import (
     COUNTER_EXAMPLE,
     attention,
@@ -23,7 +24,7 @@ from fixedbert.analysis.patterns import (
 )
 from fixedbert.analysis.separation import difference, included, separated, sequence
 from fixedbert.analysis.theory import theory
-from fixedbert.attention_fixed_head_bert import FixedHeadBertSelfAttention
+from fixedbert.attention_fixed_head_bert import FixedHeadBertAttention, FixedHeadBertSelfAttention
 from fixedbert.errors import InputError
 from fixedbert_cli import main
 
@@ -199,6 +200,43 @@ def test_closed_form_of_large_layers():
     assert (f(X) - g(X) - difference(2, f, g, X)).abs().max() < 1e-6 * (f(X) - g(X)).abs().max()
 
 
+@pytest.mark.parametrize("heads, value_size", [(1, 3), (1, 7), (3, 2), (5, 1), (4, 3)])
+def test_outputs_have_the_rank_of_their_values(heads, value_size):
+    """Guards: heads give an output if and only if its rank is at most heads * value size; otherwise the best is off by
+    the other singular values, and no layer gives more: generic ones have just that rank."""
+    d, n = 13, 7
+    X, Y = gaussian(d, n), gaussian(d, n, seed=1)
+    patterns = torch.stack([random_pattern(n, generator(seed)) for seed in range(heads)])
+    most = min(heads * value_size, n)
+    left, singular, right = torch.linalg.svd(Y, full_matrices=False)
+    within = left[:, :most] * singular[:most] @ right[:most]
+    W_v, W_o = values_for(X, patterns, within, value_size)
+    assert W_v.shape == (heads, value_size, d) and W_o.shape == (heads, d, value_size)
+    assert (output(X, patterns, W_v, W_o) - within).abs().max() < 1e-10
+    nearest = output(X, patterns, *values_for(X, patterns, Y, value_size))
+    assert float((nearest - Y).norm()) == pytest.approx(float(singular[most:].norm()), abs=1e-10)
+    W_v, W_o = gaussian(heads, value_size, d, seed=2), gaussian(heads, d, value_size, seed=3)
+    assert torch.linalg.matrix_rank(output(X, patterns, W_v, W_o)) == most
+
+
+def test_rank_of_the_model_s_own_outputs():
+    """Guards: a layer of the model gives outputs of rank heads * value size, with biases of values, and one more with
+    the bias of W_o."""
+    config = config_of("Model", num_attention_heads=2, value_head_size=2, attn_implementation="eager")
+    attention = FixedHeadBertAttention(config).double().eval()
+    torch.nn.init.ones_(attention.self.value.bias)
+    heads, W_o = attention.self(gaussian(1, 11, 32))[0][0], attention.output.dense
+    assert torch.linalg.matrix_rank(heads @ W_o.weight.T) == 4
+    assert torch.linalg.matrix_rank(W_o(heads)) == 5
+
+
+def test_outputs_of_dependent_tokens():
+    """Guards: a pattern that mixes all tokens alike leaves one dimension, and is refused by number."""
+    patterns = torch.stack([random_pattern(4, generator()), torch.full((4, 4), 0.25, dtype=torch.float64)])
+    with pytest.raises(InputError, match="the 4 tokens of X, mixed by pattern 1, are of rank 1"):
+        values_for(gaussian(9, 4), patterns, gaussian(9, 4, seed=1), 2)
+
+
 def test_identities_of_head_embeddings():
     """Guards: added embeddings leave a key bias and a shift of values, multiplied ones a product (MHE)."""
     for embedding in ("add", "mul"):
@@ -263,6 +301,9 @@ def test_results_are_data(tmp_path):
     assert min(found.theorem_2.differences.values()) > 1e-3
     assert found.theorem_2.closed_form_errors.keys() == {1, 2}
     assert max(found.theorem_2.closed_form_errors.values()) < 1e-12
+    values = found.value_rank
+    assert (values.size, values.too_small) == (4, 3) and values.error < 1e-12
+    assert values.error_too_small == pytest.approx(values.least_error, rel=1e-12) and values.least_error > 0.1
     (fits,) = found.fits
     assert (fits.length, fits.least_head_sizes) == (5, (4, 4, 4))
     assert len(fits.truncated) == len(fits.fitted) == 5
@@ -284,6 +325,6 @@ def test_picture_and_table(tmp_path, capsys):
     """Guards: `fixedbert theory` draws its picture and prints what holds to which error."""
     main(["theory", str(tmp_path / "out"), "--lengths", "4", "6", "--patterns", "2"])
     printed = capsys.readouterr().out
-    assert "Theorem 1" in printed and "case 3" in printed
+    assert "Theorem 1" in printed and "case 3" in printed and "the best with values of 3" in printed
     with Image.open(tmp_path / "out" / "theory.png") as picture:
         assert picture.width > 600

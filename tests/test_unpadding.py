@@ -2,13 +2,13 @@
 
 import pytest
 import torch
-from small_models import HEADS, B, L, V, config_of, inputs_of, model_of
+from small_models import HEADS, UNEQUAL, B, L, V, config_of, inputs_of, model_of
 
 from fixedbert.inputs_fixed_head_bert import Unpadded
 from fixedbert.modeling_fixed_head_bert import FixedHeadBertLayer
 
 VARIANTS = [{}, {"head_embedding": "add"}, {"head_embedding": "mul", "qk_norm": True}, {"is_decoder": True}]
-VARIANTS += [{"value_head_size": [9, 4, 6], "layer_attention_heads": [2, 5, 3]}]
+VARIANTS += [UNEQUAL]
 
 
 def padded_inputs(head: str, side: str) -> dict[str, torch.Tensor]:
@@ -194,10 +194,10 @@ def test_packed_row_with_lengths_of_a_collator():
     assert torch.allclose(outputs, torch.cat(alone, 1), rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("use_reentrant", [False, True])
-def test_gradient_checkpointing_is_the_same_training(use_reentrant):
+@pytest.mark.parametrize("use_reentrant, variant", [(False, {}), (True, {}), (False, UNEQUAL)])
+def test_gradient_checkpointing_is_the_same_training(use_reentrant, variant):
     """Guards: unpadded, with a narrow last layer and dropout, recomputing activations changes no gradient."""
-    model = model_of("ForPreTraining", unpad_inputs=True, sparse_prediction=True).double().train()
+    model = model_of("ForPreTraining", unpad_inputs=True, sparse_prediction=True, **variant).double().train()
     inputs = padded_inputs("ForPreTraining", "left")
     gradients = []
     for checkpointing in (False, True):
@@ -291,10 +291,10 @@ def test_places_of_tokens():
     assert unpadded.put_back(torch.tensor([[7, 8, 9]])).tolist() == [[0, 7, 8], [9, 0, 0]]
 
 
-@pytest.mark.parametrize("head", HEADS)
-def test_export_steps_aside(head):
+@pytest.mark.parametrize("head, variant", [*((head, {}) for head in HEADS), ("LMHeadModel", UNEQUAL)])
+def test_export_steps_aside(head, variant):
     """Guards: torch.export of a model that unpads holds the padded computation, for any batch and length."""
-    model = model_of(head, unpad_inputs=True).eval()
+    model = model_of(head, unpad_inputs=True, **variant).eval()
     inputs = inputs_of(head) | ({"use_cache": False} if head == "LMHeadModel" else {})
     batch, length = torch.export.Dim("batch"), torch.export.Dim("length", max=11)
     axes = {0: batch} if head == "ForMultipleChoice" else {0: batch, 1: length}  # BERT's own fixes the length there
@@ -307,9 +307,10 @@ def test_export_steps_aside(head):
             assert torch.allclose(one, other, atol=1e-4)
 
 
-def test_compiling_and_tracing_step_aside():
+@pytest.mark.parametrize("variant", [{}, UNEQUAL])
+def test_compiling_and_tracing_step_aside(variant):
     """Guards: torch.compile captures the whole graph of a model that unpads, and torch.jit.trace works."""
-    model = model_of("Model", unpad_inputs=True).eval()
+    model = model_of("Model", unpad_inputs=True, **variant).eval()
     inputs = inputs_of("Model")
     expected = model(**inputs).last_hidden_state
     compiled = torch.compile(model, backend="eager", fullgraph=True)

@@ -79,11 +79,13 @@ ALL_MASK_ATTENTION_FUNCTIONS.register(NAME, eager_mask)
 @dataclass(frozen=True, eq=False)  # tensors have no one truth value
 class Inspection:
     """
-    What `inspect` finds: the measures above, each (layers, heads), and `condition`, (layers,).
+    What `inspect` finds: the measures above, each (layers, heads), and `condition`, (layers,). Where a layer has fewer
+    heads than another, the rest of its row is NaN.
 
     Attributes:
         model: as it was given.
-        head_sizes: of each layer.
+        heads: of a layer, the most.
+        head_counts, head_sizes: of each layer.
         can_grow: whether `fixedbert convert` gives a model like this one larger heads.
         width: hidden_size.
         max_seq_length: tokens of a sequence.
@@ -98,6 +100,7 @@ class Inspection:
     model: str
     layers: int
     heads: int
+    head_counts: list[int]
     head_sizes: list[int]
     can_grow: bool
     width: int
@@ -118,7 +121,7 @@ class Inspection:
     @property
     def even_layers(self) -> list[int]:
         """Layers that use their heads' size evenly, and whose heads have less than room for every pattern."""
-        used = self.ceiling.mean(dim=1)
+        used = self.ceiling.nanmean(dim=1)
         room = self.max_seq_length - 1
         return [layer for layer, size in enumerate(self.head_sizes) if used[layer] >= EVEN_SHARE and size < room]
 
@@ -136,10 +139,8 @@ class Recorder:
 
     def __init__(self, model: PreTrainedModel):
         self.model, config = model, model.config
-        self.layers, self.heads, self.sizes = config.num_hidden_layers, config.num_attention_heads, head_sizes(config)
-        self.value_sizes = value_head_sizes(config)
-        if len(set(head_counts(config))) > 1:
-            raise InputError(f"{config.layer_attention_heads} heads by layer: inspect needs as many in all layers.")
+        self.layers, self.heads = config.num_hidden_layers, config.num_attention_heads
+        self.counts, self.sizes, self.value_sizes = head_counts(config), head_sizes(config), value_head_sizes(config)
         self.sums: dict[str, Tensor] = {}
         self.log_condition = torch.zeros(self.layers, dtype=torch.float64)
         self.sequences = self.attention_calls = 0
@@ -185,13 +186,18 @@ class Recorder:
         flat = flat / flat.norm(dim=-1, keepdim=True).clamp_min(1e-12)
         cosine = flat @ flat.mT  # (B, H, H)
         cosine.diagonal(dim1=1, dim2=2).fill_(-1)
-        self.add(layer, "similarity", cosine.amax(-1) if self.heads > 1 else torch.zeros_like(cosine[..., 0]))
+        self.add(layer, "similarity", cosine.amax(-1) if len(cosine[0]) > 1 else torch.zeros_like(cosine[..., 0]))
 
     def add(self, layer: int, name: str, values: Tensor):
         """Sum `values` (B, H) over the batch."""
         if name not in self.sums:
-            self.sums[name] = torch.zeros(self.layers, self.heads, dtype=torch.float64)
-        self.sums[name][layer] += values.double().sum(dim=0).cpu()
+            self.sums[name] = self.zeros()
+        self.sums[name][layer, : self.counts[layer]] += values.double().sum(dim=0).cpu()
+
+    def zeros(self) -> Tensor:
+        """(layers, heads), NaN where a layer has no such head."""
+        absent = torch.arange(self.heads) >= torch.tensor(self.counts)[:, None]
+        return torch.zeros(absent.shape, dtype=torch.float64).masked_fill(absent, math.nan)
 
     @torch.no_grad()
     def run(self, ids: Tensor) -> tuple[Tensor, ...]:
@@ -215,9 +221,9 @@ class Recorder:
         """(layers, heads): the change of the last hidden states without a head, relative to their size."""
         self.measuring = False
         states = self.run(ids)
-        changes = torch.zeros(self.layers, self.heads)
-        for number in range(self.layers):
-            for head in range(self.heads):
+        changes = self.zeros()
+        for number, count in enumerate(self.counts):
+            for head in range(count):
                 self.ablated = number, head
                 hidden = states[number]  # layers before this one do not change
                 for layer in self.encoder_layers[number:]:
@@ -296,12 +302,13 @@ def inspect(
             raise InputError(
                 f"{validation_file}: shorter than {max_seq_length} tokens; give more text, or a lower max_seq_length."
             )
-        with tqdm(total=recorder.layers * recorder.heads, desc="ablating heads", unit="head") as progress:
+        with tqdm(total=sum(recorder.counts), desc="ablating heads", unit="head") as progress:
             importance = recorder.importance(first, progress)
         inspection = Inspection(
             model=model,
             layers=recorder.layers,
             heads=recorder.heads,
+            head_counts=recorder.counts,
             head_sizes=recorder.sizes,
             can_grow=can_grow(recorder.model.config),
             width=recorder.model.config.hidden_size,
@@ -331,15 +338,22 @@ def measure_sequences(recorder: Recorder, batches: Iterator[Tensor], most: int, 
 
 
 def json_of(inspection: Inspection) -> dict[str, object]:
-    """The fields of inspection.json, which has some under longer names."""
+    """The fields of inspection.json, which has some under longer names, and in lists only heads that are there."""
     names = {
+        "head_counts": "heads by layer",
         "head_sizes": "head sizes",
         "can_grow": "can grow",
         "max_seq_length": "tokens in a sequence",
         "importance_sequences": "sequences for importance",
     }
-    values = {names.get(name, name): value for name, value in vars(inspection).items()}
-    return {name: value.tolist() if isinstance(value, Tensor) else value for name, value in values.items()}
+
+    def listed_values(value: object) -> object:
+        if not isinstance(value, Tensor):
+            return value
+        rows = value.tolist()
+        return rows if value.ndim == 1 else [row[:n] for row, n in zip(rows, inspection.head_counts, strict=True)]
+
+    return {names.get(name, name): listed_values(value) for name, value in vars(inspection).items()}
 
 
 def load(name: str, length: int, **hub_options) -> tuple[Recorder, PreTrainedTokenizerBase]:
@@ -397,7 +411,7 @@ def draw(inspection: Inspection, file: Path):
         0,
         1,
         f"{Path(inspection.model).name}\n{inspection.layers} layers, width {inspection.width}\n"
-        f"{inspection.heads} heads of {size_text(inspection.head_sizes)}; at most {most} dimensions\n"
+        f"{size_text(inspection.head_counts)} heads of {size_text(inspection.head_sizes)}; at most {most} dimensions\n"
         f"{inspection.sequences:,} sequences of {n} tokens\n\n"
         f"uniform attention would have\n  entropy {math.log(n):.2f} nats\n  distance {(n * n - 1) / 3 / n:.1f} tokens",
         va="top",

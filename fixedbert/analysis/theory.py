@@ -9,6 +9,7 @@ from tqdm import tqdm
 
 from ..errors import InputError, needs
 from ..files import new_directory
+from .outputs import output, values_for
 from .patterns import attention, fitted, kullback_leibler, least_head_size, random_pattern, truncated_fit, weights_for
 from .separation import difference, separated, sequence
 
@@ -53,6 +54,29 @@ class Theorem2:
 
 
 @dataclass(frozen=True)
+class ValueRank:
+    """
+    The rank criterion for values, on a random output of full rank and random patterns.
+
+    Attributes:
+        length: n, tokens of the sequence; the rank of the output.
+        heads: of the layer.
+        size, error: the least size of values that gives the output, n / heads, and its largest error.
+        too_small: one less.
+        error_too_small: Frobenius norm by which the best values of that size are off.
+        least_error: what it has to be: the norm of the singular values of the output beyond heads * too_small.
+    """
+
+    length: int
+    heads: int
+    size: int
+    error: float
+    too_small: int
+    error_too_small: float
+    least_error: float
+
+
+@dataclass(frozen=True)
 class PatternFits:
     """
     Fits of random patterns by heads of every size from 1 to `length`.
@@ -72,10 +96,11 @@ class PatternFits:
 
 @dataclass(frozen=True)
 class Theory:
-    """What `theory` finds: the checks of both theorems, and the fits for each length."""
+    """What `theory` finds: the checks of both theorems and of the size of values, and the fits for each length."""
 
     theorem_1: Theorem1
     theorem_2: Theorem2
+    value_rank: ValueRank
     fits: tuple[PatternFits, ...]
 
 
@@ -99,7 +124,7 @@ def theory(output_dir: str | Path, lengths: Sequence[int] = (8, 16, 32), pattern
         with tqdm(total=patterns * sum(lengths), desc="fitting patterns", unit="fit") as progress:
             fits = tuple(fit_patterns(length, patterns, seed, progress) for length in lengths)
         draw(fits, folder / "theory.png")
-        return Theory(check_theorem_1(seed), check_theorem_2(seed), fits)
+        return Theory(check_theorem_1(seed), check_theorem_2(seed), check_value_rank(seed), fits)
 
 
 def check_theorem_1(seed: int, n: int = 8, d: int = 12) -> Theorem1:
@@ -121,6 +146,17 @@ def check_theorem_2(seed: int, d: int = 12, heads: int = 6, head_size: int = 4) 
         if case < 3:
             closed_form_errors[case] = float((measured - difference(case, f, g, X)).abs().max())
     return Theorem2(d, heads, head_size, differences, closed_form_errors)
+
+
+def check_value_rank(seed: int, n: int = 8, d: int = 12, heads: int = 2) -> ValueRank:
+    """On a random output (d, n) of heads with random patterns."""
+    generator = torch.Generator().manual_seed(seed)
+    X, Y = torch.randn(2, d, n, dtype=torch.float64, generator=generator)
+    patterns = torch.stack([random_pattern(n, generator) for _ in range(heads)])
+    size = n // heads
+    exact, nearest = (output(X, patterns, *values_for(X, patterns, Y, v)) - Y for v in (size, size - 1))
+    least = torch.linalg.svdvals(Y)[heads * (size - 1) :].norm()
+    return ValueRank(n, heads, size, float(exact.abs().max()), size - 1, float(nearest.norm()), float(least))
 
 
 def fit_patterns(length: int, patterns: int, seed: int, progress: tqdm) -> PatternFits:
