@@ -86,14 +86,14 @@ def theory_text(theory: Theory) -> str:
 def inspection_text(inspection: Inspection) -> str:
     """A row for every head, and where larger heads are worth a try."""
     lines = [
-        f"{inspection.model}: {inspection.layers} layers of width {inspection.width}, {inspection.heads} heads of "
-        f"{size_text(inspection.head_sizes)}; {inspection.sequences:,} sequences of {inspection.max_seq_length} "
-        "tokens",
+        f"{inspection.model}: {inspection.layers} layers of width {inspection.width}, "
+        f"{size_text(inspection.head_counts)} heads of {size_text(inspection.head_sizes)}; "
+        f"{inspection.sequences:,} sequences of {inspection.max_seq_length} tokens",
         "layer head " + " ".join(f"{heading:>11}" for heading in MEASURES.values()),
     ]
     measures: list[Tensor] = [getattr(inspection, name) for name in MEASURES]
     for layer in range(inspection.layers):
-        for head in range(inspection.heads):
+        for head in range(inspection.head_counts[layer]):
             values = " ".join(f"{float(measure[layer, head]):>11.3g}" for measure in measures)
             lines.append(f"{layer:>5} {head:>4} {values}")
         condition = float(inspection.condition[layer])
