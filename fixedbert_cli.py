@@ -124,7 +124,7 @@ def load_shrink(
     max_samples: int,
     batch_size: int,
     dry_run: bool,
-    distil_steps: int,
+    distil_steps: int | None,
     learning_rate: float,
     seed: int,
     revision: str,
@@ -141,7 +141,7 @@ def load_shrink(
         if dry_run:
             found = predict(model, text, **hub_options)
         else:
-            distillation = Distillation(distil_steps, learning_rate, seed) if distil_steps else None
+            distillation = Distillation(distil_steps, learning_rate, seed) if distil_steps is not None else None
             found = shrink(model, output_dir, text, Sizes(**sizes), distillation, **hub_options)
         print(shrinking_text(found))
 

@@ -31,7 +31,7 @@ from fixedbert.shrinking import Moments
 from fixedbert.tasks.layer_by_layer import LayerByLayer, set_heads, tensors_of
 from fixedbert.tasks.shrinking import Text, load
 
-SEQUENCES, LENGTH = 256, 128  # of Wikipedia, by which is cut
+SEQUENCES, LENGTH = 1000, 128  # of Wikipedia, by which is cut
 HELD_OUT = 200  # sequences of novels for the masked-LM loss
 PARTS = {"scores": ("size",), "values": ("value_size",), "both": ("size", "value_size"), "heads": ("number",)}
 

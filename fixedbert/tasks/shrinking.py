@@ -182,11 +182,18 @@ class Distillation:
         steps: of `Text.batch_size` sequences each, which begin anew where the text ends.
         learning_rate: the highest; it rises for a tenth of the steps and falls to zero.
         seed: of the order of sequences.
+
+    Raises:
+        InputError: fewer steps than 1.
     """
 
     steps: int
     learning_rate: float = 3e-4
     seed: int = 0
+
+    def __post_init__(self):
+        if self.steps < 1:
+            raise InputError(f"{self.steps}: give at least 1, or leave it out.", "distil_steps")
 
     def arguments(self, output_dir: str | Path, batch_size: int) -> CommonArguments:
         use_cpu = not torch.accelerator.is_available()
