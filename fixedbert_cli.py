@@ -103,10 +103,7 @@ def shrink_arguments(parser: ArgumentParser):
     parser.add_argument("--intermediate_size", type=int, help="neurons of the feed-forward networks")
     parser.add_argument("--dry_run", action="store_true", help="only predict errors by size")
     parser.add_argument(
-        "--distil_steps",
-        type=int,
-        default=0,
-        help="steps of training on the text to give the original's hidden states",
+        "--distil_steps", type=int, help="steps of training to give the original's hidden states again"
     )
     parser.add_argument("--learning_rate", type=float, default=3e-4, help="of this training")
     parser.add_argument("--seed", type=int, default=0, help="of this training")

@@ -31,8 +31,8 @@ from fixedbert.shrinking import Moments
 from fixedbert.tasks.layer_by_layer import LayerByLayer, set_heads, tensors_of
 from fixedbert.tasks.shrinking import Text, load
 
-SEQUENCES, LENGTH = 1000, 128  # of Wikipedia, by which is cut
-HELD_OUT = 200  # sequences of novels for the masked-LM loss
+TOKENS = 128_000  # of Wikipedia, by which is cut
+HELD_OUT, LENGTH = 200, 128  # sequences of novels for the masked-LM loss
 PARTS = {"scores": ("size",), "values": ("value_size",), "both": ("size", "value_size"), "heads": ("number",)}
 
 
@@ -132,7 +132,9 @@ def main():
     parser = argparse.ArgumentParser(prog="python -m benchmarks.shrinking_quality", description=__doc__)
     parser.add_argument("model", help="directory of an encoder whose layers have the same heads")
     parser.add_argument("--output_dir", required=True)
-    parser.add_argument("--sizes", type=int, nargs="+", default=[24, 16, 12, 8, 4, 2, 1])
+    parser.add_argument("--sizes", type=int, nargs="*", default=[24, 16, 12, 8, 4, 2, 1])
+    parser.add_argument("--max_seq_length", type=int, default=128, help="tokens of a sequence to cut by")
+    parser.add_argument("--save_models", action="store_true", help="each in a directory of its own, to train on")
     arguments = parser.parse_args()
     if "FIXEDBERT_DATA" not in os.environ:
         sys.exit("error: FIXEDBERT_DATA does not say where wikipedia/, books/ and glue/ are.")
@@ -140,7 +142,8 @@ def main():
     data = Path(os.environ["FIXEDBERT_DATA"])
     original, tokenizer = load(arguments.model, LENGTH)
     wikipedia = str(min((data / "wikipedia").glob("*.parquet")))
-    text = partial(Text([wikipedia], LENGTH, SEQUENCES).batches, tokenizer)
+    length = arguments.max_seq_length
+    text = partial(Text([wikipedia], length, TOKENS // length, 2048 // length).batches, tokenizer)
     file = Path(arguments.output_dir) / "results.jsonl"
     file.parent.mkdir(parents=True, exist_ok=True)
     done = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
@@ -167,6 +170,10 @@ def main():
             record = {"part": part, "size": size, "method": method, "heads": new._asdict(), "errors": errors}
             record |= {"parameters": model.num_parameters(), **quality.of(model)}
             print(json.dumps(record), file=records, flush=True)
+            if arguments.save_models:
+                folder = file.parent / f"{part}-{size}-{method}"
+                model.save_pretrained(folder)
+                tokenizer.save_pretrained(folder)
 
 
 if __name__ == "__main__":
