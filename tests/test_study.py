@@ -35,10 +35,12 @@ from fixedbert.study import (
 from fixedbert.study.records import METRICS
 from fixedbert.study.run import execute
 from fixedbert.study.scheduler import RunLog, receive, study_directory, visible_gpu
-from fixedbert.study.studies import Study, named_studies, parse_share
+from fixedbert.study.studies import MOST_EXTENSIONS, Study, named_studies, parse_share
+from fixedbert.study.synthetic import TASKS
 from fixedbert_cli import main
 
 NAMES = tuple(named_studies())
+OF_TASKS = {"synthetic", *TASKS, "memorise"}.__contains__
 SCALES = ("tiny", "small", "paper")
 SMALL = {
     "question": "?",
@@ -58,6 +60,7 @@ SMALL = {
     },
     "series": {"fixed": {"num_attention_heads": [5, 3], "attention_head_size": 6}},
 }
+OF_A_PATTERN = {"max_seq_length": 16, "total_train_batch_size": 4, "max_steps": 30}
 
 
 def table(**changes) -> Study:
@@ -92,7 +95,7 @@ def text(tmp_path_factory) -> str:
     return str(file)
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name != "synthetic"])
+@pytest.mark.parametrize("name", [name for name in NAMES if not OF_TASKS(name)])
 @pytest.mark.parametrize("scale", SCALES)
 def test_shapes_made_equal_are_equal(name, scale):
     """Guards: every named study can be made at every scale, and what is to be equal is, to one unit of the width."""
@@ -147,6 +150,7 @@ def line_of(made: Study, run, loss: float | None) -> dict:
         "qk_norm",
     )
     shape = {name: getattr(run.config, name) for name in names} | {"attention_head_size": run.config.head_dim}
+    shape["value_head_size"] = run.config.value_head_sizes[0]
     settings = {"training_flops": run.training_flops, "learning_rate": run.learning_rate, "seed": run.seed}
     numbers = dict.fromkeys(("parameters", "non_embedding_parameters", "forward_flops", "max_seq_length", "tokens"), 1)
     place = {
@@ -178,6 +182,39 @@ def test_every_shape_is_tuned_alike():
     assert [(run.point, run.seed) for run in made.runs(lines)] == [(1, 8), (1, 9)]
     lines += [line_of(made, run, 1.0) for run in made.runs(lines)]
     assert made.runs(lines) == [] and len(lines) == 2 * (3 + 2)
+
+
+def test_grids_are_extended_until_the_best_rate_is_inside():
+    """Guards: beyond the best rate the next by the ratio comes with the first seed, until there is a worse one."""
+    made = table(learning_rates=[0.1, 0.3], seeds=[7, 8], extend_learning_rates=True)
+    lines = []
+
+    def train(losses):
+        ready = [run for run in made.runs(lines) if run.point == 0]
+        assert [run.seed for run in ready] == [7] * len(ready)
+        assert [run.learning_rate for run in ready] == list(losses)
+        lines.extend(line_of(made, run, losses[run.learning_rate]) for run in ready)
+
+    train({0.1: 3.0, 0.3: 2.0})
+    train({0.9: 1.0})
+    train({2.7: None})
+    assert [(run.learning_rate, run.seed) for run in made.runs(lines) if run.point == 0] == [(0.9, 8)]
+    # Downwards too, from where all diverged; no further than MOST_EXTENSIONS, and not where rates are as good.
+    assert made.rate_beyond([(None, 0.1), (None, 0.3)]) == 0.0333
+    assert made.rate_beyond([(1.0, 0.1), (1.0, 0.3)]) is None
+    assert made.rate_beyond([(1.0 + place, 0.1 * 3**place) for place in range(2 + MOST_EXTENSIONS)]) is None
+    assert table(learning_rates=[0.1, 0.3]).rate_beyond([(1.0, 0.1), (2.0, 0.3)]) is None
+
+
+def test_series_have_pretraining_of_their_own():
+    """Guards: a series replaces some arguments for its own runs; without any, a training keeps its fingerprint."""
+    own = {"num_attention_heads": 5, "attention_head_size": 6}
+    made = table(series={"short": {**own, "pretraining": {"max_seq_length": 8}}, "as it is": own})
+    short, whole = made.run("short", 0, 0.003, 5), made.run("as it is", 0, 0.003, 5)
+    assert (short.length, whole.length) == (8, 16) and short.key != whole.key
+    assert short.pretraining == [{**SMALL["pretraining"], "max_seq_length": 8}]
+    assert whole.pretraining == [SMALL["pretraining"]]
+    assert short.config.max_position_embeddings == 8
 
 
 def test_shares_make_up_the_study():
@@ -336,7 +373,7 @@ def test_two_processes_do_one_run_together(text, vocabulary, tmp_path):
 
 def test_all_processes_end_where_the_directory_is_refused(tmp_path):
     """Guards: under accelerate launch every process ends by itself, with the sentence of the main process."""
-    file = write(tmp_path, objective="dense")
+    file = write(tmp_path, objective="dense", pretraining=OF_A_PATTERN)
     with locked(tmp_path / "out"):
         process = launch(*TWO_PROCESSES, "-m", "fixedbert", "study", file, "--output_dir", str(tmp_path / "out"))
         printed, _ = process.communicate(timeout=300)
@@ -442,6 +479,19 @@ def test_two_stages_and_fine_tuning(text, vocabulary, download, questions, tmp_p
             "b needs one shape, or one with num_attention_heads 4",
         ),
         ({"colour": "red"}, "colour: no such key"),
+        ({"extend_learning_rates": 3}, "extend_learning_rates: true or false"),
+        ({"extend_learning_rates": True}, "extend_learning_rates: a grid of two"),
+        (
+            {"series": {"a": {"num_attention_heads": 2, "pretraining": {"seed": 3}}}},
+            "series a: pretraining: seed is not",
+        ),
+        ({"objective": "recall"}, "series fixed: pretraining: save_steps: recall has max_seq_length, .*, symbols"),
+        ({"objective": "average", "pretraining": OF_A_PATTERN}, "subset is missing, which average needs"),
+        (
+            {"objective": "average", "pretraining": {**OF_A_PATTERN, "subset": 2, "mlp": True}},
+            "mlp: True is not a whole number",
+        ),
+        ({"model": {**SMALL["model"], "value_head_size": [3]}}, "value_head_size: a study's heads are all alike"),
     ],
 )
 def test_bad_studies(tmp_path, changes, message):
@@ -554,7 +604,7 @@ def test_failed_and_killed_runs(text, tmp_path):
 
 
 def hold(folder: Path, entered):
-    with study_directory(folder, table(objective="dense"), DataSources()):
+    with study_directory(folder, table(objective="dense", pretraining=OF_A_PATTERN), DataSources()):
         entered.set()
         time.sleep(300)
 

@@ -49,6 +49,7 @@ def lines(series, point, heads, values, rate=0.004, **changes):
             "point": point,
             "num_attention_heads": heads,
             "attention_head_size": 64 // heads,
+            "value_head_size": 64 // heads,
             "intermediate_size": 256,
             "learning_rate": rate,
             "seed": seed,
@@ -201,6 +202,7 @@ def test_synthetic_tasks(tmp_path):
                 {"floor": 0.05 * (3 - size)} if objective == "dense" else {}
             )
             changes = {"objective": objective, "attention_head_size": size, "max_seq_length": 4, "parameters": None}
+            changes |= {"value_head_size": size}
             changes |= {"texts": None, "epochs": None}
             changes |= {"non_embedding_parameters": None, "results": results, "axis": "attention_head_size"}
             records += lines(objective, size - 1, 1, [1.0], **changes)

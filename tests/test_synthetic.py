@@ -11,7 +11,12 @@ from fixedbert.study.records import METRICS
 from fixedbert.study.run import execute
 from fixedbert.study.sources import DataSources
 from fixedbert.study.studies import load_study
-from fixedbert.study.synthetic import MixingLayer, floor, pattern, train_synthetic
+from fixedbert.study.synthetic import train_synthetic
+from fixedbert.study.synthetic.mixing import MixingLayer, floor, pattern
+
+
+def train(run):
+    return train_synthetic(run.objective, run.config, run.pretraining[0], run.learning_rate, run.seed)
 
 
 @pytest.mark.parametrize("length", [5, 12])
@@ -78,7 +83,7 @@ def test_training_finds_the_threshold():
 
     def trained(task, size, seed=1):
         model = {**run.model, "attention_head_size": size}
-        return train_synthetic(replace(run, objective=task, model=model, seed=seed))
+        return train(replace(run, objective=task, model=model, seed=seed))
 
     for task, size in (("dense", 3), ("half", 1)):
         results = [trained(task, size, seed) for seed in (1, 2, 3)]
@@ -94,8 +99,8 @@ def test_same_seed_same_result():
     """Guards: a run is repeated exactly, and another seed is another run."""
     run = load_study("synthetic", "tiny").run("permutation", 1, 0.1, 1)
     run = replace(run, pretraining=[{"max_seq_length": 5, "max_steps": 40, "total_train_batch_size": 7}])
-    results = train_synthetic(run)
-    assert results == train_synthetic(run) != train_synthetic(replace(run, seed=2))
+    results = train(run)
+    assert results == train(run) != train(replace(run, seed=2))
     assert results.keys() <= METRICS.keys(), "METRICS in study/records.py lacks a result of the synthetic tasks"
 
 
@@ -104,5 +109,5 @@ def test_diverging_run_is_a_result_without_a_loss(tmp_path):
     run = load_study("synthetic", "tiny").run("permutation", 1, 1e30, 1)
     run = replace(run, pretraining=[{"max_seq_length": 5, "max_steps": 40, "total_train_batch_size": 7}])
     with pytest.raises(InputError, match="^step [2-9]: the loss or the gradient norm is not finite"):
-        train_synthetic(run)
+        train(run)
     assert execute(run, tmp_path / "run", DataSources())["results"] == {"loss": None}

@@ -24,8 +24,8 @@ AXES = {
 COUNTED = "non_embedding_parameters"
 SHAPE = tuple(  # what a record has of the configuration
     dict.fromkeys(
-        ("hidden_size", "num_hidden_layers", "num_attention_heads", "attention_head_size", "intermediate_size",
-         "head_embedding", "qk_norm", *(axis for axis in AXES if axis != COUNTED))
+        ("hidden_size", "num_hidden_layers", "num_attention_heads", "attention_head_size", "value_head_size",
+         "intermediate_size", "head_embedding", "qk_norm", *(axis for axis in AXES if axis != COUNTED))
     )
 )  # fmt: skip
 IDENTITY = ("study", "scale", "series", "point", "key")
@@ -35,7 +35,7 @@ FIELDS = {  # of a record, with their types
     **dict.fromkeys(("scale", "equal", "to", "head_embedding", "texts", "commit"), TEXT),
     **dict.fromkeys(("point", "seed", "threads", "training_flops", "forward_flops", "tokens"), (int,)),
     **dict.fromkeys(("hidden_size", "num_hidden_layers", "num_attention_heads", "attention_head_size"), (int,)),
-    **dict.fromkeys(("intermediate_size", "max_seq_length"), (int,)),
+    **dict.fromkeys(("value_head_size", "intermediate_size", "max_seq_length"), (int,)),
     **dict.fromkeys(("parameters", "non_embedding_parameters", "to_point"), (int, type(None))),
     **dict.fromkeys(("epochs", "seconds"), NUMBER),
     "learning_rate": (int, float),
@@ -55,12 +55,14 @@ class Metric:
         names: its names in the results of the task, without "eval_".
         label: in the table of a report and in its figure; a metric without a label is only recorded.
         factor: from the results to the unit of the label.
+        missing: what a report says of a run without it.
     """
 
     task: str
     names: tuple[str, ...]
     label: str = ""
     factor: float = 1
+    missing: str = "diverged"
 
 
 METRICS = {
@@ -74,6 +76,17 @@ METRICS = {
     "squad_exact_match": Metric("squad", ("exact_match",), "SQuAD 1.1 exact match (%)"),
     "error": Metric("synthetic", ("error",), "mean squared error"),
     "floor": Metric("synthetic", ("floor",), "least error found"),
+    "relative_error": Metric("synthetic", ("relative_error",), "squared error relative to the best constant"),
+    "recalled": Metric("synthetic", ("recalled",), "recalled (%)", 100),
+    "memorised": Metric("synthetic", ("memorised",), "examples memorised"),
+    "steps_to_goal": Metric("synthetic", ("steps_to_goal",), "steps to the goal", missing="never"),
+    "steps": Metric("synthetic", ("steps",)),
+    "converged": Metric("synthetic", ("converged",)),
+    "null": Metric("synthetic", ("null",)),
+    "goal": Metric("synthetic", ("goal",)),
+    "order": Metric("synthetic", ("order",)),
+    "predicted": Metric("synthetic", ("predicted",)),
+    "threshold": Metric("synthetic", ("threshold",)),
 }
 
 
@@ -90,10 +103,17 @@ def read_records(files: Iterable[str | Path]) -> list[Record]:
             lines = file.read_text(encoding="utf-8").split("\n")
         for number, line in enumerate(lines[:-1], start=1):
             with reading(f"{file}, line {number}", "remove the line", "not the record of a run"):
-                record = json.loads(line)
+                record = with_value_size(json.loads(line))
                 check_record(record)
             records.setdefault(tuple(record[name] for name in IDENTITY), record)
     return list(records.values())
+
+
+def with_value_size(record: Record) -> Record:
+    """Records of the time before values had a size of their own do not have it."""
+    if "value_head_size" in record:
+        return record
+    return {**record, "value_head_size": record.get("attention_head_size")}
 
 
 def check_record(record: Record):

@@ -8,6 +8,7 @@ from scipy import stats
 from ..errors import InputError
 from .records import METRICS, SHAPE, Record
 from .studies import lowest_loss
+from .thresholds import Threshold, thresholds_of
 
 CONFIDENCE = 0.95
 REPORTED = {name: metric for name, metric in METRICS.items() if metric.label}
@@ -63,6 +64,11 @@ class ShapeResult:
         values = {record["seed"]: record["results"].get(metric) for record in self.records}
         factor = METRICS[metric].factor
         return Estimate({seed: factor * value for seed, value in values.items() if value is not None})
+
+    @property
+    def not_converged(self) -> int:
+        """Runs that ended at their cap, of tasks that end when the loss is flat."""
+        return sum(record["results"].get("converged") == 0 for record in self.records)
 
     @property
     def end_of_grid(self) -> str | None:
@@ -126,6 +132,7 @@ class Report:
     axis: str
     series: dict[str, list[ShapeResult]]
     findings: list[Finding]
+    thresholds: list[Threshold]
     conditions: Conditions
 
     @property
@@ -154,8 +161,8 @@ def make_report(records: list[Record]) -> Report:
     if len({record["texts"] for record in records if record["texts"]}) > 1:
         raise InputError("runs on different texts, or with different tokenizers; report them apart.")
     first, series = records[0], shapes_by_series(records)
-    findings = findings_of(series, first["axis"])
-    return Report(first["study"], first["scale"], first["axis"], series, findings, conditions_of(records))
+    findings, thresholds = findings_of(series, first["axis"]), thresholds_of(series, first["axis"])
+    return Report(first["study"], first["scale"], first["axis"], series, findings, thresholds, conditions_of(records))
 
 
 def shapes_by_series(records: list[Record]) -> dict[str, list[ShapeResult]]:

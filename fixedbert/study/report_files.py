@@ -8,6 +8,7 @@ from ..files import new_directory, write_whole
 from .figure import save_figure
 from .records import AXES, METRICS, read_records
 from .report import Conditions, Estimate, Finding, Report, ShapeResult, make_report
+from .thresholds import MARGIN, Threshold
 
 REPORT, FIGURE = "report.md", "report.png"
 COLUMNS = (
@@ -45,7 +46,8 @@ def write_report(report: Report, folder: Path):
 def report_markdown(report: Report) -> str:
     """What report.md has: a table of the shapes, the findings, and how the runs were made."""
     title = f"# Study {report.study}" + (f", scale {report.scale}" if report.scale else "")
-    lines = [title, "", *table_lines(report), "", *finding_lines(report), "", *condition_lines(report.conditions)]
+    lines = [title, "", *table_lines(report), "", *threshold_lines(report), *finding_lines(report), ""]
+    lines += condition_lines(report.conditions)
     return "\n".join(lines) + "\n"
 
 
@@ -55,7 +57,7 @@ def table_lines(report: Report) -> list[str]:
     for name, shapes in report.series.items():
         for shape in shapes:
             cells = [name, *(shape[field] for field in ("hidden_size", "num_hidden_layers"))]
-            cells += [shape[field] for field in ("num_attention_heads", "attention_head_size", "intermediate_size")]
+            cells += [shape["num_attention_heads"], head_size(shape), shape["intermediate_size"]]
             cells += [with_commas(shape["parameters"]), with_commas(shape["non_embedding_parameters"])]
             cells += [f"{shape['forward_flops'] / 1e6:.3g}", learning_rate(shape), len(shape.records)]
             cells += [result(shape, metric) if metric in shape.metrics else "" for metric in report.metrics]
@@ -65,6 +67,11 @@ def table_lines(report: Report) -> list[str]:
 
 def table_row(cells: Iterable[object]) -> str:
     return "| " + " | ".join(map(str, cells)) + " |"
+
+
+def head_size(shape: ShapeResult) -> str:
+    size, values = shape["attention_head_size"], shape["value_head_size"]
+    return f"{size}" if size == values else f"{size}, values {values}"
 
 
 def with_commas(number: int | None) -> str:
@@ -77,14 +84,36 @@ def learning_rate(shape: ShapeResult) -> str:
 
 
 def result(shape: ShapeResult, metric: str) -> str:
-    estimate = shape.estimate(metric)
+    estimate, missing = shape.estimate(metric), METRICS[metric].missing
     if not estimate.values:
-        return "diverged"
-    diverged = len(shape.records) - len(estimate.values)
+        return missing
+    without = len(shape.records) - len(estimate.values)
     text = f"{estimate.mean:.4g}"
     if len(estimate.values) > 1:
         text += f" ± {estimate.half_interval:.2g}"
-    return f"{text} ({diverged} diverged)" if diverged else text
+    notes = [f"{without} {missing}"] if without else []
+    if shape.not_converged and metric != "steps_to_goal":
+        notes.append(f"{shape.not_converged} not converged")
+    return f"{text} ({', '.join(notes)})" if notes else text
+
+
+def threshold_lines(report: Report) -> list[str]:
+    """Of tasks for which theory has one."""
+    if not report.thresholds:
+        return []
+    head = (
+        f"Thresholds: {AXES[report.axis]} from which on the goal is reached, or at the knee; the margin is a factor of"
+    )
+    return [f"{head} {MARGIN}:", *map(threshold_line, report.thresholds), ""]
+
+
+def threshold_line(threshold: Threshold) -> str:
+    predicted = "none predicted" if threshold.predicted is None else f"predicted {threshold.predicted:g}"
+    if threshold.order is not None:
+        predicted = f"predicted an order of {threshold.order:g}"
+    found = "found none" if threshold.found is None else f"found {threshold.found:.3g}"
+    verdict = {True: ", within the margin", False: ", not within the margin", None: ""}[threshold.agrees]
+    return f"- {threshold.series}: {predicted}, {found}{verdict}"
 
 
 def finding_lines(report: Report) -> list[str]:

@@ -19,8 +19,8 @@ from ..tasks import glue, pretraining, squad
 from ..training.arguments import flags
 from .records import COUNTED, METRICS, SHAPE, Record
 from .sources import DataSources
-from .studies import FINE_TUNING, SYNTHETIC, Run
-from .synthetic import train_synthetic
+from .studies import FINE_TUNING, Run
+from .synthetic import SYNTHETIC, TASKS, train_synthetic
 
 
 def execute(run: Run, folder: Path, sources: DataSources) -> Record:
@@ -35,10 +35,12 @@ def execute(run: Run, folder: Path, sources: DataSources) -> Record:
     began = time.monotonic()
     config, tokens, texts, epochs = run.config, run.tokens, None, None
     parameters: dict[str, int] = {}
-    results = {"loss": math.nan}
+    results: dict[str, float | None] = {"loss": None}
     try:
         if run.objective in SYNTHETIC:
-            results = train_synthetic(run)
+            results = train_synthetic(run.objective, config, run.pretraining[0], run.learning_rate, run.seed)
+            if run.objective in TASKS:  # not to the cap
+                tokens = run.tokens // run.pretraining[0]["max_steps"] * int(results["steps"] or 0)
         else:
             trained, summaries = pretrain(run, folder, sources)
             config, parameters = AutoConfig.from_pretrained(trained), summaries[-1]["parameters"]
@@ -57,6 +59,7 @@ def execute(run: Run, folder: Path, sources: DataSources) -> Record:
         "objective": run.objective,
         **{name: getattr(config, name) for name in SHAPE},
         "attention_head_size": config.head_dim,
+        "value_head_size": max(config.value_head_sizes),
         "parameters": parameters.get("all"),
         COUNTED: parameters.get("besides embeddings"),
         "forward_flops": forward_flops(config, run.length),
@@ -67,7 +70,9 @@ def execute(run: Run, folder: Path, sources: DataSources) -> Record:
         "texts": texts,
         "learning_rate": run.learning_rate,
         "seed": run.seed,
-        "results": {name: value if math.isfinite(value) else None for name, value in results.items()},
+        "results": {
+            name: value if value is not None and math.isfinite(value) else None for name, value in results.items()
+        },
         "seconds": None if interrupted else round(time.monotonic() - began, 1),
         "hardware": hardware_name(),
         "threads": torch.get_num_threads(),

@@ -10,7 +10,8 @@ from ..data.squad import load_squad
 from ..errors import InputError
 from ..training.arguments import ModelArguments, flags, parse
 from ..training.pretraining_data import PretrainingDataArguments
-from .studies import SYNTHETIC, Study
+from .studies import Study
+from .synthetic import SYNTHETIC
 
 SQUAD_FILES = {"train_file": "train-v1.1.json", "validation_file": "dev-v1.1.json"}
 

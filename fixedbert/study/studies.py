@@ -2,7 +2,8 @@
 Studies: tables of runs, written as YAML. Those of this folder have names; docs/study.md explains every key.
 
 A study has series of shapes. Of each shape, every learning rate of the grid is trained with the first seed, and the
-best of them with the other seeds, so that all shapes are tuned alike.
+best of them with the other seeds, so that all shapes are tuned alike. With `extend_learning_rates` a grid whose best
+rate is at its end goes on beyond it first.
 """
 
 import math
@@ -22,14 +23,15 @@ from ..files import reading
 from ..plain_yaml import read_yaml
 from ..presets import SHAPE_FIELDS, preset_config
 from .records import AXES, COUNTED, Record
+from .synthetic import STAGE, SYNTHETIC, task_settings
 
 NAMED_STUDIES = Path(__file__).with_name("studies.yaml")
-SYNTHETIC = ("dense", "half", "sparse")  # synthetic.py explains them
 OBJECTIVES = ("mlm+nsp", "mlm", "clm", *SYNTHETIC)
 FINE_TUNING = {"mnli": 128, "squad": 384}  # tasks, with the length of their rows where a study does not say
 # In what shapes can be made equal; both without embeddings.
 EQUAL = {"parameters": lambda config, length: parameters(config)[1], "flops": forward_flops}
 GIVEN_BY_THE_STUDY = ("learning_rate", "seed", "objective", "output_dir", "config_name", "config_overrides")
+MOST_EXTENSIONS = 6  # learning rates beyond the grid, of a shape
 REQUIRED = ("question", "axis", "model", "series", "learning_rates", "seeds", "pretraining")
 Candidate = TypeVar("Candidate")
 
@@ -91,13 +93,16 @@ class Study:
         axis: what its pictures have on the horizontal axis, one of AXES.
         model: fields of FixedHeadBertConfig that all shapes share.
         series: names, each with the fields of its shapes; lists in a series have a value for each of its shapes. A
-            series can have an `objective` of its own, and be made `equal` in parameters or flops `to` another one, by
-            its feed-forward width: each shape to the one with the same value on the axis, or to the only one.
+            series can have an `objective` of its own and `pretraining` arguments of its own, and be made `equal` in
+            parameters or flops `to` another one, by its feed-forward width: each shape to the one with the same value
+            on the axis, or to the only one.
         learning_rates: the grid.
         seeds: of the runs; the first one is also that of the grid.
         objective: one of OBJECTIVES.
         pretraining: arguments of run_pretraining.py, or a list of them: stages that go on one from another.
         fine_tuning: for any of mnli and squad, arguments of run_glue.py or run_squad.py.
+        extend_learning_rates: where the best rate of a grid is the highest or the lowest, train the next one by the
+            ratio of the grid, until it is not, or for MOST_EXTENSIONS rates.
     """
 
     name: str
@@ -110,6 +115,7 @@ class Study:
     pretraining: list[dict]
     objective: str = "clm"
     fine_tuning: dict[str, dict] = field(default_factory=dict)
+    extend_learning_rates: bool = False
     scale: str | None = None
 
     def __post_init__(self):
@@ -130,18 +136,18 @@ class Study:
                 )
                 check(name == "seeds" or 0 < value < math.inf, f"{name}: {value} is not a finite number above 0")
             check(len(set(values)) == len(values), f"{name}: each can be there once")
+        check(isinstance(self.extend_learning_rates, bool), "extend_learning_rates: true or false is needed")
+        check(
+            len(self.learning_rates) > 1 or not self.extend_learning_rates,
+            "extend_learning_rates: a grid of two learning rates or more is needed",
+        )
         for name in ("model", "fine_tuning"):
             check(isinstance(getattr(self, name), dict), f"{name}: names with their values are needed")
         check(isinstance(self.series, dict) and len(self.series) > 0, "series: names with shapes are needed")
         stages = self.pretraining if isinstance(self.pretraining, list) else [None]
         for stage in stages:
             check(isinstance(stage, dict), "pretraining: arguments with their values are needed")
-            for name in ("max_steps", "max_seq_length", "total_train_batch_size"):
-                number = stage.get(name)
-                whole = isinstance(number, int) and number > 0
-                check(whole, f"pretraining: {name} is missing, or not a whole number above 0")
-            for name in GIVEN_BY_THE_STUDY:
-                check(name not in stage, f"pretraining: {name} is not for a stage, the study sets it")
+            self.check_stage("", stage)
         for name, series in self.series.items():
             check(isinstance(series, dict), f"series {name}: fields with their values are needed")
             objective = series.get("objective", self.objective)
@@ -150,6 +156,11 @@ class Study:
                 not (self.fine_tuning and objective in ("clm", *SYNTHETIC)),
                 f"series {name}: fine_tuning is for encoders, objective mlm or mlm+nsp, not {objective}",
             )
+            check(isinstance(series.get("pretraining", {}), dict), f"series {name}: pretraining: arguments are needed")
+            for stage in self.stages(name):
+                self.check_stage(f"series {name}: ", stage)
+                if objective in SYNTHETIC:
+                    self.check_task(f"series {name}: ", stage, objective)
             lengths = {len(value) for value in series.values() if isinstance(value, list)}
             check(len(lengths) <= 1, f"series {name}: lists of {sorted(lengths)} values; they need as many as shapes")
             check(
@@ -169,6 +180,36 @@ class Study:
             check(task in FINE_TUNING, f"fine_tuning: {task}: there are {' and '.join(FINE_TUNING)}")
         self.shapes  # noqa: B018  every shape can be made
 
+    def check_stage(self, place: str, stage: dict):
+        for name in STAGE:
+            number = stage.get(name)
+            if not (isinstance(number, int) and number > 0):
+                raise InputError(
+                    f"study {self.name}: {place}pretraining: {name} is missing, or not a whole number above 0."
+                )
+        for name in GIVEN_BY_THE_STUDY:
+            if name in stage:
+                raise InputError(
+                    f"study {self.name}: {place}pretraining: {name} is not for a stage, the study sets it."
+                )
+
+    def check_task(self, place: str, stage: dict, objective: str):
+        """A stage has the settings of the synthetic task `objective`."""
+        settings = task_settings(objective)
+        for name, value in stage.items():
+            if name not in (*STAGE, *settings):
+                known = ", ".join((*STAGE, *settings))
+                raise InputError(f"study {self.name}: {place}pretraining: {name}: {objective} has {known}.")
+            if type(value) is not int or value < 0:  # true is an int too
+                raise InputError(f"study {self.name}: {place}pretraining: {name}: {value} is not a whole number.")
+        for name, is_needed in settings.items():
+            if is_needed and name not in stage:
+                raise InputError(f"study {self.name}: {place}pretraining: {name} is missing, which {objective} needs.")
+
+    def stages(self, series: str) -> list[dict]:
+        """Of pretraining, with the arguments that the series has of its own."""
+        return [{**stage, **self.series[series].get("pretraining", {})} for stage in self.pretraining]
+
     @cached_property
     def shapes(self) -> dict[str, list[dict]]:
         """By series, the fields of every shape's configuration; feed-forward widths are those after widening."""
@@ -180,10 +221,11 @@ class Study:
     def shape(self, name: str, series: dict, point: int, made: dict[str, list[dict]]) -> dict:
         changes = {key: value[point] if isinstance(value, list) else value for key, value in series.items()}
         objective = changes.pop("objective", self.objective)
+        changes.pop("pretraining", None)
         equal, to = changes.pop("equal", None), changes.pop("to", None)
         fields_set = {
-            "vocab_size": self.pretraining[-1].get("vocab_size", FixedHeadBertConfig().vocab_size),
-            "max_position_embeddings": max(stage["max_seq_length"] for stage in self.stages_of_all()),
+            "vocab_size": self.stages(name)[-1].get("vocab_size", FixedHeadBertConfig().vocab_size),
+            "max_position_embeddings": max(stage["max_seq_length"] for stage in self.stages_of_all(name)),
             "is_decoder": objective == "clm",
             **self.model,
             **changes,
@@ -193,14 +235,14 @@ class Study:
             if not hasattr(known, key):
                 raise InputError(f"study {self.name}, series {name}: {key} is no field of FixedHeadBertConfig.")
         for key in ("value_head_size", "layer_attention_heads"):
-            if fields_set.get(key) is not None:  # which a record would not say
+            if isinstance(fields_set.get(key), list):  # which a record would not say
                 raise InputError(f"study {self.name}, series {name}: {key}: a study's heads are all alike.")
         for key in SHAPE_FIELDS:
             if key not in fields_set:
                 raise InputError(f"study {self.name}, series {name}: {key} is missing, here and under model.")
         try:
             if to is not None:
-                length = self.pretraining[-1]["max_seq_length"]
+                length = self.stages(name)[-1]["max_seq_length"]
                 goal = EQUAL[equal](preset_config("tiny", **made[to][self.reference_point(name, point)]), length)
                 fields_set["intermediate_size"] = matching_width(fields_set, goal, EQUAL[equal], length)
                 if fields_set["intermediate_size"] < 1:
@@ -229,8 +271,8 @@ class Study:
             )
         return others.index(values[point])
 
-    def stages_of_all(self) -> Iterator[dict]:
-        yield from self.pretraining
+    def stages_of_all(self, series: str) -> Iterator[dict]:
+        yield from self.stages(series)
         for task, arguments in self.fine_tuning.items():
             yield {"max_seq_length": FINE_TUNING[task], **arguments}
 
@@ -240,7 +282,7 @@ class Study:
             point,
             self.series[series].get("objective", self.objective),
             self.shapes[series][point],
-            self.pretraining,
+            self.stages(series),
             self.fine_tuning,
             learning_rate,
             seed,
@@ -276,7 +318,8 @@ class Study:
         """
         What can be run now, after the runs of `records`.
 
-        The grid comes first; of a shape whose grid is done the best rate goes on to the other seeds.
+        The grid comes first, then its extension; of a shape whose grid is done the best rate goes on to the other
+        seeds.
         """
         results = {(record["series"], record["point"], record["key"]): record["results"] for record in records}
 
@@ -284,17 +327,39 @@ class Study:
             return (run.series, run.point, run.key) in results
 
         first, *others = self.seeds
-        grid = [
+        grids = [
             [self.run(series, point, rate, first) for rate in self.learning_rates]
             for series, point in self.places(share)
         ]
-        ready = [run for runs in grid for run in runs if not is_done(run)]
-        for runs in grid:
-            if all(map(is_done, runs)):
-                best = lowest_loss([(results[run.series, run.point, run.key], run) for run in runs])
-                more = [self.run(best.series, best.point, best.learning_rate, seed) for seed in others]
-                ready += [run for run in more if not is_done(run)]
-        return ready
+        ready, more = [], []
+        for grid in grids:
+            while all(map(is_done, grid)):
+                losses = [(results[run.series, run.point, run.key], run) for run in grid]
+                rate = self.rate_beyond([(found["loss"], run.learning_rate) for found, run in losses])
+                best = lowest_loss(losses)
+                if rate is None:
+                    more += [self.run(best.series, best.point, best.learning_rate, seed) for seed in others]
+                    break
+                grid.append(self.run(best.series, best.point, rate, first))
+            ready += [run for run in grid if not is_done(run)]
+        return ready + [run for run in more if not is_done(run)]
+
+    def rate_beyond(self, losses: list[tuple[float | None, float]]) -> float | None:
+        """
+        The learning rate that comes next after those trained, with their losses; None where no other is better than
+        the best within, or the grid is not to be extended further.
+        """
+        if not self.extend_learning_rates or len(losses) == len(self.learning_rates) + MOST_EXTENSIONS:
+            return None
+        by_rate = {rate: math.inf if loss is None else loss for loss, rate in losses}
+        rates = sorted(by_rate)
+        ratio = rates[1] / rates[0]
+        diverged = min(by_rate.values()) == math.inf
+        if diverged or by_rate[rates[0]] < min(by_rate[rate] for rate in rates[1:]):
+            return float(f"{rates[0] / ratio:.3g}")
+        if by_rate[rates[-1]] < min(by_rate[rate] for rate in rates[:-1]):
+            return float(f"{rates[-1] * ratio:.3g}")
+        return None
 
 
 def lowest_loss(candidates: list[tuple[dict, Candidate]]) -> Candidate:

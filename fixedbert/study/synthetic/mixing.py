@@ -19,13 +19,13 @@ import torch
 from torch import Tensor, nn
 from transformers import get_cosine_schedule_with_warmup
 
-from ..analysis.patterns import centred_log, least_head_size
-from ..attention_fixed_head_bert import FixedHeadBertSelfAttention
-from ..configuration_fixed_head_bert import FixedHeadBertConfig
-from ..dropout import use_fast_dropout
-from ..errors import Divergence
-from .studies import Run
+from ...analysis.patterns import centred_log, least_head_size
+from ...attention_fixed_head_bert import FixedHeadBertSelfAttention
+from ...configuration_fixed_head_bert import FixedHeadBertConfig
+from ...dropout import use_fast_dropout
+from .training import descend
 
+PATTERNS = ("dense", "half", "sparse")
 EVALUATED = 20_000  # examples to evaluate on
 STARTS, DESCENT = 64, 1000  # of the search for the floor, and its steps
 
@@ -115,9 +115,11 @@ def without_last_column(gradient: Tensor) -> Tensor:
     return torch.cat([gradient[:, :-1], torch.zeros_like(gradient[:, -1:])], dim=1)
 
 
-def train_synthetic(run: Run) -> dict[str, float]:
+def train_mixing(
+    task: str, config: FixedHeadBertConfig, length: int, rows: int, steps: int, learning_rate: float, seed: int
+) -> dict[str, float | None]:
     """
-    Train a MixingLayer as `run` says, with Adam, a linear warm-up over a twentieth of the steps and a cosine to zero.
+    Train a MixingLayer with Adam, a linear warm-up over a twentieth of the steps and a cosine to zero.
 
     Raises:
         Divergence: it diverges.
@@ -126,28 +128,20 @@ def train_synthetic(run: Run) -> dict[str, float]:
         `loss`, its error on new examples, the same as `error`, and for one head on a dense pattern `floor`, the least
         error found for its size.
     """
-    stage, length = run.pretraining[0], run.length
-    P = pattern(run.objective, length, run.seed)
-    torch.manual_seed(run.seed)
-    model, target = MixingLayer(run.config, length), P.float()
+    P = pattern(task, length, seed)
+    torch.manual_seed(seed)
+    model, target = MixingLayer(config, length), P.float()
     use_fast_dropout(model)
-    steps, rows = stage["max_steps"], stage["total_train_batch_size"]
-    optimizer = torch.optim.Adam(model.parameters(), run.learning_rate)
+    optimizer = torch.optim.Adam(model.parameters(), learning_rate)
     schedule = get_cosine_schedule_with_warmup(optimizer, steps // 20, steps)
     for step in range(1, steps + 1):
         x = torch.randn(rows, length)
-        loss = (model(x) - x @ target).square().mean()
-        optimizer.zero_grad()
-        loss.backward()
-        norm = nn.utils.get_total_norm([weight.grad for weight in model.parameters() if weight.grad is not None])
-        if not (loss.isfinite() and norm.isfinite()):
-            raise Divergence(f"step {step}: the loss or the gradient norm is not finite; lower the learning rate.")
-        optimizer.step()
+        descend((model(x) - x @ target).square().mean(), optimizer, step)
         schedule.step()
     with torch.no_grad():
         x = torch.randn(EVALUATED, length)
         error = (model(x) - x @ target).square().mean().item()
-    results = {"loss": error, "error": error}
-    if run.objective != "sparse" and run.config.num_attention_heads == 1:
-        results["floor"] = floor(P, run.config.head_dim)
+    results: dict[str, float | None] = {"loss": error, "error": error}
+    if task != "sparse" and config.num_attention_heads == 1:
+        results["floor"] = floor(P, config.head_dim)
     return results

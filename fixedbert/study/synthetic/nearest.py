@@ -1,0 +1,84 @@
+"""
+nearest: every query has to give the one of n points that is nearest to it.
+
+Points and queries are unit vectors, drawn uniformly in d dimensions; of the points the nearest to a query has an inner
+product with it that is larger by at least 0.1 than that of any other. (Among the points themselves there would be
+nothing to find: the inner product of a unit vector with itself is the largest.) The model is attention alone, without
+residual, feed-forward network or LayerNorm. In its last layer queries see the points alone; in one before it also
+themselves, as without a residual nothing else keeps them, and points see the points.
+
+Prediction: one head of size d suffices, for any number of points: W_q, W_k proportional to the identity, W_v and W_o
+the identity, with an error of at most 4 (n - 1)^2 e^(-2 gap t) for scores t <x, y>. Heads of a smaller size cannot
+do it in one layer unless there are exponentially many of them; depth helps for few points (Amsel, Yehudai and Bruna,
+"On the Benefits of Rank in Attention Layers", 2024, arXiv 2407.16153; ICLR 2025). Checked in the abstract: this
+statement, without constants. Theirs is the approximation of the same function; that its values are of full rank, as
+here by `value_head_size`, is recalled, and so is that their construction by depth changes the positions.
+"""
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import normalize, pad
+
+from ...attention_fixed_head_bert import FixedHeadBertSelfAttention
+from ...configuration_fixed_head_bert import FixedHeadBertConfig
+from ...errors import InputError
+from .training import SyntheticTask
+
+GAP = 0.1
+CANDIDATES = 4  # drawn for each query
+
+
+class Nearest(SyntheticTask):
+    """
+    Args:
+        config: of the attention; its width has room for a vector and for whether it is a query.
+        length: tokens, half of them points, half of them queries.
+        dimension: d.
+    """
+
+    seen: Tensor
+
+    def __init__(self, config: FixedHeadBertConfig, length: int, dimension: int = 16):
+        super().__init__(config)
+        if config.hidden_size <= dimension:
+            raise InputError(f"nearest: hidden_size {config.hidden_size}: more than the dimension, {dimension}.")
+        self.points, self.dimension = length // 2, dimension
+        layers = range(config.num_hidden_layers)
+        self.threshold = float(dimension) if len(layers) == 1 else None
+        self.attention = nn.ModuleList(FixedHeadBertSelfAttention(config, layer_idx=layer) for layer in layers)
+        self.output = nn.ModuleList(nn.Linear(layer.all_head_size, config.hidden_size) for layer in self.attention)
+        is_point = torch.arange(2 * self.points) < self.points
+        hidden = ~(is_point[None, :] | torch.eye(2 * self.points, dtype=torch.bool))
+        self.register_buffer("seen", torch.zeros(hidden.shape).masked_fill(hidden, -torch.inf)[None, None])
+
+    def forward(self, points: Tensor, queries: Tensor) -> Tensor:
+        """Points (B, n, d) and queries (B, n, d) -> (B, n, d)."""
+        tokens = torch.cat([pad(points, (0, 1)), pad(queries, (0, 1), value=1)], dim=1)
+        tokens = pad(tokens, (0, self.config.hidden_size - self.dimension - 1))  # (B, 2 n, D)
+        for attention, output in zip(self.attention[:-1], self.output, strict=False):
+            tokens = output(attention(tokens, attention_mask=self.seen)[0])
+        points, queries = tokens.split(self.points, dim=1)
+        heads, _ = self.attention[-1](queries, encoder_hidden_states=points)
+        return self.output[-1](heads)[..., : self.dimension]
+
+    def examples(self, rows: int, generator: torch.Generator) -> tuple[tuple[Tensor, ...], Tensor]:
+        """Of rows that are drawn, those with enough queries that have a gap."""
+        shape, found, missing = (self.dimension,), [], rows
+        while missing > 0:
+            points = normalize(torch.randn(missing, self.points, *shape, generator=generator), dim=-1)
+            queries = torch.randn(missing, CANDIDATES * self.points, *shape, generator=generator)
+            queries = normalize(queries, dim=-1)
+            best = (queries @ points.mT).topk(2, dim=-1)
+            has_gap = best.values[..., 0] - best.values[..., 1] >= GAP  # (rows, candidates)
+            first = has_gap.int().argsort(dim=1, descending=True, stable=True)[:, : self.points]
+            nearest = best.indices[..., 0].gather(1, first)
+            enough = has_gap.sum(dim=1) >= self.points
+            found.append([part[enough] for part in (points, take(queries, first), take(points, nearest))])
+            missing -= int(enough.sum())
+        points, queries, target = (torch.cat(parts) for parts in zip(*found, strict=True))
+        return (points, queries), target
+
+
+def take(vectors: Tensor, places: Tensor) -> Tensor:
+    """Vectors (B, n, d) at places (B, m): (B, m, d)."""
+    return vectors.gather(1, places[..., None].expand(-1, -1, vectors.shape[-1]))
