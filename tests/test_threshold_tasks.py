@@ -1,0 +1,406 @@
+"""Tasks with a predicted threshold: their data, hand-made solutions, how training ends, and what a report says."""
+
+import itertools
+import json
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+
+from fixedbert.errors import InputError
+from fixedbert.presets import preset_config
+from fixedbert.study import make_report, report_markdown
+from fixedbert.study.records import METRICS
+from fixedbert.study.report_files import write_report
+from fixedbert.study.run import execute
+from fixedbert.study.sources import DataSources
+from fixedbert.study.studies import load_study
+from fixedbert.study.synthetic import train_synthetic
+from fixedbert.study.synthetic.average import Average
+from fixedbert.study.synthetic.extremes import Extremes
+from fixedbert.study.synthetic.memorise import Memory, grid, train_memorise
+from fixedbert.study.synthetic.memorise import examples as examples_to_memorise
+from fixedbert.study.synthetic.nearest import GAP, Nearest
+from fixedbert.study.synthetic.recall import Recall
+from fixedbert.study.synthetic.training import is_flat, train
+from fixedbert.study.thresholds import Threshold, knee
+
+STUDIES = ("nearest", "memorise", "average", "extremes", "recall")
+
+
+def config(heads: int, size: int, **fields):
+    shape = {
+        "num_hidden_layers": 1,
+        "intermediate_size": 7,
+        "hidden_dropout_prob": 0,
+        "attention_probs_dropout_prob": 0,
+    }
+    return preset_config("tiny", **{**shape, "num_attention_heads": heads, "attention_head_size": size, **fields})
+
+
+def drawn(task, rows: int, seed: int = 0):
+    return task.examples(rows, torch.Generator().manual_seed(seed))
+
+
+def zeroed(task):
+    """In float64, with all weights and biases zero, to be set by hand."""
+    task = task.double().requires_grad_(False)
+    for weight in task.parameters():
+        weight.zero_()
+    return task
+
+
+def test_data_of_nearest():
+    """Guards: unit vectors; the target is the point with the largest inner product, by 0.1 or more, one by one."""
+    (points, queries), target = drawn(Nearest(config(2, 3, hidden_size=7), 10, dimension=5), 13)
+    assert points.shape == queries.shape == target.shape == (13, 5, 5)
+    for vectors in (points, queries, target):
+        assert torch.allclose(vectors.norm(dim=-1), torch.ones(13, 5))
+    for row, query in itertools.product(range(13), range(5)):
+        products = [float(sum(points[row, i] * queries[row, query])) for i in range(5)]
+        first, second = sorted(products, reverse=True)[:2]
+        assert first - second >= GAP - 1e-6
+        assert torch.equal(target[row, query], points[row, products.index(first)])
+
+
+def test_nearest_by_hand():
+    """Guards: one head of the full size with proportional identities is exact to the tail of the softmax."""
+    dimension, points, scale = 5, 6, 200.0
+    task = zeroed(Nearest(config(1, dimension, hidden_size=dimension + 2), 2 * points, dimension))
+    (attention,), (output,) = task.attention, task.output
+    for matrix, value in ((attention.query, scale * dimension**0.5), (attention.key, 1), (attention.value, 1)):
+        matrix.weight[:, :dimension] = value * torch.eye(dimension)
+    output.weight[:dimension] = torch.eye(dimension)
+    inputs, target = drawn(task, 50)
+    errors = (task(*(x.double() for x in inputs)) - target).norm(dim=-1)
+    assert errors.max() <= 2 * (points - 1) * math.exp(-scale * GAP) + 1e-6  # examples are in float32
+    assert task.threshold == dimension
+
+
+def test_layers_of_nearest_see_what_they_should():
+    """Guards: queries do not see each other nor themselves in the last layer, nor do points see queries."""
+    torch.manual_seed(0)
+    for layers in (1, 2):
+        task = Nearest(config(2, 3, hidden_size=7, num_hidden_layers=layers, value_head_size=4), 10, 5).double()
+        points, queries = (x.double() for x in drawn(task, 3)[0])
+        other = queries.clone()
+        other[:, 0] = -queries[:, 0]
+        before, after = task(points, queries), task(points, other)
+        assert torch.allclose(before[:, 1:], after[:, 1:], rtol=0, atol=1e-14)
+        assert (before[:, 0] - after[:, 0]).abs().min() > 1e-9
+        assert task.threshold == (5 if layers == 1 else None)
+
+
+def test_data_of_average():
+    """Guards: every token names as many different places as it should; the target is the mean of their vectors."""
+    task = Average(config(1, 3, hidden_size=18, value_head_size=3), 7, subset=3)
+    (sets, vectors), target = drawn(task, 11)
+    assert sets.shape == (11, 7, 7) and vectors.shape == target.shape == (11, 7, 3)
+    assert (sets.sum(dim=-1) == 3).all() and set(sets.flatten().tolist()) == {0, 1}
+    for row, token in itertools.product(range(11), range(7)):
+        chosen = [vectors[row, place] for place in range(7) if sets[row, token, place]]
+        assert torch.allclose(target[row, token], sum(chosen) / 3, atol=1e-6)
+    assert not torch.equal(sets[0, 0], sets[0, 1]) or not torch.equal(sets[0, 0], sets[0, 2])
+    # Without the sets: the mean of all has the error of the null line.
+    (_, vectors), target = drawn(task, 20_000)
+    guess = vectors.mean(dim=1, keepdim=True).expand_as(target)
+    assert task.loss(guess, target).item() == pytest.approx(task.null, rel=0.02) and task.null == 1 - 3 / 7
+    assert task.loss(torch.zeros_like(target), target).item() == pytest.approx(1, rel=0.02)
+
+
+@pytest.mark.parametrize("length, q", [(32, 2), (11, 3)])
+def test_average_by_hand(length, q):
+    """Guards: size 2 q is enough, by the moment curve; a hidden unit of the MLP for each set has its coefficients."""
+    places = 2 * math.pi * torch.arange(length, dtype=torch.float64) / length
+    sets = list(itertools.combinations(range(length), q))
+    least = min(
+        math.prod(1 - math.cos(places[i] - places[s]) for s in chosen)
+        for chosen in sets if 0 in chosen
+        for i in range(length) if i not in chosen
+    )  # fmt: skip
+    scale = 30 / least
+    width = 2 * length + 3 + 2 * q
+    task = zeroed(Average(config(1, 2 * q, hidden_size=width, value_head_size=3), length, subset=q, mlp=len(sets)))
+    frequencies = torch.arange(1, q + 1)
+    curve = torch.cat([(places[:, None] * frequencies).cos(), (places[:, None] * frequencies).sin()], dim=1)
+    fitted = torch.cat([torch.ones(length, 1), curve], dim=1)
+    first, _, second = task.mlp
+    for unit, chosen in enumerate(sets):  # it is 1 for its own set, and 0 for all others
+        first.weight[unit, [length + s for s in chosen]] = 1
+        first.bias[unit] = 1 - q
+        scores = -scale * (1 - (places[:, None] - places[list(chosen)]).cos()).prod(dim=1)
+        coefficients = torch.linalg.lstsq(fitted, scores[:, None]).solution[1:, 0]  # a constant changes no softmax
+        second.weight[-2 * q :, unit] = coefficients
+    attention = task.attention
+    attention.query.weight[:, -2 * q :] = (2 * q) ** 0.5 * torch.eye(2 * q)
+    attention.key.weight[:, :length] = curve.T
+    attention.value.weight[:, 2 * length : 2 * length + 3] = torch.eye(3)
+    task.output.weight[:] = torch.eye(3)
+    (chosen, vectors), target = drawn(task, 20)
+    output = task(chosen.double(), vectors.double())
+    tail = 2 * (length - q) * math.exp(-30) * vectors.abs().max().item()
+    assert (output - target).abs().max() <= tail + 1e-6  # vectors are in float32
+    assert task.threshold == 2 * q and task.order is None
+
+
+def test_data_of_extremes():
+    """Guards: features are maxima of orthonormal directions; the target is their product form; null and variance."""
+    torch.manual_seed(3)
+    task = Extremes(config(2, 3, hidden_size=9), 5)
+    assert torch.allclose(task.directions.T @ task.directions, torch.eye(4), atol=1e-6)
+    (tokens,), target = drawn(task, 7)
+    for row in range(7):
+        z = [max(float(token @ task.directions[:, i]) for token in tokens[row]) for i in range(4)]
+        z = [1 + (z[i] - float(task.mean[i])) / float(task.deviation[i]) for i in range(4)]
+        assert target[row].item() == pytest.approx(z[0] * z[2] + z[1] * z[3] - float(task.centre), abs=1e-4)
+    _, target = drawn(task, 20_000)
+    assert task.loss(torch.zeros_like(target), target).item() == pytest.approx(task.null, rel=0.05)
+
+
+def test_extremes_by_hand():
+    """Guards: a head of size 1 for each feature gives its maximum, to ln T / scale, the tail of the softmax."""
+    torch.manual_seed(3)
+    length, scale, width = 9, 500.0, 9
+    task = zeroed(Extremes(config(4, 1, hidden_size=width), length))
+    first, _, second = task.encoder
+    first.weight[:4], first.weight[4:8] = torch.eye(4), -torch.eye(4)  # relu(x) - relu(-x) = x
+    second.weight[:4, :4], second.weight[:4, 4:8] = task.directions.T, -task.directions.T
+    task.class_token[-1] = 1
+    task.attention.query.weight[:, -1] = scale
+    task.attention.key.weight[:, :4] = task.attention.value.weight[:, :4] = torch.eye(4)
+    tokens = torch.rand(100, length, 4, dtype=torch.float64)
+    missing = task.maxima(tokens) - task.heads(tokens)
+    assert missing.min() >= -1e-12 and missing.max() <= math.log(length) / scale
+    assert task.threshold == 4
+
+
+def test_data_of_recall():
+    """Guards: pairs of a key and its value, then the same keys in another order, each with its value as the target."""
+    task = Recall(config(1, 2, hidden_size=9), 15, symbols=7)
+    (tokens,), target = drawn(task, 12)
+    assert tokens.shape == (12, 15) and target.shape == (12, 5) and task.null == 1 / 5
+    for row, values in zip(tokens.tolist(), target.tolist(), strict=True):
+        pairs = dict(zip(row[:10:2], row[1:10:2], strict=True))
+        assert len(pairs) == 5 and max(pairs) < 7 <= min(pairs.values()) < max(pairs.values()) < 14
+        assert sorted(row[10:]) == sorted(pairs) and [pairs[key] - 7 for key in row[10:]] == values
+        assert len(set(values)) == 5
+    assert not torch.equal(tokens[:, 10:], tokens[:, :10:2])
+
+
+def test_recall_by_hand():
+    """Guards: queries and keys of size 2, on a circle, recall every value; no token sees a later one."""
+    symbols, scale = 7, 300.0
+    width = 5 * symbols + 1  # token, previous token, value found
+    task = zeroed(Recall(config(1, 2, hidden_size=width, num_hidden_layers=2, value_head_size=symbols), 15, symbols))
+    task.token.weight[:, : 2 * symbols] = torch.eye(2 * symbols)
+    task.previous.weight[:, 2 * symbols : 4 * symbols + 1] = torch.eye(2 * symbols + 1)
+    for layer in task.layers:
+        layer.attention.output.LayerNorm.weight[:] = layer.output.LayerNorm.weight[:] = 1
+    angles = 2 * math.pi * torch.arange(symbols, dtype=torch.float64) / symbols
+    circle = torch.stack([angles.cos(), angles.sin()])
+    attention = task.layers[1].attention.self
+    attention.query.weight[:, :symbols] = scale * circle  # the key itself
+    attention.key.weight[:, 2 * symbols : 3 * symbols] = circle  # the key before
+    attention.value.weight[:, symbols : 2 * symbols] = torch.eye(symbols)
+    task.layers[1].attention.output.dense.weight[4 * symbols + 1 :] = torch.eye(width)[4 * symbols + 1 :][
+        :, 4 * symbols + 1 :
+    ]
+    task.classifier.weight[:, 4 * symbols + 1 :] = torch.eye(symbols)
+    (tokens,), target = drawn(task, 30)
+    logits = task(tokens)
+    assert (logits.argmax(dim=-1) == target).all() and task.score(logits, target) == 1
+    changed = tokens.clone()
+    changed[:, -1] = tokens[:, -2]
+    assert torch.equal(task(changed)[:, :-1], logits[:, :-1])
+
+
+def test_a_head_of_size_one_memorises_as_many_as_the_width():
+    """Guards: signs are easier than labels of any kind: one head of size 1 is a linear classifier."""
+    length, width = 4, 13
+    context, queries, labels = (
+        x.double() for x in examples_to_memorise(config(1, 1, hidden_size=width), length, width, seed=2)
+    )
+    memory = zeroed(Memory(config(1, 1, hidden_size=width), context))
+    positions = torch.tensor([-1.0, -0.5, 0.5, 1.0], dtype=torch.float64)  # of tokens on a line
+    onto = torch.linalg.lstsq(context, positions[:, None]).solution[:, 0]
+    memory.attention.query.weight[0] = torch.linalg.solve(queries, labels)
+    memory.attention.key.weight[0] = memory.attention.value.weight[0] = onto
+    memory.readout.weight[:] = 1
+    assert torch.equal(memory(queries).sign(), labels)
+
+
+def test_memorise_finds_the_largest_number():
+    """Guards: T is on the grid, at the most the number given, and larger for a larger head."""
+    found = {}
+    for size in (1, 5):
+        results = train_memorise(config(1, size, hidden_size=6, value_head_size=2), 8, 100, 300, 0.1, 1)
+        assert (
+            results["memorised"] in {grid(place) for place in range(40)} and results["loss"] == -results["memorised"]
+        )
+        assert results["predicted"] == size and results["threshold"] == 8 and results["steps_to_goal"] <= 300
+        found[size] = results["memorised"]
+    assert 6 <= found[1] < found[5] < 100
+    capped = train_memorise(config(1, 5, hidden_size=6, value_head_size=2), 8, 7, 300, 0.1, 1)
+    assert capped["memorised"] == grid(0) == 8 or capped["memorised"] == 7
+
+
+def test_training_ends_where_the_loss_is_flat():
+    """Guards: the stated rule: 15 windows, and none of the last third 2 % below the lowest before it."""
+    falling = [0.97**place for place in range(30)]
+    assert not is_flat(falling) and not is_flat([1.0] * 14) and is_flat([1.0] * 15)
+    assert not is_flat([1.0] * 10 + [0.979] + [1.0] * 4) and is_flat([1.0] * 10 + [0.981] + [1.0] * 4)
+    assert is_flat([0.5] + [1.0] * 20)
+
+
+class Fixed(Nearest):
+    """Losses as told, whatever is trained."""
+
+    told: list[float]
+
+    def loss(self, output, target):
+        return 0 * super().loss(output, target) + self.told.pop(0)
+
+    def score(self, output, target):
+        return torch.tensor(0.5)
+
+
+def trained(told: list[float], max_steps: int):
+    def make():
+        task = Fixed(config(1, 1, hidden_size=3), 4, dimension=2)
+        task.told = list(told)
+        return task
+
+    return train(make, 2, max_steps, 0.01, 1)
+
+
+def test_training_ends_by_rule_or_at_its_cap():
+    """Guards: flat, solved or at the cap, a fifth of the steps follows; what the cap ended has not converged."""
+    flat = trained([1.0] * 2000, 2400)
+    assert (flat["steps"], flat["converged"], flat["steps_to_goal"], flat["relative_error"]) == (1800, 1, None, 0.5)
+    solved = trained([1.0] * 100 + [0.0009] * 200, 2400)
+    assert (solved["steps"], solved["converged"]) == (240, 1)
+    capped = trained([0.999**step for step in range(400)], 360)
+    assert (capped["steps"], capped["converged"]) == (360, 0)
+
+
+def small(name: str, series: str, point: int, rate: float, **stage):
+    run = load_study(name, "tiny").run(series, point, rate, 1)
+    return replace(run, pretraining=[{**run.pretraining[0], **stage}])
+
+
+def test_steps_to_the_goal_and_full_rank():
+    """Guards: a head of the full size learns the nearest of 4 points, and says after how many steps; a run repeats."""
+    run = small("nearest", "1 layer, 16 / r heads", 4, 0.03, max_seq_length=8, max_steps=600, dimension=3)
+    run = replace(run, model={**run.model, "attention_head_size": 3, "num_attention_heads": 1, "hidden_size": 5})
+    results = train_synthetic(run.objective, run.config, run.pretraining[0], run.learning_rate, run.seed)
+    assert results["relative_error"] <= 0.02 and results["threshold"] == 3
+    shorter = replace(run, pretraining=[{**run.pretraining[0], "max_steps": 240}])
+    arguments = shorter.objective, shorter.config, shorter.pretraining[0], shorter.learning_rate
+    assert train_synthetic(*arguments, 1) == train_synthetic(*arguments, 1) != train_synthetic(*arguments, 2)
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_runs_leave_records(name, tmp_path):
+    """Guards: every series trains by its settings, and leaves metrics, counts and sizes that reports know."""
+    study = load_study(name, "tiny")
+    for series in study.series:
+        stage = {"total_train_batch_size": 16 if name == "memorise" else 4, "max_steps": 120}
+        run = small(name, series, 1, 0.003, **stage)
+        record = execute(run, tmp_path / series.replace(" ", "-").replace("/", ""), DataSources())
+        assert set(record["results"]) <= set(METRICS) and record["results"]["loss"] is not None
+        assert record["value_head_size"] == run.config.value_head_sizes[0]
+        if name != "memorise":
+            assert record["results"]["steps"] == 120 and record["tokens"] == 120 * 4 * run.length
+        json.dumps(record, allow_nan=False)
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_studies_can_run(name):
+    """Guards: all shapes of the named studies have one size of values, that does not vary where sizes of scores do."""
+    study = load_study(name, "tiny")
+    assert study.extend_learning_rates and len(study.seeds) == 3
+    if name != "extremes":
+        assert len({shape["value_head_size"] for shapes in study.shapes.values() for shape in shapes}) == 1
+    else:
+        products = {s["num_attention_heads"] * s["attention_head_size"] for s in sum(study.shapes.values(), [])}
+        assert len(products) == 1
+
+
+def test_widths_that_are_too_small():
+    """Guards: a width without room for the input is told, with the least that has."""
+    with pytest.raises(InputError, match="nearest: hidden_size 5: more than the dimension, 5"):
+        Nearest(config(1, 1, hidden_size=5), 4, dimension=5)
+    with pytest.raises(InputError, match="average: hidden_size 13: at least 14"):
+        Average(config(1, 1, hidden_size=13, value_head_size=4), 5, subset=2)
+
+
+def test_knee():
+    """Guards: the knee of exact amounts is found, between sizes too; of two amounts there is none."""
+    sizes = [1, 2, 4, 8, 16, 32]
+    assert knee(sizes, [90 * min(size, 7) for size in sizes]) == pytest.approx(7, rel=0.02)
+    assert knee(sizes, [90 * size for size in sizes]) == 32
+    assert knee(sizes[:2], [1, 2]) is None and knee(sizes, [0, 1, 2, 3, 4, 5]) is None
+    assert Threshold("a", 8, None, 5.4).agrees and not Threshold("a", 8, None, 5.3).agrees
+    assert Threshold("a", 8, None, None).agrees is False and Threshold("a", None, 8, 8).agrees is None
+
+
+def records_of(name: str, measure: str, values: dict, extra) -> list[dict]:
+    """A record for each shape of a study, seeds 1 to 3; `values` maps a series and a point to the measure."""
+    study, records = load_study(name, "tiny"), []
+    common = {"parameters": None, "non_embedding_parameters": None, "forward_flops": 1000, "training_flops": 1}
+    common |= {"tokens": 5, "epochs": None, "texts": None, "seconds": 1.0, "hardware": "2 CPU cores", "threads": 1}
+    common |= {"versions": {"torch": "2"}, "commit": None}
+    for series, point in study.places():
+        for seed in study.seeds:
+            run = study.run(series, point, 0.01, seed)
+            shape = {field: getattr(run.config, field) for field in ("hidden_size", "num_hidden_layers")}
+            shape |= {field: getattr(run.config, field) for field in ("num_attention_heads", "intermediate_size")}
+            shape |= {"attention_head_size": run.config.head_dim, "value_head_size": run.config.value_head_sizes[0]}
+            shape |= {"head_embedding": None, "qk_norm": False, "max_seq_length": run.length}
+            value = values(run) * (1 + 0.1 * seed)
+            results = {"loss": value, measure: value, "converged": float(seed > 1), **extra(run)}
+            place = {"key": run.key, "objective": name, "learning_rate": 0.01, "seed": seed, "results": results}
+            records.append({**common, **shape, **place, **study.labels(run)})
+    return records
+
+
+def test_report_of_a_threshold(tmp_path):
+    """Guards: the report says what was predicted and found, what never reached the goal, and what did not converge."""
+
+    def error(run):
+        return 1e-4 if run.config.head_dim == 16 else 0.3 / run.config.head_dim
+
+    def extra(run):
+        at_goal = run.config.head_dim == 16
+        threshold = 16.0 if run.config.num_hidden_layers == 1 else None
+        steps = {"steps_to_goal": 100 * run.seed if at_goal else None}
+        return {**steps, "null": 1.0, "goal": 0.01, "threshold": threshold, "order": None}
+
+    report = make_report(records_of("nearest", "relative_error", error, extra))
+    text = report_markdown(report)
+    assert "- 1 layer, 16 / r heads: predicted 16, found 16, within the margin" in text
+    assert "- 2 layers, 64 / r heads: none predicted, found 16" in text
+    assert "| 32 | 1 | 16 | 1, values 16 | 1 |" in text
+    assert "| 0.36 ± 0.075 (1 not converged) | never |" in text
+    assert "(1 not converged) | 200 ± 2.5e+02 |" in text
+    assert [threshold.found for threshold in report.thresholds] == [16] * 4
+    write_report(report, tmp_path)
+    assert (tmp_path / "report.png").stat().st_size > 10_000
+
+
+def test_report_of_a_knee(tmp_path):
+    """Guards: of memorise the knee of every series, by the growth of what was found."""
+
+    def memorised(run):
+        return 70 * run.config.num_attention_heads * min(run.config.head_dim, run.length - 1)
+
+    def extra(run):
+        predicted = run.config.num_attention_heads * min(run.length, run.config.head_dim)
+        return {"steps_to_goal": 10, "null": 1.0, "predicted": predicted, "threshold": float(run.length)}
+
+    report = make_report(records_of("memorise", "memorised", memorised, extra))
+    found = {threshold.series: threshold.found for threshold in report.thresholds}
+    assert found["1 head, n = 16"] == pytest.approx(15, rel=0.03) and all(t.agrees for t in report.thresholds)
+    write_report(report, tmp_path)
+    assert "- 1 head, n = 8: predicted 8, found 7" in (tmp_path / "report.md").read_text()
