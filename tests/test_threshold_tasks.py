@@ -4,6 +4,7 @@ import itertools
 import json
 import math
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -23,7 +24,7 @@ from fixedbert.study.synthetic.memorise import Memory, grid, train_memorise
 from fixedbert.study.synthetic.memorise import examples as examples_to_memorise
 from fixedbert.study.synthetic.nearest import GAP, Nearest
 from fixedbert.study.synthetic.recall import Recall
-from fixedbert.study.synthetic.training import is_flat, train
+from fixedbert.study.synthetic.training import SyntheticTask, is_flat, train
 from fixedbert.study.thresholds import Threshold, knee
 
 STUDIES = ("nearest", "memorise", "average", "extremes", "recall")
@@ -241,8 +242,8 @@ def test_memorise_finds_the_largest_number():
         assert results["predicted"] == size and results["threshold"] == 8 and results["steps_to_goal"] <= 300
         found[size] = results["memorised"]
     assert 6 <= found[1] < found[5] < 100
-    capped = train_memorise(config(1, 5, hidden_size=6, value_head_size=2), 8, 7, 300, 0.1, 1)
-    assert capped["memorised"] == grid(0) == 8 or capped["memorised"] == 7
+    capped = train_memorise(config(1, 5, hidden_size=6, value_head_size=2), 8, 12, 300, 0.1, 1)
+    assert capped["memorised"] == grid(2) == 11
 
 
 def test_training_ends_where_the_loss_is_flat():
@@ -253,25 +254,28 @@ def test_training_ends_where_the_loss_is_flat():
     assert is_flat([0.5] + [1.0] * 20)
 
 
-class Fixed(Nearest):
-    """Losses as told, whatever is trained."""
+class Told(SyntheticTask):
+    """Its losses are told, whatever is trained."""
 
-    told: list[float]
+    def __init__(self, told: list[float]):
+        super().__init__(config(1, 1))
+        self.told, self.weight = list(told), torch.nn.Parameter(torch.ones(1))
+
+    def examples(self, rows, generator):
+        return (torch.zeros(rows),), torch.zeros(rows)
+
+    def forward(self, inputs):
+        return self.weight * inputs
 
     def loss(self, output, target):
-        return 0 * super().loss(output, target) + self.told.pop(0)
+        return output.sum() + self.told.pop(0)
 
     def score(self, output, target):
         return torch.tensor(0.5)
 
 
 def trained(told: list[float], max_steps: int):
-    def make():
-        task = Fixed(config(1, 1, hidden_size=3), 4, dimension=2)
-        task.told = list(told)
-        return task
-
-    return train(make, 2, max_steps, 0.01, 1)
+    return train(partial(Told, told), 2, max_steps, 0.01, 1)
 
 
 def test_training_ends_by_rule_or_at_its_cap():
@@ -291,11 +295,11 @@ def small(name: str, series: str, point: int, rate: float, **stage):
 
 def test_steps_to_the_goal_and_full_rank():
     """Guards: a head of the full size learns the nearest of 4 points, and says after how many steps; a run repeats."""
-    run = small("nearest", "1 layer, 16 / r heads", 4, 0.03, max_seq_length=8, max_steps=600, dimension=3)
+    run = small("nearest", "1 layer, 16 / r heads", 4, 0.03, max_seq_length=8, max_steps=360, dimension=3)
     run = replace(run, model={**run.model, "attention_head_size": 3, "num_attention_heads": 1, "hidden_size": 5})
     results = train_synthetic(run.objective, run.config, run.pretraining[0], run.learning_rate, run.seed)
-    assert results["relative_error"] <= 0.02 and results["threshold"] == 3
-    shorter = replace(run, pretraining=[{**run.pretraining[0], "max_steps": 240}])
+    assert results["relative_error"] <= 0.05 and results["threshold"] == 3
+    shorter = replace(run, pretraining=[{**run.pretraining[0], "max_steps": 60}])
     arguments = shorter.objective, shorter.config, shorter.pretraining[0], shorter.learning_rate
     assert train_synthetic(*arguments, 1) == train_synthetic(*arguments, 1) != train_synthetic(*arguments, 2)
 
@@ -305,13 +309,13 @@ def test_runs_leave_records(name, tmp_path):
     """Guards: every series trains by its settings, and leaves metrics, counts and sizes that reports know."""
     study = load_study(name, "tiny")
     for series in study.series:
-        stage = {"total_train_batch_size": 16 if name == "memorise" else 4, "max_steps": 120}
+        stage = {"total_train_batch_size": 16 if name == "memorise" else 4, "max_steps": 12}
         run = small(name, series, 1, 0.003, **stage)
         record = execute(run, tmp_path / series.replace(" ", "-").replace("/", ""), DataSources())
         assert set(record["results"]) <= set(METRICS) and record["results"]["loss"] is not None
         assert record["value_head_size"] == run.config.value_head_sizes[0]
         if name != "memorise":
-            assert record["results"]["steps"] == 120 and record["tokens"] == 120 * 4 * run.length
+            assert record["results"]["steps"] == 12 and record["tokens"] == 12 * 4 * run.length
         json.dumps(record, allow_nan=False)
 
 

@@ -101,10 +101,8 @@ def threshold_lines(report: Report) -> list[str]:
     """Of tasks for which theory has one."""
     if not report.thresholds:
         return []
-    head = (
-        f"Thresholds: {AXES[report.axis]} from which on the goal is reached, or at the knee; the margin is a factor of"
-    )
-    return [f"{head} {MARGIN}:", *map(threshold_line, report.thresholds), ""]
+    head = f"Thresholds: {AXES[report.axis]} from which on the best seed reaches the goal, or at the knee;"
+    return [f"{head} the margin is a factor of {MARGIN}:", *map(threshold_line, report.thresholds), ""]
 
 
 def threshold_line(threshold: Threshold) -> str:

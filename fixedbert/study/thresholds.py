@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -46,7 +47,9 @@ def thresholds_of(series: dict[str, list[ShapeResult]], axis: str) -> list[Thres
         if results.get("memorised") is not None:
             place = knee(values, [shape.estimate("memorised").mean for shape in shapes])
         elif results.get("goal") is not None:
-            reached = [value for value, shape in zip(values, shapes, strict=True) if is_at_goal(shape)]
+            reached = [
+                value for value, shape in zip(values, shapes, strict=True) if has_reached(shape, results["goal"])
+            ]
             missed = [value for value in values if value not in reached]
             place = min((value for value in reached if value > max(missed, default=0)), default=None)
         else:
@@ -55,11 +58,11 @@ def thresholds_of(series: dict[str, list[ShapeResult]], axis: str) -> list[Thres
     return found
 
 
-def is_at_goal(shape: ShapeResult) -> bool:
-    goal, metrics = shape["results"].get("goal"), shape.metrics
-    if "recalled" in metrics:
-        return shape.estimate("recalled").mean >= 100 * goal
-    return "relative_error" in metrics and shape.estimate("relative_error").mean <= goal
+def has_reached(shape: ShapeResult, goal: float) -> bool:
+    """Whether the best seed has: one that does it shows that the shape can; the others may be stuck."""
+    if "recalled" in shape.metrics:
+        return max(shape.estimate("recalled").values, default=0) >= 100 * goal
+    return min(shape.estimate("relative_error").values, default=math.inf) <= goal
 
 
 def knee(sizes: list[int], amounts: list[float]) -> float | None:

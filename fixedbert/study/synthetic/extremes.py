@@ -50,8 +50,10 @@ class Extremes(SyntheticTask):
 
         width = config.hidden_size
         self.encoder = nn.Sequential(nn.Linear(features, FEED_FORWARD), nn.ReLU(), nn.Linear(FEED_FORWARD, width))
-        self.class_token = nn.Parameter(torch.randn(width))
+        self.class_token = nn.Parameter(torch.randn(width) / width**0.5)
         self.attention = FixedHeadBertSelfAttention(config)
+        for projection in (self.attention.query, self.attention.key):
+            nn.init.normal_(projection.weight)  # heads begin uneven, each in its own way
         heads = self.attention.all_head_size
         self.output = nn.Sequential(nn.Linear(heads, FEED_FORWARD), nn.GELU(), nn.Linear(FEED_FORWARD, 1))
 

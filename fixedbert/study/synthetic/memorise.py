@@ -102,7 +102,7 @@ def train_memorise(
     context, queries, labels = examples(config, length, most, seed)
     beyond = next(place for place in count() if grid(place) > most)
     fitted, failed = 0, beyond  # places on the grid of T
-    steps, converged, place = None, True, STEPS_PER_OCTAVE
+    steps, converged, place = None, True, min(STEPS_PER_OCTAVE, beyond - 1)
     while failed - fitted > 1:
         T = grid(place)
         needed, ended = fit(config, context, queries[:T], labels[:T], max_steps, learning_rate, seed)

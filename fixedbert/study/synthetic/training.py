@@ -115,11 +115,12 @@ def train(
             scores.append(task.score(output, target).item())
 
     converged = False
-    while not converged and len(losses) + WINDOW <= max_steps * 5 // 6:
-        for _ in range(WINDOW):
+    constant = max_steps * 5 // 6
+    while not converged and len(losses) < constant:
+        for _ in range(min(WINDOW, constant - len(losses))):
             train_step(min(1, (len(losses) + 1) / WARM_UP))
         windows = means(losses, WINDOW)
-        converged = windows[-1] < task.solved or is_flat(windows)
+        converged = bool(windows) and (windows[-1] < task.solved or is_flat(windows))
     cooling = len(losses) // 5
     for left in range(cooling, 0, -1):
         train_step(left / cooling)
