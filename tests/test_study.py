@@ -361,6 +361,34 @@ def test_shares_and_workers_make_up_the_study(tmp_path):
 
 
 @pytest.mark.slow
+def test_a_task_with_a_threshold_is_continued(tmp_path):
+    """Guards: a study of a task, killed and continued, has the lines of one that was not, and extends its grids."""
+    tiny = {
+        "axis": "attention_head_size",
+        "objective": "nearest",
+        "learning_rates": [0.01, 0.03],
+        "extend_learning_rates": True,
+        "seeds": [1, 2],
+        "model": {"hidden_size": 6, "num_hidden_layers": 1, "num_attention_heads": 1, "intermediate_size": 1},
+        "pretraining": {"max_seq_length": 8, "total_train_batch_size": 4, "max_steps": 60, "dimension": 3},
+        "series": {"one head": {"attention_head_size": [1, 3], "value_head_size": 3}},
+    }
+    file = write(tmp_path, **tiny)
+    train(file, tmp_path / "whole", processes=1)
+    whole = (tmp_path / "whole" / "runs.jsonl").read_text()
+    lines = whole.splitlines(keepends=True)
+    assert len(lines) >= 2 * (3 + 1) and len({json.loads(line)["learning_rate"] for line in lines}) >= 3
+    killed = tmp_path / "killed"
+    killed.mkdir()
+    (killed / "study.json").write_text((tmp_path / "whole" / "study.json").read_text())
+    (killed / "runs.jsonl").write_text("".join(lines[:3]) + lines[3][:60])
+    train(file, killed, processes=1)
+    assert comparable(killed) == comparable(tmp_path / "whole")
+    report = (killed / "report.md").read_text()
+    assert "- one head: predicted 3, found" in report and "no runs" not in report
+
+
+@pytest.mark.slow
 def test_two_processes_do_one_run_together(text, vocabulary, tmp_path):
     """Guards: under accelerate launch two processes train each run together, and write its line once."""
     file = write(tmp_path, series={"fixed": {"num_attention_heads": 5, "attention_head_size": 6}})

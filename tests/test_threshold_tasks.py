@@ -282,7 +282,7 @@ def test_training_ends_by_rule_or_at_its_cap():
     """Guards: flat, solved or at the cap, a fifth of the steps follows; what the cap ended has not converged."""
     flat = trained([1.0] * 2000, 2400)
     assert (flat["steps"], flat["converged"], flat["steps_to_goal"], flat["relative_error"]) == (1800, 1, None, 0.5)
-    solved = trained([1.0] * 100 + [0.0009] * 200, 2400)
+    solved = trained([1.0] * 100 + [0.004] * 200, 2400)
     assert (solved["steps"], solved["converged"]) == (240, 1)
     capped = trained([0.999**step for step in range(400)], 360)
     assert (capped["steps"], capped["converged"]) == (360, 0)

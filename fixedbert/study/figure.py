@@ -27,7 +27,7 @@ def save_figure(report: Report, file: Path):
     fields = [axis] if is_synthetic or axis == COUNTED else [axis, COUNTED]
     rows, columns = (1, len(metrics)) if is_synthetic else (len(metrics), len(fields))
     figure = Figure(figsize=(6.5 * columns, (5.4 if is_synthetic else 4.4) * rows + 0.3), layout="constrained")
-    panels = figure.subplots(rows, columns, squeeze=False).reshape(len(metrics), len(fields))
+    panels = figure.subplots(rows, columns, squeeze=False, sharex=is_synthetic).reshape(len(metrics), len(fields))
     for row, metric in zip(panels, metrics, strict=True):
         for panel, field in zip(row, fields, strict=True):
             plot_metric(panel, report.series, metric, field)
@@ -109,8 +109,10 @@ def plot_levels(panel: Axes, shapes: list[ShapeResult], metric: str):
     for number, null in enumerate(sorted(nulls)):
         panel.axhline(factor * null, color="black", linewidth=1, label=None if number else "null: by guessing")
     for number, goal in enumerate(sorted(goals)):
-        label = f"goal, {factor * goal:g}; the ceiling is {'100' if metric == 'recalled' else '0'}"
+        label = f"goal: {factor * goal:g}" + ("" if metric == "recalled" else "; the ceiling, 0, is below")
         panel.axhline(factor * goal, color="black", linewidth=1, linestyle="--", label=None if number else label)
+    if metric == "recalled":
+        panel.axhline(factor, color="grey", linewidth=1, label="ceiling")
 
 
 def plot_floors(panel: Axes, name: str, shapes: list[ShapeResult], color: str):

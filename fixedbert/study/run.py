@@ -121,7 +121,7 @@ def fine_tune(run: Run, task: str, trained: Path, folder: Path, sources: DataSou
     return json.loads((output / "all_results.json").read_text(encoding="utf-8"))
 
 
-def recorded_metrics(task: str, results: dict[str, float]) -> dict[str, float]:
+def recorded_metrics(task: str, results: dict[str, float]) -> dict[str, float | None]:
     """Of the results of a task what METRICS has, under the names of records."""
     return {
         name: results[f"eval_{source}"]

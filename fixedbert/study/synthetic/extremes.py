@@ -14,8 +14,6 @@ here, not larger ones. The constant c is not known; one head with a width of the
 not be checked, this one is ours.
 """
 
-from typing import ClassVar
-
 import torch
 from torch import Tensor, nn
 
@@ -35,8 +33,6 @@ class Extremes(SyntheticTask):
         features: D, even.
     """
 
-    goal: ClassVar[float] = 0.05
-    solved: ClassVar[float] = 0.005
     directions: Tensor
 
     def __init__(self, config: FixedHeadBertConfig, length: int, features: int = 4):

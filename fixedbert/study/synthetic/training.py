@@ -31,8 +31,8 @@ class SyntheticTask(nn.Module):
     """
 
     measure: ClassVar[str] = "relative_error"
-    goal: ClassVar[float] = 0.01
-    solved: ClassVar[float] = 0.001
+    goal: ClassVar[float] = 0.05
+    solved: ClassVar[float] = 0.005
     null: float = 1.0
     threshold: float | None = None
     order: float | None = None
