@@ -18,7 +18,6 @@ from itertools import count
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import softplus
 
 from ...attention_fixed_head_bert import FixedHeadBertSelfAttention
 from ...configuration_fixed_head_bert import FixedHeadBertConfig
@@ -64,7 +63,8 @@ def fit(
     seed: int,
 ) -> tuple[int | None, bool]:
     """
-    Adam on all queries at once.
+    Adam on all queries at once, with the squared hinge loss. (The logistic loss goes on to sharpen the softmax for the
+    queries that are fitted, until the last few, on the wrong token, have no gradient left.)
 
     Returns:
         The steps until 99 % of the labels were right, None if they never were; and whether training ended before the
@@ -79,7 +79,7 @@ def fit(
         margins = labels * model(queries)
         if (margins > 0).float().mean() >= FITTED:
             return step, True
-        loss = softplus(-margins).mean()
+        loss = (1 - margins).relu().square().mean()
         descend(loss, optimizer, step)
         losses.append(loss.item())
         if step % WINDOW == 0:
