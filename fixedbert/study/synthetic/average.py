@@ -51,6 +51,11 @@ class Average(SyntheticTask):
         width = config.hidden_size
         self.mlp = nn.Sequential(nn.Linear(width, mlp), nn.ReLU(), nn.Linear(mlp, width)) if mlp else None
         self.attention = FixedHeadBertSelfAttention(config)
+        for projection in (self.attention.query, self.attention.key):
+            nn.init.normal_(projection.weight[:, : 2 * length])  # attention begins uneven
+            nn.init.zeros_(projection.weight[:, 2 * length :])  # and does not see the vectors
+        if self.mlp is not None:
+            nn.init.zeros_(self.mlp[-1].weight)  # the input map begins as the identity
         self.output = nn.Linear(self.attention.all_head_size, self.size)
         self.register_buffer("places", torch.eye(length))
 
