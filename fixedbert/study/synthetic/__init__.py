@@ -3,6 +3,7 @@ Tasks for one or two attention layers, generated without a file, for which theor
 has a module with its definition, its prediction and the source of it.
 """
 
+from collections.abc import Callable
 from functools import partial
 from inspect import Parameter, signature
 
@@ -15,7 +16,7 @@ from .nearest import Nearest
 from .recall import Recall
 from .training import SyntheticTask, train
 
-TASKS: dict[str, type[SyntheticTask]] = {
+TASKS: dict[str, Callable[..., SyntheticTask]] = {
     "nearest": Nearest,
     "average": Average,
     "extremes": Extremes,

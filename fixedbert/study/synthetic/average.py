@@ -49,13 +49,15 @@ class Average(SyntheticTask):
         self.variance, self.null = self.size / subset, 1 - subset / length  # without the sets: the mean of all
         self.threshold, self.order = (2.0 * subset, None) if mlp else (None, subset * math.log2(length))
         width = config.hidden_size
-        self.mlp = nn.Sequential(nn.Linear(width, mlp), nn.ReLU(), nn.Linear(mlp, width)) if mlp else None
+        self.mlp = None
+        if mlp:
+            last = nn.Linear(mlp, width)
+            nn.init.zeros_(last.weight)  # the input map begins as the identity
+            self.mlp = nn.Sequential(nn.Linear(width, mlp), nn.ReLU(), last)
         self.attention = FixedHeadBertSelfAttention(config)
         for projection in (self.attention.query, self.attention.key):
-            nn.init.normal_(projection.weight[:, : 2 * length])  # attention begins uneven
-            nn.init.zeros_(projection.weight[:, 2 * length :])  # and does not see the vectors
-        if self.mlp is not None:
-            nn.init.zeros_(self.mlp[-1].weight)  # the input map begins as the identity
+            nn.init.normal_(projection.weight[:, : 2 * length], std=0.2)  # larger ones learned less, in trials
+            nn.init.zeros_(projection.weight[:, 2 * length :])  # attention begins without seeing the vectors
         self.output = nn.Linear(self.attention.all_head_size, self.size)
         self.register_buffer("places", torch.eye(length))
 

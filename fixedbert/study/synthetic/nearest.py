@@ -43,15 +43,15 @@ class Nearest(SyntheticTask):
         if config.hidden_size <= dimension:
             raise InputError(f"nearest: hidden_size {config.hidden_size}: more than the dimension, {dimension}.")
         self.points, self.dimension = length // 2, dimension
-        layers = range(config.num_hidden_layers)
-        self.threshold = float(dimension) if len(layers) == 1 else None
-        self.attention = nn.ModuleList(FixedHeadBertSelfAttention(config, layer_idx=layer) for layer in layers)
-        self.output = nn.ModuleList(nn.Linear(layer.all_head_size, config.hidden_size) for layer in self.attention)
-        for attention, output in zip(self.attention, self.output, strict=True):
+        layers = [FixedHeadBertSelfAttention(config, layer_idx=layer) for layer in range(config.num_hidden_layers)]
+        outputs = [nn.Linear(layer.all_head_size, config.hidden_size) for layer in layers]
+        for attention, output in zip(layers, outputs, strict=True):
             for projection in (attention.query, attention.key):  # scores of a unit vector begin with a variance of one
                 nn.init.normal_(projection.weight)
             for projection in (attention.value, output):  # without a residual, what is passed on keeps its length
                 nn.init.orthogonal_(projection.weight)
+        self.attention, self.output = nn.ModuleList(layers), nn.ModuleList(outputs)
+        self.threshold = float(dimension) if len(layers) == 1 else None
         is_point = torch.arange(2 * self.points) < self.points
         hidden = ~(is_point[None, :] | torch.eye(2 * self.points, dtype=torch.bool))
         self.register_buffer("seen", torch.zeros(hidden.shape).masked_fill(hidden, -torch.inf)[None, None])
