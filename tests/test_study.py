@@ -513,7 +513,7 @@ def test_two_stages_and_fine_tuning(text, vocabulary, download, questions, tmp_p
             {"series": {"a": {"num_attention_heads": 2, "pretraining": {"seed": 3}}}},
             "series a: pretraining: seed is not",
         ),
-        ({"objective": "recall"}, "series fixed: pretraining: save_steps: recall has max_seq_length, .*, symbols"),
+        ({"objective": "recall"}, "series fixed: pretraining: logging_steps: recall has max_seq_length, .*, symbols"),
         ({"objective": "average", "pretraining": OF_A_PATTERN}, "subset is missing, which average needs"),
         (
             {"objective": "average", "pretraining": {**OF_A_PATTERN, "subset": 2, "mlp": True}},

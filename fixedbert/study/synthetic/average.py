@@ -49,7 +49,7 @@ class Average(SyntheticTask):
         self.variance, self.null = self.size / subset, 1 - subset / length  # without the sets: the mean of all
         self.threshold, self.order = (2.0 * subset, None) if mlp else (None, subset * math.log2(length))
         width = config.hidden_size
-        self.mlp = None
+        self.mlp: nn.Sequential | None = None
         if mlp:
             last = nn.Linear(mlp, width)
             nn.init.zeros_(last.weight)  # the input map begins as the identity
