@@ -11,7 +11,8 @@ that count, and the knee can lie at n - 1 (Mahdavi, Liao and Thrampoulidis, "Mem
 Attention in Transformers", 2023, arXiv 2306.02010; abstract: Omega(H n) examples for n < d; a summary of the paper: H
 min(n, p)). That is a lower bound, for labels of any kind. Signs of independent queries are easier: a head of size 1 is
 already a linear classifier of d dimensions, which fits any d of them, and about 2 d as a rule (Cover, 1965; recalled).
-So only the scaling with p, n and H is tested, and the knee, not the constant. The null line is a single query: a constant fits no more for certain.
+So only the scaling with p, n and H is tested, and the knee, not the constant. The null line is a single query: a
+constant fits no more for certain.
 """
 
 from itertools import count
