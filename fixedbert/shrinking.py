@@ -94,8 +94,9 @@ class SecondMoments:
     def check(self):
         """
         Raises:
-            InputError: the text is too short for moments of this size.
+            InputError: the text is too short for moments of this size, or they are not finite.
         """
+        check_finite(self.sum)
         needed = TOKENS_PER_DIMENSION * self.sum.shape[1]
         if self.tokens < needed:
             raise InputError(f"the text has {self.tokens:,} tokens; give {needed:,} or more, 4 for each dimension.")
@@ -140,8 +141,9 @@ class Moments:
     def check(self):
         """
         Raises:
-            InputError: the text is too short, or shows no variance.
+            InputError: the text is too short, or shows no variance, or what it gives is not finite.
         """
+        check_finite(torch.tensor(self.output))
         max(self.queries, self.z, key=lambda moments: moments.sum.shape[1]).check()
         squares = self.key_squares / self.keys.tokens, trace(self.z.about_zero)
         for about_mean, whole in zip((self.keys.about_zero, self.z.about_mean), squares, strict=True):
@@ -360,7 +362,7 @@ def curves_of(tensors: dict[str, Tensor], moments: Moments, sensitivity: float =
         sensitivity: squared relative error of the output for each unit of squared error of scores, all heads together.
     """
     W_o, (H, _, V) = tensors["output.dense.weight"].double(), moments.heads
-    scale = moments.z.tokens / moments.output
+    scale = moments.z.tokens / moments.output if moments.output else 0.0
     scores = torch.stack([squares(score_spectrum(q, k)) for q, k in score_moments(moments)])
     z = [moments.z_of_head(head)[1] for head in range(H)]
     values = torch.stack([squares(value_spectrum(W, M)) for W, M in zip(W_o.split(V, dim=1), z, strict=True)])
@@ -474,6 +476,11 @@ def ridged(M: Tensor) -> Tensor:
 def condition(M: Tensor) -> float:
     values = torch.linalg.eigvalsh(M.double())
     return float(values[-1] / values[0].clamp(min=torch.finfo(torch.float64).tiny))
+
+
+def check_finite(sums: Tensor):
+    if not sums.isfinite().all():
+        raise InputError("what it computes is not finite: the weights are damaged; give others.")
 
 
 def check_size(size: int, old: int):

@@ -1,12 +1,11 @@
 """
 A model cut layer after layer: each is calibrated on what the layers before it give once they are cut, and measured.
 
-The hidden states of the text are kept in files that are mapped a batch at a time: memory does not grow with the text.
+The hidden states of the text are kept in files and read a batch at a time: memory does not grow with the text.
 """
 
 import copy
 import math
-import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -24,6 +23,7 @@ from ..conversion import Heads, one_or_list
 from ..errors import InputError
 from ..modeling_fixed_head_bert import FixedHeadBertLayer, FixedHeadBertPreTrainedModel
 from ..shrinking import (
+    RANK_TOLERANCE,
     Curves,
     Moments,
     SecondMoments,
@@ -34,7 +34,8 @@ from ..shrinking import (
     score_errors,
 )
 
-PILOT = 16  # sequences on which the effect of scores on the output is measured
+PILOT = 16  # sequences, at most, on which the effect of scores on the output is measured
+ROUNDING = 1e-6  # of the sum of squares, up to which a predicted error may be rounding
 # Of all sequences: what layers take in the original model and in the cut one, what the feed-forward network takes in
 # the cut one, and W_o's output in the original model, and before the cut in the cut one.
 STATES = ("original", "cut", "attended", "original output", "uncut output")
@@ -69,30 +70,36 @@ class LayerErrors:
     def predicted(cls, moments: Moments, curves: Curves) -> "LayerErrors":
         """Without a cut."""
         scores = score_errors(moments)
-        of_scores, of_values = (scores / scores[0]).sqrt(), curves.values.sum(dim=0).sqrt()
+        of_scores = (scores / scores[0]).sqrt() if scores[0] > 0 else scores
+        of_values = curves.values.sum(dim=0).sqrt()
         of_heads = curves.heads_removed.sqrt()
         return cls(moments.heads, moments.heads, of_scores.tolist(), of_values.tolist(), of_heads.tolist())
 
 
 class HiddenStates:
-    """Hidden states (N, L, D) of sequences, in a file. Only the batch that is read or written is mapped."""
+    """
+    Hidden states (N, L, D) of sequences, in a file. Only the batch that is read or written is in memory. The file is
+    not mapped: on a full disk, writing to a map kills the process.
+    """
 
     def __init__(self, file: Path, length: int, width: int, dtype: torch.dtype, device: torch.device):
         self.file, self.shape, self.device = file, (length, width), device
         self.dtype = np.dtype(str(dtype).removeprefix("torch."))
         file.touch()
 
-    def mapped(self, batch: slice) -> np.memmap:
-        begin, end = (row * math.prod(self.shape) * self.dtype.itemsize for row in (batch.start, batch.stop))
-        if self.file.stat().st_size < end:
-            os.truncate(self.file, end)
-        return np.memmap(self.file, self.dtype, "r+", begin, (batch.stop - batch.start, *self.shape))
+    def place(self, row: int) -> int:
+        """Where a sequence begins, in bytes."""
+        return row * math.prod(self.shape) * self.dtype.itemsize
 
     def __getitem__(self, batch: slice) -> Tensor:
-        return torch.from_numpy(np.array(self.mapped(batch))).to(self.device)
+        count = (batch.stop - batch.start) * math.prod(self.shape)
+        states = np.fromfile(self.file, self.dtype, count, offset=self.place(batch.start))
+        return torch.from_numpy(states).view(-1, *self.shape).to(self.device)
 
     def __setitem__(self, batch: slice, states: Tensor):
-        self.mapped(batch)[:] = states.cpu().numpy()
+        with open(self.file, "r+b") as file:
+            file.seek(self.place(batch.start))
+            file.write(states.cpu().numpy().tobytes())
 
 
 class Watched:
@@ -139,7 +146,7 @@ class Difference:
 
     @property
     def relative(self) -> float:
-        return (self.of_difference / self.of_reference) ** 0.5
+        return (self.of_difference / self.of_reference) ** 0.5 if self.of_difference else 0.0
 
 
 class LayerByLayer:
@@ -175,7 +182,7 @@ class LayerByLayer:
             hidden_states = self.embeddings(input_ids=ids.to(self.model.device))
             for number, layer in enumerate(self.layers):
                 if len(inputs) == number:
-                    inputs.append(hidden_states[:PILOT])
+                    inputs.append(hidden_states[:PILOT].clone())  # not a view, which would hold the whole batch
                 with watched(layer.attention) as seen:
                     hidden_states = layer.feed_forward_chunk(self.attend(layer.attention, hidden_states))
                 moments[number].add(seen.queries, seen.keys, seen.z, seen.output)
@@ -191,12 +198,14 @@ class LayerByLayer:
     def curves_of(self, attention: FixedHeadBertAttention, moments: Moments, inputs: Tensor) -> Curves:
         """
         Those of a layer. How far an error of scores moves its output is measured on hidden states `inputs` (B, L, D),
-        with queries and keys of half the size.
+        with queries and keys of half the size, or of less where half loses nothing.
         """
-        half = moments.heads._replace(size=max(1, moments.heads.size // 2))
-        error, sensitivity = float(score_errors(moments)[half.size]), 0.0
+        errors, sensitivity = score_errors(moments), 0.0
+        felt = int((errors > ROUNDING * errors[0]).sum()) - 1  # the largest size at which something is lost
+        less = moments.heads._replace(size=max(1, min(moments.heads.size // 2, felt)))
+        error = float(errors[less.size])
         if error > 0:
-            cut, difference = self.with_heads(attention, half, moments), Difference()
+            cut, difference = self.with_heads(attention, less, moments), Difference()
             with watched(attention) as before, watched(cut) as after:
                 self.attend(attention, inputs)
                 self.attend(cut, inputs)
@@ -282,11 +291,11 @@ class LayerByLayer:
                 of_cut.add(seen.queries, seen.keys, seen.z, seen.output)
                 states["uncut output"][batch] = seen.output
                 self.progress.update()
-        curves = None if wanted else self.curves_of(attention, of_cut, states["cut"][self.batches[0]][:PILOT])
         check(of_cut, number)
+        curves = None if wanted else self.curves_of(attention, of_cut, states["cut"][self.batches[0]][:PILOT])
         aim = tolerance
         while True:
-            heads = wanted or heads_for_error(curves, aim, multiple_of)
+            heads = wanted or (heads_for_error(curves, aim, multiple_of) if aim > RANK_TOLERANCE else old)
             layer.attention = self.with_heads(attention, heads, of_cut)
             layer.attention.get_submodule("self").layer_idx = number
             error, from_original = Difference(), Difference()
