@@ -143,7 +143,8 @@ class Moments:
         Raises:
             InputError: the text is too short, or shows no variance, or what it gives is not finite.
         """
-        check_finite(torch.tensor(self.output))
+        for sums in (self.queries.sum, self.keys.sum, self.z.sum, torch.tensor(self.output)):
+            check_finite(sums)  # each: kernels may take a score that is not a number for none
         max(self.queries, self.z, key=lambda moments: moments.sum.shape[1]).check()
         squares = self.key_squares / self.keys.tokens, trace(self.z.about_zero)
         for about_mean, whole in zip((self.keys.about_zero, self.z.about_mean), squares, strict=True):

@@ -217,15 +217,16 @@ def test_layers_without_effect(tmp_path, name):
     assert name != "output.dense" or errors[1].from_original == 0
 
 
-def test_damaged_weights(tmp_path):
+@pytest.mark.parametrize("name", ["output.dense", "self.query"])
+def test_damaged_weights(tmp_path, name):
     """Guards: weights that are not finite end in a sentence that says so, not in one about the text."""
     model = double()
-    model.encoder.layer[1].attention.output.dense.weight.data[0, 0] = torch.nan
+    model.encoder.layer[1].attention.get_submodule(name).weight.data[0, 0] = torch.nan
     with pytest.raises(InputError, match="layer 1: what it computes is not finite"):
         LayerByLayer(model, text).curves()
-    for name, way in {"sizes": {"heads": [Heads(H, 4, 4)] * 3}, "tolerance": {"tolerance": 0.1}}.items():
+    for kind, way in {"sizes": {"heads": [Heads(H, 4, 4)] * 3}, "tolerance": {"tolerance": 0.1}}.items():
         with pytest.raises(InputError, match="layer 1: what it computes is not finite"):
-            LayerByLayer(copy.deepcopy(model), text).cut(tmp_path / name, **way)
+            LayerByLayer(copy.deepcopy(model), text).cut(tmp_path / kind, **way)
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")

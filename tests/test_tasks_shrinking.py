@@ -4,6 +4,7 @@ import json
 import os
 import re
 import signal
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -144,6 +145,7 @@ def test_stock_models(tmp_path, vocabulary, text, kind):
         (["--num_attention_heads", "0"], "0 heads of 6 for 5 heads of 6 in layer 0"),
         (["--value_head_size", "1", "2", "3"], "3 values of value_head_size for 2 layers"),
         (["--intermediate_size", "38"], "intermediate_size 38: give 1 to 37"),
+        (["--intermediate_size", "0"], "intermediate_size 0: give 1 to 37"),
         (["--keep", "1.5"], "keep 1.5: give a share between 0 and 1"),
         (["--keep", "0.001"], "keep leaves less than one head"),
         (["--tolerance", "0"], "tolerance 0.0: give a share between 0 and 1"),
@@ -156,6 +158,7 @@ def test_stock_models(tmp_path, vocabulary, text, kind):
         (["--attention_head_size", "4", "--max_samples", "2"], "layer 0: the text has 18 tokens; give 24 or more"),
         (["--intermediate_size", "9", "--max_samples", "9"], "layer 0: the text has 81 tokens; give 148 or more"),
         (["--keep", "0.5", "--distil_steps", "-1"], "distil_steps -1: give at least 1"),
+        (["--keep", "0.5", "--distil_steps", "2", "--seed", "-1"], "seed -1: give a number from 0"),
     ],
 )
 def test_bad_input(model, text, tmp_path, more, message):
@@ -204,6 +207,29 @@ def test_quantized_weights_are_refused(model, text, tmp_path):
     (folder / "config.json").write_text(json.dumps(config))
     with pytest.raises(InputError, match="quantized weights"):
         main(command(str(folder), text, tmp_path / "out", "--keep", "0.5"))
+
+
+def test_tokenizer_of_another_model(model, text, tmp_path):
+    """Guards: a tokenizer with more tokens than the model is refused before one of them is met."""
+    tokenizer = AutoTokenizer.from_pretrained(model)
+    tokenizer.add_tokens([f"new{number}" for number in range(9)])
+    AutoModel.from_pretrained(model).save_pretrained(tmp_path / "model")
+    tokenizer.save_pretrained(tmp_path / "model")
+    with pytest.raises(
+        InputError, match=rf"the tokenizer has {len(tokenizer)} tokens and the model {len(tokenizer) - 9}"
+    ):
+        main(command(str(tmp_path / "model"), text, tmp_path / "out", "--keep", "0.5"))
+
+
+@pytest.mark.parametrize("head", ["ForMultipleChoice", "ForSequenceClassification"])
+def test_repair_with_any_head(text, tmp_path, vocabulary, head):
+    """Guards: heads that take rows of choices, or need the last layer at one token alone, can be repaired."""
+    folder = tmp_path / "model"
+    model_of(head, vocab_size=200, unpad_inputs=True).save_pretrained(folder)
+    BertTokenizer(vocab=vocabulary).save_pretrained(folder)
+    main(command(str(folder), text, tmp_path / "out", "--attention_head_size", "4", "--distil_steps", "2"))
+    config = json.loads((tmp_path / "out" / "config.json").read_text())
+    assert config["architectures"] == [f"FixedHeadBert{head}"]
 
 
 def test_output_directory_that_is_there(model, text, tmp_path):
@@ -282,8 +308,7 @@ def test_interrupted_repair_goes_on(model, text, tmp_path, monkeypatch):
 def test_loss_of_repair_is_the_relative_error(model, text, tmp_path):
     """Guards: the loss is the mean over layers of two relative squared errors, and zero for the model itself."""
     model = model_of("Model", hidden_dropout_prob=0.1).eval()
-    args = Distillation(3).arguments(tmp_path, 4)
-    args.bf16 = False
+    args = replace(Distillation(3).arguments(tmp_path, 4), bf16=False)
     trainer = HiddenStateTrainer(model, model_of("Model"), args=args, train_dataset=[])
     ids = torch.randint(99, (5, 7), generator=torch.Generator().manual_seed(0))
     model.train()

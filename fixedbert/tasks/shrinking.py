@@ -36,7 +36,7 @@ from ..files import new_directory, output_path, read_object
 from ..model_card import checkpoint_card, table
 from ..modeling_fixed_head_bert import FixedHeadBertPreTrainedModel
 from ..shrinking import heads_for_parameters, parameters
-from ..training.arguments import CommonArguments, flags
+from ..training.arguments import CommonArguments, check_seeds, flags
 from ..training.fine_tuning import has_bf16
 from ..training.hidden_state_distillation import HiddenStateTrainer
 from ..training.interruption import train
@@ -137,7 +137,7 @@ class Sizes:
         sizes = numbers(size, "attention_head_size", [heads.size for heads in old])
         value_sizes = numbers(value_size, "value_head_size", [heads.value_size for heads in old])
         new = [Heads(*shape) for shape in zip(counts, sizes, value_sizes, strict=True)]
-        if not 1 <= (self.intermediate_size or 1) <= config.intermediate_size:
+        if self.intermediate_size is not None and not 1 <= self.intermediate_size <= config.intermediate_size:
             raise InputError(f"{self.intermediate_size}: give 1 to {config.intermediate_size}.", "intermediate_size")
         for number, (before, after) in enumerate(zip(old, new, strict=True)):
             if min(after) < 1 or any(new > old for old, new in zip(before, after, strict=True)):
@@ -184,7 +184,7 @@ class Distillation:
         seed: of the order of sequences.
 
     Raises:
-        InputError: fewer steps than 1.
+        InputError: fewer steps than 1, or no such seed.
     """
 
     steps: int
@@ -194,9 +194,10 @@ class Distillation:
     def __post_init__(self):
         if self.steps < 1:
             raise InputError(f"{self.steps}: give at least 1, or leave it out.", "distil_steps")
+        check_seeds([self.seed])
 
     def arguments(self, output_dir: str | Path, batch_size: int) -> CommonArguments:
-        use_cpu = not torch.accelerator.is_available()
+        use_cpu = not torch.cuda.is_available()  # errors are measured in float64, which other devices may not have
         return CommonArguments(
             output_dir=str(output_dir),
             do_train=True,
@@ -242,7 +243,8 @@ def shrink(
         with new_directory(output_dir) as folder:
             return cut_into(folder, name, model, text, sizes, **hub_options)
     args = distillation.arguments(output_path(output_dir), text.batch_size)
-    command = flags({"model": str(model), **asdict(text), **asdict(sizes), **asdict(distillation)})
+    given = {"model": str(model), "revision": hub_options.get("revision")}
+    command = flags(given | asdict(text) | asdict(sizes) | asdict(distillation))
     with output_directory(args, command) as checkpoint:
         cut = args.folder / CUT
         if not cut.exists():
@@ -369,6 +371,9 @@ def load(
     beside = files_beside(model, **hub_options)
     vocabulary = beside / "vocab.txt" if is_tensorflow(model) else beside
     tokenizer = load_tokenizer(str(vocabulary), trust_remote_code=False)
+    if len(tokenizer) > fixed.config.vocab_size:
+        sizes = f"{len(tokenizer)} tokens and the model {fixed.config.vocab_size}"
+        raise InputError(f"{model}: the tokenizer has {sizes}: put the model's own there.")
     return fixed.eval().to("cuda" if torch.cuda.is_available() else "cpu"), tokenizer
 
 

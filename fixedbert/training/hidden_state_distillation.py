@@ -31,8 +31,9 @@ class HiddenStateTrainer(CommonTrainer):
     def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
         with torch.no_grad(), watched_states(self.teacher) as wanted:
             self.teacher(**inputs)
-        with watched_states(self.model.base_model) as states:
-            outputs = model(**inputs)
+        encoder = self.model.base_model  # heads take other shapes, or compute the last layer at some tokens alone
+        with watched_states(encoder) as states, self.accelerator.autocast():
+            outputs = encoder(**inputs)
         loss = sum(relative_error(state, right) for state, right in zip(states, wanted, strict=True))
         loss = loss / len(self.teacher.encoder.layer)
         return (loss, outputs) if return_outputs else loss
