@@ -102,14 +102,15 @@ def shrink_arguments(parser: ArgumentParser):
     )
     parser.add_argument("--intermediate_size", type=int, help="neurons of the feed-forward networks")
     parser.add_argument("--dry_run", action="store_true", help="only predict errors by size")
-    parser.add_argument(
-        "--distil_steps", type=int, help="steps of training to give the original's hidden states again"
-    )
+    parser.add_argument("--distil_steps", type=int, help="steps of training towards the original's hidden states")
     parser.add_argument("--learning_rate", type=float, default=3e-4, help="of this training")
     parser.add_argument("--seed", type=int, default=0, help="of this training")
     parser.add_argument("--max_seq_length", type=int, default=128, help="tokens of a sequence")
     parser.add_argument("--max_samples", type=int, default=1000, help="sequences to cut by")
     parser.add_argument("--batch_size", type=int, default=16, help="sequences at once")
+    parser.add_argument(
+        "--cased", dest="do_lower_case", action="store_false", help="of a TensorFlow checkpoint: keep upper case"
+    )
     hub_arguments(parser)
 
 
@@ -120,6 +121,7 @@ def load_shrink(
     max_seq_length: int,
     max_samples: int,
     batch_size: int,
+    do_lower_case: bool,
     dry_run: bool,
     distil_steps: int | None,
     learning_rate: float,
@@ -133,7 +135,7 @@ def load_shrink(
     from fixedbert.tasks.shrinking import Distillation, Sizes, Text, predict, shrink
 
     def run():
-        text = Text(train_file, max_seq_length, max_samples, batch_size)
+        text = Text(train_file, max_seq_length, max_samples, batch_size, do_lower_case)
         hub_options = {"revision": revision, "cache_dir": cache_dir, "token": token}
         if dry_run:
             found = predict(model, text, **hub_options)

@@ -13,12 +13,14 @@ from PIL import Image
 from safetensors.torch import load_file
 from small_models import model_of
 from small_tasks import WORDS, write_model
+from tensorflow_files import CONFIG, google_variables, write_checkpoint
 from transformers import (
     AutoModel,
     AutoModelForMaskedLM,
     AutoTokenizer,
     BertConfig,
     BertForMaskedLM,
+    BertForPreTraining,
     BertTokenizer,
     RobertaConfig,
     RobertaModel,
@@ -230,6 +232,29 @@ def test_repair_with_any_head(text, tmp_path, vocabulary, head):
     main(command(str(folder), text, tmp_path / "out", "--attention_head_size", "4", "--distil_steps", "2"))
     config = json.loads((tmp_path / "out" / "config.json").read_text())
     assert config["architectures"] == [f"FixedHeadBert{head}"]
+
+
+def test_cased_tensorflow_checkpoint(tmp_path, text):
+    """Guards: --cased reaches the text and the tokenizer of a TensorFlow checkpoint, which does not say."""
+    folder = tmp_path / "cased"
+    folder.mkdir()
+    (folder / "bert_config.json").write_text(json.dumps(CONFIG))
+    letters = [f"{mark}{letter}" for mark in ("", "##") for letter in "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMN"]
+    (folder / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *letters]) + "\n")
+    write_checkpoint(folder / "bert_model.ckpt", google_variables(BertForPreTraining(BertConfig(**CONFIG))))
+    for flag, ids in ((["--cased"], [31, 34]), ([], [5, 8])):
+        output = tmp_path / f"out{len(flag)}"
+        main(command(str(folder), text, output, "--attention_head_size", "4", *flag))
+        assert AutoTokenizer.from_pretrained(output)("A D", add_special_tokens=False)["input_ids"] == ids
+
+
+def test_text_is_read_no_further_than_needed(tmp_path, model):
+    """Guards: a text file is read by lines, so that one of any size costs what is taken of it."""
+    (tmp_path / "long.txt").write_bytes(b"the function takes a string\n" * 99 + b"\xff\n" * 9)
+    text, tokenizer = Text([str(tmp_path / "long.txt")], 9, most=3, batch_size=2), AutoTokenizer.from_pretrained(model)
+    assert [ids.shape for ids in text.batches(tokenizer)] == [(2, 9), (1, 9)]
+    with pytest.raises(InputError, match="long.txt, line 100: .* not UTF-8"):
+        list(Text([str(tmp_path / "long.txt")], 9).batches(tokenizer))
 
 
 def test_output_directory_that_is_there(model, text, tmp_path):

@@ -55,6 +55,7 @@ class Text:
 
     Args:
         files: files, folders or globs of the formats that pretraining reads.
+        do_lower_case: for the tokenizer of a TensorFlow checkpoint, which does not say.
 
     Raises:
         InputError: there are no such files, or a number is below 1.
@@ -64,6 +65,7 @@ class Text:
     length: int = 128
     most: int = 1000
     batch_size: int = 16
+    do_lower_case: bool = True
 
     def __post_init__(self):
         for name, count in (("max_samples", self.most), ("batch_size", self.batch_size)):
@@ -252,7 +254,7 @@ def shrink(
             partial_cut.mkdir()
             cut_into(partial_cut, name, model, text, sizes, **hub_options)
             partial_cut.rename(cut)
-        original, tokenizer = load(model, text.length, **hub_options)
+        original, tokenizer = load(model, text.length, text.do_lower_case, **hub_options)
         student, _ = load(cut, text.length)
         dtype = student.dtype
         ids = torch.cat(list(replace(text, most=distillation.steps * text.batch_size).batches(tokenizer)))
@@ -269,7 +271,7 @@ def shrink(
             student.to(dtype).save_pretrained(args.folder)
         repaired = errors_from_original(student.float(), original, text.batches(tokenizer))
         found = replace(read_shrinking(cut), distil_steps=distillation.steps, repaired=repaired)
-        write_beside(args.folder, name, found, student, **hub_options)
+        write_beside(args.folder, name, found, student, text.do_lower_case, **hub_options)
     for folder in (args.folder / CUT, *args.folder.glob("checkpoint-*")):
         shutil.rmtree(folder)
     return found
@@ -292,7 +294,7 @@ def predict(model: str | Path, text: Text, **hub_options) -> Shrinking:
     Raises:
         InputError: as `shrink`.
     """
-    original, tokenizer = load(model, text.length, **hub_options)
+    original, tokenizer = load(model, text.length, text.do_lower_case, **hub_options)
     work = LayerByLayer(for_calculation(original), partial(text.batches, tokenizer))
     _, layers = work.curves()
     return Shrinking(str(model), work.tokens, text.length, layers, (original.config.intermediate_size,) * 2, cut=False)
@@ -300,7 +302,7 @@ def predict(model: str | Path, text: Text, **hub_options) -> Shrinking:
 
 def cut_into(folder: Path, name: str, model: str | Path, text: Text, sizes: Sizes, **hub_options) -> Shrinking:
     """Cut a model, and write all of it into `folder`; `name` is for the card."""
-    cut, tokenizer = load(model, text.length, **hub_options)
+    cut, tokenizer = load(model, text.length, text.do_lower_case, **hub_options)
     config, dtype, neurons = cut.config, cut.dtype, cut.config.intermediate_size
     heads: list[Heads] | None = sizes.heads(config)  # sizes that are no cut are refused before the work begins
     work = LayerByLayer(for_calculation(cut), partial(text.batches, tokenizer))
@@ -314,7 +316,7 @@ def cut_into(folder: Path, name: str, model: str | Path, text: Text, sizes: Size
     shutil.rmtree(states)
     found = Shrinking(str(model), work.tokens, text.length, layers, (neurons, config.intermediate_size))
     cut.to(dtype).save_pretrained(folder)
-    write_beside(folder, name, found, cut, **hub_options)
+    write_beside(folder, name, found, cut, text.do_lower_case, **hub_options)
     return found
 
 
@@ -323,10 +325,17 @@ def for_calculation(model: FixedHeadBertPreTrainedModel) -> FixedHeadBertPreTrai
     return model if model.dtype == torch.float64 else model.float()
 
 
-def write_beside(folder: Path, name: str, found: Shrinking, cut: FixedHeadBertPreTrainedModel, **hub_options):
+def write_beside(
+    folder: Path,
+    name: str,
+    found: Shrinking,
+    cut: FixedHeadBertPreTrainedModel,
+    do_lower_case: bool,
+    **hub_options,
+):
     """Write what belongs beside the weights: tokenizer, pooling of sentences, errors, picture and card."""
     beside = files_beside(found.model, **hub_options)
-    copy_tokenizer(beside, folder, do_lower_case=True)
+    copy_tokenizer(beside, folder, do_lower_case)
     copy_sentence_modules(beside, folder)
     (folder / ERRORS).write_text(json.dumps(asdict(found), indent=1) + "\n")
     draw(found, folder / "shrinking.png")
@@ -343,16 +352,18 @@ def write_beside(folder: Path, name: str, found: Shrinking, cut: FixedHeadBertPr
 
 
 def load(
-    model: str | Path, length: int, **hub_options
+    model: str | Path, length: int, do_lower_case: bool = True, **hub_options
 ) -> tuple[FixedHeadBertPreTrainedModel, PreTrainedTokenizerBase]:
     """
     A model to cut, as a FixedHeadBert, and its tokenizer.
 
     Args:
         length: of the sequences, in tokens.
+        do_lower_case: as that of `Text`.
 
     Raises:
-        InputError: as `load_bert`; its heads cannot be cut; or it does not take sequences of this length.
+        InputError: as `load_bert`; its heads cannot be cut; it does not take sequences of this length; or the
+            tokenizer is not its own.
     """
     found = load_bert(model, **hub_options)
     config = found.config
@@ -370,7 +381,7 @@ def load(
         raise InputError(f"{length}: the model takes 3 to {longest} tokens.", "max_seq_length")
     beside = files_beside(model, **hub_options)
     vocabulary = beside / "vocab.txt" if is_tensorflow(model) else beside
-    tokenizer = load_tokenizer(str(vocabulary), trust_remote_code=False)
+    tokenizer = load_tokenizer(str(vocabulary), do_lower_case, trust_remote_code=False)
     if len(tokenizer) > fixed.config.vocab_size:
         sizes = f"{len(tokenizer)} tokens and the model {fixed.config.vocab_size}"
         raise InputError(f"{model}: the tokenizer has {sizes}: put the model's own there.")
