@@ -131,10 +131,15 @@ def load_shrink(
     token: str | None,
     **sizes,
 ) -> Run:
+    from fixedbert.errors import InputError
     from fixedbert.printing import shrinking_text
     from fixedbert.tasks.shrinking import Distillation, Sizes, Text, predict, shrink
 
     def run():
+        asked = {**sizes, "multiple_of": None, "distil_steps": distil_steps}
+        given = [name for name, value in asked.items() if value is not None]
+        if dry_run and given:
+            raise InputError(f"--dry_run predicts errors at all sizes, and cuts nothing: leave out --{given[0]}.")
         text = Text(train_file, max_seq_length, max_samples, batch_size, do_lower_case)
         hub_options = {"revision": revision, "cache_dir": cache_dir, "token": token}
         if dry_run:

@@ -83,6 +83,9 @@ def test_dry_run_writes_nothing(model, text, tmp_path, capsys):
     assert row[2] == "1.000" and row[-1] == "0.000" and len(row) == 2 + 7
     assert any(line.startswith("heads") for line in printed) and not any("cut," in line for line in printed)
     assert [path.name for path in tmp_path.iterdir()] == ["text.txt"]
+    for name in ("keep", "intermediate_size", "distil_steps"):
+        with pytest.raises(InputError, match=f"cuts nothing: leave out --{name}"):
+            main([*arguments, f"--{name}", "1"])
     found = predict(model, Text([text], 9))
     assert not found.cut and found.layers[1].scores == pytest.approx(sorted(found.layers[1].scores, reverse=True))
 

@@ -225,6 +225,7 @@ class LayerByLayer:
         set_heads(config, [heads] * config.num_hidden_layers)
         with torch.device("meta"):
             attention = FixedHeadBertAttention(config, is_causal=config.is_decoder)
+        attention.get_submodule("self").config = self.model.config  # what is set there later is for this layer too
         attention.load_state_dict(tensors, assign=True)
         return attention.eval().to(self.model.device)
 

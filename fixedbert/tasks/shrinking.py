@@ -391,6 +391,7 @@ def load(
 def making(found: Shrinking) -> str:
     """How the model was made, for its card: the heads and errors of each layer, in Markdown."""
     repaired = found.repaired or [None] * len(found.layers)
+    before, after = found.intermediate_size
     rows = [
         (
             number,
@@ -401,24 +402,23 @@ def making(found: Shrinking) -> str:
             f"{layer.error:.3f}",
             f"{layer.from_original:.3f}",
             *([f"{after_training:.3f}"] if after_training is not None else []),
-            *([f"{layer.feed_forward_error:.3f}"] if layer.feed_forward_error else []),
+            *([f"{layer.feed_forward_error:.3f}"] if after < before else []),
         )
         for number, (layer, after_training) in enumerate(zip(found.layers, repaired, strict=True))
     ]
     header = ["layer", "before", "after", "scores", "values", "attention", "from the original"]
     header += ["after training"] * bool(found.repaired)
-    header += ["feed-forward"] * any(layer.feed_forward_error for layer in found.layers)
-    before, after = found.intermediate_size
+    header += ["feed-forward"] * (after < before)
     neurons = f" The feed-forward networks have {after} neurons for {before}." if after < before else ""
     training = (
-        f" Then {found.distil_steps:,} steps of training gave its layers back the original's hidden states and "
-        "attention outputs, as far as that goes, without labels."
+        f" Then {found.distil_steps:,} steps of training without labels brought the hidden states and attention "
+        "outputs of its layers nearer to the original's."
         if found.distil_steps
         else ""
     )
     return f"""
-Cut from `{Path(found.model).name if Path(found.model).exists() else found.model}`, layer after layer, by \
-{found.tokens:,} tokens of text in sequences of {found.max_seq_length}.{neurons}{training}
+Cut from `{Path(found.model).name if Path(found.model).exists() else found.model}`, layer after layer, to what \
+{found.tokens:,} tokens of text use, in sequences of {found.max_seq_length}.{neurons}{training}
 
 {table(rows, tuple(header))}
 
