@@ -284,7 +284,7 @@ def test_interruption_of_a_cut_leaves_nothing(model, text, tmp_path, monkeypatch
         assert [path.name for path in tmp_path.iterdir() if not path.name.endswith(".lock")] == ["text.txt"]
 
 
-def distilled(model, text, output, steps=9, dtype=None) -> dict[str, torch.Tensor]:
+def distilled(model, text, output, steps=9) -> dict[str, torch.Tensor]:
     """The weights after a repair of `steps`."""
     shrink(model, output, Text([text], 9, batch_size=13), Sizes(3), Distillation(steps, learning_rate=3e-3, seed=1))
     return load_file(output / "model.safetensors")
@@ -306,6 +306,19 @@ def test_repair(model, text, tmp_path):
     assert config.hidden_dropout_prob == 0 and config.head_sizes == [3, 3]
     names = {path.name for path in (tmp_path / "out").iterdir()}
     assert not {"cut", "hidden_states"} & names and not any(name.startswith("checkpoint") for name in names)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_repair_keeps_the_precision(model, text, tmp_path, dtype):
+    """Guards: a model is repaired in its precision, or in float32 for half, and what is not trained keeps its bits."""
+    original = AutoModelForMaskedLM.from_pretrained(model, dtype=torch.float64)
+    original.base_model.embeddings.LayerNorm.weight.data += 1e-12
+    original.to(dtype).save_pretrained(tmp_path / "model")
+    AutoTokenizer.from_pretrained(model).save_pretrained(tmp_path / "model")
+    weights = distilled(str(tmp_path / "model"), text, tmp_path / "out", steps=2)
+    before = load_file(tmp_path / "model" / "model.safetensors")
+    assert {tensor.dtype for tensor in weights.values()} == {dtype}
+    assert all(torch.equal(weights[name], before[name]) for name in before if "embeddings" in name)
 
 
 def test_interrupted_repair_goes_on(model, text, tmp_path, monkeypatch):

@@ -260,16 +260,16 @@ def shrink(
         ids = torch.cat(list(replace(text, most=distillation.steps * text.batch_size).batches(tokenizer)))
         check_same_data(args.folder, hashlib.sha256(ids.numpy().tobytes()).hexdigest())
         trainer = HiddenStateTrainer(
-            student.float(),
-            original.float(),
+            for_calculation(student),
+            for_calculation(original),
             args=args,
             train_dataset=[{"input_ids": row} for row in ids],
             processing_class=tokenizer,
         )
         train(trainer, checkpoint)
-        if dtype != torch.float32:
+        if student.dtype != dtype:
             student.to(dtype).save_pretrained(args.folder)
-        repaired = errors_from_original(student.float(), original, text.batches(tokenizer))
+        repaired = errors_from_original(for_calculation(student), original, text.batches(tokenizer))
         found = replace(read_shrinking(cut), distil_steps=distillation.steps, repaired=repaired)
         write_beside(args.folder, name, found, student, text.do_lower_case, **hub_options)
     for folder in (args.folder / CUT, *args.folder.glob("checkpoint-*")):
