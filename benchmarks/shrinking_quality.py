@@ -20,6 +20,7 @@ from pathlib import Path
 
 import torch
 import transformers
+from matplotlib.figure import Figure
 from scipy.stats import spearmanr
 from torch import Tensor
 from torch.nn.functional import cosine_similarity
@@ -31,7 +32,6 @@ from fixedbert.shrinking import Moments
 from fixedbert.tasks.layer_by_layer import LayerByLayer, set_heads, tensors_of
 from fixedbert.tasks.shrinking import Text, load
 
-TOKENS = 128_000  # of Wikipedia, by which is cut
 HELD_OUT, LENGTH = 200, 128  # sequences of novels for the masked-LM loss
 PARTS = {"scores": ("size",), "values": ("value_size",), "both": ("size", "value_size"), "heads": ("number",)}
 
@@ -128,12 +128,44 @@ def shapes(heads: Heads, sizes: list[int]) -> Iterator[tuple[str, int, Heads]]:
             yield name, size, heads._replace(**{field: values[field] for field in fields})
 
 
+MEASURES = {
+    "stsb_spearman": "STS-B dev, Spearman x 100",
+    "cosine_to_original": "cosine to the original's embeddings",
+    "mlm_loss": "masked-LM loss on novels (nats)",
+}
+LABELS = {"scores": "queries and keys", "values": "values", "both": "both", "heads": "as many dimensions, fewer heads"}
+
+
+def draw(records: list[dict], title: str, file: Path):
+    """Each measure by size: lines for what is cut, solid by the text, dashed by the weights."""
+    original = next(record for record in records if record["part"] == "none")
+    measures = [name for name in MEASURES if name in original]
+    figure = Figure(figsize=(6.5 * len(measures), 4.6), layout="constrained")
+    for axes, name in zip(figure.subplots(1, len(measures), squeeze=False)[0], measures, strict=True):
+        for color, (part, label) in enumerate(LABELS.items()):
+            for method, style in (("text", "o-"), ("weights", "x--")):
+                cuts = [record for record in records if (record["part"], record["method"]) == (part, method)]
+                points = sorted((record["size"], record[name]) for record in [original, *cuts])
+                if cuts:
+                    axes.plot(*zip(*points, strict=True), style, color=f"C{color}", label=f"{label}, by the {method}")
+        axes.set_xscale("log", base=2)
+        sizes = sorted({record["size"] for record in records})
+        axes.set_xticks(sizes, map(str, sizes))
+        axes.minorticks_off()
+        axes.set(xlabel="head size that is kept", ylabel=MEASURES[name])
+        axes.grid(alpha=0.3)
+    figure.axes[0].legend(fontsize=8)
+    figure.suptitle(title)
+    figure.savefig(file, dpi=110)
+
+
 def main():
     parser = argparse.ArgumentParser(prog="python -m benchmarks.shrinking_quality", description=__doc__)
     parser.add_argument("model", help="directory of an encoder whose layers have the same heads")
     parser.add_argument("--output_dir", required=True)
     parser.add_argument("--sizes", type=int, nargs="*", default=[24, 16, 12, 8, 4, 2, 1])
     parser.add_argument("--max_seq_length", type=int, default=128, help="tokens of a sequence to cut by")
+    parser.add_argument("--tokens", type=int, default=64_000, help="of Wikipedia, to cut by")
     parser.add_argument("--save_models", action="store_true", help="each in a directory of its own, to train on")
     arguments = parser.parse_args()
     if "FIXEDBERT_DATA" not in os.environ:
@@ -143,7 +175,7 @@ def main():
     original, tokenizer = load(arguments.model, LENGTH)
     wikipedia = str(min((data / "wikipedia").glob("*.parquet")))
     length = arguments.max_seq_length
-    text = partial(Text([wikipedia], length, TOKENS // length, 2048 // length).batches, tokenizer)
+    text = partial(Text([wikipedia], length, arguments.tokens // length, 2048 // length).batches, tokenizer)
     file = Path(arguments.output_dir) / "results.jsonl"
     file.parent.mkdir(parents=True, exist_ok=True)
     done = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
@@ -155,7 +187,7 @@ def main():
     wanted += [
         (part, size, way, new) for way in ("text", "weights") for part, size, new in shapes(heads[0], arguments.sizes)
     ]
-    with open(file, "a") as records:
+    with open(file, "a") as lines:
         for part, size, method, new in tqdm(wanted, unit="cut"):
             if (part, size, method) in keys:
                 continue
@@ -169,11 +201,16 @@ def main():
                 errors = [layer.error for layer in layers]
             record = {"part": part, "size": size, "method": method, "heads": new._asdict(), "errors": errors}
             record |= {"parameters": model.num_parameters(), **quality.of(model)}
-            print(json.dumps(record), file=records, flush=True)
+            print(json.dumps(record), file=lines, flush=True)
             if arguments.save_models:
                 folder = file.parent / f"{part}-{size}-{method}"
                 model.save_pretrained(folder)
                 tokenizer.save_pretrained(folder)
+    records = [json.loads(line) for line in file.read_text().splitlines()]
+    if len(records) > 1:
+        draw(
+            records, f"{Path(arguments.model).name}, cut by {arguments.tokens:,} tokens", file.with_name("quality.png")
+        )
 
 
 if __name__ == "__main__":

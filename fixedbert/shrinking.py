@@ -428,27 +428,31 @@ def remove_inputs(weight: Tensor, mean: Tensor, moment: Tensor, size: int, keep:
         keep: groups that stay.
     """
     weight, mean, moment = weight.double(), mean.double(), moment.double()
-    groups, original = weight.shape[1] // size, weight
+    groups = weight.shape[1] // size
     check_size(keep, groups)
     total = float(((weight @ moment) * weight).sum())
     inverse_moment = torch.linalg.inv(ridged(moment)) if keep < groups else moment
+    columns = weight.T.clone(memory_format=torch.contiguous_format)  # (N, D), of what is left
+    of_groups = columns.view(groups, size, -1)
     left, removed, errors, lost = list(range(groups)), [], [0.0], 0.0
     places = torch.arange(groups * size).view(groups, size)
     while len(left) > keep:
         blocks = inverse_moment.view(groups, size, groups, size).diagonal(dim1=0, dim2=2).permute(2, 0, 1)[left]
-        columns = weight.unflatten(1, (groups, size)).permute(1, 2, 0)[left]  # (g, P, D); blocks (g, P, P)
-        costs = (torch.linalg.solve(blocks, columns) * columns).sum(dim=(1, 2))
+        products = (of_groups @ of_groups.mT)[left]  # (g, S, S), as blocks
+        costs = torch.linalg.solve(blocks, products).diagonal(dim1=1, dim2=2).sum(dim=1)
         best = int(costs.argmin())
-        place, group = places[left[best]], left.pop(best)
-        share = torch.linalg.solve(blocks[best], inverse_moment[place])  # (P, N)
-        weight = weight - weight[:, place] @ share
-        inverse_moment = inverse_moment - inverse_moment[:, place] @ share
-        weight[:, place] = 0
+        group = left.pop(best)
+        place = places[group]
+        share = torch.linalg.solve(blocks[best], inverse_moment[place])  # (S, N)
+        columns.addmm_(share.T, columns[place], alpha=-1)  # in place: of thousands of neurons, copies take the time
+        inverse_moment.addmm_(inverse_moment[:, place], share, alpha=-1)
+        columns[place] = 0
         lost += float(costs[best])
         removed.append(group)
         errors.append((lost / total) ** 0.5 if total > 0 else 0.0)
     stay = places[left].flatten()
-    return Removal(left, weight[:, stay], original @ mean - weight[:, stay] @ mean[stay], errors, removed)
+    kept = columns[stay].T.contiguous()
+    return Removal(left, kept, weight @ mean - kept @ mean[stay], errors, removed)
 
 
 def low_rank_product(A: Tensor, B: Tensor) -> tuple[Tensor, Tensor, Tensor]:
