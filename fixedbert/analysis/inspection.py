@@ -85,7 +85,7 @@ class Inspection:
 
     Attributes:
         model: as it was given.
-        heads: of a layer, the most.
+        heads: the most that a layer has.
         head_counts, head_sizes: of each layer.
         can_grow: whether `fixedbert convert` gives a model like this one larger heads.
         width: hidden_size.
@@ -339,7 +339,7 @@ def measure_sequences(recorder: Recorder, batches: Iterator[Tensor], most: int, 
 
 
 def json_of(inspection: Inspection) -> dict[str, object]:
-    """The fields of inspection.json, which has some under longer names, and in lists only heads that are there."""
+    """The fields of inspection.json, which has some under longer names, and lists only heads that are there."""
     names = {
         "head_counts": "heads by layer",
         "head_sizes": "head sizes",
