@@ -27,9 +27,9 @@ from torch.nn.functional import cosine_similarity
 from tqdm import tqdm
 from transformers import DataCollatorForLanguageModeling
 
-from fixedbert.conversion import Heads
+from fixedbert.conversion import Heads, set_heads
 from fixedbert.shrinking import Moments
-from fixedbert.tasks.layer_by_layer import LayerByLayer, set_heads, tensors_of
+from fixedbert.tasks.layer_by_layer import LayerByLayer, tensors_of
 from fixedbert.tasks.shrinking import Text, load
 
 HELD_OUT, LENGTH = 200, 128  # sequences of novels for the masked-LM loss

@@ -8,10 +8,10 @@ import pytest
 import torch
 from small_models import D, F, H, L, P, inputs_of, model_of
 
-from fixedbert.conversion import Heads, convert
+from fixedbert.conversion import Heads, convert, heads_of
 from fixedbert.errors import InputError
-from fixedbert.shrinking import heads_for_parameters, parameters
-from fixedbert.tasks.layer_by_layer import HiddenStates, LayerByLayer, errors_from_original, heads_of, watched
+from fixedbert.head_budgets import heads_for_parameters, parameters
+from fixedbert.tasks.layer_by_layer import HiddenStates, LayerByLayer, errors_from_original, watched
 
 
 def text(rows: int = 61, seed: int = 2):

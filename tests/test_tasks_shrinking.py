@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 from dataclasses import replace
 from pathlib import Path
@@ -292,7 +293,10 @@ def distilled(model, text, output, steps=9) -> dict[str, torch.Tensor]:
 
 def test_repair(model, text, tmp_path):
     """Guards: training brings the attention nearer to the original's, leaves the rest alone, and the card says so."""
-    weights = distilled(model, text, tmp_path / "out", steps=40)
+    copied = shutil.copytree(model, tmp_path / "model")
+    config = json.loads((copied / "config.json").read_text()) | {"hidden_dropout_prob": 0.1}
+    (copied / "config.json").write_text(json.dumps(config))
+    weights = distilled(copied, text, tmp_path / "out", steps=40)
     found = read_shrinking(tmp_path / "out")
     assert found.distil_steps == 40
     before = [layer.from_original for layer in found.layers]
@@ -303,7 +307,7 @@ def test_repair(model, text, tmp_path):
     card = (tmp_path / "out" / "README.md").read_text()
     assert "40 steps of training" in card and f"| {found.repaired[1]:.3f} |" in card
     config = fixedbert.FixedHeadBertConfig.from_pretrained(tmp_path / "out")
-    assert config.hidden_dropout_prob == 0 and config.head_sizes == [3, 3]
+    assert config.hidden_dropout_prob == 0.1 and config.head_sizes == [3, 3]
     names = {path.name for path in (tmp_path / "out").iterdir()}
     assert not {"cut", "hidden_states"} & names and not any(name.startswith("checkpoint") for name in names)
 

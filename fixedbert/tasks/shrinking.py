@@ -27,22 +27,22 @@ from ..checkpoint_conversion import (
 )
 from ..checkpoints import is_tensorflow, load_bert
 from ..configuration_fixed_head_bert import FixedHeadBertConfig
-from ..conversion import Heads, convert, numbers
+from ..conversion import Heads, convert, heads_of, numbers
 from ..data.corpora import Corpus, CorpusReader
 from ..data.sequences import sequences
 from ..data.tokenizers import load_tokenizer
 from ..errors import InputError
 from ..files import new_directory, output_path, read_object
+from ..head_budgets import heads_for_parameters, parameters
 from ..model_card import checkpoint_card, table
 from ..modeling_fixed_head_bert import FixedHeadBertPreTrainedModel
-from ..shrinking import heads_for_parameters, parameters
 from ..training.arguments import CommonArguments, check_seeds, flags
 from ..training.fine_tuning import has_bf16
 from ..training.hidden_state_distillation import HiddenStateTrainer
 from ..training.interruption import train
 from ..training.output import check_same_data, output_directory
 from ..training.pictures import new_figure, with_matplotlib
-from .layer_by_layer import LayerByLayer, LayerErrors, errors_from_original, heads_of
+from .layer_by_layer import LayerByLayer, LayerErrors, errors_from_original
 
 CUT = "cut"  # where the cut model is kept while it is trained
 ERRORS = "shrinking.json"
@@ -200,7 +200,7 @@ class Distillation:
 
     def arguments(self, output_dir: str | Path, batch_size: int) -> CommonArguments:
         use_cpu = not torch.cuda.is_available()  # errors are measured in float64, which other devices may not have
-        return CommonArguments(
+        arguments = CommonArguments(
             output_dir=str(output_dir),
             do_train=True,
             max_steps=self.steps,
@@ -215,6 +215,9 @@ class Distillation:
             use_cpu=use_cpu,
             report_to=["none"],
         )
+        if arguments.n_gpu > 1:
+            arguments._n_gpu = 1  # a step has `batch_size` sequences, however many devices there are
+        return arguments
 
 
 def shrink(
@@ -238,8 +241,6 @@ def shrink(
         InputError: no such model, a model that cannot be cut (MHE, qk_norm, cross-attention), sizes that are no cut,
             too little text, or several processes.
     """
-    if PartialState().num_processes > 1:
-        raise InputError("shrinking takes one process: start it without accelerate launch.")
     name = output_path(output_dir).name
     if distillation is None:
         with new_directory(output_dir) as folder:
@@ -258,7 +259,11 @@ def shrink(
         student, _ = load(cut, text.length)
         dtype = student.dtype
         ids = torch.cat(list(replace(text, most=distillation.steps * text.batch_size).batches(tokenizer)))
-        check_same_data(args.folder, hashlib.sha256(ids.numpy().tobytes()).hexdigest())
+        weights = (tensor.cpu().view(torch.uint8) for tensor in original.state_dict().values())
+        content = hashlib.sha256(ids.numpy().tobytes())
+        for tensor in weights:
+            content.update(tensor.numpy().tobytes())
+        check_same_data(args.folder, content.hexdigest())
         trainer = HiddenStateTrainer(
             for_calculation(student),
             for_calculation(original),
@@ -268,7 +273,7 @@ def shrink(
         )
         train(trainer, checkpoint)
         if student.dtype != dtype:
-            student.to(dtype).save_pretrained(args.folder)
+            in_dtype(student, dtype).save_pretrained(args.folder)
         repaired = errors_from_original(for_calculation(student), original, text.batches(tokenizer))
         found = replace(read_shrinking(cut), distil_steps=distillation.steps, repaired=repaired)
         write_beside(args.folder, name, found, student, text.do_lower_case, **hub_options)
@@ -315,7 +320,7 @@ def cut_into(folder: Path, name: str, model: str | Path, text: Text, sizes: Size
     layers = work.cut(states, heads, sizes.tolerance or 0.0, sizes.multiple_of, sizes.intermediate_size)
     shutil.rmtree(states)
     found = Shrinking(str(model), work.tokens, text.length, layers, (neurons, config.intermediate_size))
-    cut.to(dtype).save_pretrained(folder)
+    in_dtype(cut, dtype).save_pretrained(folder)
     write_beside(folder, name, found, cut, text.do_lower_case, **hub_options)
     return found
 
@@ -323,6 +328,10 @@ def cut_into(folder: Path, name: str, model: str | Path, text: Text, sizes: Size
 def for_calculation(model: FixedHeadBertPreTrainedModel) -> FixedHeadBertPreTrainedModel:
     """The model itself, in float32 where it has half precision."""
     return model if model.dtype == torch.float64 else model.float()
+
+
+def in_dtype(model: FixedHeadBertPreTrainedModel, dtype: torch.dtype) -> FixedHeadBertPreTrainedModel:
+    return model.to(dtype)  # type: ignore[arg-type]  # transformers' decorator loses the method's signature
 
 
 def write_beside(
@@ -365,6 +374,8 @@ def load(
         InputError: as `load_bert`; its heads cannot be cut; it does not take sequences of this length; or the
             tokenizer is not its own.
     """
+    if PartialState().num_processes > 1:
+        raise InputError("shrinking takes one process: start it without accelerate launch.")
     found = load_bert(model, **hub_options)
     config = found.config
     reasons = {
@@ -390,7 +401,8 @@ def load(
 
 def making(found: Shrinking) -> str:
     """How the model was made, for its card: the heads and errors of each layer, in Markdown."""
-    repaired = found.repaired or [None] * len(found.layers)
+    name = Path(found.model).resolve().name if Path(found.model).exists() else found.model
+    repaired: list[float | None] = [*found.repaired] or [None] * len(found.layers)
     before, after = found.intermediate_size
     rows = [
         (
@@ -417,8 +429,8 @@ def making(found: Shrinking) -> str:
         else ""
     )
     return f"""
-Cut from `{Path(found.model).name if Path(found.model).exists() else found.model}`, layer after layer, to what \
-{found.tokens:,} tokens of text use, in sequences of {found.max_seq_length}.{neurons}{training}
+Cut from `{name}`, layer after layer, to what {found.tokens:,} tokens of text use, in sequences of \
+{found.max_seq_length}.{neurons}{training}
 
 {table(rows, tuple(header))}
 
