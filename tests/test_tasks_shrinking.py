@@ -163,6 +163,7 @@ def test_stock_models(tmp_path, vocabulary, text, kind):
         (["--keep", "0.5", "--text", "nothing.txt"], "nothing.txt: no such file"),
         (["--attention_head_size", "4", "--max_samples", "2"], "layer 0: the text has 18 tokens; give 24 or more"),
         (["--intermediate_size", "9", "--max_samples", "9"], "layer 0: the text has 81 tokens; give 148 or more"),
+        (["--keep", "0.5", "--seed", "1"], "--seed is for the training that --distil_steps asks for"),
         (["--keep", "0.5", "--distil_steps", "-1"], "distil_steps -1: give at least 1"),
         (["--keep", "0.5", "--distil_steps", "2", "--seed", "-1"], "seed -1: give a number from 0"),
     ],
