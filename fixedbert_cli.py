@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
-from typing import NoReturn
+from typing import Any, NoReturn
 
 Run = Callable[[], None]
 
@@ -140,8 +140,8 @@ def load_shrink(
         given = [name for name, value in asked.items() if value is not None]
         if dry_run and given:
             raise InputError(f"--dry_run predicts errors at all sizes, and cuts nothing: leave out --{given[0]}.")
-        settings = {"learning_rate": learning_rate, "seed": seed}
-        settings = {name: value for name, value in settings.items() if value is not None}
+        asked_for = {"learning_rate": learning_rate, "seed": seed}
+        settings: dict[str, Any] = {name: value for name, value in asked_for.items() if value is not None}
         if settings and distil_steps is None:
             raise InputError(f"--{next(iter(settings))} is for the training that --distil_steps asks for: give both.")
         text = Text(train_file, max_seq_length, max_samples, batch_size, do_lower_case)
