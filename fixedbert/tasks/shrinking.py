@@ -277,8 +277,8 @@ def shrink(
         repaired = errors_from_original(for_calculation(student), original, text.batches(tokenizer))
         found = replace(read_shrinking(cut), distil_steps=distillation.steps, repaired=repaired)
         write_beside(args.folder, name, found, student, text.do_lower_case, **hub_options)
-    for folder in (args.folder / CUT, *args.folder.glob("checkpoint-*")):
-        shutil.rmtree(folder)
+        for folder in (args.folder / CUT, *args.folder.glob("checkpoint-*")):
+            shutil.rmtree(folder)
     return found
 
 
