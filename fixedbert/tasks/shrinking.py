@@ -252,6 +252,7 @@ def shrink(
         cut = args.folder / CUT
         if not cut.exists():
             partial_cut = args.folder / f"{CUT}.partial"
+            shutil.rmtree(partial_cut, ignore_errors=True)  # of a run that was killed
             partial_cut.mkdir()
             cut_into(partial_cut, name, model, text, sizes, **hub_options)
             partial_cut.rename(cut)
