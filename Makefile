@@ -57,6 +57,7 @@ benchmark: .venv/installed
 	$(BIN)/python -m benchmarks.finetuning
 	$(BIN)/python -m benchmarks.conversion
 	$(BIN)/python -m benchmarks.inspection
+	$(BIN)/python -m benchmarks.shrinking
 
 # Trials from outside, docs/trials.md: a share of at most 20 minutes, all of them, an hour of training.
 soak: .venv/installed

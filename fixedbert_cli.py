@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
-from typing import NoReturn
+from typing import Any, NoReturn
 
 Run = Callable[[], None]
 
@@ -102,14 +102,15 @@ def shrink_arguments(parser: ArgumentParser):
     )
     parser.add_argument("--intermediate_size", type=int, help="neurons of the feed-forward networks")
     parser.add_argument("--dry_run", action="store_true", help="only predict errors by size")
-    parser.add_argument(
-        "--distil_steps", type=int, help="steps of training to give the original's hidden states again"
-    )
-    parser.add_argument("--learning_rate", type=float, default=3e-4, help="of this training")
-    parser.add_argument("--seed", type=int, default=0, help="of this training")
+    parser.add_argument("--distil_steps", type=int, help="steps of training towards the original's hidden states")
+    parser.add_argument("--learning_rate", type=float, help="of this training; default: 3e-4")
+    parser.add_argument("--seed", type=int, help="of this training; default: 0")
     parser.add_argument("--max_seq_length", type=int, default=128, help="tokens of a sequence")
     parser.add_argument("--max_samples", type=int, default=1000, help="sequences to cut by")
     parser.add_argument("--batch_size", type=int, default=16, help="sequences at once")
+    parser.add_argument(
+        "--cased", dest="do_lower_case", action="store_false", help="of a TensorFlow checkpoint: keep upper case"
+    )
     hub_arguments(parser)
 
 
@@ -120,25 +121,35 @@ def load_shrink(
     max_seq_length: int,
     max_samples: int,
     batch_size: int,
+    do_lower_case: bool,
     dry_run: bool,
     distil_steps: int | None,
-    learning_rate: float,
-    seed: int,
+    learning_rate: float | None,
+    seed: int | None,
     revision: str,
     cache_dir: str | None,
     token: str | None,
     **sizes,
 ) -> Run:
+    from fixedbert.errors import InputError
     from fixedbert.printing import shrinking_text
     from fixedbert.tasks.shrinking import Distillation, Sizes, Text, predict, shrink
 
     def run():
-        text = Text(train_file, max_seq_length, max_samples, batch_size)
+        asked = {**sizes, "multiple_of": None, "distil_steps": distil_steps}
+        given = [name for name, value in asked.items() if value is not None]
+        if dry_run and given:
+            raise InputError(f"--dry_run predicts errors at all sizes, and cuts nothing: leave out --{given[0]}.")
+        asked_for = {"learning_rate": learning_rate, "seed": seed}
+        settings: dict[str, Any] = {name: value for name, value in asked_for.items() if value is not None}
+        if settings and distil_steps is None:
+            raise InputError(f"--{next(iter(settings))} is for the training that --distil_steps asks for: give both.")
+        text = Text(train_file, max_seq_length, max_samples, batch_size, do_lower_case)
         hub_options = {"revision": revision, "cache_dir": cache_dir, "token": token}
         if dry_run:
             found = predict(model, text, **hub_options)
         else:
-            distillation = Distillation(distil_steps, learning_rate, seed) if distil_steps is not None else None
+            distillation = None if distil_steps is None else Distillation(distil_steps, **settings)
             found = shrink(model, output_dir, text, Sizes(**sizes), distillation, **hub_options)
         print(shrinking_text(found))
 

@@ -8,7 +8,6 @@ README.md in this folder says how to read it.
 
 import argparse
 import os
-import platform
 import resource
 import shutil
 import subprocess
@@ -21,11 +20,10 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet
-import torch
 import transformers
 from transformers import BertConfig, BertForPreTraining
 
-import fixedbert
+from benchmarks.machine import description
 from fixedbert import convert
 from fixedbert.checkpoint_conversion import check_same_function, convert_checkpoint
 from fixedbert.checkpoints import load_bert
@@ -123,11 +121,7 @@ def main():
     parser.add_argument("--sentence_model", help="directory of a sentence-transformers model that is a BERT")
     arguments = parser.parse_args()
     transformers.utils.logging.disable_progress_bar()
-    print(
-        f"{platform.machine()}, {os.cpu_count()} cores, {torch.get_num_threads()} threads, Python "
-        f"{platform.python_version()}, torch {torch.__version__}, transformers {transformers.__version__}, fixedbert "
-        f"{fixedbert.__version__}"
-    )
+    print(description())
     with tempfile.TemporaryDirectory() as folder:
         measure_large(Path(folder))
         if arguments.sentence_model:

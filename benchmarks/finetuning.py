@@ -8,13 +8,10 @@ to read the table.
 
 import argparse
 import json
-import multiprocessing
 import os
-import platform
 import statistics
 import tempfile
 import time
-from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,6 +29,8 @@ from transformers import (
 )
 
 import fixedbert
+from benchmarks.machine import description, in_a_process
+from benchmarks.turns import ratio
 from fixedbert.data.glue import load_task, text_features
 from fixedbert.data.squad import SquadEvaluation, load_squad, questions_that_fit, squad_windows
 from fixedbert.data.tokenizers import load_tokenizer
@@ -216,32 +215,15 @@ def ours(task: str, model: str, seed: int, bf16: bool, folder: str) -> dict[str,
     }
 
 
-def run_side(side: str, task: str, model: str, seed: int, bf16: bool, pipe):
-    with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere), redirect_stderr(nowhere):
-        transformers.utils.logging.set_verbosity_error()
-        with tempfile.TemporaryDirectory() as folder:
-            if side == "fixedbert":
-                found = ours(task, model, seed, bf16, folder)
-            else:
-                found = plain(task, model, seed, bf16, folder, same_settings=side == "same settings")
-            if side != "same settings":
-                found["features"] = features_seconds(side, task, model)
-    pipe.send(found)
-
-
-def in_a_process(*arguments) -> dict[str, float]:
-    """A process for each: the setting of the allocator cannot be taken back, and caches are cold for all."""
-    context = multiprocessing.get_context("spawn")
-    mine, theirs = context.Pipe()
-    process = context.Process(target=run_side, args=(*arguments, theirs))
-    process.start()
-    theirs.close()
-    try:
-        return mine.recv()
-    except EOFError:
-        raise SystemExit("error: a process of the benchmark failed; see above.") from None
-    finally:
-        process.join()
+def run_side(side: str, task: str, model: str, seed: int, bf16: bool) -> dict[str, float]:
+    with tempfile.TemporaryDirectory() as folder:
+        if side == "fixedbert":
+            found = ours(task, model, seed, bf16, folder)
+        else:
+            found = plain(task, model, seed, bf16, folder, same_settings=side == "same settings")
+        if side != "same settings":
+            found["features"] = features_seconds(side, task, model)
+    return found
 
 
 def main():
@@ -263,8 +245,7 @@ def main():
             )
         config = transformers.AutoConfig.from_pretrained(model)
         print(
-            f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, torch "
-            f"{torch.__version__}, transformers {transformers.__version__}, fixedbert {fixedbert.__version__}\n"
+            f"{description()}\n"
             f"{config.num_hidden_layers} layers, width {config.hidden_size}, {config.num_attention_heads} heads of "
             f"{config.head_dim}, feed-forward {config.intermediate_size}, dropout {config.hidden_dropout_prob}; "
             f"{'bf16' if bf16 else 'fp32'}, batches of {BATCH} and {EVAL_BATCH}; {arguments.rounds} rounds\n"
@@ -278,18 +259,16 @@ def main():
             with tqdm(total=arguments.rounds * len(sides), desc=work.name, leave=False) as progress:
                 for seed in range(1, arguments.rounds + 1):
                     for side in sides if seed % 2 else reversed(sides):
-                        found[side].append(in_a_process(side, task, model, seed, bf16))
+                        found[side].append(in_a_process(run_side, side, task, model, seed, bf16))
                         progress.update()
             for part, target in (("features", 1.0), ("training", work.target), ("evaluation", work.target)):
                 for side in ("plain", "same settings"):
                     if part not in found[side][0]:
                         continue
                     theirs, mine = ([one[part] for one in found[name]] for name in (side, "fixedbert"))
-                    ratios = sorted(a / b for a, b in zip(theirs, mine, strict=True))
                     title = f"{part}, {work.name}" if side == "plain" else "  against plain with our settings"
-                    ratio = f"{statistics.median(ratios):.2f} ({ratios[0]:.2f}-{ratios[-1]:.2f})"
                     seconds = (f"{statistics.median(times):.1f}" for times in (theirs, mine))
-                    print(row.format(title, *seconds, ratio, f">= {target}" if side == "plain" else ""))
+                    print(row.format(title, *seconds, ratio(theirs, mine), f">= {target}" if side == "plain" else ""))
             metrics = [" ".join(f"{one['metric']:.4g}" for one in found[side]) for side in ("plain", "fixedbert")]
             print(f"  {work.metric.removeprefix('eval_')} by seed: {metrics[0]} plain, {metrics[1]} fixedbert")
 

@@ -9,8 +9,6 @@ import argparse
 import ctypes
 import multiprocessing
 import os
-import platform
-import resource
 import statistics
 import time
 from dataclasses import dataclass, field, replace
@@ -22,6 +20,8 @@ from tqdm import tqdm
 from transformers import BertConfig, BertTokenizer
 
 import fixedbert
+from benchmarks.machine import description, resident_peak
+from benchmarks.turns import ratio
 from fixedbert.data.glue import load_task
 from fixedbert.dropout import use_fast_dropout
 from fixedbert.training.speed import keep_freed_memory
@@ -148,10 +148,6 @@ def step(work: Work, model: torch.nn.Module, optimizer: torch.optim.Optimizer, b
     optimizer.zero_grad()
 
 
-def resident_peak() -> int:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # from KiB
-
-
 def worker(side: str, work: Work, lengths: list[int], exact_memory: bool, pipe):
     """
     One side of a comparison, in a process of its own: takes the steps it is told to and says how long they took, in
@@ -212,10 +208,8 @@ ROW = "{:<56} {:>10} {:>10} {:>18} {:>7}"
 
 
 def speed_line(title: str, target: str, stock: Side, ours: Side) -> str:
-    ratios = sorted(one / other for one, other in zip(ours.speeds, stock.speeds, strict=True))
-    ratio = f"{statistics.median(ratios):.2f} ({ratios[0]:.2f}-{ratios[-1]:.2f})"
     speeds = (f"{statistics.median(side.speeds):,.0f}/s" for side in (stock, ours))
-    return ROW.format(title, *speeds, ratio, target)
+    return ROW.format(title, *speeds, ratio(ours.speeds, stock.speeds), target)
 
 
 def memory_line(title: str, target: str, stock: Side, ours: Side) -> str:
@@ -231,8 +225,7 @@ def main():
     works = [WORKS[name] for name in arguments.only]
     lengths = mnli_lengths()
     print(
-        f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, "
-        f"torch {torch.__version__}, transformers {transformers.__version__}, fixedbert {fixedbert.__version__}\n"
+        f"{description()}\n"
         "4 layers, width 512, 8 heads of 64, feed-forward 2048, vocabulary 30,522, dropout 0.1; AdamW\n"
         f"MNLI pairs have {statistics.mean(lengths):.1f} tokens in the mean; medians of {arguments.rounds} rounds\n"
     )

@@ -27,12 +27,11 @@ from torch.nn.functional import cosine_similarity
 from tqdm import tqdm
 from transformers import DataCollatorForLanguageModeling
 
-from fixedbert.conversion import Heads
+from fixedbert.conversion import Heads, set_heads
 from fixedbert.shrinking import Moments
-from fixedbert.tasks.layer_by_layer import LayerByLayer, set_heads, tensors_of
+from fixedbert.tasks.layer_by_layer import LayerByLayer, tensors_of
 from fixedbert.tasks.shrinking import Text, load
 
-TOKENS = 128_000  # of Wikipedia, by which is cut
 HELD_OUT, LENGTH = 200, 128  # sequences of novels for the masked-LM loss
 PARTS = {"scores": ("size",), "values": ("value_size",), "both": ("size", "value_size"), "heads": ("number",)}
 
@@ -166,6 +165,7 @@ def main():
     parser.add_argument("--output_dir", required=True)
     parser.add_argument("--sizes", type=int, nargs="*", default=[24, 16, 12, 8, 4, 2, 1])
     parser.add_argument("--max_seq_length", type=int, default=128, help="tokens of a sequence to cut by")
+    parser.add_argument("--tokens", type=int, default=64_000, help="of Wikipedia, to cut by")
     parser.add_argument("--save_models", action="store_true", help="each in a directory of its own, to train on")
     arguments = parser.parse_args()
     if "FIXEDBERT_DATA" not in os.environ:
@@ -175,7 +175,7 @@ def main():
     original, tokenizer = load(arguments.model, LENGTH)
     wikipedia = str(min((data / "wikipedia").glob("*.parquet")))
     length = arguments.max_seq_length
-    text = partial(Text([wikipedia], length, TOKENS // length, 2048 // length).batches, tokenizer)
+    text = partial(Text([wikipedia], length, arguments.tokens // length, 2048 // length).batches, tokenizer)
     file = Path(arguments.output_dir) / "results.jsonl"
     file.parent.mkdir(parents=True, exist_ok=True)
     done = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
@@ -208,7 +208,9 @@ def main():
                 tokenizer.save_pretrained(folder)
     records = [json.loads(line) for line in file.read_text().splitlines()]
     if len(records) > 1:
-        draw(records, f"{Path(arguments.model).name}, cut by {TOKENS:,} tokens", file.with_name("quality.png"))
+        draw(
+            records, f"{Path(arguments.model).name}, cut by {arguments.tokens:,} tokens", file.with_name("quality.png")
+        )
 
 
 if __name__ == "__main__":

@@ -54,7 +54,22 @@ class Heads(NamedTuple):
 
     def __str__(self) -> str:
         values = "" if self.value_size == self.size else f" with values of {self.value_size}"
-        return f"{self.number} heads of {self.size}{values}"
+        return f"{self.number} {'head' if self.number == 1 else 'heads'} of {self.size}{values}"
+
+
+def heads_of(config: FixedHeadBertConfig) -> list[Heads]:
+    """Those of each layer."""
+    shapes = zip(config.head_counts, config.head_sizes, config.value_head_sizes, strict=True)
+    return [Heads(*shape) for shape in shapes]
+
+
+def set_heads(config: FixedHeadBertConfig, heads: list[Heads]):
+    """Give a configuration these, one for each of its layers."""
+    counts, sizes, value_sizes = (list(numbers) for numbers in zip(*heads, strict=True))
+    config.num_attention_heads = max(counts)
+    config.layer_attention_heads = counts if len(set(counts)) > 1 else None
+    config.attention_head_size = one_or_list(sizes)
+    config.value_head_size = None if value_sizes == sizes else one_or_list(value_sizes)
 
 
 def convert(
@@ -91,9 +106,7 @@ def convert(
     if layers < 1:
         raise InputError(f"num_hidden_layers must be at least 1, not {layers}.")
     chosen = [number * config.num_hidden_layers // layers for number in range(layers)]
-    shapes = [
-        Heads(*shape) for shape in zip(config.head_counts, config.head_sizes, config.value_head_sizes, strict=True)
-    ]
+    shapes = heads_of(config)
     old = [shapes[layer] for layer in chosen]
     if value_head_size is None and config.value_head_size is None:
         value_head_size = attention_head_size
@@ -107,10 +120,8 @@ def convert(
     if chosen != list(range(config.num_hidden_layers)):
         old_layers = config.num_hidden_layers
         logger.warning("The function changes: of %d layers these become %d: %s.", old_layers, layers, chosen)
-    config.num_attention_heads, config.num_hidden_layers = max(counts), layers
-    config.layer_attention_heads = counts if len(set(counts)) > 1 else None
-    config.attention_head_size = one_or_list(sizes)
-    config.value_head_size = None if value_sizes == sizes else one_or_list(value_sizes)
+    config.num_hidden_layers = layers
+    set_heads(config, new)
     generator = torch.Generator().manual_seed(seed)
     tensors = {}
     for name, tensor in with_layers(bert_tensors(model), chosen).items():

@@ -132,7 +132,8 @@ def check_embeddings(embeddings: torch.Tensor):
 
 def check_cache(cache: Cache, layer: int, new: dict[str, torch.Tensor]):
     """
-    The `keys` (B, G, L, P) and `values` (B, G, L, V) of a layer have the heads, and the sizes, of those in the cache.
+    Check that the `keys` (B, G, L, P) and `values` (B, G, L, V) of a layer have heads of the same number and size as
+    those in the cache.
 
     Raises:
         ValueError: the cache was allocated, or filled, for a layer of another shape.

@@ -85,7 +85,7 @@ def shape_table(config: PreTrainedConfig, count: int | None = None) -> str:
         value_head_sizes(config),
         config.hidden_size,
     )
-    heads = config.num_attention_heads
+    heads, pruned = config.num_attention_heads, len(set(counts)) > 1
     standard = values == sizes and all(h * p == width for h, p in zip(counts, sizes, strict=True))
     inner = [h * p for h, p in zip(counts, sizes, strict=True)]
     everything, layers = parameters(config)
@@ -93,7 +93,7 @@ def shape_table(config: PreTrainedConfig, count: int | None = None) -> str:
         ("width (d)", width),
         ("layers", config.num_hidden_layers),
         ("heads (h)", size_text(counts)),
-        ("head size (d_p)", size_text(sizes) + ("" if standard else f"; BERT's would be {width / heads:g}")),
+        ("head size (d_p)", size_text(sizes) + ("" if standard or pruned else f"; BERT's would be {width / heads:g}")),
         ("heads x head size", size_text(inner)),
         ("feed-forward width", config.intermediate_size),
         ("longest text", f"{config.max_position_embeddings:,} tokens"),
@@ -190,7 +190,7 @@ def checkpoint_card(
         f"Results{where}": table([(key, f"{value:.4g}") for key, value in shown.items()], ("metric", "value"))
         if shown
         else "",
-        "Limits": LIMITS if shown else "Nothing has been measured here.",
+        "Limits": LIMITS if shown else "The quality of this model has not been measured.",
         "How to load it": how_to_load(name, auto_class, fixed),
         "To cite": CITATION,
     }

@@ -82,6 +82,8 @@ SPLIT_PREDICTIONS = {"cls.predictions.decoder": "colwise_gather_output", "cls.pr
 
 
 class FixedHeadBertLayer(BertLayer):
+    attention: FixedHeadBertAttention
+
     def __init__(self, config, layer_idx=None):
         GradientCheckpointingLayer.__init__(self)
         self.chunk_size_feed_forward = config.chunk_size_feed_forward

@@ -25,7 +25,6 @@ Whole heads, and neurons of the feed-forward network, go by Optimal Brain Surgeo
 feeds a matrix the part is left out that least squares on the text makes up for best.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -94,8 +93,9 @@ class SecondMoments:
     def check(self):
         """
         Raises:
-            InputError: the text is too short for moments of this size.
+            InputError: the text is too short for moments of this size, or they are not finite.
         """
+        check_finite(self.sum)
         needed = TOKENS_PER_DIMENSION * self.sum.shape[1]
         if self.tokens < needed:
             raise InputError(f"the text has {self.tokens:,} tokens; give {needed:,} or more, 4 for each dimension.")
@@ -140,8 +140,10 @@ class Moments:
     def check(self):
         """
         Raises:
-            InputError: the text is too short, or shows no variance.
+            InputError: the text is too short, or shows no variance, or what it gives is not finite.
         """
+        for sums in (self.queries.sum, self.keys.sum, self.z.sum, torch.tensor(self.output)):
+            check_finite(sums)  # each: kernels may take a score that is not a number for none
         max(self.queries, self.z, key=lambda moments: moments.sum.shape[1]).check()
         squares = self.key_squares / self.keys.tokens, trace(self.z.about_zero)
         for about_mean, whole in zip((self.keys.about_zero, self.z.about_mean), squares, strict=True):
@@ -254,143 +256,16 @@ def cut_attention(tensors: dict[str, Tensor], new: Heads, moments: Moments) -> d
         parts["key.weight"] = torch.stack([cut.second for cut in scores])
         parts["key.bias"] = torch.zeros_like(parts["query.bias"])
     if new.value_size < old.value_size:
-        given = parts["value.weight"], parts["value.bias"], W_o.split(old.value_size, dim=1)
-        values = [
-            cut_values(*of_head, *moments.z_of_head(head), new.value_size)
-            for head, *of_head in zip(kept, *given, strict=True)
-        ]
+        W_o_by_head = W_o.split(old.value_size, dim=1)
+        heads = zip(kept, parts["value.weight"], parts["value.bias"], W_o_by_head, strict=True)
+        values = [cut_values(W_v, b_v, W, *moments.z_of_head(head), new.value_size) for head, W_v, b_v, W in heads]
         parts["value.weight"] = torch.stack([cut.first[0] for cut in values])
         parts["value.bias"] = torch.stack([cut.first[1] for cut in values])
-        W_o, b_o = torch.cat([cut.second for cut in values], dim=1), b_o + sum(cut.lost_mean for cut in values)
+        W_o = torch.cat([cut.second for cut in values], dim=1)
+        b_o = b_o + torch.stack([cut.lost_mean for cut in values if cut.lost_mean is not None]).sum(dim=0)
     changed = {f"self.{name}": part.flatten(0, 1) for name, part in parts.items()}
     changed |= {"output.dense.weight": W_o, "output.dense.bias": b_o}
     return tensors | {name: tensor.to(tensors[name].dtype) for name, tensor in changed.items()}
-
-
-@dataclass(frozen=True)
-class Curves:
-    """
-    Predicted squared errors of the output of a layer's attention, relative to the sum of its squares over the text.
-
-    Those of heads are taken as independent of each other, and those of scores as proportional to the squared error of
-    scores.
-
-    Args:
-        heads: what there is.
-        width: hidden_size.
-        scores: (H, P + 1), by the size that is kept.
-        values: (H, V + 1).
-        heads_removed: by the number of heads that are left out; of one number, 0, where none can be.
-        removed: the heads, the first to go first.
-    """
-
-    heads: Heads
-    width: int
-    scores: Tensor
-    values: Tensor
-    heads_removed: Tensor
-    removed: tuple[int, ...]
-
-    def error(self, heads: Heads) -> float:
-        """The squared error with these heads."""
-        gone = self.heads.number - heads.number
-        kept = [head for head in range(self.heads.number) if head not in self.removed[:gone]]
-        tails = self.scores[kept, heads.size] + self.values[kept, heads.value_size]
-        return float(self.heads_removed[gone] + tails.sum())
-
-    def smaller(self, heads: Heads, multiple: int) -> Iterator[Heads]:
-        """The next smaller heads: in size, in size of values, in number."""
-        for size in ("size", "value_size"):
-            if (less := (getattr(heads, size) - 1) // multiple * multiple) >= multiple:
-                yield heads._replace(**{size: less})
-        if self.heads.number - heads.number + 1 < len(self.heads_removed):
-            yield heads._replace(number=heads.number - 1)
-
-    def cheapest(self, heads: Heads, multiple: int, most: float = float("inf")) -> tuple[float, Heads] | None:
-        """
-        The step to smaller heads with the least error for each parameter that it saves, and that error; None if there
-        is none whose error stays at `most`.
-        """
-        before, weights = self.error(heads), parameters(heads, self.width)
-        steps = [
-            ((self.error(less) - before) / (weights - parameters(less, self.width)), less)
-            for less in self.smaller(heads, multiple)
-            if self.error(less) <= most
-        ]
-        return min(steps) if steps else None
-
-
-def parameters(heads: Heads, width: int) -> int:
-    """Those of a layer's attention, without its LayerNorm."""
-    number, size, value_size = heads
-    return number * (2 * size + value_size) * (width + 1) + (number * value_size + 1) * width
-
-
-def heads_for_parameters(curves: list[Curves], budget: float, multiple: int = 1) -> list[Heads]:
-    """
-    Heads of each layer with at most `budget` parameters together, made smaller step by step, each time where an error
-    of the least is added for each parameter that is saved.
-
-    Raises:
-        InputError: there are no such heads.
-    """
-    chosen = [layer.heads for layer in curves]
-    steps = [layer.cheapest(heads, multiple) for layer, heads in zip(curves, chosen, strict=True)]
-    while sum(parameters(heads, layer.width) for layer, heads in zip(curves, chosen, strict=True)) > budget:
-        open_steps = [(*step, number) for number, step in enumerate(steps) if step]
-        if not open_steps:
-            raise InputError("leaves less than one head of each layer; keep more.", "keep")
-        _, heads, number = min(open_steps)
-        chosen[number], steps[number] = heads, curves[number].cheapest(heads, multiple)
-    return chosen
-
-
-def heads_for_error(curves: Curves, error: float, multiple: int = 1) -> Heads:
-    """Heads of a layer whose predicted relative error is at most `error`, made smaller in the same way."""
-    heads = curves.heads
-    while step := curves.cheapest(heads, multiple, most=error**2):
-        heads = step[1]
-    return heads
-
-
-def curves_of(tensors: dict[str, Tensor], moments: Moments, sensitivity: float = 0.0) -> Curves:
-    """
-    Args:
-        tensors: parameters of a layer's attention (see `cut_attention`).
-        sensitivity: squared relative error of the output for each unit of squared error of scores, all heads together.
-    """
-    W_o, (H, _, V) = tensors["output.dense.weight"].double(), moments.heads
-    scale = moments.z.tokens / moments.output
-    scores = torch.stack([squares(score_spectrum(q, k)) for q, k in score_moments(moments)])
-    z = [moments.z_of_head(head)[1] for head in range(H)]
-    values = torch.stack([squares(value_spectrum(W, M)) for W, M in zip(W_o.split(V, dim=1), z, strict=True)])
-    lost, removed = torch.zeros(1, dtype=torch.float64), []
-    if moments.of_all and H > 1:
-        removal = remove_inputs(W_o, moments.z.mean[0], moments.z.about_mean[0], V, 1)
-        whole = float((W_o @ moments.z.about_mean[0] * W_o).sum())
-        lost, removed = torch.tensor(removal.errors, dtype=torch.float64).square() * whole, removal.removed
-    return Curves(moments.heads, len(W_o), scores * sensitivity, values * scale, lost * scale, tuple(removed))
-
-
-def score_moments(moments: Moments) -> Iterator[tuple[Tensor, Tensor]]:
-    """M_q and M_k of each head."""
-    return zip(moments.queries.about_zero, moments.keys.about_zero, strict=True)
-
-
-def score_errors(moments: Moments) -> Tensor:
-    """(P + 1): squared error of the scores, all heads together, where each keeps 0, 1, ... P singular values."""
-    return torch.stack([squares(score_spectrum(q, k)) for q, k in score_moments(moments)]).sum(dim=0)
-
-
-def trace(moments: Tensor) -> float:
-    """Of all moments (G, S, S) together."""
-    return float(moments.diagonal(dim1=1, dim2=2).sum())
-
-
-def squares(spectrum: Tensor) -> Tensor:
-    """(P + 1): what is lost of the sum of squares by keeping 0, 1, ... P of the singular values."""
-    tails = spectrum.double().square().flip(0).cumsum(0).flip(0)  # of each and all that follow
-    return torch.cat([tails, tails.new_zeros(1)])
 
 
 @dataclass(frozen=True)
@@ -425,27 +300,42 @@ def remove_inputs(weight: Tensor, mean: Tensor, moment: Tensor, size: int, keep:
         keep: groups that stay.
     """
     weight, mean, moment = weight.double(), mean.double(), moment.double()
-    groups, original = weight.shape[1] // size, weight
+    groups = weight.shape[1] // size
     check_size(keep, groups)
     total = float(((weight @ moment) * weight).sum())
     inverse_moment = torch.linalg.inv(ridged(moment)) if keep < groups else moment
+    columns = weight.T.clone(memory_format=torch.contiguous_format)  # (N, D), of what is left
+    of_groups = columns.view(groups, size, -1)
     left, removed, errors, lost = list(range(groups)), [], [0.0], 0.0
     places = torch.arange(groups * size).view(groups, size)
     while len(left) > keep:
         blocks = inverse_moment.view(groups, size, groups, size).diagonal(dim1=0, dim2=2).permute(2, 0, 1)[left]
-        columns = weight.unflatten(1, (groups, size)).permute(1, 2, 0)[left]  # (g, P, D); blocks (g, P, P)
-        costs = (torch.linalg.solve(blocks, columns) * columns).sum(dim=(1, 2))
+        products = (of_groups @ of_groups.mT)[left]  # (g, S, S), as blocks
+        costs = torch.linalg.solve(blocks, products).diagonal(dim1=1, dim2=2).sum(dim=1)
         best = int(costs.argmin())
-        place, group = places[left[best]], left.pop(best)
-        share = torch.linalg.solve(blocks[best], inverse_moment[place])  # (P, N)
-        weight = weight - weight[:, place] @ share
-        inverse_moment = inverse_moment - inverse_moment[:, place] @ share
-        weight[:, place] = 0
+        group = left.pop(best)
+        place = places[group]
+        share = torch.linalg.solve(blocks[best], inverse_moment[place])  # (S, N)
+        columns.addmm_(share.T, columns[place], alpha=-1)  # in place: of thousands of neurons, copies take the time
+        inverse_moment.addmm_(inverse_moment[:, place], share, alpha=-1)
+        columns[place] = 0
         lost += float(costs[best])
         removed.append(group)
         errors.append((lost / total) ** 0.5 if total > 0 else 0.0)
     stay = places[left].flatten()
-    return Removal(left, weight[:, stay], original @ mean - weight[:, stay] @ mean[stay], errors, removed)
+    kept = columns[stay].T.contiguous()
+    return Removal(left, kept, weight @ mean - kept @ mean[stay], errors, removed)
+
+
+def trace(moments: Tensor) -> float:
+    """Of all moments (G, S, S) together."""
+    return float(moments.diagonal(dim1=1, dim2=2).sum())
+
+
+def squares(spectrum: Tensor) -> Tensor:
+    """(P + 1): what is lost of the sum of squares by keeping 0, 1, ... P of the singular values."""
+    tails = spectrum.double().square().flip(0).cumsum(0).flip(0)  # of each and all that follow
+    return torch.cat([tails, tails.new_zeros(1)])
 
 
 def low_rank_product(A: Tensor, B: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -474,6 +364,11 @@ def ridged(M: Tensor) -> Tensor:
 def condition(M: Tensor) -> float:
     values = torch.linalg.eigvalsh(M.double())
     return float(values[-1] / values[0].clamp(min=torch.finfo(torch.float64).tiny))
+
+
+def check_finite(sums: Tensor):
+    if not sums.isfinite().all():
+        raise InputError("what it computes is not finite: the weights are damaged; give others.")
 
 
 def check_size(size: int, old: int):

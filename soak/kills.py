@@ -29,6 +29,7 @@ PRETRAINING = "--model_name_or_path {inputs}/model --train_file {inputs}/texts.j
 GLUE = "--model_name_or_path {inputs}/model --train_file {inputs}/rows.csv --validation_file {inputs}/rows.csv --do_train --do_eval --max_seq_length 32 --num_train_epochs 5 --save_steps 30 --logging_steps 7 --bf16 false --seeds 1 2".split()  # fmt: skip  # noqa: E501
 PREPARATION = "--model_name_or_path {inputs}/model --train_file {inputs}/large.jsonl --store_dir store --do_eval --max_seq_length 32 --max_eval_samples 40 --preprocessing_num_workers 2".split()  # fmt: skip  # noqa: E501
 STUDY = "{inputs}/study.yaml --output_dir out --processes 2 --train_file {inputs}/texts.jsonl --tokenizer_name {inputs}/model --store_dir store".split()  # fmt: skip  # noqa: E501
+SHRINKING = "{inputs}/model --output_dir out --train_file {inputs}/texts.jsonl --attention_head_size 4 --max_seq_length 32 --batch_size 4 --distil_steps 240".split()  # fmt: skip  # noqa: E501
 PYTHON, TWO_PROCESSES = [sys.executable], str(ROOT / "fixedbert/recipes/accelerate/cpu.yaml")
 LAUNCH = [*PYTHON, "-m", "accelerate.commands.launch", "--config_file", TWO_PROCESSES, "--main_process_port", "0"]
 RUNS = {
@@ -36,6 +37,7 @@ RUNS = {
     "glue with seeds": [*PYTHON, str(ROOT / "run_glue.py"), *GLUE, *QUICK],
     "preparation": [*PYTHON, str(ROOT / "run_pretraining.py"), *PREPARATION, *QUICK],
     "study": [*PYTHON, "-m", "fixedbert_cli", "study", *STUDY],
+    "shrinking": [*PYTHON, "-m", "fixedbert_cli", "shrink", *SHRINKING],
     "two processes": [*LAUNCH, str(ROOT / "run_pretraining.py"), *PRETRAINING, *QUICK],
 }
 CONVERSION = "fixedbert_cli convert {inputs}/model --output_dir out --num_attention_heads 10".split()

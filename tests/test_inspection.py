@@ -6,6 +6,7 @@ import math
 import re
 import shutil
 import weakref
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -25,7 +26,7 @@ from transformers import (
 )
 
 from fixedbert import convert
-from fixedbert.analysis.inspection import Inspection, Recorder, inspect
+from fixedbert.analysis.inspection import Inspection, Recorder, draw, inspect
 from fixedbert.data.sequences import sequences
 from fixedbert.errors import InputError
 from fixedbert.printing import suggestion
@@ -217,6 +218,19 @@ def inspection_of(ceiling, sizes: list[int], can_grow: bool = True) -> Inspectio
     measures = ("rank", "effective_rank", "pattern_rank", "effective_pattern_rank", "entropy", "distance")
     empty = dict.fromkeys((*measures, "similarity", "condition", "importance"), torch.zeros(3, 2))
     return Inspection("m", 3, 2, [2, 2, 2], sizes, can_grow, 64, 128, 1, 1, ceiling=torch.tensor(ceiling), **empty)
+
+
+def test_picture_of_unequal_layers(tmp_path, monkeypatch):
+    """Guards: a long list of sizes stays within its panel, and leaves the others their width."""
+    figures = []
+    monkeypatch.setattr("matplotlib.figure.Figure.savefig", lambda figure, *args, **kwargs: figures.append(figure))
+    found = replace(inspection_of([[0.5, 0.5]] * 3, [32, 32, 32]), condition=torch.tensor([2.0, 3.0, 5.0]))
+    draw(found, tmp_path / "plain.png")
+    draw(replace(found, head_sizes=list(range(20, 36))), tmp_path / "long.png")
+    for figure in figures:
+        figure.draw_without_rendering()
+    plain, long = (figure.axes[0].get_position().width for figure in figures)
+    assert long > 0.8 * plain
 
 
 def test_heads_at_their_ceiling_are_named():

@@ -1,15 +1,17 @@
 """A model cut layer after layer, against independent calculations on whole models in float64."""
 
 import copy
+import errno
+from pathlib import Path
 
 import pytest
 import torch
 from small_models import D, F, H, L, P, inputs_of, model_of
 
-from fixedbert.conversion import Heads, convert
+from fixedbert.conversion import Heads, convert, heads_of
 from fixedbert.errors import InputError
-from fixedbert.shrinking import heads_for_parameters, parameters
-from fixedbert.tasks.layer_by_layer import LayerByLayer, errors_from_original, heads_of, watched
+from fixedbert.head_budgets import heads_for_parameters, parameters
+from fixedbert.tasks.layer_by_layer import HiddenStates, LayerByLayer, errors_from_original, watched
 
 
 def text(rows: int = 61, seed: int = 2):
@@ -184,6 +186,56 @@ def test_small_errors_come_first():
     curves, _ = LayerByLayer(large, text).curves()
     share = parameters(Heads(H, P, P), D) * 3
     assert heads_for_parameters(curves, share) == [Heads(H, P, P)] * 3
+
+
+@pytest.mark.parametrize("size", [2 * P, 4 * P])
+def test_scores_cost_what_they_cost_before_growth(size):
+    """Guards: where half of the size loses nothing, scores are not taken for free, nor cut before all else."""
+    model = double()
+    (before, *_), _ = LayerByLayer(model, text).curves()
+    (after, *_), _ = LayerByLayer(convert(model, size, value_head_size=P), text).curves()
+    assert float(after.scores[:, 3].sum()) == pytest.approx(float(before.scores[:, 3].sum()), rel=0.2)
+
+
+def test_tolerance_below_rounding_ends(tmp_path):
+    """Guards: where any cut is rounded by more than the tolerance, although nothing is predicted, none is made."""
+    large = convert(model_of("Model", initializer_range=0.2, hidden_size=128).eval(), 2 * P, 8)
+    _, errors = cut_of(large, tmp_path, tolerance=1e-8)
+    assert max(error.error for error in errors) <= 1e-8
+
+
+@pytest.mark.parametrize("name", ["output.dense", "self.query"])
+def test_layers_without_effect(tmp_path, name):
+    """Guards: a layer whose attention gives nothing, or whose queries are all zero, is cut, with errors of zero."""
+    model = double()
+    for parameter in model.encoder.layer[1].attention.get_submodule(name).parameters():
+        parameter.data.zero_()
+    curves, predicted = LayerByLayer(copy.deepcopy(model), text).curves()
+    heads_for_parameters(curves, parameters(Heads(H, P, P), D))
+    _, errors = cut_of(model, tmp_path, [Heads(H, 4, P)] * 3)
+    assert errors[1].error < 1e-12 and errors[1].scores == pytest.approx(predicted[1].scores, nan_ok=False)
+    assert name != "output.dense" or errors[1].from_original == 0
+
+
+@pytest.mark.parametrize("name", ["output.dense", "self.query"])
+def test_damaged_weights(tmp_path, name):
+    """Guards: weights that are not finite end in a sentence that says so, not in one about the text."""
+    model = double()
+    model.encoder.layer[1].attention.get_submodule(name).weight.data[0, 0] = torch.nan
+    with pytest.raises(InputError, match="layer 1: what it computes is not finite"):
+        LayerByLayer(model, text).curves()
+    for kind, way in {"sizes": {"heads": [Heads(H, 4, 4)] * 3}, "tolerance": {"tolerance": 0.1}}.items():
+        with pytest.raises(InputError, match="layer 1: what it computes is not finite"):
+            LayerByLayer(copy.deepcopy(model), text).cut(tmp_path / kind, **way)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+def test_full_disk():
+    """Guards: hidden states that find no room raise an error that can be reported; a map would kill the process."""
+    states = HiddenStates(Path("/dev/full"), L, D, torch.float32, torch.device("cpu"))
+    with pytest.raises(OSError) as error:
+        states[slice(13, 26)] = torch.ones(13, L, D)
+    assert error.value.errno == errno.ENOSPC
 
 
 def test_text_that_is_too_short(tmp_path):

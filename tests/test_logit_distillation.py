@@ -22,6 +22,8 @@ from transformers import (
     BertForPreTraining,
     BertForQuestionAnswering,
     BertTokenizer,
+    DistilBertConfig,
+    DistilBertModel,
 )
 
 from fixedbert.errors import InputError
@@ -223,6 +225,8 @@ def test_labels_in_another_order_are_the_same(teacher, tmp_path):
     inputs = tokenizer(["the list", "a string of one"], ["two", "read a file"], padding=True, return_tensors="pt")
     outputs = model_of("ForSequenceClassification").eval()(**inputs)
     assert one.loss(inputs, outputs, 2.0).item() == pytest.approx(two.loss(inputs, outputs, 2.0).item(), rel=1e-5)
+    two.model.load_state_dict(one.model.state_dict())
+    assert one.fingerprint() != two.fingerprint()  # a run goes on with neither other weights nor another order
 
 
 def without_tokenizer(folder):
@@ -288,10 +292,24 @@ def test_a_teacher_is_of_the_task(model, teacher, download, questions, tmp_path)
         glue(model, download, tmp_path / "no", *taught, teacher, task="rte mrpc")
     with pytest.raises(InputError, match=f"^--teacher_model: {re.escape(str(tmp_path / 'nothing'))}"):
         glue(model, download, tmp_path / "no", *taught, str(tmp_path / "nothing"))
+    with pytest.raises(InputError, match="^--teacher_model: "):
+        glue(model, download, tmp_path / "no", *taught, "")
     assert not (tmp_path / "no").exists()
     glue(model, download, tmp_path / "score", *taught[:-1], task="stsb")
     found = glue(model, download, tmp_path / "stsb", *taught, str(tmp_path / "score"), task="stsb")
     assert math.isfinite(found["train_loss"])
+
+
+def test_a_teacher_reads_no_more_than_its_student(model, teacher, download, tmp_path):
+    """Guards: Trainer keeps what the student reads; a BERT cannot teach a DistilBERT, which has no segments."""
+    tokenizer = AutoTokenizer.from_pretrained(model)
+    config = DistilBertConfig(vocab_size=len(tokenizer), dim=30, n_layers=1, n_heads=5, hidden_dim=37)
+    DistilBertModel(config).save_pretrained(tmp_path / "student")
+    tokenizer.save_pretrained(tmp_path / "student")
+    taught = ("--do_train", "--max_steps", "1", "--teacher_model", teacher)
+    with pytest.raises(InputError, match="^--teacher_model: it reads token_type_ids, which DistilBert"):
+        glue(str(tmp_path / "student"), download, tmp_path / "no", *taught)
+    assert not (tmp_path / "no").exists()
 
 
 @pytest.mark.parametrize(

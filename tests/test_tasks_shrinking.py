@@ -3,7 +3,9 @@
 import json
 import os
 import re
+import shutil
 import signal
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,12 +14,14 @@ from PIL import Image
 from safetensors.torch import load_file
 from small_models import model_of
 from small_tasks import WORDS, write_model
+from tensorflow_files import CONFIG, google_variables, write_checkpoint
 from transformers import (
     AutoModel,
     AutoModelForMaskedLM,
     AutoTokenizer,
     BertConfig,
     BertForMaskedLM,
+    BertForPreTraining,
     BertTokenizer,
     RobertaConfig,
     RobertaModel,
@@ -80,6 +84,9 @@ def test_dry_run_writes_nothing(model, text, tmp_path, capsys):
     assert row[2] == "1.000" and row[-1] == "0.000" and len(row) == 2 + 7
     assert any(line.startswith("heads") for line in printed) and not any("cut," in line for line in printed)
     assert [path.name for path in tmp_path.iterdir()] == ["text.txt"]
+    for name in ("keep", "intermediate_size", "distil_steps"):
+        with pytest.raises(InputError, match=f"cuts nothing: leave out --{name}"):
+            main([*arguments, f"--{name}", "1"])
     found = predict(model, Text([text], 9))
     assert not found.cut and found.layers[1].scores == pytest.approx(sorted(found.layers[1].scores, reverse=True))
 
@@ -144,6 +151,7 @@ def test_stock_models(tmp_path, vocabulary, text, kind):
         (["--num_attention_heads", "0"], "0 heads of 6 for 5 heads of 6 in layer 0"),
         (["--value_head_size", "1", "2", "3"], "3 values of value_head_size for 2 layers"),
         (["--intermediate_size", "38"], "intermediate_size 38: give 1 to 37"),
+        (["--intermediate_size", "0"], "intermediate_size 0: give 1 to 37"),
         (["--keep", "1.5"], "keep 1.5: give a share between 0 and 1"),
         (["--keep", "0.001"], "keep leaves less than one head"),
         (["--tolerance", "0"], "tolerance 0.0: give a share between 0 and 1"),
@@ -155,7 +163,9 @@ def test_stock_models(tmp_path, vocabulary, text, kind):
         (["--keep", "0.5", "--text", "nothing.txt"], "nothing.txt: no such file"),
         (["--attention_head_size", "4", "--max_samples", "2"], "layer 0: the text has 18 tokens; give 24 or more"),
         (["--intermediate_size", "9", "--max_samples", "9"], "layer 0: the text has 81 tokens; give 148 or more"),
+        (["--keep", "0.5", "--seed", "1"], "--seed is for the training that --distil_steps asks for"),
         (["--keep", "0.5", "--distil_steps", "-1"], "distil_steps -1: give at least 1"),
+        (["--keep", "0.5", "--distil_steps", "2", "--seed", "-1"], "seed -1: give a number from 0"),
     ],
 )
 def test_bad_input(model, text, tmp_path, more, message):
@@ -206,6 +216,52 @@ def test_quantized_weights_are_refused(model, text, tmp_path):
         main(command(str(folder), text, tmp_path / "out", "--keep", "0.5"))
 
 
+def test_tokenizer_of_another_model(model, text, tmp_path):
+    """Guards: a tokenizer with more tokens than the model is refused before one of them is met."""
+    tokenizer = AutoTokenizer.from_pretrained(model)
+    tokenizer.add_tokens([f"new{number}" for number in range(9)])
+    AutoModel.from_pretrained(model).save_pretrained(tmp_path / "model")
+    tokenizer.save_pretrained(tmp_path / "model")
+    with pytest.raises(
+        InputError, match=rf"the tokenizer has {len(tokenizer)} tokens and the model {len(tokenizer) - 9}"
+    ):
+        main(command(str(tmp_path / "model"), text, tmp_path / "out", "--keep", "0.5"))
+
+
+@pytest.mark.parametrize("head", ["ForMultipleChoice", "ForSequenceClassification"])
+def test_repair_with_any_head(text, tmp_path, vocabulary, head):
+    """Guards: heads that take rows of choices, or need the last layer at one token alone, can be repaired."""
+    folder = tmp_path / "model"
+    model_of(head, vocab_size=200, unpad_inputs=True).save_pretrained(folder)
+    BertTokenizer(vocab=vocabulary).save_pretrained(folder)
+    main(command(str(folder), text, tmp_path / "out", "--attention_head_size", "4", "--distil_steps", "2"))
+    config = json.loads((tmp_path / "out" / "config.json").read_text())
+    assert config["architectures"] == [f"FixedHeadBert{head}"]
+
+
+def test_cased_tensorflow_checkpoint(tmp_path, text):
+    """Guards: --cased reaches the text and the tokenizer of a TensorFlow checkpoint, which does not say."""
+    folder = tmp_path / "cased"
+    folder.mkdir()
+    (folder / "bert_config.json").write_text(json.dumps(CONFIG))
+    letters = [f"{mark}{letter}" for mark in ("", "##") for letter in "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMN"]
+    (folder / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *letters]) + "\n")
+    write_checkpoint(folder / "bert_model.ckpt", google_variables(BertForPreTraining(BertConfig(**CONFIG))))
+    for flag, ids in ((["--cased"], [31, 34]), ([], [5, 8])):
+        output = tmp_path / f"out{len(flag)}"
+        main(command(str(folder), text, output, "--attention_head_size", "4", *flag))
+        assert AutoTokenizer.from_pretrained(output)("A D", add_special_tokens=False)["input_ids"] == ids
+
+
+def test_text_is_read_no_further_than_needed(tmp_path, model):
+    """Guards: a text file is read by lines, so that one of any size costs what is taken of it."""
+    (tmp_path / "long.txt").write_bytes(b"the function takes a string\n" * 99 + b"\xff\n" * 9)
+    text, tokenizer = Text([str(tmp_path / "long.txt")], 9, most=3, batch_size=2), AutoTokenizer.from_pretrained(model)
+    assert [ids.shape for ids in text.batches(tokenizer)] == [(2, 9), (1, 9)]
+    with pytest.raises(InputError, match="long.txt, line 100: .* not UTF-8"):
+        list(Text([str(tmp_path / "long.txt")], 9).batches(tokenizer))
+
+
 def test_output_directory_that_is_there(model, text, tmp_path):
     """Guards: nothing is overwritten."""
     (tmp_path / "out").mkdir()
@@ -230,7 +286,7 @@ def test_interruption_of_a_cut_leaves_nothing(model, text, tmp_path, monkeypatch
         assert [path.name for path in tmp_path.iterdir() if not path.name.endswith(".lock")] == ["text.txt"]
 
 
-def distilled(model, text, output, steps=9, dtype=None) -> dict[str, torch.Tensor]:
+def distilled(model, text, output, steps=9) -> dict[str, torch.Tensor]:
     """The weights after a repair of `steps`."""
     shrink(model, output, Text([text], 9, batch_size=13), Sizes(3), Distillation(steps, learning_rate=3e-3, seed=1))
     return load_file(output / "model.safetensors")
@@ -238,7 +294,10 @@ def distilled(model, text, output, steps=9, dtype=None) -> dict[str, torch.Tenso
 
 def test_repair(model, text, tmp_path):
     """Guards: training brings the attention nearer to the original's, leaves the rest alone, and the card says so."""
-    weights = distilled(model, text, tmp_path / "out", steps=40)
+    copied = shutil.copytree(model, tmp_path / "model")
+    config = json.loads((copied / "config.json").read_text()) | {"hidden_dropout_prob": 0.1}
+    (copied / "config.json").write_text(json.dumps(config))
+    weights = distilled(copied, text, tmp_path / "out", steps=40)
     found = read_shrinking(tmp_path / "out")
     assert found.distil_steps == 40
     before = [layer.from_original for layer in found.layers]
@@ -249,9 +308,22 @@ def test_repair(model, text, tmp_path):
     card = (tmp_path / "out" / "README.md").read_text()
     assert "40 steps of training" in card and f"| {found.repaired[1]:.3f} |" in card
     config = fixedbert.FixedHeadBertConfig.from_pretrained(tmp_path / "out")
-    assert config.hidden_dropout_prob == 0 and config.head_sizes == [3, 3]
+    assert config.hidden_dropout_prob == 0.1 and config.head_sizes == [3, 3]
     names = {path.name for path in (tmp_path / "out").iterdir()}
     assert not {"cut", "hidden_states"} & names and not any(name.startswith("checkpoint") for name in names)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_repair_keeps_the_precision(model, text, tmp_path, dtype):
+    """Guards: a model is repaired in its precision, or in float32 for half, and what is not trained keeps its bits."""
+    original = AutoModelForMaskedLM.from_pretrained(model, dtype=torch.float64)
+    original.base_model.embeddings.LayerNorm.weight.data += 1e-12
+    original.to(dtype).save_pretrained(tmp_path / "model")
+    AutoTokenizer.from_pretrained(model).save_pretrained(tmp_path / "model")
+    weights = distilled(str(tmp_path / "model"), text, tmp_path / "out", steps=2)
+    before = load_file(tmp_path / "model" / "model.safetensors")
+    assert {tensor.dtype for tensor in weights.values()} == {dtype}
+    assert all(torch.equal(weights[name], before[name]) for name in before if "embeddings" in name)
 
 
 def test_interrupted_repair_goes_on(model, text, tmp_path, monkeypatch):
@@ -282,8 +354,7 @@ def test_interrupted_repair_goes_on(model, text, tmp_path, monkeypatch):
 def test_loss_of_repair_is_the_relative_error(model, text, tmp_path):
     """Guards: the loss is the mean over layers of two relative squared errors, and zero for the model itself."""
     model = model_of("Model", hidden_dropout_prob=0.1).eval()
-    args = Distillation(3).arguments(tmp_path, 4)
-    args.bf16 = False
+    args = replace(Distillation(3).arguments(tmp_path, 4), bf16=False)
     trainer = HiddenStateTrainer(model, model_of("Model"), args=args, train_dataset=[])
     ids = torch.randint(99, (5, 7), generator=torch.Generator().manual_seed(0))
     model.train()

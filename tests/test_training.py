@@ -150,7 +150,9 @@ def test_recipes_parse(recipe):
     data_arguments = fine_tuning.get(recipe.stem, PretrainingDataArguments)
     arguments = FineTuningArguments if recipe.stem in fine_tuning else PretrainingArguments
     flags = [*with_recipe([str(recipe)]), "--bf16", "false", "--use_cpu"]
-    model, data, _ = parse(flags, ModelArguments, data_arguments, arguments)
+    model, data, training = parse(flags, ModelArguments, data_arguments, arguments)
+    if "teacher" in recipe.stem:  # without one it would train on the labels alone
+        assert training.teacher_model.startswith("runs/")
     if recipe.stem not in fine_tuning:
         assert data.dataset_name or data.train_file or "--train_file" in recipe.read_text()
         assert model.preset or model.model_name_or_path.startswith("runs/")

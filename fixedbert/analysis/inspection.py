@@ -25,6 +25,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from textwrap import fill
 
 import torch
 from torch import Tensor, nn
@@ -84,7 +85,7 @@ class Inspection:
 
     Attributes:
         model: as it was given.
-        heads: of a layer, the most.
+        heads: the most that a layer has.
         head_counts, head_sizes: of each layer.
         can_grow: whether `fixedbert convert` gives a model like this one larger heads.
         width: hidden_size.
@@ -338,7 +339,7 @@ def measure_sequences(recorder: Recorder, batches: Iterator[Tensor], most: int, 
 
 
 def json_of(inspection: Inspection) -> dict[str, object]:
-    """The fields of inspection.json, which has some under longer names, and in lists only heads that are there."""
+    """The fields of inspection.json, which has some under longer names, and lists only heads that are there."""
     names = {
         "head_counts": "heads by layer",
         "head_sizes": "head sizes",
@@ -407,14 +408,15 @@ def draw(inspection: Inspection, file: Path):
     condition.set_title("output of all heads (1: all directions alike)", fontsize=8)
     notes.axis("off")
     most = min(max(inspection.head_sizes), n - 1)
-    notes.text(
-        0,
-        1,
-        f"{Path(inspection.model).name}\n{inspection.layers} layers, width {inspection.width}\n"
-        f"{size_text(inspection.head_counts)} heads of {size_text(inspection.head_sizes)}; at most {most} dimensions\n"
-        f"{inspection.sequences:,} sequences of {n} tokens\n\n"
-        f"uniform attention would have\n  entropy {math.log(n):.2f} nats\n  distance {(n * n - 1) / 3 / n:.1f} tokens",
-        va="top",
-        fontsize=10,
+    lines = (
+        Path(inspection.model).name,
+        f"{inspection.layers} layers, width {inspection.width}",
+        f"{size_text(inspection.head_counts)} heads of {size_text(inspection.head_sizes)}; at most {most} dimensions",
+        f"{inspection.sequences:,} sequences of {n} tokens",
+        "",
+        "uniform attention would have",
+        f"  entropy {math.log(n):.2f} nats",
+        f"  distance {(n * n - 1) / 3 / n:.1f} tokens",
     )
+    notes.text(0, 1, "\n".join(fill(line, 36) for line in lines), va="top", fontsize=10)  # a panel's width
     figure.savefig(file, dpi=110)

@@ -6,24 +6,24 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from ..errors import InputError
 from .corpora import Corpus, CorpusReader
 
 
 def sequences(texts: list[str], tokenizer: PreTrainedTokenizerBase, length: int, batch: int) -> Iterator[Tensor]:
     """
-    Batches (B, length) of [CLS], text, [SEP], from the documents of files, folders or globs. Text goes on over the
-    ends of documents; what is too short for a last sequence is left out.
+    Batches (B, length) of [CLS], text, [SEP], from files, folders or globs. Text goes on over the ends of lines, rows
+    and files; what is too short for a last sequence is left out. Only one line or row is in memory.
+
+    Args:
+        tokenizer: as `load_tokenizer` gives it, with those tokens.
 
     Raises:
-        InputError: a file cannot be read, or the tokenizer has no such tokens.
+        InputError: a file cannot be read.
     """
     first, last = tokenizer.cls_token_id, tokenizer.sep_token_id
-    if first is None or last is None:
-        raise InputError("the tokenizer has no tokens for the begin and the end of a sequence, as BERT's has.")
     rows, tokens = [], []
     for text in texts:
-        for document in CorpusReader(Corpus(text)):
+        for document in CorpusReader(Corpus(text, document_boundary="line")):
             tokens += tokenizer(document, add_special_tokens=False, verbose=False)["input_ids"]
             whole = len(tokens) // (length - 2) * (length - 2)
             for start in range(0, whole, length - 2):

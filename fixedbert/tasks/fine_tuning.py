@@ -99,7 +99,7 @@ def fine_tune(
             tokenizer = load_tokenizer(model_args.tokenizer, model_args.do_lower_case, **model_args.hub_options())
             task = kind(name, config, tokenizer, model_args, data_args, training_args)
         teacher = None
-        if training_args.do_train and training_args.teacher_model:
+        if training_args.do_train and training_args.teacher_model is not None:
             teacher = load_teacher(
                 training_args.teacher_model, task.auto_class, model_args, config, tokenizer, data_args.max_seq_length
             )

@@ -1,12 +1,11 @@
 """
 A model cut layer after layer: each is calibrated on what the layers before it give once they are cut, and measured.
 
-The hidden states of the text are kept in files that are mapped a batch at a time: memory does not grow with the text.
+The hidden states of the text are kept in files and read a batch at a time: memory does not grow with the text.
 """
 
 import copy
 import math
-import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -17,24 +16,16 @@ import torch
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from ..attention_fixed_head_bert import FixedHeadBertAttention
+from ..attention_fixed_head_bert import FixedHeadBertAttention, FixedHeadBertSelfAttention
 from ..backends_fixed_head_bert import mask_for
-from ..configuration_fixed_head_bert import FixedHeadBertConfig
-from ..conversion import Heads, one_or_list
+from ..conversion import Heads, heads_of, set_heads
 from ..errors import InputError
+from ..head_budgets import Curves, curves_of, heads_for_error, score_errors
 from ..modeling_fixed_head_bert import FixedHeadBertLayer, FixedHeadBertPreTrainedModel
-from ..shrinking import (
-    Curves,
-    Moments,
-    SecondMoments,
-    curves_of,
-    cut_attention,
-    heads_for_error,
-    remove_inputs,
-    score_errors,
-)
+from ..shrinking import RANK_TOLERANCE, Moments, SecondMoments, cut_attention, remove_inputs
 
-PILOT = 16  # sequences on which the effect of scores on the output is measured
+PILOT = 16  # sequences, at most, on which the effect of scores on the output is measured
+ROUNDING = 1e-6  # of the sum of squares, up to which a predicted error may be rounding
 # Of all sequences: what layers take in the original model and in the cut one, what the feed-forward network takes in
 # the cut one, and W_o's output in the original model, and before the cut in the cut one.
 STATES = ("original", "cut", "attended", "original output", "uncut output")
@@ -69,30 +60,36 @@ class LayerErrors:
     def predicted(cls, moments: Moments, curves: Curves) -> "LayerErrors":
         """Without a cut."""
         scores = score_errors(moments)
-        of_scores, of_values = (scores / scores[0]).sqrt(), curves.values.sum(dim=0).sqrt()
+        of_scores = (scores / scores[0]).sqrt() if scores[0] > 0 else scores
+        of_values = curves.values.sum(dim=0).sqrt()
         of_heads = curves.heads_removed.sqrt()
         return cls(moments.heads, moments.heads, of_scores.tolist(), of_values.tolist(), of_heads.tolist())
 
 
 class HiddenStates:
-    """Hidden states (N, L, D) of sequences, in a file. Only the batch that is read or written is mapped."""
+    """
+    Hidden states (N, L, D) of sequences, in a file. Only the batch that is read or written is in memory. The file is
+    not mapped: on a full disk, writing to a map kills the process.
+    """
 
     def __init__(self, file: Path, length: int, width: int, dtype: torch.dtype, device: torch.device):
         self.file, self.shape, self.device = file, (length, width), device
         self.dtype = np.dtype(str(dtype).removeprefix("torch."))
         file.touch()
 
-    def mapped(self, batch: slice) -> np.memmap:
-        begin, end = (row * math.prod(self.shape) * self.dtype.itemsize for row in (batch.start, batch.stop))
-        if self.file.stat().st_size < end:
-            os.truncate(self.file, end)
-        return np.memmap(self.file, self.dtype, "r+", begin, (batch.stop - batch.start, *self.shape))
+    def place(self, row: int) -> int:
+        """Where a sequence begins, in bytes."""
+        return row * math.prod(self.shape) * self.dtype.itemsize
 
     def __getitem__(self, batch: slice) -> Tensor:
-        return torch.from_numpy(np.array(self.mapped(batch))).to(self.device)
+        count = (batch.stop - batch.start) * math.prod(self.shape)
+        states = np.fromfile(self.file, self.dtype, count, offset=self.place(batch.start))
+        return torch.from_numpy(states).view(-1, *self.shape).to(self.device)
 
     def __setitem__(self, batch: slice, states: Tensor):
-        self.mapped(batch)[:] = states.cpu().numpy()
+        with open(self.file, "r+b") as file:
+            file.seek(self.place(batch.start))
+            file.write(states.cpu().numpy().tobytes())
 
 
 class Watched:
@@ -104,10 +101,21 @@ class Watched:
     output: Tensor  # (B, L, D)
 
 
+def layers_of(model: FixedHeadBertPreTrainedModel) -> list[FixedHeadBertLayer]:
+    layers = model.base_model.get_submodule("encoder.layer").children()
+    return [layer for layer in layers if isinstance(layer, FixedHeadBertLayer)]
+
+
+def heads_in(attention: FixedHeadBertAttention) -> FixedHeadBertSelfAttention:
+    module = attention.get_submodule("self")
+    assert isinstance(module, FixedHeadBertSelfAttention)
+    return module
+
+
 @contextmanager
 def watched(attention: FixedHeadBertAttention) -> Iterator[Watched]:
     """What `attention` computes in here."""
-    seen, heads = Watched(), attention.get_submodule("self")
+    seen, heads = Watched(), heads_in(attention)
 
     def see(*names: str) -> Callable[[nn.Module, tuple[Tensor], Tensor], None]:
         def hook(module, args, output):
@@ -116,8 +124,8 @@ def watched(attention: FixedHeadBertAttention) -> Iterator[Watched]:
         return hook
 
     handles = [
-        heads.get_submodule("query").register_forward_hook(see("queries")),
-        heads.get_submodule("key").register_forward_hook(see("keys")),
+        heads.query.register_forward_hook(see("queries")),
+        heads.key.register_forward_hook(see("keys")),
         attention.get_submodule("output.dense").register_forward_hook(see("output", "z")),
     ]
     try:
@@ -139,20 +147,19 @@ class Difference:
 
     @property
     def relative(self) -> float:
-        return (self.of_difference / self.of_reference) ** 0.5
+        return (self.of_difference / self.of_reference) ** 0.5 if self.of_difference else 0.0
 
 
 class LayerByLayer:
     """
     Args:
-        model: in evaluation mode. `cut` makes it the cut model, its configuration too.
+        model: in evaluation mode. `cut` makes it the cut model, its configuration too, and can be called once.
         text: gives the batches of the text, ids (B, L), anew at each call.
     """
 
     def __init__(self, model: FixedHeadBertPreTrainedModel, text: Callable[[], Iterator[Tensor]]):
         self.model, self.text = model, text
-        self.embeddings = model.base_model.embeddings
-        self.layers: list[FixedHeadBertLayer] = list(model.base_model.encoder.layer)
+        self.embeddings, self.layers = model.base_model.get_submodule("embeddings"), layers_of(model)
         self.heads = heads_of(model.config)
         self.tokens = 0  # of the text, when it has been read
 
@@ -170,12 +177,11 @@ class LayerByLayer:
             InputError: too little text, or a text without variance.
         """
         moments = [Moments(heads, of_all=True) for heads in self.heads]
-        inputs: list[Tensor] = []  # of each layer, for the first sequences
+        inputs = [torch.empty(0)] * len(self.layers)  # of each layer, for the first sequences
         for ids in tqdm(self.text(), "reading", unit="batch"):
             hidden_states = self.embeddings(input_ids=ids.to(self.model.device))
             for number, layer in enumerate(self.layers):
-                if len(inputs) == number:
-                    inputs.append(hidden_states[:PILOT])
+                inputs[number] = torch.cat([inputs[number], hidden_states])[:PILOT].clone()  # not a view of a batch
                 with watched(layer.attention) as seen:
                     hidden_states = layer.feed_forward_chunk(self.attend(layer.attention, hidden_states))
                 moments[number].add(seen.queries, seen.keys, seen.z, seen.output)
@@ -183,20 +189,22 @@ class LayerByLayer:
         for number, of_layer in enumerate(moments):
             check(of_layer, number)
         found = [
-            self.curves_of(layer.attention, *of_layer)
-            for layer, *of_layer in zip(self.layers, moments, inputs, strict=True)
+            self.curves_of(layer.attention, of_layer, states)
+            for layer, of_layer, states in zip(self.layers, moments, inputs, strict=True)
         ]
         return found, [LayerErrors.predicted(*of_layer) for of_layer in zip(moments, found, strict=True)]
 
     def curves_of(self, attention: FixedHeadBertAttention, moments: Moments, inputs: Tensor) -> Curves:
         """
         Those of a layer. How far an error of scores moves its output is measured on hidden states `inputs` (B, L, D),
-        with queries and keys of half the size.
+        with queries and keys of half the size, or of less where half loses nothing.
         """
-        half = moments.heads._replace(size=max(1, moments.heads.size // 2))
-        error, sensitivity = float(score_errors(moments)[half.size]), 0.0
+        errors, sensitivity = score_errors(moments), 0.0
+        felt = int((errors > ROUNDING * errors[0]).sum()) - 1  # the largest size at which something is lost
+        less = moments.heads._replace(size=max(1, min(moments.heads.size // 2, felt)))
+        error = float(errors[less.size])
         if error > 0:
-            cut, difference = self.with_heads(attention, half, moments), Difference()
+            cut, difference = self.with_heads(attention, less, moments), Difference()
             with watched(attention) as before, watched(cut) as after:
                 self.attend(attention, inputs)
                 self.attend(cut, inputs)
@@ -216,6 +224,7 @@ class LayerByLayer:
         set_heads(config, [heads] * config.num_hidden_layers)
         with torch.device("meta"):
             attention = FixedHeadBertAttention(config, is_causal=config.is_decoder)
+        heads_in(attention).config = self.model.config  # what is set there later is for this layer too
         attention.load_state_dict(tensors, assign=True)
         return attention.eval().to(self.model.device)
 
@@ -256,7 +265,8 @@ class LayerByLayer:
             self.tokens += ids.numel()
         with tqdm(total=len(self.layers) * len(self.batches), desc="cutting", unit="batch") as self.progress:
             for number in range(len(self.layers)):
-                errors = self.cut_attention(number, heads and heads[number], tolerance, multiple_of)
+                wanted = None if heads is None else heads[number]
+                errors = self.cut_attention(number, wanted, tolerance, multiple_of)
                 lost = self.cut_feed_forward(number, intermediate_size or config.intermediate_size)
                 found.append(replace(errors, feed_forward_error=lost))
         set_heads(config, [layer.after for layer in found])
@@ -282,13 +292,19 @@ class LayerByLayer:
                 of_cut.add(seen.queries, seen.keys, seen.z, seen.output)
                 states["uncut output"][batch] = seen.output
                 self.progress.update()
-        curves = None if wanted else self.curves_of(attention, of_cut, states["cut"][self.batches[0]][:PILOT])
         check(of_cut, number)
+        curves = (
+            None
+            if wanted
+            else self.curves_of(attention, of_cut, states["cut"][slice(0, min(PILOT, self.batches[-1].stop))])
+        )
         aim = tolerance
         while True:
-            heads = wanted or heads_for_error(curves, aim, multiple_of)
+            heads = wanted or old
+            if curves is not None and aim > RANK_TOLERANCE:
+                heads = heads_for_error(curves, aim, multiple_of)
             layer.attention = self.with_heads(attention, heads, of_cut)
-            layer.attention.get_submodule("self").layer_idx = number
+            heads_in(layer.attention).layer_idx = number
             error, from_original = Difference(), Difference()
             with watched(layer.attention) as seen:
                 for batch in self.batches:
@@ -335,13 +351,12 @@ def errors_from_original(
     cut: FixedHeadBertPreTrainedModel, original: FixedHeadBertPreTrainedModel, batches: Iterator[Tensor]
 ) -> list[float]:
     """The relative errors of each layer's attention output, as `LayerErrors.from_original`, of a whole model."""
-    found = [Difference() for _ in original.base_model.encoder.layer]
+    found = [Difference() for _ in layers_of(original)]
     for ids in tqdm(batches, "comparing", unit="batch"):
         with ExitStack() as stack:
             seen = []
             for model in (cut, original):
-                layers = model.base_model.encoder.layer
-                seen.append([stack.enter_context(watched(layer.attention)) for layer in layers])
+                seen.append([stack.enter_context(watched(layer.attention)) for layer in layers_of(model)])
                 model.base_model(input_ids=ids.to(model.device))
         for difference, after, before in zip(found, *seen, strict=True):
             difference.add(after.output, before.output)
@@ -361,25 +376,10 @@ def check(moments: Moments | SecondMoments, number: int):
 
 def linear(weight: Tensor, bias: Tensor) -> nn.Linear:
     """A linear map with these parameters, (out, in) and (out)."""
-    module = nn.Linear(*weight.T.shape, device="meta")
+    module = nn.Linear(weight.shape[1], weight.shape[0], device="meta")
     module.weight, module.bias = nn.Parameter(weight), nn.Parameter(bias)
     return module
 
 
 def tensors_of(attention: FixedHeadBertAttention) -> dict[str, Tensor]:
     return {name: tensor.cpu() for name, tensor in attention.state_dict().items()}
-
-
-def heads_of(config: FixedHeadBertConfig) -> list[Heads]:
-    """Those of each layer."""
-    shapes = zip(config.head_counts, config.head_sizes, config.value_head_sizes, strict=True)
-    return [Heads(*shape) for shape in shapes]
-
-
-def set_heads(config: FixedHeadBertConfig, heads: list[Heads]):
-    """Give each layer these."""
-    counts, sizes, value_sizes = (list(numbers) for numbers in zip(*heads, strict=True))
-    config.num_attention_heads = max(counts)
-    config.layer_attention_heads = counts if len(set(counts)) > 1 else None
-    config.attention_head_size = one_or_list(sizes)
-    config.value_head_size = None if value_sizes == sizes else one_or_list(value_sizes)

@@ -27,22 +27,22 @@ from ..checkpoint_conversion import (
 )
 from ..checkpoints import is_tensorflow, load_bert
 from ..configuration_fixed_head_bert import FixedHeadBertConfig
-from ..conversion import Heads, convert, numbers
+from ..conversion import Heads, convert, heads_of, numbers
 from ..data.corpora import Corpus, CorpusReader
 from ..data.sequences import sequences
 from ..data.tokenizers import load_tokenizer
 from ..errors import InputError
 from ..files import new_directory, output_path, read_object
+from ..head_budgets import heads_for_parameters, parameters
 from ..model_card import checkpoint_card, table
 from ..modeling_fixed_head_bert import FixedHeadBertPreTrainedModel
-from ..shrinking import heads_for_parameters, parameters
-from ..training.arguments import CommonArguments, flags
+from ..training.arguments import CommonArguments, check_seeds, flags
 from ..training.fine_tuning import has_bf16
 from ..training.hidden_state_distillation import HiddenStateTrainer
 from ..training.interruption import train
 from ..training.output import check_same_data, output_directory
 from ..training.pictures import new_figure, with_matplotlib
-from .layer_by_layer import LayerByLayer, LayerErrors, errors_from_original, heads_of
+from .layer_by_layer import LayerByLayer, LayerErrors, errors_from_original
 
 CUT = "cut"  # where the cut model is kept while it is trained
 ERRORS = "shrinking.json"
@@ -55,6 +55,7 @@ class Text:
 
     Args:
         files: files, folders or globs of the formats that pretraining reads.
+        do_lower_case: for the tokenizer of a TensorFlow checkpoint, which does not say.
 
     Raises:
         InputError: there are no such files, or a number is below 1.
@@ -64,6 +65,7 @@ class Text:
     length: int = 128
     most: int = 1000
     batch_size: int = 16
+    do_lower_case: bool = True
 
     def __post_init__(self):
         for name, count in (("max_samples", self.most), ("batch_size", self.batch_size)):
@@ -137,7 +139,7 @@ class Sizes:
         sizes = numbers(size, "attention_head_size", [heads.size for heads in old])
         value_sizes = numbers(value_size, "value_head_size", [heads.value_size for heads in old])
         new = [Heads(*shape) for shape in zip(counts, sizes, value_sizes, strict=True)]
-        if not 1 <= (self.intermediate_size or 1) <= config.intermediate_size:
+        if self.intermediate_size is not None and not 1 <= self.intermediate_size <= config.intermediate_size:
             raise InputError(f"{self.intermediate_size}: give 1 to {config.intermediate_size}.", "intermediate_size")
         for number, (before, after) in enumerate(zip(old, new, strict=True)):
             if min(after) < 1 or any(new > old for old, new in zip(before, after, strict=True)):
@@ -184,7 +186,7 @@ class Distillation:
         seed: of the order of sequences.
 
     Raises:
-        InputError: fewer steps than 1.
+        InputError: fewer steps than 1, or no such seed.
     """
 
     steps: int
@@ -194,10 +196,11 @@ class Distillation:
     def __post_init__(self):
         if self.steps < 1:
             raise InputError(f"{self.steps}: give at least 1, or leave it out.", "distil_steps")
+        check_seeds([self.seed])
 
     def arguments(self, output_dir: str | Path, batch_size: int) -> CommonArguments:
-        use_cpu = not torch.accelerator.is_available()
-        return CommonArguments(
+        use_cpu = not torch.cuda.is_available()  # errors are measured in float64, which other devices may not have
+        arguments = CommonArguments(
             output_dir=str(output_dir),
             do_train=True,
             max_steps=self.steps,
@@ -212,6 +215,9 @@ class Distillation:
             use_cpu=use_cpu,
             report_to=["none"],
         )
+        if arguments.n_gpu > 1:
+            arguments._n_gpu = 1  # a step has `batch_size` sequences, however many devices there are
+        return arguments
 
 
 def shrink(
@@ -235,41 +241,45 @@ def shrink(
         InputError: no such model, a model that cannot be cut (MHE, qk_norm, cross-attention), sizes that are no cut,
             too little text, or several processes.
     """
-    if PartialState().num_processes > 1:
-        raise InputError("shrinking takes one process: start it without accelerate launch.")
     name = output_path(output_dir).name
     if distillation is None:
         with new_directory(output_dir) as folder:
             return cut_into(folder, name, model, text, sizes, **hub_options)
     args = distillation.arguments(output_path(output_dir), text.batch_size)
-    command = flags({"model": str(model), **asdict(text), **asdict(sizes), **asdict(distillation)})
+    given = {"model": str(model), "revision": hub_options.get("revision")}
+    command = flags(given | asdict(text) | asdict(sizes) | asdict(distillation))
     with output_directory(args, command) as checkpoint:
         cut = args.folder / CUT
         if not cut.exists():
             partial_cut = args.folder / f"{CUT}.partial"
+            shutil.rmtree(partial_cut, ignore_errors=True)  # of a run that was killed
             partial_cut.mkdir()
             cut_into(partial_cut, name, model, text, sizes, **hub_options)
             partial_cut.rename(cut)
-        original, tokenizer = load(model, text.length, **hub_options)
+        original, tokenizer = load(model, text.length, text.do_lower_case, **hub_options)
         student, _ = load(cut, text.length)
         dtype = student.dtype
         ids = torch.cat(list(replace(text, most=distillation.steps * text.batch_size).batches(tokenizer)))
-        check_same_data(args.folder, hashlib.sha256(ids.numpy().tobytes()).hexdigest())
+        weights = (tensor.cpu().view(torch.uint8) for tensor in original.state_dict().values())
+        content = hashlib.sha256(ids.numpy().tobytes())
+        for tensor in weights:
+            content.update(tensor.numpy().tobytes())
+        check_same_data(args.folder, content.hexdigest())
         trainer = HiddenStateTrainer(
-            student.float(),
-            original.float(),
+            for_calculation(student),
+            for_calculation(original),
             args=args,
             train_dataset=[{"input_ids": row} for row in ids],
             processing_class=tokenizer,
         )
         train(trainer, checkpoint)
-        if dtype != torch.float32:
-            student.to(dtype).save_pretrained(args.folder)
-        repaired = errors_from_original(student.float(), original, text.batches(tokenizer))
+        if student.dtype != dtype:
+            in_dtype(student, dtype).save_pretrained(args.folder)
+        repaired = errors_from_original(for_calculation(student), original, text.batches(tokenizer))
         found = replace(read_shrinking(cut), distil_steps=distillation.steps, repaired=repaired)
-        write_beside(args.folder, name, found, student, **hub_options)
-    for folder in (args.folder / CUT, *args.folder.glob("checkpoint-*")):
-        shutil.rmtree(folder)
+        write_beside(args.folder, name, found, student, text.do_lower_case, **hub_options)
+        for folder in (args.folder / CUT, *args.folder.glob("checkpoint-*")):
+            shutil.rmtree(folder)
     return found
 
 
@@ -290,7 +300,7 @@ def predict(model: str | Path, text: Text, **hub_options) -> Shrinking:
     Raises:
         InputError: as `shrink`.
     """
-    original, tokenizer = load(model, text.length, **hub_options)
+    original, tokenizer = load(model, text.length, text.do_lower_case, **hub_options)
     work = LayerByLayer(for_calculation(original), partial(text.batches, tokenizer))
     _, layers = work.curves()
     return Shrinking(str(model), work.tokens, text.length, layers, (original.config.intermediate_size,) * 2, cut=False)
@@ -298,7 +308,7 @@ def predict(model: str | Path, text: Text, **hub_options) -> Shrinking:
 
 def cut_into(folder: Path, name: str, model: str | Path, text: Text, sizes: Sizes, **hub_options) -> Shrinking:
     """Cut a model, and write all of it into `folder`; `name` is for the card."""
-    cut, tokenizer = load(model, text.length, **hub_options)
+    cut, tokenizer = load(model, text.length, text.do_lower_case, **hub_options)
     config, dtype, neurons = cut.config, cut.dtype, cut.config.intermediate_size
     heads: list[Heads] | None = sizes.heads(config)  # sizes that are no cut are refused before the work begins
     work = LayerByLayer(for_calculation(cut), partial(text.batches, tokenizer))
@@ -311,8 +321,8 @@ def cut_into(folder: Path, name: str, model: str | Path, text: Text, sizes: Size
     layers = work.cut(states, heads, sizes.tolerance or 0.0, sizes.multiple_of, sizes.intermediate_size)
     shutil.rmtree(states)
     found = Shrinking(str(model), work.tokens, text.length, layers, (neurons, config.intermediate_size))
-    cut.to(dtype).save_pretrained(folder)
-    write_beside(folder, name, found, cut, **hub_options)
+    in_dtype(cut, dtype).save_pretrained(folder)
+    write_beside(folder, name, found, cut, text.do_lower_case, **hub_options)
     return found
 
 
@@ -321,10 +331,21 @@ def for_calculation(model: FixedHeadBertPreTrainedModel) -> FixedHeadBertPreTrai
     return model if model.dtype == torch.float64 else model.float()
 
 
-def write_beside(folder: Path, name: str, found: Shrinking, cut: FixedHeadBertPreTrainedModel, **hub_options):
+def in_dtype(model: FixedHeadBertPreTrainedModel, dtype: torch.dtype) -> FixedHeadBertPreTrainedModel:
+    return model.to(dtype)  # type: ignore[arg-type]  # transformers' decorator loses the method's signature
+
+
+def write_beside(
+    folder: Path,
+    name: str,
+    found: Shrinking,
+    cut: FixedHeadBertPreTrainedModel,
+    do_lower_case: bool,
+    **hub_options,
+):
     """Write what belongs beside the weights: tokenizer, pooling of sentences, errors, picture and card."""
     beside = files_beside(found.model, **hub_options)
-    copy_tokenizer(beside, folder, do_lower_case=True)
+    copy_tokenizer(beside, folder, do_lower_case)
     copy_sentence_modules(beside, folder)
     (folder / ERRORS).write_text(json.dumps(asdict(found), indent=1) + "\n")
     draw(found, folder / "shrinking.png")
@@ -341,17 +362,21 @@ def write_beside(folder: Path, name: str, found: Shrinking, cut: FixedHeadBertPr
 
 
 def load(
-    model: str | Path, length: int, **hub_options
+    model: str | Path, length: int, do_lower_case: bool = True, **hub_options
 ) -> tuple[FixedHeadBertPreTrainedModel, PreTrainedTokenizerBase]:
     """
     A model to cut, as a FixedHeadBert, and its tokenizer.
 
     Args:
         length: of the sequences, in tokens.
+        do_lower_case: as that of `Text`.
 
     Raises:
-        InputError: as `load_bert`; its heads cannot be cut; or it does not take sequences of this length.
+        InputError: as `load_bert`; its heads cannot be cut; it does not take sequences of this length; or the
+            tokenizer is not its own.
     """
+    if PartialState().num_processes > 1:
+        raise InputError("shrinking takes one process: start it without accelerate launch.")
     found = load_bert(model, **hub_options)
     config = found.config
     reasons = {
@@ -368,13 +393,18 @@ def load(
         raise InputError(f"{length}: the model takes 3 to {longest} tokens.", "max_seq_length")
     beside = files_beside(model, **hub_options)
     vocabulary = beside / "vocab.txt" if is_tensorflow(model) else beside
-    tokenizer = load_tokenizer(str(vocabulary), trust_remote_code=False)
+    tokenizer = load_tokenizer(str(vocabulary), do_lower_case, trust_remote_code=False)
+    if len(tokenizer) > fixed.config.vocab_size:
+        sizes = f"{len(tokenizer)} tokens and the model {fixed.config.vocab_size}"
+        raise InputError(f"{model}: the tokenizer has {sizes}: put the model's own there.")
     return fixed.eval().to("cuda" if torch.cuda.is_available() else "cpu"), tokenizer
 
 
 def making(found: Shrinking) -> str:
     """How the model was made, for its card: the heads and errors of each layer, in Markdown."""
-    repaired = found.repaired or [None] * len(found.layers)
+    name = Path(found.model).resolve().name if Path(found.model).exists() else found.model
+    repaired: list[float | None] = [*found.repaired] or [None] * len(found.layers)
+    before, after = found.intermediate_size
     rows = [
         (
             number,
@@ -385,24 +415,23 @@ def making(found: Shrinking) -> str:
             f"{layer.error:.3f}",
             f"{layer.from_original:.3f}",
             *([f"{after_training:.3f}"] if after_training is not None else []),
-            *([f"{layer.feed_forward_error:.3f}"] if layer.feed_forward_error else []),
+            *([f"{layer.feed_forward_error:.3f}"] if after < before else []),
         )
         for number, (layer, after_training) in enumerate(zip(found.layers, repaired, strict=True))
     ]
     header = ["layer", "before", "after", "scores", "values", "attention", "from the original"]
     header += ["after training"] * bool(found.repaired)
-    header += ["feed-forward"] * any(layer.feed_forward_error for layer in found.layers)
-    before, after = found.intermediate_size
+    header += ["feed-forward"] * (after < before)
     neurons = f" The feed-forward networks have {after} neurons for {before}." if after < before else ""
     training = (
-        f" Then {found.distil_steps:,} steps of training gave its layers back the original's hidden states and "
-        "attention outputs, as far as that goes, without labels."
+        f" Then {found.distil_steps:,} steps of training without labels brought the hidden states and attention "
+        "outputs of its layers nearer to the original's."
         if found.distil_steps
         else ""
     )
     return f"""
-Cut from `{Path(found.model).name if Path(found.model).exists() else found.model}`, layer after layer, by \
-{found.tokens:,} tokens of text in sequences of {found.max_seq_length}.{neurons}{training}
+Cut from `{name}`, layer after layer, to what {found.tokens:,} tokens of text use, in sequences of \
+{found.max_seq_length}.{neurons}{training}
 
 {table(rows, tuple(header))}
 

@@ -186,6 +186,12 @@ class FineTuningTrainer(CommonTrainer):
         self.model_accepts_loss_kwargs = False
         self.teacher = teacher
         if teacher is not None:
+            self._set_signature_columns_if_needed()
+            if absent := set(teacher.input_names) - set(self._signature_columns or ()):
+                raise InputError(
+                    f"--teacher_model: it reads {', '.join(sorted(absent))}, which {type(self.model).__name__} does "
+                    "not; give a teacher that needs no more inputs than the model to train."
+                )
             self._move_model_to_device(teacher.model, self.args.device)
         smoothed = self.label_names == ["labels"] and (self.model.config.num_labels or 0) > 1
         if training_args.label_smoothing_factor and not smoothed:

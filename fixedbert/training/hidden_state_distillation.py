@@ -21,7 +21,7 @@ class HiddenStateTrainer(CommonTrainer):
 
     def __init__(self, model: PreTrainedModel, teacher: PreTrainedModel, **kwargs):
         model.requires_grad_(False)
-        model.base_model.encoder.requires_grad_(True)
+        model.base_model.get_submodule("encoder").requires_grad_(True)
         for module in model.modules():
             if isinstance(module, nn.Dropout):
                 module.p = 0.0
@@ -31,10 +31,11 @@ class HiddenStateTrainer(CommonTrainer):
     def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
         with torch.no_grad(), watched_states(self.teacher) as wanted:
             self.teacher(**inputs)
-        with watched_states(self.model.base_model) as states:
-            outputs = model(**inputs)
-        loss = sum(relative_error(state, right) for state, right in zip(states, wanted, strict=True))
-        loss = loss / len(self.teacher.encoder.layer)
+        encoder = self.model.base_model  # heads take other shapes, or compute the last layer at some tokens alone
+        with watched_states(encoder) as states, self.accelerator.autocast():
+            outputs = encoder(**inputs)
+        errors = [relative_error(state, right) for state, right in zip(states, wanted, strict=True)]
+        loss = 2 * torch.stack(errors).mean()  # of a layer there are two
         return (loss, outputs) if return_outputs else loss
 
 
@@ -52,7 +53,8 @@ def watched_states(encoder: nn.Module) -> Iterator[list[Tensor]]:
     def keep(_module, _args, output):
         states.append(output[0] if isinstance(output, tuple) else output)
 
-    watched = [module for layer in encoder.encoder.layer for module in (layer.attention.output.dense, layer)]
+    layers = encoder.get_submodule("encoder.layer").children()
+    watched = [part for layer in layers for part in (layer.get_submodule("attention.output.dense"), layer)]
     handles = [module.register_forward_hook(keep) for module in watched]
     try:
         yield states

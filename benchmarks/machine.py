@@ -1,0 +1,47 @@
+"""The machine that a benchmark runs on: what it is, a process for each measurement, and what that takes."""
+
+import multiprocessing
+import os
+import platform
+import resource
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import redirect_stderr, redirect_stdout
+from typing import TypeVar
+
+import torch
+import transformers
+
+import fixedbert
+
+Result = TypeVar("Result")
+
+
+def description() -> str:
+    return (
+        f"{platform.machine()}, {os.cpu_count()} cores, {torch.get_num_threads()} threads, Python "
+        f"{platform.python_version()}, torch {torch.__version__}, transformers {transformers.__version__}, fixedbert "
+        f"{fixedbert.__version__}"
+    )
+
+
+def in_a_process(work: Callable[..., Result], *arguments) -> Result:
+    """
+    What `work` returns in a new process, where nothing is printed. Settings of the allocator cannot be taken back,
+    caches are cold, and memory is no other's.
+    """
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as processes:
+        return processes.submit(quietly, work, *arguments).result()
+
+
+def quietly(work: Callable[..., Result], *arguments) -> Result:
+    with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere), redirect_stderr(nowhere):
+        transformers.utils.logging.set_verbosity_error()
+        return work(*arguments)
+
+
+def resident_peak() -> int:
+    """
+    Bytes of this process at its largest, mapped files included; never less than its parent had when it started.
+    """
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # from KiB
