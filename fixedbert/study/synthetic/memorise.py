@@ -97,13 +97,13 @@ def train_memorise(
 
     Returns:
         `memorised`, the largest T found; `loss`, its negative; `steps_to_goal` and `steps` at that T; `converged`, 0
-        if training at the least T that was not fitted ended at the cap; `predicted`, H min(n, p), of which only the
-        growth is claimed; `threshold`, n; `null`.
+        if training at the least T that was not fitted ended at the cap, or every T up to `most` was fitted;
+        `predicted`, H min(n, p), of which only the growth is claimed; `threshold`, n; `null`.
     """
     context, queries, labels = examples(config, length, most, seed)
     beyond = next(place for place in count() if grid(place) > most)
     fitted, failed = 0, beyond  # places on the grid of T
-    steps, converged, place = None, True, min(STEPS_PER_OCTAVE, beyond - 1)
+    steps, converged, place = None, False, min(STEPS_PER_OCTAVE, beyond - 1)
     while failed - fitted > 1:
         T = grid(place)
         needed, ended = fit(config, context, queries[:T], labels[:T], max_steps, learning_rate, seed)

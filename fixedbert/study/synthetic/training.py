@@ -13,6 +13,7 @@ WINDOW = 100  # steps whose mean loss counts
 AT_GOAL = 20  # steps whose mean measure has to be at the goal
 LEAST_WINDOWS = 15
 FALL = 0.02
+LEARNED = 0.1  # of the way from the null line to the goal
 WARM_UP = 100  # steps
 EVALUATED, BATCH = 2048, 64  # examples in the end, and how many at once
 
@@ -57,6 +58,10 @@ class SyntheticTask(nn.Module):
     def is_at_goal(self, score: float) -> bool:
         return score <= self.goal
 
+    def has_learned(self, score: float) -> bool:
+        """Whether it is off the null line, where a flat loss is the plateau before learning begins."""
+        return (score - self.null) / (self.goal - self.null) >= LEARNED
+
 
 def is_flat(losses: list[float]) -> bool:
     """Whether no window of the last third has a loss 2 % below the lowest before it; never in fewer than 15."""
@@ -84,9 +89,10 @@ def train(
     make: Callable[[], SyntheticTask], rows: int, max_steps: int, learning_rate: float, seed: int
 ) -> dict[str, float | None]:
     """
-    Train by Adam: a warm-up, a constant rate until the loss is flat, or below what the task calls solved, or five
-    sixths of `max_steps` are done; then a fifth as many steps with the rate falling to zero. Examples are new at every
-    step, so that the measure on a batch is one on held-out examples.
+    Train by Adam: a warm-up, a constant rate until the loss is flat and off the null line, or below what the task
+    calls solved, or five sixths of `max_steps` are done; then a fifth as many steps with the rate falling to zero.
+    Examples are new at every step, so that the measure on a batch is one on held-out examples. A plateau between two
+    phases of learning cannot be distinguished from the end of it.
 
     Raises:
         Divergence: the loss is not finite.
@@ -120,7 +126,9 @@ def train(
         for _ in range(min(WINDOW, constant - len(losses))):
             train_step(min(1, (len(losses) + 1) / WARM_UP))
         windows = means(losses, WINDOW)
-        converged = bool(windows) and (windows[-1] < task.solved or is_flat(windows))
+        if windows:
+            has_learned = task.has_learned(means(scores, WINDOW)[-1])
+            converged = windows[-1] < task.solved or is_flat(windows) and has_learned
     cooling = len(losses) // 5
     for left in range(cooling, 0, -1):
         train_step(left / cooling)
@@ -146,7 +154,8 @@ def means(values: list[float], window: int) -> list[float]:
 
 @torch.no_grad()
 def evaluate(task: SyntheticTask, generator: torch.Generator) -> float:
-    """The measure on EVALUATED examples."""
+    """The measure on EVALUATED examples, without dropout."""
+    task.eval()
     scores = []
     for _ in range(EVALUATED // BATCH):
         inputs, target = task.examples(BATCH, generator)
