@@ -43,6 +43,8 @@ class Average(SyntheticTask):
 
     def __init__(self, config: FixedHeadBertConfig, length: int, subset: int, mlp: int = 0):
         super().__init__(config)
+        if not 0 < subset < length:
+            raise InputError(f"average: subset {subset}: at least 1, and less than the length, {length}.")
         self.length, self.subset, self.size = length, subset, config.value_head_sizes[0]
         if config.hidden_size < 2 * length + self.size:
             raise InputError(f"average: hidden_size {config.hidden_size}: at least {2 * length + self.size}.")

@@ -2,7 +2,7 @@
 extremes: a smooth function of D features, each of them the largest that any token has.
 
 Tokens are uniform in [0, 1]^D. Of D orthonormal directions a_i, drawn by the seed, z_i is the maximum over the tokens
-x of <a_i, x>, and the target is (1 + z_1)(1 + z_2) + (1 + z_3)(1 + z_4) and so on, in pairs, with z standardised.
+x of <a_i, x>, and the target is the sum of (1 + z_i)(1 + z_(i + D/2)) over the first half, with z standardised.
 Tokens go through an MLP, a class token attends to them in one layer, and an MLP reads the heads. The number of heads
 varies at a fixed product with their size, so that models differ in little else.
 
@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from ...attention_fixed_head_bert import FixedHeadBertSelfAttention
 from ...configuration_fixed_head_bert import FixedHeadBertConfig
+from ...errors import InputError
 from .training import SyntheticTask
 
 FEED_FORWARD = 64  # width of both MLPs
@@ -37,6 +38,8 @@ class Extremes(SyntheticTask):
 
     def __init__(self, config: FixedHeadBertConfig, length: int, features: int = 4):
         super().__init__(config)
+        if features < 2 or features % 2:
+            raise InputError(f"extremes: features {features}: an even number, at least 2.")
         self.length, self.features, self.threshold = length, features, float(features)
         self.register_buffer("directions", torch.linalg.qr(torch.randn(features, features)).Q.contiguous())
         z = self.maxima(torch.rand(SAMPLED, length, features))

@@ -7,8 +7,9 @@ there are none, do not decide. Two layers of the model, causal, with a linear cl
 queries and keys varies, that of values is fixed.
 
 Prediction: no threshold of capacity past a few dimensions. A head of size 2 suffices, with keys on a circle: scores
-c cos(a_i - a_j) are largest for the key itself (Maselko, "Separate and Amplify: Attention's Geometry of Retrieval",
-2026, zenodo 19359748; abstract: perfect accuracy with heads of single-digit sizes; sizes above 2 add no capacity).
+c cos(a_i - a_j) are largest for the key itself (Maselko, "Separate, Project, and Amplify: Attention's Geometry of
+Retrieval", 2026, zenodo 19359748; abstract: perfect accuracy with heads of single-digit sizes; sizes above 2 add no
+capacity).
 What larger heads may change is speed. The task is that of Arora et al., 2023 ("Zoology", arXiv 2312.04927); their
 vocabulary and spacing of queries are not kept. The null line is a guess among the values of the row.
 """
@@ -20,6 +21,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, pad
 
 from ...configuration_fixed_head_bert import FixedHeadBertConfig
+from ...errors import InputError
 from ...modeling_fixed_head_bert import FixedHeadBertLayer
 from .training import SyntheticTask
 
@@ -39,6 +41,11 @@ class Recall(SyntheticTask):
 
     def __init__(self, config: FixedHeadBertConfig, length: int, symbols: int = 64):
         super().__init__(config)
+        if not 2 <= length // 3 <= symbols:
+            raise InputError(
+                f"recall: {length // 3} pairs in {length} tokens, {symbols} symbols: at least 2 pairs, with a symbol "
+                "for each."
+            )
         self.pairs, self.symbols, self.threshold = length // 3, symbols, 2.0
         self.null = 1 / self.pairs
         self.token = nn.Embedding(2 * symbols, config.hidden_size)
