@@ -84,9 +84,9 @@ METRICS = {
     "converged": Metric("synthetic", ("converged",)),
     "null": Metric("synthetic", ("null",)),
     "goal": Metric("synthetic", ("goal",)),
-    "order": Metric("synthetic", ("order",)),
+    "order": Metric("synthetic", ("order",), missing="none"),
     "predicted": Metric("synthetic", ("predicted",)),
-    "threshold": Metric("synthetic", ("threshold",)),
+    "threshold": Metric("synthetic", ("threshold",), missing="none"),
 }
 
 

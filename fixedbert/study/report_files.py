@@ -102,7 +102,12 @@ def threshold_lines(report: Report) -> list[str]:
     if not report.thresholds:
         return []
     head = f"Thresholds: {AXES[report.axis]} from which on the best seed reaches the goal, or at the knee;"
-    return [f"{head} the margin is a factor of {MARGIN}:", *map(threshold_line, report.thresholds), ""]
+    limits = (
+        "That no run of a shape reached the goal does not show that it cannot: training may be stuck, or its loss be "
+        "flat before it goes on. Between two shapes of a series a threshold is not known."
+    )
+    lines = [f"{head} the margin is a factor of {MARGIN}:", *map(threshold_line, report.thresholds)]
+    return [*lines, limits, ""]
 
 
 def threshold_line(threshold: Threshold) -> str:
@@ -110,8 +115,11 @@ def threshold_line(threshold: Threshold) -> str:
     if threshold.order is not None:
         predicted = f"predicted an order of {threshold.order:g}"
     found = "found none" if threshold.found is None else f"found {threshold.found:.3g}"
+    if threshold.by_all != threshold.found:
+        found += f" (with every seed {'none' if threshold.by_all is None else format(threshold.by_all, 'g')})"
     verdict = {True: ", within the margin", False: ", not within the margin", None: ""}[threshold.agrees]
-    return f"- {threshold.series}: {predicted}, {found}{verdict}"
+    open_runs = f"; {threshold.at_cap} runs that count here had not converged" if threshold.at_cap else ""
+    return f"- {threshold.series}: {predicted}, {found}{verdict}{open_runs}"
 
 
 def finding_lines(report: Report) -> list[str]:

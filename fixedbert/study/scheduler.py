@@ -23,7 +23,7 @@ from ..errors import InputError, needs, note_what_is_left
 from ..files import write_whole, writing
 from ..locks import locked
 from ..training.output import on_main_process
-from .records import Record, read_records
+from .records import METRICS, Record, read_records
 from .report import Report, make_report
 from .report_files import write_report
 from .run import commit, execute
@@ -131,7 +131,9 @@ def outcome_line(run: Run, answer: Record | InputError) -> str:
     """The results of a run that is done, or why it failed."""
     if isinstance(answer, InputError):
         return str(answer)
-    results = ((name, "not finite" if value is None else f"{value:.4g}") for name, value in answer["results"].items())
+    results = (
+        (name, METRICS[name].missing if value is None else f"{value:.4g}") for name, value in answer["results"].items()
+    )
     return f"{run.name}: {', '.join(f'{name} {value}' for name, value in results)}"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
 
 MARGIN = 1.5  # the factor within which a threshold agrees with the prediction
 KNEES = 400  # tried in the search for one
+TIE = 1e-9  # between variances of logarithms
 
 
 @dataclass(frozen=True)
@@ -21,14 +23,19 @@ class Threshold:
     Args:
         predicted: None where theory names no number.
         order: that of the number, where theory names no more than this.
-        found: the least value on the axis from which on all shapes reach the goal of the task in the mean, of
-            `memorise` the knee; None where none does.
+        found: the least value on the axis from which on all shapes reach the goal of the task with their best seed, of
+            `memorise` the knee of the means; None where there is none.
+        by_all: the same with every seed; of `memorise` the knee too.
+        at_cap: runs that ended at their cap, of the shapes that missed the goal, of `memorise` of all: with more steps
+            another threshold might be found.
     """
 
     series: str
     predicted: float | None
     order: float | None
     found: float | None
+    by_all: float | None = None
+    at_cap: int = 0
 
     @property
     def agrees(self) -> bool | None:
@@ -42,33 +49,49 @@ def thresholds_of(series: dict[str, list[ShapeResult]], axis: str) -> list[Thres
     """Of the series whose task has a goal."""
     found = []
     for name, shapes in series.items():
-        results = shapes[0]["results"]
-        values = [shape[axis] for shape in shapes]
-        if results.get("memorised") is not None:
-            place = knee(values, [shape.estimate("memorised").mean for shape in shapes])
+        results: dict = next((shape["results"] for shape in shapes if "threshold" in shape["results"]), {})
+        predicted, order = results.get("threshold"), results.get("order")
+        if "memorised" in results:
+            known = [shape for shape in shapes if shape.estimate("memorised").values]
+            place = knee([shape[axis] for shape in known], [shape.estimate("memorised").mean for shape in known])
+            found.append(Threshold(name, predicted, order, place, place, sum(shape.not_converged for shape in shapes)))
         elif results.get("goal") is not None:
-            reached = [
-                value for value, shape in zip(values, shapes, strict=True) if has_reached(shape, results["goal"])
-            ]
-            missed = [value for value in values if value not in reached]
-            place = min((value for value in reached if value > max(missed, default=0)), default=None)
-        else:
-            continue
-        found.append(Threshold(name, results.get("threshold"), results.get("order"), place))
+            best = from_which_on(shapes, axis, results["goal"], any)
+            by_all = from_which_on(shapes, axis, results["goal"], all)
+            missed = [shape for shape in shapes if not any(reached(shape, results["goal"]))]
+            at_cap = sum(shape.not_converged for shape in missed)
+            found.append(Threshold(name, predicted, order, best, by_all, at_cap))
     return found
 
 
-def has_reached(shape: ShapeResult, goal: float) -> bool:
-    """Whether the best seed has: one that does it shows that the shape can; the others may be stuck."""
-    if "recalled" in shape.metrics:
-        return max(shape.estimate("recalled").values, default=0) >= 100 * goal
-    return min(shape.estimate("relative_error").values, default=math.inf) <= goal
+def from_which_on(
+    shapes: list[ShapeResult], axis: str, goal: float, which: Callable[[Iterable[bool]], bool]
+) -> int | None:
+    """The least value on the axis from which on `which` of the seeds, any or all, are at the goal."""
+    missed = max((shape[axis] for shape in shapes if not which(reached(shape, goal))), default=0)
+    return min((shape[axis] for shape in shapes if shape[axis] > missed), default=None)
+
+
+def reached(shape: ShapeResult, goal: float) -> list[bool]:
+    """Of every run whether it did. One shows that the shape can; the others may be stuck. What diverged did not."""
+    results = [record["results"] for record in shape.records]
+    return [
+        one["recalled"] >= goal if "recalled" in one else one.get("relative_error", math.inf) <= goal
+        for one in results
+    ]
 
 
 def knee(sizes: list[int], amounts: list[float]) -> float | None:
-    """The k of that a min(size, k) which is nearest to the amounts in squares of logarithms; None of two or fewer."""
+    """
+    The k of that a min(size, k) which is nearest to the amounts in squares of logarithms; None of two or fewer, and
+    where a power law, which has no knee and as many parameters, is as near.
+    """
     if len(sizes) < 3 or min(amounts) <= 0:
         return None
-    knees = np.geomspace(min(sizes), max(sizes), KNEES)
-    differences = np.log(amounts) - np.log(np.minimum(np.array(sizes), knees[:, None]))
-    return float(knees[differences.var(axis=1).argmin()])
+    x, y = np.log(sizes), np.log(amounts)
+    knees = np.linspace(x.min(), x.max(), KNEES)
+    variances = (y - np.minimum(x, knees[:, None])).var(axis=1)
+    power_law = (y - np.polyval(np.polyfit(x, y, 1), x)).var()
+    if variances.min() >= power_law - TIE:
+        return None
+    return float(np.exp(knees[variances.argmin()]))
