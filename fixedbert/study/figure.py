@@ -32,11 +32,7 @@ def save_figure(report: Report, file: Path):
         for panel, field in zip(row, fields, strict=True):
             plot_metric(panel, report.series, metric, field)
     title = f"study {report.study}" + (f", scale {report.scale}" if report.scale else "")
-    what = (
-        "a dot for each seed, hollow: not converged; lines: means"
-        if is_synthetic
-        else "mean over seeds, bars: 95 % interval"
-    )
+    what = "a dot for each seed, hollow: not converged" if is_synthetic else "mean over seeds, bars: 95 % interval"
     figure.suptitle(f"{title}; {what}")
     handles, labels = panels[0, 0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=2, fontsize=8)
@@ -52,8 +48,10 @@ def plot_metric(panel: Axes, series: dict[str, list[ShapeResult]], metric: str, 
         values, means = [shape[field] for shape in shown], [shape.estimate(metric).mean for shape in shown]
         if any(shape["objective"] in SYNTHETIC for shape in shown):  # an interval may reach below zero, off the axis
             plot_seeds(panel, shown, metric, field, color)
-            # A floor is a line of its own, to which the dots are to be compared.
-            panel.plot(values, means, "" if metric == "error" else "-", color=color, label=name)
+            if metric == "error":  # the floor is the line that the dots are to be compared to
+                panel.plot([], [], "o", color=color, label=f"{name}: a dot for each seed")
+            else:
+                panel.plot(values, means, color=color, label=f"{name}: mean")
             plot_theory(panel, name, shown, metric, color)
         else:
             halves = [shape.estimate(metric).half_interval for shape in shown]  # nan, of one seed, draws no bar
