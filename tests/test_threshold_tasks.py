@@ -243,7 +243,7 @@ def test_memorise_finds_the_largest_number():
         found[size] = results["memorised"]
     assert 6 <= found[1] < found[5] < 100
     capped = train_memorise(config(1, 5, hidden_size=6, value_head_size=2), 8, 12, 300, 0.1, 1)
-    assert capped["memorised"] == grid(2) == 11
+    assert capped["memorised"] == grid(2) == 11 and capped["converged"] == 0
 
 
 def test_training_ends_where_the_loss_is_flat():
@@ -255,11 +255,12 @@ def test_training_ends_where_the_loss_is_flat():
 
 
 class Told(SyntheticTask):
-    """Its losses are told, whatever is trained."""
+    """Its losses and its measure are told, whatever is trained."""
 
-    def __init__(self, told: list[float]):
+    def __init__(self, told: list[float], measured: float):
         super().__init__(config(1, 1))
         self.told, self.weight = list(told), torch.nn.Parameter(torch.ones(1))
+        self.measured = torch.tensor(measured)
 
     def examples(self, rows, generator):
         return (torch.zeros(rows),), torch.zeros(rows)
@@ -271,11 +272,11 @@ class Told(SyntheticTask):
         return output.sum() + self.told.pop(0)
 
     def score(self, output, target):
-        return torch.tensor(0.5)
+        return self.measured
 
 
-def trained(told: list[float], max_steps: int):
-    return train(partial(Told, told), 2, max_steps, 0.01, 1)
+def trained(told: list[float], max_steps: int, measured: float = 0.5):
+    return train(partial(Told, told, measured), 2, max_steps, 0.01, 1)
 
 
 def test_training_ends_by_rule_or_at_its_cap():
@@ -286,6 +287,8 @@ def test_training_ends_by_rule_or_at_its_cap():
     assert (solved["steps"], solved["converged"]) == (240, 1)
     capped = trained([0.999**step for step in range(400)], 360)
     assert (capped["steps"], capped["converged"]) == (360, 0)
+    before_learning = trained([1.0] * 2400, 2400, measured=0.92)  # the null line is at 1, the goal at 0.05
+    assert (before_learning["steps"], before_learning["converged"]) == (2400, 0)
 
 
 def small(name: str, series: str, point: int, rate: float, **stage):
@@ -339,11 +342,31 @@ def test_widths_that_are_too_small():
         Average(config(1, 1, hidden_size=13, value_head_size=4), 5, subset=2)
 
 
+@pytest.mark.parametrize(
+    "make, message",
+    [
+        (lambda: Nearest(config(1, 1), 3), "nearest: 3 tokens in 16 dimensions: at least 4, and 2"),
+        (lambda: Nearest(config(1, 1), 8, dimension=1), "nearest: 8 tokens in 1 dimensions"),
+        (lambda: drawn(Nearest(config(1, 1), 600, dimension=2), 1), "nearest: 300 points in 2 dimensions: too few"),
+        (lambda: Average(config(1, 1), 5, subset=6), "average: subset 6: at least 1, and less than the length, 5"),
+        (lambda: Average(config(1, 1), 5, subset=0), "average: subset 0"),
+        (lambda: Extremes(config(1, 1), 8, features=3), "extremes: features 3: an even number"),
+        (lambda: Recall(config(1, 1), 12, symbols=3), "recall: 4 pairs in 12 tokens, 3 symbols"),
+        (lambda: Recall(config(1, 1), 5), "recall: 1 pairs in 5 tokens"),
+    ],
+)
+def test_settings_without_a_task(make, message):
+    """Guards: settings of which no task can be made end in a sentence, not in another task, a crash or a loop."""
+    with pytest.raises(InputError, match=message):
+        make()
+
+
 def test_knee():
-    """Guards: the knee of exact amounts is found, between sizes too; of two amounts there is none."""
+    """Guards: the knee of exact amounts is found, between sizes too; power laws and two amounts have none."""
     sizes = [1, 2, 4, 8, 16, 32]
     assert knee(sizes, [90 * min(size, 7) for size in sizes]) == pytest.approx(7, rel=0.02)
-    assert knee(sizes, [90 * size for size in sizes]) == 32
+    for power in (0, 0.5, 1):
+        assert knee(sizes, [90 * size**power for size in sizes]) is None
     assert knee(sizes[:2], [1, 2]) is None and knee(sizes, [0, 1, 2, 3, 4, 5]) is None
     assert Threshold("a", 8, None, 5.4).agrees and not Threshold("a", 8, None, 5.3).agrees
     assert Threshold("a", 8, None, None).agrees is False and Threshold("a", None, 8, 8).agrees is None

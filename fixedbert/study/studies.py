@@ -101,8 +101,8 @@ class Study:
         objective: one of OBJECTIVES.
         pretraining: arguments of run_pretraining.py, or a list of them: stages that go on one from another.
         fine_tuning: for any of mnli and squad, arguments of run_glue.py or run_squad.py.
-        extend_learning_rates: where the best rate of a grid is the highest or the lowest, train the next one by the
-            ratio of the grid, until it is not, or for MOST_EXTENSIONS rates.
+        extend_learning_rates: where the best rate of a grid is the highest or the lowest, and no other is as good,
+            train the next one by the ratio of the grid, until it is not, or for MOST_EXTENSIONS rates.
     """
 
     name: str
@@ -160,6 +160,7 @@ class Study:
             for stage in self.stages(name):
                 self.check_stage(f"series {name}: ", stage)
                 if objective in SYNTHETIC:
+                    check(self.axis != COUNTED, f"axis: {self.axis} are not counted for {objective}")
                     self.check_task(f"series {name}: ", stage, objective)
             lengths = {len(value) for value in series.values() if isinstance(value, list)}
             check(len(lengths) <= 1, f"series {name}: lists of {sorted(lengths)} values; they need as many as shapes")
@@ -237,6 +238,8 @@ class Study:
         for key in ("value_head_size", "layer_attention_heads"):
             if isinstance(fields_set.get(key), list):  # which a record would not say
                 raise InputError(f"study {self.name}, series {name}: {key}: a study's heads are all alike.")
+        if objective in SYNTHETIC and fields_set.get("head_embedding") is not None:
+            raise InputError(f"study {self.name}, series {name}: head_embedding: {objective} has no head embeddings.")
         for key in SHAPE_FIELDS:
             if key not in fields_set:
                 raise InputError(f"study {self.name}, series {name}: {key} is missing, here and under model.")
