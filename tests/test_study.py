@@ -514,6 +514,22 @@ def test_two_stages_and_fine_tuning(text, vocabulary, download, questions, tmp_p
             "series a: pretraining: seed is not",
         ),
         ({"objective": "recall"}, "series fixed: pretraining: logging_steps: recall has max_seq_length, .*, symbols"),
+        (
+            {"objective": "dense", "pretraining": [OF_A_PATTERN] * 2},
+            "series fixed: pretraining: dense has a single stage",
+        ),
+        (
+            {"objective": "dense", "pretraining": OF_A_PATTERN, "axis": "non_embedding_parameters"},
+            "are not counted for",
+        ),
+        (
+            {
+                "objective": "dense",
+                "pretraining": OF_A_PATTERN,
+                "model": {**SMALL["model"], "head_embedding": "mul"},
+            },
+            "dense has no head embeddings",
+        ),
         ({"objective": "average", "pretraining": OF_A_PATTERN}, "subset is missing, which average needs"),
         (
             {"objective": "average", "pretraining": {**OF_A_PATTERN, "subset": 2, "mlp": True}},

@@ -118,7 +118,7 @@ def threshold_line(threshold: Threshold) -> str:
     if threshold.by_all != threshold.found:
         found += f" (with every seed {'none' if threshold.by_all is None else format(threshold.by_all, 'g')})"
     verdict = {True: ", within the margin", False: ", not within the margin", None: ""}[threshold.agrees]
-    open_runs = f"; {threshold.at_cap} runs that count here had not converged" if threshold.at_cap else ""
+    open_runs = f"; {threshold.at_cap} of the runs that decide this had not converged" if threshold.at_cap else ""
     return f"- {threshold.series}: {predicted}, {found}{verdict}{open_runs}"
 
 

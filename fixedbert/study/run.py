@@ -41,6 +41,8 @@ def execute(run: Run, folder: Path, sources: DataSources) -> Record:
             results = train_synthetic(run.objective, config, run.pretraining[0], run.learning_rate, run.seed)
             if run.objective in TASKS:  # not to the cap
                 tokens = run.tokens // run.pretraining[0]["max_steps"] * int(results["steps"] or 0)
+            elif run.objective == "memorise":
+                tokens = int(results["queries"] or 0)
         else:
             trained, summaries = pretrain(run, folder, sources)
             config, parameters = AutoConfig.from_pretrained(trained), summaries[-1]["parameters"]

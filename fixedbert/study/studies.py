@@ -160,6 +160,7 @@ class Study:
             for stage in self.stages(name):
                 self.check_stage(f"series {name}: ", stage)
                 if objective in SYNTHETIC:
+                    check(len(stages) == 1, f"series {name}: pretraining: {objective} has a single stage")
                     check(self.axis != COUNTED, f"axis: {self.axis} are not counted for {objective}")
                     self.check_task(f"series {name}: ", stage, objective)
             lengths = {len(value) for value in series.values() if isinstance(value, list)}

@@ -62,14 +62,14 @@ def fit(
     max_steps: int,
     rate: float,
     seed: int,
-) -> tuple[int | None, bool]:
+) -> tuple[int | None, bool, int]:
     """
     Adam on all queries at once, with the squared hinge loss. (The logistic loss goes on to sharpen the softmax for the
     queries that are fitted, until the last few, on the wrong token, have no gradient left.)
 
     Returns:
-        The steps until 99 % of the labels were right, None if they never were; and whether training ended before the
-        cap.
+        The steps until 99 % of the labels were right, None if they never were; whether training ended before the cap;
+        and the steps that it took.
     """
     torch.manual_seed(seed)
     model = Memory(config, context)
@@ -79,14 +79,14 @@ def fit(
         optimizer.param_groups[0]["lr"] = rate * min(1, step / WARM_UP)
         margins = labels * model(queries)
         if (margins > 0).float().mean() >= FITTED:
-            return step, True
+            return step, True, step
         loss = (1 - margins).relu().square().mean()
         descend(loss, optimizer, step)
         losses.append(loss.item())
         if step % WINDOW == 0:
             if is_flat(means(losses, WINDOW)):
-                return None, True
-    return None, False
+                return None, True, step
+    return None, False, max_steps
 
 
 def train_memorise(
@@ -98,15 +98,17 @@ def train_memorise(
     Returns:
         `memorised`, the largest T found; `loss`, its negative; `steps_to_goal` and `steps` at that T; `converged`, 0
         if training at the least T that was not fitted ended at the cap, or every T up to `most` was fitted;
-        `predicted`, H min(n, p), of which only the growth is claimed; `threshold`, n; `null`.
+        `queries`, seen in the whole search; `predicted`, H min(n, p), of which only the growth is claimed;
+        `threshold`, n; `null`.
     """
     context, queries, labels = examples(config, length, most, seed)
     beyond = next(place for place in count() if grid(place) > most)
     fitted, failed = 0, beyond  # places on the grid of T
-    steps, converged, place = None, False, min(STEPS_PER_OCTAVE, beyond - 1)
+    steps, converged, seen, place = None, False, 0, min(STEPS_PER_OCTAVE, beyond - 1)
     while failed - fitted > 1:
         T = grid(place)
-        needed, ended = fit(config, context, queries[:T], labels[:T], max_steps, learning_rate, seed)
+        needed, ended, taken = fit(config, context, queries[:T], labels[:T], max_steps, learning_rate, seed)
+        seen += T * taken
         if needed is None:
             failed, converged = place, ended
         else:
@@ -119,6 +121,7 @@ def train_memorise(
         "steps_to_goal": steps,
         "steps": steps,
         "converged": float(converged),
+        "queries": seen,
         "predicted": config.num_attention_heads * min(length, config.head_dim),
         "threshold": float(length),
         "null": 1.0,
