@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from .records import AXES, COUNTED, METRICS
-from .report import FLOOR, Report, ShapeResult
+from .report import Report
+from .shape_results import FLOOR, ShapeResult
 from .synthetic import SYNTHETIC
 
 if TYPE_CHECKING:

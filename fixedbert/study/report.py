@@ -2,79 +2,10 @@
 
 from dataclasses import dataclass
 
-import numpy as np
-from scipy import stats
-
 from ..errors import InputError
-from .records import METRICS, SHAPE, Record
-from .studies import lowest_loss
+from .records import Record
+from .shape_results import FLOOR, REPORTED, Estimate, ShapeResult, shapes_by_series
 from .thresholds import Threshold, thresholds_of
-
-CONFIDENCE = 0.95
-REPORTED = {name: metric for name, metric in METRICS.items() if metric.label}
-FLOOR = "floor"  # of the synthetic task, whatever was trained: shown beside the error, not compared
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """A number by seed, in the unit of the metric's label; without the seeds whose runs diverged."""
-
-    by_seed: dict[int, float]
-
-    @property
-    def values(self) -> list[float]:
-        return list(self.by_seed.values())
-
-    @property
-    def mean(self) -> float:
-        """nan without a seed."""
-        return float(np.mean(self.values)) if self.by_seed else float("nan")
-
-    @property
-    def half_interval(self) -> float:
-        """Half the 95 % interval of the mean, by Student's t; nan of a single seed."""
-        if len(self.by_seed) < 2:
-            return float("nan")
-        return float(stats.t.ppf((1 + CONFIDENCE) / 2, len(self.values) - 1) * stats.sem(self.values))
-
-    @property
-    def is_beyond_spread(self) -> bool:
-        """Whether the interval excludes zero; a single seed has none."""
-        return abs(self.mean) > self.half_interval
-
-
-@dataclass(frozen=True)
-class ShapeResult:
-    """
-    One shape of a series: its runs with the best learning rate, one for each seed. `shape["hidden_size"]`, or another
-    field, is that of its records.
-    """
-
-    records: list[Record]
-    learning_rates: list[float]  # the grid
-
-    def __getitem__(self, field: str):
-        return self.records[0][field]
-
-    @property
-    def metrics(self) -> list[str]:
-        return [name for name in REPORTED if name in self["results"]]
-
-    def estimate(self, metric: str) -> Estimate:
-        values = {record["seed"]: record["results"].get(metric) for record in self.records}
-        factor = METRICS[metric].factor
-        return Estimate({seed: factor * value for seed, value in values.items() if value is not None})
-
-    @property
-    def not_converged(self) -> int:
-        """Runs that ended at their cap, of tasks that end when the loss is flat."""
-        return sum(record["results"].get("converged") == 0 for record in self.records)
-
-    @property
-    def end_of_grid(self) -> str | None:
-        """Whether the best learning rate is the "lowest" or the "highest" of several; beyond may be a better one."""
-        ends = {min(self.learning_rates): "lowest", max(self.learning_rates): "highest"}
-        return ends.get(self["learning_rate"]) if len(self.learning_rates) > 1 else None
 
 
 @dataclass(frozen=True)
@@ -163,28 +94,6 @@ def make_report(records: list[Record]) -> Report:
     first, series = records[0], shapes_by_series(records)
     findings, thresholds = findings_of(series, first["axis"]), thresholds_of(series, first["axis"])
     return Report(first["study"], first["scale"], first["axis"], series, findings, thresholds, conditions_of(records))
-
-
-def shapes_by_series(records: list[Record]) -> dict[str, list[ShapeResult]]:
-    """By series, its shapes in their order, with the runs of the learning rate that went on to most seeds."""
-    series: dict[str, list[ShapeResult]] = {}
-    for name in dict.fromkeys(record["series"] for record in records):
-        for point in sorted({record["point"] for record in records if record["series"] == name}):
-            by_rate: dict[float, list[Record]] = {}
-            for record in records:
-                if (record["series"], record["point"]) == (name, point):
-                    by_rate.setdefault(record["learning_rate"], []).append(record)
-            if len({shape_of(record) for runs in by_rate.values() for record in runs}) > 1:
-                raise InputError(f"{name}, shape {point + 1}: runs of different shapes; report them apart.")
-            most = max(len(runs) for runs in by_rate.values())
-            best = lowest_loss([(runs[0]["results"], runs) for runs in by_rate.values() if len(runs) == most])
-            shape = ShapeResult(sorted(best, key=lambda record: record["seed"]), list(by_rate))
-            series.setdefault(name, []).append(shape)
-    return series
-
-
-def shape_of(record: Record) -> tuple:
-    return tuple(record.get(name) for name in ("objective", *SHAPE, "max_seq_length"))
 
 
 def findings_of(series: dict[str, list[ShapeResult]], axis: str) -> list[Finding]:

@@ -7,7 +7,8 @@ from ..errors import InputError, needs
 from ..files import new_directory, write_whole
 from .figure import save_figure
 from .records import AXES, METRICS, read_records
-from .report import Conditions, Estimate, Finding, Report, ShapeResult, make_report
+from .report import Conditions, Finding, Report, make_report
+from .shape_results import Estimate, ShapeResult
 from .thresholds import MARGIN, Threshold
 
 REPORT, FIGURE = "report.md", "report.png"

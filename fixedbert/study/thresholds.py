@@ -1,16 +1,12 @@
 """From which size, or number, of heads on a synthetic task is done, beside what theory says."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from .report import ShapeResult
+from .shape_results import ShapeResult
 
 MARGIN = 1.5  # the factor within which a threshold agrees with the prediction
 KNEES = 400  # tried in the search for one
