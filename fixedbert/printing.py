@@ -164,10 +164,12 @@ def study_cost_text(cost: StudyCost) -> str:
                 f"{shape.forward_flops / 1e6:.3f}",
             )
         )  # fmt: skip
+    grid, seeds = ("in shorter runs ", f"{cost.seeds}") if cost.shorter_grid else ("", f"{cost.seeds - 1} more")
+    more = ", and more where grids are extended" if cost.extended else ""
     lines += [
         "",
-        f"{cost.runs} runs: of {cost.distinct_shapes} different shapes each {cost.learning_rates} learning rates with "
-        f"the first seed, the best of them with {cost.seeds - 1} more; {in_unit(cost.tokens, TOKENS)}, "
+        f"{cost.runs} runs{more}: of {cost.distinct_shapes} different shapes each {cost.learning_rates} learning "
+        f"rates {grid}with the first seed, the best of them with {seeds}; {in_unit(cost.tokens, TOKENS)}, "
         f"{cost.training_flops:.2g} FLOPs in layers, {in_unit(cost.h100_seconds, TIMES)} of an H100 at "
         f"{UTILISATION:.0%} of its peak, an assumption",
     ]

@@ -35,13 +35,13 @@ from fixedbert.study import (
 from fixedbert.study.records import METRICS
 from fixedbert.study.run import execute
 from fixedbert.study.scheduler import RunLog, receive, study_directory, visible_gpu
+from fixedbert.study.shape_results import shapes_by_series
 from fixedbert.study.studies import MOST_EXTENSIONS, Study, named_studies, parse_share
 from fixedbert.study.synthetic import TASKS
 from fixedbert_cli import main
 
 NAMES = tuple(named_studies())
 OF_TASKS = {"synthetic", *TASKS, "memorise"}.__contains__
-SCALES = ("tiny", "small", "paper")
 SMALL = {
     "question": "?",
     "axis": "num_attention_heads",
@@ -59,6 +59,11 @@ SMALL = {
         "logging_steps": 5,
     },
     "series": {"fixed": {"num_attention_heads": [5, 3], "attention_head_size": 6}},
+}
+WARMUP_STABLE_DECAY = {
+    "warmup_steps": 2,
+    "lr_scheduler_type": "warmup_stable_decay",
+    "lr_scheduler_kwargs": {"num_decay_steps": 3},
 }
 OF_A_PATTERN = {"max_seq_length": 16, "total_train_batch_size": 4, "max_steps": 30}
 
@@ -95,8 +100,9 @@ def text(tmp_path_factory) -> str:
     return str(file)
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if not OF_TASKS(name)])
-@pytest.mark.parametrize("scale", SCALES)
+@pytest.mark.parametrize(
+    "name, scale", [(name, scale) for name in NAMES if not OF_TASKS(name) for scale in named_studies()[name]["scales"]]
+)
 def test_shapes_made_equal_are_equal(name, scale):
     """Guards: every named study can be made at every scale, and what is to be equal is, to one unit of the width."""
     made = load_study(name, scale)
@@ -154,6 +160,7 @@ def line_of(made: Study, run, loss: float | None) -> dict:
     settings = {"training_flops": run.training_flops, "learning_rate": run.learning_rate, "seed": run.seed}
     numbers = dict.fromkeys(("parameters", "non_embedding_parameters", "forward_flops", "max_seq_length", "tokens"), 1)
     place = {
+        "curve": None,
         "epochs": 1.0,
         "seconds": 1.0,
         "texts": None,
@@ -167,7 +174,10 @@ def line_of(made: Study, run, loss: float | None) -> dict:
 
 
 def test_every_shape_is_tuned_alike():
-    """Guards: the whole grid with the first seed, then the best rate alone with the others; what diverged loses."""
+    """
+    Guards: the whole grid with the first seed, then the best rate alone with the others; what diverged loses. A shape
+    is complete before the next one goes on.
+    """
     made = table(learning_rates=[0.1, 0.2, 0.3], seeds=[7, 8, 9])
     grid = made.runs([])
     assert [(run.point, run.learning_rate, run.seed) for run in grid] == [
@@ -176,7 +186,7 @@ def test_every_shape_is_tuned_alike():
     lines = [line_of(made, run, loss) for run, loss in zip(grid[:3], [3.0, 2.0, None], strict=True)]
     ready = made.runs(lines)
     assert [(run.point, run.learning_rate, run.seed) for run in ready] == [
-        *((1, rate, 7) for rate in (0.1, 0.2, 0.3)), (0, 0.2, 8), (0, 0.2, 9)
+        (0, 0.2, 8), (0, 0.2, 9), *((1, rate, 7) for rate in (0.1, 0.2, 0.3))
     ]  # fmt: skip
     lines += [line_of(made, run, 1.0) for run in ready]
     assert [(run.point, run.seed) for run in made.runs(lines)] == [(1, 8), (1, 9)]
@@ -204,6 +214,36 @@ def test_grids_are_extended_until_the_best_rate_is_inside():
     assert made.rate_beyond([(1.0, 0.1), (1.0, 0.3)]) is None
     assert made.rate_beyond([(1.0 + place, 0.1 * 3**place) for place in range(2 + MOST_EXTENSIONS)]) is None
     assert table(learning_rates=[0.1, 0.3]).rate_beyond([(1.0, 0.1), (2.0, 0.3)]) is None
+
+
+def test_a_shorter_grid_chooses_the_rate_alone():
+    """Guards: with `grid` its runs are short, and the best rate is then trained in full with the first seed too."""
+    own = {"num_attention_heads": 5, "attention_head_size": 6}
+    made = table(learning_rates=[0.1, 0.3], seeds=[7, 8], extend_learning_rates=True, grid={"max_steps": 11},
+                 series={"a": own, "b": {**own, "pretraining": {"save_steps": 3}}})  # fmt: skip
+    lines = []
+
+    def train(losses: dict[float, float], of_grid: bool):
+        ready = [run for run in made.runs(lines) if run.series == "b"]
+        assert {run.learning_rate for run in ready} == losses.keys()
+        assert all(run.pretraining[0]["max_steps"] == (11 if of_grid else 30) for run in ready)
+        assert all(run.pretraining[0]["save_steps"] == 3 and run.of_grid == of_grid for run in ready)
+        assert [run.seed for run in ready] == ([7] * len(ready) if of_grid else [7, 8])
+        lines.extend(line_of(made, run, losses[run.learning_rate]) for run in ready)
+
+    train({0.1: 2.0, 0.3: 1.0}, of_grid=True)
+    train({0.9: 3.0}, of_grid=True)
+    assert shapes_by_series(lines) == {}  # runs of the grid are no results
+    train({0.3: 4.0}, of_grid=False)
+    assert [run for run in made.runs(lines) if run.series == "b"] == []
+    assert [made.run_of(line).key for line in lines] == [line["key"] for line in lines]
+    ((shape,),) = shapes_by_series(lines).values()
+    assert [record["seed"] for record in shape.records] == [7, 8] and shape["results"] == {"loss": 4.0}
+    assert sorted(shape.learning_rates) == [0.1, 0.3, 0.9] and shape.end_of_grid is None
+    cost = study_cost(made)
+    assert (cost.runs, cost.tokens) == (2 * (2 + 2), 2 * (2 * 11 + 2 * 30) * 4 * 16)
+    printed = "8 runs, and more where grids are extended: of 2 different shapes each 2 learning rates in shorter runs "
+    assert printed + "with the first seed, the best of them with 2; " in study_cost_text(cost)
 
 
 def test_series_have_pretraining_of_their_own():
@@ -234,6 +274,8 @@ def test_a_training_that_stands_twice_is_done_once(tmp_path):
     for run in lines.ready():
         lines.add(run, line_of(lines.study, run, 1.0))
     assert lines.ready() == [] and lines.done == lines.total
+    places = ("standard", 0), ("standard", 1), ("fixed", 1)
+    assert lines.done == sum(lines.study.run(*place, 0.003, 5).training_flops for place in places)
     written = [json.loads(line) for line in (tmp_path / "runs.jsonl").read_text().splitlines()]
     assert [(line["series"], line["point"]) for line in written] == [
         ("standard", 0), ("standard", 1), ("fixed", 1), ("fixed", 0)
@@ -247,6 +289,24 @@ def test_a_training_that_stands_twice_is_done_once(tmp_path):
     # Lines of shapes that the study no longer has are not mixed with those it has.
     with pytest.raises(InputError, match="standard, shape 1 is not what it was"):
         RunLog(tmp_path, table(series=series, model={**SMALL["model"], "intermediate_size": 38}), (1, 1))
+
+
+def test_the_total_follows_what_is_known(tmp_path):
+    """Guards: an extended grid adds to the total of the bar; a run that ended early counts with what it trained."""
+    series = {"fixed": {"num_attention_heads": 5, "attention_head_size": 6}}
+    lines = RunLog(tmp_path, table(learning_rates=[0.1, 0.2], seeds=[5, 6], extend_learning_rates=True,
+                                   series=series), (1, 1))  # fmt: skip
+    whole = lines.study.run("fixed", 0, 0.1, 5).training_flops
+    assert (lines.done, lines.total) == (0, 3 * whole)
+    for rate, loss, trained in ((0.1, 2.0, whole), (0.2, 1.0, whole - 500)):
+        run = lines.study.run("fixed", 0, rate, 5)
+        lines.add(run, {**line_of(lines.study, run, loss), "training_flops": trained})
+    assert (lines.done, lines.total) == (2 * whole - 500, 4 * whole - 500)
+    (beyond,) = lines.ready()
+    lines.add(beyond, line_of(lines.study, beyond, 3.0))
+    (last,) = lines.ready()
+    lines.add(last, line_of(lines.study, last, 1.0))
+    assert lines.ready() == [] and lines.done == lines.total == 4 * whole - 500
 
 
 def start(study_file: str, text: str, vocabulary: str, output: Path, *more: str) -> subprocess.Popen:
@@ -263,8 +323,12 @@ def comparable(folder: Path) -> list[dict]:
 
 @pytest.mark.slow
 def test_killed_and_continued_gives_the_same_lines(text, vocabulary, tmp_path):
-    """Guards: a study of two runs, killed within the second and continued, has the lines of one that was not."""
-    file, killed, whole = write(tmp_path), tmp_path / "killed", tmp_path / "whole"
+    """
+    Guards: a study of two runs, killed within the second and continued, has the lines of one that was not, with the
+    losses along the way.
+    """
+    evaluated = {**SMALL["pretraining"], "eval_strategy": "steps", "eval_steps": 4}
+    file, killed, whole = write(tmp_path, pretraining=evaluated), tmp_path / "killed", tmp_path / "whole"
     process = start(file, text, vocabulary, killed)
     deadline = time.monotonic() + 120
     while (
@@ -299,6 +363,7 @@ def test_killed_and_continued_gives_the_same_lines(text, vocabulary, tmp_path):
     head = 32 * 32 + 32 + 2 * 32 + vocabulary_size
     assert line["non_embedding_parameters"] == layer + 2 * 32 + head
     assert line["parameters"] == line["non_embedding_parameters"] + (vocabulary_size + 16 + 2) * 32
+    assert len(line["curve"]) == 8 and line["curve"][-1] == [line["tokens"], line["results"]["loss"]]
     assert line["results"]["perplexity"] == pytest.approx(2.718281828 ** line["results"]["loss"])
     assert set(line["versions"]) == {"fixedbert", "torch", "transformers", "python"}
 
@@ -452,6 +517,27 @@ def test_two_stages_and_fine_tuning(text, vocabulary, download, questions, tmp_p
         assert results[name] == scores[found]
 
 
+def test_evaluations_along_the_way(text, vocabulary, tmp_path):
+    """Guards: the curve has every evaluation, and evaluations leave the weights as they are, with dropout too."""
+    data = DataSources(train_file=[text], tokenizer_name=vocabulary)
+    model = {**SMALL["model"], "hidden_dropout_prob": 0.2, "attention_probs_dropout_prob": 0.2}
+    weights, records = [], []
+    for changes in ({}, {"eval_strategy": "steps", "eval_steps": 4}):
+        folder = tmp_path / str(len(records))
+        stage = {**SMALL["pretraining"], **WARMUP_STABLE_DECAY, "max_steps": 13, "logging_steps": 4, **changes}
+        made = table(model=model, pretraining=stage)
+        records.append(execute(made.run("fixed", 1, 0.003, 5), folder, data))
+        weights.append((folder / "stage-1" / "model.safetensors").read_bytes())
+    assert weights[0] == weights[1]
+    end = [records[1]["tokens"], records[1]["results"]["loss"]]
+    assert records[0]["curve"] == [end]
+    (*along, last), logged = records[1]["curve"], json.loads((folder / "stage-1" / "trainer_state.json").read_text())
+    losses = {entry["step"]: entry["eval_clm_loss"] for entry in logged["log_history"] if "eval_loss" in entry}
+    assert along == [[pytest.approx(step * 4 * 16, rel=0.05), losses[step]] for step in (4, 8, 12)] and last == end
+    rates = {entry["step"]: entry["learning_rate"] for entry in logged["log_history"] if "loss" in entry}
+    assert rates[4] == rates[8] == 0.003 > rates[12] > 0
+
+
 @pytest.mark.parametrize(
     "changes, message",
     [
@@ -509,6 +595,25 @@ def test_two_stages_and_fine_tuning(text, vocabulary, download, questions, tmp_p
         ({"colour": "red"}, "colour: no such key"),
         ({"extend_learning_rates": 3}, "extend_learning_rates: true or false"),
         ({"extend_learning_rates": True}, "extend_learning_rates: a grid of two"),
+        ({"grid": 3}, "grid: names with their values"),
+        ({"grid": {"max_steps": 30}}, "grid: it changes nothing in series fixed; give max_steps"),
+        ({"grid": {"max_steps": 0}}, "series fixed: pretraining: max_steps is missing, or not a whole number"),
+        (
+            {
+                "objective": "sparse",
+                "pretraining": OF_A_PATTERN,
+                "series": {
+                    "small": {
+                        "num_attention_heads": 2,
+                        "attention_head_size": 3,
+                        "equal": "parameters",
+                        "to": "large",
+                    },
+                    "large": {"num_attention_heads": 2, "attention_head_size": 6},
+                },
+            },
+            "series small: equal: sparse has no feed-forward network to widen; leave equal and to out",
+        ),
         (
             {"series": {"a": {"num_attention_heads": 2, "pretraining": {"seed": 3}}}},
             "series a: pretraining: seed is not",
@@ -611,8 +716,8 @@ def test_named_studies_are_complete():
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        (["heads"], "scale is missing: study heads has tiny, small, paper"),
-        (["heads", "--scale", "huge"], "scale huge: study heads has tiny, small, paper"),
+        (["heads"], "scale is missing: study heads has tiny, day, small, paper"),
+        (["heads", "--scale", "huge"], "scale huge: study heads has tiny, day, small, paper"),
         (["tails"], "study tails: there are heads, head-size"),
         (["none.yaml"], "none.yaml: .*No such file"),
         (["heads", "--scale", "tiny"], "output_dir is missing"),
@@ -622,7 +727,7 @@ def test_named_studies_are_complete():
         (["heads", "runs.jsonl", "--scale", "tiny"], "only report takes files"),
         (["heads", "--scale", "tiny", "--share", "3/2", "--dry_run"], "share 3/2"),
         (["report", "none.jsonl", "--output_dir", "OUT"], "none.jsonl"),
-        (["report", "--output_dir", "OUT"], "no runs: nothing to report"),
+        (["report", "--output_dir", "OUT"], "no runs of full length: nothing to report"),
     ],
 )
 def test_bad_arguments(tmp_path, arguments, message):
@@ -710,7 +815,7 @@ def test_commands_and_study_of_the_page(tmp_path, capsys):
     assert len(studies) >= 4
     for command in studies:
         main([*(word for word in command if word != "--dry_run"), "--dry_run"])
-        assert "runs: of" in capsys.readouterr().out
+        assert "different shapes each" in capsys.readouterr().out
     (text,) = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
     (tmp_path / "own.yaml").write_text(text)
     made = load_study(str(tmp_path / "own.yaml"))

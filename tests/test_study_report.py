@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from fixedbert.errors import InputError
-from fixedbert.study import make_report, report_markdown, report_runs
+from fixedbert.study import make_report, read_records, report_markdown, report_runs
 from fixedbert_cli import main
 
 RECORD = {
@@ -158,6 +158,14 @@ def test_files_of_several_machines(tmp_path):
     assert sorted(line for line in other.splitlines() if line.startswith(("| ", "- "))) == sorted(rows)
 
 
+def test_records_of_earlier_versions(tmp_path):
+    """Guards: records without the fields that were added later are read; with them they stay as they are."""
+    old = {name: value for name, value in RECORDS[0].items() if name != "value_head_size"}
+    new = {**RECORDS[1], "value_head_size": 7, "of_grid": True, "curve": [[500, 3.0], [1000, 2]]}
+    later = {"value_head_size": 32, "of_grid": False, "curve": None}
+    assert read_records([write(tmp_path / "runs.jsonl", [old, new])]) == [{**old, **later}, new]
+
+
 def test_unfinished_studies(tmp_path):
     """Guards: a report can be had at any time: with one seed, without the series compared with, with a torn line."""
     file = tmp_path / "runs.jsonl"
@@ -226,6 +234,12 @@ def test_synthetic_tasks(tmp_path):
             "runs on different texts, or with different tokenizers",
         ),
         ([RECORDS[0], {"key": "?"}], "runs.jsonl, line 2: not the record of a run"),
+        (
+            [{**RECORDS[0], "curve": [[500, 3.0], [500, 2.0]]}],
+            r"line 1: not the record.*curve: \[500, 2.0",
+        ),
+        ([{**RECORDS[0], "curve": [[500, "3"]]}], "line 1: not the record of a run"),
+        ([{**RECORDS[0], "of_grid": True}], "no runs of full length: nothing to report"),
         ([], "no runs"),
     ],
 )

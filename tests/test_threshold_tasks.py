@@ -320,6 +320,7 @@ def test_runs_leave_records(name, tmp_path):
         assert record["value_head_size"] == run.config.value_head_sizes[0]
         if name != "memorise":
             assert record["results"]["steps"] == 12 and record["tokens"] == 12 * 4 * run.length
+        assert record["training_flops"] == 3 * record["forward_flops"] * record["tokens"] and record["curve"] is None
         json.dumps(record, allow_nan=False)
 
 

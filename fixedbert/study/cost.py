@@ -29,7 +29,9 @@ class StudyCost:
     Args:
         shapes: of every series.
         distinct_shapes: fewer where series share one, which is trained once.
-        learning_rates, seeds: how many.
+        learning_rates, seeds, runs: how many; an extended grid has more.
+        shorter_grid: whether the runs of the grid are shorter than the others.
+        extended: whether grids are extended.
         tokens, training_flops: of pretraining in all runs; FLOPs are those of the layers.
     """
 
@@ -38,13 +40,11 @@ class StudyCost:
     distinct_shapes: int
     learning_rates: int
     seeds: int
+    shorter_grid: bool
+    extended: bool
+    runs: int
     tokens: int
     training_flops: int
-
-    @property
-    def runs(self) -> int:
-        """For every shape the grid with the first seed, and the best rate with the others."""
-        return self.distinct_shapes * (self.learning_rates + self.seeds - 1)
 
     @property
     def h100_seconds(self) -> float:
@@ -59,14 +59,13 @@ def study_cost(study: Study, share: str = "1/1") -> StudyCost:
     Raises:
         InputError: `share` is not of the form 1/2.
     """
-    runs = [
-        study.run(series, point, study.learning_rates[0], study.seeds[0])
-        for series, point in study.places(parse_share(share))
+    part = parse_share(share)
+    first_runs = [
+        study.run(series, point, study.learning_rates[0], study.seeds[0]) for series, point in study.places(part)
     ]
-    distinct = {run.key: run for run in runs}.values()
-    runs_of_a_shape = len(study.learning_rates) + len(study.seeds) - 1
+    planned = study.planned_runs([], part)
     shapes = []
-    for run in runs:
+    for run in first_runs:
         config = run.config
         shapes.append(
             ShapeCost(
@@ -83,9 +82,12 @@ def study_cost(study: Study, share: str = "1/1") -> StudyCost:
     return StudyCost(
         study.question,
         shapes,
-        len(distinct),
+        len({run.key for run in first_runs}),
         len(study.learning_rates),
         len(study.seeds),
-        runs_of_a_shape * sum(run.tokens for run in distinct),
-        runs_of_a_shape * sum(run.training_flops for run in distinct),
+        bool(study.grid),
+        study.extend_learning_rates,
+        len(planned),
+        sum(run.tokens for run in planned),
+        sum(run.training_flops for run in planned),
     )

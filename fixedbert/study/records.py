@@ -41,6 +41,8 @@ FIELDS = {  # of a record, with their types
     "learning_rate": (int, float),
     "qk_norm": (bool,),
     "results": (dict,),
+    "of_grid": (bool,),  # true of a shorter run that only chooses the learning rate
+    "curve": (list, type(None)),  # [tokens, held-out loss]; None for synthetic tasks and after a divergence
     "versions": (dict,),
 }  # fmt: skip
 
@@ -104,17 +106,16 @@ def read_records(files: Iterable[str | Path]) -> list[Record]:
             lines = file.read_text(encoding="utf-8").split("\n")
         for number, line in enumerate(lines[:-1], start=1):
             with reading(f"{file}, line {number}", "remove the line", "not the record of a run"):
-                record = with_value_size(json.loads(line))
+                record = with_later_fields(json.loads(line))
                 check_record(record)
             records.setdefault(tuple(record[name] for name in IDENTITY), record)
     return list(records.values())
 
 
-def with_value_size(record: Record) -> Record:
-    """Records of the time before values had a size of their own do not have it."""
-    if "value_head_size" in record:
-        return record
-    return {**record, "value_head_size": record.get("attention_head_size")}
+def with_later_fields(record: Record) -> Record:
+    """Records of the time before a field was added do not have it."""
+    later = {"value_head_size": record.get("attention_head_size"), "of_grid": False, "curve": None}
+    return {**record, **{name: value for name, value in later.items() if name not in record}}
 
 
 def check_record(record: Record):
@@ -134,3 +135,15 @@ def check_record(record: Record):
     for name, value in record["results"].items():
         if not isinstance(value, NUMBER) or isinstance(value, bool) or value is not None and not math.isfinite(value):
             raise ValueError(f"results: {name}: {str(value)[:100]}")
+    check_curve(record["curve"] or [])
+
+
+def check_curve(curve: list):
+    """Raises ValueError where a point is not [tokens, loss], or has no more tokens than the one before it."""
+    before = -1
+    for point in curve:
+        match point:
+            case [int(tokens), int() | float() as loss] if tokens > before and math.isfinite(loss):
+                before = tokens
+            case _:
+                raise ValueError(f"curve: {str(point)[:100]}")

@@ -84,14 +84,15 @@ def make_report(records: list[Record]) -> Report:
     Raises:
         InputError: there are none, or they are of different studies, texts or shapes.
     """
-    if not records:
-        raise InputError("no runs: nothing to report.")
     studies = sorted({f"{record['study']} at scale {record['scale']}" for record in records})
     if len(studies) > 1:
         raise InputError(f"runs of different studies: {', '.join(studies)}; report them one by one.")
     if len({record["texts"] for record in records if record["texts"]}) > 1:
         raise InputError("runs on different texts, or with different tokenizers; report them apart.")
-    first, series = records[0], shapes_by_series(records)
+    series = shapes_by_series(records)
+    if not series:
+        raise InputError("no runs of full length: nothing to report.")
+    first = records[0]
     findings, thresholds = findings_of(series, first["axis"]), thresholds_of(series, first["axis"])
     return Report(first["study"], first["scale"], first["axis"], series, findings, thresholds, conditions_of(records))
 

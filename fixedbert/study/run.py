@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 from accelerate import PartialState
 from transformers import AutoConfig
+from transformers.trainer import TRAINER_STATE_NAME
 
 from ..counts import forward_flops
 from ..errors import Divergence, InputError
@@ -33,7 +34,8 @@ def execute(run: Run, folder: Path, sources: DataSources) -> Record:
     """
     interrupted = folder.exists() and any(folder.iterdir())
     began = time.monotonic()
-    config, tokens, texts, epochs = run.config, run.tokens, None, None
+    config, tokens, training_flops = run.config, run.tokens, run.training_flops
+    texts, epochs, curve = None, None, None
     parameters: dict[str, int] = {}
     results: dict[str, float | None] = {"loss": None}
     try:
@@ -43,6 +45,7 @@ def execute(run: Run, folder: Path, sources: DataSources) -> Record:
                 tokens = run.tokens // run.pretraining[0]["max_steps"] * int(results["steps"] or 0)
             elif run.objective == "memorise":
                 tokens = int(results["queries"] or 0)
+            training_flops = 3 * forward_flops(config, run.length) * tokens
         else:
             trained, summaries = pretrain(run, folder, sources)
             config, parameters = AutoConfig.from_pretrained(trained), summaries[-1]["parameters"]
@@ -51,6 +54,7 @@ def execute(run: Run, folder: Path, sources: DataSources) -> Record:
             tokens = sum(summary["real tokens seen"] for summary in summaries)
             epochs = sum(summary["results"]["epoch"] for summary in summaries)
             results = recorded_metrics("pretraining", summaries[-1]["results"])
+            curve = learning_curve(trained, summaries)
             for task in FINE_TUNING:
                 if task in run.fine_tuning:
                     results |= recorded_metrics(task, fine_tune(run, task, trained, folder, sources))
@@ -65,7 +69,7 @@ def execute(run: Run, folder: Path, sources: DataSources) -> Record:
         "parameters": parameters.get("all"),
         COUNTED: parameters.get("besides embeddings"),
         "forward_flops": forward_flops(config, run.length),
-        "training_flops": run.training_flops,
+        "training_flops": training_flops,
         "max_seq_length": run.length,
         "tokens": tokens,
         "epochs": epochs,
@@ -75,6 +79,7 @@ def execute(run: Run, folder: Path, sources: DataSources) -> Record:
         "results": {
             name: value if value is not None and math.isfinite(value) else None for name, value in results.items()
         },
+        "curve": curve,
         "seconds": None if interrupted else round(time.monotonic() - began, 1),
         "hardware": hardware_name(),
         "threads": torch.get_num_threads(),
@@ -100,6 +105,20 @@ def pretrain(run: Run, folder: Path, sources: DataSources) -> tuple[Path, list[d
             pretraining.main([*flags(settings), *sources.pretraining_flags(), *of_all])
         summaries.append(json.loads((output / "summary.json").read_text(encoding="utf-8")))
     return output, summaries
+
+
+def learning_curve(trained: Path, summaries: list[dict]) -> list[list[float]]:
+    """[Tokens so far, held-out loss] at every evaluation of the last stage, with tokens of all stages."""
+    *earlier, last = summaries
+    before = sum(summary["real tokens seen"] for summary in earlier)
+    log = json.loads((trained / TRAINER_STATE_NAME).read_text(encoding="utf-8"))["log_history"]
+    losses = {
+        entry["num_input_tokens_seen"]: recorded_metrics("pretraining", entry)["loss"]
+        for entry in log
+        if "eval_loss" in entry
+    }
+    losses[last["real tokens seen"]] = recorded_metrics("pretraining", last["results"])["loss"]
+    return [[before + tokens, loss] for tokens, loss in sorted(losses.items())]
 
 
 def flow_settings() -> dict:

@@ -110,7 +110,7 @@ def run_in_parallel(log: "RunLog", sources: DataSources, bar: tqdm, processes: i
                     log.add(run, answer)
                 bar.write(outcome_line(run, answer))
                 free.append(worker)
-            bar.update(log.done - bar.n)
+            show_progress(bar, log)
     if failed:
         first, *others = failed.values()
         raise InputError(f"{first}" + (f" {len(others)} other runs failed too." if others else ""))
@@ -124,7 +124,12 @@ def run_together(log: "RunLog", sources: DataSources, bar: tqdm):
         log.add(ready[0], record)
         if log.writes:
             bar.write(outcome_line(ready[0], record))
-        bar.update(log.done - bar.n)
+        show_progress(bar, log)
+
+
+def show_progress(bar: tqdm, log: "RunLog"):
+    bar.total = log.total
+    bar.update(log.done - bar.n)
 
 
 def outcome_line(run: Run, answer: Record | InputError) -> str:
@@ -156,15 +161,15 @@ class RunLog:
 
     @property
     def done(self) -> float:
-        """FLOPs of the runs that are done."""
-        return sum(record["training_flops"] for record in self.records)
+        """FLOPs of the runs that are done; a training that two series share counts once."""
+        return sum({record["key"]: record["training_flops"] for record in self.records}.values())
 
     @property
     def total(self) -> float:
-        """FLOPs of all runs."""
-        rates, seeds = len(self.study.learning_rates), len(self.study.seeds)
-        runs = [self.study.run(*place, self.study.learning_rates[0], 0) for place in self.study.places(self.part)]
-        return (rates + seeds - 1) * sum(run.training_flops for run in runs)
+        """FLOPs of the runs that are done, and of those left as far as they are known: an extended grid adds some."""
+        done = {record["key"] for record in self.records}
+        planned = self.study.planned_runs(self.records, self.part)
+        return self.done + sum(run.training_flops for run in planned if run.key not in done)
 
     def ready(self, busy: Set[str] = frozenset()) -> list[Run]:
         """Runs to begin now, but those whose key is in `busy`. Of a run that another series has, copy the record."""

@@ -82,14 +82,18 @@ def shapes_by_series(records: list[Record]) -> dict[str, list[ShapeResult]]:
     for name in dict.fromkeys(record["series"] for record in records):
         for point in sorted({record["point"] for record in records if record["series"] == name}):
             by_rate: dict[float, list[Record]] = {}
-            for record in records:
-                if (record["series"], record["point"]) == (name, point):
+            of_shape = [record for record in records if (record["series"], record["point"]) == (name, point)]
+            for record in of_shape:
+                if not record.get("of_grid"):
                     by_rate.setdefault(record["learning_rate"], []).append(record)
+            if not by_rate:
+                continue
             if len({shape_of(record) for runs in by_rate.values() for record in runs}) > 1:
                 raise InputError(f"{name}, shape {point + 1}: runs of different shapes; report them apart.")
             most = max(len(runs) for runs in by_rate.values())
             best = lowest_loss([(runs[0]["results"], runs) for runs in by_rate.values() if len(runs) == most])
-            shape = ShapeResult(sorted(best, key=lambda record: record["seed"]), list(by_rate))
+            rates = list(dict.fromkeys(record["learning_rate"] for record in of_shape))
+            shape = ShapeResult(sorted(best, key=lambda record: record["seed"]), rates)
             series.setdefault(name, []).append(shape)
     return series
 

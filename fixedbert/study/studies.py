@@ -3,7 +3,8 @@ Studies: tables of runs, written as YAML. Those of this folder have names; docs/
 
 A study has series of shapes. Of each shape, every learning rate of the grid is trained with the first seed, and the
 best of them with the other seeds, so that all shapes are tuned alike. With `extend_learning_rates` a grid whose best
-rate is at its end goes on beyond it first.
+rate is at its end goes on beyond it first. With `grid` the runs of the grid are shorter, and the first seed is trained
+in full too.
 """
 
 import math
@@ -23,7 +24,7 @@ from ..files import reading
 from ..plain_yaml import read_yaml
 from ..presets import SHAPE_FIELDS, preset_config
 from .records import AXES, COUNTED, Record
-from .synthetic import STAGE, SYNTHETIC, task_settings
+from .synthetic import STAGE, SYNTHETIC, WITH_FEED_FORWARD, task_settings
 
 NAMED_STUDIES = Path(__file__).with_name("studies.yaml")
 OBJECTIVES = ("mlm+nsp", "mlm", "clm", *SYNTHETIC)
@@ -48,12 +49,13 @@ class Run:
     fine_tuning: dict[str, dict]  # arguments of run_glue.py and run_squad.py, by task
     learning_rate: float
     seed: int
+    of_grid: bool = False  # a shorter run that only chooses the learning rate
 
     @cached_property
     def key(self) -> str:
         """A fingerprint of the training, the same in every study."""
         settings = asdict(self)
-        del settings["series"], settings["point"]
+        del settings["series"], settings["point"], settings["of_grid"]
         return fingerprint_of(settings)
 
     @property
@@ -67,7 +69,8 @@ class Run:
 
     @property
     def name(self) -> str:
-        return f"{self.series}, shape {self.point + 1}, learning rate {self.learning_rate:g}, seed {self.seed}"
+        place = f"{self.series}, shape {self.point + 1}, learning rate {self.learning_rate:g}, seed {self.seed}"
+        return place + (", grid" if self.of_grid else "")
 
     @property
     def tokens(self) -> int:
@@ -103,6 +106,8 @@ class Study:
         fine_tuning: for any of mnli and squad, arguments of run_glue.py or run_squad.py.
         extend_learning_rates: where the best rate of a grid is the highest or the lowest, and no other is as good,
             train the next one by the ratio of the grid, until it is not, or for MOST_EXTENSIONS rates.
+        grid: arguments of pretraining that the runs of the grid have instead, to be shorter; the best rate is then
+            trained in full with every seed.
     """
 
     name: str
@@ -116,6 +121,7 @@ class Study:
     objective: str = "clm"
     fine_tuning: dict[str, dict] = field(default_factory=dict)
     extend_learning_rates: bool = False
+    grid: dict = field(default_factory=dict)
     scale: str | None = None
 
     def __post_init__(self):
@@ -141,7 +147,7 @@ class Study:
             len(self.learning_rates) > 1 or not self.extend_learning_rates,
             "extend_learning_rates: a grid of two learning rates or more is needed",
         )
-        for name in ("model", "fine_tuning"):
+        for name in ("model", "fine_tuning", "grid"):
             check(isinstance(getattr(self, name), dict), f"{name}: names with their values are needed")
         check(isinstance(self.series, dict) and len(self.series) > 0, "series: names with shapes are needed")
         stages = self.pretraining if isinstance(self.pretraining, list) else [None]
@@ -157,7 +163,9 @@ class Study:
                 f"series {name}: fine_tuning is for encoders, objective mlm or mlm+nsp, not {objective}",
             )
             check(isinstance(series.get("pretraining", {}), dict), f"series {name}: pretraining: arguments are needed")
-            for stage in self.stages(name):
+            in_full, of_grid = self.stages(name), self.stages(name, of_grid=True)
+            check(not self.grid or of_grid != in_full, f"grid: it changes nothing in series {name}; give max_steps")
+            for stage in (*in_full, *of_grid):
                 self.check_stage(f"series {name}: ", stage)
                 if objective in SYNTHETIC:
                     check(len(stages) == 1, f"series {name}: pretraining: {objective} has a single stage")
@@ -172,6 +180,10 @@ class Study:
             if "to" in series:
                 check(
                     series["equal"] in EQUAL, f"series {name}: equal: {series['equal']}: there are {', '.join(EQUAL)}"
+                )
+                check(
+                    objective not in SYNTHETIC or objective in WITH_FEED_FORWARD,
+                    f"series {name}: equal: {objective} has no feed-forward network to widen; leave equal and to out",
                 )
                 check(series["to"] in self.series, f"series {name}: to: {series['to']}: there is no such series")
                 check(
@@ -208,9 +220,10 @@ class Study:
             if is_needed and name not in stage:
                 raise InputError(f"study {self.name}: {place}pretraining: {name} is missing, which {objective} needs.")
 
-    def stages(self, series: str) -> list[dict]:
-        """Of pretraining, with the arguments that the series has of its own."""
-        return [{**stage, **self.series[series].get("pretraining", {})} for stage in self.pretraining]
+    def stages(self, series: str, of_grid: bool = False) -> list[dict]:
+        """Of pretraining, with the arguments that the series, and a run of the grid, have of their own."""
+        own = {**self.series[series].get("pretraining", {}), **(self.grid if of_grid else {})}
+        return [{**stage, **own} for stage in self.pretraining]
 
     @cached_property
     def shapes(self) -> dict[str, list[dict]]:
@@ -280,22 +293,24 @@ class Study:
         for task, arguments in self.fine_tuning.items():
             yield {"max_seq_length": FINE_TUNING[task], **arguments}
 
-    def run(self, series: str, point: int, learning_rate: float, seed: int) -> Run:
+    def run(self, series: str, point: int, learning_rate: float, seed: int, of_grid: bool = False) -> Run:
         return Run(
             series,
             point,
             self.series[series].get("objective", self.objective),
             self.shapes[series][point],
-            self.stages(series),
-            self.fine_tuning,
+            self.stages(series, of_grid),
+            {} if of_grid else self.fine_tuning,
             learning_rate,
             seed,
+            of_grid,
         )
 
     def run_of(self, record: Record) -> Run | None:
         """The run at the place in this study, and with the learning rate and seed, that a record has."""
         if record["series"] in self.shapes and record["point"] < len(self.shapes[record["series"]]):
-            return self.run(record["series"], record["point"], record["learning_rate"], record["seed"])
+            names = ("series", "point", "learning_rate", "seed", "of_grid")
+            return self.run(*(record[name] for name in names))
         return None
 
     def labels(self, run: Run) -> dict:
@@ -309,6 +324,7 @@ class Study:
             "point": run.point,
             "equal": series.get("equal"),
             "to": series.get("to"),
+            "of_grid": run.of_grid,
             "to_point": self.reference_point(run.series, run.point) if "to" in series else None,
         }
 
@@ -320,33 +336,39 @@ class Study:
 
     def runs(self, records: list[Record], share: tuple[int, int] = (1, 1)) -> list[Run]:
         """
-        What can be run now, after the runs of `records`.
+        What can be run now, after the runs of `records`: shape by shape, so that the first ones are complete first.
 
-        The grid comes first, then its extension; of a shape whose grid is done the best rate goes on to the other
-        seeds.
+        The grid comes first, then its extension; the best rate goes on to the other seeds.
         """
-        results = {(record["series"], record["point"], record["key"]): record["results"] for record in records}
+        results, ready = results_by_run(records), []
+        for place in self.places(share):
+            grid, rate = self.search(*place, results)
+            ready += grid if rate is None else [self.run(*place, rate, seed) for seed in self.seeds]
+        return [run for run in ready if (run.series, run.point, run.key) not in results]
 
-        def is_done(run: Run) -> bool:
-            return (run.series, run.point, run.key) in results
+    def planned_runs(self, records: list[Record], share: tuple[int, int] = (1, 1)) -> list[Run]:
+        """
+        All runs as far as `records` let them be known, each training once. Where no learning rate is chosen yet, those
+        of the other seeds have the first rate.
+        """
+        results = results_by_run(records)
+        planned: dict[str, Run] = {}
+        for place in self.places(share):
+            grid, rate = self.search(*place, results)
+            for run in (*grid, *(self.run(*place, rate or self.learning_rates[0], seed) for seed in self.seeds)):
+                planned.setdefault(run.key, run)
+        return list(planned.values())
 
-        first, *others = self.seeds
-        grids = [
-            [self.run(series, point, rate, first) for rate in self.learning_rates]
-            for series, point in self.places(share)
-        ]
-        ready, more = [], []
-        for grid in grids:
-            while all(map(is_done, grid)):
-                losses = [(results[run.series, run.point, run.key], run) for run in grid]
-                rate = self.rate_beyond([(found["loss"], run.learning_rate) for found, run in losses])
-                best = lowest_loss(losses)
-                if rate is None:
-                    more += [self.run(best.series, best.point, best.learning_rate, seed) for seed in others]
-                    break
-                grid.append(self.run(best.series, best.point, rate, first))
-            ready += [run for run in grid if not is_done(run)]
-        return ready + [run for run in more if not is_done(run)]
+    def search(self, series: str, point: int, results: dict[tuple, dict]) -> tuple[list[Run], float | None]:
+        """The runs that choose the learning rate of a shape, as far as they are known; the rate once it is chosen."""
+        grid = [self.run(series, point, rate, self.seeds[0], bool(self.grid)) for rate in self.learning_rates]
+        while all((series, point, run.key) in results for run in grid):
+            found = [(results[series, point, run.key], run) for run in grid]
+            rate = self.rate_beyond([(result["loss"], run.learning_rate) for result, run in found])
+            if rate is None:
+                return grid, lowest_loss(found).learning_rate
+            grid.append(self.run(series, point, rate, self.seeds[0], bool(self.grid)))
+        return grid, None
 
     def rate_beyond(self, losses: list[tuple[float | None, float]]) -> float | None:
         """
@@ -364,6 +386,11 @@ class Study:
         if by_rate[rates[-1]] < min(by_rate[rate] for rate in rates[:-1]):
             return float(f"{rates[-1] * ratio:.3g}")
         return None
+
+
+def results_by_run(records: list[Record]) -> dict[tuple, dict]:
+    """By series, point and key."""
+    return {(record["series"], record["point"], record["key"]): record["results"] for record in records}
 
 
 def lowest_loss(candidates: list[tuple[dict, Candidate]]) -> Candidate:

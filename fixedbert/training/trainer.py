@@ -141,7 +141,8 @@ class CommonTrainer(Trainer):
         return f"the examples {', '.join(map(str, indices[:NAMED]))}{more} of epoch {epoch}"
 
     def evaluation_loop(self, *args, **kwargs):
-        output = super().evaluation_loop(*args, **kwargs)
+        with torch.random.fork_rng(devices=[]):  # every data loader draws a number, which training would miss
+            output = super().evaluation_loop(*args, **kwargs)
         assert output.metrics is not None  # of every evaluation
         prefix = kwargs.get("metric_key_prefix", "eval")
         output.metrics.pop(f"{prefix}_model_preparation_time", None)  # it is there only where nothing was trained

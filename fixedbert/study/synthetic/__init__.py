@@ -23,6 +23,7 @@ TASKS: dict[str, Callable[..., SyntheticTask]] = {
     "recall": Recall,
 }
 SYNTHETIC = (*PATTERNS, *TASKS, "memorise")
+WITH_FEED_FORWARD = ("recall",)  # networks of the configuration's intermediate_size
 STAGE = ("max_seq_length", "total_train_batch_size", "max_steps")  # what every objective of a study has
 
 
