@@ -107,7 +107,7 @@ def pretrain(run: Run, folder: Path, sources: DataSources) -> tuple[Path, list[d
     return output, summaries
 
 
-def learning_curve(trained: Path, summaries: list[dict]) -> list[list[float]]:
+def learning_curve(trained: Path, summaries: list[dict]) -> list[list]:
     """[Tokens so far, held-out loss] at every evaluation of the last stage, with tokens of all stages."""
     *earlier, last = summaries
     before = sum(summary["real tokens seen"] for summary in earlier)
