@@ -25,14 +25,14 @@ COUNTED = "non_embedding_parameters"
 SHAPE = tuple(  # what a record has of the configuration
     dict.fromkeys(
         ("hidden_size", "num_hidden_layers", "num_attention_heads", "attention_head_size", "value_head_size",
-         "intermediate_size", "head_embedding", "qk_norm", *(axis for axis in AXES if axis != COUNTED))
+         "intermediate_size", "head_embedding", "qk_norm", "attention", *(axis for axis in AXES if axis != COUNTED))
     )
 )  # fmt: skip
 IDENTITY = ("study", "scale", "series", "point", "key")
 NUMBER, TEXT = (int, float, type(None)), (str, type(None))
 FIELDS = {  # of a record, with their types
     **dict.fromkeys(("study", "axis", "series", "key", "objective", "hardware"), (str,)),
-    **dict.fromkeys(("scale", "equal", "to", "head_embedding", "texts", "commit"), TEXT),
+    **dict.fromkeys(("scale", "equal", "to", "head_embedding", "attention", "texts", "commit"), TEXT),
     **dict.fromkeys(("point", "seed", "threads", "training_flops", "forward_flops", "tokens"), (int,)),
     **dict.fromkeys(("hidden_size", "num_hidden_layers", "num_attention_heads", "attention_head_size"), (int,)),
     **dict.fromkeys(("value_head_size", "intermediate_size", "max_seq_length"), (int,)),
@@ -104,17 +104,16 @@ def read_records(files: Iterable[str | Path]) -> list[Record]:
             lines = file.read_text(encoding="utf-8").split("\n")
         for number, line in enumerate(lines[:-1], start=1):
             with reading(f"{file}, line {number}", "remove the line", "not the record of a run"):
-                record = with_value_size(json.loads(line))
+                record = with_later_fields(json.loads(line))
                 check_record(record)
             records.setdefault(tuple(record[name] for name in IDENTITY), record)
     return list(records.values())
 
 
-def with_value_size(record: Record) -> Record:
-    """Records of the time before values had a size of their own do not have it."""
-    if "value_head_size" in record:
-        return record
-    return {**record, "value_head_size": record.get("attention_head_size")}
+def with_later_fields(record: Record) -> Record:
+    """A record of the time before values had a size of their own, and attention a class, with both."""
+    later = {"value_head_size": record.get("attention_head_size"), "attention": None}
+    return record | {name: value for name, value in later.items() if name not in record}
 
 
 def check_record(record: Record):
