@@ -190,9 +190,12 @@ class Study:
         for task in self.fine_tuning:
             check(task in FINE_TUNING, f"fine_tuning: {task}: there are {' and '.join(FINE_TUNING)}")
         check("attention" not in self.model, "model: attention: it belongs beside model, or in a series")
-        for name in (self.attention, *self.attentions):
-            is_dotted = isinstance(name, str) and "." in name and all(map(str.isidentifier, name.split(".")))
-            check(name is None or is_dotted, f"attention: {name}: a class is named as in my_module.MyAttention")
+        for attention in (self.attention, *self.attentions):
+            is_dotted = isinstance(attention, str) and all(map(str.isidentifier, attention.split(".")))
+            check(
+                attention is None or is_dotted and "." in attention,
+                f"attention: {attention}: a class is named as in my_module.MyAttention",
+            )
         if self.imported.keys() >= set(self.attentions):
             self.shapes  # noqa: B018  every shape can be made
 
