@@ -94,7 +94,7 @@ def plot_theory(panel: Axes, name: str, shapes: list[ShapeResult], metric: str, 
     if metric in MEASURES and results.get("order") is not None:
         label = f"{name}: an order of {results['order']:g}"
         panel.axvline(results["order"], color=color, linestyle=(0, (1, 5)), label=label)
-    if metric == "memorised":
+    if metric == "memorised" and "predicted" in results:
         sizes = [shape["attention_head_size"] for shape in shapes]
         predicted = [shape["results"]["predicted"] for shape in shapes]
         panel.plot(sizes, predicted, "--", color=color, linewidth=1, label=f"{name}: heads x min(n, size)")

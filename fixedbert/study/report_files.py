@@ -48,7 +48,7 @@ def report_markdown(report: Report) -> str:
     """What report.md has: a table of the shapes, the findings, and how the runs were made."""
     title = f"# Study {report.study}" + (f", scale {report.scale}" if report.scale else "")
     lines = [title, "", *table_lines(report), "", *threshold_lines(report), *finding_lines(report), ""]
-    lines += condition_lines(report.conditions)
+    lines += [*condition_lines(report.conditions), *attention_lines(report)]
     return "\n".join(lines) + "\n"
 
 
@@ -162,6 +162,18 @@ def condition_lines(conditions: Conditions) -> list[str]:
         *([f"Texts: {conditions.texts}."] if conditions.texts else []),
         "± is half the 95 % interval of Student's t over seeds, each for itself: among many, one in twenty errs. "
         "MFLOP/token: forward, layers alone.",
+    ]
+
+
+def attention_lines(report: Report) -> list[str]:
+    """Of series whose attention is of a class of the user's."""
+    named = {name: [one["attention"] for one in shapes if one["attention"]] for name, shapes in report.series.items()}
+    classes = [f"{name}: {joined(set(found))}" for name, found in named.items() if found]
+    if not classes:
+        return []
+    return [
+        f"Attention by classes of one's own, after @ the fingerprint of their code: {'; '.join(classes)}. Heads and "
+        "head size are the configuration's, FLOPs those that torch counts; what theory predicts is for other series."
     ]
 
 

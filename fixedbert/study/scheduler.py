@@ -23,6 +23,7 @@ from ..errors import InputError, needs, note_what_is_left
 from ..files import write_whole, writing
 from ..locks import locked
 from ..training.output import on_main_process
+from .attentions import import_attentions
 from .records import METRICS, Record, read_records
 from .report import Report, make_report
 from .report_files import write_report
@@ -40,6 +41,7 @@ def run_study(
     processes: int | None = None,
     share: str = "1/1",
     take_over_output_dir: bool = False,
+    trust_remote_code: bool = False,
 ) -> Report:
     """
     Do all runs of a study that are not done yet, and write its report.
@@ -51,13 +53,14 @@ def run_study(
             processes do one run together.
         share: "1/2" does every second shape, "2/2" on another machine the others.
         take_over_output_dir: take `output_dir` from a study on another machine, which has to be dead.
+        trust_remote_code: import the classes that the study names for its attention.
 
     Raises:
-        InputError: texts that are not as they should be, files of another study in `output_dir`, another process at
-            work there, or a run that failed.
+        InputError: classes or texts that are not as they should be, files of another study in `output_dir`, another
+            process at work there, or a run that failed.
     """
     needs("matplotlib", "study")
-    part, sources = parse_share(share), sources or DataSources()
+    part, sources, study = parse_share(share), sources or DataSources(), study.with_attentions(trust_remote_code)
     if processes is not None and processes < 1:
         raise InputError(f"{processes}: at least 1.", "processes")
     commit()  # of the code as it is now
@@ -92,7 +95,7 @@ def run_in_parallel(log: "RunLog", sources: DataSources, bar: tqdm, processes: i
     """Each run in a process of its own, several at once; where some fail the others are done first."""
     busy: dict[Connection, Run] = {}
     failed: dict[str, InputError] = {}
-    with worker_processes(min(processes, len(log.ready()))) as free:
+    with worker_processes(min(processes, len(log.ready())), log.study) as free:
         while True:
             ready = log.ready({run.key for run in busy.values()} | failed.keys())
             while free and ready:
@@ -229,9 +232,10 @@ def study_directory(folder: Path, study: Study, sources: DataSources, take_over:
 
 
 @contextmanager
-def worker_processes(count: int) -> Iterator[list[Connection]]:
+def worker_processes(count: int, study: Study) -> Iterator[list[Connection]]:
     """
-    Processes that do one run after the other, each with its share of the CPU cores and with a GPU if there is one.
+    Processes that do one run of `study` after the other, each with its share of the CPU cores and with a GPU if there
+    is one.
 
     When the context ends with an error or an interruption, each saves a checkpoint of what it is at.
     """
@@ -242,7 +246,7 @@ def worker_processes(count: int) -> Iterator[list[Connection]]:
     try:
         for number in range(count):
             ours, theirs = context.Pipe()
-            started.append(context.Process(target=work_for, args=(theirs, os.getpid(), threads)))
+            started.append(context.Process(target=work_for, args=(theirs, os.getpid(), threads, study)))
             with visible_gpu(number), ignored_interrupts():
                 started[-1].start()
             theirs.close()  # so that its end is noticed
@@ -285,11 +289,12 @@ def ignored_interrupts() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
-def work_for(connection: Connection, parent: int, threads: int):
+def work_for(connection: Connection, parent: int, threads: int, study: Study):
     """What a worker does: receive a run, send its record or an InputError, until the other end is closed."""
     end_with_parent(parent)
     torch.set_num_threads(threads)
     commit()
+    import_attentions(study.imported, study.folder)
     while True:
         try:
             run, folder, sources = connection.recv()

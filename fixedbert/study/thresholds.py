@@ -45,7 +45,7 @@ def thresholds_of(series: dict[str, list[ShapeResult]], axis: str) -> list[Thres
     """Of the series whose task has a goal."""
     found = []
     for name, shapes in series.items():
-        results: dict = next((shape["results"] for shape in shapes if "threshold" in shape["results"]), {})
+        results: dict = next((shape["results"] for shape in shapes if "null" in shape["results"]), {})
         predicted, order = results.get("threshold"), results.get("order")
         if "memorised" in results:
             known = [shape for shape in shapes if shape.estimate("memorised").values]

@@ -20,7 +20,7 @@ from itertools import count
 import torch
 from torch import Tensor, nn
 
-from ...attention_fixed_head_bert import FixedHeadBertSelfAttention
+from ...attention_fixed_head_bert import self_attention
 from ...configuration_fixed_head_bert import FixedHeadBertConfig
 from .training import WARM_UP, WINDOW, descend, is_flat, means
 
@@ -36,7 +36,7 @@ class Memory(nn.Module):
     def __init__(self, config: FixedHeadBertConfig, context: Tensor):
         super().__init__()
         config._attn_implementation = "eager"
-        self.attention = FixedHeadBertSelfAttention(config)
+        self.attention = self_attention(config)
         self.readout = nn.Linear(self.attention.all_head_size, 1)
         self.register_buffer("context", context)
 

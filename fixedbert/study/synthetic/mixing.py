@@ -20,10 +20,10 @@ from torch import Tensor, nn
 from transformers import get_cosine_schedule_with_warmup
 
 from ...analysis.patterns import centred_log, least_head_size
-from ...attention_fixed_head_bert import FixedHeadBertSelfAttention
+from ...attention_fixed_head_bert import self_attention
 from ...configuration_fixed_head_bert import FixedHeadBertConfig
 from ...dropout import use_fast_dropout
-from .training import descend
+from .training import descend, input_projections
 
 PATTERNS = ("dense", "half", "sparse")
 EVALUATED = 20_000  # examples to evaluate on
@@ -96,10 +96,10 @@ class MixingLayer(nn.Module):
         super().__init__()
         config.hidden_size = length + 1  # one-hot positions and the number
         config._attn_implementation = "eager"
-        self.attention = FixedHeadBertSelfAttention(config)
+        self.attention = self_attention(config)
         self.output = nn.Linear(self.attention.all_head_size, 1)
         self.register_buffer("positions", torch.eye(length))
-        for projection in (self.attention.query, self.attention.key):
+        for projection in input_projections(self.attention, length + 1, "query", "key"):
             nn.init.normal_(projection.weight)  # attention begins uneven
             with torch.no_grad():
                 projection.weight[:, -1] = 0
