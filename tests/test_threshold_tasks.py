@@ -367,14 +367,14 @@ def test_knee():
     sizes = [1, 2, 4, 8, 16, 32]
 
     def growth(amounts):
-        return Growth(*fits(sizes, amounts), at_limit=0)
+        return Growth(*fits(sizes, amounts))
 
     knee = growth([90 * min(size, 7) for size in sizes])
     assert knee.has_knee and knee.knee == pytest.approx(7, rel=0.02) and knee.power_residual > 0.2
     for power in (0, 0.5, 1):
         law = growth([90 * size**power for size in sizes])
         assert not law.has_knee and (law.exponent, law.power_residual) == pytest.approx((power, 0), abs=1e-12)
-    assert Growth(8, 0.06, 0.5, 0.1, 0).has_knee and not Growth(8, 0.08, 0.5, 0.1, 0).has_knee  # squares 0.36, 0.64
+    assert Growth(8, 0.06, 0.5, 0.1).has_knee and not Growth(8, 0.08, 0.5, 0.1).has_knee  # squares 0.36, 0.64
 
 
 @pytest.mark.parametrize(
@@ -400,8 +400,10 @@ def test_knee():
 )
 def test_when_a_threshold_agrees(claim, found, missed, agrees):
     """Guards: a bound from above, a transition and a knee are each compared by their rule."""
-    assert Threshold("a", claim, 8, None, found, missed).agrees is agrees
-    assert Threshold("a", claim, None, 8, found, missed).agrees is None
+    growth = Growth(5.4, 0.06, 0.5, 0.1) if claim == KNEE else None
+    assert Threshold("a", claim, 8, None, found, missed, growth=growth).agrees is agrees
+    assert Threshold("a", claim, None, 8, found, missed, growth=growth).agrees is None
+    assert Threshold("a", KNEE, 8, None, None).agrees is None  # too few shapes
 
 
 def test_every_task_has_a_claim():
@@ -498,7 +500,8 @@ def test_report_of_a_power_law():
         return {"steps_to_goal": 10, "null": 1.0, "predicted": 1, "threshold": 8.0, **open_runs}
 
     text = report_markdown(make_report(records_of("memorise", "memorised", memorised, extra)))
-    law = "no knee: a power law with exponent 0.6 fits as well, with residuals of 0.006, of the best knee 0.28"
-    limit = "runs at the upper limit of T: 3; 21 of the runs that decide this had not converged"
-    assert f"- 1 head, n = 8: predicted 8, found none, does not agree; {law}; {limit}\n" in text
+    law = "no knee: a power law with exponent 0.6 fits as well, with residuals of 0.0063, of the best knee 0.23"
+    limit = "without the shapes of 3 runs that are at the upper limit of T"
+    not_flat = "21 of the runs that decide this had not converged"
+    assert f"- 1 head, n = 8: predicted 8, found none, does not agree; {law}; {limit}; {not_flat}\n" in text
     assert "- Runs that fitted as many examples as were tried, so that their most is not known: 15.\n" in text

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 LOGARITHMIC = ("error", "relative_error", "memorised", "steps_to_goal")
 MEASURES = ("relative_error", "recalled", "memorised")  # of which theory says something
-MARKERS = "os^Dv<>pP*Xdh8"
+MARKERS, COLORS = "os^Dv<>pP*Xdh8", 10  # matplotlib's, which then begin again
 STEP, WIDEST = 0.014, 0.6  # between neighbouring series, of the axis; of all, of the least distance of two values
 SAME = 0.05  # in logarithms: nearer values, such as parameters made equal, are one place
 
@@ -59,8 +59,9 @@ def plot_metric(panel: Axes, report: Report, metric: str, field: str):
             panel.plot([], [], marker, color=color, label=name)
         else:
             means = [shape.estimate(metric).mean for shape in shown]
-            panel.plot([places[series, shape[field]] for shape in shown], means, color=color, linewidth=1)
-            panel.plot([], [], f"-{marker}", color=color, label=name)
+            line = "-" if number < COLORS else "--"
+            panel.plot([places[series, shape[field]] for shape in shown], means, line, color=color, linewidth=1)
+            panel.plot([], [], f"{line}{marker}", color=color, label=name)
         plot_theory(panel, name, shown, metric, color)
     if metric in MEASURES:
         plot_levels(panel, report.shapes, metric)
@@ -98,8 +99,8 @@ def plot_seeds(panel: Axes, shape: ShapeResult, metric: str, place: float, color
     for record in shape.records:
         if record["seed"] in by_seed:
             inside = "none" if is_open(record["results"]) else color
-            style = {"color": color, "markerfacecolor": inside, "markersize": 5, "alpha": 0.7}
-            panel.plot(place, by_seed[record["seed"]], marker, **style)
+            value = by_seed[record["seed"]]
+            panel.plot(place, value, marker, color=color, markerfacecolor=inside, markersize=5, alpha=0.7)
 
 
 def plot_theory(panel: Axes, name: str, shapes: list[ShapeResult], metric: str, color: str):

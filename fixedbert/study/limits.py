@@ -60,11 +60,13 @@ def missing_controls(report: Report) -> list[str]:
 def limits_of_thresholds(report: Report) -> list[str]:
     goals = any(threshold.claim != KNEE for threshold in report.thresholds)
     orders = [one.series for one in report.thresholds if one.order is not None]
-    at_limit = sum(one.growth.at_limit for one in report.thresholds if one.growth)
+    knees = any(threshold.claim == KNEE for threshold in report.thresholds)
+    at_limit = sum(threshold.at_limit for threshold in report.thresholds)
     limits = {
         "That no run of a shape reached the goal does not show that it cannot: training may be stuck, or its loss be "
         "flat before it goes on. Between two shapes of a series a threshold is not known.": goals,
         f"Of {'; '.join(orders)} theory names an order alone: only the scaling can be compared.": orders,
+        "Theory has a lower bound of what can be memorised: growth past the knee does not contradict it.": knees,
         f"Runs that fitted as many examples as were tried, so that their most is not known: {at_limit}.": at_limit,
     }
     return [limit for limit, holds in limits.items() if holds]

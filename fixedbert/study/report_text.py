@@ -131,16 +131,17 @@ def threshold_line(threshold: Threshold) -> str:
     line = f"{threshold.series}: {predicted}, {found}" + ("" if threshold.predicted is None else verdict)
     if threshold.growth:
         line += f"; {growth_text(threshold.growth)}"
+    if threshold.at_limit:
+        line += f"; without the shapes of {threshold.at_limit} runs that are at the upper limit of T"
     return line + (f"; {threshold.at_cap} of the runs that decide this had not converged" if threshold.at_cap else "")
 
 
 def growth_text(growth: Growth) -> str:
     power, knee = f"{growth.power_residual:.2g}", f"{growth.knee_residual:.2g}"
     law = f"a power law with exponent {growth.exponent:.2g}"
-    text = f"no knee: {law} fits as well, with residuals of {power}, of the best knee {knee}"
     if growth.has_knee:
-        text = f"residuals of {knee}, of {law} {power}"
-    return text + (f"; runs at the upper limit of T: {growth.at_limit}" if growth.at_limit else "")
+        return f"residuals of {knee}, of {law} {power}"
+    return f"no knee: {law} fits as well, with residuals of {power}, of the best knee {knee}"
 
 
 def finding_line(finding: Finding, axis: str) -> str:

@@ -35,14 +35,12 @@ class Growth:
         knee: k.
         knee_residual, power_residual: root mean squares of the differences of natural logarithms.
         exponent: of the power law; by theory 1, up to the knee.
-        at_limit: runs that fitted the largest number of examples that was tried.
     """
 
     knee: float
     knee_residual: float
     exponent: float
     power_residual: float
-    at_limit: int
 
     @property
     def has_knee(self) -> bool:
@@ -63,7 +61,8 @@ class Threshold:
         by_all: as `found`, with every seed; of `memorise` the knee too.
         at_cap: runs that ended at their cap, of the shapes that missed the goal, of `memorise` of all: with more steps
             another threshold might be found.
-        growth: of `memorise`, with three shapes or more.
+        growth: of `memorise`, where three shapes or more have a most that they fit.
+        at_limit: runs that fitted the largest number of examples that was tried; their shapes are not in `growth`.
     """
 
     series: str
@@ -75,6 +74,7 @@ class Threshold:
     by_all: float | None = None
     at_cap: int = 0
     growth: Growth | None = None
+    at_limit: int = 0
 
     @property
     def agrees(self) -> bool | None:
@@ -83,7 +83,7 @@ class Threshold:
             return None
         found, missed = self.found or math.inf, self.missed or 0
         if self.claim == KNEE:
-            return 1 / MARGIN <= found / self.predicted <= MARGIN
+            return None if self.growth is None else 1 / MARGIN <= found / self.predicted <= MARGIN
         if missed >= self.predicted or self.claim == TRANSITION and found < self.predicted:
             return False
         decided = found <= self.predicted if self.claim == SUFFICES else missed > 0 and found < math.inf
@@ -97,11 +97,11 @@ def thresholds_of(series: dict[str, list[ShapeResult]], axis: str) -> list[Thres
         results: dict = next((shape["results"] for shape in shapes if "threshold" in shape["results"]), {})
         claim, said = CLAIMS.get(shapes[0]["objective"], ""), (results.get("threshold"), results.get("order"))
         if "memorised" in results:
-            known = [shape for shape in shapes if shape.estimate("memorised").values]
-            growth = growth_of(known, axis)
+            limits = [sum(bool(record["results"].get("at_limit")) for record in shape.records) for shape in shapes]
+            growth = growth_of([shape for shape, limit in zip(shapes, limits, strict=True) if not limit], axis)
             knee = growth.knee if growth and growth.has_knee else None
             at_cap = sum(shape.not_converged for shape in shapes)
-            found.append(Threshold(name, claim, *said, knee, None, knee, at_cap, growth))
+            found.append(Threshold(name, claim, *said, knee, None, knee, at_cap, growth, sum(limits)))
         elif results.get("goal") is not None:
             best, missed = from_which_on(shapes, axis, any)
             by_all, _ = from_which_on(shapes, axis, all)
@@ -128,11 +128,8 @@ def reached(shape: ShapeResult) -> list[bool]:
 
 def growth_of(shapes: list[ShapeResult], axis: str) -> Growth | None:
     """Of the means over seeds; None of fewer than three shapes, or where one has memorised nothing."""
-    sizes, amounts = [shape[axis] for shape in shapes], [shape.estimate("memorised").mean for shape in shapes]
-    if len(sizes) < 3 or min(amounts) <= 0:
-        return None
-    at_limit = sum(bool(record["results"].get("at_limit")) for shape in shapes for record in shape.records)
-    return Growth(*fits(sizes, amounts), at_limit)
+    means = {shape[axis]: shape.estimate("memorised").mean for shape in shapes if shape.estimate("memorised").values}
+    return None if len(means) < 3 or min(means.values()) <= 0 else Growth(*fits(list(means), list(means.values())))
 
 
 def fits(sizes: list[int], amounts: list[float]) -> tuple[float, float, float, float]:
