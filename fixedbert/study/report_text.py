@@ -140,7 +140,7 @@ def growth_text(growth: Growth) -> str:
     power, knee = f"{growth.power_residual:.2g}", f"{growth.knee_residual:.2g}"
     law = f"a power law with exponent {growth.exponent:.2g}"
     if growth.has_knee:
-        return f"residuals of {knee}, of {law} {power}"
+        return f"residuals of {knee}; {law} has {power}"
     return f"no knee: {law} fits as well, with residuals of {power}, of the best knee {knee}"
 
 

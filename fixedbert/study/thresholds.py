@@ -20,9 +20,9 @@ RULES = {
     SUFFICES: "a claim that a number suffices agrees if the threshold found is at most this number",
     TRANSITION: "a claim of a transition agrees if its number is above the largest that misses the goal, and at most "
     "the threshold found",
-    KNEE: "a claim of a knee, up to which growth has exponent 1, agrees if one is found within a factor of "
-    f"{MARGIN}: where a min(size, k) has less than half the mean squared residual of a power law; residuals are root "
-    "mean squares of natural logarithms",
+    KNEE: f"a claim of a knee agrees within a factor of {MARGIN}; there is a knee where the mean squared residual of "
+    "a min(size, k), the form that theory has, is less than half that of a power law (residuals are root mean squares "
+    "of natural logarithms)",
 }
 
 
