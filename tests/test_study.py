@@ -349,7 +349,8 @@ def test_killed_and_continued_gives_the_same_lines(text, vocabulary, tmp_path):
     assert json.loads((killed / "runs.jsonl").read_text().splitlines()[1])["seconds"] is None
     finished(start(file, text, vocabulary, whole))
     assert comparable(killed) == comparable(whole) and len(comparable(whole)) == 2
-    assert {path.name for path in whole.iterdir()} == {"study.json", "runs.jsonl", "report.md", "report.png"}
+    report = {"report.md", "report.html", "report.png", "differences.png"}
+    assert {path.name for path in whole.iterdir()} == {"study.json", "runs.jsonl", *report}
 
     # The record says what was run.
     line = comparable(whole)[0]

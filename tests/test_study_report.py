@@ -2,6 +2,8 @@
 
 import json
 import re
+from base64 import b64decode
+from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
@@ -9,6 +11,11 @@ from PIL import Image
 
 from fixedbert.errors import InputError
 from fixedbert.study import make_report, read_records, report_markdown, report_runs
+from fixedbert.study.curves import CurveDifference
+from fixedbert.study.difference_figures import bounds, curves_figure, differences_figure
+from fixedbert.study.figure import sideways
+from fixedbert.study.limits import limits_of
+from fixedbert.study.shape_results import Estimate
 from fixedbert_cli import main
 
 RECORD = {
@@ -81,7 +88,7 @@ learning rate | seeds | held-out perplexity |
 
 held-out perplexity, differences seed by seed:
 - standard, heads 2 to 4: -2.5 ± 3.7, within the spread
-- wide, less standard, heads 8: -0.25 ± 1.9, within the spread
+- wide, heads 8, less standard, heads 4: -0.25 ± 1.9, within the spread
 
 10 runs of 1,000 tokens (at most 0.25 epochs) in rows of 128, objective clm; seeds 1, 2, 3; learning rates 0.002, \
 0.004, 0.008, of which each shape has its best with the first seed, whose run counts too; 100 seconds in all, on 2 \
@@ -89,6 +96,18 @@ CPU cores; fixedbert 0.1.0, torch 2.13.0; commit abc.
 Texts: 98 documents, 1,000,000 tokens.
 ± is half the 95 % interval of Student's t over seeds, each for itself: among many, one in twenty errs. MFLOP/token: \
 forward, layers alone.
+
+What this does not show:
+- At most 3 seeds: intervals are wide, and a narrow one can be luck.
+- Shapes with fewer seeds than others: 1 of 3.
+- Shapes trained with a single learning rate: 1 of 3.
+- Shapes whose best learning rate is at an end of the grid, beyond which a better one may lie: 2 of 3.
+- No control for the temperature of scores: no series has qk_norm.
+- Values are as large as queries and keys: what their sizes do is not separated.
+- clm alone: other objectives can differ.
+- Models have at most 104,000 parameters besides embeddings and have seen at most 1,000 tokens: larger ones, or more \
+training, can differ.
+- One text (98 documents, 1,000,000 tokens): on others figures differ.
 """
 
 
@@ -102,20 +121,21 @@ def write(file: Path, records: list[dict]) -> str:
 
 
 def test_report_of_fixed_records_is_exact(tmp_path, capsys):
-    """Guards: table, intervals and findings are those calculated by hand, and there is a picture."""
+    """Guards: table, intervals, findings and limits are those calculated by hand, and there are pictures."""
     main(["study", "report", write(tmp_path / "runs.jsonl", RECORDS), "--output_dir", str(tmp_path / "out")])
     assert capsys.readouterr().out == TEXT + "\n"
     assert (tmp_path / "out" / "report.md").read_text() == TEXT
     with Image.open(tmp_path / "out" / "report.png") as picture:
         assert picture.width > 1000
-    assert {path.name for path in (tmp_path / "out").iterdir()} == {"report.md", "report.png"}
+    files = {"report.md", "report.html", "report.png", "differences.png"}
+    assert {path.name for path in (tmp_path / "out").iterdir()} == files
 
 
 def test_report_is_data():
     """Guards: a notebook has the numbers of the report: results by seed, intervals, findings, and conditions."""
     found = make_report(RECORDS)
     assert (found.study, found.scale, found.axis) == ("heads", "tiny", "num_attention_heads")
-    assert found.metrics == ["perplexity"] and list(found.series) == ["standard", "wide"]
+    assert found.metrics == ["perplexity"] and list(found.series) == ["standard", "wide"] and found.question is None
     two_heads = found.series["standard"][0]
     assert two_heads["attention_head_size"] == 32 and two_heads.end_of_grid == "lowest"
     perplexity = two_heads.estimate("perplexity")
@@ -180,6 +200,16 @@ def test_unfinished_studies(tmp_path):
     assert "| 3 | 11 ± 13 (1 diverged) |" in report([write(file, [*RECORDS[:2], lost])], tmp_path / "lost")
     text = report([write(file, [{**RECORDS[3], "seconds": None}])], tmp_path / "diverged")
     assert "| 0.008 | 1 | diverged |" in text and "0 seconds in all besides 1 runs that were interrupted" in text
+    assert "- Runs that diverged, and are in no mean: 1.\n" in text and "- One seed: no difference" in text
+    # A run that diverged before its parameters were counted, of a study that has them on its axis.
+    unknown = {"non_embedding_parameters": None, "parameters": None, "results": {"loss": None}}
+    records = [{**record, "axis": "non_embedding_parameters"} for record in RECORDS[:5]]
+    text = report([write(file, [{**records[0], **unknown}, *records[1:]])], tmp_path / "one lost")
+    assert "| 104,000 | 0.262 | 0.004 (the lowest) | 3 | 13 ± 13 (1 diverged) |" in text
+    text = report([write(file, [{**records[0], **unknown}, *records[4:]])], tmp_path / "all lost")
+    assert "|  |  | 0.262 | 0.004 | 1 | diverged |" in text
+    text = report([write(file, [{**records[0], **unknown}])], tmp_path / "nothing else")
+    assert "|  |  | 0.262 | 0.004 | 1 |\n" in text and not list((tmp_path / "nothing else").glob("*.png"))
 
 
 def test_beyond_the_spread(tmp_path):
@@ -217,8 +247,202 @@ def test_synthetic_tasks(tmp_path):
     text = report([write(tmp_path / "runs.jsonl", records)], tmp_path / "out")
     assert "- dense, size of a head 1 to 3: -0.099 (one seed)" in text and "mean squared error" in text
     assert "perplexity" not in text and "| mean squared error | least error found |" in text
+    assert "- The tasks are synthetic" in text and "larger ones" not in text
     # Sizes below the threshold alone, as in the beginning of a study.
     report([write(tmp_path / "begun.jsonl", records[:2])], tmp_path / "begun")
+
+
+def with_curves(curves: dict[int, list]) -> list[dict]:
+    """Records of one series, a shape for each number of heads with the curves of its seeds, from 1 on."""
+    return [
+        {**record, "curve": curve}
+        for point, (heads, by_seed) in enumerate(curves.items())
+        for record, curve in zip(lines("standard", point, heads, [9.0] * len(by_seed)), by_seed, strict=True)
+    ]
+
+
+def curve(*losses: float) -> list[list]:
+    return [[tokens, loss] for tokens, loss in zip((100, 200, 480, 700, 1000), losses, strict=True)]
+
+
+def test_curves_are_exact(tmp_path):
+    """Guards: differences against tokens, their change from half of the training and what it is called, by hand."""
+    records = with_curves(
+        {
+            2: [curve(5, 4, 3.5, 3.2, 3), curve(5.5, 4, 3.725, 3.2, 3.125)],
+            4: [curve(4, 3.75, 3, 3.1, 2.875), [[101, 4.5], *curve(0, 3, 3.125, 3, 3)[1:]]],
+        }
+    )
+    (along,) = make_report(records).curves
+    assert (along.from_value, along.to_value) == (4, 2)  # less the largest
+    assert list(along.differences) == [100, 200, 480, 700, 1000]
+    assert along.differences[100].by_seed == {1: 1.0, 2: 1.0}  # 101 tokens are the same evaluation
+    assert (along.first, along.middle, along.last) == (100, 480, 1000)
+    assert along.change.by_seed == {1: pytest.approx(0.125 - 0.5), 2: pytest.approx(0.125 - 0.6)}
+    assert along.trend == "within the spread"  # -0.425 with 12.706205 * 0.05
+    text = report([write(tmp_path / "runs.jsonl", records)], tmp_path / "out")
+    assert "at that nearest to half of the training, and at the last" in text
+    values = "+1 ± 0 at 100 tokens, +0.55 ± 0.64 at 480 tokens, +0.125 ± 0 at 1,000 tokens"
+    assert f"- standard, heads 4 to 2: {values}; change -0.425 ± 0.64, within the spread\n" in text
+    assert "- Evaluations along a run are at the learning rate of that moment" in text
+    assert (tmp_path / "out" / "curves.png").exists()
+
+
+def test_curves_that_not_all_runs_have(tmp_path):
+    """Guards: evaluations, seeds and shapes without a counterpart, diverged runs, and old records are left out."""
+    whole, short = curve(5, 4, 3, 2, 1), curve(5, 4, 3, 2, 1)[1:3]
+    records = with_curves({2: [whole, whole, whole], 4: [whole, short, None], 8: [None, None, None]})
+    (along,) = make_report(records).curves
+    assert {tokens: list(one.by_seed) for tokens, one in along.differences.items()} == {200: [1, 2], 480: [1, 2]}
+    assert (along.first, along.middle, along.last) == (200, 200, 480)
+    text = report([write(tmp_path / "runs.jsonl", records)], tmp_path / "out")
+    assert "heads 4 to 2: +0 ± 0 at 200 tokens, +0 ± 0 at 480 tokens; change" in text
+    records[1]["results"] = {"loss": None}
+    assert list(make_report(records).curves[0].differences) == [100, 200, 480, 700, 1000]
+    assert make_report(with_curves({2: [whole], 4: [short[:1]]})).curves == []
+    assert make_report(RECORDS).curves == []
+    wide = [{**one, "curve": whole} for one in RECORDS if one["series"] == "wide" or one["point"] == 1]
+    (between,) = make_report(wide).curves
+    assert (between.from_series, between.from_value, between.to_series, between.to_value) == ("standard", 4, "wide", 8)
+
+
+@pytest.mark.parametrize(
+    "middle, last, trend",
+    [
+        ([0.4, 0.5], [0.2, 0.3], "closing"),
+        ([-0.4, -0.5], [-0.2, -0.3], "closing"),
+        ([0.4, 0.5], [0.6, 0.7], "growing"),
+        ([-0.4, -0.5], [-0.6, -0.7], "growing"),
+        ([0.4, 0.5], [-0.6, -0.5], "reversing"),
+        ([0.4, 0.5], [-0.2, -0.1], "closing"),
+        ([0.4, 0.5], [0.2, 0.5], "within the spread"),
+        ([0.4], [0.2], None),
+    ],
+)
+def test_trend(middle, last, trend):
+    """Guards: the one rule for closing, growing, reversing and neither, for both signs."""
+    both = {500: Estimate(dict(enumerate(middle))), 1000: Estimate(dict(enumerate(last)))}
+    assert CurveDifference("a", 2, "a", 4, both).trend == trend
+
+
+class Page(HTMLParser):
+    """The tags of a page with their attributes, its text, and whether every tag that is opened is closed."""
+
+    EMPTY = ("meta", "img")
+
+    def __init__(self, text: str):
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[tuple[str, dict]] = []
+        self.text = ""
+        self.feed(text)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+        if tag not in self.EMPTY:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.text += data
+
+
+def test_page_needs_no_other_file(tmp_path):
+    """Guards: report.html is well-formed, has all of the report and its pictures, and refers to nothing outside."""
+    name = "<script>alert('x')</script> & \"4\" $a$ $b_$"
+    changes = {"series": name, "question": "Is a < b & c?", "curve": curve(5, 4, 3, 2, 1)}
+    records = [{**record, **changes} for record in RECORDS[:3] + RECORDS[4:7]]
+    text = report([write(tmp_path / "runs.jsonl", records)], tmp_path / "out")
+    html = (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
+    page = Page(html)
+    pictures = [attributes for tag, attributes in page.tags if tag == "img"]
+    assert {tag for tag, _ in page.tags}.isdisjoint(("script", "link", "iframe", "object", "a"))
+    assert {key for _, attributes in page.tags for key in attributes}.isdisjoint(("href", "srcset", "style"))
+    assert "http:" not in html and "https:" not in html and "url(" not in html and "@import" not in html
+    start = "data:image/png;base64,"
+    assert all(one["src"].startswith(start) and one["alt"] for one in pictures) and name in pictures[0]["alt"]
+    files = [(tmp_path / "out" / file).read_bytes() for file in ("report.png", "differences.png", "curves.png")]
+    assert [b64decode(one["src"].removeprefix(start)) for one in pictures] == files
+    assert "Is a < b & c?" in page.text and f"{name}, heads 2 to 4: -2.5 ± 3.7, within the spread" in page.text
+    assert "fixedbert study heads --scale tiny --train_file TEXTS --output_dir heads" in page.text
+    for line in text.splitlines():  # all that report.md has
+        cells = line.strip("| ").split(" | ") if line.startswith("| ") else [line.lstrip("#- ").rstrip(":")]
+        assert line.startswith("|---") or all(cell in page.text for cell in cells), line
+
+
+def test_picture_of_differences():
+    """Guards: of every pair a dot at the mean, its interval and its seeds; one seed is hollow, without an interval."""
+    report = make_report([*RECORDS, *lines("lone", 0, 2, [9.0]), *lines("lone", 1, 4, [8.5])])
+    (panel,) = differences_figure(report).axes
+    dots = {line.get_ydata()[0]: line for line in panel.lines if line.get_marker() == "o"}
+    assert {row: pytest.approx(line.get_xdata()[0]) for row, line in dots.items()} == {0: -2.5, 1: -0.5, 2: -0.25}
+    assert [line.get_markerfacecolor() for line in dots.values()] == ["C0", "none", "C1"]
+    intervals = {line.get_ydata()[0]: list(line.get_xdata()) for line in panel.lines if line.get_linewidth() == 2}
+    assert intervals.keys() == {0, 2}
+    half = 4.302653 * 1.5 / 3**0.5
+    assert intervals[0] == [pytest.approx(-2.5 - half), pytest.approx(-2.5 + half)]
+    seeds = [sorted(line.get_xdata()) for line in panel.lines if line.get_marker() == "|"]
+    assert seeds == [[-4, -2.5, -1], [-0.5], [pytest.approx(-0.4), pytest.approx(-0.1)]]
+    assert [text.get_text() for text in panel.texts][1:] == ["-0.5  (1 seed)", "-0.25 ± 1.9  (2 seeds)"]
+    assert panel.get_xlabel() == "difference in held-out perplexity; left of zero is better"
+    low, high = panel.get_xlim()
+    assert low <= -2.5 - half and high >= -2.5 + half
+
+
+def test_axis_of_differences():
+    """Guards: zero, seeds and intervals are on the axis, and the interval of two seeds that disagree is cut."""
+    low, high = bounds([Estimate({1: 1.0, 2: 1.1, 3: 0.9})])
+    assert low == pytest.approx(-0.05 * 1.248414) and high == pytest.approx(1.05 * 1.248414)
+    assert bounds([Estimate({1: 0.0, 2: 1.0})]) == (pytest.approx(-1.15), pytest.approx(2.15))  # not to 6.85
+    assert bounds([Estimate({1: 0.0})])[0] < bounds([Estimate({1: 0.0})])[1]
+
+
+def test_picture_of_curves():
+    """Guards: a panel for each series, a line with its band for each pair, and none of a single seed."""
+    whole, low = curve(5, 4, 3, 2, 1), curve(4, 3, 2, 1, 0.5)
+    panels = curves_figure(make_report(with_curves({2: [whole, whole], 4: [whole, whole], 8: [low, low]}))).axes
+    assert len(panels) == 1 and panels[0].get_xscale() == "log" and len(panels[0].collections) == 2
+    drawn = [line for line in panels[0].lines if line.get_marker() == "o"]
+    assert [line.get_label() for line in drawn] == ["heads 2 (2 seeds)", "heads 4 (2 seeds)"]
+    assert list(drawn[0].get_xdata()) == [100, 200, 480, 700, 1000] and list(drawn[0].get_ydata()) == [1, 1, 1, 1, 0.5]
+    (panel,) = curves_figure(make_report(with_curves({2: [whole], 4: [low]}))).axes
+    assert len(panel.collections) == 0 and panel.lines[0].get_markerfacecolor() == "none"
+
+
+def test_series_do_not_cover_each_other():
+    """Guards: series at one place are drawn beside each other, in their order, and not as far as the next place."""
+    names = [f"series {number}" for number in range(14)]
+    places = sideways([*((name, 2) for name in names), ("series 3", 3), ("series 3", 32), ("series 5", 32)])
+    at_two = [places[name, 2] for name in names]
+    assert len(set(at_two)) == 14 and at_two == sorted(at_two) and at_two[0] * at_two[-1] == pytest.approx(4)
+    assert at_two[-1] < places["series 3", 3] == 3 and places["series 3", 32] < 32 < places["series 5", 32]
+    assert sideways([("a", 1000), ("b", 1001), ("a", 1000)])["b", 1001] > 1001  # parameters made equal: one place
+    assert sideways([("a", 4)]) == {("a", 4): 4}
+
+
+def test_limits_are_those_of_the_records():
+    """Guards: a report names the controls and the seeds that are missing, and not those that are there."""
+    complete = [
+        {**record, "commit": "abc with changes"}
+        for to, heads, qk_norm in ((None, 2, False), ("parameters", 4, True), ("flops", 8, False))
+        for record in lines(f"{to}", 0, heads, [9.0] * 5, rate=0.004, qk_norm=qk_norm, value_head_size=8, equal=to)
+    ]
+    for record in complete:
+        record["non_embedding_parameters"] *= record["num_attention_heads"]
+        record["forward_flops"] *= record["num_attention_heads"]
+        record["objective"] = "mlm" if record["series"] == "flops" else "clm"
+    limits = limits_of(make_report(complete))
+    assert [limit.split(" ")[0] for limit in limits] == ["Shapes", "Some", "Models", "One"]
+    without = [{**record, "equal": None, "qk_norm": False, "objective": "clm"} for record in complete]
+    limits = limits_of(make_report(without))
+    assert "No series is made equal in parameters." in limits and "No series is made equal in FLOPs." in limits
+    assert "No control for the temperature of scores: no series has qk_norm." in limits
+    assert "clm alone: other objectives can differ." in limits
+    assert not any("Values are as large" in limit or "seeds" in limit for limit in limits)
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from fixedbert.study.report_files import write_report
 from fixedbert.study.run import execute
 from fixedbert.study.sources import DataSources
 from fixedbert.study.studies import load_study
-from fixedbert.study.synthetic import train_synthetic
+from fixedbert.study.synthetic import TASKS, train_synthetic
 from fixedbert.study.synthetic.average import Average
 from fixedbert.study.synthetic.extremes import Extremes
 from fixedbert.study.synthetic.memorise import Memory, grid, train_memorise
@@ -25,7 +25,7 @@ from fixedbert.study.synthetic.memorise import examples as examples_to_memorise
 from fixedbert.study.synthetic.nearest import GAP, Nearest
 from fixedbert.study.synthetic.recall import Recall
 from fixedbert.study.synthetic.training import SyntheticTask, is_flat, train
-from fixedbert.study.thresholds import Threshold, knee
+from fixedbert.study.thresholds import CLAIMS, KNEE, RULES, SUFFICES, TRANSITION, Growth, Threshold, fits
 
 STUDIES = ("nearest", "memorise", "average", "extremes", "recall")
 
@@ -364,14 +364,52 @@ def test_settings_without_a_task(make, message):
 
 
 def test_knee():
-    """Guards: the knee of exact amounts is found, between sizes too; power laws and two amounts have none."""
+    """Guards: knee and exponent of exact amounts are found, and a knee is called one if it is clearly nearer."""
     sizes = [1, 2, 4, 8, 16, 32]
-    assert knee(sizes, [90 * min(size, 7) for size in sizes]) == pytest.approx(7, rel=0.02)
+
+    def growth(amounts):
+        return Growth(*fits(sizes, amounts))
+
+    knee = growth([90 * min(size, 7) for size in sizes])
+    assert knee.has_knee and knee.knee == pytest.approx(7, rel=0.02) and knee.power_residual > 0.2
     for power in (0, 0.5, 1):
-        assert knee(sizes, [90 * size**power for size in sizes]) is None
-    assert knee(sizes[:2], [1, 2]) is None and knee(sizes, [0, 1, 2, 3, 4, 5]) is None
-    assert Threshold("a", 8, None, 5.4).agrees and not Threshold("a", 8, None, 5.3).agrees
-    assert Threshold("a", 8, None, None).agrees is False and Threshold("a", None, 8, 8).agrees is None
+        law = growth([90 * size**power for size in sizes])
+        assert not law.has_knee and (law.exponent, law.power_residual) == pytest.approx((power, 0), abs=1e-12)
+    assert Growth(8, 0.06, 0.5, 0.1).has_knee and not Growth(8, 0.08, 0.5, 0.1).has_knee  # squares 0.36, 0.64
+
+
+@pytest.mark.parametrize(
+    "claim, found, missed, agrees",
+    [
+        (SUFFICES, 8, 4, True),
+        (SUFFICES, 2, None, True),
+        (SUFFICES, 16, 8, False),
+        (SUFFICES, None, 16, False),
+        (SUFFICES, 16, 4, None),  # 8 was not tried
+        (SUFFICES, None, 4, None),
+        (TRANSITION, 8, 6, True),
+        (TRANSITION, 12, 6, True),  # 8 was not tried
+        (TRANSITION, 6, 4, False),
+        (TRANSITION, 12, 8, False),
+        (TRANSITION, None, 8, False),
+        (TRANSITION, 8, None, None),
+        (TRANSITION, None, 6, None),
+        (KNEE, 5.4, None, True),
+        (KNEE, 5.3, None, False),
+        (KNEE, None, None, False),
+    ],
+)
+def test_when_a_threshold_agrees(claim, found, missed, agrees):
+    """Guards: a bound from above, a transition and a knee are each compared by their rule."""
+    growth = Growth(5.4, 0.06, 0.5, 0.1) if claim == KNEE else None
+    assert Threshold("a", claim, 8, None, found, missed, growth=growth).agrees is agrees
+    assert Threshold("a", claim, None, 8, found, missed, growth=growth).agrees is None
+    assert Threshold("a", KNEE, 8, None, None).agrees is None  # too few shapes
+
+
+def test_every_task_has_a_claim():
+    """Guards: the report knows of every task what kind of number theory names, and has its rule in words."""
+    assert CLAIMS.keys() == {*TASKS, "memorise"} and set(CLAIMS.values()) == RULES.keys()
 
 
 def records_of(name: str, measure: str, values: dict, extra) -> list[dict]:
@@ -408,12 +446,14 @@ def test_report_of_a_threshold(tmp_path):
 
     report = make_report(records_of("nearest", "relative_error", error, extra))
     text = report_markdown(report)
-    decided = "within the margin; 4 of the runs that decide this had not converged"  # one for each shape below
+    decided = "agrees; 4 of the runs that decide this had not converged"  # one for each shape below
     assert f"- 1 layer, 16 / r heads: predicted 16, found 16, {decided}" in text
     assert "- 2 layers, 64 / r heads: none predicted, found 16" in text
     assert "| 32 | 1 | 16 | 1, values 16 | 1 |" in text
     assert "| 0.36 ± 0.075 (1 not converged) | never |" in text
-    assert "(1 not converged) | 200 ± 2.5e+02 |" in text
+    assert "| 0.00012 ± 2.5e-05 | 200 ± 250 |" in text  # at the goal nothing is open
+    assert f"size of a head from which on the best seed reaches the goal; {RULES[TRANSITION]}:" in text
+    assert "- Runs that ended at their cap, neither at the goal nor with a flat loss: 16.\n" in text
     assert [threshold.found for threshold in report.thresholds] == [16] * 4
     write_report(report, tmp_path)
     assert (tmp_path / "report.png").stat().st_size > 10_000
@@ -430,7 +470,7 @@ def test_report_of_seeds_that_disagree():
 
     report = make_report(records_of("nearest", "relative_error", error, extra))
     assert {(threshold.found, threshold.by_all) for threshold in report.thresholds} == {(8, 16)}
-    assert "found 8 (with every seed 16), not within the margin" in report_markdown(report)
+    assert "found 8 (with every seed 16), does not agree" in report_markdown(report)
 
 
 def test_report_of_a_knee(tmp_path):
@@ -448,3 +488,21 @@ def test_report_of_a_knee(tmp_path):
     assert found["1 head, n = 16"] == pytest.approx(15, rel=0.03) and all(t.agrees for t in report.thresholds)
     write_report(report, tmp_path)
     assert "- 1 head, n = 8: predicted 8, found 7" in (tmp_path / "report.md").read_text()
+
+
+def test_report_of_a_power_law():
+    """Guards: growth without a knee is reported as that, with its exponent, and so is the limit of what was tried."""
+
+    def memorised(run):
+        return 100 * run.config.head_dim**0.6 * (1.02 if run.config.head_dim == 2 else 1)
+
+    def extra(run):
+        open_runs = {"converged": 0, "at_limit": float(run.config.head_dim == 32)}
+        return {"steps_to_goal": 10, "null": 1.0, "predicted": 1, "threshold": 8.0, **open_runs}
+
+    text = report_markdown(make_report(records_of("memorise", "memorised", memorised, extra)))
+    law = "no knee: a power law with exponent 0.6 fits as well, with residuals of 0.0063, of the best knee 0.23"
+    limit = "without the shapes of 3 runs that are at the upper limit of T"
+    not_flat = "21 of the runs that decide this had not converged"
+    assert f"- 1 head, n = 8: predicted 8, found none, does not agree; {law}; {limit}; {not_flat}\n" in text
+    assert "- Runs that fitted as many examples as were tried, so that their most is not known: 15.\n" in text

@@ -3,7 +3,8 @@
 from .cost import study_cost
 from .records import read_records
 from .report import Report, make_report
-from .report_files import report_markdown, report_runs
+from .report_files import report_runs
+from .report_text import report_markdown
 from .scheduler import run_study
 from .sources import DataSources
 from .studies import load_study

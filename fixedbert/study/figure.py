@@ -1,83 +1,106 @@
-"""report.png: every metric against the study's axis, and against parameters."""
+"""Every metric against the study's axis, and against parameters: a dot for each seed, a line of means."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from .records import AXES, COUNTED, METRICS
 from .report import Report
-from .shape_results import FLOOR, ShapeResult
-from .synthetic import SYNTHETIC
+from .shape_results import FLOOR, ShapeResult, is_open
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 LOGARITHMIC = ("error", "relative_error", "memorised", "steps_to_goal")
 MEASURES = ("relative_error", "recalled", "memorised")  # of which theory says something
+MARKERS, COLORS = "os^Dv<>pP*Xdh8", 10  # matplotlib's, which then begin again
+STEP, WIDEST = 0.014, 0.6  # between neighbouring series, of the axis; of all, of the least distance of two values
+SAME = 0.05  # in logarithms: nearer values, such as parameters made equal, are one place
 
 
-def save_figure(report: Report, file: Path):
+def metrics_figure(report: Report) -> Figure:
     """A row of panels for each metric; of synthetic tasks, which have one axis, a panel for each."""
     from matplotlib.figure import Figure
 
-    metrics, axis = report.compared_metrics, report.axis
-    is_synthetic = all(shape["objective"] in SYNTHETIC for shapes in report.series.values() for shape in shapes)
-    fields = [axis] if is_synthetic or axis == COUNTED else [axis, COUNTED]
+    metrics, fields = report.compared_metrics, fields_of(report)
+    is_synthetic = fields == [report.axis] and report.axis != COUNTED
     rows, columns = (1, len(metrics)) if is_synthetic else (len(metrics), len(fields))
     figure = Figure(figsize=(6.5 * columns, (5.4 if is_synthetic else 4.4) * rows + 0.3), layout="constrained")
     panels = figure.subplots(rows, columns, squeeze=False, sharex=is_synthetic).reshape(len(metrics), len(fields))
     for row, metric in zip(panels, metrics, strict=True):
         for panel, field in zip(row, fields, strict=True):
-            plot_metric(panel, report.series, metric, field)
-    title = f"study {report.study}" + (f", scale {report.scale}" if report.scale else "")
-    what = "a dot for each seed, hollow: not converged" if is_synthetic else "mean over seeds, bars: 95 % interval"
-    figure.suptitle(f"{title}; {what}")
+            plot_metric(panel, report, metric, field)
     handles, labels = panels[0, 0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=2, fontsize=8)
-    figure.savefig(file, dpi=110)
+    longest = max(map(len, labels), default=0)
+    figure.legend(handles, labels, loc="outside lower center", ncols=max(1, round(14 * columns / (longest / 6 + 2))))
+    return figure
 
 
-def plot_metric(panel: Axes, series: dict[str, list[ShapeResult]], metric: str, field: str):
+def fields_of(report: Report) -> list[str]:
+    """The horizontal axes: that of the study, and parameters, which are not counted for synthetic tasks."""
+    counted = any(shape[COUNTED] is not None for shape in report.shapes)
+    return list(dict.fromkeys((report.axis, COUNTED))) if counted else [report.axis]
+
+
+def plot_metric(panel: Axes, report: Report, metric: str, field: str):
     from matplotlib.ticker import NullLocator
 
-    for number, (name, shapes) in enumerate(series.items()):
-        color = f"C{number}"
+    found = {name: [one for one in shapes if one[field] is not None] for name, shapes in report.series.items()}
+    places = sideways([(name, shape[field]) for name, shapes in found.items() for shape in shapes])
+    for number, (series, shapes) in enumerate(found.items()):
+        name, color, marker = plain(series), f"C{number}", MARKERS[number % len(MARKERS)]
         shown = [shape for shape in shapes if metric in shape.metrics and shape.estimate(metric).values]
-        values, means = [shape[field] for shape in shown], [shape.estimate(metric).mean for shape in shown]
-        if any(shape["objective"] in SYNTHETIC for shape in shown):  # an interval may reach below zero, off the axis
-            plot_seeds(panel, shown, metric, field, color)
-            if metric == "error":  # the floor is the line that the dots are to be compared to
-                panel.plot([], [], "o", color=color, label=f"{name}: a dot for each seed")
-            else:
-                panel.plot(values, means, color=color, label=f"{name}: mean")
-            plot_theory(panel, name, shown, metric, color)
+        for shape in shown:
+            plot_seeds(panel, shape, metric, places[series, shape[field]], color, marker)
+        if metric == "error":  # the floor is the line that the dots are to be compared to
+            panel.plot([], [], marker, color=color, label=name)
         else:
-            halves = [shape.estimate(metric).half_interval for shape in shown]  # nan, of one seed, draws no bar
-            panel.errorbar(values, means, halves, fmt="o-", capsize=3, color=color, label=name)
+            means = [shape.estimate(metric).mean for shape in shown]
+            line = "-" if number < COLORS else "--"
+            panel.plot([places[series, shape[field]] for shape in shown], means, line, color=color, linewidth=1)
+            panel.plot([], [], f"{line}{marker}", color=color, label=name)
+        plot_theory(panel, name, shown, metric, color)
     if metric in MEASURES:
-        plot_levels(panel, [shape for shapes in series.values() for shape in shapes], metric)
+        plot_levels(panel, report.shapes, metric)
     if metric in LOGARITHMIC:
         panel.set_yscale("log")
     panel.set_xscale("log")
     if field != COUNTED:
-        ticks = sorted({shape[field] for shapes in series.values() for shape in shapes})
-        panel.set_xticks(ticks, [f"{tick:,}" for tick in ticks])
+        values = sorted({value for _, value in places})
+        panel.set_xticks(values, [f"{value:,}" for value in values])
         panel.xaxis.set_minor_locator(NullLocator())
     panel.set_xlabel(AXES[field])
     panel.set_ylabel(METRICS[metric].label)
     panel.grid(alpha=0.3)
 
 
-def plot_seeds(panel: Axes, shapes: list[ShapeResult], metric: str, field: str, color: str):
-    for shape in shapes:
-        by_seed = shape.estimate(metric).by_seed
-        for record in shape.records:
-            if record["seed"] in by_seed:
-                inside = "none" if record["results"].get("converged") == 0 else color
-                panel.plot(shape[field], by_seed[record["seed"]], "o", color=color, markerfacecolor=inside, alpha=0.6)
+def sideways(shapes: list[tuple[str, int]]) -> dict[tuple[str, int], float]:
+    """Of (series, value) the places on a logarithmic axis: beside each other where values are the same, or nearly."""
+    groups: list[list[tuple[str, int]]] = []
+    for shape in sorted(dict.fromkeys(shapes), key=lambda shape: shape[1]):
+        if not groups or np.log(shape[1] / groups[-1][0][1]) > SAME:
+            groups.append([])
+        groups[-1].append(shape)
+    logarithms = np.log([group[0][1] for group in groups])
+    whole = np.ptp(logarithms) or 1.0
+    step = min(STEP * whole, WIDEST * np.diff(logarithms).min(initial=whole) / max(map(len, groups)))
+    return {
+        shape: float(shape[1] * np.exp(step * (number - (len(group) - 1) / 2)))
+        for group in groups
+        for number, shape in enumerate(group)
+    }
+
+
+def plot_seeds(panel: Axes, shape: ShapeResult, metric: str, place: float, color: str, marker: str):
+    by_seed = shape.estimate(metric).by_seed
+    for record in shape.records:
+        if record["seed"] in by_seed:
+            inside = "none" if is_open(record["results"]) else color
+            value = by_seed[record["seed"]]
+            panel.plot(place, value, marker, color=color, markerfacecolor=inside, markersize=5, alpha=0.7)
 
 
 def plot_theory(panel: Axes, name: str, shapes: list[ShapeResult], metric: str, color: str):
@@ -127,3 +150,8 @@ def plot_floors(panel: Axes, name: str, shapes: list[ShapeResult], color: str):
     if shapes[0]["objective"] == "sparse":
         length = shapes[0]["max_seq_length"]
         panel.axvline(np.log2(length), color=color, linestyle=":", label=f"{name}: log2 n; that order is enough")
+
+
+def plain(text: str) -> str:
+    """For matplotlib, to which dollars begin a formula."""
+    return text.replace("$", r"\$")

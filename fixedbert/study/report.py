@@ -3,8 +3,9 @@
 from dataclasses import dataclass
 
 from ..errors import InputError
+from .curves import CurveDifference, curve_differences
 from .records import Record
-from .shape_results import FLOOR, REPORTED, Estimate, ShapeResult, shapes_by_series
+from .shape_results import FLOOR, REPORTED, Estimate, ShapeResult, equal_pairs, shapes_by_series
 from .thresholds import Threshold, thresholds_of
 
 
@@ -16,7 +17,7 @@ class Finding:
 
     Args:
         from_value, to_value: of the two shapes, on the axis of the study.
-        difference: seed by seed, as a seed has the same examples in the same order in every shape.
+        difference: of the second shape less the first, seed by seed.
     """
 
     metric: str
@@ -33,13 +34,15 @@ class Conditions:
     How the runs were made.
 
     Args:
-        tokens: the fewest and the most of a run.
+        of_grid: of the runs those that only chose a learning rate, in fewer steps.
+        tokens: the fewest and the most of the others.
         epochs: the most of a run; None for synthetic tasks.
         texts: None for synthetic tasks.
         seconds: of all runs but the `interrupted` ones, whose time is not known.
     """
 
     runs: int
+    of_grid: int
     interrupted: int
     seconds: float
     tokens: tuple[int, int]
@@ -56,19 +59,32 @@ class Conditions:
 
 @dataclass(frozen=True)
 class Report:
-    """The results of a study: by series its shapes, in the order of the study."""
+    """
+    The results of a study.
+
+    Args:
+        question: what the study asks; None where its records do not say.
+        series: by name their shapes, in the order of the study.
+        curves: differences along the training, of runs that were evaluated more than once.
+    """
 
     study: str
     scale: str | None
+    question: str | None
     axis: str
     series: dict[str, list[ShapeResult]]
     findings: list[Finding]
     thresholds: list[Threshold]
+    curves: list[CurveDifference]
     conditions: Conditions
 
     @property
+    def shapes(self) -> list[ShapeResult]:
+        return [shape for shapes in self.series.values() for shape in shapes]
+
+    @property
     def metrics(self) -> list[str]:
-        found = {metric for shapes in self.series.values() for shape in shapes for metric in shape.metrics}
+        found = {metric for shape in self.shapes for metric in shape.metrics}
         return [metric for metric in REPORTED if metric in found]
 
     @property
@@ -89,34 +105,37 @@ def make_report(records: list[Record]) -> Report:
         raise InputError(f"runs of different studies: {', '.join(studies)}; report them one by one.")
     if len({record["texts"] for record in records if record["texts"]}) > 1:
         raise InputError("runs on different texts, or with different tokenizers; report them apart.")
-    series = shapes_by_series(records)
+    first, series = records[0], shapes_by_series(records)
     if not series:
         raise InputError("no runs of full length: nothing to report.")
-    first = records[0]
-    findings, thresholds = findings_of(series, first["axis"]), thresholds_of(series, first["axis"])
-    return Report(first["study"], first["scale"], first["axis"], series, findings, thresholds, conditions_of(records))
+    axis = first["axis"]
+    return Report(
+        study=first["study"],
+        scale=first["scale"],
+        question=first.get("question"),
+        axis=axis,
+        series=series,
+        findings=findings_of(series, axis),
+        thresholds=thresholds_of(series, axis),
+        curves=curve_differences(series, axis),
+        conditions=conditions_of(records),
+    )
 
 
 def findings_of(series: dict[str, list[ShapeResult]], axis: str) -> list[Finding]:
     """By metric: what grows or falls along each series, then between series that were made equal."""
 
-    def finding(metric: str, first: ShapeResult, last: ShapeResult) -> Finding:
-        before, after = first.estimate(metric).by_seed, last.estimate(metric).by_seed
-        difference = Estimate({seed: after[seed] - before[seed] for seed in before if seed in after})
-        return Finding(metric, first["series"], first[axis], last["series"], last[axis], difference)
+    def finding(metric: str, first: ShapeResult, second: ShapeResult) -> Finding:
+        difference = second.estimate(metric).less(first.estimate(metric))
+        return Finding(metric, first["series"], first[axis], second["series"], second[axis], difference)
 
     found = []
     for metric in REPORTED:
         if metric == FLOOR:
             continue
         with_metric = {name: [one for one in shapes if metric in one.metrics] for name, shapes in series.items()}
-        for shapes in with_metric.values():
-            if len(shapes) > 1:
-                found.append(finding(metric, shapes[0], shapes[-1]))
-        for shapes in with_metric.values():
-            for shape in shapes:
-                others = [one for one in with_metric.get(shape["to"], []) if one["point"] == shape["to_point"]]
-                found += [finding(metric, other, shape) for other in others]
+        found += [finding(metric, shapes[0], shapes[-1]) for shapes in with_metric.values() if len(shapes) > 1]
+        found += [finding(metric, first, second) for first, second in equal_pairs(with_metric)]
     return found
 
 
@@ -124,14 +143,15 @@ def conditions_of(records: list[Record]) -> Conditions:
     def distinct(field: str) -> list:
         return list(dict.fromkeys(record[field] for record in records))
 
-    # A run that two series share has a record in both.
-    seconds = [record["seconds"] for record in {record["key"]: record for record in records}.values()]
-    known = [value for value in seconds if value is not None]
+    runs = {record["key"]: record for record in records}.values()  # two series that share a run have records of it
+    known = [record["seconds"] for record in runs if record["seconds"] is not None]
+    tokens = [record["tokens"] for record in runs if not record.get("of_grid")]
     return Conditions(
-        runs=len(seconds),
-        interrupted=len(seconds) - len(known),
+        runs=len(runs),
+        of_grid=len(runs) - len(tokens),
+        interrupted=len(runs) - len(known),
         seconds=sum(known),
-        tokens=(min(distinct("tokens")), max(distinct("tokens"))),
+        tokens=(min(tokens), max(tokens)),
         epochs=max((value for value in distinct("epochs") if value is not None), default=None),
         texts=next((value for value in distinct("texts") if value), None),
         objectives=distinct("objective"),

@@ -47,7 +47,7 @@ def run_study(
     Do all runs of a study that are not done yet, and write its report.
 
     Args:
-        output_dir: has runs.jsonl, a record for each run that is done, and in the end report.md and report.png.
+        output_dir: has runs.jsonl, a record for each run that is done, and in the end the files of a report.
         sources: the texts; a study of synthetic tasks alone needs none.
         processes: runs at once; default: one for each GPU, or for each CPU core. Under `accelerate launch` all its
             processes do one run together.

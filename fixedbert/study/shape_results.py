@@ -1,5 +1,6 @@
 """What the runs of a shape have given: means over seeds with intervals, of the learning rate that went on to most."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -41,23 +42,29 @@ class Estimate:
         """Whether the interval excludes zero; a single seed has none."""
         return abs(self.mean) > self.half_interval
 
+    def less(self, other: "Estimate") -> "Estimate":
+        """The difference seed by seed, as a seed has the same examples in the same order in every shape."""
+        return Estimate(
+            {seed: self.by_seed[seed] - value for seed, value in other.by_seed.items() if seed in self.by_seed}
+        )
+
 
 @dataclass(frozen=True)
 class ShapeResult:
     """
     One shape of a series: its runs with the best learning rate, one for each seed. `shape["hidden_size"]`, or another
-    field, is that of its records.
+    field, is that of its first record that has it: parameters are not known of a run that diverged.
     """
 
     records: list[Record]
     learning_rates: list[float]  # the grid
 
     def __getitem__(self, field: str):
-        return self.records[0][field]
+        return next((record[field] for record in self.records if record[field] is not None), None)
 
     @property
     def metrics(self) -> list[str]:
-        return [name for name in REPORTED if name in self["results"]]
+        return [name for name in REPORTED if any(name in record["results"] for record in self.records)]
 
     def estimate(self, metric: str) -> Estimate:
         values = {record["seed"]: record["results"].get(metric) for record in self.records}
@@ -65,15 +72,42 @@ class ShapeResult:
         return Estimate({seed: factor * value for seed, value in values.items() if value is not None})
 
     @property
+    def curves(self) -> dict[int, list[tuple[int, float]]]:
+        """By seed (tokens, held-out loss) of the evaluations along a run; none of a run that diverged."""
+        return {
+            record["seed"]: record["curve"]
+            for record in self.records
+            if record.get("curve") and record["results"]["loss"] is not None
+        }
+
+    @property
     def not_converged(self) -> int:
-        """Runs that ended at their cap, of tasks that end when the loss is flat."""
-        return sum(record["results"].get("converged") == 0 for record in self.records)
+        return sum(is_open(record["results"]) for record in self.records)
+
+    @property
+    def diverged(self) -> int:
+        return sum(record["results"]["loss"] is None for record in self.records)
 
     @property
     def end_of_grid(self) -> str | None:
         """Whether the best learning rate is the "lowest" or the "highest" of several; beyond may be a better one."""
         ends = {min(self.learning_rates): "lowest", max(self.learning_rates): "highest"}
         return ends.get(self["learning_rate"]) if len(self.learning_rates) > 1 else None
+
+
+def reached_goal(results: dict) -> bool:
+    """Whether a run ended at the goal of its task; one without a goal, or that diverged, did not."""
+    goal = results.get("goal")
+    if goal is None:
+        return False
+    if results.get("recalled") is not None:
+        return results["recalled"] >= goal
+    return results.get("relative_error") is not None and results["relative_error"] <= goal
+
+
+def is_open(results: dict) -> bool:
+    """Whether a run of a task that ends when the loss is flat ended at its cap: with more steps it might do more."""
+    return results.get("converged") == 0 and not reached_goal(results) and not results.get("at_limit")
 
 
 def shapes_by_series(records: list[Record]) -> dict[str, list[ShapeResult]]:
@@ -100,3 +134,12 @@ def shapes_by_series(records: list[Record]) -> dict[str, list[ShapeResult]]:
 
 def shape_of(record: Record) -> tuple:
     return tuple(record.get(name) for name in ("objective", *SHAPE, "max_seq_length"))
+
+
+def equal_pairs(series: dict[str, list[ShapeResult]]) -> Iterator[tuple[ShapeResult, ShapeResult]]:
+    """Of every shape that was made equal to one of another series: that one, and the shape."""
+    for shapes in series.values():
+        for shape in shapes:
+            for other in series.get(shape["to"], []):
+                if other["point"] == shape["to_point"]:
+                    yield other, shape

@@ -387,6 +387,7 @@ class Study:
         series = self.series[run.series]
         return {
             "study": self.name,
+            "question": self.question,
             "scale": self.scale,
             "axis": self.axis,
             "series": run.series,

@@ -6,88 +6,141 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .shape_results import ShapeResult
+from .shape_results import ShapeResult, reached_goal
 
-MARGIN = 1.5  # the factor within which a threshold agrees with the prediction
+MARGIN = 1.5  # the factor within which a knee agrees with the prediction
 KNEES = 400  # tried in the search for one
+NEARER = 0.5  # of the mean squared residual of a power law: that of a knee has to be less
 TIE = 1e-9  # between variances of logarithms
+
+# What theory claims of a task, and the rule by which a threshold agrees with the claim.
+SUFFICES, TRANSITION, KNEE = "suffices", "transition", "knee"
+CLAIMS = {"nearest": TRANSITION, "memorise": KNEE, "average": SUFFICES, "extremes": TRANSITION, "recall": SUFFICES}
+RULES = {
+    SUFFICES: "a claim that a number suffices agrees if the threshold found is at most this number",
+    TRANSITION: "a claim of a transition agrees if its number is above the largest that misses the goal, and at most "
+    "the threshold found",
+    KNEE: f"a claim of a knee agrees within a factor of {MARGIN}; there is a knee where the mean squared residual of "
+    "a min(size, k), the form that theory has, is less than half that of a power law (residuals are root mean squares "
+    "of natural logarithms)",
+}
+
+
+@dataclass(frozen=True)
+class Growth:
+    """
+    How what is memorised grows with the size of a head: as a min(size, k), or by a power law, of two parameters each.
+
+    Args:
+        knee: k.
+        knee_residual, power_residual: root mean squares of the differences of natural logarithms.
+        exponent: of the power law; by theory 1, up to the knee.
+    """
+
+    knee: float
+    knee_residual: float
+    exponent: float
+    power_residual: float
+
+    @property
+    def has_knee(self) -> bool:
+        """Whether the knee is clearly nearer than the power law."""
+        return self.knee_residual**2 < NEARER * self.power_residual**2 - TIE
 
 
 @dataclass(frozen=True)
 class Threshold:
     """
     Args:
+        claim: the kind of what theory says, one of RULES.
         predicted: None where theory names no number.
         order: that of the number, where theory names no more than this.
         found: the least value on the axis from which on all shapes reach the goal of the task with their best seed, of
             `memorise` the knee of the means; None where there is none.
-        by_all: the same with every seed; of `memorise` the knee too.
+        missed: the largest value on the axis whose shape misses the goal with every seed; None where there is none.
+        by_all: as `found`, with every seed; of `memorise` the knee too.
         at_cap: runs that ended at their cap, of the shapes that missed the goal, of `memorise` of all: with more steps
             another threshold might be found.
+        growth: of `memorise`, where three shapes or more have a most that they fit.
+        at_limit: runs that fitted the largest number of examples that was tried; their shapes are not in `growth`.
     """
 
     series: str
+    claim: str
     predicted: float | None
     order: float | None
     found: float | None
+    missed: float | None = None
     by_all: float | None = None
     at_cap: int = 0
+    growth: Growth | None = None
+    at_limit: int = 0
 
     @property
     def agrees(self) -> bool | None:
-        """Within MARGIN; None without a prediction."""
+        """By the rule of the claim; None without a prediction, and where the shapes tried do not decide."""
         if self.predicted is None:
             return None
-        return self.found is not None and 1 / MARGIN <= self.found / self.predicted <= MARGIN
+        found, missed = self.found or math.inf, self.missed or 0
+        if self.claim == KNEE:
+            return None if self.growth is None else 1 / MARGIN <= found / self.predicted <= MARGIN
+        if missed >= self.predicted or self.claim == TRANSITION and found < self.predicted:
+            return False
+        decided = found <= self.predicted if self.claim == SUFFICES else missed > 0 and found < math.inf
+        return True if decided else None
 
 
 def thresholds_of(series: dict[str, list[ShapeResult]], axis: str) -> list[Threshold]:
-    """Of the series whose task has a goal."""
+    """Of the series whose task has a goal, or a knee."""
     found = []
     for name, shapes in series.items():
         results: dict = next((shape["results"] for shape in shapes if "null" in shape["results"]), {})
-        predicted, order = results.get("threshold"), results.get("order")
+        claim, said = CLAIMS.get(shapes[0]["objective"], ""), (results.get("threshold"), results.get("order"))
         if "memorised" in results:
-            known = [shape for shape in shapes if shape.estimate("memorised").values]
-            place = knee([shape[axis] for shape in known], [shape.estimate("memorised").mean for shape in known])
-            found.append(Threshold(name, predicted, order, place, place, sum(shape.not_converged for shape in shapes)))
+            limits = [sum(bool(record["results"].get("at_limit")) for record in shape.records) for shape in shapes]
+            growth = growth_of([shape for shape, limit in zip(shapes, limits, strict=True) if not limit], axis)
+            knee = growth.knee if growth and growth.has_knee else None
+            at_cap = sum(shape.not_converged for shape in shapes)
+            found.append(Threshold(name, claim, *said, knee, None, knee, at_cap, growth, sum(limits)))
         elif results.get("goal") is not None:
-            best = from_which_on(shapes, axis, results["goal"], any)
-            by_all = from_which_on(shapes, axis, results["goal"], all)
-            missed = [shape for shape in shapes if not any(reached(shape, results["goal"]))]
-            at_cap = sum(shape.not_converged for shape in missed)
-            found.append(Threshold(name, predicted, order, best, by_all, at_cap))
+            best, missed = from_which_on(shapes, axis, any)
+            by_all, _ = from_which_on(shapes, axis, all)
+            at_cap = sum(shape.not_converged for shape in shapes if not any(reached(shape)))
+            found.append(Threshold(name, claim, *said, best, missed, by_all, at_cap))
     return found
 
 
 def from_which_on(
-    shapes: list[ShapeResult], axis: str, goal: float, which: Callable[[Iterable[bool]], bool]
-) -> int | None:
-    """The least value on the axis from which on `which` of the seeds, any or all, are at the goal."""
-    missed = max((shape[axis] for shape in shapes if not which(reached(shape, goal))), default=0)
-    return min((shape[axis] for shape in shapes if shape[axis] > missed), default=None)
-
-
-def reached(shape: ShapeResult, goal: float) -> list[bool]:
-    """Of every run whether it did. One shows that the shape can; the others may be stuck. What diverged did not."""
-    results = [record["results"] for record in shape.records]
-    return [
-        one["recalled"] >= goal if "recalled" in one else one.get("relative_error", math.inf) <= goal
-        for one in results
-    ]
-
-
-def knee(sizes: list[int], amounts: list[float]) -> float | None:
+    shapes: list[ShapeResult], axis: str, which: Callable[[Iterable[bool]], bool]
+) -> tuple[int | None, int | None]:
     """
-    The k of that a min(size, k) which is nearest to the amounts in squares of logarithms; None of two or fewer, and
-    where a power law, which has no knee and as many parameters, is as near.
+    The least value on the axis from which on `which` of the seeds, any or all, are at the goal, and the largest at
+    which they are not.
     """
-    if len(sizes) < 3 or min(amounts) <= 0:
-        return None
+    missed = max((shape[axis] for shape in shapes if not which(reached(shape))), default=None)
+    return min((shape[axis] for shape in shapes if missed is None or shape[axis] > missed), default=None), missed
+
+
+def reached(shape: ShapeResult) -> list[bool]:
+    """Of every run whether it did. One shows that the shape can; the others may be stuck."""
+    return [reached_goal(record["results"]) for record in shape.records]
+
+
+def growth_of(shapes: list[ShapeResult], axis: str) -> Growth | None:
+    """Of the means over seeds; None of fewer than three shapes, or where one has memorised nothing."""
+    means = {shape[axis]: shape.estimate("memorised").mean for shape in shapes if shape.estimate("memorised").values}
+    return None if len(means) < 3 or min(means.values()) <= 0 else Growth(*fits(list(means), list(means.values())))
+
+
+def fits(sizes: list[int], amounts: list[float]) -> tuple[float, float, float, float]:
+    """
+    The k of that a min(size, k) which is nearest to the amounts in squares of logarithms, and its residual; the
+    exponent of the nearest power law, and its residual.
+    """
     x, y = np.log(sizes), np.log(amounts)
     knees = np.linspace(x.min(), x.max(), KNEES)
-    variances = (y - np.minimum(x, knees[:, None])).var(axis=1)
-    power_law = (y - np.polyval(np.polyfit(x, y, 1), x)).var()
-    if variances.min() >= power_law - TIE:
-        return None
-    return float(np.exp(knees[variances.argmin()]))
+    residuals = (y - np.minimum(x, knees[:, None])).std(axis=1)
+    exponent, offset = np.polyfit(x, y, 1)
+    power_residual = (y - exponent * x - offset).std()
+    best = residuals.argmin()
+    return float(np.exp(knees[best])), float(residuals[best]), float(exponent), float(power_residual)

@@ -1,0 +1,87 @@
+"""What a study does not show, by the facts of its runs."""
+
+from .records import COUNTED
+from .report import Report
+from .synthetic import SYNTHETIC
+from .thresholds import KNEE
+
+FEW_SEEDS = 5  # with fewer, Student's t is above 2.7
+
+
+def limits_of(report: Report) -> list[str]:
+    """A sentence for each limit that is true of the records."""
+    kinds = (limits_of_runs, missing_controls, limits_of_thresholds, limits_of_subject)
+    return [limit for limits in kinds for limit in limits(report)]
+
+
+def limits_of_runs(report: Report) -> list[str]:
+    shapes = report.shapes
+    seeds = [len(shape.records) for shape in shapes]
+    fewer, ends = sum(count < max(seeds) for count in seeds), sum(shape.end_of_grid is not None for shape in shapes)
+    untuned = sum(len(shape.learning_rates) == 1 for shape in shapes)
+    not_converged, diverged = sum(shape.not_converged for shape in shapes), sum(shape.diverged for shape in shapes)
+    changed = any((commit or "").endswith("with changes") for commit in report.conditions.commits)
+    few = "One seed: no difference has an interval."
+    if max(seeds) > 1:
+        few = f"At most {max(seeds)} seeds: intervals are wide, and a narrow one can be luck."
+    limits = {
+        few: max(seeds) < FEW_SEEDS,
+        f"Shapes with fewer seeds than others: {fewer} of {len(shapes)}.": fewer,
+        f"Shapes trained with a single learning rate: {untuned} of {len(shapes)}.": untuned,
+        "Shapes whose best learning rate is at an end of the grid, beyond which a better one may lie: "
+        f"{ends} of {len(shapes)}.": ends,
+        f"Runs that ended at their cap, neither at the goal nor with a flat loss: {not_converged}.": not_converged,
+        f"Runs that diverged, and are in no mean: {diverged}.": diverged,
+        "Some of the code was in no commit.": changed,
+        "Evaluations along a run are at the learning rate of that moment: they are not the ends of shorter "
+        "runs.": report.curves,
+    }
+    return [limit for limit, holds in limits.items() if holds]
+
+
+def missing_controls(report: Report) -> list[str]:
+    """Of what differs between shapes beside what the study varies, that for which no series makes up."""
+
+    def differ(field: str) -> bool:
+        return len({shape[field] for shape in report.shapes} - {None}) > 1
+
+    sizes_differ, equal = differ("attention_head_size"), {shape["equal"] for shape in report.shapes}
+    all_alike = all(shape["value_head_size"] == shape["attention_head_size"] for shape in report.shapes)
+    limits = {
+        "No series is made equal in parameters.": differ(COUNTED) and "parameters" not in equal,
+        "No series is made equal in FLOPs.": differ("forward_flops") and "flops" not in equal,
+        "No control for the temperature of scores: no series has qk_norm.": sizes_differ
+        and not any(shape["qk_norm"] for shape in report.shapes),
+        "Values are as large as queries and keys: what their sizes do is not separated.": sizes_differ and all_alike,
+    }
+    return [limit for limit, holds in limits.items() if holds]
+
+
+def limits_of_thresholds(report: Report) -> list[str]:
+    goals = any(threshold.claim != KNEE for threshold in report.thresholds)
+    orders = [one.series for one in report.thresholds if one.order is not None]
+    knees = any(threshold.claim == KNEE for threshold in report.thresholds)
+    at_limit = sum(threshold.at_limit for threshold in report.thresholds)
+    limits = {
+        "That no run of a shape reached the goal does not show that it cannot: training may be stuck, or its loss be "
+        "flat before it goes on. Between two shapes of a series a threshold is not known.": goals,
+        f"Of {'; '.join(orders)} theory names an order alone: only the scaling can be compared.": orders,
+        "Theory has a lower bound of what can be memorised: growth past the knee does not contradict it.": knees,
+        f"Runs that fitted as many examples as were tried, so that their most is not known: {at_limit}.": at_limit,
+    }
+    return [limit for limit, holds in limits.items() if holds]
+
+
+def limits_of_subject(report: Report) -> list[str]:
+    conditions = report.conditions
+    trained = [objective for objective in conditions.objectives if objective not in SYNTHETIC]
+    if not trained:
+        return ["The tasks are synthetic: what language needs of heads they do not say."]
+    limits = [f"{' and '.join(trained)} alone: other objectives can differ."] if len(trained) == 1 else []
+    parameters = max((shape[COUNTED] for shape in report.shapes if shape[COUNTED] is not None), default=None)
+    if parameters is not None:
+        limits.append(
+            f"Models have at most {parameters:,} parameters besides embeddings and have seen at most "
+            f"{conditions.tokens[1]:,} tokens: larger ones, or more training, can differ."
+        )
+    return [*limits, *([f"One text ({conditions.texts}): on others figures differ."] if conditions.texts else [])]

@@ -1,0 +1,228 @@
+"""The sentences and the table of a report, the same in report.md and report.html."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from .curves import CurveDifference
+from .limits import limits_of
+from .records import AXES, METRICS
+from .report import Finding, Report
+from .shape_results import Estimate, ShapeResult
+from .studies import named_studies
+from .thresholds import KNEE, RULES, Growth, Threshold
+
+COLUMNS = (
+    "series", "width", "layers", "heads", "head size", "feed-forward", "parameters", "besides embeddings",
+    "MFLOP/token", "learning rate", "seeds",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Section:
+    """A paragraph, and the list that it introduces."""
+
+    text: str
+    items: list[str]
+
+
+def report_markdown(report: Report) -> str:
+    """What report.md has: question, table, answers, how the runs were made, and what they do not show."""
+    lines = [f"# {title(report)}", "", *([report.question, ""] if report.question else [])]
+    header, *rows = table(report)
+    lines += [markdown_row(header), "|---" * len(header) + "|", *map(markdown_row, rows), ""]
+    for section in answers(report):
+        lines += [section.text, *(f"- {item}" for item in section.items), ""]
+    lines += [*condition_lines(report), ""]
+    limits = limits_section(report)
+    return "\n".join([*lines, limits.text, *(f"- {item}" for item in limits.items)]) + "\n"
+
+
+def markdown_row(cells: Iterable[str]) -> str:
+    return "| " + " | ".join(cells) + " |"
+
+
+def title(report: Report) -> str:
+    return f"Study {report.study}" + (f", scale {report.scale}" if report.scale else "")
+
+
+def table(report: Report) -> list[list[str]]:
+    """The header, and a row for each shape."""
+    rows = [[*COLUMNS, *(METRICS[metric].label for metric in report.metrics)]]
+    for name, shapes in report.series.items():
+        for shape in shapes:
+            cells = [name, *(shape[field] for field in ("hidden_size", "num_hidden_layers"))]
+            cells += [shape["num_attention_heads"], head_size(shape), shape["intermediate_size"]]
+            cells += [with_commas(shape["parameters"]), with_commas(shape["non_embedding_parameters"])]
+            cells += [f"{shape['forward_flops'] / 1e6:.3g}", learning_rate(shape), len(shape.records)]
+            cells += [result(shape, metric) for metric in report.metrics]
+            rows.append([str(cell) for cell in cells])
+    return rows
+
+
+def head_size(shape: ShapeResult) -> str:
+    size, values = shape["attention_head_size"], shape["value_head_size"]
+    return f"{size}" if size == values else f"{size}, values {values}"
+
+
+def with_commas(number: int | None) -> str:
+    return "" if number is None else f"{number:,}"
+
+
+def learning_rate(shape: ShapeResult) -> str:
+    end = shape.end_of_grid
+    return f"{shape['learning_rate']:g}" + (f" (the {end})" if end else "")
+
+
+def result(shape: ShapeResult, metric: str) -> str:
+    estimate, missing = shape.estimate(metric), METRICS[metric].missing
+    if metric not in shape.metrics and shape.diverged < len(shape.records):
+        return ""  # another task
+    if not estimate.values:
+        return missing
+    without = len(shape.records) - len(estimate.values)
+    text = number(estimate.mean, ".4g")
+    if len(estimate.values) > 1:
+        text += f" ± {number(estimate.half_interval, '.2g')}"
+    notes = [f"{without} {missing}"] if without else []
+    if shape.not_converged and metric != "steps_to_goal":
+        notes.append(f"{shape.not_converged} not converged")
+    return f"{text} ({', '.join(notes)})" if notes else text
+
+
+def number(value: float, form: str) -> str:
+    """With the significant digits of `form`; large ones without a power of ten."""
+    text = f"{value:{form}}"
+    return text if "e+" not in text else f"{float(text):{'+' if '+' in form else ''},.0f}"
+
+
+def answers(report: Report) -> list[Section]:
+    """Thresholds, of tasks for which theory has one; differences in the end; differences along the training."""
+    sections = [Section(threshold_text(report), [threshold_line(one) for one in report.thresholds])]
+    for metric in report.compared_metrics:
+        found = [finding_line(finding, report.axis) for finding in report.findings if finding.metric == metric]
+        sections.append(Section(f"{METRICS[metric].label}, differences seed by seed:", found))
+    text = (
+        "held-out loss (nats) along the training, differences seed by seed at the first evaluation that all runs of a "
+        "pair have, at that nearest to half of the training, and at the last; then the change from half to the last:"
+    )
+    sections.append(Section(text, [curve_line(one, report.axis) for one in report.curves]))
+    return [section for section in sections if section.items]
+
+
+def threshold_text(report: Report) -> str:
+    claims = {one.claim: None for one in report.thresholds}
+    axis = AXES[report.axis]
+    of_goal = f"{axis} from which on the best seed reaches the goal" if claims.keys() - {KNEE} else ""
+    of_knee = f"{axis} at which the growth of what is memorised ends" if KNEE in claims else ""
+    rules = [RULES[claim] for claim in claims if claim in RULES]
+    return "; ".join([f"Thresholds: {' or '.join(filter(None, (of_goal, of_knee)))}", *rules]) + ":"
+
+
+def threshold_line(threshold: Threshold) -> str:
+    predicted = "none predicted" if threshold.predicted is None else f"predicted {threshold.predicted:g}"
+    if threshold.order is not None:
+        predicted = f"predicted an order of {threshold.order:g}"
+    found = "found none" if threshold.found is None else f"found {threshold.found:.3g}"
+    if threshold.by_all != threshold.found:
+        found += f" (with every seed {'none' if threshold.by_all is None else format(threshold.by_all, 'g')})"
+    verdict = {True: ", agrees", False: ", does not agree", None: ", not decided by the shapes tried"}[
+        threshold.agrees
+    ]
+    line = f"{threshold.series}: {predicted}, {found}" + ("" if threshold.predicted is None else verdict)
+    if threshold.growth:
+        line += f"; {growth_text(threshold.growth)}"
+    if threshold.at_limit:
+        line += f"; without the shapes of {threshold.at_limit} runs that are at the upper limit of T"
+    return line + (f"; {threshold.at_cap} of the runs that decide this had not converged" if threshold.at_cap else "")
+
+
+def growth_text(growth: Growth) -> str:
+    power, knee = f"{growth.power_residual:.2g}", f"{growth.knee_residual:.2g}"
+    law = f"a power law with exponent {growth.exponent:.2g}"
+    if growth.has_knee:
+        return f"residuals of {knee}; {law} has {power}"
+    return f"no knee: {law} fits as well, with residuals of {power}, of the best knee {knee}"
+
+
+def finding_line(finding: Finding, axis: str) -> str:
+    return f"{pair(finding, axis)}: {difference(finding.difference)}"
+
+
+def pair(compared: Finding | CurveDifference, axis: str) -> str:
+    """The two shapes, of which the first is subtracted from the second."""
+    if compared.from_series == compared.to_series:
+        return f"{compared.to_series}, {AXES[axis]} {compared.from_value:,} to {compared.to_value:,}"
+    less, place = f"less {compared.from_series}", f"{AXES[axis]} {compared.to_value:,}"
+    if compared.from_value == compared.to_value:
+        return f"{compared.to_series}, {less}, {place}"
+    return f"{compared.to_series}, {place}, {less}, {AXES[axis]} {compared.from_value:,}"
+
+
+def difference(estimate: Estimate) -> str:
+    if not estimate.values:
+        return "no seed in common"
+    if len(estimate.values) == 1:
+        return f"{number(estimate.mean, '+.4g')} (one seed)"
+    return f"{with_interval(estimate)}, {'beyond' if estimate.is_beyond_spread else 'within'} the spread"
+
+
+def with_interval(estimate: Estimate) -> str:
+    interval = f" ± {number(estimate.half_interval, '.2g')}" if len(estimate.values) > 1 else ""
+    return number(estimate.mean, "+.3g") + interval
+
+
+def curve_line(curve: CurveDifference, axis: str) -> str:
+    places = dict.fromkeys((curve.first, curve.middle, curve.last))  # two evaluations have no other middle
+    values = ", ".join(f"{with_interval(curve.differences[tokens])} at {tokens:,} tokens" for tokens in places)
+    return f"{pair(curve, axis)}: {values}; change {with_interval(curve.change)}, {curve.trend or 'one seed'}"
+
+
+def condition_lines(report: Report) -> list[str]:
+    conditions = report.conditions
+    least, most = conditions.tokens
+    tokens = f"{most:,}" if least == most else f"{least:,} to {most:,}"
+    epochs = "" if conditions.epochs is None else f" (at most {conditions.epochs:.2g} epochs)"
+    interrupted = f" besides {conditions.interrupted} runs that were interrupted" if conditions.interrupted else ""
+    chosen = f"in {conditions.of_grid} shorter runs" if conditions.of_grid else "whose run counts too"
+    return [
+        f"{conditions.runs} runs of {tokens} tokens{epochs} in rows of {joined(conditions.max_seq_lengths)}, "
+        f"objective {joined(conditions.objectives)}; seeds {joined(conditions.seeds)}; learning rates "
+        f"{joined(conditions.learning_rates)}, of which each shape has its best with the first seed, {chosen}; "
+        f"{conditions.seconds:,.0f} seconds in all{interrupted}, on {joined(conditions.hardware)}; "
+        f"{', '.join(conditions.versions)}; commit {joined(conditions.commits)}.",
+        *([f"Texts: {conditions.texts}."] if conditions.texts else []),
+        "± is half the 95 % interval of Student's t over seeds, each for itself: among many, one in twenty errs. "
+        "MFLOP/token: forward, layers alone.",
+        *attention_lines(report),
+    ]
+
+
+def attention_lines(report: Report) -> list[str]:
+    """Of series whose attention is of a class of the user's."""
+    named = {name: [one["attention"] for one in shapes if one["attention"]] for name, shapes in report.series.items()}
+    classes = [f"{name}: {joined(set(found))}" for name, found in named.items() if found]
+    if not classes:
+        return []
+    return [
+        f"Attention by classes of one's own, after @ the fingerprint of their code: {'; '.join(classes)}. Heads and "
+        "head size are the configuration's, FLOPs those that torch counts; what theory predicts is for other series."
+    ]
+
+
+def joined(values: Iterable[object]) -> str:
+    return ", ".join(sorted(map(str, values)))
+
+
+def limits_section(report: Report) -> Section:
+    return Section("What this does not show:", limits_of(report))
+
+
+def commands(report: Report) -> list[str]:
+    """What makes the runs, and the report of them."""
+    study = report.study if report.study in named_studies() else f"{report.study}.yaml"
+    scale = f" --scale {report.scale}" if report.scale else ""
+    texts = " --train_file TEXTS" if report.conditions.texts else ""
+    return [
+        f"fixedbert study {study}{scale}{texts} --output_dir {report.study}",
+        f"fixedbert study report {report.study}/runs.jsonl --output_dir {report.study}-report",
+    ]
