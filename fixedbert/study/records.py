@@ -84,6 +84,7 @@ METRICS = {
     "steps_to_goal": Metric("synthetic", ("steps_to_goal",), "steps to the goal", missing="never"),
     "steps": Metric("synthetic", ("steps",)),
     "converged": Metric("synthetic", ("converged",)),
+    "at_limit": Metric("synthetic", ("at_limit",)),
     "queries": Metric("synthetic", ("queries",)),
     "null": Metric("synthetic", ("null",)),
     "goal": Metric("synthetic", ("goal",)),

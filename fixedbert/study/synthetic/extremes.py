@@ -6,13 +6,21 @@ x of <a_i, x>, and the target is the sum of (1 + z_i)(1 + z_(i + D/2)) over the 
 Tokens go through an MLP, a class token attends to them in one layer, and an MLP reads the heads. The number of heads
 varies at a fixed product with their size, so that models differ in little else.
 
-Prediction: a transition at heads = D: as many heads as features approximate with a number of parameters that does not
-depend on the number T of tokens; with fewer it grows as (1 / error)^(c T) (Yu, Jiang, Bao, Yu and Li, "The Effect of
-Attention Head Count on Transformer Approximation", 2025, arXiv 2510.06662; abstract and reviews of it). More heads win
-here, not larger ones. The constant c is not known; one head with a width of the order of T memorises all tokens
-(abstract), so that few tokens can hide the transition. Their own example has T of 8 to 128; its outer function could
-not be checked, this one is ours.
+Prediction: a transition at heads = D (Yu, Jiang, Bao, Yu and Li, "The Effect of Attention Head Count on Transformer
+Approximation", 2025, arXiv 2510.06662). Checked in the abstract: with sufficiently many heads the approximation is
+efficient, with too few the parameters must grow at least as (1 / error)^(c T), for some constant c and T tokens; one
+head with an embedding of the order of T memorises them all, so that few tokens can hide the transition. That D are
+enough, with a number of parameters that does not depend on T, is in summaries of the paper. More heads win here, not
+larger ones. Their own example has T of 8 to 128 (caption of its figure); its outer function could not be checked, this
+one is ours.
+
+Were 4 features independent, one that is not seen would cost a third of the variance, and so would products that are
+not seen. A head that mixes two features can cost far less: in single runs with 8 tokens 3 heads came to 0.02, and 4 to
+0.004, so that the goal is 0.01. On the way there is a plateau at about a third, which with 32 tokens 3 and 4 heads did
+not leave in 4,000 steps.
 """
+
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -34,6 +42,7 @@ class Extremes(SyntheticTask):
         features: D, even.
     """
 
+    goal: ClassVar[float] = 0.01
     directions: Tensor
 
     def __init__(self, config: FixedHeadBertConfig, length: int, features: int = 4):

@@ -6,11 +6,13 @@ or minus one. Queries attend to the context, and a linear readout of the heads a
 a residual the readout would memorise by itself. T is searched on a grid with steps of a factor of 2^(1/4), the first T
 queries of one list each time: fitted are those on which 99 % of the labels are right.
 
-Prediction: T grows as H min(n, p), with a knee at p = n; as probabilities sum to one, scores have n - 1 dimensions
-that count, and the knee can lie at n - 1 (Mahdavi, Liao and Thrampoulidis, "Memorization Capacity of Multi-Head
-Attention in Transformers", 2023, arXiv 2306.02010; abstract: Omega(H n) examples for n < d; a summary of the paper: H
-min(n, p)). That is a lower bound, for labels of any kind. Signs of independent queries are easier: a head of size 1 is
-already a linear classifier of d dimensions, which fits any d of them, and about 2 d as a rule (Cover, 1965; recalled).
+Prediction: T grows as H min(n, p), with a knee at p = n (Mahdavi, Liao and Thrampoulidis, "Memorization Capacity of
+Multi-Head Attention in Transformers", 2023, arXiv 2306.02010). Checked in the abstract: Omega(H n) examples for n < d;
+in a summary of the paper, not in itself: H min(n, p), for queries of which any n are linearly independent and contexts
+of full rank, as they are here. As probabilities sum to one, scores have n - 1 dimensions that count, and the knee can
+lie at n - 1 (our own remark). The theorem is a lower bound, for labels of any kind; no upper bound is known to us, so
+that growth beyond the knee contradicts nothing. Signs of independent queries are easier: a head of size 1 is already a
+linear classifier of d dimensions, which fits any d of them (tested), and about 2 d as a rule (Cover, 1965; recalled).
 So only the scaling with p, n and H is tested, and the knee, not the constant. The null line is a single query: a
 constant fits no more for certain.
 """
@@ -83,9 +85,8 @@ def fit(
         loss = (1 - margins).relu().square().mean()
         descend(loss, optimizer, step)
         losses.append(loss.item())
-        if step % WINDOW == 0:
-            if is_flat(means(losses, WINDOW)):
-                return None, True, step
+        if step % WINDOW == 0 and is_flat(means(losses, WINDOW)):
+            return None, True, step
     return None, False, max_steps
 
 
@@ -93,13 +94,15 @@ def train_memorise(
     config: FixedHeadBertConfig, length: int, most: int, max_steps: int, learning_rate: float, seed: int
 ) -> dict[str, float | None]:
     """
-    Search T, up to `most`: upwards by octaves until one is not fitted, then between by halves.
+    Search T, up to `most`: upwards by octaves until one is not fitted, then between by halves. That a larger T is not
+    fitted either is taken for granted.
 
     Returns:
-        `memorised`, the largest T found; `loss`, its negative; `steps_to_goal` and `steps` at that T; `converged`, 0
-        if training at the least T that was not fitted ended at the cap, or every T up to `most` was fitted;
-        `queries`, seen in the whole search; `predicted`, H min(n, p), of which only the growth is claimed;
-        `threshold`, n; `null`.
+        `memorised`, the largest T found, 0 if none; `loss`, its negative; `steps_to_goal` and `steps` at that T, the
+        same; `at_limit`, 1 if every T that was tried was fitted, up to `most`, so that `memorised` is only a lower
+        bound; `converged`, 1 if training at the least T that was not fitted ended because its loss was flat, 0 if it
+        ended at the cap or there is no such T; `queries`, seen in the whole search; `predicted`, H min(n, p), of which
+        only the growth is claimed; `threshold`, n; `null`.
     """
     context, queries, labels = examples(config, length, most, seed)
     beyond = next(place for place in count() if grid(place) > most)
@@ -120,6 +123,7 @@ def train_memorise(
         "memorised": memorised,
         "steps_to_goal": steps,
         "steps": steps,
+        "at_limit": float(failed == beyond),
         "converged": float(converged),
         "queries": seen,
         "predicted": config.num_attention_heads * min(length, config.head_dim),

@@ -15,8 +15,9 @@ do it in one layer unless there are exponentially many of them; depth helps for 
 "On the Benefits of Rank in Attention Layers", 2024, arXiv 2407.16153; at ICLR 2025 as "Quality over Quantity in
 Attention Layers: When Adding More Heads Hurts"). Checked in the abstract: this statement, without constants. By the
 paper's contents the exponential number is proved for a biased form of the function; for the function itself a summary
-names a power of d / r that grows with the accuracy. That its values are of full rank, as here by `value_head_size`, is
-recalled, and so is that their construction by depth changes the positions.
+names a power of d / r that grows with the accuracy. How many heads and layers depth needs could not be checked;
+here are two. That its values are of full rank, as here by `value_head_size`, is recalled, and so is that their
+construction by depth changes the positions.
 """
 
 import torch

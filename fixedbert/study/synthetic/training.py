@@ -9,9 +9,9 @@ from torch import Tensor, nn
 from ...configuration_fixed_head_bert import FixedHeadBertConfig
 from ...errors import Divergence
 
-WINDOW = 100  # steps whose mean loss counts
+WINDOW = 100  # steps whose means count
 AT_GOAL = 20  # steps whose mean measure has to be at the goal
-LEAST_WINDOWS = 15
+LEAST_WINDOWS = 16
 FALL = 0.02
 LEARNED = 0.1  # of the way from the null line to the goal
 WARM_UP = 100  # steps
@@ -25,7 +25,6 @@ class SyntheticTask(nn.Module):
     Attributes:
         measure: a metric of records.py, `relative_error` or `recalled`.
         goal: what the measure is to reach; the steps to it are recorded.
-        solved: a training loss below which nothing is left to learn.
         null: what the measure is without solving the task.
         threshold: the predicted one, on the axis of the study; None where theory names none.
         order: of the threshold, where theory names only this.
@@ -33,7 +32,6 @@ class SyntheticTask(nn.Module):
 
     measure: ClassVar[str] = "relative_error"
     goal: ClassVar[float] = 0.05
-    solved: ClassVar[float] = 0.005
     null: float = 1.0
     threshold: float | None = None
     order: float | None = None
@@ -55,12 +53,9 @@ class SyntheticTask(nn.Module):
         """The measure, of one batch."""
         return self.loss(output, target)
 
-    def is_at_goal(self, score: float) -> bool:
-        return score <= self.goal
-
-    def has_learned(self, score: float) -> bool:
-        """Whether it is off the null line, where a flat loss is the plateau before learning begins."""
-        return (score - self.null) / (self.goal - self.null) >= LEARNED
+    def progress(self, score: float) -> float:
+        """The share of the way from the null line, 0, to the goal, 1."""
+        return (score - self.null) / (self.goal - self.null)
 
 
 def input_projections(attention: nn.Module, width: int, *names: str) -> list[nn.Linear]:
@@ -73,9 +68,14 @@ def input_projections(attention: nn.Module, width: int, *names: str) -> list[nn.
 
 
 def is_flat(losses: list[float]) -> bool:
-    """Whether no window of the last third has a loss 2 % below the lowest before it; never in fewer than 15."""
-    before = len(losses) - len(losses) // 3
-    return len(losses) >= LEAST_WINDOWS and min(losses[before:]) > (1 - FALL) * min(losses[:before])
+    """
+    Whether no window of the second half has a loss 2 % below the lowest of the first; never in fewer than 16 windows.
+
+    A run whose loss stops falling after t windows ends after 2 t of them: a plateau ends it only if it is as long as
+    everything before it. Up to noise, a power law steps^-a is flat where a is less than 0.029.
+    """
+    half = len(losses) // 2
+    return len(losses) >= LEAST_WINDOWS and min(losses[half:]) > (1 - FALL) * min(losses[:half])
 
 
 def descend(loss: Tensor, optimizer: torch.optim.Optimizer, step: int):
@@ -98,19 +98,26 @@ def train(
     make: Callable[[], SyntheticTask], rows: int, max_steps: int, learning_rate: float, seed: int
 ) -> dict[str, float | None]:
     """
-    Train by Adam: a warm-up, a constant rate until the loss is flat and off the null line, or below what the task
-    calls solved, or five sixths of `max_steps` are done; then a fifth as many steps with the rate falling to zero.
-    Examples are new at every step, so that the measure on a batch is one on held-out examples. A plateau between two
-    phases of learning cannot be distinguished from the end of it.
+    Train by Adam: a warm-up, then a constant rate, until the task is done or five sixths of `max_steps` are; then a
+    fifth as many steps with the rate falling to zero. Examples are new at every step, so that the measure on a batch
+    is one on held-out examples.
+
+    A task is done when its measure was at the goal in the last quarter of the steps. It is also done when its loss is
+    flat (`is_flat`) and its measure off the null line, where a flat loss is the plateau before learning begins. A
+    plateau between two phases of learning ends a run only if it is as long as everything before it; that cannot be
+    distinguished from the end of learning. A measure beyond the goal says how far a run got in a third more steps
+    than to the goal, not how far it can get.
 
     Raises:
         Divergence: the loss is not finite.
 
     Returns:
-        The measure of the task, which is also the `loss` by which rates are chosen; `steps_to_goal`, after which the
-        mean of AT_GOAL batches was at the goal, None if it never was; `steps`; `converged`, 1 if training ended
-        because the loss was flat or the task solved, 0 at the cap; `null`, `goal`, `threshold` and `order` of the
-        task.
+        `loss`, which decides between learning rates: of a run that ends at the goal the share of `max_steps` that it
+        took to the goal, less one, so that the fastest rate is the best; of others the share of the way from the null
+        line to the goal that is left. The measure of the task, after the rate has fallen. `steps_to_goal`, after which
+        the mean of AT_GOAL batches was at the goal, before the rate falls; None if it never was, even where the
+        measure is at the goal in the end. `steps`, of all; `converged`, 1 if the task was done, 0 at the cap; `null`,
+        `goal`, `threshold` and `order` of the task.
     """
     torch.manual_seed(seed)
     task = make()
@@ -134,19 +141,21 @@ def train(
     while not converged and len(losses) < constant:
         for _ in range(min(WINDOW, constant - len(losses))):
             train_step(min(1, (len(losses) + 1) / WARM_UP))
-        windows = means(losses, WINDOW)
-        if windows:
-            has_learned = task.has_learned(means(scores, WINDOW)[-1])
-            converged = windows[-1] < task.solved or is_flat(windows) and has_learned
+        progress = [task.progress(score) for score in means(scores, WINDOW)]
+        if progress:
+            is_solved = min(progress[len(progress) * 3 // 4 :]) >= 1
+            converged = is_solved or is_flat(means(losses, WINDOW)) and progress[-1] >= LEARNED
+    at_goal = [number for number, mean in enumerate(means(scores, AT_GOAL), start=1) if task.progress(mean) >= 1]
+    steps_to_goal = AT_GOAL * at_goal[0] if at_goal else None
     cooling = len(losses) // 5
     for left in range(cooling, 0, -1):
         train_step(left / cooling)
     score = evaluate(task, generator)
-    at_goal = [number for number, mean in enumerate(means(scores, AT_GOAL), start=1) if task.is_at_goal(mean)]
+    left_to_goal = max(0.0, 1 - task.progress(score))
     return {
-        "loss": -score if task.measure == "recalled" else score,
+        "loss": left_to_goal if left_to_goal or steps_to_goal is None else steps_to_goal / max_steps - 1,
         task.measure: score,
-        "steps_to_goal": AT_GOAL * at_goal[0] if at_goal else None,
+        "steps_to_goal": steps_to_goal,
         "steps": len(losses),
         "converged": float(converged),
         "null": task.null,
