@@ -303,9 +303,9 @@ NOT_SAVED = NOT_SAVED.replace("class Own", "import torch\nself_made = torch.ones
 def test_bad_classes(tmp_path, attention, code, message):
     """Guards: a class that is not there, cannot be built or does not do what it has to is refused in a sentence."""
     file = write(tmp_path, code, attention=attention, series={"a": {}})
-    with pytest.raises(InputError, match=message):
+    with pytest.raises(InputError, match=message) as caught:
         main(["study", file, "--trust_remote_code", "--output_dir", str(tmp_path / "out")])
-    assert not (tmp_path / "out").exists()
+    assert str(caught.value).count("study small") == 1 and not (tmp_path / "out").exists()
 
 
 @pytest.fixture(scope="module")

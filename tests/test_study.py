@@ -304,6 +304,7 @@ def test_the_total_follows_what_is_known(tmp_path):
         lines.add(run, {**line_of(lines.study, run, loss), "training_flops": trained})
     assert (lines.done, lines.total) == (2 * whole - 500, 4 * whole - 500)
     (beyond,) = lines.ready()
+    assert len(lines.left()) == 2  # with the other seed: as many processes have work
     lines.add(beyond, line_of(lines.study, beyond, 3.0))
     (last,) = lines.ready()
     lines.add(last, line_of(lines.study, last, 1.0))
@@ -595,6 +596,8 @@ def test_evaluations_along_the_way(text, vocabulary, tmp_path):
             "b needs one shape, or one with num_attention_heads 4",
         ),
         ({"colour": "red"}, "colour: no such key"),
+        ({"seeds": [True]}, "seeds: True is no number"),
+        ({"series": {"a": {"num_attention_heads": []}}}, "series a: a list without values"),
         ({"extend_learning_rates": 3}, "extend_learning_rates: true or false"),
         ({"extend_learning_rates": True}, "extend_learning_rates: a grid of two"),
         ({"grid": 3}, "grid: names with their values"),

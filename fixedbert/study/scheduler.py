@@ -95,7 +95,7 @@ def run_in_parallel(log: "RunLog", sources: DataSources, bar: tqdm, processes: i
     """Each run in a process of its own, several at once; where some fail the others are done first."""
     busy: dict[Connection, Run] = {}
     failed: dict[str, InputError] = {}
-    with worker_processes(min(processes, len(log.ready())), log.study) as free:
+    with worker_processes(min(processes, len(log.left())), log.study) as free:
         while True:
             ready = log.ready({run.key for run in busy.values()} | failed.keys())
             while free and ready:
@@ -169,10 +169,13 @@ class RunLog:
 
     @property
     def total(self) -> float:
-        """FLOPs of the runs that are done, and of those left as far as they are known: an extended grid adds some."""
+        """FLOPs of the runs that are done, and of those left."""
+        return self.done + sum(run.training_flops for run in self.left())
+
+    def left(self) -> list[Run]:
+        """The runs that are not done, as far as they are known: an extended grid adds some."""
         done = {record["key"] for record in self.records}
-        planned = self.study.planned_runs(self.records, self.part)
-        return self.done + sum(run.training_flops for run in planned if run.key not in done)
+        return [run for run in self.study.planned_runs(self.records, self.part) if run.key not in done]
 
     def ready(self, busy: Set[str] = frozenset()) -> list[Run]:
         """Runs to begin now, but those whose key is in `busy`. Of a run that another series has, copy the record."""

@@ -147,7 +147,8 @@ class Study:
             check(isinstance(values, list) and len(values) > 0, f"{name}: a list of numbers is needed")
             for value in values:
                 check(
-                    isinstance(value, kinds), f"{name}: {value} is no number that YAML knows; it takes 1.0e-3 for one"
+                    isinstance(value, kinds) and not isinstance(value, bool),
+                    f"{name}: {value} is no number that YAML knows; it takes 1.0e-3 for one",
                 )
                 check(name == "seeds" or 0 < value < math.inf, f"{name}: {value} is not a finite number above 0")
             check(len(set(values)) == len(values), f"{name}: each can be there once")
@@ -182,6 +183,7 @@ class Study:
                     self.check_task(f"series {name}: ", stage, objective)
             lengths = {len(value) for value in series.values() if isinstance(value, list)}
             check(len(lengths) <= 1, f"series {name}: lists of {sorted(lengths)} values; they need as many as shapes")
+            check(0 not in lengths, f"series {name}: a list without values; it needs one for each shape")
             check(
                 ("equal" in series) == ("to" in series),
                 f"series {name}: equal (in what) and to (which series) go together",
@@ -226,19 +228,19 @@ class Study:
             InputError: there are such classes without `trust_remote_code`; or one cannot be imported, or does not do
                 what it has to.
         """
-        study = self
-        if trust_remote_code and self.attentions:
-            try:
-                study = replace(self, imported=import_attentions(self.attentions, self.folder))
-            except InputError as error:
-                raise InputError(f"study {self.name}: {error}") from error
-        study.shapes  # noqa: B018  every shape can be made
-        return study
+        if not (trust_remote_code and self.attentions):
+            self.shapes  # noqa: B018  every shape can be made
+            return self
+        try:
+            imported = import_attentions(self.attentions, self.folder)
+        except InputError as error:
+            raise InputError(f"study {self.name}: {error}") from error
+        return replace(self, imported=imported)
 
     def check_stage(self, place: str, stage: dict):
         for name in STAGE:
             number = stage.get(name)
-            if not (isinstance(number, int) and number > 0):
+            if type(number) is not int or number < 1:  # true is an int too
                 raise InputError(
                     f"study {self.name}: {place}pretraining: {name} is missing, or not a whole number above 0."
                 )
