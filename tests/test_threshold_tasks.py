@@ -282,12 +282,12 @@ def test_noise_hardly_changes_when_training_ends():
         assert 78 <= flat_after(noisy) <= 90
 
 
-class Told(SyntheticTask):
-    """Its losses are told, whatever is trained; they are its measure too. The null line is 1, the goal 0.05."""
+class Scripted(SyntheticTask):
+    """Its losses follow a script, whatever is trained; they are its measure too. The null line is 1, the goal 0.05."""
 
-    def __init__(self, told: list[float]):
+    def __init__(self, script: list[float]):
         super().__init__(config(1, 1))
-        self.told, self.weight = iter(told), torch.nn.Parameter(torch.ones(1))
+        self.script, self.weight = iter(script), torch.nn.Parameter(torch.ones(1))
         self.last = 0.0
 
     def examples(self, rows, generator):
@@ -297,15 +297,15 @@ class Told(SyntheticTask):
         return self.weight * inputs
 
     def loss(self, output, target):
-        self.last = next(self.told)
+        self.last = next(self.script)
         return output.sum() + self.last
 
     def score(self, output, target):
         return torch.tensor(self.last)
 
 
-def trained(told: list[float], max_steps: int):
-    return train(partial(Told, told), 2, max_steps, 0.01, 1)
+def trained(script: list[float], max_steps: int):
+    return train(partial(Scripted, script), 2, max_steps, 0.01, 1)
 
 
 def test_training_ends_by_rule_or_at_its_cap():
@@ -335,6 +335,16 @@ def test_which_learning_rate_is_the_best():
     cooled, near, far = (trained([1.0] * 300 + [last] * 60, 360)["loss"] for last in (0.04, 0.5, 0.8))
     assert fast < slow < cooled < near < far
     assert fast == pytest.approx(120 / 1200 - 1) and near == pytest.approx(0.45 / 0.95)
+
+
+def test_an_error_that_is_no_number_is_no_success():
+    """Guards: a run whose evaluation is nan has no loss that would make its learning rate the best."""
+
+    class Unmeasured(Scripted):
+        def score(self, output, target):
+            return torch.tensor(math.nan)
+
+    assert math.isnan(train(partial(Unmeasured, [0.5] * 360), 2, 360, 0.01, 1)["loss"])
 
 
 def small(name: str, series: str, point: int, rate: float, **stage):
@@ -415,7 +425,7 @@ def test_shapes_of_a_seed_see_equal_data(name, monkeypatch):
 
 
 def test_widths_that_are_too_small():
-    """Guards: a width without room for the input is told, with the least that has."""
+    """Guards: a width without room for the input is refused, with the least that is enough."""
     with pytest.raises(InputError, match="nearest: hidden_size 5: more than the dimension, 5"):
         Nearest(config(1, 1, hidden_size=5), 4, dimension=5)
     with pytest.raises(InputError, match="average: hidden_size 13: at least 14"):
@@ -433,6 +443,7 @@ def test_widths_that_are_too_small():
         (lambda: Extremes(config(1, 1), 8, features=3), "extremes: features 3: an even number"),
         (lambda: Recall(config(1, 1), 12, symbols=3), "recall: 4 pairs in 12 tokens, 3 symbols"),
         (lambda: Recall(config(1, 1), 5), "recall: 1 pairs in 5 tokens"),
+        (lambda: train_memorise(config(1, 1), 8, 9, 3, 0.1, 1), "memorise: total_train_batch_size 9: at least 10"),
     ],
 )
 def test_settings_without_a_task(make, message):

@@ -17,8 +17,9 @@ Sources: Sanford, Hsu and Telgarsky, 2023 (arXiv 2306.02896), q-sparse averaging
 grow with the logarithm of n alone, and a large embedding is necessary. The bounds above, with and without an MLP, are
 recalled. Wang et al., 2026 (arXiv 2601.20844). Checked in the abstract: the least dimension in which every set of at
 most k of m vectors is found by its scores is of the order of k, whatever m, by cyclic polytopes; that 2 k suffices is
-its title. Neither says that training finds such weights. Those above need a c of some units over the least product,
-which for q = 8 of 32 places is 5e-9: in float32 the scores on S then differ by more than a softmax forgives.
+its title. Neither says that training finds such weights. The weights above need c to be several times one over the
+least product, which for q = 8 of 32 places is 5e-9: in float32 rounding then makes the scores on S differ by far more
+than one.
 """
 
 import math

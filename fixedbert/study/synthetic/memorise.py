@@ -24,6 +24,7 @@ from torch import Tensor, nn
 
 from ...attention_fixed_head_bert import self_attention
 from ...configuration_fixed_head_bert import FixedHeadBertConfig
+from ...errors import InputError
 from .training import WARM_UP, WINDOW, descend, is_flat, means
 
 FITTED = 0.99
@@ -97,6 +98,10 @@ def train_memorise(
     Search T, up to `most`: upwards by octaves until one is not fitted, then between by halves. That a larger T is not
     fitted either is taken for granted.
 
+    Raises:
+        InputError: `most` is below the least T of the grid.
+        Divergence: a loss is not finite.
+
     Returns:
         `memorised`, the largest T found, 0 if none; `loss`, its negative; `steps_to_goal` and `steps` at that T, the
         same; `at_limit`, 1 if every T that was tried was fitted, up to `most`, so that `memorised` is only a lower
@@ -104,6 +109,8 @@ def train_memorise(
         ended at the cap or there is no such T; `queries`, seen in the whole search; `predicted`, H min(n, p), of which
         only the growth is claimed; `threshold`, n; `null`.
     """
+    if most < grid(1):
+        raise InputError(f"memorise: total_train_batch_size {most}: at least {grid(1)}, the fewest queries tried.")
     context, queries, labels = examples(config, length, most, seed)
     beyond = next(place for place in count() if grid(place) > most)
     fitted, failed = 0, beyond  # places on the grid of T

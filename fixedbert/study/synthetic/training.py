@@ -151,7 +151,7 @@ def train(
     for left in range(cooling, 0, -1):
         train_step(left / cooling)
     score = evaluate(task, generator)
-    left_to_goal = max(0.0, 1 - task.progress(score))
+    left_to_goal = max(1 - task.progress(score), 0.0)  # in this order nan stays nan
     return {
         "loss": left_to_goal if left_to_goal or steps_to_goal is None else steps_to_goal / max_steps - 1,
         task.measure: score,
