@@ -232,7 +232,7 @@ def study_arguments(parser: ArgumentParser):
     )
     parser.add_argument("files", nargs="*", help="runs.jsonl of one study, of one or more machines")
     parser.add_argument("--output_dir", help="where the records of runs and the report go")
-    parser.add_argument("--scale", help="tiny: two CPU cores; small: one GPU; paper: the real thing")
+    parser.add_argument("--scale", help="tiny, day: two CPU cores; small: one GPU; paper: the real thing")
     parser.add_argument("--dry_run", action="store_true", help="only list the shapes, and what all runs cost")
     parser.add_argument("--processes", type=int, help="runs at once; default: one for each GPU, or each CPU core")
     parser.add_argument("--share", default="1/1", help="1/2 does every second shape, 2/2 the others")
