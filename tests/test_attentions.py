@@ -226,7 +226,7 @@ def test_studies_of_the_page(name, capsys):
                 assert abs(counts[0] - counts[1]) <= 2 * (2 * 64 + 1) / 2
     main(["study", str(EXAMPLES / name), "--trust_remote_code", "--dry_run"])
     rates, seeds = len(made.learning_rates), len(made.seeds)
-    assert f"{len(made.places()) * (rates + seeds - 1)} runs: of" in capsys.readouterr().out
+    assert f"\n{len(made.places()) * (rates + seeds - 1)} runs" in capsys.readouterr().out
 
 
 def test_code_runs_only_where_it_is_asked_for(tmp_path):
