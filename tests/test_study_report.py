@@ -288,9 +288,9 @@ def test_objectives_are_not_compared():
 
 def test_commands_and_lists():
     """Guards: the command of a study with an attention class has its flag; lists of numbers are in their order."""
-    records = [{**record, "study": "mine", "scale": None, "attention": "my.Own@12345678"} for record in RECORDS[:3]]
+    records = [{**record, "scale": None, "attention": "my.Own@12345678"} for record in RECORDS[:3]]
     first, _ = commands(make_report(records))
-    assert first == "fixedbert study mine.yaml --trust_remote_code --train_file TEXTS --output_dir mine"
+    assert first == "fixedbert study heads.yaml --trust_remote_code --train_file TEXTS --output_dir heads"
     assert joined([10, 2, 0.5]) == "0.5, 2, 10" and joined({"b", "a"}) == "a, b"
 
 

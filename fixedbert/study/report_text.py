@@ -230,7 +230,8 @@ def limits_section(report: Report) -> Section:
 
 def commands(report: Report) -> list[str]:
     """What makes the runs, and the report of them."""
-    study = report.study if report.study in named_studies() else f"{report.study}.yaml"
+    is_named = report.scale in named_studies().get(report.study, {}).get("scales", {})
+    study = report.study if is_named else f"{report.study}.yaml"
     scale = f" --scale {report.scale}" if report.scale else ""
     code = " --trust_remote_code" if any(shape["attention"] for shape in report.shapes) else ""
     texts = " --train_file TEXTS" if report.conditions.texts else ""
