@@ -91,9 +91,9 @@ def result(shape: ShapeResult, metric: str) -> str:
 
 
 def number(value: float, form: str) -> str:
-    """With the significant digits of `form`; large ones without a power of ten."""
+    """With the significant digits of `form`; large ones with commas, without a power of ten."""
     text = f"{value:{form}}"
-    return text if "e+" not in text else f"{float(text):{'+' if '+' in form else ''},.0f}"
+    return text if abs(float(text)) < 1000 else f"{float(text):{'+' if '+' in form else ''},.0f}"
 
 
 def answers(report: Report) -> list[Section]:
@@ -124,7 +124,8 @@ def threshold_line(threshold: Threshold) -> str:
     predicted = "none predicted" if threshold.predicted is None else f"predicted {threshold.predicted:g}"
     if threshold.order is not None:
         predicted = f"predicted an order of {threshold.order:g}"
-    found = "found none" if threshold.found is None else f"found {threshold.found:.3g}"
+    form = ".3g" if threshold.claim == KNEE else "g"
+    found = "found none" if threshold.found is None else f"found {threshold.found:{form}}"
     if threshold.by_all != threshold.found:
         found += f" (with every seed {'none' if threshold.by_all is None else format(threshold.by_all, 'g')})"
     verdict = {True: ", agrees", False: ", does not agree", None: ", not decided by the shapes tried"}[
