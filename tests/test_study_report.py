@@ -510,6 +510,12 @@ def test_series_do_not_cover_each_other():
     assert sideways([("a", 4)]) == {("a", 4): 4}
 
 
+def test_equal_parameters_are_one_place():
+    """Guards: shapes with as many parameters are moved sideways by little beside what the axis shows."""
+    low, high = metrics_figure(make_report(RECORDS)).axes[1].get_xlim()
+    assert low < 104_000 / 1.5 and high > 104_000 * 1.5
+
+
 def test_limits_are_those_of_the_records():
     """Guards: a report names the controls and the seeds that are missing, and not those that are there."""
     complete = [

@@ -69,6 +69,9 @@ def plot_metric(panel: Axes, report: Report, metric: str, field: str):
     if metric in LOGARITHMIC:
         panel.set_yscale("log")
     panel.set_xscale("log")
+    low, high = panel.get_xlim()
+    if high < 2 * low:  # one place: the axis is wide beside the moves
+        panel.set_xlim(low / 2, high * 2)
     if field != COUNTED:
         values = sorted({value for _, value in places})
         panel.set_xticks(values, [f"{value:,}" for value in values])
