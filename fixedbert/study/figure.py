@@ -19,6 +19,7 @@ LOGARITHMIC = ("error", "relative_error", "memorised", "steps_to_goal")
 MEASURES = ("relative_error", "recalled", "memorised")  # of which theory says something
 MARKERS, COLORS = "os^Dv<>pP*Xdh8", 10  # matplotlib's, which then begin again
 STEP, WIDEST = 0.014, 0.6  # between neighbouring series, of the axis; of all, of the least distance of two values
+LETTER, HANDLE = 0.072, 0.55  # inches of a legend's entry
 SAME = 0.05  # in logarithms: nearer values, such as parameters made equal, are one place
 
 
@@ -36,7 +37,8 @@ def metrics_figure(report: Report) -> Figure:
             plot_metric(panel, report, metric, field)
     handles, labels = panels[0, 0].get_legend_handles_labels()
     longest = max(map(len, labels), default=0)
-    figure.legend(handles, labels, loc="outside lower center", ncols=max(1, round(14 * columns / (longest / 6 + 2))))
+    legend_columns = max(1, int(figure.get_figwidth() / (LETTER * longest + HANDLE)))
+    figure.legend(handles, labels, loc="outside lower center", ncols=legend_columns)
     return figure
 
 
