@@ -15,7 +15,7 @@ from fixedbert.study.curves import CurveDifference
 from fixedbert.study.difference_figures import bounds, curves_figure, differences_figure
 from fixedbert.study.figure import metrics_figure, sideways
 from fixedbert.study.limits import limits_of
-from fixedbert.study.report_text import commands, joined
+from fixedbert.study.report_text import commands, joined, number
 from fixedbert.study.shape_results import Estimate
 from fixedbert_cli import main
 
@@ -295,6 +295,8 @@ def test_commands_and_lists():
     records = [{**record, "scale": None, "attention": "my.Own@12345678"} for record in RECORDS[:3]]
     first, _ = commands(make_report(records))
     assert first == "fixedbert study heads.yaml --trust_remote_code --train_file TEXTS --output_dir heads"
+    assert [number(value, ".2g") for value in (248.4, 1000, 2.5e-5, -1234)] == ["250", "1,000", "2.5e-05", "-1,200"]
+    assert number(1000, "+.4g") == "+1,000" and number(999.5, ".4g") == "999.5"
     assert joined([10, 2, 0.5]) == "0.5, 2, 10" and joined({"b", "a"}) == "a, b"
 
 

@@ -93,7 +93,8 @@ def result(shape: ShapeResult, metric: str) -> str:
 def number(value: float, form: str) -> str:
     """With the significant digits of `form`; large ones with commas, without a power of ten."""
     text = f"{value:{form}}"
-    return text if abs(float(text)) < 1000 else f"{float(text):{'+' if '+' in form else ''},.0f}"
+    is_large = "e+" in text or abs(float(text)) >= 1000
+    return f"{float(text):{'+' if '+' in form else ''},.0f}" if is_large else text
 
 
 def answers(report: Report) -> list[Section]:
