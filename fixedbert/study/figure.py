@@ -131,8 +131,8 @@ def plot_theory(panel: Axes, name: str, shapes: list[ShapeResult], metric: str, 
 def plot_levels(panel: Axes, shapes: list[ShapeResult], metric: str):
     """Null lines, the goal and, where the axis has room for it, the ceiling of a measure."""
     factor = METRICS[metric].factor
-    nulls = {results_of_task([shape]).get("null") for shape in shapes} - {None}
-    goals = {results_of_task([shape]).get("goal") for shape in shapes} - {None}
+    tasks = [results_of_task([shape]) for shape in shapes]
+    nulls, goals = ({task[name] for task in tasks if task.get(name) is not None} for name in ("null", "goal"))
     for number, null in enumerate(sorted(nulls)):
         panel.axhline(factor * null, color="black", linewidth=1, label=None if number else "null: by guessing")
     for number, goal in enumerate(sorted(goals)):
