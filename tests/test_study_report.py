@@ -13,8 +13,9 @@ from fixedbert.errors import InputError
 from fixedbert.study import make_report, read_records, report_markdown, report_runs
 from fixedbert.study.curves import CurveDifference
 from fixedbert.study.difference_figures import bounds, curves_figure, differences_figure
-from fixedbert.study.figure import sideways
+from fixedbert.study.figure import metrics_figure, sideways
 from fixedbert.study.limits import limits_of
+from fixedbert.study.report_text import commands, joined, number
 from fixedbert.study.shape_results import Estimate
 from fixedbert_cli import main
 
@@ -88,14 +89,14 @@ learning rate | seeds | held-out perplexity |
 
 held-out perplexity, differences seed by seed:
 - standard, heads 2 to 4: -2.5 ± 3.7, within the spread
-- wide, heads 8, less standard, heads 4: -0.25 ± 1.9, within the spread
+- wide, heads 8, less standard, heads 4: -0.25 ± 1.9, within the spread (2 of 3 seeds)
 
 10 runs of 1,000 tokens (at most 0.25 epochs) in rows of 128, objective clm; seeds 1, 2, 3; learning rates 0.002, \
 0.004, 0.008, of which each shape has its best with the first seed, whose run counts too; 100 seconds in all, on 2 \
 CPU cores; fixedbert 0.1.0, torch 2.13.0; commit abc.
 Texts: 98 documents, 1,000,000 tokens.
-± is half the 95 % interval of Student's t over seeds, each for itself: among many, one in twenty errs. MFLOP/token: \
-forward, layers alone.
+± is half the 95 % interval of Student's t over seeds; about one in twenty such intervals misses by chance. \
+MFLOP/token: forward, layers alone.
 
 What this does not show:
 - At most 3 seeds: intervals are wide, and a narrow one can be luck.
@@ -113,6 +114,11 @@ training, can differ.
 
 def report(files: list, output_dir: Path) -> str:
     return report_markdown(report_runs(files, output_dir))
+
+
+def text_of(*files: str) -> str:
+    """The same without files and pictures."""
+    return report_markdown(make_report(read_records(files)))
 
 
 def write(file: Path, records: list[dict]) -> str:
@@ -170,10 +176,10 @@ def test_python_of_the_page(tmp_path, monkeypatch, capsys):
 
 
 def test_files_of_several_machines(tmp_path):
-    """Guards: files together give the report of all their runs, a run that stands in both once, in any order."""
+    """Guards: files together give the report of all their runs, a run that is in both once, in any order."""
     first, second = write(tmp_path / "a.jsonl", RECORDS[:5]), write(tmp_path / "b.jsonl", RECORDS[3:])
-    assert report([first, second], tmp_path / "out") == TEXT
-    other = report([write(tmp_path / "c.jsonl", RECORDS[::-1])], tmp_path / "other")
+    assert text_of(first, second) == TEXT
+    other = text_of(write(tmp_path / "c.jsonl", RECORDS[::-1]))
     rows = [line for line in TEXT.splitlines() if line.startswith(("| ", "- "))]
     assert sorted(line for line in other.splitlines() if line.startswith(("| ", "- "))) == sorted(rows)
 
@@ -181,8 +187,9 @@ def test_files_of_several_machines(tmp_path):
 def test_records_of_earlier_versions(tmp_path):
     """Guards: records without the fields that were added later are read; with them they stay as they are."""
     old = {name: value for name, value in RECORDS[0].items() if name != "value_head_size"}
-    new = {**RECORDS[1], "value_head_size": 7, "of_grid": True, "curve": [[500, 3.0], [1000, 2]]}
-    later = {"value_head_size": 32, "of_grid": False, "curve": None}
+    new = {**RECORDS[1], "value_head_size": 7, "of_grid": True, "curve": [[500, 3.0], [1000, 2]], "question": "?"}
+    new["attention"] = "my.Own@12345678"
+    later = {"value_head_size": 32, "attention": None, "of_grid": False, "curve": None, "question": None}
     assert read_records([write(tmp_path / "runs.jsonl", [old, new])]) == [{**old, **later}, new]
 
 
@@ -191,13 +198,12 @@ def test_unfinished_studies(tmp_path):
     file = tmp_path / "runs.jsonl"
     write(file, [RECORDS[0], RECORDS[4], RECORDS[-1]])
     file.write_text(file.read_text() + json.dumps(RECORDS[1])[:70])
-    text = report([file], tmp_path / "out")
+    text = text_of(file)
     assert "| 0.004 | 1 | 10 |" in text and "| 0.002 | 1 | 9.1 |" in text
     assert "- standard, heads 2 to 4: -1 (one seed)" in text
-    text = report([write(file, RECORDS[-1:])], tmp_path / "alone")
-    assert "less standard" not in text
+    assert "less standard" not in text_of(write(file, RECORDS[-1:]))
     lost = {**RECORDS[2], "results": {"loss": None, "perplexity": None}}
-    assert "| 3 | 11 ± 13 (1 diverged) |" in report([write(file, [*RECORDS[:2], lost])], tmp_path / "lost")
+    assert "| 3 | 11 ± 13 (1 diverged) |" in text_of(write(file, [*RECORDS[:2], lost]))
     text = report([write(file, [{**RECORDS[3], "seconds": None}])], tmp_path / "diverged")
     assert "| 0.008 | 1 | diverged |" in text and "0 seconds in all besides 1 runs that were interrupted" in text
     assert "- Runs that diverged, and are in no mean: 1.\n" in text and "- One seed: no difference" in text
@@ -215,20 +221,19 @@ def test_unfinished_studies(tmp_path):
 def test_beyond_the_spread(tmp_path):
     """Guards: a difference whose interval leaves out zero is called so."""
     records = [*lines("standard", 0, 2, [10.0, 10.1, 10.2]), *lines("standard", 1, 4, [9.0, 9.0, 9.3])]
-    assert "-1 ± 0.25, beyond the spread" in report([write(tmp_path / "r", records)], tmp_path / "out")
+    assert "-1 ± 0.25, beyond the spread" in text_of(write(tmp_path / "r", records))
 
 
 def test_metrics_of_all_kinds(tmp_path):
     """Guards: fine-tuned scores are in per cent, as tables have them; each metric has its panels."""
     results = {"loss": 1.0, "perplexity": 9.0, "mnli_accuracy": 0.843, "squad_f1": 90.5}
     records = [line for heads in (2, 4) for line in lines("a", heads // 4, heads, [1.0], results=results)]
-    text = report([write(tmp_path / "runs.jsonl", records)], tmp_path / "out")
+    text = text_of(write(tmp_path / "runs.jsonl", records))
     assert "| held-out perplexity | MNLI accuracy, matched (%) | SQuAD 1.1 F1 (%) |" in text
     assert "| 9 | 84.3 | 90.5 |" in text
-    one = report([write(tmp_path / "one.jsonl", RECORDS)], tmp_path / "one")
-    assert "MNLI" not in one
-    with Image.open(tmp_path / "out" / "report.png") as three, Image.open(tmp_path / "one" / "report.png") as single:
-        assert three.height > 2 * single.height
+    assert "MNLI" not in text_of(write(tmp_path / "one.jsonl", RECORDS))
+    labels = [panel.get_ylabel() for panel in metrics_figure(make_report(records)).axes]
+    assert labels == 2 * ["held-out perplexity"] + 2 * ["MNLI accuracy, matched (%)"] + 2 * ["SQuAD 1.1 F1 (%)"]
 
 
 def test_synthetic_tasks(tmp_path):
@@ -250,6 +255,93 @@ def test_synthetic_tasks(tmp_path):
     assert "- The tasks are synthetic" in text and "larger ones" not in text
     # Sizes below the threshold alone, as in the beginning of a study.
     report([write(tmp_path / "begun.jsonl", records[:2])], tmp_path / "begun")
+
+
+def test_runs_of_the_grid_only_choose():
+    """Guards: shorter runs are in no mean and no number of tokens, but in the grid and in the number of runs."""
+    grid = [
+        run
+        for rate, value in ((0.002, 5.0), (0.004, 4.0), (0.008, 6.0))
+        for run in lines("standard", 0, 2, [value], rate=rate, of_grid=True, tokens=200, key=f"grid-{rate}")
+    ]
+    begun = lines("standard", 1, 4, [3.0], of_grid=True, tokens=200, key="begun")
+    made = make_report([*grid, *lines("standard", 0, 2, [10.0, 12.0, 14.0]), *begun])
+    (shape,) = made.shapes
+    assert shape.estimate("perplexity").by_seed == {1: 10.0, 2: 12.0, 3: 14.0} and shape.end_of_grid is None
+    conditions = made.conditions
+    assert (conditions.runs, conditions.of_grid, conditions.tokens, conditions.seconds) == (7, 4, (1000, 1000), 70)
+    limits = limits_of(made)
+    assert "Learning rates were chosen in shorter runs: the best in full may be another." in limits
+    assert not any("single learning rate" in limit or "end of the grid" in limit for limit in limits)
+
+
+def test_objectives_are_not_compared():
+    """Guards: series of two objectives are in one report, but no difference is taken between them."""
+    equal = {"equal": "parameters", "to": "clm", "to_point": 0}
+    series = {"clm": {}, "wide": equal, "mlm": {**equal, "objective": "mlm"}}
+    records = [
+        {**record, "curve": curve(5, 4, 3, 2, 1)}
+        for name, changes in series.items()
+        for record in lines(name, 0, 2, [9.0, 9.5], **changes)
+    ]
+    made = make_report(records)
+    assert [(one.from_series, one.to_series) for one in made.findings] == [("clm", "wide")]
+    assert [(one.from_series, one.to_series) for one in made.curves] == [("clm", "wide")]
+    assert "Losses and perplexities of clm and mlm cannot be compared with each other." in limits_of(made)
+
+
+def test_commands_and_lists():
+    """Guards: the command of a study with an attention class has its flag; lists of numbers are in their order."""
+    records = [{**record, "scale": None, "attention": "my.Own@12345678"} for record in RECORDS[:3]]
+    first, _ = commands(make_report(records))
+    assert first == "fixedbert study heads.yaml --trust_remote_code --train_file TEXTS --output_dir heads"
+    assert [number(value, ".2g") for value in (248.4, 1000, 2.5e-5, -1234)] == ["250", "1,000", "2.5e-05", "-1,200"]
+    assert number(1000, "+.4g") == "+1,000" and number(999.5, ".4g") == "999.5"
+    assert joined([10, 2, 0.5]) == "0.5, 2, 10" and joined({"b", "a"}) == "a, b"
+
+
+def of_task(objective: str, axis: str, values: dict[int, list], **results) -> list[dict]:
+    """Records of one series of a synthetic task: by the value on the axis, the measure of each seed."""
+    records = []
+    for point, (value, by_seed) in enumerate(values.items()):
+        changes = {"objective": objective, "axis": axis, "texts": None, "epochs": None, "attention": None}
+        changes |= {"parameters": None, "non_embedding_parameters": None, axis: value}
+        for record, measure in zip(lines("a", point, 2, by_seed, **changes), by_seed, strict=True):
+            record["results"] = {"loss": None}
+            if measure is not None:
+                name = "memorised" if objective == "memorise" else "relative_error"
+                record["results"] = {"loss": -measure, name: measure, "null": 1.0, "steps_to_goal": 10, **results}
+            records.append(record)
+    return records
+
+
+def test_predictions_are_of_an_axis():
+    """Guards: a number of heads is not compared with sizes of a head, nor a size with numbers of heads."""
+    errors = {2: [0.5, 0.4], 4: [0.001, 0.002]}
+    for objective, axis, other in (
+        ("extremes", "num_attention_heads", "attention_head_size"),
+        ("nearest", "attention_head_size", "num_attention_heads"),
+    ):
+        results = {"threshold": 4.0, "order": None, "goal": 0.01}
+        (threshold,) = make_report(of_task(objective, axis, errors, **results)).thresholds
+        assert (threshold.predicted, threshold.found, threshold.agrees) == (4.0, 4, True)
+        made = make_report(of_task(objective, other, errors, **results))
+        (threshold,) = made.thresholds
+        assert (threshold.predicted, threshold.found, threshold.agrees) == (None, 4, None)
+        assert ": predicted" not in str([line.get_label() for line in metrics_figure(made).axes[0].lines])
+
+
+def test_knees_beyond_the_sizes_tried(tmp_path):
+    """Guards: growth without a knee decides only if sizes go far enough; runs that diverged do not end the report."""
+    amounts = {1: [None, 100.0], 2: [200.0, 200.0], 4: [400.0, None], 8: [None, None]}
+    records = of_task("memorise", "attention_head_size", amounts, threshold=8.0, predicted=3, at_limit=0.0)
+    made = make_report(records)
+    (threshold,) = made.thresholds
+    assert (threshold.predicted, threshold.found, threshold.largest, threshold.agrees) == (8.0, None, 4, None)
+    assert "predicted 8, found none, not decided by the shapes tried" in report_markdown(made)
+    report([write(tmp_path / "runs.jsonl", records)], tmp_path / "out")
+    further = of_task("memorise", "attention_head_size", {**amounts, 16: [1600.0, 1600.0]}, threshold=8.0, predicted=3)
+    assert make_report(further).thresholds[0].agrees is False
 
 
 def with_curves(curves: dict[int, list]) -> list[dict]:
@@ -424,6 +516,12 @@ def test_series_do_not_cover_each_other():
     assert sideways([("a", 4)]) == {("a", 4): 4}
 
 
+def test_equal_parameters_are_one_place():
+    """Guards: shapes with as many parameters are moved sideways by little beside what the axis shows."""
+    low, high = metrics_figure(make_report(RECORDS)).axes[1].get_xlim()
+    assert low < 104_000 / 1.5 and high > 104_000 * 1.5
+
+
 def test_limits_are_those_of_the_records():
     """Guards: a report names the controls and the seeds that are missing, and not those that are there."""
     complete = [
@@ -436,7 +534,7 @@ def test_limits_are_those_of_the_records():
         record["forward_flops"] *= record["num_attention_heads"]
         record["objective"] = "mlm" if record["series"] == "flops" else "clm"
     limits = limits_of(make_report(complete))
-    assert [limit.split(" ")[0] for limit in limits] == ["Shapes", "Some", "Models", "One"]
+    assert [limit.split(" ")[0] for limit in limits] == ["Shapes", "Some", "Losses", "Models", "One"]
     without = [{**record, "equal": None, "qk_norm": False, "objective": "clm"} for record in complete]
     limits = limits_of(make_report(without))
     assert "No series is made equal in parameters." in limits and "No series is made equal in FLOPs." in limits
@@ -457,7 +555,9 @@ def test_limits_are_those_of_the_records():
             [RECORDS[0], {**RECORDS[1], "texts": "98 documents, 2 tokens"}],
             "runs on different texts, or with different tokenizers",
         ),
+        ([RECORDS[0], {**RECORDS[0], "key": "other"}], "standard, shape 1: a seed has several runs, of different"),
         ([RECORDS[0], {"key": "?"}], "runs.jsonl, line 2: not the record of a run"),
+        ([{**RECORDS[0], "question": 5}], "line 1: not the record of a run .question: 5"),
         (
             [{**RECORDS[0], "curve": [[500, 3.0], [500, 2.0]]}],
             r"line 1: not the record.*curve: \[500, 2.0",

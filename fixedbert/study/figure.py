@@ -8,7 +8,8 @@ import numpy as np
 
 from .records import AXES, COUNTED, METRICS
 from .report import Report
-from .shape_results import FLOOR, ShapeResult, is_open
+from .shape_results import FLOOR, ShapeResult, is_open, results_of_task
+from .thresholds import predicted_by_theory
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -18,6 +19,7 @@ LOGARITHMIC = ("error", "relative_error", "memorised", "steps_to_goal")
 MEASURES = ("relative_error", "recalled", "memorised")  # of which theory says something
 MARKERS, COLORS = "os^Dv<>pP*Xdh8", 10  # matplotlib's, which then begin again
 STEP, WIDEST = 0.014, 0.6  # between neighbouring series, of the axis; of all, of the least distance of two values
+LETTER, HANDLE = 0.072, 0.55  # inches of a legend's entry
 SAME = 0.05  # in logarithms: nearer values, such as parameters made equal, are one place
 
 
@@ -35,7 +37,8 @@ def metrics_figure(report: Report) -> Figure:
             plot_metric(panel, report, metric, field)
     handles, labels = panels[0, 0].get_legend_handles_labels()
     longest = max(map(len, labels), default=0)
-    figure.legend(handles, labels, loc="outside lower center", ncols=max(1, round(14 * columns / (longest / 6 + 2))))
+    legend_columns = max(1, int(figure.get_figwidth() / (LETTER * longest + HANDLE)))
+    figure.legend(handles, labels, loc="outside lower center", ncols=legend_columns)
     return figure
 
 
@@ -62,12 +65,15 @@ def plot_metric(panel: Axes, report: Report, metric: str, field: str):
             line = "-" if number < COLORS else "--"
             panel.plot([places[series, shape[field]] for shape in shown], means, line, color=color, linewidth=1)
             panel.plot([], [], f"{line}{marker}", color=color, label=name)
-        plot_theory(panel, name, shown, metric, color)
+        plot_theory(panel, name, shown, metric, field, color)
     if metric in MEASURES:
         plot_levels(panel, report.shapes, metric)
     if metric in LOGARITHMIC:
         panel.set_yscale("log")
     panel.set_xscale("log")
+    low, high = panel.get_xlim()
+    if high < 2 * low:  # one place: the axis is wide beside the moves
+        panel.set_xlim(low / 2, high * 2)
     if field != COUNTED:
         values = sorted({value for _, value in places})
         panel.set_xticks(values, [f"{value:,}" for value in values])
@@ -103,31 +109,30 @@ def plot_seeds(panel: Axes, shape: ShapeResult, metric: str, place: float, color
             panel.plot(place, value, marker, color=color, markerfacecolor=inside, markersize=5, alpha=0.7)
 
 
-def plot_theory(panel: Axes, name: str, shapes: list[ShapeResult], metric: str, color: str):
+def plot_theory(panel: Axes, name: str, shapes: list[ShapeResult], metric: str, field: str, color: str):
     """What theory says of a series: its threshold, a prediction for each shape, or the least errors of patterns."""
     if not shapes:
         return
-    results = shapes[0]["results"]
-    if metric == "error":
+    threshold, order = predicted_by_theory(shapes, field)
+    if metric == "error" and field == "attention_head_size":
         plot_floors(panel, name, shapes, color)
-    if metric in MEASURES and results.get("threshold") is not None:
-        panel.axvline(
-            results["threshold"], color=color, linestyle=":", label=f"{name}: predicted {results['threshold']:g}"
-        )
-    if metric in MEASURES and results.get("order") is not None:
-        label = f"{name}: an order of {results['order']:g}"
-        panel.axvline(results["order"], color=color, linestyle=(0, (1, 5)), label=label)
-    if metric == "memorised" and "predicted" in results:
-        sizes = [shape["attention_head_size"] for shape in shapes]
-        predicted = [shape["results"]["predicted"] for shape in shapes]
-        panel.plot(sizes, predicted, "--", color=color, linewidth=1, label=f"{name}: heads x min(n, size)")
+    if metric in MEASURES and threshold is not None:
+        panel.axvline(threshold, color=color, linestyle=":", label=f"{name}: predicted {threshold:g}")
+    if metric in MEASURES and order is not None:
+        panel.axvline(order, color=color, linestyle=(0, (1, 5)), label=f"{name}: an order of {order:g}")
+    if metric == "memorised":
+        predicted = [(shape[field], results_of_task([shape]).get("predicted")) for shape in shapes]
+        known = [(place, amount) for place, amount in predicted if amount is not None]
+        if known:
+            label = f"{name}: heads x min(n, size)"
+            panel.plot(*zip(*known, strict=True), "--", color=color, linewidth=1, label=label)
 
 
 def plot_levels(panel: Axes, shapes: list[ShapeResult], metric: str):
     """Null lines, the goal and, where the axis has room for it, the ceiling of a measure."""
     factor = METRICS[metric].factor
-    nulls = {shape["results"].get("null") for shape in shapes} - {None}
-    goals = {shape["results"].get("goal") for shape in shapes} - {None}
+    tasks = [results_of_task([shape]) for shape in shapes]
+    nulls, goals = ({task[name] for task in tasks if task.get(name) is not None} for name in ("null", "goal"))
     for number, null in enumerate(sorted(nulls)):
         panel.axhline(factor * null, color="black", linewidth=1, label=None if number else "null: by guessing")
     for number, goal in enumerate(sorted(goals)):

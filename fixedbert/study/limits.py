@@ -28,13 +28,14 @@ def limits_of_runs(report: Report) -> list[str]:
         few: max(seeds) < FEW_SEEDS,
         f"Shapes with fewer seeds than others: {fewer} of {len(shapes)}.": fewer,
         f"Shapes trained with a single learning rate: {untuned} of {len(shapes)}.": untuned,
+        "Learning rates were chosen in shorter runs: the best in full may be another.": report.conditions.of_grid,
         "Shapes whose best learning rate is at an end of the grid, beyond which a better one may lie: "
         f"{ends} of {len(shapes)}.": ends,
         f"Runs that ended at their cap, neither at the goal nor with a flat loss: {not_converged}.": not_converged,
         f"Runs that diverged, and are in no mean: {diverged}.": diverged,
         "Some of the code was in no commit.": changed,
         "Evaluations along a run are at the learning rate of that moment: they are not the ends of shorter "
-        "runs.": report.curves,
+        "runs, and a fall of the rate between two of them is part of a change.": report.curves,
     }
     return [limit for limit, holds in limits.items() if holds]
 
@@ -77,7 +78,9 @@ def limits_of_subject(report: Report) -> list[str]:
     trained = [objective for objective in conditions.objectives if objective not in SYNTHETIC]
     if not trained:
         return ["The tasks are synthetic: what language needs of heads they do not say."]
-    limits = [f"{' and '.join(trained)} alone: other objectives can differ."] if len(trained) == 1 else []
+    limits = [f"{trained[0]} alone: other objectives can differ."]
+    if len(trained) > 1:
+        limits = [f"Losses and perplexities of {' and '.join(trained)} cannot be compared with each other."]
     parameters = max((shape[COUNTED] for shape in report.shapes if shape[COUNTED] is not None), default=None)
     if parameters is not None:
         limits.append(

@@ -32,7 +32,7 @@ IDENTITY = ("study", "scale", "series", "point", "key")
 NUMBER, TEXT = (int, float, type(None)), (str, type(None))
 FIELDS = {  # of a record, with their types
     **dict.fromkeys(("study", "axis", "series", "key", "objective", "hardware"), (str,)),
-    **dict.fromkeys(("scale", "equal", "to", "head_embedding", "attention", "texts", "commit"), TEXT),
+    **dict.fromkeys(("scale", "question", "equal", "to", "head_embedding", "attention", "texts", "commit"), TEXT),
     **dict.fromkeys(("point", "seed", "threads", "training_flops", "forward_flops", "tokens"), (int,)),
     **dict.fromkeys(("hidden_size", "num_hidden_layers", "num_attention_heads", "attention_head_size"), (int,)),
     **dict.fromkeys(("value_head_size", "intermediate_size", "max_seq_length"), (int,)),
@@ -120,6 +120,7 @@ def with_later_fields(record: Record) -> Record:
         "attention": None,
         "of_grid": False,
         "curve": None,
+        "question": None,
     }
     return record | {name: value for name, value in later.items() if name not in record}
 

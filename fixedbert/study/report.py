@@ -105,9 +105,10 @@ def make_report(records: list[Record]) -> Report:
         raise InputError(f"runs of different studies: {', '.join(studies)}; report them one by one.")
     if len({record["texts"] for record in records if record["texts"]}) > 1:
         raise InputError("runs on different texts, or with different tokenizers; report them apart.")
-    first, series = records[0], shapes_by_series(records)
+    series = shapes_by_series(records)
     if not series:
         raise InputError("no runs of full length: nothing to report.")
+    first = records[0]
     axis = first["axis"]
     return Report(
         study=first["study"],

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 from .curves import CurveDifference
 from .limits import limits_of
@@ -38,7 +39,7 @@ def report_markdown(report: Report) -> str:
 
 
 def markdown_row(cells: Iterable[str]) -> str:
-    return "| " + " | ".join(cells) + " |"
+    return "| " + " | ".join(cell.replace("|", r"\|") for cell in cells) + " |"
 
 
 def title(report: Report) -> str:
@@ -90,22 +91,23 @@ def result(shape: ShapeResult, metric: str) -> str:
 
 
 def number(value: float, form: str) -> str:
-    """With the significant digits of `form`; large ones without a power of ten."""
+    """With the significant digits of `form`; large ones with commas, without a power of ten."""
     text = f"{value:{form}}"
-    return text if "e+" not in text else f"{float(text):{'+' if '+' in form else ''},.0f}"
+    is_large = "e+" in text or abs(float(text)) >= 1000
+    return f"{float(text):{'+' if '+' in form else ''},.0f}" if is_large else text
 
 
 def answers(report: Report) -> list[Section]:
     """Thresholds, of tasks for which theory has one; differences in the end; differences along the training."""
     sections = [Section(threshold_text(report), [threshold_line(one) for one in report.thresholds])]
     for metric in report.compared_metrics:
-        found = [finding_line(finding, report.axis) for finding in report.findings if finding.metric == metric]
+        found = [finding_line(finding, report) for finding in report.findings if finding.metric == metric]
         sections.append(Section(f"{METRICS[metric].label}, differences seed by seed:", found))
     text = (
         "held-out loss (nats) along the training, differences seed by seed at the first evaluation that all runs of a "
         "pair have, at that nearest to half of the training, and at the last; then the change from half to the last:"
     )
-    sections.append(Section(text, [curve_line(one, report.axis) for one in report.curves]))
+    sections.append(Section(text, [curve_line(one, report) for one in report.curves]))
     return [section for section in sections if section.items]
 
 
@@ -114,7 +116,8 @@ def threshold_text(report: Report) -> str:
     axis = AXES[report.axis]
     of_goal = f"{axis} from which on the best seed reaches the goal" if claims.keys() - {KNEE} else ""
     of_knee = f"{axis} at which the growth of what is memorised ends" if KNEE in claims else ""
-    rules = [RULES[claim] for claim in claims if claim in RULES]
+    compared = {one.claim for one in report.thresholds if one.predicted is not None or one.growth}
+    rules = [RULES[claim] for claim in claims if claim in compared]
     return "; ".join([f"Thresholds: {' or '.join(filter(None, (of_goal, of_knee)))}", *rules]) + ":"
 
 
@@ -122,7 +125,8 @@ def threshold_line(threshold: Threshold) -> str:
     predicted = "none predicted" if threshold.predicted is None else f"predicted {threshold.predicted:g}"
     if threshold.order is not None:
         predicted = f"predicted an order of {threshold.order:g}"
-    found = "found none" if threshold.found is None else f"found {threshold.found:.3g}"
+    form = ".3g" if threshold.claim == KNEE else "g"
+    found = "found none" if threshold.found is None else f"found {threshold.found:{form}}"
     if threshold.by_all != threshold.found:
         found += f" (with every seed {'none' if threshold.by_all is None else format(threshold.by_all, 'g')})"
     verdict = {True: ", agrees", False: ", does not agree", None: ", not decided by the shapes tried"}[
@@ -144,8 +148,8 @@ def growth_text(growth: Growth) -> str:
     return f"no knee: {law} fits as well, with residuals of {power}, of the best knee {knee}"
 
 
-def finding_line(finding: Finding, axis: str) -> str:
-    return f"{pair(finding, axis)}: {difference(finding.difference)}"
+def finding_line(finding: Finding, report: Report) -> str:
+    return f"{pair(finding, report.axis)}: {difference(finding.difference, report)}"
 
 
 def pair(compared: Finding | CurveDifference, axis: str) -> str:
@@ -158,12 +162,19 @@ def pair(compared: Finding | CurveDifference, axis: str) -> str:
     return f"{compared.to_series}, {place}, {less}, {AXES[axis]} {compared.from_value:,}"
 
 
-def difference(estimate: Estimate) -> str:
+def difference(estimate: Estimate, report: Report) -> str:
     if not estimate.values:
-        return "no seed in common"
+        return "no seed has a result in both"
     if len(estimate.values) == 1:
         return f"{number(estimate.mean, '+.4g')} (one seed)"
-    return f"{with_interval(estimate)}, {'beyond' if estimate.is_beyond_spread else 'within'} the spread"
+    spread = "beyond the spread" if estimate.is_beyond_spread else "within the spread"
+    return f"{with_interval(estimate)}, {spread}{fewer_seeds(estimate, report)}"
+
+
+def fewer_seeds(estimate: Estimate, report: Report) -> str:
+    """How many have a result in both shapes, where not all of the study have."""
+    found, seeds = len(estimate.values), len(report.conditions.seeds)
+    return f" ({found} of {seeds} seeds)" if found < seeds else ""
 
 
 def with_interval(estimate: Estimate) -> str:
@@ -171,10 +182,11 @@ def with_interval(estimate: Estimate) -> str:
     return number(estimate.mean, "+.3g") + interval
 
 
-def curve_line(curve: CurveDifference, axis: str) -> str:
+def curve_line(curve: CurveDifference, report: Report) -> str:
     places = dict.fromkeys((curve.first, curve.middle, curve.last))  # two evaluations have no other middle
     values = ", ".join(f"{with_interval(curve.differences[tokens])} at {tokens:,} tokens" for tokens in places)
-    return f"{pair(curve, axis)}: {values}; change {with_interval(curve.change)}, {curve.trend or 'one seed'}"
+    trend = f"{curve.trend}{fewer_seeds(curve.change, report)}" if curve.trend else "one seed"
+    return f"{pair(curve, report.axis)}: {values}; change {with_interval(curve.change)}, {trend}"
 
 
 def condition_lines(report: Report) -> list[str]:
@@ -191,26 +203,27 @@ def condition_lines(report: Report) -> list[str]:
         f"{conditions.seconds:,.0f} seconds in all{interrupted}, on {joined(conditions.hardware)}; "
         f"{', '.join(conditions.versions)}; commit {joined(conditions.commits)}.",
         *([f"Texts: {conditions.texts}."] if conditions.texts else []),
-        "± is half the 95 % interval of Student's t over seeds, each for itself: among many, one in twenty errs. "
+        "± is half the 95 % interval of Student's t over seeds; about one in twenty such intervals misses by chance. "
         "MFLOP/token: forward, layers alone.",
         *attention_lines(report),
     ]
 
 
 def attention_lines(report: Report) -> list[str]:
-    """Of series whose attention is of a class of the user's."""
+    """Of series whose attention is a class of the user's."""
     named = {name: [one["attention"] for one in shapes if one["attention"]] for name, shapes in report.series.items()}
     classes = [f"{name}: {joined(set(found))}" for name, found in named.items() if found]
     if not classes:
         return []
     return [
-        f"Attention by classes of one's own, after @ the fingerprint of their code: {'; '.join(classes)}. Heads and "
-        "head size are the configuration's, FLOPs those that torch counts; what theory predicts is for other series."
+        f"Attention classes of the user, each with the fingerprint of its code: {'; '.join(classes)}. Heads and head "
+        "sizes are those of the configuration, FLOPs are counted by torch, and predictions are for other series."
     ]
 
 
-def joined(values: Iterable[object]) -> str:
-    return ", ".join(sorted(map(str, values)))
+def joined(values: Iterable[Any]) -> str:
+    """In their order, numbers by size."""
+    return ", ".join(map(str, sorted(values, key=lambda value: (isinstance(value, str), value or 0))))
 
 
 def limits_section(report: Report) -> Section:
@@ -219,10 +232,12 @@ def limits_section(report: Report) -> Section:
 
 def commands(report: Report) -> list[str]:
     """What makes the runs, and the report of them."""
-    study = report.study if report.study in named_studies() else f"{report.study}.yaml"
+    is_named = report.scale in named_studies().get(report.study, {}).get("scales", {})
+    study = report.study if is_named else f"{report.study}.yaml"
     scale = f" --scale {report.scale}" if report.scale else ""
+    code = " --trust_remote_code" if any(shape["attention"] for shape in report.shapes) else ""
     texts = " --train_file TEXTS" if report.conditions.texts else ""
     return [
-        f"fixedbert study {study}{scale}{texts} --output_dir {report.study}",
+        f"fixedbert study {study}{scale}{code}{texts} --output_dir {report.study}",
         f"fixedbert study report {report.study}/runs.jsonl --output_dir {report.study}-report",
     ]

@@ -110,6 +110,12 @@ def is_open(results: dict) -> bool:
     return results.get("converged") == 0 and not reached_goal(results) and not results.get("at_limit")
 
 
+def results_of_task(shapes: list[ShapeResult]) -> dict:
+    """Those of a run that did not diverge, for what is the task's and so the same in all, such as its goal."""
+    every = (record["results"] for shape in shapes for record in shape.records)
+    return next((results for results in every if results["loss"] is not None), {})
+
+
 def shapes_by_series(records: list[Record]) -> dict[str, list[ShapeResult]]:
     """By series, its shapes in their order, with the runs of the learning rate that went on to most seeds."""
     series: dict[str, list[ShapeResult]] = {}
@@ -124,6 +130,10 @@ def shapes_by_series(records: list[Record]) -> dict[str, list[ShapeResult]]:
                 continue
             if len({shape_of(record) for runs in by_rate.values() for record in runs}) > 1:
                 raise InputError(f"{name}, shape {point + 1}: runs of different shapes; report them apart.")
+            if any(len({record["seed"] for record in runs}) < len(runs) for runs in by_rate.values()):
+                raise InputError(
+                    f"{name}, shape {point + 1}: a seed has several runs, of different settings; report them apart."
+                )
             most = max(len(runs) for runs in by_rate.values())
             best = lowest_loss([(runs[0]["results"], runs) for runs in by_rate.values() if len(runs) == most])
             rates = list(dict.fromkeys(record["learning_rate"] for record in of_shape))
@@ -137,9 +147,9 @@ def shape_of(record: Record) -> tuple:
 
 
 def equal_pairs(series: dict[str, list[ShapeResult]]) -> Iterator[tuple[ShapeResult, ShapeResult]]:
-    """Of every shape that was made equal to one of another series: that one, and the shape."""
+    """Of every shape that was made equal to one of another series: that one, and the shape; of one objective both."""
     for shapes in series.values():
         for shape in shapes:
             for other in series.get(shape["to"], []):
-                if other["point"] == shape["to_point"]:
+                if (other["point"], other["objective"]) == (shape["to_point"], shape["objective"]):
                     yield other, shape

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .shape_results import ShapeResult, reached_goal
+from .shape_results import ShapeResult, reached_goal, results_of_task
 
 MARGIN = 1.5  # the factor within which a knee agrees with the prediction
 KNEES = 400  # tried in the search for one
@@ -16,6 +16,7 @@ TIE = 1e-9  # between variances of logarithms
 # What theory claims of a task, and the rule by which a threshold agrees with the claim.
 SUFFICES, TRANSITION, KNEE = "suffices", "transition", "knee"
 CLAIMS = {"nearest": TRANSITION, "memorise": KNEE, "average": SUFFICES, "extremes": TRANSITION, "recall": SUFFICES}
+NUMBERS_OF_HEADS = ("extremes",)  # the tasks whose number is one of heads; of the others it is the size of one
 RULES = {
     SUFFICES: "a claim that a number suffices agrees if the threshold found is at most this number",
     TRANSITION: "a claim of a transition agrees if its number is above the largest that misses the goal, and at most "
@@ -63,6 +64,7 @@ class Threshold:
             another threshold might be found.
         growth: of `memorise`, where three shapes or more have a most that they fit.
         at_limit: runs that fitted the largest number of examples that was tried; their shapes are not in `growth`.
+        largest: value on the axis in `growth`: a knee near it or beyond it would not be seen.
     """
 
     series: str
@@ -75,6 +77,7 @@ class Threshold:
     at_cap: int = 0
     growth: Growth | None = None
     at_limit: int = 0
+    largest: float | None = None
 
     @property
     def agrees(self) -> bool | None:
@@ -83,7 +86,10 @@ class Threshold:
             return None
         found, missed = self.found or math.inf, self.missed or 0
         if self.claim == KNEE:
-            return None if self.growth is None else 1 / MARGIN <= found / self.predicted <= MARGIN
+            ends_before = self.largest is not None and self.largest <= MARGIN * self.predicted
+            if self.growth is None or self.found is None and ends_before:
+                return None
+            return 1 / MARGIN <= found / self.predicted <= MARGIN
         if missed >= self.predicted or self.claim == TRANSITION and found < self.predicted:
             return False
         decided = found <= self.predicted if self.claim == SUFFICES else missed > 0 and found < math.inf
@@ -94,20 +100,31 @@ def thresholds_of(series: dict[str, list[ShapeResult]], axis: str) -> list[Thres
     """Of the series whose task has a goal, or a knee."""
     found = []
     for name, shapes in series.items():
-        results: dict = next((shape["results"] for shape in shapes if "null" in shape["results"]), {})
-        claim, said = CLAIMS.get(shapes[0]["objective"], ""), (results.get("threshold"), results.get("order"))
+        results, said = results_of_task(shapes), predicted_by_theory(shapes, axis)
+        claim = CLAIMS.get(shapes[0]["objective"], "")
         if "memorised" in results:
             limits = [sum(bool(record["results"].get("at_limit")) for record in shape.records) for shape in shapes]
-            growth = growth_of([shape for shape, limit in zip(shapes, limits, strict=True) if not limit], axis)
+            fitted = [shape for shape, limit in zip(shapes, limits, strict=True) if not limit]
+            known = [shape for shape in fitted if shape.estimate("memorised").values]
+            growth, largest = growth_of(known, axis), max((shape[axis] for shape in known), default=None)
             knee = growth.knee if growth and growth.has_knee else None
             at_cap = sum(shape.not_converged for shape in shapes)
-            found.append(Threshold(name, claim, *said, knee, None, knee, at_cap, growth, sum(limits)))
+            found.append(Threshold(name, claim, *said, knee, None, knee, at_cap, growth, sum(limits), largest))
         elif results.get("goal") is not None:
             best, missed = from_which_on(shapes, axis, any)
             by_all, _ = from_which_on(shapes, axis, all)
             at_cap = sum(shape.not_converged for shape in shapes if not any(reached(shape)))
             found.append(Threshold(name, claim, *said, best, missed, by_all, at_cap))
     return found
+
+
+def predicted_by_theory(shapes: list[ShapeResult], axis: str) -> tuple[float | None, float | None]:
+    """Of shapes of one task the threshold and the order, each None where theory names none on this axis."""
+    of_heads = shapes[0]["objective"] in NUMBERS_OF_HEADS
+    if axis != ("num_attention_heads" if of_heads else "attention_head_size"):
+        return None, None
+    results = results_of_task(shapes)
+    return results.get("threshold"), results.get("order")
 
 
 def from_which_on(
@@ -128,7 +145,7 @@ def reached(shape: ShapeResult) -> list[bool]:
 
 def growth_of(shapes: list[ShapeResult], axis: str) -> Growth | None:
     """Of the means over seeds; None of fewer than three shapes, or where one has memorised nothing."""
-    means = {shape[axis]: shape.estimate("memorised").mean for shape in shapes if shape.estimate("memorised").values}
+    means = {shape[axis]: shape.estimate("memorised").mean for shape in shapes}
     return None if len(means) < 3 or min(means.values()) <= 0 else Growth(*fits(list(means), list(means.values())))
 
 
