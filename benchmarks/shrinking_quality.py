@@ -1,11 +1,12 @@
 """
 python -m benchmarks.shrinking_quality MODEL --output_dir DIR
 
-What a trained encoder loses when its heads are cut, without training: in the size of queries and keys, of values, of
-both, and by leaving heads out; by the text, as `fixedbert shrink` does, and by the weights alone. Quality is
-Spearman's correlation on all of STS-B's dev set with means over tokens as embeddings, and the masked-LM loss on novels
-where the checkpoint has that head. Needs FIXEDBERT_DATA with wikipedia/, books/ and glue/STS-B. Writes results.jsonl
-and a picture; a second call continues.
+What a trained encoder loses when its heads are cut: in the size of queries and keys, of values, of both, and by
+leaving heads out; by the text, as `fixedbert shrink` does, and by the weights alone. With --distil_steps it is also
+trained towards the original after a cut by the text. Beside them is the model without attention, where each layer adds
+its mean over the text. Quality is Spearman's correlation on all of STS-B's dev set with means over tokens as
+embeddings, and the masked-LM loss on novels where the checkpoint has that head. Needs FIXEDBERT_DATA with wikipedia/,
+books/ and glue/STS-B. Writes results.jsonl and a picture; a second call continues.
 """
 
 import argparse
@@ -14,7 +15,7 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
@@ -30,7 +31,7 @@ from transformers import DataCollatorForLanguageModeling
 from fixedbert.conversion import Heads, set_heads
 from fixedbert.shrinking import Moments
 from fixedbert.tasks.layer_by_layer import LayerByLayer, tensors_of
-from fixedbert.tasks.shrinking import Text, load
+from fixedbert.tasks.shrinking import Distillation, Sizes, Text, load, shrink
 
 HELD_OUT, LENGTH = 200, 128  # sequences of novels for the masked-LM loss
 PARTS = {"scores": ("size",), "values": ("value_size",), "both": ("size", "value_size"), "heads": ("number",)}
@@ -64,6 +65,27 @@ def by_magnitude(tensors: dict[str, Tensor], old: Heads, number: int) -> dict[st
     kept = sorted(norms.topk(number).indices.tolist())
     cut = {name: tensor[kept].flatten(0, 1) for name, tensor in by_head.items()}
     return tensors | cut | {"output.dense.weight": outputs[:, kept].flatten(1)}
+
+
+def distilled(source: str, text: Text, heads: Heads, steps: int):
+    """The model cut by the text and trained towards the original, with the relative errors that are left."""
+    with tempfile.TemporaryDirectory() as folder:
+        output = Path(folder) / "distilled"
+        found = shrink(source, output, text, Sizes(heads.size, heads.value_size, heads.number), Distillation(steps))
+        return load(output, text.length)[0], found.repaired
+
+
+@torch.no_grad()
+def without_attention(model, batches: Callable[[], Iterator[Tensor]]):
+    """Each layer's attention gives its mean over the text, layer after layer."""
+    for layer in model.base_model.encoder.layer:
+        output, seen = layer.attention.output.dense, []
+        hook = output.register_forward_hook(lambda _module, _args, states, seen=seen: seen.append(states.mean((0, 1))))
+        for ids in batches():
+            model.base_model(ids)
+        hook.remove()
+        output.weight.zero_()
+        output.bias.copy_(torch.stack(seen).mean(dim=0))
 
 
 def embeddings(model, tokenizer, texts: list[str]) -> Tensor:
@@ -133,6 +155,12 @@ MEASURES = {
     "cosine_to_original": "cosine to the original's embeddings",
     "mlm_loss": "masked-LM loss on novels (nats)",
 }
+NO_ATTENTION = "no attention"
+METHODS = {
+    "text": ("o-", "by the text"),
+    "weights": ("x--", "by the weights"),
+    "distilled": ("^:", "by the text, distilled"),
+}
 LABELS = {"scores": "queries and keys", "values": "values", "both": "both", "heads": "as many dimensions, fewer heads"}
 
 
@@ -140,21 +168,23 @@ def draw(records: list[dict], title: str, file: Path):
     """Each measure by size: lines for what is cut, solid by the text, dashed by the weights."""
     original = next(record for record in records if record["part"] == "none")
     measures = [name for name in MEASURES if name in original]
-    figure = Figure(figsize=(6.5 * len(measures), 4.6), layout="constrained")
+    figure = Figure(figsize=(6.5 * len(measures), 5), layout="constrained")
     for axes, name in zip(figure.subplots(1, len(measures), squeeze=False)[0], measures, strict=True):
         for color, (part, label) in enumerate(LABELS.items()):
-            for method, style in (("text", "o-"), ("weights", "x--")):
+            for method, (style, how) in METHODS.items():
                 cuts = [record for record in records if (record["part"], record["method"]) == (part, method)]
                 points = sorted((record["size"], record[name]) for record in [original, *cuts])
                 if cuts:
-                    axes.plot(*zip(*points, strict=True), style, color=f"C{color}", label=f"{label}, by the {method}")
+                    axes.plot(*zip(*points, strict=True), style, color=f"C{color}", label=f"{label}, {how}")
+        null = next(record[name] for record in records if record["part"] == NO_ATTENTION)
+        axes.axhline(null, color="black", linewidth=1, label="no attention, its mean alone")
         axes.set_xscale("log", base=2)
-        sizes = sorted({record["size"] for record in records})
+        sizes = sorted({record["size"] for record in records} - {0})
         axes.set_xticks(sizes, map(str, sizes))
         axes.minorticks_off()
         axes.set(xlabel="head size that is kept", ylabel=MEASURES[name])
         axes.grid(alpha=0.3)
-    figure.axes[0].legend(fontsize=8)
+    figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=5, fontsize=8)
     figure.suptitle(title)
     figure.savefig(file, dpi=110)
 
@@ -166,6 +196,8 @@ def main():
     parser.add_argument("--sizes", type=int, nargs="*", default=[24, 16, 12, 8, 4, 2, 1])
     parser.add_argument("--max_seq_length", type=int, default=128, help="tokens of a sequence to cut by")
     parser.add_argument("--tokens", type=int, default=64_000, help="of Wikipedia, to cut by")
+    parser.add_argument("--parts", nargs="*", choices=PARTS, default=list(PARTS), help="what is cut (default: all)")
+    parser.add_argument("--distil_steps", type=int, help="also train the cut models for so many steps")
     parser.add_argument("--save_models", action="store_true", help="each in a directory of its own, to train on")
     arguments = parser.parse_args()
     if "FIXEDBERT_DATA" not in os.environ:
@@ -175,29 +207,33 @@ def main():
     original, tokenizer = load(arguments.model, LENGTH)
     wikipedia = str(min((data / "wikipedia").glob("*.parquet")))
     length = arguments.max_seq_length
-    text = partial(Text([wikipedia], length, arguments.tokens // length, 2048 // length).batches, tokenizer)
+    text = Text([wikipedia], length, arguments.tokens // length, 2048 // length)
+    batches = partial(text.batches, tokenizer)
     file = Path(arguments.output_dir) / "results.jsonl"
     file.parent.mkdir(parents=True, exist_ok=True)
     done = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
     keys = {(record["part"], record["size"], record["method"]) for record in done}
     with torch.no_grad():
         quality = Quality(original, tokenizer, data)
-    heads = LayerByLayer(original, text).heads
-    wanted = [("none", heads[0].size, "text", heads[0])]
-    wanted += [
-        (part, size, way, new) for way in ("text", "weights") for part, size, new in shapes(heads[0], arguments.sizes)
-    ]
+    heads = LayerByLayer(original, batches).heads
+    methods = list(METHODS)[: 3 if arguments.distil_steps else 2]
+    cuts = [cut for cut in shapes(heads[0], arguments.sizes) if cut[0] in arguments.parts]
+    wanted = [("none", heads[0].size, "text", heads[0]), (NO_ATTENTION, 0, "text", heads[0])]
+    wanted += [(part, size, method, new) for method in methods for part, size, new in cuts]
     with open(file, "a") as lines:
         for part, size, method, new in tqdm(wanted, unit="cut"):
             if (part, size, method) in keys:
                 continue
-            model = copy.deepcopy(original)
-            errors = []
+            model, errors = copy.deepcopy(original), []
             if method == "weights":
                 cut_by_weights(model, [new] * len(heads))
+            elif method == "distilled":
+                model, errors = distilled(arguments.model, text, new, arguments.distil_steps)
+            elif part == NO_ATTENTION:
+                without_attention(model, batches)
             elif new != heads[0]:
                 with tempfile.TemporaryDirectory() as folder:
-                    layers = LayerByLayer(model, text).cut(Path(folder) / "states", [new] * len(heads))
+                    layers = LayerByLayer(model, batches).cut(Path(folder) / "states", [new] * len(heads))
                 errors = [layer.error for layer in layers]
             record = {"part": part, "size": size, "method": method, "heads": new._asdict(), "errors": errors}
             record |= {"parameters": model.num_parameters(), **quality.of(model)}
@@ -207,10 +243,8 @@ def main():
                 model.save_pretrained(folder)
                 tokenizer.save_pretrained(folder)
     records = [json.loads(line) for line in file.read_text().splitlines()]
-    if len(records) > 1:
-        draw(
-            records, f"{Path(arguments.model).name}, cut by {arguments.tokens:,} tokens", file.with_name("quality.png")
-        )
+    title = f"{Path(arguments.model).name}, cut by {arguments.tokens:,} tokens in sequences of {length}"
+    draw(records, title, file.with_name("quality.png"))
 
 
 if __name__ == "__main__":
