@@ -278,6 +278,18 @@ def test_changed_code_is_another_attention(tmp_path):
     assert f"a: {run.config.attention}. Heads" in text and "- a: none predicted, found none" in text
 
 
+def test_changed_code_of_a_base_class(tmp_path):
+    """Guards: a class whose base class has changed in another file is another attention too."""
+    (tmp_path / "base.py").write_text(OWN)
+    study = load_study(write(tmp_path, "from base import Own as Base\n\nclass Own(Base): pass", attention="mine.Own"))
+    names = set()
+    for code in (OWN, OWN.replace("7", "9")):
+        (tmp_path / "base.py").write_text(code)
+        sys.modules.pop("base", None)
+        names |= set(study.with_attentions(trust_remote_code=True).imported.values())
+    assert len(names) == 2
+
+
 NOT_SAVED = OWN.replace("self.all", "self.register_buffer('b', self_made, False)\n        self.all")
 NOT_SAVED = NOT_SAVED.replace("class Own", "import torch\nself_made = torch.ones(1)\n\nclass Own")
 

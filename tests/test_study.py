@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from multiprocessing import Pipe
 from pathlib import Path
 
@@ -287,6 +288,11 @@ def test_a_training_that_stands_twice_is_done_once(tmp_path):
     (tmp_path / "runs.jsonl").write_text(whole + whole[:50])
     assert RunLog(tmp_path, lines.study, (1, 1)).records == written
     assert (tmp_path / "runs.jsonl").read_text() == whole
+    # What does not change a training can change.
+    asked = replace(lines.study, question="Another?", axis="hidden_size")
+    assert {(line["question"], line["axis"]) for line in RunLog(tmp_path, asked, (1, 1)).records} == {
+        ("Another?", "hidden_size")
+    }
     # Lines of shapes that the study no longer has are not mixed with those it has.
     with pytest.raises(InputError, match="standard, shape 1 is not what it was"):
         RunLog(tmp_path, table(series=series, model={**SMALL["model"], "intermediate_size": 38}), (1, 1))
@@ -732,7 +738,7 @@ def test_named_studies_are_complete():
         (["heads", "runs.jsonl", "--scale", "tiny"], "only report takes files"),
         (["heads", "--scale", "tiny", "--share", "3/2", "--dry_run"], "share 3/2"),
         (["report", "none.jsonl", "--output_dir", "OUT"], "none.jsonl"),
-        (["report", "--output_dir", "OUT"], "no runs of full length: nothing to report"),
+        (["report", "--output_dir", "OUT"], "no runs to report: give the runs.jsonl of a study"),
     ],
 )
 def test_bad_arguments(tmp_path, arguments, message):

@@ -315,6 +315,12 @@ def of_task(objective: str, axis: str, values: dict[int, list], **results) -> li
     return records
 
 
+def test_steps_of_memorise_are_not_compared():
+    """Guards: the steps to the goal of other numbers of examples are in the table, and in no difference."""
+    made = make_report(of_task("memorise", "attention_head_size", {2: [20, 30], 4: [40, 50]}))
+    assert "steps_to_goal" in made.metrics and {one.metric for one in made.findings} == {"memorised"}
+
+
 def test_predictions_are_of_an_axis():
     """Guards: a number of heads is not compared with sizes of a head, nor a size with numbers of heads."""
     errors = {2: [0.5, 0.4], 4: [0.001, 0.002]}

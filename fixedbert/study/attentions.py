@@ -12,12 +12,13 @@ import torch
 from torch import nn
 
 from ..attention_fixed_head_bert import ATTENTION_CLASSES, self_attention
-from ..checksums import content_hash_of
+from ..checksums import content_hash_of, fingerprint_of
 from ..configuration_fixed_head_bert import FixedHeadBertConfig
 from ..errors import InputError
 from ..files import reason_of
 
 ROWS, QUERIES = 2, 3  # of a trial
+LIBRARIES = ("builtins", "torch", "transformers", "fixedbert")  # whose versions are in records
 
 
 def import_attentions(names: Iterable[str], folder: Path) -> dict[str, str]:
@@ -31,8 +32,8 @@ def import_attentions(names: Iterable[str], folder: Path) -> dict[str, str]:
         InputError: a module is not there or cannot be imported, or the class is not in it.
 
     Returns:
-        By name, what a configuration names the class: its name and a fingerprint of the file that defines it, so that
-        changed code is another attention.
+        By name, what a configuration names the class: its name and a fingerprint of the files that define it and its
+        base classes, so that changed code is another attention.
     """
     entries = {}
     for name in names:
@@ -46,7 +47,9 @@ def import_attentions(names: Iterable[str], folder: Path) -> dict[str, str]:
             raise InputError(
                 f"attention: {name}: {place} has no such class derived from torch.nn.Module; name another."
             )
-        entries[name] = f"{name}@{content_hash_of(Path(inspect.getfile(found)))[:8]}"
+        own = [base for base in found.__mro__ if base.__module__.partition(".")[0] not in LIBRARIES]
+        files = sorted({inspect.getfile(base) for base in own})
+        entries[name] = f"{name}@{fingerprint_of(*(content_hash_of(Path(file)) for file in files))[:8]}"
         ATTENTION_CLASSES[entries[name]] = found
     return entries
 

@@ -132,12 +132,16 @@ def findings_of(series: dict[str, list[ShapeResult]], axis: str) -> list[Finding
 
     found = []
     for metric in REPORTED:
-        if metric == FLOOR:
-            continue
-        with_metric = {name: [one for one in shapes if metric in one.metrics] for name, shapes in series.items()}
+        with_metric = {name: [one for one in shapes if is_compared(one, metric)] for name, shapes in series.items()}
         found += [finding(metric, shapes[0], shapes[-1]) for shapes in with_metric.values() if len(shapes) > 1]
         found += [finding(metric, first, second) for first, second in equal_pairs(with_metric)]
     return found
+
+
+def is_compared(shape: ShapeResult, metric: str) -> bool:
+    """Not the floor, which no training changes, nor the steps of `memorise`, as its shapes learn other examples."""
+    of_memorise = metric == "steps_to_goal" and "memorised" in shape.metrics
+    return metric in shape.metrics and metric != FLOOR and not of_memorise
 
 
 def conditions_of(records: list[Record]) -> Conditions:

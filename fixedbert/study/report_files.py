@@ -23,6 +23,8 @@ def report_runs(files: Sequence[str | Path], output_dir: str | Path) -> Report:
         InputError: nothing in the files, or runs of different studies.
     """
     needs("matplotlib", "study")
+    if not files:
+        raise InputError("no runs to report: give the runs.jsonl of a study.")
     with new_directory(output_dir) as folder:
         records = read_records(files)
         try:

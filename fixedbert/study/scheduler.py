@@ -151,14 +151,15 @@ class RunLog:
     def __init__(self, folder: Path, study: Study, part: tuple[int, int], writes: bool = True):
         self.folder, self.study, self.part, self.writes = folder, study, part, writes
         file = folder / RECORDS
-        self.records = read_records([file]) if file.exists() else []
-        for record in self.records:
+        self.records: list[Record] = []
+        for record in read_records([file]) if file.exists() else []:
             run = study.run_of(record)
             if run is None or run.key != record["key"]:
                 raise InputError(
                     f"{file}: {record['series']}, shape {record['point'] + 1} is not what it was in study "
                     f"{study.name}; give another --output_dir."
                 )
+            self.records.append({**record, **study.labels(run)})  # the question or the axis may have changed
         if writes:  # without the beginning of a line that a killed process has left
             write_whole(file, "".join(json.dumps(record) + "\n" for record in self.records))
 
