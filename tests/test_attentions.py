@@ -278,14 +278,15 @@ def test_changed_code_is_another_attention(tmp_path):
     assert f"a: {run.config.attention}. Heads" in text and "- a: none predicted, found none" in text
 
 
-def test_changed_code_of_a_base_class(tmp_path):
+def test_changed_code_of_a_base_class(tmp_path, monkeypatch):
     """Guards: a class whose base class has changed in another file is another attention too."""
     (tmp_path / "base.py").write_text(OWN)
-    study = load_study(write(tmp_path, "from base import Own as Base\n\nclass Own(Base): pass", attention="mine.Own"))
+    code = "from base import Own as Base\n\nclass Own(Base): pass"
+    study = load_study(write(tmp_path, code, attention="mine.Own", series={"a": {}}))
     names = set()
     for code in (OWN, OWN.replace("7", "9")):
         (tmp_path / "base.py").write_text(code)
-        sys.modules.pop("base", None)
+        monkeypatch.delitem(sys.modules, "base", raising=False)
         names |= set(study.with_attentions(trust_remote_code=True).imported.values())
     assert len(names) == 2
 
