@@ -90,6 +90,8 @@ def curves_figure(report: Report) -> Figure:
 
 
 def plot_curves(panel: Axes, curves: list[CurveDifference], axis: str):
+    from matplotlib.ticker import EngFormatter, LogLocator, NullFormatter
+
     for number, curve in enumerate(curves):
         color, tokens, estimates = f"C{number}", list(curve.differences), list(curve.differences.values())
         means, halves = [one.mean for one in estimates], [one.half_interval for one in estimates]
@@ -105,6 +107,9 @@ def plot_curves(panel: Axes, curves: list[CurveDifference], axis: str):
     panel.set_title(fill(plain(f"{first.to_series}: difference from {other}"), LABEL), fontsize=10)
     panel.axhline(0, color="black", linewidth=1)
     panel.set_xscale("log")
+    panel.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    panel.xaxis.set_major_formatter(EngFormatter())
+    panel.xaxis.set_minor_formatter(NullFormatter())
     panel.grid(alpha=0.3)
     panel.legend(fontsize=8)
 
