@@ -139,7 +139,10 @@ def trained_tokenizer(
             texts = (text for text in texts_of(readers) if in_share(text, share))
             first = next(texts, None)
             if first is None:
-                raise InputError(f"{', '.join(corpus.source for corpus in corpora)}: the corpus is empty.")
+                reason = "the corpus is empty."
+                if share < 1:
+                    reason = f"no text in the share of {share} of its documents; give a larger --tokenizer_train_share."
+                raise InputError(f"{', '.join(corpus.source for corpus in corpora)}: {reason}")
             tokenizer = BertTokenizer(do_lower_case=do_lower_case).train_new_from_iterator(
                 chain([first], texts), vocab_size, show_progress=False
             )
