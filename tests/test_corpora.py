@@ -278,7 +278,7 @@ def test_tokenizer_trains_on_a_share(tmp_path):
     (tmp_path / "a.txt").write_text(" \n \n")
     with pytest.raises(InputError, match="a.txt: the corpus is empty"):
         trained_tokenizer(corpora, 60, store_dir=tmp_path)
-    with pytest.raises(InputError, match="a.txt: no text in the share of 0.3 .*give a larger --tokenizer_train_share"):
+    with pytest.raises(InputError, match="a.txt: no text in a share of 0.3 .*give a larger --tokenizer_train_share"):
         trained_tokenizer(corpora, 60, share=0.3, store_dir=tmp_path)
 
 

@@ -141,7 +141,7 @@ def trained_tokenizer(
             if first is None:
                 reason = "the corpus is empty."
                 if share < 1:
-                    reason = f"no text in the share of {share} of its documents; give a larger --tokenizer_train_share."
+                    reason = f"no text in a share of {share} of its documents; give a larger --tokenizer_train_share."
                 raise InputError(f"{', '.join(corpus.source for corpus in corpora)}: {reason}")
             tokenizer = BertTokenizer(do_lower_case=do_lower_case).train_new_from_iterator(
                 chain([first], texts), vocab_size, show_progress=False
