@@ -319,9 +319,9 @@ def test_continued_run_has_the_record_of_a_whole_one(
     def interrupt(*_):
         raise KeyboardInterrupt
 
-    def stop(trainer, checkpoint):
+    def stop(trainer, *args, **kwargs):
         trainer.add_callback(StopAfter(stopped))
-        train(trainer, checkpoint)
+        train(trainer, *args, **kwargs)
 
     run(tmp_path / "whole")
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
