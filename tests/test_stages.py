@@ -59,10 +59,12 @@ def test_moments_are_carried_exactly():
         parameter, old = large.get_parameter(name), gradients[number]
         assert found[number]["step"] == 5
         for key, moment, power in (("exp_avg", old, -1), ("exp_avg_sq", old**2, -2)):
-            assert torch.allclose(found[number][key], naive(name, moment, parameter.shape, power), rtol=1e-14), name
+            assert torch.allclose(
+                found[number][key], naive(name, moment, parameter.shape, power), rtol=1e-14, atol=0
+            ), name
         ours = found[number]["exp_avg"]
         there = naive(name, torch.ones_like(old), parameter.shape, 0).bool()
-        assert torch.allclose(ours[there], parameter.grad[there], rtol=1e-9, atol=1e-12), name
+        assert torch.allclose(ours[there], parameter.grad[there], rtol=1e-9, atol=1e-11), name
         assert not ours[~there].any()
     assert any(parameter.shape != gradient.shape for parameter, gradient in
                zip(map(large.get_parameter, names), gradients, strict=True))  # fmt: skip
@@ -192,7 +194,7 @@ def test_grown_run_is_one_run(corpus, vocabulary, tmp_path, monkeypatch):
     recipe = tmp_path / "grow.yaml"
     recipe.write_text(f"""
 config_name: tiny
-config_overrides: {SHAPE},hidden_dropout_prob=0.1
+config_overrides: {SHAPE}
 tokenizer_name: {vocabulary}
 train_file: {corpus}
 max_seq_length: 24
@@ -226,11 +228,18 @@ disable_tqdm: true
         return found
 
     def measured(self, stage):
-        losses.append((loss(self.model), hand_over(self, stage), loss(self.model)))
+        before, first = loss(self.model), self.optimizer.state_dict()["state"]
+        hand_over(self, stage)
+        losses.append((before, loss(self.model)))
+        then = self.optimizer.state_dict()["state"]
+        same = [number for number in first if first[number]["exp_avg"].shape == then[number]["exp_avg"].shape]
+        assert first.keys() == then.keys() and len(same) > 20
+        assert all(torch.equal(first[number]["exp_avg_sq"], then[number]["exp_avg_sq"]) for number in same)
 
     def remembered(self, model, inputs, *args, **kwargs):
         sizes[self.train_dataset.max_seq_length] = len(self.train_dataset)
-        rows.extend(map(str, torch.stack([inputs["input_ids"], inputs["labels"]], dim=1).tolist()))
+        parts = (inputs["input_ids"], inputs["labels"], inputs["attention_mask"].bool())
+        rows.extend(str((ids[real].tolist(), labels[real].tolist())) for ids, labels, real in zip(*parts, strict=True))
         return training_step(self, model, inputs, *args, **kwargs)
 
     with monkeypatch.context() as patch:
@@ -238,13 +247,13 @@ disable_tqdm: true
         patch.setattr(CommonTrainer, "training_step", remembered)
         run_pretraining.main([str(recipe), "--output_dir", str(tmp_path / "whole")])
 
-    assert len(losses) == 2 and all(after == pytest.approx(before, abs=1e-5) for before, _, after in losses)
+    assert len(losses) == 2 and all(after == pytest.approx(before, abs=1e-5) for before, after in losses)
     config = json.loads((tmp_path / "whole" / "config.json").read_text())
     assert [config[name] for name in (*GROWTH, "value_head_size")] == [7, 13, 53, 15]
     log = record(tmp_path / "whole")
     logged = [(entry["step"], entry["learning_rate"]) for entry in log if "loss" in entry]
     assert logged == [(step, pytest.approx(1e-3 * (1 - (step - 1) / 24))) for step in range(3, 25, 3)]
-    assert [entry["step"] for entry in log if "eval_loss" in entry] == [5, 10, 15, 20, 24]
+    assert [entry["step"] for entry in log[:-1] if "eval_loss" in entry] == [5, 10, 15, 20, 24]
     assert len(rows) == 7 * 4 + 17 * 6 and sizes.keys() == {24, 32}
     of_4, of_6 = -(-sizes[24] // 4), -(-sizes[24] // 6)  # steps of an epoch
     epochs, steps = divmod(7, of_4)

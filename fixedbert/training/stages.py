@@ -231,14 +231,17 @@ class StageTrainer(PretrainingTrainer):
     def hand_over(self, stage: Stage):
         """Take the model of the next stage, which has the same function, and its optimizer's state, to be saved."""
         self.state.train_batch_size = stage.batch[0] * max(self.args.n_gpu, 1)
-        if stage.growth:
-            names = {parameter: name for name, parameter in self.model.named_parameters()}
-            order = [names[parameter] for group in self.optimizer.param_groups for parameter in group["params"]]
-            old, state = self.model.config, self.optimizer.state_dict()
-            self.model = convert(self.model, **stage.growth, seed=self.args.seed)
-            self.optimizer = None
-            state["state"] = grown_moments(state["state"], order, old, self.model.config)
-            self.create_optimizer().load_state_dict(state)
+        if not stage.growth:
+            return
+        small, optimizer = self.model, self.optimizer
+        assert optimizer is not None and isinstance(small.config, FixedHeadBertConfig)  # by now, and of `stages_of`
+        names = {parameter: name for name, parameter in small.named_parameters()}
+        order = [names[parameter] for group in optimizer.param_groups for parameter in group["params"]]
+        self.model = large = convert(small, **stage.growth, seed=self.args.seed)
+        state = optimizer.state_dict()
+        state["state"] = grown_moments(state["state"], order, small.config, large.config)
+        self.optimizer = None
+        self.create_optimizer().load_state_dict(state)
 
 
 def grown_moments(
