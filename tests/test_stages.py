@@ -1,6 +1,8 @@
 """Stages of pretraining: growth of the model and its moments, the data of each stage, runs that are continued."""
 
 import json
+import os
+import signal
 
 import numpy as np
 import pytest
@@ -11,7 +13,7 @@ from transformers import BertConfig, TrainerCallback
 
 import run_pretraining
 from fixedbert import convert
-from fixedbert.errors import InputError
+from fixedbert.errors import InputError, Stopped
 from fixedbert.training.interruption import train
 from fixedbert.training.output import whole_checkpoints
 from fixedbert.training.pretraining import PretrainingArguments
@@ -166,13 +168,17 @@ def corpus(tmp_path_factory) -> str:
 
 
 class StopAt(TrainerCallback):
-    """Breaks a run off at the end of a step, before what is due then."""
+    """Breaks a run off at the end of a step, before what is due then; or sends SIGTERM within it."""
 
-    def __init__(self, step: int):
-        self.step = step
+    def __init__(self, step: int, by_signal: bool):
+        self.step, self.by_signal = step, by_signal
+
+    def on_step_begin(self, args, state, control, **kwargs):
+        if self.by_signal and state.global_step == self.step - 1:
+            os.kill(os.getpid(), signal.SIGTERM)
 
     def on_step_end(self, args, state, control, **kwargs):
-        if state.global_step == self.step:
+        if not self.by_signal and state.global_step == self.step:
             raise KeyboardInterrupt
 
 
@@ -189,7 +195,7 @@ def record(output) -> list[dict]:
 def test_grown_run_is_one_run(corpus, vocabulary, tmp_path, monkeypatch):
     """
     Guards: a run of three stages has the loss after a boundary that it had before, one schedule and one log; no
-    example twice; and broken off within a stage, and right after a boundary, it ends with the same bits.
+    example twice; and broken off within a stage, after a boundary or by a signal at one, it ends with the same bits.
     """
     recipe = tmp_path / "grow.yaml"
     recipe.write_text(f"""
@@ -263,15 +269,15 @@ disable_tqdm: true
     reached = [entry["epoch"] for entry in log if "loss" in entry]
     assert reached == sorted(reached)
 
-    for number, (step, saved) in enumerate([(11, 8), (8, 7)]):
+    for number, (step, saved, by_signal) in enumerate([(11, 8, False), (8, 7, False), (7, 7, True)]):
         cut = tmp_path / f"cut{number}"
-        command = [str(recipe), "--output_dir", str(cut)]
+        command, breaking = [str(recipe), "--output_dir", str(cut)], StopAt(step, by_signal)
 
-        def stop(trainer, *args, step=step, **kwargs):
-            trainer.add_callback(StopAt(step))
+        def stop(trainer, *args, callback=breaking, **kwargs):
+            trainer.add_callback(callback)
             train(trainer, *args, **kwargs)
 
-        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        with monkeypatch.context() as patch, pytest.raises(Stopped if by_signal else KeyboardInterrupt):
             patch.setattr("fixedbert.tasks.pretraining.train", stop)
             run_pretraining.main(command)
         assert whole_checkpoints(cut.with_name(f"cut{number}.partial"))[-1].name == f"checkpoint-{saved}"
