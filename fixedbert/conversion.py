@@ -105,7 +105,7 @@ def convert(
         num_attention_heads: of every layer of the new model, at least as many as `model` has, the default.
         num_hidden_layers: layers of the new model; layer i is layer i * old // new of `model`. Another number changes
             the function, with a warning.
-        seed: of the random numbers in new heads and dimensions.
+        seed: of the random numbers in new heads, dimensions and neurons.
         value_head_size: of the new model, as attention_head_size; by default that of `model` where it is another than
             attention_head_size, else the new attention_head_size.
         intermediate_size: neurons of the feed-forward networks, at least as many as `model` has, the default.

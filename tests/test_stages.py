@@ -7,6 +7,7 @@ import signal
 import numpy as np
 import pytest
 import torch
+from launch import ROOT, TWO_PROCESSES, finished, launch
 from safetensors.torch import load_file
 from small_models import config_of, inputs_of, model_of
 from transformers import BertConfig, TrainerCallback
@@ -192,13 +193,11 @@ def record(output) -> list[dict]:
     ]
 
 
-def test_grown_run_is_one_run(corpus, vocabulary, tmp_path, monkeypatch):
-    """
-    Guards: a run of three stages has the loss after a boundary that it had before, one schedule and one log; no
-    example twice; and broken off within a stage, after a boundary or by a signal at one, it ends with the same bits.
-    """
-    recipe = tmp_path / "grow.yaml"
-    recipe.write_text(f"""
+@pytest.fixture(scope="module")
+def recipe(corpus, vocabulary, tmp_path_factory) -> str:
+    """Of three stages: 7 steps of 4 pairs; 9 of 6, with heads and neurons added; 8 with larger values, longer rows."""
+    file = tmp_path_factory.mktemp("recipe") / "grow.yaml"
+    file.write_text(f"""
 config_name: tiny
 config_overrides: {SHAPE}
 tokenizer_name: {vocabulary}
@@ -211,6 +210,7 @@ stages:
 do_train: true
 do_eval: true
 per_device_train_batch_size: 4
+total_train_batch_size: 4
 learning_rate: 0.001
 logging_steps: 3
 eval_strategy: steps
@@ -220,6 +220,16 @@ use_cpu: true
 report_to: none
 disable_tqdm: true
 """)
+    return str(file)
+
+
+def test_grown_run_is_one_run(recipe, tmp_path, monkeypatch):
+    """
+    Guards: a run of three stages has the loss after a boundary that it had before, one schedule and one log; no
+    example twice; and broken off within a stage, after a boundary or by a signal at one, it ends with the same bits.
+
+    Slow, for a whole run and three that are broken off and continued.
+    """
     batch = inputs_of("ForPreTraining", labels=True)
     batch = {name: values % 60 if name == "input_ids" else values for name, values in batch.items()}
     batch["labels"] = torch.where(batch["labels"] < 60, batch["labels"], -100)
@@ -251,7 +261,7 @@ disable_tqdm: true
     with monkeypatch.context() as patch:
         patch.setattr(StageTrainer, "hand_over", measured)
         patch.setattr(CommonTrainer, "training_step", remembered)
-        run_pretraining.main([str(recipe), "--output_dir", str(tmp_path / "whole")])
+        run_pretraining.main([recipe, "--output_dir", str(tmp_path / "whole")])
 
     assert len(losses) == 2 and all(after == pytest.approx(before, abs=1e-5) for before, after in losses)
     config = json.loads((tmp_path / "whole" / "config.json").read_text())
@@ -271,7 +281,7 @@ disable_tqdm: true
 
     for number, (step, saved, by_signal) in enumerate([(11, 8, False), (8, 7, False), (7, 7, True)]):
         cut = tmp_path / f"cut{number}"
-        command, breaking = [str(recipe), "--output_dir", str(cut)], StopAt(step, by_signal)
+        command, breaking = [recipe, "--output_dir", str(cut)], StopAt(step, by_signal)
 
         def stop(trainer, *args, callback=breaking, **kwargs):
             trainer.add_callback(callback)
@@ -285,3 +295,20 @@ disable_tqdm: true
         assert record(cut) == log
         one, other = (load_file(folder / "model.safetensors") for folder in (tmp_path / "whole", cut))
         assert one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+@pytest.mark.slow
+def test_two_processes_grow_like_one(recipe, tmp_path):
+    """Guards: two processes hand over to a stage together, and train in all stages what one process trains."""
+    no_dropout = ("--config_overrides", f"{SHAPE},hidden_dropout_prob=0,attention_probs_dropout_prob=0")
+    one, two = ([recipe, *no_dropout, "--output_dir", str(tmp_path / name)] for name in ("one", "two"))
+    process = launch(*TWO_PROCESSES, str(ROOT / "run_pretraining.py"), *two)
+    run_pretraining.main(one)
+    finished(process)
+    weights = [load_file(tmp_path / name / "model.safetensors") for name in ("one", "two")]
+    assert weights[0].keys() == weights[1].keys()
+    for name, weight in weights[0].items():
+        assert torch.allclose(weight, weights[1][name], rtol=1e-4, atol=1e-4), name
+    for a, b in zip(record(tmp_path / "one"), record(tmp_path / "two"), strict=True):
+        for name in a.keys() & {"loss", "learning_rate", "epoch", "num_input_tokens_seen", "eval_loss"}:
+            assert a[name] == pytest.approx(b[name], rel=1e-3), (name, a, b)
