@@ -62,6 +62,9 @@ def convert_arguments(parser: ArgumentParser):
         "--value_head_size", type=int, nargs="+", help="size of their values, where it is to be another; likewise"
     )
     parser.add_argument("--num_attention_heads", type=int, help="number of heads, at least the old; default: that")
+    parser.add_argument(
+        "--intermediate_size", type=int, help="neurons of the feed-forward networks, at least the old; default: that"
+    )
     parser.add_argument("--num_hidden_layers", type=int, help="number of layers, the old ones repeated or left out")
     parser.add_argument("--bert", action="store_true", help="from a FixedHeadBert back to transformers' BERT")
     parser.add_argument("--seed", type=int, default=0, help="of the random numbers in what is new")
@@ -327,7 +330,7 @@ TASKS = {
 }
 COMMANDS = {
     "convert": Command(
-        "start from a BERT checkpoint, with more or larger heads, and the same function",
+        "start from a BERT checkpoint, with more or larger heads, more neurons, and the same function",
         convert_arguments, load_convert, needed=("output_dir",), output_last=True,
     ),
     "shrink": Command(

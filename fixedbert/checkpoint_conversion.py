@@ -5,6 +5,7 @@ import os
 import shutil
 from fnmatch import fnmatch
 from pathlib import Path
+from typing import Any
 
 import torch
 from huggingface_hub import snapshot_download
@@ -34,6 +35,7 @@ def convert_checkpoint(
     seed: int = 0,
     do_lower_case: bool = True,
     value_head_size: int | list[int] | None = None,
+    intermediate_size: int | None = None,
     **hub_options,
 ) -> str:
     """
@@ -51,15 +53,20 @@ def convert_checkpoint(
     """
     with new_directory(output_dir) as folder:
         model = load_bert(source, **hub_options)
-        sizes = one_for_all(attention_head_size), num_attention_heads, num_hidden_layers
-        value_size = one_for_all(value_head_size)
+        sizes: dict[str, Any] = {
+            "attention_head_size": one_for_all(attention_head_size),
+            "num_attention_heads": num_attention_heads,
+            "num_hidden_layers": num_hidden_layers,
+            "value_head_size": one_for_all(value_head_size),
+            "intermediate_size": intermediate_size,
+        }
         converted: PreTrainedModel
         try:
             if not bert:
-                converted = convert(model, *sizes, seed, value_size)
+                converted = convert(model, **sizes, seed=seed)
             elif isinstance(model, FixedHeadBertPreTrainedModel):
-                unchanged = all(size is None for size in (*sizes, value_size))
-                converted = to_bert(model if unchanged else convert(model, *sizes, seed, value_size))
+                unchanged = all(size is None for size in sizes.values())
+                converted = to_bert(model if unchanged else convert(model, **sizes, seed=seed))
             else:
                 raise InputError(f"a {model.config.model_type} model; only a FixedHeadBert can become a BERT again.")
             if converted.config.num_hidden_layers == model.config.num_hidden_layers:
@@ -98,8 +105,8 @@ def shape_of(model: PreTrainedModel) -> str:
     values = "" if sizes == head_sizes(config) else f" with values of {size_text(sizes)}"
     return (
         f"{type(model).__name__}, {config.num_hidden_layers} layers of width {config.hidden_size} with "
-        f"{size_text(head_counts(config))} heads of {size_text(head_sizes(config))}{values}, "
-        f"{model.num_parameters() / 1e6:.1f} M parameters"
+        f"{size_text(head_counts(config))} heads of {size_text(head_sizes(config))}{values}, feed-forward "
+        f"{config.intermediate_size}, {model.num_parameters() / 1e6:.1f} M parameters"
     )
 
 

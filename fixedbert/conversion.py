@@ -1,5 +1,6 @@
 """
-Conversion of a BERT to a FixedHeadBert, and of a FixedHeadBert to larger and more heads. It keeps the function.
+Conversion of a BERT to a FixedHeadBert, and of a FixedHeadBert to larger and more heads and to wider feed-forward
+networks. It keeps the function.
 
 "Low-Rank Bottleneck in Multi-head Attention Models" (Bhojanapalli et al., 2020), section 3: MultiHead is a special
 case of FixedMultiHead where the head size is at least d / h. With s = sqrt(new head size / old head size):
@@ -13,11 +14,18 @@ Scores keep their value, since 1 / sqrt(head size) shrinks by s. New dimensions 
 since each is multiplied by a zero. The zeros are multiplied by random numbers, so they get a gradient in the first
 step, and the random numbers get theirs in the second. New biases are zero, as in a new BERT. (A bias of keys never
 learns, not in BERT either: it adds the same to all scores of a query.)
+
+New neurons of a feed-forward network are made in the same way: random weights in front of them, zeros behind them.
+
+What is multiplied by s has its gradient divided by s. All other gradients stay as they are. So Adam's moments grow by
+the same table, with 1 / s and 1 / s^2 in place of s, and with zeros for what is new.
 """
 
+import copy
 import logging
 import math
 import re
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -42,6 +50,11 @@ ROBERTA_NAMES = (
     (r"^classifier\.out_proj", "classifier"),
 )
 LAYER = re.compile(r"(.*encoder\.layer\.)(\d+)(\..*)")
+FEED_FORWARD = {
+    ".intermediate.dense.weight": 0,
+    ".intermediate.dense.bias": 0,
+    ".output.dense.weight": 1,
+}  # neurons' axis
 ATTENTION = re.compile(r"attention\.(?:self\.(query|key|value)|(output)\.dense)\.(weight|bias)$")
 
 
@@ -79,6 +92,7 @@ def convert(
     num_hidden_layers: int | None = None,
     seed: int = 0,
     value_head_size: int | list[int] | None = None,
+    intermediate_size: int | None = None,
 ) -> FixedHeadBertPreTrainedModel:
     """
     A FixedHeadBert with the function of `model`, up to rounding: 1e-10 in float64, 1e-5 in float32.
@@ -91,23 +105,59 @@ def convert(
         num_attention_heads: of every layer of the new model, at least as many as `model` has, the default.
         num_hidden_layers: layers of the new model; layer i is layer i * old // new of `model`. Another number changes
             the function, with a warning.
-        seed: of the random numbers in new heads and dimensions.
+        seed: of the random numbers in new heads, dimensions and neurons.
         value_head_size: of the new model, as attention_head_size; by default that of `model` where it is another than
             attention_head_size, else the new attention_head_size.
+        intermediate_size: neurons of the feed-forward networks, at least as many as `model` has, the default.
 
     Returns:
         The model, in evaluation mode, with the dtype of `model` and no memory shared with it.
 
     Raises:
-        InputError: `model` is not a BERT, or its heads would become fewer or smaller.
+        InputError: `model` is not a BERT, or its heads or neurons would become fewer, or its heads smaller.
     """
     config, head = fixed_head_config(model.config), head_of(type(model).__name__, model.config.model_type)
     layers = config.num_hidden_layers if num_hidden_layers is None else num_hidden_layers
     if layers < 1:
         raise InputError(f"num_hidden_layers must be at least 1, not {layers}.")
     chosen = [number * config.num_hidden_layers // layers for number in range(layers)]
-    shapes = heads_of(config)
-    old = [shapes[layer] for layer in chosen]
+    old = config_of_layers(config, chosen)
+    new = larger_config(old, attention_head_size, num_attention_heads, value_head_size, intermediate_size)
+    if model.dtype in (torch.float16, torch.bfloat16):
+        check_rounding(model.dtype, heads_of(old), heads_of(new))
+    if chosen != list(range(config.num_hidden_layers)):
+        old_layers = config.num_hidden_layers
+        logger.warning("The function changes: of %d layers these become %d: %s.", old_layers, layers, chosen)
+    generator = torch.Generator().manual_seed(seed)
+    tensors = enlarge(with_layers(bert_tensors(model), chosen), old, new, generator)
+    model_class: type[FixedHeadBertPreTrainedModel] = getattr(modeling_fixed_head_bert, f"FixedHeadBert{head}")
+    return build(model_class, new, tensors, model)
+
+
+def config_of_layers(config: FixedHeadBertConfig, chosen: list[int]) -> FixedHeadBertConfig:
+    """The configuration of a model made of the layers `chosen`, of which some may be repeated or left out."""
+    config = copy.deepcopy(config)
+    for field in ("attention_head_size", "value_head_size", "layer_attention_heads"):
+        if isinstance(sizes := getattr(config, field), list):
+            setattr(config, field, [sizes[layer] for layer in chosen])
+    config.num_hidden_layers = len(chosen)
+    return config
+
+
+def larger_config(
+    config: FixedHeadBertConfig,
+    attention_head_size: int | list[int] | None = None,
+    num_attention_heads: int | None = None,
+    value_head_size: int | list[int] | None = None,
+    intermediate_size: int | None = None,
+) -> FixedHeadBertConfig:
+    """
+    The configuration with these sizes (see `convert`) of a model that can have any function of one with `config`.
+
+    Raises:
+        InputError: there is no such model.
+    """
+    old = heads_of(config)
     if value_head_size is None and config.value_head_size is None:
         value_head_size = attention_head_size
     counts = numbers(num_attention_heads, "num_attention_heads", [heads.number for heads in old])
@@ -115,21 +165,16 @@ def convert(
     value_sizes = numbers(value_head_size, "value_head_size", [heads.value_size for heads in old])
     new = [Heads(*shape) for shape in zip(counts, sizes, value_sizes, strict=True)]
     check_growth(config, old, new)
-    if model.dtype in (torch.float16, torch.bfloat16):
-        check_rounding(model.dtype, old, new)
-    if chosen != list(range(config.num_hidden_layers)):
-        old_layers = config.num_hidden_layers
-        logger.warning("The function changes: of %d layers these become %d: %s.", old_layers, layers, chosen)
-    config.num_hidden_layers = layers
-    set_heads(config, new)
-    generator = torch.Generator().manual_seed(seed)
-    tensors = {}
-    for name, tensor in with_layers(bert_tensors(model), chosen).items():
-        match = LAYER.fullmatch(name)
-        both = (old[int(match[2])], new[int(match[2])]) if match else (old[0], old[0])
-        tensors[name] = enlarge(name, tensor, config, *both, generator)
-    model_class: type[FixedHeadBertPreTrainedModel] = getattr(modeling_fixed_head_bert, f"FixedHeadBert{head}")
-    return build(model_class, config, tensors, model)
+    neurons = config.intermediate_size if intermediate_size is None else intermediate_size
+    if neurons < config.intermediate_size:
+        raise InputError(
+            f"intermediate_size={neurons} cannot represent {config.intermediate_size} neurons: give so many or "
+            "more, or cut them with `fixedbert shrink`."
+        )
+    larger = copy.deepcopy(config)
+    set_heads(larger, new)
+    larger.intermediate_size = neurons
+    return larger
 
 
 def to_bert(model: FixedHeadBertPreTrainedModel) -> PreTrainedModel:
@@ -206,34 +251,78 @@ def check_rounding(dtype: torch.dtype, old: list[Heads], new: list[Heads]):
 
 
 def enlarge(
+    tensors: dict[str, torch.Tensor],
+    old: FixedHeadBertConfig,
+    new: FixedHeadBertConfig,
+    generator: torch.Generator | None = None,
+    power: int = 1,
+) -> dict[str, torch.Tensor]:
+    """
+    Copies of the parameters `tensors`, under BERT's names, of a model with the configuration `old` for one with `new`.
+
+    Args:
+        generator: of the random numbers in what is new; without one all of it is zero.
+        power: of s in the table above: 1 for parameters, -1 for means of their gradients, -2 for means of the squares.
+    """
+    heads = list(zip(heads_of(old), heads_of(new), strict=True))
+    enlarged = {}
+    for name, tensor in tensors.items():
+        match = LAYER.fullmatch(name)
+        if match is None:
+            enlarged[name] = tensor.clone()
+        elif (axis := FEED_FORWARD.get(match[3])) is not None:
+            enlarged[name] = enlarge_feed_forward(tensor, axis, old, new.intermediate_size, generator)
+        else:
+            enlarged[name] = enlarge_attention(name, tensor, old, *heads[int(match[2])], generator, power)
+    return enlarged
+
+
+def enlarge_feed_forward(
+    tensor: torch.Tensor, axis: int, config: FixedHeadBertConfig, neurons: int, generator: torch.Generator | None
+) -> torch.Tensor:
+    """A copy of a parameter of a feed-forward network that has its neurons along `axis`, for so many of them."""
+    if neurons == config.intermediate_size:
+        return tensor.clone()
+    shape = (*tensor.shape[:axis], neurons, *tensor.shape[axis + 1 :])
+    in_front = axis == 0 and tensor.dim() == 2
+    return padded(tensor, shape, config.initializer_range, generator if in_front else None)
+
+
+def padded(
+    values: torch.Tensor, shape: tuple[int, ...], deviation: float, generator: torch.Generator | None
+) -> torch.Tensor:
+    """A new tensor of `shape` that begins with `values` along each axis. Elsewhere it is random, or zero without a
+    generator."""
+    wide = torch.zeros(shape, dtype=values.dtype)
+    if generator is not None:  # on the CPU, where the seed decides, whatever the device
+        wide.normal_(0, deviation, generator=generator)
+    wide = wide.to(values.device)
+    wide[tuple(map(slice, values.shape))] = values
+    return wide
+
+
+def enlarge_attention(
     name: str,
     tensor: torch.Tensor,
     config: FixedHeadBertConfig,
     old: Heads,
     new: Heads,
-    generator: torch.Generator,
+    generator: torch.Generator | None,
+    power: int,
 ) -> torch.Tensor:
-    """A copy of the parameter `name` for an attention with the heads `new` instead of `old`."""
+    """A copy of the parameter `name` of a layer for an attention with the heads `new` instead of `old`."""
     (_, size, value_size), (heads, new_size, new_value_size) = old, new
     if old == new:
         return tensor.clone()
-    scale = (new_size / size) ** 0.5
-
-    def padded(values: torch.Tensor, shape: tuple[int, ...], random: bool) -> torch.Tensor:
-        """A tensor of `shape` that begins with `values` along each axis and is random or zero elsewhere."""
-        wide = torch.zeros(shape, dtype=values.dtype)
-        if random:  # on the CPU, where the seed decides, whatever the device
-            wide.normal_(0, config.initializer_range, generator=generator)
-        wide = wide.to(values.device)
-        wide[tuple(map(slice, values.shape))] = values
-        return wide
+    scale = (new_size / size) ** (power / 2)
+    fill = partial(padded, deviation=config.initializer_range)
 
     if name.endswith("value_embedding"):  # (H, V)
-        return padded(tensor, (heads, new_value_size), random=True)
+        return fill(tensor, (heads, new_value_size), generator=generator)
     if name.endswith("head_embedding"):  # (3, H, P), or without that of values (2, H, P)
         factor = tensor.new_ones(len(tensor), 1, 1)
         factor[0] = scale if config.head_embedding == "add" else 1  # added to queries, which are scaled
-        wide = padded(tensor * factor, (len(tensor), heads, new_size), random=True)
+        wide = fill(tensor * factor, (len(tensor), heads, new_size), generator=generator)
         if config.head_embedding == "add":
             wide[0, : tensor.shape[1], size:] = 0
         return wide
@@ -244,7 +333,7 @@ def enlarge(
     part, kind = match[1] or match[2], match[3]
     if part == "output":
         parts = tensor.unflatten(1, (-1, value_size))  # (D, H, V)
-        return padded(parts, (len(tensor), heads, new_value_size), random=False).flatten(1)
+        return fill(parts, (len(tensor), heads, new_value_size), generator=None).flatten(1)
     if config.head_embedding is not None:
         heads = 1  # one projection, which all share
     if part == "value":
@@ -252,7 +341,7 @@ def enlarge(
     values = tensor.unflatten(0, (-1, size))  # (G, P, D), a bias (G, P)
     if part == "query":
         values = values * scale
-    wide = padded(values, (heads, new_size, *values.shape[2:]), random=kind == "weight")
+    wide = fill(values, (heads, new_size, *values.shape[2:]), generator=generator if kind == "weight" else None)
     if part == "query":
         wide[: len(values), size:] = 0
     return wide.flatten(0, 1)

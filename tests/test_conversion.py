@@ -152,6 +152,40 @@ def test_values_that_are_too_small_are_refused():
         convert(model, value_head_size=8)
 
 
+@pytest.mark.parametrize("changes", [{}, {"head_embedding": "add", "hidden_act": "silu"}, {"qk_norm": True}, UNEQUAL])
+@pytest.mark.parametrize("head", HEADS)
+def test_neurons_are_added(head, changes):
+    """Guards: every head class and kind of attention keeps its function with more neurons, alone and beside heads."""
+    model = model_of(head, **changes).double().eval()
+    for parameter in model.parameters():  # biases begin as zeros, which would hide mistakes
+        torch.nn.init.normal_(parameter, std=0.5)
+    for sizes in ({}, {"num_attention_heads": 7}):
+        larger = convert(model, intermediate_size=53, **sizes)
+        assert larger.config.intermediate_size == 53
+        assert differences(larger, model, inputs_of(head)) <= 1e-10
+
+
+def test_neurons_of_a_bert_are_added():
+    """Guards: stock BERT gets more neurons too: old ones as they were, new ones random, with zeros behind them."""
+    bert = bert_of("ForMaskedLM").double()
+    larger = convert(bert, intermediate_size=53)
+    assert differences(larger, bert, inputs_of("ForMaskedLM")) <= 1e-10
+    old, new = bert.base_model.encoder.layer[1], larger.bert.encoder.layer[1]
+    assert torch.equal(new.intermediate.dense.weight[:37], old.intermediate.dense.weight)
+    assert new.intermediate.dense.weight[37:].std().item() == pytest.approx(0.5, rel=0.1)
+    assert torch.equal(new.intermediate.dense.bias[:37], old.intermediate.dense.bias)
+    assert torch.equal(new.output.dense.weight[:, :37], old.output.dense.weight)
+    assert not new.intermediate.dense.bias[37:].any() and not new.output.dense.weight[:, 37:].any()
+    assert torch.equal(new.output.dense.bias, old.output.dense.bias)
+
+
+def test_fewer_neurons_are_refused():
+    """Guards: neurons cannot be left out without a change, and the sentence names the command that can cut them."""
+    sentence = "intermediate_size=36 cannot represent 37 neurons: give so many or more, .*`fixedbert shrink`"
+    with pytest.raises(InputError, match=sentence):
+        convert(model_of("Model"), intermediate_size=36)
+
+
 def test_list_of_sizes_fits_the_layers():
     """Guards: too few sizes, or one that is too small for its layer, are refused."""
     model = model_of("Model")
@@ -189,7 +223,7 @@ def test_cross_attention_grows():
 def test_roberta_keeps_its_function(family, head):
     """Guards: RoBERTa's names, its positions, which begin behind the padding's, and its classifier."""
     bert = bert_of(head, family, type_vocab_size=1).double()
-    model = convert(bert, attention_head_size=13)
+    model = convert(bert, attention_head_size=13, intermediate_size=53)
     ours = "LMHeadModel" if head == "ForCausalLM" else head
     inputs = inputs_of(ours)
     ids = inputs["input_ids"]
@@ -212,7 +246,7 @@ def test_roberta_keeps_its_function(family, head):
 def test_everything_new_learns(changes):
     """Guards: what is new gets a gradient at once on one side of every zero, and all of it within three steps."""
     model = model_of("ForMaskedLM", initializer_range=0.1, **changes).double()
-    larger = convert(model, attention_head_size=13, num_attention_heads=7).train()
+    larger = convert(model, attention_head_size=13, num_attention_heads=7, intermediate_size=53).train()
     for module in larger.modules():
         if isinstance(module, torch.nn.Dropout):
             module.p = 0.0
@@ -230,7 +264,7 @@ def test_everything_new_learns(changes):
     old = dict(model.named_parameters())
     seen = 0
     for name, parameter in larger.named_parameters():
-        if "attention" not in name or parameter.shape == old[name].shape:
+        if parameter.shape == old[name].shape:
             continue
         if name.endswith("key.bias"):  # adds the same to all scores of a query: BERT's does not learn either
             assert first[name].abs().max() < 1e-15
@@ -244,7 +278,7 @@ def test_everything_new_learns(changes):
         if name.endswith("query.weight"):  # zeros beside random keys
             assert (first[name].view(-1, 13, 32)[: 1 if changes else 5, 6:] != 0).all(), name
         seen += 1
-    assert seen >= 3 * 5
+    assert seen >= 3 * 8
 
 
 def test_new_heads_differ_and_the_seed_decides():
@@ -392,10 +426,12 @@ def test_command_writes_a_directory_like_any_other(checkpoint, tmp_path, capsys)
             "16",
             "--num_attention_heads",
             "6",
+            "--intermediate_size",
+            "53",
         ]
     )
     printed = capsys.readouterr().out
-    assert "4 heads of 8" in printed and "6 heads of 16" in printed
+    assert "4 heads of 8, feed-forward 37" in printed and "6 heads of 16, feed-forward 53" in printed
     assert float(printed.split("largest difference of outputs ")[1]) < 1e-4
     model = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "fixed")
     assert type(model) is fixedbert.FixedHeadBertForSequenceClassification
@@ -619,7 +655,7 @@ def test_commands_of_the_page_run(tmp_path, vocabulary, monkeypatch):
     write_checkpoint(original / "bert_model.ckpt", google_variables(bert_of("ForPreTraining")))
     page = page.replace("google-bert/bert-base-uncased", "bert").replace("FacebookAI/roberta-base", "roberta")
     commands = re.findall(r"^    fixedbert (.*)$", page, re.MULTILINE)
-    assert len(commands) == 9
+    assert len(commands) == 10
     for command in commands:
         words = [word for word in command.split() if word not in ("64", "96")]  # the little models have three layers
         main(words + ["9", "13", "8"] if words[-1] == "--attention_head_size" else words)

@@ -319,9 +319,9 @@ def test_continued_run_has_the_record_of_a_whole_one(
     def interrupt(*_):
         raise KeyboardInterrupt
 
-    def stop(trainer, checkpoint):
+    def stop(trainer, *args, **kwargs):
         trainer.add_callback(StopAfter(stopped))
-        train(trainer, checkpoint)
+        train(trainer, *args, **kwargs)
 
     run(tmp_path / "whole")
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
@@ -389,7 +389,7 @@ def test_damaged_checkpoint_is_one_sentence(corpus, pretrained, tmp_path):
     fixed = ("--max_steps", "20", "--save_steps", "5", "--tokenizer_name", str(pretrained))
     command = pretraining(corpus, tmp_path / "run", *fixed)
 
-    def stop(trainer, checkpoint):
+    def stop(trainer, checkpoint, last):
         trainer.args.max_steps = 10
         trainer.train(resume_from_checkpoint=checkpoint)
         raise KeyboardInterrupt
@@ -412,7 +412,7 @@ def test_another_text_is_not_continued_on(corpus, pretrained, tmp_path, monkeypa
     fixed = ("--save_steps", "1", "--tokenizer_name", str(pretrained))
     command = pretraining(str(texts), tmp_path / "run", *fixed)
 
-    def stop(trainer, checkpoint):
+    def stop(trainer, checkpoint, last):
         trainer.train(resume_from_checkpoint=checkpoint)
         raise KeyboardInterrupt
 
@@ -440,7 +440,7 @@ def test_continued_run_keeps_its_trained_tokenizer(corpus, tmp_path, monkeypatch
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr("fixedbert.tasks.pretraining.train", lambda trainer, checkpoint: (trainer.train(), interrupt()))
+        patch.setattr("fixedbert.tasks.pretraining.train", lambda trainer, *_, **__: (trainer.train(), interrupt()))
         run_pretraining.main(command)
     checkpoint = whole_checkpoints(tmp_path / "run.partial")[-1]
     before = json.loads((checkpoint / "tokenizer.json").read_text())["model"]["vocab"]

@@ -5,6 +5,7 @@ An example depends on these three and the store alone. So any number of workers 
 the same examples.
 """
 
+import copy
 import hashlib
 from collections.abc import Iterator
 from itertools import islice
@@ -104,6 +105,19 @@ class Examples(torch.utils.data.Dataset):
     def make_plan(self, epoch: int) -> Iterator[np.ndarray]:
         """The plan of an epoch, in blocks of rows (rows, columns)."""
         raise NotImplementedError
+
+    def rows(self, plan: np.ndarray) -> int:
+        """How many examples a plan has."""
+        raise NotImplementedError
+
+    def of_length(self, max_seq_length: int) -> "Examples":
+        """Examples of this length, of the same documents."""
+        if max_seq_length == self.max_seq_length:
+            return self
+        other = copy.copy(self)
+        other.max_seq_length, other.written = max_seq_length, set()
+        other.length = other.rows(other.plan(0))
+        return other
 
     def plan(self, epoch: int) -> np.ndarray:
         """The plan of an epoch, memory-mapped. Only that of the last call is open."""

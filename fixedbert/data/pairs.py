@@ -129,8 +129,11 @@ class PairExamples(Examples):
     def __init__(self, *args, short_seq_prob: float = 0.1, **kwargs):
         super().__init__(*args, **kwargs)
         self.short_seq_prob = short_seq_prob
-        self.max_tokens = self.max_seq_length - 3
-        self.length = len(self.plan(0))
+        self.length = self.rows(self.plan(0))
+
+    @property
+    def max_tokens(self) -> int:
+        return self.max_seq_length - 3
 
     def settings(self) -> tuple:
         return *super().settings(), self.short_seq_prob
@@ -146,6 +149,9 @@ class PairExamples(Examples):
         else:
             with process_pool(self.num_proc, plan_block, *arguments) as pool:
                 yield from pool.map(call_work, starts)
+
+    def rows(self, plan: np.ndarray) -> int:
+        return len(plan)
 
     def __getitem__(self, index: int) -> dict[str, np.ndarray | int]:
         epoch, index = divmod(index, self.length)

@@ -1,6 +1,7 @@
 """Pretrain: masked-LM with next-sentence prediction (BERT, the paper), masked-LM alone, or causal LM."""
 
 import sys
+from dataclasses import replace
 
 from accelerate import PartialState
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoModelForPreTraining, set_seed
@@ -11,13 +12,14 @@ from ..data.masking import tokens_inside_words
 from ..errors import InputError
 from ..training.arguments import ModelArguments, parse, with_recipe
 from ..training.interruption import train
-from ..training.loading import check_length, load_config, load_model
-from ..training.output import check_same_data, output_directory
-from ..training.pretraining import PretrainingArguments, PretrainingTrainer
+from ..training.loading import load_config, load_model
+from ..training.output import check_same_data, last_checkpoint, output_directory
+from ..training.pretraining import PretrainingArguments
 from ..training.pretraining_data import PretrainingDataArguments, make_examples, print_corpus
 from ..training.progress import ProgressLine
 from ..training.results import publish, record_metrics, write_summary
 from ..training.speed import keep_freed_memory, predict_labelled_tokens_only, skip_padding
+from ..training.stages import StageTrainer, data_leads, place_of, stage_text, stages_of
 
 MODELS = {"mlm+nsp": AutoModelForPreTraining, "mlm": AutoModelForMaskedLM, "clm": AutoModelForCausalLM}
 
@@ -38,10 +40,10 @@ def main(argv: list[str] | None = None, prog: str | None = None):
         raise InputError("nothing to do: give --do_train, --do_eval or both.")
     objective = data_args.objective
     config = load_config(model_args, is_decoder=objective == "clm")
-    check_length(data_args.max_seq_length, config)
     if data_args.separate_documents and config.model_type != "fixed_head_bert":
         raise InputError(f"--separate_documents: a model of the type {config.model_type} cannot keep documents apart.")
-    training_args.reach_total_train_batch_size()
+    stages = stages_of(config, data_args.max_seq_length, training_args)
+    data_args.max_seq_length = stages[-1].max_seq_length  # of held-out examples, from the first stage on
     set_seed(training_args.seed)
     keep_freed_memory(training_args.device)
     training_args.dataloader_pin_memory &= training_args.device.type != "cpu"
@@ -50,31 +52,43 @@ def main(argv: list[str] | None = None, prog: str | None = None):
         tokenizer, examples, held_out, corpus = make_examples(model_args, data_args, training_args, config, checkpoint)
         check_same_data(training_args.folder, corpus["fingerprint"])
         print_corpus(corpus)
-        model = load_model(MODELS[objective], model_args, config, tokenizer, training_args.do_train)
-        skip_padding(model)
-        predict_labelled_tokens_only(model)
-        parameters = {
-            "all": model.num_parameters(),
-            "besides embeddings": model.num_parameters(exclude_embeddings=True),
-        }
-        PartialState().print(
-            f"{parameters['all']:,} parameters, {parameters['besides embeddings']:,} of them besides the embeddings"
-        )
-        trainer = PretrainingTrainer(
-            model=model,
-            args=training_args,
-            objective=objective,
-            inside_word=tokens_inside_words(tokenizer) if objective == "clm" else None,
-            train_dataset=examples,
-            eval_dataset=held_out,
-            data_collator=PretrainingCollator(tokenizer.pad_token_id),
-            processing_class=tokenizer,
-        )
-        if not training_args.disable_tqdm:
-            trainer.remove_callback(ProgressCallback)
-            trainer.add_callback(ProgressLine)
-        if training_args.do_train:
-            train(trainer, checkpoint)
+        rows = [examples.of_length(stage.max_seq_length) for stage in stages]
+        devices = training_args.world_size * max(training_args.n_gpu, 1)
+        leads = data_leads(stages, [len(of_stage) for of_stage in rows], devices)
+        for place in range(place_of(checkpoint, stages), len(stages)):
+            stage = stages[place]
+            training_args.per_device_train_batch_size, training_args.gradient_accumulation_steps = stage.batch
+            if place and model_args.model_name_or_path:  # which has another shape than this stage and its checkpoint
+                model_args = replace(model_args, model_name_or_path=checkpoint)
+            model = load_model(MODELS[objective], model_args, stage.config, tokenizer, training_args.do_train)
+            skip_padding(model)
+            predict_labelled_tokens_only(model)
+            parameters = {
+                "all": model.num_parameters(),
+                "besides embeddings": model.num_parameters(exclude_embeddings=True),
+            }
+            PartialState().print(
+                f"{stage_text(stages, place)}{parameters['all']:,} parameters, "
+                f"{parameters['besides embeddings']:,} of them besides the embeddings"
+            )
+            trainer = StageTrainer(
+                model=model,
+                args=training_args,
+                stages=stages[place:],
+                data_lead=leads[place],
+                objective=objective,
+                inside_word=tokens_inside_words(tokenizer) if objective == "clm" else None,
+                train_dataset=rows[place],
+                eval_dataset=held_out,
+                data_collator=PretrainingCollator(tokenizer.pad_token_id),
+                processing_class=tokenizer,
+            )
+            if not training_args.disable_tqdm:
+                trainer.remove_callback(ProgressCallback)
+                trainer.add_callback(ProgressLine)
+            if training_args.do_train:
+                train(trainer, checkpoint, last=stage is stages[-1])
+                checkpoint = last_checkpoint(training_args.folder)
         if training_args.do_eval:
             record_metrics(trainer, "eval", trainer.evaluate())
         if trainer.is_world_process_zero():

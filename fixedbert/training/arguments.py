@@ -131,7 +131,7 @@ def with_recipe(argv: list[str]) -> list[str]:
         file = packaged[file.as_posix()]
     entries = read_yaml(file, "a recipe maps argument names to values, one a line")
     for name, value in entries.items():
-        if isinstance(value, list) and any(isinstance(one, list | dict) for one in value):
+        if isinstance(value, list) and any(isinstance(one, list | dict) for one in value) and name != "stages":
             raise InputError(f"{argv[0]}: {name}: a list of plain values is needed.")
     return flags(entries) + argv[1:]
 

@@ -17,11 +17,14 @@ from .results import record_metrics
 from .trainer import CommonTrainer
 
 
-def train(trainer: CommonTrainer, checkpoint: str | None):
+def train(trainer: CommonTrainer, checkpoint: str | None, last: bool = True):
     """
     Train, or resume from `checkpoint`, and save weights, tokenizer, log and metrics. A trained model is only loaded.
 
     On SIGTERM and Ctrl-C the run saves a checkpoint and ends with exit status 143 or 130.
+
+    Args:
+        last: whether the run ends with this trainer. Otherwise it leaves only the checkpoint that the next continues.
     """
     folder = str(trainer.args.folder)
     if checkpoint == folder:
@@ -40,7 +43,7 @@ def train(trainer: CommonTrainer, checkpoint: str | None):
         guard_loading(trainer, checkpoint)
     try:
         result = trainer.train(checkpoint)
-        if not stop.stopped:
+        if last and not stop.stopped:
             trainer.save_model(_internal_call=True)  # without pushing it, for which there is `publish`
             assert isinstance(trainer.train_dataset, Sized)
             record_metrics(trainer, "train", result.metrics | {"train_samples": len(trainer.train_dataset)})

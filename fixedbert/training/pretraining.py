@@ -44,6 +44,14 @@ class PretrainingArguments(CommonArguments):
             "--per_device_train_batch_size examples on a device at once."
         },
     )
+    stages: list[str] | None = field(
+        default=None,
+        metadata={
+            "help": "In a recipe, a list of mappings: the steps of each stage, and what is another from then on: "
+            "sizes of the model, max_seq_length, per_device_train_batch_size, total_train_batch_size.",
+            "nargs": "+",
+        },
+    )
 
     refused: ClassVar[dict[str, tuple[object, str]]] = CommonArguments.refused | {
         "label_smoothing_factor": (0.0, "the losses of pretraining are those of BERT, without label smoothing"),

@@ -126,11 +126,15 @@ class CommonTrainer(Trainer):
             "start or the examples are damaged."
         )
 
+    def steps_of_data(self) -> int:
+        """Steps of this trainer's batch that its place in the examples is behind the first one of epoch 0."""
+        return self.state.global_step
+
     def examples_of_step(self, losses: torch.Tensor) -> str:
         """The examples of this step, by epoch and index: of the batches without a finite loss, or else of all."""
         loader, accumulation = self.callback_handler.train_dataloader, self.args.gradient_accumulation_steps
         assert loader is not None and isinstance(self.train_dataset, Sized)  # while it trains
-        epoch, step = divmod(self.state.global_step, -(-len(loader) // accumulation))
+        epoch, step = divmod(self.steps_of_data(), -(-len(loader) // accumulation))
         loader.set_epoch(epoch)
         batches = list(islice(loader.batch_sampler, step * accumulation, step * accumulation + len(losses)))
         batches = gather_object(list(zip(batches, losses.isfinite().tolist(), strict=True)))

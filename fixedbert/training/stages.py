@@ -1,0 +1,279 @@
+"""
+Stages of pretraining: from one to the next the model can grow, and rows and batches change.
+
+Every stage has a Trainer of its own, for a part of the steps that all stages have together, with one schedule and one
+log. At its last step it saves a checkpoint of the larger model, from which the Trainer of the next stage continues as
+from any other.
+"""
+
+import copy
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader
+from transformers import PreTrainedConfig, TrainerCallback, TrainerState, TrainingArguments
+from transformers.trainer import TRAINER_STATE_NAME
+from transformers.trainer_utils import SaveStrategy
+from transformers.training_args import OptimizerNames
+
+from ..configuration_fixed_head_bert import FixedHeadBertConfig
+from ..conversion import convert, enlarge, larger_config
+from ..errors import InputError
+from ..families import fixed_head_config
+from .loading import check_length
+from .pretraining import PretrainingArguments, PretrainingTrainer
+
+SIZES = ("num_attention_heads", "attention_head_size", "value_head_size", "intermediate_size")
+BY_LAYER = ("attention_head_size", "value_head_size")
+BATCH = ("per_device_train_batch_size", "total_train_batch_size")
+FIELDS = ("steps", *SIZES, "max_seq_length", *BATCH)
+MOMENTS = {"exp_avg": -1, "exp_avg_sq": -2}  # of AdamW, with the power of s by which they are multiplied
+
+
+@dataclass(frozen=True)
+class Stage:
+    """
+    Args:
+        end: the step of the run after which the next stage begins.
+        growth: sizes that change, keyword arguments of `convert`.
+        config: of the model, with these sizes.
+        max_seq_length: tokens of an example.
+        batch: examples that a device computes at once, and how often it does for a step.
+    """
+
+    end: int
+    growth: dict[str, Any]
+    config: PreTrainedConfig
+    max_seq_length: int
+    batch: tuple[int, int]
+
+
+def stages_of(config: PreTrainedConfig, max_seq_length: int, arguments: PretrainingArguments) -> list[Stage]:
+    """
+    The stages of --stages, whose steps become --max_steps; without them a single one.
+
+    Args:
+        config: of the model that the first stage begins with.
+        max_seq_length: of the first stage, unless it names another.
+
+    Raises:
+        InputError: a stage makes no sense, or is not an exact growth of the one before.
+    """
+    given = [read_stage(number, text) for number, text in enumerate(arguments.stages or [], 1)]
+    if given:
+        check_arguments(arguments, given)
+        arguments.max_steps = sum(changes["steps"] for changes in given)
+    flags = {"max_seq_length": max_seq_length}
+    stages, end = [], 0
+    for number, changes in enumerate(given or [{"steps": arguments.max_steps}], 1):
+        end += changes["steps"]
+        growth = {name: value for name, value in changes.items() if name in SIZES}
+        flags |= {name: value for name, value in changes.items() if name == "max_seq_length" or name in BATCH}
+        try:
+            if growth:
+                config = grown_config(number, config, growth)
+            check_length(flags["max_seq_length"], config)
+            batch = batch_of(arguments, {name: flags[name] for name in BATCH if name in flags})
+        except InputError as error:
+            if not given:
+                raise
+            raise InputError(f"stage {number} of --stages: {error}") from error
+        stages.append(Stage(end, growth, config, flags["max_seq_length"], batch))
+    return stages
+
+
+def read_stage(number: int, text: str) -> dict[str, Any]:
+    """
+    The fields of a stage, of a mapping in JSON.
+
+    Raises:
+        InputError: it is none, or has other fields or values than a stage can have.
+    """
+    where = f"stage {number} of --stages"
+    try:
+        changes = json.loads(text)
+    except ValueError:
+        changes = None
+    if not isinstance(changes, dict):
+        raise InputError(f"{where}: {text[:100]}: give a mapping of names to values, with steps among them.")
+    for name, value in changes.items():
+        if name not in FIELDS:
+            raise InputError(f"{where}: {name}: no stage can change it, only {', '.join(FIELDS[1:])}; leave it out.")
+        values = value if name in BY_LAYER and isinstance(value, list) else [value]
+        if not values or not all(type(one) is int and one >= 1 for one in values):
+            raise InputError(f"{where}: {name} {value}: give a whole number of at least 1.")
+    if "steps" not in changes:
+        raise InputError(f"{where}: it has no steps; say how many.")
+    return changes
+
+
+def check_arguments(arguments: PretrainingArguments, given: list[dict[str, Any]]):
+    """Raises InputError where other flags do not go with --stages."""
+    steps = sum(changes["steps"] for changes in given)
+    if not arguments.do_train:
+        raise InputError("--stages: they are for training; give --do_train too.")
+    if arguments.max_steps not in (-1, steps):
+        raise InputError(f"--max_steps {arguments.max_steps}: the stages have {steps} steps together; leave it out.")
+    if arguments.load_best_model_at_end or arguments.save_strategy == SaveStrategy.BEST:
+        raise InputError("--stages: the best checkpoint can be of another shape; leave out what keeps or loads it.")
+    if not any(name in changes for changes in given for name in SIZES):
+        return
+    optimizer = OptimizerNames(arguments.optim)
+    if optimizer not in (OptimizerNames.ADAMW_TORCH, OptimizerNames.ADAMW_TORCH_FUSED):
+        raise InputError(f"--optim {optimizer.value}: only AdamW's state can grow with a model; leave it out.")
+    if arguments.fsdp or any(os.environ.get(f"ACCELERATE_USE_{name}") == "true" for name in ("FSDP", "DEEPSPEED")):
+        raise InputError("--stages: a model that is spread over devices cannot grow; leave out FSDP and DeepSpeed.")
+
+
+def grown_config(number: int, config: PreTrainedConfig, growth: dict[str, Any]) -> FixedHeadBertConfig:
+    """
+    Raises:
+        InputError: it is the first stage, or `convert` cannot give a model with `config` these sizes.
+    """
+    name = next(iter(growth))
+    if number == 1:
+        raise InputError(f"{name}: the first shape is that of the model; give it in --config_overrides.")
+    if not isinstance(config, FixedHeadBertConfig):
+        raise InputError(f"{name}: a model of the type {config.model_type} cannot grow; convert it first.")
+    fixed_head_config(config)
+    return larger_config(config, **growth)
+
+
+def batch_of(arguments: PretrainingArguments, changes: dict[str, int]) -> tuple[int, int]:
+    """Examples that a device computes at once, and how often it does for a step."""
+    arguments = copy.copy(arguments)
+    for name, value in changes.items():
+        setattr(arguments, name, value)
+    arguments.reach_total_train_batch_size()
+    return arguments.per_device_train_batch_size, arguments.gradient_accumulation_steps
+
+
+def place_of(checkpoint: str | None, stages: list[Stage]) -> int:
+    """Of the stage in `stages` that goes on from a checkpoint."""
+    if checkpoint is None or len(stages) == 1:
+        return 0
+    step = TrainerState.load_from_json(str(Path(checkpoint, TRAINER_STATE_NAME))).global_step
+    return sum(stage.end <= step for stage in stages[:-1])
+
+
+def stage_text(stages: list[Stage], place: int) -> str:
+    """What a stage begins with, for a line that goes on with the parameters; of a single stage nothing."""
+    if len(stages) == 1:
+        return ""
+    stage, begin = stages[place], stages[place - 1].end if place else 0
+    at_once, times = stage.batch
+    return (
+        f"stage {place + 1} of {len(stages)}, steps {begin + 1:,} to {stage.end:,}: rows of {stage.max_seq_length} "
+        f"tokens, {at_once * times} a step on each device; "
+    )
+
+
+def data_leads(stages: list[Stage], examples: list[int], devices: int) -> list[int]:
+    """
+    By how many steps, of its own batch, the data of each stage are ahead of the steps of the run.
+
+    A stage with rows of the same length goes on in the epoch behind the examples that were seen, with the next whole
+    step. Rows of another length begin the next epoch.
+
+    Args:
+        examples: how many an epoch has in each stage.
+    """
+    leads = [0]
+    sizes = [at_once * times * devices for at_once, times in (stage.batch for stage in stages)]
+    epochs = [-(-count // size) for count, size in zip(examples, sizes, strict=True)]  # in steps
+    for place, (before, stage) in enumerate(zip(stages, stages[1:], strict=False), 1):
+        epoch, step = divmod(before.end + leads[-1], epochs[place - 1])
+        if stage.max_seq_length == before.max_seq_length:
+            step = min(-(-step * sizes[place - 1] // sizes[place]), epochs[place])
+        else:
+            step = epochs[place] if step else 0
+        leads.append(epoch * epochs[place] + step - before.end)
+    return leads
+
+
+class StageTrainer(PretrainingTrainer):
+    """
+    Trainer of the first of `stages`, which are those to come.
+
+    Args:
+        data_lead: of the stage, from `data_leads`.
+    """
+
+    def __init__(self, *args, stages: list[Stage], data_lead: int = 0, **kwargs):
+        stage, *self.following = stages
+        end = stage.end if self.following else None
+        super().__init__(*args, callbacks=[StageEnd(end)], **kwargs)  # before Continuation, which can put off a save
+        self.stage_end = end
+        self.data_lead = data_lead
+
+    def steps_of_data(self) -> int:
+        return self.state.global_step + self.data_lead
+
+    def set_initial_training_values(self, args: TrainingArguments, dataloader: DataLoader):
+        _, steps_of_epoch, *others, max_steps = super().set_initial_training_values(args, dataloader)
+        return -(-(max_steps + self.data_lead) // steps_of_epoch), steps_of_epoch, *others, max_steps
+
+    def _init_training_state(self, max_steps, num_update_steps_per_epoch, *args, **kwargs):
+        super()._init_training_state(max_steps, num_update_steps_per_epoch, *args, **kwargs)
+        epoch, step = divmod(self.steps_of_data(), num_update_steps_per_epoch)
+        return epoch, step * self.args.gradient_accumulation_steps
+
+    def _save_checkpoint(self, *args, **kwargs):
+        if self.state.global_step == self.stage_end and self.following:
+            self.hand_over(self.following[0])
+            self.following = []  # a step can be saved twice, for a signal at the end of an epoch
+        super()._save_checkpoint(*args, **kwargs)
+
+    def hand_over(self, stage: Stage):
+        """Take the model of the next stage, which has the same function, and its optimizer's state, to be saved."""
+        self.state.train_batch_size = stage.batch[0] * max(self.args.n_gpu, 1)
+        if not stage.growth:
+            return
+        small, optimizer = self.model, self.optimizer
+        assert optimizer is not None and isinstance(small.config, FixedHeadBertConfig)  # by now, and of `stages_of`
+        names = {parameter: name for name, parameter in small.named_parameters()}
+        order = [names[parameter] for group in optimizer.param_groups for parameter in group["params"]]
+        self.model = large = convert(small, **stage.growth, seed=self.args.seed)
+        state = optimizer.state_dict()
+        state["state"] = grown_moments(state["state"], order, small.config, large.config)
+        self.optimizer = None
+        self.create_optimizer().load_state_dict(state)
+
+
+def grown_moments(
+    state: dict[int, dict[str, torch.Tensor]], names: list[str], old: FixedHeadBertConfig, new: FixedHeadBertConfig
+) -> dict[int, dict[str, torch.Tensor]]:
+    """
+    The state that AdamW has for each parameter of a larger model: zeros for what is new.
+
+    Args:
+        state: of the smaller model, by the number of the parameter.
+        names: of the parameters, by their numbers.
+    """
+
+    def grown(name: str, key: str, value: torch.Tensor) -> torch.Tensor:
+        return enlarge({name: value}, old, new, power=MOMENTS[key])[name] if key in MOMENTS else value
+
+    return {
+        number: {key: grown(names[number], key, value) for key, value in entries.items()}
+        for number, entries in state.items()
+    }
+
+
+class StageEnd(TrainerCallback):
+    """Ends a stage after `step`, with a checkpoint."""
+
+    def __init__(self, step: int | None):
+        self.step = step
+
+    def on_step_end(self, args, state, control, **kwargs):
+        if state.global_step == self.step:
+            control.should_save = control.should_training_stop = True
+
+    def on_epoch_end(self, args, state, control, **kwargs):
+        if state.global_step == self.step and state.epoch % 1:  # Trainer takes this for the end of an epoch
+            control.should_log = control.should_evaluate = control.should_save = False
