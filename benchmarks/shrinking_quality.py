@@ -189,6 +189,19 @@ def draw(records: list[dict], title: str, file: Path):
     figure.savefig(file, dpi=110)
 
 
+def earlier_records(file: Path, cut_by: dict[str, int]) -> list[dict]:
+    """Those of earlier calls, which have to be of models that were cut by as much text in sequences of one length."""
+    records = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+    for number, record in enumerate(records, start=1):
+        for name, value in cut_by.items():
+            if record.get(name) != value:
+                sys.exit(
+                    f"error: {file}, line {number}: {name} is {record.get(name, 'not there')} and not {value}; give "
+                    "another --output_dir."
+                )
+    return records
+
+
 def main():
     parser = argparse.ArgumentParser(prog="python -m benchmarks.shrinking_quality", description=__doc__)
     parser.add_argument("model", help="directory of an encoder whose layers have the same heads")
@@ -211,7 +224,8 @@ def main():
     batches = partial(text.batches, tokenizer)
     file = Path(arguments.output_dir) / "results.jsonl"
     file.parent.mkdir(parents=True, exist_ok=True)
-    done = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+    cut_by = {"max_seq_length": length, "tokens": arguments.tokens}
+    done = earlier_records(file, cut_by)
     keys = {(record["part"], record["size"], record["method"]) for record in done}
     with torch.no_grad():
         quality = Quality(original, tokenizer, data)
@@ -235,7 +249,7 @@ def main():
                 with tempfile.TemporaryDirectory() as folder:
                     layers = LayerByLayer(model, batches).cut(Path(folder) / "states", [new] * len(heads))
                 errors = [layer.error for layer in layers]
-            record = {"part": part, "size": size, "method": method, "heads": new._asdict(), "errors": errors}
+            record = {**cut_by, "part": part, "size": size, "method": method, "heads": new._asdict(), "errors": errors}
             record |= {"parameters": model.num_parameters(), **quality.of(model)}
             print(json.dumps(record), file=lines, flush=True)
             if arguments.save_models:

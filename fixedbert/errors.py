@@ -30,7 +30,16 @@ class InputError(ValueError):
 
 
 class Divergence(InputError):
-    """Losses, gradients or weights that are not finite."""
+    """
+    Losses, gradients or weights that are not finite.
+
+    Args:
+        examples: trained on until then, of a synthetic task.
+    """
+
+    def __init__(self, message: str, examples: int = 0):
+        super().__init__(message)
+        self.examples = examples
 
 
 def needs(package: str, extra: str):

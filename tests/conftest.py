@@ -18,6 +18,7 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as a shell starts its b
 from pathlib import Path  # noqa: E402
 
 import pytest  # noqa: E402
+from small_scripts import pretraining  # noqa: E402
 from small_tasks import write_download, write_model, write_questions  # noqa: E402
 
 
@@ -62,3 +63,35 @@ def questions(tmp_path_factory) -> str:
     file = tmp_path_factory.mktemp("questions") / "questions.jsonl"
     write_questions(file)
     return str(file)
+
+
+@pytest.fixture(scope="session")
+def corpus(tmp_path_factory) -> str:
+    """Twelve little documents of a few sentences."""
+    folder = tmp_path_factory.mktemp("corpus")
+    for number in range(12):
+        sentences = [
+            f"Sentence {index} of document {number} is about {'abcdefghij'[index] * 3}." for index in range(9)
+        ]
+        (folder / f"{number:02}.txt").write_text(" ".join(sentences))
+    return str(folder)
+
+
+@pytest.fixture(scope="session")
+def pretrained(corpus, tmp_path_factory) -> Path:
+    """What run_pretraining.py leaves after a few steps."""
+    from run_pretraining import main
+
+    output = tmp_path_factory.mktemp("model") / "pretrained"
+    main(pretraining(corpus, output))
+    return output
+
+
+@pytest.fixture(scope="session")
+def tasks(tmp_path_factory) -> Path:
+    """Tasks of texts and of questions, of the built-in sample."""
+    from fixedbert.data.sample import write_tasks
+
+    folder = tmp_path_factory.mktemp("tasks")
+    write_tasks(folder)
+    return folder

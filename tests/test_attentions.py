@@ -21,7 +21,7 @@ from fixedbert.presets import preset_config
 from fixedbert.study import DataSources, load_study, make_report, report_markdown, run_study, study_cost
 from fixedbert.study.attentions import import_attentions
 from fixedbert.study.run import execute
-from fixedbert.study.synthetic import PREDICTIONS, train_synthetic
+from fixedbert.study.synthetic import PREDICTIONS, SYNTHETIC, WITH_SOURCE, train_synthetic
 from fixedbert_cli import main
 
 EXAMPLES = Path(__file__).parents[1] / "docs" / "attentions"
@@ -37,6 +37,7 @@ SHAPE = {
 }
 STAGE = {"max_seq_length": 16, "total_train_batch_size": 4, "max_steps": 4}
 OF_TEXT = {"preprocessing_num_workers": 1, "logging_steps": 2, "max_eval_samples": 13}
+OF_TASKS = {"average": {"subset": 2, "mlp": 5}, "nearest": {"dimension": 3}, "extremes": {"features": 2}}
 STUDY = {
     "question": "?",
     "axis": "attention_head_size",
@@ -198,8 +199,7 @@ def test_weights_open_with_their_class_alone(examples, tmp_path):
 @pytest.mark.parametrize("objective", ["recall", "nearest", "extremes", "average", "memorise", "dense"])
 def test_tasks_take_any_attention(examples, objective):
     """Guards: every synthetic task trains another class, repeatably, and claims nothing of theory for it."""
-    own = {"nearest": {"dimension": 3}, "average": {"subset": 2, "mlp": 5}, "extremes": {"features": 2}}
-    stage = {**STAGE, "max_seq_length": 6, "total_train_batch_size": 32, **own.get(objective, {})}
+    stage = {**STAGE, "max_seq_length": 6, "total_train_batch_size": 32, **OF_TASKS.get(objective, {})}
     found = []
     for entry in (None, *examples.values()):
         results = train_synthetic(objective, config(entry, num_hidden_layers=1), stage, 0.01, seed=3)
@@ -211,6 +211,43 @@ def test_tasks_take_any_attention(examples, objective):
     assert all(names == ours - {*PREDICTIONS} for names in others)
     if objective not in ("memorise", "recall"):  # whose measures are whole numbers
         assert len({results["loss"] for results in found}) == 3
+
+
+@pytest.mark.parametrize("objective", SYNTHETIC)
+def test_other_tokens_are_asked_for_where_they_are_given(tmp_path, objective):
+    """Guards: a class that can only attend to its own tokens is refused for the tasks that give it others, by the
+    trial before the run, and for no other task; the list of these tasks is complete."""
+    code = OWN.replace("        source = ", "        assert encoder_hidden_states is None\n        source = ")
+    stage = {**STAGE, "max_seq_length": 6, "total_train_batch_size": 32, **OF_TASKS.get(objective, {})}
+    changes = {"objective": objective, "model": {**SHAPE, "num_hidden_layers": 1}, "pretraining": stage}
+    study = load_study(write(tmp_path, code, attention="mine.Own", series={"a": {}}, **changes))
+    (entry,) = import_attentions(["mine.Own"], tmp_path).values()
+    arguments = objective, config(entry, num_hidden_layers=1), stage, 0.01, 3
+    if objective in WITH_SOURCE:
+        with pytest.raises(AssertionError):
+            train_synthetic(*arguments)
+        with pytest.raises(InputError, match="series a, shape 1: attention: mine.Own fails .AssertionError"):
+            study.with_attentions(trust_remote_code=True)
+    else:
+        train_synthetic(*arguments)
+        study.with_attentions(trust_remote_code=True)
+
+
+def test_a_class_that_overlooks_other_tokens(tmp_path):
+    """Guards: where keys and values are of other tokens, a class that takes its own for them is refused."""
+    code = OWN.replace("is None else encoder_", "is None else ")
+    stage = {**STAGE, "total_train_batch_size": 32}
+    file = write(tmp_path, code, attention="mine.Own", series={"a": {}}, objective="memorise", pretraining=stage)
+    with pytest.raises(InputError, match="its output does not depend on encoder_hidden_states"):
+        load_study(file).with_attentions(trust_remote_code=True)
+
+
+def test_no_least_error_of_other_classes(examples, monkeypatch):
+    """Guards: the search for the least error of a head of FixedHeadBert, which takes long, is left out for others."""
+    monkeypatch.setattr("fixedbert.study.synthetic.mixing.floor", lambda P, size: 0.5)
+    for entry, found in ((None, True), (examples[LATENT], False)):
+        one_head = config(entry, num_attention_heads=1, num_hidden_layers=1)
+        assert ("floor" in train_synthetic("dense", one_head, STAGE, 0.01, 3)) == found
 
 
 @pytest.mark.parametrize("name", ["attentions_on_recall.yaml", "attentions_on_text.yaml"])
@@ -309,7 +346,6 @@ NOT_SAVED = NOT_SAVED.replace("class Own", "import torch\nself_made = torch.ones
         ("mine.Own", OWN.replace("7)", "6)"), r"its output has the shape \(2, 16, 6\) where \(2, 16, 7\) is needed"),
         ("mine.Own", OWN.replace("all_head", "any_head"), "AttributeError: .*all_head_size"),
         ("mine.Own", OWN.replace("scores + att", "scores + 0 * att"), "tokens see what attention_mask hides"),
-        ("mine.Own", OWN.replace("is None else encoder_", "is None else "), "does not depend on encoder_hidden"),
         ("mine.Own", NOT_SAVED, "the buffer b is not persistent"),
     ],
 )

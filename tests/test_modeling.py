@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 import transformers
-from small_models import HEADS, SHAPE, UNEQUAL, B, D, H, L, P, V, config_of, inputs_of, model_of
+from small_models import HEADS, SHAPE, B, D, H, L, P, V, config_of, inputs_of, model_of
 from transformers import (
     AutoModel,
     AutoModelForMaskedLM,
@@ -17,12 +17,8 @@ from transformers import (
     AutoModelForSequenceClassification,
     BertConfig,
     BertTokenizer,
-    ContinuousBatchingConfig,
-    GenerationConfig,
-    StaticCache,
     Trainer,
     TrainingArguments,
-    configuration_utils,
 )
 
 import fixedbert
@@ -539,110 +535,3 @@ def test_training_in_bfloat16(head, variant):
     loss.backward()
     assert torch.allclose(loss.float(), expected, rtol=0.02)
     assert all(parameter.grad.isfinite().all() for parameter in model.parameters() if parameter.grad is not None)
-
-
-@pytest.mark.parametrize(
-    "variant", [{}, {"head_embedding": "mul"}, {"head_embedding": "add", "qk_norm": True}, UNEQUAL]
-)
-@pytest.mark.parametrize(
-    "how",
-    [
-        {},
-        {"num_beams": 3},
-        {"do_sample": True},
-        {"cache_implementation": "static"},
-        {"cache_implementation": "static", "prefill_chunk_size": 4},  # allocated ahead of the first token
-    ],
-    ids=str,
-)
-def test_generation_with_a_cache(how, variant):
-    """Guards: greedy, beam and sampled tokens are those without a cache, from prompts padded on the left."""
-    if "prefill_chunk_size" in how and variant is UNEQUAL and not hasattr(configuration_utils, "get_head_shapes"):
-        pytest.skip("older transformers allocate one shape for all layers, which is refused, as tested below")
-    model = model_of("LMHeadModel", max_position_embeddings=32, **variant).eval()
-    ids = inputs_of("Model")["input_ids"][:3]
-    mask = torch.ones_like(ids)
-    mask[0, :3] = 0
-    outputs = []
-    for use_cache in (True, False):
-        torch.manual_seed(4)
-        asked = how if use_cache else {name: x for name, x in how.items() if name in ("num_beams", "do_sample")}
-        asked = {"max_new_tokens": 9, "pad_token_id": 0, "use_cache": use_cache, **asked}
-        outputs.append(model.generate(ids, attention_mask=mask, **asked))
-    assert torch.equal(*outputs)
-
-
-@pytest.mark.parametrize("values, fits", [(None, True), ([9, 4, 6], False)])
-def test_static_cache_allocated_ahead(values, fits):
-    """Guards: by the configurations of the layers it has their keys' shapes, and gives the logits without a cache;
-    values of another size, or layers in the shape of the largest, are refused with the caches that work."""
-    model = model_of("LMHeadModel", **{**UNEQUAL, "value_head_size": values}).double().eval()
-    config, ids = model.config, inputs_of("Model")["input_ids"]
-
-    def logits(heads, sizes):
-        cache = StaticCache(config=config, max_cache_len=11)
-        cache.early_initialization(B, heads, sizes, torch.float64, "cpu")
-        parts = [model(part, past_key_values=cache, use_cache=True).logits for part in ids.split([4, 3], 1)]
-        return torch.cat(parts, 1)
-
-    by_layer = zip(*((layer.num_key_value_heads, layer.head_dim) for layer in config.per_layer_config), strict=True)
-    heads, sizes = map(list, by_layer)
-    refused = "5 heads of 13 for the keys of layer 0, which has 2 of 3: it must have .* which a DynamicCache or"
-    with pytest.raises(ValueError, match=refused):
-        logits(config.num_key_value_heads, config.head_dim)
-    if fits:
-        assert torch.allclose(logits(heads, sizes), model(ids).logits, rtol=0, atol=1e-10)
-    else:
-        with pytest.raises(ValueError, match="2 heads of 3 for the values of layer 0, which has 2 of 9: it must have"):
-            logits(heads, sizes)
-
-
-def test_compiled_decoder_makes_its_own_cache():
-    """Guards: torch.compile captures a decoder whole, also the cache that it makes for itself."""
-    model = model_of("LMHeadModel", **UNEQUAL).eval()
-    ids = inputs_of("Model")["input_ids"]
-    outputs = torch.compile(model, backend="eager", fullgraph=True)(ids)
-    assert outputs.past_key_values.get_seq_length() == L
-    assert torch.allclose(outputs.logits, model(ids).logits, atol=1e-4)
-
-
-ENGINE_SENTENCE = (
-    "needs the same number and size of heads in every layer, and values no larger than keys; this model has others"
-)
-
-
-@pytest.mark.parametrize(
-    "variant", [{"attention_head_size": [3, 6, 6]}, {"layer_attention_heads": [5, 5, 1]}, {"value_head_size": 7}]
-)
-def test_engines_with_one_shape_for_all_layers(variant):
-    """Guards: vLLM and continuous batching, which allocate the same heads in every layer, refuse others at once."""
-    with pytest.raises(ValueError, match=f"attn_implementation='vllm' {ENGINE_SENTENCE}"):
-        model_of("LMHeadModel", attn_implementation="vllm", **variant)
-    with pytest.raises(ValueError, match=f"Continuous batching {ENGINE_SENTENCE}"):
-        model_of("LMHeadModel", **variant).generate_batch([[1, 2, 3]])
-
-
-def test_continuous_batching():
-    """Guards: it generates what generate() does, also with smaller values; shared keys and values are refused."""
-    model = model_of("LMHeadModel", value_head_size=4, max_position_embeddings=32).eval()
-    options = GenerationConfig(max_new_tokens=3, do_sample=False, pad_token_id=0, eos_token_id=-1)
-    ids = inputs_of("Model")["input_ids"][:2]
-    expected = model.generate(ids, generation_config=options)[:, L:].tolist()
-    small = ContinuousBatchingConfig(num_blocks=4, max_batch_tokens=64)  # else it takes most of the memory
-    found = model.generate_batch(ids.tolist(), generation_config=options, continuous_batching_config=small)
-    assert [one.generated_tokens for one in found.values()] == expected
-    with pytest.raises(ValueError, match=r"does not know heads that share keys and values: use generate\(\)"):
-        model_of("LMHeadModel", head_embedding="add").generate_batch([[1, 2, 3]])
-
-
-def test_causal_model_sees_no_later_token():
-    """Guards: changing a token changes no logits before it, and the loss is that of the next token."""
-    model = model_of("LMHeadModel").double().eval()
-    ids = inputs_of("Model")["input_ids"]
-    other = ids.clone()
-    other[:, 4] = (other[:, 4] + 1) % V
-    logits = model(ids).logits
-    assert torch.equal(logits[:, :4], model(other).logits[:, :4])
-    assert (logits[:, 4:] - model(other).logits[:, 4:]).abs().amax(-1).min() > 0
-    expected = torch.nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1), ids[:, 1:].flatten())
-    assert torch.allclose(model(ids, labels=ids).loss.double(), expected)  # transformers computes it in float32

@@ -1,100 +1,30 @@
-"""The scripts from end to end on tiny data: results, recipes, interruption, several processes, bad input."""
+"""The scripts from end to end on tiny data: results, recipes, several processes, bad input."""
 
 import json
-import os
 import shutil
-import signal
 import socket
-import time
 from pathlib import Path
 
 import forked
 import pytest
 import torch
-import transformers
 from launch import ROOT, TWO_PROCESSES, finished, launch
-from packaging.version import Version
 from safetensors.torch import load_file, save_file
+from small_scripts import QUICK, SHAPE, glue_of, pretraining, results, squad_of
 from transformers import (
     AutoModelForCausalLM,
     AutoModelForMaskedLM,
     AutoModelForPreTraining,
     BertConfig,
-    TrainerCallback,
 )
 
 import run_glue
 import run_pretraining
 import run_squad
-from fixedbert.data.sample import write_tasks
 from fixedbert.dropout import FastDropout
 from fixedbert.errors import InputError
-from fixedbert.training.interruption import train
 from fixedbert.training.output import whole_checkpoints
 from fixedbert.training.trainer import CommonTrainer
-
-SHAPE = "hidden_size=32,num_attention_heads=5,attention_head_size=6,intermediate_size=37"
-QUICK = [
-    "--max_steps",
-    "3",
-    "--logging_steps",
-    "1",
-    "--per_device_train_batch_size",
-    "4",
-    "--use_cpu",
-    "--disable_tqdm",
-    "true",
-]
-
-
-@pytest.fixture(scope="module")
-def corpus(tmp_path_factory) -> str:
-    """Twelve little documents of a few sentences."""
-    folder = tmp_path_factory.mktemp("corpus")
-    for number in range(12):
-        sentences = [
-            f"Sentence {index} of document {number} is about {'abcdefghij'[index] * 3}." for index in range(9)
-        ]
-        (folder / f"{number:02}.txt").write_text(" ".join(sentences))
-    return str(folder)
-
-
-def pretraining(corpus: str, output: Path, *more: str) -> list[str]:
-    return [
-        *("--config_name", "tiny", "--config_overrides", SHAPE, "--vocab_size", "60", "--max_seq_length", "32"),
-        *("--train_file", corpus, "--do_train", "--do_eval", "--output_dir", str(output), *QUICK, *more),
-    ]
-
-
-@pytest.fixture(scope="module")
-def pretrained(corpus, tmp_path_factory) -> Path:
-    output = tmp_path_factory.mktemp("model") / "pretrained"
-    run_pretraining.main(pretraining(corpus, output))
-    return output
-
-
-@pytest.fixture(scope="module")
-def tasks(tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("tasks")
-    write_tasks(folder)
-    return folder
-
-
-def glue_of(model: Path, tasks: Path, output: Path, *more: str) -> list[str]:
-    files = ("--train_file", f"{tasks}/pairs/train.tsv", "--validation_file", f"{tasks}/pairs/dev.tsv")
-    size = ("--max_seq_length", "32", "--max_eval_samples", "13", "--do_train", "--do_eval", *QUICK)
-    return ["--model_name_or_path", str(model), *files, *size, "--output_dir", str(output), *more]
-
-
-def squad_of(model: Path, tasks: Path, output: Path, *more: str) -> list[str]:
-    files = ("--train_file", f"{tasks}/questions/train.json", "--validation_file", f"{tasks}/questions/dev.json")
-    size = ("--max_seq_length", "64", "--doc_stride", "16", "--max_train_samples", "50", "--max_eval_samples", "13")
-    run = ("--do_train", "--do_eval", *QUICK, "--output_dir", str(output))
-    return ["--model_name_or_path", str(model), *files, *size, *run, *more]
-
-
-def results(output: Path) -> dict:
-    return json.loads((output / "all_results.json").read_text())
 
 
 def test_pretraining_leaves_a_whole_model_directory(pretrained):
@@ -211,134 +141,6 @@ def test_help(tmp_path, script):
         assert argument in run.stdout
 
 
-def interrupted(arguments: list[str], output: Path, checkpoint: str, kill: int) -> Path:
-    """Start a run, send it a signal when it has a checkpoint of that name, and give its newest one."""
-    run = forked.start(ROOT / "run_pretraining.py", arguments, output.parent, output.parent)
-    partial = output.with_name(output.name + ".partial")
-    began = time.monotonic()
-    while run.is_alive() and not list(partial.glob(f"{checkpoint}/trainer_state.json")):
-        assert time.monotonic() - began < 300
-        time.sleep(0.02)
-    os.kill(run.pid, kill)
-    run.join(timeout=120)
-    assert run.exitcode == (128 + signal.SIGTERM if kill == signal.SIGTERM else -kill)
-    assert partial.exists() and not output.exists()
-    return whole_checkpoints(partial)[-1]
-
-
-def same_weights(one: Path, other: Path) -> bool:
-    one, other = (load_file(folder / "model.safetensors") for folder in (one, other))
-    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
-
-
-@pytest.mark.parametrize("objective", ["mlm+nsp", "clm"])
-def test_killed_run_continues_to_the_same_weights(corpus, pretrained, tmp_path, objective):
-    """Guards: the same command after SIGKILL, in a later epoch, continues and ends with the same bits."""
-    fixed = ("--max_steps", "120", "--save_steps", "5", "--tokenizer_name", str(pretrained), "--objective", objective)
-    run_pretraining.main(pretraining(corpus, tmp_path / "whole", *fixed))
-    command = pretraining(corpus, tmp_path / "cut", *fixed)
-    checkpoint = interrupted(command, tmp_path / "cut", "checkpoint-[34]5", signal.SIGKILL)
-    state = json.loads((checkpoint / "trainer_state.json").read_text())
-    assert 1 < state["epoch"] and state["global_step"] < 120
-    with pytest.raises(InputError, match="unfinished run with other arguments"):
-        run_pretraining.main(pretraining(corpus, tmp_path / "cut", *fixed, "--learning_rate", "0.5"))
-    assert checkpoint.exists()
-    assert forked.run(ROOT / "run_pretraining.py", command, tmp_path, tmp_path).returncode == 0
-    assert same_weights(tmp_path / "whole", tmp_path / "cut")
-    assert not (tmp_path / "cut.partial").exists()
-
-
-@pytest.mark.slow
-def test_sigterm_saves_a_checkpoint_and_the_run_goes_on(corpus, pretrained, tmp_path):
-    """Guards: on SIGTERM the step under way is finished and saved, accumulation and all; nothing is done twice."""
-    fixed = ("--max_steps", "100", "--save_steps", "7", "--tokenizer_name", str(pretrained))
-    fixed += ("--total_train_batch_size", "6", "--per_device_train_batch_size", "4")  # 2 x 3
-    fixed += ("--dataloader_num_workers", "1")
-    run_pretraining.main(pretraining(corpus, tmp_path / "whole", *fixed))
-    command = pretraining(corpus, tmp_path / "cut", *fixed)
-    checkpoint = interrupted(command, tmp_path / "cut", "checkpoint-14", signal.SIGTERM)
-    step = int(checkpoint.name.removeprefix("checkpoint-"))
-    assert 14 <= step < 100
-    assert forked.run(ROOT / "run_pretraining.py", command, tmp_path, tmp_path).returncode == 0
-    assert same_weights(tmp_path / "whole", tmp_path / "cut")
-
-
-class StopAfter(TrainerCallback):
-    """Breaks a run off after a step."""
-
-    def __init__(self, step: int):
-        self.step = step
-
-    def on_step_end(self, args, state, control, **kwargs):
-        if state.global_step == self.step:
-            raise KeyboardInterrupt
-
-
-def record(output: Path) -> list[dict]:
-    """All that is written down of a run, but times and speeds."""
-    entries = [*json.loads((output / "trainer_state.json").read_text())["log_history"], results(output)]
-    return [
-        {name: value for name, value in entry.items() if not name.endswith(("_runtime", "_per_second"))}
-        for entry in entries
-    ]
-
-
-@pytest.mark.parametrize(
-    "name, stopped, strategy",
-    [
-        ("pretraining", 10, "steps"),
-        ("pretraining", 23, "steps"),
-        ("pretraining", 18, "epoch"),
-        ("glue", 10, "steps"),
-        ("glue", 23, "steps"),
-    ],
-)
-def test_continued_run_has_the_record_of_a_whole_one(
-    corpus, pretrained, tasks, tmp_path, monkeypatch, name, stopped, strategy
-):
-    """Guards: a run broken off between two logs, or in its last evaluation, ends with the same log, results and
-    weights, bit for bit; one that has all its steps trains no more."""
-    fixed = ("--max_steps", "23", "--logging_steps", "3", "--save_steps", "4", "--eval_strategy", strategy)
-    fixed += (
-        "--logging_strategy",
-        strategy,
-        "--eval_steps",
-        "5",
-        "--lr_scheduler_type",
-        "constant",
-        "--tokenizer_name",
-        str(pretrained),
-    )
-
-    def run(output):
-        if name == "pretraining":
-            run_pretraining.main(pretraining(corpus, output, *fixed))
-        else:
-            run_glue.main(glue_of(pretrained, tasks, output, *fixed))
-
-    def interrupt(*_):
-        raise KeyboardInterrupt
-
-    def stop(trainer, *args, **kwargs):
-        trainer.add_callback(StopAfter(stopped))
-        train(trainer, *args, **kwargs)
-
-    run(tmp_path / "whole")
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        if stopped == 23:
-            patch.setattr(f"fixedbert.tasks.{name}.record_metrics", interrupt)
-        else:
-            patch.setattr(f"fixedbert.tasks.{'fine_tuning' if name == 'glue' else name}.train", stop)
-        run(tmp_path / "cut")
-    saved = {10: 8, 18: 16, 23: 23}[stopped]  # 16 is the end of an epoch
-    assert whole_checkpoints(tmp_path / "cut.partial")[-1].name == f"checkpoint-{saved}"
-    run(tmp_path / "cut")
-    assert record(tmp_path / "cut") == record(tmp_path / "whole")
-    logged = [entry["step"] for entry in record(tmp_path / "cut") if "loss" in entry]
-    assert logged == ([16, 23] if strategy == "epoch" else list(range(3, 23, 3)))
-    assert same_weights(tmp_path / "cut", tmp_path / "whole")
-
-
 def with_nan(model: Path, folder: Path) -> Path:
     """A copy of a model with one weight that is not a number."""
     shutil.copytree(model, folder)
@@ -382,73 +184,6 @@ def test_diverging_run_stops_before_it_saves(corpus, pretrained, tmp_path):
     assert all(weight.isfinite().all() for weight in load_file(last / "model.safetensors").values())
     log = json.loads((last / "trainer_state.json").read_text())["log_history"]
     assert log and all(entry["loss"] > 0 for entry in log if "loss" in entry)
-
-
-def test_damaged_checkpoint_is_one_sentence(corpus, pretrained, tmp_path):
-    """Guards: the script says which checkpoint cannot be read, and goes on from the one before when told to."""
-    fixed = ("--max_steps", "20", "--save_steps", "5", "--tokenizer_name", str(pretrained))
-    command = pretraining(corpus, tmp_path / "run", *fixed)
-
-    def stop(trainer, checkpoint, last):
-        trainer.args.max_steps = 10
-        trainer.train(resume_from_checkpoint=checkpoint)
-        raise KeyboardInterrupt
-
-    with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr("fixedbert.tasks.pretraining.train", stop)
-        run_pretraining.main(command)
-    weights = tmp_path / "run.partial" / "checkpoint-10" / "model.safetensors"
-    weights.write_bytes(weights.read_bytes()[:1000])
-    with pytest.raises(InputError, match="checkpoint-10/model.safetensors: the checkpoint cannot be read") as said:
-        run_pretraining.main(command)
-    before = str(said.value).split("--resume_from_checkpoint ")[1].rstrip(".")
-    run_pretraining.main([*command, "--resume_from_checkpoint", before])
-    assert results(tmp_path / "run")["train_loss"] > 0
-
-
-def test_another_text_is_not_continued_on(corpus, pretrained, tmp_path, monkeypatch):
-    """Guards: after a file was rewritten with the same size and time, an unfinished run says so and trains no step."""
-    texts = shutil.copytree(corpus, tmp_path / "texts")
-    fixed = ("--save_steps", "1", "--tokenizer_name", str(pretrained))
-    command = pretraining(str(texts), tmp_path / "run", *fixed)
-
-    def stop(trainer, checkpoint, last):
-        trainer.train(resume_from_checkpoint=checkpoint)
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("fixedbert.tasks.pretraining.train", stop)
-    with pytest.raises(KeyboardInterrupt):
-        run_pretraining.main(command)
-    file, changed = texts / "03.txt", (texts / "03.txt").stat()
-    content = file.read_text()
-    file.write_text(content.replace("document", "tnemucod"))
-    os.utime(file, ns=(changed.st_atime_ns, changed.st_mtime_ns))
-    with pytest.raises(
-        InputError, match="run.partial: the texts, .* are not those that the unfinished run began with"
-    ):
-        run_pretraining.main(command)
-    file.write_text(content)
-    with pytest.raises(KeyboardInterrupt):  # it goes on
-        run_pretraining.main(command)
-
-
-def test_continued_run_keeps_its_trained_tokenizer(corpus, tmp_path, monkeypatch):
-    """Guards: training a tokenizer anew would give other numbers to the tokens that the weights were trained with."""
-    command = pretraining(corpus, tmp_path / "run", "--save_steps", "1", "--store_dir", str(tmp_path / "store"))
-
-    def interrupt(*_):
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr("fixedbert.tasks.pretraining.train", lambda trainer, *_, **__: (trainer.train(), interrupt()))
-        run_pretraining.main(command)
-    checkpoint = whole_checkpoints(tmp_path / "run.partial")[-1]
-    before = json.loads((checkpoint / "tokenizer.json").read_text())["model"]["vocab"]
-    stores = {path.name for path in (tmp_path / "store").glob("store-*") if path.is_dir()}
-    monkeypatch.setattr("fixedbert.training.pretraining_data.trained_tokenizer", interrupt)
-    run_pretraining.main(command)
-    assert json.loads((tmp_path / "run" / "tokenizer.json").read_text())["model"]["vocab"] == before
-    assert {path.name for path in (tmp_path / "store").glob("store-*") if path.is_dir()} == stores
 
 
 @pytest.mark.parametrize("more", [["mlm"], ["mlm", "--whole_word_mask"], ["clm"], ["clm", "--separate_documents"]])
@@ -571,31 +306,6 @@ def test_two_machines_train_like_one(corpus, pretrained, tmp_path):
     run_pretraining.main(one)
     finished(*processes)
     assert_same_training(tmp_path / "one", tmp_path / "two")
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(
-    Version(transformers.__version__) < Version("5.18"),
-    reason="Trainer loads a checkpoint of several CPU processes to cpu:0, where torch puts nothing",
-)
-def test_sigterm_stops_all_processes_at_the_same_step(corpus, pretrained, tmp_path):
-    """Guards: a scheduler's SIGTERM reaches processes at different steps; all stop with one checkpoint, and go on."""
-    fixed = ("--max_steps", "2000", "--save_steps", "5", "--tokenizer_name", str(pretrained))
-    arguments = pretraining(corpus, tmp_path / "run", *fixed)
-    process = launch(*TWO_PROCESSES, str(ROOT / "run_pretraining.py"), *arguments, start_new_session=True)
-    partial = tmp_path / "run.partial"
-    began = time.monotonic()
-    while process.poll() is None and not list(partial.glob("checkpoint-5/trainer_state.json")):
-        assert time.monotonic() - began < 300
-        time.sleep(0.02)
-    process.terminate()
-    output, _ = process.communicate(timeout=300)
-    step = int(whole_checkpoints(partial)[-1].name.removeprefix("checkpoint-"))
-    assert "stopped by SIGTERM" in output and process.returncode != 0 and 5 <= step < 2000
-    more = (*fixed, "--max_steps", str(step + 3))
-    (partial / "command.json").write_text(json.dumps(pretraining(corpus, tmp_path / "run", *more)))
-    finished(launch(*TWO_PROCESSES, str(ROOT / "run_pretraining.py"), *pretraining(corpus, tmp_path / "run", *more)))
-    assert json.loads((tmp_path / "run" / "trainer_state.json").read_text())["global_step"] == step + 3
 
 
 def bad(corpus, pretrained, tasks, tmp_path, name) -> tuple[str, list[str], str]:

@@ -15,7 +15,7 @@ from fixedbert.study.curves import CurveDifference
 from fixedbert.study.difference_figures import bounds, curves_figure, differences_figure
 from fixedbert.study.figure import metrics_figure, sideways
 from fixedbert.study.limits import limits_of
-from fixedbert.study.report_text import commands, joined, number
+from fixedbert.study.report_text import commands, joined, number, table
 from fixedbert.study.shape_results import Estimate
 from fixedbert_cli import main
 
@@ -44,6 +44,7 @@ RECORD = {
     "equal": None,
     "to": None,
     "to_point": None,
+    "decay_from": None,
 }
 
 
@@ -186,10 +187,11 @@ def test_files_of_several_machines(tmp_path):
 
 def test_records_of_earlier_versions(tmp_path):
     """Guards: records without the fields that were added later are read; with them they stay as they are."""
-    old = {name: value for name, value in RECORDS[0].items() if name != "value_head_size"}
+    old = {name: value for name, value in RECORDS[0].items() if name not in ("value_head_size", "decay_from")}
     new = {**RECORDS[1], "value_head_size": 7, "of_grid": True, "curve": [[500, 3.0], [1000, 2]], "question": "?"}
     new["attention"] = "my.Own@12345678"
     later = {"value_head_size": 32, "attention": None, "of_grid": False, "curve": None, "question": None}
+    later |= {"decay_from": None}
     assert read_records([write(tmp_path / "runs.jsonl", [old, new])]) == [{**old, **later}, new]
 
 
@@ -276,9 +278,11 @@ def test_runs_of_the_grid_only_choose():
 
 
 def test_objectives_are_not_compared():
-    """Guards: series of two objectives are in one report, but no difference is taken between them."""
+    """Guards: series of two objectives are in one report, in columns and panels of their own; no difference is taken
+    between them."""
     equal = {"equal": "parameters", "to": "clm", "to_point": 0}
-    series = {"clm": {}, "wide": equal, "mlm": {**equal, "objective": "mlm"}}
+    masked = {"objective": "mlm", "results": {"loss": 2.0, "masked_perplexity": 7.5}}
+    series = {"clm": {}, "wide": equal, "mlm": {**equal, **masked}}
     records = [
         {**record, "curve": curve(5, 4, 3, 2, 1)}
         for name, changes in series.items()
@@ -288,6 +292,10 @@ def test_objectives_are_not_compared():
     assert [(one.from_series, one.to_series) for one in made.findings] == [("clm", "wide")]
     assert [(one.from_series, one.to_series) for one in made.curves] == [("clm", "wide")]
     assert "Losses and perplexities of clm and mlm cannot be compared with each other." in limits_of(made)
+    header, *rows = table(made)
+    assert header[-2:] == ["held-out perplexity", "held-out perplexity of masked tokens"]
+    assert [row[-2:] for row in rows] == [["9.25 ± 3.2", ""], ["9.25 ± 3.2", ""], ["", "7.5 ± 0"]]
+    assert len(metrics_figure(made).axes) == 4  # each against heads and parameters
 
 
 def test_commands_and_lists():
@@ -375,14 +383,17 @@ def test_curves_are_exact(tmp_path):
     assert (along.from_value, along.to_value) == (4, 2)  # less the largest
     assert list(along.differences) == [100, 200, 480, 700, 1000]
     assert along.differences[100].by_seed == {1: 1.0, 2: 1.0}  # 101 tokens are the same evaluation
-    assert (along.first, along.middle, along.last) == (100, 480, 1000)
+    assert along.decay_from is None and (along.middle, along.judged) == (480, [100, 200, 480, 700, 1000])
     assert along.change.by_seed == {1: pytest.approx(0.125 - 0.5), 2: pytest.approx(0.125 - 0.6)}
     assert along.trend == "within the spread"  # -0.425 with 12.706205 * 0.05
     text = report([write(tmp_path / "runs.jsonl", records)], tmp_path / "out")
-    assert "at that nearest to half of the training, and at the last" in text
+    assert "differences seed by seed; changes are from half of the training to its end, or" in text
     values = "+1 ± 0 at 100 tokens, +0.55 ± 0.64 at 480 tokens, +0.125 ± 0 at 1,000 tokens"
-    assert f"- standard, heads 4 to 2: {values}; change -0.425 ± 0.64, within the spread\n" in text
-    assert "- Evaluations along a run are at the learning rate of that moment" in text
+    assert (
+        f"- standard, heads 4 to 2: {values}; change from 480 to 1,000 tokens -0.425 ± 0.64, within the spread\n"
+        in text
+    )
+    assert "- The learning rate falls between evaluations: none but the last is the end of a run" in text
     assert (tmp_path / "out" / "curves.png").exists()
 
 
@@ -392,7 +403,7 @@ def test_curves_that_not_all_runs_have(tmp_path):
     records = with_curves({2: [whole, whole, whole], 4: [whole, short, None], 8: [None, None, None]})
     (along,) = make_report(records).curves
     assert {tokens: list(one.by_seed) for tokens, one in along.differences.items()} == {200: [1, 2], 480: [1, 2]}
-    assert (along.first, along.middle, along.last) == (200, 200, 480)
+    assert (along.middle, along.judged) == (200, [200, 480])
     text = report([write(tmp_path / "runs.jsonl", records)], tmp_path / "out")
     assert "heads 4 to 2: +0 ± 0 at 200 tokens, +0 ± 0 at 480 tokens; change" in text
     records[1]["results"] = {"loss": None}
@@ -402,6 +413,42 @@ def test_curves_that_not_all_runs_have(tmp_path):
     wide = [{**one, "curve": whole} for one in RECORDS if one["series"] == "wide" or one["point"] == 1]
     (between,) = make_report(wide).curves
     assert (between.from_series, between.from_value, between.to_series, between.to_value) == ("standard", 4, "wide", 8)
+
+
+def test_curves_are_judged_before_the_learning_rate_falls(tmp_path):
+    """Guards: where the rate is constant and then falls, the change is one of the constant part, by hand; and what the
+    fall adds to one shape more than to the other is in the end alone."""
+    records = with_curves({2: [curve(5, 4, 3.5, 3, 2), curve(5, 4, 3.5, 3, 2.5)], 4: [curve(4, 3, 3, 2.5, 2)] * 2})
+    records = [{**record, "decay_from": 700 + record["seed"]} for record in records]
+    (along,) = make_report(records).curves
+    assert (along.decay_from, along.middle, along.judged) == (700, 480, [100, 200, 480, 700])
+    assert along.change.by_seed == {1: 0.0, 2: 0.0} and along.trend == "within the spread"
+    text = report([write(tmp_path / "runs.jsonl", records)], tmp_path / "out")
+    values = "+1 ± 0 at 100 tokens, +0.5 ± 0 at 480 tokens, +0.5 ± 0 at 700 tokens, +0.25 ± 3.2 at 1,000 tokens"
+    assert f"{values}; change from 480 to 700 tokens +0 ± 0, within the spread\n" in text
+    assert "- Changes along a run are those before the learning rate falls" in text
+    assert "The learning rate falls between" not in text
+    lines_drawn = curves_figure(make_report(records)).axes[0].lines
+    assert [list(line.get_xdata()) for line in lines_drawn if line.get_linestyle() == ":"] == [[700, 700]]
+    alone = [{**record, "decay_from": 100} for record in records]  # a single evaluation before
+    assert make_report(alone).curves[0].judged == [100, 200, 480, 700, 1000]
+
+
+def test_curves_of_different_schedules():
+    """Guards: no difference is taken where the rate of one run falls and that of the other does not, or where both
+    fall in runs of different lengths."""
+    whole = curve(5, 4, 3, 2, 1)
+    longer = [*whole, [2000, 0.5]]
+    for early, late, other, expected in (
+        (200, 700, whole, [100, 200, 1000]),
+        (200, 700, longer, [100, 200]),
+        (None, 700, whole, None),  # the end alone
+        (None, None, longer, None),
+        (None, None, [*whole[:-1], [1005, 1]], [100, 200, 480, 700, 1005]),
+    ):
+        records = with_curves({2: [whole, whole], 4: [other, other]})
+        found = make_report([{**one, "decay_from": late if one["point"] else early} for one in records]).curves
+        assert [list(one.differences) for one in found] == ([expected] if expected else [])
 
 
 @pytest.mark.parametrize(

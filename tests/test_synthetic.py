@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from fixedbert.analysis.patterns import least_head_size
-from fixedbert.errors import InputError
+from fixedbert.errors import Divergence
 from fixedbert.study.records import METRICS
 from fixedbert.study.run import execute
 from fixedbert.study.sources import DataSources
@@ -105,9 +105,32 @@ def test_same_seed_same_result():
 
 
 def test_diverging_run_is_a_result_without_a_loss(tmp_path):
-    """Guards: the study's own loop stops where the loss is not finite, and the study goes on with the other runs."""
+    """Guards: the study's own loop stops where the loss is not finite, and its record has what was done until then."""
     run = load_study("synthetic", "tiny").run("permutation", 1, 1e30, 1)
     run = replace(run, pretraining=[{"max_seq_length": 5, "max_steps": 40, "total_train_batch_size": 7}])
-    with pytest.raises(InputError, match="^step [2-9]: the loss or the gradient norm is not finite"):
+    with pytest.raises(Divergence, match="^step [2-9]: the loss or the gradient norm is not finite") as caught:
         train(run)
-    assert execute(run, tmp_path / "run", DataSources())["results"] == {"loss": None}
+    step = int(str(caught.value)[5])
+    record = execute(run, tmp_path / "run", DataSources())
+    assert record["results"] == {"loss": None} and record["tokens"] == step * 7 * 5
+    assert record["training_flops"] == 3 * record["forward_flops"] * step * 7 * 5
+
+
+def test_shapes_of_a_seed_see_equal_data(monkeypatch):
+    """Guards: whatever weights a head of another size draws, it gets the examples of its seed, in the same order."""
+    seen: list[torch.Tensor] = []
+
+    def forward(layer, x):
+        seen.append(x)
+        return original(layer, x)
+
+    original = MixingLayer.forward
+    monkeypatch.setattr(MixingLayer, "forward", forward)
+    monkeypatch.setattr("fixedbert.study.synthetic.mixing.EVALUATED", 13)
+    made = load_study("synthetic", "tiny")
+    for point, seed in ((0, 1), (6, 1), (0, 2)):
+        run = made.run("permutation", point, 0.1, seed)
+        train(replace(run, pretraining=[{"max_seq_length": 5, "max_steps": 3, "total_train_batch_size": 7}]))
+    first, second, other = seen[:4], seen[4:8], seen[8:]
+    assert [len(x) for x in first] == [7, 7, 7, 13] and all(map(torch.equal, first, second))
+    assert not any(map(torch.equal, first, other))

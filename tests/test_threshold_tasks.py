@@ -9,7 +9,7 @@ from functools import partial
 import pytest
 import torch
 
-from fixedbert.errors import InputError
+from fixedbert.errors import Divergence, InputError
 from fixedbert.presets import preset_config
 from fixedbert.study import make_report, report_markdown
 from fixedbert.study.records import METRICS
@@ -245,7 +245,7 @@ def test_memorise_finds_the_largest_number():
         assert (
             results["memorised"] in {grid(place) for place in range(40)} and results["loss"] == -results["memorised"]
         )
-        assert results["queries"] >= results["memorised"] * results["steps"]
+        assert results["examples"] >= results["memorised"] * results["steps"]
         assert results["predicted"] == size and results["threshold"] == 8 and results["steps_to_goal"] <= 300
         found[size] = results["memorised"]
         assert results["at_limit"] == 0
@@ -345,6 +345,23 @@ def test_an_error_that_is_no_number_is_no_success():
             return torch.tensor(math.nan)
 
     assert math.isnan(train(partial(Unmeasured, [0.5] * 360), 2, 360, 0.01, 1)["loss"])
+
+
+def test_divergence_says_what_was_trained_on(monkeypatch):
+    """Guards: the examples of all steps until then, of `memorise` with those of the numbers that were tried before."""
+    with pytest.raises(Divergence) as caught:
+        trained([0.5, 0.5, math.nan], 2400)
+    assert caught.value.examples == 3 * 2
+
+    def fit(config, context, queries, labels, *settings):
+        if len(queries) > 16:
+            raise Divergence("step 3: the loss is not finite.", 3 * len(queries))
+        return 5, True, 5
+
+    monkeypatch.setattr("fixedbert.study.synthetic.memorise.fit", fit)
+    with pytest.raises(Divergence) as caught:
+        train_memorise(config(1, 5, hidden_size=6, value_head_size=2), 8, 100, 300, 0.1, 1)
+    assert caught.value.examples == 5 * 16 + 3 * 32
 
 
 def small(name: str, series: str, point: int, rate: float, **stage):

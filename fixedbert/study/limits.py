@@ -34,8 +34,10 @@ def limits_of_runs(report: Report) -> list[str]:
         f"Runs that ended at their cap, neither at the goal nor with a flat loss: {not_converged}.": not_converged,
         f"Runs that diverged, and are in no mean: {diverged}.": diverged,
         "Some of the code was in no commit.": changed,
-        "Evaluations along a run are at the learning rate of that moment: they are not the ends of shorter "
-        "runs, and a fall of the rate between two of them is part of a change.": report.curves,
+        "The learning rate falls between evaluations: none but the last is the end of a run, and what the fall gains "
+        "is part of every change.": any(curve.decay_from is None for curve in report.curves),
+        "Changes along a run are those before the learning rate falls: what the fall adds to a difference is in its "
+        "end alone.": any(curve.decay_from is not None for curve in report.curves),
     }
     return [limit for limit, holds in limits.items() if holds]
 

@@ -93,10 +93,11 @@ def differences_picture(report: Report) -> Picture:
 
 def curves_picture(report: Report) -> Picture:
     single = "; hollow: one seed, no band" if any(curve.trend is None for curve in report.curves) else ""
+    falls = any(curve.decay_from is not None for curve in report.curves)
     caption = (
         f"{study_and_seeds(report)}: differences along the training, paired by seed, with 95 % bands, at each "
-        f"evaluation for itself{single}"
+        f"evaluation for itself{single}{'; dotted: the learning rate falls from there on' if falls else ''}"
     )
     trends = [f"{pair(curve, report.axis)}: {curve.trend or 'one seed'}" for curve in report.curves]
-    alt = f"Differences in loss against tokens seen, from half of the training to its end: {'; '.join(trends)}."
+    alt = f"Differences in loss against tokens seen. Trends: {'; '.join(trends)}."
     return drawn(curves_figure, report, "curves.png", caption, alt)

@@ -36,7 +36,7 @@ FIELDS = {  # of a record, with their types
     **dict.fromkeys(("point", "seed", "threads", "training_flops", "forward_flops", "tokens"), (int,)),
     **dict.fromkeys(("hidden_size", "num_hidden_layers", "num_attention_heads", "attention_head_size"), (int,)),
     **dict.fromkeys(("value_head_size", "intermediate_size", "max_seq_length"), (int,)),
-    **dict.fromkeys(("parameters", "non_embedding_parameters", "to_point"), (int, type(None))),
+    **dict.fromkeys(("parameters", "non_embedding_parameters", "to_point", "decay_from"), (int, type(None))),
     **dict.fromkeys(("epochs", "seconds"), NUMBER),
     "learning_rate": (int, float),
     "qk_norm": (bool,),
@@ -53,7 +53,7 @@ class Metric:
     A number in the results of a run.
 
     Args:
-        task: pretraining, mnli, squad or synthetic.
+        task: pretraining, one of its objectives, mnli, squad or synthetic.
         names: its names in the results of the task, without "eval_".
         label: in the table of a report and in its figure; a metric without a label is only recorded.
         factor: from the results to the unit of the label.
@@ -69,7 +69,9 @@ class Metric:
 
 METRICS = {
     "loss": Metric("pretraining", ("mlm_loss", "clm_loss")),
-    "perplexity": Metric("pretraining", ("perplexity",), "held-out perplexity"),
+    "perplexity": Metric("clm", ("perplexity",), "held-out perplexity"),
+    "masked_perplexity": Metric("mlm", ("perplexity",), "held-out perplexity of masked tokens"),
+    "masked_perplexity_of_pairs": Metric("mlm+nsp", ("perplexity",), "held-out perplexity of masked tokens in pairs"),
     "accuracy": Metric("pretraining", ("mlm_accuracy", "clm_accuracy")),
     "nsp_accuracy": Metric("pretraining", ("nsp_accuracy",)),
     "mnli_accuracy": Metric("mnli", ("accuracy",), "MNLI accuracy, matched (%)", 100),
@@ -85,7 +87,7 @@ METRICS = {
     "steps": Metric("synthetic", ("steps",)),
     "converged": Metric("synthetic", ("converged",)),
     "at_limit": Metric("synthetic", ("at_limit",)),
-    "queries": Metric("synthetic", ("queries",)),
+    "examples": Metric("synthetic", ("examples",)),
     "null": Metric("synthetic", ("null",)),
     "goal": Metric("synthetic", ("goal",)),
     "order": Metric("synthetic", ("order",), missing="none"),
@@ -120,6 +122,7 @@ def with_later_fields(record: Record) -> Record:
         "attention": None,
         "of_grid": False,
         "curve": None,
+        "decay_from": None,
         "question": None,
     }
     return record | {name: value for name, value in later.items() if name not in record}

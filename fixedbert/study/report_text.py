@@ -104,8 +104,8 @@ def answers(report: Report) -> list[Section]:
         found = [finding_line(finding, report) for finding in report.findings if finding.metric == metric]
         sections.append(Section(f"{METRICS[metric].label}, differences seed by seed:", found))
     text = (
-        "held-out loss (nats) along the training, differences seed by seed at the first evaluation that all runs of a "
-        "pair have, at that nearest to half of the training, and at the last; then the change from half to the last:"
+        "held-out loss (nats) along the training, differences seed by seed; changes are from half of the training to "
+        "its end, or, where the learning rate falls only after a constant part, from half of that part to its end:"
     )
     sections.append(Section(text, [curve_line(one, report) for one in report.curves]))
     return [section for section in sections if section.items]
@@ -183,10 +183,12 @@ def with_interval(estimate: Estimate) -> str:
 
 
 def curve_line(curve: CurveDifference, report: Report) -> str:
-    places = dict.fromkeys((curve.first, curve.middle, curve.last))  # two evaluations have no other middle
+    *_, judged = curve.judged
+    places = sorted({min(curve.differences), curve.middle, judged, max(curve.differences)})
     values = ", ".join(f"{with_interval(curve.differences[tokens])} at {tokens:,} tokens" for tokens in places)
     trend = f"{curve.trend}{fewer_seeds(curve.change, report)}" if curve.trend else "one seed"
-    return f"{pair(curve, report.axis)}: {values}; change {with_interval(curve.change)}, {trend}"
+    change = f"change from {curve.middle:,} to {judged:,} tokens {with_interval(curve.change)}"
+    return f"{pair(curve, report.axis)}: {values}; {change}, {trend}"
 
 
 def condition_lines(report: Report) -> list[str]:
@@ -216,8 +218,9 @@ def attention_lines(report: Report) -> list[str]:
     if not classes:
         return []
     return [
-        f"Attention classes of the user, each with the fingerprint of its code: {'; '.join(classes)}. Heads and head "
-        "sizes are those of the configuration, FLOPs are counted by torch, and predictions are for other series."
+        f"Attention classes of the user, each with the fingerprint of the files that define it: {'; '.join(classes)}. "
+        "Heads and head sizes are those of the configuration, FLOPs are counted by torch, and predictions are for "
+        "other series."
     ]
 
 

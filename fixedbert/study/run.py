@@ -21,7 +21,7 @@ from ..training.arguments import flags
 from .records import COUNTED, METRICS, SHAPE, Record
 from .sources import DataSources
 from .studies import FINE_TUNING, Run
-from .synthetic import SYNTHETIC, TASKS, train_synthetic
+from .synthetic import SYNTHETIC, train_synthetic
 
 
 def execute(run: Run, folder: Path, sources: DataSources) -> Record:
@@ -35,17 +35,13 @@ def execute(run: Run, folder: Path, sources: DataSources) -> Record:
     interrupted = folder.exists() and any(folder.iterdir())
     began = time.monotonic()
     config, tokens, training_flops = run.config, run.tokens, run.training_flops
-    texts, epochs, curve = None, None, None
+    texts, epochs, curve, decay_from = None, None, None, None
     parameters: dict[str, int] = {}
     results: dict[str, float | None] = {"loss": None}
     try:
         if run.objective in SYNTHETIC:
             results = train_synthetic(run.objective, config, run.pretraining[0], run.learning_rate, run.seed)
-            if run.objective in TASKS:  # not to the cap
-                tokens = run.tokens // run.pretraining[0]["max_steps"] * int(results["steps"] or 0)
-            elif run.objective == "memorise":
-                tokens = int(results["queries"] or 0)
-            training_flops = 3 * forward_flops(config, run.length) * tokens
+            examples = int(results["examples"] or 0)
         else:
             trained, summaries = pretrain(run, folder, sources)
             config, parameters = AutoConfig.from_pretrained(trained), summaries[-1]["parameters"]
@@ -53,13 +49,18 @@ def execute(run: Run, folder: Path, sources: DataSources) -> Record:
             texts = f"{counts['documents']:,} documents, {counts['tokens']:,} tokens"
             tokens = sum(summary["real tokens seen"] for summary in summaries)
             epochs = sum(summary["results"]["epoch"] for summary in summaries)
-            results = recorded_metrics("pretraining", summaries[-1]["results"])
-            curve = learning_curve(trained, summaries)
+            for task in ("pretraining", run.objective):
+                results |= recorded_metrics(task, summaries[-1]["results"])
+            curve, decay_from = learning_curve(run, trained, summaries)
             for task in FINE_TUNING:
                 if task in run.fine_tuning:
                     results |= recorded_metrics(task, fine_tune(run, task, trained, folder, sources))
     except Divergence as error:  # a result too: of this rate, or of this shape
         print(f"{run.name}: {error}", file=sys.stderr)
+        examples = error.examples
+    if run.objective in SYNTHETIC:  # not to the cap; the examples of memorise are single queries
+        tokens = examples * (1 if run.objective == "memorise" else run.length)
+        training_flops = 3 * forward_flops(config, run.length) * tokens
     return {
         "key": run.key,
         "objective": run.objective,
@@ -80,6 +81,7 @@ def execute(run: Run, folder: Path, sources: DataSources) -> Record:
             name: value if value is not None and math.isfinite(value) else None for name, value in results.items()
         },
         "curve": curve,
+        "decay_from": decay_from,
         "seconds": None if interrupted else round(time.monotonic() - began, 1),
         "hardware": hardware_name(),
         "threads": torch.get_num_threads(),
@@ -107,18 +109,27 @@ def pretrain(run: Run, folder: Path, sources: DataSources) -> tuple[Path, list[d
     return output, summaries
 
 
-def learning_curve(trained: Path, summaries: list[dict]) -> list[list]:
-    """[Tokens so far, held-out loss] at every evaluation of the last stage, with tokens of all stages."""
+def learning_curve(run: Run, trained: Path, summaries: list[dict]) -> tuple[list[list], int | None]:
+    """
+    [Tokens so far, held-out loss] at every evaluation of the last stage, with tokens of all stages; and the tokens at
+    the last of them before the learning rate falls, None where there is none.
+    """
     *earlier, last = summaries
     before = sum(summary["real tokens seen"] for summary in earlier)
     log = json.loads((trained / TRAINER_STATE_NAME).read_text(encoding="utf-8"))["log_history"]
-    losses = {
-        entry["num_input_tokens_seen"]: recorded_metrics("pretraining", entry)["loss"]
-        for entry in log
-        if "eval_loss" in entry
-    }
-    losses[last["real tokens seen"]] = recorded_metrics("pretraining", last["results"])["loss"]
-    return [[before + tokens, loss] for tokens, loss in sorted(losses.items())]
+    evaluations = [(entry["num_input_tokens_seen"], entry["step"], entry) for entry in log if "eval_loss" in entry]
+    evaluations.append((last["real tokens seen"], last["steps"], last["results"]))
+    losses = {before + tokens: recorded_metrics("pretraining", found)["loss"] for tokens, _, found in evaluations}
+    constant = [before + tokens for tokens, step, _ in evaluations if step <= constant_steps(run.pretraining[-1])]
+    return [list(point) for point in sorted(losses.items())], max(constant, default=None)
+
+
+def constant_steps(stage: dict) -> int:
+    """The steps before the learning rate falls; 0 where it begins to fall as soon as the warm-up ends."""
+    schedule = stage.get("lr_scheduler_type", "linear")
+    if schedule == "warmup_stable_decay":
+        return stage["max_steps"] - stage["lr_scheduler_kwargs"]["num_decay_steps"]
+    return stage["max_steps"] if schedule.startswith("constant") else 0
 
 
 def flow_settings() -> dict:

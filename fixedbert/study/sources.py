@@ -1,19 +1,25 @@
-"""Where the texts of a study come from, and their check before a run starts."""
+"""Where the texts of a study come from, and the check of texts and arguments before a run starts."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 
-from ..data.corpora import CorpusReader
+from ..data.corpora import Corpus, CorpusReader
 from ..data.formats import corpus_files, file_format
 from ..data.glue import load_task
 from ..data.squad import load_squad
 from ..errors import InputError
-from ..training.arguments import ModelArguments, flags, parse
+from ..training.arguments import ModelArguments, check_flags, flags, parse
+from ..training.fine_tuning import FineTuningArguments
+from ..training.glue_data import GlueDataArguments
+from ..training.pretraining import PretrainingArguments
 from ..training.pretraining_data import PretrainingDataArguments
+from ..training.squad_data import SquadDataArguments
 from .studies import Study
-from .synthetic import SYNTHETIC
 
 SQUAD_FILES = {"train_file": "train-v1.1.json", "validation_file": "dev-v1.1.json"}
+FINE_TUNING_DATA = {"mnli": GlueDataArguments, "squad": SquadDataArguments}
 
 
 @dataclass(frozen=True)
@@ -35,17 +41,28 @@ class DataSources:
 
     def check(self, study: Study):
         """
-        Read the first document of every file with columns, and of a text file; of MNLI and SQuAD all rows.
+        Check the arguments of all scripts; read the first document of every file with columns, and of a text file; of
+        MNLI and SQuAD read all rows.
 
         Raises:
-            InputError: texts that the study needs are not named, not there, or of another form.
+            InputError: a script does not take one of its arguments, or texts that the study needs are not named, not
+                there, or of another form.
         """
-        objectives = {series.get("objective", study.objective) for series in study.series.values()}
-        if objectives - set(SYNTHETIC):
-            if not (self.train_file or self.dataset_name):
-                raise InputError(f"study {study.name}: no corpus: give train_file, or dataset_name.")
-            for stage in study.pretraining:
-                self.check_corpora(stage)
+        stages = study.stages_on_text()
+        if stages and not (self.train_file or self.dataset_name):
+            raise InputError(f"study {study.name}: no corpus: give train_file, or dataset_name.")
+        read: list[list[Corpus]] = []
+        for place, stage in stages:
+            with named(f"study {study.name}, {place}"):
+                check_flags(flags(stage), PretrainingDataArguments, PretrainingArguments, ModelArguments)
+            corpora = self.corpora(stage)
+            if corpora not in read:
+                check_corpora(corpora)
+                read.append(corpora)
+        for task, arguments in study.fine_tuning.items():
+            own = {name: value for name, value in arguments.items() if name != "train_batch_size"}  # of all devices
+            with named(f"study {study.name}, fine_tuning: {task}"):
+                check_flags(flags(own), FINE_TUNING_DATA[task], FineTuningArguments, ModelArguments)
         if "squad" in study.fine_tuning and self.squad_dir:
             for name in SQUAD_FILES.values():
                 if not Path(self.squad_dir, name).is_file():
@@ -56,22 +73,13 @@ class DataSources:
                 raise InputError(f"{self.glue_dir}: no such folder.", "glue_dir")
             load_task("mnli", self.glue_dir)
 
-    def check_corpora(self, stage: dict):
+    def corpora(self, stage: dict) -> list[Corpus]:
+        """Those of a stage, to train on and held out."""
         names = {option.name for option in fields(PretrainingDataArguments)}
         of_texts = {name: value for name, value in {**stage, **self.settings()}.items() if name in names}
         (arguments,) = parse(flags(of_texts), PretrainingDataArguments)
         corpora = arguments.corpora(ModelArguments())
-        corpora += [replace(corpora[0], source=file, on_hub=False) for file in arguments.validation_file or []]
-        for corpus in corpora:
-            local = not (corpus.on_hub or corpus.is_sample)
-            parts = [replace(corpus, source=str(file)) for file in corpus_files(corpus.source)] if local else [corpus]
-            has_document = False
-            for part in parts:
-                # A text file has no columns that could be missing, and can be a single document.
-                if not has_document or file_format(Path(part.source)) != ".txt":
-                    has_document |= next(iter(CorpusReader(part)), None) is not None
-            if not has_document:
-                raise InputError(f"{corpus.source}: there is no document in it.")
+        return corpora + [replace(corpora[0], source=file, on_hub=False) for file in arguments.validation_file or []]
 
     def settings(self) -> dict[str, str | list[str]]:
         """What decides which texts pretraining has."""
@@ -86,3 +94,26 @@ class DataSources:
         if self.squad_dir is None:
             return flags({"dataset_name": "rajpurkar/squad"})
         return flags({name: str(Path(self.squad_dir, file)) for name, file in SQUAD_FILES.items()})
+
+
+def check_corpora(corpora: list[Corpus]):
+    """Raises InputError where no document can be read from one of them."""
+    for corpus in corpora:
+        local = not (corpus.on_hub or corpus.is_sample)
+        parts = [replace(corpus, source=str(file)) for file in corpus_files(corpus.source)] if local else [corpus]
+        has_document = False
+        for part in parts:
+            # A text file has no columns that could be missing, and can be a single document.
+            if not has_document or file_format(Path(part.source)) != ".txt":
+                has_document |= next(iter(CorpusReader(part)), None) is not None
+        if not has_document:
+            raise InputError(f"{corpus.source}: there is no document in it.")
+
+
+@contextmanager
+def named(place: str) -> Iterator[None]:
+    """Errors of arguments begin with the place in the study that has them."""
+    try:
+        yield
+    except InputError as error:
+        raise InputError(f"{place}: {error}") from error

@@ -25,7 +25,7 @@ from ..plain_yaml import read_yaml
 from ..presets import SHAPE_FIELDS, preset_config
 from .attentions import import_attentions, try_attention
 from .records import AXES, COUNTED, Record
-from .synthetic import STAGE, SYNTHETIC, WITH_FEED_FORWARD, task_settings
+from .synthetic import STAGE, SYNTHETIC, WITH_FEED_FORWARD, WITH_SOURCE, task_settings
 
 NAMED_STUDIES = Path(__file__).with_name("studies.yaml")
 OBJECTIVES = ("mlm+nsp", "mlm", "clm", *SYNTHETIC)
@@ -249,6 +249,13 @@ class Study:
                 raise InputError(
                     f"study {self.name}: {place}pretraining: {name} is not for a stage, the study sets it."
                 )
+        settings = stage.get("lr_scheduler_kwargs")
+        decay = settings.get("num_decay_steps") if isinstance(settings, dict) else None
+        if stage.get("lr_scheduler_type") == "warmup_stable_decay" and type(decay) is not int:
+            raise InputError(
+                f"study {self.name}: {place}pretraining: lr_scheduler_kwargs: num_decay_steps is missing, or not a "
+                "whole number; warmup_stable_decay needs it."
+            )
 
     def check_task(self, place: str, stage: dict, objective: str):
         """A stage has the settings of the synthetic task `objective`."""
@@ -267,6 +274,21 @@ class Study:
         """Of pretraining, with the arguments that the series, and a run of the grid, have of their own."""
         own = {**self.series[series].get("pretraining", {}), **(self.grid if of_grid else {})}
         return [{**stage, **own} for stage in self.pretraining]
+
+    def stages_on_text(self) -> list[tuple[str, dict]]:
+        """
+        The stages of pretraining on text, with their objective: of every series in full and of the grid, each with its
+        place in the study. Of stages that are the same, the first.
+        """
+        found: list[tuple[str, dict]] = []
+        for name, series in self.series.items():
+            objective = series.get("objective", self.objective)
+            for key, of_grid in (("pretraining", False), ("grid", True)):
+                for stage in self.stages(name, of_grid) if objective not in SYNTHETIC else ():
+                    stage = {**stage, "objective": objective}
+                    if stage not in [one for _, one in found]:
+                        found.append((f"series {name}: {key}", stage))
+        return found
 
     @cached_property
     def shapes(self) -> dict[str, list[dict]]:
@@ -340,7 +362,7 @@ class Study:
     ):
         """Raises InputError where the class does not do what shape `point` of the series `name` needs."""
         try:
-            try_attention(config, length, has_source=objective in SYNTHETIC)
+            try_attention(config, length, has_source=objective in WITH_SOURCE)
         except Exception as error:  # of any kind, as it is the user's code
             raise InputError(
                 f"study {self.name}, series {name}, shape {point + 1}: attention: {attention} fails "

@@ -254,10 +254,7 @@ def parse(argv: list[str], *types: type, prog: str | None = None) -> tuple:
         raise
     except Exception as error:  # TrainingArguments has many, and libraries that are not there have theirs
         raise InputError(f"the arguments cannot be used: {reason_of(error)}") from error
-    if unknown:
-        flag = unknown[0].split("=")[0]
-        reason = REPLACED.get(flag.removeprefix("--"), "no such argument; --help lists those there are")
-        raise InputError(f"{flag}: {reason}.")
+    refuse_unknown(unknown)
     for arguments in parsed:
         if isinstance(arguments, TrainingArguments):
             check_packages(arguments)
@@ -267,6 +264,24 @@ def parse(argv: list[str], *types: type, prog: str | None = None) -> tuple:
         if getattr(arguments, "push_to_hub", False) and not arguments.do_train:
             raise InputError("--push_to_hub sends what was trained: give --do_train too.")
     return tuple(parsed)
+
+
+def check_flags(argv: list[str], *types: type):
+    """
+    Names and types alone, as `parse` has them, without what TrainingArguments sets up for training.
+
+    Raises:
+        InputError: an argument that none of the dataclasses `types` has, or a value of another type.
+    """
+    _, unknown = ArgumentParser(types).parse_known_args(argv)
+    refuse_unknown(unknown)
+
+
+def refuse_unknown(unknown: list[str]):
+    if unknown:
+        flag = unknown[0].split("=")[0]
+        reason = REPLACED.get(flag.removeprefix("--"), "no such argument; --help lists those there are")
+        raise InputError(f"{flag}: {reason}.")
 
 
 def check_packages(arguments: TrainingArguments):

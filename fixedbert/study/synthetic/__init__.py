@@ -24,8 +24,9 @@ TASKS: dict[str, Callable[..., SyntheticTask]] = {
 }
 SYNTHETIC = (*PATTERNS, *TASKS, "memorise")
 WITH_FEED_FORWARD = ("recall",)  # networks of the configuration's intermediate_size
+WITH_SOURCE = ("nearest", "memorise", "extremes")  # whose keys and values are of other tokens than the queries
 STAGE = ("max_seq_length", "total_train_batch_size", "max_steps")  # what every objective of a study has
-PREDICTIONS = ("floor", "order", "predicted", "threshold")  # results that are theory's, of FixedHeadBert's heads alone
+PREDICTIONS = ("order", "predicted", "threshold")  # results that are theory's, of FixedHeadBert's heads alone
 
 
 def train_synthetic(

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from ...attention_fixed_head_bert import self_attention
 from ...configuration_fixed_head_bert import FixedHeadBertConfig
-from ...errors import InputError
+from ...errors import Divergence, InputError
 from .training import WARM_UP, WINDOW, descend, is_flat, means
 
 FITTED = 0.99
@@ -84,7 +84,7 @@ def fit(
         if (margins > 0).float().mean() >= FITTED:
             return step, True, step
         loss = (1 - margins).relu().square().mean()
-        descend(loss, optimizer, step)
+        descend(loss, optimizer, step, len(queries))
         losses.append(loss.item())
         if step % WINDOW == 0 and is_flat(means(losses, WINDOW)):
             return None, True, step
@@ -106,8 +106,8 @@ def train_memorise(
         `memorised`, the largest T found, 0 if none; `loss`, its negative; `steps_to_goal` and `steps` at that T, the
         same; `at_limit`, 1 if every T that was tried was fitted, up to `most`, so that `memorised` is only a lower
         bound; `converged`, 1 if training at the least T that was not fitted ended because its loss was flat, 0 if it
-        ended at the cap or there is no such T; `queries`, seen in the whole search; `predicted`, H min(n, p), of which
-        only the growth is claimed; `threshold`, n; `null`.
+        ended at the cap or there is no such T; `examples`, the queries trained on in the whole search; `predicted`,
+        H min(n, p), of which only the growth is claimed; `threshold`, n; `null`.
     """
     if most < grid(1):
         raise InputError(f"memorise: total_train_batch_size {most}: at least {grid(1)}, the fewest queries tried.")
@@ -117,7 +117,11 @@ def train_memorise(
     steps, converged, seen, place = None, False, 0, min(STEPS_PER_OCTAVE, beyond - 1)
     while failed - fitted > 1:
         T = grid(place)
-        needed, ended, taken = fit(config, context, queries[:T], labels[:T], max_steps, learning_rate, seed)
+        try:
+            needed, ended, taken = fit(config, context, queries[:T], labels[:T], max_steps, learning_rate, seed)
+        except Divergence as error:
+            error.examples += seen  # with those of the other T
+            raise
         seen += T * taken
         if needed is None:
             failed, converged = place, ended
@@ -132,7 +136,7 @@ def train_memorise(
         "steps": steps,
         "at_limit": float(failed == beyond),
         "converged": float(converged),
-        "queries": seen,
+        "examples": seen,
         "predicted": config.num_attention_heads * min(length, config.head_dim),
         "threshold": float(length),
         "null": 1.0,

@@ -78,9 +78,9 @@ def is_flat(losses: list[float]) -> bool:
     return len(losses) >= LEAST_WINDOWS and min(losses[half:]) > (1 - FALL) * min(losses[:half])
 
 
-def descend(loss: Tensor, optimizer: torch.optim.Optimizer, step: int):
+def descend(loss: Tensor, optimizer: torch.optim.Optimizer, step: int, rows: int):
     """
-    One step.
+    One step, of `rows` examples.
 
     Raises:
         Divergence: the loss or its gradient is not finite.
@@ -90,7 +90,9 @@ def descend(loss: Tensor, optimizer: torch.optim.Optimizer, step: int):
     weights = [weight for group in optimizer.param_groups for weight in group["params"]]
     norm = nn.utils.get_total_norm([weight.grad for weight in weights if weight.grad is not None])
     if not (loss.isfinite() and norm.isfinite()):
-        raise Divergence(f"step {step}: the loss or the gradient norm is not finite; lower the learning rate.")
+        raise Divergence(
+            f"step {step}: the loss or the gradient norm is not finite; lower the learning rate.", step * rows
+        )
     optimizer.step()
 
 
@@ -116,8 +118,8 @@ def train(
         took to the goal, less one, so that the fastest rate is the best; of others the share of the way from the null
         line to the goal that is left. The measure of the task, after the rate has fallen. `steps_to_goal`, after which
         the mean of AT_GOAL batches was at the goal, before the rate falls; None if it never was, even where the
-        measure is at the goal in the end. `steps`, of all; `converged`, 1 if the task was done, 0 at the cap; `null`,
-        `goal`, `threshold` and `order` of the task.
+        measure is at the goal in the end. `steps`, of all; `examples` in them; `converged`, 1 if the task was done, 0
+        at the cap; `null`, `goal`, `threshold` and `order` of the task.
     """
     torch.manual_seed(seed)
     task = make()
@@ -131,7 +133,7 @@ def train(
         inputs, target = task.examples(rows, generator)
         output = task(*inputs)
         loss = task.loss(output, target)
-        descend(loss, optimizer, len(losses) + 1)
+        descend(loss, optimizer, len(losses) + 1, rows)
         losses.append(loss.item())
         with torch.no_grad():
             scores.append(task.score(output, target).item())
@@ -157,6 +159,7 @@ def train(
         task.measure: score,
         "steps_to_goal": steps_to_goal,
         "steps": len(losses),
+        "examples": len(losses) * rows,
         "converged": float(converged),
         "null": task.null,
         "goal": task.goal,

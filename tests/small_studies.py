@@ -1,0 +1,69 @@
+"""Small studies for the tests: a table of two shapes on text, and the records of its runs."""
+
+from pathlib import Path
+
+import yaml
+
+from fixedbert.study.studies import Study
+
+SMALL = {
+    "question": "?",
+    "axis": "num_attention_heads",
+    "learning_rates": [0.003],
+    "seeds": [5],
+    "model": {"hidden_size": 32, "num_hidden_layers": 1, "intermediate_size": 37},
+    "pretraining": {
+        "max_seq_length": 16,
+        "total_train_batch_size": 4,
+        "max_steps": 30,
+        "save_steps": 5,
+        "save_total_limit": 2,
+        "max_eval_samples": 13,
+        "preprocessing_num_workers": 1,
+        "logging_steps": 5,
+    },
+    "series": {"fixed": {"num_attention_heads": [5, 3], "attention_head_size": 6}},
+}
+OF_A_PATTERN = {"max_seq_length": 16, "total_train_batch_size": 4, "max_steps": 30}
+
+
+def table(**changes) -> Study:
+    entries = {**SMALL, **changes}
+    stages = entries["pretraining"]
+    return Study(name="small", **{**entries, "pretraining": stages if isinstance(stages, list) else [stages]})
+
+
+def write(folder: Path, **changes) -> str:
+    file = folder / "small.yaml"
+    file.write_text(yaml.safe_dump({**SMALL, **changes}))
+    return str(file)
+
+
+def line_of(made: Study, run, loss: float | None) -> dict:
+    """A record with all fields, of which those that a study goes by are true."""
+    names = (
+        "hidden_size",
+        "num_hidden_layers",
+        "num_attention_heads",
+        "intermediate_size",
+        "head_embedding",
+        "qk_norm",
+        "attention",
+    )
+    shape = {name: getattr(run.config, name) for name in names} | {"attention_head_size": run.config.head_dim}
+    shape["value_head_size"] = run.config.value_head_sizes[0]
+    settings = {"training_flops": run.training_flops, "learning_rate": run.learning_rate, "seed": run.seed}
+    numbers = dict.fromkeys(("parameters", "non_embedding_parameters", "forward_flops", "max_seq_length", "tokens"), 1)
+    place = {
+        "curve": None,
+        "decay_from": None,
+        "epochs": 1.0,
+        "seconds": 1.0,
+        "texts": None,
+        "hardware": "",
+        "threads": 1,
+        "versions": {},
+        "commit": None,
+    }
+    found = {"key": run.key, "objective": run.objective, "results": {"loss": loss}}
+    return {**found, **shape, **settings, **numbers, **place, **made.labels(run)}
