@@ -1,9 +1,10 @@
 """Pretrain: masked-LM with next-sentence prediction (BERT, the paper), masked-LM alone, or causal LM."""
 
 import sys
+from collections.abc import Sequence
 
 from accelerate import PartialState
-from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoModelForPreTraining, set_seed
+from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoModelForPreTraining, TrainerCallback, set_seed
 from transformers.trainer_callback import ProgressCallback
 
 from ..data.collator import PretrainingCollator
@@ -22,13 +23,14 @@ from ..training.speed import keep_freed_memory, predict_labelled_tokens_only, sk
 MODELS = {"mlm+nsp": AutoModelForPreTraining, "mlm": AutoModelForMaskedLM, "clm": AutoModelForCausalLM}
 
 
-def main(argv: list[str] | None = None, prog: str | None = None):
+def main(argv: list[str] | None = None, prog: str | None = None, callbacks: Sequence[TrainerCallback] = ()):
     """
     From a corpus to weights, a picture and a summary in the output directory.
 
     Args:
         argv: flags, perhaps after a recipe; by default those of the process.
         prog: what the help calls the program.
+        callbacks: of Trainer, besides those that it has here anyway.
     """
     command = with_recipe(sys.argv[1:] if argv is None else argv)
     model_args, data_args, training_args = parse(
@@ -69,6 +71,7 @@ def main(argv: list[str] | None = None, prog: str | None = None):
             eval_dataset=held_out,
             data_collator=PretrainingCollator(tokenizer.pad_token_id),
             processing_class=tokenizer,
+            callbacks=list(callbacks),
         )
         if not training_args.disable_tqdm:
             trainer.remove_callback(ProgressCallback)

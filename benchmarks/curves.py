@@ -1,0 +1,57 @@
+"""Curves of losses: how much sooner one comes to the other's, and their picture."""
+
+from itertools import pairwise
+from pathlib import Path
+
+LAST = 5  # points of the slower curve that give the range
+
+Point = dict[str, float]
+AXES = {"seconds": ("minutes of training", 60), "flops": ("FLOPs of the model (10^12)", 1e12)}
+
+
+def where(curve: list[Point], loss: float, axis: str) -> float | None:
+    """Where on the axis a curve first comes to a loss, with straight lines between its points; None if nowhere."""
+    for before, after in pairwise(curve):
+        if after["loss"] <= loss:
+            share = (before["loss"] - loss) / (before["loss"] - after["loss"])
+            return before[axis] + share * (after[axis] - before[axis])
+    return None
+
+
+def ratios(slower: list[Point], curve: list[Point], axis: str) -> list[float]:
+    """
+    How many times as much the slower one takes to each of its last losses, its final one last. Empty where the other
+    does not come to the final one.
+    """
+    if where(curve, slower[-1]["loss"], axis) is None:
+        return []
+    found = [(point[axis], where(curve, point["loss"], axis)) for point in slower[-LAST:]]
+    return [theirs / ours for theirs, ours in found if ours]
+
+
+def ratio_text(slower: list[Point], curve: list[Point], axis: str) -> str:
+    """The ratio at the slower one's final loss, and the range over its last ones, as 3.1 (2.9-3.2)."""
+    found = ratios(slower, curve, axis)
+    return f"{found[-1]:.2f} ({min(found):.2f}-{max(found):.2f})" if found else "not reached"
+
+
+def draw(curves: dict[str, list[Point]], reference: str, title: str, file: Path):
+    """Loss against time and against operations; the line is the reference's final loss."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(13, 5.5), layout="constrained")
+    final = curves[reference][-1]["loss"]
+    for axes, (axis, (title_of_axis, unit)) in zip(figure.subplots(1, 2, sharey=True), AXES.items(), strict=True):
+        for name, points in curves.items():
+            label = name if name == reference else f"{name}: {ratio_text(curves[reference], points, axis)}"
+            trained = [point for point in points if point[axis] > 0]  # the axis is logarithmic
+            axes.plot(
+                [point[axis] / unit for point in trained], [point["loss"] for point in trained], ".-", label=label
+            )
+        axes.axhline(final, color="black", linewidth=1, linestyle=":")
+        axes.set(xlabel=title_of_axis, xscale="log")
+        axes.grid(alpha=0.3, which="both")
+        axes.legend(title=f"times as soon at {reference}'s final loss (range)", fontsize=9)
+    figure.axes[0].set_ylabel("masked-LM loss on held-out text (nats)")
+    figure.suptitle(title)
+    figure.savefig(file, dpi=110)
