@@ -6,7 +6,7 @@ from pathlib import Path
 LAST = 5  # points of the slower curve that give the range
 
 Point = dict[str, float]
-AXES = {"seconds": ("minutes of training", 60), "flops": ("FLOPs of the model (10^12)", 1e12)}
+AXES = {"seconds": ("minutes of training", 60), "flops": ("operations of the model (TFLOP)", 1e12)}
 
 
 def where(curve: list[Point], loss: float, axis: str) -> float | None:
@@ -36,22 +36,24 @@ def ratio_text(slower: list[Point], curve: list[Point], axis: str) -> str:
 
 
 def draw(curves: dict[str, list[Point]], reference: str, title: str, file: Path):
-    """Loss against time and against operations; the line is the reference's final loss."""
+    """Loss against time and against operations; the dotted line is the reference's final loss."""
     from matplotlib.figure import Figure
+    from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
     figure = Figure(figsize=(13, 5.5), layout="constrained")
-    final = curves[reference][-1]["loss"]
-    for axes, (axis, (title_of_axis, unit)) in zip(figure.subplots(1, 2, sharey=True), AXES.items(), strict=True):
+    for panel, (axis, (label, unit)) in zip(figure.subplots(1, 2, sharey=True), AXES.items(), strict=True):
         for name, points in curves.items():
-            label = name if name == reference else f"{name}: {ratio_text(curves[reference], points, axis)}"
-            trained = [point for point in points if point[axis] > 0]  # the axis is logarithmic
-            axes.plot(
-                [point[axis] / unit for point in trained], [point["loss"] for point in trained], ".-", label=label
-            )
-        axes.axhline(final, color="black", linewidth=1, linestyle=":")
-        axes.set(xlabel=title_of_axis, xscale="log")
-        axes.grid(alpha=0.3, which="both")
-        axes.legend(title=f"times as soon at {reference}'s final loss (range)", fontsize=9)
+            trained = [(point[axis] / unit, point["loss"]) for point in points if point[axis] > 0]  # a log axis
+            is_reference = name == reference
+            text = "" if is_reference else f": {ratio_text(curves[reference], points, axis)}"
+            panel.plot(*zip(*trained, strict=True), ".-", color="black" if is_reference else None, label=name + text)
+        panel.axhline(curves[reference][-1]["loss"], color="black", linewidth=1, linestyle=":")
+        panel.set(xlabel=label, xscale="log")
+        panel.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        panel.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+        panel.xaxis.set_minor_formatter(NullFormatter())
+        panel.grid(alpha=0.3)
+        panel.legend(title=f"how much sooner at the final loss of {reference} (range)", fontsize=9, loc="lower left")
     figure.axes[0].set_ylabel("masked-LM loss on held-out text (nats)")
     figure.suptitle(title)
     figure.savefig(file, dpi=110)

@@ -175,7 +175,8 @@ def main(argv: list[str] | None = None):
         result = {"side": name, "machine": description(), **sides[name], "points": process.points}
         with open(file, "a", encoding="utf-8") as lines:
             lines.write(json.dumps(result) + "\n")
-    results = [result for name, result in read_results(file).items() if name in sides]
+    done = read_results(file)
+    results = [done[name] for name in sides]
     stock = [result for result in results if result["stock"]]
     reference = min(stock, key=lambda result: result["points"][-1]["loss"])
     print_table(results, reference)
