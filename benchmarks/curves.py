@@ -40,7 +40,7 @@ def draw(curves: dict[str, list[Point]], reference: str, title: str, file: Path)
     from matplotlib.figure import Figure
     from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
-    figure = Figure(figsize=(13, 5.5), layout="constrained")
+    figure = Figure(figsize=(13, 6.5), layout="constrained")
     for panel, (axis, (label, unit)) in zip(figure.subplots(1, 2, sharey=True), AXES.items(), strict=True):
         for name, points in curves.items():
             trained = [(point[axis] / unit, point["loss"]) for point in points if point[axis] > 0]  # a log axis
@@ -53,7 +53,8 @@ def draw(curves: dict[str, list[Point]], reference: str, title: str, file: Path)
         panel.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
         panel.xaxis.set_minor_formatter(NullFormatter())
         panel.grid(alpha=0.3)
-        panel.legend(title=f"how much sooner at the final loss of {reference} (range)", fontsize=9, loc="lower left")
+        title_of_ratios = f"how much sooner at the final loss of {reference} (range)"
+        panel.legend(title=title_of_ratios, fontsize=9, loc="upper center", bbox_to_anchor=(0.5, -0.12), ncols=2)
     figure.axes[0].set_ylabel("masked-LM loss on held-out text (nats)")
     figure.suptitle(title)
     figure.savefig(file, dpi=110)
