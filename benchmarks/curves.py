@@ -53,7 +53,7 @@ def draw(curves: dict[str, list[Point]], reference: str, title: str, file: Path)
         panel.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
         panel.xaxis.set_minor_formatter(NullFormatter())
         panel.grid(alpha=0.3)
-        title_of_ratios = f"how much sooner at the final loss of {reference} (range)"
+        title_of_ratios = f"ratio at the final loss of {reference} (range)"
         panel.legend(title=title_of_ratios, fontsize=9, loc="upper center", bbox_to_anchor=(0.5, -0.12), ncols=2)
     figure.axes[0].set_ylabel("masked-LM loss on held-out text (nats)")
     figure.suptitle(title)
