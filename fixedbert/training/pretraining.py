@@ -131,9 +131,11 @@ class PretrainingTrainer(CommonTrainer):
                 "--muon_learning_rate: Muon needs whole matrices, which FSDP and DeepSpeed divide; leave it out, or "
                 "train without these."
             )
-        layers = self.model.base_model.encoder.modules()
+        layers = self.model.base_model.get_submodule("encoder").modules()
         matrices = [part.weight for part in layers if isinstance(part, torch.nn.Linear)]
-        self.optimizer = with_muon(super().create_optimizer(*args, **kwargs), matrices, rate)
+        adamw = super().create_optimizer(*args, **kwargs)
+        assert isinstance(adamw, torch.optim.AdamW)  # the arguments admit no other
+        self.optimizer = with_muon(adamw, matrices, rate)
         return self.optimizer
 
     def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
