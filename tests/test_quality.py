@@ -15,8 +15,11 @@ from benchmarks.curves import ratio_text, ratios, where
 from fixedbert.counts import training_flops
 from fixedbert.errors import InputError
 from fixedbert.training.arguments import ModelArguments, parse
+from fixedbert.training.fine_tuning import FineTuningArguments
+from fixedbert.training.glue_data import GlueDataArguments
 from fixedbert.training.pretraining import PretrainingArguments
 from fixedbert.training.pretraining_data import PretrainingDataArguments, make_examples
+from fixedbert.training.squad_data import SquadDataArguments
 
 WORDS = "the a function takes returns list string file read write what does one two three four five six".split()
 
@@ -179,6 +182,53 @@ def test_unequal_comparisons_are_refused(data, tmp_path, changes, message):
     with pytest.raises(InputError, match=message):
         quality.main([*command, "--output_dir", str(tmp_path / "out")])
     assert not (tmp_path / "out").exists()
+
+
+def test_failed_side_is_no_result(tmp_path):
+    """Guards: a process that ends with an error ends the comparison in a sentence that names its log; one that ends
+    without has finished."""
+
+    class Closed:
+        def send(self, _):
+            pass
+
+        def recv(self):
+            raise EOFError
+
+    side = sides.Side(print, tmp_path / "ours.log")
+    side.pipe, side.process = Closed(), SimpleNamespace(pid=1, join=lambda: None, exitcode=0)
+    assert not side.take_turn()
+    side.process.exitcode = 3
+    with pytest.raises(InputError, match="ours: its process ended with exit status 3; .*ours.log"):
+        side.take_turn()
+
+
+def test_fine_tuning_is_the_same_for_all(tmp_path, monkeypatch, capsys):
+    """Guards: both scripts take the command, which differs in the model alone; what is done is not done again."""
+    commands = []
+
+    def script(kind, metrics):
+        def main(command):
+            model_args, _, training_args = parse(command, ModelArguments, kind, FineTuningArguments)
+            commands.append([word for word in command if "models" not in word])
+            assert "models" in model_args.model_name_or_path and training_args.seeds == [1, 2, 3]
+            training_args.folder.mkdir(parents=True)
+            runs = [{name: value + seed / 100 for name, value in metrics.items()} for seed in training_args.seeds]
+            (training_args.folder / "results.json").write_text(json.dumps({"runs": runs}))
+
+        return main
+
+    monkeypatch.setenv("FIXEDBERT_DATA", "data")
+    monkeypatch.setattr(quality, "in_a_process", lambda work, *arguments: work(*arguments))
+    monkeypatch.setattr(
+        quality, "run_glue", script(GlueDataArguments, {"eval_accuracy": 0.4, "eval_accuracy_mm": 0.5})
+    )
+    monkeypatch.setattr(quality, "run_squad", script(SquadDataArguments, {"eval_f1": 11, "eval_exact_match": 4}))
+    for _ in range(2):
+        quality.print_fine_tuned(["stock", "ours"], tmp_path / "models")
+    assert len(commands) == 4 and commands[:2] == commands[2:]
+    (line,) = {line for line in capsys.readouterr().out.splitlines() if line.startswith("ours")}
+    assert line.split() == "ours 42.0 (41.0-43.0) 52.0 (51.0-53.0) 11.0 (11.0-11.0) 4.0 (4.0-4.0)".split()
 
 
 @pytest.mark.slow  # two processes, of which each imports torch
