@@ -129,7 +129,7 @@ def recipe_shape(recipe: str, tokenizer: PreTrainedTokenizerBase) -> tuple[int, 
     Raises:
         InputError: the recipe has a text or weights of its own, no number of steps, or no masked tokens to predict.
     """
-    command = [*with_recipe([recipe]), *flags({"output_dir": "unused"})]
+    command = [*flags(device_options()), *with_recipe([recipe]), *flags({"output_dir": "unused"})]
     model_args, data_args, training_args = parse(
         command, ModelArguments, PretrainingDataArguments, PretrainingArguments
     )

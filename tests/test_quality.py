@@ -173,7 +173,7 @@ def test_all_are_held_to_the_same_text(data, tmp_path):
         ({"model_name_or_path": "runs/mini"}, "model_name_or_path: all begin with random weights"),
         ({"dataset_name": "sample"}, "dataset_name: all begin with random weights, on the same text"),
         ({"objective": "clm"}, "objective clm predicts no masked tokens"),
-        ({"max_steps": None, "num_train_epochs": 1}, "give max_steps"),
+        ({"max_steps": None, "num_train_epochs": 1, "bf16": True}, "give max_steps"),
     ],
 )
 def test_unequal_comparisons_are_refused(data, tmp_path, changes, message):
