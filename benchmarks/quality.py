@@ -81,7 +81,7 @@ def check_results(done: dict[str, dict], sides: dict[str, dict], output_dir: Pat
             raise InputError(f"{output_dir / name}: it is there without a result; remove it.")
 
 
-ROW = "{:<24} {:>9} {:>9} {:>9} {:>8} {:>18} {:>18}"
+ROW = "{:<24} {:>9} {:>9} {:>9} {:>8} {:>21} {:>21}"
 
 
 def print_table(results: list[dict], reference: dict):
