@@ -82,8 +82,8 @@ class Shape:
 
     def forward_flops(self, length: int, predicted: float) -> float:
         """Of a row of `length` tokens, `predicted` of which go through the masked-LM head."""
-        head = self.d**2 + self.d * self.vocabulary
-        return 2 * (self.L * self.layer.products(length) * length + predicted * head + self.d**2 + 2 * self.d)
+        layers = 2 * self.L * self.layer.products(length) * length
+        return layers + heads_flops(self.d, self.vocabulary, predicted)
 
     def training_flops(self, length: int, predicted: float) -> float:
         """Forward and backward: a gradient for each of the two factors of every product."""
@@ -155,6 +155,20 @@ def forward_flops(config: PreTrainedConfig, length: int) -> int:
     if isinstance(config, FixedHeadBertConfig) and config.attention is not None:
         return counted_flops(config, length)
     return 2 * sum(layer.products(length) for layer in layer_shapes(config))
+
+
+def heads_flops(width: int, vocabulary: int, predicted: float) -> float:
+    """Forward, of pooler, masked-LM and next-sentence head for a row with `predicted` tokens to predict."""
+    return 2 * (predicted * (width**2 + width * vocabulary) + width**2 + 2 * width)
+
+
+def training_flops(config: PreTrainedConfig, length: int, predicted: float) -> float:
+    """
+    Forward and backward of BERT's pretraining model on a row of `length` tokens, `predicted` of which go through the
+    masked-LM head.
+    """
+    heads = heads_flops(config.hidden_size, config.vocab_size, predicted)
+    return 3 * (length * forward_flops(config, length) + heads)
 
 
 @torch.no_grad()

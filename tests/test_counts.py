@@ -6,11 +6,11 @@ import pytest
 import torch
 from small_models import UNEQUAL, B, L, config_of, inputs_of
 from torch.utils.flop_counter import FlopCounterMode
-from transformers import BertConfig, BertModel
+from transformers import AutoModelForPreTraining, BertConfig, BertModel
 
 from fixedbert import PRESETS, FixedHeadBertForPreTraining, FixedHeadBertModel, preset_config
 from fixedbert.analysis.planning import KNOWN
-from fixedbert.counts import Shape, forward_flops, layer_shapes, parameters
+from fixedbert.counts import Shape, forward_flops, layer_shapes, parameters, training_flops
 
 STOCK = BertConfig(vocab_size=99, hidden_size=32, num_hidden_layers=3, num_attention_heads=4, intermediate_size=37)
 
@@ -61,6 +61,17 @@ def test_training_with_unequal_heads(changes):
     with FlopCounterMode(display=False) as counter:
         model(inputs_embeds=embeddings).last_hidden_state.sum().backward()
     assert counter.get_total_flops() == 3 * B * L * forward_flops(config, L)
+
+
+@pytest.mark.parametrize("config", [config_of("ForPreTraining", **UNEQUAL), STOCK], ids=["ours", "stock"])
+def test_operations_of_pretraining_are_the_profiler_s(config):
+    """Guards: forward and backward of layers, pooler and both heads, for FixedHeadBert as for stock BERT."""
+    model = AutoModelForPreTraining.from_config(config, attn_implementation="eager")
+    embeddings = torch.randn(B, L, config.hidden_size, requires_grad=True)
+    with FlopCounterMode(display=False) as counter:
+        outputs = model(inputs_embeds=embeddings)
+        (outputs.prediction_logits.sum() + outputs.seq_relationship_logits.sum()).backward()
+    assert counter.get_total_flops() == B * training_flops(config, L, L)
 
 
 def random_shapes(count: int, largest: int) -> list[Shape]:

@@ -42,7 +42,7 @@ def naive(name: str, values: torch.Tensor, shape: torch.Size, power: int) -> tor
 
 def test_moments_are_carried_exactly():
     """
-    Guards: AdamW's moments are those entry by entry of a naive loop, and those that the larger model's own gradients
+    Guards: AdamW's moments and Muon's average are those entry by entry of a naive loop, and those that the larger model's own gradients
     give for what was there: of queries divided by s and by its square. What is new has zeros.
     """
     small = model_of("ForPreTraining").double().eval()
@@ -53,7 +53,7 @@ def test_moments_are_carried_exactly():
     names = [name for name, _ in small.named_parameters() if "word_embeddings" not in name]
     gradients = [small.get_parameter(name).grad for name in names]
     state = {
-        number: {"step": torch.tensor(5.0), "exp_avg": gradient, "exp_avg_sq": gradient**2}
+        number: {"step": torch.tensor(5.0), "exp_avg": gradient, "exp_avg_sq": gradient**2, "average": gradient}
         for number, gradient in enumerate(gradients)
     }
     found = grown_moments(state, names, small.config, large.config)
@@ -61,7 +61,7 @@ def test_moments_are_carried_exactly():
     for number, name in enumerate(names):
         parameter, old = large.get_parameter(name), gradients[number]
         assert found[number]["step"] == 5
-        for key, moment, power in (("exp_avg", old, -1), ("exp_avg_sq", old**2, -2)):
+        for key, moment, power in (("exp_avg", old, -1), ("exp_avg_sq", old**2, -2), ("average", old, -1)):
             assert torch.allclose(
                 found[number][key], naive(name, moment, parameter.shape, power), rtol=1e-14, atol=0
             ), name

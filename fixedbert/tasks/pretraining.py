@@ -1,10 +1,11 @@
 """Pretrain: masked-LM with next-sentence prediction (BERT, the paper), masked-LM alone, or causal LM."""
 
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 
 from accelerate import PartialState
-from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoModelForPreTraining, set_seed
+from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoModelForPreTraining, TrainerCallback, set_seed
 from transformers.trainer_callback import ProgressCallback
 
 from ..data.collator import PretrainingCollator
@@ -24,13 +25,14 @@ from ..training.stages import StageTrainer, data_leads, place_of, stage_text, st
 MODELS = {"mlm+nsp": AutoModelForPreTraining, "mlm": AutoModelForMaskedLM, "clm": AutoModelForCausalLM}
 
 
-def main(argv: list[str] | None = None, prog: str | None = None):
+def main(argv: list[str] | None = None, prog: str | None = None, callbacks: Sequence[TrainerCallback] = ()):
     """
     From a corpus to weights, a picture and a summary in the output directory.
 
     Args:
         argv: flags, perhaps after a recipe; by default those of the process.
         prog: what the help calls the program.
+        callbacks: of Trainer, besides those that it has here anyway.
     """
     command = with_recipe(sys.argv[1:] if argv is None else argv)
     model_args, data_args, training_args = parse(
@@ -86,6 +88,8 @@ def main(argv: list[str] | None = None, prog: str | None = None):
             if not training_args.disable_tqdm:
                 trainer.remove_callback(ProgressCallback)
                 trainer.add_callback(ProgressLine)
+            for callback in callbacks:
+                trainer.add_callback(callback)
             if training_args.do_train:
                 train(trainer, checkpoint, last=stage is stages[-1])
                 checkpoint = last_checkpoint(training_args.folder)

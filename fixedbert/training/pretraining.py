@@ -1,5 +1,6 @@
 """Trainer for pretraining, and its evaluation: losses and accuracies on held-out documents."""
 
+import math
 import time
 from dataclasses import dataclass, field
 from functools import partial
@@ -10,11 +11,13 @@ import torch
 from torch.nn.functional import cross_entropy
 from transformers import EvalPrediction
 from transformers.integrations import is_tensorboard_available
+from transformers.training_args import OptimizerNames
 from transformers.utils import ModelOutput
 
 from ..data.epochs import EpochSampler, Examples
 from ..errors import InputError
 from .arguments import CommonArguments
+from .muon import with_muon
 from .trainer import CommonTrainer
 
 OBJECTIVES = ("mlm+nsp", "mlm", "clm")
@@ -52,6 +55,10 @@ class PretrainingArguments(CommonArguments):
             "nargs": "+",
         },
     )
+    muon_learning_rate: float | None = field(
+        default=None,
+        metadata={"help": "Train the matrices of the layers with Muon, at this learning rate; the rest with AdamW."},
+    )
 
     refused: ClassVar[dict[str, tuple[object, str]]] = CommonArguments.refused | {
         "label_smoothing_factor": (0.0, "the losses of pretraining are those of BERT, without label smoothing"),
@@ -60,6 +67,14 @@ class PretrainingArguments(CommonArguments):
         "data_seed": (None, "the examples follow from --seed"),
         "do_predict": (False, "pretraining has nothing to predict; it has --do_eval"),
     }
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.muon_learning_rate is not None:
+            if not 0 < self.muon_learning_rate < math.inf:
+                raise InputError(f"--muon_learning_rate {self.muon_learning_rate}: give a number above 0.")
+            if self.optim not in (OptimizerNames.ADAMW_TORCH, OptimizerNames.ADAMW_TORCH_FUSED):
+                raise InputError("--muon_learning_rate: the rest is trained with AdamW; leave out --optim.")
 
     def reach_total_train_batch_size(self):
         """
@@ -101,6 +116,7 @@ class PretrainingTrainer(CommonTrainer):
     """
 
     counts = 4  # predicted tokens, those of them right, real tokens, room for tokens
+    args: PretrainingArguments
     objective: str
 
     def __init__(self, *args, objective: str = "mlm+nsp", inside_word: np.ndarray | None = None, **kwargs):
@@ -113,6 +129,22 @@ class PretrainingTrainer(CommonTrainer):
         )
         self.objective = objective
         self.model_accepts_loss_kwargs = True  # to get the number of tokens of a step; `compute_loss` divides by it
+
+    def create_optimizer(self, *args, **kwargs):
+        rate = self.args.muon_learning_rate
+        if rate is None or self.optimizer is not None:
+            return super().create_optimizer(*args, **kwargs)
+        if self.is_fsdp_enabled or self.is_deepspeed_enabled:
+            raise InputError(
+                "--muon_learning_rate: Muon needs whole matrices, which FSDP and DeepSpeed divide; leave it out, or "
+                "train without these."
+            )
+        layers = self.model.base_model.get_submodule("encoder").modules()
+        matrices = [part.weight for part in layers if isinstance(part, torch.nn.Linear)]
+        adamw = super().create_optimizer(*args, **kwargs)
+        assert isinstance(adamw, torch.optim.AdamW)  # the arguments admit no other
+        self.optimizer = with_muon(adamw, matrices, rate)
+        return self.optimizer
 
     def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
         outputs = model(**inputs)
