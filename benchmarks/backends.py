@@ -27,7 +27,7 @@ LAYOUTS = ("whole rows", "unpadded", "packed")
 HALF = (torch.float16, torch.bfloat16)
 DROPOUT = 0.25
 # Of the numbers' own precision, so far may eager be from float64 ...
-EAGER_EPSILONS = 16
+EAGER_EPSILONS = 32
 # ... and another backend, beside so many times eager's distance.
 EPSILONS, TIMES_EAGER = 2, 3
 

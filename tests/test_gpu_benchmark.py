@@ -38,6 +38,7 @@ def test_backends_agree_on_a_cpu(tmp_path, capsys):
 
 def test_a_wrong_backend_is_named(tmp_path, monkeypatch, capsys):
     """Guards: where a backend shifts its output by a token the program says which, and its status is 1."""
+    monkeypatch.setattr(backends, "LAYOUTS", ("packed",))
     original = backends_fixed_head_bert.padded
     monkeypatch.setattr(backends_fixed_head_bert, "padded", lambda *x, **named: original(*x, **named).roll(1, 0))
     lines = lines_of(tmp_path, 1)
@@ -52,6 +53,7 @@ def test_a_backend_that_raises_is_named(tmp_path, monkeypatch):
     def broken(*args, **kwargs):
         raise RuntimeError("no such kernel")
 
+    monkeypatch.setattr(backends, "LAYOUTS", ("packed",))
     monkeypatch.setattr(backends_fixed_head_bert, "one_by_one", broken)
     monkeypatch.setattr(backends, "dropout_line", lambda way, *args: backends.Line(f"dropout: {way}"))
     lines = lines_of(tmp_path, 1)

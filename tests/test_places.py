@@ -34,7 +34,7 @@ def examples(objective: str, lengths: list[int], separate: bool, seed: int = 1) 
     for length in lengths:
         ids = rng.integers(1, V, size=length)
         asked = rng.random(length) < (0.3 if objective != "clm" else 1.0)
-        asked[0], asked[1] = False, True
+        asked[:2] = [False, True][:length]
         example = {"input_ids": ids, "labels": np.where(asked, ids, -100)}
         if separate:
             first = int(rng.integers(1, length))
