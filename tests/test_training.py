@@ -465,7 +465,7 @@ def test_nonfinite_steps_are_counted_in_a_row(about_to_step):
 
 
 def test_finite_step_waits_for_the_device_once(about_to_step, monkeypatch):
-    """Guards: loss, gradient norm and tokens of a step are read together: each reading waits for all the GPU's work."""
+    """Guards: loss, gradient norm and tokens of a step are read together: to read waits for all the GPU does."""
     read, about_to_step.step_tokens = [], [torch.tensor(3), torch.tensor(2**24 + 1)]
 
     def count(name):
