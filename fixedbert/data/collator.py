@@ -1,6 +1,7 @@
 """Batches of pretraining examples."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -33,7 +34,7 @@ class PretrainingCollator:
     row_length: int | None = None
     row_labels: int = 0
 
-    def __call__(self, examples: list[dict]) -> dict[str, torch.Tensor | dict]:
+    def __call__(self, examples: list[dict]) -> dict[str, Any]:
         lengths = np.array([len(example["input_ids"]) for example in examples])
         length = self.row_length or lengths.max()
         padding = {"input_ids": self.pad_token_id, "token_type_ids": 0, "labels": -100, "position_ids": 0}
@@ -51,9 +52,9 @@ class PretrainingCollator:
         tensors = {name: torch.from_numpy(array) for name, array in batch.items()}
         return tensors if self.objective is None else self.with_places(tensors)
 
-    def with_places(self, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor | dict]:
+    def with_places(self, batch: dict[str, torch.Tensor]) -> dict[str, Any]:
         """The batch, with the places of tokens that a step computes and predicts."""
-        added: dict[str, torch.Tensor | dict] = {}
+        added: dict[str, Any] = {}
         asked = None if self.objective == "clm" else batch["labels"].ne(-100)  # where a head reads
         if asked is not None:
             places = places_of_labels(batch["labels"])

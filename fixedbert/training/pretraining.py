@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 import torch
 from torch.nn.functional import cross_entropy
-from transformers import EvalPrediction
+from transformers import EvalPrediction, PreTrainedTokenizerBase
 from transformers.integrations import is_tensorboard_available
 from transformers.utils import ModelOutput
 
@@ -137,11 +137,14 @@ class PretrainingTrainer(CommonTrainer):
         )
 
     def _track_num_input_tokens(self, inputs):  # Trainer's own waits for the device at every batch
-        if self.args.include_num_input_tokens_seen == "non_padding":
-            ids = inputs["input_ids"]
-            self.step_tokens.append(inputs.get("attention_mask", ids != self.processing_class.pad_token_id).sum())
-        else:
+        if self.args.include_num_input_tokens_seen != "non_padding":
             super()._track_num_input_tokens(inputs)
+            return
+        mask = inputs.get("attention_mask")
+        if mask is None:
+            assert isinstance(self.processing_class, PreTrainedTokenizerBase)  # that of every run
+            mask = inputs["input_ids"] != self.processing_class.pad_token_id
+        self.step_tokens.append(mask.sum())
 
     def log(self, logs, *args, **kwargs):
         if "loss" in logs:
