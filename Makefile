@@ -53,6 +53,7 @@ dist: .venv/installed
 
 benchmark: .venv/installed
 	$(BIN)/python -m benchmarks.model
+	$(BIN)/python -m benchmarks.gpu
 	$(BIN)/python -m benchmarks.pretraining_data
 	$(BIN)/python -m benchmarks.finetuning
 	$(BIN)/python -m benchmarks.conversion

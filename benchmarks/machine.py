@@ -25,6 +25,15 @@ def description() -> str:
     )
 
 
+def gpus() -> list[str]:
+    """A line for each GPU."""
+    found = map(torch.cuda.get_device_properties, range(torch.cuda.device_count()))
+    return [
+        f"{x.name}, {x.total_memory / 2**30:.0f} GiB, capability {x.major}.{x.minor}, CUDA {torch.version.cuda}"
+        for x in found
+    ]
+
+
 def in_a_process(work: Callable[..., Result], *arguments) -> Result:
     """
     What `work` returns in a new process, where nothing is printed. Settings of the allocator cannot be taken back,

@@ -173,6 +173,23 @@ def labels_of_tokens(
     return labels.masked_fill(padding[:, -labels.shape[1] :].to(labels.device), -100)  # the mask may cover a cache
 
 
+def places_of_labels(labels: torch.Tensor, known: torch.Tensor | None = None) -> torch.Tensor:
+    """
+    The places (N) of labels that are not -100 in the flat `labels` (B, L). Those that are `known` may have others too,
+    which add nothing to a loss.
+
+    Raises:
+        ValueError: on a CPU, the known ones are not all.
+    """
+    if known is None:
+        return labels.flatten().ne(-100).nonzero().squeeze(-1)
+    if labels.device.type == "cpu" and not is_tracing(labels):
+        found, all_labels = int(labels.flatten()[known].ne(-100).sum()), int(labels.ne(-100).sum())
+        if found != all_labels:
+            raise ValueError(f"labelled has {found} of the {all_labels} tokens that have a label.")
+    return known
+
+
 def token_loss(logits: torch.Tensor, labels: torch.Tensor, num_items_in_batch=None) -> torch.Tensor:
     """
     Cross-entropy of logits (..., V) and labels (...): the mean over labels that are not -100, zero if there is none,
@@ -246,44 +263,57 @@ class Lengths(NamedTuple):
     max_length_k: int
 
 
-def layout_of(config: FixedHeadBertConfig, inputs: dict, attention_mask, past_key_values: Cache | None) -> Layout:
+def layout_of(inputs: dict, attention_mask, cached: bool = False, packed: bool = False) -> Layout:
     """
-    The layout of `inputs`: by the mask, or without one by position ids that restart within a row. With a cache the
-    mask also covers what came before, and a row is one sequence.
-
-    Raises:
-        ValueError: as `ids_or_embeddings` and `check_inputs`.
+    The layout of `inputs`: by the mask, or without one by position ids that restart within a row, which need not be
+    looked for in rows known to be `packed`. With a cache the mask also covers what came before, and a row is one
+    sequence.
     """
-    given, cached = ids_or_embeddings(inputs), past_key_values is not None
-    if not is_tracing(given):
-        past = 0 if past_key_values is None else int(past_key_values.get_seq_length())
-        check_inputs(config, inputs, attention_mask, past)
-    B, L = given.shape[:2]
+    B, L = ids_or_embeddings(inputs).shape[:2]
     if isinstance(attention_mask, torch.Tensor) and attention_mask.ndim == 2:
         return Layout((attention_mask[:, -L:] if cached else attention_mask).bool(), None)
-    position_ids = inputs["position_ids"]
+    position_ids = inputs.get("position_ids")
     if attention_mask is not None or position_ids is None or cached:
         return Layout(None, None)
     starts = position_ids.expand(B, -1).diff(prepend=position_ids[:, :1].expand(B, -1) - 1) <= 0
-    return Layout(None, starts.cumsum(-1) if is_tracing(given) or starts.any() else None)
+    return Layout(None, starts.cumsum(-1) if packed or is_tracing(starts) or starts.any() else None)
+
+
+def ends_of(lengths: torch.Tensor) -> tuple[torch.Tensor, int]:
+    """The ends of sequences in a row, (S + 1) from 0, and the longest of their lengths (S)."""
+    return pad(lengths.cumsum(0, dtype=torch.int32), (1, 0)), int(lengths.max())
 
 
 class Unpadded:
     """
     The tokens of a batch (B, L) that are computed, as one row (1, T).
 
-    `real` (B, L) is true for these, `packed` (B, L) has the number of each token's sequence in its row, where a row
-    has more than one. From `lengths` the attention knows where sequences begin and end.
+    Args:
+        shape: B and L.
+        index: their places in the flat batch, (T).
+        sequence: the number of the sequence that each is in, (T).
+        cu_seq_lens: the ends of the S sequences in the row, (S + 1) from 0.
+        max_length: the longest sequence.
+        last_layer: from `queries`, at labelled tokens, and with `pooled` also at the first of each row. Without it
+            these are looked for where a head asks.
     """
 
-    def __init__(self, real: torch.Tensor, packed: torch.Tensor | None = None):
-        self.shape = real.shape
-        self.index = real.flatten().nonzero().squeeze(-1)  # (T,)
-        self.row = self.index // real.shape[1]  # (T,)
-        sequence = self.row if packed is None else self.row * real.shape[1] + packed.flatten()[self.index]
-        _, self.sequence, lengths = sequence.unique_consecutive(return_inverse=True, return_counts=True)
-        ends, longest = self.ends(lengths)
-        self.lengths = Lengths(ends, ends, longest, longest)
+    def __init__(
+        self,
+        shape: tuple[int, ...],
+        index: torch.Tensor,
+        sequence: torch.Tensor,
+        cu_seq_lens: torch.Tensor,
+        max_length: int,
+        last_layer: dict | None = None,
+        pooled: bool = False,
+    ):
+        self.shape = shape
+        self.index = index
+        self.sequence = sequence
+        self.lengths = Lengths(cu_seq_lens, cu_seq_lens, max_length, max_length)
+        self.last_layer = last_layer
+        self.pooled = pooled
 
     @classmethod
     def of(cls, layout: Layout, given: torch.Tensor, last_layer_at: torch.Tensor | str | None) -> "Unpadded | None":
@@ -295,11 +325,30 @@ class Unpadded:
             real = torch.ones(given.shape[:2], dtype=torch.bool, device=given.device)
         elif not real.any() or (real.all() and last_layer_at is None):
             return None
-        return cls(real, packed)
+        return cls.of_rows(real, packed)
 
-    @staticmethod
-    def ends(lengths: torch.Tensor) -> tuple[torch.Tensor, int]:
-        return pad(lengths.cumsum(0, dtype=torch.int32), (1, 0)), int(lengths.max())
+    @classmethod
+    def of_rows(cls, real: torch.Tensor, packed: torch.Tensor | None = None) -> "Unpadded":
+        """The tokens where `real` (B, L) is true; `packed` (B, L) as in a Layout."""
+        index = real.flatten().nonzero().squeeze(-1)  # (T,)
+        row = index // real.shape[1]  # (T,)
+        sequence = row if packed is None else row * real.shape[1] + packed.flatten()[index]
+        _, sequence, lengths = sequence.unique_consecutive(return_inverse=True, return_counts=True)
+        return cls(real.shape, index, sequence, *ends_of(lengths))
+
+    def for_model(self, labelled: torch.Tensor | None, pooled: bool) -> dict:
+        """
+        The `unpadded` of a model whose head reads the last hidden state where `labelled` (B, L) is true, and with
+        `pooled` at the first token of each row; None for a head that reads all.
+        """
+        return {
+            "index": self.index,
+            "sequence": self.sequence,
+            "cu_seq_lens": self.lengths.cu_seq_lens_k,
+            "max_length": self.lengths.max_length_k,
+            "last_layer": None if labelled is None else self.queries(labelled, pooled),
+            "pooled": pooled,
+        }
 
     def take(self, x: torch.Tensor) -> torch.Tensor:
         """(B, L, ...) or (1, L, ...) -> (1, T, ...)"""
@@ -312,21 +361,28 @@ class Unpadded:
         return rows.unflatten(0, (B, L))
 
     def narrow(self, wanted: torch.Tensor | str, pooled: bool) -> dict:
+        """The `queries` of the last layer. After this `put_back` takes these tokens alone."""
+        known = isinstance(wanted, torch.Tensor) and self.pooled >= pooled
+        last_layer = self.last_layer if known and self.last_layer is not None else self.queries(wanted, pooled)
+        if last_layer:
+            self.index = self.index[last_layer["queries"]]
+        return last_layer
+
+    def queries(self, wanted: torch.Tensor | str, pooled: bool) -> dict:
         """
         Arguments for a layer that computes only the tokens `wanted` (B, L), and with `pooled` the first of each row.
-        After this `put_back` takes these tokens alone.
         """
-        chosen = torch.zeros_like(self.row, dtype=torch.bool)
+        row = self.index // self.shape[1]
+        chosen = torch.zeros_like(row, dtype=torch.bool)
         if isinstance(wanted, torch.Tensor):
             if wanted.shape != self.shape:
                 raise ValueError(f"labels have the shape {tuple(wanted.shape)}, the tokens {tuple(self.shape)}.")
             chosen = wanted.flatten()[self.index]
         if pooled:
-            chosen = chosen | (self.row.diff(prepend=self.row[:1] - 1) != 0)
+            chosen = chosen | (row.diff(prepend=row[:1] - 1) != 0)
         queries = chosen.nonzero().squeeze(-1)
         if not len(queries):
             return {}
         lengths = self.sequence[queries].bincount(minlength=len(self.lengths.cu_seq_lens_k) - 1)
-        ends, longest = self.ends(lengths)
-        self.index = self.index[queries]
+        ends, longest = ends_of(lengths)
         return {"queries": queries, "cu_seq_lens_q": ends, "max_length_q": longest}

@@ -63,12 +63,14 @@ from .inputs_fixed_head_bert import (
     Layout,
     Unpadded,
     answer_loss,
+    check_inputs,
     forward_like,
     ids_or_embeddings,
     labels_of_tokens,
     layout_of,
     mean_loss,
     padding_in,
+    places_of_labels,
     rows_of_choices,
     token_loss,
     tokens_to_keep,
@@ -193,17 +195,24 @@ class FixedHeadBertPreTrainedModel(BertPreTrainedModel):
         return padding_in(attention_mask) if self.base_model.unpad_inputs else None
 
     def predict(
-        self, head: nn.Module, hidden_states: torch.Tensor, labels: torch.Tensor | None, attention_mask, sparse: bool
+        self,
+        head: nn.Module,
+        hidden_states: torch.Tensor,
+        labels: torch.Tensor | None,
+        attention_mask,
+        sparse: bool,
+        labelled: torch.Tensor | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """
         Logits (B, L, V) of the masked-LM `head`, which is not computed at padding that is left out, and labels (B, L)
         with -100 at padding. With labels and `sparse`, logits (labelled, V) and labels (labelled) of labelled tokens
-        alone: the others add nothing to the loss, and in BERT's recipe they are 85 % of the work.
+        alone: the others add nothing to the loss, and in BERT's recipe they are 85 % of the work. Their places are
+        looked for where they are not known from `labelled`.
         """
         if labels is not None:
             labels = labels_of_tokens(labels, hidden_states, attention_mask, self.config.vocab_size)
             if sparse:
-                labelled = labels.flatten().ne(-100).nonzero().squeeze(-1)
+                labelled = places_of_labels(labels, labelled)
                 return head(hidden_states.flatten(0, 1)[labelled]), labels.flatten()[labelled]
         padding = self.padding(attention_mask)
         if padding is None or is_tracing(hidden_states):
@@ -273,6 +282,7 @@ class FixedHeadBertModel(FixedHeadBertPreTrainedModel, BertModel):
         past_key_values: Cache | None = None,
         use_cache: bool | None = None,
         last_layer_at: torch.Tensor | str | None = None,
+        unpadded: dict | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> tuple[torch.Tensor] | BaseModelOutputWithPoolingAndCrossAttentions:
         """
@@ -281,6 +291,9 @@ class FixedHeadBertModel(FixedHeadBertPreTrainedModel, BertModel):
 
         `last_layer_at` is for heads that need the last hidden state at some tokens alone: a mask (B, L), beside the
         pooled token, or "pooled" for that one only. With `unpad_inputs` the last layer computes no others.
+
+        `unpadded`, from `Unpadded.for_model`, has the places of the tokens to compute. They are found in the inputs
+        where it is not given, for which the host has to wait for a GPU.
 
         Raises:
             ValueError: inputs of a wrong shape; on a CPU, where checking is cheap, also ids outside their table and
@@ -295,7 +308,10 @@ class FixedHeadBertModel(FixedHeadBertPreTrainedModel, BertModel):
         for output in ("output_attentions", "output_hidden_states"):
             if kwargs.get(output) is None:
                 kwargs[output] = getattr(self.config, output)
-        layout = layout_of(self.config, inputs, attention_mask, past_key_values)
+        if not is_tracing(ids_or_embeddings(inputs)):
+            past = 0 if past_key_values is None else int(past_key_values.get_seq_length())
+            check_inputs(self.config, inputs, attention_mask, past)
+        layout = layout_of(inputs, attention_mask, cached=past_key_values is not None, packed=unpadded is not None)
         arguments = {
             "inputs": inputs,
             "attention_mask": attention_mask,
@@ -306,9 +322,9 @@ class FixedHeadBertModel(FixedHeadBertPreTrainedModel, BertModel):
             "use_cache": bool(use_cache) and self.config.is_decoder and layout.packed is None,
             **kwargs,
         }
-        unpadded, changes = self.plan(arguments, layout, last_layer_at)
+        computed, changes = self.plan(arguments, layout, last_layer_at, unpadded)
         outputs = self.encode(**(arguments | changes), return_dict=True)
-        last_hidden_state = self.restore(outputs.last_hidden_state, layout, unpadded)
+        last_hidden_state = self.restore(outputs.last_hidden_state, layout, computed)
         hidden_states = outputs.hidden_states
         if hidden_states and hidden_states[-1] is not None:  # where output_hidden_states chose some, others are None
             hidden_states = (*hidden_states[:-1], last_hidden_state)
@@ -322,7 +338,7 @@ class FixedHeadBertModel(FixedHeadBertPreTrainedModel, BertModel):
         )
 
     def plan(
-        self, arguments: dict, layout: Layout, last_layer_at: torch.Tensor | str | None
+        self, arguments: dict, layout: Layout, last_layer_at: torch.Tensor | str | None, known: dict | None
     ) -> tuple[Unpadded | None, dict]:
         """The tokens to compute, None for whole rows, and the changes of the `arguments` of `encode` for them."""
         # The inner states that are returned are inputs of the next layer, so that gradients pass through them.
@@ -333,7 +349,11 @@ class FixedHeadBertModel(FixedHeadBertPreTrainedModel, BertModel):
             last_layer_at = None
         unpadded = None
         if not self.needs_whole_rows(arguments, layout):
-            unpadded = Unpadded.of(layout, ids_or_embeddings(arguments["inputs"]), last_layer_at)
+            given = ids_or_embeddings(arguments["inputs"])
+            if known is None:
+                unpadded = Unpadded.of(layout, given, last_layer_at)
+            else:
+                unpadded = Unpadded(given.shape[:2], **known)
         if unpadded is not None:
             changes = self.unpadded_arguments(arguments["inputs"], unpadded, last_layer_at)
             return unpadded, changes | ({"unpadded": unpadded} if returned else {})
@@ -443,8 +463,9 @@ class FixedHeadBertForPreTrainingOutput(BertForPreTrainingOutput):
 class FixedHeadBertForPreTraining(FixedHeadBertPreTrainedModel, BertForPreTraining):
     """
     Masked-LM and next-sentence heads, as in BERT's pretraining. `labels` (B, L): token ids where a token was masked,
-    -100 elsewhere. `next_sentence_label` (B): 0 where the second segment continues the first, 1 where it is random.
-    The losses are means over labels and over rows, and are returned when both kinds of labels are given.
+    -100 elsewhere; `labelled` (N): their places in the flat batch, if these are known. `next_sentence_label` (B): 0
+    where the second segment continues the first, 1 where it is random. The losses are means over labels and over rows,
+    and are returned when both kinds of labels are given.
     """
 
     _tp_plan = SPLIT_PREDICTIONS
@@ -457,13 +478,13 @@ class FixedHeadBertForPreTraining(FixedHeadBertPreTrainedModel, BertForPreTraini
         self.post_init()
 
     @forward_like(BertForPreTraining)
-    def forward(self, attention_mask=None, labels=None, next_sentence_label=None, **inputs):
+    def forward(self, attention_mask=None, labels=None, next_sentence_label=None, labelled=None, **inputs):
         sparse = self.sparse_prediction and labels is not None and next_sentence_label is not None
         wanted = labels != -100 if sparse else None
         outputs = self.bert(attention_mask=attention_mask, last_layer_at=wanted, return_dict=True, **inputs)
         next_sentence = self.cls.seq_relationship(outputs.pooler_output)  # (B, 2)
         head, hidden_states = self.cls.predictions, outputs.last_hidden_state
-        logits, labels = self.predict(head, hidden_states, labels, attention_mask, sparse)
+        logits, labels = self.predict(head, hidden_states, labels, attention_mask, sparse, labelled)
         loss = masked_lm_loss = next_sentence_loss = None
         if labels is not None and next_sentence_label is not None:
             masked_lm_loss = token_loss(logits, labels)
@@ -482,8 +503,9 @@ class FixedHeadBertForPreTraining(FixedHeadBertPreTrainedModel, BertForPreTraini
 
 class FixedHeadBertForMaskedLM(FixedHeadBertPreTrainedModel, BertForMaskedLM):
     """
-    Masked-LM head. `labels` (B, L): token ids where a token was masked, -100 elsewhere. The loss is a mean over
-    labelled tokens: of a whole step where Trainer says how many it has.
+    Masked-LM head. `labels` (B, L): token ids where a token was masked, -100 elsewhere; `labelled` (N): their places
+    in the flat batch, if these are known. The loss is a mean over labelled tokens: of a whole step where Trainer says
+    how many it has.
     """
 
     _tp_plan = SPLIT_PREDICTIONS
@@ -499,11 +521,12 @@ class FixedHeadBertForMaskedLM(FixedHeadBertPreTrainedModel, BertForMaskedLM):
         self.post_init()
 
     @forward_like(BertForMaskedLM)
-    def forward(self, attention_mask=None, labels=None, num_items_in_batch=None, **inputs):
+    def forward(self, attention_mask=None, labels=None, num_items_in_batch=None, labelled=None, **inputs):
         sparse = self.sparse_prediction and labels is not None
         wanted = labels != -100 if sparse else None
         outputs = self.bert(attention_mask=attention_mask, last_layer_at=wanted, return_dict=True, **inputs)
-        logits, labels = self.predict(self.cls, outputs.last_hidden_state, labels, attention_mask, sparse)
+        hidden_states = outputs.last_hidden_state
+        logits, labels = self.predict(self.cls, hidden_states, labels, attention_mask, sparse, labelled)
         loss = None if labels is None else token_loss(logits, labels, num_items_in_batch)
         return MaskedLMOutput(loss, logits, outputs.hidden_states, outputs.attentions)
 

@@ -137,13 +137,14 @@ def test_stages_that_make_no_sense(tmp_path, stages, message):
             "the best checkpoint can be of another shape",
         ),
         ({}, {"optim": "adagrad"}, "--optim adagrad: only AdamW's state can grow"),
+        ({}, {"torch_compile": True}, "--torch_compile: batches have one shape"),
         ({"qk_norm": True}, {}, "stage 2 of --stages: attention_head_size=13: with qk_norm"),
         ({"attention": "some.Class"}, {}, "stage 2 of --stages: attention some.Class"),
     ],
 )
 def test_what_does_not_go_with_stages(tmp_path, config, options, message):
     """Guards: a model that cannot grow, or flags that stages cannot honour, end in a sentence before training."""
-    arguments = arguments_of(tmp_path, FIRST, {"steps": 4, **GROWTH}, **options)
+    arguments = arguments_of(tmp_path, FIRST, {"steps": 4, "max_seq_length": 11, **GROWTH}, **options)
     with pytest.raises(InputError, match=message):
         stages_of(config_of("ForPreTraining", **config), 11, arguments)
 

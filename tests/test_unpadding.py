@@ -279,7 +279,7 @@ def test_decoding_with_a_cache_keeps_its_padding():
 def test_places_of_tokens():
     """Guards: where tokens are taken from and put back, worked out by hand for two rows of which one is packed."""
     real = torch.tensor([[0, 1, 1], [1, 1, 1]], dtype=torch.bool)
-    unpadded = Unpadded(real, packed=torch.tensor([[0, 0, 0], [0, 1, 1]]))
+    unpadded = Unpadded.of_rows(real, packed=torch.tensor([[0, 0, 0], [0, 1, 1]]))
     assert unpadded.index.tolist() == [1, 2, 3, 4, 5]
     assert unpadded.lengths.cu_seq_lens_q.tolist() == [0, 2, 3, 5] and unpadded.lengths.max_length_k == 2
     x = torch.arange(6).view(2, 3)

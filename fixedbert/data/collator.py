@@ -1,9 +1,12 @@
 """Batches of pretraining examples."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
+
+from ..inputs_fixed_head_bert import Unpadded, layout_of, places_of_labels
 
 
 @dataclass
@@ -13,13 +16,27 @@ class PretrainingCollator:
 
     There is an attention mask, but not with `position_ids`: these separate the documents of a row, and padding is one
     more document, without labels.
+
+    With an `objective`, batches are for a FixedHeadBert: they say which tokens a step computes and predicts, the
+    `unpadded` and `labelled` of its forward. To find these on a GPU the host has to wait for it at each step. A mask
+    without padding is left out.
+
+    With `row_length` all batches have one shape, for torch.compile: rows of so many tokens, of which `row_labels` are
+    predicted at most. `labelled` has so many places for each row: those left over are of a token without a label. A
+    graph computes padding, so that there is no `unpadded`.
+
+    Args:
+        objective: mlm+nsp, mlm or clm.
     """
 
     pad_token_id: int
+    objective: str | None = None
+    row_length: int | None = None
+    row_labels: int = 0
 
-    def __call__(self, examples: list[dict]) -> dict[str, torch.Tensor]:
+    def __call__(self, examples: list[dict]) -> dict[str, Any]:
         lengths = np.array([len(example["input_ids"]) for example in examples])
-        length = lengths.max()
+        length = self.row_length or lengths.max()
         padding = {"input_ids": self.pad_token_id, "token_type_ids": 0, "labels": -100, "position_ids": 0}
         batch = {name: np.full((len(examples), length), padding[name]) for name in padding if name in examples[0]}
         for row, example in enumerate(examples):
@@ -32,4 +49,23 @@ class PretrainingCollator:
             batch["attention_mask"] = (np.arange(length) < lengths[:, None]).astype(np.int64)
         if "next_sentence_label" in examples[0]:
             batch["next_sentence_label"] = np.array([example["next_sentence_label"] for example in examples])
-        return {name: torch.from_numpy(array) for name, array in batch.items()}
+        tensors = {name: torch.from_numpy(array) for name, array in batch.items()}
+        return tensors if self.objective is None else self.with_places(tensors)
+
+    def with_places(self, batch: dict[str, torch.Tensor]) -> dict[str, Any]:
+        """The batch, with the places of tokens that a step computes and predicts."""
+        added: dict[str, Any] = {}
+        asked = None if self.objective == "clm" else batch["labels"].ne(-100)  # where a head reads
+        if asked is not None:
+            places = places_of_labels(batch["labels"])
+            left = len(asked) * self.row_labels - len(places)
+            if left > 0:
+                places = torch.cat([places, (~asked).flatten().nonzero()[0].expand(left)])
+            added["labelled"] = places
+        if self.row_length is None:
+            unpadded = Unpadded.of(layout_of(batch, batch.get("attention_mask")), batch["input_ids"], asked)
+            if unpadded is None:
+                batch.pop("attention_mask", None)
+            else:
+                added["unpadded"] = unpadded.for_model(asked, pooled="next_sentence_label" in batch)
+        return batch | added

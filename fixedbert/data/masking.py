@@ -4,6 +4,11 @@ import numpy as np
 from transformers import PreTrainedTokenizerBase
 
 
+def target_count(maskable: int, probability: float) -> int:
+    """How many of so many tokens become targets: the nearest number to this share, at least one."""
+    return max(1, round(probability * maskable))
+
+
 def mask_tokens(
     input_ids: np.ndarray,
     maskable: np.ndarray,
@@ -27,7 +32,7 @@ def mask_tokens(
     Returns:
         The input (L,), and the labels (L,), -100 where there is no target.
     """
-    count = max(1, round(probability * len(maskable)))
+    count = target_count(len(maskable), probability)
     labels = np.full_like(input_ids, -100)
     masked = input_ids.copy()
     if not len(maskable):

@@ -7,8 +7,8 @@ from dataclasses import replace
 from accelerate import PartialState
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoModelForPreTraining, TrainerCallback, set_seed
 from transformers.trainer_callback import ProgressCallback
+from transformers.trainer_pt_utils import AcceleratorConfig
 
-from ..data.collator import PretrainingCollator
 from ..data.masking import tokens_inside_words
 from ..errors import InputError
 from ..training.arguments import ModelArguments, parse, with_recipe
@@ -16,7 +16,7 @@ from ..training.interruption import train
 from ..training.loading import load_config, load_model
 from ..training.output import check_same_data, last_checkpoint, output_directory
 from ..training.pretraining import PretrainingArguments
-from ..training.pretraining_data import PretrainingDataArguments, make_examples, print_corpus
+from ..training.pretraining_data import PretrainingDataArguments, make_collator, make_examples, print_corpus
 from ..training.progress import ProgressLine
 from ..training.results import publish, record_metrics, write_summary
 from ..training.speed import keep_freed_memory, predict_labelled_tokens_only, skip_padding
@@ -49,6 +49,8 @@ def main(argv: list[str] | None = None, prog: str | None = None, callbacks: Sequ
     set_seed(training_args.seed)
     keep_freed_memory(training_args.device)
     training_args.dataloader_pin_memory &= training_args.device.type != "cpu"
+    assert isinstance(training_args.accelerator_config, AcceleratorConfig)  # TrainingArguments makes one
+    training_args.accelerator_config.non_blocking |= training_args.dataloader_pin_memory
 
     with output_directory(training_args, command) as checkpoint:
         tokenizer, examples, held_out, corpus = make_examples(model_args, data_args, training_args, config, checkpoint)
@@ -82,7 +84,7 @@ def main(argv: list[str] | None = None, prog: str | None = None, callbacks: Sequ
                 inside_word=tokens_inside_words(tokenizer) if objective == "clm" else None,
                 train_dataset=rows[place],
                 eval_dataset=held_out,
-                data_collator=PretrainingCollator(tokenizer.pad_token_id),
+                data_collator=make_collator(tokenizer, model, data_args, training_args),
                 processing_class=tokenizer,
             )
             if not training_args.disable_tqdm:

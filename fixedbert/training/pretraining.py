@@ -9,13 +9,14 @@ from typing import ClassVar
 import numpy as np
 import torch
 from torch.nn.functional import cross_entropy
-from transformers import EvalPrediction
+from transformers import EvalPrediction, PreTrainedTokenizerBase
 from transformers.integrations import is_tensorboard_available
 from transformers.training_args import OptimizerNames
 from transformers.utils import ModelOutput
 
 from ..data.epochs import EpochSampler, Examples
 from ..errors import InputError
+from ..inputs_fixed_head_bert import places_of_labels
 from .arguments import CommonArguments
 from .muon import with_muon
 from .trainer import CommonTrainer
@@ -164,16 +165,26 @@ class PretrainingTrainer(CommonTrainer):
         """Add the counts of a batch to the window of the next log; its right predictions only every few batches."""
         labels = inputs["labels"]
         mask = inputs.get("attention_mask")
-        room = torch.tensor(float(labels.numel()), device=labels.device)
+        room = labels.new_full((), labels.numel(), dtype=torch.float)
         predicted = right = torch.zeros_like(room)
         batch = self.state.global_step * self.args.gradient_accumulation_steps + len(self.step_losses)
         if batch % max(1, int(self.args.logging_steps) // 10) == 0:
             logits = outputs.prediction_logits if self.objective == "mlm+nsp" else outputs.logits
-            guesses, targets = logits_and_targets(logits, labels, self.objective)
-            predicted, right = room.new_tensor(float(targets.numel())), (guesses.argmax(-1) == targets).sum()
+            guesses, targets = logits_and_targets(logits, labels, self.objective, inputs.get("labelled"))
+            predicted, right = targets.ne(-100).sum(), (guesses.argmax(-1) == targets).sum()
         self.window = self.window.to(labels.device) + torch.stack(
             [predicted, right, room if mask is None else mask.sum(), room]
         )
+
+    def _track_num_input_tokens(self, inputs):  # Trainer's own waits for the device at every batch
+        if self.args.include_num_input_tokens_seen != "non_padding":
+            super()._track_num_input_tokens(inputs)
+            return
+        mask = inputs.get("attention_mask")
+        if mask is None:
+            assert isinstance(self.processing_class, PreTrainedTokenizerBase)  # that of every run
+            mask = inputs["input_ids"] != self.processing_class.pad_token_id
+        self.step_tokens.append(mask.sum())
 
     def log(self, logs, *args, **kwargs):
         if "loss" in logs:
@@ -213,17 +224,18 @@ def separate_losses(outputs: ModelOutput, inputs: dict[str, torch.Tensor]) -> tu
 
 
 def logits_and_targets(
-    logits: torch.Tensor, labels: torch.Tensor, objective: str
+    logits: torch.Tensor, labels: torch.Tensor, objective: str, labelled: torch.Tensor | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """
     The logits (labelled, V) and ids (labelled) of the tokens to predict.
 
     `logits` are (B, L, V), or (labelled, V) already; `labels` (B, L), which a causal model predicts a token earlier.
+    `labelled` are their places, where these are known.
     """
     if objective == "clm":
         logits, labels = logits[:, :-1], labels[:, 1:]
-    asked = labels.ne(-100)
-    return logits[asked] if logits.dim() == 3 else logits, labels[asked]
+    places = places_of_labels(labels, labelled)
+    return logits.flatten(0, 1)[places] if logits.dim() == 3 else logits, labels.flatten()[places]
 
 
 def sums_by_example(logits, labels, objective: str = "mlm+nsp", inside_word: np.ndarray | None = None):
@@ -239,7 +251,8 @@ def sums_by_example(logits, labels, objective: str = "mlm+nsp", inside_word: np.
     asked = labels[:, 1:].ne(-100) if objective == "clm" else labels.ne(-100)
     sums = torch.zeros(len(labels), len(SUMS[objective]), device=labels.device)
     per_row = asked.sum(-1).tolist()
-    parts = logits[0].split(per_row) if logits[0].dim() == 2 else logits[0]
+    # Batches of one shape end with logits of a token without a label.
+    parts = logits[0][: sum(per_row)].split(per_row) if logits[0].dim() == 2 else logits[0]
     for row, part in enumerate(parts):  # one at a time: the logits of a batch of whole rows are large
         if part.dim() == 2 and logits[0].dim() == 3:
             part, targets = logits_and_targets(part[None], labels[row : row + 1], objective)

@@ -8,20 +8,22 @@ import numpy as np
 from accelerate import PartialState
 from accelerate.utils import gather_object
 from torch.utils.data import Dataset
-from transformers import PreTrainedConfig, PreTrainedTokenizerBase
+from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from ..checksums import fingerprint_of
 from ..data.boundaries import DOCUMENT_BOUNDARIES
+from ..data.collator import PretrainingCollator
 from ..data.corpora import Corpus
 from ..data.documents import Documents
 from ..data.epochs import Examples, split_documents
 from ..data.formats import corpus_files
-from ..data.masking import tokens_inside_words
+from ..data.masking import target_count, tokens_inside_words
 from ..data.packing import PackedExamples
 from ..data.pairs import PairExamples, check_pairs
 from ..data.store import prepare_store, tokenizer_state
 from ..data.tokenizers import check_same_vocabulary, load_tokenizer, trained_tokenizer
 from ..errors import InputError
+from ..modeling_fixed_head_bert import FixedHeadBertPreTrainedModel
 from .arguments import ModelArguments
 from .pretraining import OBJECTIVES, PretrainingArguments
 
@@ -272,6 +274,22 @@ def example_settings(
         "objective": data_args.objective,
         "separate_documents": data_args.separate_documents,
     }
+
+
+def make_collator(
+    tokenizer: PreTrainedTokenizerBase,
+    model: PreTrainedModel,
+    data_args: PretrainingDataArguments,
+    training_args: PretrainingArguments,
+) -> PretrainingCollator:
+    """Batches for the model: of one shape with --torch_compile, and with places of tokens for a FixedHeadBert."""
+    collator = PretrainingCollator(tokenizer.pad_token_id)
+    if isinstance(model, FixedHeadBertPreTrainedModel) and training_args.n_gpu < 2:  # DataParallel splits all by rows
+        collator.objective = data_args.objective
+    if training_args.torch_compile:
+        collator.row_length = data_args.max_seq_length
+        collator.row_labels = target_count(data_args.max_seq_length, data_args.mlm_probability)
+    return collator
 
 
 def print_corpus(corpus: dict):

@@ -120,6 +120,8 @@ def check_arguments(arguments: PretrainingArguments, given: list[dict[str, Any]]
         raise InputError(f"--max_steps {arguments.max_steps}: the stages have {steps} steps together; leave it out.")
     if arguments.load_best_model_at_end or arguments.save_strategy == SaveStrategy.BEST:
         raise InputError("--stages: the best checkpoint can be of another shape; leave out what keeps or loads it.")
+    if arguments.torch_compile and any("max_seq_length" in changes for changes in given):
+        raise InputError("--torch_compile: batches have one shape; leave it out, or max_seq_length in --stages.")
     if not any(name in changes for changes in given for name in SIZES):
         return
     optimizer = OptimizerNames(arguments.optim)

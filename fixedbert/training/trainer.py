@@ -42,6 +42,7 @@ class CommonTrainer(Trainer):
         if isinstance(self.model, FixedHeadBertPreTrainedModel):
             use_fast_dropout(self.model)
         self.step_losses = []  # of the batches of this step
+        self.step_tokens = []  # their numbers of tokens, where a trainer counts them itself
         self.nonfinite_steps = 0  # in a row
         self.begin_window()
         self.add_callback(Continuation(self))
@@ -87,8 +88,10 @@ class CommonTrainer(Trainer):
         if isinstance(norm, DTensor):  # of sharded parameters
             norm = norm.full_tensor()
         norm = losses.new_zeros(()) if norm is None else torch.as_tensor(norm, device=losses.device)
-        bad = torch.stack([~losses.isfinite().all(), ~norm.isfinite()]).float()  # of which all is read at once
-        loss_is_bad, norm_is_bad = self.accelerator.reduce(bad, "sum").tolist()
+        tokens, self.step_tokens = sum(self.step_tokens, losses.new_zeros((), dtype=torch.long)), []
+        found = torch.stack([~losses.isfinite().all(), ~norm.isfinite(), tokens])  # all that a step reads, at once
+        loss_is_bad, norm_is_bad, seen = self.accelerator.reduce(found, "sum").tolist()
+        self.state.num_input_tokens_seen += seen
         if not (loss_is_bad or norm_is_bad):
             self.nonfinite_steps = 0
             self._tr_loss += losses.sum()

@@ -1,0 +1,45 @@
+"""
+python -m benchmarks.gpu [--output_json FILE]
+
+What to run first on a GPU: every attention backend beside float64, then pretraining steps a second. On a CPU the first
+part alone, at a small size. The exit status is 1 if anything is wrong. README.md in this folder says how to read it.
+"""
+
+import argparse
+import json
+import sys
+from dataclasses import asdict
+from itertools import chain
+from pathlib import Path
+
+import torch
+import transformers
+from tqdm import tqdm
+
+from benchmarks.backends import agreement_lines
+from benchmarks.machine import description, gpus
+from benchmarks.pretraining_steps import speed_lines
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu", description=__doc__)
+    parser.add_argument("--output_json", type=Path, help="also write all numbers into this file, to send them")
+    arguments = parser.parse_args(argv)
+    transformers.utils.logging.set_verbosity_error()
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    machine = [description(), *(gpus() or ["no GPU: backends alone, at a small size"])]
+    print("\n".join(machine) + "\n")
+    lines = []
+    for line in chain(agreement_lines(device), speed_lines(device)):
+        tqdm.write(str(line))
+        lines.append(line)
+    wrong = [line.title for line in lines if line.right is False]
+    print(f"\nwrong: {'; '.join(wrong)}" if wrong else "\nnothing is wrong")
+    if arguments.output_json:
+        record = {"machine": machine, "lines": [asdict(line) for line in lines]}
+        arguments.output_json.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,216 @@
+"""Pretraining steps of presets: their speed, compiled or not, alone or in two processes, and how often they wait."""
+
+import os
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+import torch
+from torch._dynamo.utils import counters
+from torch.nn.parallel import DistributedDataParallel
+
+from benchmarks.lines import Line
+from benchmarks.machine import in_a_process
+from fixedbert import FixedHeadBertForPreTraining, preset_config
+from fixedbert.analysis.planning import KNOWN
+from fixedbert.counts import PREDICTED
+from fixedbert.data.collator import PretrainingCollator
+from fixedbert.data.masking import target_count
+
+PRESETS = ("fixed-512-8x128", "fixed-768-12x128", "standard-1024-16x64")
+LENGTH = 128
+SHORTER = 0.1  # of the rows, as in BERT's recipe
+ROWS = 256  # at first; fewer where memory is short
+WARM_UP, STEPS = 5, 20
+PRODUCT = 8192  # rows and columns of the plain product
+VARIANTS = {
+    "as pretraining runs it": {},
+    "places of tokens found on the GPU": {"places": False},
+    "torch.compile": {"compiled": True},
+}
+
+
+@dataclass
+class Steps:
+    """`flops` are those that the model needs for the real tokens of all steps, `waits` those of a host in one step."""
+
+    count: int
+    seconds: float
+    tokens: int
+    flops: float
+    waits: int | None
+    graphs: int  # compiled for the counted steps
+    processes: int = 1
+
+    def text(self, product: float) -> str:
+        rate = self.flops / self.seconds
+        text = f"{self.count / self.seconds:.2f} steps/s, {self.tokens / self.seconds:,.0f} tokens/s"
+        text += f", {rate / 1e12:.1f} TFLOP/s, {rate / product / self.processes:.0%} of a plain product"
+        text += f", {self.graphs} graphs compiled after the first steps" if self.graphs else ""
+        return text + (f", {self.waits} waits a step" if self.waits is not None else "")
+
+
+def examples(rows: int, vocabulary: int, seed: int) -> list[dict[str, np.ndarray]]:
+    """Pairs as BERT's recipe draws them: most of full length, 15 % of the tokens masked."""
+    rng = np.random.default_rng(seed)
+    found = []
+    for _ in range(rows):
+        length = int(rng.integers(5, LENGTH)) if rng.random() < SHORTER else LENGTH
+        ids, labels = rng.integers(vocabulary, size=length), np.full(length, -100)
+        targets = rng.choice(np.arange(1, length), target_count(length - 3, PREDICTED), replace=False)
+        labels[targets] = ids[targets]
+        types = (np.arange(length) > length // 2).astype(np.int64)
+        pair = int(rng.integers(2))
+        found.append({"input_ids": ids, "token_type_ids": types, "labels": labels, "next_sentence_label": pair})
+    return found
+
+
+def on_device(batch, device: torch.device):
+    if isinstance(batch, dict):
+        return {name: on_device(x, device) for name, x in batch.items()}
+    return batch.to(device, non_blocking=True) if isinstance(batch, torch.Tensor) else batch
+
+
+def steps(
+    preset: str, device: torch.device, rows: int, count: int, compiled: bool = False, places: bool = True
+) -> Steps:
+    """
+    Steps in bf16 with AdamW, after others that do not count.
+
+    Args:
+        compiled: by torch.compile, with batches of one shape.
+        places: with the places of tokens that the collator finds on the CPU.
+    """
+    torch.manual_seed(0)
+    config = preset_config(preset, unpad_inputs=True, sparse_prediction=True, attn_implementation="sdpa")
+    model: torch.nn.Module = FixedHeadBertForPreTraining(config).to(device).train()
+    if torch.distributed.is_initialized():
+        model = DistributedDataParallel(model)
+    if compiled:
+        model = torch.compile(model)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
+    collator = PretrainingCollator(0, "mlm+nsp" if places else None)
+    if compiled:
+        collator.row_length, collator.row_labels = LENGTH, target_count(LENGTH, PREDICTED)
+    seeds = range(WARM_UP + count + 1)
+    drawn = [examples(rows, config.vocab_size, seed) for seed in seeds]
+    batches = [on_device(collator(one), device) for one in drawn]
+
+    def step(batch):
+        with torch.autocast(device.type, torch.bfloat16):
+            loss = model(**batch).loss
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+
+    for batch in batches[:WARM_UP]:
+        step(batch)
+    wait_for(device)
+    graphs, began = counters["stats"]["unique_graphs"], time.perf_counter()
+    for batch in batches[WARM_UP:-1]:
+        step(batch)
+    wait_for(device)
+    seconds = time.perf_counter() - began
+    waits = waits_of(partial(step, batches[-1])) if device.type == "cuda" else None
+    counted = [example for one in drawn[WARM_UP:-1] for example in one]
+    lengths = [len(example["input_ids"]) for example in counted]
+    flops = sum(KNOWN[preset].training_flops(n, target_count(n - 3, PREDICTED)) for n in lengths)
+    return Steps(count, seconds, sum(lengths), flops, waits, counters["stats"]["unique_graphs"] - graphs)
+
+
+def wait_for(device: torch.device):
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def waits_of(step) -> int:
+    """How often the host waits for the GPU in a step, as torch reports it."""
+    torch.cuda.set_sync_debug_mode("warn")
+    try:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            step()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    return sum("synchroniz" in str(one.message) for one in caught)
+
+
+def product_rate(device: torch.device, size: int) -> float:
+    """Operations a second of a product of two square matrices in bf16: what the machine can reach."""
+    one, other = (torch.randn(size, size, device=device).bfloat16() for _ in range(2))
+    for _ in range(3):
+        one @ other
+    wait_for(device)
+    began = time.perf_counter()
+    for _ in range(STEPS):
+        one @ other
+    wait_for(device)
+    return 2 * size**3 * STEPS / (time.perf_counter() - began)
+
+
+def largest_batch(preset: str, device: torch.device) -> int:
+    """The number of rows, halved from ROWS on, for which there is memory."""
+    rows = ROWS
+    while True:
+        try:
+            in_a_process(steps, preset, device, rows, 1)
+            return rows
+        except torch.OutOfMemoryError:
+            if rows == 1:
+                raise
+            rows //= 2
+
+
+def in_two_processes(preset: str, devices: str, rows: int, count: int) -> Steps:
+    """The steps of two processes, each with so many rows."""
+    context = torch.multiprocessing.get_context("spawn")
+    found = context.SimpleQueue()
+    torch.multiprocessing.spawn(one_of_two, (rows, preset, devices, count, found), nprocs=2)
+    return found.get()
+
+
+def one_of_two(rank: int, rows: int, preset: str, devices: str, count: int, found):
+    device = torch.device(devices, rank) if devices == "cuda" else torch.device(devices)
+    if devices == "cuda":
+        torch.cuda.set_device(device)
+    os.environ |= {"MASTER_ADDR": "localhost", "MASTER_PORT": "29512"}
+    torch.distributed.init_process_group("nccl" if devices == "cuda" else "gloo", rank=rank, world_size=2)
+    try:
+        of_it = steps(preset, device, rows, count)
+        if rank == 0:
+            found.put(replace(of_it, processes=2, tokens=2 * of_it.tokens, flops=2 * of_it.flops))
+    finally:
+        torch.distributed.destroy_process_group()
+
+
+def speed_lines(device: torch.device) -> Iterator[Line]:
+    """Steps a second of three presets, with and without what makes them faster."""
+    if device.type != "cuda":
+        for title in ("pretraining steps a second", "waits of the host for the GPU", "torch.compile", "two processes"):
+            yield Line(title, left_out="no GPU")
+        return
+    torch.cuda.empty_cache()
+    product = product_rate(device, PRODUCT)
+    yield Line(f"a product of two matrices of {PRODUCT}, bfloat16", f"{product / 1e12:.1f} TFLOP/s")
+    for preset in PRESETS:
+        rows = largest_batch(preset, device)
+        works = {name: partial(steps, preset, device, rows, STEPS, **changes) for name, changes in VARIANTS.items()}
+        if torch.cuda.device_count() > 1:
+            works["two processes"] = partial(in_two_processes, preset, device.type, rows, STEPS)
+        for name, work in works.items():
+            yield step_line(f"{preset}, {rows} rows: {name}", work, product)
+    if torch.cuda.device_count() < 2:
+        yield Line("two processes", left_out="one GPU")
+
+
+def step_line(title: str, work: Callable[[], Steps], product: float) -> Line:
+    """The steps in a process of their own, or its error: the other lines go on."""
+    try:
+        found = in_a_process(work)
+    except Exception as error:
+        return Line(title, f"{type(error).__name__}: {' '.join(str(error).split())[-200:]}", right=False)
+    return Line(title, found.text(product), values=vars(found))
