@@ -43,6 +43,7 @@ def run_once(script, output: Path, *arguments: str):
 
 def main():
     began = time.monotonic()
+    keep_to_a_screen()
     write_tasks(DEMO / "data")
     run_once(run_pretraining, DEMO / PRETRAINED, "recipes/sample.yaml")
     model = str(DEMO / PRETRAINED)
@@ -54,6 +55,16 @@ def main():
         for start, source in starts.items():
             run_once(script, directory(task, start), f"recipes/sample_{task}.yaml", *source)
     show(time.monotonic() - began)
+
+
+def keep_to_a_screen():
+    """Leave out what libraries say of weights that a task has no use for, and all progress but that of training."""
+    import datasets  # not above: fixedbert comes before what imports torch
+    from transformers.utils import logging
+
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    datasets.disable_progress_bars()
 
 
 def directory(task: str, start: str) -> Path:
