@@ -13,10 +13,8 @@ def has_bf16(use_cpu: bool) -> bool:
     """Whether the hardware multiplies in bf16, without emulation."""
     if not use_cpu and torch.accelerator.is_available():
         return torch.cuda.is_available() and torch.cuda.is_bf16_supported(including_emulation=False)
-    if hasattr(torch.cpu, "get_capabilities"):
-        capabilities = torch.cpu.get_capabilities()
-        return any(capabilities.get(name) for name in INSTRUCTIONS)
-    return torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()  # torch 2.11
+    capabilities = torch.cpu.get_capabilities()
+    return any(capabilities.get(name) for name in INSTRUCTIONS)
 
 
 def leave_out_emulated_bf16(arguments: TrainingArguments):
