@@ -59,6 +59,7 @@ benchmark: .venv/installed
 	$(BIN)/python -m benchmarks.conversion
 	$(BIN)/python -m benchmarks.inspection
 	$(BIN)/python -m benchmarks.shrinking
+	$(BIN)/python -m benchmarks.busy
 
 # Trials from outside, docs/trials.md: a share of at most 20 minutes, all of them, an hour of training.
 soak: .venv/installed

@@ -9,6 +9,7 @@ What is done stays in demo/ and is not done again; an interrupted demo goes on w
 import json
 import time
 from collections import Counter
+from contextlib import redirect_stdout
 from pathlib import Path
 
 import matplotlib
@@ -33,13 +34,16 @@ def run_once(script, output: Path, *arguments: str):
     """Run a script's main into `output`, unless that is there already: output directories are whole or not there."""
     if output.exists():
         print(f"{output}: done already")
-    else:
-        print(f"\n=== {script.__name__}.py {' '.join(arguments)} --output_dir {output}", flush=True)
-        script.main([*arguments, "--output_dir", str(output)])
+        return
+    command = [*arguments, "--output_dir", str(output)]
+    print(f"{script.__name__}.py {' '.join(command)}", flush=True)
+    with open(f"{output}.log", "a", encoding="utf-8") as log, redirect_stdout(log):
+        script.main(command)
 
 
 def main():
     began = time.monotonic()
+    keep_to_a_screen()
     write_tasks(DEMO / "data")
     run_once(run_pretraining, DEMO / PRETRAINED, "recipes/sample.yaml")
     model = str(DEMO / PRETRAINED)
@@ -51,6 +55,16 @@ def main():
         for start, source in starts.items():
             run_once(script, directory(task, start), f"recipes/sample_{task}.yaml", *source)
     show(time.monotonic() - began)
+
+
+def keep_to_a_screen():
+    """Leave out what libraries say of weights that a task has no use for, and all progress but that of training."""
+    import datasets  # not above: fixedbert comes before what imports torch
+    from transformers.utils import logging
+
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    datasets.disable_progress_bars()
 
 
 def directory(task: str, start: str) -> Path:
@@ -97,10 +111,17 @@ def show(seconds: float):
         f"Picture: {picture}. Model directories: {DEMO / PRETRAINED}, "
         + ", ".join(str(directory(t, START[0])) for t in ("pairs", "questions"))
     )
-    print(f"This run took {seconds:.0f} s. To load a model:\n")
-    print("    import fixedbert")
-    print("    from transformers import AutoModel")
-    print(f'    model = AutoModel.from_pretrained("{DEMO / PRETRAINED}")')
+    print(
+        f"This run took {seconds:.0f} s; what it logged is beside the directories, in {DEMO}/*.log.\n\n"
+        "Next, in Python:\n"
+        "    import fixedbert\n"
+        "    from transformers import AutoModel\n"
+        f'    model = AutoModel.from_pretrained("{DEMO / PRETRAINED}")\n'
+        "in a shell, after `. .venv/bin/activate`:\n"
+        f"    fixedbert theory --output_dir {DEMO}/theory  # which attention patterns a head size can express\n"
+        "    fixedbert pretrain recipes/mini.yaml --train_file TEXTS/  # 10 times as large, on your own text\n"
+        "and README.md for the rest."
+    )
 
 
 def history(output: Path, key: str) -> tuple[list[int], list[float]]:

@@ -37,7 +37,8 @@ from fixedbert.data.tokenizers import load_tokenizer
 from fixedbert.dropout import use_fast_dropout
 from fixedbert.tasks.glue import main as run_glue
 from fixedbert.tasks.squad import main as run_squad
-from fixedbert.training.fine_tuning import first_rows, has_bf16
+from fixedbert.training.fine_tuning import first_rows
+from fixedbert.training.precision import has_bf16
 from fixedbert.training.speed import keep_freed_memory
 
 BATCH = 32
@@ -233,7 +234,10 @@ def main():
     parser.add_argument("--bf16", choices=["true", "false"], help="default: where the hardware has it")
     parser.add_argument("--model_name_or_path", help="default: the preset mini with random weights")
     arguments = parser.parse_args()
-    bf16 = has_bf16(use_cpu=True) if arguments.bf16 is None else arguments.bf16 == "true"
+    supported = has_bf16(use_cpu=True)
+    bf16 = supported if arguments.bf16 is None else arguments.bf16 == "true"
+    if bf16 and not supported:
+        parser.error("--bf16 true: this processor has no bf16 instructions and would emulate them; leave it out.")
     with tempfile.TemporaryDirectory() as folder:
         model = arguments.model_name_or_path or folder
         if arguments.model_name_or_path is None:

@@ -24,6 +24,7 @@ from benchmarks.machine import description, resident_peak
 from benchmarks.turns import ratio
 from fixedbert.data.glue import load_task
 from fixedbert.dropout import use_fast_dropout
+from fixedbert.training.precision import has_bf16
 from fixedbert.training.speed import keep_freed_memory
 
 SHAPE = {"vocab_size": 30522, "hidden_size": 512, "num_hidden_layers": 4, "num_attention_heads": 8}
@@ -223,6 +224,7 @@ def main():
     parser.add_argument("--only", nargs="+", choices=WORKS, default=list(WORKS), help="lines of the table")
     arguments = parser.parse_args()
     works = [WORKS[name] for name in arguments.only]
+    emulated = [] if has_bf16(use_cpu=True) else [work for work in works if work.bf16]
     lengths = mnli_lengths()
     print(
         f"{description()}\n"
@@ -230,6 +232,9 @@ def main():
         f"MNLI pairs have {statistics.mean(lengths):.1f} tokens in the mean; medians of {arguments.rounds} rounds\n"
     )
     print(ROW.format("work (tokens a second, padding not counted)", "stock", "fixedbert", "ratio (range)", "target"))
+    for work in emulated:
+        print(f"{work.title}: left out, because this processor has no bf16 instructions and would emulate them")
+        works.remove(work)
     rounds = sum(WARM_UP + arguments.rounds + (WARM_UP + 1) * (work.memory_target is not None) for work in works)
     with tqdm(total=rounds, unit="round", leave=False) as progress:
         for work in works:

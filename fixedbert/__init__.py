@@ -1,5 +1,12 @@
 """fixedbert: BERT with the size of an attention head set free, as a plugin for Hugging Face transformers."""
 
+import os
+
+# Threads of OpenMP spin for a fraction of a millisecond where they wait for each other, and then sleep. By default it
+# is several milliseconds: on a busy machine a time slice, which the thread that they wait for would need.
+if "OMP_WAIT_POLICY" not in os.environ:  # read by libgomp when torch is imported
+    os.environ.setdefault("GOMP_SPINCOUNT", "10000")
+
 import transformers
 from transformers import AutoConfig, AutoTokenizer, BertTokenizer
 

@@ -29,7 +29,7 @@ from fixedbert.errors import InputError
 from fixedbert.tasks.glue import main as run_glue
 from fixedbert.tasks.squad import main as run_squad
 from fixedbert.training.arguments import REPLACED, ModelArguments, parse
-from fixedbert.training.fine_tuning import FineTuningArguments, FineTuningTrainer, LengthGroupedSampler, has_bf16
+from fixedbert.training.fine_tuning import FineTuningArguments, FineTuningTrainer, LengthGroupedSampler
 from fixedbert.training.glue_data import GlueDataArguments
 from fixedbert.training.squad_data import SquadDataArguments
 
@@ -394,22 +394,6 @@ def test_evaluation_is_not_shuffled(model, download, tmp_path):
     trainer = FineTuningTrainer(model=loaded, args=arguments, processing_class=tokenizer)
     assert arguments.train_sampling_strategy == "group_by_length"
     assert np.array_equal(trainer.predict(features).label_ids, features["label"][:])
-
-
-def test_bf16_follows_the_hardware(tmp_path):
-    """Guards: bf16 is on where the hardware has it, and can be switched off and stands back behind fp16."""
-    asked = FineTuningArguments(output_dir=str(tmp_path), use_cpu=True)
-    assert asked.bf16 == has_bf16(use_cpu=True)
-    assert FineTuningArguments(output_dir=str(tmp_path), use_cpu=True, bf16=False).bf16 is False
-    assert FineTuningArguments(output_dir=str(tmp_path), use_cpu=True, fp16=True).bf16 is False
-
-
-@pytest.mark.skipif(not Path("/proc/cpuinfo").exists(), reason="asks Linux for the processor's instructions")
-def test_bf16_of_processors():
-    """Guards: what torch says of the processor is what the kernel says, so that bf16 is not emulated."""
-    flags = Path("/proc/cpuinfo").read_text()
-    if hasattr(torch.cpu, "get_capabilities"):
-        assert has_bf16(use_cpu=True) == any(name in flags for name in ("avx512_bf16", "amx_bf16"))
 
 
 # The arguments of transformers' run_glue.py and run_qa.py (version 4.55 and later), besides TrainingArguments.

@@ -72,5 +72,5 @@ def test_files_are_what_the_scripts_read(tmp_path):
     assert all((tmp_path / "a" / file).read_bytes() == (tmp_path / "b" / file).read_bytes() for file in files)
     pairs = load_files({"train": f"{tmp_path}/a/pairs/train.tsv", "validation": f"{tmp_path}/a/pairs/dev.tsv"})
     assert pairs.labels == ["entailment", "not_entailment"]
-    assert (len(pairs.splits["train"]), len(pairs.splits["validation"])) == (9000, 1000)
+    assert (len(pairs.splits["train"]), len(pairs.splits["validation"])) == (6000, 500)
     assert len(load_squad(str(tmp_path / "a" / "questions" / "train.json"))) == 8000

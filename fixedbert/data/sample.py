@@ -110,7 +110,7 @@ def questions(count: int, seed: int, functions: int = 2) -> dict:
 
 def write_tasks(folder: str | Path):
     """Write pairs/train.tsv, pairs/dev.tsv, questions/train.json and questions/dev.json, always the same."""
-    for split, seed, pairs, asked in (("train", 1, 9000, 8000), ("dev", 2, 1000, 1000)):
+    for split, seed, pairs, asked in (("train", 1, 6000, 8000), ("dev", 2, 500, 500)):
         file = Path(folder, "pairs", f"{split}.tsv")
         file.parent.mkdir(parents=True, exist_ok=True)
         with open(file, "w", encoding="utf-8", newline="") as lines:

@@ -37,11 +37,11 @@ from ..head_budgets import heads_for_parameters, parameters
 from ..model_card import checkpoint_card, table
 from ..modeling_fixed_head_bert import FixedHeadBertPreTrainedModel
 from ..training.arguments import CommonArguments, check_seeds, flags
-from ..training.fine_tuning import has_bf16
 from ..training.hidden_state_distillation import HiddenStateTrainer
 from ..training.interruption import train
 from ..training.output import check_same_data, output_directory
 from ..training.pictures import new_figure, with_matplotlib
+from ..training.precision import has_bf16
 from .layer_by_layer import LayerByLayer, LayerErrors, errors_from_original
 
 CUT = "cut"  # where the cut model is kept while it is trained

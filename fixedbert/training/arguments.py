@@ -20,6 +20,7 @@ from ..errors import InputError
 from ..files import reason_of
 from ..plain_yaml import read_yaml
 from ..presets import PRESETS
+from .precision import leave_out_emulated_bf16
 
 RECIPES = Path(__file__).parents[1] / "recipes"  # they come with the package, and are named as in a checkout
 
@@ -191,6 +192,7 @@ class CommonArguments(TrainingArguments):
 
     def __post_init__(self):
         super().__post_init__()
+        leave_out_emulated_bf16(self)
         largest = torch.finfo(torch.float32).max
         if not 0 <= self.learning_rate <= largest:
             raise InputError(f"--learning_rate {self.learning_rate}: give a number from 0 to {largest:.1e}.")

@@ -14,6 +14,7 @@ from transformers.trainer_pt_utils import get_length_grouped_indices
 from ..errors import InputError
 from .arguments import CommonArguments
 from .logit_distillation import Teacher
+from .precision import has_bf16
 from .trainer import CommonTrainer
 
 NOT_METRICS = ("loss", "runtime", "samples", "per_second", "epoch", "total", "thresh")
@@ -125,15 +126,6 @@ class FineTuningDataArguments:
             "validation": self.max_eval_samples,
             "test": self.max_predict_samples,
         }[kind]
-
-
-def has_bf16(use_cpu: bool) -> bool:
-    """Whether the hardware multiplies in bf16, without emulation."""
-    if not use_cpu and torch.accelerator.is_available():
-        return torch.cuda.is_available() and torch.cuda.is_bf16_supported(including_emulation=False)
-    # Not in every torch that is supported.
-    capabilities: dict[str, object] = getattr(torch.cpu, "get_capabilities", dict)()
-    return any(capabilities.get(name) for name in ("avx512_bf16", "amx_bf16", "bf16"))
 
 
 class LengthGroupedSampler(torch.utils.data.Sampler):
