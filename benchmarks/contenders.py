@@ -24,8 +24,8 @@ from fixedbert.errors import InputError
 from fixedbert.tasks.pretraining import MODELS
 from fixedbert.tasks.pretraining import main as run_pretraining
 from fixedbert.training.arguments import ModelArguments, flags, parse, with_recipe
-from fixedbert.training.precision import has_bf16
 from fixedbert.training.loading import load_config, load_model
+from fixedbert.training.precision import has_bf16
 from fixedbert.training.pretraining import PretrainingArguments
 from fixedbert.training.pretraining_data import PretrainingDataArguments, make_examples
 

@@ -42,8 +42,8 @@ def naive(name: str, values: torch.Tensor, shape: torch.Size, power: int) -> tor
 
 def test_moments_are_carried_exactly():
     """
-    Guards: AdamW's moments and Muon's average are those entry by entry of a naive loop, and those that the larger model's own gradients
-    give for what was there: of queries divided by s and by its square. What is new has zeros.
+    Guards: AdamW's moments and Muon's average are those entry by entry of a naive loop, and those that the larger
+    model's own gradients give for what was there: of queries divided by s and by its square. What is new has zeros.
     """
     small = model_of("ForPreTraining").double().eval()
     large = convert(small, **GROWTH)
