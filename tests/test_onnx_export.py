@@ -22,7 +22,13 @@ LETTERS = [chr(code) for code in range(ord("a"), ord("z") + 1)]
 WORDS = [*SPECIAL, *"the cat sat on mat dog ran . where who of and".split(), *LETTERS, *(f"##{x}" for x in LETTERS)]
 SHAPE = {"vocab_size": len(WORDS), "max_position_embeddings": 23}
 TEXTS = ["the cat sat on the mat .", "the dog", "where", "who sat on the cat and ran ."]
-MEAN = {"word_embedding_dimension": D, "pooling_mode_mean_tokens": True, "pooling_mode_cls_token": False}
+# As sentence-transformers wrote it up to 5.3; text-embeddings-inference wants all of these fields.
+MODES_OFF = {
+    "pooling_mode_cls_token": False,
+    "pooling_mode_max_tokens": False,
+    "pooling_mode_mean_sqrt_len_tokens": False,
+}
+MEAN = {"word_embedding_dimension": D, "pooling_mode_mean_tokens": True, **MODES_OFF}
 
 
 def save(model, folder):
@@ -61,7 +67,7 @@ def tokens_of(folder, texts=TEXTS):
 @pytest.mark.slow
 @pytest.mark.parametrize("head", HEADS)
 def test_every_head(head, tmp_path):
-    """Guards: the graph of each head has optimum's names and gives the model's outputs, for another batch and length."""
+    """Guards: the graph of each head has optimum's names and gives its outputs for other batches and lengths."""
     model = model_of(head, unpad_inputs=True, **SHAPE, **UNEQUAL).eval()
     save(model, tmp_path / "model")
     done = export_onnx(tmp_path / "model", tmp_path / "graph")
@@ -175,7 +181,7 @@ def test_what_optimum_and_the_servers_read(sentences):
 
 
 def test_sentence_transformers_finds_the_graph(sentences):
-    """Guards: sentence-transformers does not export the directory once more, but takes model.onnx, or what is asked."""
+    """Guards: sentence-transformers does not export again, but takes model.onnx, or the file that is named."""
     utils = pytest.importorskip("sentence_transformers.backend.utils")
     for given, file in (({}, "model.onnx"), ({"file_name": "model_quantized.onnx"}, "model_quantized.onnx")):
         export, options = utils.backend_should_export(
