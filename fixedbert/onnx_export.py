@@ -4,7 +4,10 @@ Export to ONNX: a directory that onnxruntime, optimum, sentence-transformers and
 The graph is traced by torch's exporter and compared with the model on text before the directory appears.
 """
 
+import logging
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -152,10 +155,10 @@ def write_graphs(graph: Graph, batches: list[dict[str, Tensor]], folder: Path, i
     Raises:
         InputError: the graph cannot be traced, or does not compute what the model computes.
     """
-    (folder / GRAPH).parent.mkdir()
-    trace(graph, batches[0], folder / GRAPH)
     with torch.no_grad():
         expected = [graph(**batch) for batch in batches]
+    (folder / GRAPH).parent.mkdir()
+    trace(graph, batches[0], folder / GRAPH)
     difference = largest_difference(expected, run(folder / GRAPH, batches))
     if not difference <= TOLERANCE:  # or not a number
         raise InputError(
@@ -178,7 +181,8 @@ def megabytes(file: Path) -> str:
 
 def trace(graph: Graph, batch: dict[str, Tensor], file: Path):
     """
-    Write the graph for any batch, and for any length that the model takes.
+    Write the graph for any batch, and for any length that the model takes, with eager attention: that of sdpa has more
+    operations, and pads values that have another size than keys.
 
     Raises:
         InputError: torch's exporter cannot trace the model.
@@ -187,9 +191,9 @@ def trace(graph: Graph, batch: dict[str, Tensor], file: Path):
     axes = [torch.export.Dim("batch_size"), torch.export.Dim("sequence_length", max=longest)]
     if batch["input_ids"].ndim == 3:
         axes.insert(1, torch.export.Dim("num_choices"))
+    graph.model.set_attn_implementation("eager")
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of the exporter about itself
+        with quiet():
             torch.onnx.export(
                 graph,
                 (),
@@ -206,6 +210,19 @@ def trace(graph: Graph, batch: dict[str, Tensor], file: Path):
         raise InputError(f"torch's exporter cannot trace the model ({reason_of(error)}).") from error
 
 
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Without what libraries say about themselves, in warnings and logs."""
+    level = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(level)
+
+
 def quantize(file: Path, quantized: Path):
     """
     Write the graph with matrices and embedding tables in int8. The inputs of a matrix are quantized as they come, by
@@ -215,9 +232,10 @@ def quantize(file: Path, quantized: Path):
     from onnxruntime.quantization.shape_inference import quant_pre_process
 
     folded = quantized.with_name("folded.onnx")
-    quant_pre_process(file, folded, skip_symbolic_shape=True)  # transposes hide matrices from quantize_dynamic
-    # Weights of 7 bits: on x86 without VNNI, sums of products of 8 bits overflow.
-    quantize_dynamic(folded, quantized, per_channel=True, reduce_range=True)
+    with quiet():
+        quant_pre_process(file, folded, skip_symbolic_shape=True)  # transposes hide matrices from quantize_dynamic
+        # Weights of 7 bits: on x86 without VNNI, sums of products of 8 bits overflow.
+        quantize_dynamic(folded, quantized, per_channel=True, reduce_range=True)
     folded.unlink()
 
 
