@@ -51,11 +51,12 @@ TEXTS = [
 
 
 class Graph(nn.Module):
-    """The outputs `names` of a model, and after them the embeddings, where it has a pooling of sentences."""
+    """The outputs of a model with this head, and after them the embeddings, where it has a pooling of sentences."""
 
-    def __init__(self, model: PreTrainedModel, names: tuple[str, ...], pooling: SentencePooling | None):
+    def __init__(self, model: PreTrainedModel, head: str, pooling: SentencePooling | None):
         super().__init__()
-        self.model, self.names, self.pooling = model, names, pooling
+        self.model, self.head, self.pooling = model, head, pooling
+        self.names = OUTPUTS.get(head, ("logits",))
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None) -> list[Tensor]:
         inputs = {"input_ids": input_ids, "attention_mask": attention_mask, "token_type_ids": token_type_ids}
@@ -86,12 +87,14 @@ def export_onnx(source: str | Path, output_dir: str | Path, int8: bool = False, 
             raise InputError(f"{source}: a TensorFlow checkpoint; run it through fixedbert convert first.")
         model, beside = load_bert(source, **hub_options).float().eval(), files_beside(source, **hub_options)
         tokenizer = load_tokenizer(str(beside), trust_remote_code=False)
+        head = head_of(type(model).__name__, model.config.model_type)
+        graph = Graph(model, head, read_pooling(beside) if head == "Model" else None)
         try:
-            graph = graph_of(model, read_pooling(beside))
-            done = f"{shape_of(model)} -> {write_graphs(graph, texts_for(model, tokenizer), folder, int8)}"
+            check_model(model)
+            done = f"{shape_of(model)} -> {write_graphs(graph, texts_for(graph, tokenizer), folder, int8)}"
         except InputError as error:
             raise InputError(f"{source}: {error}") from error
-        config_of(model).save_pretrained(folder)
+        config_of(graph).save_pretrained(folder)
         if model.can_generate() and model.generation_config is not None:
             model.generation_config.use_cache = False
             model.generation_config.save_pretrained(folder)
@@ -104,10 +107,8 @@ def export_onnx(source: str | Path, output_dir: str | Path, int8: bool = False, 
     return done
 
 
-def graph_of(model: PreTrainedModel, pooling: SentencePooling | None) -> Graph:
+def check_model(model: PreTrainedModel):
     """
-    What is to be traced.
-
     Raises:
         InputError: the model cannot be exported.
     """
@@ -116,30 +117,27 @@ def graph_of(model: PreTrainedModel, pooling: SentencePooling | None) -> Graph:
     size = sum(parameter.nbytes for parameter in model.parameters())
     if size >= LARGEST_FILE:
         raise InputError(f"{size / 1e9:.2f} GB of weights in float32; a file of ONNX has room for 2.14.")
-    model.config.use_cache = False  # a cache would be an output
-    head = head_of(type(model).__name__, model.config.model_type)
-    return Graph(model, OUTPUTS.get(head, ("logits",)), pooling if head == "Model" else None)
 
 
-def texts_for(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> list[dict[str, Tensor]]:
+def texts_for(graph: Graph, tokenizer: PreTrainedTokenizerBase) -> list[dict[str, Tensor]]:
     """
     The texts as inputs (B, L), or (B, 2, L) for multiple choice: all with padding, pairs of them, and each by itself.
 
     Raises:
         InputError: the tokenizer has ids that the model does not know.
     """
-    config, head = fixed_head_config(model.config), head_of(type(model).__name__, model.config.model_type)
+    config = fixed_head_config(graph.model.config)
     if len(tokenizer) > config.vocab_size:
         raise InputError(f"the tokenizer has {len(tokenizer)} tokens and the model {config.vocab_size}: not its own.")
     names = ["input_ids", "attention_mask"]
-    if head != "LMHeadModel" and "token_type_ids" in tokenizer.model_input_names:  # optimum's decoders have none
+    if graph.head != "LMHeadModel" and "token_type_ids" in tokenizer.model_input_names:  # optimum's decoders have none
         names.append("token_type_ids")
     batches = []
     for first, second in [(TEXTS, None), (TEXTS[:3], TEXTS[2:]), *(([text], None) for text in TEXTS)]:
         length = {"padding": True, "truncation": True, "max_length": config.max_position_embeddings}
         rows = tokenizer(first, second, return_token_type_ids=True, return_tensors="pt", **length)
         batch = {name: rows[name] for name in names}
-        if head == "ForMultipleChoice":
+        if graph.head == "ForMultipleChoice":
             batch = {name: torch.stack([x, x.flip(0)], dim=1) for name, x in batch.items()}
         batches.append(batch)
     return batches
@@ -155,6 +153,7 @@ def write_graphs(graph: Graph, batches: list[dict[str, Tensor]], folder: Path, i
     Raises:
         InputError: the graph cannot be traced, or does not compute what the model computes.
     """
+    graph.model.config.use_cache = False  # a cache would be an output
     with torch.no_grad():
         expected = [graph(**batch) for batch in batches]
     (folder / GRAPH).parent.mkdir()
@@ -265,21 +264,21 @@ def lowest_cosine(expected: list[list[Tensor]], found: list[list[Tensor]]) -> fl
     return float(torch.stack(cosines).min())
 
 
-def config_of(model: PreTrainedModel) -> PreTrainedConfig:
+def config_of(graph: Graph) -> PreTrainedConfig:
     """
     The configuration that is saved. Of a FixedHeadBert it is a BERT's, as libraries that run graphs need no more, and
     know no other model type without remote code.
     """
-    if model.config.model_type != FixedHeadBertConfig.model_type:
-        return model.config
-    head = head_of(type(model).__name__, model.config.model_type)
-    return BertConfig(**shared_fields(model.config), architectures=[f"Bert{head}"])
+    config = graph.model.config
+    if config.model_type != FixedHeadBertConfig.model_type:
+        return config
+    return BertConfig(**shared_fields(config), architectures=[f"Bert{graph.head}"])
 
 
 def card_of(graph: Graph, name: str, making: str, metadata: dict[str, Any]) -> ModelCard:
     """The card, with how to run the graph."""
     architecture = type(graph.model).__name__
-    choices = "[None]" if architecture.endswith("ForMultipleChoice") else ""  # of one question
+    choices = "[None]" if graph.head == "ForMultipleChoice" else ""  # of one question
     loading = f"""
 ```python
 import onnxruntime
