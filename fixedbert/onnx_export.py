@@ -132,10 +132,13 @@ def texts_for(graph: Graph, tokenizer: PreTrainedTokenizerBase) -> list[dict[str
     names = ["input_ids", "attention_mask"]
     if graph.head != "LMHeadModel" and "token_type_ids" in tokenizer.model_input_names:  # optimum's decoders have none
         names.append("token_type_ids")
+    options: dict[str, Any] = {"padding": True, "truncation": True, "max_length": config.max_position_embeddings}
+    options |= {"return_token_type_ids": True, "return_tensors": "pt"}
+    texts: list[tuple[list[str], list[str] | None]] = [(TEXTS, None), (TEXTS[:3], TEXTS[2:])]
+    texts += [([text], None) for text in TEXTS]
     batches = []
-    for first, second in [(TEXTS, None), (TEXTS[:3], TEXTS[2:]), *(([text], None) for text in TEXTS)]:
-        length = {"padding": True, "truncation": True, "max_length": config.max_position_embeddings}
-        rows = tokenizer(first, second, return_token_type_ids=True, return_tensors="pt", **length)
+    for first, second in texts:
+        rows = tokenizer(first, second, **options)
         batch = {name: rows[name] for name in names}
         if graph.head == "ForMultipleChoice":
             batch = {name: torch.stack([x, x.flip(0)], dim=1) for name, x in batch.items()}
@@ -193,20 +196,21 @@ def trace(graph: Graph, batch: dict[str, Tensor], file: Path):
     graph.model.set_attn_implementation("eager")
     try:
         with quiet():
-            torch.onnx.export(
+            program = torch.onnx.export(
                 graph,
-                (),
-                file,
                 kwargs=batch,
                 dynamic_shapes={name: dict(enumerate(axes)) for name in batch},
                 output_names=[*graph.names, *([EMBEDDING] if graph.pooling else [])],
                 opset_version=OPSET,
-                external_data=False,
                 dynamo=True,
                 verbose=False,
             )
     except torch.onnx.OnnxExporterError as error:
         raise InputError(f"torch's exporter cannot trace the model ({reason_of(error)}).") from error
+    assert program is not None  # of the other exporter
+    for node in program.model.graph:
+        node.metadata_props.clear()  # where the code is on this machine
+    program.save(file, external_data=False)
 
 
 @contextmanager
