@@ -174,6 +174,20 @@ def load_push(**options) -> Run:
     return lambda: print(push(**options))
 
 
+def export_arguments(parser: ArgumentParser):
+    parser.add_argument("model", help="directory or Hub id of a FixedHeadBert, a BERT or a RoBERTa-like model")
+    parser.add_argument("--output_dir", help="the directory to write (required)")
+    parser.add_argument("--format", choices=["onnx"], default="onnx", help="of the graph")
+    parser.add_argument("--int8", action="store_true", help="also write a graph with matrices in int8")
+    hub_arguments(parser)
+
+
+def load_export(model: str, output_dir: str, format: str, int8: bool, **hub_options) -> Run:
+    from fixedbert.onnx_export import export_onnx
+
+    return lambda: print(export_onnx(model, output_dir, int8, **hub_options))
+
+
 def theory_arguments(parser: ArgumentParser):
     parser.add_argument("--output_dir", help="the directory to write (required)")
     parser.add_argument("--lengths", type=int, nargs="+", default=[8, 16, 32], help="of sequences, in tokens")
@@ -336,6 +350,10 @@ COMMANDS = {
     "shrink": Command(
         "cut heads, and feed-forward networks, to what a text uses",
         shrink_arguments, load_shrink, needed=("train_file",), output_last=True,
+    ),
+    "export": Command(
+        "write a graph in ONNX for servers, compared with the model on text",
+        export_arguments, load_export, needed=("output_dir",), output_last=True,
     ),
     "push": Command("put a model on the Hub, with its code and its card, in one commit", push_arguments, load_push),
     "inspect": Command(

@@ -22,13 +22,14 @@ from pathlib import Path
 import torch
 import transformers
 from matplotlib.figure import Figure
-from scipy.stats import spearmanr
 from torch import Tensor
 from torch.nn.functional import cosine_similarity
 from tqdm import tqdm
 from transformers import DataCollatorForLanguageModeling
 
+from benchmarks.sentence_similarity import SentencePairs
 from fixedbert.conversion import Heads, set_heads
+from fixedbert.sentence_pooling import SentencePooling
 from fixedbert.shrinking import Moments
 from fixedbert.tasks.layer_by_layer import LayerByLayer, tensors_of
 from fixedbert.tasks.shrinking import Distillation, Sizes, Text, load, shrink
@@ -88,20 +89,6 @@ def without_attention(model, batches: Callable[[], Iterator[Tensor]]):
         output.bias.copy_(torch.stack(seen).mean(dim=0))
 
 
-def embeddings(model, tokenizer, texts: list[str]) -> Tensor:
-    """Means of the last hidden states over the real tokens, (texts, D)."""
-    order = sorted(range(len(texts)), key=lambda row: len(texts[row]))
-    found = torch.empty(len(texts), model.config.hidden_size)
-    for begin in range(0, len(order), 64):
-        rows = order[begin : begin + 64]
-        batch = tokenizer(
-            [texts[row] for row in rows], padding=True, truncation=True, max_length=128, return_tensors="pt"
-        )
-        states, mask = model(**batch)[0], batch["attention_mask"][..., None]
-        found[rows] = (states * mask).sum(dim=1) / mask.sum(dim=1)
-    return found
-
-
 class Quality:
     """
     What is measured on a model, in percent, cosines and nats.
@@ -111,11 +98,7 @@ class Quality:
     """
 
     def __init__(self, original, tokenizer, data: Path):
-        lines = (data / "glue/STS-B/dev.tsv").read_text(encoding="utf-8").splitlines()[1:]
-        rows = [line.split("\t") for line in lines]
-        self.texts = [row[7] for row in rows] + [row[8] for row in rows]
-        self.scores = [float(row[9]) for row in rows]
-        self.tokenizer, self.batches = tokenizer, []
+        self.pairs, self.tokenizer, self.batches = SentencePairs(data), tokenizer, []
         if hasattr(original, "cls"):
             transformers.set_seed(0)
             mask = DataCollatorForLanguageModeling(tokenizer)
@@ -124,14 +107,17 @@ class Quality:
         self.reference = self.embed(original)
 
     def embed(self, model) -> Tensor:
-        return embeddings(model.base_model, self.tokenizer, self.texts)
+        """Means of the last hidden states over the real tokens, (texts, D)."""
+        pooling = SentencePooling(["mean"], normalize=False)
+        return self.pairs.embed(
+            lambda batch: pooling(model.base_model(**batch)[0], batch["attention_mask"]), self.tokenizer
+        )
 
     @torch.no_grad()
     def of(self, model) -> dict[str, float]:
-        found, half = self.embed(model), len(self.scores)
-        similar = cosine_similarity(found[:half], found[half:])
+        found = self.embed(model)
         quality = {
-            "stsb_spearman": 100 * float(spearmanr(similar, self.scores)[0]),
+            "stsb_spearman": self.pairs.spearman(found),
             "cosine_to_original": float(cosine_similarity(found, self.reference).mean()),
         }
         if self.batches:

@@ -148,10 +148,11 @@ def checkpoint_card(
     results: dict[str, float] | None = None,
     evaluated_on: dict[str, str] | None = None,
     count: int | None = None,
+    loading: str = "",
     **metadata: Any,
 ) -> ModelCard:
     """
-    The card of a trained or converted checkpoint.
+    The card of a trained, converted or exported checkpoint.
 
     Args:
         architecture: the name of the model's class.
@@ -160,6 +161,7 @@ def checkpoint_card(
         results: metrics by name, as in all_results.json.
         evaluated_on: `type`, `name` and, if known, `config` and `split` of the evaluation data set, for model-index.
         count: number of parameters.
+        loading: how to load it, in Markdown, where that is not by transformers.
         metadata: further fields of the card, such as license, datasets, base_model.
     """
     fixed = config.model_type == FixedHeadBertConfig.model_type
@@ -193,10 +195,10 @@ def checkpoint_card(
         if shown
         else "",
         "Limits": LIMITS if shown else "The quality of this model has not been measured.",
-        "How to load it": how_to_load(name, auto_class, fixed),
+        "How to load it": loading or how_to_load(name, auto_class, fixed),
         "To cite": CITATION,
     }
-    tags = ["fixedbert", "bert"] + (["custom_code"] if fixed else [])
+    tags = ["fixedbert", "bert"] + (["custom_code"] if fixed and not loading else [])
     metadata = {"pipeline_tag": pipeline, **metadata, "tags": tags + metadata.get("tags", [])}
     return make_card(name.split("/")[-1], sections, **metadata)
 
