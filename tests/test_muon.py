@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 from small_models import model_of
+from transformers import DistilBertConfig, DistilBertForMaskedLM
 
 from fixedbert.errors import InputError
 from fixedbert.training.arguments import parse
@@ -98,6 +99,15 @@ def test_matrices_of_the_layers_alone(tmp_path, head):
         for one in (plain, optimizer)
     ]
     assert decays[0] == decays[1] and decays[0].keys() == set(names.values())
+
+
+def test_models_with_layers_elsewhere_are_refused(tmp_path):
+    """Guards: a model that is not built like BERT ends in a sentence, and not in a missing attribute."""
+    config = DistilBertConfig(dim=6, n_heads=2, hidden_dim=7, n_layers=1, vocab_size=11)
+    arguments = PretrainingArguments(output_dir=str(tmp_path), use_cpu=True, report_to="none", muon_learning_rate=0.02)
+    trainer = PretrainingTrainer(model=DistilBertForMaskedLM(config), args=arguments, objective="mlm")
+    with pytest.raises(InputError, match="^--muon_learning_rate: a model of the type distilbert keeps"):
+        trainer.create_optimizer()
 
 
 @pytest.mark.parametrize("flags", ["0", "-1", "inf", "nan", "0.1 --optim sgd"])

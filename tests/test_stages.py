@@ -73,6 +73,35 @@ def test_moments_are_carried_exactly():
                zip(map(large.get_parameter, names), gradients, strict=True))  # fmt: skip
 
 
+def test_stage_hands_over_the_state_of_muon(tmp_path):
+    """Guards: each parameter of the larger model gets its own state, of Muon or AdamW, and then takes a step."""
+    model = model_of("ForPreTraining")
+    stages = [Stage(1, {}, model.config, 11, (8, 1)), Stage(2, GROWTH, model.config, 11, (8, 1))]
+    arguments = arguments_of(tmp_path, muon_learning_rate=0.01)
+    trainer = StageTrainer(model=model, args=arguments, stages=stages)
+
+    def by_name() -> dict[str, dict[str, torch.Tensor]]:
+        return {name: trainer.optimizer.state[weight] for name, weight in trainer.model.named_parameters()}
+
+    def step():
+        for weight in trainer.model.parameters():
+            weight.grad = torch.randn_like(weight)
+        trainer.optimizer.step()
+
+    trainer.create_optimizer()
+    step()
+    before = by_name()
+    trainer.hand_over(stages[1])
+    after = by_name()
+    expected = grown_moments(dict(enumerate(before.values())), list(before), model.config, trainer.model.config)
+    for name, state in zip(before, expected.values(), strict=True):
+        assert after[name].keys() == state.keys(), name
+        assert all(torch.equal(after[name][key], value) for key, value in state.items()), name
+    assert sum("average" in state for state in after.values()) == 3 * 6
+    step()
+    assert all(state["step"] == 2 for state in by_name().values())
+
+
 def stage(end: int, length: int, at_once: int, times: int = 1) -> Stage:
     return Stage(end, {}, config_of("ForPreTraining"), length, (at_once, times))
 

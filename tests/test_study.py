@@ -173,6 +173,7 @@ def test_shares_make_up_the_study():
         ),
         ({"pretraining": {**SMALL["pretraining"], "seed": 3}}, "pretraining: seed is not for a stage"),
         ({"model": 5}, "model: names with their values"),
+        ({"pretraining": {**SMALL["pretraining"], "stages": ["{}"]}}, "pretraining: stages: the shapes of a study"),
         ({"pretraining": 5}, "pretraining: arguments with their values"),
         ({"series": {"a": None}}, "series a: fields with their values"),
         ({"scales": {"tiny": 5}}, "scale is missing: study .* has tiny"),

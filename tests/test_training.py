@@ -389,6 +389,8 @@ def test_refused_arguments_by_the_name_that_is_given():
     """Guards: an entry of --accelerator_config is named as such, and --help lists no argument that is never taken."""
     with pytest.raises(InputError, match="^--accelerator_config with split_batches is not supported: "):
         parse(["--accelerator_config", '{"split_batches":true}', "--use_cpu"], FineTuningArguments)
+    with pytest.raises(InputError, match="^--accelerator_config with dispatch_batches is not supported: "):
+        parse(["--accelerator_config", '{"dispatch_batches":true}', "--use_cpu"], PretrainingArguments)
     shown = ArgumentParser([FineTuningArguments]).format_help()
     assert "--max_nonfinite_steps" in shown and "logging_nan_inf_filter" not in shown
 

@@ -249,6 +249,11 @@ class Study:
                 raise InputError(
                     f"study {self.name}: {place}pretraining: {name} is not for a stage, the study sets it."
                 )
+        if "stages" in stage:
+            raise InputError(
+                f"study {self.name}: {place}pretraining: stages: the shapes of a study do not grow, and its costs are "
+                "of one shape; leave it out."
+            )
         settings = stage.get("lr_scheduler_kwargs")
         decay = settings.get("num_decay_steps") if isinstance(settings, dict) else None
         if stage.get("lr_scheduler_type") == "warmup_stable_decay" and type(decay) is not int:

@@ -98,7 +98,7 @@ def main(argv: list[str] | None = None, prog: str | None = None, callbacks: Sequ
         if training_args.do_eval:
             record_metrics(trainer, "eval", trainer.evaluate())
         if trainer.is_world_process_zero():
-            write_summary(trainer, corpus, parameters, command)
+            write_summary(trainer, corpus, parameters, [stage.examples_of_step(devices) for stage in stages], command)
         if training_args.do_train:
             trainer.create_model_card()
     publish(trainer)

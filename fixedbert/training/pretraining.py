@@ -66,6 +66,7 @@ class PretrainingArguments(CommonArguments):
         "label_names": (None, "the labels follow from --objective"),
         "train_sampling_strategy": ("random", "the order of the examples follows from --seed and the epoch"),
         "data_seed": (None, "the examples follow from --seed"),
+        "accelerator_config.dispatch_batches": (None, "a batch has places of tokens, and cannot be divided"),
         "do_predict": (False, "pretraining has nothing to predict; it has --do_eval"),
     }
 
@@ -140,8 +141,13 @@ class PretrainingTrainer(CommonTrainer):
                 "--muon_learning_rate: Muon needs whole matrices, which FSDP and DeepSpeed divide; leave it out, or "
                 "train without these."
             )
-        layers = self.model.base_model.get_submodule("encoder").modules()
-        matrices = [part.weight for part in layers if isinstance(part, torch.nn.Linear)]
+        encoder = getattr(self.model.base_model, "encoder", None)
+        if encoder is None:
+            raise InputError(
+                f"--muon_learning_rate: a model of the type {self.model.config.model_type} keeps its layers elsewhere "
+                "than BERT does; leave it out."
+            )
+        matrices = [part.weight for part in encoder.modules() if isinstance(part, torch.nn.Linear)]
         adamw = super().create_optimizer(*args, **kwargs)
         assert isinstance(adamw, torch.optim.AdamW)  # the arguments admit no other
         self.optimizer = with_muon(adamw, matrices, rate)

@@ -1,6 +1,7 @@
 """What a run leaves beside its model: metrics, the summary of pretraining, and a copy on the Hub."""
 
 import json
+from itertools import groupby
 
 from huggingface_hub.errors import HTTPError
 
@@ -24,17 +25,21 @@ def record_metrics(trainer: CommonTrainer, split: str, metrics: dict[str, float]
             write_whole(folder / name, json.dumps(content, indent=4, sort_keys=True))
 
 
-def write_summary(trainer: PretrainingTrainer, corpus: dict, parameters: dict, command: list[str]):
-    """Write summary.json and, after training, pretraining.png beside the model."""
+def write_summary(trainer: PretrainingTrainer, corpus: dict, parameters: dict, batches: list[int], command: list[str]):
+    """
+    Write summary.json and, after training, pretraining.png beside the model.
+
+    Args:
+        batches: examples in a step, of each stage.
+    """
     output, args = trainer.args.folder, trainer.args
-    batch = args.per_device_train_batch_size * max(args.n_gpu, 1) * args.gradient_accumulation_steps * args.world_size
     summary = {
         "objective": trainer.objective,
         "config": trainer.model.config.to_diff_dict(),
         "parameters": parameters,
         "corpus": corpus,
         "steps": trainer.state.global_step,
-        "examples in a step": batch,
+        "examples in a step": batches[0] if len(set(batches)) == 1 else batches,
         "real tokens seen": trainer.state.num_input_tokens_seen,
         "results": json.loads((output / "all_results.json").read_text()),
         "command": ["run_pretraining.py", *run_arguments(command, left_out=SECRET)],
@@ -44,7 +49,8 @@ def write_summary(trainer: PretrainingTrainer, corpus: dict, parameters: dict, c
     }
     (output / "summary.json").write_text(json.dumps(summary, indent=1) + "\n")
     if args.do_train:
-        title = f"{trainer.objective}, {parameters['all'] / 1e6:.1f} M parameters, {batch} examples a step"
+        size = " then ".join(str(batch) for batch, _ in groupby(batches))
+        title = f"{trainer.objective}, {parameters['all'] / 1e6:.1f} M parameters, {size} examples a step"
         draw_pretraining(trainer.state.log_history, trainer.objective[:3], title, output / "pretraining.png")
 
 

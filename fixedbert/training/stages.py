@@ -51,6 +51,11 @@ class Stage:
     max_seq_length: int
     batch: tuple[int, int]
 
+    def examples_of_step(self, devices: int) -> int:
+        """On all devices together."""
+        at_once, times = self.batch
+        return at_once * times * devices
+
 
 def stages_of(config: PreTrainedConfig, max_seq_length: int, arguments: PretrainingArguments) -> list[Stage]:
     """
@@ -167,10 +172,9 @@ def stage_text(stages: list[Stage], place: int) -> str:
     if len(stages) == 1:
         return ""
     stage, begin = stages[place], stages[place - 1].end if place else 0
-    at_once, times = stage.batch
     return (
         f"stage {place + 1} of {len(stages)}, steps {begin + 1:,} to {stage.end:,}: rows of {stage.max_seq_length} "
-        f"tokens, {at_once * times} a step on each device; "
+        f"tokens, {stage.examples_of_step(1)} a step on each device; "
     )
 
 
@@ -185,7 +189,7 @@ def data_leads(stages: list[Stage], examples: list[int], devices: int) -> list[i
         examples: how many an epoch has in each stage.
     """
     leads = [0]
-    sizes = [at_once * times * devices for at_once, times in (stage.batch for stage in stages)]
+    sizes = [stage.examples_of_step(devices) for stage in stages]
     epochs = [-(-count // size) for count, size in zip(examples, sizes, strict=True)]  # in steps
     for place, (before, stage) in enumerate(zip(stages, stages[1:], strict=False), 1):
         epoch, step = divmod(before.end + leads[-1], epochs[place - 1])
