@@ -221,9 +221,10 @@ def test_pooling_of_later_versions(tmp_path):
             {"pooling_mode_weightedmean_tokens": True},
             "pooling by 'weightedmean' cannot be exported, only",
         ),
+        (["Pooling"], {"pooling_mode": 5}, "pooling by 5 cannot be exported, only"),
         (["Pooling"], MEAN | {"include_prompt": False}, "with include_prompt=false pooling needs the length of a"),
     ],
-    ids=["a layer after it", "a mode", "prompts"],
+    ids=["a layer after it", "a mode", "no mode", "prompts"],
 )
 def test_refused_sentence_models(kinds, pooling, message, tmp_path):
     """Guards: what a graph would leave out is refused, and nothing is written."""
