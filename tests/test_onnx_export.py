@@ -251,6 +251,15 @@ def test_refusals(tmp_path, monkeypatch):
     assert not list(tmp_path.glob("graph*"))
 
 
+def test_types_that_the_model_does_not_have(tmp_path):
+    """Guards: a tokenizer's types of segments are no input of a graph whose model has a single type."""
+    model = model_of("Model", **SHAPE, type_vocab_size=1)
+    save(model, tmp_path / "model")
+    graph = onnx_export.Graph(model, "Model", None)
+    for batch in onnx_export.texts_for(graph, AutoTokenizer.from_pretrained(tmp_path / "model")):
+        assert list(batch) == ["input_ids", "attention_mask"]
+
+
 def test_missing_packages(tmp_path, monkeypatch):
     """Guards: without the extra the command says how to install it."""
     monkeypatch.setattr(errors, "find_spec", lambda name: None)
