@@ -53,7 +53,7 @@ pytestmark = pytest.mark.skipif(not LIBGOMP.exists(), reason="torch has another 
     ],
 )
 def test_every_start_bounds_the_spinning(code):
-    """Guards: library, scripts, demo, benchmarks, `python -m fixedbert` and the command set the bound before torch is imported."""
+    """Guards: library, scripts, demo, benchmarks and both forms of the command set it before torch is imported."""
     assert spin_count(code) == OURS
 
 
