@@ -113,6 +113,7 @@ def recipe_flags(recipe: str, folder: Path, seed: int) -> list[str]:
     """The recipe's command; what follows it wins: the text, the seed, and to train alone, for as long as it is let."""
     run = {"seed": seed, "output_dir": str(folder), "max_steps": MANY, "disable_tqdm": True, "report_to": "none"}
     run |= {"do_train": True, "do_eval": False, "eval_strategy": "no", "save_strategy": "no"}
+    run["use_cpu"] = device_options()["use_cpu"]  # whatever the recipe has: all on one device
     return [*flags(device_options()), *with_recipe([recipe]), *text_flags(), *flags(run)]
 
 
@@ -127,7 +128,8 @@ def recipe_shape(recipe: str, tokenizer: PreTrainedTokenizerBase) -> tuple[int, 
     The steps that the recipe's schedule is written for, and its model's parameters.
 
     Raises:
-        InputError: the recipe has a text or weights of its own, no number of steps, or no masked tokens to predict.
+        InputError: the recipe has a text or weights of its own, stages, no number of steps, or no masked tokens to
+            predict, or it is compiled.
     """
     command = [*flags(device_options()), *with_recipe([recipe]), *flags({"output_dir": "unused"})]
     model_args, data_args, training_args = parse(
@@ -142,11 +144,29 @@ def recipe_shape(recipe: str, tokenizer: PreTrainedTokenizerBase) -> tuple[int, 
             raise InputError(f"{recipe}: {name}: all begin with random weights, on the same text; leave it out.")
     if data_args.objective == "clm":
         raise InputError(f"{recipe}: objective clm predicts no masked tokens; give mlm+nsp or mlm.")
+    if training_args.stages:
+        raise InputError(f"{recipe}: stages: their steps cannot be stretched over the time; give a single shape.")
+    if training_args.torch_compile:
+        raise InputError(f"{recipe}: torch_compile: padding is computed, and would not be counted; leave it out.")
     if training_args.max_steps < 1:
         raise InputError(f"{recipe}: give max_steps; its learning rate's schedule is stretched over the time.")
     config = load_config(model_args)
     config.vocab_size = len(tokenizer)
     return training_args.max_steps, parameters(MODELS[data_args.objective], config)
+
+
+class EpochAfterEpoch(Dataset):
+    """New pairs and masks in each pass, as recipes have them; a plain Trainer asks for those of epoch 0 each time."""
+
+    def __init__(self, examples: Examples):
+        self.examples, self.taken = examples, 0
+
+    def __len__(self) -> int:
+        return len(self.examples)
+
+    def __getitem__(self, index: int) -> dict:
+        epoch, self.taken = self.taken // len(self), self.taken + 1
+        return self.examples[epoch * len(self) + index]
 
 
 def train_stock(pipe: Connection, stock: Stock, folder: Path, seed: int, seconds: float, held_out: list[Batch]):
@@ -157,7 +177,7 @@ def train_stock(pipe: Connection, stock: Stock, folder: Path, seed: int, seconds
     trainer = Trainer(
         model=model,
         args=stock.arguments(folder, seed),
-        train_dataset=examples,
+        train_dataset=EpochAfterEpoch(examples),
         data_collator=PretrainingCollator(tokenizer.pad_token_id),
         processing_class=tokenizer,
         callbacks=[Yardstick(pipe, held_out, seconds, MANY)],

@@ -41,6 +41,8 @@ class Clock:
         self.began = time.perf_counter()
 
     def stop(self):
+        if torch.accelerator.is_available():
+            torch.accelerator.synchronize()  # the steps that a GPU still has to do are of this training
         self.before, self.began = self.seconds, None
 
     @contextmanager

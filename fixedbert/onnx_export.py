@@ -130,7 +130,8 @@ def texts_for(graph: Graph, tokenizer: PreTrainedTokenizerBase) -> list[dict[str
     if len(tokenizer) > config.vocab_size:
         raise InputError(f"the tokenizer has {len(tokenizer)} tokens and the model {config.vocab_size}: not its own.")
     names = ["input_ids", "attention_mask"]
-    if graph.head != "LMHeadModel" and "token_type_ids" in tokenizer.model_input_names:  # optimum's decoders have none
+    has_types = "token_type_ids" in tokenizer.model_input_names and config.type_vocab_size > 1
+    if has_types and graph.head != "LMHeadModel":  # optimum's decoders have none
         names.append("token_type_ids")
     options: dict[str, Any] = {"padding": True, "truncation": True, "max_length": config.max_position_embeddings}
     options |= {"return_token_type_ids": True, "return_tensors": "pt"}

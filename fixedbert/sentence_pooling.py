@@ -75,19 +75,21 @@ def read_pooling(folder: Path) -> SentencePooling | None:
     with reading(file, SAVE_AGAIN):
         modules = json.loads(file.read_text(encoding="utf-8"))
         kinds = [module["type"].split(".")[-1] for module in modules]
-        path = modules[1]["path"]
-    if kinds not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]):
-        raise InputError(f"{file}: has {', '.join(kinds)}; only Transformer, Pooling and Normalize can be exported.")
-    return SentencePooling(read_modes(folder / path / "config.json"), normalize="Normalize" in kinds)
+        if kinds not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]):
+            raise InputError(
+                f"{file}: has {', '.join(kinds)}; only Transformer, Pooling and Normalize can be exported."
+            )
+        config = folder / modules[1]["path"] / "config.json"
+    return SentencePooling(read_modes(config), normalize="Normalize" in kinds)
 
 
 def read_modes(file: Path) -> list[str]:
     config = read_object(file, SAVE_AGAIN)
     earlier = [mode for field, mode in FIELDS.items() if config.get(field)]
     modes = config.get("pooling_mode") or earlier or ["mean"]
-    modes = [modes] if isinstance(modes, str) else modes
+    modes = modes if isinstance(modes, list) else [modes]
     for mode in modes:
-        if mode not in MODES:
+        if str(mode) not in MODES:
             raise InputError(f"{file}: pooling by {mode!r} cannot be exported, only {', '.join(MODES)}.")
     if not config.get("include_prompt", True):
         raise InputError(f"{file}: with include_prompt=false pooling needs the length of a prompt; a graph has none.")

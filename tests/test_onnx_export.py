@@ -221,9 +221,10 @@ def test_pooling_of_later_versions(tmp_path):
             {"pooling_mode_weightedmean_tokens": True},
             "pooling by 'weightedmean' cannot be exported, only",
         ),
+        (["Pooling"], {"pooling_mode": 5}, "pooling by 5 cannot be exported, only"),
         (["Pooling"], MEAN | {"include_prompt": False}, "with include_prompt=false pooling needs the length of a"),
     ],
-    ids=["a layer after it", "a mode", "prompts"],
+    ids=["a layer after it", "a mode", "no mode", "prompts"],
 )
 def test_refused_sentence_models(kinds, pooling, message, tmp_path):
     """Guards: what a graph would leave out is refused, and nothing is written."""
@@ -248,6 +249,15 @@ def test_refusals(tmp_path, monkeypatch):
     with pytest.raises(InputError, match="large: 0.00 GB of weights in float32; a file of ONNX has room for 2.14"):
         export_onnx(tmp_path / "large", tmp_path / "graph")
     assert not list(tmp_path.glob("graph*"))
+
+
+def test_types_that_the_model_does_not_have(tmp_path):
+    """Guards: a tokenizer's types of segments are no input of a graph whose model has a single type."""
+    model = model_of("Model", **SHAPE, type_vocab_size=1)
+    save(model, tmp_path / "model")
+    graph = onnx_export.Graph(model, "Model", None)
+    for batch in onnx_export.texts_for(graph, AutoTokenizer.from_pretrained(tmp_path / "model")):
+        assert list(batch) == ["input_ids", "attention_mask"]
 
 
 def test_missing_packages(tmp_path, monkeypatch):

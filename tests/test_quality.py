@@ -166,6 +166,24 @@ def test_all_are_held_to_the_same_text(data, tmp_path):
         assert len(examples.numbers) + len(held_out) == 63 and not set(examples.numbers) & set(held_out)
 
 
+def test_stock_draws_new_masks_in_each_pass(data):
+    """Guards: after a pass over the text a plain Trainer gets the examples of the next epoch, not the same again."""
+    examples = contenders.bert_examples(1)[1]
+    passes = contenders.EpochAfterEpoch(examples)
+    count = len(passes)
+    found = [passes[index]["input_ids"] for index in [*range(count), *range(count)]]
+    expected = [examples[index]["input_ids"] for index in range(2 * count)]
+    assert all(np.array_equal(one, other) for one, other in zip(found, expected, strict=True))
+    assert any(not np.array_equal(one, other) for one, other in zip(found[:count], found[count:], strict=True))
+
+
+def test_all_train_on_one_device(data, tmp_path, monkeypatch):
+    """Guards: a recipe for a CPU trains on the accelerator where stock BERT does."""
+    monkeypatch.setattr(contenders, "device_options", lambda: {"use_cpu": False, "bf16": False})
+    command = contenders.recipe_flags(write_recipe(tmp_path, use_cpu=True), tmp_path / "ours", 7)
+    assert not parse(command, ModelArguments, PretrainingDataArguments, PretrainingArguments)[2].use_cpu
+
+
 @pytest.mark.parametrize(
     "changes, message",
     [
@@ -173,6 +191,8 @@ def test_all_are_held_to_the_same_text(data, tmp_path):
         ({"model_name_or_path": "runs/mini"}, "model_name_or_path: all begin with random weights"),
         ({"dataset_name": "sample"}, "dataset_name: all begin with random weights, on the same text"),
         ({"objective": "clm"}, "objective clm predicts no masked tokens"),
+        ({"stages": [{"steps": 60}, {"steps": 40}]}, "stages: their steps cannot be stretched over the time"),
+        ({"torch_compile": True}, "torch_compile: padding is computed, and would not be counted"),
         ({"max_steps": None, "num_train_epochs": 1, "bf16": True}, "give max_steps"),
     ],
 )

@@ -47,12 +47,13 @@ pytestmark = pytest.mark.skipif(not LIBGOMP.exists(), reason="torch has another 
         "import fixedbert",
         "import run_pretraining",
         "import run_demo",
+        "import benchmarks.quality",
         "runpy.run_module('fixedbert', run_name='__main__')",
         "import fixedbert_cli; fixedbert_cli.entry_point()",
     ],
 )
 def test_every_start_bounds_the_spinning(code):
-    """Guards: library, scripts, demo, `python -m fixedbert` and the command set the bound before torch is imported."""
+    """Guards: library, scripts, demo, benchmarks and both forms of the command set it before torch is imported."""
     assert spin_count(code) == OURS
 
 
