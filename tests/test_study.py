@@ -172,7 +172,6 @@ def test_shares_make_up_the_study():
             "max_steps is missing, or not a whole number above",
         ),
         ({"pretraining": {**SMALL["pretraining"], "seed": 3}}, "pretraining: seed is not for a stage"),
-        ({"pretraining": {**SMALL["pretraining"], "stages": [{"steps": 3}]}}, "stages is not for a stage"),
         ({"model": 5}, "model: names with their values"),
         ({"pretraining": {**SMALL["pretraining"], "stages": ["{}"]}}, "pretraining: stages: the shapes of a study"),
         ({"pretraining": 5}, "pretraining: arguments with their values"),

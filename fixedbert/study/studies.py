@@ -32,7 +32,7 @@ OBJECTIVES = ("mlm+nsp", "mlm", "clm", *SYNTHETIC)
 FINE_TUNING = {"mnli": 128, "squad": 384}  # tasks, with the length of their rows where a study does not say
 # In what shapes can be made equal; both without embeddings.
 EQUAL = {"parameters": lambda config, length: parameters(config)[1], "flops": forward_flops}
-GIVEN_BY_THE_STUDY = ("learning_rate", "seed", "objective", "output_dir", "config_name", "config_overrides", "stages")
+GIVEN_BY_THE_STUDY = ("learning_rate", "seed", "objective", "output_dir", "config_name", "config_overrides")
 MOST_EXTENSIONS = 6  # learning rates beyond the grid, of a shape
 REQUIRED = ("question", "axis", "model", "series", "learning_rates", "seeds", "pretraining")
 NOT_IN_YAML = ("name", "scale", "folder", "imported")  # fields of a study that are not its author's
