@@ -16,7 +16,7 @@ from accelerate.commands.config.config_args import load_config_from_file
 from accelerate.commands.launch import _validate_launch_command, launch_command_parser
 from accelerate.utils.fsdp_utils import fsdp2_prepare_auto_wrap_policy
 from accelerate.utils.launch import prepare_multi_gpu_env
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from small_models import SHAPE, inputs_of, model_of
 from torch.nn.functional import cross_entropy
 from transformers import (
@@ -423,6 +423,24 @@ def test_steps_that_the_fp16_scaler_skips_are_logged_not_counted(about_to_step):
     with pytest.raises(Divergence, match="^step 1: the gradient norm is not finite, on the examples "):
         trainer.apply_finite_step(torch.tensor(torch.inf))
     assert all(weight.grad is None for weight in trainer.model.parameters())
+
+
+def test_tied_weights_are_not_missing(tmp_path, monkeypatch):
+    """Guards: a checkpoint, which has tied weights once, loads without a warning; one that lacks a weight does not."""
+    said = []
+    monkeypatch.setattr("transformers.trainer.logger.warning", said.append)
+    model, folder = model_of("ForPreTraining"), tmp_path / "checkpoint"
+    trainer = CommonTrainer(model=model, args=FineTuningArguments(output_dir=str(tmp_path), report_to="none"))
+    model.save_pretrained(folder)
+    said.clear()
+    trainer._load_from_checkpoint(str(folder))
+    assert not said
+    weights = load_file(folder / "model.safetensors")
+    assert "cls.predictions.decoder.weight" not in weights
+    del weights["bert.pooler.dense.bias"]
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+    trainer._load_from_checkpoint(str(folder))
+    assert "['bert.pooler.dense.bias']" in said[0]
 
 
 def test_weights_that_overflow_are_not_saved(tmp_path):

@@ -112,6 +112,10 @@ class CommonTrainer(Trainer):
             return False
         raise self.divergence(sentence)
 
+    def _issue_warnings_after_load(self, load_result):  # a checkpoint has tied weights once
+        missing = [name for name in load_result.missing_keys if name not in self.model.all_tied_weights_keys]
+        super()._issue_warnings_after_load(load_result._replace(missing_keys=missing))
+
     def save_model(self, *args, **kwargs):
         """Save the model; Divergence, on all processes, if the last update overflowed."""
         weights = (x.to_local() if isinstance(x, DTensor) else x for x in self.model.parameters())
