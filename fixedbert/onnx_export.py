@@ -31,6 +31,7 @@ GRAPH, QUANTIZED = "onnx/model.onnx", "onnx/model_quantized.onnx"  # the names t
 OPSET = 18  # optimum's, which torch's exporter writes without a conversion
 LARGEST_FILE = 2**31  # bytes, of a protobuf
 TOLERANCE = 1e-4  # of outputs in float32, relative to those above 1
+FEW = 8  # numbers, of which a cosine says little
 
 # The outputs of each head by optimum's names; logits for the others.
 OUTPUTS = {
@@ -88,6 +89,11 @@ def export_onnx(source: str | Path, output_dir: str | Path, int8: bool = False, 
         model, beside = load_bert(source, **hub_options).float().eval(), files_beside(source, **hub_options)
         tokenizer = load_tokenizer(str(beside), trust_remote_code=False)
         head = head_of(type(model).__name__, model.config.model_type)
+        if head != "Model" and (beside / "modules.json").is_file():
+            raise InputError(
+                f"{source}: modules.json makes it a sentence-transformers model, while its weights have another head "
+                f"({head}): load it by SentenceTransformer and save it, which keeps the encoder, or remove the file."
+            )
         graph = Graph(model, head, read_pooling(beside) if head == "Model" else None)
         try:
             check_model(model)
@@ -259,13 +265,17 @@ def largest_difference(expected: list[list[Tensor]], found: list[list[Tensor]]) 
 
 
 def lowest_cosine(expected: list[list[Tensor]], found: list[list[Tensor]]) -> float:
-    """Of the outputs of each text that is a batch by itself, and so has no padding."""
-    cosines = [
-        cosine_similarity(a.flatten(), b.flatten(), dim=0)
-        for tensors in zip(expected, found, strict=True)
-        for a, b in zip(*tensors, strict=True)
-        if len(a) == 1
-    ]
+    """
+    Of each output, for each text that is a batch by itself, and so has no padding. A few logits point in much the same
+    direction whatever they are: of such an output all texts are one vector.
+    """
+    alone = [both for both in zip(expected, found, strict=True) if len(both[0][0]) == 1]
+    cosines = []
+    for output in zip(*(zip(*both, strict=True) for both in alone), strict=True):
+        pairs = [(a.flatten(), b.flatten()) for a, b in output]
+        if len(pairs[0][0]) < FEW:
+            pairs = [(torch.cat([a for a, _ in pairs]), torch.cat([b for _, b in pairs]))]
+        cosines += [cosine_similarity(a, b, dim=0) for a, b in pairs]
     return float(torch.stack(cosines).min())
 
 

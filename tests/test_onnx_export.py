@@ -244,11 +244,25 @@ def test_refusals(tmp_path, monkeypatch):
         save(model_of(head, **SHAPE | changes), folder)
         with pytest.raises(InputError, match=message):
             export_onnx(folder, tmp_path / "graph")
+    save(model_of("ForMaskedLM", **SHAPE), tmp_path / "masked")
+    (tmp_path / "masked" / "modules.json").write_text("[]")
+    with pytest.raises(InputError, match=r"while its weights have another head \(ForMaskedLM\)"):
+        export_onnx(tmp_path / "masked", tmp_path / "graph")
     save(model_of("Model", **SHAPE), tmp_path / "large")
     monkeypatch.setattr(onnx_export, "LARGEST_FILE", 10_000)
     with pytest.raises(InputError, match="large: 0.00 GB of weights in float32; a file of ONNX has room for 2.14"):
         export_onnx(tmp_path / "large", tmp_path / "graph")
     assert not list(tmp_path.glob("graph*"))
+
+
+def test_cosine_of_single_numbers():
+    """Guards: of outputs of one number the cosine is over the texts: by itself each is 1, however wrong it is."""
+    padded, right = [torch.ones(3, 1)], [[torch.tensor([[3.0]])], [torch.tensor([[4.0]])]]
+    wrong = [[torch.tensor([[4.0]])], [torch.tensor([[3.0]])]]
+    assert onnx_export.lowest_cosine([padded, *right], [padded, *wrong]) == pytest.approx(24 / 25)
+    states = [[torch.eye(9)[None, :1]], [torch.eye(9)[None, :2]]]
+    turned = [states[0], [torch.eye(9)[None, [0, 2]]]]
+    assert onnx_export.lowest_cosine(states, turned) == pytest.approx(1 / 2)
 
 
 def test_types_that_the_model_does_not_have(tmp_path):
