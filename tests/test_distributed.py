@@ -12,7 +12,7 @@ import torch
 from small_models import L, config_of, inputs_of, model_of
 from transformers import Trainer, TrainingArguments
 
-from fixedbert.training.pretraining import PretrainingTrainer
+from fixedbert.training.pretraining import PretrainingArguments, PretrainingTrainer
 
 pytestmark = pytest.mark.slow  # every test starts two processes
 
@@ -212,11 +212,13 @@ def first_step(head: str, accumulation: int, output: str) -> list[float]:
     inputs["attention_mask"][:] = 1
     rows = [{name: x[row] for name, x in inputs.items()} for row in range(16)]
 
-    class InOrder(PretrainingTrainer if head == "ForPreTraining" else Trainer):
+    ours = head == "ForPreTraining"
+
+    class InOrder(PretrainingTrainer if ours else Trainer):
         def _get_train_sampler(self, *_):
             return torch.utils.data.SequentialSampler(rows)
 
-    arguments = TrainingArguments(
+    arguments = (PretrainingArguments if ours else TrainingArguments)(
         output_dir=output,
         per_device_train_batch_size=16 // accumulation // int(os.environ.get("WORLD_SIZE", 1)),
         gradient_accumulation_steps=accumulation,
@@ -225,6 +227,7 @@ def first_step(head: str, accumulation: int, output: str) -> list[float]:
         save_strategy="no",
         use_cpu=True,
         disable_tqdm=True,
+        report_to="none",
     )
     model = model_of(head, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
     trainer = InOrder(model=model, args=arguments, train_dataset=rows)
