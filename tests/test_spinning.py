@@ -24,7 +24,7 @@ class Loading:
 sys.meta_path.insert(0, Loading())
 sys.argv[1:] = ["study", "heads", "--dry_run"]
 """
-OURS = "10000"
+OURS = "100000"
 
 
 def spin_count(code: str, **environment: str) -> str:
