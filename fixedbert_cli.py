@@ -66,7 +66,12 @@ def convert_arguments(parser: ArgumentParser):
         "--intermediate_size", type=int, help="neurons of the feed-forward networks, at least the old; default: that"
     )
     parser.add_argument("--num_hidden_layers", type=int, help="number of layers, the old ones repeated or left out")
-    parser.add_argument("--bert", action="store_true", help="from a FixedHeadBert back to transformers' BERT")
+    parser.add_argument("--bert", action="store_true", help="from a FixedHeadBert to a BERT of transformers")
+    parser.add_argument(
+        "--allow_wider",
+        action="store_true",
+        help="with --bert: where no BERT of this width has the function, one with every hidden unit several times",
+    )
     parser.add_argument("--seed", type=int, default=0, help="of the random numbers in what is new")
     parser.add_argument(
         "--cased", dest="do_lower_case", action="store_false", help="of a TensorFlow checkpoint: keep upper case"

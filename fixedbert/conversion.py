@@ -29,13 +29,12 @@ from functools import partial
 from typing import NamedTuple
 
 import torch
-import transformers
-from transformers import BertConfig, PreTrainedModel
+from transformers import PreTrainedModel
 
 from . import modeling_fixed_head_bert
 from .configuration_fixed_head_bert import FixedHeadBertConfig
 from .errors import InputError
-from .families import build, fixed_head_config, head_of, shared_fields
+from .families import build, fixed_head_config, head_of
 from .modeling_fixed_head_bert import FixedHeadBertPreTrainedModel
 
 logger = logging.getLogger(__name__)
@@ -123,8 +122,7 @@ def convert(
     chosen = [number * config.num_hidden_layers // layers for number in range(layers)]
     old = config_of_layers(config, chosen)
     new = larger_config(old, attention_head_size, num_attention_heads, value_head_size, intermediate_size)
-    if model.dtype in (torch.float16, torch.bfloat16):
-        check_rounding(model.dtype, heads_of(old), heads_of(new))
+    check_rounding(model.dtype, heads_of(old), heads_of(new))
     if chosen != list(range(config.num_hidden_layers)):
         old_layers = config.num_hidden_layers
         logger.warning("The function changes: of %d layers these become %d: %s.", old_layers, layers, chosen)
@@ -177,29 +175,6 @@ def larger_config(
     return larger
 
 
-def to_bert(model: FixedHeadBertPreTrainedModel) -> PreTrainedModel:
-    """
-    transformers' BERT with the function of `model`: bit for bit where the head size is hidden_size / heads, up to
-    rounding where it is smaller, so that heads are padded.
-
-    Raises:
-        InputError: BERT has no such shape.
-    """
-    config = model.config
-    heads, width = config.num_attention_heads, config.hidden_size
-    size = max(config.head_sizes + config.value_head_sizes)
-    if config.head_embedding is not None or config.qk_norm:
-        raise InputError("BERT has neither head_embedding nor qk_norm, so this model cannot become one.")
-    if width % heads or size > width // heads:
-        raise InputError(
-            f"{heads} heads of {size} in width {width}: BERT's heads have the size hidden_size / heads, which must be "
-            f"whole and hold these, so that heads * {size} is at most {width}."
-        )
-    wide = convert(model, width // heads, heads, value_head_size=width // heads)
-    head = head_of(type(model).__name__, config.model_type)
-    return build(getattr(transformers, f"Bert{head}"), BertConfig(**shared_fields(config)), wide.state_dict(), model)
-
-
 def numbers(given: int | list[int] | None, field: str, old: list[int]) -> list[int]:
     """
     One for each layer, of one for all, of a list, or by default the old ones.
@@ -243,6 +218,8 @@ def check_growth(config: FixedHeadBertConfig, old: list[Heads], new: list[Heads]
 
 def check_rounding(dtype: torch.dtype, old: list[Heads], new: list[Heads]):
     """Warn where half precision rounds the scaled queries."""
+    if dtype not in (torch.float16, torch.bfloat16):
+        return
     for (_, size, _), (_, new_size, _) in zip(old, new, strict=True):
         scale = (new_size / size) ** 0.5
         if not math.log2(scale).is_integer():

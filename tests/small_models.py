@@ -1,6 +1,7 @@
 """Small models of every kind for the tests, and inputs for them: odd sizes, large weights, real padding."""
 
 import torch
+import transformers
 
 import fixedbert
 from fixedbert import FixedHeadBertConfig, configuration_fixed_head_bert
@@ -58,3 +59,26 @@ def inputs_of(head: str, labels: bool = False, size: int = B) -> dict[str, torch
         assert head in labels_of_heads, f"tests/small_models.py has no labels for {head}: add them to labels_of_heads."
         inputs |= labels_of_heads[head]
     return inputs
+
+
+def bert_of(head: str, family: str = "Bert", **changes):
+    torch.manual_seed(0)
+    config_class = getattr(transformers, f"{family}Config")
+    if family != "Bert":
+        head = "ForCausalLM" if head == "LMHeadModel" else head
+        changes = {"pad_token_id": 1, "max_position_embeddings": 13, **changes}
+    decoder = "LM" in head and "Masked" not in head
+    config = config_class(**{**SHAPE, "num_attention_heads": 4, "is_decoder": decoder, **changes})
+    model = getattr(transformers, f"{family}{head}")(config).eval()
+    for name, parameter in model.named_parameters():  # biases of BERT begin as zeros, which would hide mistakes
+        if name.endswith("bias"):
+            torch.nn.init.normal_(parameter, std=0.5)
+    return model
+
+
+@torch.no_grad()
+def differences(one, other, inputs) -> float:
+    outputs = (model(**inputs, return_dict=True).to_tuple() for model in (one, other))
+    pairs = list(zip(*outputs, strict=True))
+    assert any(isinstance(a, torch.Tensor) for a, _ in pairs)
+    return max(float((a - b).abs().max()) for a, b in pairs if isinstance(a, torch.Tensor))

@@ -25,7 +25,7 @@ LAYERS = (
     ("",),
     ("head_budgets",),
     ("shrinking",),
-    ("conversion",),
+    ("conversion", "stock_twin"),
     ("checkpoints", "sentence_pooling"),
     ("dropout", "tensorflow_checkpoint"),
     ("data", "metrics"),
