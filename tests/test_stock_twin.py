@@ -165,7 +165,7 @@ def test_qk_norm_has_no_twin():
             to_bert(model_of("Model", num_attention_heads=4, qk_norm=True), allow_wider)
 
 
-def test_other_attention_and_quantized_weights_have_no_twin():
+def test_attention_of_another_class_has_no_twin():
     """Guards: what cannot be converted at all keeps its reason."""
     model = model_of("Model")
     model.config.attention = "mine"
@@ -231,7 +231,9 @@ def sentence_model(tmp_path, vocabulary):
         for number, kind in enumerate(["Transformer", *kinds]):
             path = f"{number}_{kind}" if number else ""
             (folder / path).mkdir(exist_ok=True)
-            modules += [{"idx": number, "name": str(number), "path": path, "type": f"sentence_transformers.{kind}"}]
+            modules += [
+                {"idx": number, "name": str(number), "path": path, "type": f"sentence_transformers.models.{kind}"}
+            ]
         (folder / "modules.json").write_text(json.dumps(modules))
         pooling = {"word_embedding_dimension": D, "pooling_mode_mean_tokens": True}
         (folder / "1_Pooling" / "config.json").write_text(json.dumps(pooling))
@@ -243,7 +245,7 @@ def sentence_model(tmp_path, vocabulary):
 def test_command_writes_the_twin_of_a_sentence_model(sentence_model, tmp_path, capsys):
     """Guards: pooling fits the wider embeddings, cosines stay, and the line and the card say what they cost."""
     source = sentence_model("Pooling", "Normalize")
-    with pytest.raises(InputError, match=r"model: no BERT of width 32 .* give --allow_wider\."):
+    with pytest.raises(InputError, match=r"model: no BERT of width 32 .* give --allow_wider$"):
         main(["convert", str(source), "--output_dir", str(tmp_path / "twin"), "--bert"])
     main(["convert", str(source), "--output_dir", str(tmp_path / "twin"), "--bert", "--allow_wider"])
     printed = capsys.readouterr().out
@@ -267,6 +269,7 @@ def test_command_writes_the_twin_of_a_sentence_model(sentence_model, tmp_path, c
         for place in (source, tmp_path / "twin")
     ]
     assert embeddings[1].shape == (2, 64)
+    assert abs(embeddings[1][:, :D] * 2**0.5 - embeddings[0]).max() < 1e-5  # the first block, of length 1 / sqrt(2)
     assert abs(embeddings[0] @ embeddings[0].T - embeddings[1] @ embeddings[1].T).max() < 1e-5
 
 
