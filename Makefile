@@ -7,7 +7,7 @@ PYTEST := -m pytest -n 2 --dist worksteal
 QUICK := -m "not slow"
 INSTALL := pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test test-slow test-all test-oldest test-newest coverage dist benchmark soak soak-full soak-flatness \
+.PHONY: demo test test-slow test-all test-oldest test-newest coverage dist docs benchmark soak soak-full soak-flatness \
 	lint clean
 
 demo: .venv/installed
@@ -50,6 +50,12 @@ dist: .venv/installed
 	cd fixedbert-*; \
 	../venv/bin/$(INSTALL) --constraint constraints.txt ".[test]"; \
 	../venv/bin/python $(PYTEST) $(QUICK)
+
+# The pages and the Python reference as a site.
+docs: .venv/installed
+	$(BIN)/$(INSTALL) --editable ".[docs]"
+	$(BIN)/python -m sphinx -W --keep-going -q -c docs . build/site
+	@echo build/site/docs/index.html
 
 benchmark: .venv/installed
 	$(BIN)/python -m benchmarks.model

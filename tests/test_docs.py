@@ -1,0 +1,194 @@
+"""README and docs: every command and every Python block runs here, or is parsed where it takes long or a network."""
+
+import argparse
+import importlib
+import json
+import re
+import shlex
+import sys
+from pathlib import Path
+
+import forked
+import pytest
+import torch
+from small_models import config_of
+from transformers import BertConfig, BertForPreTraining, BertTokenizer
+
+import fixedbert_cli
+from fixedbert import FixedHeadBertForPreTraining, FixedHeadBertModel
+from fixedbert.data.sample import documents
+from fixedbert.presets import PRESETS
+from fixedbert.training.arguments import ModelArguments, check_flags
+from fixedbert.training.fine_tuning import FineTuningArguments
+from fixedbert.training.glue_data import GlueDataArguments
+from fixedbert.training.pretraining import PretrainingArguments
+from fixedbert.training.pretraining_data import PretrainingDataArguments
+from fixedbert.training.squad_data import SquadDataArguments
+
+ROOT = Path(__file__).parents[1]
+PAGES = [
+    file.relative_to(ROOT).as_posix()
+    for pattern in ("README.md", "CONTRIBUTING.md", "docs/*.md", "benchmarks/README.md", "model_cards/README.md")
+    for file in sorted(ROOT.glob(pattern))
+]
+TASKS = {
+    "pretraining": (PretrainingDataArguments, PretrainingArguments),
+    "glue": (GlueDataArguments, FineTuningArguments),
+    "squad": (SquadDataArguments, FineTuningArguments),
+}
+OF_THE_COMMAND = {"pretrain": "pretraining", "glue": "glue", "squad": "squad"}
+RUN = {"convert", "shrink", "export", "inspect", "plan", "theory"}
+# Training steps, and a timing, of the commands that run.
+SHORTER = {"--distil_steps 300": "--distil_steps 2", "--measure": "", "--format onnx": "--format onnx"}
+# Programs of others, and what needs a network: their names are all that is checked.
+OUTSIDE = {"pip", "hf", "docker", "cp", "cd", "git", "pre-commit"}
+LONG_PYTHON = ("run_study(",)
+
+
+def words_of_commands(page: str) -> list[str]:
+    """The commands of a page: lines of indented blocks and of headings that begin with a program, whole."""
+    text = re.sub(r"```.*?```", "", (ROOT / page).read_text(encoding="utf-8"), flags=re.DOTALL)
+    blocks = re.findall(r"^(?: {4}.*\n)+", text.replace("\n\n", "\n#\n"), re.MULTILINE)
+    lines = [line.strip() for block in blocks for line in re.sub(r"\\\n\s*", " ", block).splitlines()]
+    lines += re.findall(r"^#+ `(.*)`$", text, re.MULTILINE)
+    programs = "|".join(["python", "fixedbert", "accelerate", "make", *OUTSIDE])
+    return [line for line in lines if re.match(rf"({programs}) ", line)]
+
+
+COMMANDS = [(page, command) for page in PAGES for command in words_of_commands(page)]
+BLOCKS = [
+    (page, number, code)
+    for page in PAGES
+    for number, code in enumerate(re.findall(r"```python\n(.*?)```", (ROOT / page).read_text("utf-8"), re.DOTALL))
+]
+
+
+def is_run(command: str) -> bool:
+    words = shlex.split(command, comments=True)
+    return words[0] == "fixedbert" and words[1] in RUN
+
+
+def check_task(name: str, words: list[str]):
+    """The arguments of a script: a recipe that is there, flags that the parser takes with their values, a preset."""
+    if words and words[0].endswith(".yaml"):
+        recipe = words.pop(0)
+        assert (ROOT / recipe).exists() or (ROOT / "fixedbert" / recipe).exists(), recipe
+    check_flags(words, ModelArguments, *TASKS[name])
+    if "--config_name" in words:
+        assert words[words.index("--config_name") + 1] in PRESETS
+
+
+def check_module(name: str, words: list[str], monkeypatch):
+    """The arguments of `python -m`, by the module's own parser, whose work does not begin."""
+
+    class Parsed(Exception):
+        pass
+
+    def parse(self, args=None, namespace=None):
+        _, unknown = self.parse_known_args(args, namespace)
+        assert not unknown
+        raise Parsed
+
+    monkeypatch.setattr(argparse.ArgumentParser, "parse_args", parse)
+    monkeypatch.setattr(sys, "argv", [name, *(word for word in words if word != "...")])
+    if name == "soak":
+        name = "soak.__main__"
+    with pytest.raises(Parsed):
+        importlib.import_module(name).main()
+
+
+@pytest.mark.parametrize(("page", "command"), [pair for pair in COMMANDS if not is_run(pair[1])])
+def test_commands_parse(page, command, monkeypatch):
+    """Guards: flags, recipes, presets and make targets of the commands that take long or need a network or a GPU."""
+    words = shlex.split(command, comments=True)
+    program = words.pop(0)
+    if program == "make":
+        makefile = (ROOT / "Makefile").read_text()
+        assert all(f"\n{target}:" in makefile for target in words if "=" not in target)
+    elif program == "python" and words[0] == "-m":
+        check_module(words[1], words[2:], monkeypatch)
+    elif program in ("python", "accelerate"):
+        script = next(number for number, word in enumerate(words) if re.fullmatch(r"run_\w+\.py", word))
+        for file in re.findall(r"--config_file (\S+)", command):
+            assert (ROOT / "fixedbert" / file).exists()
+        check_task(words[script][4:-3], words[script + 1 :])
+    elif program == "fixedbert":
+        if words[0] in OF_THE_COMMAND:
+            check_task(OF_THE_COMMAND[words[0]], words[1:])
+        else:
+            fixedbert_cli.parse(words)
+            assert all((ROOT / word).exists() for word in words if word.startswith("docs/"))
+    else:
+        assert program in OUTSIDE
+
+
+def test_most_commands_are_found():
+    """Guards: the search for commands finds those of every page that has some."""
+    assert len(COMMANDS) > 90 and sum(is_run(command) for _, command in COMMANDS) > 25 and len(BLOCKS) > 7
+
+
+@pytest.fixture(scope="module")
+def workplace(tmp_path_factory, vocabulary) -> Path:
+    """What the pages name: small models in the place of the real ones, a little text."""
+    folder = tmp_path_factory.mktemp("workplace")
+    tokenizer = BertTokenizer(vocab=vocabulary)
+    sizes = {"vocab_size": len(tokenizer), "hidden_size": 48, "max_position_embeddings": 512, "num_hidden_layers": 12}
+    torch.manual_seed(0)
+    bert = BertForPreTraining(BertConfig(num_attention_heads=12, intermediate_size=96, **sizes))
+    minilm = FixedHeadBertModel(
+        config_of(
+            "Model", **sizes | {"num_hidden_layers": 6}, num_attention_heads=12, attention_head_size=32,
+            intermediate_size=1536,
+        )
+    )  # fmt: skip
+    mini = FixedHeadBertForPreTraining(config_of("ForPreTraining", **sizes | {"num_hidden_layers": 2}))
+    models = {"google-bert/bert-base-uncased": bert, "all-MiniLM-L6-v2": minilm, "me/mini": mini, "runs/mini": mini}
+    for name, model in models.items():
+        model.save_pretrained(folder / name)
+        tokenizer.save_pretrained(folder / name)
+    modules = [("", "Transformer"), ("1_Pooling", "Pooling"), ("2_Normalize", "Normalize")]
+    sentences = folder / "all-MiniLM-L6-v2"
+    listed = [
+        {"idx": number, "name": str(number), "path": path, "type": f"sentence_transformers.models.{kind}"}
+        for number, (path, kind) in enumerate(modules)
+    ]
+    (sentences / "modules.json").write_text(json.dumps(listed))
+    (sentences / "sentence_bert_config.json").write_text('{"max_seq_length": 128}')
+    (sentences / "1_Pooling").mkdir()
+    pooling = {"word_embedding_dimension": 48, "pooling_mode_mean_tokens": True}
+    (sentences / "1_Pooling" / "config.json").write_text(json.dumps(pooling))
+    (sentences / "2_Normalize").mkdir()
+    for name in ("wikipedia", "books", "corpus"):
+        (folder / name).mkdir()
+        (folder / name / "text.txt").write_text("\n\n".join(documents()[:40]))
+    return folder
+
+
+@pytest.mark.slow  # 3 minutes
+@pytest.mark.parametrize("page", sorted({page for page, command in COMMANDS if is_run(command)}))
+def test_commands_run(page, workplace, tmp_path, monkeypatch, capsys):
+    """Guards: the commands of a page, in their order, do what they say, on models and text of their kind."""
+    for name in workplace.iterdir():
+        (tmp_path / name.name).symlink_to(name)
+    monkeypatch.chdir(tmp_path)
+    for command in (command for of_page, command in COMMANDS if of_page == page and is_run(command)):
+        for long, short in SHORTER.items():
+            command = command.replace(long, short)
+        words = shlex.split(command, comments=True)[1:]
+        fixedbert_cli.main(words)
+        if "--output_dir" in words:
+            assert any((tmp_path / words[words.index("--output_dir") + 1]).iterdir())
+
+
+@pytest.mark.slow  # a minute
+@pytest.mark.parametrize(("page", "number", "code"), BLOCKS, ids=[f"{page}-{number}" for page, number, _ in BLOCKS])
+def test_python_runs(page, number, code, workplace, tmp_path):
+    """Guards: a Python block of README or docs can be pasted into a file and run, in a folder with what it names."""
+    for name in workplace.iterdir():
+        (tmp_path / name.name).symlink_to(name)
+    if any(long in code for long in LONG_PYTHON):
+        compile(code, page, "exec")
+        return
+    (tmp_path / "block.py").write_text(code)
+    done = forked.run(tmp_path / "block.py", [], tmp_path, tmp_path)
+    assert done.returncode == 0, done.stderr
