@@ -7,7 +7,7 @@ PYTEST := -m pytest -n 2 --dist worksteal
 QUICK := -m "not slow"
 INSTALL := pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test test-slow test-all test-oldest test-newest coverage dist benchmark soak soak-full soak-flatness \
+.PHONY: demo test test-slow test-all test-oldest test-newest coverage browser dist benchmark soak soak-full soak-flatness \
 	lint clean
 
 demo: .venv/installed
@@ -35,6 +35,10 @@ coverage: .venv/installed
 	$(BIN)/python -m coverage run $(PYTEST)
 	$(BIN)/python -m coverage combine --quiet
 	$(BIN)/python -m coverage report
+
+# Chromium and its driver, for the tests of the pages of HTML; on Debian and its like.
+browser:
+	apt-get install --yes --no-install-recommends chromium chromium-driver
 
 # Wheel and source distribution; the wheel alone, then the tests of the source, in an empty environment elsewhere.
 dist: .venv/installed

@@ -4,25 +4,10 @@ from base64 import b64encode
 from collections.abc import Iterable
 from html import escape
 
+from ..html_page import html_page
 from .pictures import Picture
 from .report import Report
 from .report_text import Section, answers, commands, condition_lines, limits_section, table, title
-
-STYLE = """
-body { font: 16px/1.5 system-ui, sans-serif; color: #222; background: #fff; max-width: 72rem; margin: auto;
-  padding: 0 1rem 3rem; }
-h1, h2 { line-height: 1.2; }
-.question { font-size: 1.2rem; font-style: italic; }
-.wide { overflow-x: auto; }
-table { border-collapse: collapse; font-size: 0.85rem; }
-th, td { border-bottom: 1px solid #ccc; padding: 0.25rem 0.6rem; text-align: left; vertical-align: top; }
-figure { margin: 1.5rem 0; }
-img { max-width: 100%; height: auto; }
-figcaption { font-size: 0.85rem; }
-pre { background: #f4f4f4; padding: 0.6rem; overflow-x: auto; }
-@media print { body { font-size: 10px; max-width: none; } table { font-size: 7px; } tr, figure { break-inside: avoid; }
-  .wide { overflow: visible; } pre { white-space: pre-wrap; } }
-"""
 
 
 def report_html(report: Report, pictures: list[Picture]) -> str:
@@ -42,20 +27,7 @@ def report_html(report: Report, pictures: list[Picture]) -> str:
         "<h2>What this does not show</h2>",
         list_html(limits.items),
     ]
-    body = "\n".join(content)
-    return f"""<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{escape(title(report))}</title>
-<style>{STYLE}</style>
-</head>
-<body>
-{body}
-</body>
-</html>
-"""
+    return html_page(title(report), "\n".join(content))
 
 
 def section_html(section: Section) -> str:
