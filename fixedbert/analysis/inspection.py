@@ -48,6 +48,13 @@ class Sample:
                 raise InputError(f"{count}: must be at least 1.", field)
 
 
+@dataclass(frozen=True)
+class Checkpoint:
+    name: str
+    recorder: Recorder
+    tokenizer: PreTrainedTokenizerBase
+
+
 def inspect(
     model: str,
     output_dir: str | Path,
@@ -80,40 +87,37 @@ def inspect(
     needs("matplotlib", "plots")
     CorpusReader(Corpus(validation_file))  # it is there, which is said before the model is loaded
     with new_directory(output_dir) as folder:
-        inspection = inspect_one(model, sample, None, hub_options)
-        files = {"inspection": inspection}
+        checkpoints = [load(model, max_seq_length, **hub_options)]
         if compare is not None:
-            sentences = [example.sentence for example in inspection.examples]
-            files["compared"] = inspect_one(compare, sample, sentences, {**hub_options, "revision": "main"})
-        for name, found in files.items():
-            (folder / f"{name}.json").write_text(json.dumps(json_of(found), indent=1) + "\n")
-            draw(found, folder / f"{name}.png")
-        (folder / "inspection.html").write_text(inspection_html([*files.values()]), encoding="utf-8")
-    return replace(inspection, compared=files.get("compared"))
+            checkpoints.append(load(compare, max_seq_length, **{**hub_options, "revision": "main"}))
+        sentences = example_sentences(checkpoints[0], sample)
+        inspections = [inspect_checkpoint(checkpoint, sample, sentences) for checkpoint in checkpoints]
+        for name, inspection in zip(("inspection", "compared"), inspections, strict=False):
+            (folder / f"{name}.json").write_text(json.dumps(json_of(inspection), indent=1) + "\n")
+            draw(inspection, folder / f"{name}.png")
+        (folder / "inspection.html").write_text(inspection_html(inspections), encoding="utf-8")
+    first, *others = inspections
+    return replace(first, compared=others[0] if others else None)
 
 
-def inspect_one(model: str, sample: Sample, sentences: list[str] | None, hub_options: dict) -> Inspection:
+def inspect_checkpoint(checkpoint: Checkpoint, sample: Sample, sentences: list[str]) -> Inspection:
     """
     Args:
-        sentences: for the examples; default: those that are found in the text.
+        sentences: for the examples.
     """
-    length = sample.max_seq_length
-    recorder, tokenizer = load(model, length, **hub_options)
-    batches = sequences([sample.validation_file], tokenizer, length, sample.batch_size)
+    recorder, length = checkpoint.recorder, sample.max_seq_length
+    batches = sequences([sample.validation_file], checkpoint.tokenizer, length, sample.batch_size)
     first = measure_sequences(recorder, batches, sample.max_samples, sample.importance_samples)
     if first is None:
         raise InputError(
             f"{sample.validation_file}: shorter than {length} tokens; give more text, or a lower max_seq_length."
         )
-    longest = min(length, longest_example(sum(recorder.counts)))
-    if sentences is None:
-        sentences = example_sentences(sample.validation_file, tokenizer, longest)
     rounds = 1 + len(sentences)
     with tqdm(total=rounds * sum(recorder.counts), desc="silencing heads", unit="head") as progress:
         importance = recorder.importance(first, progress)
-        examples = [example_of(sentence, recorder, tokenizer, longest, progress) for sentence in sentences]
+        examples = [example_of(sentence, checkpoint, length, progress) for sentence in sentences]
     return Inspection(
-        model=model,
+        model=checkpoint.name,
         layers=recorder.layers,
         heads=recorder.heads,
         head_counts=recorder.counts,
@@ -144,17 +148,18 @@ def measure_sequences(recorder: Recorder, batches: Iterator[Tensor], most: int, 
     return first
 
 
-def longest_example(heads: int) -> int:
-    """The most tokens of an example for a model with so many heads in all layers."""
+def longest_example(heads: int, length: int) -> int:
+    """The most tokens of an example for a model with so many heads in all layers, and sequences of `length`."""
     fitting = math.isqrt(EXAMPLE_WEIGHTS // (EXAMPLES * heads))
-    return min(EXAMPLE_TOKENS[1], max(fitting, EXAMPLE_TOKENS[0]))
+    return min(length, EXAMPLE_TOKENS[1], max(fitting, EXAMPLE_TOKENS[0]))
 
 
-def example_sentences(validation_file: str, tokenizer: PreTrainedTokenizerBase, longest: int) -> list[str]:
+def example_sentences(checkpoint: Checkpoint, sample: Sample) -> list[str]:
     """The first EXAMPLES different sentences of the text that have neither too few nor too many tokens."""
     found: dict[str, None] = {}
-    for sentence in (" ".join(one.split()) for one in split_document(beginning(validation_file))[0]):
-        tokens = len(tokenizer(sentence, verbose=False)["input_ids"])
+    longest = longest_example(sum(checkpoint.recorder.counts), sample.max_seq_length)
+    for sentence in (" ".join(one.split()) for one in split_document(beginning(sample.validation_file))[0]):
+        tokens = len(checkpoint.tokenizer(sentence, verbose=False)["input_ids"])
         if sentence.endswith(ENDS) and EXAMPLE_TOKENS[0] <= tokens <= longest:
             found[sentence] = None
     return [*found][:EXAMPLES]
@@ -171,15 +176,15 @@ def beginning(validation_file: str) -> str:
     return "\n".join(rows)[:EXAMPLE_TEXT]
 
 
-def example_of(
-    sentence: str, recorder: Recorder, tokenizer: PreTrainedTokenizerBase, longest: int, progress: tqdm
-) -> Example:
+def example_of(sentence: str, checkpoint: Checkpoint, length: int, progress: tqdm) -> Example:
+    recorder, tokenizer = checkpoint.recorder, checkpoint.tokenizer
+    longest = longest_example(sum(recorder.counts), length)
     ids = tokenizer(sentence, truncation=True, max_length=longest, return_tensors="pt")["input_ids"]
     tokens = [tokenizer.decode(one).strip() for one in ids[0]]
     return Example(sentence, tokens, recorder.attention(ids), recorder.token_changes(ids, progress))
 
 
-def load(name: str, length: int, **hub_options) -> tuple[Recorder, PreTrainedTokenizerBase]:
+def load(name: str, length: int, **hub_options) -> Checkpoint:
     check_place(name)
     with reading(name, "give a model that is whole, and of a kind that transformers knows", "no model can be read"):
         config = read_config(name, **hub_options)
@@ -197,7 +202,7 @@ def load(name: str, length: int, **hub_options) -> tuple[Recorder, PreTrainedTok
     if not 3 <= length <= longest:
         raise InputError(f"{length}: the model takes 3 to {longest} tokens.", "max_seq_length")
     try:
-        return Recorder(model.eval()), tokenizer
+        return Checkpoint(name, Recorder(model.eval()), tokenizer)
     except (AttributeError, ValueError) as error:
         raise InputError(f"{name}: its attention cannot be seen: {str(error).splitlines()[0]}") from error
 

@@ -149,7 +149,7 @@ function show(side) {
   showSingularValues(panel, checkpoint, layer, head);
   panel.querySelector(".importance").textContent =
     `The last hidden states move by ${text(100 * checkpoint.importance[layer][head])} % of their size, ` +
-    `in the mean over ${checkpoint["sequences for importance"]} sequences of the text.`;
+    `over ${checkpoint["sequences for importance"]} sequences of the text.`;
   const rows = maps.map(({ name, title }) => [title, text(checkpoint[name][layer][head])]);
   panel.querySelector(".measures").replaceChildren(
     ...rows.map((cells) => element("tr", {}, ...cells.map((cell) => element("td", {}, cell)))),

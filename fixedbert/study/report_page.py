@@ -4,7 +4,7 @@ from base64 import b64encode
 from collections.abc import Iterable
 from html import escape
 
-from ..html_page import html_page
+from ..html_page import html_page, page_file
 from .pictures import Picture
 from .report import Report
 from .report_text import Section, answers, commands, condition_lines, limits_section, table, title
@@ -19,6 +19,7 @@ def report_html(report: Report, pictures: list[Picture]) -> str:
         "<h2>Answers</h2>",
         *map(section_html, answers(report)),
         "<h2>Results</h2>",
+        series_filter([*report.series]),
         table_html(table(report)),
         *map(picture_html, pictures),
         "<h2>How this was made</h2>",
@@ -26,6 +27,7 @@ def report_html(report: Report, pictures: list[Picture]) -> str:
         *map(paragraph, condition_lines(report)),
         "<h2>What this does not show</h2>",
         list_html(limits.items),
+        f"<script>{page_file('report.js')}</script>",
     ]
     return html_page(title(report), "\n".join(content))
 
@@ -42,10 +44,18 @@ def list_html(items: Iterable[str]) -> str:
     return f"<ul>{''.join(f'<li>{escape(item)}</li>' for item in items)}</ul>"
 
 
+def series_filter(names: list[str]) -> str:
+    """A checkbox for each series, which shows or hides its rows, where there is more than one."""
+    if len(names) == 1:
+        return ""
+    boxes = (f'<label><input type="checkbox" checked value="{escape(name)}"> {escape(name)}</label>' for name in names)
+    return f'<fieldset id="series"><legend>Series in the table</legend>{" ".join(boxes)}</fieldset>'
+
+
 def table_html(rows: list[list[str]]) -> str:
     header, *others = rows
     lines = [row_html(header, "th"), *(row_html(row, "td") for row in others)]
-    return f'<div class="wide"><table>{"".join(lines)}</table></div>'
+    return f'<div class="wide"><table id="results">{"".join(lines)}</table></div>'
 
 
 def row_html(cells: Iterable[str], tag: str) -> str:
