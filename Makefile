@@ -38,6 +38,7 @@ coverage: .venv/installed
 
 # Chromium and its driver, for the tests of the pages of HTML; on Debian and its like.
 browser:
+	apt-get update
 	apt-get install --yes --no-install-recommends chromium chromium-driver
 
 # Wheel and source distribution; the wheel alone, then the tests of the source, in an empty environment elsewhere.

@@ -21,7 +21,8 @@ def chromium() -> Iterator:
         pytest.skip("there is no Chromium with its driver; `make browser` installs them")
     options = webdriver.ChromeOptions()
     options.binary_location = browser
-    for flag in ("headless=new", "no-sandbox", "disable-gpu", "host-rules=MAP * ~NOTFOUND", "window-size=1400,1000"):
+    offline = "host-resolver-rules=MAP * ~NOTFOUND"
+    for flag in ("headless=new", "no-sandbox", "disable-gpu", "window-size=1400,1000", offline):
         options.add_argument(f"--{flag}")
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
     opened = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))

@@ -253,7 +253,7 @@ def inspection_of(ceiling, sizes: list[int], can_grow: bool = True) -> Inspectio
     """An inspection of sequences of 128 tokens with these shares, and nothing else measured."""
     measures = ("rank", "effective_rank", "pattern_rank", "effective_pattern_rank", "entropy", "distance")
     empty = dict.fromkeys((*measures, "similarity", "condition", "importance"), torch.zeros(3, 2))
-    empty |= {"singular_values": [], "likeness": [], "examples": []}
+    empty |= {"singular_values": [], "likeness": [], "examples": [], "compared": None}
     return Inspection("m", 3, 2, [2, 2, 2], sizes, can_grow, 64, 128, 1, 1, ceiling=torch.tensor(ceiling), **empty)
 
 
@@ -361,7 +361,7 @@ def test_files_of_unequal_heads(text, tmp_path, vocabulary):
     "arguments, message",
     [
         (["--max_seq_length", "100"], "shorter than 100 tokens"),
-        (["--max_seq_length", "1000"], "the model takes 3 to 128 tokens"),
+        (["--max_seq_length", "1000"], r"model\d+ takes 3 to 128 tokens"),
         (["--text", "nothing.txt"], "nothing.txt: no such file"),
         (["--max_samples", "0"], "must be at least 1"),
         (["--batch_size", "-1"], "must be at least 1"),
@@ -393,7 +393,7 @@ def test_positions_of_a_roberta(text, tmp_path, vocabulary):
     config = RobertaConfig(vocab_size=len(tokenizer), max_position_embeddings=18, pad_token_id=0, **shape)
     RobertaModel(config).save_pretrained(tmp_path / "roberta")
     tokenizer.save_pretrained(tmp_path / "roberta")
-    with pytest.raises(InputError, match="the model takes 3 to 17 tokens"):
+    with pytest.raises(InputError, match="roberta takes 3 to 17 tokens"):
         inspect(str(tmp_path / "roberta"), tmp_path / "out", text, max_seq_length=18)
     inspect(str(tmp_path / "roberta"), tmp_path / "out", text, max_seq_length=17, max_samples=5)
 

@@ -16,6 +16,7 @@ from browsers import chromium
 from fixedbert.analysis.inspection import EXAMPLES, inspect, longest_example
 from fixedbert.analysis.inspection_page import inspection_html
 from fixedbert.analysis.inspection_results import PANELS, Example, Inspection, json_of, nearest_heads
+from fixedbert.errors import InputError
 from fixedbert.printing import inspection_text
 from fixedbert_cli import main
 
@@ -66,6 +67,7 @@ def inspection_of(
             )
             for number in range(examples)
         ],
+        compared=None,
     )  # fmt: skip
 
 
@@ -114,6 +116,14 @@ def test_numbers_of_the_page_are_those_of_the_inspection(model, text, tmp_path):
         low, high = one["limits"]
         assert low == 0 and getattr(found, one["name"]).max() <= high + 1e-6
     assert json.loads((tmp_path / "out" / "compared.json").read_text()) == json_of(found.compared)
+
+
+def test_second_checkpoint_is_loaded_first(model, text, tmp_path, monkeypatch):
+    """Guards: a second checkpoint that is not there is named before anything is measured, and nothing is left."""
+    monkeypatch.setattr("fixedbert.analysis.recorder.Recorder.add_sequences", pytest.fail)
+    with pytest.raises(InputError, match="nowhere"):
+        inspect(model, tmp_path / "out", text, max_seq_length=16, compare=str(tmp_path / "nowhere"))
+    assert not list(tmp_path.glob("out*"))
 
 
 def test_command_compares(monkeypatch, capsys):

@@ -116,6 +116,7 @@ def inspect_checkpoint(checkpoint: Checkpoint, sample: Sample, sentences: list[s
     with tqdm(total=rounds * sum(recorder.counts), desc="silencing heads", unit="head") as progress:
         importance = recorder.importance(first, progress)
         examples = [example_of(sentence, checkpoint, length, progress) for sentence in sentences]
+    by_layer = recorder.means_by_layer()
     return Inspection(
         model=checkpoint.name,
         layers=recorder.layers,
@@ -129,8 +130,10 @@ def inspect_checkpoint(checkpoint: Checkpoint, sample: Sample, sentences: list[s
         importance_sequences=len(first),
         importance=importance,
         examples=examples,
+        singular_values=by_layer["singular_values"],
+        likeness=by_layer["likeness"],
+        compared=None,
         **recorder.means(length),
-        **recorder.means_by_layer(),
     )
 
 
@@ -180,7 +183,7 @@ def example_of(sentence: str, checkpoint: Checkpoint, length: int, progress: tqd
     recorder, tokenizer = checkpoint.recorder, checkpoint.tokenizer
     longest = longest_example(sum(recorder.counts), length)
     ids = tokenizer(sentence, truncation=True, max_length=longest, return_tensors="pt")["input_ids"]
-    tokens = [tokenizer.decode(one).strip() for one in ids[0]]
+    tokens = [token.strip() for token in tokenizer.batch_decode(ids[0][:, None])]
     return Example(sentence, tokens, recorder.attention(ids), recorder.token_changes(ids, progress))
 
 
@@ -200,7 +203,7 @@ def load(name: str, length: int, **hub_options) -> Checkpoint:
     if config.model_type in FAMILIES:  # of RoBERTa's positions some are not for tokens
         longest = fixed_head_config(config).max_position_embeddings
     if not 3 <= length <= longest:
-        raise InputError(f"{length}: the model takes 3 to {longest} tokens.", "max_seq_length")
+        raise InputError(f"{length}: {name} takes 3 to {longest} tokens.", "max_seq_length")
     try:
         return Checkpoint(name, Recorder(model.eval()), tokenizer)
     except (AttributeError, ValueError) as error:

@@ -105,7 +105,7 @@ class Inspection:
     singular_values: list[Tensor]
     likeness: list[Tensor]
     examples: list[Example]
-    compared: "Inspection | None" = None
+    compared: "Inspection | None"
 
     @property
     def summary(self) -> str:

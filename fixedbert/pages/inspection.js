@@ -159,7 +159,7 @@ function show(side) {
 function showExample(panel, checkpoint, layer, head) {
   const example = checkpoint.examples[sentence.value];
   if (!example) {
-    panel.querySelector(".attention").replaceChildren("The text has no sentence of 5 to 30 tokens to show it on.");
+    panel.querySelector(".attention").replaceChildren("The beginning of the text has no sentence of a fitting length.");
     return;
   }
   showAttention(panel, example.tokens, weightsOf(checkpoint, example, layer, head));
