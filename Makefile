@@ -7,8 +7,8 @@ PYTEST := -m pytest -n 2 --dist worksteal
 QUICK := -m "not slow"
 INSTALL := pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test test-slow test-all test-oldest test-newest coverage dist docs benchmark soak soak-full soak-flatness \
-	lint clean
+.PHONY: demo test test-slow test-all test-oldest test-newest coverage browser dist docs benchmark soak soak-full \
+	soak-flatness lint clean
 
 demo: .venv/installed
 	$(BIN)/python run_demo.py
@@ -35,6 +35,11 @@ coverage: .venv/installed
 	$(BIN)/python -m coverage run $(PYTEST)
 	$(BIN)/python -m coverage combine --quiet
 	$(BIN)/python -m coverage report
+
+# Chromium and its driver, for the tests of the pages of HTML; on Debian and its like.
+browser:
+	apt-get update
+	apt-get install --yes --no-install-recommends chromium chromium-driver
 
 # Wheel and source distribution; the wheel alone, then the tests of the source, in an empty environment elsewhere.
 dist: .venv/installed

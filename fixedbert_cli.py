@@ -216,6 +216,7 @@ def inspect_arguments(parser: ArgumentParser):
     parser.add_argument("--max_samples", type=int, default=1000, help="sequences to look at")
     parser.add_argument("--importance_samples", type=int, default=8, help="sequences to silence each head on")
     parser.add_argument("--batch_size", type=int, default=16, help="sequences at once")
+    parser.add_argument("--compare", help="directory or Hub id of a second encoder, to see beside it")
     hub_arguments(parser)
 
 

@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from .analysis.inspection import EVEN_SHARE, Inspection
+from .analysis.inspection_results import EVEN_SHARE, Inspection
 from .analysis.planning import RULES, UTILISATION, Plan, PlannedShape
 from .analysis.theory import Theory
 from .counts import size_text
@@ -84,11 +84,9 @@ def theory_text(theory: Theory) -> str:
 
 
 def inspection_text(inspection: Inspection) -> str:
-    """A row for every head, and where larger heads are worth a try."""
+    """A row for every head, and where larger heads are worth a try; then the same of the model compared with."""
     lines = [
-        f"{inspection.model}: {inspection.layers} layers of width {inspection.width}, "
-        f"{size_text(inspection.head_counts)} heads of {size_text(inspection.head_sizes)}; "
-        f"{inspection.sequences:,} sequences of {inspection.max_seq_length} tokens",
+        f"{inspection.model}: {inspection.summary}",
         "layer head " + " ".join(f"{heading:>11}" for heading in MEASURES.values()),
     ]
     measures: list[Tensor] = [getattr(inspection, name) for name in MEASURES]
@@ -98,7 +96,10 @@ def inspection_text(inspection: Inspection) -> str:
             lines.append(f"{layer:>5} {head:>4} {values}")
         condition = float(inspection.condition[layer])
         lines.append(f"{layer:>5}      condition number of all heads' output: {condition:.3g}")
-    return "\n".join([*lines, "", suggestion(inspection)])
+    lines += ["", suggestion(inspection)]
+    if inspection.compared is not None:
+        lines += ["", inspection_text(inspection.compared)]
+    return "\n".join(lines)
 
 
 def suggestion(inspection: Inspection) -> str:

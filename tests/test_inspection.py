@@ -26,7 +26,10 @@ from transformers import (
 )
 
 from fixedbert import convert
-from fixedbert.analysis.inspection import Inspection, Recorder, draw, inspect
+from fixedbert.analysis.inspection import inspect
+from fixedbert.analysis.inspection_picture import draw
+from fixedbert.analysis.inspection_results import Inspection
+from fixedbert.analysis.recorder import Recorder
 from fixedbert.data.sequences import sequences
 from fixedbert.errors import InputError
 from fixedbert.printing import suggestion
@@ -39,11 +42,15 @@ def ids(rows: int = 13) -> torch.Tensor:
     return torch.randint(99, (rows, N), generator=torch.Generator().manual_seed(1))
 
 
-def measure(model, rows: int = 13) -> dict[str, torch.Tensor]:
+def recorded(model, rows: int = 13) -> Recorder:
     recorder = Recorder(model.eval())
     for part in ids(rows).split(4):
         recorder.add_sequences(part)
-    return recorder.means(N)
+    return recorder
+
+
+def measure(model, rows: int = 13) -> dict[str, torch.Tensor]:
+    return recorded(model, rows).means(N)
 
 
 class Progress:
@@ -55,9 +62,11 @@ class Progress:
 def test_measures_are_those_of_plain_loops(size):
     """Guards: every measure against its definition, head by head in float64, for heads smaller and larger than n."""
     model = model_of("Model", attention_head_size=size, initializer_range=0.2).double()
-    found = measure(model)
+    recorder = recorded(model)
+    found, by_layer = recorder.means(N), recorder.means_by_layer()
     model.set_attn_implementation("eager")
     outputs = model(ids(), output_attentions=True, output_hidden_states=True)
+    singular_values, likeness = torch.zeros(3, H, min(size, N)), torch.zeros(3, H, H)
     sums = {name: torch.zeros(3, H) for name in found if name != "condition"}
     for number, (layer, patterns) in enumerate(zip(model.encoder.layer, outputs.attentions, strict=True)):
         attention, states = layer.attention.self, outputs.hidden_states[number]
@@ -71,6 +80,8 @@ def test_measures_are_those_of_plain_loops(size):
                 for prefix, matrix in (("", S), ("pattern_", centred)):
                     singular = torch.linalg.svdvals(matrix)
                     sums[f"{prefix}rank"][number, head] += (singular > 1e-6 * singular[0]).sum()
+                    if prefix:
+                        singular_values[number, head] += singular[: min(size, N)]
                     shares = singular / singular.sum()
                     sums[f"effective_{prefix}rank"][number, head] += torch.special.entr(shares).sum().exp().item()
                 sums["entropy"][number, head] += -(pattern * pattern.log()).sum(1).mean().item()
@@ -79,12 +90,37 @@ def test_measures_are_those_of_plain_loops(size):
                 )
                 flat = (patterns[row] - 1 / N).flatten(1)
                 others = [h for h in range(H) if h != head]
-                sums["similarity"][number, head] += torch.cosine_similarity(flat[head], flat[others]).max().item()
+                cosines = torch.cosine_similarity(flat[head], flat)
+                sums["similarity"][number, head] += cosines[others].max().item()
+                likeness[number, head] += cosines
     for name, values in sums.items():
         if name != "ceiling":
             assert torch.allclose(found[name], values.double() / 13, rtol=1e-4), name
     assert torch.allclose(found["ceiling"], found["effective_pattern_rank"] / min(size, N - 1))
     assert (found["pattern_rank"] <= min(size, N - 1)).all()
+    assert torch.allclose(
+        torch.stack(by_layer["singular_values"]), singular_values.double() / 13, rtol=1e-4, atol=1e-5
+    )
+    assert torch.allclose(torch.stack(by_layer["likeness"]), likeness.double() / 13, atol=1e-5)
+
+
+def test_attention_over_one_sequence():
+    """Guards: attention and changes of an example are those of the layers' own heads, and leave the measures alone."""
+    model = model_of("Model", **UNEQUAL, initializer_range=0.2).double().eval()
+    recorder = Recorder(model)
+    one = ids(1)
+    attention, changes = recorder.attention(one), recorder.token_changes(one, Progress())
+    assert recorder.sequences == 0 and not recorder.sums
+    model.set_attn_implementation("eager")
+    outputs = model(one, output_attentions=True)
+    for found, expected in zip(attention, outputs.attentions, strict=True):
+        assert torch.allclose(found, expected[0])
+    assert [of_layer.shape for of_layer in changes] == [(2, N), (5, N), (3, N)]
+    whole = outputs.last_hidden_state[0]
+    with torch.no_grad():
+        model.encoder.layer[2].attention.output.dense.weight[:, 2 * 6 :] = 0  # the third of three heads of 6
+    moved = (model(one).last_hidden_state[0] - whole).norm(dim=-1) / whole.norm(dim=-1)
+    assert torch.allclose(changes[2][2], moved)
 
 
 def test_rank_of_constructed_heads():
@@ -217,6 +253,7 @@ def inspection_of(ceiling, sizes: list[int], can_grow: bool = True) -> Inspectio
     """An inspection of sequences of 128 tokens with these shares, and nothing else measured."""
     measures = ("rank", "effective_rank", "pattern_rank", "effective_pattern_rank", "entropy", "distance")
     empty = dict.fromkeys((*measures, "similarity", "condition", "importance"), torch.zeros(3, 2))
+    empty |= {"singular_values": [], "likeness": [], "examples": [], "compared": None}
     return Inspection("m", 3, 2, [2, 2, 2], sizes, can_grow, 64, 128, 1, 1, ceiling=torch.tensor(ceiling), **empty)
 
 
@@ -266,7 +303,7 @@ def text(tmp_path) -> str:
 
 
 def test_command(model, text, tmp_path, capsys):
-    """Guards: `fixedbert inspect` leaves a table, a JSON with every measure of every head, and a picture."""
+    """Guards: `fixedbert inspect` leaves a table, a JSON with every measure of every head, a picture and a page."""
     main(["inspect", model, str(tmp_path / "out"), "--text", text, "--max_seq_length", "16", "--max_samples", "20"])
     printed = capsys.readouterr().out
     found = json.loads((tmp_path / "out" / "inspection.json").read_text())
@@ -324,7 +361,7 @@ def test_files_of_unequal_heads(text, tmp_path, vocabulary):
     "arguments, message",
     [
         (["--max_seq_length", "100"], "shorter than 100 tokens"),
-        (["--max_seq_length", "1000"], "the model takes 3 to 128 tokens"),
+        (["--max_seq_length", "1000"], r"model\d+ takes 3 to 128 tokens"),
         (["--text", "nothing.txt"], "nothing.txt: no such file"),
         (["--max_samples", "0"], "must be at least 1"),
         (["--batch_size", "-1"], "must be at least 1"),
@@ -356,7 +393,7 @@ def test_positions_of_a_roberta(text, tmp_path, vocabulary):
     config = RobertaConfig(vocab_size=len(tokenizer), max_position_embeddings=18, pad_token_id=0, **shape)
     RobertaModel(config).save_pretrained(tmp_path / "roberta")
     tokenizer.save_pretrained(tmp_path / "roberta")
-    with pytest.raises(InputError, match="the model takes 3 to 17 tokens"):
+    with pytest.raises(InputError, match="roberta takes 3 to 17 tokens"):
         inspect(str(tmp_path / "roberta"), tmp_path / "out", text, max_seq_length=18)
     inspect(str(tmp_path / "roberta"), tmp_path / "out", text, max_seq_length=17, max_samples=5)
 

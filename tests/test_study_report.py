@@ -7,6 +7,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from browsers import chromium
 from PIL import Image
 
 from fixedbert.errors import InputError
@@ -473,7 +474,7 @@ def test_trend(middle, last, trend):
 class Page(HTMLParser):
     """The tags of a page with their attributes, its text, and whether every tag that is opened is closed."""
 
-    EMPTY = ("meta", "img")
+    EMPTY = ("meta", "img", "input")
 
     def __init__(self, text: str):
         super().__init__()
@@ -505,7 +506,8 @@ def test_page_needs_no_other_file(tmp_path):
     html = (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
     page = Page(html)
     pictures = [attributes for tag, attributes in page.tags if tag == "img"]
-    assert {tag for tag, _ in page.tags}.isdisjoint(("script", "link", "iframe", "object", "a"))
+    assert {tag for tag, _ in page.tags}.isdisjoint(("link", "iframe", "object", "a"))
+    assert [tag for tag, _ in page.tags].count("script") == 1  # the page's own
     assert {key for _, attributes in page.tags for key in attributes}.isdisjoint(("href", "srcset", "style"))
     assert "http:" not in html and "https:" not in html and "url(" not in html and "@import" not in html
     start = "data:image/png;base64,"
@@ -517,6 +519,26 @@ def test_page_needs_no_other_file(tmp_path):
     for line in text.splitlines():  # all that report.md has
         cells = line.strip("| ").split(" | ") if line.startswith("| ") else [line.lstrip("#- ").rstrip(":")]
         assert line.startswith("|---") or all(cell in page.text for cell in cells), line
+
+
+def test_series_of_the_page_are_filtered(tmp_path):
+    """Guards: in a browser the table has the rows of those series alone whose boxes are checked."""
+    report([write(tmp_path / "runs.jsonl", RECORDS)], tmp_path / "out")
+    with chromium() as browser:
+        browser.get((tmp_path / "out" / "report.html").as_uri())
+
+        def series() -> list[str]:
+            cells = browser.find_elements("css selector", "#results td:first-child")
+            return [cell.text for cell in cells if cell.is_displayed()]
+
+        assert series() == ["standard", "standard", "wide"]
+        standard, wide = browser.find_elements("css selector", "#series input")
+        standard.click()
+        assert series() == ["wide"]
+        standard.click()
+        wide.click()
+        assert series() == ["standard", "standard"]
+        assert browser.get_log("browser") == []
 
 
 def test_picture_of_differences():

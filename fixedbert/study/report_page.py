@@ -4,25 +4,10 @@ from base64 import b64encode
 from collections.abc import Iterable
 from html import escape
 
+from ..html_page import html_page, page_file
 from .pictures import Picture
 from .report import Report
 from .report_text import Section, answers, commands, condition_lines, limits_section, table, title
-
-STYLE = """
-body { font: 16px/1.5 system-ui, sans-serif; color: #222; background: #fff; max-width: 72rem; margin: auto;
-  padding: 0 1rem 3rem; }
-h1, h2 { line-height: 1.2; }
-.question { font-size: 1.2rem; font-style: italic; }
-.wide { overflow-x: auto; }
-table { border-collapse: collapse; font-size: 0.85rem; }
-th, td { border-bottom: 1px solid #ccc; padding: 0.25rem 0.6rem; text-align: left; vertical-align: top; }
-figure { margin: 1.5rem 0; }
-img { max-width: 100%; height: auto; }
-figcaption { font-size: 0.85rem; }
-pre { background: #f4f4f4; padding: 0.6rem; overflow-x: auto; }
-@media print { body { font-size: 10px; max-width: none; } table { font-size: 7px; } tr, figure { break-inside: avoid; }
-  .wide { overflow: visible; } pre { white-space: pre-wrap; } }
-"""
 
 
 def report_html(report: Report, pictures: list[Picture]) -> str:
@@ -34,6 +19,7 @@ def report_html(report: Report, pictures: list[Picture]) -> str:
         "<h2>Answers</h2>",
         *map(section_html, answers(report)),
         "<h2>Results</h2>",
+        series_filter([*report.series]),
         table_html(table(report)),
         *map(picture_html, pictures),
         "<h2>How this was made</h2>",
@@ -41,21 +27,9 @@ def report_html(report: Report, pictures: list[Picture]) -> str:
         *map(paragraph, condition_lines(report)),
         "<h2>What this does not show</h2>",
         list_html(limits.items),
+        f"<script>{page_file('report.js')}</script>",
     ]
-    body = "\n".join(content)
-    return f"""<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{escape(title(report))}</title>
-<style>{STYLE}</style>
-</head>
-<body>
-{body}
-</body>
-</html>
-"""
+    return html_page(title(report), "\n".join(content))
 
 
 def section_html(section: Section) -> str:
@@ -70,10 +44,18 @@ def list_html(items: Iterable[str]) -> str:
     return f"<ul>{''.join(f'<li>{escape(item)}</li>' for item in items)}</ul>"
 
 
+def series_filter(names: list[str]) -> str:
+    """A checkbox for each series, which shows or hides its rows, where there is more than one."""
+    if len(names) == 1:
+        return ""
+    boxes = (f'<label><input type="checkbox" checked value="{escape(name)}"> {escape(name)}</label>' for name in names)
+    return f'<fieldset id="series"><legend>Series in the table</legend>{" ".join(boxes)}</fieldset>'
+
+
 def table_html(rows: list[list[str]]) -> str:
     header, *others = rows
     lines = [row_html(header, "th"), *(row_html(row, "td") for row in others)]
-    return f'<div class="wide"><table>{"".join(lines)}</table></div>'
+    return f'<div class="wide"><table id="results">{"".join(lines)}</table></div>'
 
 
 def row_html(cells: Iterable[str], tag: str) -> str:

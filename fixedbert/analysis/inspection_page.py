@@ -1,0 +1,73 @@
+"""inspection.html: what `inspect` finds, of one checkpoint or of two side by side, as a page to look around in."""
+
+from base64 import b64encode
+from html import escape
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from ..html_page import fill_template, html_page, json_in_html, page_file
+from .inspection_results import PANELS, Example, Inspection, json_of, limits
+
+FULL = 255  # what a weight of 1 is in the page, which has attention in bytes
+
+
+def inspection_html(inspections: list[Inspection]) -> str:
+    """A page for one inspection, or two."""
+    names = names_of(inspections)
+    title = f"Heads of {' and '.join(names)}"
+    about = [f"{name}: {inspection.summary}." for name, inspection in zip(names, inspections, strict=True)]
+    about.append(
+        f"Uniform attention would have an entropy of {inspections[0].uniform_entropy:.2f} nats and a distance of "
+        f"{inspections[0].uniform_distance:.1f} tokens."
+    )
+    body = fill_template(
+        "inspection.html",
+        title=escape(title),
+        about="\n".join(f"<p>{escape(line)}</p>" for line in about),
+        data=json_in_html(page_data(inspections)),
+        script=page_file("inspection.js"),
+    )
+    return html_page(title, body, page_file("inspection.css"))
+
+
+def names_of(inspections: list[Inspection]) -> list[str]:
+    """The last part of each checkpoint's path or id, or the whole where two have the same."""
+    names = [Path(inspection.model).name or inspection.model for inspection in inspections]
+    return names if len({*names}) == len(names) else [inspection.model for inspection in inspections]
+
+
+def page_data(inspections: list[Inspection]) -> dict[str, object]:
+    """What the script of the page reads: scales of the maps, and for each checkpoint inspection.json and more."""
+    return {
+        "full": FULL,
+        "maps": [
+            {"name": name, "title": title, "limits": limits(name, inspections)} for name, title in PANELS.items()
+        ],
+        "checkpoints": [
+            {
+                **json_of(inspection),
+                "name": name,
+                "nearest": inspection.nearest,
+                "examples": [example_data(example) for example in inspection.examples],
+            }
+            for name, inspection in zip(names_of(inspections), inspections, strict=True)
+        ],
+    }
+
+
+def example_data(example: Example) -> dict[str, object]:
+    weights = torch.cat([of_layer.flatten() for of_layer in example.attention])  # by layer, head, query, key
+    return {
+        "sentence": example.sentence,
+        "tokens": example.tokens,
+        "attention": b64encode(in_bytes(weights)).decode(),
+        "changes": [
+            [[float(f"{one:.3g}") for one in head] for head in of_layer.tolist()] for of_layer in example.changes
+        ],
+    }
+
+
+def in_bytes(weights: Tensor) -> bytes:
+    return (weights * FULL).round().to(torch.uint8).numpy().tobytes()

@@ -1,0 +1,43 @@
+"""inspection.png: what `inspect` finds, as a picture."""
+
+from pathlib import Path
+from textwrap import fill
+
+from ..counts import size_text
+from .inspection_results import PANELS, Inspection, limits
+
+
+def draw(inspection: Inspection, file: Path):
+    """A page of heat maps, layers x heads, and the condition numbers by layer."""
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
+
+    layers, n = range(inspection.layers), inspection.max_seq_length
+    figure = Figure(figsize=(14, 3.2 + 0.45 * inspection.layers * 2), layout="constrained")
+    axes = figure.subplots(2, 4).flat
+    for panel, (name, title) in zip(axes, PANELS.items(), strict=False):
+        low, high = limits(name, [inspection])
+        image = panel.imshow(getattr(inspection, name).numpy(), aspect="auto", cmap="viridis", vmin=low, vmax=high)
+        panel.set(xlabel="head", ylabel="layer", yticks=layers)
+        panel.xaxis.set_major_locator(MaxNLocator(integer=True))
+        panel.set_title(title, fontsize=8)
+        figure.colorbar(image, ax=panel)
+    condition, notes = figure.axes[6], figure.axes[7]
+    condition.barh(layers, inspection.condition.numpy(), color="C0")
+    condition.set(xlabel="condition number", ylabel="layer", xscale="log", xlim=(1, None), yticks=layers)
+    condition.invert_yaxis()
+    condition.set_title("output of all heads (1: all directions alike)", fontsize=8)
+    notes.axis("off")
+    most = min(max(inspection.head_sizes), n - 1)
+    lines = (
+        Path(inspection.model).name,
+        f"{inspection.layers} layers, width {inspection.width}",
+        f"{size_text(inspection.head_counts)} heads of {size_text(inspection.head_sizes)}; at most {most} dimensions",
+        f"{inspection.sequences:,} sequences of {n} tokens",
+        "",
+        "uniform attention would have",
+        f"  entropy {inspection.uniform_entropy:.2f} nats",
+        f"  distance {inspection.uniform_distance:.1f} tokens",
+    )
+    notes.text(0, 1, "\n".join(fill(line, 36) for line in lines), va="top", fontsize=10)  # a panel's width
+    figure.savefig(file, dpi=110)

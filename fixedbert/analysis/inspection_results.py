@@ -1,0 +1,179 @@
+"""
+What the heads of a checkpoint do with real text, and how evenly they use their size.
+
+For each layer and head, in means over sequences of n tokens, with queries Q and keys K (n, p) of a head of size p:
+
+    rank           numerical rank of the scores S = Q K^T / sqrt(p), singular values above 1e-6 of the largest
+    pattern_rank   the same of C log P, which is S less the mean over the keys of each query: what the softmax sees
+    effective_rank, effective_pattern_rank
+                   exp of the entropy of the singular values as shares of their sum (Roy and Vetterli, 2007)
+    ceiling        effective_pattern_rank as a share of min(p, n - 1), the most there can be; it says how evenly the
+                   head uses its size, and not what it could not express
+    entropy        of the attention of a query (nats; ln n is uniform)
+    distance       between a query and what it attends to (tokens)
+    similarity     cosine of the head's pattern, less uniform attention, to that of the most similar head of its layer
+    importance     how far the last hidden states move when the head gives zeros, relative to their size
+    singular_values
+                   of C log P, largest first
+    likeness       to each head of its layer: the cosine of which `similarity` takes the largest in each sequence
+
+and for each layer the condition number of the heads' concatenated output (n, h p), whose mean is geometric: with
+directions that the output projection ignores, and at most 1 / eps of float32.
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ..counts import size_text
+
+EVEN_SHARE = 0.8  # of the ceiling, from which a larger head is worth a try: a convention
+PANELS = {  # the measures that are drawn, with what they say
+    "ceiling": "evenness of the head's dimensions (1: all alike)",
+    "effective_pattern_rank": "effective rank of patterns (dimensions)",
+    "entropy": "entropy of attention (nats)",
+    "distance": "distance of attention (tokens)",
+    "similarity": "likeness to the nearest head of the layer (cosine)",
+    "importance": "change of the output without the head (relative)",
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Example:
+    """
+    What the heads do with one sentence of n tokens, the special ones included.
+
+    Attributes:
+        attention: of each layer (heads, n, n), a row for each query.
+        changes: of each layer (heads, n): how far the last hidden state of each token moves when the head gives zeros,
+            relative to its size.
+    """
+
+    sentence: str
+    tokens: list[str]
+    attention: list[Tensor]
+    changes: list[Tensor]
+
+
+@dataclass(frozen=True, eq=False)  # tensors have no one truth value
+class Inspection:
+    """
+    What `inspect` finds: the measures above, each (layers, heads), and `condition`, (layers,). Where a layer has fewer
+    heads than another, the rest of its row is NaN. `singular_values` and `likeness` are lists by layer.
+
+    Attributes:
+        model: as it was given.
+        heads: the most that a layer has.
+        head_counts, head_sizes: of each layer.
+        can_grow: whether `fixedbert convert` gives a model like this one larger heads.
+        width: hidden_size.
+        max_seq_length: tokens of a sequence.
+        sequences: how many were measured.
+        importance_sequences: how many of these were measured for `importance`.
+        rank, effective_rank, pattern_rank, effective_pattern_rank: dimensions.
+        entropy: nats.
+        distance: tokens.
+        similarity, ceiling, importance: shares; `condition` has no unit.
+        singular_values: of each layer (heads, min(head size, tokens)), as the scores in nats.
+        likeness: of each layer (heads, heads).
+        examples: sentences with the attention of every head.
+        compared: what is found of the checkpoint that this one is compared with.
+    """
+
+    model: str
+    layers: int
+    heads: int
+    head_counts: list[int]
+    head_sizes: list[int]
+    can_grow: bool
+    width: int
+    max_seq_length: int
+    sequences: int
+    importance_sequences: int
+    rank: Tensor
+    effective_rank: Tensor
+    pattern_rank: Tensor
+    effective_pattern_rank: Tensor
+    entropy: Tensor
+    distance: Tensor
+    similarity: Tensor
+    ceiling: Tensor
+    condition: Tensor
+    importance: Tensor
+    singular_values: list[Tensor]
+    likeness: list[Tensor]
+    examples: list[Example]
+    compared: "Inspection | None"
+
+    @property
+    def summary(self) -> str:
+        """The shape, and how much was looked at, in a line."""
+        return (
+            f"{self.layers} layers of width {self.width}, {size_text(self.head_counts)} heads of "
+            f"{size_text(self.head_sizes)}; {self.sequences:,} sequences of {self.max_seq_length} tokens"
+        )
+
+    @property
+    def uniform_entropy(self) -> float:
+        return math.log(self.max_seq_length)
+
+    @property
+    def uniform_distance(self) -> float:
+        n = self.max_seq_length
+        return (n * n - 1) / 3 / n
+
+    @property
+    def even_layers(self) -> list[int]:
+        """Layers that use their heads' size evenly, and whose heads have less than room for every pattern."""
+        used = self.ceiling.nanmean(dim=1)
+        room = self.max_seq_length - 1
+        return [layer for layer, size in enumerate(self.head_sizes) if used[layer] >= EVEN_SHARE and size < room]
+
+    @property
+    def nearest(self) -> list[list[int | None]]:
+        """By layer and head, the most similar head of the layer; None for the only one."""
+        return [nearest_heads(cosines) for cosines in self.likeness]
+
+
+def nearest_heads(cosines: Tensor) -> list[int | None]:
+    """For each head of `cosines` (heads, heads) the other head with the largest cosine."""
+    if len(cosines) == 1:
+        return [None]
+    others = cosines.masked_fill(torch.eye(len(cosines), dtype=torch.bool), -math.inf)
+    return others.argmax(dim=1).tolist()
+
+
+def limits(name: str, inspections: list[Inspection]) -> tuple[float, float]:
+    """The ends of the scale on which a measure of PANELS is drawn, the same for all `inspections`."""
+    bounds = {"ceiling": 1.0, "similarity": 1.0, "entropy": inspections[0].uniform_entropy}
+    if name in bounds:
+        return 0.0, bounds[name]
+    return 0.0, max(float(getattr(inspection, name).nan_to_num().max()) for inspection in inspections)
+
+
+def json_of(inspection: Inspection) -> dict[str, object]:
+    """
+    The fields of inspection.json, which has some under longer names, and lists only heads that are there. Examples are
+    left to the page.
+    """
+    names = {
+        "head_counts": "heads by layer",
+        "head_sizes": "head sizes",
+        "can_grow": "can grow",
+        "max_seq_length": "tokens in a sequence",
+        "importance_sequences": "sequences for importance",
+        "singular_values": "singular values",
+    }
+
+    def listed_values(value: object) -> object:
+        if isinstance(value, list):
+            return [one.tolist() if isinstance(one, Tensor) else one for one in value]
+        if not isinstance(value, Tensor):
+            return value
+        rows = value.tolist()
+        return rows if value.ndim == 1 else [row[:n] for row, n in zip(rows, inspection.head_counts, strict=True)]
+
+    fields = {name: value for name, value in vars(inspection).items() if name not in ("examples", "compared")}
+    return {names.get(name, name): listed_values(value) for name, value in fields.items()}

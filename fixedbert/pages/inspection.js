@@ -1,0 +1,249 @@
+"use strict";
+
+// `checkpoints` has one or two, side by side: what inspection.json has, and the examples.
+const { maps, checkpoints, full } = JSON.parse(document.getElementById("data").textContent);
+const VISIBLE = 0.01; // the least weight of attention that is drawn or written
+const FORMAT = new Intl.NumberFormat("en", { maximumSignificantDigits: 3 });
+const dialog = document.getElementById("details");
+const sentence = document.getElementById("sentence");
+const panels = checkpoints.map(() => copyOf("panel"));
+
+for (const map of maps) document.getElementById("maps").append(mapSection(map));
+for (const checkpoint of checkpoints) document.getElementById("layers").append(layerTable(checkpoint));
+document.getElementById("maps").style.setProperty("--map-width", checkpoints.length > 1 ? "36rem" : "20rem");
+fillDialog();
+
+function element(tag, attributes, ...children) {
+  const made = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
+  made.append(...children);
+  return made;
+}
+
+function copyOf(template) {
+  return document.getElementById(template).content.firstElementChild.cloneNode(true);
+}
+
+function text(value) {
+  return FORMAT.format(value);
+}
+
+// "0.31", or with two checkpoints "before: 0.31; after: 0.29", of those that have the head.
+function valuesOf(measure, layer, head) {
+  const having = checkpoints.filter((checkpoint) => checkpoint[measure][layer]?.[head] !== undefined);
+  const label = (checkpoint) => (checkpoints.length > 1 ? `${checkpoint.name}: ` : "");
+  return having.map((checkpoint) => label(checkpoint) + text(checkpoint[measure][layer][head])).join("; ");
+}
+
+// One cell of `container` is in the order of the Tab key; arrow keys go from it to the others.
+function moveByArrows(container) {
+  container.querySelector("[data-row]")?.setAttribute("tabindex", 0);
+  container.addEventListener("keydown", (event) => {
+    const steps = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] };
+    if (!(event.key in steps)) return;
+    event.preventDefault();
+    const [row, column] = ["row", "column"].map((axis, i) => Number(event.target.dataset[axis]) + steps[event.key][i]);
+    const next = container.querySelector(`[data-row="${row}"][data-column="${column}"]`);
+    if (!next) return;
+    event.target.setAttribute("tabindex", -1);
+    next.setAttribute("tabindex", 0);
+    next.focus();
+  });
+}
+
+// --- Maps ---
+
+function mapSection(map) {
+  const section = copyOf("map");
+  section.querySelector("h2").textContent = map.title;
+  section.querySelector(".low").textContent = text(map.limits[0]);
+  section.querySelector(".high").textContent = text(map.limits[1]);
+  section.querySelector(".side-by-side").append(...checkpoints.map((_, side) => mapTable(map, side)));
+  const show = ({ target }) => {
+    if (target.matches("[data-row]")) section.querySelector(".readout").textContent = readout(map, target.dataset);
+  };
+  section.addEventListener("mouseover", show);
+  section.addEventListener("focusin", show);
+  return section;
+}
+
+function readout(map, { row, column }) {
+  return `layer ${row}, head ${column}: ${valuesOf(map.name, row, column)}`;
+}
+
+function mapTable(map, side) {
+  const checkpoint = checkpoints[side];
+  const most = Math.max(...checkpoints.map(({ heads }) => heads));  // so that cells are of one width
+  const table = element("table", { class: "map", style: `--part: ${(checkpoint.heads + 1) / (most + 1)}` });
+  if (checkpoints.length > 1) table.append(element("caption", {}, checkpoint.name));
+  const heads = Array.from({ length: checkpoint.heads }, (_, head) => element("th", { scope: "col" }, head));
+  table.append(element("tr", {}, element("td", {}), ...heads));
+  checkpoint[map.name].forEach((values, layer) => {
+    const cells = values.map((value, head) => element("td", {}, mapCell(map, value, layer, head, side)));
+    table.append(element("tr", {}, element("th", { scope: "row" }, layer), ...cells));
+  });
+  moveByArrows(table);
+  return table;
+}
+
+function mapCell(map, value, layer, head, side) {
+  const [low, high] = map.limits;
+  const share = high > low ? Math.min(1, Math.max(0, (value - low) / (high - low))) : 0;
+  const label = `layer ${layer}, head ${head}: ${text(value)}`;
+  const place = { "data-row": layer, "data-column": head, tabindex: -1 };
+  const cell = element("button", { type: "button", "aria-label": label, style: `--share: ${share}`, ...place });
+  cell.addEventListener("click", () => open(layer, head, side));
+  return cell;
+}
+
+function layerTable(checkpoint) {
+  const header = ["layer", "heads", "head size", "condition number"].map((name) => element("th", { scope: "col" }, name));
+  const table = element("table", {}, element("tr", {}, ...header));
+  if (checkpoints.length > 1) table.prepend(element("caption", {}, checkpoint.name));
+  checkpoint.condition.forEach((condition, layer) => {
+    const cells = [layer, checkpoint["heads by layer"][layer], checkpoint["head sizes"][layer], text(condition)];
+    table.append(element("tr", {}, ...cells.map((cell) => element("td", {}, cell))));
+  });
+  return table;
+}
+
+// --- The details of a head ---
+
+function fillDialog() {
+  document.getElementById("panels").append(...panels);
+  checkpoints[0].examples.forEach(({ sentence: words }, i) => sentence.append(element("option", { value: i }, words)));
+  panels.forEach((panel, side) => {
+    panel.querySelector("h2").textContent = checkpoints[side].name;
+    const choice = panel.querySelector(".choice");
+    checkpoints[side]["heads by layer"].forEach((count, layer) => {
+      for (let head = 0; head < count; head++) {
+        choice.append(element("option", { value: `${layer} ${head}` }, `layer ${layer}, head ${head}`));
+      }
+    });
+    choice.addEventListener("change", () => show(side));
+  });
+  sentence.addEventListener("change", () => panels.forEach((_, side) => show(side)));
+  document.getElementById("close").addEventListener("click", () => dialog.close());
+}
+
+// Of the other checkpoint the head at the same place is shown, if there is one.
+function open(layer, head, clicked) {
+  panels.forEach((_, side) => {
+    if (side === clicked || head < checkpoints[side]["heads by layer"][layer]) choose(side, layer, head);
+    else show(side);
+  });
+  dialog.showModal();
+  panels[clicked].querySelector(".choice").focus();
+}
+
+function choose(side, layer, head) {
+  panels[side].querySelector(".choice").value = `${layer} ${head}`;
+  show(side);
+}
+
+function show(side) {
+  const [panel, checkpoint] = [panels[side], checkpoints[side]];
+  const [layer, head] = panel.querySelector(".choice").value.split(" ").map(Number);
+  showExample(panel, checkpoint, layer, head);
+  showNearest(panel, checkpoint, layer, head, side);
+  showSingularValues(panel, checkpoint, layer, head);
+  panel.querySelector(".importance").textContent =
+    `The last hidden states move by ${text(100 * checkpoint.importance[layer][head])} % of their size, ` +
+    `over ${checkpoint["sequences for importance"]} sequences of the text.`;
+  const rows = maps.map(({ name, title }) => [title, text(checkpoint[name][layer][head])]);
+  panel.querySelector(".measures").replaceChildren(
+    ...rows.map((cells) => element("tr", {}, ...cells.map((cell) => element("td", {}, cell)))),
+  );
+}
+
+function showExample(panel, checkpoint, layer, head) {
+  const example = checkpoint.examples[sentence.value];
+  if (!example) {
+    panel.querySelector(".attention").replaceChildren("The beginning of the text has no sentence of a fitting length.");
+    return;
+  }
+  showAttention(panel, example.tokens, weightsOf(checkpoint, example, layer, head));
+  const largest = Math.max(...example.changes.flat(2));
+  const changes = example.changes[layer][head].map((change, token) =>
+    element("span", { class: "change", style: `--share: ${change / largest}` }, example.tokens[token],
+      element("small", {}, text(change))),
+  );
+  panel.querySelector(".changes").replaceChildren(...changes);
+}
+
+// Rows of weights, one for each query, from 0 to 1.
+function weightsOf(checkpoint, example, layer, head) {
+  const bytes = Uint8Array.from(atob(example.attention), (letter) => letter.charCodeAt(0));
+  const n = example.tokens.length;
+  const before = checkpoint["heads by layer"].slice(0, layer).reduce((sum, count) => sum + count, head);
+  const row = (query) => bytes.subarray((before * n + query) * n, (before * n + query + 1) * n);
+  return example.tokens.map((_, query) => Array.from(row(query), (weight) => weight / full));
+}
+
+function showAttention(panel, tokens, weights) {
+  const place = (row) => ({ "data-row": row, "data-column": 0, tabindex: -1 });
+  const queries = tokens.map((token, row) => element("button", { type: "button", ...place(row) }, token));
+  const keys = tokens.map((token) => element("span", { class: "key" }, element("span", { class: "weight" }), token));
+  const lines = weights.map((row, query) => {
+    const group = document.createElementNS("http://www.w3.org/2000/svg", "g");
+    row.forEach((weight, key) => weight >= VISIBLE && group.append(line(query, key, weight)));
+    return group;
+  });
+  const attention = panel.querySelector(".attention");
+  attention.style.setProperty("--tokens", tokens.length);
+  attention.querySelector(".lines").setAttribute("viewBox", `0 0 1 ${tokens.length}`);
+  attention.querySelector(".lines").replaceChildren(...lines);
+  attention.querySelector(".keys").replaceChildren(...keys);
+  const column = element("div", { class: "queries" }, ...queries);
+  attention.querySelector(".queries").replaceWith(column);
+  moveByArrows(column);
+
+  // All lines, or those from one query with its weights as numbers.
+  const focus = (query) => {
+    lines.forEach((group, i) => group.setAttribute("visibility", query === null || i === query ? "visible" : "hidden"));
+    keys.forEach((key, i) => {
+      key.style.setProperty("--share", query === null ? 0 : weights[query][i]);
+      key.firstChild.textContent = query === null || weights[query][i] < VISIBLE ? "" : weights[query][i].toFixed(2);
+    });
+    panel.querySelector(".readout").textContent = query === null ? "" : largestOf(tokens, weights, query);
+  };
+  const focusTarget = ({ target }) => target.matches("[data-row]") && focus(Number(target.dataset.row));
+  column.addEventListener("mouseover", focusTarget);
+  column.addEventListener("focusin", focusTarget);
+  column.addEventListener("mouseleave", () => focus(null));
+  column.addEventListener("focusout", () => focus(null));
+  focus(null);
+}
+
+function line(query, key, weight) {
+  const made = document.createElementNS("http://www.w3.org/2000/svg", "line");
+  const ends = { x1: 0, y1: query + 0.5, x2: 1, y2: key + 0.5, "stroke-opacity": weight };
+  for (const [name, value] of Object.entries(ends)) made.setAttribute(name, value);
+  return made;
+}
+
+function largestOf(tokens, weights, query) {
+  const keys = tokens.map((_, key) => key).sort((one, other) => weights[query][other] - weights[query][one]);
+  const shown = keys.slice(0, 5).filter((key) => weights[query][key] >= VISIBLE).map((key) => `${tokens[key]} ${weights[query][key].toFixed(2)}`);
+  return `${tokens[query]} attends to ${shown.join(", ")}`;
+}
+
+function showNearest(panel, checkpoint, layer, head, side) {
+  const nearest = checkpoint.nearest[layer][head];
+  const place = panel.querySelector(".nearest");
+  if (nearest === null) return place.replaceChildren("It is the only head of its layer.");
+  const button = element("button", { type: "button" }, `head ${nearest}`);
+  button.addEventListener("click", () => choose(side, layer, nearest));
+  place.replaceChildren(button, ` with a cosine of ${text(checkpoint.likeness[layer][head][nearest])} in the mean`);
+}
+
+function showSingularValues(panel, checkpoint, layer, head) {
+  const values = checkpoint["singular values"][layer][head];
+  const most = Math.min(checkpoint["head sizes"][layer], checkpoint["tokens in a sequence"] - 1);
+  panel.querySelector(".rank").textContent =
+    `Their effective rank is ${text(checkpoint.effective_pattern_rank[layer][head])} of at most ${most}; ` +
+    `the largest is ${text(values[0])}.`;
+  const bars = values.map((value) => element("span", { style: `--share: ${value / (values[0] || 1)}` }));
+  panel.querySelector(".bars").replaceChildren(...bars);
+  panel.querySelector(".singular").textContent = values.map(text).join(", ");
+}

@@ -1,0 +1,32 @@
+"""A real browser for pages of HTML, where one is installed."""
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+
+@contextmanager
+def chromium() -> Iterator:
+    """
+    selenium's driver of a headless Chromium without a network, with windows of 1400 x 1000.
+
+    The test is skipped where selenium, Chromium or its driver is missing.
+    """
+    webdriver = pytest.importorskip("selenium.webdriver")
+    driver = shutil.which("chromedriver")
+    browser = shutil.which("chromium") or shutil.which("google-chrome")
+    if driver is None or browser is None:
+        pytest.skip("there is no Chromium with its driver; `make browser` installs them")
+    options = webdriver.ChromeOptions()
+    options.binary_location = browser
+    offline = "host-resolver-rules=MAP * ~NOTFOUND"
+    for flag in ("headless=new", "no-sandbox", "disable-gpu", "window-size=1400,1000", offline):
+        options.add_argument(f"--{flag}")
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    opened = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))
+    try:
+        yield opened
+    finally:
+        opened.quit()
