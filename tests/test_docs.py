@@ -3,8 +3,11 @@
 import argparse
 import importlib
 import json
+import os
 import re
 import shlex
+import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -12,11 +15,12 @@ import forked
 import pytest
 import torch
 from small_models import config_of
-from transformers import BertConfig, BertForPreTraining, BertTokenizer
+from transformers import BertConfig, BertForPreTraining, BertTokenizer, RobertaConfig, RobertaForMaskedLM
 
 import fixedbert_cli
-from fixedbert import FixedHeadBertForPreTraining, FixedHeadBertModel
+from fixedbert import FixedHeadBertForPreTraining, FixedHeadBertForSequenceClassification, FixedHeadBertModel
 from fixedbert.data.sample import documents
+from fixedbert.onnx_export import export_onnx
 from fixedbert.presets import PRESETS
 from fixedbert.training.arguments import ModelArguments, check_flags
 from fixedbert.training.fine_tuning import FineTuningArguments
@@ -39,10 +43,16 @@ TASKS = {
 OF_THE_COMMAND = {"pretrain": "pretraining", "glue": "glue", "squad": "squad"}
 RUN = {"convert", "shrink", "export", "inspect", "plan", "theory"}
 # Training steps, and a timing, of the commands that run.
-SHORTER = {"--distil_steps 300": "--distil_steps 2", "--measure": "", "--format onnx": "--format onnx"}
+SHORTER = {
+    "--distil_steps 300": "--distil_steps 2",
+    "--measure": "",
+    "theory --out": "theory --lengths 4 --patterns 1 --out",
+}
 # Programs of others, and what needs a network: their names are all that is checked.
 OUTSIDE = {"pip", "hf", "docker", "cp", "cd", "git", "pre-commit"}
 LONG_PYTHON = ("run_study(",)
+# Graphs that Python blocks open, and the models that they are exported from.
+GRAPHS = {"minilm-onnx": "all-MiniLM-L6-v2", "reviews-onnx": "runs/reviews"}
 
 
 def words_of_commands(page: str) -> list[str]:
@@ -142,10 +152,26 @@ def workplace(tmp_path_factory, vocabulary) -> Path:
         )
     )  # fmt: skip
     mini = FixedHeadBertForPreTraining(config_of("ForPreTraining", **sizes | {"num_hidden_layers": 2}))
-    models = {"google-bert/bert-base-uncased": bert, "all-MiniLM-L6-v2": minilm, "me/mini": mini, "runs/mini": mini}
-    for name, model in models.items():
+    labels = {0: "negative", 1: "positive"}
+    classifier = config_of("ForSequenceClassification", **sizes | {"num_hidden_layers": 2, "id2label": labels})
+    reviews = FixedHeadBertForSequenceClassification(classifier)
+    roberta = RobertaForMaskedLM(RobertaConfig(num_attention_heads=12, intermediate_size=96, pad_token_id=1, **sizes))
+    models = {
+        "google-bert/bert-base-uncased": bert,
+        "bert-base-uncased": bert,
+        "uncased_L-12_H-768_A-12": bert,
+        "FacebookAI/roberta-base": roberta,
+        "all-MiniLM-L6-v2": minilm,
+        "me/mini": mini,
+        "runs/mini": mini,
+    }
+    for name, model in {**models, "runs/reviews": reviews}.items():
         model.save_pretrained(folder / name)
         tokenizer.save_pretrained(folder / name)
+    logged = {"step": 100, "loss": 7.1, "learning_rate": 1e-3, "grad_norm": 0.5, "tokens_per_second": 9000.0}
+    (folder / "runs" / "mini" / "trainer_state.json").write_text(json.dumps({"log_history": [logged]}))
+    rows = [f'"{text[:200]}",{labels[number % 2]}' for number, text in enumerate(plain_texts()[:40])]
+    (folder / "reviews.csv").write_text("\n".join(["text,label", *rows]))
     modules = [("", "Transformer"), ("1_Pooling", "Pooling"), ("2_Normalize", "Normalize")]
     sentences = folder / "all-MiniLM-L6-v2"
     listed = [
@@ -160,8 +186,14 @@ def workplace(tmp_path_factory, vocabulary) -> Path:
     (sentences / "2_Normalize").mkdir()
     for name in ("wikipedia", "books", "corpus"):
         (folder / name).mkdir()
-        (folder / name / "text.txt").write_text("\n\n".join(documents()[:40]))
+        for number, text in enumerate(documents()[:40]):
+            (folder / name / f"{number}.txt").write_text(text)
     return folder
+
+
+def plain_texts() -> list[str]:
+    """Those of the sample, in one line and without quotes."""
+    return [" ".join(text.replace('"', "").split()) for text in documents()]
 
 
 @pytest.mark.slow  # 3 minutes
@@ -189,6 +221,54 @@ def test_python_runs(page, number, code, workplace, tmp_path):
     if any(long in code for long in LONG_PYTHON):
         compile(code, page, "exec")
         return
+    for name, model in GRAPHS.items():
+        if name in code and model not in code:
+            export_onnx(tmp_path / model, tmp_path / name, int8=name == "minilm-onnx")
     (tmp_path / "block.py").write_text(code)
     done = forked.run(tmp_path / "block.py", [], tmp_path, tmp_path)
     assert done.returncode == 0, done.stderr
+
+
+EDITS = re.findall(
+    r"`((?:fixedbert|tests)/[\w/]+\.py)`[^`]*```diff\n(.*?)```",
+    (ROOT / "docs" / "walkthrough_maintainer.md").read_text("utf-8"),
+    re.DOTALL,
+)
+
+
+def sides(edit: str) -> list[str]:
+    """The lines before an edit, and those after it."""
+    lines = edit.splitlines()
+    return ["\n".join(line[1:] for line in lines if not line.startswith(sign)) for sign in "+-"]
+
+
+def test_edits_of_the_maintainer_fit():
+    """Guards: the lines around each edit of the walkthrough are in the file that it names, at one place."""
+    assert len(EDITS) == 5
+    for file, edit in EDITS:
+        assert (ROOT / file).read_text("utf-8").count(sides(edit)[0] + "\n") == 1, file
+
+
+@pytest.mark.slow  # another import of torch
+def test_edits_of_the_maintainer_work(tmp_path):
+    """Guards: the task and the reader of the walkthrough are complete; its head asks for the second edit."""
+    shutil.copytree(ROOT / "fixedbert", tmp_path / "fixedbert", ignore=shutil.ignore_patterns("__pycache__"))
+    head, *others = [(file, sides(edit)) for file, edit in EDITS if file.startswith("fixedbert")]
+    for file, (before, after) in others:
+        (tmp_path / file).write_text((tmp_path / file).read_text("utf-8").replace(before, after), "utf-8")
+    (tmp_path / "a.srt").write_text("1\n00:00:01 --> 00:00:02\nOne.\n\n")
+    use = (
+        "from fixedbert.tasks.glue import glue, METRICS; from fixedbert.data.formats import *; "
+        "print(glue.TASKS['boolq'].texts, METRICS['boolq'], *rows_of_file(CorpusFile(Path('a.srt'), Columns('text'))))"
+    )
+
+    def printed() -> str:
+        environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+        command = [sys.executable, "-c", use]
+        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120)
+        return (done.stdout or done.stderr).splitlines()[-1]
+
+    assert printed() == "('question', 'passage') ('accuracy',) ('One.\\n', None)"
+    file, (before, after) = head
+    (tmp_path / file).write_text((tmp_path / file).read_text("utf-8").replace(before, after), "utf-8")
+    assert printed().startswith("ImportError: HEADS has ForTableQuestionAnswering: add a class")
