@@ -13,31 +13,25 @@ def draw(inspection: Inspection, file: Path):
     from matplotlib.ticker import MaxNLocator
 
     layers, n = range(inspection.layers), inspection.max_seq_length
-    figure = Figure(figsize=(14, 3.2 + 0.45 * inspection.layers * 2), layout="constrained")
-    axes = figure.subplots(2, 4).flat
-    for panel, (name, title) in zip(axes, PANELS.items(), strict=False):
+    figure = Figure(figsize=(12, 3.2 + 0.45 * inspection.layers * 2), layout="constrained")
+    *maps, condition = figure.subplots(2, 3).flat
+    for panel, (name, title) in zip(maps, PANELS.items(), strict=True):
         low, high = limits(name, [inspection])
         image = panel.imshow(getattr(inspection, name).numpy(), aspect="auto", cmap="viridis", vmin=low, vmax=high)
         panel.set(xlabel="head", ylabel="layer", yticks=layers)
         panel.xaxis.set_major_locator(MaxNLocator(integer=True))
-        panel.set_title(title, fontsize=8)
+        panel.set_title(title, fontsize=9)
         figure.colorbar(image, ax=panel)
-    condition, notes = figure.axes[6], figure.axes[7]
     condition.barh(layers, inspection.condition.numpy(), color="C0")
     condition.set(xlabel="condition number", ylabel="layer", xscale="log", xlim=(1, None), yticks=layers)
     condition.invert_yaxis()
-    condition.set_title("output of all heads (1: all directions alike)", fontsize=8)
-    notes.axis("off")
+    condition.set_title("output of all heads (1: all directions alike)", fontsize=9)
     most = min(max(inspection.head_sizes), n - 1)
-    lines = (
-        Path(inspection.model).name,
-        f"{inspection.layers} layers, width {inspection.width}",
-        f"{size_text(inspection.head_counts)} heads of {size_text(inspection.head_sizes)}; at most {most} dimensions",
-        f"{inspection.sequences:,} sequences of {n} tokens",
-        "",
-        "uniform attention would have",
-        f"  entropy {inspection.uniform_entropy:.2f} nats",
-        f"  distance {inspection.uniform_distance:.1f} tokens",
+    about = (
+        f"{Path(inspection.model).name}: {inspection.layers} layers of width {inspection.width}, "
+        f"{size_text(inspection.head_counts)} heads of {size_text(inspection.head_sizes)}, at most {most} dimensions; "
+        f"{inspection.sequences:,} sequences of {n} tokens. Uniform attention would have an entropy of "
+        f"{inspection.uniform_entropy:.2f} nats and a distance of {inspection.uniform_distance:.1f} tokens."
     )
-    notes.text(0, 1, "\n".join(fill(line, 36) for line in lines), va="top", fontsize=10)  # a panel's width
+    figure.suptitle(fill(about, 130), fontsize=10)
     figure.savefig(file, dpi=110)

@@ -32,7 +32,6 @@ from ..counts import size_text
 EVEN_SHARE = 0.8  # of the ceiling, from which a larger head is worth a try: a convention
 PANELS = {  # the measures that are drawn, with what they say
     "ceiling": "evenness of the head's dimensions (1: all alike)",
-    "effective_pattern_rank": "effective rank of patterns (dimensions)",
     "entropy": "entropy of attention (nats)",
     "distance": "distance of attention (tokens)",
     "similarity": "likeness to the nearest head of the layer (cosine)",
