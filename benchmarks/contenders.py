@@ -1,33 +1,39 @@
 """What benchmarks.quality compares: stock BERT under a plain Trainer, and recipes of run_pretraining.py."""
 
+import json
 import os
 from dataclasses import dataclass
+from itertools import accumulate
 from multiprocessing.connection import Connection
 from pathlib import Path
 
 import torch
+from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import DataLoader, Dataset
 from transformers import (
     AutoModelForPreTraining,
     BertConfig,
     PreTrainedConfig,
     PreTrainedTokenizerBase,
+    SchedulerType,
     Trainer,
     TrainingArguments,
     set_seed,
 )
 
-from benchmarks.sides import MANY, Batch, Side, Yardstick
+from benchmarks.sides import MANY, Batch, Side, Stages, Yardstick, scheduler_of
+from fixedbert.counts import training_flops
 from fixedbert.data.collator import PretrainingCollator
 from fixedbert.data.epochs import Examples
 from fixedbert.errors import InputError
 from fixedbert.tasks.pretraining import MODELS
 from fixedbert.tasks.pretraining import main as run_pretraining
-from fixedbert.training.arguments import ModelArguments, flags, parse, with_recipe
+from fixedbert.training.arguments import RECIPES, ModelArguments, flags, parse, with_recipe
 from fixedbert.training.loading import load_config, load_model
 from fixedbert.training.precision import has_bf16
 from fixedbert.training.pretraining import PretrainingArguments
 from fixedbert.training.pretraining_data import PretrainingDataArguments, make_examples
+from fixedbert.training.stages import Stage, stages_of
 
 LENGTH, HELD_OUT, EVAL_BATCH = 128, 500, 50
 
@@ -109,50 +115,101 @@ def held_out_batches(seed: int) -> list[Batch]:
     return list(DataLoader(held_out, EVAL_BATCH, collate_fn=PretrainingCollator(tokenizer.pad_token_id)))
 
 
-def recipe_flags(recipe: str, folder: Path, seed: int) -> list[str]:
-    """The recipe's command; what follows it wins: the text, the seed, and to train alone, for as long as it is let."""
-    run = {"seed": seed, "output_dir": str(folder), "max_steps": MANY, "disable_tqdm": True, "report_to": "none"}
-    run |= {"do_train": True, "do_eval": False, "eval_strategy": "no", "save_strategy": "no"}
-    run["use_cpu"] = device_options()["use_cpu"]  # whatever the recipe has: all on one device
-    return [*flags(device_options()), *with_recipe([recipe]), *text_flags(), *flags(run)]
-
-
 def parameters(auto_class, config: PreTrainedConfig) -> dict[str, int]:
     with torch.device("meta"):
         model = auto_class.from_config(config)
     return {"parameters": model.num_parameters(), "besides_embeddings": model.num_parameters(exclude_embeddings=True)}
 
 
-def recipe_shape(recipe: str, tokenizer: PreTrainedTokenizerBase) -> tuple[int, dict[str, int]]:
+@dataclass(frozen=True)
+class Recipe:
     """
-    The steps that the recipe's schedule is written for, and its model's parameters.
+    A recipe of run_pretraining.py, to be trained for a time.
+
+    Args:
+        command: its flags. What follows in them wins: the text, and to train alone, for as long as it is let.
+        stages: those of its schedule; without stages a single one.
+    """
+
+    command: list[str]
+    stages: Stages
+
+
+def title_of(recipe: str) -> str:
+    """The comment in the first line, which says what a recipe changes, or else its name."""
+    file = Path(recipe) if Path(recipe).exists() else RECIPES / Path(recipe).name
+    first, *_ = file.read_text(encoding="utf-8").split("\n", 1)
+    return first.lstrip("# ") if first.startswith("#") else file.stem
+
+
+def read_recipe(recipe: str, tokenizer: PreTrainedTokenizerBase) -> tuple[Recipe, dict[str, int]]:
+    """
+    The recipe, and its model's parameters at the end.
 
     Raises:
-        InputError: the recipe has a text or weights of its own, stages, no number of steps, or no masked tokens to
-            predict, or it is compiled.
+        InputError: it cannot be compared with the others, or makes no sense.
     """
-    command = [*flags(device_options()), *with_recipe([recipe]), *flags({"output_dir": "unused"})]
-    model_args, data_args, training_args = parse(
-        command, ModelArguments, PretrainingDataArguments, PretrainingArguments
+    command = [*flags(device_options()), *with_recipe([recipe])]
+    arguments = parse(
+        [*command, *flags({"output_dir": "unused", "do_train": True})],
+        ModelArguments,
+        PretrainingDataArguments,
+        PretrainingArguments,
     )
+    check_comparable(recipe, *arguments)
+    model_args, data_args, training_args = arguments
+    config = load_config(model_args)
+    config.vocab_size = len(tokenizer)
+    stages = stages_of(config, data_args.max_seq_length, training_args)
+    if training_args.max_steps < 1:
+        raise InputError(f"{recipe}: give max_steps; its learning rate's schedule is stretched over the time.")
+    if not isinstance(scheduler_of(training_args, training_args.max_steps), LambdaLR):
+        kind = SchedulerType(training_args.lr_scheduler_type).value
+        raise InputError(f"{recipe}: lr_scheduler_type {kind} is no function of the step; give another.")
+    run = {"do_train": True, "do_eval": False, "eval_strategy": "no", "eval_on_start": False, "save_strategy": "no"}
+    run |= {"max_steps": MANY, "disable_tqdm": True, "report_to": "none"}
+    run["use_cpu"] = device_options()["use_cpu"]  # whatever the recipe has: all on one device
+    if training_args.stages:
+        given = map(json.loads, training_args.stages)
+        run |= {"max_steps": -1, "stages": [stage | {"steps": MANY} for stage in given]}
+    parts = parts_of_time(stages, data_args.mlm_probability)
+    ends = [(part, stage.end) for part, stage in zip(parts, stages, strict=True)]
+    of_model = parameters(MODELS[data_args.objective], stages[-1].config)
+    return Recipe([*command, *text_flags(), *flags(run)], ends), of_model
+
+
+def check_comparable(
+    recipe: str, model: ModelArguments, data: PretrainingDataArguments, training: PretrainingArguments
+):
+    """Raises InputError where a recipe has its own text or weights, no masked tokens to predict, or is compiled."""
     for name, value in (
-        ("model_name_or_path", model_args.model_name_or_path),
-        ("dataset_name", data_args.dataset_name),
-        ("validation_file", data_args.validation_file),
+        ("model_name_or_path", model.model_name_or_path),
+        ("dataset_name", data.dataset_name),
+        ("validation_file", data.validation_file),
     ):
         if value is not None:
             raise InputError(f"{recipe}: {name}: all begin with random weights, on the same text; leave it out.")
-    if data_args.objective == "clm":
+    if data.objective == "clm":
         raise InputError(f"{recipe}: objective clm predicts no masked tokens; give mlm+nsp or mlm.")
-    if training_args.stages:
-        raise InputError(f"{recipe}: stages: their steps cannot be stretched over the time; give a single shape.")
-    if training_args.torch_compile:
+    if training.torch_compile:
         raise InputError(f"{recipe}: torch_compile: padding is computed, and would not be counted; leave it out.")
-    if training_args.max_steps < 1:
-        raise InputError(f"{recipe}: give max_steps; its learning rate's schedule is stretched over the time.")
-    config = load_config(model_args)
-    config.vocab_size = len(tokenizer)
-    return training_args.max_steps, parameters(MODELS[data_args.objective], config)
+
+
+def parts_of_time(stages: list[Stage], predicted: float) -> list[float]:
+    """
+    The part of the time after which each stage ends. A step is taken to last in proportion to its operations, so that
+    no speed has to be measured beforehand.
+
+    Args:
+        predicted: the part of the tokens that goes through the masked-LM head.
+    """
+    begins, costs = [0, *(stage.end for stage in stages)], []
+    for begin, stage in zip(begins, stages, strict=False):
+        length = stage.max_seq_length
+        flops_of_step = stage.examples_of_step(1) * training_flops(stage.config, length, predicted * length)
+        costs.append((stage.end - begin) * flops_of_step)
+    *ends, total = accumulate(costs)
+    return [*(end / total for end in ends), 1.0]
 
 
 class EpochAfterEpoch(Dataset):
@@ -180,18 +237,20 @@ def train_stock(pipe: Connection, stock: Stock, folder: Path, seed: int, seconds
         train_dataset=EpochAfterEpoch(examples),
         data_collator=PretrainingCollator(tokenizer.pad_token_id),
         processing_class=tokenizer,
-        callbacks=[Yardstick(pipe, held_out, seconds, MANY)],
+        callbacks=[Yardstick(pipe, held_out, seconds, [(1.0, MANY)])],
     )
     trainer.train()
     trainer.save_model()
 
 
-def train_recipe(pipe: Connection, command: list[str], seconds: float, steps: int, held_out: list[Batch]):
-    run_pretraining(command, callbacks=[Yardstick(pipe, held_out, seconds, steps)])
+def train_recipe(pipe: Connection, command: list[str], seconds: float, stages: Stages, held_out: list[Batch]):
+    run_pretraining(command, callbacks=[Yardstick(pipe, held_out, seconds, stages)])
 
 
-def side_of(side: dict, folder: Path, held_out: list[Batch]) -> Side:
-    seconds, settings, log = 60 * side["minutes"], side["settings"], folder.with_name(f"{folder.name}.log")
-    if side["stock"]:
-        return Side(train_stock, log, Stock(**settings), folder, side["seed"], seconds, held_out)
-    return Side(train_recipe, log, settings["command"], seconds, settings["steps"], held_out)
+def side_of(contender: Stock | Recipe, folder: Path, seed: int, minutes: float, held_out: list[Batch]) -> Side:
+    """A process that leaves the model in `folder`, and what it prints in a log beside it."""
+    log, seconds = folder.with_name(f"{folder.name}.log"), 60 * minutes
+    if isinstance(contender, Stock):
+        return Side(train_stock, log, contender, folder, seed, seconds, held_out)
+    command = [*contender.command, *flags({"seed": seed, "output_dir": str(folder)})]
+    return Side(train_recipe, log, command, seconds, contender.stages, held_out)

@@ -1,11 +1,12 @@
 """Pretraining steps of presets: their speed, compiled or not, alone or in two processes, and how often they wait."""
 
-import os
+import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -169,16 +170,18 @@ def in_two_processes(preset: str, devices: str, rows: int, count: int) -> Steps:
     """The steps of two processes, each with so many rows."""
     context = torch.multiprocessing.get_context("spawn")
     found = context.SimpleQueue()
-    torch.multiprocessing.spawn(one_of_two, (rows, preset, devices, count, found), nprocs=2)
+    with tempfile.TemporaryDirectory() as folder:
+        meeting_place = Path(folder, "processes").as_uri()
+        torch.multiprocessing.spawn(one_of_two, (meeting_place, rows, preset, devices, count, found), nprocs=2)
     return found.get()
 
 
-def one_of_two(rank: int, rows: int, preset: str, devices: str, count: int, found):
+def one_of_two(rank: int, meeting_place: str, rows: int, preset: str, devices: str, count: int, found):
     device = torch.device(devices, rank) if devices == "cuda" else torch.device(devices)
     if devices == "cuda":
         torch.cuda.set_device(device)
-    os.environ |= {"MASTER_ADDR": "localhost", "MASTER_PORT": "29512"}
-    torch.distributed.init_process_group("nccl" if devices == "cuda" else "gloo", rank=rank, world_size=2)
+    backend = "nccl" if devices == "cuda" else "gloo"
+    torch.distributed.init_process_group(backend, meeting_place, rank=rank, world_size=2)
     try:
         of_it = steps(preset, device, rows, count)
         if rank == 0:
@@ -208,9 +211,12 @@ def speed_lines(device: torch.device) -> Iterator[Line]:
 
 
 def step_line(title: str, work: Callable[[], Steps], product: float) -> Line:
-    """The steps in a process of their own, or its error: the other lines go on."""
+    """The steps in a process of their own, or its error: the other lines go on. Too little memory is no error."""
     try:
         found = in_a_process(work)
     except Exception as error:
-        return Line(title, f"{type(error).__name__}: {' '.join(str(error).split())[-200:]}", right=False)
+        kind, text = type(error).__name__, " ".join(str(error).split())
+        if "OutOfMemoryError" in f"{kind}: {text}":  # of two processes, and in torch.compile, it is in the text
+            return Line(title, left_out="out of memory")
+        return Line(title, f"{kind}: {text[-200:]}", right=False)
     return Line(title, found.text(product), values=vars(found))

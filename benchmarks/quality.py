@@ -1,100 +1,155 @@
 """
-python -m benchmarks.quality --recipe RECIPE.yaml ... --output_dir DIR [--minutes 30] [--fine_tune]
+python -m benchmarks.quality --recipe RECIPE.yaml ... --output_dir DIR [--minutes 30] [--seeds 42] [--fine_tune]
 
 Time to a quality: transformers' BERT under a plain Trainer with BERT's recipe, beside FixedHeadBert under
 run_pretraining.py with each of the recipes. All begin with random weights on the same text, take turns on this machine
 for the same time, and are evaluated on the same masked tokens. With --fine_tune MNLI and SQuAD follow, from each.
 Needs FIXEDBERT_DATA with wikipedia/, books/ and vocab/, and glue/MNLI and squad/ to fine-tune. Writes results.jsonl,
-quality.png and the models; README.md in this folder says how to read the table.
+table.md, table.json, quality.png and the models; another call with the same DIR adds to them. README.md in this folder
+says how to read the table.
 """
 
 import argparse
 import json
+import shutil
 import statistics
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 
 from tqdm import tqdm
 from transformers import AutoModelForPreTraining, PreTrainedTokenizerBase
 
 from benchmarks.contenders import (
+    Recipe,
     Stock,
     data_folder,
     held_out_batches,
     parameters,
-    recipe_flags,
-    recipe_shape,
+    read_recipe,
     side_of,
+    title_of,
     vocabulary,
 )
-from benchmarks.curves import AXES, draw, ratio_text
+from benchmarks.curves import AXES, draw
 from benchmarks.machine import description, in_a_process
+from benchmarks.quality_table import BY_SEED, by_side, final_loss, markdown, ratio_text, rows_of
 from benchmarks.sides import train_in_turns
 from fixedbert.data.tokenizers import load_tokenizer
 from fixedbert.errors import InputError, exit_on_input_error
+from fixedbert.files import write_whole
+from fixedbert.locks import locked
 from fixedbert.tasks.glue import main as run_glue
 from fixedbert.tasks.squad import main as run_squad
 from fixedbert.training.arguments import flags
 
-
-def read_results(file: Path) -> dict[str, dict]:
-    lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
-    return {result["side"]: result for result in map(json.loads, lines)}
+Contenders = dict[str, tuple[Stock | Recipe, dict]]  # by name, with what is recorded of each
 
 
-def wanted_sides(arguments: argparse.Namespace, tokenizer: PreTrainedTokenizerBase) -> dict[str, dict]:
+def read_results(file: Path) -> list[dict]:
+    return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+
+
+def contenders_of(arguments: argparse.Namespace, tokenizer: PreTrainedTokenizerBase) -> Contenders:
     """
-    What each side is, and how many parameters it has.
+    What each one is, what it changes, and how many parameters it has.
 
     Raises:
         InputError: a name is there twice, or a recipe's model is larger than stock BERT.
     """
-    sides = {}
-    stock = Stock(*arguments.stock_shape, learning_rate=0, batch=arguments.stock_batch_size)
-    stock_sizes = parameters(AutoModelForPreTraining, stock.config(tokenizer))
-    most = stock_sizes["besides_embeddings"]
+    found: Contenders = {}
     for rate in arguments.stock_learning_rate:
-        settings = asdict(replace(stock, learning_rate=rate))
-        sides[f"stock-{rate:g}"] = {"stock": True, "settings": settings, **stock_sizes}
-    for recipe in arguments.recipe:
-        name = Path(recipe).stem
-        if name in sides:
-            raise InputError(f"--recipe {recipe}: another one is called {name} too; give it another name.")
-        steps, sizes = recipe_shape(recipe, tokenizer)
+        stock = Stock(*arguments.stock_shape, learning_rate=rate, batch=arguments.stock_batch_size)
+        sizes = parameters(AutoModelForPreTraining, stock.config(tokenizer))
+        record = {"stock": True, "change": "transformers' BERT", "settings": asdict(stock), **sizes}
+        found[f"stock-{rate:g}"] = stock, record
+    most = sizes["besides_embeddings"]
+    for file in arguments.recipe:
+        name = Path(file).stem
+        if name in found:
+            raise InputError(f"--recipe {file}: another one is called {name} too; give it another name.")
+        recipe, sizes = read_recipe(file, tokenizer)
         if sizes["besides_embeddings"] > most:
             raise InputError(
-                f"{recipe}: {sizes['besides_embeddings']:,} parameters besides the embeddings are more than stock "
+                f"{file}: {sizes['besides_embeddings']:,} parameters besides the embeddings are more than stock "
                 f"BERT's {most:,}: make the model smaller, or give another --stock_shape."
             )
-        command = recipe_flags(recipe, arguments.output_dir / name, arguments.seed)
-        sides[name] = {"stock": False, "settings": {"command": command, "steps": steps}, **sizes}
-    return {name: side | {"minutes": arguments.minutes, "seed": arguments.seed} for name, side in sides.items()}
+        found[name] = recipe, {"stock": False, "change": title_of(file), "settings": asdict(recipe), **sizes}
+    return found
 
 
-def check_results(done: dict[str, dict], sides: dict[str, dict], output_dir: Path):
-    """Raises InputError where earlier results are of other settings, or a directory is there without one."""
-    for name, side in sides.items():
-        for key in side if name in done else ():
-            if done[name][key] != side[key]:
-                raise InputError(f"{output_dir}: {name} had another value of {key}; give another --output_dir.")
-        if name not in done and (output_dir / name).exists():
-            raise InputError(f"{output_dir / name}: it is there without a result; remove it.")
+def earlier_results(file: Path, contenders: Contenders, minutes: float) -> list[dict]:
+    """
+    Those of other calls with the same folder. There is nothing else in it, so that leftovers can be removed.
 
-
-ROW = "{:<24} {:>9} {:>9} {:>9} {:>8} {:>21} {:>21}"
-
-
-def print_table(results: list[dict], reference: dict):
-    print(
-        f"\n{results[0]['machine']}\n{results[0]['minutes']:g} minutes each; ratios: how much sooner than "
-        f"{reference['side']} at its final loss (range over its last points)\n"
-    )
-    print(ROW.format("", "params, M", "steps", "TFLOP", "loss", "ratio of times", "ratio of FLOPs"))
+    Raises:
+        InputError: it has other files, or results that cannot be compared with those to come.
+    """
+    folder = file.parent
+    if not file.exists():
+        if folder.exists() and any(folder.iterdir()):
+            raise InputError(f"{folder}: it has no {file.name} of this benchmark; give an --output_dir of its own.")
+        folder.mkdir(parents=True, exist_ok=True)
+        write_whole(file, "")
+    results = read_results(file)
     for result in results:
-        last, size = result["points"][-1], f"{result['besides_embeddings'] / 1e6:.2f}"
-        found = [ratio_text(reference["points"], result["points"], axis) for axis in AXES]
-        cells = f"{last['steps']:,}", f"{last['flops'] / 1e12:,.1f}", f"{last['loss']:.3f}"
-        print(ROW.format(result["side"], size, *cells, *(["", ""] if result is reference else found)))
+        if result["minutes"] != minutes:
+            raise InputError(f"{folder}: its results are of {result['minutes']:g} minutes; give another --output_dir.")
+        if result["side"] in contenders:
+            _, record = contenders[result["side"]]
+            if result["settings"] != json.loads(json.dumps(record["settings"])):  # with lists for tuples
+                raise InputError(f"{folder}: {result['side']} had other settings; give another --output_dir.")
+    return results
+
+
+def train_missing(file: Path, results: list[dict], contenders: Contenders, seeds: list[int], minutes: float):
+    """Train what has no result yet, the sides of a seed in turns, and add each one's to the file when it is done."""
+    done = {(result["side"], result["seed"]) for result in results}
+    for seed in seeds:
+        missing = {name: found for name, found in contenders.items() if (name, seed) not in done}
+        if not missing:
+            continue
+        held_out, processes = held_out_batches(seed), {}
+        for name, (contender, _) in missing.items():
+            folder = model_folder(file.parent, name, seed)
+            for left in (folder, folder.with_name(f"{folder.name}.partial")):  # by a call that was stopped
+                shutil.rmtree(left, ignore_errors=True)
+            processes[folder.name] = side_of(contender, folder, seed, minutes, held_out)
+        names = dict(zip(processes, missing, strict=True))
+        for process_name, process in train_in_turns(processes):
+            name = names[process_name]
+            run = {"side": name, "seed": seed, "minutes": minutes, "machine": description()}
+            results.append(run | missing[name][1] | {"points": process.points})
+            write_whole(file, "".join(json.dumps(result) + "\n" for result in results))
+
+
+def model_folder(folder: Path, name: str, seed: int) -> Path:
+    return folder / f"{name}-{seed}"
+
+
+def show(folder: Path, sides: dict[str, BY_SEED], drawn: list[str]) -> str:
+    """
+    Print and write the table of all sides, and draw some of them.
+
+    Returns:
+        The name of the stock BERT that they are compared with.
+    """
+    rows, results = rows_of(sides), [result for runs in sides.values() for result in runs.values()]
+    reference = rows[0].side
+    machines = "; ".join(dict.fromkeys(result["machine"] for result in results))
+    title = f"{results[0]['minutes']:g} minutes each; {machines}"
+    meaning = f"Ratios: how many times as much {reference} takes to its final loss as the other one with the same seed"
+    text = f"{title}\n\n{meaning}; mean (range) over the seeds.\n\n{markdown(rows)}"
+    print(f"\n{text}")
+    write_whole(folder / "table.md", text)
+    record = {"minutes": results[0]["minutes"], "machines": machines, "rows": [asdict(row) for row in rows]}
+    write_whole(folder / "table.json", json.dumps(record, indent=1) + "\n")
+    curves = {
+        name: [result["points"] for result in sides[name].values()]
+        for name in (reference, *(name for name in drawn if name != reference))
+    }
+    labels = {axis: {row.side: f": {ratio_text(row.ratios[axis])}" for row in rows if row.ratios} for axis in AXES}
+    draw(curves, labels, final_loss(sides[reference]), title, folder / "quality.png")
+    return reference
 
 
 COMMON = {"per_device_train_batch_size": 32, "warmup_steps": 0.1, "save_strategy": "no", "seeds": [1, 2, 3]}
@@ -121,7 +176,7 @@ def fine_tune(task: str, model: Path, output: Path):
 
 
 def print_fine_tuned(names: list[str], folder: Path):
-    """Fine-tune what is not yet, and print means and ranges over the seeds."""
+    """Fine-tune the models that are not yet, and print means and ranges over the seeds of fine-tuning."""
     outputs = {(name, task): folder / "fine_tuned" / f"{name}-{task}" for name in names for task in METRICS}
     for (name, task), output in tqdm(outputs.items(), desc="fine-tuning", leave=False):
         if not output.exists():
@@ -155,37 +210,26 @@ def parsed(argv: list[str] | None) -> argparse.Namespace:
         default=[6, 256, 4, 1024],
         metavar=("LAYERS", "WIDTH", "HEADS", "FEED_FORWARD"),
     )
-    parser.add_argument("--seed", type=int, default=42, help="of all of them")
-    parser.add_argument("--fine_tune", action="store_true", help="then MNLI and SQuAD, three seeds each")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[42], help="of all of them (default: %(default)s)")
+    parser.add_argument(
+        "--fine_tune", action="store_true", help="then MNLI and SQuAD from the models of the first seed, three times"
+    )
     return parser.parse_args(argv)
 
 
 def main(argv: list[str] | None = None):
     arguments = parsed(argv)
-    sides = wanted_sides(arguments, load_tokenizer(vocabulary()))
-    arguments.output_dir.mkdir(parents=True, exist_ok=True)
-    file = arguments.output_dir / "results.jsonl"
-    done = read_results(file)
-    check_results(done, sides, arguments.output_dir)
-    batches = held_out_batches(arguments.seed)
-    processes = {
-        name: side_of(side, arguments.output_dir / name, batches) for name, side in sides.items() if name not in done
-    }
-    for name, process in train_in_turns(processes):
-        result = {"side": name, "machine": description(), **sides[name], "points": process.points}
-        with open(file, "a", encoding="utf-8") as lines:
-            lines.write(json.dumps(result) + "\n")
-    done = read_results(file)
-    results = [done[name] for name in sides]
-    stock = [result for result in results if result["stock"]]
-    reference = min(stock, key=lambda result: result["points"][-1]["loss"])
-    print_table(results, reference)
-    curves = {result["side"]: result["points"] for result in results}
-    title = f"{arguments.minutes:g} minutes each; {reference['machine']}"
-    draw(curves, reference["side"], title, arguments.output_dir / "quality.png")
-    if arguments.fine_tune:
-        recipes = [result["side"] for result in results if not result["stock"]]
-        print_fine_tuned([reference["side"], *recipes], arguments.output_dir)
+    contenders = contenders_of(arguments, load_tokenizer(vocabulary()))
+    folder = arguments.output_dir
+    with locked(folder):
+        file = folder / "results.jsonl"
+        results = earlier_results(file, contenders, arguments.minutes)
+        train_missing(file, results, contenders, arguments.seeds, arguments.minutes)
+        reference = show(folder, by_side(results), list(contenders))
+        if arguments.fine_tune:
+            recipes = [name for name, (contender, _) in contenders.items() if isinstance(contender, Recipe)]
+            seed = arguments.seeds[0]
+            print_fine_tuned([model_folder(folder, name, seed).name for name in (reference, *recipes)], folder)
 
 
 if __name__ == "__main__":

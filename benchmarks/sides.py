@@ -1,7 +1,9 @@
 """Trainings that take turns on a machine, each in a process of its own, measured by the seconds of their own work."""
 
 import multiprocessing
+import os
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout
@@ -9,10 +11,12 @@ from functools import cache, partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 
+import numpy as np
 import torch
 import transformers
 from torch.nn.functional import cross_entropy
-from transformers import PreTrainedModel, TrainerCallback, get_scheduler
+from torch.optim.lr_scheduler import LRScheduler
+from transformers import PreTrainedModel, TrainerCallback, TrainingArguments, get_scheduler
 
 from fixedbert.counts import training_flops
 from fixedbert.errors import InputError
@@ -25,6 +29,7 @@ FEWEST_TURNS = 5  # of a short training
 MANY = 10**7  # steps, of which a training takes as many as its time allows
 
 Batch = dict[str, torch.Tensor]
+Stages = list[tuple[float, int]]  # of each the part of the time, and the step of the schedule, at which it ends
 
 
 class Clock:
@@ -56,45 +61,47 @@ class Yardstick(TrainerCallback):
     """
     Trains for a number of seconds, with the loss on held-out tokens on the way, and in turns with other processes.
 
-    The learning rate has the schedule of the arguments for `steps` steps, stretched over the seconds: after half of
-    them it is what it would be after half of the steps. What is sent through the pipe is a point of the curve, or None
-    at the end of a turn; the training goes on when something comes back.
+    The learning rate has the schedule of the arguments, stretched over the seconds: after half of a stage's time it is
+    what it would be after half of the stage's steps. A training without stages is a single one. Each stage has a
+    Trainer of its own; the clock goes on while the model grows between two of them. What is sent through the pipe is a
+    point of the curve, or None at the end of a turn; the training goes on when something comes back.
 
     Args:
         held_out: batches with labels, the same for all processes.
     """
 
-    def __init__(self, pipe: Connection, held_out: list[Batch], seconds: float, steps: int):
-        self.pipe, self.held_out, self.seconds, self.steps = pipe, held_out, seconds, steps
+    def __init__(self, pipe: Connection, held_out: list[Batch], seconds: float, stages: Stages):
+        self.pipe, self.held_out, self.seconds = pipe, held_out, seconds
+        self.parts, self.steps = zip(*stages, strict=True)
         self.turn = min(TURN, seconds / FEWEST_TURNS)
-        self.clock, self.flops, self.points, self.turn_ends = Clock(), 0.0, 0, self.turn
+        self.clock, self.stage, self.points, self.turn_ends = Clock(), 0, 0, self.turn
+        self.flops, self.uncounted = 0.0, []
 
     def on_train_begin(self, args, state, control, model, lr_scheduler, **kwargs):
-        nothing = torch.optim.SGD([torch.zeros(1)], lr=1.0)
-        warmup = args.get_warmup_steps(self.steps)
-        scheduler = get_scheduler(args.lr_scheduler_type, nothing, warmup, self.steps, args.lr_scheduler_kwargs)
-        (schedule,) = scheduler.lr_lambdas
-        lr_scheduler.lr_lambdas = [lambda _: schedule(self.done(self.steps)) for _ in lr_scheduler.lr_lambdas]
-        flops_of_row = cache(partial(training_flops, model.config))
+        (schedule,) = scheduler_of(args, self.steps[-1]).lr_lambdas
+        lr_scheduler.lr_lambdas = [lambda _: schedule(self.step_of_schedule()) for _ in lr_scheduler.lr_lambdas]
+        self.flops_of_row = cache(partial(training_flops, model.config))
+        model.register_forward_pre_hook(self.remember_tokens, with_kwargs=True)
+        if self.stage == 0:
+            self.send_point(state, model)
+            self.clock.start()
 
-        def count(model, _args, batch):
-            if model.training:
-                self.flops += sum(flops_of_row(*row) for row in computed_tokens(model, batch))
+    def step_of_schedule(self) -> float:
+        return float(np.interp(self.clock.seconds / self.seconds, [0, *self.parts], [0, *self.steps]))
 
-        model.register_forward_pre_hook(count, with_kwargs=True)
-        self.send_point(state, model)
-        self.clock.start()
-
-    def done(self, whole: int) -> float:
-        """The part of `whole` that belongs to the time that has passed."""
-        return whole * self.clock.seconds / self.seconds
+    def remember_tokens(self, model, _args, batch):
+        if model.training:
+            self.uncounted.append(computed_tokens(model, batch))  # read later: a GPU would have to be waited for
 
     def on_step_end(self, args, state, control, model, **kwargs):
-        if (points := int(self.done(POINTS))) > self.points:
-            self.points = points
+        passed = self.clock.seconds / self.seconds
+        stage_is_over = passed >= self.parts[self.stage]
+        if stage_is_over or int(passed * POINTS) > self.points:
+            self.points = int(passed * POINTS)
             with self.clock.stopped():
                 self.send_point(state, model)
-        if self.points >= POINTS:
+        if stage_is_over:
+            self.stage += 1
             control.should_training_stop = True
         elif self.clock.seconds >= self.turn_ends:
             with self.clock.stopped():
@@ -103,21 +110,30 @@ class Yardstick(TrainerCallback):
             self.turn_ends = self.clock.seconds + self.turn
 
     def send_point(self, state, model: PreTrainedModel):
+        self.flops += sum(self.flops_of_row(*row) for rows in self.uncounted for row in rows.tolist())
+        self.uncounted = []
         loss = held_out_loss(model, self.held_out)
         point = {"seconds": self.clock.seconds, "flops": self.flops, "steps": state.global_step, "loss": loss}
         self.pipe.send(point)
 
 
-def computed_tokens(model: PreTrainedModel, batch: Batch) -> list[tuple[int, int]]:
+def scheduler_of(arguments: TrainingArguments, steps: int) -> LRScheduler:
+    """The arguments' scheduler of the learning rate, for so many steps."""
+    nothing = torch.optim.SGD([torch.zeros(1)], lr=1.0)
+    warmup = arguments.get_warmup_steps(steps)
+    return get_scheduler(arguments.lr_scheduler_type, nothing, warmup, steps, arguments.lr_scheduler_kwargs)
+
+
+def computed_tokens(model: PreTrainedModel, batch: Batch) -> torch.Tensor:
     """
-    For each row the tokens that the layers compute, and those that the masked-LM head does. A FixedHeadBert under our
-    flow leaves out padding and tokens without a label; that it also leaves out some in the last layer is not counted.
+    For each row the tokens that the layers compute, and those that the masked-LM head does: (B, 2), on the batch's
+    device. A FixedHeadBert under our flow leaves out padding and tokens without a label; that it also leaves out some
+    in the last layer is not counted.
     """
-    rows, width = batch["input_ids"].shape
-    if not isinstance(model, FixedHeadBertPreTrainedModel):
-        return [(width, width)] * rows
-    lengths = batch["attention_mask"].sum(dim=1).tolist() if "attention_mask" in batch else [width] * rows
-    return list(zip(lengths, batch["labels"].ne(-100).sum(dim=1).tolist(), strict=True))
+    computed = predicted = torch.ones_like(batch["input_ids"])
+    if isinstance(model, FixedHeadBertPreTrainedModel):
+        computed, predicted = batch.get("attention_mask", computed), batch["labels"].ne(-100)
+    return torch.stack([computed.sum(dim=1), predicted.sum(dim=1)], dim=1)
 
 
 @torch.no_grad()
@@ -187,9 +203,18 @@ class Side:
 
 def run(train: Callable, log: Path, pipe: Connection, *arguments):
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that started this one, and ends it
+    threading.Thread(target=end_with_parent, daemon=True).start()
     transformers.utils.logging.set_verbosity_error()
     with open(log, "w", buffering=1) as lines, redirect_stdout(lines):
         train(pipe, *arguments)
+
+
+def end_with_parent():
+    """Without this a process whose parent was killed trains on until the end of its turn."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None  # of a Side
+    parent.join()
+    os._exit(1)
 
 
 def train_in_turns(sides: dict[str, Side]) -> Iterator[tuple[str, Side]]:

@@ -82,6 +82,21 @@ def test_steps_are_counted(monkeypatch):
     assert pretraining_steps.product_rate(CPU, 8) > 0
 
 
+def test_too_little_memory_is_left_out(monkeypatch):
+    """Guards: a variant for which there is no memory is not counted as wrong, also where the error is only quoted."""
+
+    def line_of(error: Exception):
+        def fail(_):
+            raise error
+
+        monkeypatch.setattr(pretraining_steps, "in_a_process", fail)
+        return pretraining_steps.step_line("compiled", print, product=1.0)
+
+    for error in (torch.OutOfMemoryError("GPU 0"), RuntimeError("-- Process 1: torch.OutOfMemoryError: GPU 0")):
+        assert line_of(error).left_out == "out of memory" and line_of(error).right is None
+    assert line_of(RuntimeError("no kernel")).right is False
+
+
 @pytest.mark.slow
 def test_two_processes():
     """Guards: two processes take steps together, and both are counted."""

@@ -1,6 +1,9 @@
 """The benchmark of time to a quality: clocks, turns, held-out text, sizes, ratios, and a small run of it all."""
 
+import fcntl
 import json
+import multiprocessing
+import time
 from types import SimpleNamespace
 
 import numpy as np
@@ -11,8 +14,10 @@ from small_models import inputs_of, model_of
 from transformers import BertConfig, BertForPreTraining, TrainerControl, TrainerState, TrainingArguments, get_scheduler
 
 from benchmarks import contenders, quality, sides
-from benchmarks.curves import ratio_text, ratios, where
+from benchmarks.curves import ratio, where
+from benchmarks.quality_table import by_side, markdown, ratio_text, rows_of
 from fixedbert.counts import training_flops
+from fixedbert.data.tokenizers import load_tokenizer
 from fixedbert.errors import InputError
 from fixedbert.training.arguments import ModelArguments, parse
 from fixedbert.training.fine_tuning import FineTuningArguments
@@ -22,6 +27,8 @@ from fixedbert.training.pretraining_data import PretrainingDataArguments, make_e
 from fixedbert.training.squad_data import SquadDataArguments
 
 WORDS = "the a function takes returns list string file read write what does one two three four five six".split()
+
+OVERRIDES = "hidden_size=16,num_hidden_layers=1,num_attention_heads=3,attention_head_size=5,intermediate_size=20"
 
 
 @pytest.fixture
@@ -45,12 +52,18 @@ def data(tmp_path, monkeypatch, vocabulary):
 
 def write_recipe(folder, name="ours", **changes) -> str:
     """A recipe of a tiny model."""
-    overrides = "hidden_size=16,num_hidden_layers=1,num_attention_heads=3,attention_head_size=5,intermediate_size=20"
-    entries = {"config_name": "tiny", "config_overrides": overrides, "max_seq_length": 64, "max_steps": 100}
+    entries = {"config_name": "tiny", "config_overrides": OVERRIDES, "max_seq_length": 64, "max_steps": 100}
     entries |= {"learning_rate": 0.003, "warmup_steps": 10, "per_device_train_batch_size": 4} | changes
     file = folder / f"{name}.yaml"
-    file.write_text("".join(f"{name}: {json.dumps(value)}\n" for name, value in entries.items()))
+    lines = [f"{name}: {json.dumps(value)}\n" for name, value in entries.items()]
+    file.write_text("".join(["# A tiny one.\n", *lines]))
     return str(file)
+
+
+def command_of(recipe: str) -> list[str]:
+    """What run_pretraining.py is called with."""
+    found, _ = contenders.read_recipe(recipe, load_tokenizer(contenders.vocabulary()))
+    return [*found.command, "--output_dir", "ours", "--seed", "7"]
 
 
 def padded_batch() -> dict[str, torch.Tensor]:
@@ -60,43 +73,77 @@ def padded_batch() -> dict[str, torch.Tensor]:
     return batch
 
 
+class Training:
+    """What Trainer does with a Yardstick, in steps of a second of a clock of its own."""
+
+    def __init__(self, tmp_path, monkeypatch, stages):
+        self.now, self.turns, self.points, self.rates = 1000.0, 0, [], []
+        monkeypatch.setattr(sides.time, "perf_counter", lambda: self.now)
+        monkeypatch.setattr(sides, "held_out_loss", self.evaluate)
+        self.yardstick = sides.Yardstick(self, [], seconds=60.0, stages=stages)
+        self.arguments = TrainingArguments(output_dir=str(tmp_path), use_cpu=True, warmup_steps=10)
+        self.state = TrainerState()
+
+    def send(self, message):
+        if message is None:
+            self.turns += 1
+        else:
+            self.points.append(message)
+
+    def recv(self):
+        self.now += 5000  # the others' turn
+
+    def evaluate(self, *_) -> float:
+        self.now += 700
+        return 3.0
+
+    def train(self, model, batch=None):
+        """Until the end of the stage."""
+        optimizer, control = torch.optim.SGD([torch.zeros(1)], lr=0.5), TrainerControl()
+        scheduler = get_scheduler("linear", optimizer, 7, sides.MANY)
+        self.yardstick.on_train_begin(self.arguments, self.state, control, model=model, lr_scheduler=scheduler)
+        while not control.should_training_stop:
+            self.now += 1
+            if batch is not None:
+                model.train()(**batch)
+            optimizer.step()
+            scheduler.step()
+            self.rates.append(optimizer.param_groups[0]["lr"])
+            self.state.global_step += 1
+            self.yardstick.on_step_end(self.arguments, self.state, control, model=model)
+
+
 def test_seconds_are_those_of_training(tmp_path, monkeypatch):
     """Guards: evaluation and the turns of others do not count, a training ends with its time, and the learning rate
     has followed the schedule of the recipe's steps to its end."""
-    now, turns, points = [1000.0], [], []
-
-    class Pipe:
-        def send(self, message):
-            (turns if message is None else points).append(message)
-
-        def recv(self):
-            now[0] += 5000  # the others' turn
-
-    def evaluate(*_):
-        now[0] += 700
-        return 3.0
-
-    monkeypatch.setattr(sides.time, "perf_counter", lambda: now[0])
-    monkeypatch.setattr(sides, "held_out_loss", evaluate)
-    yardstick = sides.Yardstick(Pipe(), [], seconds=60.0, steps=100)
-    arguments = TrainingArguments(output_dir=str(tmp_path), use_cpu=True, warmup_steps=10)
-    model, state, control = model_of("ForPreTraining"), TrainerState(), TrainerControl()
-    optimizer = torch.optim.SGD([torch.zeros(1)], lr=0.5)
-    scheduler = get_scheduler("linear", optimizer, 7, sides.MANY)
-    yardstick.on_train_begin(arguments, state, control, model=model, lr_scheduler=scheduler)
-    rates = []
-    while not control.should_training_stop:
-        now[0] += 1
-        optimizer.step()
-        scheduler.step()
-        rates.append(optimizer.param_groups[0]["lr"])
-        state.global_step += 1
-        yardstick.on_step_end(arguments, state, control, model=model)
-    assert [point["seconds"] for point in points] == list(range(0, 61, 2))
-    assert [point["steps"] for point in points] == list(range(0, 61, 2))
-    assert len(turns) == 4  # of 12 s; the last one ends with the training
+    training = Training(tmp_path, monkeypatch, [(1.0, 100)])
+    training.train(model_of("ForPreTraining"))
+    assert [point["seconds"] for point in training.points] == list(range(0, 61, 2))
+    assert [point["steps"] for point in training.points] == list(range(0, 61, 2))
+    assert training.turns == 4  # of 12 s; the last one ends with the training
     expected = [0.5 * min(share / 0.1, (1 - share) / 0.9) for share in np.arange(1, 61) / 60]
-    assert rates == pytest.approx(expected, abs=1e-12)
+    assert training.rates == pytest.approx(expected, abs=1e-12)
+
+
+def test_stages_share_the_time(tmp_path, monkeypatch):
+    """Guards: each stage has its part of the seconds and of the schedule, growing takes seconds of the side, and
+    operations are those of each stage's shape, on one curve."""
+    training = Training(tmp_path, monkeypatch, [(0.25, 50), (1.0, 100)])
+    small, large = model_of("ForPreTraining"), model_of("ForPreTraining", num_attention_heads=7)
+    batch = padded_batch()
+    training.train(small, batch)
+    assert training.state.global_step == 15 and training.points[-1]["seconds"] == 15
+    training.now += 9
+    training.train(large, batch)
+    assert training.state.global_step == 15 + 36 and training.points[-1]["seconds"] == 60
+    seconds = [point["seconds"] for point in training.points]
+    assert seconds == [*range(0, 15, 2), 15, *range(25, 26), *range(26, 61, 2)]
+    steps = np.interp(np.array([*range(1, 16), *range(25, 61)]) / 60, [0, 0.25, 1], [0, 50, 100])
+    assert training.rates == pytest.approx([0.5 * min(step / 10, (100 - step) / 90) for step in steps], abs=1e-12)
+    rows = sides.computed_tokens(small, batch).tolist()
+    costs = [sum(training_flops(model.config, *row) for row in rows) for model in (small, large)]
+    assert training.points[8]["flops"] == pytest.approx(15 * costs[0], rel=1e-12)
+    assert training.points[-1]["flops"] == pytest.approx(15 * costs[0] + 36 * costs[1], rel=1e-12)
 
 
 def test_operations_are_those_that_are_computed():
@@ -105,17 +152,18 @@ def test_operations_are_those_that_are_computed():
     rows, width = batch["input_ids"].shape
     ours = model_of("ForPreTraining")
     real, labelled = batch["attention_mask"].sum(1).tolist(), batch["labels"].ne(-100).sum(1).tolist()
-    assert sides.computed_tokens(ours, batch) == list(zip(real, labelled, strict=True))
+    assert sides.computed_tokens(ours, batch).T.tolist() == [real, labelled]
     stock = BertForPreTraining(BertConfig(vocab_size=99, hidden_size=32, num_hidden_layers=1, num_attention_heads=4))
-    assert sides.computed_tokens(stock, batch) == [(width, width)] * rows
-    yardstick = sides.Yardstick(SimpleNamespace(send=lambda _: None), [batch], seconds=60.0, steps=100)
+    assert sides.computed_tokens(stock, batch).tolist() == [[width, width]] * rows
+    points = []
+    yardstick = sides.Yardstick(SimpleNamespace(send=points.append), [batch], seconds=60.0, stages=[(1.0, 100)])
     scheduler = get_scheduler("constant", torch.optim.SGD([torch.zeros(1)], lr=0.5))
     arguments = SimpleNamespace(get_warmup_steps=lambda _: 0, lr_scheduler_type="constant", lr_scheduler_kwargs={})
     yardstick.on_train_begin(arguments, TrainerState(), None, model=stock, lr_scheduler=scheduler)
-    assert yardstick.flops == 0
     stock.train()
     stock(**batch)
-    assert yardstick.flops == rows * training_flops(stock.config, width, width)
+    yardstick.send_point(TrainerState(), stock)
+    assert [point["flops"] for point in points] == [0, rows * training_flops(stock.config, width, width)]
 
 
 @pytest.mark.parametrize("head", ["ForPreTraining", "ForMaskedLM"])
@@ -140,10 +188,42 @@ def test_ratio_of_a_curve_by_hand():
     assert where(fast, 8, "seconds") == 5 and where(fast, 6, "seconds") == 10
     assert where(fast, 5, "seconds") == pytest.approx(20 + 10 * 2 / 3)
     assert where(fast, 3.9, "seconds") is None
-    times = (20 / 5, 30 / 6.25, 40 / 8.75, 50 / (80 / 3), 60 / 25)
-    assert ratios(slow, fast, "seconds") == pytest.approx(times)
-    assert ratio_text(slow, fast, "seconds") == "2.40 (1.88-4.80)"
-    assert ratio_text(fast, slow, "seconds") == "not reached"
+    assert ratio(slow, fast, "seconds") == pytest.approx(60 / 25)
+    assert ratio(fast, slow, "seconds") is None
+
+
+def result_of(side: str, seed: int, seconds: float, loss: float) -> dict:
+    """A straight line from a loss of 9."""
+    points = [
+        {"seconds": second, "flops": 1e12 * second, "steps": int(second), "loss": value}
+        for second, value in ((0.0, 9.0), (seconds, loss))
+    ]
+    facts = {"stock": side.startswith("stock"), "change": f"{side}, or a|b", "besides_embeddings": 1_234_567}
+    return {"side": side, "seed": seed, "points": points, **facts}
+
+
+def test_table_by_hand():
+    """Guards: means, ranges and ratios of all seeds, each beside stock BERT with the same one and the best rate."""
+    results = [
+        result_of("ours", 1, 60.0, 3.0),
+        result_of("stock-0.1", 1, 60.0, 6.0),
+        result_of("stock-0.2", 1, 60.0, 5.0),
+        result_of("stock-0.2", 2, 60.0, 4.0),
+        result_of("ours", 2, 60.0, 3.5),
+        result_of("worse", 3, 60.0, 5.5),
+    ]
+    stock, ours, other, worse = rows_of(by_side(results))
+    assert [row.side for row in (stock, ours, other, worse)] == ["stock-0.2", "ours", "stock-0.1", "worse"]
+    ratios = {1: 6 / 4, 2: 5.5 / 5}  # the losses fall by 6 and 5.5 in a minute, and stock's by 4 and 5
+    assert ours.ratios == {axis: pytest.approx(ratios) for axis in ("seconds", "flops")}
+    assert ours.cells() == ["ours", "1.23", "60", "60.0", "3.250 (3.000-3.500)", "1.30 (1.10-1.50)",
+                            "1.30 (1.10-1.50)", "1, 2", r"ours, or a\|b"]  # fmt: skip
+    assert stock.ratios == {} and stock.cells()[4:8] == ["4.500 (4.000-5.000)", "", "", "1, 2"]
+    assert other.cells()[4:8] == ["6.000", "not reached", "not reached", "1"]
+    assert worse.ratios == {} and worse.cells()[5] == ""
+    assert ratio_text({1: 2.0, 2: None, 3: 3.0}) == "2.50 (2.00-3.00), not reached by 1 of 3"
+    lines = markdown([stock, ours]).splitlines()
+    assert len({len(line) for line in lines}) == 1 and lines[1].strip("|-") == ""
 
 
 def test_all_are_held_to_the_same_text(data, tmp_path):
@@ -158,8 +238,7 @@ def test_all_are_held_to_the_same_text(data, tmp_path):
     held_out = contenders.bert_examples(1)[2].numbers
     for objective in ("mlm", "mlm+nsp"):
         changes = {"validation_split_percentage": 50, "document_boundary": "blank_line", "mlm_probability": 0.3}
-        recipe = write_recipe(tmp_path, objective=objective, **changes)
-        command = contenders.recipe_flags(recipe, tmp_path / "ours", 7)
+        command = command_of(write_recipe(tmp_path, objective=objective, **changes))
         arguments = parse(command, ModelArguments, PretrainingDataArguments, PretrainingArguments)
         examples = make_examples(*arguments, BertConfig(), None)[1]
         assert examples.mlm_probability == 0.3
@@ -180,7 +259,7 @@ def test_stock_draws_new_masks_in_each_pass(data):
 def test_all_train_on_one_device(data, tmp_path, monkeypatch):
     """Guards: a recipe for a CPU trains on the accelerator where stock BERT does."""
     monkeypatch.setattr(contenders, "device_options", lambda: {"use_cpu": False, "bf16": False})
-    command = contenders.recipe_flags(write_recipe(tmp_path, use_cpu=True), tmp_path / "ours", 7)
+    command = command_of(write_recipe(tmp_path, use_cpu=True))
     assert not parse(command, ModelArguments, PretrainingDataArguments, PretrainingArguments)[2].use_cpu
 
 
@@ -191,7 +270,8 @@ def test_all_train_on_one_device(data, tmp_path, monkeypatch):
         ({"model_name_or_path": "runs/mini"}, "model_name_or_path: all begin with random weights"),
         ({"dataset_name": "sample"}, "dataset_name: all begin with random weights, on the same text"),
         ({"objective": "clm"}, "objective clm predicts no masked tokens"),
-        ({"stages": [{"steps": 60}, {"steps": 40}]}, "stages: their steps cannot be stretched over the time"),
+        ({"lr_scheduler_type": "reduce_lr_on_plateau", "eval_strategy": "steps", "eval_steps": 5}, "no function of"),
+        ({"max_steps": None, "stages": [{"steps": 9}, {"steps": 4, "intermediate_size": 999}]}, "are more than stock"),
         ({"torch_compile": True}, "torch_compile: padding is computed, and would not be counted"),
         ({"max_steps": None, "num_train_epochs": 1, "bf16": True}, "give max_steps"),
     ],
@@ -202,6 +282,32 @@ def test_unequal_comparisons_are_refused(data, tmp_path, changes, message):
     with pytest.raises(InputError, match=message):
         quality.main([*command, "--output_dir", str(tmp_path / "out")])
     assert not (tmp_path / "out").exists()
+
+
+def test_parts_of_time_by_hand(data, tmp_path):
+    """Guards: of a recipe with stages the final shape counts, and each stage has the time of its steps' operations."""
+    changes = {"intermediate_size": 40, "max_seq_length": 64, "total_train_batch_size": 8}
+    stages = [{"steps": 60}, {"steps": 40, **changes}]
+    file = write_recipe(tmp_path, max_steps=None, max_seq_length=32, mlm_probability=0.25, stages=stages)
+    recipe, sizes = contenders.read_recipe(file, load_tokenizer(contenders.vocabulary()))
+    _, config = (contenders.load_config(ModelArguments(config_name="tiny", config_overrides=OVERRIDES)) for _ in "ab")
+    config.vocab_size = len(load_tokenizer(contenders.vocabulary()))
+    first = 60 * 4 * training_flops(config, 32, 8)
+    config.intermediate_size = 40
+    second = 40 * 8 * training_flops(config, 64, 16)
+    assert recipe.stages == [(pytest.approx(first / (first + second), rel=1e-12), 60), (1.0, 100)]
+    assert sizes == contenders.parameters(contenders.MODELS["mlm+nsp"], config)
+    arguments = parse(command_of(file), ModelArguments, PretrainingDataArguments, PretrainingArguments)[2]
+    assert arguments.stages is not None and arguments.max_steps == -1
+    assert [json.loads(stage)["steps"] for stage in arguments.stages] == [sides.MANY] * 2
+
+
+def test_folder_with_other_files(data, tmp_path):
+    """Guards: a folder that is not the benchmark's is left as it is; what a stopped call has left there is removed."""
+    (tmp_path / "out" / "ours-42").mkdir(parents=True)
+    with pytest.raises(InputError, match=r"out: it has no results.jsonl of this benchmark; give an --output_dir of"):
+        quality.main(["--recipe", write_recipe(tmp_path), "--output_dir", str(tmp_path / "out")])
+    assert (tmp_path / "out" / "ours-42").exists()
 
 
 def test_failed_side_is_no_result(tmp_path):
@@ -221,6 +327,41 @@ def test_failed_side_is_no_result(tmp_path):
     side.process.exitcode = 3
     with pytest.raises(InputError, match="ours: its process ended with exit status 3; .*ours.log"):
         side.take_turn()
+
+
+def hold(_pipe, file):
+    """Lock a file for a while."""
+    with open(file, "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        lock.write("mine")
+        lock.flush()
+        time.sleep(300)
+
+
+def start_holding(folder):
+    sides.Side(hold, folder / "ours.log", folder / "lock").take_turn()
+
+
+@pytest.mark.slow  # two processes, of which each imports torch
+def test_sides_end_with_the_call(tmp_path):
+    """Guards: where the benchmark is killed, no side trains on beside the next call."""
+    process = multiprocessing.get_context("spawn").Process(target=start_holding, args=(tmp_path,))
+    process.start()
+    lock = tmp_path / "lock"
+    while not (lock.exists() and lock.read_text()):
+        assert process.is_alive()
+        time.sleep(0.1)
+    process.kill()
+    process.join()
+    with open(lock) as file:
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
+            except BlockingIOError:
+                time.sleep(0.1)
+    pytest.fail("it trains on")
 
 
 def test_fine_tuning_is_the_same_for_all(tmp_path, monkeypatch, capsys):
@@ -254,26 +395,41 @@ def test_fine_tuning_is_the_same_for_all(tmp_path, monkeypatch, capsys):
 @pytest.mark.slow  # two processes, of which each imports torch
 def test_small_run_from_end_to_end(data, tmp_path, capsys):
     """Guards: both train for their seconds in turns, the losses fall, table, picture and models are there; a second
-    call trains what is new alone."""
+    call trains what is new alone, in stages, with a second seed, and over what a stopped call has left."""
     output = tmp_path / "out"
     command = ["--minutes", "0.05", "--stock_shape", "1", "32", "2", "64", "--stock_batch_size", "4"]
     command += ["--output_dir", str(output), "--stock_learning_rate", "0.003"]
     quality.main([*command, "--recipe", write_recipe(tmp_path)])
     results = quality.read_results(output / "results.jsonl")
-    assert results.keys() == {"stock-0.003", "ours"}
-    for name, result in results.items():
-        points = result["points"]
+    assert {result["side"]: result["change"] for result in results} == {
+        "stock-0.003": "transformers' BERT",
+        "ours": "A tiny one.",
+    }
+    for result in results:
+        name, points = f"{result['side']}-42", result["points"]
         assert points[0]["seconds"] == 0 and 3 <= points[-1]["seconds"] < 4
         assert points[-1]["flops"] > 0 and points[-1]["loss"] < points[0]["loss"]
         assert (output / name / "model.safetensors").exists() and (output / name / "tokenizer.json").exists()
     assert (output / "quality.png").read_bytes().startswith(b"\x89PNG")
     shown = capsys.readouterr().out
-    assert "ratio of times" in shown and shown.count("ours:") >= 3  # turns
-    file = (output / "results.jsonl").read_bytes()
-    packed = write_recipe(tmp_path, "packed", objective="mlm", lr_scheduler_type="warmup_stable_decay",
-                          lr_scheduler_kwargs={"num_decay_steps": 20}, muon_learning_rate=0.003)  # fmt: skip
-    quality.main([*command, "--recipe", write_recipe(tmp_path), packed])
-    assert (output / "results.jsonl").read_bytes().startswith(file)
-    assert list(quality.read_results(output / "results.jsonl")) == [*results, "packed"]
-    with pytest.raises(InputError, match="ours had another value of settings"):
+    assert "ratio of times" in shown and shown.count("ours-42:") >= 3  # turns
+    stages = [{"steps": 60, "max_seq_length": 32}, {"steps": 40, "num_attention_heads": 4, "intermediate_size": 31}]
+    grown = write_recipe(tmp_path, "grown", objective="mlm", lr_scheduler_type="warmup_stable_decay", stages=stages,
+                         lr_scheduler_kwargs={"num_decay_steps": 20}, muon_learning_rate=0.003)  # fmt: skip
+    (output / "grown-42.partial" / "checkpoint-3").mkdir(parents=True)
+    (output / "grown-42").mkdir()
+    quality.main([*command, "--recipe", write_recipe(tmp_path), grown, "--seeds", "42", "7"])
+    more = quality.read_results(output / "results.jsonl")
+    assert more[:2] == results and len(more) == 2 + 1 + 3
+    rows = json.loads((output / "table.json").read_text())["rows"]
+    assert {row["side"]: list(row["loss"]) for row in rows} == {
+        name: ["42", "7"] for name in ("stock-0.003", "ours", "grown")
+    }
+    assert (output / "table.md").read_text().count("\n| ") == 4
+    config = json.loads((output / "grown-7" / "config.json").read_text())
+    assert (config["num_attention_heads"], config["intermediate_size"]) == (4, 31)
+    (run,) = [result for result in more if (result["side"], result["seed"]) == ("grown", 7)]
+    seconds, flops, steps = ([point[axis] for point in run["points"]] for axis in ("seconds", "flops", "steps"))
+    assert seconds == sorted(seconds) and flops == sorted(flops) and steps == sorted(steps) and seconds[-1] >= 3
+    with pytest.raises(InputError, match="ours had other settings"):
         quality.main([*command, "--recipe", write_recipe(tmp_path, learning_rate=0.001)])

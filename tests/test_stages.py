@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import weakref
 
 import numpy as np
 import pytest
@@ -15,10 +16,12 @@ from transformers import BertConfig, TrainerCallback
 import run_pretraining
 from fixedbert import convert
 from fixedbert.errors import InputError, Stopped
+from fixedbert.tasks.pretraining import load_model
+from fixedbert.tasks.pretraining import main as pretrain
 from fixedbert.training.interruption import train
 from fixedbert.training.output import whole_checkpoints
 from fixedbert.training.pretraining import PretrainingArguments
-from fixedbert.training.stages import Stage, StageTrainer, data_leads, grown_moments, stages_of
+from fixedbert.training.stages import Stage, StageTrainer, Throughput, data_leads, grown_moments, stages_of
 from fixedbert.training.trainer import CommonTrainer
 
 SHAPE = "hidden_size=32,num_attention_heads=5,attention_head_size=6,intermediate_size=37"
@@ -78,7 +81,7 @@ def test_stage_hands_over_the_state_of_muon(tmp_path):
     model = model_of("ForPreTraining")
     stages = [Stage(1, {}, model.config, 11, (8, 1)), Stage(2, GROWTH, model.config, 11, (8, 1))]
     arguments = arguments_of(tmp_path, muon_learning_rate=0.01)
-    trainer = StageTrainer(model=model, args=arguments, stages=stages)
+    trainer = StageTrainer(model=model, args=arguments, stages=stages, throughput=Throughput())
 
     def by_name() -> dict[str, dict[str, torch.Tensor]]:
         return {name: trainer.optimizer.state[weight] for name, weight in trainer.model.named_parameters()}
@@ -245,6 +248,7 @@ learning_rate: 0.001
 logging_steps: 3
 eval_strategy: steps
 eval_steps: 5
+eval_on_start: true
 save_steps: 4
 use_cpu: true
 report_to: none
@@ -255,15 +259,16 @@ disable_tqdm: true
 
 def test_grown_run_is_one_run(recipe, tmp_path, monkeypatch):
     """
-    Guards: a run of three stages has the loss after a boundary that it had before, one schedule and one log; no
-    example twice; and broken off within a stage, after a boundary or by a signal at one, it ends with the same bits.
+    Guards: a run of three stages has the loss after a boundary that it had before, one schedule, one log and one
+    speed; no example twice; no two models at once; and broken off within a stage, after a boundary or by a signal at
+    one, it ends with the same bits.
 
     Slow, for a whole run and three that are broken off and continued.
     """
     batch = inputs_of("ForPreTraining", labels=True)
     batch = {name: values % 60 if name == "input_ids" else values for name, values in batch.items()}
     batch["labels"] = torch.where(batch["labels"] < 60, batch["labels"], -100)
-    losses, rows, sizes = [], [], {}
+    losses, rows, sizes, models = [], [], {}, []
     hand_over, training_step = StageTrainer.hand_over, CommonTrainer.training_step
 
     @torch.no_grad()
@@ -288,18 +293,28 @@ def test_grown_run_is_one_run(recipe, tmp_path, monkeypatch):
         rows.extend(str((ids[real].tolist(), labels[real].tolist())) for ids, labels, real in zip(*parts, strict=True))
         return training_step(self, model, inputs, *args, **kwargs)
 
+    def alone(*args):
+        assert all(model() is None for model in models)
+        models.append(weakref.ref(model := load_model(*args)))
+        return model
+
     with monkeypatch.context() as patch:
+        patch.setattr("fixedbert.tasks.pretraining.load_model", alone)
         patch.setattr(StageTrainer, "hand_over", measured)
         patch.setattr(CommonTrainer, "training_step", remembered)
         run_pretraining.main([recipe, "--output_dir", str(tmp_path / "whole")])
 
+    assert len(models) == 3
     assert len(losses) == 2 and all(after == pytest.approx(before, abs=1e-5) for before, after in losses)
     config = json.loads((tmp_path / "whole" / "config.json").read_text())
     assert [config[name] for name in (*GROWTH, "value_head_size")] == [7, 13, 53, 15]
     log = record(tmp_path / "whole")
     logged = [(entry["step"], entry["learning_rate"]) for entry in log if "loss" in entry]
     assert logged == [(step, pytest.approx(1e-3 * (1 - (step - 1) / 24))) for step in range(3, 25, 3)]
-    assert [entry["step"] for entry in log[:-1] if "eval_loss" in entry] == [5, 10, 15, 20, 24]
+    assert [entry["step"] for entry in log[:-1] if "eval_loss" in entry] == [0, 5, 10, 15, 20, 24]
+    results = json.loads((tmp_path / "whole" / "train_results.json").read_text())
+    assert results["train_steps_per_second"] * results["train_runtime"] == pytest.approx(24, rel=0.01)
+    assert results["train_samples_per_second"] * results["train_runtime"] == pytest.approx(130, rel=0.01)
     assert len(rows) == 7 * 4 + 17 * 6 and sizes.keys() == {24, 32}
     of_4, of_6 = -(-sizes[24] // 4), -(-sizes[24] // 6)  # steps of an epoch
     epochs, steps = divmod(7, of_4)
@@ -325,6 +340,34 @@ def test_grown_run_is_one_run(recipe, tmp_path, monkeypatch):
         assert record(cut) == log
         one, other = (load_file(folder / "model.safetensors") for folder in (tmp_path / "whole", cut))
         assert one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+class StopStage(TrainerCallback):
+    """Stops the training after some steps of the run."""
+
+    def on_step_end(self, args, state, control, **kwargs):
+        if state.global_step in (3, 5, 7):
+            control.should_training_stop = True
+
+
+def test_callback_ends_a_stage(recipe, tmp_path, monkeypatch):
+    """Guards: where a callback stops the training the next stage begins, with the next examples and no warning."""
+    rows, warnings, training_step = [], [], CommonTrainer.training_step
+
+    def remembered(self, model, inputs, *args, **kwargs):
+        parts = (inputs["input_ids"], inputs["attention_mask"].bool())
+        rows.extend(str(ids[real].tolist()) for ids, real in zip(*parts, strict=True))
+        return training_step(self, model, inputs, *args, **kwargs)
+
+    monkeypatch.setattr(CommonTrainer, "training_step", remembered)
+    monkeypatch.setattr("transformers.trainer.logger.warning", warnings.append)
+    command = [recipe, "--output_dir", str(tmp_path / "run"), "--do_eval", "false", "--eval_strategy", "no"]
+    pretrain([*command, "--eval_on_start", "false"], callbacks=[StopStage()])
+    config = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert [config[name] for name in (*GROWTH, "value_head_size")] == [7, 13, 53, 15]
+    assert json.loads((tmp_path / "run" / "trainer_state.json").read_text())["global_step"] == 7
+    assert len(rows) == len({*rows}) == 3 * 4 + 2 * 6 + 2 * 6
+    assert not [text for text in warnings if "missing keys" in text]
 
 
 @pytest.mark.slow

@@ -1,5 +1,6 @@
 """Pretrain: masked-LM with next-sentence prediction (BERT, the paper), masked-LM alone, or causal LM."""
 
+import gc
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -20,7 +21,7 @@ from ..training.pretraining_data import PretrainingDataArguments, make_collator,
 from ..training.progress import ProgressLine
 from ..training.results import publish, record_metrics, write_summary
 from ..training.speed import keep_freed_memory, predict_labelled_tokens_only, skip_padding
-from ..training.stages import StageTrainer, data_leads, place_of, stage_text, stages_of
+from ..training.stages import StageTrainer, Throughput, data_leads, place_of, stage_text, stages_of
 
 MODELS = {"mlm+nsp": AutoModelForPreTraining, "mlm": AutoModelForMaskedLM, "clm": AutoModelForCausalLM}
 
@@ -32,7 +33,7 @@ def main(argv: list[str] | None = None, prog: str | None = None, callbacks: Sequ
     Args:
         argv: flags, perhaps after a recipe; by default those of the process.
         prog: what the help calls the program.
-        callbacks: of Trainer, besides those that it has here anyway.
+        callbacks: of Trainer, besides those that it has here anyway. One that stops the training ends its stage.
     """
     command = with_recipe(sys.argv[1:] if argv is None else argv)
     model_args, data_args, training_args = parse(
@@ -58,7 +59,7 @@ def main(argv: list[str] | None = None, prog: str | None = None, callbacks: Sequ
         print_corpus(corpus)
         rows = [examples.of_length(stage.max_seq_length) for stage in stages]
         devices = training_args.world_size * max(training_args.n_gpu, 1)
-        leads = data_leads(stages, [len(of_stage) for of_stage in rows], devices)
+        throughput = Throughput()
         for place in range(place_of(checkpoint, stages), len(stages)):
             stage = stages[place]
             training_args.per_device_train_batch_size, training_args.gradient_accumulation_steps = stage.batch
@@ -78,8 +79,10 @@ def main(argv: list[str] | None = None, prog: str | None = None, callbacks: Sequ
             trainer = StageTrainer(
                 model=model,
                 args=training_args,
+                callbacks=callbacks,
                 stages=stages[place:],
-                data_lead=leads[place],
+                throughput=throughput,
+                data_lead=data_leads(stages, [len(of_stage) for of_stage in rows], devices)[place],
                 objective=objective,
                 inside_word=tokens_inside_words(tokenizer) if objective == "clm" else None,
                 train_dataset=rows[place],
@@ -90,11 +93,14 @@ def main(argv: list[str] | None = None, prog: str | None = None, callbacks: Sequ
             if not training_args.disable_tqdm:
                 trainer.remove_callback(ProgressCallback)
                 trainer.add_callback(ProgressLine)
-            for callback in callbacks:
-                trainer.add_callback(callback)
+            last = place == len(stages) - 1
             if training_args.do_train:
-                train(trainer, checkpoint, last=stage is stages[-1])
+                train(trainer, checkpoint, last)
                 checkpoint = last_checkpoint(training_args.folder)
+                stages[place] = replace(stage, end=trainer.state.global_step)  # a callback can end it before its step
+            if not last:
+                del model, trainer  # before there is a larger one
+                gc.collect()  # a trainer and its callbacks refer to each other
         if training_args.do_eval:
             record_metrics(trainer, "eval", trainer.evaluate())
         if trainer.is_world_process_zero():

@@ -41,6 +41,7 @@ def train(trainer: CommonTrainer, checkpoint: str | None, last: bool = True):
     trainer.add_callback(WriteChecksums)
     if checkpoint:
         guard_loading(trainer, checkpoint)
+        trainer.args.eval_on_start = False  # it was evaluated when it began
     try:
         result = trainer.train(checkpoint)
         if last and not stop.stopped:

@@ -9,6 +9,8 @@ from any other.
 import copy
 import json
 import os
+import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +19,7 @@ import torch
 from torch.utils.data import DataLoader
 from transformers import PreTrainedConfig, TrainerCallback, TrainerState, TrainingArguments
 from transformers.trainer import TRAINER_STATE_NAME
-from transformers.trainer_utils import SaveStrategy
+from transformers.trainer_utils import SaveStrategy, speed_metrics
 from transformers.training_args import OptimizerNames
 
 from ..configuration_fixed_head_bert import FixedHeadBertConfig
@@ -201,19 +203,40 @@ def data_leads(stages: list[Stage], examples: list[int], devices: int) -> list[i
     return leads
 
 
+@dataclass
+class Throughput:
+    """What the stages of this process have trained together. `began` is in seconds, as time.time() has them."""
+
+    began: float = 0.0
+    steps: int = 0
+    examples: int = 0
+
+
 class StageTrainer(PretrainingTrainer):
     """
     Trainer of the first of `stages`, which are those to come.
 
     Args:
+        throughput: of the run so far, to which this stage is added.
         data_lead: of the stage, from `data_leads`.
+        callbacks: one that stops the training ends the stage.
     """
 
-    def __init__(self, *args, stages: list[Stage], data_lead: int = 0, **kwargs):
-        stage, *self.following = stages
-        end = stage.end if self.following else None
-        super().__init__(*args, callbacks=[StageEnd(end)], **kwargs)  # before Continuation, which can put off a save
-        self.stage_end = end
+    def __init__(
+        self,
+        *args,
+        stages: list[Stage],
+        throughput: Throughput,
+        data_lead: int = 0,
+        callbacks: Sequence[TrainerCallback] = (),
+        **kwargs,
+    ):
+        self.stage, *self.following = stages
+        self.stage_end = StageEnd(self.stage.end)
+        ends = [self.stage_end] if self.following else []
+        # Continuation, which can put off a save, comes after these.
+        super().__init__(*args, callbacks=[*callbacks, *ends], **kwargs)
+        self.throughput = throughput
         self.data_lead = data_lead
 
     def steps_of_data(self) -> int:
@@ -225,11 +248,22 @@ class StageTrainer(PretrainingTrainer):
 
     def _init_training_state(self, max_steps, num_update_steps_per_epoch, *args, **kwargs):
         super()._init_training_state(max_steps, num_update_steps_per_epoch, *args, **kwargs)
+        self.throughput.began = self.throughput.began or time.time()
+        self.first_step = self.state.global_step
         epoch, step = divmod(self.steps_of_data(), num_update_steps_per_epoch)
         return epoch, step * self.args.gradient_accumulation_steps
 
+    def log(self, logs, *args, **kwargs):
+        if "train_loss" in logs:  # at the end of training, where Trainer gives the speed of this stage alone
+            steps, devices = self.state.global_step - self.first_step, self.args.world_size * max(self.args.n_gpu, 1)
+            so_far = self.throughput
+            so_far.steps += steps
+            so_far.examples += steps * self.stage.examples_of_step(devices)
+            logs |= speed_metrics("train", so_far.began, so_far.examples, so_far.steps)
+        super().log(logs, *args, **kwargs)
+
     def _save_checkpoint(self, *args, **kwargs):
-        if self.state.global_step == self.stage_end and self.following:
+        if self.state.global_step == self.stage_end.step and self.following:
             self.hand_over(self.following[0])
             self.following = []  # a step can be saved twice, for a signal at the end of an epoch
         super()._save_checkpoint(*args, **kwargs)
@@ -271,13 +305,14 @@ def grown_moments(
 
 
 class StageEnd(TrainerCallback):
-    """Ends a stage after `step`, with a checkpoint."""
+    """Ends a stage with a checkpoint, after `step` or where a callback before it has stopped the training."""
 
-    def __init__(self, step: int | None):
+    def __init__(self, step: int):
         self.step = step
 
     def on_step_end(self, args, state, control, **kwargs):
-        if state.global_step == self.step:
+        if state.global_step == self.step or control.should_training_stop:
+            self.step = state.global_step
             control.should_save = control.should_training_stop = True
 
     def on_epoch_end(self, args, state, control, **kwargs):
