@@ -189,31 +189,6 @@ def test_sentence_transformers(tokenizer, tmp_path):
     assert torch.equal(torch.tensor(again.encode(TEXTS)), torch.tensor(model.encode(TEXTS)))
 
 
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore")
-def test_onnx_export(tmp_path):
-    """Guards: the ONNX graph gives the model's values in onnxruntime, for another batch and length too."""
-    onnxruntime = pytest.importorskip("onnxruntime")
-    pytest.importorskip("onnxscript")
-    model = model_of("ForSequenceClassification", unpad_inputs=True).eval()
-    inputs = inputs_of("ForSequenceClassification")
-    batch, length = torch.export.Dim("batch"), torch.export.Dim("length", max=11)
-    torch.onnx.export(
-        model,
-        (),
-        tmp_path / "model.onnx",
-        kwargs=inputs,
-        dynamic_shapes={name: {0: batch, 1: length} for name in inputs},
-        dynamo=True,
-        verbose=False,
-    )
-    session = onnxruntime.InferenceSession(tmp_path / "model.onnx")
-    fewer = {name: x[:3, :5] for name, x in inputs.items()}
-    for given in (inputs, fewer):
-        (logits,) = session.run(None, {name: x.numpy() for name, x in given.items()})
-        assert torch.allclose(torch.from_numpy(logits), model(**given).logits, atol=1e-4)
-
-
 def test_dynamic_int8_quantisation():
     """Guards: linear layers in int8 on the CPU, unpadded, stay within quantisation error of float32."""
     if (
