@@ -2,19 +2,17 @@
 python -m benchmarks.engines
 
 Every engine with every shape of heads, as a table in Markdown: the largest difference of its embeddings to those of
-torch, and its texts a second beside torch, by turns in the same run; or the sentence that it says. The models are small
-and random, of --hidden_size and --num_hidden_layers. Engines that are not installed say so. Nothing is downloaded.
-README.md in this folder says how to read it.
+torch, and its texts a second beside torch, by turns in the same run; or the sentence that it says. Models are random,
+of --hidden_size and --num_hidden_layers. Engines that are not installed say so, and nothing is downloaded. README.md
+in this folder says how to read it.
 """
 
 import argparse
 import json
-import logging
 import re
 import sys
 import tempfile
 import time
-import warnings
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -33,7 +31,7 @@ from benchmarks.turns import in_turns, ratio
 from fixedbert import FixedHeadBertConfig, FixedHeadBertModel
 from fixedbert.checkpoint_conversion import convert_checkpoint
 from fixedbert.files import reason_of
-from fixedbert.onnx_export import GRAPH, QUANTIZED, export_onnx
+from fixedbert.onnx_export import GRAPH, QUANTIZED, export_onnx, quiet
 from fixedbert.sentence_pooling import SentencePooling
 
 LONGEST, BATCH = 64, 32  # tokens of a text; texts
@@ -268,12 +266,10 @@ def main(argv: list[str] | None = None):
     if arguments.hidden_size % HEAD or arguments.hidden_size < 2 * HEAD:
         sys.exit(f"error: --hidden_size {arguments.hidden_size}: a multiple of {HEAD} is needed, at least {2 * HEAD}.")
     transformers.utils.logging.disable_progress_bar()
-    logging.disable(logging.WARNING)  # of libraries about themselves
-    warnings.simplefilter("ignore")
     print(f"{description()}\n")
     texts, size, layers = texts_of(arguments.texts), arguments.hidden_size, arguments.num_hidden_layers
     columns = {}
-    with tempfile.TemporaryDirectory() as folder:
+    with quiet(), tempfile.TemporaryDirectory() as folder:
         for number, (name, shape) in enumerate(shapes(size, layers).items()):
             torch.manual_seed(number)
             save_model(Path(folder) / str(number), texts, shape, size, layers)

@@ -2,9 +2,9 @@
 python -m benchmarks.serving MODEL [MODEL ...]
 
 Models as they are served: in torch, as a graph of ONNX and as one in int8, by turns in the same run. Size on disk, and
-sentences a second in batches of 1 and of 32. Of encoders Spearman's correlation on STS-B's dev set, and the mean cosine
-to the embeddings of torch; of classifiers that were trained on MNLI the accuracy on its matched dev set, and how often
-the label is torch's. Needs FIXEDBERT_DATA with glue/STS-B and glue/MNLI. README.md in this folder says how to read it.
+sentences a second in batches of 1 and of 32. Of encoders Spearman's correlation on STS-B's dev set, and the mean
+cosine to the embeddings of torch; of classifiers that were trained on MNLI the accuracy on its matched dev set, and
+how often the label is torch's. Needs FIXEDBERT_DATA with glue/STS-B and glue/MNLI. README.md says how to read it.
 """
 
 import argparse
@@ -158,12 +158,12 @@ def measure(folder: Path, data: Path, sentences: int, rounds: int, exported: Pat
         print(f"| {' | '.join(row)} |")
 
 
-def main():
+def main(argv: list[str] | None = None):
     parser = argparse.ArgumentParser(prog="python -m benchmarks.serving", description=__doc__)
     parser.add_argument("models", nargs="+", help="directories of encoders, and of classifiers trained on MNLI")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--sentences", type=int, default=640, help="or pairs, in batches of 32; a quarter one by one")
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(argv)
     if "FIXEDBERT_DATA" not in os.environ:
         sys.exit("error: FIXEDBERT_DATA does not say where glue/ is.")
     transformers.utils.logging.disable_progress_bar()

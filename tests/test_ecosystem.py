@@ -189,6 +189,23 @@ def test_sentence_transformers(tokenizer, tmp_path):
     assert torch.equal(torch.tensor(again.encode(TEXTS)), torch.tensor(model.encode(TEXTS)))
 
 
+def test_multi_vector_models(tokenizer, tmp_path):
+    """Guards: a vector for each token, whatever the batch, from heads that differ by layer; saved and loaded."""
+    sentence_transformers = pytest.importorskip("sentence_transformers", minversion="6")
+    model_of("Model", unpad_inputs=True, **SHAPE, **UNEQUAL).save_pretrained(tmp_path / "model")
+    tokenizer.save_pretrained(tmp_path / "model")
+    model = sentence_transformers.MultiVectorEncoder(str(tmp_path / "model"), device="cpu")
+    together = model.encode_document(TEXTS)
+    assert [len(vectors) for vectors in together] == [9, 5]  # with [CLS] and [SEP]
+    for text, vectors in zip(TEXTS, together, strict=True):
+        assert torch.allclose(model.encode_document(text), vectors, rtol=0, atol=1e-5)
+    scores = model.similarity(model.encode_query(TEXTS), together)
+    assert torch.allclose(scores.diagonal(), torch.tensor([9.0, 5.0]), rtol=0, atol=1e-4)
+    model.save_pretrained(str(tmp_path / "saved"))
+    again = sentence_transformers.MultiVectorEncoder(str(tmp_path / "saved"), device="cpu")
+    assert all(torch.equal(*pair) for pair in zip(again.encode_document(TEXTS), together, strict=True))
+
+
 def test_dynamic_int8_quantisation():
     """Guards: linear layers in int8 on the CPU, unpadded, stay within quantisation error of float32."""
     if (
