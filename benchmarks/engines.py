@@ -57,7 +57,7 @@ def shapes(hidden_size: int, layers: int) -> dict[str, dict[str, Any]]:
         },
         "a size for each layer": {
             "num_attention_heads": heads + 1,
-            "layer_attention_heads": repeat(heads, heads + 1, heads - 1),
+            "layer_attention_heads": repeat(heads + 1, heads, heads - 1),
             "attention_head_size": repeat(HEAD, HEAD // 4, HEAD - 3),
             "value_head_size": repeat(HEAD // 2, HEAD, HEAD + 5),
         },
