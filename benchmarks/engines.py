@@ -172,7 +172,11 @@ def by_sentence_transformers(folder: Path, **options) -> Embed:
 
     graphs = options.get("backend") == "onnx"
     model = SentenceTransformer(str(exported(folder) if graphs else folder), device="cpu", **options)
-    return partial(model.encode, batch_size=BATCH, convert_to_tensor=True, show_progress_bar=False)
+
+    def embed(texts: list[str]) -> Tensor:
+        return torch.from_numpy(model.encode(texts, batch_size=BATCH, show_progress_bar=False))
+
+    return embed
 
 
 def by_vllm(folder: Path) -> Embed:

@@ -73,8 +73,9 @@ def labels(model: PreTrainedModel, data: Path) -> Measure:
     right = torch.tensor(rows["label"])
 
     def quality(found: Tensor, expected: Tensor) -> tuple[str, str]:
-        found, expected = found.argmax(dim=-1), expected.argmax(dim=-1)
-        return tuple(f"{100 * float((found == wanted).float().mean()):.2f}" for wanted in (right, expected))
+        label = found.argmax(dim=-1)
+        accuracy, same = (100 * float((label == wanted).float().mean()) for wanted in (right, expected.argmax(dim=-1)))
+        return f"{accuracy:.2f}", f"{same:.2f}"
 
     texts = list(zip(rows["sentence1"], rows["sentence2"], strict=True))
     return Measure("logits", texts, lambda logits, batch: logits, ("MNLI", "same label"), quality)
@@ -133,7 +134,7 @@ def measure(folder: Path, data: Path, sentences: int, rounds: int, exported: Pat
     model, tokenizer = load_bert(folder).float().eval(), load_tokenizer(str(folder))
     asked = measure_of(model, folder, data)
     print(f"\n{export_onnx(folder, exported, int8=True)}\n")
-    outputs = {
+    outputs: dict[str, Callable[[BatchEncoding], Tensor]] = {
         "torch": lambda batch: model(**batch)[asked.output],
         "ONNX": graph_side(exported / GRAPH, asked.output),
         "ONNX, int8": graph_side(exported / QUANTIZED, asked.output),

@@ -36,5 +36,5 @@ def main(folders: list[str]):
 
 
 if __name__ == "__main__":
-    sys.modules["fixedbert"] = None  # type: ignore[assignment]  # no import finds it
+    sys.modules["fixedbert"] = None  # no import finds it
     main(sys.argv[1:])
