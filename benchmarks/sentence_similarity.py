@@ -1,6 +1,6 @@
 """STS-B's dev set: embeddings of its sentences, and how well their cosines rank its pairs."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
@@ -10,6 +10,7 @@ from torch.nn.functional import cosine_similarity
 from transformers import BatchEncoding, PreTrainedTokenizerBase
 
 LONGEST, BATCH = 128, 64  # tokens of a sentence; sentences
+Texts = Sequence[str | tuple[str, str]]  # sentences, or pairs of them
 
 
 class SentencePairs:
@@ -21,13 +22,9 @@ class SentencePairs:
         self.texts = [row[7] for row in rows] + [row[8] for row in rows]
         self.scores = [float(row[9]) for row in rows]
 
-    @torch.no_grad()
     def embed(self, embed: Callable[[BatchEncoding], Tensor], tokenizer: PreTrainedTokenizerBase) -> Tensor:
-        """Embeddings (texts, D) by a function of batches, in which sentences have about the same length."""
-        order = sorted(range(len(self.texts)), key=lambda row: len(self.texts[row]))
-        groups = [order[begin : begin + BATCH] for begin in range(0, len(order), BATCH)]
-        found = [embed(batch_of([self.texts[row] for row in rows], tokenizer)) for rows in groups]
-        return torch.cat(found)[torch.tensor(order).argsort()]
+        """Embeddings (texts, D) by a function of batches."""
+        return in_batches(self.texts, embed, tokenizer)
 
     def spearman(self, found: Tensor) -> float:
         """Spearman's correlation of the cosines of embeddings (texts, D) with the scores, times 100."""
@@ -35,5 +32,14 @@ class SentencePairs:
         return 100 * float(spearmanr(cosine_similarity(found[:half], found[half:]), self.scores)[0])
 
 
-def batch_of(texts: list[str], tokenizer: PreTrainedTokenizerBase) -> BatchEncoding:
-    return tokenizer(texts, padding=True, truncation=True, max_length=LONGEST, return_tensors="pt")
+@torch.no_grad()
+def in_batches(texts: Texts, work: Callable[[BatchEncoding], Tensor], tokenizer: PreTrainedTokenizerBase) -> Tensor:
+    """The results (texts, ...) of a function of batches, in which texts have about the same length."""
+    order = sorted(range(len(texts)), key=lambda row: len("".join(texts[row])))
+    groups = [order[begin : begin + BATCH] for begin in range(0, len(order), BATCH)]
+    found = [work(batch_of([texts[row] for row in rows], tokenizer)) for rows in groups]
+    return torch.cat(found)[torch.tensor(order).argsort()]
+
+
+def batch_of(texts: Texts, tokenizer: PreTrainedTokenizerBase) -> BatchEncoding:
+    return tokenizer(list(texts), padding=True, truncation=True, max_length=LONGEST, return_tensors="pt")

@@ -238,14 +238,17 @@ def quantize(file: Path, quantized: Path):
     Write the graph with matrices and embedding tables in int8. The inputs of a matrix are quantized as they come, by
     their range in the batch.
     """
+    import onnx
     from onnxruntime.quantization import quantize_dynamic
     from onnxruntime.quantization.shape_inference import quant_pre_process
 
     folded = quantized.with_name("folded.onnx")
     with quiet():
         quant_pre_process(file, folded, skip_symbolic_shape=True)  # transposes hide matrices from quantize_dynamic
+        model = onnx.load(folded)
+        del model.graph.value_info[:]  # has the shapes of weights that quantize_dynamic transposes, those of a pooler
         # Weights of 7 bits: on x86 without VNNI, sums of products of 8 bits overflow.
-        quantize_dynamic(folded, quantized, per_channel=True, reduce_range=True)
+        quantize_dynamic(model, quantized, per_channel=True, reduce_range=True)
     folded.unlink()
 
 

@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 import torch
 from small_models import UNEQUAL, B, D, H, L, P, config_of, inputs_of, model_of
+from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.masking_utils import sdpa_mask
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from fixedbert import (
@@ -250,6 +252,32 @@ def test_an_attention_like_that_of_vllm(variant, unpad_inputs, monkeypatch):
         shared = 1 if "head_embedding" in variant else heads
         assert found == (None, layer, (1, heads, L, size), (1, shared, L, size))
     assert len(seen) == 3
+
+
+@pytest.mark.parametrize("unpad_inputs", [False, True])
+@pytest.mark.parametrize("variant", VARIANTS, ids=str)
+def test_a_registered_attention_function(variant, unpad_inputs, monkeypatch):
+    """Guards: a function with transformers' interface gets heads of one size and its mask, or rows without padding."""
+    masks = []
+
+    def registered(module, query, key, value, attention_mask, scaling, dropout=0.0, **kwargs):
+        assert query.shape[1] == key.shape[1] and query.shape[-1] == key.shape[-1] == value.shape[-1]
+        masks.append(attention_mask)
+        scores = scaling * query @ key.mT
+        if attention_mask is not None:
+            scores = scores.masked_fill(~attention_mask, -torch.inf)
+        return (scores.softmax(-1) @ value).transpose(1, 2), None
+
+    monkeypatch.setitem(AttentionInterface._global_mapping, "registered", registered)
+    monkeypatch.setitem(AttentionMaskInterface._global_mapping, "registered", sdpa_mask)
+    model = with_random_norms(model_of("Model", attn_implementation="eager", **variant)).double().eval()
+    inputs = inputs_of("Model")
+    real = inputs["attention_mask"].bool()
+    expected = model(**inputs).last_hidden_state[real]
+    model.unpad_inputs = unpad_inputs
+    model.set_attn_implementation("registered")
+    assert torch.allclose(model(**inputs).last_hidden_state[real], expected, rtol=0, atol=1e-12)
+    assert len(masks) >= 3 and all((mask is None) == unpad_inputs for mask in masks)
 
 
 def test_qk_norm_bounds_the_scores():

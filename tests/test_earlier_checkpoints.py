@@ -2,27 +2,29 @@
 
 import hashlib
 import json
-import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+import own_code
 import pytest
 import torch
+from release_checkpoint import FIXTURES, write_checkpoint
 from safetensors.torch import load_file
 from transformers import AutoModelForPreTraining
 
-from fixedbert import FixedHeadBertForPreTraining
+from fixedbert import FixedHeadBertForPreTraining, __version__
+from fixedbert.errors import InputError
 from fixedbert.tasks.pretraining import main as run_pretraining
 from fixedbert.training.pretraining import PretrainingTrainer
 
-FIXTURES = Path(__file__).parent / "fixtures"
 # SHA-256 over the names and bytes of the state dict, in sorted order, computed when the fixtures were written.
 DIGESTS = {
     "plain": "e7bd09aad5bc0f3ce6925b9ce910e13176c234206718935b045cf598503683df",
     "add_by_layer": "79c5e2ff66f5c009cfc76d549489ae8fdff23457895e9bcb6e04424ef8e3bf72",
     "mul_qk_norm": "44b937abc825187ff75609ccc9ab304c5fb1368b077b236e3c7574d3d0d91762",
+    "0.1.0": "0c9fe2cfb7ac51e3c899580cab12e6d5eac55f5823bdd4538272b4d1a7ae23c6",  # values and heads of each layer
 }
 
 EARLIER_LOSSES = [3.889268, 3.81444, 3.841609]  # at steps 3, 6 and 9
@@ -58,28 +60,31 @@ def test_earlier_checkpoints_open(name):
     assert_same_logits(model, FIXTURES / name)
 
 
-def test_earlier_checkpoints_open_by_their_own_code(tmp_path):
-    """Guards: with the two files of code that were saved along, no fixedbert on the path, and trust_remote_code."""
-    folder = shutil.copytree(FIXTURES / "plain", tmp_path / "plain")
-    assert len(list(folder.glob("*.py"))) == 2
-    script = f"""
-import importlib.util, sys
-sys.modules["fixedbert"] = None  # as if it were not installed
-assert importlib.util.find_spec("fixedbert") is None
-import torch
-from safetensors.torch import load_file
-from transformers import AutoModelForPreTraining
-model = AutoModelForPreTraining.from_pretrained({str(folder)!r}, trust_remote_code=True).eval()
-inputs = load_file({str(folder / "expected.safetensors")!r})
-expected = inputs.pop("prediction_logits")
-del inputs["seq_relationship_logits"]
-assert torch.allclose(model(**inputs).prediction_logits, expected, rtol=1e-5, atol=1e-5)
-print(type(model).__module__)
-"""
-    clean = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    done = subprocess.run([sys.executable, "-c", script], env=clean, cwd=tmp_path, capture_output=True, text=True)
+def test_earlier_checkpoints_open_by_their_own_code():
+    """Guards: by the code that was saved along and trust_remote_code alone; other logits than those stored fail."""
+    assert len(list((FIXTURES / "plain").glob("*.py"))) == 2
+    assert len(list((FIXTURES / __version__).glob("*.py"))) == 5
+    done = subprocess.run([sys.executable, own_code.__file__], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-3000:]
-    assert done.stdout.startswith("transformers_modules.") and "modeling_fixed_head_bert" in done.stdout
+    assert [line.split(": ")[0] for line in done.stdout.splitlines()[1:]] == [__version__, "plain"]
+
+
+def test_own_code_with_other_weights(tmp_path, monkeypatch):
+    """Guards: a checkpoint whose logits are not those it was written with ends the program."""
+    monkeypatch.setattr(own_code, "largest_difference", lambda folder: 1e-3)
+    with pytest.raises(SystemExit, match="other opens with other logits than those it was written with"):
+        own_code.main([str(tmp_path / "other")])
+
+
+def test_every_release_has_a_checkpoint(tmp_path):
+    """Guards: this version has a fixture, and the script for the next writes one that opens, and none twice."""
+    write_checkpoint(tmp_path / "next")
+    model = AutoModelForPreTraining.from_pretrained(tmp_path / "next")
+    assert_same_logits(model, tmp_path / "next")
+    files = sorted(file.name for file in (tmp_path / "next").iterdir())
+    assert files == sorted(file.name for file in (FIXTURES / __version__).iterdir())
+    with pytest.raises(InputError, match="the output directory is not empty"):
+        write_checkpoint(tmp_path / "next")
 
 
 def test_earlier_run_goes_on(tmp_path, monkeypatch):

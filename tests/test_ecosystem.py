@@ -189,29 +189,21 @@ def test_sentence_transformers(tokenizer, tmp_path):
     assert torch.equal(torch.tensor(again.encode(TEXTS)), torch.tensor(model.encode(TEXTS)))
 
 
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore")
-def test_onnx_export(tmp_path):
-    """Guards: the ONNX graph gives the model's values in onnxruntime, for another batch and length too."""
-    onnxruntime = pytest.importorskip("onnxruntime")
-    pytest.importorskip("onnxscript")
-    model = model_of("ForSequenceClassification", unpad_inputs=True).eval()
-    inputs = inputs_of("ForSequenceClassification")
-    batch, length = torch.export.Dim("batch"), torch.export.Dim("length", max=11)
-    torch.onnx.export(
-        model,
-        (),
-        tmp_path / "model.onnx",
-        kwargs=inputs,
-        dynamic_shapes={name: {0: batch, 1: length} for name in inputs},
-        dynamo=True,
-        verbose=False,
-    )
-    session = onnxruntime.InferenceSession(tmp_path / "model.onnx")
-    fewer = {name: x[:3, :5] for name, x in inputs.items()}
-    for given in (inputs, fewer):
-        (logits,) = session.run(None, {name: x.numpy() for name, x in given.items()})
-        assert torch.allclose(torch.from_numpy(logits), model(**given).logits, atol=1e-4)
+def test_multi_vector_models(tokenizer, tmp_path):
+    """Guards: a vector for each token, whatever the batch, from heads that differ by layer; saved and loaded."""
+    sentence_transformers = pytest.importorskip("sentence_transformers", minversion="6")
+    model_of("Model", unpad_inputs=True, **SHAPE, **UNEQUAL).save_pretrained(tmp_path / "model")
+    tokenizer.save_pretrained(tmp_path / "model")
+    model = sentence_transformers.MultiVectorEncoder(str(tmp_path / "model"), device="cpu")
+    together = model.encode_document(TEXTS)
+    assert [len(vectors) for vectors in together] == [9, 5]  # with [CLS] and [SEP]
+    for text, vectors in zip(TEXTS, together, strict=True):
+        assert torch.allclose(model.encode_document(text), vectors, rtol=0, atol=1e-5)
+    scores = model.similarity(model.encode_query(TEXTS), together)
+    assert torch.allclose(scores.diagonal(), torch.tensor([9.0, 5.0]), rtol=0, atol=1e-4)
+    model.save_pretrained(str(tmp_path / "saved"))
+    again = sentence_transformers.MultiVectorEncoder(str(tmp_path / "saved"), device="cpu")
+    assert all(torch.equal(*pair) for pair in zip(again.encode_document(TEXTS), together, strict=True))
 
 
 def test_dynamic_int8_quantisation():

@@ -63,10 +63,10 @@ def tokens_of(folder, texts=TEXTS):
 @pytest.mark.slow
 @pytest.mark.parametrize("head", HEADS)
 def test_every_head(head, tmp_path):
-    """Guards: the graph of each head has optimum's names and gives its outputs for other batches and lengths."""
+    """Guards: the graph of each head has optimum's names and gives its outputs for other batches, in int8 too."""
     model = model_of(head, unpad_inputs=True, **SHAPE, **UNEQUAL).eval()
     save(model, tmp_path / "model")
-    done = export_onnx(tmp_path / "model", tmp_path / "graph")
+    done = export_onnx(tmp_path / "model", tmp_path / "graph", int8=True)
     assert ("without a cache" in done) == (head == "LMHeadModel")
     inputs = tokens_of(tmp_path / "graph")
     axes = ["batch_size", "sequence_length"]
@@ -89,6 +89,7 @@ def test_every_head(head, tmp_path):
         expected = model(**inputs)
     for name in names:
         assert torch.allclose(found[name], expected[name], rtol=1e-4, atol=1e-4), name
+    assert list(outputs_of(tmp_path / "graph", inputs, "onnx/model_quantized.onnx")) == names
 
 
 @pytest.mark.slow
@@ -150,6 +151,18 @@ def test_int8(sentences):
     kinds = [node.op_type for node in onnx.load(files[1]).graph.node]
     assert kinds.count("MatMulInteger") == 3 * 6  # of three layers; the products of the attention have no weights
     assert "cosine of outputs at least 0.9" in (sentences / "done").read_text()
+
+
+def test_int8_of_a_classifier(tmp_path):
+    """Guards: a head on the pooled token is quantized too: its matrix, of another shape transposed, is transposed."""
+    model = model_of("ForSequenceClassification", num_labels=3, num_hidden_layers=1, **SHAPE).eval()
+    save(model, tmp_path / "model")
+    export_onnx(tmp_path / "model", tmp_path / "graph", int8=True)
+    inputs = tokens_of(tmp_path / "graph", TEXTS[:1])
+    with torch.no_grad():
+        logits = model(**inputs).logits
+    found = outputs_of(tmp_path / "graph", inputs, "onnx/model_quantized.onnx")["logits"]
+    assert 0 < (found - logits).abs().max() < 0.1 * logits.abs().max()
 
 
 def test_what_optimum_and_the_servers_read(sentences):
