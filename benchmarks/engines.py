@@ -24,7 +24,7 @@ import transformers
 from onnxruntime import InferenceSession, SessionOptions
 from torch import Tensor
 from torch.nn.functional import normalize
-from transformers import AutoModel, AutoTokenizer, BertTokenizer, PreTrainedTokenizerBase, pipeline
+from transformers import AutoConfig, AutoModel, AutoTokenizer, BertTokenizer, PreTrainedTokenizerBase, pipeline
 
 from benchmarks.machine import description
 from benchmarks.turns import in_turns, ratio
@@ -116,9 +116,10 @@ def of_a_model(folder: Path, model: torch.nn.Module | None = None, **options) ->
 
 
 def stock_twin(folder: Path) -> Embed:
-    """transformers' BERT: what engines with a BERT of their own need."""
-    convert_checkpoint(folder, folder / "bert", bert=True)
-    return of_a_model(folder / "bert")
+    """transformers' BERT, for engines with a BERT of their own. Of the copies in a wider one's embedding, the first."""
+    convert_checkpoint(folder, folder / "bert", bert=True, allow_wider=True)
+    width, embed = AutoConfig.from_pretrained(folder).hidden_size, of_a_model(folder / "bert")
+    return lambda texts: normalize(embed(texts)[:, :width])
 
 
 def by_torchao(folder: Path) -> Embed:
@@ -199,7 +200,7 @@ ENGINES: dict[str, Callable[[Path], Embed]] = {
     "sentence-transformers, ONNX": partial(by_sentence_transformers, backend="onnx"),
     "onnxruntime": partial(by_onnxruntime, file=GRAPH),
     "onnxruntime, int8": partial(by_onnxruntime, file=QUANTIZED),
-    "BERT, by fixedbert convert --bert": stock_twin,
+    "BERT, by fixedbert convert --bert --allow_wider": stock_twin,
     "vLLM's Transformers backend": by_vllm,
 }
 
