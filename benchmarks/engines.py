@@ -116,7 +116,7 @@ def of_a_model(folder: Path, model: torch.nn.Module | None = None, **options) ->
 
 
 def stock_twin(folder: Path) -> Embed:
-    """transformers' BERT, for engines with a BERT of their own. Of the copies in a wider one's embedding, the first."""
+    """transformers' BERT, for engines with a BERT of their own. Of a wider one's copies, the first."""
     convert_checkpoint(folder, folder / "bert", bert=True, allow_wider=True)
     width, embed = AutoConfig.from_pretrained(folder).hidden_size, of_a_model(folder / "bert")
     return lambda texts: normalize(embed(texts)[:, :width])
