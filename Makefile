@@ -1,4 +1,5 @@
-# Every target sets itself up in .venv, or .venv-oldest and .venv-newest; a second time nothing is installed again.
+# Every target sets itself up in .venv, or .venv-oldest and .venv-newest; a second time nothing is installed again, but for
+# the tools of `make docs`.
 
 PYTHON ?= python3
 OLDEST_PYTHON ?= python3.10
@@ -70,7 +71,7 @@ dist: .venv/installed
 
 # The pages and the Python reference as a site.
 docs: .venv/installed
-	$(BIN)/$(INSTALL) --editable ".[docs]"
+	$(BIN)/$(INSTALL) --constraint constraints.txt --editable ".[docs]"
 	$(BIN)/python -m sphinx -W --keep-going -q -c docs . build/site
 	@echo build/site/docs/index.html
 

@@ -20,7 +20,7 @@ from .errors import InputError
 from .files import new_directory, read_object, reading, reason_of
 from .model_card import checkpoint_card, read_card
 from .modeling_fixed_head_bert import FixedHeadBertPreTrainedModel
-from .sentence_pooling import MODULES, SAVE_AGAIN
+from .sentence_pooling import MODULES, SAVE_AGAIN, modules_of
 from .stock_twin import to_bert
 
 logger = logging.getLogger(__name__)
@@ -133,7 +133,7 @@ def widening_of(model: PreTrainedModel, converted: PreTrainedModel) -> str:
         return ""
     times = converted.num_parameters() / model.num_parameters()
     return (
-        f", {times:.2f} times as many; every hidden unit is there {copies} times: embeddings have {copies * width} "
+        f", {times:.2f} times as many; every hidden unit {copies} times: hidden states have {copies * width} "
         f"numbers, {copies} copies of {width}, and the same cosines; the same function in evaluation only, as dropout "
         "hits copies separately"
     )
@@ -207,16 +207,11 @@ def widen_pooling(folder: Path, copies: int):
     Raises:
         InputError: a module after it would need other weights.
     """
-    file = folder / MODULES
-    if not file.is_file():
-        return
-    with reading(file, SAVE_AGAIN):
-        kinds = [module["type"].split(".")[-1] for module in json.loads(file.read_bytes())]
-    for kind in kinds:
+    for kind, _ in modules_of(folder) or []:
         if kind not in ("Transformer", "Pooling", "Normalize"):
             raise InputError(
-                f"modules.json has {kind}, whose weights are for the width that there is; of its modules only "
-                "Transformer, Pooling and Normalize fit any width."
+                f"{MODULES}: has {kind}, which a wider BERT cannot feed, only Transformer, Pooling and Normalize; "
+                "serve the FixedHeadBert itself, or save it without this module."
             )
     for file in folder.glob("[0-9]*_*/config.json"):
         config = read_object(file, SAVE_AGAIN)

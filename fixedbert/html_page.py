@@ -29,7 +29,7 @@ def page_file(name: str) -> str:
 
 def json_in_html(data: object) -> str:
     """
-    JSON to stand within a script element, which no text in it can end.
+    JSON for a script element, which no text in it can end.
 
     Raises:
         ValueError: a number is not finite.

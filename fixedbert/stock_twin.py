@@ -61,7 +61,10 @@ def to_bert(model: FixedHeadBertPreTrainedModel, allow_wider: bool = False) -> P
     """
     config, head = fixed_head_config(model.config), head_of(type(model).__name__, model.config.model_type)
     if config.qk_norm:
-        raise InputError("qk_norm: BERT normalises neither queries nor keys, so none has the function of this model.")
+        raise InputError(
+            "qk_norm: BERT normalises neither queries nor keys, so no BERT has this function; use the FixedHeadBert "
+            "itself."
+        )
     old, (copies, number) = heads_of(config), stock_shape(config)
     width = copies * config.hidden_size
     stock = BertConfig(**shared_fields(config) | {"hidden_size": width, "num_attention_heads": number})

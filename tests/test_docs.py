@@ -14,6 +14,7 @@ from pathlib import Path
 import forked
 import pytest
 import torch
+from accelerate.commands.launch import launch_command_parser
 from small_models import config_of
 from transformers import BertConfig, BertForPreTraining, BertTokenizer, RobertaConfig, RobertaForMaskedLM
 
@@ -22,6 +23,7 @@ from fixedbert import FixedHeadBertForPreTraining, FixedHeadBertForSequenceClass
 from fixedbert.data.sample import documents
 from fixedbert.onnx_export import export_onnx
 from fixedbert.presets import PRESETS
+from fixedbert.study import load_study
 from fixedbert.training.arguments import ModelArguments, check_flags
 from fixedbert.training.fine_tuning import FineTuningArguments
 from fixedbert.training.glue_data import GlueDataArguments
@@ -42,19 +44,17 @@ TASKS = {
 }
 OF_THE_COMMAND = {"pretrain": "pretraining", "glue": "glue", "squad": "squad"}
 RUN = {"convert", "shrink", "export", "inspect", "plan", "theory"}
-# Training steps, and a timing, of the commands that run.
+# What makes the commands that run shorter: fewer steps and sequences, no timing.
 SHORTER = {
+    "--validation_file": "--max_samples 16 --importance_samples 1 --validation_file",
     "--distil_steps 300": "--distil_steps 2",
     "--measure": "",
     "theory --out": "theory --lengths 4 --patterns 1 --out",
 }
 # Programs of others, and what needs a network: their names are all that is checked.
-OUTSIDE = {"pip", "hf", "docker", "cp", "cd", "git", "pre-commit"}
-LONG_PYTHON = (
-    "run_study(",
-    "read_records(",
-    'backend="onnx"',
-)  # of a study, or of optimum, which needs transformers 4
+OUTSIDE = {"pip", "hf", "docker", "cp", "cd", "git", "pre-commit", "tensorboard"}
+# Python of a study, or of optimum, which needs transformers 4: it is compiled only.
+LONG_PYTHON = ("run_study(", "read_records(", 'backend="onnx"')
 # Graphs that Python blocks open, and the models that they are exported from.
 GRAPHS = {"minilm-onnx": "all-MiniLM-L6-v2", "reviews-onnx": "runs/reviews"}
 
@@ -79,7 +79,7 @@ BLOCKS = [
 
 def is_run(command: str) -> bool:
     words = shlex.split(command, comments=True)
-    return words[0] == "fixedbert" and words[1] in RUN
+    return words[0] == "fixedbert" and (words[1] in RUN or "--dry_run" in words)
 
 
 def check_task(name: str, words: list[str]):
@@ -126,11 +126,15 @@ def test_commands_parse(page, command, monkeypatch):
         for file in re.findall(r"--config_file (\S+)", command):
             assert (ROOT / "fixedbert" / file).exists()
         check_task(words[script][4:-3], words[script + 1 :])
+        if program == "accelerate":
+            launch_command_parser().parse_args(words[1:])
     elif program == "fixedbert":
         if words[0] in OF_THE_COMMAND:
             check_task(OF_THE_COMMAND[words[0]], words[1:])
         else:
             fixedbert_cli.parse(words)
+            if words[0] == "study" and "--scale" in words:
+                load_study(words[1], words[words.index("--scale") + 1])
             assert all((ROOT / word).exists() for word in words if word.startswith("docs/"))
     else:
         assert program in OUTSIDE
@@ -138,7 +142,7 @@ def test_commands_parse(page, command, monkeypatch):
 
 def test_most_commands_are_found():
     """Guards: the search for commands finds those of every page that has some."""
-    assert len(COMMANDS) > 90 and sum(is_run(command) for _, command in COMMANDS) > 25 and len(BLOCKS) > 7
+    assert len(COMMANDS) > 130 and sum(is_run(command) for _, command in COMMANDS) > 35 and len(BLOCKS) > 19
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""README and docs: links, files and make targets are there. tests/test_docs.py has their commands."""
+"""README and docs: links and files are there. tests/test_docs.py has their commands."""
 
 import re
 from pathlib import Path

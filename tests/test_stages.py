@@ -202,10 +202,15 @@ def corpus(tmp_path_factory) -> str:
 
 
 class StopAt(TrainerCallback):
-    """Breaks a run off at the end of a step, before what is due then; or sends SIGTERM within it."""
+    """Breaks a run off at the end of a step, before what is due then; or sends SIGTERM within it, or before step 1."""
 
     def __init__(self, step: int, by_signal: bool):
         self.step, self.by_signal = step, by_signal
+
+    def on_prediction_step(self, args, state, control, **kwargs):
+        if self.by_signal and state.global_step == self.step == 0:
+            self.step = -1  # once
+            os.kill(os.getpid(), signal.SIGTERM)
 
     def on_step_begin(self, args, state, control, **kwargs):
         if self.by_signal and state.global_step == self.step - 1:
@@ -260,10 +265,10 @@ disable_tqdm: true
 def test_grown_run_is_one_run(recipe, tmp_path, monkeypatch):
     """
     Guards: a run of three stages has the loss after a boundary that it had before, one schedule, one log and one
-    speed; no example twice; no two models at once; and broken off within a stage, after a boundary or by a signal at
-    one, it ends with the same bits.
+    speed; no example twice; no two models at once; and broken off within a stage, after a boundary, by a signal at
+    one or in the first evaluation, it ends with the same bits.
 
-    Slow, for a whole run and three that are broken off and continued.
+    Slow, for a whole run and four that are broken off and continued.
     """
     batch = inputs_of("ForPreTraining", labels=True)
     batch = {name: values % 60 if name == "input_ids" else values for name, values in batch.items()}
@@ -324,7 +329,7 @@ def test_grown_run_is_one_run(recipe, tmp_path, monkeypatch):
     reached = [entry["epoch"] for entry in log if "loss" in entry]
     assert reached == sorted(reached)
 
-    for number, (step, saved, by_signal) in enumerate([(11, 8, False), (8, 7, False), (7, 7, True)]):
+    for number, (step, saved, by_signal) in enumerate([(11, 8, False), (8, 7, False), (7, 7, True), (0, 1, True)]):
         cut = tmp_path / f"cut{number}"
         command, breaking = [recipe, "--output_dir", str(cut)], StopAt(step, by_signal)
 

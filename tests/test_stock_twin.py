@@ -161,7 +161,7 @@ def test_wider_twin_is_for_those_who_ask_for_it():
 def test_qk_norm_has_no_twin():
     """Guards: normalised queries and keys are refused in one sentence, and with the flag too."""
     for allow_wider in (False, True):
-        with pytest.raises(InputError, match="qk_norm: BERT normalises neither queries nor keys, so none has"):
+        with pytest.raises(InputError, match="qk_norm: BERT normalises neither queries nor keys, so no BERT has"):
             to_bert(model_of("Model", num_attention_heads=4, qk_norm=True), allow_wider)
 
 
@@ -185,18 +185,27 @@ def test_widening_rounds_nothing(caplog):
     assert "Queries times 1.155 are rounded to torch.bfloat16" in caplog.text
 
 
-def test_added_heads_stay_zero_in_training():
+@pytest.mark.parametrize("changes", [{}, {"num_attention_heads": 3}], ids=["heads", "dimensions"])
+def test_what_was_added_stays_zero_in_training(changes):
     """Guards: a twin of the same width trains as the model does: what was added gets no gradient."""
-    model = random_model("ForSequenceClassification", attention_head_size=4)
+    model = random_model("ForSequenceClassification", attention_head_size=4, **changes)
     twin = to_bert(model)
     inputs = inputs_of("ForSequenceClassification", labels=True)
     for network in (model, twin):
         network(**inputs).loss.backward()
+    heads, size = model.config.num_attention_heads, 4
+    new_heads = twin.config.num_attention_heads
+    scale = (32 / new_heads / size) ** 0.5  # of queries, whose gradient is divided by it
     for one, other in zip(model.bert.encoder.layer, twin.bert.encoder.layer, strict=True):
-        for part in ("query", "key", "value"):
-            old, new = (getattr(layer.attention.self, part).weight.grad for layer in (one, other))
-            assert (new[:20] - old).abs().max() <= 1e-10 and not new[20:].any() and old.any()
-        assert not other.attention.output.dense.weight.grad[:, 20:].any()
+        for part, divisor in (("query.weight", scale), ("query.bias", scale), ("key.weight", 1), ("value.weight", 1)):
+            old = one.attention.self.get_parameter(part).grad.view(heads, size, -1) / divisor
+            new = other.attention.self.get_parameter(part).grad.view(new_heads, 32 // new_heads, -1).clone()
+            assert (new[:heads, :size] - old).abs().max() <= 1e-10 and old.any()
+            new[:heads, :size] = 0
+            assert not new.any()
+        output = other.attention.output.dense.weight.grad.view(32, new_heads, -1).clone()
+        output[:, :heads, :size] = 0
+        assert not output.any()
 
 
 @pytest.mark.parametrize("head", ["Model", "ForPreTraining", "ForSequenceClassification"])
@@ -252,7 +261,7 @@ def test_command_writes_the_twin_of_a_sentence_model(sentence_model, tmp_path, c
     model, twin = (transformers.AutoModel.from_pretrained(place).eval() for place in (source, tmp_path / "twin"))
     said = (
         f"{twin.num_parameters() / model.num_parameters():.2f} times as many; every hidden unit is there 2 times: "
-        "embeddings have 64 numbers, 2 copies of 32, and the same cosines; the same function in evaluation only"
+        "hidden states have 64 numbers, 2 copies of 32, and the same cosines; the same function in evaluation only"
     )
     assert said in printed and said in (tmp_path / "twin" / "README.md").read_text()
     assert float(printed.split("largest difference of outputs ")[1]) < 1e-4
@@ -276,7 +285,7 @@ def test_command_writes_the_twin_of_a_sentence_model(sentence_model, tmp_path, c
 def test_dense_layer_after_pooling_does_not_fit_a_wider_twin(sentence_model, tmp_path):
     """Guards: weights that take embeddings of the old width are not left behind a wider model, and no files either."""
     source = sentence_model("Pooling", "Dense")
-    with pytest.raises(InputError, match="modules.json has Dense, whose weights are for the width that there is"):
+    with pytest.raises(InputError, match="modules.json: has Dense, which a wider BERT cannot feed"):
         main(["convert", str(source), "--output_dir", str(tmp_path / "twin"), "--bert", "--allow_wider"])
     assert not (tmp_path / "twin").exists()
 

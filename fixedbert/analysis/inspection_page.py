@@ -1,4 +1,4 @@
-"""inspection.html: what `inspect` finds, of one checkpoint or of two side by side, as a page to look around in."""
+"""inspection.html: what `inspect` finds, of one checkpoint or of two side by side, as an interactive page."""
 
 from base64 import b64encode
 from html import escape
@@ -47,7 +47,7 @@ def page_data(inspections: list[Inspection]) -> dict[str, object]:
         ],
         "checkpoints": [
             {
-                **json_of(inspection),
+                **{name: rounded(value) for name, value in json_of(inspection).items()},
                 "name": name,
                 "nearest": inspection.nearest,
                 "examples": [example_data(example) for example in inspection.examples],
@@ -63,10 +63,15 @@ def example_data(example: Example) -> dict[str, object]:
         "sentence": example.sentence,
         "tokens": example.tokens,
         "attention": b64encode(in_bytes(weights)).decode(),
-        "changes": [
-            [[float(f"{one:.3g}") for one in head] for head in of_layer.tolist()] for of_layer in example.changes
-        ],
+        "changes": [rounded(of_layer.tolist(), digits=3) for of_layer in example.changes],
     }
+
+
+def rounded(value: object, digits: int = 4) -> object:
+    """The numbers in lists, as short as the page needs them: it shows three digits."""
+    if isinstance(value, list):
+        return [rounded(one, digits) for one in value]
+    return float(f"{value:.{digits}g}") if isinstance(value, float) else value
 
 
 def in_bytes(weights: Tensor) -> bytes:

@@ -1,4 +1,4 @@
-"""What attention modules do with sequences: the sums behind an inspection, whose measures `inspection.py` defines."""
+"""What attention modules do with sequences: the sums behind the measures of `inspection_results.py`."""
 
 import math
 import weakref
@@ -82,8 +82,9 @@ class Recorder:
             return (output,)
         if self.measuring:
             singular = svd(output.double())
-            floor = singular[:, 0] * torch.finfo(torch.float32).eps
-            self.log_condition[layer] += (singular[:, 0] / singular[:, -1].maximum(floor)).log().sum().cpu()
+            largest = singular[:, 0].clamp_min(torch.finfo(singular.dtype).tiny)  # of heads that give zeros alone
+            floor = largest * torch.finfo(torch.float32).eps
+            self.log_condition[layer] += (largest / singular[:, -1].maximum(floor)).log().sum().cpu()
         return None
 
     def measure(self, layer: int, query: Tensor, key: Tensor, patterns: Tensor):

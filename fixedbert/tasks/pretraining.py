@@ -33,7 +33,8 @@ def main(argv: list[str] | None = None, prog: str | None = None, callbacks: Sequ
     Args:
         argv: flags, perhaps after a recipe; by default those of the process.
         prog: what the help calls the program.
-        callbacks: of Trainer, besides those that it has here anyway. One that stops the training ends its stage.
+        callbacks: of Trainer, besides those that it has here anyway. One that stops the training in
+            on_step_end ends its stage; such a run cannot be continued after an interruption.
     """
     command = with_recipe(sys.argv[1:] if argv is None else argv)
     model_args, data_args, training_args = parse(

@@ -83,8 +83,9 @@ class StopOnSignal(TrainerCallback):
             self.stop_if_asked(args, control)
 
     def on_evaluate(self, args, state, control, **kwargs):
-        # Strategy best decides after this whether to save: there the next step is the last.
-        if self.before and state.global_step < state.max_steps and args.save_strategy != SaveStrategy.BEST:
+        # Before the first step there is nothing to save, and strategy best decides after this whether to: there the
+        # next step is the last.
+        if self.before and 0 < state.global_step < state.max_steps and args.save_strategy != SaveStrategy.BEST:
             self.stop_if_asked(args, control)
 
     def stop_if_asked(self, args, control):
