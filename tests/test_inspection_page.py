@@ -329,7 +329,7 @@ def test_two_large_models_open_quickly(browser, tmp_path):
     large = [inspection_of(name, [16] * 24, [64] * 24, tokens, EXAMPLES) for name in ("one", "other")]
     browser.execute_cdp_cmd("Performance.enable", {"timeDomain": "threadTicks"})  # other processes do not count
     page = Reader(browser, tmp_path, *large)
-    assert len(page.all(".map button")) == 2 * len(PANELS) * 24 * 16
+    assert page.errors() == [] and len(page.all(".map button")) == 2 * len(PANELS) * 24 * 16
     metrics = browser.execute_cdp_cmd("Performance.getMetrics", {})["metrics"]
     (seconds,) = (metric["value"] for metric in metrics if metric["name"] == "TaskDuration")
     assert 0 < seconds < 1

@@ -260,7 +260,7 @@ def test_command_writes_the_twin_of_a_sentence_model(sentence_model, tmp_path, c
     printed = capsys.readouterr().out
     model, twin = (transformers.AutoModel.from_pretrained(place).eval() for place in (source, tmp_path / "twin"))
     said = (
-        f"{twin.num_parameters() / model.num_parameters():.2f} times as many; every hidden unit is there 2 times: "
+        f"{twin.num_parameters() / model.num_parameters():.2f} times as many; every hidden unit 2 times: "
         "hidden states have 64 numbers, 2 copies of 32, and the same cosines; the same function in evaluation only"
     )
     assert said in printed and said in (tmp_path / "twin" / "README.md").read_text()
