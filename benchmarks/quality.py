@@ -164,7 +164,7 @@ SQUAD = {"train_file": "squad/train-v1.1.json", "validation_file": "squad/dev-v1
 
 
 def check_installed(fine_tuned: bool):
-    """Raises InputError where matplotlib, or the data to fine-tune with, is missing: later hours would be lost."""
+    """Raises InputError where matplotlib, or the data to fine-tune with, is missing: both are needed hours later."""
     needs("matplotlib", "plots")
     for name in ("glue/MNLI", *SQUAD.values()) if fine_tuned else ():
         if not (data_folder() / name).exists():

@@ -64,8 +64,8 @@ def final_loss(of_side: BY_SEED) -> float:
 
 def best_stock(sides: dict[str, BY_SEED]) -> str:
     """
-    The name of stock BERT with the learning rate that comes to the lowest mean loss over the seeds that all rates have.
-    NaN is worse than any loss.
+    The name of stock BERT with the best learning rate: the lowest mean loss over the seeds that all rates have. NaN is
+    worse than any loss.
 
     Raises:
         InputError: they have no seed in common.
@@ -73,7 +73,10 @@ def best_stock(sides: dict[str, BY_SEED]) -> str:
     stock = {name: runs for name, runs in sides.items() if any(result["stock"] for result in runs.values())}
     common = set.intersection(*map(set, stock.values()))
     if not common:
-        raise InputError(f"{', '.join(stock)} have no seed in common: train all of them with the same --seeds.")
+        raise InputError(
+            f"results.jsonl: {', '.join(stock)} have no seed in common; give all their rates to --stock_learning_rate, "
+            "with the same --seeds."
+        )
 
     def loss_of(name: str) -> float:
         loss = final_loss({seed: stock[name][seed] for seed in common})

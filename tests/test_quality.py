@@ -246,7 +246,7 @@ def test_best_stock_over_common_seeds(losses, expected):
 def test_stock_without_a_common_seed():
     """Guards: rates that were trained with different seeds are not compared."""
     results = [result_of("stock-0.1", 1, 60.0, 3.0), result_of("stock-0.2", 2, 60.0, 5.0)]
-    with pytest.raises(InputError, match="^stock-0.1, stock-0.2 have no seed in common: train all .* same --seeds.$"):
+    with pytest.raises(InputError, match="stock-0.1, stock-0.2 have no seed in common; give .* same --seeds.$"):
         rows_of(by_side(results))
 
 
