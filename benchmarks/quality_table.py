@@ -74,7 +74,7 @@ def best_stock(sides: dict[str, BY_SEED]) -> str:
     common = set.intersection(*map(set, stock.values()))
     if not common:
         raise InputError(
-            f"results.jsonl: {', '.join(stock)} have no seed in common; give all their rates to --stock_learning_rate, "
+            f"results.jsonl: {', '.join(stock)} have no seed in common; give all their rates to --stock_learning_rate "
             "with the same --seeds."
         )
 

@@ -234,7 +234,7 @@ def test_table_by_hand():
         ({"stock-0.1": {1: float("nan")}, "stock-0.2": {1: 5.0}}, "stock-0.2"),
         ({"stock-0.2": {1: 5.0}, "stock-0.1": {1: float("nan")}}, "stock-0.2"),
         ({"stock-0.1": {1: float("nan"), 2: 3.0}, "stock-0.2": {1: 5.0, 2: 8.5}}, "stock-0.2"),
-        ({"stock-0.1": {1: 4.0, 2: float("nan")}, "stock-0.2": {1: 5.0}}, "stock-0.1"),
+        ({"stock-0.2": {1: 5.0}, "stock-0.1": {1: 4.0, 2: float("nan")}}, "stock-0.1"),
     ],
 )
 def test_best_stock_over_common_seeds(losses, expected):
