@@ -160,10 +160,16 @@ def largest_batch(preset: str, device: torch.device) -> int:
         try:
             in_a_process(steps, preset, device, rows, 1)
             return rows
-        except torch.OutOfMemoryError:
-            if rows == 1:
+        except Exception as error:
+            if rows == 1 or not is_out_of_memory(error):
                 raise
             rows //= 2
+
+
+def is_out_of_memory(error: Exception) -> bool:
+    """Also where the error is one of CUDA's, or is quoted in that of another process or of torch.compile."""
+    text = f"{type(error).__name__}: {error}"
+    return any(words in text for words in ("OutOfMemoryError", "out of memory", "_STATUS_ALLOC_FAILED"))
 
 
 def in_two_processes(preset: str, devices: str, rows: int, count: int) -> Steps:
@@ -200,7 +206,11 @@ def speed_lines(device: torch.device) -> Iterator[Line]:
     product = product_rate(device, PRODUCT)
     yield Line(f"a product of two matrices of {PRODUCT}, bfloat16", f"{product / 1e12:.1f} TFLOP/s")
     for preset in PRESETS:
-        rows = largest_batch(preset, device)
+        try:
+            rows = largest_batch(preset, device)
+        except Exception as error:
+            yield line_without_steps(f"{preset}: the largest batch", error)
+            continue
         works = {name: partial(steps, preset, device, rows, STEPS, **changes) for name, changes in VARIANTS.items()}
         if torch.cuda.device_count() > 1:
             works["two processes"] = partial(in_two_processes, preset, device.type, rows, STEPS)
@@ -211,12 +221,16 @@ def speed_lines(device: torch.device) -> Iterator[Line]:
 
 
 def step_line(title: str, work: Callable[[], Steps], product: float) -> Line:
-    """The steps in a process of their own, or its error: the other lines go on. Too little memory is no error."""
+    """The steps in a process of their own, or its error: the other lines go on."""
     try:
         found = in_a_process(work)
     except Exception as error:
-        kind, text = type(error).__name__, " ".join(str(error).split())
-        if "OutOfMemoryError" in f"{kind}: {text}":  # of two processes, and in torch.compile, it is in the text
-            return Line(title, left_out="out of memory")
-        return Line(title, f"{kind}: {text[-200:]}", right=False)
+        return line_without_steps(title, error)
     return Line(title, found.text(product), values=vars(found))
+
+
+def line_without_steps(title: str, error: Exception) -> Line:
+    """Too little memory is no error."""
+    if is_out_of_memory(error):
+        return Line(title, left_out="out of memory")
+    return Line(title, f"{type(error).__name__}: {' '.join(str(error).split())[-200:]}", right=False)

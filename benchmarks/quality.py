@@ -32,10 +32,10 @@ from benchmarks.contenders import (
 )
 from benchmarks.curves import AXES, draw
 from benchmarks.machine import description, in_a_process
-from benchmarks.quality_table import BY_SEED, by_side, final_loss, markdown, ratio_text, rows_of
+from benchmarks.quality_table import BY_SEED, by_side, final_loss, markdown, rows_of
 from benchmarks.sides import train_in_turns
 from fixedbert.data.tokenizers import load_tokenizer
-from fixedbert.errors import InputError, exit_on_input_error
+from fixedbert.errors import InputError, exit_on_input_error, needs
 from fixedbert.files import write_whole
 from fixedbert.locks import locked
 from fixedbert.tasks.glue import main as run_glue
@@ -91,13 +91,15 @@ def earlier_results(file: Path, contenders: Contenders, minutes: float) -> list[
         folder.mkdir(parents=True, exist_ok=True)
         write_whole(file, "")
     results = read_results(file)
+    stock = next(record["settings"] for _, record in contenders.values() if record["stock"])
+    shared = {name: value for name, value in stock.items() if name != "learning_rate"}
     for result in results:
         if result["minutes"] != minutes:
             raise InputError(f"{folder}: its results are of {result['minutes']:g} minutes; give another --output_dir.")
-        if result["side"] in contenders:
-            _, record = contenders[result["side"]]
-            if result["settings"] != json.loads(json.dumps(record["settings"])):  # with lists for tuples
-                raise InputError(f"{folder}: {result['side']} had other settings; give another --output_dir.")
+        _, record = contenders.get(result["side"], (None, result))
+        settings = record["settings"] | (shared if result["stock"] else {})
+        if result["settings"] != json.loads(json.dumps(settings)):  # with lists for tuples
+            raise InputError(f"{folder}: {result['side']} had other settings; give another --output_dir.")
     return results
 
 
@@ -147,7 +149,7 @@ def show(folder: Path, sides: dict[str, BY_SEED], drawn: list[str]) -> str:
         name: [result["points"] for result in sides[name].values()]
         for name in (reference, *(name for name in drawn if name != reference))
     }
-    labels = {axis: {row.side: f": {ratio_text(row.ratios[axis])}" for row in rows if row.ratios} for axis in AXES}
+    labels = {axis: {row.side: f": {row.ratio_cell(axis)}" for row in rows if row.ratios} for axis in AXES}
     draw(curves, labels, final_loss(sides[reference]), title, folder / "quality.png")
     return reference
 
@@ -158,6 +160,15 @@ METRICS = {  # of each task: name in its results, heading, factor to per cent
     "mnli": (("eval_accuracy", "MNLI matched", 100), ("eval_accuracy_mm", "mismatched", 100)),
     "squad": (("eval_f1", "SQuAD F1", 1), ("eval_exact_match", "exact match", 1)),
 }
+SQUAD = {"train_file": "squad/train-v1.1.json", "validation_file": "squad/dev-v1.1.json"}
+
+
+def check_installed(fine_tuned: bool):
+    """Raises InputError where matplotlib, or the data to fine-tune with, is missing: both are needed hours later."""
+    needs("matplotlib", "plots")
+    for name in ("glue/MNLI", *SQUAD.values()) if fine_tuned else ():
+        if not (data_folder() / name).exists():
+            raise InputError(f"{data_folder() / name} is not there: add it, or leave out --fine_tune.")
 
 
 def fine_tune(task: str, model: Path, output: Path):
@@ -167,10 +178,7 @@ def fine_tune(task: str, model: Path, output: Path):
         task_options = {"task_name": "mnli", "data_dir": str(data / "glue"), "num_train_epochs": 3}
         run_glue(flags(options | task_options | {"learning_rate": 2e-4}))
     else:
-        files = {
-            "train_file": str(data / "squad/train-v1.1.json"),
-            "validation_file": str(data / "squad/dev-v1.1.json"),
-        }
+        files = {name: str(data / file) for name, file in SQUAD.items()}
         task_options = {"max_train_samples": 20_000, "num_train_epochs": 1, "learning_rate": 3e-4}
         run_squad(flags(options | files | task_options))
 
@@ -219,16 +227,25 @@ def parsed(argv: list[str] | None) -> argparse.Namespace:
 
 def main(argv: list[str] | None = None):
     arguments = parsed(argv)
+    check_installed(arguments.fine_tune)
     contenders = contenders_of(arguments, load_tokenizer(vocabulary()))
     folder = arguments.output_dir
     with locked(folder):
         file = folder / "results.jsonl"
         results = earlier_results(file, contenders, arguments.minutes)
         train_missing(file, results, contenders, arguments.seeds, arguments.minutes)
-        reference = show(folder, by_side(results), list(contenders))
+        sides = by_side(results)
+        reference = show(folder, sides, list(contenders))
         if arguments.fine_tune:
             recipes = [name for name, (contender, _) in contenders.items() if isinstance(contender, Recipe)]
             seed = arguments.seeds[0]
+            if seed not in sides[reference]:
+                first, *_ = sides[reference].values()
+                raise InputError(
+                    f"{folder}: {reference}, the best stock BERT, has no model of seed {seed} to fine-tune: add "
+                    f"--stock_learning_rate {first['settings']['learning_rate']:g}, or begin --seeds with "
+                    f"{first['seed']}."
+                )
             print_fine_tuned([model_folder(folder, name, seed).name for name in (reference, *recipes)], folder)
 
 

@@ -1,10 +1,12 @@
 """The table of benchmarks.quality: all that was tried, each beside stock BERT, with its spread over seeds."""
 
+import math
 import statistics
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 from benchmarks.curves import AXES, ratio
+from fixedbert.errors import InputError
 
 BY_SEED = dict[int, dict]  # results
 COLUMNS = ("", "parameters, M", "steps", "TFLOP", "loss", "ratio of times", "ratio of FLOPs", "seeds", "change")
@@ -37,10 +39,15 @@ class Row:
             f"{statistics.mean(self.steps.values()):,.0f}",
             f"{statistics.mean(self.flops.values()) / 1e12:,.1f}",
             mean_and_range(self.loss.values(), 3),
-            *(ratio_text(self.ratios.get(axis, {})) for axis in AXES),
+            *(self.ratio_cell(axis) for axis in AXES),
             ", ".join(map(str, self.loss)),
             self.change.replace("|", r"\|"),
         ]
+
+    def ratio_cell(self, axis: str) -> str:
+        ratios = self.ratios.get(axis, {})
+        some = f", over {len(ratios)} of {len(self.loss)} seeds" if 0 < len(ratios) < len(self.loss) else ""
+        return ratio_text(ratios) + some
 
 
 def by_side(results: Iterable[dict]) -> dict[str, BY_SEED]:
@@ -56,9 +63,26 @@ def final_loss(of_side: BY_SEED) -> float:
 
 
 def best_stock(sides: dict[str, BY_SEED]) -> str:
-    """The name of stock BERT with the learning rate that comes to the lowest loss."""
-    stock = [name for name, runs in sides.items() if any(result["stock"] for result in runs.values())]
-    return min(stock, key=lambda name: final_loss(sides[name]))
+    """
+    The name of stock BERT with the best learning rate: the lowest mean loss over the seeds that all rates have. NaN is
+    worse than any loss.
+
+    Raises:
+        InputError: they have no seed in common.
+    """
+    stock = {name: runs for name, runs in sides.items() if any(result["stock"] for result in runs.values())}
+    common = set.intersection(*map(set, stock.values()))
+    if not common:
+        raise InputError(
+            f"results.jsonl: {', '.join(stock)} have no seed in common; give all their rates to --stock_learning_rate "
+            "with the same --seeds."
+        )
+
+    def loss_of(name: str) -> float:
+        loss = final_loss({seed: stock[name][seed] for seed in common})
+        return math.inf if math.isnan(loss) else loss
+
+    return min(stock, key=loss_of)
 
 
 def rows_of(sides: dict[str, BY_SEED]) -> list[Row]:

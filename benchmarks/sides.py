@@ -177,22 +177,24 @@ class Side:
         Raises:
             InputError: the process has failed.
         """
-        if self.process.pid is None:
-            self.process.start()
-            self.end_of_process.close()
-        else:
-            self.pipe.send(None)
         try:
+            if self.process.pid is None:
+                self.process.start()
+                self.end_of_process.close()
+            else:
+                self.pipe.send(None)
             while (point := self.pipe.recv()) is not None:
                 self.points.append(point)
-        except EOFError:
+        except (EOFError, OSError) as error:
+            if self.process.pid is None:
+                raise InputError(f"{self.log.stem}: its process could not be started ({error}); try again.") from None
             self.process.join()
-            if self.process.exitcode != 0:
-                raise InputError(
-                    f"{self.log.stem}: its process ended with exit status {self.process.exitcode}; the reason is "
-                    f"above or in {self.log}."
-                ) from None
-            return False
+            if isinstance(error, EOFError) and self.process.exitcode == 0:
+                return False
+            raise InputError(
+                f"{self.log.stem}: its process ended with exit status {self.process.exitcode}; the reason is above "
+                f"or in {self.log}."
+            ) from None
         return True
 
     def kill(self):
@@ -218,19 +220,33 @@ def end_with_parent():
 
 
 def train_in_turns(sides: dict[str, Side]) -> Iterator[tuple[str, Side]]:
-    """Let the sides train; each is returned when it is done. Who begins a round alternates."""
-    waiting = list(sides)
+    """
+    Let the sides train; each is returned when it is done. Who begins a round alternates.
+
+    Raises:
+        InputError: a side has failed; the others are done.
+    """
+    waiting, failures = list(sides), []
     try:
         while waiting:
             for name in list(waiting):
                 side = sides[name]
-                if not side.take_turn():
+                try:
+                    goes_on = side.take_turn()
+                except InputError as error:
+                    print(error, flush=True)
+                    failures.append(error)
+                    waiting.remove(name)
+                    continue
+                if not goes_on:
                     waiting.remove(name)
                     yield name, side
                 elif side.points:
                     last = side.points[-1]
                     print(f"{name}: {last['seconds'] / 60:.1f} minutes, loss {last['loss']:.3f}", flush=True)
             waiting.reverse()
+        if failures:
+            raise failures[0]
     finally:
         for side in sides.values():
             side.kill()

@@ -1,6 +1,7 @@
 """`python -m benchmarks.gpu` on a CPU: it agrees, says what it left out, and fails where a backend is wrong."""
 
 import json
+from concurrent.futures.process import BrokenProcessPool
 
 import pytest
 import torch
@@ -92,9 +93,33 @@ def test_too_little_memory_is_left_out(monkeypatch):
         monkeypatch.setattr(pretraining_steps, "in_a_process", fail)
         return pretraining_steps.step_line("compiled", print, product=1.0)
 
-    for error in (torch.OutOfMemoryError("GPU 0"), RuntimeError("-- Process 1: torch.OutOfMemoryError: GPU 0")):
+    texts = ("-- Process 1: torch.OutOfMemoryError: GPU 0", "CUDA error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
+    for error in (torch.OutOfMemoryError("GPU 0"), *map(RuntimeError, texts)):
         assert line_of(error).left_out == "out of memory" and line_of(error).right is None
     assert line_of(RuntimeError("no kernel")).right is False
+
+
+def test_search_for_the_largest_batch(monkeypatch):
+    """Guards: each kind of error for too little memory halves the rows, and a search that fails costs its preset
+    alone."""
+    errors = {256: RuntimeError("CUDA error: out of memory"), 128: RuntimeError("CUBLAS_STATUS_ALLOC_FAILED")}
+    errors |= {64: torch.OutOfMemoryError("GPU 0")}
+    lost, fits, never = pretraining_steps.PRESETS
+
+    def run(_work, preset=fits, _device=None, rows=32, _count=1):  # a search has arguments
+        if preset == lost:
+            raise BrokenProcessPool("terminated abruptly")
+        if preset == never or rows in errors:
+            raise errors.get(rows, errors[64])
+        return pretraining_steps.Steps(1, 1.0, 9, 9.0, 0, 0)
+
+    monkeypatch.setattr(pretraining_steps, "in_a_process", run)
+    monkeypatch.setattr(pretraining_steps, "product_rate", lambda *_: 1.0)
+    product, first, *variants, last, _ = pretraining_steps.speed_lines(torch.device("cuda"))
+    assert first.title.startswith(lost) and first.right is False and "BrokenProcessPool" in first.found
+    assert [line.title for line in variants] == [f"{fits}, 32 rows: {name}" for name in pretraining_steps.VARIANTS]
+    assert all(line.values for line in variants)
+    assert last.title.startswith(never) and last.left_out == "out of memory"
 
 
 @pytest.mark.slow

@@ -4,6 +4,7 @@ import fcntl
 import json
 import multiprocessing
 import time
+from dataclasses import asdict
 from types import SimpleNamespace
 
 import numpy as np
@@ -15,7 +16,7 @@ from transformers import BertConfig, BertForPreTraining, TrainerControl, Trainer
 
 from benchmarks import contenders, quality, sides
 from benchmarks.curves import ratio, where
-from benchmarks.quality_table import by_side, markdown, ratio_text, rows_of
+from benchmarks.quality_table import best_stock, by_side, markdown, ratio_text, rows_of
 from fixedbert.counts import training_flops
 from fixedbert.data.tokenizers import load_tokenizer
 from fixedbert.errors import InputError
@@ -226,6 +227,55 @@ def test_table_by_hand():
     assert len({len(line) for line in lines}) == 1 and lines[1].strip("|-") == ""
 
 
+@pytest.mark.parametrize(
+    "losses, expected",
+    [
+        ({"stock-0.1": {1: 5.0, 2: 3.0}, "stock-0.2": {1: 4.5}}, "stock-0.2"),  # a mean of 4.0 has an easier seed
+        ({"stock-0.1": {1: float("nan")}, "stock-0.2": {1: 5.0}}, "stock-0.2"),
+        ({"stock-0.2": {1: 5.0}, "stock-0.1": {1: float("nan")}}, "stock-0.2"),
+        ({"stock-0.1": {1: float("nan"), 2: 3.0}, "stock-0.2": {1: 5.0, 2: 8.5}}, "stock-0.2"),
+        ({"stock-0.2": {1: 5.0}, "stock-0.1": {1: 4.0, 2: float("nan")}}, "stock-0.1"),
+    ],
+)
+def test_best_stock_over_common_seeds(losses, expected):
+    """Guards: rates are compared with the same seeds alone, and one that diverged with them is never the best."""
+    results = [result_of(name, seed, 60.0, loss) for name, runs in losses.items() for seed, loss in runs.items()]
+    assert best_stock(by_side(results)) == expected
+
+
+def test_stock_without_a_common_seed():
+    """Guards: rates that were trained with different seeds are not compared."""
+    results = [result_of("stock-0.1", 1, 60.0, 3.0), result_of("stock-0.2", 2, 60.0, 5.0)]
+    with pytest.raises(InputError, match="stock-0.1, stock-0.2 have no seed in common; give .* same --seeds.$"):
+        rows_of(by_side(results))
+
+
+def test_ratio_over_some_seeds():
+    """Guards: a ratio says how many of the row's seeds it covers, in the table and in the picture."""
+    results = [result_of("stock-0.1", seed, 60.0, 5.0) for seed in (1, 2)]
+    results += [result_of("ours", seed, 60.0, loss) for seed, loss in ((1, 3.0), (2, 6.0), (3, 3.0))]
+    _, ours = rows_of(by_side(results))
+    assert ours.cells()[5] == ours.ratio_cell("flops") == "1.50, not reached by 1 of 2, over 2 of 3 seeds"
+
+
+def stock_record(rate: float, **changes) -> dict:
+    settings = asdict(contenders.Stock(1, 32, 2, 64, learning_rate=rate, batch=4)) | changes
+    return {"stock": True, "settings": settings}
+
+
+@pytest.mark.parametrize("changes", [{"layers": 3}, {"feed_forward": 65}, {"batch": 5}])
+def test_other_stock_in_the_folder(tmp_path, changes):
+    """Guards: stock BERTs of a folder differ in the learning rate alone, whatever their names."""
+    file = tmp_path / "results.jsonl"
+    found = {"stock-0.003": (None, stock_record(0.003))}
+    earlier = {"side": "stock-0.001", "minutes": 7.0}
+    file.write_text(json.dumps(earlier | stock_record(0.001)) + "\n")
+    assert len(quality.earlier_results(file, found, 7.0)) == 1
+    file.write_text(json.dumps(earlier | stock_record(0.001, **changes)) + "\n")
+    with pytest.raises(InputError, match="stock-0.001 had other settings; give another --output_dir"):
+        quality.earlier_results(file, found, 7.0)
+
+
 def test_all_are_held_to_the_same_text(data, tmp_path):
     """Guards: the tokens and masks of the held-out loss depend on no seed, and no recipe trains on their documents,
     even if it asks for another split."""
@@ -329,6 +379,58 @@ def test_failed_side_is_no_result(tmp_path):
         side.take_turn()
 
 
+@pytest.mark.parametrize("status", [-9, 0])
+def test_side_that_ends_while_it_waits(tmp_path, status):
+    """Guards: a side that is killed during the others' turn has failed in a sentence, and has not finished."""
+
+    def send(_):
+        raise BrokenPipeError
+
+    side = sides.Side(print, tmp_path / "ours.log")
+    side.pipe = SimpleNamespace(send=send)
+    side.process = SimpleNamespace(pid=1, join=lambda: None, exitcode=status)
+    with pytest.raises(InputError, match=f"ours: its process ended with exit status {status}; .*ours.log"):
+        side.take_turn()
+
+
+def test_side_that_cannot_start(tmp_path):
+    """Guards: a process for which there is no memory is a side that failed."""
+
+    def start():
+        raise OSError(12, "Cannot allocate memory")
+
+    side = sides.Side(print, tmp_path / "ours.log")
+    side.process = SimpleNamespace(pid=None, start=start)
+    with pytest.raises(InputError, match="ours: its process could not be started .*Cannot allocate memory"):
+        side.take_turn()
+
+
+class Planned:
+    """A side with so many turns, whose last one ends with an error if there is one."""
+
+    def __init__(self, turns: int, error: str = ""):
+        self.turns, self.error, self.points, self.killed = turns, error, [], False
+
+    def take_turn(self) -> bool:
+        self.turns -= 1
+        if self.error and not self.turns:
+            raise InputError(self.error)
+        return self.turns > 0
+
+    def kill(self):
+        self.killed = True
+
+
+def test_other_sides_go_on(capsys):
+    """Guards: where sides fail, the others train to their end, and the first failure is raised after them."""
+    planned = {"late": Planned(3, "late failed"), "ours": Planned(5), "soon": Planned(2, "soon failed")}
+    finished = []
+    with pytest.raises(InputError, match="soon failed"):
+        finished.extend(name for name, _ in sides.train_in_turns(planned))
+    assert finished == ["ours"] and all(side.killed and not side.turns for side in planned.values())
+    assert capsys.readouterr().out.splitlines() == ["soon failed", "late failed"]
+
+
 def hold(_pipe, file):
     """Lock a file for a while."""
     with open(file, "w") as lock:
@@ -390,6 +492,40 @@ def test_fine_tuning_is_the_same_for_all(tmp_path, monkeypatch, capsys):
     assert len(commands) == 4 and commands[:2] == commands[2:]
     (line,) = {line for line in capsys.readouterr().out.splitlines() if line.startswith("ours")}
     assert line.split() == "ours 42.0 (41.0-43.0) 52.0 (51.0-53.0) 11.0 (11.0-11.0) 4.0 (4.0-4.0)".split()
+
+
+@pytest.mark.parametrize("missing", ["glue/MNLI", "squad/train-v1.1.json", "squad/dev-v1.1.json", "matplotlib"])
+def test_what_is_missing_is_said_first(data, tmp_path, monkeypatch, missing):
+    """Guards: what the picture and fine-tuning need is checked before anything is trained."""
+    for name in {"glue/MNLI", "squad/train-v1.1.json", "squad/dev-v1.1.json"} - {missing}:
+        (data / name).mkdir(parents=True)
+    monkeypatch.setattr("fixedbert.errors.find_spec", lambda package: None if package == missing else object())
+    monkeypatch.setattr(quality, "train_missing", lambda *_: pytest.fail("it trains"))
+    with pytest.raises(InputError, match=missing):
+        quality.main(["--fine_tune", "--recipe", write_recipe(tmp_path), "--output_dir", str(tmp_path / "out")])
+    assert not (tmp_path / "out").exists()
+
+
+def test_reference_without_the_first_seed(data, tmp_path, monkeypatch):
+    """Guards: where the best stock BERT has no model of the seed, a sentence says what to add, and nothing begins."""
+    output = tmp_path / "out"
+    command = ["--fine_tune", "--recipe", write_recipe(tmp_path), "--output_dir", str(output), "--seeds", "7"]
+    command += ["--minutes", "5", "--stock_shape", "1", "32", "2", "64", "--stock_learning_rate", "0.002"]
+    found = quality.contenders_of(quality.parsed(command), load_tokenizer(contenders.vocabulary()))
+    runs = [("stock-0.002", 7, 5.0), ("stock-0.002", 8, 5.0), ("ours", 7, 3.0), ("stock-0.003", 8, 4.0)]
+    facts = {name: record for name, (_, record) in found.items()}
+    other = facts["stock-0.002"]["settings"] | {"learning_rate": 0.003}
+    facts["stock-0.003"] = facts["stock-0.002"] | {"settings": other}
+    of_all = {"minutes": 5.0, "machine": "one"}
+    results = [result_of(name, seed, 60.0, loss) | facts[name] | of_all for name, seed, loss in runs]
+    output.mkdir()
+    (output / "results.jsonl").write_text("".join(json.dumps(result) + "\n" for result in results))
+    for name in ("check_installed", "draw"):
+        monkeypatch.setattr(quality, name, lambda *_: None)
+    monkeypatch.setattr(quality, "print_fine_tuned", lambda *_: pytest.fail("it fine-tunes"))
+    message = "stock-0.003, .* no model of seed 7 .*: add --stock_learning_rate 0.003, or begin --seeds with 8"
+    with pytest.raises(InputError, match=message):
+        quality.main(command)
 
 
 @pytest.mark.slow  # two processes, of which each imports torch
