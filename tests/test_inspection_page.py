@@ -193,11 +193,13 @@ class Reader:
     def __init__(self, browser, folder: Path, *inspections: Inspection):
         from selenium.webdriver import ActionChains
         from selenium.webdriver.common.keys import Keys
+        from selenium.webdriver.support.ui import WebDriverWait
 
         self.browser, self.keys, self.hand = browser, Keys, ActionChains(browser)
         file = folder / "inspection.html"
         file.write_text(inspection_html([*inspections]), encoding="utf-8")
         browser.get(file.as_uri())
+        WebDriverWait(browser, 20).until(lambda _: self.all(".map button"))  # on a busy machine
 
     def all(self, selector: str) -> list:
         return self.browser.find_elements("css selector", selector)
