@@ -5,6 +5,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
+from functools import partial
 from importlib.util import find_spec
 
 from huggingface_hub.errors import HTTPError  # of requests to the Hub, also where the connection breaks
@@ -69,7 +70,9 @@ def note_what_is_left(error: BaseException, left: str):
     vars(error)["left"] = left
 
 
-def stop(number: int, _frame: object):
+def stop(process: int, number: int, _frame: object):
+    if os.getpid() != process:  # a worker forked from it ends at once: it could lose an exception, and stay for ever
+        os._exit(128 + number)
     raise Stopped(number)
 
 
@@ -89,7 +92,7 @@ def exit_on_input_error(main: Callable[[], object]):
 
     The exit status is 1 after an InputError, 130 after Ctrl-C and 143 after SIGTERM.
     """
-    signal.signal(signal.SIGTERM, stop)
+    signal.signal(signal.SIGTERM, partial(stop, os.getpid()))
     sys.unraisablehook = repeat_if_lost
     if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:  # as with nohup
         signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -96,13 +96,13 @@ def test_oldest_versions_are_the_bounds(metadata):
 
 
 def test_workflow_runs_targets_that_exist(metadata):
-    """Guards: the hosted workflow covers `.ci/run`, the oldest and the newest versions, and the released files; its
+    """Guards: the hosted workflow covers `.ci/run`, the oldest and the newest versions, the released files and the pages; its
     commands are targets of the Makefile, its Pythons those of setup.cfg, its actions fixed to a major version."""
     workflow = yaml.safe_load((ROOT / ".github/workflows/test.yml").read_text())
     (job,) = workflow["jobs"].values()
     rows = job["strategy"]["matrix"]["include"]
     assert [step["run"] for step in job["steps"] if "run" in step] == ["make ${{ matrix.target }}"]
-    assert {row["target"] for row in rows} == {"lint", "test-all", "test-oldest", "test-newest", "dist"}
+    assert {row["target"] for row in rows} == {"lint", "test-all", "test-oldest", "test-newest", "dist", "docs"}
     targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
     assert {row["target"] for row in rows} <= set(targets)
     supported = re.findall(r"Python :: (3\.\d+)", metadata["metadata"]["classifiers"])
