@@ -96,8 +96,8 @@ def test_oldest_versions_are_the_bounds(metadata):
 
 
 def test_workflow_runs_targets_that_exist(metadata):
-    """Guards: the hosted workflow covers `.ci/run`, the oldest and the newest versions, the released files and the pages; its
-    commands are targets of the Makefile, its Pythons those of setup.cfg, its actions fixed to a major version."""
+    """Guards: the hosted workflow covers `.ci/run`, the oldest and the newest versions, the released files, the pages;
+    its commands are targets of the Makefile, its Pythons those of setup.cfg, its actions fixed to a major version."""
     workflow = yaml.safe_load((ROOT / ".github/workflows/test.yml").read_text())
     (job,) = workflow["jobs"].values()
     rows = job["strategy"]["matrix"]["include"]

@@ -35,7 +35,7 @@ def lose_exceptions(begun):
 
 
 def test_forked_worker_ends_by_sigterm():
-    """Guards: a worker forked by a script ends when it is told to, even where it would lose the exception of SIGTERM."""
+    """Guards: a worker forked by a script ends by SIGTERM, even where it would lose an exception."""
     context = multiprocessing.get_context("fork")
     begun = context.Event()
     worker = context.Process(target=lose_exceptions, args=(begun,))
