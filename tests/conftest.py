@@ -23,6 +23,15 @@ from small_tasks import write_download, write_model, write_questions  # noqa: E4
 
 
 @pytest.fixture
+def same_signals():
+    """Handlers of signals are those of before."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.fixture
 def real_data() -> Path:
     """The folder with real text and tasks; CONTRIBUTING.md says what is in it."""
     if "FIXEDBERT_DATA" not in os.environ:

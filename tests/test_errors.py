@@ -14,14 +14,7 @@ from fixedbert.analysis.planning import plan
 from fixedbert.analysis.theory import theory
 from fixedbert.errors import InputError, exit_on_input_error, needs
 
-
-@pytest.fixture(autouse=True)
-def same_signals():
-    """Handlers of signals are those of before."""
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    yield
-    for number, handler in before.items():
-        signal.signal(number, handler)
+pytestmark = pytest.mark.usefixtures("same_signals")
 
 
 def lose_exceptions(begun):

@@ -35,14 +35,7 @@ TRAIN = ("--do_train", "--do_eval", "--max_steps", "3")
 SAVE = (*TRAIN, "--save_strategy", "steps", "--save_steps", "1")
 OTHER_HOST = {"host": "elsewhere", "process": 7, "since": "2026-11-22 01:02:03+00:00"}
 
-
-@pytest.fixture(autouse=True)
-def same_signals():
-    """Handlers of signals are those of before."""
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    yield
-    for number, handler in before.items():
-        signal.signal(number, handler)
+pytestmark = pytest.mark.usefixtures("same_signals")
 
 
 def hold(directory, output: str, command: list[str], entered):
