@@ -12,8 +12,6 @@ from collections import Counter
 from contextlib import redirect_stdout
 from pathlib import Path
 
-import matplotlib
-
 import run_glue
 import run_pretraining
 import run_squad
@@ -21,10 +19,8 @@ from fixedbert.data.rows import read_rows
 from fixedbert.data.sample import write_tasks
 from fixedbert.data.squad import load_squad
 from fixedbert.errors import exit_on_input_error
+from fixedbert.figures import drawing
 from fixedbert.metrics.squad import squad_scores
-
-matplotlib.use("agg")
-import matplotlib.pyplot as plt  # noqa: E402  after the choice of a backend that needs no screen
 
 DEMO = Path("demo")
 PRETRAINED, START = "pretrained", ("pretrained", "from scratch")
@@ -133,24 +129,23 @@ def history(output: Path, key: str) -> tuple[list[int], list[float]]:
 
 def draw(majority: dict[str, float]) -> Path:
     """One picture: pretraining losses, and both tasks' metrics against steps with and without pretraining."""
-    figure, (left, middle, right) = plt.subplots(1, 3, figsize=(13, 4), layout="constrained")
-    left.plot(*history(DEMO / PRETRAINED, "loss"), label="training, both losses")
-    left.plot(*history(DEMO / PRETRAINED, "eval_mlm_loss"), "o-", label="held out, masked LM")
-    left.plot(*history(DEMO / PRETRAINED, "eval_nsp_loss"), "s-", label="held out, next sentence")
-    left.set(title="Pretraining", xlabel="step", ylabel="cross-entropy (nats)", ylim=(0, None))
-    left.legend()
-    for axes, task, key, scale, label in (
-        (middle, "pairs", "eval_accuracy", 100, "accuracy (%)"),
-        (right, "questions", "eval_f1", 1, "F1 (%)"),
-    ):
-        for start in START:
-            steps, values = history(directory(task, start), key)
-            axes.plot(steps, [scale * value for value in values], "o-", markersize=3, label=start)
-        axes.axhline(majority[key], color="gray", linestyle="--", label="majority")
-        axes.set(title=f"Synthetic {task}", xlabel="step", ylabel=f"held-out {label}", ylim=(0, 102))
-        axes.legend()
-    figure.savefig(DEMO / "demo.png", dpi=110)
-    plt.close(figure)
+    with drawing(13, 4, DEMO / "demo.png") as figure:
+        left, middle, right = figure.subplots(1, 3)
+        left.plot(*history(DEMO / PRETRAINED, "loss"), label="training, both losses")
+        left.plot(*history(DEMO / PRETRAINED, "eval_mlm_loss"), "o-", label="held out, masked LM")
+        left.plot(*history(DEMO / PRETRAINED, "eval_nsp_loss"), "s-", label="held out, next sentence")
+        left.set(title="Pretraining", xlabel="step", ylabel="cross-entropy (nats)", ylim=(0, None))
+        left.legend()
+        for axes, task, key, scale, label in (
+            (middle, "pairs", "eval_accuracy", 100, "accuracy (%)"),
+            (right, "questions", "eval_f1", 1, "F1 (%)"),
+        ):
+            for start in START:
+                steps, values = history(directory(task, start), key)
+                axes.plot(steps, [scale * value for value in values], "o-", markersize=3, label=start)
+            axes.axhline(majority[key], color="gray", linestyle="--", label="majority")
+            axes.set(title=f"Synthetic {task}", xlabel="step", ylabel=f"held-out {label}", ylim=(0, 102))
+            axes.legend()
     return DEMO / "demo.png"
 
 

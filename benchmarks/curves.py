@@ -3,6 +3,8 @@
 from itertools import pairwise
 from pathlib import Path
 
+from fixedbert.figures import drawing
+
 Point = dict[str, float]
 Curve = list[Point]
 AXES = {"seconds": ("minutes of training", 60), "flops": ("operations of the model (TFLOP)", 1e12)}
@@ -32,25 +34,25 @@ def draw(curves: dict[str, list[Curve]], labels: dict[str, dict[str, str]], leve
         labels: of each axis what is added to the names.
         level: a loss, for a dotted line.
     """
-    from matplotlib.figure import Figure
     from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
-    figure = Figure(figsize=(13, 6.5), layout="constrained")
-    for panel, (axis, (label, unit)) in zip(figure.subplots(1, 2, sharey=True), AXES.items(), strict=True):
-        for number, (name, seeds) in enumerate(curves.items()):
-            color = f"C{number - 1}" if number else "black"
-            for seed, points in enumerate(seeds):
-                trained = [(point[axis] / unit, point["loss"]) for point in points if point[axis] > 0]  # a log axis
-                legend = None if seed else f"{name}{labels[axis].get(name, '')}"
-                panel.plot(*zip(*trained, strict=True), ".-", color=color, label=legend)
-        panel.axhline(level, color="black", linewidth=1, linestyle=":")
-        panel.set(xlabel=label, xscale="log")
-        panel.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-        panel.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
-        panel.xaxis.set_minor_formatter(NullFormatter())
-        panel.grid(alpha=0.3)
-        title_of_ratios = f"ratio at the final loss of {next(iter(curves))}"
-        panel.legend(title=title_of_ratios, fontsize=9, loc="upper center", bbox_to_anchor=(0.5, -0.12), ncols=2)
-    figure.axes[0].set_ylabel("masked-LM loss on held-out text (nats)")
-    figure.suptitle(title)
-    figure.savefig(file, dpi=110)
+    with drawing(13, 6.5, file) as figure:
+        for panel, (axis, (label, unit)) in zip(figure.subplots(1, 2, sharey=True), AXES.items(), strict=True):
+            for number, (name, seeds) in enumerate(curves.items()):
+                color = f"C{number - 1}" if number else "black"
+                for seed, points in enumerate(seeds):
+                    trained = [
+                        (point[axis] / unit, point["loss"]) for point in points if point[axis] > 0
+                    ]  # a log axis
+                    legend = None if seed else f"{name}{labels[axis].get(name, '')}"
+                    panel.plot(*zip(*trained, strict=True), ".-", color=color, label=legend)
+            panel.axhline(level, color="black", linewidth=1, linestyle=":")
+            panel.set(xlabel=label, xscale="log")
+            panel.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+            panel.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+            panel.xaxis.set_minor_formatter(NullFormatter())
+            panel.grid()
+            title_of_ratios = f"ratio at the final loss of {next(iter(curves))}"
+            panel.legend(title=title_of_ratios, loc="upper center", bbox_to_anchor=(0.5, -0.12), ncols=2)
+        figure.axes[0].set_ylabel("masked-LM loss on held-out text (nats)")
+        figure.suptitle(title)

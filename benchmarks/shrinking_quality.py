@@ -21,7 +21,6 @@ from pathlib import Path
 
 import torch
 import transformers
-from matplotlib.figure import Figure
 from torch import Tensor
 from torch.nn.functional import cosine_similarity
 from tqdm import tqdm
@@ -29,6 +28,7 @@ from transformers import DataCollatorForLanguageModeling
 
 from benchmarks.sentence_similarity import SentencePairs
 from fixedbert.conversion import Heads, set_heads
+from fixedbert.figures import drawing
 from fixedbert.sentence_pooling import SentencePooling
 from fixedbert.shrinking import Moments
 from fixedbert.tasks.layer_by_layer import LayerByLayer, tensors_of
@@ -154,32 +154,32 @@ def draw(records: list[dict], title: str, file: Path):
     """Each measure by size: lines for what is cut, solid by the text, dashed by the weights."""
     original = next(record for record in records if record["part"] == "none")
     measures = [name for name in MEASURES if name in original]
-    figure = Figure(figsize=(6.5 * len(measures), 5), layout="constrained")
-    for axes, name in zip(figure.subplots(1, len(measures), squeeze=False)[0], measures, strict=True):
-        for color, (part, label) in enumerate(LABELS.items()):
-            for method, (style, how) in METHODS.items():
-                cuts = [record for record in records if (record["part"], record["method"]) == (part, method)]
-                points = sorted((record["size"], record[name]) for record in [original, *cuts])
-                if cuts:
-                    axes.plot(*zip(*points, strict=True), style, color=f"C{color}", label=f"{label}, {how}")
-        null = next(record[name] for record in records if record["part"] == NO_ATTENTION)
-        axes.axhline(null, color="black", linewidth=1, label="no attention, its mean alone")
-        axes.set_xscale("log", base=2)
-        sizes = sorted({record["size"] for record in records} - {0})
-        axes.set_xticks(sizes, map(str, sizes))
-        axes.minorticks_off()
-        axes.set(xlabel="head size that is kept", ylabel=MEASURES[name])
-        axes.grid(alpha=0.3)
-    figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=5, fontsize=8)
-    figure.suptitle(title)
-    figure.savefig(file, dpi=110)
+    with drawing(6.5 * len(measures), 5, file) as figure:
+        for axes, name in zip(figure.subplots(1, len(measures), squeeze=False)[0], measures, strict=True):
+            for color, (part, label) in enumerate(LABELS.items()):
+                for method, (style, how) in METHODS.items():
+                    cuts = [record for record in records if (record["part"], record["method"]) == (part, method)]
+                    points = sorted((record["size"], record[name]) for record in [original, *cuts])
+                    if cuts:
+                        axes.plot(*zip(*points, strict=True), style, color=f"C{color}", label=f"{label}, {how}")
+            null = next(record[name] for record in records if record["part"] == NO_ATTENTION)
+            axes.axhline(null, color="black", linewidth=1, label="no attention, its mean alone")
+            axes.set_xscale("log", base=2)
+            sizes = sorted({record["size"] for record in records} - {0})
+            axes.set_xticks(sizes, map(str, sizes))
+            axes.minorticks_off()
+            axes.set(xlabel="head size that is kept", ylabel=MEASURES[name])
+            axes.grid()
+        figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=5)
+        figure.suptitle(title)
 
 
-def earlier_records(file: Path, cut_by: dict[str, int]) -> list[dict]:
-    """Those of earlier calls, which have to be of models that were cut by as much text in sequences of one length."""
+def earlier_records(file: Path, cut_by: dict[str, int | str], distil_steps: int | None) -> list[dict]:
+    """Those of earlier calls, which have to be of one model, cut by as much text in sequences of one length."""
     records = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
     for number, record in enumerate(records, start=1):
-        for name, value in cut_by.items():
+        wanted = cut_by | ({"distil_steps": distil_steps} if distil_steps and record["method"] == "distilled" else {})
+        for name, value in wanted.items():
             if record.get(name) != value:
                 sys.exit(
                     f"error: {file}, line {number}: {name} is {record.get(name, 'not there')} and not {value}; give "
@@ -210,8 +210,8 @@ def main():
     batches = partial(text.batches, tokenizer)
     file = Path(arguments.output_dir) / "results.jsonl"
     file.parent.mkdir(parents=True, exist_ok=True)
-    cut_by = {"max_seq_length": length, "tokens": arguments.tokens}
-    done = earlier_records(file, cut_by)
+    cut_by = {"model": Path(arguments.model).name, "max_seq_length": length, "tokens": arguments.tokens}
+    done = earlier_records(file, cut_by, arguments.distil_steps)
     keys = {(record["part"], record["size"], record["method"]) for record in done}
     with torch.no_grad():
         quality = Quality(original, tokenizer, data)
@@ -236,6 +236,8 @@ def main():
                     layers = LayerByLayer(model, batches).cut(Path(folder) / "states", [new] * len(heads))
                 errors = [layer.error for layer in layers]
             record = {**cut_by, "part": part, "size": size, "method": method, "heads": new._asdict(), "errors": errors}
+            if method == "distilled":
+                record["distil_steps"] = arguments.distil_steps
             record |= {"parameters": model.num_parameters(), **quality.of(model)}
             print(json.dumps(record), file=lines, flush=True)
             if arguments.save_models:

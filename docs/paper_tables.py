@@ -6,35 +6,36 @@ Draws docs/paper_tables.png, the picture of the README, from the figures that th
 
 from pathlib import Path
 
-import matplotlib
-
 from fixedbert import PRESETS
-
-matplotlib.use("agg")
-import matplotlib.pyplot as plt  # noqa: E402  after the choice of a backend that needs no screen
+from fixedbert.figures import drawing
 
 SERIES = {
-    "standard heads, d=1024: head size 128, 64, 32 (336 M)": ("standard-1024-", "s--"),
-    "heads fixed at 128, d=512 (168 to 319 M)": ("fixed-512-", "o-"),
-    "heads fixed at 128, d=768 (214 to 327 M)": ("fixed-768-", "^-"),
+    "standard heads, d=1024: head size 128, 64, 32": ("standard-1024-", "s--"),
+    "heads fixed at 128, d=512": ("fixed-512-", "o-"),
+    "heads fixed at 128, d=768": ("fixed-768-", "^-"),
 }
-
-
 SCORES = {"squad_f1": "SQuAD 1.1 dev F1 (%)", "mnli": "MNLI dev accuracy (%)"}
+AXES = {"num_attention_heads": "number of attention heads", "parameters": "parameters (millions)"}
 
 
 def main():
-    figure, panels = plt.subplots(1, 2, figsize=(11, 4), layout="constrained")
-    for axes, (score, label) in zip(panels, SCORES.items(), strict=True):
-        for name, (prefix, style) in SERIES.items():
-            presets = [p for k, p in PRESETS.items() if k.startswith(prefix) and p.attention_head_size in (None, 128)]
-            heads = [preset.num_attention_heads for preset in presets]
-            axes.plot(heads, [getattr(preset, score) for preset in presets], style, label=name)
-        axes.set(xlabel="number of attention heads", ylabel=label, xscale="log")
-        axes.set_xticks([8, 12, 16, 20, 32], labels=[8, 12, 16, 20, 32], minor=False)
-        axes.minorticks_off()
-    panels[0].legend(fontsize=8, loc="lower right")
-    figure.savefig(Path(__file__).with_suffix(".png"), dpi=100)
+    with drawing(11, 6.4, Path(__file__).with_suffix(".png")) as figure:
+        panels = figure.subplots(2, 2, sharex="col", sharey="row")
+        for row, (score, score_label) in zip(panels, SCORES.items(), strict=True):
+            for axes, (field, label) in zip(row, AXES.items(), strict=True):
+                for name, (prefix, style) in SERIES.items():
+                    shapes = [p for key, p in PRESETS.items() if key.startswith(prefix)]
+                    shapes = [shape for shape in shapes if shape.attention_head_size in (None, 128)]
+                    places = [getattr(shape, field) for shape in shapes]
+                    axes.plot(places, [getattr(shape, score) for shape in shapes], style, label=name)
+                axes.set(xlabel=label)
+                axes.label_outer()
+                axes.grid()
+            row[0].set_ylabel(score_label)
+        panels[0, 0].set_xscale("log")
+        panels[0, 0].set_xticks([8, 12, 16, 20, 32], labels=[8, 12, 16, 20, 32])
+        panels[0, 0].minorticks_off()
+        figure.legend(*panels[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,11 @@
 """The pictures of fine-tuning: what is counted in them is what was predicted."""
 
+import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
+from PIL import Image
 
+from fixedbert.figures import drawing
 from fixedbert.training.pictures import draw_confusion, draw_sweep
 from fixedbert.training.sweep import Summary
 
@@ -24,3 +27,15 @@ def test_sweep_has_a_dot_for_every_run(tmp_path):
     draw_sweep(summaries, tmp_path / "a.png")
     assert (tmp_path / "a.png").read_bytes()[:4] == b"\x89PNG"
     assert summaries[0].median == 0.6 and "0.6000    0.5000    0.7000      3" in summaries[0].line()
+
+
+def test_figures_have_one_style(tmp_path):
+    """Guards: figures are drawn with the project's colors and resolution; the user's own settings stay as they are."""
+    settings = ("axes.prop_cycle", "savefig.dpi", "figure.constrained_layout.use")
+    before = [matplotlib.rcParams[name] for name in settings]
+    with drawing(2, 1, tmp_path / "figure.png") as figure:
+        (line,) = figure.subplots().plot([1, 2])
+    assert line.get_color() == "#3f90da" and figure.get_layout_engine() is not None
+    with Image.open(tmp_path / "figure.png") as picture:
+        assert picture.size == (220, 110)
+    assert [matplotlib.rcParams[name] for name in settings] == before

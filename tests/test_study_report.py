@@ -431,6 +431,9 @@ def test_curves_are_judged_before_the_learning_rate_falls(tmp_path):
     assert "The learning rate falls between" not in text
     lines_drawn = curves_figure(make_report(records)).axes[0].lines
     assert [list(line.get_xdata()) for line in lines_drawn if line.get_linestyle() == ":"] == [[700, 700]]
+    constant = make_report([{**record, "decay_from": 1000} for record in records])  # to the end
+    assert constant.curves[0].judged == [100, 200, 480, 700, 1000]
+    assert not any("learning rate falls" in limit for limit in limits_of(constant))
     alone = [{**record, "decay_from": 100} for record in records]  # a single evaluation before
     assert make_report(alone).curves[0].judged == [100, 200, 480, 700, 1000]
 

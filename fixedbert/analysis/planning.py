@@ -13,12 +13,14 @@ from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 
+import numpy as np
 import torch
 from tqdm import tqdm
 
 from ..counts import PREDICTED, Shape
 from ..dropout import use_fast_dropout
 from ..errors import InputError, needs
+from ..figures import drawing
 from ..files import new_directory
 from ..modeling_fixed_head_bert import FixedHeadBertForPreTraining, FixedHeadBertModel
 from ..presets import PRESETS
@@ -318,8 +320,8 @@ GROWING = {  # what grows, with values
 
 
 @torch.no_grad()
-def forward_seconds(shape: Shape, length: int, tokens: int = 2048) -> float:
-    """Of the layers here, for a token; the best of five."""
+def forward_seconds(shape: Shape, length: int, tokens: int = 2048) -> np.ndarray:
+    """Of the layers here, for a token, (5,): of five passes, sorted."""
     model = FixedHeadBertModel(shape.config(), add_pooling_layer=False).eval()
     model.set_attn_implementation("eager")
     ids = torch.randint(shape.vocabulary, (max(1, tokens // length), length))
@@ -328,37 +330,41 @@ def forward_seconds(shape: Shape, length: int, tokens: int = 2048) -> float:
         began = time.perf_counter()
         model(ids)
         seconds.append(time.perf_counter() - began)
-    return min(seconds[1:]) / ids.numel()
+    return np.sort(seconds[1:]) / ids.numel()
 
 
 def draw_cost(file: Path):
-    """Forward cost of a token against each dimension: FLOPs, and seconds measured here, on one scale."""
-    from matplotlib.figure import Figure
+    """
+    Forward cost of a token against each dimension: FLOPs, and seconds measured here, on one scale.
 
-    figure = Figure(figsize=(16, 4), layout="constrained")
-    panels = figure.subplots(1, len(GROWING), sharey=True)
-    base_flops = BASE.forward_flops(128, 0) / 128
-    forward_seconds(BASE, 128)  # warms up
-    base_seconds = forward_seconds(BASE, 128)
-    for panel, (name, (field, values)) in zip(panels, GROWING.items(), strict=True):
-        shapes = []
-        for value in values:
-            changes = {} if field == "length" else {field: value, **({"F": 4 * value} if field == "d" else {})}
-            shapes.append((replace(BASE, **changes), value if field == "length" else 128))
-        calculated = [shape.forward_flops(length, 0) / length / base_flops for shape, length in shapes]
-        seconds = [forward_seconds(shape, length) for shape, length in shapes]
-        base = seconds[shapes.index((BASE, 128))] if (BASE, 128) in shapes else base_seconds
-        panel.plot(values, calculated, "-", label="FLOPs, calculated")
-        panel.plot(values, [value / base for value in seconds], "o--", label="seconds, measured")
-        panel.set(xlabel=name, xscale="log", yscale="log")
-        panel.set_xticks(values, labels=map(str, values), minor=False)
-        panel.minorticks_off()
-    panels[0].set_ylabel("cost of a token, relative to the base")
-    ticks = [0.125, 0.25, 0.5, 1, 2, 4, 8]
-    panels[0].set_yticks(ticks, labels=[f"{tick:g}" for tick in ticks], minor=False)
-    panels[0].legend(fontsize=8)
-    figure.suptitle(
-        f"Forward pass; base: {describe(BASE)}, rows of 128: {base_flops / 1e6:.1f} MFLOP and "
-        f"{base_seconds * 1e6:.0f} microseconds a token on {torch.get_num_threads()} of {os.cpu_count()} cores"
-    )
-    figure.savefig(file, dpi=110)
+    Dots are medians of five passes, with bars from the fastest to the slowest.
+    """
+    with drawing(16, 4, file) as figure:
+        panels = figure.subplots(1, len(GROWING), sharey=True)
+        base_flops = BASE.forward_flops(128, 0) / 128
+        forward_seconds(BASE, 128)  # warms up
+        base_seconds = float(np.median(forward_seconds(BASE, 128)))
+        for panel, (name, (field, values)) in zip(panels, GROWING.items(), strict=True):
+            shapes = []
+            for value in values:
+                changes = {} if field == "length" else {field: value, **({"F": 4 * value} if field == "d" else {})}
+                shapes.append((replace(BASE, **changes), value if field == "length" else 128))
+            calculated = [shape.forward_flops(length, 0) / length / base_flops for shape, length in shapes]
+            seconds = [forward_seconds(shape, length) for shape, length in shapes]
+            base = np.median(seconds[shapes.index((BASE, 128))]) if (BASE, 128) in shapes else base_seconds
+            relative = np.stack(seconds) / base  # (values, 5)
+            middle = np.median(relative, axis=1)
+            bars = np.abs(relative[:, [0, -1]].T - middle)
+            panel.plot(values, calculated, "-", label="FLOPs, calculated")
+            panel.errorbar(values, middle, bars, fmt="o--", capsize=3, label="seconds, measured")
+            panel.set(xlabel=name, xscale="log", yscale="log")
+            panel.set_xticks(values, labels=map(str, values), minor=False)
+            panel.minorticks_off()
+        panels[0].set_ylabel("cost of a token, relative to the base")
+        ticks = [0.125, 0.25, 0.5, 1, 2, 4, 8]
+        panels[0].set_yticks(ticks, labels=[f"{tick:g}" for tick in ticks], minor=False)
+        panels[0].legend()
+        figure.suptitle(
+            f"Forward pass; base: {describe(BASE)}, rows of 128: {base_flops / 1e6:.1f} MFLOP and "
+            f"{base_seconds * 1e6:.0f} microseconds a token on {torch.get_num_threads()} of {os.cpu_count()} cores"
+        )

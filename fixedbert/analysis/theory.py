@@ -8,6 +8,7 @@ import torch
 from tqdm import tqdm
 
 from ..errors import InputError, needs
+from ..figures import drawing
 from ..files import new_directory
 from .outputs import output, values_for
 from .patterns import attention, fitted, kullback_leibler, least_head_size, random_pattern, truncated_fit, weights_for
@@ -176,26 +177,25 @@ def median(divergences: Iterable[float]) -> float:
 
 def draw(fits: Sequence[PatternFits], file: Path):
     """Divergence against head size, a color for each length."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(9, 5.5), layout="constrained")
-    axes = figure.subplots()
-    for number, fit in enumerate(fits):
-        color, sizes = f"C{number}", range(1, fit.length + 1)
-        axes.plot(sizes, fit.fitted, "o-", color=color, markersize=4, label=f"{fit.length} tokens, gradient descent")
-        label = f"{fit.length} tokens, largest singular values"
-        axes.plot(sizes, fit.truncated, "--", color=color, linewidth=1, label=label)
-        axes.axvline(fit.length - 1, color=color, linestyle=":", linewidth=1)
-    patterns = len(fits[0].least_head_sizes)
-    axes.set(
-        xlabel="head size",
-        ylabel="divergence of the best fit (nats; 1e-16 is rounding)",
-        yscale="log",
-        xscale="log",
-        title=f"Random attention patterns, median of {patterns}; dotted: n - 1, from where all are exact",
-    )
-    ticks = [2**power for power in range(max(fit.length for fit in fits).bit_length())]
-    axes.set_xticks(ticks, labels=list(map(str, ticks)), minor=False)
-    axes.minorticks_off()
-    axes.legend(fontsize=8)
-    figure.savefig(file, dpi=110)
+    with drawing(9, 5.5, file) as figure:
+        axes = figure.subplots()
+        for number, fit in enumerate(fits):
+            color, sizes = f"C{number}", range(1, fit.length + 1)
+            axes.plot(
+                sizes, fit.fitted, "o-", color=color, markersize=4, label=f"{fit.length} tokens, gradient descent"
+            )
+            label = f"{fit.length} tokens, largest singular values"
+            axes.plot(sizes, fit.truncated, "--", color=color, linewidth=1, label=label)
+            axes.axvline(fit.length - 1, color=color, linestyle=":", linewidth=1)
+        patterns = len(fits[0].least_head_sizes)
+        axes.set(
+            xlabel="head size",
+            ylabel="divergence of the best fit (nats; 1e-16 is rounding)",
+            yscale="log",
+            xscale="log",
+            title=f"Random attention patterns, median of {patterns}; dotted: n - 1, from where all are exact",
+        )
+        ticks = [2**power for power in range(max(fit.length for fit in fits).bit_length())]
+        axes.set_xticks(ticks, labels=list(map(str, ticks)), minor=False)
+        axes.minorticks_off()
+        axes.legend()

@@ -32,6 +32,11 @@ class CurveDifference:
     decay_from: int | None = None
 
     @property
+    def rate_falls(self) -> bool:
+        """Whether the learning rate falls after an evaluation up to which it is constant."""
+        return self.decay_from is not None and self.decay_from < max(self.differences)
+
+    @property
     def judged(self) -> list[int]:
         """Tokens seen at the evaluations before the fall of the rate, or where there are not two such, at all."""
         return [tokens for tokens in self.differences if self.decay_from is None or tokens <= self.decay_from]

@@ -32,7 +32,7 @@ def differences_figure(report: Report) -> Figure:
     }
     by_metric = {metric: found for metric, found in by_metric.items() if found}
     heights = [ROW * len(found) + 0.9 for found in by_metric.values()]
-    figure = Figure(figsize=(11, sum(heights) + 0.3), layout="constrained")
+    figure = Figure(figsize=(11, sum(heights) + 0.3))
     panels = figure.subplots(len(by_metric), squeeze=False, height_ratios=heights)[:, 0]
     for panel, (metric, found) in zip(panels, by_metric.items(), strict=True):
         plot_findings(panel, found, report.axis)
@@ -61,7 +61,7 @@ def plot_findings(panel: Axes, findings: list[Finding], axis: str):
     panel.set_ylim(len(findings) - 0.5, -0.5)
     labels = [fill(plain(pair(finding, axis)), LABEL) for finding in findings]
     panel.set_yticks(range(len(findings)), labels, fontsize=9)
-    panel.grid(axis="x", alpha=0.3)
+    panel.grid(axis="x")
 
 
 def curves_figure(report: Report) -> Figure:
@@ -74,7 +74,7 @@ def curves_figure(report: Report) -> Figure:
     groups = list(by_series.values())
     columns = min(3, len(groups))
     rows = ceil(len(groups) / columns)
-    figure = Figure(figsize=(max(6.5, 4.6 * columns), 3.9 * rows + 0.3), layout="constrained")
+    figure = Figure(figsize=(max(6.5, 4.6 * columns), 3.9 * rows + 0.3))
     panels = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True)
     for panel, curves in zip(panels.flat, groups, strict=False):
         plot_curves(panel, curves, AXES[report.axis])
@@ -106,14 +106,14 @@ def plot_curves(panel: Axes, curves: list[CurveDifference], axis: str):
     other = f"{axis} {first.from_value:,}" if first.from_series == first.to_series else first.from_series
     panel.set_title(fill(plain(f"{first.to_series}: difference from {other}"), LABEL), fontsize=10)
     panel.axhline(0, color="black", linewidth=1)
-    for end in {curve.decay_from for curve in curves if curve.decay_from is not None}:
+    for end in {curve.decay_from for curve in curves if curve.rate_falls}:
         panel.axvline(end, color="black", linewidth=1, linestyle=":")
     panel.set_xscale("log")
     panel.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     panel.xaxis.set_major_formatter(EngFormatter())
     panel.xaxis.set_minor_formatter(NullFormatter())
-    panel.grid(alpha=0.3)
-    panel.legend(fontsize=8)
+    panel.grid()
+    panel.legend()
 
 
 def bounds(estimates: list[Estimate]) -> tuple[float, float]:

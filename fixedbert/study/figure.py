@@ -30,7 +30,7 @@ def metrics_figure(report: Report) -> Figure:
     metrics, fields = report.compared_metrics, fields_of(report)
     is_synthetic = fields == [report.axis] and report.axis != COUNTED
     rows, columns = (1, len(metrics)) if is_synthetic else (len(metrics), len(fields))
-    figure = Figure(figsize=(6.5 * columns, (5.4 if is_synthetic else 4.4) * rows + 0.3), layout="constrained")
+    figure = Figure(figsize=(6.5 * columns, (5.4 if is_synthetic else 4.4) * rows + 0.3))
     panels = figure.subplots(rows, columns, squeeze=False, sharex=is_synthetic).reshape(len(metrics), len(fields))
     for row, metric in zip(panels, metrics, strict=True):
         for panel, field in zip(row, fields, strict=True):
@@ -80,7 +80,7 @@ def plot_metric(panel: Axes, report: Report, metric: str, field: str):
         panel.xaxis.set_minor_locator(NullLocator())
     panel.set_xlabel(AXES[field])
     panel.set_ylabel(METRICS[metric].label)
-    panel.grid(alpha=0.3)
+    panel.grid()
 
 
 def sideways(shapes: list[tuple[str, int]]) -> dict[tuple[str, int], float]:

@@ -37,7 +37,7 @@ def limits_of_runs(report: Report) -> list[str]:
         "The learning rate falls between evaluations: none but the last is the end of a run, and what the fall gains "
         "is part of every change.": any(curve.decay_from is None for curve in report.curves),
         "Changes along a run are those before the learning rate falls: what the fall adds to a difference is in its "
-        "end alone.": any(curve.decay_from is not None for curve in report.curves),
+        "end alone.": any(curve.rate_falls for curve in report.curves),
     }
     return [limit for limit, holds in limits.items() if holds]
 

@@ -8,6 +8,7 @@ from io import BytesIO
 from textwrap import fill
 from typing import TYPE_CHECKING
 
+from ..figures import style
 from .difference_figures import curves_figure, differences_figure
 from .figure import fields_of, metrics_figure, plain
 from .records import AXES, METRICS
@@ -16,8 +17,6 @@ from .report_text import joined, pair, with_interval
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-RESOLUTION = 110  # dots per inch
 
 
 @dataclass(frozen=True)
@@ -45,9 +44,11 @@ def pictures_of(report: Report) -> list[Picture]:
 
 
 def drawn(draw: Callable[[Report], Figure], report: Report, name: str, caption: str, alt: str) -> Picture:
-    figure, file = draw(report), BytesIO()
-    figure.suptitle(fill(plain(caption), round(11 * figure.get_figwidth())), fontsize=10)
-    figure.savefig(file, format="png", dpi=RESOLUTION)
+    file = BytesIO()
+    with style():
+        figure = draw(report)
+        figure.suptitle(fill(plain(caption), round(11 * figure.get_figwidth())))
+        figure.savefig(file, format="png")
     return Picture(name, caption, alt, file.getvalue())
 
 
@@ -93,7 +94,7 @@ def differences_picture(report: Report) -> Picture:
 
 def curves_picture(report: Report) -> Picture:
     single = "; hollow: one seed, no band" if any(curve.trend is None for curve in report.curves) else ""
-    falls = any(curve.decay_from is not None for curve in report.curves)
+    falls = any(curve.rate_falls for curve in report.curves)
     caption = (
         f"{study_and_seeds(report)}: differences along the training, paired by seed, with 95 % bands, at each "
         f"evaluation for itself{single}{'; dotted: the learning rate falls from there on' if falls else ''}"

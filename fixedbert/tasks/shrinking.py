@@ -32,6 +32,7 @@ from ..data.corpora import Corpus, CorpusReader
 from ..data.sequences import sequences
 from ..data.tokenizers import load_tokenizer
 from ..errors import InputError
+from ..figures import drawing, with_matplotlib
 from ..files import new_directory, output_path, read_object
 from ..head_budgets import heads_for_parameters, parameters
 from ..model_card import checkpoint_card, table
@@ -40,7 +41,6 @@ from ..training.arguments import CommonArguments, check_seeds, flags
 from ..training.hidden_state_distillation import HiddenStateTrainer
 from ..training.interruption import train
 from ..training.output import check_same_data, output_directory
-from ..training.pictures import new_figure, with_matplotlib
 from ..training.precision import has_bf16
 from .layer_by_layer import LayerByLayer, LayerErrors, errors_from_original
 
@@ -446,29 +446,28 @@ same inputs; `from the original`, the same in the whole model.
 @with_matplotlib
 def draw(found: Shrinking, file: Path):
     """Predicted errors by size, with the sizes that were chosen, and measured errors by layer."""
-    figure = new_figure(13, 4.2)
-    scores, values, measured = figure.subplots(1, 3)
-    layers = found.layers
-    for number, layer in enumerate(layers):
-        color = f"C{number}" if len(layers) <= 10 else str(0.8 * number / len(layers))
-        for axes, errors, size in (
-            (scores, layer.scores, layer.after.size),
-            (values, layer.values, layer.after.value_size),
-        ):
-            axes.plot(range(len(errors)), errors, color=color, linewidth=1, label=f"layer {number}")
-            axes.plot(size, errors[size], "o", color=color)
-    scores.set(xlabel="size of queries and keys", ylabel="relative error", title="scores, predicted")
-    values.set(xlabel="size of values", ylabel="relative error", title="attention's output, predicted")
-    places = range(len(layers))
-    measured.plot(places, [layer.error for layer in layers], "o-", label="after the cut, on the same inputs")
-    measured.plot(places, [layer.from_original for layer in layers], "s--", label="against the original model")
-    if any(layer.feed_forward_error for layer in layers):
-        errors = [layer.feed_forward_error for layer in layers]
-        measured.plot(places, errors, "^:", label="feed-forward network, on the same inputs")
-    measured.set(xlabel="layer", ylabel="relative error", title="attention's output, measured", xticks=places)
-    for axes in (scores, values, measured):
-        axes.set_ylim(0, None)
-        axes.grid(alpha=0.3)
-    scores.legend(fontsize=7, ncols=2)
-    measured.legend(fontsize=8)
-    figure.savefig(file, dpi=110)
+    with drawing(13, 4.2, file) as figure:
+        scores, values, measured = figure.subplots(1, 3)
+        layers = found.layers
+        for number, layer in enumerate(layers):
+            color = f"C{number}" if len(layers) <= 10 else str(0.8 * number / len(layers))
+            for axes, errors, size in (
+                (scores, layer.scores, layer.after.size),
+                (values, layer.values, layer.after.value_size),
+            ):
+                axes.plot(range(len(errors)), errors, color=color, linewidth=1, label=f"layer {number}")
+                axes.plot(size, errors[size], "o", color=color)
+        scores.set(xlabel="size of queries and keys", ylabel="relative error", title="scores, predicted")
+        values.set(xlabel="size of values", ylabel="relative error", title="attention's output, predicted")
+        places = range(len(layers))
+        measured.plot(places, [layer.error for layer in layers], "o-", label="after the cut, on the same inputs")
+        measured.plot(places, [layer.from_original for layer in layers], "s--", label="against the original model")
+        if any(layer.feed_forward_error for layer in layers):
+            errors = [layer.feed_forward_error for layer in layers]
+            measured.plot(places, errors, "^:", label="feed-forward network, on the same inputs")
+        measured.set(xlabel="layer", ylabel="relative error", title="attention's output, measured", xticks=places)
+        for axes in (scores, values, measured):
+            axes.set_ylim(0, None)
+            axes.grid()
+        scores.legend(ncols=2)
+        measured.legend()

@@ -2,50 +2,22 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable
-from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, ParamSpec
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..errors import InputError, needs
+from ..figures import drawing, with_matplotlib
 from .fine_tuning import FineTuningTrainer, is_metric
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
-logger = logging.getLogger(__name__)
-Arguments = ParamSpec("Arguments")
 
 PRETRAINING_PANELS = (
     ("loss", "cross-entropy (nats)"),
     ("accuracy", "predicted right (%)"),
     ("learning rate", "learning rate (1e-4)"),
 )
-
-
-def with_matplotlib(draw: Callable[Arguments, None]) -> Callable[Arguments, None]:
-    """`draw`, or a warning where matplotlib is not installed: a run goes on without its picture."""
-
-    @wraps(draw)
-    def draw_or_warn(*args: Arguments.args, **kwargs: Arguments.kwargs):
-        try:
-            needs("matplotlib", "plots")
-        except InputError as error:
-            logger.warning("no picture: %s", error)
-        else:
-            draw(*args, **kwargs)
-
-    return draw_or_warn
-
-
-def new_figure(width: float, height: float) -> Figure:
-    from matplotlib.figure import Figure
-
-    return Figure(figsize=(width, height), layout="constrained")
 
 
 @with_matplotlib
@@ -57,29 +29,31 @@ def draw_pretraining(log_history: list[dict], task: str, title: str, file: str |
         log_history: that of Trainer's state.
         task: "mlm" or "clm".
     """
-    figure = new_figure(13, 4)
-    loss, accuracy, learning_rate = axes = figure.subplots(1, 3)
+    with drawing(13, 4, file) as figure:
+        loss, accuracy, learning_rate = axes = figure.subplots(1, 3)
 
-    def points(name, factor=1.0):
-        entries = [entry for entry in log_history if name in entry and "num_input_tokens_seen" in entry]
-        return [e["num_input_tokens_seen"] / 1e6 for e in entries], [factor * e[name] for e in entries]
+        def points(name, factor=1.0):
+            entries = [entry for entry in log_history if name in entry and "num_input_tokens_seen" in entry]
+            return [e["num_input_tokens_seen"] / 1e6 for e in entries], [factor * e[name] for e in entries]
 
-    loss.plot(*points("loss"), label="training")
-    loss.plot(*points("eval_loss"), "o-", label="held out")
-    for name, label in ((f"eval_{task}_loss", "held out, tokens alone"), ("eval_nsp_loss", "held out, next sentence")):
-        if points("eval_nsp_loss")[0]:
-            loss.plot(*points(name), "s--", label=label)
-    accuracy.plot(*points(f"{task}_accuracy", 100), label="training, tokens")
-    accuracy.plot(*points(f"eval_{task}_accuracy", 100), "o-", label="held out, tokens")
-    if points("eval_nsp_accuracy")[0]:
-        accuracy.plot(*points("eval_nsp_accuracy", 100), "s--", label="held out, next sentence")
-    learning_rate.plot(*points("learning_rate", 1e4))
-    for panel, (name, label) in zip(axes, PRETRAINING_PANELS, strict=True):
-        panel.set(title=name, xlabel="real tokens seen (millions)", ylabel=label, ylim=(0, None))
-        if panel.get_legend_handles_labels()[0]:
-            panel.legend()
-    figure.suptitle(title)
-    figure.savefig(file, dpi=110)
+        loss.plot(*points("loss"), label="training")
+        loss.plot(*points("eval_loss"), "o-", label="held out")
+        for name, label in (
+            (f"eval_{task}_loss", "held out, tokens alone"),
+            ("eval_nsp_loss", "held out, next sentence"),
+        ):
+            if points("eval_nsp_loss")[0]:
+                loss.plot(*points(name), "s--", label=label)
+        accuracy.plot(*points(f"{task}_accuracy", 100), label="training, tokens")
+        accuracy.plot(*points(f"eval_{task}_accuracy", 100), "o-", label="held out, tokens")
+        if points("eval_nsp_accuracy")[0]:
+            accuracy.plot(*points("eval_nsp_accuracy", 100), "s--", label="held out, next sentence")
+        learning_rate.plot(*points("learning_rate", 1e4))
+        for panel, (name, label) in zip(axes, PRETRAINING_PANELS, strict=True):
+            panel.set(title=name, xlabel="real tokens seen (millions)", ylabel=label, ylim=(0, None))
+            if panel.get_legend_handles_labels()[0]:
+                panel.legend()
+        figure.suptitle(title)
 
 
 @with_matplotlib
@@ -93,16 +67,18 @@ def draw_glue(
         splits: name, labels and predictions, (examples,) both.
         labels: names of the classes; none for a regression.
     """
-    figure, axes = panels(2 + len(splits), title)
-    plot_log(trainer, axes[0], axes[1])
-    for panel, (split, right, predicted) in zip(axes[2:], splits, strict=True):
-        if labels:
-            draw_confusion(panel, right, predicted, labels)
-        else:
-            panel.plot(right, predicted, ".", markersize=3, alpha=0.4)
-            panel.set(xlabel="right score", ylabel="predicted score")
-        panel.set_title(f"{split.replace('_', ' ')}, {len(right):,} examples")
-    figure.savefig(trainer.args.folder / "glue.png", dpi=110)
+    count = 2 + len(splits)
+    with drawing(4.4 * count, 4, trainer.args.folder / "glue.png") as figure:
+        figure.suptitle(title)
+        axes = figure.subplots(1, count)
+        plot_log(trainer, axes[0], axes[1])
+        for panel, (split, right, predicted) in zip(axes[2:], splits, strict=True):
+            if labels:
+                draw_confusion(panel, right, predicted, labels)
+            else:
+                panel.plot(right, predicted, ".", markersize=3, alpha=0.4)
+                panel.set(xlabel="right score", ylabel="predicted score")
+            panel.set_title(f"{split.replace('_', ' ')}, {len(right):,} examples")
 
 
 @with_matplotlib
@@ -114,26 +90,22 @@ def draw_squad(
     threshold: float,
 ):
     """Draw squad.png beside the results: curves, and for SQuAD 2.0 the null odds with and without an answer."""
-    figure, axes = panels(3 if null_odds else 2, title)
-    plot_log(trainer, axes[0], axes[1], scale=1)
-    if null_odds:
-        odds = np.array(list(null_odds.values()))
-        answered = np.array([bool(answers[question]) for question in null_odds])
-        least, most = np.percentile(odds, (0.5, 99.5))
-        bins = np.linspace(least, most, 60).tolist()
-        for where, label in ((answered, "has an answer"), (~answered, "has none")):
-            axes[2].hist(odds[where], bins, alpha=0.6, label=f"{label} ({where.sum():,})")
-        axes[2].axvline(threshold, color="black", linestyle="--", label=f"threshold {threshold:.2f}")
-        axes[2].set(title="no answer above the threshold", xlabel="logits of [CLS] above those of the best span",
-                    ylabel="questions")  # fmt: skip
-        axes[2].legend()
-    figure.savefig(trainer.args.folder / "squad.png", dpi=110)
-
-
-def panels(count: int, title: str) -> tuple[Figure, np.ndarray]:
-    figure = new_figure(4.4 * count, 4)
-    figure.suptitle(title)
-    return figure, figure.subplots(1, count)
+    count = 3 if null_odds else 2
+    with drawing(4.4 * count, 4, trainer.args.folder / "squad.png") as figure:
+        figure.suptitle(title)
+        axes = figure.subplots(1, count)
+        plot_log(trainer, axes[0], axes[1], scale=1)
+        if null_odds:
+            odds = np.array(list(null_odds.values()))
+            answered = np.array([bool(answers[question]) for question in null_odds])
+            least, most = np.percentile(odds, (0.5, 99.5))
+            bins = np.linspace(least, most, 60).tolist()
+            for where, label in ((answered, "has an answer"), (~answered, "has none")):
+                axes[2].hist(odds[where], bins, alpha=0.6, label=f"{label} ({where.sum():,})")
+            axes[2].axvline(threshold, color="black", linestyle="--", label=f"threshold {threshold:.2f}")
+            axes[2].set(title="no answer above the threshold", xlabel="logits of [CLS] above those of the best span",
+                        ylabel="questions")  # fmt: skip
+            axes[2].legend()
 
 
 def plot_log(trainer: FineTuningTrainer, loss: Axes, metrics: Axes, scale: float = 100):
@@ -180,15 +152,15 @@ def draw_confusion(panel: Axes, right: np.ndarray, predicted: np.ndarray, labels
 @with_matplotlib
 def draw_sweep(summaries: list, file: Path):
     """Draw the main metric of every run as a dot and the median as a line, by task and point of the grid."""
-    figure = new_figure(max(5, 1.0 * len(summaries) + 2), 4.6)
-    axes = figure.subplots()
-    for place, summary in enumerate(summaries):
-        axes.plot([place] * len(summary.values), summary.values, "o", color="tab:blue", alpha=0.6)
-        axes.hlines(np.median(summary.values), place - 0.3, place + 0.3, color="black")
-    names = [
-        "\n".join([s.task, s.metric.replace("_", " "), *map("{:g}".format, s.settings.values())]) for s in summaries
-    ]
-    axes.set_xticks(range(len(summaries)), names, rotation=90 if len(summaries) > 12 else 0, fontsize=8)
-    axes.set(title="dots: seeds; lines: medians", xlabel="task and settings", ylabel="main metric")
-    axes.grid(axis="y", alpha=0.3)
-    figure.savefig(file, dpi=110)
+    with drawing(max(5, 1.0 * len(summaries) + 2), 4.6, file) as figure:
+        axes = figure.subplots()
+        for place, summary in enumerate(summaries):
+            axes.plot([place] * len(summary.values), summary.values, "o", color="C0", alpha=0.6)
+            axes.hlines(np.median(summary.values), place - 0.3, place + 0.3, color="black")
+        names = [
+            "\n".join([s.task, s.metric.replace("_", " "), *map("{:g}".format, s.settings.values())])
+            for s in summaries
+        ]
+        axes.set_xticks(range(len(summaries)), names, rotation=90 if len(summaries) > 12 else 0, fontsize=8)
+        axes.set(title="dots: seeds; lines: medians", xlabel="task and settings", ylabel="main metric")
+        axes.grid(axis="y")
