@@ -1,5 +1,5 @@
 """
-The `fixedbert` command: its grammar, without importing what it runs, and how Ctrl-C ends the seconds of imports.
+The `fixedbert` command: its grammar, without importing what it runs, and what a script sets before its imports.
 
 It is a module of its own because importing the package takes seconds, and it imports the standard library alone until
 a command runs.
@@ -13,13 +13,36 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TextIO
 
 Run = Callable[[], None]
+SECONDS = "30"  # between two lines of a progress bar in a file
 
 
-def exit_on_interrupt():
-    """Let Ctrl-C end the process with one line, until `exit_on_input_error` knows more."""
+class LogFile:
+    """Standard error that is no terminal: where a progress bar writes over itself, a new line begins."""
+
+    def __init__(self, stream: TextIO):
+        self.stream, self.returned, self.at_start = stream, False, True
+
+    def write(self, text: str) -> int:
+        for number, part in enumerate(text.split("\r")):
+            self.returned |= number > 0
+            if part.strip(" ") or (part and not self.returned):  # spaces clear a bar
+                self.stream.write("\n" + part if self.returned and not self.at_start else part)
+                self.returned, self.at_start = False, part.endswith("\n")
+        return len(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.stream, name)
+
+
+def before_imports():
+    """Let Ctrl-C end the process with one line, until `exit_on_input_error` knows more; keep log files short."""
+    if not sys.stderr.isatty():
+        for name in ("TQDM_MININTERVAL", "TQDM_MAXINTERVAL"):
+            os.environ.setdefault(name, SECONDS)
+        sys.stderr = LogFile(sys.stderr)  # type: ignore[assignment]
     if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:  # as behind nohup
         signal.signal(signal.SIGINT, leave)
 
@@ -421,7 +444,7 @@ def load_task(name: str, *words: str) -> Run:
 
 def entry_point():
     """What the installed command calls. Its help comes at once; Ctrl-C ends the seconds of imports with one line."""
-    exit_on_interrupt()
+    before_imports()
     try:
         load = parse(sys.argv[1:])
     except ValueError as error:  # an InputError

@@ -13,7 +13,8 @@ class ProgressLine(ProgressCallback):
             accuracy = next(value for name, value in logs.items() if name.endswith("_accuracy"))
             self.training_bar.set_postfix_str(
                 f"loss {logs['loss']:.3f}, accuracy {accuracy:.1%}, {logs['tokens_per_second']:,.0f} tokens/s, "
-                f"fill {logs['fill_ratio']:.0%}"
+                f"fill {logs['fill_ratio']:.0%}",
+                refresh=False,  # with the next step
             )
         elif any(name.startswith("eval_") for name in logs):
             names = ("loss", "perplexity", "accuracy")
