@@ -24,6 +24,8 @@ from transformers import (
     RobertaConfig,
     RobertaModel,
 )
+from transformers.testing_utils import CaptureLogger
+from transformers.utils import logging
 
 from fixedbert import convert
 from fixedbert.analysis.inspection import inspect
@@ -384,6 +386,15 @@ def test_model_without_all_weights_is_refused(model, text, tmp_path):
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(InputError, match=r"no weights for 'encoder\.layer\.1\.attention\.self\.key\.weight'"):
         inspect(str(folder), tmp_path / "out", text, max_seq_length=8)
+
+
+def test_heads_that_an_encoder_lacks_are_not_reported(model, text, tmp_path):
+    """Guards: a checkpoint with a prediction head is inspected without transformers' report of weights left over."""
+    assert any(name.startswith("cls.") for name in load_file(Path(model) / "model.safetensors"))
+    before = logging.get_verbosity()
+    with CaptureLogger(logging.get_logger("transformers.modeling_utils")) as said:
+        inspect(model, tmp_path / "out", text, max_seq_length=8, max_samples=1)
+    assert not said.out and logging.get_verbosity() == before
 
 
 def test_positions_of_a_roberta(text, tmp_path, vocabulary):

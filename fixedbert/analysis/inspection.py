@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 from transformers import AutoModel, PreTrainedConfig, PreTrainedTokenizerBase
+from transformers.utils import logging
 
 from ..checkpoints import read_config
 from ..data.corpora import Corpus, CorpusReader
@@ -192,7 +193,12 @@ def load(name: str, length: int, **hub_options) -> Checkpoint:
     with reading(name, "give a model that is whole, and of a kind that transformers knows", "no model can be read"):
         config = read_config(name, **hub_options)
         options = {"config": config, "dtype": torch.float32, "trust_remote_code": False, "output_loading_info": True}
-        model, loaded = AutoModel.from_pretrained(name, **options, **hub_options)
+        verbosity = logging.get_verbosity()
+        logging.set_verbosity_error()  # heads that an encoder lacks are reported otherwise
+        try:
+            model, loaded = AutoModel.from_pretrained(name, **options, **hub_options)
+        finally:
+            logging.set_verbosity(verbosity)
     absent = sorted(key for key in loaded["missing_keys"] if "pooler" not in key)  # which no measure reads
     if absent:
         raise InputError(f"{name}: there are no weights for {listed(absent)}; give a model that is whole.")
