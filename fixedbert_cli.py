@@ -417,7 +417,7 @@ def parse(words: list[str]) -> Callable[[], Run]:
     """The command that is asked for, to be loaded."""
     if words and words[0] in TASKS:  # all that follows is for the parser of the task
         return partial(load_task, *words)
-    parser = ArgumentParser(prog="fixedbert", description="BERT with the size of an attention head set free.")
+    parser = ArgumentParser(prog="fixedbert", description="BERT with a free attention head size.")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=ArgumentParser)
     for name, (_, text) in TASKS.items():
         commands.add_parser(name, help=text)

@@ -1,4 +1,4 @@
-"""fixedbert: BERT with the size of an attention head set free, as a plugin for Hugging Face transformers."""
+"""fixedbert: BERT with a free attention head size, as a plugin for Hugging Face transformers."""
 
 import os
 

@@ -1,5 +1,5 @@
 # Copyright 2026 The fixedbert authors. Licensed under the Apache License, Version 2.0.
-"""Configuration of FixedHeadBert: BERT's, with the head size set free of the width."""
+"""Configuration of FixedHeadBert: BERT's, with a head size that does not depend on the width."""
 
 import copy
 import sys

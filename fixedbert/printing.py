@@ -146,6 +146,10 @@ def shrinking_text(shrinking: Shrinking) -> str:
             if layer.feed_forward_error:
                 measured += f"; of the feed-forward network's {layer.feed_forward_error:.3f}"
             lines.append(f"  layer {number}: {layer.before} -> {layer.after}: {measured}")
+        before, after = shrinking.parameters
+        lines.append(f"parameters of the model: {before:,} -> {after:,}, {1 - after / before:.1%} less")
+        if sum(shrinking.repaired) > sum(layer.from_original for layer in layers):
+            lines.append("training has made the errors larger: give more text, or more --distil_steps.")
     return "\n".join(lines)
 
 
@@ -167,12 +171,14 @@ def study_cost_text(cost: StudyCost) -> str:
         )  # fmt: skip
     grid, seeds = ("in shorter runs ", f"{cost.seeds}") if cost.shorter_grid else ("", f"{cost.seeds - 1} more")
     more = ", and more where grids are extended" if cost.extended else ""
+    on_gpu = f", {in_unit(cost.h100_seconds, TIMES)} of an H100 at {UTILISATION:.0%} of its peak, an assumption"
+    if cost.h100_seconds < 3600:  # small shapes do not reach that share
+        on_gpu = ""
     lines += [
         "",
-        f"{cost.runs} runs{more}: of {cost.distinct_shapes} different shapes each {cost.learning_rates} learning "
-        f"rates {grid}with the first seed, the best of them with {seeds}; {in_unit(cost.tokens, TOKENS)}, "
-        f"{cost.training_flops:.2g} FLOPs in layers, {in_unit(cost.h100_seconds, TIMES)} of an H100 at "
-        f"{UTILISATION:.0%} of its peak, an assumption",
+        f"{cost.runs} runs{more}: {cost.distinct_shapes} different shapes, each with {cost.learning_rates} learning "
+        f"rate{'s' if cost.learning_rates > 1 else ''} {grid}for the first seed, and the best one for {seeds}; "
+        f"{in_unit(cost.tokens, TOKENS)}, {cost.training_flops:.2g} FLOPs in layers{on_gpu}",
     ]
     return "\n".join(lines)
 

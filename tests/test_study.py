@@ -136,8 +136,8 @@ def test_a_shorter_grid_chooses_the_rate_alone():
     assert sorted(shape.learning_rates) == [0.1, 0.3, 0.9] and shape.end_of_grid is None
     cost = study_cost(made)
     assert (cost.runs, cost.tokens) == (2 * (2 + 2), 2 * (2 * 11 + 2 * 30) * 4 * 16)
-    printed = "8 runs, and more where grids are extended: of 2 different shapes each 2 learning rates in shorter runs "
-    assert printed + "with the first seed, the best of them with 2; " in study_cost_text(cost)
+    printed = "8 runs, and more where grids are extended: 2 different shapes, each with 2 learning rates in shorter "
+    assert printed + "runs for the first seed, and the best one for 2; " in study_cost_text(cost)
 
 
 def test_series_have_pretraining_of_their_own():
@@ -373,7 +373,7 @@ def test_plan(capsys):
     assert "318.91 M" in printed and "hours of an H100" in printed
     main(["study", "heads", "--scale", "tiny", "--dry_run"])
     # Twelve shapes, of which two series have the same: 2 heads of 32 in width 64.
-    assert "55 runs: of 11 different shapes each 3 learning rates" in capsys.readouterr().out
+    assert "55 runs: 11 different shapes, each with 3 learning rates" in capsys.readouterr().out
 
 
 def test_commands_and_study_of_the_page(tmp_path, capsys):

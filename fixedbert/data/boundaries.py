@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from ..errors import InputError
 
 DOCUMENT_BOUNDARIES = {
-    "row": "a row of jsonl, csv, parquet or the Hub, a whole text file",
+    "row": "a row of jsonl, csv, parquet or the Hub, or with the end of a text file",
     "line": "a line of a text file",
     "blank_line": "a blank line, an empty row",
     "column": "another value in --document_column_name",

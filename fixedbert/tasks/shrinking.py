@@ -159,7 +159,7 @@ class Shrinking:
         model: as it was given.
         tokens: of the text, in sequences of `max_seq_length`.
         layers: the heads and errors of each.
-        intermediate_size: before and after.
+        intermediate_size, parameters: before and after; parameters are of the whole model.
         cut: whether the model was cut, or errors predicted alone.
         distil_steps: of training after the cut.
         repaired: after training, as `LayerErrors.from_original`, of each layer; without training none.
@@ -170,6 +170,7 @@ class Shrinking:
     max_seq_length: int
     layers: list[LayerErrors]
     intermediate_size: tuple[int, int]
+    parameters: tuple[int, int]
     cut: bool = True
     distil_steps: int = 0
     repaired: list[float] = field(default_factory=list)
@@ -290,7 +291,8 @@ def read_shrinking(folder: Path) -> Shrinking:
         LayerErrors(**layer | {name: Heads(*layer[name]) for name in ("before", "after")})
         for layer in fields["layers"]
     ]
-    return Shrinking(**fields | {"layers": layers, "intermediate_size": tuple(fields["intermediate_size"])})
+    pairs = {name: tuple(fields[name]) for name in ("intermediate_size", "parameters")}
+    return Shrinking(**fields | pairs | {"layers": layers})
 
 
 def predict(model: str | Path, text: Text, **hub_options) -> Shrinking:
@@ -303,13 +305,17 @@ def predict(model: str | Path, text: Text, **hub_options) -> Shrinking:
     original, tokenizer = load(model, text.length, text.do_lower_case, **hub_options)
     work = LayerByLayer(for_calculation(original), partial(text.batches, tokenizer))
     _, layers = work.curves()
-    return Shrinking(str(model), work.tokens, text.length, layers, (original.config.intermediate_size,) * 2, cut=False)
+    same = {
+        "intermediate_size": (original.config.intermediate_size,) * 2,
+        "parameters": (original.num_parameters(),) * 2,
+    }
+    return Shrinking(str(model), work.tokens, text.length, layers, **same, cut=False)
 
 
 def cut_into(folder: Path, name: str, model: str | Path, text: Text, sizes: Sizes, **hub_options) -> Shrinking:
     """Cut a model, and write all of it into `folder`; `name` is for the card."""
     cut, tokenizer = load(model, text.length, text.do_lower_case, **hub_options)
-    config, dtype, neurons = cut.config, cut.dtype, cut.config.intermediate_size
+    config, dtype, neurons, count = cut.config, cut.dtype, cut.config.intermediate_size, cut.num_parameters()
     heads: list[Heads] | None = sizes.heads(config)  # sizes that are no cut are refused before the work begins
     work = LayerByLayer(for_calculation(cut), partial(text.batches, tokenizer))
     if sizes.keep is not None:
@@ -320,7 +326,8 @@ def cut_into(folder: Path, name: str, model: str | Path, text: Text, sizes: Size
     states = folder / "hidden_states"
     layers = work.cut(states, heads, sizes.tolerance or 0.0, sizes.multiple_of, sizes.intermediate_size)
     shutil.rmtree(states)
-    found = Shrinking(str(model), work.tokens, text.length, layers, (neurons, config.intermediate_size))
+    counts = (count, cut.num_parameters())
+    found = Shrinking(str(model), work.tokens, text.length, layers, (neurons, config.intermediate_size), counts)
     in_dtype(cut, dtype).save_pretrained(folder)
     write_beside(folder, name, found, cut, text.do_lower_case, **hub_options)
     return found
