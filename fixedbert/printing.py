@@ -169,7 +169,8 @@ def study_cost_text(cost: StudyCost) -> str:
                 f"{shape.forward_flops / 1e6:.3f}",
             )
         )  # fmt: skip
-    grid, seeds = ("in shorter runs ", f"{cost.seeds}") if cost.shorter_grid else ("", f"{cost.seeds - 1} more")
+    grid, more_seeds = ("in shorter runs ", cost.seeds) if cost.shorter_grid else ("", cost.seeds - 1)
+    best = f", and the best one for {more_seeds}{'' if cost.shorter_grid else ' more'}" if more_seeds else ""
     more = ", and more where grids are extended" if cost.extended else ""
     on_gpu = f", {in_unit(cost.h100_seconds, TIMES)} of an H100 at {UTILISATION:.0%} of its peak, an assumption"
     if cost.h100_seconds < 3600:  # small shapes do not reach that share
@@ -177,7 +178,7 @@ def study_cost_text(cost: StudyCost) -> str:
     lines += [
         "",
         f"{cost.runs} runs{more}: {cost.distinct_shapes} different shapes, each with {cost.learning_rates} learning "
-        f"rate{'s' if cost.learning_rates > 1 else ''} {grid}for the first seed, and the best one for {seeds}; "
+        f"rate{'s' if cost.learning_rates > 1 else ''} {grid}for the first seed{best}; "
         f"{in_unit(cost.tokens, TOKENS)}, {cost.training_flops:.2g} FLOPs in layers{on_gpu}",
     ]
     return "\n".join(lines)

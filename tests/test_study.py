@@ -319,7 +319,7 @@ def test_a_study_is_added_in_one_place(tmp_path, monkeypatch, capsys):
     text = ADDED.replace("value_width", "attention_head_size") + "  series: {a: {attention_head_size: [2, 3]}}"
     add_study(tmp_path, monkeypatch, text)
     main(["study", "added", "--dry_run"])
-    assert "2 runs: of 2 different shapes" in capsys.readouterr().out
+    assert "2 runs: 2 different shapes" in capsys.readouterr().out
 
 
 def test_metrics_are_complete():
@@ -384,7 +384,7 @@ def test_commands_and_study_of_the_page(tmp_path, capsys):
     assert len(studies) >= 4
     for command in studies:
         main([*(word for word in command if word != "--dry_run"), "--dry_run"])
-        assert "different shapes each" in capsys.readouterr().out
+        assert "different shapes, each with" in capsys.readouterr().out
     (text,) = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
     (tmp_path / "own.yaml").write_text(text)
     made = load_study(str(tmp_path / "own.yaml"))
@@ -399,4 +399,4 @@ def test_units_of_the_plan():
     times = [in_unit(seconds, TIMES) for seconds in (0.072, 59, 90, 7200, 3_600_000)]
     assert times == ["less than a second", "59 seconds", "1.5 minutes", "2 hours", "1,000 hours"]
     plan = study_cost_text(study_cost(table()))
-    assert "; 3,840 tokens, " in plan and ", less than a second of an H100 at " in plan
+    assert "; 3,840 tokens, " in plan and "H100" not in plan  # small shapes say nothing of one

@@ -30,6 +30,7 @@ from transformers import (
 import fixedbert
 from fixedbert.conversion import Heads
 from fixedbert.errors import InputError, Stopped
+from fixedbert.printing import shrinking_text
 from fixedbert.tasks.shrinking import Distillation, Sizes, Text, predict, read_shrinking, shrink
 from fixedbert.training.hidden_state_distillation import HiddenStateTrainer
 from fixedbert_cli import main, parse
@@ -65,6 +66,9 @@ def test_command(model, text, tmp_path, capsys):
     assert [layer.after for layer in found.layers] == [Heads(5, 4, 4), Heads(3, 4, 4)]
     assert found.tokens % 9 == 0 and found.max_seq_length == 9 and found.cut
     assert f"layer 1: 5 heads of 6 -> 3 heads of 4: {found.layers[1].error:.3f} on the same inputs" in printed
+    before, after = found.parameters
+    assert before == fixedbert.FixedHeadBertForPreTraining.from_pretrained(model).num_parameters()
+    assert f"parameters of the model: {before:,} -> {after:,}, {1 - after / before:.1%} less" in printed
     card = (tmp_path / "out" / "README.md").read_text()
     assert f"| 1 | 5 heads of 6 | 3 heads of 4 | {found.layers[1].scores[4]:.3f} |" in card
     assert f"| {found.layers[1].error:.3f} | {found.layers[1].from_original:.3f} |" in card
@@ -72,6 +76,9 @@ def test_command(model, text, tmp_path, capsys):
         assert picture.width > 1000
     loaded, report = AutoModelForMaskedLM.from_pretrained(tmp_path / "out", output_loading_info=True)
     assert not report["missing_keys"] and loaded.config.head_counts == [5, 3]
+    assert after == fixedbert.FixedHeadBertForPreTraining.from_pretrained(tmp_path / "out").num_parameters()
+    worse = replace(found, repaired=[layer.from_original + 0.1 for layer in found.layers])
+    assert "training has made the errors larger" in shrinking_text(worse) and "training" not in printed
     assert AutoTokenizer.from_pretrained(tmp_path / "out")("the a")["input_ids"][1:-1]
 
 
