@@ -42,7 +42,7 @@ def before_imports():
     if not sys.stderr.isatty():
         for name in ("TQDM_MININTERVAL", "TQDM_MAXINTERVAL"):
             os.environ.setdefault(name, SECONDS)
-        sys.stderr = LogFile(sys.stderr)  # type: ignore[assignment]
+        sys.stderr = LogFile(sys.stderr)
     if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:  # as behind nohup
         signal.signal(signal.SIGINT, leave)
 
@@ -136,8 +136,12 @@ def shrink_arguments(parser: ArgumentParser):
     parser.add_argument("--distil_steps", type=int, help="steps of training towards the original's hidden states")
     parser.add_argument("--learning_rate", type=float, help="of this training; default: 3e-4")
     parser.add_argument("--seed", type=int, help="of this training; default: 0")
-    parser.add_argument("--max_seq_length", type=int, default=128, help="tokens of a sequence")
-    parser.add_argument("--max_samples", type=int, default=1000, help="sequences to cut by")
+    parser.add_argument(
+        "--max_seq_length",
+        type=int,
+        help="tokens of a sequence: as many as you will use; default: as many as the model takes, at most 512",
+    )
+    parser.add_argument("--max_samples", type=int, default=250, help="sequences to cut by")
     parser.add_argument("--batch_size", type=int, default=16, help="sequences at once")
     parser.add_argument(
         "--cased", dest="do_lower_case", action="store_false", help="of a TensorFlow checkpoint: keep upper case"
@@ -149,7 +153,7 @@ def load_shrink(
     model: str,
     output_dir: str | None,
     train_file: list[str],
-    max_seq_length: int,
+    max_seq_length: int | None,
     max_samples: int,
     batch_size: int,
     do_lower_case: bool,

@@ -73,7 +73,7 @@ def distilled(source: str, text: Text, heads: Heads, steps: int):
     with tempfile.TemporaryDirectory() as folder:
         output = Path(folder) / "distilled"
         found = shrink(source, output, text, Sizes(heads.size, heads.value_size, heads.number), Distillation(steps))
-        return load(output, text.length)[0], found.repaired
+        return load(output)[0], found.repaired
 
 
 @torch.no_grad()
@@ -203,7 +203,7 @@ def main():
         sys.exit("error: FIXEDBERT_DATA does not say where wikipedia/, books/ and glue/ are.")
     transformers.utils.logging.disable_progress_bar()
     data = Path(os.environ["FIXEDBERT_DATA"])
-    original, tokenizer = load(arguments.model, LENGTH)
+    original, tokenizer = load(arguments.model)
     wikipedia = str(min((data / "wikipedia").glob("*.parquet")))
     length = arguments.max_seq_length
     text = Text([wikipedia], length, arguments.tokens // length, 2048 // length)

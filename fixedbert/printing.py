@@ -150,6 +150,11 @@ def shrinking_text(shrinking: Shrinking) -> str:
         lines.append(f"parameters of the model: {before:,} -> {after:,}, {1 - after / before:.1%} less")
         if sum(shrinking.repaired) > sum(layer.from_original for layer in layers):
             lines.append("training has made the errors larger: give more text, or more --distil_steps.")
+    if shrinking.max_seq_length < shrinking.positions:
+        lines.append(
+            f"inputs of more than {shrinking.max_seq_length} tokens were not in the text and lose more; the model "
+            f"takes {shrinking.positions}: give --max_seq_length as long as your inputs."
+        )
     return "\n".join(lines)
 
 

@@ -69,7 +69,9 @@ def test_command(model, text, tmp_path, capsys):
     before, after = found.parameters
     assert before == fixedbert.FixedHeadBertForPreTraining.from_pretrained(model).num_parameters()
     assert f"parameters of the model: {before:,} -> {after:,}, {1 - after / before:.1%} less" in printed
+    assert printed.rstrip().endswith("the model takes 128: give --max_seq_length as long as your inputs.")
     card = (tmp_path / "out" / "README.md").read_text()
+    assert "no inputs of more than 9 tokens, of the 128 that" in card
     assert f"| 1 | 5 heads of 6 | 3 heads of 4 | {found.layers[1].scores[4]:.3f} |" in card
     assert f"| {found.layers[1].error:.3f} | {found.layers[1].from_original:.3f} |" in card
     with Image.open(tmp_path / "out" / "shrinking.png") as picture:

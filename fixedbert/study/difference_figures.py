@@ -106,7 +106,7 @@ def plot_curves(panel: Axes, curves: list[CurveDifference], axis: str):
     other = f"{axis} {first.from_value:,}" if first.from_series == first.to_series else first.from_series
     panel.set_title(fill(plain(f"{first.to_series}: difference from {other}"), LABEL), fontsize=10)
     panel.axhline(0, color="black", linewidth=1)
-    for end in {curve.decay_from for curve in curves if curve.rate_falls}:
+    for end in {curve.decay_from for curve in curves if curve.rate_falls and curve.decay_from is not None}:
         panel.axvline(end, color="black", linewidth=1, linestyle=":")
     panel.set_xscale("log")
     panel.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))

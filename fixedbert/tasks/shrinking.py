@@ -44,6 +44,7 @@ from ..training.output import check_same_data, output_directory
 from ..training.precision import has_bf16
 from .layer_by_layer import LayerByLayer, LayerErrors, errors_from_original
 
+LONGEST = 512  # tokens of a sequence, where no length is given
 CUT = "cut"  # where the cut model is kept while it is trained
 ERRORS = "shrinking.json"
 
@@ -55,6 +56,7 @@ class Text:
 
     Args:
         files: files, folders or globs of the formats that pretraining reads.
+        length: by default as many as the model takes, at most LONGEST.
         do_lower_case: for the tokenizer of a TensorFlow checkpoint, which does not say.
 
     Raises:
@@ -62,8 +64,8 @@ class Text:
     """
 
     files: list[str]
-    length: int = 128
-    most: int = 1000
+    length: int | None = None
+    most: int = 250
     batch_size: int = 16
     do_lower_case: bool = True
 
@@ -74,8 +76,22 @@ class Text:
         for file in self.files:
             CorpusReader(Corpus(file))
 
+    def length_for(self, config: FixedHeadBertConfig) -> int:
+        """
+        The length of sequences for a model with this configuration.
+
+        Raises:
+            InputError: it does not take sequences of this length.
+        """
+        longest = config.max_position_embeddings
+        length = min(LONGEST, longest) if self.length is None else self.length
+        if not 3 <= length <= longest:
+            raise InputError(f"{length}: the model takes 3 to {longest} tokens.", "max_seq_length")
+        return length
+
     def batches(self, tokenizer: PreTrainedTokenizerBase) -> Iterator[Tensor]:
         """Ids (B, length)."""
+        assert self.length is not None  # that of `length_for`
         seen = 0
         for ids in sequences(self.files, tokenizer, self.length, self.batch_size):
             yield ids[: self.most - seen]
@@ -159,6 +175,7 @@ class Shrinking:
         model: as it was given.
         tokens: of the text, in sequences of `max_seq_length`.
         layers: the heads and errors of each.
+        positions: most tokens that the model takes.
         intermediate_size, parameters: before and after; parameters are of the whole model.
         cut: whether the model was cut, or errors predicted alone.
         distil_steps: of training after the cut.
@@ -168,6 +185,7 @@ class Shrinking:
     model: str
     tokens: int
     max_seq_length: int
+    positions: int
     layers: list[LayerErrors]
     intermediate_size: tuple[int, int]
     parameters: tuple[int, int]
@@ -257,8 +275,9 @@ def shrink(
             partial_cut.mkdir()
             cut_into(partial_cut, name, model, text, sizes, **hub_options)
             partial_cut.rename(cut)
-        original, tokenizer = load(model, text.length, text.do_lower_case, **hub_options)
-        student, _ = load(cut, text.length)
+        original, tokenizer = load(model, text.do_lower_case, **hub_options)
+        student, _ = load(cut)
+        text = replace(text, length=text.length_for(original.config))
         dtype = student.dtype
         ids = torch.cat(list(replace(text, most=distillation.steps * text.batch_size).batches(tokenizer)))
         weights = (tensor.cpu().view(torch.uint8) for tensor in original.state_dict().values())
@@ -302,20 +321,22 @@ def predict(model: str | Path, text: Text, **hub_options) -> Shrinking:
     Raises:
         InputError: as `shrink`.
     """
-    original, tokenizer = load(model, text.length, text.do_lower_case, **hub_options)
+    original, tokenizer = load(model, text.do_lower_case, **hub_options)
+    length = text.length_for(original.config)
+    text = replace(text, length=length)
     work = LayerByLayer(for_calculation(original), partial(text.batches, tokenizer))
     _, layers = work.curves()
-    same = {
-        "intermediate_size": (original.config.intermediate_size,) * 2,
-        "parameters": (original.num_parameters(),) * 2,
-    }
-    return Shrinking(str(model), work.tokens, text.length, layers, **same, cut=False)
+    config, same = original.config, (original.num_parameters(),) * 2
+    neurons = (config.intermediate_size,) * 2
+    return Shrinking(str(model), work.tokens, length, config.max_position_embeddings, layers, neurons, same, cut=False)
 
 
 def cut_into(folder: Path, name: str, model: str | Path, text: Text, sizes: Sizes, **hub_options) -> Shrinking:
     """Cut a model, and write all of it into `folder`; `name` is for the card."""
-    cut, tokenizer = load(model, text.length, text.do_lower_case, **hub_options)
-    config, dtype, neurons, count = cut.config, cut.dtype, cut.config.intermediate_size, cut.num_parameters()
+    cut, tokenizer = load(model, text.do_lower_case, **hub_options)
+    length = text.length_for(cut.config)
+    text = replace(text, length=length)
+    config, dtype, before, count = cut.config, cut.dtype, cut.config.intermediate_size, cut.num_parameters()
     heads: list[Heads] | None = sizes.heads(config)  # sizes that are no cut are refused before the work begins
     work = LayerByLayer(for_calculation(cut), partial(text.batches, tokenizer))
     if sizes.keep is not None:
@@ -326,8 +347,8 @@ def cut_into(folder: Path, name: str, model: str | Path, text: Text, sizes: Size
     states = folder / "hidden_states"
     layers = work.cut(states, heads, sizes.tolerance or 0.0, sizes.multiple_of, sizes.intermediate_size)
     shutil.rmtree(states)
-    counts = (count, cut.num_parameters())
-    found = Shrinking(str(model), work.tokens, text.length, layers, (neurons, config.intermediate_size), counts)
+    counts, neurons = (count, cut.num_parameters()), (before, config.intermediate_size)
+    found = Shrinking(str(model), work.tokens, length, config.max_position_embeddings, layers, neurons, counts)
     in_dtype(cut, dtype).save_pretrained(folder)
     write_beside(folder, name, found, cut, text.do_lower_case, **hub_options)
     return found
@@ -369,18 +390,16 @@ def write_beside(
 
 
 def load(
-    model: str | Path, length: int, do_lower_case: bool = True, **hub_options
+    model: str | Path, do_lower_case: bool = True, **hub_options
 ) -> tuple[FixedHeadBertPreTrainedModel, PreTrainedTokenizerBase]:
     """
     A model to cut, as a FixedHeadBert, and its tokenizer.
 
     Args:
-        length: of the sequences, in tokens.
         do_lower_case: as that of `Text`.
 
     Raises:
-        InputError: as `load_bert`; its heads cannot be cut; it does not take sequences of this length; or the
-            tokenizer is not its own.
+        InputError: as `load_bert`; its heads cannot be cut; or the tokenizer is not its own.
     """
     if PartialState().num_processes > 1:
         raise InputError("shrinking takes one process: start it without accelerate launch.")
@@ -395,9 +414,6 @@ def load(
         if getattr(config, name, None):
             raise InputError(f"{model}: cannot be shrunk with {name}={getattr(config, name)!r}: {reason}.")
     fixed = found if isinstance(found, FixedHeadBertPreTrainedModel) else convert(found)
-    longest = fixed.config.max_position_embeddings
-    if not 3 <= length <= longest:
-        raise InputError(f"{length}: the model takes 3 to {longest} tokens.", "max_seq_length")
     beside = files_beside(model, **hub_options)
     vocabulary = beside / "vocab.txt" if is_tensorflow(model) else beside
     tokenizer = load_tokenizer(str(vocabulary), do_lower_case, trust_remote_code=False)
@@ -436,6 +452,12 @@ def making(found: Shrinking) -> str:
         if found.distil_steps
         else ""
     )
+    longer = (
+        f" The text had no inputs of more than {found.max_seq_length} tokens, of the {found.positions} that the model "
+        "takes: there the errors are larger."
+        if found.max_seq_length < found.positions
+        else ""
+    )
     return f"""
 Cut from `{name}`, layer after layer, to what {found.tokens:,} tokens of text use, in sequences of \
 {found.max_seq_length}.{neurons}{training}
@@ -444,7 +466,7 @@ Cut from `{name}`, layer after layer, to what {found.tokens:,} tokens of text us
 
 Relative errors on this text, in the Frobenius norm. Predicted from the singular values on the uncut model: `scores`, \
 and `values`, that of the attention's output by the size of values. Measured: `attention`, that of its output on the \
-same inputs; `from the original`, the same in the whole model.
+same inputs; `from the original`, the same in the whole model.{longer}
 
 ![Errors by size](shrinking.png)
 """
