@@ -9,40 +9,56 @@ import argparse
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
 from typing import Any, NoReturn, TextIO
 
 Run = Callable[[], None]
-SECONDS = "30"  # between two lines of a progress bar in a file
+PROGRESS_SECONDS = "30"  # between two lines of a progress bar in a file
 
 
 class LogFile:
     """Standard error that is no terminal: where a progress bar writes over itself, a new line begins."""
 
     def __init__(self, stream: TextIO):
-        self.stream, self.returned, self.at_start = stream, False, True
+        self.stream, self.returned, self.in_bar, self.at_start = stream, False, False, True
 
     def write(self, text: str) -> int:
         for number, part in enumerate(text.split("\r")):
             self.returned |= number > 0
             if part.strip(" ") or (part and not self.returned):  # spaces clear a bar
-                self.stream.write("\n" + part if self.returned and not self.at_start else part)
-                self.returned, self.at_start = False, part.endswith("\n")
+                begins = (self.returned or self.in_bar) and not self.at_start and not part.startswith("\n")
+                self.stream.write("\n" + part if begins else part)
+                self.in_bar, self.at_start = self.returned, part.endswith("\n")
+                self.returned = False
         return len(text)
+
+    def writelines(self, lines: Iterable[str]):
+        for line in lines:
+            self.write(line)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.stream, name)
 
 
-def before_imports():
-    """Let Ctrl-C end the process with one line, until `exit_on_input_error` knows more; keep log files short."""
+def prepare_process():
+    """What a script does before its imports, which take seconds."""
+    exit_on_interrupt()
+    shorten_progress_in_files()
+
+
+def shorten_progress_in_files():
+    """Let progress bars be a line now and then where standard error is no terminal."""
     if not sys.stderr.isatty():
         for name in ("TQDM_MININTERVAL", "TQDM_MAXINTERVAL"):
-            os.environ.setdefault(name, SECONDS)
+            os.environ.setdefault(name, PROGRESS_SECONDS)
         sys.stderr = LogFile(sys.stderr)
+
+
+def exit_on_interrupt():
+    """Let Ctrl-C end the process with one line, until `exit_on_input_error` knows more."""
     if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:  # as behind nohup
         signal.signal(signal.SIGINT, leave)
 
@@ -448,7 +464,7 @@ def load_task(name: str, *words: str) -> Run:
 
 def entry_point():
     """What the installed command calls. Its help comes at once; Ctrl-C ends the seconds of imports with one line."""
-    before_imports()
+    prepare_process()
     try:
         load = parse(sys.argv[1:])
     except ValueError as error:  # an InputError

@@ -13,7 +13,7 @@ docs/fine_tuning.md lists the arguments beside those of transformers' run_glue.p
 import fixedbert_cli
 
 if __name__ == "__main__":
-    fixedbert_cli.before_imports()
+    fixedbert_cli.prepare_process()
 
 from fixedbert.errors import exit_on_input_error
 from fixedbert.tasks.glue import main

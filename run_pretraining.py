@@ -11,7 +11,7 @@ docs/pretraining.md says how to name a corpus, how a run is spread over many dev
 import fixedbert_cli
 
 if __name__ == "__main__":
-    fixedbert_cli.before_imports()
+    fixedbert_cli.prepare_process()
 
 from fixedbert.errors import exit_on_input_error
 from fixedbert.tasks.pretraining import main

@@ -41,9 +41,8 @@ def draw(curves: dict[str, list[Curve]], labels: dict[str, dict[str, str]], leve
             for number, (name, seeds) in enumerate(curves.items()):
                 color = f"C{number - 1}" if number else "black"
                 for seed, points in enumerate(seeds):
-                    trained = [
-                        (point[axis] / unit, point["loss"]) for point in points if point[axis] > 0
-                    ]  # a log axis
+                    # On a logarithmic axis there is no place for the beginning.
+                    trained = [(point[axis] / unit, point["loss"]) for point in points if point[axis] > 0]
                     legend = None if seed else f"{name}{labels[axis].get(name, '')}"
                     panel.plot(*zip(*trained, strict=True), ".-", color=color, label=legend)
             panel.axhline(level, color="black", linewidth=1, linestyle=":")

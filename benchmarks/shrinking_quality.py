@@ -174,13 +174,19 @@ def draw(records: list[dict], title: str, file: Path):
         figure.suptitle(title)
 
 
-def earlier_records(file: Path, cut_by: dict[str, int | str], distil_steps: int | None) -> list[dict]:
-    """Those of earlier calls, which have to be of one model, cut by as much text in sequences of one length."""
+def conditions(arguments: argparse.Namespace, method: str) -> dict[str, int | str]:
+    """What records of one folder share: the model, the text that it is cut by, and the steps of training."""
+    model = str(Path(arguments.model).resolve())
+    found = {"model": model, "max_seq_length": arguments.max_seq_length, "tokens": arguments.tokens}
+    return found | ({"distil_steps": arguments.distil_steps} if method == "distilled" else {})
+
+
+def earlier_records(file: Path, arguments: argparse.Namespace) -> list[dict]:
+    """Those of earlier calls. A record of other conditions ends the benchmark with a sentence."""
     records = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
     for number, record in enumerate(records, start=1):
-        wanted = cut_by | ({"distil_steps": distil_steps} if distil_steps and record["method"] == "distilled" else {})
-        for name, value in wanted.items():
-            if record.get(name) != value:
+        for name, value in conditions(arguments, record["method"]).items():
+            if value is not None and record.get(name) != value:  # no steps are asked for where none are to be done
                 sys.exit(
                     f"error: {file}, line {number}: {name} is {record.get(name, 'not there')} and not {value}; give "
                     "another --output_dir."
@@ -210,8 +216,7 @@ def main():
     batches = partial(text.batches, tokenizer)
     file = Path(arguments.output_dir) / "results.jsonl"
     file.parent.mkdir(parents=True, exist_ok=True)
-    cut_by = {"model": Path(arguments.model).name, "max_seq_length": length, "tokens": arguments.tokens}
-    done = earlier_records(file, cut_by, arguments.distil_steps)
+    done = earlier_records(file, arguments)
     keys = {(record["part"], record["size"], record["method"]) for record in done}
     with torch.no_grad():
         quality = Quality(original, tokenizer, data)
@@ -235,9 +240,14 @@ def main():
                 with tempfile.TemporaryDirectory() as folder:
                     layers = LayerByLayer(model, batches).cut(Path(folder) / "states", [new] * len(heads))
                 errors = [layer.error for layer in layers]
-            record = {**cut_by, "part": part, "size": size, "method": method, "heads": new._asdict(), "errors": errors}
-            if method == "distilled":
-                record["distil_steps"] = arguments.distil_steps
+            record = {
+                **conditions(arguments, method),
+                "part": part,
+                "size": size,
+                "method": method,
+                "heads": new._asdict(),
+                "errors": errors,
+            }
             record |= {"parameters": model.num_parameters(), **quality.of(model)}
             print(json.dumps(record), file=lines, flush=True)
             if arguments.save_models:

@@ -148,13 +148,10 @@ def shrinking_text(shrinking: Shrinking) -> str:
             lines.append(f"  layer {number}: {layer.before} -> {layer.after}: {measured}")
         before, after = shrinking.parameters
         lines.append(f"parameters of the model: {before:,} -> {after:,}, {1 - after / before:.1%} less")
-        if sum(shrinking.repaired) > sum(layer.from_original for layer in layers):
-            lines.append("training has made the errors larger: give more text, or more --distil_steps.")
-    if shrinking.max_seq_length < shrinking.positions:
-        lines.append(
-            f"inputs of more than {shrinking.max_seq_length} tokens were not in the text and lose more; the model "
-            f"takes {shrinking.positions}: give --max_seq_length as long as your inputs."
-        )
+        if shrinking.repaired:
+            lines.append(f"{shrinking.distil_steps:,} steps of training: {shrinking.outcome}")
+    if shrinking.limit:
+        lines.append(f"{shrinking.limit} Give --max_seq_length as long as your inputs.")
     return "\n".join(lines)
 
 
@@ -174,12 +171,12 @@ def study_cost_text(cost: StudyCost) -> str:
                 f"{shape.forward_flops / 1e6:.3f}",
             )
         )  # fmt: skip
-    grid, more_seeds = ("in shorter runs ", cost.seeds) if cost.shorter_grid else ("", cost.seeds - 1)
-    best = f", and the best one for {more_seeds}{'' if cost.shorter_grid else ' more'}" if more_seeds else ""
     more = ", and more where grids are extended" if cost.extended else ""
-    on_gpu = f", {in_unit(cost.h100_seconds, TIMES)} of an H100 at {UTILISATION:.0%} of its peak, an assumption"
-    if cost.h100_seconds < 3600:  # small shapes do not reach that share
-        on_gpu = ""
+    grid, seeds = ("in shorter runs ", f"{cost.seeds}") if cost.shorter_grid else ("", f"{cost.seeds - 1} more")
+    best = "" if seeds == "0 more" else f", and the best one for {seeds}"
+    on_gpu = ""
+    if cost.h100_seconds >= 3600:  # small shapes do not reach that share
+        on_gpu = f", {in_unit(cost.h100_seconds, TIMES)} of an H100 at {UTILISATION:.0%} of its peak, an assumption"
     lines += [
         "",
         f"{cost.runs} runs{more}: {cost.distinct_shapes} different shapes, each with {cost.learning_rates} learning "

@@ -31,7 +31,7 @@ import fixedbert
 from fixedbert.conversion import Heads
 from fixedbert.errors import InputError, Stopped
 from fixedbert.printing import shrinking_text
-from fixedbert.tasks.shrinking import Distillation, Sizes, Text, predict, read_shrinking, shrink
+from fixedbert.tasks.shrinking import Distillation, Sizes, Text, making, predict, read_shrinking, shrink
 from fixedbert.training.hidden_state_distillation import HiddenStateTrainer
 from fixedbert_cli import main, parse
 
@@ -69,9 +69,11 @@ def test_command(model, text, tmp_path, capsys):
     before, after = found.parameters
     assert before == fixedbert.FixedHeadBertForPreTraining.from_pretrained(model).num_parameters()
     assert f"parameters of the model: {before:,} -> {after:,}, {1 - after / before:.1%} less" in printed
-    assert printed.rstrip().endswith("the model takes 128: give --max_seq_length as long as your inputs.")
+    limit = "Inputs of more than 9 tokens, of the 128 that the model takes, were not in the text: their errors can be "
+    limit += "larger."
+    assert f"{limit} Give --max_seq_length as long as your inputs." in printed
     card = (tmp_path / "out" / "README.md").read_text()
-    assert "no inputs of more than 9 tokens, of the 128 that" in card
+    assert limit in card
     assert f"| 1 | 5 heads of 6 | 3 heads of 4 | {found.layers[1].scores[4]:.3f} |" in card
     assert f"| {found.layers[1].error:.3f} | {found.layers[1].from_original:.3f} |" in card
     with Image.open(tmp_path / "out" / "shrinking.png") as picture:
@@ -79,8 +81,12 @@ def test_command(model, text, tmp_path, capsys):
     loaded, report = AutoModelForMaskedLM.from_pretrained(tmp_path / "out", output_loading_info=True)
     assert not report["missing_keys"] and loaded.config.head_counts == [5, 3]
     assert after == fixedbert.FixedHeadBertForPreTraining.from_pretrained(tmp_path / "out").num_parameters()
-    worse = replace(found, repaired=[layer.from_original + 0.1 for layer in found.layers])
-    assert "training has made the errors larger" in shrinking_text(worse) and "training" not in printed
+    better, worse = ([layer.from_original + change for layer in found.layers] for change in (-0.1, 0.1))
+    trained = replace(found, distil_steps=7, repaired=better)
+    for text_of in (shrinking_text, making):
+        assert "7 steps of training" in text_of(trained) and "all layers are nearer" in text_of(trained)
+        assert "the errors of layers 1 are larger" in text_of(replace(trained, repaired=[better[0], worse[1]]))
+    assert "steps of training" not in printed + card
     assert AutoTokenizer.from_pretrained(tmp_path / "out")("the a")["input_ids"][1:-1]
 
 

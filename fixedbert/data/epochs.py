@@ -37,7 +37,7 @@ def split_documents(documents: Documents, held_out: float) -> tuple[np.ndarray, 
     if len(documents) < 4:
         raise InputError(
             f"the corpus has {len(documents)} documents with text, too few to hold 2 out and train on 2: give more "
-            "files, a --validation_file, or --document_boundary blank_line, as a whole text file is one document."
+            "files, a --validation_file, or another --document_boundary (by default a .txt file is one document)."
         )
     shuffled = np.random.default_rng(0).permutation(len(documents))
     held = min(max(round(held_out * len(documents)), 2), len(documents) - 2)

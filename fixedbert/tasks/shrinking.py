@@ -193,6 +193,27 @@ class Shrinking:
     distil_steps: int = 0
     repaired: list[float] = field(default_factory=list)
 
+    @property
+    def outcome(self) -> str:
+        """What training after the cut did to the errors, in words."""
+        pairs = enumerate(zip(self.layers, self.repaired, strict=True))
+        worse = [str(number) for number, (layer, after) in pairs if after > layer.from_original]
+        if not worse:
+            return "all layers are nearer to the original"
+        return (
+            f"the errors of layers {', '.join(worse)} are larger than before: give more text, or more --distil_steps"
+        )
+
+    @property
+    def limit(self) -> str:
+        """A sentence where the model takes longer inputs than the text had."""
+        if self.max_seq_length >= self.positions:
+            return ""
+        return (
+            f"Inputs of more than {self.max_seq_length} tokens, of the {self.positions} that the model takes, were "
+            "not in the text: their errors can be larger."
+        )
+
 
 @dataclass(frozen=True)
 class Distillation:
@@ -326,9 +347,17 @@ def predict(model: str | Path, text: Text, **hub_options) -> Shrinking:
     text = replace(text, length=length)
     work = LayerByLayer(for_calculation(original), partial(text.batches, tokenizer))
     _, layers = work.curves()
-    config, same = original.config, (original.num_parameters(),) * 2
-    neurons = (config.intermediate_size,) * 2
-    return Shrinking(str(model), work.tokens, length, config.max_position_embeddings, layers, neurons, same, cut=False)
+    config = original.config
+    return Shrinking(
+        str(model),
+        work.tokens,
+        length,
+        config.max_position_embeddings,
+        layers,
+        intermediate_size=(config.intermediate_size,) * 2,
+        parameters=(original.num_parameters(),) * 2,
+        cut=False,
+    )
 
 
 def cut_into(folder: Path, name: str, model: str | Path, text: Text, sizes: Sizes, **hub_options) -> Shrinking:
@@ -336,7 +365,8 @@ def cut_into(folder: Path, name: str, model: str | Path, text: Text, sizes: Size
     cut, tokenizer = load(model, text.do_lower_case, **hub_options)
     length = text.length_for(cut.config)
     text = replace(text, length=length)
-    config, dtype, before, count = cut.config, cut.dtype, cut.config.intermediate_size, cut.num_parameters()
+    config, dtype = cut.config, cut.dtype
+    neurons, parameters_before = config.intermediate_size, cut.num_parameters()
     heads: list[Heads] | None = sizes.heads(config)  # sizes that are no cut are refused before the work begins
     work = LayerByLayer(for_calculation(cut), partial(text.batches, tokenizer))
     if sizes.keep is not None:
@@ -347,8 +377,15 @@ def cut_into(folder: Path, name: str, model: str | Path, text: Text, sizes: Size
     states = folder / "hidden_states"
     layers = work.cut(states, heads, sizes.tolerance or 0.0, sizes.multiple_of, sizes.intermediate_size)
     shutil.rmtree(states)
-    counts, neurons = (count, cut.num_parameters()), (before, config.intermediate_size)
-    found = Shrinking(str(model), work.tokens, length, config.max_position_embeddings, layers, neurons, counts)
+    found = Shrinking(
+        str(model),
+        work.tokens,
+        length,
+        config.max_position_embeddings,
+        layers,
+        intermediate_size=(neurons, config.intermediate_size),
+        parameters=(parameters_before, cut.num_parameters()),
+    )
     in_dtype(cut, dtype).save_pretrained(folder)
     write_beside(folder, name, found, cut, text.do_lower_case, **hub_options)
     return found
@@ -447,16 +484,7 @@ def making(found: Shrinking) -> str:
     header += ["feed-forward"] * (after < before)
     neurons = f" The feed-forward networks have {after} neurons for {before}." if after < before else ""
     training = (
-        f" Then {found.distil_steps:,} steps of training without labels brought the hidden states and attention "
-        "outputs of its layers nearer to the original's."
-        if found.distil_steps
-        else ""
-    )
-    longer = (
-        f" The text had no inputs of more than {found.max_seq_length} tokens, of the {found.positions} that the model "
-        "takes: there the errors are larger."
-        if found.max_seq_length < found.positions
-        else ""
+        f" Then {found.distil_steps:,} steps of training without labels: {found.outcome}." if found.repaired else ""
     )
     return f"""
 Cut from `{name}`, layer after layer, to what {found.tokens:,} tokens of text use, in sequences of \
@@ -466,7 +494,7 @@ Cut from `{name}`, layer after layer, to what {found.tokens:,} tokens of text us
 
 Relative errors on this text, in the Frobenius norm. Predicted from the singular values on the uncut model: `scores`, \
 and `values`, that of the attention's output by the size of values. Measured: `attention`, that of its output on the \
-same inputs; `from the original`, the same in the whole model.{longer}
+same inputs; `from the original`, the same in the whole model. {found.limit}
 
 ![Errors by size](shrinking.png)
 """
