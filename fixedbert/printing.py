@@ -164,11 +164,11 @@ def study_cost_text(cost: StudyCost) -> str:
         row.format("series", "width", "layers", "heads", "head size", "ffn", "params", "MFLOP/token"),
     ]
     for shape in cost.shapes:
+        counted = "-" if shape.parameters is None else f"{shape.parameters / 1e6:,.2f} M"
         lines.append(
             row.format(
                 shape.series[:44], shape.hidden_size, shape.num_hidden_layers, shape.num_attention_heads,
-                shape.attention_head_size, shape.intermediate_size, f"{shape.parameters / 1e6:,.2f} M",
-                f"{shape.forward_flops / 1e6:.3f}",
+                shape.attention_head_size, shape.intermediate_size, counted, f"{shape.forward_flops / 1e6:.3f}",
             )
         )  # fmt: skip
     more = ", and more where grids are extended" if cost.extended else ""

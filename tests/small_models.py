@@ -7,6 +7,7 @@ import fixedbert
 from fixedbert import FixedHeadBertConfig, configuration_fixed_head_bert
 
 HEADS = list(configuration_fixed_head_bert.HEADS)
+BERT_HEADS = [head for head in HEADS if hasattr(transformers, f"Bert{head}")]  # those to compare with
 # Batch 13, length 7; 5 heads of 6 in width 32: sizes that differ, so that swapped axes fail.
 B, L, D, H, P, F, V = 13, 7, 32, 5, 6, 37, 99
 SHAPE = {

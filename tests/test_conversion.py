@@ -10,7 +10,7 @@ import pytest
 import torch
 import transformers
 from safetensors.torch import load_file, save_file
-from small_models import HEADS, SHAPE, B, L, bert_of, config_of, differences, inputs_of, model_of
+from small_models import BERT_HEADS, HEADS, SHAPE, B, L, bert_of, config_of, differences, inputs_of, model_of
 from tensorflow_files import CONFIG, google_variables, write_checkpoint
 
 import fixedbert
@@ -25,7 +25,7 @@ GROWN = [(4, 8), (4, 13), (9, 8), (5, 64)]
 
 @pytest.mark.parametrize("dtype, tolerance", [(torch.float64, 1e-10), (torch.float32, 1e-5)])
 @pytest.mark.parametrize("heads, size", GROWN)
-@pytest.mark.parametrize("head", HEADS)
+@pytest.mark.parametrize("head", BERT_HEADS)
 def test_bert_keeps_its_function(head, heads, size, dtype, tolerance):
     """Guards: with larger heads, more heads or both, every head class computes what BERT computed."""
     scale = {} if dtype == torch.float64 else {"initializer_range": 0.1}

@@ -263,31 +263,38 @@ def sides(edit: str) -> list[str]:
 
 def test_edits_of_the_maintainer_fit():
     """Guards: the lines around each edit of the walkthrough are in the file that it names, at one place."""
-    assert len(EDITS) == 5
+    assert len(EDITS) == 8
     for file, edit in EDITS:
         assert (ROOT / file).read_text("utf-8").count(sides(edit)[0] + "\n") == 1, file
 
 
-@pytest.mark.slow  # another import of torch
+@pytest.mark.slow  # half a minute
 def test_edits_of_the_maintainer_work(tmp_path):
-    """Guards: the task and the reader of the walkthrough are complete; its head asks for the second edit."""
-    shutil.copytree(ROOT / "fixedbert", tmp_path / "fixedbert", ignore=shutil.ignore_patterns("__pycache__"))
-    head, *others = [(file, sides(edit)) for file, edit in EDITS if file.startswith("fixedbert")]
-    for file, (before, after) in others:
-        (tmp_path / file).write_text((tmp_path / file).read_text("utf-8").replace(before, after), "utf-8")
+    """Guards: the head, the task and the reader of the walkthrough work, and a head without its class is an error."""
+    for folder in ("fixedbert", "tests"):
+        shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__", "fixtures"))
     (tmp_path / "a.srt").write_text("1\n00:00:01 --> 00:00:02\nOne.\n\n")
     use = (
         "from fixedbert.tasks.glue import glue, METRICS; from fixedbert.data.formats import *; "
         "print(glue.TASKS['boolq'].texts, METRICS['boolq'], *rows_of_file(CorpusFile(Path('a.srt'), Columns('text'))))"
     )
 
-    def printed() -> str:
+    def make(edits: list[tuple[str, str]]):
+        for file, edit in edits:
+            before, after = sides(edit)
+            (tmp_path / file).write_text((tmp_path / file).read_text("utf-8").replace(before, after), "utf-8")
+
+    def last_line(*words: str) -> str:
         environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
-        command = [sys.executable, "-c", use]
-        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120)
+        command = [sys.executable, *words]
+        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=240)
         return (done.stdout or done.stderr).splitlines()[-1]
 
-    assert printed() == "('question', 'passage') ('accuracy',) ('One.\\n', None)"
-    file, (before, after) = head
-    (tmp_path / file).write_text((tmp_path / file).read_text("utf-8").replace(before, after), "utf-8")
-    assert printed().startswith("ImportError: HEADS has ForTableQuestionAnswering: add a class")
+    classes = [edit for edit in EDITS if "modeling_" in edit[0]]
+    make([edit for edit in EDITS if edit not in classes])
+    assert last_line("-c", use).startswith("ImportError: HEADS has ForTableQuestionAnswering: add a class")
+    make(classes)
+    assert last_line("-c", use) == "('question', 'passage') ('accuracy',) ('One.\\n', None)"
+    tests = ("tests/test_modeling.py", "tests/test_inputs.py", "tests/test_dropout.py", "tests/test_formats.py")
+    passed = last_line("-m", "pytest", "-q", "-k", "ForTableQuestionAnswering or srt", *tests)
+    assert re.match(r"[1-9]\d passed, \d+ deselected", passed), passed

@@ -325,13 +325,13 @@ def test_page_fits_its_window(browser, tmp_path, width):
     browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
 
 
-def test_two_large_models_open_quickly(browser, tmp_path):
-    """Guards: a page of two models as large as BERT-large takes less than a second of the browser's main thread."""
+def test_two_large_models_open_at_once(browser, tmp_path):
+    """Guards: a page of two models as large as BERT-large is laid out a few times, not once for each of its cells."""
     tokens = ["token"] * longest_example(24 * 16, 128)
     large = [inspection_of(name, [16] * 24, [64] * 24, tokens, EXAMPLES) for name in ("one", "other")]
-    browser.execute_cdp_cmd("Performance.enable", {"timeDomain": "threadTicks"})  # other processes do not count
+    browser.execute_cdp_cmd("Performance.enable", {})
     page = Reader(browser, tmp_path, *large)
     assert page.errors() == [] and len(page.all(".map button")) == 2 * len(PANELS) * 24 * 16
-    metrics = browser.execute_cdp_cmd("Performance.getMetrics", {})["metrics"]
-    (seconds,) = (metric["value"] for metric in metrics if metric["name"] == "TaskDuration")
-    assert 0 < seconds < 1
+    metrics = {one["name"]: one["value"] for one in browser.execute_cdp_cmd("Performance.getMetrics", {})["metrics"]}
+    assert 0 < metrics["LayoutCount"] < 10 and 0 < metrics["RecalcStyleCount"] < 20
+    assert metrics["Nodes"] < 8 * len(PANELS) * 2 * 24 * 16  # heads are opened on request

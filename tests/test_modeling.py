@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 import transformers
-from small_models import HEADS, SHAPE, B, D, H, L, P, V, config_of, inputs_of, model_of
+from small_models import BERT_HEADS, HEADS, SHAPE, B, D, H, L, P, V, config_of, inputs_of, model_of
 from transformers import (
     AutoModel,
     AutoModelForMaskedLM,
@@ -27,7 +27,7 @@ from fixedbert.configuration_fixed_head_bert import AUTO_MAP
 from fixedbert.configuration_fixed_head_bert import HEADS as HEADS_OF_MODEL
 
 
-@pytest.mark.parametrize("head", HEADS)
+@pytest.mark.parametrize("head", BERT_HEADS)
 def test_without_head_size_it_is_bert_bit_for_bit(head, tmp_path):
     """Guards: with attention_head_size=None a BERT checkpoint loads by name and every output and loss is identical."""
     torch.manual_seed(0)
@@ -294,7 +294,7 @@ def test_files_of_the_model_import_nothing_else_of_ours():
         assert not any("fixedbert" in alias.name for node in imports for alias in node.names), name
 
 
-@pytest.mark.parametrize("head", HEADS[1:])
+@pytest.mark.parametrize("head", BERT_HEADS[1:])
 def test_arguments_by_position(head):
     """Guards: the signature of a head is BERT's, arguments go by it in their order, and none too many is dropped."""
     model = model_of(head).eval()

@@ -400,3 +400,11 @@ def test_units_of_the_plan():
     assert times == ["less than a second", "59 seconds", "1.5 minutes", "2 hours", "1,000 hours"]
     plan = study_cost_text(study_cost(table()))
     assert "; 3,840 tokens, " in plan and "H100" not in plan  # small shapes say nothing of one
+
+
+def test_cost_of_a_synthetic_task_counts_no_embeddings():
+    """Guards: parameters, most of which would be of embeddings that the task does not have, are left out."""
+    cost = study_cost(load_study("nearest", "tiny"))
+    assert {shape.parameters for shape in cost.shapes} == {None}
+    assert study_cost_text(cost).splitlines()[3].split()[-5:] == ["16", "1", "1", "-", "0.052"]
+    assert study_cost(table()).shapes[0].parameters is not None

@@ -20,12 +20,12 @@ def draw(inspection: Inspection, file: Path):
             image = panel.imshow(getattr(inspection, name).numpy(), aspect="auto", cmap="viridis", vmin=low, vmax=high)
             panel.set(xlabel="head", ylabel="layer", yticks=layers)
             panel.xaxis.set_major_locator(MaxNLocator(integer=True))
-            panel.set_title(title, fontsize=9)
+            panel.set_title(title, fontsize="small")
             figure.colorbar(image, ax=panel)
         condition.barh(layers, inspection.condition.numpy(), color="C0")
         condition.set(xlabel="condition number", ylabel="layer", xscale="log", xlim=(1, None), yticks=layers)
         condition.invert_yaxis()
-        condition.set_title("output of all heads (1: all directions alike)", fontsize=9)
+        condition.set_title("output of all heads (1: all directions alike)", fontsize="small")
         most = min(max(inspection.head_sizes), n - 1)
         about = (
             f"{Path(inspection.model).name}: {inspection.layers} layers of width {inspection.width}, "
@@ -33,4 +33,4 @@ def draw(inspection: Inspection, file: Path):
             f"dimensions; {inspection.sequences:,} sequences of {n} tokens. Uniform attention would have an entropy "
             f"of {inspection.uniform_entropy:.2f} nats and a distance of {inspection.uniform_distance:.1f} tokens."
         )
-        figure.suptitle(fill(about, 130), fontsize=10)
+        figure.suptitle(fill(about, 130))

@@ -5,11 +5,15 @@ from dataclasses import dataclass
 from ..analysis.planning import DEVICES, UTILISATION
 from ..counts import forward_flops, parameters
 from .studies import Study, parse_share
+from .synthetic import SYNTHETIC
 
 
 @dataclass(frozen=True)
 class ShapeCost:
-    """A shape of a series: fields of its configuration, its parameters, and the FLOPs of a token, forward."""
+    """
+    A shape of a series: fields of its configuration, its parameters (None in a synthetic task, which has no
+    embeddings), and the FLOPs of a token, forward.
+    """
 
     series: str
     hidden_size: int
@@ -17,7 +21,7 @@ class ShapeCost:
     num_attention_heads: int
     attention_head_size: int
     intermediate_size: int
-    parameters: int
+    parameters: int | None
     forward_flops: int
 
 
@@ -76,7 +80,7 @@ def study_cost(study: Study, share: str = "1/1", trust_remote_code: bool = False
                 config.num_attention_heads,
                 config.head_dim,
                 config.intermediate_size,
-                parameters(config)[0],
+                None if run.objective in SYNTHETIC else parameters(config)[0],
                 forward_flops(config, run.length),
             )
         )

@@ -55,12 +55,12 @@ def plot_findings(panel: Axes, findings: list[Finding], axis: str):
                     panel.plot(limit if arrow == ">" else -limit, row, arrow, color=color, clip_on=False)
         panel.plot(estimate.mean, row, "o", color=color, markerfacecolor=color if seeds > 1 else "none")
         text = f"{with_interval(estimate)}  ({seeds} seed{'s' if seeds > 1 else ''})"
-        panel.text(1.01, row, text, transform=panel.get_yaxis_transform(), verticalalignment="center", fontsize=9)
+        panel.text(1.01, row, text, transform=panel.get_yaxis_transform(), verticalalignment="center", fontsize="small")
     panel.axvline(0, color="black", linewidth=1)
     panel.set_xlim(low, high)
     panel.set_ylim(len(findings) - 0.5, -0.5)
     labels = [fill(plain(pair(finding, axis)), LABEL) for finding in findings]
-    panel.set_yticks(range(len(findings)), labels, fontsize=9)
+    panel.set_yticks(range(len(findings)), labels, fontsize="small")
     panel.grid(axis="x")
 
 
@@ -104,7 +104,7 @@ def plot_curves(panel: Axes, curves: list[CurveDifference], axis: str):
         panel.plot(tokens, means, "o-", color=color, markersize=4, markerfacecolor=inside, label=label)
     first = curves[0]
     other = f"{axis} {first.from_value:,}" if first.from_series == first.to_series else first.from_series
-    panel.set_title(fill(plain(f"{first.to_series}: difference from {other}"), LABEL), fontsize=10)
+    panel.set_title(fill(plain(f"{first.to_series}: difference from {other}"), LABEL))
     panel.axhline(0, color="black", linewidth=1)
     for end in {curve.decay_from for curve in curves if curve.rate_falls and curve.decay_from is not None}:
         panel.axvline(end, color="black", linewidth=1, linestyle=":")

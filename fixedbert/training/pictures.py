@@ -161,6 +161,6 @@ def draw_sweep(summaries: list, file: Path):
             "\n".join([s.task, s.metric.replace("_", " "), *map("{:g}".format, s.settings.values())])
             for s in summaries
         ]
-        axes.set_xticks(range(len(summaries)), names, rotation=90 if len(summaries) > 12 else 0, fontsize=8)
+        axes.set_xticks(range(len(summaries)), names, rotation=90 if len(summaries) > 12 else 0, fontsize="small")
         axes.set(title="dots: seeds; lines: medians", xlabel="task and settings", ylabel="main metric")
         axes.grid(axis="y")
