@@ -55,7 +55,7 @@ def plot_findings(panel: Axes, findings: list[Finding], axis: str):
                     panel.plot(limit if arrow == ">" else -limit, row, arrow, color=color, clip_on=False)
         panel.plot(estimate.mean, row, "o", color=color, markerfacecolor=color if seeds > 1 else "none")
         text = f"{with_interval(estimate)}  ({seeds} seed{'s' if seeds > 1 else ''})"
-        panel.text(1.01, row, text, transform=panel.get_yaxis_transform(), verticalalignment="center", fontsize="small")
+        panel.text(1.01, row, text, transform=panel.get_yaxis_transform(), va="center", fontsize="small")
     panel.axvline(0, color="black", linewidth=1)
     panel.set_xlim(low, high)
     panel.set_ylim(len(findings) - 0.5, -0.5)
