@@ -172,7 +172,9 @@ def test_extremes_by_hand():
     task.attention.query.weight[:, -1] = scale
     task.attention.key.weight[:, :4] = task.attention.value.weight[:, :4] = torch.eye(4)
     tokens = torch.rand(100, length, 4, dtype=torch.float64)
-    missing = task.maxima(tokens) - task.heads(tokens)
+    standardised = task.maxima((tokens - task.middle) / task.scale)
+    assert standardised.mean().abs() < 0.2 and standardised.std(dim=0).mean() == pytest.approx(1, abs=0.2)
+    missing = standardised - task.heads(tokens)
     assert missing.min() >= -1e-12 and missing.max() <= math.log(length) / scale
     assert task.threshold == 4
 
