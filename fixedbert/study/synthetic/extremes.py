@@ -4,8 +4,8 @@ extremes: a smooth function of D features, each of them the largest that any tok
 Tokens are uniform in [0, 1]^D. Of D orthonormal directions a_i, drawn by the seed, z_i is the maximum over the tokens
 x of <a_i, x>, and the target is the sum of (1 + z_i)(1 + z_(i + D/2)) over the first half, with z standardised.
 Tokens, shifted and scaled so that maxima have means of zero and, on average, a deviation of one, go through an MLP, a
-class token attends to them in one layer, and an MLP reads the heads. The number of heads varies at a fixed product with
-their size, so that models differ in little else.
+class token attends to them in one layer, and an MLP reads the heads. The number of heads varies at a fixed product
+with their size, so that models differ in little else.
 
 Prediction: a transition at heads = D (Yu, Jiang, Bao, Yu and Li, "The Effect of Attention Head Count on Transformer
 Approximation", 2025, arXiv 2510.06662). Checked in the abstract: with sufficiently many heads the approximation is
