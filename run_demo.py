@@ -12,6 +12,11 @@ from collections import Counter
 from contextlib import redirect_stdout
 from pathlib import Path
 
+import fixedbert_cli
+
+if __name__ == "__main__":
+    fixedbert_cli.prepare_process()
+
 import run_glue
 import run_pretraining
 import run_squad
