@@ -165,10 +165,11 @@ def study_cost_text(cost: StudyCost) -> str:
     ]
     for shape in cost.shapes:
         counted = "-" if shape.parameters is None else f"{shape.parameters / 1e6:,.2f} M"
+        ffn = "-" if shape.intermediate_size is None else shape.intermediate_size
         lines.append(
             row.format(
                 shape.series[:44], shape.hidden_size, shape.num_hidden_layers, shape.num_attention_heads,
-                shape.attention_head_size, shape.intermediate_size, counted, f"{shape.forward_flops / 1e6:.3f}",
+                shape.attention_head_size, ffn, counted, f"{shape.forward_flops / 1e6:.3f}",
             )
         )  # fmt: skip
     more = ", and more where grids are extended" if cost.extended else ""

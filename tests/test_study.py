@@ -406,5 +406,6 @@ def test_cost_of_a_synthetic_task_counts_no_embeddings():
     """Guards: parameters, most of which would be of embeddings that the task does not have, are left out."""
     cost = study_cost(load_study("nearest", "tiny"))
     assert {shape.parameters for shape in cost.shapes} == {None}
-    assert study_cost_text(cost).splitlines()[3].split()[-5:] == ["16", "1", "1", "-", "0.052"]
+    assert study_cost_text(cost).splitlines()[3].split()[-5:] == ["16", "1", "-", "-", "0.052"]
+    assert {shape.intermediate_size for shape in study_cost(load_study("recall", "tiny")).shapes} == {128}
     assert study_cost(table()).shapes[0].parameters is not None

@@ -218,7 +218,8 @@ def test_unfinished_studies(tmp_path):
     text = report([write(file, [{**records[0], **unknown}, *records[4:]])], tmp_path / "all lost")
     assert "|  |  | 0.262 | 0.004 | 1 | diverged |" in text
     text = report([write(file, [{**records[0], **unknown}])], tmp_path / "nothing else")
-    assert "|  |  | 0.262 | 0.004 | 1 |\n" in text and not list((tmp_path / "nothing else").glob("*.png"))
+    assert "| 0.262 | 0.004 | 1 |\n" in text and "parameters" not in text.splitlines()[4]
+    assert not list((tmp_path / "nothing else").glob("*.png"))
 
 
 def test_beyond_the_spread(tmp_path):
@@ -524,8 +525,8 @@ def test_page_needs_no_other_file(tmp_path):
         assert line.startswith("|---") or all(cell in page.text for cell in cells), line
 
 
-def test_series_of_the_page_are_filtered(tmp_path):
-    """Guards: in a browser the table has the rows of those series alone whose boxes are checked."""
+def test_page_in_a_browser(tmp_path):
+    """Guards: the table has the rows of those series alone whose boxes are checked; on a telephone all fits."""
     report([write(tmp_path / "runs.jsonl", RECORDS)], tmp_path / "out")
     with chromium() as browser:
         browser.get((tmp_path / "out" / "report.html").as_uri())
@@ -542,6 +543,11 @@ def test_series_of_the_page_are_filtered(tmp_path):
         wide.click()
         assert series() == ["standard", "standard"]
         assert browser.get_log("browser") == []
+        narrow = {"width": 400, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+        browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", narrow)
+        root = "document.documentElement"
+        inside, outside = browser.execute_script(f"return [{root}.scrollWidth, {root}.clientWidth]")
+        assert inside <= outside + 1  # of rounding: a commit is one long word
 
 
 def test_picture_of_differences():

@@ -5,14 +5,14 @@ from dataclasses import dataclass
 from ..analysis.planning import DEVICES, UTILISATION
 from ..counts import forward_flops, parameters
 from .studies import Study, parse_share
-from .synthetic import SYNTHETIC
+from .synthetic import SYNTHETIC, WITH_FEED_FORWARD
 
 
 @dataclass(frozen=True)
 class ShapeCost:
     """
-    A shape of a series: fields of its configuration, its parameters (None in a synthetic task, which has no
-    embeddings), and the FLOPs of a token, forward.
+    A shape of a series: fields of its configuration, its parameters, and the FLOPs of a token, forward. A synthetic
+    task has no embeddings, so that its parameters are None, and so is the width of a feed-forward network that it lacks.
     """
 
     series: str
@@ -20,7 +20,7 @@ class ShapeCost:
     num_hidden_layers: int
     num_attention_heads: int
     attention_head_size: int
-    intermediate_size: int
+    intermediate_size: int | None
     parameters: int | None
     forward_flops: int
 
@@ -71,7 +71,7 @@ def study_cost(study: Study, share: str = "1/1", trust_remote_code: bool = False
     planned = study.planned_runs([], part)
     shapes = []
     for run in first_runs:
-        config = run.config
+        config, is_synthetic = run.config, run.objective in SYNTHETIC
         shapes.append(
             ShapeCost(
                 run.series,
@@ -79,8 +79,8 @@ def study_cost(study: Study, share: str = "1/1", trust_remote_code: bool = False
                 config.num_hidden_layers,
                 config.num_attention_heads,
                 config.head_dim,
-                config.intermediate_size,
-                None if run.objective in SYNTHETIC else parameters(config)[0],
+                None if is_synthetic and run.objective not in WITH_FEED_FORWARD else config.intermediate_size,
+                None if is_synthetic else parameters(config)[0],
                 forward_flops(config, run.length),
             )
         )

@@ -10,6 +10,7 @@ from .records import AXES, METRICS
 from .report import Finding, Report
 from .shape_results import Estimate, ShapeResult
 from .studies import named_studies
+from .synthetic import SYNTHETIC, WITH_FEED_FORWARD
 from .thresholds import KNEE, RULES, Growth, Threshold
 
 COLUMNS = (
@@ -47,22 +48,28 @@ def title(report: Report) -> str:
 
 
 def table(report: Report) -> list[list[str]]:
-    """The header, and a row for each shape."""
+    """The header, and a row for each shape, without the columns that no shape has: synthetic tasks count nothing."""
     rows = [[*COLUMNS, *(METRICS[metric].label for metric in report.metrics)]]
     for name, shapes in report.series.items():
         for shape in shapes:
             cells = [name, *(shape[field] for field in ("hidden_size", "num_hidden_layers"))]
-            cells += [shape["num_attention_heads"], head_size(shape), shape["intermediate_size"]]
+            cells += [shape["num_attention_heads"], head_size(shape), feed_forward(shape)]
             cells += [with_commas(shape["parameters"]), with_commas(shape["non_embedding_parameters"])]
             cells += [f"{shape['forward_flops'] / 1e6:.3g}", learning_rate(shape), len(shape.records)]
             cells += [result(shape, metric) for metric in report.metrics]
             rows.append([str(cell) for cell in cells])
-    return rows
+    columns = [column for column in zip(*rows, strict=True) if any(column[1:])]
+    return [list(row) for row in zip(*columns, strict=True)]
 
 
 def head_size(shape: ShapeResult) -> str:
     size, values = shape["attention_head_size"], shape["value_head_size"]
     return f"{size}" if size == values else f"{size}, values {values}"
+
+
+def feed_forward(shape: ShapeResult) -> str:
+    has_none = shape["objective"] in SYNTHETIC and shape["objective"] not in WITH_FEED_FORWARD
+    return "" if has_none else str(shape["intermediate_size"])
 
 
 def with_commas(number: int | None) -> str:
