@@ -48,7 +48,7 @@ def title(report: Report) -> str:
 
 
 def table(report: Report) -> list[list[str]]:
-    """The header, and a row for each shape, without the columns that no shape has: synthetic tasks count nothing."""
+    """The header, and a row for each shape, without the columns that are empty for all."""
     rows = [[*COLUMNS, *(METRICS[metric].label for metric in report.metrics)]]
     for name, shapes in report.series.items():
         for shape in shapes:
