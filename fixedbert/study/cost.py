@@ -11,8 +11,8 @@ from .synthetic import SYNTHETIC, WITH_FEED_FORWARD
 @dataclass(frozen=True)
 class ShapeCost:
     """
-    A shape of a series: fields of its configuration, its parameters, and the FLOPs of a token, forward. Of a synthetic
-    task, which has no embeddings, the parameters are None, and so is the width of a feed-forward network that it lacks.
+    A shape of a series: fields of its configuration, its parameters, and the FLOPs of a token, forward. A synthetic
+    task has no embeddings: its parameters are None, and so is the width of a feed-forward network that it lacks.
     """
 
     series: str
