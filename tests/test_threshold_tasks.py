@@ -557,7 +557,8 @@ def test_report_of_a_threshold(tmp_path):
     decided = "agrees; 4 of the runs that decide this had not converged"  # one for each shape below
     assert f"- 1 layer, 16 / r heads: predicted 16, found 16, {decided}" in text
     assert "- 2 layers, 64 / r heads: none predicted, found 16" in text
-    assert "| 32 | 1 | 16 | 1, values 16 | 1 |" in text
+    header = "series | width | layers | heads | head size | MFLOP/token"  # no feed-forward network, no parameters
+    assert f"| {header} |" in text and "| 32 | 1 | 16 | 1, values 16 | " in text
     assert "| 0.36 ± 0.075 (1 not converged) | never |" in text
     assert "| 0.00012 ± 2.5e-05 | 200 ± 250 |" in text  # at the goal nothing is open
     assert f"size of a head from which on the best seed reaches the goal; {RULES[TRANSITION]}:" in text
