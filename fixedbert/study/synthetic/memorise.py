@@ -76,7 +76,7 @@ def fit(
     """
     torch.manual_seed(seed)
     model = Memory(config, context)
-    optimizer = torch.optim.Adam(model.parameters(), rate)
+    optimizer = torch.optim.Adam(model.parameters(), rate, fused=True)
     losses: list[float] = []
     for step in range(1, max_steps + 1):
         optimizer.param_groups[0]["lr"] = rate * min(1, step / WARM_UP)

@@ -123,7 +123,7 @@ def train(
     """
     torch.manual_seed(seed)
     task = make()
-    optimizer = torch.optim.Adam(task.parameters(), learning_rate)
+    optimizer = torch.optim.Adam(task.parameters(), learning_rate, fused=True)
     generator = torch.Generator().manual_seed(seed)
     losses: list[float] = []
     scores: list[float] = []
