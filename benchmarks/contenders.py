@@ -2,6 +2,7 @@
 
 import json
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import accumulate
 from multiprocessing.connection import Connection
@@ -26,6 +27,7 @@ from fixedbert.counts import training_flops
 from fixedbert.data.collator import PretrainingCollator
 from fixedbert.data.epochs import Examples
 from fixedbert.errors import InputError
+from fixedbert.plain_yaml import read_yaml
 from fixedbert.tasks.pretraining import MODELS
 from fixedbert.tasks.pretraining import main as run_pretraining
 from fixedbert.training.arguments import RECIPES, ModelArguments, flags, parse, with_recipe
@@ -144,12 +146,41 @@ def title_of(recipe: str) -> str:
 
 def read_recipe(recipe: str, tokenizer: PreTrainedTokenizerBase) -> tuple[Recipe, dict[str, int]]:
     """
-    The recipe, and its model's parameters at the end.
+    The recipe of a file, and its model's parameters at the end.
 
     Raises:
         InputError: it cannot be compared with the others, or makes no sense.
     """
-    command = [*flags(device_options()), *with_recipe([recipe])]
+    return recipe_of(recipe, with_recipe([recipe]), tokenizer)
+
+
+def read_trials(file: str, names: list[str], tokenizer: PreTrainedTokenizerBase) -> Iterator[tuple]:
+    """
+    Recipes that share a file: a mapping from their names to their entries, and to `change`, which says what a recipe
+    changes. What begins with a dot is no recipe, but what others take over by a merge key.
+
+    Args:
+        names: of those to read; none for all.
+
+    Yields:
+        Name, change, recipe and its model's parameters.
+
+    Raises:
+        InputError: as `read_recipe`; or there is no recipe of a name.
+    """
+    remedy = "a file of trials maps names to recipes, each with a `change`"
+    trials = {name: trial for name, trial in read_yaml(Path(file), remedy).items() if not name.startswith(".")}
+    for name in names or trials:
+        trial = trials.get(name)
+        if not isinstance(trial, dict) or not isinstance(trial.get("change"), str):
+            raise InputError(f"{file}: {name}: no recipe with a `change`; {remedy}.")
+        entries = {key: value for key, value in trial.items() if key != "change"}
+        yield name, trial["change"], *recipe_of(f"{file}: {name}", flags(entries), tokenizer)
+
+
+def recipe_of(recipe: str, entries: list[str], tokenizer: PreTrainedTokenizerBase) -> tuple[Recipe, dict[str, int]]:
+    """The one with these flags; `recipe` is what errors call it."""
+    command = [*flags(device_options()), *entries]
     arguments = parse(
         [*command, *flags({"output_dir": "unused", "do_train": True})],
         ModelArguments,

@@ -1,5 +1,5 @@
 """
-python -m benchmarks.quality --recipe RECIPE.yaml ... --output_dir DIR [--minutes 30] [--seeds 42] [--fine_tune]
+python -m benchmarks.quality --recipe RECIPE.yaml ... --output_dir DIR [--trials FILE] [--minutes 30] [--fine_tune]
 
 Time to a quality: transformers' BERT under a plain Trainer with BERT's recipe, beside FixedHeadBert under
 run_pretraining.py with each of the recipes. All begin with random weights on the same text, take turns on this machine
@@ -26,6 +26,7 @@ from benchmarks.contenders import (
     held_out_batches,
     parameters,
     read_recipe,
+    read_trials,
     side_of,
     title_of,
     vocabulary,
@@ -63,17 +64,18 @@ def contenders_of(arguments: argparse.Namespace, tokenizer: PreTrainedTokenizerB
         record = {"stock": True, "change": "transformers' BERT", "settings": asdict(stock), **sizes}
         found[f"stock-{rate:g}"] = stock, record
     most = sizes["besides_embeddings"]
-    for file in arguments.recipe:
-        name = Path(file).stem
+    recipes = [(Path(file).stem, title_of(file), *read_recipe(file, tokenizer)) for file in arguments.recipe]
+    if arguments.trials:
+        recipes += read_trials(arguments.trials, arguments.trial, tokenizer)
+    for name, change, recipe, sizes in recipes:
         if name in found:
-            raise InputError(f"--recipe {file}: another one is called {name} too; give it another name.")
-        recipe, sizes = read_recipe(file, tokenizer)
+            raise InputError(f"{name}: another recipe is called so too; give it another name.")
         if sizes["besides_embeddings"] > most:
             raise InputError(
-                f"{file}: {sizes['besides_embeddings']:,} parameters besides the embeddings are more than stock "
+                f"{name}: {sizes['besides_embeddings']:,} parameters besides the embeddings are more than stock "
                 f"BERT's {most:,}: make the model smaller, or give another --stock_shape."
             )
-        found[name] = recipe, {"stock": False, "change": title_of(file), "settings": asdict(recipe), **sizes}
+        found[name] = recipe, {"stock": False, "change": change, "settings": asdict(recipe), **sizes}
     return found
 
 
@@ -204,7 +206,9 @@ def print_fine_tuned(names: list[str], folder: Path):
 
 def parsed(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.quality", description=__doc__)
-    parser.add_argument("--recipe", nargs="+", required=True, help="recipes of run_pretraining.py, without a text")
+    parser.add_argument("--recipe", nargs="+", default=[], help="recipes of run_pretraining.py, without a text")
+    parser.add_argument("--trials", help="a file with several recipes by name, such as benchmarks/trials.yaml")
+    parser.add_argument("--trial", nargs="+", default=[], help="their names (default: all of the file)")
     parser.add_argument("--output_dir", type=Path, required=True, help="a second call adds what is not there yet")
     parser.add_argument("--minutes", type=float, default=30, help="of training, for each (default: %(default)s)")
     parser.add_argument(

@@ -23,7 +23,7 @@ from fixedbert.errors import InputError
 from fixedbert.modeling_fixed_head_bert import FixedHeadBertPreTrainedModel
 from fixedbert.training.pretraining import logits_and_targets
 
-POINTS = 30  # of a curve, after the one before training
+FEWEST_POINTS, MOST_POINTS = 5, 30  # of a curve, after the one before training: one a minute
 TURN = 120.0  # seconds
 FEWEST_TURNS = 5  # of a short training
 MANY = 10**7  # steps, of which a training takes as many as its time allows
@@ -74,6 +74,7 @@ class Yardstick(TrainerCallback):
         self.pipe, self.held_out, self.seconds = pipe, held_out, seconds
         self.parts, self.steps = zip(*stages, strict=True)
         self.turn = min(TURN, seconds / FEWEST_TURNS)
+        self.points_in_all = min(max(FEWEST_POINTS, round(seconds / 60)), MOST_POINTS)
         self.clock, self.stage, self.points, self.turn_ends = Clock(), 0, 0, self.turn
         self.flops, self.uncounted = 0.0, []
 
@@ -96,8 +97,8 @@ class Yardstick(TrainerCallback):
     def on_step_end(self, args, state, control, model, **kwargs):
         passed = self.clock.seconds / self.seconds
         stage_is_over = passed >= self.parts[self.stage]
-        if stage_is_over or int(passed * POINTS) > self.points:
-            self.points = int(passed * POINTS)
+        if stage_is_over or int(passed * self.points_in_all) > self.points:
+            self.points = int(passed * self.points_in_all)
             with self.clock.stopped():
                 self.send_point(state, model)
         if stage_is_over:

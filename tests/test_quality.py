@@ -5,11 +5,13 @@ import json
 import multiprocessing
 import time
 from dataclasses import asdict
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+import yaml
 from datasets import Dataset
 from small_models import inputs_of, model_of
 from transformers import BertConfig, BertForPreTraining, TrainerControl, TrainerState, TrainingArguments, get_scheduler
@@ -81,6 +83,7 @@ class Training:
         self.now, self.turns, self.points, self.rates = 1000.0, 0, [], []
         monkeypatch.setattr(sides.time, "perf_counter", lambda: self.now)
         monkeypatch.setattr(sides, "held_out_loss", self.evaluate)
+        monkeypatch.setattr(sides, "FEWEST_POINTS", 30)
         self.yardstick = sides.Yardstick(self, [], seconds=60.0, stages=stages)
         self.arguments = TrainingArguments(output_dir=str(tmp_path), use_cpu=True, warmup_steps=10)
         self.state = TrainerState()
@@ -332,6 +335,30 @@ def test_unequal_comparisons_are_refused(data, tmp_path, changes, message):
     with pytest.raises(InputError, match=message):
         quality.main([*command, "--output_dir", str(tmp_path / "out")])
     assert not (tmp_path / "out").exists()
+
+
+def test_trials_of_the_repository_are_comparable(data):
+    """Guards: each trial can be trained beside stock BERT, and changes something."""
+    command = ["--output_dir", "unused", "--trials", str(Path(quality.__file__).with_name("trials.yaml"))]
+    found = quality.contenders_of(quality.parsed(command), load_tokenizer(contenders.vocabulary()))
+    trials = {name: contender for name, (contender, record) in found.items() if not record["stock"]}
+    assert len(trials) > 15 and ".base" not in trials
+    assert len({json.dumps(asdict(trial)) for trial in trials.values()}) == len(trials)
+
+
+def test_trials_by_name(data, tmp_path):
+    """Guards: one trial of a file is the recipe of its entries alone, and a wrong name or a lacking change says so."""
+    entries = yaml.safe_load(Path(write_recipe(tmp_path)).read_text())
+    file = tmp_path / "trials.yaml"
+    trials = {"first": entries | {"change": "the first"}, "second": entries}
+    file.write_text(yaml.safe_dump(trials, sort_keys=False))
+    tokenizer = load_tokenizer(contenders.vocabulary())
+    (name, change, *found), *others = contenders.read_trials(str(file), ["first"], tokenizer)
+    assert (name, change, others) == ("first", "the first", [])
+    assert tuple(found) == contenders.read_recipe(write_recipe(tmp_path), tokenizer)
+    for wrong in ("second", "third"):
+        with pytest.raises(InputError, match=f"trials.yaml: {wrong}: no recipe with a `change`"):
+            list(contenders.read_trials(str(file), [wrong], tokenizer))
 
 
 def test_parts_of_time_by_hand(data, tmp_path):
