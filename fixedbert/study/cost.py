@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from ..analysis.planning import DEVICES, UTILISATION
 from ..counts import forward_flops, parameters
 from .studies import Study, parse_share
-from .synthetic import SYNTHETIC, WITH_FEED_FORWARD
+from .synthetic import SYNTHETIC, has_feed_forward
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ def study_cost(study: Study, share: str = "1/1", trust_remote_code: bool = False
                 config.num_hidden_layers,
                 config.num_attention_heads,
                 config.head_dim,
-                None if is_synthetic and run.objective not in WITH_FEED_FORWARD else config.intermediate_size,
+                config.intermediate_size if has_feed_forward(run.objective) else None,
                 None if is_synthetic else parameters(config)[0],
                 forward_flops(config, run.length),
             )

@@ -10,7 +10,7 @@ from .records import AXES, METRICS
 from .report import Finding, Report
 from .shape_results import Estimate, ShapeResult
 from .studies import named_studies
-from .synthetic import SYNTHETIC, WITH_FEED_FORWARD
+from .synthetic import has_feed_forward
 from .thresholds import KNEE, RULES, Growth, Threshold
 
 COLUMNS = (
@@ -68,8 +68,7 @@ def head_size(shape: ShapeResult) -> str:
 
 
 def feed_forward(shape: ShapeResult) -> str:
-    has_none = shape["objective"] in SYNTHETIC and shape["objective"] not in WITH_FEED_FORWARD
-    return "" if has_none else str(shape["intermediate_size"])
+    return str(shape["intermediate_size"]) if has_feed_forward(shape["objective"]) else ""
 
 
 def with_commas(number: int | None) -> str:

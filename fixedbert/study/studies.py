@@ -25,7 +25,7 @@ from ..plain_yaml import read_yaml
 from ..presets import SHAPE_FIELDS, preset_config
 from .attentions import import_attentions, try_attention
 from .records import AXES, COUNTED, Record
-from .synthetic import STAGE, SYNTHETIC, WITH_FEED_FORWARD, WITH_SOURCE, task_settings
+from .synthetic import STAGE, SYNTHETIC, WITH_SOURCE, has_feed_forward, task_settings
 
 NAMED_STUDIES = Path(__file__).with_name("studies.yaml")
 OBJECTIVES = ("mlm+nsp", "mlm", "clm", *SYNTHETIC)
@@ -193,7 +193,7 @@ class Study:
                     series["equal"] in EQUAL, f"series {name}: equal: {series['equal']}: there are {', '.join(EQUAL)}"
                 )
                 check(
-                    objective not in SYNTHETIC or objective in WITH_FEED_FORWARD,
+                    has_feed_forward(objective),
                     f"series {name}: equal: {objective} has no feed-forward network to widen; leave equal and to out",
                 )
                 check(series["to"] in self.series, f"series {name}: to: {series['to']}: there is no such series")

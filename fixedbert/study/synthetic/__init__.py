@@ -23,7 +23,6 @@ TASKS: dict[str, Callable[..., SyntheticTask]] = {
     "recall": Recall,
 }
 SYNTHETIC = (*PATTERNS, *TASKS, "memorise")
-WITH_FEED_FORWARD = ("recall",)  # networks of the configuration's intermediate_size
 WITH_SOURCE = ("nearest", "memorise", "extremes")  # whose keys and values are of other tokens than the queries
 STAGE = ("max_seq_length", "total_train_batch_size", "max_steps")  # what every objective of a study has
 PREDICTIONS = ("order", "predicted", "threshold")  # results that are theory's, of FixedHeadBert's heads alone
@@ -63,6 +62,11 @@ def train_task(
         return train_memorise(config, length, rows, max_steps, learning_rate, seed)
     own = {name: value for name, value in stage.items() if name not in STAGE}
     return train(partial(TASKS[objective], config, length, **own), rows, max_steps, learning_rate, seed)
+
+
+def has_feed_forward(objective: str) -> bool:
+    """Whether its model has networks of the configuration's intermediate_size."""
+    return objective not in SYNTHETIC or objective == "recall"
 
 
 def task_settings(objective: str) -> dict[str, bool]:
