@@ -4,7 +4,8 @@ memorise: the largest number T of queries, each with a random label, that an att
 T queries and n tokens of a fixed context are vectors of standard normal numbers, as wide as the model; labels are plus
 or minus one. Queries attend to the context, and a linear readout of the heads alone gives the label by its sign: with
 a residual the readout would memorise by itself. T is searched on a grid with steps of a factor of 2^(1/4), the first T
-queries of one list each time: fitted are those on which 99 % of the labels are right.
+queries of one list each time: fitted are those on which 99 % of the labels are right, from one of three initial
+weights. From a single one training can get stuck at a third of what it reaches from another.
 
 Prediction: T grows as H min(n, p), with a knee at p = n (Mahdavi, Liao and Thrampoulidis, "Memorization Capacity of
 Multi-Head Attention in Transformers", 2023, arXiv 2306.02010). Checked in the abstract: Omega(H n) examples for n < d;
@@ -28,6 +29,7 @@ from ...errors import Divergence, InputError
 from .training import WARM_UP, WINDOW, descend, is_flat, means
 
 FITTED = 0.99
+STARTS = 3  # initial weights
 FIRST, STEPS_PER_OCTAVE = 16, 4  # of the grid of T
 
 
@@ -105,8 +107,8 @@ def train_memorise(
     Returns:
         `memorised`, the largest T found, 0 if none; `loss`, its negative; `steps_to_goal` and `steps` at that T, the
         same; `at_limit`, 1 if every T that was tried was fitted, up to `most`, so that `memorised` is only a lower
-        bound; `converged`, 1 if training at the least T that was not fitted ended because its loss was flat, 0 if it
-        ended at the cap or there is no such T; `examples`, the queries trained on in the whole search; `predicted`,
+        bound; `converged`, 1 if training at the least T that was not fitted ended each time because its loss was flat,
+        0 if at the cap or if there is no such T; `examples`, the queries trained on in the whole search; `predicted`,
         H min(n, p), of which only the growth is claimed; `threshold`, n; `null`.
     """
     if most < grid(1):
@@ -116,17 +118,23 @@ def train_memorise(
     fitted, failed = 0, beyond  # places on the grid of T
     steps, converged, seen, place = None, False, 0, min(STEPS_PER_OCTAVE, beyond - 1)
     while failed - fitted > 1:
-        T = grid(place)
-        try:
-            needed, ended, taken = fit(config, context, queries[:T], labels[:T], max_steps, learning_rate, seed)
-        except Divergence as error:
-            error.examples += seen  # with those of the other T
-            raise
-        seen += T * taken
-        if needed is None:
-            failed, converged = place, ended
+        T, all_ended = grid(place), True
+        for start in range(STARTS):
+            try:
+                weights_seed = seed + 1000 * start
+                needed, ended, taken = fit(
+                    config, context, queries[:T], labels[:T], max_steps, learning_rate, weights_seed
+                )
+            except Divergence as error:
+                error.examples += seen  # with those of the other T
+                raise
+            seen += T * taken
+            all_ended = all_ended and ended
+            if needed is not None:
+                fitted, steps = place, needed
+                break
         else:
-            fitted, steps = place, needed
+            failed, converged = place, all_ended
         place = (fitted + failed) // 2 if failed < beyond else min(fitted + STEPS_PER_OCTAVE, beyond - 1)
     memorised = grid(fitted) if fitted else 0
     return {
