@@ -613,7 +613,7 @@ def test_report_of_a_knee(tmp_path):
     found = {threshold.series: threshold.found for threshold in report.thresholds}
     assert found["1 head, n = 16"] == pytest.approx(15, rel=0.03) and all(t.agrees for t in report.thresholds)
     write_report(report, tmp_path)
-    assert "- 1 head, n = 8: predicted 8, found 7" in (tmp_path / "report.md").read_text()
+    assert "- 1 head, n = 8: predicted 8, found 6.99" in (tmp_path / "report.md").read_text()
 
 
 def test_report_of_a_power_law():
