@@ -4,8 +4,8 @@ memorise: the largest number T of queries, each with a random label, that an att
 T queries and n tokens of a fixed context are vectors of standard normal numbers, as wide as the model; labels are plus
 or minus one. Queries attend to the context, and a linear readout of the heads alone gives the label by its sign: with
 a residual the readout would memorise by itself. T is searched on a grid with steps of a factor of 2^(1/4), the first T
-queries of one list each time: fitted are those on which 99 % of the labels are right, from one of three initial
-weights. From a single one training can get stuck at a third of what it reaches from another.
+queries of one list each time: fitted are those on which 99 % of the labels are right, from one of three sets of
+initial weights. From a single one training can get stuck at a third of what it reaches from another.
 
 Prediction: T grows as H min(n, p), with a knee at p = n (Mahdavi, Liao and Thrampoulidis, "Memorization Capacity of
 Multi-Head Attention in Transformers", 2023, arXiv 2306.02010). Checked in the abstract: Omega(H n) examples for n < d;
