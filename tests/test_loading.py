@@ -65,8 +65,9 @@ def test_dates_and_mappings_of_a_recipe(tmp_path):
     assert flags == ["--run_name", "2020-01-01", "--lr_scheduler_kwargs", '{"num_cycles": 2}']
 
 
-def test_switches_need_no_value():
+def test_switches_need_no_value(monkeypatch):
     """Guards: --bf16 and --do_regression alone are true, as in transformers, and take a value still."""
+    monkeypatch.setattr("fixedbert.training.precision.has_bf16", lambda use_cpu: True)  # on any processor
     for words, expected in (([], (False, None)), (["--bf16", "--do_regression"], (True, True)),
                             (["--bf16", "false", "--do_regression", "false"], (False, False))):  # fmt: skip
         data, training = parse([*words, "--use_cpu"], GlueDataArguments, FineTuningArguments)
