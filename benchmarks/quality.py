@@ -64,6 +64,10 @@ def contenders_of(arguments: argparse.Namespace, tokenizer: PreTrainedTokenizerB
         record = {"stock": True, "change": "transformers' BERT", "settings": asdict(stock), **sizes}
         found[f"stock-{rate:g}"] = stock, record
     most = sizes["besides_embeddings"]
+    if arguments.trial and not arguments.trials:
+        raise InputError("--trial names recipes of a file of trials: give --trials too.")
+    if not (arguments.recipe or arguments.trials):
+        raise InputError("nothing to compare stock BERT with: give --recipe or --trials.")
     recipes = [(Path(file).stem, title_of(file), *read_recipe(file, tokenizer)) for file in arguments.recipe]
     if arguments.trials:
         recipes += read_trials(arguments.trials, arguments.trial, tokenizer)

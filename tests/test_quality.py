@@ -346,6 +346,17 @@ def test_trials_of_the_repository_are_comparable(data):
     assert len({json.dumps(asdict(trial)) for trial in trials.values()}) == len(trials)
 
 
+@pytest.mark.parametrize(
+    "words, message", [([], "give --recipe or --trials"), (["--trial", "base"], "give --trials too")]
+)
+def test_nothing_to_compare(data, words, message):
+    """Guards: stock BERT alone, or a trial without its file, is refused instead of trained or ignored."""
+    with pytest.raises(InputError, match=message):
+        quality.contenders_of(
+            quality.parsed(["--output_dir", "unused", *words]), load_tokenizer(contenders.vocabulary())
+        )
+
+
 def test_trials_by_name(data, tmp_path):
     """Guards: one trial of a file is the recipe of its entries alone, and a wrong name or a lacking change says so."""
     entries = yaml.safe_load(Path(write_recipe(tmp_path)).read_text())

@@ -29,7 +29,7 @@ from ...errors import Divergence, InputError
 from .training import WARM_UP, WINDOW, descend, is_flat, means
 
 FITTED = 0.99
-STARTS = 3  # initial weights
+STARTS = 3  # sets of initial weights
 FIRST, STEPS_PER_OCTAVE = 16, 4  # of the grid of T
 
 
@@ -120,11 +120,9 @@ def train_memorise(
     while failed - fitted > 1:
         T, all_ended = grid(place), True
         for start in range(STARTS):
+            weights = seed + 1000 * start
             try:
-                weights_seed = seed + 1000 * start
-                needed, ended, taken = fit(
-                    config, context, queries[:T], labels[:T], max_steps, learning_rate, weights_seed
-                )
+                needed, ended, taken = fit(config, context, queries[:T], labels[:T], max_steps, learning_rate, weights)
             except Divergence as error:
                 error.examples += seen  # with those of the other T
                 raise
