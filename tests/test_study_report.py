@@ -211,7 +211,8 @@ def test_unfinished_studies(tmp_path):
     assert "| 0.008 | 1 | diverged |" in text and "0 seconds in all besides 1 runs that were interrupted" in text
     assert "- Runs that diverged, and are in no mean: 1.\n" in text and "- One seed: no difference" in text
     # A run that diverged before its parameters were counted, of a study that has them on its axis.
-    unknown = {"non_embedding_parameters": None, "parameters": None, "results": {"loss": None}}
+    unknown = dict.fromkeys(("non_embedding_parameters", "parameters", "tokens", "training_flops"))
+    unknown["results"] = {"loss": None}
     records = [{**record, "axis": "non_embedding_parameters"} for record in RECORDS[:5]]
     text = report([write(file, [{**records[0], **unknown}, *records[1:]])], tmp_path / "one lost")
     assert "| 104,000 | 0.262 | 0.004 (the lowest) | 3 | 13 ± 13 (1 diverged) |" in text
@@ -219,7 +220,7 @@ def test_unfinished_studies(tmp_path):
     assert "|  |  | 0.262 | 0.004 | 1 | diverged |" in text
     text = report([write(file, [{**records[0], **unknown}])], tmp_path / "nothing else")
     assert "| 0.262 | 0.004 | 1 |\n" in text and "parameters" not in text.splitlines()[4]
-    assert not list((tmp_path / "nothing else").glob("*.png"))
+    assert "1 runs of unknown numbers of tokens" in text and not list((tmp_path / "nothing else").glob("*.png"))
 
 
 def test_beyond_the_spread(tmp_path):

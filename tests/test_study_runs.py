@@ -20,7 +20,16 @@ from fixedbert.counts import forward_flops
 from fixedbert.errors import InputError
 from fixedbert.locks import locked
 from fixedbert.presets import preset_config
-from fixedbert.study import DataSources, Report, load_study, report_markdown, report_runs, run_study
+from fixedbert.study import (
+    DataSources,
+    Report,
+    load_study,
+    make_report,
+    read_records,
+    report_markdown,
+    report_runs,
+    run_study,
+)
 from fixedbert.study.run import constant_steps, execute
 from fixedbert.study.scheduler import RunLog, receive, study_directory, visible_gpu
 
@@ -351,6 +360,19 @@ def test_failed_and_killed_runs(text, tmp_path):
     theirs.close()
     with pytest.raises(InputError, match="a run was killed"):
         receive(ours)
+
+
+def test_a_divergence_on_a_text_has_no_count(text, tmp_path):
+    """Guards: the record of a run that diverged does not say that it has seen all the tokens that were planned."""
+    study = load_study(write(tmp_path))
+    run = study.run("fixed", 0, 1e30, 5)
+    record = execute(run, tmp_path / "run", DataSources(train_file=[text])) | study.labels(run)
+    assert record["results"] == {"loss": None} and record["tokens"] is record["training_flops"] is None
+    lines = RunLog(tmp_path, study, (1, 1))
+    lines.add(run, record)
+    assert lines.done == 0 < lines.total
+    (log,) = tmp_path.glob("*.jsonl")
+    assert "of unknown numbers of tokens" in report_markdown(make_report(read_records([log])))
 
 
 def hold(folder: Path, entered):

@@ -84,7 +84,7 @@ def limits_of_subject(report: Report) -> list[str]:
     if len(trained) > 1:
         limits = [f"Losses and perplexities of {' and '.join(trained)} cannot be compared with each other."]
     parameters = max((shape[COUNTED] for shape in report.shapes if shape[COUNTED] is not None), default=None)
-    if parameters is not None:
+    if parameters is not None and conditions.tokens is not None:
         limits.append(
             f"Models have at most {parameters:,} parameters besides embeddings and have seen at most "
             f"{conditions.tokens[1]:,} tokens: larger ones, or more training, can differ."

@@ -33,10 +33,11 @@ NUMBER, TEXT = (int, float, type(None)), (str, type(None))
 FIELDS = {  # of a record, with their types
     **dict.fromkeys(("study", "axis", "series", "key", "objective", "hardware"), (str,)),
     **dict.fromkeys(("scale", "question", "equal", "to", "head_embedding", "attention", "texts", "commit"), TEXT),
-    **dict.fromkeys(("point", "seed", "threads", "training_flops", "forward_flops", "tokens"), (int,)),
+    **dict.fromkeys(("point", "seed", "threads", "forward_flops"), (int,)),
     **dict.fromkeys(("hidden_size", "num_hidden_layers", "num_attention_heads", "attention_head_size"), (int,)),
     **dict.fromkeys(("value_head_size", "intermediate_size", "max_seq_length"), (int,)),
     **dict.fromkeys(("parameters", "non_embedding_parameters", "to_point", "decay_from"), (int, type(None))),
+    **dict.fromkeys(("training_flops", "tokens"), (int, type(None))),  # None of a text where a run diverged
     **dict.fromkeys(("epochs", "seconds"), NUMBER),
     "learning_rate": (int, float),
     "qk_norm": (bool,),

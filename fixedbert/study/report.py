@@ -35,7 +35,7 @@ class Conditions:
 
     Args:
         of_grid: of the runs those that only chose a learning rate, in fewer steps.
-        tokens: the fewest and the most of the others.
+        tokens: the fewest and the most of the others; None where all of them diverged in pretraining.
         epochs: the most of a run; None for synthetic tasks.
         texts: None for synthetic tasks.
         seconds: of all runs but the `interrupted` ones, whose time is not known.
@@ -45,7 +45,7 @@ class Conditions:
     of_grid: int
     interrupted: int
     seconds: float
-    tokens: tuple[int, int]
+    tokens: tuple[int, int] | None
     epochs: float | None
     texts: str | None
     objectives: list[str]
@@ -150,13 +150,14 @@ def conditions_of(records: list[Record]) -> Conditions:
 
     runs = {record["key"]: record for record in records}.values()  # two series that share a run have records of it
     known = [record["seconds"] for record in runs if record["seconds"] is not None]
-    tokens = [record["tokens"] for record in runs if not record.get("of_grid")]
+    of_grid = sum(record.get("of_grid", False) for record in runs)
+    tokens = [record["tokens"] for record in runs if not record.get("of_grid") and record["tokens"]]
     return Conditions(
         runs=len(runs),
-        of_grid=len(runs) - len(tokens),
+        of_grid=of_grid,
         interrupted=len(runs) - len(known),
         seconds=sum(known),
-        tokens=(min(tokens), max(tokens)),
+        tokens=(min(tokens), max(tokens)) if tokens else None,
         epochs=max((value for value in distinct("epochs") if value is not None), default=None),
         texts=next((value for value in distinct("texts") if value), None),
         objectives=distinct("objective"),

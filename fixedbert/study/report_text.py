@@ -199,8 +199,7 @@ def curve_line(curve: CurveDifference, report: Report) -> str:
 
 def condition_lines(report: Report) -> list[str]:
     conditions = report.conditions
-    least, most = conditions.tokens
-    tokens = f"{most:,}" if least == most else f"{least:,} to {most:,}"
+    tokens = " to ".join(f"{number:,}" for number in sorted(set(conditions.tokens or ()))) or "unknown numbers of"
     epochs = "" if conditions.epochs is None else f" (at most {conditions.epochs:.2g} epochs)"
     interrupted = f" besides {conditions.interrupted} runs that were interrupted" if conditions.interrupted else ""
     chosen = f"in {conditions.of_grid} shorter runs" if conditions.of_grid else "whose run counts too"

@@ -30,12 +30,13 @@ def execute(run: Run, folder: Path, sources: DataSources) -> Record:
 
     Returns:
         The record of the run: shape, counts, settings, results, and where and with what it ran. `seconds` is None if
-        the run was interrupted in between. Of a run that diverged, the results are None or absent.
+        the run was interrupted in between. Of a run that diverged, the results are None or absent; in pretraining
+        on a text so are `tokens` and `training_flops`.
     """
     interrupted = folder.exists() and any(folder.iterdir())
     began = time.monotonic()
-    config, tokens, training_flops = run.config, run.tokens, run.training_flops
-    texts, epochs, curve, decay_from = None, None, None, None
+    config = run.config
+    tokens, training_flops, texts, epochs, curve, decay_from = None, None, None, None, None, None
     parameters: dict[str, int] = {}
     results: dict[str, float | None] = {"loss": None}
     try:
@@ -47,7 +48,7 @@ def execute(run: Run, folder: Path, sources: DataSources) -> Record:
             config, parameters = AutoConfig.from_pretrained(trained), summaries[-1]["parameters"]
             counts = summaries[-1]["corpus"]["counts"]
             texts = f"{counts['documents']:,} documents, {counts['tokens']:,} tokens"
-            tokens = sum(summary["real tokens seen"] for summary in summaries)
+            tokens, training_flops = sum(summary["real tokens seen"] for summary in summaries), run.training_flops
             epochs = sum(summary["results"]["epoch"] for summary in summaries)
             for task in ("pretraining", run.objective):
                 results |= recorded_metrics(task, summaries[-1]["results"])

@@ -165,8 +165,8 @@ class RunLog:
 
     @property
     def done(self) -> float:
-        """FLOPs of the runs that are done; a training that two series share counts once."""
-        return sum({record["key"]: record["training_flops"] for record in self.records}.values())
+        """FLOPs of the runs that are done, as far as known; a training that two series share counts once."""
+        return sum({record["key"]: record["training_flops"] or 0 for record in self.records}.values())
 
     @property
     def total(self) -> float:
