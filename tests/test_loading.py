@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from reported import RECORDS
 from small_tasks import write_model
-from test_study_report import RECORDS
 from transformers import AutoConfig, AutoModelForMaskedLM, Trainer
 
 from fixedbert.data.hub import check_place
