@@ -326,6 +326,7 @@ def test_limits_are_those_of_the_records():
             r"line 1: not the record.*curve: \[500, 2.0",
         ),
         ([{**RECORDS[0], "curve": [[500, "3"]]}], "line 1: not the record of a run"),
+        ([{**RECORDS[0], "tokens": None}], "line 1: not the record.*without tokens, and yet with a loss"),
         ([{**RECORDS[0], "of_grid": True}], "no runs of full length: nothing to report"),
         ([], "no runs"),
     ],

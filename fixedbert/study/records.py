@@ -141,6 +141,9 @@ def check_record(record: Record):
             raise ValueError(f"{name}: {value}")
     if record["axis"] not in AXES or "loss" not in record["results"]:
         raise ValueError("without a known axis, or without a loss")
+    for name in ("tokens", "training_flops"):
+        if record[name] is None and record["results"]["loss"] is not None:
+            raise ValueError(f"without {name}, and yet with a loss")
     if record["axis"] not in record:
         raise ValueError(f"without {record['axis']}")
     for name, value in record["results"].items():
