@@ -150,11 +150,10 @@ def conditions_of(records: list[Record]) -> Conditions:
 
     runs = {record["key"]: record for record in records}.values()  # two series that share a run have records of it
     known = [record["seconds"] for record in runs if record["seconds"] is not None]
-    of_grid = sum(record.get("of_grid", False) for record in runs)
     tokens = [record["tokens"] for record in runs if not record.get("of_grid") and record["tokens"] is not None]
     return Conditions(
         runs=len(runs),
-        of_grid=of_grid,
+        of_grid=sum(record.get("of_grid", False) for record in runs),
         interrupted=len(runs) - len(known),
         seconds=sum(known),
         tokens=(min(tokens), max(tokens)) if tokens else None,
