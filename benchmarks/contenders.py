@@ -129,7 +129,8 @@ class Recipe:
     A recipe of run_pretraining.py, to be trained for a time.
 
     Args:
-        command: its flags. What follows in them wins: the text, and to train alone, for as long as it is let.
+        command: its flags. What follows in them wins: to train alone, for as long as it is let. The text is added
+            when a side begins: its paths are this machine's, and do not belong in results.
         stages: those of its schedule; without stages a single one.
     """
 
@@ -206,7 +207,7 @@ def recipe_of(recipe: str, entries: list[str], tokenizer: PreTrainedTokenizerBas
     parts = parts_of_time(stages, data_args.mlm_probability)
     ends = [(part, stage.end) for part, stage in zip(parts, stages, strict=True)]
     of_model = parameters(MODELS[data_args.objective], stages[-1].config)
-    return Recipe([*command, *text_flags(), *flags(run)], ends), of_model
+    return Recipe([*command, *flags(run)], ends), of_model
 
 
 def check_comparable(
@@ -283,5 +284,5 @@ def side_of(contender: Stock | Recipe, folder: Path, seed: int, minutes: float, 
     log, seconds = folder.with_name(f"{folder.name}.log"), 60 * minutes
     if isinstance(contender, Stock):
         return Side(train_stock, log, contender, folder, seed, seconds, held_out)
-    command = [*contender.command, *flags({"seed": seed, "output_dir": str(folder)})]
+    command = [*contender.command, *text_flags(), *flags({"seed": seed, "output_dir": str(folder)})]
     return Side(train_recipe, log, command, seconds, contender.stages, held_out)

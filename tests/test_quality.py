@@ -66,7 +66,7 @@ def write_recipe(folder, name="ours", **changes) -> str:
 def command_of(recipe: str) -> list[str]:
     """What run_pretraining.py is called with."""
     found, _ = contenders.read_recipe(recipe, load_tokenizer(contenders.vocabulary()))
-    return [*found.command, "--output_dir", "ours", "--seed", "7"]
+    return [*found.command, *contenders.text_flags(), "--output_dir", "ours", "--seed", "7"]
 
 
 def padded_batch() -> dict[str, torch.Tensor]:
@@ -344,6 +344,13 @@ def test_trials_of_the_repository_are_comparable(data):
     trials = {name: contender for name, (contender, record) in found.items() if not record["stock"]}
     assert len(trials) > 15 and ".base" not in trials
     assert len({json.dumps(asdict(trial)) for trial in trials.values()}) == len(trials)
+
+
+def test_results_have_no_paths(data, tmp_path):
+    """Guards: what is recorded of a recipe does not name the folders of the machine that it was trained on."""
+    command = ["--output_dir", "unused", "--recipe", write_recipe(tmp_path)]
+    found = quality.contenders_of(quality.parsed(command), load_tokenizer(contenders.vocabulary()))
+    assert str(tmp_path) not in json.dumps([record for _, record in found.values()])
 
 
 @pytest.mark.parametrize(
