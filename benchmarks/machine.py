@@ -13,6 +13,8 @@ import torch
 import transformers
 
 import fixedbert
+from fixedbert.data.processes import end_with_parent
+from fixedbert.errors import Stopped
 
 Result = TypeVar("Result")
 
@@ -39,8 +41,14 @@ def in_a_process(work: Callable[..., Result], *arguments) -> Result:
     What `work` returns in a new process, where nothing is printed. Settings of the allocator cannot be taken back,
     caches are cold, and memory is no other's.
     """
-    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as processes:
-        return processes.submit(quietly, work, *arguments).result()
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(1, context, end_with_parent, (os.getpid(),)) as processes:
+        try:
+            return processes.submit(quietly, work, *arguments).result()
+        except (KeyboardInterrupt, Stopped):
+            for process in multiprocessing.active_children():
+                process.kill()  # the end of `with` waits for it
+            raise
 
 
 def quietly(work: Callable[..., Result], *arguments) -> Result:

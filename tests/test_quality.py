@@ -3,12 +3,17 @@
 import fcntl
 import json
 import multiprocessing
+import os
+import signal
+import subprocess
+import sys
 import time
 from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
+import psutil
 import pytest
 import torch
 import yaml
@@ -509,6 +514,29 @@ def test_sides_end_with_the_call(tmp_path):
             except BlockingIOError:
                 time.sleep(0.1)
     pytest.fail("it trains on")
+
+
+MEASURING = """
+from benchmarks.machine import in_a_process
+from fixedbert.errors import exit_on_input_error
+
+exit_on_input_error(lambda: in_a_process(exec, "import time; open('begun', 'w').close(); time.sleep(300)"))
+"""
+
+
+@pytest.mark.slow  # two processes, of which each imports torch
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_measurements_end_with_the_call(tmp_path, number):
+    """Guards: a benchmark that is stopped ends at once, with the process that it measures in."""
+    environment = os.environ | {"PYTHONPATH": str(Path(quality.__file__).parents[1])}
+    process = subprocess.Popen([sys.executable, "-c", MEASURING], cwd=tmp_path, env=environment)
+    while not (tmp_path / "begun").exists():
+        assert process.poll() is None
+        time.sleep(0.1)
+    children = psutil.Process(process.pid).children()
+    process.send_signal(number)
+    assert process.wait(timeout=60) == 128 + number
+    assert len(children) >= 1 and psutil.wait_procs(children, timeout=20)[1] == []
 
 
 def test_fine_tuning_is_the_same_for_all(tmp_path, monkeypatch, capsys):
