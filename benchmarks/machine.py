@@ -39,14 +39,14 @@ def gpus() -> list[str]:
 def in_a_process(work: Callable[..., Result], *arguments) -> Result:
     """
     What `work` returns in a new process, where nothing is printed. Settings of the allocator cannot be taken back,
-    caches are cold, and memory is no other's.
+    caches are cold, and memory is no other's. Where the call is stopped, the process is killed.
     """
-    context = multiprocessing.get_context("spawn")
+    context, others = multiprocessing.get_context("spawn"), set(multiprocessing.active_children())
     with ProcessPoolExecutor(1, context, end_with_parent, (os.getpid(),)) as processes:
         try:
             return processes.submit(quietly, work, *arguments).result()
         except (KeyboardInterrupt, Stopped):
-            for process in multiprocessing.active_children():
+            for process in {*multiprocessing.active_children()} - others:
                 process.kill()  # the end of `with` waits for it
             raise
 

@@ -520,7 +520,8 @@ MEASURING = """
 from benchmarks.machine import in_a_process
 from fixedbert.errors import exit_on_input_error
 
-exit_on_input_error(lambda: in_a_process(exec, "import time; open('begun', 'w').close(); time.sleep(300)"))
+BEGIN = "import os, time; os.mkdir(f'begun-{os.getpid()}'); time.sleep(300)"
+exit_on_input_error(lambda: in_a_process(exec, BEGIN))
 """
 
 
@@ -529,14 +530,22 @@ exit_on_input_error(lambda: in_a_process(exec, "import time; open('begun', 'w').
 def test_measurements_end_with_the_call(tmp_path, number):
     """Guards: a benchmark that is stopped ends at once, with the process that it measures in."""
     environment = os.environ | {"PYTHONPATH": str(Path(quality.__file__).parents[1])}
-    process = subprocess.Popen([sys.executable, "-c", MEASURING], cwd=tmp_path, env=environment)
-    while not (tmp_path / "begun").exists():
-        assert process.poll() is None
-        time.sleep(0.1)
-    children = psutil.Process(process.pid).children()
-    process.send_signal(number)
-    assert process.wait(timeout=60) == 128 + number
-    assert len(children) >= 1 and psutil.wait_procs(children, timeout=20)[1] == []
+    command = [sys.executable, "-c", MEASURING]
+    process = subprocess.Popen(command, cwd=tmp_path, env=environment, start_new_session=True)
+    try:
+        while not (begun := list(tmp_path.glob("begun-*"))):
+            assert process.poll() is None
+            time.sleep(0.1)
+        measured = psutil.Process(int(begun[0].name.removeprefix("begun-")))
+        if number == signal.SIGINT:  # as a terminal does
+            os.killpg(process.pid, number)
+        else:
+            process.send_signal(number)
+        assert process.wait(timeout=60) == 128 + number
+        assert psutil.wait_procs([measured], timeout=20)[1] == []
+    finally:
+        process.kill()  # the one that it started ends with it
+        process.wait()
 
 
 def test_fine_tuning_is_the_same_for_all(tmp_path, monkeypatch, capsys):
