@@ -28,8 +28,9 @@ HALF = (torch.float16, torch.bfloat16)
 DROPOUT = 0.25
 # Of the numbers' own precision, so far may eager be from float64 ...
 EAGER_EPSILONS = 32
-# ... and another backend, beside so many times eager's distance.
-EPSILONS, TIMES_EAGER = 2, 3
+# ... and another backend, beside so many times eager's distance. Gradients of queries and keys are differences of
+# nearly equal numbers: in heads of 512 those of sdpa in float32 are up to 3.5 times as far off as eager's.
+EPSILONS, TIMES_EAGER = 2, {torch.float32: 8, torch.float16: 3, torch.bfloat16: 3}
 
 
 class Way(NamedTuple):
@@ -214,7 +215,7 @@ def agreement(device: torch.device, ways: list[Way]) -> Iterator[dict]:
                 "error": error,
             }
             if way == EAGER:
-                limit = EPSILONS * epsilon + TIMES_EAGER * found
+                limit = EPSILONS * epsilon + TIMES_EAGER[case.dtype] * found
 
 
 def dropped(way: Way, lengths: list[int], device: torch.device, dtype: torch.dtype) -> tuple[float, float, int]:

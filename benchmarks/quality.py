@@ -163,6 +163,7 @@ def show(folder: Path, sides: dict[str, BY_SEED], drawn: list[str]) -> str:
 
 COMMON = {"per_device_train_batch_size": 32, "warmup_steps": 0.1, "save_strategy": "no", "seeds": [1, 2, 3]}
 COMMON |= {"do_train": True, "do_eval": True, "disable_tqdm": True}
+COMMON |= {"config_overrides": "hidden_dropout_prob=0,attention_probs_dropout_prob=0"}  # not each its own
 METRICS = {  # of each task: name in its results, heading, factor to per cent
     "mnli": (("eval_accuracy", "MNLI matched", 100), ("eval_accuracy_mm", "mismatched", 100)),
     "squad": (("eval_f1", "SQuAD F1", 1), ("eval_exact_match", "exact match", 1)),
@@ -181,6 +182,7 @@ def check_installed(fine_tuned: bool):
 def fine_tune(task: str, model: Path, output: Path):
     """
     By the same script with the same settings for every model, as in model_cards/README.md for `mini`, fine-tuned.
+    None has dropout: stock BERT would have that of its pretraining, and recipes theirs.
     Windows are not longer than the rows of stock BERT's training: its later positions still have random vectors.
     """
     data, options = data_folder(), COMMON | {"model_name_or_path": str(model), "output_dir": str(output)}

@@ -285,7 +285,10 @@ def test_folder_with_other_files(data, tmp_path):
 
 
 def test_fine_tuning_is_the_same_for_all(tmp_path, monkeypatch, capsys):
-    """Guards: both scripts take the command, which differs in the model alone; what is done is not done again."""
+    """
+    Guards: both scripts take the command, which differs in the model alone, not in its dropout; what is done is not
+    done again.
+    """
     commands = []
 
     def script(kind, metrics):
@@ -293,6 +296,7 @@ def test_fine_tuning_is_the_same_for_all(tmp_path, monkeypatch, capsys):
             model_args, _, training_args = parse(command, ModelArguments, kind, FineTuningArguments)
             commands.append([word for word in command if "models" not in word])
             assert "models" in model_args.model_name_or_path and training_args.seeds == [1, 2, 3]
+            assert model_args.config_overrides == "hidden_dropout_prob=0,attention_probs_dropout_prob=0"
             training_args.folder.mkdir(parents=True)
             runs = [{name: value + seed / 100 for name, value in metrics.items()} for seed in training_args.seeds]
             (training_args.folder / "results.json").write_text(json.dumps({"runs": runs}))
