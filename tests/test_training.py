@@ -204,10 +204,16 @@ def test_accelerate_takes_our_configurations(config, monkeypatch):
 
 
 def test_progress_line_says_everything(capsys):
-    """Guards: one line with loss, accuracy, real tokens per second, fill and time left, one of held-out results."""
-    line, state = ProgressLine(), TrainerState(max_steps=100, global_step=50)
+    """
+    Guards: one line with loss, accuracy, real tokens per second, fill and time left, one of held-out results; steps of
+    an earlier stage or call make it no faster.
+    """
+    line, state = ProgressLine(), TrainerState(max_steps=100, global_step=47)
     line.on_train_begin(None, state, None)
+    line.training_bar._time = lambda began=line.training_bar.start_t: began + 30
+    state.global_step = 50
     line.on_step_end(None, state, None)
+    assert "50/100 [00:30<08:20, 10.00s/it" in str(line.training_bar)
     logs = {"loss": 6.5, "mlm_accuracy": 0.125, "tokens_per_second": 8123.4, "fill_ratio": 0.96}
     line.on_log(None, state, None, logs)
     line.on_log(None, state, None, {"eval_mlm_loss": 6.25, "eval_perplexity": 518.0, "eval_runtime": 3.0})

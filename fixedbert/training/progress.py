@@ -1,10 +1,17 @@
 """The progress of pretraining, in one line."""
 
+from tqdm.auto import tqdm
 from transformers.trainer_callback import ProgressCallback
 
 
 class ProgressLine(ProgressCallback):
     """One line with loss, accuracy of the predicted tokens, real tokens per second, fill ratio and time left."""
+
+    def on_train_begin(self, args, state, control, **kwargs):
+        self.current_step = state.global_step
+        if state.is_world_process_zero:
+            # The steps of an earlier stage or call took none of this bar's time.
+            self.training_bar = tqdm(total=state.max_steps, initial=state.global_step, dynamic_ncols=True)
 
     def on_log(self, args, state, control, logs=None, **kwargs):
         if self.training_bar is None:
