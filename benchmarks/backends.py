@@ -26,10 +26,11 @@ from fixedbert.backends_fixed_head_bert import (
 LAYOUTS = ("whole rows", "unpadded", "packed")
 HALF = (torch.float16, torch.bfloat16)
 DROPOUT = 0.25
-# Of the numbers' own precision, so far may eager be from float64 ...
+# Eager may differ from float64 by so many times the precision of the numbers (epsilon) ...
 EAGER_EPSILONS = 32
-# ... and another backend, beside so many times eager's distance. Gradients of queries and keys are differences of
-# nearly equal numbers: in heads of 512 those of sdpa in float32 are up to 3.5 times as far off as eager's.
+# ... and another backend by EPSILONS more than TIMES_EAGER times eager's distance. Gradients of queries and keys are
+# differences of nearly equal numbers: in float32, with heads of 512, those of sdpa are up to 3.5 times as far off as
+# eager's. 8 leaves room for other processors.
 EPSILONS, TIMES_EAGER = 2, {torch.float32: 8, torch.float16: 3, torch.bfloat16: 3}
 
 

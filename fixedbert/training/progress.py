@@ -11,7 +11,8 @@ class ProgressLine(ProgressCallback):
         self.current_step = state.global_step
         if state.is_world_process_zero:
             # The steps of an earlier stage or call took none of this bar's time.
-            self.training_bar = tqdm(total=state.max_steps, initial=state.global_step, dynamic_ncols=True)
+            bar = tqdm(total=state.max_steps, initial=state.global_step, dynamic_ncols=True)
+            self.training_bar = bar  # type: ignore[assignment]  # declared as None
 
     def on_log(self, args, state, control, logs=None, **kwargs):
         if self.training_bar is None:
