@@ -234,9 +234,7 @@ def parsed(argv: list[str] | None) -> argparse.Namespace:
         metavar=("LAYERS", "WIDTH", "HEADS", "FEED_FORWARD"),
     )
     parser.add_argument("--seeds", type=int, nargs="+", default=[42], help="of all of them (default: %(default)s)")
-    parser.add_argument(
-        "--fine_tune", action="store_true", help="then MNLI and SQuAD from the models of the first seed, three times"
-    )
+    parser.add_argument("--fine_tune", action="store_true", help="then MNLI and SQuAD from each model, three times")
     return parser.parse_args(argv)
 
 
@@ -253,15 +251,16 @@ def main(argv: list[str] | None = None):
         reference = show(folder, sides, list(contenders))
         if arguments.fine_tune:
             recipes = [name for name, (contender, _) in contenders.items() if isinstance(contender, Recipe)]
-            seed = arguments.seeds[0]
-            if seed not in sides[reference]:
-                first, *_ = sides[reference].values()
-                raise InputError(
-                    f"{folder}: {reference}, the best stock BERT, has no model of seed {seed} to fine-tune: add "
-                    f"--stock_learning_rate {first['settings']['learning_rate']:g}, or begin --seeds with "
-                    f"{first['seed']}."
-                )
-            print_fine_tuned([model_folder(folder, name, seed).name for name in (reference, *recipes)], folder)
+            trained = sides[reference]
+            for seed in arguments.seeds:
+                if seed not in trained:
+                    rate = next(iter(trained.values()))["settings"]["learning_rate"]
+                    raise InputError(
+                        f"{folder}: {reference}, the best stock BERT, has no model of seed {seed} to fine-tune: add "
+                        f"--stock_learning_rate {rate:g}, or give --seeds {' '.join(map(str, trained))}."
+                    )
+            models = [model_folder(folder, name, seed) for name in (reference, *recipes) for seed in arguments.seeds]
+            print_fine_tuned([model.name for model in models], folder)
 
 
 if __name__ == "__main__":

@@ -328,13 +328,12 @@ def test_what_is_missing_is_said_first(data, tmp_path, monkeypatch, missing):
     assert not (tmp_path / "out").exists()
 
 
-def test_reference_without_the_first_seed(data, tmp_path, monkeypatch):
-    """Guards: where the best stock BERT has no model of the seed, a sentence says what to add, and nothing begins."""
+def finished(tmp_path: Path, monkeypatch, runs: list[tuple[str, int, float]]) -> list[str]:
+    """A command to fine-tune, without its seeds, in whose folder the sides with these seeds and losses are trained."""
     output = tmp_path / "out"
-    command = ["--fine_tune", "--recipe", write_recipe(tmp_path), "--output_dir", str(output), "--seeds", "7"]
+    command = ["--fine_tune", "--recipe", write_recipe(tmp_path), "--output_dir", str(output)]
     command += ["--minutes", "5", "--stock_shape", "1", "32", "2", "64", "--stock_learning_rate", "0.002"]
     found = quality.contenders_of(quality.parsed(command), load_tokenizer(contenders.vocabulary()))
-    runs = [("stock-0.002", 7, 5.0), ("stock-0.002", 8, 5.0), ("ours", 7, 3.0), ("stock-0.003", 8, 4.0)]
     facts = {name: record for name, (_, record) in found.items()}
     other = facts["stock-0.002"]["settings"] | {"learning_rate": 0.003}
     facts["stock-0.003"] = facts["stock-0.002"] | {"settings": other}
@@ -344,10 +343,26 @@ def test_reference_without_the_first_seed(data, tmp_path, monkeypatch):
     (output / "results.jsonl").write_text("".join(json.dumps(result) + "\n" for result in results))
     for name in ("check_installed", "draw"):
         monkeypatch.setattr(quality, name, lambda *_: None)
+    return command
+
+
+def test_models_of_all_seeds_are_fine_tuned(data, tmp_path, monkeypatch):
+    """Guards: with two seeds MNLI and SQuAD follow from the best stock BERT and from the recipe, of each seed."""
+    runs = [("stock-0.002", 7, 5.0), ("stock-0.002", 8, 5.0), ("ours", 7, 3.0), ("ours", 8, 3.0)]
+    command, fine_tuned = finished(tmp_path, monkeypatch, runs), []
+    monkeypatch.setattr(quality, "print_fine_tuned", lambda names, _: fine_tuned.extend(names))
+    quality.main([*command, "--seeds", "7", "8"])
+    assert fine_tuned == ["stock-0.002-7", "stock-0.002-8", "ours-7", "ours-8"]
+
+
+def test_reference_without_a_seed(data, tmp_path, monkeypatch):
+    """Guards: where the best stock BERT has no model of a seed, a sentence says what to add, and nothing begins."""
+    runs = [("stock-0.002", 7, 5.0), ("stock-0.002", 8, 5.0), ("ours", 7, 3.0), ("ours", 8, 3.0)]
+    command = finished(tmp_path, monkeypatch, [*runs, ("stock-0.003", 8, 4.0)])
     monkeypatch.setattr(quality, "print_fine_tuned", lambda *_: pytest.fail("it fine-tunes"))
-    message = "stock-0.003, .* no model of seed 7 .*: add --stock_learning_rate 0.003, or begin --seeds with 8"
+    message = "stock-0.003, .* no model of seed 7 .*: add --stock_learning_rate 0.003, or give --seeds 8"
     with pytest.raises(InputError, match=message):
-        quality.main(command)
+        quality.main([*command, "--seeds", "8", "7"])
 
 
 @pytest.mark.slow  # two processes, of which each imports torch
