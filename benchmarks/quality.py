@@ -202,7 +202,7 @@ def print_fine_tuned(names: list[str], folder: Path):
     for (name, task), output in tqdm(outputs.items(), desc="fine-tuning", leave=False):
         if not output.exists():
             in_a_process(fine_tune, task, folder / name, output)
-    row = "{:<24}" + " {:>22}" * sum(map(len, METRICS.values()))
+    row = f"{{:<{max(map(len, names))}}}" + " {:>22}" * sum(map(len, METRICS.values()))
     print("\nin per cent, the mean of three seeds (range)")
     print(row.format("", *(heading for metrics in METRICS.values() for _, heading, _ in metrics)))
     for name in names:
@@ -234,7 +234,11 @@ def parsed(argv: list[str] | None) -> argparse.Namespace:
         metavar=("LAYERS", "WIDTH", "HEADS", "FEED_FORWARD"),
     )
     parser.add_argument("--seeds", type=int, nargs="+", default=[42], help="of all of them (default: %(default)s)")
-    parser.add_argument("--fine_tune", action="store_true", help="then MNLI and SQuAD from each model, three times")
+    parser.add_argument(
+        "--fine_tune",
+        action="store_true",
+        help="then MNLI and SQuAD from the best stock BERT and each recipe, of every seed, three times",
+    )
     return parser.parse_args(argv)
 
 
@@ -252,13 +256,14 @@ def main(argv: list[str] | None = None):
         if arguments.fine_tune:
             recipes = [name for name, (contender, _) in contenders.items() if isinstance(contender, Recipe)]
             trained = sides[reference]
-            for seed in arguments.seeds:
-                if seed not in trained:
-                    rate = next(iter(trained.values()))["settings"]["learning_rate"]
-                    raise InputError(
-                        f"{folder}: {reference}, the best stock BERT, has no model of seed {seed} to fine-tune: add "
-                        f"--stock_learning_rate {rate:g}, or give --seeds {' '.join(map(str, trained))}."
-                    )
+            lacking = [seed for seed in arguments.seeds if seed not in trained]
+            if lacking:
+                rate = next(iter(trained.values()))["settings"]["learning_rate"]
+                others = [seed for seed in arguments.seeds if seed in trained] or trained
+                raise InputError(
+                    f"{folder}: {reference}, the best stock BERT, has no model of seed {lacking[0]} to fine-tune: add "
+                    f"--stock_learning_rate {rate:g}, or give --seeds {' '.join(map(str, others))}."
+                )
             models = [model_folder(folder, name, seed) for name in (reference, *recipes) for seed in arguments.seeds]
             print_fine_tuned([model.name for model in models], folder)
 

@@ -349,7 +349,8 @@ def finished(tmp_path: Path, monkeypatch, runs: list[tuple[str, int, float]]) ->
 def test_models_of_all_seeds_are_fine_tuned(data, tmp_path, monkeypatch):
     """Guards: with two seeds MNLI and SQuAD follow from the best stock BERT and from the recipe, of each seed."""
     runs = [("stock-0.002", 7, 5.0), ("stock-0.002", 8, 5.0), ("ours", 7, 3.0), ("ours", 8, 3.0)]
-    command, fine_tuned = finished(tmp_path, monkeypatch, runs), []
+    worse = [("stock-0.003", 7, 6.0), ("stock-0.003", 8, 6.0)]
+    command, fine_tuned = finished(tmp_path, monkeypatch, [*runs, *worse]), []
     monkeypatch.setattr(quality, "print_fine_tuned", lambda names, _: fine_tuned.extend(names))
     quality.main([*command, "--seeds", "7", "8"])
     assert fine_tuned == ["stock-0.002-7", "stock-0.002-8", "ours-7", "ours-8"]
@@ -358,9 +359,9 @@ def test_models_of_all_seeds_are_fine_tuned(data, tmp_path, monkeypatch):
 def test_reference_without_a_seed(data, tmp_path, monkeypatch):
     """Guards: where the best stock BERT has no model of a seed, a sentence says what to add, and nothing begins."""
     runs = [("stock-0.002", 7, 5.0), ("stock-0.002", 8, 5.0), ("ours", 7, 3.0), ("ours", 8, 3.0)]
-    command = finished(tmp_path, monkeypatch, [*runs, ("stock-0.003", 8, 4.0)])
+    command = finished(tmp_path, monkeypatch, [*runs, ("stock-0.003", 8, 4.0), ("stock-0.003", 9, 4.0)])
     monkeypatch.setattr(quality, "print_fine_tuned", lambda *_: pytest.fail("it fine-tunes"))
-    message = "stock-0.003, .* no model of seed 7 .*: add --stock_learning_rate 0.003, or give --seeds 8"
+    message = "stock-0.003, .* no model of seed 7 .*: add --stock_learning_rate 0.003, or give --seeds 8[.]"
     with pytest.raises(InputError, match=message):
         quality.main([*command, "--seeds", "8", "7"])
 
