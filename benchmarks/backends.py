@@ -212,10 +212,10 @@ def agreement(device: torch.device, ways: list[Way]) -> Iterator[dict]:
                 **case.record(),
                 "distance": found,
                 "limit": limit,
-                "right": found <= limit,
+                "right": error is None and found <= limit,
                 "error": error,
             }
-            if way == EAGER:
+            if way == EAGER and math.isfinite(found):
                 limit = EPSILONS * epsilon + TIMES_EAGER[case.dtype] * found
 
 

@@ -61,6 +61,7 @@ def workers() -> Iterator[dict[str, Connection]]:
         os.environ[name] = value
         pipes[setting], theirs = context.Pipe()
         context.Process(target=worker, args=(theirs,), daemon=True).start()
+        theirs.close()  # so that a worker that ends early is an error here
         pipes[setting].recv()
     yield pipes
     for pipe in pipes.values():

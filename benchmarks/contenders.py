@@ -50,6 +50,8 @@ class Stock:
     feed_forward: int
     learning_rate: float
     batch: int
+    use_cpu: bool
+    bf16: bool
 
     def config(self, tokenizer: PreTrainedTokenizerBase) -> BertConfig:
         return BertConfig(
@@ -69,7 +71,8 @@ class Stock:
             weight_decay=0.01,
             warmup_steps=0.1,
             max_steps=MANY,
-            **device_options(),
+            use_cpu=self.use_cpu,
+            bf16=self.bf16,
             seed=seed,
             save_strategy="no",
             report_to="none",

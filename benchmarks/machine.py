@@ -15,15 +15,17 @@ import transformers
 import fixedbert
 from fixedbert.data.processes import end_with_parent
 from fixedbert.errors import Stopped
+from fixedbert.training.precision import has_bf16
 
 Result = TypeVar("Result")
 
 
 def description() -> str:
+    bf16 = "with" if has_bf16(use_cpu=True) else "without"
     return (
-        f"{platform.machine()}, {os.cpu_count()} cores, {torch.get_num_threads()} threads, Python "
-        f"{platform.python_version()}, torch {torch.__version__}, transformers {transformers.__version__}, fixedbert "
-        f"{fixedbert.__version__}"
+        f"{platform.machine()} {bf16} bf16 instructions, {os.cpu_count()} cores, {torch.get_num_threads()} threads, "
+        f"Python {platform.python_version()}, torch {torch.__version__}, transformers {transformers.__version__}, "
+        f"fixedbert {fixedbert.__version__}"
     )
 
 

@@ -24,6 +24,7 @@ from benchmarks.contenders import (
     Recipe,
     Stock,
     data_folder,
+    device_options,
     held_out_batches,
     parameters,
     read_recipe,
@@ -33,7 +34,7 @@ from benchmarks.contenders import (
     vocabulary,
 )
 from benchmarks.curves import AXES, draw
-from benchmarks.machine import description, in_a_process
+from benchmarks.machine import description, gpus, in_a_process
 from benchmarks.quality_table import BY_SEED, by_side, final_loss, markdown, rows_of
 from benchmarks.sides import train_in_turns
 from fixedbert.data.tokenizers import load_tokenizer
@@ -43,6 +44,7 @@ from fixedbert.locks import locked
 from fixedbert.tasks.glue import main as run_glue
 from fixedbert.tasks.squad import main as run_squad
 from fixedbert.training.arguments import flags
+from fixedbert.training.output import read_command, run_arguments
 
 Contenders = dict[str, tuple[Stock | Recipe, dict]]  # by name, with what is recorded of each
 
@@ -60,7 +62,7 @@ def contenders_of(arguments: argparse.Namespace, tokenizer: PreTrainedTokenizerB
     """
     found: Contenders = {}
     for rate in arguments.stock_learning_rate:
-        stock = Stock(*arguments.stock_shape, learning_rate=rate, batch=arguments.stock_batch_size)
+        stock = Stock(*arguments.stock_shape, learning_rate=rate, batch=arguments.stock_batch_size, **device_options())
         sizes = parameters(AutoModelForPreTraining, stock.config(tokenizer))
         record = {"stock": True, "change": "transformers' BERT", "settings": asdict(stock), **sizes}
         found[f"stock-{rate:g}"] = stock, record
@@ -104,9 +106,13 @@ def earlier_results(file: Path, contenders: Contenders, minutes: float) -> list[
         if result["minutes"] != minutes:
             raise InputError(f"{folder}: its results are of {result['minutes']:g} minutes; give another --output_dir.")
         _, record = contenders.get(result["side"], (None, result))
-        settings = record["settings"] | (shared if result["stock"] else {})
-        if result["settings"] != json.loads(json.dumps(settings)):  # with lists for tuples
-            raise InputError(f"{folder}: {result['side']} had other settings; give another --output_dir.")
+        settings = json.loads(json.dumps(record["settings"] | (shared if result["stock"] else {})))  # lists for tuples
+        names = settings.keys() | result["settings"].keys()
+        other = sorted(name for name in names if result["settings"].get(name) != settings.get(name))
+        if other:
+            raise InputError(
+                f"{folder}: {result['side']} had other settings ({', '.join(other)}); give another --output_dir."
+            )
     return results
 
 
@@ -126,7 +132,8 @@ def train_missing(file: Path, results: list[dict], contenders: Contenders, seeds
         names = dict(zip(processes, missing, strict=True))
         for process_name, process in train_in_turns(processes):
             name = names[process_name]
-            run = {"side": name, "seed": seed, "minutes": minutes, "machine": description()}
+            machine = ", ".join([description(), *gpus()])
+            run = {"side": name, "seed": seed, "minutes": minutes, "machine": machine}
             results.append(run | missing[name][1] | {"points": process.points})
             write_whole(file, "".join(json.dumps(result) + "\n" for result in results))
 
@@ -169,6 +176,7 @@ METRICS = {  # of each task: name in its results, heading, factor to per cent
     "squad": (("eval_f1", "SQuAD F1", 1), ("eval_exact_match", "exact match", 1)),
 }
 SQUAD = {"train_file": "squad/train-v1.1.json", "validation_file": "squad/dev-v1.1.json"}
+PATHS = ("--output_dir", "--model_name_or_path", "--data_dir", *(f"--{name}" for name in SQUAD))
 
 
 def check_installed(fine_tuned: bool):
@@ -179,29 +187,44 @@ def check_installed(fine_tuned: bool):
             raise InputError(f"{data_folder() / name} is not there: add it, or leave out --fine_tune.")
 
 
-def fine_tune(task: str, model: Path, output: Path):
+def fine_tuning_command(task: str, model: Path, output: Path) -> list[str]:
     """
-    By the same script with the same settings for every model, as in model_cards/README.md for `mini`, fine-tuned.
+    The same settings for every model, those of model_cards/README.md for `mini`, fine-tuned.
     None has dropout: stock BERT would have that of its pretraining, and recipes theirs.
     Windows are not longer than the rows of stock BERT's training: its later positions still have random vectors.
     """
     data, options = data_folder(), COMMON | {"model_name_or_path": str(model), "output_dir": str(output)}
+    options |= device_options()
     if task == "mnli":
         task_options = {"task_name": "mnli", "data_dir": str(data / "glue"), "num_train_epochs": 3}
-        run_glue(flags(options | task_options | {"learning_rate": 2e-4}))
-    else:
-        files = {name: str(data / file) for name, file in SQUAD.items()}
-        windows = {"max_seq_length": LENGTH, "doc_stride": 32}
-        task_options = {"max_train_samples": 8000, "num_train_epochs": 2, "learning_rate": 3e-4}
-        run_squad(flags(options | files | windows | task_options))
+        return flags(options | task_options | {"learning_rate": 2e-4})
+    files = {name: str(data / file) for name, file in SQUAD.items()}
+    windows = {"max_seq_length": LENGTH, "doc_stride": 32}
+    task_options = {"max_train_samples": 8000, "num_train_epochs": 2, "learning_rate": 3e-4}
+    return flags(options | files | windows | task_options)
+
+
+def fine_tune(task: str, command: list[str]):
+    (run_glue if task == "mnli" else run_squad)(command)
+
+
+def check_settings(output: Path, command: list[str]):
+    """Raises InputError where earlier results of fine-tuning had other settings than the command, paths apart."""
+    earlier, now = (run_arguments(words, left_out=PATHS) for words in (read_command(output), command))
+    if earlier != now:
+        raise InputError(f"{output}: fine-tuned with other settings; remove it, and it is fine-tuned again.")
 
 
 def print_fine_tuned(names: list[str], folder: Path):
     """Fine-tune the models that are not yet, and print means and ranges over the seeds of fine-tuning."""
     outputs = {(name, task): folder / "fine_tuned" / f"{name}-{task}" for name in names for task in METRICS}
-    for (name, task), output in tqdm(outputs.items(), desc="fine-tuning", leave=False):
-        if not output.exists():
-            in_a_process(fine_tune, task, folder / name, output)
+    commands = {(name, task): fine_tuning_command(task, folder / name, outputs[name, task]) for name, task in outputs}
+    missing = [key for key, output in outputs.items() if not output.exists()]
+    for key, output in outputs.items():
+        if key not in missing:
+            check_settings(output, commands[key])
+    for name, task in tqdm(missing, desc="fine-tuning", leave=False):
+        in_a_process(fine_tune, task, commands[name, task])
     row = f"{{:<{max(map(len, names))}}}" + " {:>22}" * sum(map(len, METRICS.values()))
     print("\nin per cent, the mean of three seeds (range)")
     print(row.format("", *(heading for metrics in METRICS.values() for _, heading, _ in metrics)))

@@ -20,6 +20,7 @@ from fixedbert.errors import InputError
 from fixedbert.training.arguments import ModelArguments, parse
 from fixedbert.training.fine_tuning import FineTuningArguments
 from fixedbert.training.glue_data import GlueDataArguments
+from fixedbert.training.output import write_command
 from fixedbert.training.pretraining import PretrainingArguments
 from fixedbert.training.pretraining_data import PretrainingDataArguments, make_examples
 from fixedbert.training.squad_data import SquadDataArguments
@@ -141,21 +142,37 @@ def test_ratio_over_some_seeds():
 
 
 def stock_record(rate: float, **changes) -> dict:
-    settings = asdict(contenders.Stock(1, 32, 2, 64, learning_rate=rate, batch=4)) | changes
+    settings = asdict(contenders.Stock(1, 32, 2, 64, learning_rate=rate, batch=4, use_cpu=True, bf16=False)) | changes
     return {"stock": True, "settings": settings}
 
 
-@pytest.mark.parametrize("changes", [{"layers": 3}, {"feed_forward": 65}, {"batch": 5}])
+@pytest.mark.parametrize(
+    "changes", [{"layers": 3}, {"feed_forward": 65}, {"batch": 5}, {"bf16": True}, {"use_cpu": False}]
+)
 def test_other_stock_in_the_folder(tmp_path, changes):
-    """Guards: stock BERTs of a folder differ in the learning rate alone, whatever their names."""
+    """Guards: stock BERTs of a folder differ in the learning rate alone, whatever their names, not in precision or
+    device; what differs is named."""
     file = tmp_path / "results.jsonl"
     found = {"stock-0.003": (None, stock_record(0.003))}
     earlier = {"side": "stock-0.001", "minutes": 7.0}
     file.write_text(json.dumps(earlier | stock_record(0.001)) + "\n")
     assert len(quality.earlier_results(file, found, 7.0)) == 1
     file.write_text(json.dumps(earlier | stock_record(0.001, **changes)) + "\n")
-    with pytest.raises(InputError, match="stock-0.001 had other settings; give another --output_dir"):
+    (name,) = changes
+    with pytest.raises(InputError, match=rf"stock-0.001 had other settings \({name}\); give another --output_dir"):
         quality.earlier_results(file, found, 7.0)
+
+
+@pytest.mark.parametrize("bf16", [False, True])
+def test_stock_trains_as_it_is_recorded(data, tmp_path, monkeypatch, bf16):
+    """Guards: stock BERT trains in the precision of the hardware, on its device, and the results say which."""
+    monkeypatch.setattr(quality, "device_options", lambda: {"use_cpu": True, "bf16": bf16})
+    command = ["--output_dir", "unused", "--recipe", write_recipe(tmp_path)]
+    found = quality.contenders_of(quality.parsed(command), load_tokenizer(contenders.vocabulary()))
+    stock, record = found["stock-0.0005"]
+    assert isinstance(stock, contenders.Stock) and record["settings"]["bf16"] is bf16
+    arguments = stock.arguments(tmp_path / "stock", seed=1)
+    assert (arguments.bf16, arguments.use_cpu) == (bf16, True)
 
 
 def test_all_are_held_to_the_same_text(data, tmp_path):
@@ -287,7 +304,7 @@ def test_folder_with_other_files(data, tmp_path):
 def test_fine_tuning_is_the_same_for_all(tmp_path, monkeypatch, capsys):
     """
     Guards: both scripts take the command, which differs in the model alone, not in its dropout; what is done is not
-    done again.
+    done again, and not shown beside results of other settings.
     """
     commands = []
 
@@ -298,6 +315,7 @@ def test_fine_tuning_is_the_same_for_all(tmp_path, monkeypatch, capsys):
             assert "models" in model_args.model_name_or_path and training_args.seeds == [1, 2, 3]
             assert model_args.config_overrides == "hidden_dropout_prob=0,attention_probs_dropout_prob=0"
             training_args.folder.mkdir(parents=True)
+            write_command(training_args.folder, command)
             runs = [{name: value + seed / 100 for name, value in metrics.items()} for seed in training_args.seeds]
             (training_args.folder / "results.json").write_text(json.dumps({"runs": runs}))
 
@@ -314,6 +332,9 @@ def test_fine_tuning_is_the_same_for_all(tmp_path, monkeypatch, capsys):
     assert len(commands) == 4 and commands[:2] == commands[2:]
     (line,) = {line for line in capsys.readouterr().out.splitlines() if line.startswith("ours")}
     assert line.split() == "ours 42.0 (41.0-43.0) 52.0 (51.0-53.0) 11.0 (11.0-11.0) 4.0 (4.0-4.0)".split()
+    monkeypatch.setitem(quality.COMMON, "per_device_train_batch_size", 16)
+    with pytest.raises(InputError, match="ours-mnli: fine-tuned with other settings; remove it"):
+        quality.print_fine_tuned(["ours"], tmp_path / "models")
 
 
 @pytest.mark.parametrize("missing", ["glue/MNLI", "squad/train-v1.1.json", "squad/dev-v1.1.json", "matplotlib"])

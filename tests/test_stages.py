@@ -266,9 +266,9 @@ def test_grown_run_is_one_run(recipe, tmp_path, monkeypatch):
     """
     Guards: a run of three stages has the loss after a boundary that it had before, one schedule, one log and one
     speed; no example twice; no two models at once; and broken off within a stage, after a boundary, by a signal at
-    one or in the first evaluation, it ends with the same bits.
+    one or in the first evaluation, or taken back to a stage before, it ends with the same bits.
 
-    Slow, for a whole run and four that are broken off and continued.
+    Slow, for a whole run and five that are broken off and continued.
     """
     batch = inputs_of("ForPreTraining", labels=True)
     batch = {name: values % 60 if name == "input_ids" else values for name, values in batch.items()}
@@ -329,7 +329,8 @@ def test_grown_run_is_one_run(recipe, tmp_path, monkeypatch):
     reached = [entry["epoch"] for entry in log if "loss" in entry]
     assert reached == sorted(reached)
 
-    for number, (step, saved, by_signal) in enumerate([(11, 8, False), (8, 7, False), (7, 7, True), (0, 1, True)]):
+    cuts = [(11, 8, False), (8, 7, False), (7, 7, True), (0, 1, True), (21, 20, False)]
+    for number, (step, saved, by_signal) in enumerate(cuts):
         cut = tmp_path / f"cut{number}"
         command, breaking = [recipe, "--output_dir", str(cut)], StopAt(step, by_signal)
 
@@ -341,7 +342,9 @@ def test_grown_run_is_one_run(recipe, tmp_path, monkeypatch):
             patch.setattr("fixedbert.tasks.pretraining.train", stop)
             run_pretraining.main(command)
         assert whole_checkpoints(cut.with_name(f"cut{number}.partial"))[-1].name == f"checkpoint-{saved}"
-        run_pretraining.main(command)
+        back = ["--resume_from_checkpoint", f"{cut}.partial/checkpoint-4"] if step == 21 else []
+        run_pretraining.main([*command, *back])
+        assert (cut / "unused-checkpoint-20").exists() == bool(back)
         assert record(cut) == log
         one, other = (load_file(folder / "model.safetensors") for folder in (tmp_path / "whole", cut))
         assert one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)

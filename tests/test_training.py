@@ -243,14 +243,17 @@ def test_curves_are_drawn_from_any_log(tmp_path):
 
 
 def test_damaged_checkpoints_are_said(tmp_path):
-    """Guards: an unreadable newest checkpoint is named with the one before, which --resume_from_checkpoint takes."""
+    """
+    Guards: an unreadable newest checkpoint is named with the one before, which --resume_from_checkpoint takes; the
+    newest is then set aside, since the run would go on from it the next time.
+    """
     partial = tmp_path / "run.partial"
     for step in (5, 10):
         folder = partial / f"checkpoint-{step}"
         folder.mkdir(parents=True)
         save_file({"a": torch.zeros(1000)}, folder / "model.safetensors")
         torch.save({"a": torch.zeros(1000)}, folder / "optimizer.pt")
-        (folder / "trainer_state.json").write_text("{}")
+        (folder / "trainer_state.json").write_text(json.dumps({"global_step": step}))
     command = ["--output_dir", str(tmp_path / "run")]
     (partial / "command.json").write_text(json.dumps(command))
     newest = partial / "checkpoint-10"
@@ -267,7 +270,8 @@ def test_damaged_checkpoints_are_said(tmp_path):
             start()
         with pytest.raises(KeyboardInterrupt, match="checkpoint-5"):
             start(resume_from_checkpoint=str(partial / "checkpoint-5"))
-        assert newest.exists()
+        assert not newest.exists()
+        (partial / "unused-checkpoint-10").rename(newest)
         (newest / name).write_bytes(whole)
     with pytest.raises(KeyboardInterrupt, match="checkpoint-10"):
         start()

@@ -15,7 +15,7 @@ from ..errors import InputError
 from ..training.arguments import ModelArguments, parse, with_recipe
 from ..training.interruption import train
 from ..training.loading import load_config, load_model
-from ..training.output import check_same_data, last_checkpoint, output_directory
+from ..training.output import check_same_data, output_directory
 from ..training.pretraining import PretrainingArguments
 from ..training.pretraining_data import PretrainingDataArguments, make_collator, make_examples, print_corpus
 from ..training.progress import ProgressLine
@@ -97,7 +97,7 @@ def main(argv: list[str] | None = None, prog: str | None = None, callbacks: Sequ
             last = place == len(stages) - 1
             if training_args.do_train:
                 train(trainer, checkpoint, last)
-                checkpoint = last_checkpoint(training_args.folder)
+                checkpoint = str(training_args.folder / f"checkpoint-{trainer.state.global_step}")
                 stages[place] = replace(stage, end=trainer.state.global_step)  # a callback can end it before its step
             if not last:
                 del model, trainer  # before there is a larger one

@@ -74,8 +74,10 @@ def output_directory(training_args: CommonArguments, command: list[str]) -> Iter
                 shutil.rmtree(partial)
             partial.mkdir(parents=True, exist_ok=True)
             for folder in partial.glob("checkpoint-*"):
-                if STEP.fullmatch(folder.name) and folder.is_dir() and not is_whole(folder):
+                if step_of(folder) >= 0 and folder.is_dir() and not is_whole(folder):
                     shutil.rmtree(folder)
+            if checkpoint and checkpoint == training_args.resume_from_checkpoint:
+                set_aside_later_checkpoints(partial, Path(checkpoint))
             if not (partial / COMMAND_FILE).exists():
                 write_command(partial, command)
         state.wait_for_everyone()
@@ -138,10 +140,28 @@ def is_whole(folder: Path) -> bool:
     return file.is_file() and file.read_bytes().rstrip().endswith(b"}")
 
 
+def step_of(checkpoint: Path) -> int:
+    """By its name; -1 if that is not a checkpoint's."""
+    found = STEP.fullmatch(checkpoint.name)
+    return int(found[1]) if found else -1
+
+
 def whole_checkpoints(folder: Path) -> list[Path]:
     """The complete checkpoints, oldest first."""
-    found = [(STEP.fullmatch(path.name), path) for path in folder.glob("checkpoint-*") if is_whole(path)]
-    return [path for _, path in sorted((int(step[1]), path) for step, path in found if step)]
+    return sorted((path for path in folder.glob("checkpoint-*") if step_of(path) >= 0 and is_whole(path)), key=step_of)
+
+
+def set_aside_later_checkpoints(partial: Path, checkpoint: Path):
+    """
+    Rename those after the one that the user goes back to: the run would otherwise go on from them when it is stopped,
+    and Trainer would keep them instead of its own, for --save_total_limit.
+    """
+    step = TrainerState.load_from_json(str(checkpoint / "trainer_state.json")).global_step
+    for later in (path for path in whole_checkpoints(partial) if step_of(path) > step):
+        unused = later.with_name(f"unused-{later.name}")
+        shutil.rmtree(unused, ignore_errors=True)
+        later.rename(unused)
+        print(f"{later} is later than {checkpoint}, from which this run goes on; it is now {unused.name}.")
 
 
 def last_checkpoint(folder: Path) -> str | None:
@@ -229,7 +249,7 @@ def check_state(file: Path):
 
 def remedy_for(checkpoint: Path) -> str:
     """What to do where a checkpoint cannot be used."""
-    before = [str(path) for path in whole_checkpoints(checkpoint.parent) if path != checkpoint]
+    before = [str(path) for path in whole_checkpoints(checkpoint.parent) if step_of(path) < step_of(checkpoint)]
     if before:
         return f"go on from the one before with --resume_from_checkpoint {before[-1]}"
     return f"remove {checkpoint.parent} and start anew"
