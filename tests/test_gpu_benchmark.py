@@ -63,6 +63,20 @@ def test_a_backend_that_raises_is_named(tmp_path, monkeypatch):
     assert lines["sdpa, padded, float32"]["right"]
 
 
+def test_backends_that_raise_beside_eager(tmp_path, monkeypatch):
+    """Guards: where eager itself raises, another backend that does is wrong too, and one that does not is judged."""
+    original = backends.outcome
+
+    def outcome(case, way, lengths, device, dtype):
+        if dtype is not torch.float64 and (way == backends.EAGER or "padded" in str(way)):
+            raise RuntimeError("no such kernel")
+        return original(case, way, lengths, device, dtype)
+
+    monkeypatch.setattr(backends, "outcome", outcome)
+    lines = lines_of(tmp_path, 1)
+    assert [lines[f"{way}, float32"]["right"] for way in ("eager", "sdpa, padded", "sdpa")] == [False, False, True]
+
+
 def test_dropout_that_is_not_applied(monkeypatch):
     """Guards: dropout is seen in the probabilities themselves: a backend without it is wrong."""
     assert backends.dropout_line(backends.EAGER, CPU, torch.float32).right
