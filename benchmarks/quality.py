@@ -212,7 +212,8 @@ def check_settings(output: Path, command: list[str]):
     """Raises InputError where earlier results of fine-tuning had other settings than the command, paths apart."""
     earlier, now = (run_arguments(words, left_out=PATHS) for words in (read_command(output), command))
     if earlier != now:
-        raise InputError(f"{output}: fine-tuned with other settings; remove it, and it is fine-tuned again.")
+        other = ", ".join(sorted({*earlier} ^ {*now}))
+        raise InputError(f"{output}: fine-tuned with other settings ({other}); remove it, and it is fine-tuned again.")
 
 
 def print_fine_tuned(names: list[str], folder: Path):

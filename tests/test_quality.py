@@ -333,7 +333,7 @@ def test_fine_tuning_is_the_same_for_all(tmp_path, monkeypatch, capsys):
     (line,) = {line for line in capsys.readouterr().out.splitlines() if line.startswith("ours")}
     assert line.split() == "ours 42.0 (41.0-43.0) 52.0 (51.0-53.0) 11.0 (11.0-11.0) 4.0 (4.0-4.0)".split()
     monkeypatch.setitem(quality.COMMON, "per_device_train_batch_size", 16)
-    with pytest.raises(InputError, match="ours-mnli: fine-tuned with other settings; remove it"):
+    with pytest.raises(InputError, match=r"ours-mnli: fine-tuned with other settings \(16, 32\); remove it"):
         quality.print_fine_tuned(["ours"], tmp_path / "models")
 
 

@@ -3,6 +3,7 @@
 import ctypes
 import json
 import re
+import shutil
 import subprocess
 import sys
 from dataclasses import fields
@@ -44,7 +45,7 @@ from fixedbert.training.arguments import (
 from fixedbert.training.fine_tuning import FineTuningArguments
 from fixedbert.training.glue_data import GlueDataArguments
 from fixedbert.training.loading import load_config
-from fixedbert.training.output import output_directory, run_arguments
+from fixedbert.training.output import last_checkpoint, output_directory, run_arguments
 from fixedbert.training.pictures import draw_pretraining
 from fixedbert.training.pretraining import (
     OBJECTIVES,
@@ -271,10 +272,21 @@ def test_damaged_checkpoints_are_said(tmp_path):
         with pytest.raises(KeyboardInterrupt, match="checkpoint-5"):
             start(resume_from_checkpoint=str(partial / "checkpoint-5"))
         assert not newest.exists()
-        (partial / "unused-checkpoint-10").rename(newest)
+        (partial / "_unused-checkpoint-10").rename(newest)
         (newest / name).write_bytes(whole)
     with pytest.raises(KeyboardInterrupt, match="checkpoint-10"):
         start()
+    shutil.copytree(partial / "checkpoint-5", tmp_path / "copies" / "checkpoint-5")
+    with pytest.raises(KeyboardInterrupt, match="copies/checkpoint-5"):
+        start(resume_from_checkpoint=str(tmp_path / "copies" / "checkpoint-5"))
+    assert newest.exists()  # of another folder none is later
+
+    (partial / "_unused-checkpoint-10").mkdir()
+    shutil.copy(newest / "trainer_state.json", partial)  # the model was trained, and the evaluation stopped
+    with pytest.raises(KeyboardInterrupt, match="checkpoint-5"):
+        start(resume_from_checkpoint=str(partial / "checkpoint-5"))
+    assert last_checkpoint(partial) == str(partial / "checkpoint-5")
+    assert (partial / "_unused1-checkpoint-10" / "model.safetensors").exists()
 
 
 def test_recipe_becomes_flags_and_flags_win(tmp_path):

@@ -8,6 +8,7 @@ import zipfile
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import fields
+from itertools import count
 from pathlib import Path
 
 from accelerate import PartialState
@@ -76,8 +77,8 @@ def output_directory(training_args: CommonArguments, command: list[str]) -> Iter
             for folder in partial.glob("checkpoint-*"):
                 if step_of(folder) >= 0 and folder.is_dir() and not is_whole(folder):
                     shutil.rmtree(folder)
-            if checkpoint and checkpoint == training_args.resume_from_checkpoint:
-                set_aside_later_checkpoints(partial, Path(checkpoint))
+            if checkpoint and Path(checkpoint).resolve().parent == partial.resolve():
+                set_aside_later(partial, Path(checkpoint))
             if not (partial / COMMAND_FILE).exists():
                 write_command(partial, command)
         state.wait_for_everyone()
@@ -151,17 +152,19 @@ def whole_checkpoints(folder: Path) -> list[Path]:
     return sorted((path for path in folder.glob("checkpoint-*") if step_of(path) >= 0 and is_whole(path)), key=step_of)
 
 
-def set_aside_later_checkpoints(partial: Path, checkpoint: Path):
+def set_aside_later(partial: Path, checkpoint: Path):
     """
-    Rename those after the one that the user goes back to: the run would otherwise go on from them when it is stopped,
-    and Trainer would keep them instead of its own, for --save_total_limit.
+    Rename the checkpoints after one that the user goes back to, and what says that the model is trained: the run would
+    otherwise go on from them when it is stopped, and Trainer keep them instead of its own, for --save_total_limit.
     """
-    step = TrainerState.load_from_json(str(checkpoint / "trainer_state.json")).global_step
-    for later in (path for path in whole_checkpoints(partial) if step_of(path) > step):
-        unused = later.with_name(f"unused-{later.name}")
-        shutil.rmtree(unused, ignore_errors=True)
-        later.rename(unused)
-        print(f"{later} is later than {checkpoint}, from which this run goes on; it is now {unused.name}.")
+    later = [path for path in whole_checkpoints(partial) if step_of(path) > step_of(checkpoint)]
+    if is_whole(partial):
+        later.append(partial / "trainer_state.json")
+    for path in later:
+        names = (f"_unused{number or ''}-{path.name}" for number in count())  # which Trainer does not push to the Hub
+        unused = next(partial / name for name in names if not (partial / name).exists())
+        path.rename(unused)
+        print(f"{path} is later than {checkpoint}, from which this run goes on; it is now {unused.name}.")
 
 
 def last_checkpoint(folder: Path) -> str | None:
@@ -249,7 +252,8 @@ def check_state(file: Path):
 
 def remedy_for(checkpoint: Path) -> str:
     """What to do where a checkpoint cannot be used."""
-    before = [str(path) for path in whole_checkpoints(checkpoint.parent) if step_of(path) < step_of(checkpoint)]
+    step = step_of(checkpoint)
+    before = [str(path) for path in whole_checkpoints(checkpoint.parent) if step < 0 or step_of(path) < step]
     if before:
         return f"go on from the one before with --resume_from_checkpoint {before[-1]}"
     return f"remove {checkpoint.parent} and start anew"
