@@ -1,6 +1,7 @@
 """The scripts from end to end on tiny data: results, recipes, several processes, bad input."""
 
 import json
+import random
 import shutil
 import socket
 from pathlib import Path
@@ -295,7 +296,8 @@ def test_two_machines_train_like_one(corpus, pretrained, tmp_path):
     """Guards: the multi-node command line, with two machines of a process each, here both on loopback."""
     one, two = compared(corpus, pretrained, tmp_path)
     with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
+        # Below those that systems hand out, so that no connection gets it before the first machine listens there.
+        free.bind(("127.0.0.1", random.SystemRandom().randrange(20_000, 30_000)))
         port = str(free.getsockname()[1])
     machines = ("--multi_gpu", "--num_machines", "2", "--num_processes", "2", "--mixed_precision", "no")
     address = ("--main_process_ip", "127.0.0.1", "--main_process_port", port, "--rdzv_backend", "static")
