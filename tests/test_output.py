@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import re
 import resource
+import shutil
 import signal
 import socket
 import subprocess
@@ -17,7 +18,7 @@ import pytest
 import torch
 from launch import ROOT, TWO_PROCESSES, launch
 from safetensors import SafetensorError
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from small_tasks import glue, glue_arguments
 
 from fixedbert import locks
@@ -28,7 +29,7 @@ from fixedbert.tasks import glue as glue_task
 from fixedbert.tasks.glue import main as run_glue
 from fixedbert.training.arguments import CommonArguments
 from fixedbert.training.fine_tuning import FineTuningArguments, FineTuningTrainer
-from fixedbert.training.output import output_directory, whole_checkpoints
+from fixedbert.training.output import last_checkpoint, output_directory, run_arguments, whole_checkpoints
 from fixedbert.training.sweep import sweep_directory
 
 TRAIN = ("--do_train", "--do_eval", "--max_steps", "3")
@@ -374,3 +375,79 @@ def test_the_place_that_cannot_be_written(tmp_path, monkeypatch):
     ):
         with pytest.raises(type(error), match=str(error.args[-1])), writing(tmp_path, "do this"):
             raise error
+
+
+def test_damaged_checkpoints_are_said(tmp_path):
+    """
+    Guards: an unreadable newest checkpoint is named with the one before, which --resume_from_checkpoint takes; the
+    newest is then set aside, since the run would go on from it the next time.
+    """
+    partial = tmp_path / "run.partial"
+    for step in (5, 10):
+        folder = partial / f"checkpoint-{step}"
+        folder.mkdir(parents=True)
+        save_file({"a": torch.zeros(1000)}, folder / "model.safetensors")
+        torch.save({"a": torch.zeros(1000)}, folder / "optimizer.pt")
+        (folder / "trainer_state.json").write_text(json.dumps({"global_step": step}))
+    command = ["--output_dir", str(tmp_path / "run")]
+    (partial / "command.json").write_text(json.dumps(command))
+    newest = partial / "checkpoint-10"
+
+    def start(**options):
+        arguments = CommonArguments(output_dir=str(tmp_path / "run"), use_cpu=True, **options)
+        with output_directory(arguments, command) as checkpoint:
+            raise KeyboardInterrupt(checkpoint)
+
+    for name in ("model.safetensors", "optimizer.pt", "trainer_state.json"):
+        whole = (newest / name).read_bytes()
+        (newest / name).write_bytes(b"{[}" if name.endswith("json") else whole[: len(whole) // 2])
+        with pytest.raises(InputError, match=rf"checkpoint-10/{name}.*--resume_from_checkpoint .*checkpoint-5"):
+            start()
+        with pytest.raises(KeyboardInterrupt, match="checkpoint-5"):
+            start(resume_from_checkpoint=str(partial / "checkpoint-5"))
+        assert not newest.exists()
+        (partial / "_unused-checkpoint-10").rename(newest)
+        (newest / name).write_bytes(whole)
+    with pytest.raises(KeyboardInterrupt, match="checkpoint-10"):
+        start()
+    shutil.copytree(partial / "checkpoint-5", tmp_path / "copies" / "checkpoint-5")
+    with pytest.raises(KeyboardInterrupt, match="copies/checkpoint-5"):
+        start(resume_from_checkpoint=str(tmp_path / "copies" / "checkpoint-5"))
+    assert newest.exists()  # of another folder none is later
+
+    (partial / "_unused-checkpoint-10").mkdir()
+    shutil.copy(newest / "trainer_state.json", partial)  # the model was trained, and the evaluation stopped
+    with pytest.raises(KeyboardInterrupt, match="checkpoint-5"):
+        start(resume_from_checkpoint=str(partial / "checkpoint-5"))
+    assert last_checkpoint(partial) == str(partial / "checkpoint-5")
+    assert (partial / "_unused1-checkpoint-10" / "model.safetensors").exists()
+
+
+def test_output_directory_appears_whole_or_not_at_all(tmp_path):
+    """Guards: a failed run leaves nothing, one with a checkpoint keeps it and is continued, a whole one is renamed."""
+    final, partial = tmp_path / "run", tmp_path / "run.partial"
+    command = ["--output_dir", str(final), "--seed", "1"]
+
+    def arguments():
+        return CommonArguments(output_dir=str(final), use_cpu=True)
+
+    with pytest.raises(RuntimeError), output_directory(arguments(), command) as checkpoint:
+        assert checkpoint is None
+        raise RuntimeError
+    assert not list(tmp_path.iterdir())
+
+    with pytest.raises(KeyboardInterrupt), output_directory(arguments(), command):
+        (partial / "checkpoint-5").mkdir()
+        (partial / "checkpoint-5" / "trainer_state.json").write_text("{}")
+        (partial / "checkpoint-10").mkdir()  # killed while it was written
+        raise KeyboardInterrupt
+    assert not final.exists()
+
+    with output_directory(arguments(), command) as checkpoint:
+        assert checkpoint == str(partial / "checkpoint-5") and not (partial / "checkpoint-10").exists()
+        assert not final.exists()
+    assert (final / "checkpoint-5").exists() and not partial.exists()
+
+    with pytest.raises(InputError, match="not empty"), output_directory(arguments(), command):
+        pass
+    assert run_arguments(["--output_dir", "x", "--a", "1", "--resume_from_checkpoint", "--b"]) == ["--a", "1", "--b"]
