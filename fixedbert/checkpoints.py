@@ -4,19 +4,17 @@ import os
 from collections.abc import Iterator
 from fnmatch import fnmatch
 from pathlib import Path
-from pickle import UnpicklingError
-from typing import Any
 
 import transformers
-from safetensors import SafetensorError
 from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
 
 from . import modeling_fixed_head_bert
 from .data.hub import check_place
 from .errors import InputError, listed
-from .families import FAMILIES, build, fixed_head_config, head_of
-from .files import check_regular, read_object, reason_of
+from .families import FAMILIES, build, check_positions, fixed_head_config, head_of
+from .files import check_regular, reading
 from .tensorflow_checkpoint import read_bert
+from .weights import check_finite, load_whole, shards_of
 
 HEADS_BY_PART = {"seq_relationship": "ForPreTraining", "cls.": "ForMaskedLM", "lm_head": "ForMaskedLM"}
 # What makes a sentence-transformers model of an encoder: how tokens are pooled, and how long a text can be.
@@ -30,8 +28,17 @@ def read_config(source: str | Path, **options) -> PreTrainedConfig:
 
     Args:
         options: of from_pretrained.
+
+    Raises:
+        InputError: there is none, or it asks for positions that the model of its type does not have in transformers 5.
     """
+    if Path(source).is_dir() and not (Path(source) / "config.json").is_file():
+        raise InputError(f"{source}: there is no config.json in it; copy that of the model there.")
     config = AutoConfig.from_pretrained(source, **{"trust_remote_code": False} | options)
+    try:
+        check_positions(config)
+    except InputError as error:
+        raise InputError(f"{source}: {error}") from error
     config._attn_implementation = None
     return config
 
@@ -56,11 +63,7 @@ def check_inside(source: Path):
         if not Path(os.path.realpath(file)).is_relative_to(home):
             raise InputError(f"{file}: a link out of the directory is not followed; copy the file there.")
     for index in source.glob("*.index.json"):
-        weight_map = read_object(index, "download it again").get("weight_map")
-        for name in weight_map.values() if isinstance(weight_map, dict) else [None]:
-            if not isinstance(name, str) or Path(name).name != name:
-                problem = f"weight_map names no file beside it ({str(name)[:100]})"
-                raise InputError(f"{index}: {problem}; download it again.")
+        shards_of(index)
 
 
 def load_bert(source: str | Path, **hub_options) -> PreTrainedModel:
@@ -78,17 +81,22 @@ def load_bert(source: str | Path, **hub_options) -> PreTrainedModel:
     """
     check_regular(source)
     if is_tensorflow(source):
-        return build(transformers.BertForPreTraining, *read_bert(Path(source)))
+        model = build(transformers.BertForPreTraining, *read_bert(Path(source)))
+        check_finite(source, model)
+        return model
     check_place(str(source))
     if Path(source).is_dir():
         check_inside(Path(source))
         if (Path(source) / "adapter_config.json").exists():  # names another model, which transformers would load
             raise InputError(f"{source}: an adapter; merge it into its model first, by PEFT's merge_and_unload.")
-    try:
+    with reading(source, "give a model that is whole", "no BERT can be read from it"):
         config = read_config(source, **hub_options)
-        fixed_head_config(config)
-        architecture = (config.architectures or [f"{FAMILIES[config.model_type]}Model"])[0]
-        head_of(architecture, config.model_type)
+        try:
+            fixed_head_config(config)
+            architecture = (config.architectures or [f"{FAMILIES[config.model_type]}Model"])[0]
+            head_of(architecture, config.model_type)
+        except InputError as error:
+            raise InputError(f"{source}: {error}") from error
         model, unexpected = load_tensors(architecture, source, config, **hub_options)
         # Google's uploads, for example, hold two heads and name one in config.json, or hold one and name none.
         for part, head in HEADS_BY_PART.items():
@@ -96,14 +104,6 @@ def load_bert(source: str | Path, **hub_options) -> PreTrainedModel:
                 architecture = f"{FAMILIES[config.model_type]}{head}"
                 model, unexpected = load_tensors(architecture, source, config, **hub_options)
                 break
-    except InputError as error:
-        raise InputError(f"{source}: {error}") from error
-    except UnpicklingError as error:
-        raise InputError(f"{source}: the pickle is damaged or holds more than tensors; it was not run.") from error
-    except SafetensorError as error:
-        raise InputError(f"{source}: the weights are damaged or incomplete ({error}).") from error
-    except Exception as error:  # of any kind, for unusable values and damaged files
-        raise InputError(f"{source}: no BERT can be read from it: {reason_of(error)}") from error
     if unexpected:
         raise InputError(f"{source}: a {architecture}, as config.json says, has no place for {listed(unexpected)}.")
     return model
@@ -112,19 +112,18 @@ def load_bert(source: str | Path, **hub_options) -> PreTrainedModel:
 def load_tensors(
     architecture: str, source: str | Path, config: PreTrainedConfig, **hub_options
 ) -> tuple[PreTrainedModel, list[str]]:
-    """The model, and the names of the tensors that it does not have."""
+    """The model, whole with its head, and the names of the tensors that it does not have."""
     library = modeling_fixed_head_bert if config.model_type == "fixed_head_bert" else transformers
-    options: dict[str, Any] = {"config": config, "dtype": "auto", "ignore_mismatched_sizes": True}
-    options |= {"output_loading_info": True, **hub_options}
-    model, loaded = getattr(library, architecture).from_pretrained(source, **options)
+    model_class = getattr(library, architecture)
+    model, loaded = load_whole(model_class, source, config, **hub_options)
     missing = sorted(loaded["missing_keys"])
     if missing and architecture.endswith("Model") and all("pooler" in key for key in missing):
-        model, loaded = getattr(library, architecture).from_pretrained(source, add_pooling_layer=False, **options)
+        model, loaded = load_whole(model_class, source, config, add_pooling_layer=False, **hub_options)
         missing = []
     for key, there, wanted in sorted(loaded["mismatched_keys"]):
-        raise InputError(f"{key} has the shape {tuple(there)} where config.json asks for {tuple(wanted)}.")
+        raise InputError(f"{source}: {key} has the shape {tuple(there)} where config.json asks for {tuple(wanted)}.")
     if missing:
-        raise InputError(f"there are no weights for {listed(missing)}; the file is incomplete, or of another model.")
+        raise InputError(f"{source}: there are no weights for {listed(missing)}; the file is incomplete.")
     return model, sorted(loaded["unexpected_keys"])
 
 

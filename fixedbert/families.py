@@ -58,10 +58,7 @@ def fixed_head_config(config: PreTrainedConfig) -> FixedHeadBertConfig:
             f"model_type {config.model_type!r} is not a BERT; {', '.join(FAMILIES)} and Google's TensorFlow "
             "checkpoints can be converted."
         )
-    if getattr(config, "position_embedding_type", "absolute") != "absolute":
-        raise InputError(
-            f"position_embedding_type {config.position_embedding_type!r}: only absolute positions are BERT's."
-        )
+    check_positions(config)
     if getattr(config, "quantization_config", None):
         raise InputError("quantization_config: quantized weights cannot be converted; give those it was made from.")
     if getattr(config, "attention", None) is not None:
@@ -74,6 +71,20 @@ def fixed_head_config(config: PreTrainedConfig) -> FixedHeadBertConfig:
             raise InputError("config.json has no pad_token_id, after which RoBERTa's positions begin; add it.")
         fields["max_position_embeddings"] -= config.pad_token_id + 1
     return FixedHeadBertConfig(**fields, attention_head_size=config.hidden_size // config.num_attention_heads)
+
+
+def check_positions(config: PreTrainedConfig):
+    """
+    Raises:
+        InputError: relative positions, of a model that has them in transformers 5 no more. It would ignore the field.
+    """
+    kind = getattr(config, "position_embedding_type", None) or "absolute"
+    known = "position_embedding_type" in getattr(type(config), "__dataclass_fields__", ())
+    if kind != "absolute" and not known:
+        raise InputError(
+            f"position_embedding_type {kind!r}: a {config.model_type} of transformers 5 has absolute positions alone, "
+            "and would drop the weights of others; give a model with those."
+        )
 
 
 def build(

@@ -17,6 +17,8 @@ from .errors import InputError, Stopped, note_what_is_left
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 ONLY_WRITING = (*NO_SPACE, errno.EROFS)  # what reading never raises
 SHARED_MEMORY = Path("/dev/shm")  # where Linux keeps what processes share
+POINTER, LARGEST_POINTER = b"version https://git-lfs.github.com/spec/", 1024  # bytes, by Git LFS's specification
+READ_SUFFIXES = (".safetensors", ".bin", ".json", ".txt", ".model")  # of models and tokenizers, for torch
 LONGEST_REASON = 300  # characters; the errors of some libraries quote a file
 
 
@@ -48,6 +50,7 @@ def reading(file: object, remedy: str, problem: str = "cannot be read") -> Itera
     except BaseException as error:  # of any kind, as libraries and damage vary
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":  # of libraries in Rust
             raise
+        check_pointers(file)
         if type(error).__name__ in ("MemoryError", "OutOfMemoryError"):  # the second is torch's
             raise InputError(f"{file}: there is too little memory for it ({reason_of(error)}).") from error
         raise InputError(f"{file}: {problem} ({reason_of(error)}); {remedy}.") from error
@@ -57,13 +60,34 @@ def check_regular(place: object):
     """
     Raises:
         InputError: `place`, or a file in the folder of that name, is a pipe, a device or a socket, from which a read
-            might never return.
+            might never return; or `place` is a Git LFS pointer. A folder may have some beside what is read.
     """
     place = str(place)
     files = [entry.path for entry in os.scandir(place)] if os.path.isdir(place) else [place]
     for file in files:
         if os.path.exists(file) and not (os.path.isfile(file) or os.path.isdir(file)):
             raise InputError(f"{file}: not a regular file; give one, not a pipe or a device.")
+    if os.path.isfile(place):
+        check_pointers(place)
+
+
+def check_pointers(place: object):
+    """
+    Raises:
+        InputError: `place`, or a file in the folder of that name that transformers would read, is what Git leaves in
+            place of a large file that was not downloaded.
+    """
+    folder = Path(str(place))
+    for file in sorted(folder.iterdir()) if folder.is_dir() else [folder]:
+        wanted = file == folder or file.suffix in READ_SUFFIXES
+        if wanted and file.is_file() and is_pointer(file):
+            raise InputError(f"{file}: a Git LFS pointer, not the file itself; run git lfs pull where it was cloned.")
+
+
+def is_pointer(file: Path) -> bool:
+    if file.stat().st_size > LARGEST_POINTER or not os.access(file, os.R_OK):
+        return False
+    return file.read_bytes().startswith(POINTER)
 
 
 @contextmanager

@@ -202,15 +202,6 @@ def test_damaged_models_are_one_sentence(tmp_path, vocabulary, file, content):
         load_model(AutoModelForMaskedLM, arguments, load_config(arguments), load_tokenizer(vocabulary))
 
 
-def test_weights_of_another_shape_are_named(tmp_path, vocabulary):
-    """Guards: a tensor whose shape differs is named with both shapes and the flag that keeps the rest."""
-    write_model(str(tmp_path), vocabulary)
-    arguments = ModelArguments(model_name_or_path=str(tmp_path), config_overrides="intermediate_size=36")
-    sentence = r"intermediate.dense.bias has the shape \(37,\) where \(36,\) is needed; .*--ignore_mismatched_sizes"
-    with pytest.raises(InputError, match=sentence):
-        load_model(AutoModelForMaskedLM, arguments, load_config(arguments), load_tokenizer(vocabulary))
-
-
 @pytest.mark.parametrize(
     "content, message",
     [

@@ -27,7 +27,7 @@ LAYERS = (
     ("shrinking",),
     ("conversion", "stock_twin"),
     ("checkpoints", "sentence_pooling"),
-    ("dropout", "tensorflow_checkpoint"),
+    ("dropout", "tensorflow_checkpoint", "weights"),
     ("data", "metrics"),
     ("counts", "families", "presets"),
     ("modeling_fixed_head_bert",),

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 from transformers import AutoModel, PreTrainedConfig, PreTrainedTokenizerBase
-from transformers.utils import logging
 
 from ..checkpoints import read_config
 from ..data.corpora import Corpus, CorpusReader
@@ -18,9 +17,10 @@ from ..data.hub import check_place
 from ..data.sentences import split_document
 from ..data.sequences import sequences
 from ..data.tokenizers import load_tokenizer
-from ..errors import InputError, listed, needs
+from ..errors import InputError, needs
 from ..families import FAMILIES, fixed_head_config
 from ..files import new_directory, reading
+from ..weights import load_whole
 from .inspection_page import inspection_html
 from .inspection_picture import draw
 from .inspection_results import Example, Inspection, json_of
@@ -192,16 +192,7 @@ def load(name: str, length: int, **hub_options) -> Checkpoint:
     check_place(name)
     with reading(name, "give a model that is whole, and of a kind that transformers knows", "no model can be read"):
         config = read_config(name, **hub_options)
-        options = {"config": config, "dtype": torch.float32, "trust_remote_code": False, "output_loading_info": True}
-        verbosity = logging.get_verbosity()
-        logging.set_verbosity_error()  # heads that an encoder lacks are reported otherwise
-        try:
-            model, loaded = AutoModel.from_pretrained(name, **options, **hub_options)
-        finally:
-            logging.set_verbosity(verbosity)
-    absent = sorted(key for key in loaded["missing_keys"] if "pooler" not in key)  # which no measure reads
-    if absent:
-        raise InputError(f"{name}: there are no weights for {listed(absent)}; give a model that is whole.")
+        model, _ = load_whole(AutoModel, name, config, dtype=torch.float32, trust_remote_code=False, **hub_options)
     tokenizer = load_tokenizer(name, **hub_options)
     if getattr(config, "is_decoder", False) or not hasattr(getattr(model, "encoder", None), "layer"):
         raise InputError(f"{name}: only encoders like BERT, which look both ways, can be inspected.")

@@ -86,7 +86,7 @@ class ModelArguments:
         metadata={"help": "eager, sdpa, ...; default: eager on a CPU, where it trains fastest, else sdpa."},
     )
     ignore_mismatched_sizes: bool = field(
-        default=False, metadata={"help": "Begin with random weights where those of the model have another shape."}
+        default=False, metadata={"help": "Begin with random weights where those of the head have another shape."}
     )
     cache_dir: str | None = field(default=None, metadata={"help": "Where downloads from the Hub are kept."})
     model_revision: str = field(default="main", metadata={"help": "Branch, tag or commit on the Hub."})

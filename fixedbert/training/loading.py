@@ -15,6 +15,7 @@ from ..data.hub import check_place
 from ..errors import InputError
 from ..files import reading
 from ..presets import PRESETS, preset_config
+from ..weights import load_whole
 from .arguments import ModelArguments
 
 
@@ -87,7 +88,8 @@ def load_model(
     The model of --model_name_or_path, or one with random weights, as large as the tokenizer's vocabulary.
 
     Raises:
-        InputError: no such model, one with fewer tokens than the tokenizer has, or not to `train` and without a head.
+        InputError: no such model, one with fewer tokens than the tokenizer has, one whose base model is not all there,
+            or not to `train` and without a head.
     """
     attention = arguments.attn_implementation or ("eager" if PartialState().device.type == "cpu" else None)
     if arguments.model_name_or_path is None:
@@ -100,19 +102,18 @@ def load_model(
     else:
         check_place(arguments.model_name_or_path)
         with reading(arguments.model_name_or_path, "give a model that is whole", "its weights cannot be read"):
-            model, loaded = auto_class.from_pretrained(
+            model, loaded = load_whole(
+                auto_class,
                 arguments.model_name_or_path,
-                config=config,
-                output_loading_info=True,
+                config,
                 attn_implementation=attention,
-                ignore_mismatched_sizes=True,
                 **arguments.hub_options(),
             )
         if loaded["mismatched_keys"] and not arguments.ignore_mismatched_sizes:
             key, there, wanted = sorted(loaded["mismatched_keys"])[0]
             raise InputError(
                 f"{arguments.model_name_or_path}: {key} has the shape {tuple(there)} where {tuple(wanted)} is needed; "
-                "to keep the rest, and begin with random weights where shapes differ, give --ignore_mismatched_sizes."
+                "to keep the rest, and begin with a head of random weights, give --ignore_mismatched_sizes."
             )
         absent = sorted({*loaded["missing_keys"], *(key for key, *_ in loaded["mismatched_keys"])})
         if absent and not train:
@@ -120,6 +121,8 @@ def load_model(
                 f"{arguments.model_name_or_path}: it has no weights for {', '.join(absent)}; give a model of this "
                 "task, or train one first, with --do_train."
             )
+        if absent:
+            PartialState().print(f"{arguments.model_name_or_path}: new, with random weights: {', '.join(absent)}")
     return model
 
 
