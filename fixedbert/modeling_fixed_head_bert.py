@@ -28,6 +28,7 @@ from transformers.modeling_outputs import (
     SequenceClassifierOutput,
     TokenClassifierOutput,
 )
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 from transformers.models.bert.modeling_bert import (
     BertEmbeddings,
     BertEncoder,
@@ -163,6 +164,8 @@ class FixedHeadBertPreTrainedModel(BertPreTrainedModel):
 
     def __init_subclass__(cls, **kwargs):
         super().__init_subclass__(**kwargs)
+        if issubclass(cls, GenerationMixin):  # for these names alone Trainer smooths shifted labels
+            MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[cls.__name__] = cls.__name__
         if cls.__module__ == __name__:  # a user's own class is not in the table
             head = cls.__name__.removeprefix("FixedHeadBert")
             if head not in HEADS:

@@ -1,12 +1,15 @@
 """The tools around transformers take the model for one of their own: one test each, on a small model."""
 
 import copy
+import os
+import subprocess
+import sys
 import warnings
 
 import pytest
 import torch
 import transformers
-from small_models import UNEQUAL, H, inputs_of, model_of
+from small_models import UNEQUAL, H, bert_of, inputs_of, model_of
 from transformers import BertTokenizer, EncoderDecoderModel, pipeline
 
 import fixedbert
@@ -259,3 +262,48 @@ def test_offloading_with_device_map(tmp_path):
     assert "disk" in offloaded.hf_device_map.values() and "cpu" in offloaded.hf_device_map.values()
     inputs = inputs_of("ForPreTraining")
     assert torch.equal(offloaded(**inputs).prediction_logits, model(**inputs).prediction_logits)
+
+
+SMOOTHED_LOSS = """
+import sys
+import torch
+from transformers import AutoModelForCausalLM, Trainer, TrainingArguments
+
+def smoothed_loss(model):
+    settings = {"label_smoothing_factor": 0.1, "use_cpu": True, "report_to": "none"}
+    ids = torch.arange(91).view(13, 7)
+    trainer = Trainer(model.eval(), TrainingArguments(sys.argv[2], **settings))
+    inputs = {"input_ids": ids, "labels": ids.masked_fill(ids % 5 == 0, -100)}
+    return trainer.compute_loss(model, inputs).item()
+"""
+
+
+def test_label_smoothing_of_trainer_predicts_the_next_token(tmp_path, monkeypatch):
+    """Guards: Trainer's label smoothing shifts labels as for BERT: of our class, of a subclass, and of saved code."""
+
+    class Mine(fixedbert.FixedHeadBertLMHeadModel):
+        pass
+
+    names: dict = {}
+    monkeypatch.setattr(sys, "argv", ["", "", str(tmp_path / "out")])
+    exec(SMOOTHED_LOSS, names)
+    bert = bert_of("LMHeadModel")
+    expected = names["smoothed_loss"](bert)
+    model = fixedbert.convert(bert)
+    mine = Mine(model.config)
+    mine.load_state_dict(model.state_dict())
+    for ours in (model, mine):
+        assert names["smoothed_loss"](ours) == pytest.approx(expected, rel=1e-5)
+    model.save_pretrained(tmp_path / "model")
+    alone = """
+sys.modules["fixedbert"] = None  # as if it were not installed
+model = AutoModelForCausalLM.from_pretrained(sys.argv[1], trust_remote_code=True)
+assert type(model).__module__.startswith("transformers_modules.")
+print("loss", smoothed_loss(model))
+"""
+    (tmp_path / "alone.py").write_text(SMOOTHED_LOSS + alone)
+    words = [sys.executable, tmp_path / "alone.py", tmp_path / "model", tmp_path / "out"]
+    environment = {**os.environ, "HF_MODULES_CACHE": str(tmp_path / "modules")}
+    done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert float(done.stdout.split("loss ")[1]) == pytest.approx(expected, rel=1e-5)
