@@ -11,13 +11,12 @@ from inspect import signature
 from typing import NamedTuple
 
 import torch
+from torch import nn
 from torch.nn.functional import cross_entropy, pad
 from transformers.cache_utils import Cache
 from transformers.modeling_utils import PreTrainedModel
 from transformers.utils.generic import can_return_tuple
 from transformers.utils.import_utils import is_tracing
-
-from .configuration_fixed_head_bert import FixedHeadBertConfig
 
 
 def forward_like(stock: type[PreTrainedModel]) -> Callable:
@@ -52,6 +51,11 @@ def ids_or_embeddings(inputs: dict[str, torch.Tensor | None]) -> torch.Tensor:
     raise ValueError("Give either input_ids or inputs_embeds.")
 
 
+def is_symbolic(x: torch.Tensor) -> bool:
+    """Whether values cannot be read: a graph is traced, `x` is on the meta device, or vmap has batched it."""
+    return is_tracing(x) or x.is_meta or torch._C._functorch.is_batchedtensor(x)
+
+
 def rows_of_choices(inputs: dict) -> dict:
     """Inputs of tokens (B, choices, L), and embeddings (B, choices, L, D), with one row for each choice."""
     dims = {"input_ids": 1, "attention_mask": 1, "token_type_ids": 1, "position_ids": 1, "inputs_embeds": 2}
@@ -59,24 +63,25 @@ def rows_of_choices(inputs: dict) -> dict:
     return inputs | {name: x.view(-1, *x.shape[-dims[name] :]) for name, x in given.items()}
 
 
-def check_inputs(config: FixedHeadBertConfig, inputs: dict[str, torch.Tensor | None], attention_mask, past: int):
-    """Raises ValueError, with field and value, where the inputs of the model make no sense."""
+def check_inputs(embeddings: nn.Module, inputs: dict[str, torch.Tensor | None], attention_mask, past: int):
+    """Raises ValueError, with field and value, where inputs make no sense for the tables of BERT's `embeddings`."""
     name, given = next((name, x) for name, x in inputs.items() if x is not None)
     if given.ndim != (2 if name == "input_ids" else 3):
         raise ValueError(f"{name} has the shape {tuple(given.shape)}: it must begin with (batch, length).")
     shape, length = (given.shape[0], given.shape[1]), past + given.shape[1]
-    if inputs["position_ids"] is None and length > config.max_position_embeddings:
-        raise ValueError(f"{length} tokens are more than max_position_embeddings={config.max_position_embeddings}.")
+    positions = embeddings.get_buffer("position_ids").shape[1]
+    if inputs["position_ids"] is None and length > positions:
+        raise ValueError(f"{length} tokens are more than max_position_embeddings={positions}.")
     if isinstance(attention_mask, torch.Tensor):
         check_mask(attention_mask, name, shape, past)
     tables = {
-        "input_ids": config.vocab_size,
-        "token_type_ids": config.type_vocab_size,
-        "position_ids": config.max_position_embeddings,
+        "input_ids": "word_embeddings",
+        "token_type_ids": "token_type_embeddings",
+        "position_ids": "position_embeddings",
     }
-    for field, size in tables.items():
-        if (ids := inputs[field]) is not None:
-            check_ids(field, ids, size, name, shape)
+    for field, table in tables.items():
+        if (ids := inputs[field]) is not None:  # a table of another class has no size that is known
+            check_ids(field, ids, getattr(getattr(embeddings, table), "num_embeddings", 2**63), name, shape)
     if name == "inputs_embeds":
         check_embeddings(given)
 
@@ -160,7 +165,7 @@ def labels_of_tokens(
     """
     if labels.shape != outputs.shape[:2]:
         raise ValueError(f"labels have the shape {tuple(labels.shape)}, the tokens {tuple(outputs.shape[:2])}.")
-    if labels.device.type == "cpu" and not is_tracing(labels):
+    if labels.device.type == "cpu" and not is_symbolic(labels):
         wrong = ((labels < 0) & (labels != -100)) | (labels >= classes)
         if wrong.any():
             row, column = wrong.nonzero()[0].tolist()
@@ -183,7 +188,7 @@ def places_of_labels(labels: torch.Tensor, known: torch.Tensor | None = None) ->
     """
     if known is None:
         return labels.flatten().ne(-100).nonzero().squeeze(-1)
-    if labels.device.type == "cpu" and not is_tracing(labels):
+    if labels.device.type == "cpu" and not is_symbolic(labels):
         found, all_labels = int(labels.flatten()[known].ne(-100).sum()), int(labels.ne(-100).sum())
         if found != all_labels:
             raise ValueError(f"labelled has {found} of the {all_labels} tokens that have a label.")
@@ -276,7 +281,7 @@ def layout_of(inputs: dict, attention_mask, cached: bool = False, packed: bool =
     if attention_mask is not None or position_ids is None or cached:
         return Layout(None, None)
     starts = position_ids.expand(B, -1).diff(prepend=position_ids[:, :1].expand(B, -1) - 1) <= 0
-    return Layout(None, starts.cumsum(-1) if packed or is_tracing(starts) or starts.any() else None)
+    return Layout(None, starts.cumsum(-1) if packed or is_symbolic(starts) or starts.any() else None)
 
 
 def ends_of(lengths: torch.Tensor) -> tuple[torch.Tensor, int]:

@@ -8,6 +8,7 @@ attention of attention_fixed_head_bert.py, and no more is computed than the outp
 Shapes: B batch, L length, D hidden_size, V vocabulary; T tokens of a batch without its padding.
 """
 
+import os
 from dataclasses import dataclass
 
 import torch
@@ -15,6 +16,7 @@ from torch import nn
 from torch.nn.functional import pad
 from transformers import initialization as init
 from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache
+from transformers.dynamic_module_utils import custom_object_save
 from transformers.generation import GenerationMixin
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_outputs import (
@@ -54,7 +56,6 @@ from transformers.models.bert.modeling_bert import (
 from transformers.processing_utils import Unpack
 from transformers.utils import TransformersKwargs, logging
 from transformers.utils.generic import can_return_tuple, merge_with_config_defaults
-from transformers.utils.import_utils import is_tracing
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
 from .attention_fixed_head_bert import FixedHeadBertAttention, FixedHeadBertSelfAttention
@@ -67,6 +68,7 @@ from .inputs_fixed_head_bert import (
     check_inputs,
     forward_like,
     ids_or_embeddings,
+    is_symbolic,
     labels_of_tokens,
     layout_of,
     mean_loss,
@@ -171,6 +173,15 @@ class FixedHeadBertPreTrainedModel(BertPreTrainedModel):
             if head not in HEADS:
                 raise ImportError(f"{cls.__name__}: add {head} to HEADS in configuration_fixed_head_bert.py.")
             cls.register_for_auto_class(HEADS[head][0])  # its file is saved along
+        else:  # what she saves opens as the model that it is made from, by its files, unless she registers her own
+            cls._auto_class = None
+
+    def save_pretrained(self, save_directory, *args, is_main_process=True, **kwargs):
+        """transformers' own; for a subclass from elsewhere it would not save these files, which config.json names."""
+        if is_main_process and type(self).__module__ != __name__:
+            os.makedirs(save_directory, exist_ok=True)
+            custom_object_save(FixedHeadBertPreTrainedModel, save_directory)
+        super().save_pretrained(save_directory, *args, is_main_process=is_main_process, **kwargs)
 
     def post_init(self):
         super().post_init()
@@ -217,12 +228,16 @@ class FixedHeadBertPreTrainedModel(BertPreTrainedModel):
             if sparse:
                 labelled = places_of_labels(labels, labelled)
                 return head(hidden_states.flatten(0, 1)[labelled]), labels.flatten()[labelled]
+        return self.logits_of_tokens(head, hidden_states, attention_mask), labels
+
+    def logits_of_tokens(self, head: nn.Module, hidden_states: torch.Tensor, attention_mask) -> torch.Tensor:
+        """Logits (B, L, V) of a `head`, zero at padding that is left out, where it is not computed."""
         padding = self.padding(attention_mask)
-        if padding is None or is_tracing(hidden_states):
-            return zero_where(padding, head(hidden_states)), labels
+        if padding is None or is_symbolic(hidden_states) or padding.shape != hidden_states.shape[:2]:
+            return zero_where(padding, head(hidden_states))
         padding = padding.to(hidden_states.device)
         logits = head(hidden_states[~padding])  # (T, V)
-        return logits.new_zeros(*padding.shape, logits.shape[-1]).masked_scatter(~padding[..., None], logits), labels
+        return logits.new_zeros(*padding.shape, logits.shape[-1]).masked_scatter(~padding[..., None], logits)
 
     def check_equal_layers(self, engine: str):
         """Raises ValueError where heads are not those that an engine allocates for all layers: num_attention_heads of
@@ -311,9 +326,9 @@ class FixedHeadBertModel(FixedHeadBertPreTrainedModel, BertModel):
         for output in ("output_attentions", "output_hidden_states"):
             if kwargs.get(output) is None:
                 kwargs[output] = getattr(self.config, output)
-        if not is_tracing(ids_or_embeddings(inputs)):
+        if not is_symbolic(ids_or_embeddings(inputs)):
             past = 0 if past_key_values is None else int(past_key_values.get_seq_length())
-            check_inputs(self.config, inputs, attention_mask, past)
+            check_inputs(self.embeddings, inputs, attention_mask, past)
         layout = layout_of(inputs, attention_mask, cached=past_key_values is not None, packed=unpadded is not None)
         arguments = {
             "inputs": inputs,
@@ -366,13 +381,14 @@ class FixedHeadBertModel(FixedHeadBertPreTrainedModel, BertModel):
 
     def needs_whole_rows(self, arguments: dict, layout: Layout) -> bool:
         """
-        Whether padding stays: nothing asks to remove it, a graph is traced, an argument has its shape, or an attention
-        of another class knows masks alone.
+        Whether padding stays: nothing asks to remove it, values cannot be read, Trainer adds noise to embeddings
+        (NEFTune), an argument has its shape, or an attention of another class knows masks alone.
         """
         needs_lengths = implementation_of(self.config._attn_implementation).needs_lengths
         return (
             not (self.unpad_inputs or (needs_lengths and layout.packed is not None))
-            or is_tracing(ids_or_embeddings(arguments["inputs"]))
+            or is_symbolic(ids_or_embeddings(arguments["inputs"]))
+            or (self.training and hasattr(self.get_input_embeddings(), "neftune_noise_alpha"))  # scaled by the length
             or self.config.attention is not None
             or arguments["output_attentions"]
             or (arguments["use_cache"] and not self.training)
@@ -558,15 +574,15 @@ class FixedHeadBertLMHeadModel(FixedHeadBertPreTrainedModel, BertLMHeadModel, Ge
         if labels is not None:
             inputs["use_cache"] = False
         outputs = self.bert(attention_mask=attention_mask, return_dict=True, **inputs)
-        logits = self.cls(tokens_to_keep(outputs.last_hidden_state, logits_to_keep))
+        kept = tokens_to_keep(outputs.last_hidden_state, logits_to_keep)
+        logits = self.logits_of_tokens(self.cls, kept, attention_mask)
         loss = None
         if labels is not None:
-            at = (logits, attention_mask, self.config.vocab_size)
+            at = (logits, attention_mask, logits.shape[-1])
             if shift_labels is None:
                 shift_labels = pad(labels_of_tokens(labels, *at)[:, 1:], (0, 1), value=-100)
             shift_labels = labels_of_tokens(shift_labels, *at)  # nothing is predicted from padding either
             loss = token_loss(logits.float(), shift_labels, num_items_in_batch)  # as transformers computes it
-        logits = zero_where(self.padding(attention_mask), logits)
         return CausalLMOutputWithCrossAttentions(
             loss, logits, outputs.past_key_values, outputs.hidden_states, outputs.attentions, outputs.cross_attentions
         )

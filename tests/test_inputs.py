@@ -180,3 +180,39 @@ def test_masks_of_four_dimensions():
         model = model_of("Model", attn_implementation=implementation, unpad_inputs=True).double().eval()
         outputs = model(ids, attention_mask=allowed).last_hidden_state
         assert torch.allclose(outputs, causal(ids).last_hidden_state, rtol=0, atol=1e-10)
+
+
+def test_limits_are_those_of_the_tables():
+    """Guards: after another table was put in, ids have its limits, whatever the configuration says."""
+    model = model_of("Model").eval()
+    ids = torch.tensor([[1, V + 20]])
+    with pytest.raises(ValueError, match=rf"input_ids\[0, 1\] is {V + 20}: the model knows 0 to {V - 1}\."):
+        model(ids)
+    model.set_input_embeddings(torch.nn.Embedding(V + 21, D))
+    model.embeddings.token_type_embeddings = torch.nn.Embedding(5, D)
+    assert model(ids, token_type_ids=torch.tensor([[1, 4]]))[0].isfinite().all() and model.config.vocab_size == V
+    with pytest.raises(ValueError, match=rf"input_ids\[0, 1\] is {V + 21}: the model knows 0 to {V + 20}\."):
+        model(ids + 1)
+    model.set_input_embeddings(torch.nn.Embedding(50, D))
+    with pytest.raises(ValueError, match=r"input_ids\[0, 0\] is 50: the model knows 0 to 49\."):
+        model(torch.tensor([[50]]))
+
+
+@pytest.mark.parametrize("unpad_inputs", [False, True])
+def test_inputs_whose_values_cannot_be_read(unpad_inputs):
+    """Guards: on the meta device shapes come out, and vmap over texts gives what a batch gives, as with BERT."""
+    model = model_of("ForMaskedLM", unpad_inputs=unpad_inputs, sparse_prediction=unpad_inputs).eval()
+    inputs = inputs_of("ForMaskedLM", labels=True) | {"position_ids": torch.arange(L).repeat(B, 1)}
+    del inputs["attention_mask"]  # by whose values transformers decides on masks
+    labels = inputs.pop("labels")
+    model.sparse_prediction = False
+    expected = model(**inputs).logits
+    state = dict(model.named_parameters())
+
+    def logits(text):
+        return torch.func.functional_call(model, state, (), {name: x[None] for name, x in text.items()}).logits[0]
+
+    assert torch.allclose(torch.func.vmap(logits)(inputs), expected, atol=1e-4)
+    on_meta = {name: x.to("meta") for name, x in inputs.items()}
+    outputs = model.to("meta").train()(**on_meta, labels=labels.to("meta"))
+    assert outputs.logits.shape == (B, L, V) and outputs.loss.shape == ()

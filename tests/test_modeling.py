@@ -2,6 +2,7 @@
 
 import ast
 import inspect
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -20,6 +21,7 @@ from transformers import (
     Trainer,
     TrainingArguments,
 )
+from transformers.dynamic_module_utils import get_class_from_dynamic_module
 
 import fixedbert
 from fixedbert import modeling_fixed_head_bert
@@ -207,7 +209,7 @@ def test_head_with_a_class_alone():
     with pytest.raises(ImportError, match="FixedHeadBertForNothing: add ForNothing to HEADS in configuration_"):
         type("FixedHeadBertForNothing", (fixedbert.FixedHeadBertPreTrainedModel,), body)
     mine = type("Mine", (fixedbert.FixedHeadBertForMaskedLM,), {})
-    assert mine._auto_class == "AutoModelForMaskedLM"  # a user's own class needs no entry
+    assert mine._auto_class is None  # a user's own class needs no entry
 
 
 def test_head_with_an_entry_alone(monkeypatch):
@@ -535,3 +537,24 @@ def test_training_in_bfloat16(head, variant):
     loss.backward()
     assert torch.allclose(loss.float(), expected, rtol=0.02)
     assert all(parameter.grad.isfinite().all() for parameter in model.parameters() if parameter.grad is not None)
+
+
+class OnesOwn(fixedbert.FixedHeadBertForMaskedLM):
+    """A user's class, in a file of her own."""
+
+
+@pytest.mark.parametrize("module", [__name__, "__main__"])
+def test_a_class_of_ones_own_is_saved_so_that_it_opens(module, tmp_path, monkeypatch):
+    """Guards: what a subclass saves has every file that config.json names, and opens by them, and by the subclass."""
+    monkeypatch.setattr(OnesOwn, "__module__", module)
+    model = OnesOwn(config_of("ForMaskedLM")).eval()
+    model.save_pretrained(tmp_path)
+    named = json.loads((tmp_path / "config.json").read_text())["auto_map"]
+    assert named == AUTO_MAP
+    assert {f"{place.split('.')[0]}.py" for place in named.values()} <= {file.name for file in tmp_path.glob("*.py")}
+    assert not (tmp_path / "test_modeling.py").exists()
+    saved = get_class_from_dynamic_module(named["AutoModelForMaskedLM"], tmp_path)
+    assert saved.__module__.startswith("transformers_modules.")
+    inputs = inputs_of("ForMaskedLM")
+    for model_class in (saved, OnesOwn, AutoModelForMaskedLM):
+        assert torch.equal(model_class.from_pretrained(tmp_path).eval()(**inputs).logits, model(**inputs).logits)

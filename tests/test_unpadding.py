@@ -2,7 +2,8 @@
 
 import pytest
 import torch
-from small_models import HEADS, UNEQUAL, B, L, V, config_of, inputs_of, model_of
+from small_models import HEADS, UNEQUAL, B, D, L, V, config_of, inputs_of, model_of
+from transformers import Trainer, TrainingArguments
 
 from fixedbert.inputs_fixed_head_bert import Unpadded
 from fixedbert.modeling_fixed_head_bert import FixedHeadBertLayer
@@ -332,3 +333,41 @@ def test_configuration_alone_switches_it_on(tmp_path):
     model.save_pretrained(tmp_path / "again")
     assert AutoModel.from_pretrained(tmp_path / "again").unpad_inputs
     assert not config_of("Model").unpad_inputs
+
+
+def test_noise_of_trainer_is_scaled_by_the_length_of_a_row(tmp_path):
+    """Guards: NEFTune divides by the length of what is embedded: of whole rows, not of one row of all tokens."""
+    model = model_of("ForMaskedLM", unpad_inputs=True)
+    inputs = inputs_of("ForMaskedLM", labels=True)
+    table, noises = model.get_input_embeddings(), []
+
+    class Watched(Trainer):
+        def training_step(self, *args, **kwargs):  # Trainer's own hook is in place
+            def watch(_, ids, output):
+                noises.append(output - table.weight[ids[0]])
+
+            handle = table.register_forward_hook(watch)
+            loss = super().training_step(*args, **kwargs)
+            handle.remove()
+            return loss
+
+    settings = {"max_steps": 1, "per_device_train_batch_size": B, "use_cpu": True, "report_to": "none"}
+    arguments = TrainingArguments(str(tmp_path), neftune_noise_alpha=5.0, save_strategy="no", **settings)
+    rows = [{name: x[row] for name, x in inputs.items()} for row in range(B)]
+    Watched(model, arguments, train_dataset=rows).train()
+    assert noises[0].shape == (B, L, D)
+    assert float(noises[0].detach().abs().max()) == pytest.approx(5 / (L * D) ** 0.5, rel=0.01)
+    lengths = []
+    table.register_forward_hook(lambda _, ids, output: lengths.append(ids[0].shape))
+    model(**inputs)
+    assert lengths == [(1, int(inputs["attention_mask"].sum()))]
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_half_precision_has_finite_gradients_at_padding(head):
+    """Guards: no norm is taken of the zeros at padding, whose deviation is no number of 16 bits."""
+    model = model_of(head, unpad_inputs=True).half().eval()
+    outputs = model(**inputs_of(head, labels=head != "Model"))
+    (outputs.last_hidden_state.float().mean() if head == "Model" else outputs.loss).backward()
+    gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
+    assert all(gradient.isfinite().all() for gradient in gradients) and len(gradients) > 40
