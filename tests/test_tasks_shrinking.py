@@ -31,6 +31,7 @@ import fixedbert
 from fixedbert.conversion import Heads
 from fixedbert.errors import InputError, Stopped
 from fixedbert.printing import shrinking_text
+from fixedbert.tasks.layer_by_layer import errors_from_original
 from fixedbert.tasks.shrinking import Distillation, Sizes, Text, making, predict, read_shrinking, shrink
 from fixedbert.training.hidden_state_distillation import HiddenStateTrainer
 from fixedbert_cli import main, parse
@@ -134,6 +135,19 @@ def test_half_precision_comes_back(model, text, tmp_path, vocabulary, dtype):
     assert {tensor.dtype for tensor in after.values()} == {dtype}
     name = "encoder.layer.0.intermediate.dense.weight"
     assert torch.equal(after[name], before[name])
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_errors_of_half_precision_are_those_of_what_is_saved(model, text, tmp_path, vocabulary, dtype):
+    """Guards: weights are rounded before errors are measured, heads and neurons: those reported are those on disk."""
+    AutoModel.from_pretrained(model, dtype=dtype).save_pretrained(tmp_path / "half")
+    BertTokenizer(vocab=vocabulary).save_pretrained(tmp_path / "half")
+    sizes = ("--attention_head_size", "5", "--intermediate_size", "36")
+    main(command(str(tmp_path / "half"), text, tmp_path / "out", *sizes))
+    half, out = (AutoModel.from_pretrained(tmp_path / name).float().eval() for name in ("half", "out"))
+    batches = Text([text], 9, batch_size=13).batches(BertTokenizer(vocab=vocabulary))
+    reported = [layer.from_original for layer in read_shrinking(tmp_path / "out").layers]
+    assert errors_from_original(out, half, batches) == pytest.approx(reported, rel=1e-4)
 
 
 def stock(kind, vocabulary, folder: Path):

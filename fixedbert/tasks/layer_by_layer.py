@@ -155,10 +155,17 @@ class LayerByLayer:
     Args:
         model: in evaluation mode. `cut` makes it the cut model, its configuration too, and can be called once.
         text: gives the batches of the text, ids (B, L), anew at each call.
+        dtype: that the cut model is saved in; its weights are rounded to it as they are made, and errors are those of
+            rounded weights. By default that of `model`, in which all is computed.
     """
 
-    def __init__(self, model: FixedHeadBertPreTrainedModel, text: Callable[[], Iterator[Tensor]]):
-        self.model, self.text = model, text
+    def __init__(
+        self,
+        model: FixedHeadBertPreTrainedModel,
+        text: Callable[[], Iterator[Tensor]],
+        dtype: torch.dtype | None = None,
+    ):
+        self.model, self.text, self.dtype = model, text, dtype or model.dtype
         self.embeddings, self.layers = model.base_model.get_submodule("embeddings"), layers_of(model)
         self.heads = heads_of(model.config)
         self.tokens = 0  # of the text, when it has been read
@@ -219,14 +226,17 @@ class LayerByLayer:
         return self.attention_of(cut_attention(tensors_of(attention), heads, moments), heads)
 
     def attention_of(self, tensors: dict[str, Tensor], heads: Heads) -> FixedHeadBertAttention:
-        """An attention with these parameters."""
+        """An attention with these parameters, rounded."""
         config = copy.copy(self.model.config)
         set_heads(config, [heads] * config.num_hidden_layers)
         with torch.device("meta"):
             attention = FixedHeadBertAttention(config, is_causal=config.is_decoder)
         heads_in(attention).config = self.model.config  # what is set there later is for this layer too
-        attention.load_state_dict(tensors, assign=True)
+        attention.load_state_dict({name: self.rounded(tensor) for name, tensor in tensors.items()}, assign=True)
         return attention.eval().to(self.model.device)
+
+    def rounded(self, tensor: Tensor) -> Tensor:
+        return tensor.to(self.dtype).to(tensor.dtype)
 
     @torch.no_grad()
     def cut(
@@ -334,9 +344,8 @@ class LayerByLayer:
         removal = remove_inputs(last.dense.weight.cpu(), moments.mean[0], moments.about_mean[0], 1, size)
         weights = first.dense.weight[removal.kept], first.dense.bias[removal.kept]
         first.dense = linear(*weights)
-        last.dense = linear(
-            removal.weight.to(last.dense.weight), last.dense.bias + removal.lost_mean.to(last.dense.bias)
-        )
+        bias = last.dense.bias + removal.lost_mean.to(last.dense.bias)
+        last.dense = linear(self.rounded(removal.weight.to(bias)), self.rounded(bias))
         error = Difference()
         for batch in self.batches:
             attended = states["attended"][batch]

@@ -368,7 +368,7 @@ def cut_into(folder: Path, name: str, model: str | Path, text: Text, sizes: Size
     config, dtype = cut.config, cut.dtype
     neurons, parameters_before = config.intermediate_size, cut.num_parameters()
     heads: list[Heads] | None = sizes.heads(config)  # sizes that are no cut are refused before the work begins
-    work = LayerByLayer(for_calculation(cut), partial(text.batches, tokenizer))
+    work = LayerByLayer(for_calculation(cut), partial(text.batches, tokenizer), dtype)
     if sizes.keep is not None:
         budget = sizes.keep * sum(parameters(of_layer, config.hidden_size) for of_layer in work.heads)
         heads = heads_for_parameters(work.curves()[0], budget, sizes.multiple_of)
