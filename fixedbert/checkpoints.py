@@ -81,9 +81,9 @@ def load_bert(source: str | Path, **hub_options) -> PreTrainedModel:
     """
     check_regular(source)
     if is_tensorflow(source):
-        model = build(transformers.BertForPreTraining, *read_bert(Path(source)))
-        check_finite(source, model)
-        return model
+        google = build(transformers.BertForPreTraining, *read_bert(Path(source)))
+        check_finite(source, google)
+        return google
     check_place(str(source))
     if Path(source).is_dir():
         check_inside(Path(source))

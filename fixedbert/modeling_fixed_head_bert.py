@@ -176,12 +176,12 @@ class FixedHeadBertPreTrainedModel(BertPreTrainedModel):
         else:  # what she saves opens as the model that it is made from, by its files, unless she registers her own
             cls._auto_class = None
 
-    def save_pretrained(self, save_directory, *args, is_main_process=True, **kwargs):
+    def save_pretrained(self, save_directory, is_main_process=True, *args, **kwargs):
         """transformers' own; for a subclass from elsewhere it would not save these files, which config.json names."""
         if is_main_process and type(self).__module__ != __name__:
             os.makedirs(save_directory, exist_ok=True)
             custom_object_save(FixedHeadBertPreTrainedModel, save_directory)
-        super().save_pretrained(save_directory, *args, is_main_process=is_main_process, **kwargs)
+        super().save_pretrained(save_directory, is_main_process, *args, **kwargs)
 
     def post_init(self):
         super().post_init()

@@ -85,12 +85,13 @@ def shards_of(index: Path) -> list[str]:
         InputError: it names none, or one that is not beside it.
     """
     weight_map = read_object(index, "download it again").get("weight_map")
-    names = list(weight_map.values()) if isinstance(weight_map, dict) else [None]
-    for name in names:
+    names = set()
+    for name in weight_map.values() if isinstance(weight_map, dict) else [None]:
         if not isinstance(name, str) or Path(name).name != name:
             problem = f"weight_map names no file beside it ({str(name)[:100]})"
             raise InputError(f"{index}: {problem}; download it again.")
-    return sorted(set(names))
+        names.add(name)
+    return sorted(names)
 
 
 def read_types(file: Path) -> dict[str, str]:
