@@ -188,6 +188,34 @@ def test_metrics_are_in_the_task_s_numbers(model, download, tmp_path):
     assert files[0] == files[1]
 
 
+def test_a_model_without_names_of_labels(model, tmp_path, capsys):
+    """Guards: turned labels without names are evaluated with a word about their order, and predicted by number."""
+    file = tmp_path / "rows.csv"
+    file.write_text("text,label\n" + 9 * "one,yes\ntwo,no\nthree one,yes\n")
+
+    def run(start, output, *more):
+        files = [word for kind in ("train", "validation", "test") for word in (f"--{kind}_file", str(file))]
+        folder = ("--output_dir", str(tmp_path / output))
+        run_glue(["--model_name_or_path", start, *files, *QUICK, *folder, *more, "--do_eval"])
+        return json.loads((tmp_path / output / "all_results.json").read_text())
+
+    run(model, "trained", "--do_train", "--max_steps", "30", "--learning_rate", "3e-3")
+    turned = AutoModelForSequenceClassification.from_pretrained(tmp_path / "trained")
+    turned.config.id2label, turned.config.label2id = {0: "LABEL_0", 1: "LABEL_1"}, {"LABEL_0": 0, "LABEL_1": 1}
+    with torch.no_grad():
+        turned.classifier.weight.copy_(turned.classifier.weight.flip(0))
+        turned.classifier.bias.copy_(turned.classifier.bias.flip(0))
+    turned.save_pretrained(tmp_path / "turned")
+    AutoTokenizer.from_pretrained(model).save_pretrained(tmp_path / "turned")
+    capsys.readouterr()
+    assert run(str(tmp_path / "turned"), "out", "--do_predict")["eval_accuracy"] == 0
+    told = capsys.readouterr().out
+    assert "their order is unknown, and was taken to be that of the data (LABEL_0 = 'no', LABEL_1 = 'yes')" in told
+    assert "LABEL_0 = 'yes', LABEL_1 = 'no' the model would have 1.000: if that is its order" in told
+    written = (tmp_path / "out/predict_results.txt").read_text().split()[3::2]
+    assert written == ["LABEL_0", "LABEL_1", "LABEL_0"] * 9
+
+
 def test_counts_and_thresholds_that_make_no_sense(model, download, questions, tmp_path):
     """Guards: no examples, or a threshold chosen on nothing, are refused at once; a smaller count cuts predictions."""
     for script in (glue, squad):

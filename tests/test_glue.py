@@ -1,6 +1,7 @@
 """Texts to classify: every task of GLUE, people's own files, features, submissions, errors that name the line."""
 
 import json
+import re
 from types import SimpleNamespace
 
 import datasets
@@ -9,8 +10,9 @@ import pyarrow
 import pytest
 from pyarrow import parquet
 from small_tasks import QUICK
-from transformers import BertConfig, BertTokenizer
+from transformers import BertConfig, BertTokenizer, EvalPrediction
 
+from fixedbert import FixedHeadBertConfig
 from fixedbert.data.glue import (
     TASKS,
     GlueTask,
@@ -23,8 +25,9 @@ from fixedbert.data.glue import (
     write_predictions,
 )
 from fixedbert.errors import InputError
+from fixedbert.families import fixed_head_config
 from fixedbert.metrics.glue import MEASURES, METRICS
-from fixedbert.tasks.glue import check_metrics
+from fixedbert.tasks.glue import GlueEvaluation, check_metrics
 from fixedbert.tasks.glue import main as run_glue
 from fixedbert.tasks.squad import write_answers
 from fixedbert.training.glue_data import GlueDataArguments, load_texts
@@ -323,6 +326,119 @@ def test_other_labels_need_a_new_head(tmp_path, capsys):
     assert not new_head
     with pytest.raises(InputError, match="the labels are unknown"):
         with_labels_of_model(TextData(None, {}), BertConfig(), train=False)
+
+
+UNNAMED = {"architectures": ["BertForSequenceClassification"]}
+
+
+@pytest.mark.parametrize(
+    "names, labels, numbers, assumed",
+    [
+        (("LABEL_0", "LABEL_1"), ["yes", "no"], [0, 1, 0], ["yes", "no"]),
+        (("label 0", "label 1", "label 2"), ["no", "yes"], [0, 1, 0], ["no", "yes", "label 2"]),  # one is absent
+        (("LABEL_0", "LABEL_1", "LABEL_2"), ["0", "2"], [0, 2, 0], ["0", "LABEL_1", "2"]),  # a number is its class
+        (("LABEL_0", "LABEL_1", "LABEL_2"), ["1", "3"], [0, 1, 0], ["1", "3", "LABEL_2"]),
+        (("LABEL_0", "LABEL_1", "LABEL_2"), ["label-2", "label-0"], [2, 0, 2], []),  # by name
+        (("LABEL_0", "LABEL_1", "LABEL_2"), ["LABEL_0", "LABEL_2"], [0, 2, 0], []),
+    ],
+)
+def test_labels_without_names_are_not_guessed(capsys, names, labels, numbers, assumed):
+    """Guards: the order of LABEL_n is called unknown, absent classes shift nothing, and names are never invented."""
+    rows = datasets.Dataset.from_dict({"sentence1": ["x", "y", "z"], "label": [0, 1, 0]})
+    config = model_labels(*names, **UNNAMED)
+    data, new_head = with_labels_of_model(TextData(labels, {"validation": rows}), config, train=False)
+    assert not new_head and data.labels == list(names) and data.assumed == assumed
+    assert data.splits["validation"]["label"][:] == numbers
+    assert config.id2label == dict(enumerate(names))
+    assert ("their order is unknown" in capsys.readouterr().out) == bool(assumed)
+
+
+def test_labels_without_names_are_predicted_by_number(capsys, tmp_path):
+    """Guards: LABEL_n is written as it is, also for a task; more labels than classes, and scores, are refused."""
+    data, _ = with_labels_of_model(TextData(None, {}), model_labels("LABEL_0", "LABEL_1", **UNNAMED), train=False)
+    assert data.labels == ["LABEL_0", "LABEL_1"]
+    assert "labels have no names but LABEL_0, LABEL_1, which are written as predictions" in capsys.readouterr().out
+    rows = datasets.Dataset.from_dict({"index": ["7"]})
+    write_predictions(str(tmp_path), "cola", "test", rows, data.labels, np.ones(1))
+    assert (tmp_path / "CoLA.tsv").read_text() == "index\tprediction\n7\tLABEL_1\n"
+    for labels, said in ((["a", "b", "c"], "a, b, c"), ([], "a number")):
+        with pytest.raises(InputError, match=f"labels are LABEL_0, LABEL_1, and those of the data {said}; give data"):
+            with_labels_of_model(TextData(labels, {}), model_labels("LABEL_0", "LABEL_1", **UNNAMED), train=False)
+    data, _ = with_labels_of_model(TextData(None, {}), model_labels("LABEL_0", **UNNAMED), train=False)
+    assert data.labels == []  # one output is a score
+
+
+@pytest.mark.parametrize(
+    "right, predicted, accuracy, order",
+    [
+        ([0, 0, 1, 1], [1, 1, 0, 0], "0.000, below the 0.500 expected by chance;", {"L0 = 'b'", "L1 = 'a'"}),
+        # Two of three are swapped, and most rows are of the other: far above chance.
+        ([0, 0, 0, 1, 2], [0, 0, 0, 2, 1], "0.600; in", {"L0 = 'a'", "L1 = 'c'", "L2 = 'b'"}),
+        ([1, 1, 1], [0, 0, 0], "0.000; in", {"L0 = 'b'"}),  # a file of one class
+        ([0, 0, 1, 1], [0, 0, 0, 1], "", set()),
+    ],
+)
+def test_the_order_that_would_fit(right, predicted, accuracy, order):
+    """Guards: where another order of a model's unnamed labels gives more right answers it is said, and only there."""
+    logits = np.eye(3)[predicted]
+    evaluation = GlueEvaluation(None, ["L0", "L1", "L2"], ["a", "b", "c"])
+    evaluation(EvalPrediction(logits, np.array(right)))
+    found = evaluation.order_that_fits()
+    assert set(re.findall(r"L\d = '\w'", found)) == order
+    assert not order or f"the accuracy is {accuracy}" in found and "the model would have 1.000: if that" in found
+    known = GlueEvaluation(None, ["a", "b", "c"])
+    known(EvalPrediction(logits, np.array(right)))
+    assert known.order_that_fits() == ""
+
+
+def test_names_of_labels_written_in_another_way(capsys, tmp_path):
+    """Guards: case, hyphens, blanks and width of names do not matter, and that labels went by name is printed."""
+    rows = datasets.Dataset.from_dict({"sentence1": ["x", "y"], "label": [0, 1]})
+    data = TextData(["entailment", "not_entailment"], {"validation": rows})
+    for names in (
+        ("Not-Entailment", "ENTAILMENT"),
+        ("not entailment", "entailment"),
+        ("not_\uff45ntailment", "Entailment"),
+    ):
+        found, new_head = with_labels_of_model(data, model_labels(*names), train=True)
+        assert not new_head and found.splits["validation"]["label"][:] == [1, 0]
+        assert f"by name: 'entailment' is its 1, {names[1]!r}, 'not_entailment' is its 0" in capsys.readouterr().out
+        write_predictions(
+            str(tmp_path), "rte", "test", datasets.Dataset.from_dict({"index": ["7"]}), names, np.zeros(1)
+        )
+        assert (tmp_path / "RTE.tsv").read_text() == "index\tprediction\n7\tnot_entailment\n"
+        evaluation = GlueEvaluation("rte", list(names))
+        assert evaluation(EvalPrediction(np.eye(2), np.array([0, 1])))["accuracy"] == 1
+    mnli = TextData(list(TASKS["mnli"].labels), {"validation": rows})  # RoBERTa's head has them in another order
+    found, _ = with_labels_of_model(mnli, model_labels("CONTRADICTION", "NEUTRAL", "ENTAILMENT"), train=False)
+    assert found.splits["validation"]["label"][:] == [2, 1]
+    assert "'entailment' is its 2, 'ENTAILMENT'" in capsys.readouterr().out
+    minus = TextData(["-1", "1"], {"validation": rows})  # a sign is no hyphen between words
+    assert with_labels_of_model(minus, model_labels("1", "-1"), train=False)[0].splits["validation"]["label"][:] == [
+        1,
+        0,
+    ]
+
+
+def test_labels_that_are_called_label_0_are_names_after_training(tmp_path):
+    """Guards: a model trained here on labels called LABEL_n is known as such, saved, loaded and converted."""
+    file = own_file(tmp_path, "text\tlabel\nx\tLABEL_0\ny\tLABEL_1\nz\tLABEL_2\n")
+    for config in (BertConfig(), FixedHeadBertConfig()):
+        with_labels_of_model(load_files({"train": file}), config, train=True)
+        config.architectures = UNNAMED["architectures"]
+        config.save_pretrained(tmp_path)
+        config = type(config).from_pretrained(tmp_path)
+        config = fixed_head_config(config)
+        part = own_file(tmp_path, "text\tlabel\nx\tLABEL_2\ny\tLABEL_0\n", "part.tsv")
+        data, _ = with_labels_of_model(load_files({"validation": part}), config, train=False)
+        assert data.labels == ["LABEL_0", "LABEL_1", "LABEL_2"] and not data.assumed
+        assert data.splits["validation"]["label"][:] == [2, 0]
+        data, _ = with_labels_of_model(TextData(None, {}), config, train=False)
+        assert data.labels == ["LABEL_0", "LABEL_1", "LABEL_2"]
+        with pytest.raises(InputError, match="labels are LABEL_0, LABEL_1, LABEL_2, and those of the data no, yes"):
+            with_labels_of_model(TextData(["no", "yes"], {}), config, train=False)
+        with_labels_of_model(TextData(["no", "yes"], {}), config, train=True)
+        assert not hasattr(config, "labels_are_names")
 
 
 @pytest.mark.parametrize(

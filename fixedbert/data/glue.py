@@ -2,6 +2,7 @@
 
 import math
 import re
+import unicodedata
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -18,6 +19,8 @@ from .rows import Rows, as_float, read_rows, rows_of_dataset, usable_rows, witho
 
 LABELLED = {"train": "train.tsv", "validation": "dev.tsv"}
 INFERENCE = ("entailment", "not_entailment")
+NAMED = "labels_are_names"  # in a configuration: somebody named the labels LABEL_0 and so on, as transformers would
+LONGEST_NAME = 100  # characters of a label in a message
 
 
 @dataclass(frozen=True)
@@ -139,18 +142,23 @@ class TextData:
     """
     Splits with the columns sentence1, sentence2 (for pairs) and label: a position in `labels`, or for a regression,
     which has no labels, a number. Test splits have no label but an `index`. Without a labelled split `labels` is None.
+    `assumed` has the names that the data gives to the labels of a model without names, in an order that is a guess.
     """
 
     labels: list[str] | None
     splits: dict[str, datasets.Dataset]
+    assumed: list[str] = field(default_factory=list)
 
     def of_kind(self, kind: str) -> dict[str, datasets.Dataset]:
         """The splits for "train", "validation" or "test", the main one first."""
         return {split: data for split, data in self.splits.items() if split.split("_")[0] == kind}
 
     def numbered_as(self, labels: list[str]) -> "TextData":
-        """The same rows with the label numbers of a model that has `labels`, perhaps in capitals."""
-        number = numbers_among(labels, self.labels or [])
+        """The same rows with the label numbers of a model that has `labels`, perhaps written in another way."""
+        return self.renumbered(labels, numbers_among(labels, self.labels or []))
+
+    def renumbered(self, labels: list[str], number: list[int]) -> "TextData":
+        """The same rows with other labels, of which each has the new number at its old one."""
 
         def renumber(data: datasets.Dataset) -> datasets.Dataset:
             if "label" not in data.column_names:
@@ -352,43 +360,121 @@ def problem_of_label(value: str, labels: list[str]) -> str | None:
 def with_labels_of_model(data: TextData, config: PreTrainedConfig, train: bool) -> tuple[TextData, bool]:
     """
     The data with the label numbers of a model, and whether the model needs a new head because its own is for other
-    labels. Writes the labels into the configuration.
+    labels. Writes the labels into the configuration, if these are known.
 
     Raises:
         InputError: the head is for other labels, and there is no training.
     """
     known, labels = labels_of_model(config), data.labels
+    if known is None and not train and can_classify(config):
+        return with_unnamed_labels(data, default_names(config)), False
     new_head = False
     if labels is None:
         if known is None:
             raise InputError("the labels are unknown: give a model that was fine-tuned, or --train_file.")
         data = TextData(known, data.splits)
-    elif known and labels and {label.lower() for label in labels} <= {label.lower() for label in known}:
+    elif known and labels and {plain(label) for label in labels} <= {plain(label) for label in known}:
         data = data.numbered_as(known)
+        if known != labels:
+            names = [f"{label!r} is its {number}, {known[number]!r}" for label, number in by_name(labels, known)]
+            PartialState().print(f"the labels of the data are those of the model by name: {listed(names)}")
     elif known is not None and known != labels:
-        old, new = ", ".join(known) or "a number", ", ".join(labels) or "a number"
         if not train:
-            raise InputError(f"the model's labels are {old}, and those of the data {new}.")
+            raise other_labels(known, labels)
+        old, new = (listed(names) or "a number" for names in (known, labels))
         PartialState().print(f"the model's head, for {old}, is replaced by a new one, for {new}")
         new_head = True
     names = data.labels or ["LABEL_0"]
     config.id2label, config.label2id = dict(enumerate(names)), {name: number for number, name in enumerate(names)}
     config.problem_type = "single_label_classification" if data.labels else "regression"
+    vars(config).pop(NAMED, None)
+    if data.labels and labels_of_model(config) is None:
+        setattr(config, NAMED, True)
     return data, new_head
 
 
+def with_unnamed_labels(data: TextData, own: list[str]) -> TextData:
+    """
+    The data for a model whose labels have no names but `own`, LABEL_0 and so on: in `assumed` is what they are taken
+    to mean. Prints it.
+
+    Raises:
+        InputError: the data has more labels, or numbers to predict.
+    """
+    labels, of_model = data.labels, f"the model's labels have no names but {listed(own)}"
+    if labels is None:
+        PartialState().print(f"{of_model}, which are written as predictions")
+        return TextData(own, data.splits)
+    if not labels or len(labels) > len(own):
+        raise other_labels(own, labels)
+    if {plain(label) for label in labels} <= {plain(name) for name in own}:
+        return data.numbered_as(own)
+    numbers = list(range(len(labels)))
+    if all(label.isdecimal() and int(label) < len(own) for label in labels):
+        numbers = [int(label) for label in labels]
+    assumed = list(own)
+    for number, label in zip(numbers, labels, strict=True):
+        assumed[number] = label
+    names = [f"{own[number]} = {label!r}" for number, label in zip(numbers, labels, strict=True)]
+    written = "; predictions are written as the model's own names" if data.of_kind("test") else ""
+    PartialState().print(
+        f"{of_model}: their order is unknown, and was taken to be that of the data ({listed(names)}); with the right "
+        f"names in id2label of its config.json this is not needed{written}"
+    )
+    return TextData(own, data.renumbered(own, numbers).splits, assumed)
+
+
+def other_labels(known: list[str], labels: list[str]) -> InputError:
+    old, new = (listed(names) or "a number" for names in (known, labels))
+    return InputError(
+        f"the model's labels are {old}, and those of the data {new}; give data with the labels of the model, or train "
+        "a new head with --do_train."
+    )
+
+
+def listed(names: list[str], most: int = 20) -> str:
+    """The first names, and how many more there are."""
+    more = [f"and {len(names) - most:,} more"] if len(names) > most else []
+    return ", ".join([*(name[:LONGEST_NAME] for name in names[:most]), *more])
+
+
+def plain(name: str) -> str:
+    """A name without what people write in different ways: case, width, and _, - or a blank between words."""
+    return re.sub(r"(?<=\w)[-_\s]+(?=\w)", "_", unicodedata.normalize("NFKC", name).strip()).casefold()
+
+
+def by_name(labels: list[str], known: list[str]) -> list[tuple[str, int]]:
+    return list(zip(labels, numbers_among(known, labels), strict=True))
+
+
 def numbers_among(known: list[str], labels: list[str]) -> list[int]:
-    """The number of each of `labels` among the `known` ones, which can have them in capitals."""
-    names = known if set(labels) <= set(known) else [name.lower() for name in known]
-    return [names.index(label if label in names else label.lower()) for label in labels]
+    """The number of each of `labels` among the `known` ones, which can be written in another way (`plain`)."""
+    if set(labels) <= set(known):
+        return [known.index(label) for label in labels]
+    names = [plain(name) for name in known]
+    return [names.index(plain(label)) for label in labels]
 
 
 def labels_of_model(config: PreTrainedConfig) -> list[str] | None:
     """The labels of a model, in the order of their numbers: none for a regression, None if they have no names."""
+    names = default_names(config)
     if config.problem_type == "regression":
         return []
-    names = [name for _, name in sorted((config.id2label or {}).items())]
-    return None if names[0] == "LABEL_0" else names  # transformers' default name
+    numbered = [re.fullmatch(r"label[ _-]?(\d+)", name, re.IGNORECASE) for name in names]
+    unnamed = all(match and int(match[1]) == number for number, match in enumerate(numbered))
+    if not unnamed or getattr(config, NAMED, False):
+        return names
+    return [] if len(names) == 1 else None
+
+
+def default_names(config: PreTrainedConfig) -> list[str]:
+    """What the configuration calls the labels, by number: LABEL_0 and so on if nobody named them."""
+    return [str(name) for _, name in sorted((config.id2label or {}).items())]
+
+
+def can_classify(config: PreTrainedConfig) -> bool:
+    """Whether the configuration names a model with a head for classes or scores."""
+    return any("SequenceClassification" in name for name in config.architectures or ())
 
 
 def write_predictions(
@@ -403,14 +489,28 @@ def write_predictions(
     """
     if task == "stsb":
         predictions = predictions.clip(0, 5)
-    written = [labels[int(number)] for number in predictions] if labels else [f"{score:.3f}" for score in predictions]
-    if task and labels:  # a model can have the names in capitals
-        written = [name.lower() for name in written]
-    if task and TASKS[task].numbered:
-        written = [str(TASKS[task].labels.index(name)) for name in written]
+    names = names_of_task(task, labels) if task else labels
+    written = [names[int(number)] for number in predictions] if labels else [f"{score:.3f}" for score in predictions]
     file = TASKS[task].submission(split) if task else "predict_results.txt"
-    lines = [f"{index}\t{prediction}\n" for index, prediction in zip(rows["index"], written, strict=True)]
+    rows_of_file = [(one_field(index), one_field(name)) for index, name in zip(rows["index"], written, strict=True)]
+    if rows_of_file != list(zip(rows["index"], written, strict=True)):
+        PartialState().print(f"{file}: tabs and ends of lines in labels or indices are written as \\t, \\n and \\r")
+    lines = [f"{index}\t{prediction}\n" for index, prediction in rows_of_file]
     write_whole(Path(folder, file), "index\tprediction\n" + "".join(lines))
+
+
+def names_of_task(task: str, labels: list[str]) -> list[str]:
+    """What a submission has for a model's labels: the task's names or numbers; the model's own where these differ."""
+    names = [plain(name) for name in TASKS[task].labels]
+    if not {plain(label) for label in labels} <= set(names):
+        return labels
+    numbers = [names.index(plain(label)) for label in labels]
+    return [str(number) if TASKS[task].numbered else TASKS[task].labels[number] for number in numbers]
+
+
+def one_field(text: str) -> str:
+    """A text as one field of a file with tabs."""
+    return text.replace("\t", "\\t").replace("\n", "\\n").replace("\r", "\\r")
 
 
 def tokenize(batch: dict, tokenizer: PreTrainedTokenizerBase, max_seq_length: int) -> dict:

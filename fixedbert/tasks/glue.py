@@ -4,6 +4,8 @@ from functools import partial
 
 import datasets
 import numpy as np
+from accelerate import PartialState
+from scipy.optimize import linear_sum_assignment
 from transformers import (
     AutoModelForSequenceClassification,
     EvalPrediction,
@@ -68,7 +70,7 @@ class TextClassification(FineTuningTask):
             for split, rows in data.splits.items()
         }
         self.evaluated = {split: longest_first(self.features[split])[0] for split in data.of_kind("validation")}
-        self.compute_metrics = self.evaluation = GlueEvaluation(name, self.labels)
+        self.compute_metrics = self.evaluation = GlueEvaluation(name, self.labels, data.assumed)
 
     def evaluate(self, trainer: FineTuningTrainer):
         metrics: dict[str, float] = {}
@@ -80,6 +82,8 @@ class TextClassification(FineTuningTask):
             else:
                 found = trainer.evaluate(rows) | {"eval_samples": len(rows)}
             metrics |= found
+            if fitting := self.evaluation.order_that_fits():
+                PartialState().print(f"{split}: {fitting}")
             shown.append((split, self.evaluation.right, self.evaluation.predicted))
         record_metrics(trainer, "eval", metrics)
         if trainer.is_world_process_zero():
@@ -123,11 +127,13 @@ class GlueEvaluation:
 
     Args:
         labels: of the model; none for a regression.
+        assumed: what they are taken to mean, where the model has no names for them.
     """
 
-    def __init__(self, task: str | None, labels: list[str]):
+    def __init__(self, task: str | None, labels: list[str], assumed: list[str] | None = None):
         self.task = task or ("classification" if labels else "regression")
         self.labels = labels
+        self.assumed = assumed or []
         self.right = self.predicted = np.array([])  # (examples,)
 
     def predict(self, output: np.ndarray | tuple) -> np.ndarray:
@@ -139,10 +145,38 @@ class GlueEvaluation:
         self.right, self.predicted = np.asarray(prediction.label_ids), self.predict(prediction.predictions)
         right, predicted = self.right, self.predicted
         if self.task in glue.TASKS and self.labels:  # a model can number the task's labels in another way
-            names = glue.TASKS[self.task].labels
-            number = np.array([names.index(label.lower()) if label.lower() in names else -1 for label in self.labels])
+            names = [glue.plain(name) for name in glue.TASKS[self.task].labels]
+            labels = [glue.plain(label) for label in self.assumed or self.labels]
+            number = np.array([names.index(label) if label in names else -1 for label in labels])
             right, predicted = number[right], number[predicted]
         metrics = glue_scores(self.task, predicted, right)
         if self.task in glue.TASKS and len(metrics) > 1:
             metrics["combined_score"] = float(np.mean(list(metrics.values())))
         return metrics
+
+    def order_that_fits(self) -> str:
+        """
+        For a model without names of its labels: the order of names with the most right answers to what was predicted
+        last, and its accuracy; "" if that is the assumed order.
+        """
+        if not self.assumed:
+            return ""
+        size, total = len(self.labels), len(self.right)
+        counts = np.zeros((size, size))  # of the examples, by class and by true label
+        np.add.at(counts, (self.predicted, self.right), 1)
+        classes, names = linear_sum_assignment(counts, maximize=True)
+        found, best = np.trace(counts) / total, counts[classes, names].sum() / total
+        if best <= found:
+            return ""
+        chance = (counts.sum(0) @ counts.sum(1)) / total**2
+        below = f", below the {chance:.3f} expected by chance" if found < chance else ""
+        there = set(self.right.tolist())
+        order = [
+            f"{self.labels[n]} = {self.assumed[name]!r}"
+            for n, name in zip(classes, names, strict=True)
+            if name in there
+        ]
+        return (
+            f"the accuracy is {found:.3f}{below}; in the order {glue.listed(order)} the model would have {best:.3f}: "
+            "if that is its order, write it into id2label of its config.json"
+        )
