@@ -267,6 +267,113 @@ def test_single_texts_regressions_and_numbered_classes(tmp_path):
     assert load_files({"train": whole}, do_regression=True).splits["train"]["label"][:] == [1.0, 2.0]
 
 
+def labelled(tmp_path, labels, **options):
+    rows = [{"text": f"text {'abcdefghijklmnopqrstuvwxyz'[n % 26]}", "label": one} for n, one in enumerate(labels)]
+    return load_files({"train": own_file(tmp_path, "\n".join(map(json.dumps, rows)), "a.jsonl")}, **options)
+
+
+@pytest.mark.parametrize(
+    "labels, sentence",
+    [
+        (["no", "yes", "no"], "2 classes in {}: 'no' 2, 'yes' 1\n"),
+        ([True, False, True], "2 classes in {}: 'False' 1, 'True' 2\n"),
+        ([0.5, 2, 1.25], "3 numbers in {}, from 0.5 to 2\n"),
+        ([f"class {n % 25:02}" for n in range(50)], "'class 19' 2, and 5 more\n"),
+    ],
+)
+def test_classes_are_printed_with_their_rows(tmp_path, capsys, labels, sentence):
+    """Guards: what a run takes for classes or scores is one line, at most twenty of them."""
+    labelled(tmp_path, labels)
+    assert sentence.format(tmp_path / "a.jsonl") in capsys.readouterr().out
+
+
+def test_whole_numbers_with_a_point_are_classes(tmp_path, capsys):
+    """Guards: 0.0, 1.0 and 2.0 of pandas are the classes 0, 1 and 2, in every file, and that is said."""
+    assert labelled(tmp_path, [0.0, 2.0, 1.0]).labels == ["0", "1", "2"]
+    told = capsys.readouterr().out
+    assert "whole numbers, so they are classes: 0.0 is 0; with --do_regression true they are numbers" in told
+    train = own_file(tmp_path, "text\tlabel\nx\t1\ny\t-1\n")
+    dev = own_file(tmp_path, "text\tlabel\nx\t-1.0\ny\t1.0\n", "dev.tsv")
+    data = load_files({"train": train, "validation": dev})
+    assert data.labels == ["-1", "1"] and data.splits["validation"]["label"][:] == [0, 1]
+    data = load_files({"train": dev, "validation": train}, do_regression=True)
+    assert data.labels == [] and data.splits["train"]["label"][:] == [-1.0, 1.0]
+    with pytest.raises(InputError, match="'good' is a word, but others are numbers"):
+        labelled(tmp_path, ["1.0", "good", "2.0"])
+
+
+@pytest.mark.parametrize(
+    "labels, sentence",
+    [
+        (["yes", " yes", "no"], "' yes' and 'yes' differ only in blanks, case, width or form: write them in one way"),
+        (["Yes", "yes"], "'Yes' and 'yes' differ only in"),
+        (["\uff59es", "yes"], "'yes' and '\uff59es' differ only in"),
+        (["caf\u00e9", "cafe\u0301", "tea"], "differ only in"),
+        (["not  ok", "not\u00a0ok"], "differ only in"),
+        (["yes\u200b", "yes"], "differ only in"),
+        (["01", "1", "x"], "'01' and '1' differ only in"),
+        (["2,0", "2,1", "2,0"], "the label '2,0' has a comma: write numbers with a point, and one label in a row"),
+        (["1.234,5", "7"], "'1.234,5' has a comma"),
+        (["90 %", "85 %"], "the label '90 %' is a percentage: write the number alone"),
+        (["4,5%", "5%"], "the label '4,5%' is a percentage"),
+        (["a;b", "a", "b"], "the label 'a;b' is several labels, and a row has one: make a column of yes and no"),
+        (["a|b", "b | a", "c"], "the label 'a|b' is several labels"),
+        (["a, b", "b, c", "c, a"], "the label 'a, b' is several labels"),
+        (["{'a', 'b'}", "c"], "the label is a list"),
+        ([f"u{n}" for n in range(5)], "5 rows have 5 different labels, such as 'u0': name the column of the labels"),
+        ([*range(100, 120), 100], "21 rows have 20 different labels, such as '100'"),
+    ],
+)
+def test_labels_that_are_not_classes(tmp_path, labels, sentence):
+    """Guards: forms of one label, percentages, decimal commas, several labels and ids are refused by name."""
+    with pytest.raises(InputError, match=re.escape(sentence)):
+        labelled(tmp_path, labels)
+
+
+def test_labels_that_look_like_others_can_be_classes(tmp_path):
+    """Guards: commas and signs in names are no several labels, and --do_regression false takes all as they stand."""
+    assert labelled(tmp_path, ["Food, drinks", "Food, other", "-1", "1"]).labels[2:] == ["Food, drinks", "Food, other"]
+    for labels in (["90 %", "85 %"], ["a;b", "a", "b"], [f"u{n}" for n in range(5)]):
+        assert labelled(tmp_path, labels, do_regression=False).labels == sorted(labels)
+    assert len(labelled(tmp_path, list(range(30)), do_regression=True).splits["train"]) == 30
+    file = own_file(tmp_path, "text\tlabel\n" + "".join(f"a\tu{n}\n" for n in range(7)))
+    assert len(load_files({"validation": file}).labels) == 7  # few rows of many classes to evaluate on
+
+
+@pytest.mark.parametrize(
+    "content, column",
+    [
+        ("text\tlabel\tlabel_text\na b\t0\tneg\nb c\t1\tpos\nc d\t1\tpos\n", "label_text"),
+        ("sentiment\ttext\tlabel\nneg\ta b\t0\npos\tb c\t1\npos\tc d\t1\n", "sentiment"),
+        # Five shops, of which each has one label.
+        ("text\tshop\tlabel\n" + "".join(f"text {n}\tshop {n % 5}\t{n % 5 // 2}\n" for n in range(20)), "shop"),
+        ("sentence1\tgold\tlabel\na b\tja\tyes\nb c\tnein\tno\nc d\tnein\tno\n", "gold"),
+    ],
+)
+def test_columns_that_give_the_label_away(tmp_path, content, column):
+    """Guards: a column nobody named, whose values each go with one label, is not taken for a text."""
+    file = own_file(tmp_path, content)
+    with pytest.raises(InputError, match=f"the column '{column}' gives the label away, .*--text_column_names"):
+        load_files({"train": file})
+    assert load_files({"train": file}, text_columns=(column,)).splits["train"]["sentence1"][:]
+
+
+def test_texts_that_come_again_are_texts(tmp_path):
+    """Guards: rows that are there twice, and questions with several answers, give no label away."""
+    twice = "a\tb\tlabel\n" + 2 * "a b\tc d\tyes\nb c\td e\tno\nc d\te f\tno\n"
+    question = "q\ta\tlabel\n" + "".join(f"what\tword {n}\t{n % 2}\n" for n in range(8))
+    for content in (twice, question):
+        assert "sentence2" in load_files({"train": own_file(tmp_path, content)}).splits["train"].column_names
+
+
+def test_several_columns_of_labels(tmp_path):
+    """Guards: columns of 0 and 1 are called several labels of a row, of which one can be named."""
+    file = own_file(tmp_path, "text\ttoxic\tinsult\na b\t0\t1.0\nb c\t1\t0.0\n")
+    with pytest.raises(InputError, match="the columns toxic, insult are several labels of a row: train on one at a"):
+        load_files({"train": file})
+    assert load_files({"train": file}, text_columns=("text",), label_column="toxic").labels == ["0", "1"]
+
+
 def test_long_texts(tmp_path):
     """Guards: a text can be longer than csv's own limit of 131,072 characters."""
     rows = load_files({"train": own_file(tmp_path, f"text\tlabel\n{'x' * 200_000}\tyes\ny\tno\n")}).splits["train"]

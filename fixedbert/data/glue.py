@@ -3,7 +3,8 @@
 import math
 import re
 import unicodedata
-from dataclasses import dataclass, field
+from collections import Counter
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import datasets
@@ -216,7 +217,10 @@ def load_task(
         # QQP has lines that are too short, which the Hub's copy leaves out too.
         rows = usable_rows(rows, texts, column, skip_bad_rows, short_rows=data_dir is not None, empty_texts=True)
         splits[split] = make_split(rows, texts, column, labels, skip_bad_rows)
-    return TextData(list(task.labels), splits)
+    print_labels(
+        data := TextData(list(task.labels), splits), {split: rows.name for split, (rows, _) in sources.items()}
+    )
+    return data
 
 
 def load_files(
@@ -270,6 +274,8 @@ def own_texts(
         for column in (*(text_columns or ()), *filter(None, [label_of[split]])):
             if column not in rows.columns:
                 argument = "--label_column_name" if column == label_column else "--text_column_names"
+                if column == label_column:
+                    check_one_column(rows)
                 raise InputError(
                     f"{rows.name}: no column {column!r}; there are {', '.join(rows.columns)}; name the right one with "
                     f"{argument}."
@@ -277,23 +283,140 @@ def own_texts(
     texts = text_columns or next(iter(sources.values())).text_columns(label_column)
     rows_of = {split: usable_rows(rows, texts, label_of[split], skip_bad_rows) for split, rows in sources.items()}
     labels = None
-    labelled = rows_of.get("train") or rows_of.get("validation")
-    if labelled is not None:
-        values = labelled.columns[label_column]
+    first = next((split for split in ("train", "validation") if split in rows_of), None)
+    if first is not None:
+        name, values = rows_of[first].name, rows_of[first].columns[label_column]
         if do_regression is None:
-            do_regression = is_regression(labelled.name, values)
+            check_single(name, values)
+            do_regression = is_regression(name, values)
             if do_regression:
                 PartialState().print(
-                    f"{labelled.name}: the labels are numbers with fractions, so this is a regression; with "
+                    f"{name}: the labels are numbers with fractions, so this is a regression; with "
                     "--do_regression false they are classes"
                 )
+            elif first == "train":
+                check_repeated(name, values)
+        if not do_regression and all(map(is_whole, values)):
+            rows_of |= {
+                split: with_whole_numbers(rows, label_column) for split, rows in rows_of.items() if split != "test"
+            }
+            values = rows_of[first].columns[label_column]
         labels = [] if do_regression else sorted(set(values), key=by_number)
-        if len(labels) == 1 and "train" in sources:
-            raise InputError(f"{labelled.name}: all labels are {labels[0]!r}; there is nothing to learn from them.")
+        check_forms(name, labels)
+        if len(labels) == 1 and first == "train":
+            raise InputError(f"{name}: all labels are {labels[0]!r}; there is nothing to learn from them.")
     splits = {
         split: make_split(rows, texts, label_of[split], labels or [], skip_bad_rows) for split, rows in rows_of.items()
     }
-    return TextData(labels, splits)
+    print_labels(data := TextData(labels, splits), {split: rows.name for split, rows in rows_of.items()})
+    return data
+
+
+def check_one_column(rows: Rows):
+    """
+    Raises:
+        InputError: several columns hold 0 and 1 alone, or true and false.
+    """
+    flags = [
+        name
+        for name, values in rows.columns.items()
+        if {str(value).strip().casefold().removesuffix(".0") for value in values} in ({"0", "1"}, {"true", "false"})
+    ]
+    if len(flags) > 1:
+        raise InputError(
+            f"{rows.name}: the columns {listed(flags)} are several labels of a row: train on one at a time, with "
+            "--label_column_name."
+        )
+
+
+def print_labels(data: TextData, names: dict[str, str]):
+    """Print the classes and their rows, or the range of scores, in the first split that has labels."""
+    split = next((split for split, rows in data.splits.items() if "label" in rows.column_names), None)
+    if split is None or data.labels is None:
+        return
+    values = data.splits[split]["label"][:]
+    if data.labels:
+        counts = [f"{label!r} {values.count(number):,}" for number, label in enumerate(data.labels)]
+        PartialState().print(f"{len(counts):,} classes in {names[split]}: {listed(counts)}")
+    else:
+        PartialState().print(f"{len(values):,} numbers in {names[split]}, from {min(values):g} to {max(values):g}")
+
+
+def check_single(name: str, values: list[str]):
+    """
+    Raises:
+        InputError: labels are percentages, have decimal commas, or are several in one.
+    """
+    remedy = "; where these are classes as they stand, say --do_regression false"
+    labels = list(dict.fromkeys(values))
+    for label in labels:
+        if re.fullmatch(r"\s*[-+]?\d+([.,]\d+)?\s*[%％‰]\s*", label):
+            raise InputError(f"{name}: the label {label!r} is a percentage: write the number alone{remedy}.")
+        if re.fullmatch(r"\s*[-+]?[\d.]*\d,\d+\s*", label):
+            raise InputError(
+                f"{name}: the label {label!r} has a comma: write numbers with a point, and one label in a row{remedy}."
+            )
+    for separator in ";|,":
+        parts = {label: {part.strip() for part in label.split(separator)} for label in labels}
+        uses = Counter(part for found in parts.values() for part in found)
+        for label, found in parts.items():
+            if len(found) > 1 and all(uses[part] > 1 for part in found):
+                raise InputError(
+                    f"{name}: the label {label!r} is several labels, and a row has one: make a column of yes and no "
+                    f"for each, and train on one at a time with --label_column_name{remedy}."
+                )
+
+
+def check_repeated(name: str, values: list[str]):
+    """
+    Raises:
+        InputError: nearly all of more than a few labels are different.
+    """
+    rows, different = len(values), len(set(values))
+    if (rows >= 5 and different == rows) or (rows >= 20 and different > 0.9 * rows):
+        raise InputError(
+            f"{name}: {rows:,} rows have {different:,} different labels, such as {values[0][:LONGEST_NAME]!r}: name "
+            "the column of the labels with --label_column_name; numbers to predict need --do_regression true, and "
+            "classes as they stand --do_regression false."
+        )
+
+
+def check_forms(name: str, labels: list[str]):
+    """
+    Raises:
+        InputError: two labels differ only in blanks, case, width or composed accents, or are the same number.
+    """
+    forms: dict[object, str] = {}
+    for label in labels:
+        number = as_float(label)
+        visible = "".join(one for one in unicodedata.normalize("NFKC", label) if unicodedata.category(one) != "Cf")
+        form = " ".join(visible.casefold().split())
+        same = forms.setdefault(form if number is None or not math.isfinite(number) else number, label)
+        if same != label:
+            raise InputError(
+                f"{name}: the labels {same!r} and {label!r} differ only in blanks, case, width or form: write them "
+                "in one way or, where they are two classes, give one of them another name."
+            )
+
+
+def is_whole(label: str) -> bool:
+    """Whether a label is a whole number, perhaps as a float: 1, 1.0, 1e0."""
+    number = as_float(label)
+    return number is not None and number.is_integer() and abs(number) < 2**53
+
+
+def with_whole_numbers(rows: Rows, column: str) -> Rows:
+    """The rows with labels such as 1.0, as pandas writes them, as the classes 1 and so on. Prints that."""
+    values = rows.columns[column]
+    whole = [str(int(float(one))) if is_whole(one) and re.search("[.eE]", one) else one for one in values]
+    changed = next((number for number, value in enumerate(values) if value != whole[number]), None)
+    if changed is None:
+        return rows
+    PartialState().print(
+        f"{rows.name}: the labels are whole numbers, so they are classes: {values[changed]} is {whole[changed]}; with "
+        "--do_regression true they are numbers to predict"
+    )
+    return replace(rows, columns={**rows.columns, column: whole})
 
 
 def is_regression(name: str, values: list[str]) -> bool:
@@ -301,7 +424,7 @@ def is_regression(name: str, values: list[str]) -> bool:
     Whether labels are numbers, some of them with a fraction.
 
     Raises:
-        InputError: some labels are words, others numbers with fractions.
+        InputError: some labels are words, others numbers with a point.
     """
     if not any(as_float(value) is not None and re.search(r"[.eEnN]", value) for value in values):
         return False
@@ -311,7 +434,7 @@ def is_regression(name: str, values: list[str]) -> bool:
             f"{name}: the label {word!r} is a word, but others are numbers with fractions; say --do_regression true "
             "or false."
         )
-    return True
+    return not all(map(is_whole, values))
 
 
 def by_number(label: str) -> tuple:
