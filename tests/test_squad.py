@@ -468,8 +468,8 @@ def test_rows_with_other_columns_and_odd_characters(tmp_path):
         ("one cafe\u0301", "cafe\u0301", "cafe", "'cafe' for"),
         ("\u200e one", "\u200e one", "one", "'one' for"),  # at its beginning
         ("one two", "wo", "two", "1 are not the text of the answer (7: 'two' for 'wo')"),
-        ("one \u200b\u00ad two", "\u200b\u00ad", None, "1 have no token (7); without a token"),
-        ("one  two", "  ", None, "1 have no token (7)"),
+        ("one \u200b\u00ad two", "\u200b\u00ad", None, "1 have no token, and count as no answer (7)"),
+        ("one  two", "  ", None, "1 have no token, and count as no answer (7)"),
     ],
 )
 def test_labels_are_the_tokens_of_the_answer(tmp_path, tokenizer, capsys, context, answer, label, told):
@@ -511,7 +511,10 @@ def test_answers_that_fit_no_window_are_counted(tmp_path, tokenizer, capsys):
     (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))
     windows = squad_windows(load_squad(str(tmp_path / "a.jsonl")), tokenizer, 19, 4)
     assert set(windows["start_positions"]) == {0}
-    assert "labels of 5 training questions: 5 fit no window (q0; q1; q2; ...);" in capsys.readouterr().out
+    assert (
+        "labels of 5 training questions: 5 are whole in no window, and count as no answer (q0, q1, q2, ...)"
+        in capsys.readouterr().out
+    )
 
 
 def test_tokenizers_that_pad_on_the_left_are_refused(windows_of, tokenizer, tmp_path):

@@ -14,6 +14,7 @@ from transformers.utils import logging
 
 from ..checkpoints import read_config
 from ..data.corpora import Corpus, CorpusReader
+from ..data.encoding import encode
 from ..data.hub import check_place
 from ..data.sentences import split_document
 from ..data.sequences import sequences
@@ -163,7 +164,7 @@ def example_sentences(checkpoint: Checkpoint, sample: Sample) -> list[str]:
     found: dict[str, None] = {}
     longest = longest_example(sum(checkpoint.recorder.counts), sample.max_seq_length)
     for sentence in (" ".join(one.split()) for one in split_document(beginning(sample.validation_file))[0]):
-        tokens = len(checkpoint.tokenizer(sentence, verbose=False)["input_ids"])
+        tokens = len(encode(checkpoint.tokenizer, sentence, verbose=False)["input_ids"])
         if sentence.endswith(ENDS) and EXAMPLE_TOKENS[0] <= tokens <= longest:
             found[sentence] = None
     return [*found][:EXAMPLES]
@@ -183,7 +184,7 @@ def beginning(validation_file: str) -> str:
 def example_of(sentence: str, checkpoint: Checkpoint, length: int, progress: tqdm) -> Example:
     recorder, tokenizer = checkpoint.recorder, checkpoint.tokenizer
     longest = longest_example(sum(recorder.counts), length)
-    ids = tokenizer(sentence, truncation=True, max_length=longest, return_tensors="pt")["input_ids"]
+    ids = encode(tokenizer, sentence, truncation=True, max_length=longest, return_tensors="pt")["input_ids"]
     tokens = [token.strip() for token in tokenizer.batch_decode(ids[0][:, None])]
     return Example(sentence, tokens, recorder.attention(ids), recorder.token_changes(ids, progress))
 

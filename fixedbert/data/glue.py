@@ -14,6 +14,7 @@ from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
 from ..errors import InputError
 from ..files import write_whole
+from .encoding import encode
 from .features import prepare_features
 from .hub import load_from_hub
 from .rows import Rows, as_float, read_rows, rows_of_dataset, usable_rows, without_problems
@@ -638,7 +639,7 @@ def one_field(text: str) -> str:
 
 def tokenize(batch: dict, tokenizer: PreTrainedTokenizerBase, max_seq_length: int) -> dict:
     texts = [batch[name] for name in ("sentence1", "sentence2") if name in batch]
-    tokens = tokenizer(*texts, max_length=max_seq_length, truncation=True, return_attention_mask=False)
+    tokens = encode(tokenizer, *texts, max_length=max_seq_length, truncation=True, return_attention_mask=False)
     return {**tokens, "length": [len(ids) for ids in tokens["input_ids"]]}
 
 

@@ -13,6 +13,7 @@ from ..errors import InputError
 from ..files import reading
 from ..metrics.squad import squad_scores, squad_v2_scores
 from .documents import as_arrays
+from .encoding import encode
 from .features import prepare_features
 from .rows import check_usable
 from .tables import DAMAGED, KINDS, check_names, json_object, lines_of, why_no_text
@@ -29,6 +30,8 @@ FEATURES = datasets.Features(
 )
 LABEL = ("label_start", "label_end")  # of a training window: the characters of its label, or one of the next two
 NOT_HERE, NO_TOKEN = -1, -2  # the answer is in another window; the tokenizer drops all its characters
+NO_TOKEN_IS = "have no token, and count as no answer"
+NO_WINDOW_IS = "are whole in no window, and count as no answer"
 LONGEST = 100  # characters of an answer in a message
 NO_ANSWER: dict[str, list] = {"text": [], "answer_start": []}
 Found = tuple[dict, dict, dict]  # what has the question, the context and the title of a row
@@ -198,7 +201,7 @@ def questions_that_fit(
     Raises:
         InputError: a question does not, without `skip_bad_rows`.
     """
-    encoded = tokenizer(rows["question"][:], add_special_tokens=False, return_attention_mask=False)
+    encoded = encode(tokenizer, rows["question"][:], add_special_tokens=False, return_attention_mask=False)
     room = max_seq_length - tokenizer.num_special_tokens_to_add(pair=True) - doc_stride
     problems = {
         number: f"question {rows[number]['id']}: with {len(ids)} tokens it leaves no room for --doc_stride "
@@ -252,7 +255,8 @@ def make_windows(
     for_training: bool,
 ) -> dict[str, list]:
     questions = [question.lstrip() for question in batch["question"]]
-    windows = tokenizer(
+    windows = encode(
+        tokenizer,
         questions,
         batch["context"],
         max_length=max_seq_length,
@@ -329,7 +333,7 @@ def print_labels(rows: datasets.Dataset, windows: datasets.Dataset):
     questions, starts, ends = (table[name].to_numpy() for name in ("question", *LABEL))
     labelled = dict(zip(questions[starts >= 0], zip(starts[starts >= 0], ends[starts >= 0], strict=True), strict=True))
     without_token = set(questions[starts == NO_TOKEN])
-    examples: dict[str, list[str]] = {"are not the text of the answer": [], "have no token": [], "fit no window": []}
+    examples: dict[str, list[str]] = {"are not the text of the answer": [], NO_TOKEN_IS: [], NO_WINDOW_IS: []}
     for number, (name, context, answers) in enumerate(zip(rows["id"], rows["context"], rows["answers"], strict=True)):
         texts = [text.strip() for text in answers["text"]]
         if number in labelled:
@@ -339,17 +343,14 @@ def print_labels(rows: datasets.Dataset, windows: datasets.Dataset):
                     f"{name}: {text[:LONGEST]!r} for {texts[0][:LONGEST]!r}"
                 )
         elif texts:
-            examples["have no token" if number in without_token else "fit no window"].append(name)
+            examples[NO_TOKEN_IS if number in without_token else NO_WINDOW_IS].append(name)
     found = [
-        f"{len(some):,} {what} ({'; '.join(some[:3])}{'; ...' if len(some) > 3 else ''})"
+        f"{len(some):,} {what} ({', '.join(some[:3])}{', ...' if len(some) > 3 else ''})"
         for what, some in examples.items()
         if some
     ]
     if found:
-        PartialState().print(
-            f"labels of {len(rows):,} training questions: {', '.join(found)}; without a token or a window that has it "
-            "whole, an answer counts as none"
-        )
+        PartialState().print(f"labels of {len(rows):,} training questions: {'; '.join(found)}")
 
 
 class SquadEvaluation:
