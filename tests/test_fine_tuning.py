@@ -216,6 +216,26 @@ def test_a_model_without_names_of_labels(model, tmp_path, capsys):
     assert written == ["LABEL_0", "LABEL_1", "LABEL_0"] * 9
 
 
+def test_rows_to_evaluate_on_that_were_trained_on(model, questions, tmp_path, capsys):
+    """Guards: a copy of the training rows, whole or in part, in another format and with other blanks, is counted."""
+    train, dev = tmp_path / "train.csv", tmp_path / "dev.tsv"
+    train.write_text("sentence1,sentence2,label\none,two,no\ntwo,one,yes\nthree,one,no\n")
+    run = ("--do_train", "--do_eval", "--max_steps", "1")
+
+    def told(*rows):
+        dev.write_text("sentence1\tsentence2\tlabel\n" + "\n".join(rows) + "\n")
+        files = ("--train_file", str(train), "--validation_file", str(dev))
+        folder = ("--output_dir", str(tmp_path / f"out-{len(list(tmp_path.iterdir()))}"))
+        run_glue(["--model_name_or_path", model, *files, *QUICK, *folder, *run])
+        return [line for line in capsys.readouterr().out.splitlines() if "training rows" in line]
+
+    (line,) = told("one\ttwo \tyes", "two\t one\tyes", "one\tone\tno")
+    assert line.startswith("validation: 2 of 3 rows have the texts of training rows, and measure")
+    assert told("one\tthree\tyes", "two\ttwo\tno") == []
+    squad(model, questions, tmp_path / "questions", *run)
+    assert "validation: 31 of 31 rows have the texts of training rows" in capsys.readouterr().out
+
+
 def test_counts_and_thresholds_that_make_no_sense(model, download, questions, tmp_path):
     """Guards: no examples, or a threshold chosen on nothing, are refused at once; a smaller count cuts predictions."""
     for script in (glue, squad):

@@ -16,7 +16,7 @@ from transformers import (
 from ..data import glue
 from ..metrics.glue import MEASURES, METRICS, glue_scores
 from ..training.arguments import ModelArguments
-from ..training.fine_tuning import FineTuningArguments, FineTuningTrainer, first_rows, longest_first
+from ..training.fine_tuning import FineTuningArguments, FineTuningTrainer, first_rows, longest_first, print_overlap
 from ..training.glue_data import GlueDataArguments, load_texts
 from ..training.pictures import draw_glue
 from ..training.results import record_metrics
@@ -58,6 +58,8 @@ class TextClassification(FineTuningTask):
         data.splits = {
             split: first_rows(rows, data_args.max_samples(split.split("_")[0])) for split, rows in data.splits.items()
         }
+        for split, rows in data.of_kind("validation").items():
+            print_overlap(split, data.splits.get("train"), rows, ("sentence1", "sentence2"))
         self.name, self.data, self.labels, self.fingerprinted = name, data, data.labels, (data.labels,)
         self.features = {
             split: glue.text_features(

@@ -10,7 +10,7 @@ from ..data.squad import SquadEvaluation, questions_that_fit, squad_windows
 from ..errors import InputError
 from ..files import write_whole
 from ..training.arguments import ModelArguments
-from ..training.fine_tuning import FineTuningArguments, FineTuningTrainer, first_rows, longest_first
+from ..training.fine_tuning import FineTuningArguments, FineTuningTrainer, first_rows, longest_first, print_overlap
 from ..training.pictures import draw_squad
 from ..training.results import record_metrics
 from ..training.squad_data import SquadDataArguments, load_questions
@@ -47,6 +47,7 @@ class QuestionAnswering(FineTuningTask):
         training_args: FineTuningArguments,
     ):
         self.features, self.evaluations = {}, {}
+        train = None
         size = (data_args.max_seq_length, data_args.doc_stride)
         for kind in training_args.kinds:
             limit = data_args.max_samples(kind)
@@ -62,8 +63,11 @@ class QuestionAnswering(FineTuningTask):
                 overwrite_cache=data_args.overwrite_cache,
             )
             if kind == "train":
+                train = rows
                 self.features[kind] = first_rows(windows, limit)  # as in transformers' run_qa.py
             else:
+                if kind == "validation":
+                    print_overlap(kind, train, rows, ("question", "context"))
                 self.features[kind], _ = longest_first(windows)
                 self.evaluations[kind] = SquadEvaluation(
                     rows,

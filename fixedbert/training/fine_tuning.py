@@ -7,6 +7,7 @@ from typing import ClassVar
 import datasets
 import numpy as np
 import torch
+from accelerate import PartialState
 from torch.nn.functional import cross_entropy, mse_loss
 from transformers import DataCollatorWithPadding, EarlyStoppingCallback
 from transformers.trainer_pt_utils import get_length_grouped_indices
@@ -246,6 +247,25 @@ def mean_loss(predictions: np.ndarray | tuple, labels: np.ndarray | tuple) -> fl
 def is_metric(name: str) -> bool:
     """Whether a name in Trainer's log is of a metric, not of a loss, a count, a time or a threshold."""
     return name.startswith("eval_") and not any(part in name for part in NOT_METRICS)
+
+
+def print_overlap(name: str, train: datasets.Dataset | None, rows: datasets.Dataset, columns: tuple[str, ...]):
+    """Print how many of the rows of `name` have the texts of a training row, whatever their labels and blanks are."""
+    if train is None:
+        return
+
+    def texts(data: datasets.Dataset) -> list[tuple[str, ...]]:
+        there = [name for name in columns if name in data.column_names]
+        return [
+            tuple(" ".join(text.split()) for text in row) for row in zip(*(data[name] for name in there), strict=True)
+        ]
+
+    known = set(texts(train))
+    if same := sum(row in known for row in texts(rows)):
+        PartialState().print(
+            f"{name}: {same:,} of {len(rows):,} rows have the texts of training rows, and measure what was learned by "
+            "heart; leave them out of one of the two"
+        )
 
 
 def first_rows(rows: datasets.Dataset, count: int | None) -> datasets.Dataset:
