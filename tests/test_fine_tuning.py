@@ -5,6 +5,7 @@ import os
 import re
 import shutil
 import signal
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -214,6 +215,40 @@ def test_a_model_without_names_of_labels(model, tmp_path, capsys):
     assert "LABEL_0 = 'yes', LABEL_1 = 'no' the model would have 1.000: if that is its order" in told
     written = (tmp_path / "out/predict_results.txt").read_text().split()[3::2]
     assert written == ["LABEL_0", "LABEL_1", "LABEL_0"] * 9
+
+
+def train_on_eleven(model, data, tmp_path, script, *more):
+    """Weights after an epoch of steps of 8 and of 3 rows, in batches of 8 and of 2."""
+    weights = []
+    for size, steps in ((8, 1), (2, 4)):
+        batch = ("--per_device_train_batch_size", str(size), "--gradient_accumulation_steps", str(steps))
+        run = ("--do_train", "--num_train_epochs", "1", "--max_train_samples", "11", "--learning_rate", "1e-2")
+        output = tmp_path / f"{script.__name__}-{size}"
+        script(model, data, output, *run, *batch, "--optim", "sgd", *more)
+        weights.append(load_file(output / "model.safetensors"))
+        losses = [
+            entry["loss"] for entry in json.loads((output / "trainer_state.json").read_text())["log_history"][:2]
+        ]
+        weights[-1]["losses"] = torch.tensor(losses)
+    start = load_file(Path(model, "model.safetensors"))
+    query = "bert.encoder.layer.1.attention.self.query.weight"
+    assert not torch.equal(start[query], weights[0][query])
+    return weights
+
+
+@pytest.mark.parametrize("task", ["rte", "stsb", "squad"])
+@pytest.mark.parametrize("taught", [False, True])
+def test_accumulated_steps_are_large_steps(model, download, questions, tmp_path, task, taught):
+    """Guards: batches of 2 in steps of 4 train like batches of 8, also in a last step of 2 and 1 rows."""
+    script, data, more = (squad, questions, ()) if task == "squad" else (partial(glue, task=task), download, ())
+    if taught:
+        script(model, data, tmp_path / "teacher", "--do_train", "--max_steps", "1")
+        more = ("--teacher_model", str(tmp_path / "teacher"))
+    script.__name__ = task
+    one, two = train_on_eleven(model, data, tmp_path, script, *more)
+    assert len(one["losses"]) == 2
+    for name in one:
+        torch.testing.assert_close(one[name], two[name], rtol=1e-5, atol=2e-6, msg=name)
 
 
 def test_rows_to_evaluate_on_that_were_trained_on(model, questions, tmp_path, capsys):

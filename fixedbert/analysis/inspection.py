@@ -1,6 +1,5 @@
 """`fixedbert inspect`: a checkpoint, or two, on real text. `inspection_results.py` says what is measured."""
 
-import json
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -21,7 +20,7 @@ from ..data.sequences import sequences
 from ..data.tokenizers import load_tokenizer
 from ..errors import InputError, listed, needs
 from ..families import FAMILIES, fixed_head_config
-from ..files import new_directory, reading
+from ..files import json_text, new_directory, reading
 from .inspection_page import inspection_html
 from .inspection_picture import draw
 from .inspection_results import Example, Inspection, json_of
@@ -95,7 +94,7 @@ def inspect(
         sentences = example_sentences(checkpoints[0], sample)
         inspections = [inspect_checkpoint(checkpoint, sample, sentences) for checkpoint in checkpoints]
         for name, inspection in zip(("inspection", "compared"), inspections, strict=False):
-            (folder / f"{name}.json").write_text(json.dumps(json_of(inspection), indent=1) + "\n")
+            (folder / f"{name}.json").write_text(json_text(json_of(inspection), indent=1) + "\n")
             draw(inspection, folder / f"{name}.png")
         (folder / "inspection.html").write_text(inspection_html(inspections), encoding="utf-8")
     first, *others = inspections

@@ -1,6 +1,5 @@
 """Fine-tune, evaluate and predict on questions whose answer is a span of a text: SQuAD 1.1 and 2.0."""
 
-import json
 from functools import partial
 from pathlib import Path
 
@@ -8,7 +7,7 @@ from transformers import AutoModelForQuestionAnswering, PreTrainedConfig, PreTra
 
 from ..data.squad import SquadEvaluation, questions_that_fit, squad_windows
 from ..errors import InputError
-from ..files import write_whole
+from ..files import json_text, write_whole
 from ..training.arguments import ModelArguments
 from ..training.fine_tuning import FineTuningArguments, FineTuningTrainer, first_rows, longest_first, print_overlap
 from ..training.pictures import draw_squad
@@ -109,5 +108,5 @@ def write_answers(folder: Path, prefix: str, evaluation: SquadEvaluation):
     if evaluation.version_2_with_negative:
         contents["null_odds"] = evaluation.null_odds
     for name, content in contents.items():
-        text = json.dumps(content, indent=2, ensure_ascii=False)
+        text = json_text(content, indent=2, ensure_ascii=False)
         write_whole(folder / f"{prefix}_{name}.json", text + "\n")

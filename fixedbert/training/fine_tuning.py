@@ -201,12 +201,19 @@ class FineTuningTrainer(CommonTrainer):
         assert isinstance(self.train_dataset, datasets.Dataset)  # what Trainer hands over has lost the column
         return LengthGroupedSampler(self.train_dataset["length"][:], step_size, seed)
 
+    def get_batch_samples(self, *args, **kwargs):
+        """The batches of a step, and their rows on this process: as many as on each other one."""
+        batches, _ = super().get_batch_samples(*args, **kwargs)
+        return batches, sum(len(batch["input_ids"]) for batch in batches)
+
     def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
-        if self.teacher is None or not model.training:
-            return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
-        loss, outputs = super().compute_loss(model, inputs, True, num_items_in_batch)
-        weight, temperature = self.args.distillation_weight, self.args.distillation_temperature
-        loss = (1 - weight) * loss + weight * self.teacher.loss(inputs, outputs, temperature)
+        rows = len(inputs["input_ids"])
+        loss, outputs = super().compute_loss(model, inputs, True)  # a mean over the rows of the batch
+        if self.teacher is not None and model.training:
+            weight, temperature = self.args.distillation_weight, self.args.distillation_temperature
+            loss = (1 - weight) * loss + weight * self.teacher.loss(inputs, outputs, temperature)
+        if num_items_in_batch is not None:  # Trainer takes the mean over batches, of which the last can be smaller
+            loss = loss * (rows * self.current_gradient_accumulation_steps / num_items_in_batch)
         return (loss, outputs) if return_outputs else loss
 
     def evaluation_loop(self, *args, metric_key_prefix="eval", **kwargs):
