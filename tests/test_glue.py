@@ -249,6 +249,49 @@ def test_own_files(tmp_path, name, content):
     assert data.splits["train"][:] == data.splits["validation"][:] == expected
 
 
+@pytest.mark.parametrize(
+    "content",
+    [
+        'text;label\n"one, two";yes\nfour;no\n',
+        '"text";"label"\n"one, two";yes\nfour;no\n',
+        "sep=;\ntext;label\none, two;yes\nfour;no\n",
+        "\ufeffsep=;\r\ntext;label\r\none, two;yes\r\nfour;no\r\n",
+        '"sep=\t"\ntext\tlabel\none, two\tyes\nfour\tno\n',
+        "text\tlabel\none, two\tyes\nfour\tno\n",
+        "text|label\none, two|yes\nfour|no\n",
+        '"text",label\r"one, two",yes\rfour,no\r',  # the ends of lines of old Macs
+        "text;label\rone, two;yes\rfour;no\r",
+        '"a;text",label\n"one, two",yes\nfour,no\n',
+    ],
+)
+def test_csv_of_spreadsheets(tmp_path, content):
+    """Guards: semicolons, tabs and bars separate fields, Excel's sep= line says which, and \\r alone ends a line."""
+    (tmp_path / "a.csv").write_bytes(content.encode())
+    rows = load_files({"train": str(tmp_path / "a.csv")}).splits["train"]
+    assert rows[:] == {"sentence1": ["one, two", "four"], "label": [1, 0]}
+    (tmp_path / "a.csv").write_bytes((content + "five").encode())
+    with pytest.raises(InputError, match=f"line {4 + ('sep=' in content)}: fewer fields"):
+        load_files({"train": str(tmp_path / "a.csv")})
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-32"])
+def test_other_encodings_are_named(tmp_path, encoding):
+    """Guards: a table in UTF-16, with or without its mark, is refused with the command that converts it."""
+    (tmp_path / "a.csv").write_bytes("text,label\none,yes\ntwo,no\n".encode(encoding))
+    with pytest.raises(InputError, match="a.csv, line 1: byte 1 is not UTF-8 but of UTF-16 or UTF-32; convert the"):
+        load_files({"train": str(tmp_path / "a.csv")})
+
+
+def test_predictions_have_one_line_for_a_row(tmp_path, capsys):
+    """Guards: tabs and ends of lines in labels and indices are escaped in predict_results.txt, and that is said."""
+    rows = datasets.Dataset.from_dict({"index": ["7", "a\tb"]})
+    write_predictions(str(tmp_path), None, "test", rows, ["x\ny", "z\r\tu"], np.array([0, 1]))
+    assert (tmp_path / "predict_results.txt").read_bytes() == b"index\tprediction\n7\tx\\ny\na\\tb\tz\\r\\tu\n"
+    assert "predict_results.txt: tabs and ends of lines in labels or indices are written as" in capsys.readouterr().out
+    write_predictions(str(tmp_path), None, "test", rows.select([0]), ["x y"], np.array([0]))
+    assert capsys.readouterr().out == ""
+
+
 def own_file(tmp_path, content, name="a.tsv"):
     (tmp_path / name).write_text(content)
     return str(tmp_path / name)

@@ -229,7 +229,10 @@ def read_rows(file: Path, header: tuple[str, ...] | None = None) -> Rows:
 
 def read_table(file: Path, header: tuple[str, ...] | None) -> Rows:
     with open(file, "rb") as stream:
-        names, rows = table_rows(lines_of(stream, file), file, file.suffix == ".tsv", header)
+        lines = list(lines_of(stream, file))
+        if len(lines) == 1 and "\r" in lines[0].rstrip("\r"):  # the ends of lines of old Macs
+            lines = [f"{line}\n" for line in lines[0].rstrip("\r").split("\r")]
+        names, rows = table_rows(lines, file, file.suffix == ".tsv", header)
         found = list(rows)
     columns = {name: [row[place] for _, row, _ in found] for place, name in enumerate(names)}
     problems = {number: problem for number, (_, _, problem) in enumerate(found) if problem}
