@@ -17,6 +17,7 @@ from fixedbert.data.glue import (
     TASKS,
     GlueTask,
     TextData,
+    labels_of_model,
     load_dataset,
     load_files,
     load_task,
@@ -568,6 +569,19 @@ def test_names_of_labels_written_in_another_way(capsys, tmp_path):
         1,
         0,
     ]
+
+
+def test_two_tables_of_labels():
+    """Guards: names that only label2id has are those of the model; two tables that contradict are refused."""
+    unnamed = {0: "LABEL_0", 1: "LABEL_1"}
+    assert labels_of_model(BertConfig(id2label=unnamed, label2id={"pos": "1", "neg": "0"})) == ["neg", "pos"]
+    for stale in ({"LABEL_0": 0, "LABEL_1": 1}, {"a": 0, "b": 1, "c": 2}, {"neg": 0, "pos": 1}):
+        assert labels_of_model(BertConfig(id2label={0: "neg", 1: "pos"}, label2id=stale)) == ["neg", "pos"]
+    assert labels_of_model(BertConfig(id2label=unnamed, label2id={"a": 0, "b": 1, "c": 2})) is None  # of another head
+    with pytest.raises(
+        InputError, match="numbers the labels neg, pos in one way in id2label and in another way in la"
+    ):
+        labels_of_model(BertConfig(id2label={0: "neg", 1: "pos"}, label2id={"neg": 1, "pos": 0}))
 
 
 def test_labels_that_are_called_label_0_are_names_after_training(tmp_path):

@@ -337,7 +337,8 @@ def print_labels(data: TextData, names: dict[str, str]):
         return
     values = data.splits[split]["label"][:]
     if data.labels:
-        counts = [f"{label!r} {values.count(number):,}" for number, label in enumerate(data.labels)]
+        rows = Counter(values)
+        counts = [f"{label!r} {rows[number]:,}" for number, label in enumerate(data.labels)]
         PartialState().print(f"{len(counts):,} classes in {names[split]}: {listed(counts)}")
     else:
         PartialState().print(f"{len(values):,} numbers in {names[split]}, from {min(values):g} to {max(values):g}")
@@ -580,15 +581,32 @@ def numbers_among(known: list[str], labels: list[str]) -> list[int]:
 
 
 def labels_of_model(config: PreTrainedConfig) -> list[str] | None:
-    """The labels of a model, in the order of their numbers: none for a regression, None if they have no names."""
-    names = default_names(config)
+    """
+    The labels of a model, in the order of their numbers: none for a regression, None if they have no names.
+
+    Raises:
+        InputError: id2label and label2id give them different numbers.
+    """
+    names, others = default_names(config), {name: int(number) for name, number in (config.label2id or {}).items()}
     if config.problem_type == "regression":
         return []
-    numbered = [re.fullmatch(r"label[ _-]?(\d+)", name, re.IGNORECASE) for name in names]
-    unnamed = all(match and int(match[1]) == number for number, match in enumerate(numbered))
-    if not unnamed or getattr(config, NAMED, False):
+    if set(names) == set(others) and any(others[name] != number for number, name in enumerate(names)):
+        raise InputError(
+            f"the model's config.json numbers the labels {listed(names)} in one way in id2label and in another way in "
+            "label2id: correct one of the two."
+        )
+    if is_named(names) or getattr(config, NAMED, False):
         return names
-    return [] if len(names) == 1 else None
+    if len(names) == 1:
+        return []
+    named = sorted(others, key=lambda name: others[name])  # the only place where some models have them
+    return named if is_named(named) and [others[name] for name in named] == list(range(len(names))) else None
+
+
+def is_named(names: list[str]) -> bool:
+    """Whether these are not just LABEL_0 and so on, as transformers calls labels without names."""
+    numbered = [re.fullmatch(r"label[ _-]?(\d+)", name, re.IGNORECASE) for name in names]
+    return not all(match and int(match[1]) == number for number, match in enumerate(numbered))
 
 
 def default_names(config: PreTrainedConfig) -> list[str]:

@@ -338,7 +338,7 @@ def print_labels(rows: datasets.Dataset, windows: datasets.Dataset):
         texts = [text.strip() for text in answers["text"]]
         if number in labelled:
             text = context[slice(*labelled[number])]
-            if text not in texts:
+            if text.strip() not in texts:
                 examples["are not the text of the answer"].append(
                     f"{name}: {text[:LONGEST]!r} for {texts[0][:LONGEST]!r}"
                 )
