@@ -363,6 +363,8 @@ def test_whole_numbers_with_a_point_are_classes(tmp_path, capsys):
         (["a;b", "a", "b"], "the label 'a;b' is several labels, and a row has one: make a column of yes and no"),
         (["a|b", "b | a", "c"], "the label 'a|b' is several labels"),
         (["a, b", "b, c", "c, a"], "the label 'a, b' is several labels"),
+        (["a/b", "a", "b"], "the label 'a/b' is several labels"),
+        ([True, 1, 0], "'1' and 'True' differ only in"),
         (["{'a', 'b'}", "c"], "the label is a list"),
         ([f"u{n}" for n in range(5)], "5 rows have 5 different labels, such as 'u0': name the column of the labels"),
         ([*range(100, 120), 100], "21 rows have 20 different labels, such as '100'"),
@@ -376,7 +378,7 @@ def test_labels_that_are_not_classes(tmp_path, labels, sentence):
 
 def test_labels_that_look_like_others_can_be_classes(tmp_path):
     """Guards: commas and signs in names are no several labels, and --do_regression false takes all as they stand."""
-    assert labelled(tmp_path, ["Food, drinks", "Food, other", "-1", "1"]).labels[2:] == ["Food, drinks", "Food, other"]
+    assert labelled(tmp_path, ["Food, drinks", "Food, other", "A+", "A"]).labels[2:] == ["Food, drinks", "Food, other"]
     for labels in (["90 %", "85 %"], ["a;b", "a", "b"], [f"u{n}" for n in range(5)]):
         assert labelled(tmp_path, labels, do_regression=False).labels == sorted(labels)
     assert len(labelled(tmp_path, list(range(30)), do_regression=True).splits["train"]) == 30
@@ -412,7 +414,7 @@ def test_texts_that_come_again_are_texts(tmp_path):
 
 def test_several_columns_of_labels(tmp_path):
     """Guards: columns of 0 and 1 are called several labels of a row, of which one can be named."""
-    file = own_file(tmp_path, "text\ttoxic\tinsult\na b\t0\t1.0\nb c\t1\t0.0\n")
+    file = own_file(tmp_path, "text\ttoxic\tinsult\na b\t0\t1.0\nb c\t1\t1.0\n")
     with pytest.raises(InputError, match="the columns toxic, insult are several labels of a row: train on one at a"):
         load_files({"train": file})
     assert load_files({"train": file}, text_columns=("text",), label_column="toxic").labels == ["0", "1"]

@@ -22,6 +22,7 @@ from .rows import Rows, as_float, read_rows, rows_of_dataset, usable_rows, witho
 LABELLED = {"train": "train.tsv", "validation": "dev.tsv"}
 INFERENCE = ("entailment", "not_entailment")
 NAMED = "labels_are_names"  # in a configuration: somebody named the labels LABEL_0 and so on, as transformers would
+TRUTH = {"true": 1.0, "false": 0.0}  # as numbers of JSON and of pandas
 LONGEST_NAME = 100  # characters of a label in a message
 
 
@@ -321,7 +322,7 @@ def check_one_column(rows: Rows):
     flags = [
         name
         for name, values in rows.columns.items()
-        if {str(value).strip().casefold().removesuffix(".0") for value in values} in ({"0", "1"}, {"true", "false"})
+        if {str(value).strip().casefold().removesuffix(".0") for value in values} <= {"0", "1", "true", "false"}
     ]
     if len(flags) > 1:
         raise InputError(
@@ -358,11 +359,11 @@ def check_single(name: str, values: list[str]):
             raise InputError(
                 f"{name}: the label {label!r} has a comma: write numbers with a point, and one label in a row{remedy}."
             )
-    for separator in ";|,":
+    for separator in ";|,/":
         parts = {label: {part.strip() for part in label.split(separator)} for label in labels}
         uses = Counter(part for found in parts.values() for part in found)
         for label, found in parts.items():
-            if len(found) > 1 and all(uses[part] > 1 for part in found):
+            if len(found) > 1 and all(part and uses[part] > 1 for part in found):
                 raise InputError(
                     f"{name}: the label {label!r} is several labels, and a row has one: make a column of yes and no "
                     f"for each, and train on one at a time with --label_column_name{remedy}."
@@ -390,7 +391,7 @@ def check_forms(name: str, labels: list[str]):
     """
     forms: dict[object, str] = {}
     for label in labels:
-        number = as_float(label)
+        number = TRUTH.get(label.strip().casefold(), as_float(label))
         visible = "".join(one for one in unicodedata.normalize("NFKC", label) if unicodedata.category(one) != "Cf")
         form = " ".join(visible.casefold().split())
         same = forms.setdefault(form if number is None or not math.isfinite(number) else number, label)
