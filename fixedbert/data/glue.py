@@ -289,15 +289,7 @@ def own_texts(
     if first is not None:
         name, values = rows_of[first].name, rows_of[first].columns[label_column]
         if do_regression is None:
-            check_single(name, values)
-            do_regression = is_regression(name, values)
-            if do_regression:
-                PartialState().print(
-                    f"{name}: the labels are numbers with fractions, so this is a regression; with "
-                    "--do_regression false they are classes"
-                )
-            elif first == "train":
-                check_repeated(name, values)
+            do_regression = is_regression(name, values, first == "train")
         if not do_regression and all(map(is_whole, values)):
             rows_of |= {
                 split: with_whole_numbers(rows, label_column) for split, rows in rows_of.items() if split != "test"
@@ -422,13 +414,27 @@ def with_whole_numbers(rows: Rows, column: str) -> Rows:
     return replace(rows, columns={**rows.columns, column: whole})
 
 
-def is_regression(name: str, values: list[str]) -> bool:
+def is_regression(name: str, values: list[str], train: bool) -> bool:
     """
-    Whether labels are numbers, some of them with a fraction.
+    Whether labels are numbers, some of them with a fraction. Prints if they are.
 
     Raises:
-        InputError: some labels are words, others numbers with a point.
+        InputError: some labels are words, others numbers with a point; or they are neither classes nor numbers
+            (`check_single`, and to `train` on also `check_repeated`).
     """
+    check_single(name, values)
+    if has_fractions(name, values):
+        PartialState().print(
+            f"{name}: the labels are numbers with fractions, so this is a regression; with --do_regression false they "
+            "are classes"
+        )
+        return True
+    if train:
+        check_repeated(name, values)
+    return False
+
+
+def has_fractions(name: str, values: list[str]) -> bool:
     if not any(as_float(value) is not None and re.search(r"[.eEnN]", value) for value in values):
         return False
     word = next((value for value in values if as_float(value) is None), None)
