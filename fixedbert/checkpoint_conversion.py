@@ -3,12 +3,14 @@
 import json
 import logging
 import os
+import re
 import shutil
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
 import torch
+from accelerate import PartialState
 from huggingface_hub import snapshot_download
 from transformers import PreTrainedModel
 
@@ -26,6 +28,15 @@ from .stock_twin import to_bert
 logger = logging.getLogger(__name__)
 
 CARD = "README.md"
+IDS = re.compile(r"[\w.-]+(/[\w.-]+)?")
+ACCEPTED = {  # fields of a card that are true of converted weights too, with what the Hub takes as their value
+    "license": re.compile(r"[a-z0-9.+-]+"),
+    "license_name": re.compile(r".+"),
+    "license_link": re.compile(r".+"),
+    "language": re.compile(r"[a-z]{2,3}|code|multilingual"),
+    "datasets": IDS,
+    "base_model": IDS,
+}
 WIDTHS = ("embedding_dimension", "word_embedding_dimension")  # of pooling, now and in earlier sentence-transformers
 
 
@@ -219,6 +230,18 @@ def widen_pooling(folder: Path, copies: int):
         file.write_text(json.dumps(config | widths, indent=4), encoding="utf-8")
 
 
+def accepted_by_hub(field: str, value: object) -> str | None:
+    """A value of a card's metadata in the form that the Hub takes, None if there is none."""
+    if field == "language" and value is False:  # "no" in YAML
+        return "no"
+    text = str(value).strip() if isinstance(value, str) else ""
+    if field in ("license", "language"):
+        text = text.lower().replace(" ", "-")
+    if field == "language" and text not in ("code", "multilingual"):
+        text = re.sub("[-_].*", "", text)  # a region or a script
+    return text if ACCEPTED[field].fullmatch(text) and text.lower() not in ("noinfo", "none", "null", "nan") else None
+
+
 def metadata_of(source: Path) -> dict:
     """Fields of the source's card that are true of converted weights too."""
     if not os.path.lexists(source / CARD):
@@ -228,8 +251,22 @@ def metadata_of(source: Path) -> dict:
     except InputError as error:
         logger.warning("%s The new card does not have its licence, language and data sets.", error)
         return {}
-    carried = ("license", "license_name", "license_link", "language", "datasets", "base_model")
-    found = {name: data.get(name) for name in carried if data.get(name)}
+    stated = {name: data.get(name) for name in ACCEPTED if data.get(name) is not None}
+    found: dict[str, Any] = {}
+    changes = []
+    for name, value in stated.items():
+        values = value if isinstance(value, list) else [value]
+        usable = [accepted_by_hub(name, one) for one in values]
+        kept = [one for one in dict.fromkeys(usable) if one]
+        if kept:
+            found[name] = kept if isinstance(value, list) else kept[0]
+        changes += [
+            f"{name} {old!r} {f'becomes {new!r}' if new else 'is left out'}"
+            for old, new in zip(values, usable, strict=True)
+            if old != new or new is None
+        ]
+    if changes:
+        PartialState().print(f"{source / CARD}: {', '.join(changes)}, as the Hub does not take it")
     if (source / "modules.json").is_file():
         found |= {"library_name": "sentence-transformers", "pipeline_tag": "sentence-similarity"}
         found["tags"] = ["sentence-transformers", "sentence-similarity"]

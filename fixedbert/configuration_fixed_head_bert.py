@@ -24,6 +24,7 @@ TRANSFORMERS_KEYS = {
     "code_revision",
     "dtype",
     "experts_implementation",
+    "labels_are_names",  # of fine-tuning: names like LABEL_0 in id2label are the user's own
     "model_max_length",
     "model_type",
     "name_or_path",

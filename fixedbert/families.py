@@ -37,13 +37,10 @@ def head_of(architecture: str, model_type: str) -> str:
 
 
 def shared_fields(config: PreTrainedConfig) -> dict:
-    """The fields of `config` that BERT's configuration has too, but for those that name a class or a version."""
+    """The fields of `config` that any BERT's can have, but for those that name a class or a version."""
+    shared = {*BertConfig.__dataclass_fields__, "labels_are_names"}
     own = ("architectures", "model_type", "transformers_version", "dtype")
-    return {
-        name: value
-        for name, value in config.to_dict().items()
-        if name in BertConfig.__dataclass_fields__ and name not in own
-    }
+    return {name: value for name, value in config.to_dict().items() if name in shared and name not in own}
 
 
 def fixed_head_config(config: PreTrainedConfig) -> FixedHeadBertConfig:

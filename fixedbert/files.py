@@ -2,6 +2,7 @@
 
 import errno
 import json
+import math
 import os
 import re
 import shutil
@@ -9,6 +10,7 @@ import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from huggingface_hub.errors import StrictDataclassError
 
@@ -160,6 +162,20 @@ def write_whole(path: Path, content: str | bytes):
     except BaseException:
         partial.unlink(missing_ok=True)
         raise
+
+
+def json_text(content: object, **options) -> str:
+    """JSON that any reader takes: numbers that are not finite are null."""
+    return json.dumps(finite(content), allow_nan=False, **options)
+
+
+def finite(content: Any) -> Any:
+    """The same objects, lists and values, with None for numbers that are not finite."""
+    if isinstance(content, dict):
+        return {name: finite(value) for name, value in content.items()}
+    if isinstance(content, list | tuple):
+        return [finite(value) for value in content]
+    return None if isinstance(content, float) and not math.isfinite(content) else content
 
 
 def read_object(file: Path, remedy: str) -> dict:

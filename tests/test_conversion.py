@@ -15,6 +15,7 @@ from tensorflow_files import CONFIG, google_variables, write_checkpoint
 
 import fixedbert
 from fixedbert import convert, to_bert
+from fixedbert.checkpoint_conversion import metadata_of
 from fixedbert.checkpoints import load_bert
 from fixedbert.errors import InputError
 from fixedbert_cli import main
@@ -540,6 +541,43 @@ def test_card_that_cannot_be_read_is_said(tmp_path, caplog):
     main(["convert", str(tmp_path / "bert"), "--output_dir", str(tmp_path / "out")])
     assert f"{tmp_path}/bert/README.md: the card cannot be read" in caplog.text
     assert "license: mit" not in (tmp_path / "out" / "README.md").read_text()
+
+
+@pytest.mark.parametrize(
+    "stated, expected, told",
+    [
+        ("language: zh-CN\nlicense: MIT", {"language": "zh", "license": "mit"}, ["language 'zh-CN' becomes 'zh'"]),
+        (
+            "language: [en, pt_BR, noinfo, null]",
+            {"language": ["en", "pt"]},
+            ["'noinfo' is left out", "None is left out"],
+        ),
+        ("language: no", {"language": "no"}, ["language False becomes 'no'"]),  # YAML's false
+        ("language: English\nlicense: noinfo", {}, ["'English' is left out", "license 'noinfo' is left out"]),
+        ("license: null\nlanguage: null\ndatasets: null", {}, []),
+        (
+            "license: Apache 2.0\ndatasets: [glue, null, a b]",
+            {"license": "apache-2.0", "datasets": ["glue"]},
+            ["'a b' is"],
+        ),
+        (
+            "license: apache-2.0\nlanguage: [en, multilingual]",
+            {"license": "apache-2.0", "language": ["en", "multilingual"]},
+            [],
+        ),
+        (
+            "license: {name: x}\nbase_model: [null]",
+            {},
+            ["license {'name': 'x'} is left out", "base_model None is left"],
+        ),
+    ],
+)
+def test_cards_have_what_the_hub_takes(tmp_path, capsys, stated, expected, told):
+    """Guards: languages with regions, licences that are none and nulls of a source's card are mapped or left out."""
+    (tmp_path / "README.md").write_text(f"---\n{stated}\n---\n# A model\n")
+    assert metadata_of(tmp_path) == expected
+    printed = capsys.readouterr().out
+    assert all(part in printed for part in told) and bool(printed) == bool(told)
 
 
 def test_broken_tokenizer_is_no_missing_one(checkpoint, tmp_path, caplog):

@@ -5,6 +5,7 @@ import os
 import re
 import shutil
 import signal
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -186,6 +187,88 @@ def test_metrics_are_in_the_task_s_numbers(model, download, tmp_path):
     assert one["eval_f1"] > 0
     files = [(tmp_path / f"{name}-eval/MRPC.tsv").read_text() for name in ("trained", "turned")]
     assert files[0] == files[1]
+
+
+def test_a_model_without_names_of_labels(model, tmp_path, capsys):
+    """Guards: turned labels without names are evaluated with a word about their order, and predicted by number."""
+    file = tmp_path / "rows.csv"
+    file.write_text("text,label\n" + 9 * "one,yes\ntwo,no\nthree one,yes\n")
+
+    def run(start, output, *more):
+        files = [word for kind in ("train", "validation", "test") for word in (f"--{kind}_file", str(file))]
+        folder = ("--output_dir", str(tmp_path / output))
+        run_glue(["--model_name_or_path", start, *files, *QUICK, *folder, *more, "--do_eval"])
+        return json.loads((tmp_path / output / "all_results.json").read_text())
+
+    run(model, "trained", "--do_train", "--max_steps", "30", "--learning_rate", "3e-3")
+    turned = AutoModelForSequenceClassification.from_pretrained(tmp_path / "trained")
+    turned.config.id2label, turned.config.label2id = {0: "LABEL_0", 1: "LABEL_1"}, {"LABEL_0": 0, "LABEL_1": 1}
+    with torch.no_grad():
+        turned.classifier.weight.copy_(turned.classifier.weight.flip(0))
+        turned.classifier.bias.copy_(turned.classifier.bias.flip(0))
+    turned.save_pretrained(tmp_path / "turned")
+    AutoTokenizer.from_pretrained(model).save_pretrained(tmp_path / "turned")
+    capsys.readouterr()
+    assert run(str(tmp_path / "turned"), "out", "--do_predict")["eval_accuracy"] == 0
+    told = capsys.readouterr().out
+    assert "their order is unknown, and was taken to be that of the data (LABEL_0 = 'no', LABEL_1 = 'yes')" in told
+    assert "LABEL_0 = 'yes', LABEL_1 = 'no' the model would have 1.000: if that is its order" in told
+    written = (tmp_path / "out/predict_results.txt").read_text().split()[3::2]
+    assert written == ["LABEL_0", "LABEL_1", "LABEL_0"] * 9
+
+
+def train_on_eleven(model, data, tmp_path, script, *more):
+    """Weights after an epoch of steps of 8 and of 3 rows, in batches of 8 and of 2."""
+    weights = []
+    for size, steps in ((8, 1), (2, 4)):
+        batch = ("--per_device_train_batch_size", str(size), "--gradient_accumulation_steps", str(steps))
+        run = ("--do_train", "--num_train_epochs", "1", "--max_train_samples", "11", "--learning_rate", "1e-2")
+        output = tmp_path / f"{script.__name__}-{size}"
+        script(model, data, output, *run, *batch, "--optim", "sgd", *more)
+        weights.append(load_file(output / "model.safetensors"))
+        losses = [
+            entry["loss"] for entry in json.loads((output / "trainer_state.json").read_text())["log_history"][:2]
+        ]
+        weights[-1]["losses"] = torch.tensor(losses)
+    start = load_file(Path(model, "model.safetensors"))
+    query = "bert.encoder.layer.1.attention.self.query.weight"
+    assert not torch.equal(start[query], weights[0][query])
+    return weights
+
+
+@pytest.mark.parametrize("task", ["rte", "stsb", "squad"])
+@pytest.mark.parametrize("taught", [False, True])
+def test_accumulated_steps_are_large_steps(model, download, questions, tmp_path, task, taught):
+    """Guards: batches of 2 in steps of 4 train like batches of 8, also in a last step of 2 and 1 rows."""
+    script, data, more = (squad, questions, ()) if task == "squad" else (partial(glue, task=task), download, ())
+    if taught:
+        script(model, data, tmp_path / "teacher", "--do_train", "--max_steps", "1")
+        more = ("--teacher_model", str(tmp_path / "teacher"))
+    script.__name__ = task
+    one, two = train_on_eleven(model, data, tmp_path, script, *more)
+    assert len(one["losses"]) == 2
+    for name in one:
+        torch.testing.assert_close(one[name], two[name], rtol=1e-5, atol=2e-6, msg=name)
+
+
+def test_rows_to_evaluate_on_that_were_trained_on(model, questions, tmp_path, capsys):
+    """Guards: a copy of the training rows, whole or in part, in another format and with other blanks, is counted."""
+    train, dev = tmp_path / "train.csv", tmp_path / "dev.tsv"
+    train.write_text("sentence1,sentence2,label\none,two,no\ntwo,one,yes\nthree,one,no\n")
+    run = ("--do_train", "--do_eval", "--max_steps", "1")
+
+    def told(*rows):
+        dev.write_text("sentence1\tsentence2\tlabel\n" + "\n".join(rows) + "\n")
+        files = ("--train_file", str(train), "--validation_file", str(dev))
+        folder = ("--output_dir", str(tmp_path / f"out-{len(list(tmp_path.iterdir()))}"))
+        run_glue(["--model_name_or_path", model, *files, *QUICK, *folder, *run])
+        return [line for line in capsys.readouterr().out.splitlines() if "training rows" in line]
+
+    (line,) = told("one\ttwo \tyes", "two\t one\tyes", "one\tone\tno")
+    assert line.startswith("validation: 2 of 3 rows have the texts of training rows, and measure")
+    assert told("one\tthree\tyes", "two\ttwo\tno") == []
+    squad(model, questions, tmp_path / "questions", *run)
+    assert "validation: 31 of 31 rows have the texts of training rows" in capsys.readouterr().out
 
 
 def test_counts_and_thresholds_that_make_no_sense(model, download, questions, tmp_path):

@@ -1,6 +1,7 @@
 """Texts to classify: every task of GLUE, people's own files, features, submissions, errors that name the line."""
 
 import json
+import re
 from types import SimpleNamespace
 
 import datasets
@@ -9,12 +10,14 @@ import pyarrow
 import pytest
 from pyarrow import parquet
 from small_tasks import QUICK
-from transformers import BertConfig, BertTokenizer
+from transformers import BertConfig, BertTokenizer, EvalPrediction
 
+from fixedbert import FixedHeadBertConfig
 from fixedbert.data.glue import (
     TASKS,
     GlueTask,
     TextData,
+    labels_of_model,
     load_dataset,
     load_files,
     load_task,
@@ -23,8 +26,9 @@ from fixedbert.data.glue import (
     write_predictions,
 )
 from fixedbert.errors import InputError
+from fixedbert.families import fixed_head_config
 from fixedbert.metrics.glue import MEASURES, METRICS
-from fixedbert.tasks.glue import check_metrics
+from fixedbert.tasks.glue import GlueEvaluation, check_metrics
 from fixedbert.tasks.glue import main as run_glue
 from fixedbert.tasks.squad import write_answers
 from fixedbert.training.glue_data import GlueDataArguments, load_texts
@@ -246,6 +250,49 @@ def test_own_files(tmp_path, name, content):
     assert data.splits["train"][:] == data.splits["validation"][:] == expected
 
 
+@pytest.mark.parametrize(
+    "content",
+    [
+        'text;label\n"one, two";yes\nfour;no\n',
+        '"text";"label"\n"one, two";yes\nfour;no\n',
+        "sep=;\ntext;label\none, two;yes\nfour;no\n",
+        "\ufeffsep=;\r\ntext;label\r\none, two;yes\r\nfour;no\r\n",
+        '"sep=\t"\ntext\tlabel\none, two\tyes\nfour\tno\n',
+        "text\tlabel\none, two\tyes\nfour\tno\n",
+        "text|label\none, two|yes\nfour|no\n",
+        '"text",label\r"one, two",yes\rfour,no\r',  # the ends of lines of old Macs
+        "text;label\rone, two;yes\rfour;no\r",
+        '"a;text",label\n"one, two",yes\nfour,no\n',
+    ],
+)
+def test_csv_of_spreadsheets(tmp_path, content):
+    """Guards: semicolons, tabs and bars separate fields, Excel's sep= line says which, and \\r alone ends a line."""
+    (tmp_path / "a.csv").write_bytes(content.encode())
+    rows = load_files({"train": str(tmp_path / "a.csv")}).splits["train"]
+    assert rows[:] == {"sentence1": ["one, two", "four"], "label": [1, 0]}
+    (tmp_path / "a.csv").write_bytes((content + "five").encode())
+    with pytest.raises(InputError, match=f"line {4 + ('sep=' in content)}: fewer fields"):
+        load_files({"train": str(tmp_path / "a.csv")})
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-32"])
+def test_other_encodings_are_named(tmp_path, encoding):
+    """Guards: a table in UTF-16, with or without its mark, is refused with the command that converts it."""
+    (tmp_path / "a.csv").write_bytes("text,label\none,yes\ntwo,no\n".encode(encoding))
+    with pytest.raises(InputError, match="a.csv, line 1: byte 1 is not UTF-8 but of UTF-16 or UTF-32; convert the"):
+        load_files({"train": str(tmp_path / "a.csv")})
+
+
+def test_predictions_have_one_line_for_a_row(tmp_path, capsys):
+    """Guards: tabs and ends of lines in labels and indices are escaped in predict_results.txt, and that is said."""
+    rows = datasets.Dataset.from_dict({"index": ["7", "a\tb"]})
+    write_predictions(str(tmp_path), None, "test", rows, ["x\ny", "z\r\tu"], np.array([0, 1]))
+    assert (tmp_path / "predict_results.txt").read_bytes() == b"index\tprediction\n7\tx\\ny\na\\tb\tz\\r\\tu\n"
+    assert "predict_results.txt: tabs and ends of lines in labels or indices are written as" in capsys.readouterr().out
+    write_predictions(str(tmp_path), None, "test", rows.select([0]), ["x y"], np.array([0]))
+    assert capsys.readouterr().out == ""
+
+
 def own_file(tmp_path, content, name="a.tsv"):
     (tmp_path / name).write_text(content)
     return str(tmp_path / name)
@@ -262,6 +309,115 @@ def test_single_texts_regressions_and_numbered_classes(tmp_path):
     assert load_files({"train": scores}, do_regression=False).labels == ["1.5", "2"]
     whole = own_file(tmp_path, "text\tlabel\nx\t1\ny\t2\n")
     assert load_files({"train": whole}, do_regression=True).splits["train"]["label"][:] == [1.0, 2.0]
+
+
+def labelled(tmp_path, labels, **options):
+    rows = [{"text": f"text {'abcdefghijklmnopqrstuvwxyz'[n % 26]}", "label": one} for n, one in enumerate(labels)]
+    return load_files({"train": own_file(tmp_path, "\n".join(map(json.dumps, rows)), "a.jsonl")}, **options)
+
+
+@pytest.mark.parametrize(
+    "labels, sentence",
+    [
+        (["no", "yes", "no"], "2 classes in {}: 'no' 2, 'yes' 1\n"),
+        ([True, False, True], "2 classes in {}: 'False' 1, 'True' 2\n"),
+        ([0.5, 2, 1.25], "3 numbers in {}, from 0.5 to 2\n"),
+        ([f"class {n % 25:02}" for n in range(50)], "'class 19' 2, and 5 more\n"),
+    ],
+)
+def test_classes_are_printed_with_their_rows(tmp_path, capsys, labels, sentence):
+    """Guards: what a run takes for classes or scores is one line, at most twenty of them."""
+    labelled(tmp_path, labels)
+    assert sentence.format(tmp_path / "a.jsonl") in capsys.readouterr().out
+
+
+def test_whole_numbers_with_a_point_are_classes(tmp_path, capsys):
+    """Guards: 0.0, 1.0 and 2.0 of pandas are the classes 0, 1 and 2, in every file, and that is said."""
+    assert labelled(tmp_path, [0.0, 2.0, 1.0]).labels == ["0", "1", "2"]
+    told = capsys.readouterr().out
+    assert "whole numbers, so they are classes: 0.0 is 0; with --do_regression true they are numbers" in told
+    train = own_file(tmp_path, "text\tlabel\nx\t1\ny\t-1\n")
+    dev = own_file(tmp_path, "text\tlabel\nx\t-1.0\ny\t1.0\n", "dev.tsv")
+    data = load_files({"train": train, "validation": dev})
+    assert data.labels == ["-1", "1"] and data.splits["validation"]["label"][:] == [0, 1]
+    data = load_files({"train": dev, "validation": train}, do_regression=True)
+    assert data.labels == [] and data.splits["train"]["label"][:] == [-1.0, 1.0]
+    with pytest.raises(InputError, match="'good' is a word, but others are numbers"):
+        labelled(tmp_path, ["1.0", "good", "2.0"])
+
+
+@pytest.mark.parametrize(
+    "labels, sentence",
+    [
+        (["yes", " yes", "no"], "' yes' and 'yes' differ only in blanks, case, width or form: write them in one way"),
+        (["Yes", "yes"], "'Yes' and 'yes' differ only in"),
+        (["\uff59es", "yes"], "'yes' and '\uff59es' differ only in"),
+        (["caf\u00e9", "cafe\u0301", "tea"], "differ only in"),
+        (["not  ok", "not\u00a0ok"], "differ only in"),
+        (["yes\u200b", "yes"], "differ only in"),
+        (["01", "1", "x"], "'01' and '1' differ only in"),
+        (["2,0", "2,1", "2,0"], "the label '2,0' has a comma: write numbers with a point, and one label in a row"),
+        (["1.234,5", "7"], "'1.234,5' has a comma"),
+        (["90 %", "85 %"], "the label '90 %' is a percentage: write the number alone"),
+        (["4,5%", "5%"], "the label '4,5%' is a percentage"),
+        (["a;b", "a", "b"], "the label 'a;b' is several labels, and a row has one: make a column of yes and no"),
+        (["a|b", "b | a", "c"], "the label 'a|b' is several labels"),
+        (["a, b", "b, c", "c, a"], "the label 'a, b' is several labels"),
+        (["a/b", "a", "b"], "the label 'a/b' is several labels"),
+        ([True, 1, 0], "'1' and 'True' differ only in"),
+        (["{'a', 'b'}", "c"], "the label is a list"),
+        ([f"u{n}" for n in range(5)], "5 rows have 5 different labels, such as 'u0': name the column of the labels"),
+        ([*range(100, 120), 100], "21 rows have 20 different labels, such as '100'"),
+    ],
+)
+def test_labels_that_are_not_classes(tmp_path, labels, sentence):
+    """Guards: forms of one label, percentages, decimal commas, several labels and ids are refused by name."""
+    with pytest.raises(InputError, match=re.escape(sentence)):
+        labelled(tmp_path, labels)
+
+
+def test_labels_that_look_like_others_can_be_classes(tmp_path):
+    """Guards: commas and signs in names are no several labels, and --do_regression false takes all as they stand."""
+    assert labelled(tmp_path, ["Food, drinks", "Food, other", "A+", "A"]).labels[2:] == ["Food, drinks", "Food, other"]
+    for labels in (["90 %", "85 %"], ["a;b", "a", "b"], [f"u{n}" for n in range(5)]):
+        assert labelled(tmp_path, labels, do_regression=False).labels == sorted(labels)
+    assert len(labelled(tmp_path, list(range(30)), do_regression=True).splits["train"]) == 30
+    file = own_file(tmp_path, "text\tlabel\n" + "".join(f"a\tu{n}\n" for n in range(7)))
+    assert len(load_files({"validation": file}).labels) == 7  # few rows of many classes to evaluate on
+
+
+@pytest.mark.parametrize(
+    "content, column",
+    [
+        ("text\tlabel\tlabel_text\na b\t0\tneg\nb c\t1\tpos\nc d\t1\tpos\n", "label_text"),
+        ("sentiment\ttext\tlabel\nneg\ta b\t0\npos\tb c\t1\npos\tc d\t1\n", "sentiment"),
+        # Five shops, of which each has one label.
+        ("text\tshop\tlabel\n" + "".join(f"text {n}\tshop {n % 5}\t{n % 5 // 2}\n" for n in range(20)), "shop"),
+        ("sentence1\tgold\tlabel\na b\tja\tyes\nb c\tnein\tno\nc d\tnein\tno\n", "gold"),
+    ],
+)
+def test_columns_that_give_the_label_away(tmp_path, content, column):
+    """Guards: a column nobody named, whose values each go with one label, is not taken for a text."""
+    file = own_file(tmp_path, content)
+    with pytest.raises(InputError, match=f"the column '{column}' gives the label away, .*--text_column_names"):
+        load_files({"train": file})
+    assert load_files({"train": file}, text_columns=(column,)).splits["train"]["sentence1"][:]
+
+
+def test_texts_that_come_again_are_texts(tmp_path):
+    """Guards: rows that are there twice, and questions with several answers, give no label away."""
+    twice = "a\tb\tlabel\n" + 2 * "a b\tc d\tyes\nb c\td e\tno\nc d\te f\tno\n"
+    question = "q\ta\tlabel\n" + "".join(f"what\tword {n}\t{n % 2}\n" for n in range(8))
+    for content in (twice, question):
+        assert "sentence2" in load_files({"train": own_file(tmp_path, content)}).splits["train"].column_names
+
+
+def test_several_columns_of_labels(tmp_path):
+    """Guards: columns of 0 and 1 are called several labels of a row, of which one can be named."""
+    file = own_file(tmp_path, "text\ttoxic\tinsult\na b\t0\t1.0\nb c\t1\t1.0\n")
+    with pytest.raises(InputError, match="the columns toxic, insult are several labels of a row: train on one at a"):
+        load_files({"train": file})
+    assert load_files({"train": file}, text_columns=("text",), label_column="toxic").labels == ["0", "1"]
 
 
 def test_long_texts(tmp_path):
@@ -323,6 +479,132 @@ def test_other_labels_need_a_new_head(tmp_path, capsys):
     assert not new_head
     with pytest.raises(InputError, match="the labels are unknown"):
         with_labels_of_model(TextData(None, {}), BertConfig(), train=False)
+
+
+UNNAMED = {"architectures": ["BertForSequenceClassification"]}
+
+
+@pytest.mark.parametrize(
+    "names, labels, numbers, assumed",
+    [
+        (("LABEL_0", "LABEL_1"), ["yes", "no"], [0, 1, 0], ["yes", "no"]),
+        (("label 0", "label 1", "label 2"), ["no", "yes"], [0, 1, 0], ["no", "yes", "label 2"]),  # one is absent
+        (("LABEL_0", "LABEL_1", "LABEL_2"), ["0", "2"], [0, 2, 0], ["0", "LABEL_1", "2"]),  # a number is its class
+        (("LABEL_0", "LABEL_1", "LABEL_2"), ["1", "3"], [0, 1, 0], ["1", "3", "LABEL_2"]),
+        (("LABEL_0", "LABEL_1", "LABEL_2"), ["label-2", "label-0"], [2, 0, 2], []),  # by name
+        (("LABEL_0", "LABEL_1", "LABEL_2"), ["LABEL_0", "LABEL_2"], [0, 2, 0], []),
+    ],
+)
+def test_labels_without_names_are_not_guessed(capsys, names, labels, numbers, assumed):
+    """Guards: the order of LABEL_n is called unknown, absent classes shift nothing, and names are never invented."""
+    rows = datasets.Dataset.from_dict({"sentence1": ["x", "y", "z"], "label": [0, 1, 0]})
+    config = model_labels(*names, **UNNAMED)
+    data, new_head = with_labels_of_model(TextData(labels, {"validation": rows}), config, train=False)
+    assert not new_head and data.labels == list(names) and data.assumed == assumed
+    assert data.splits["validation"]["label"][:] == numbers
+    assert config.id2label == dict(enumerate(names))
+    assert ("their order is unknown" in capsys.readouterr().out) == bool(assumed)
+
+
+def test_labels_without_names_are_predicted_by_number(capsys, tmp_path):
+    """Guards: LABEL_n is written as it is, also for a task; more labels than classes, and scores, are refused."""
+    data, _ = with_labels_of_model(TextData(None, {}), model_labels("LABEL_0", "LABEL_1", **UNNAMED), train=False)
+    assert data.labels == ["LABEL_0", "LABEL_1"]
+    assert "labels have no names but LABEL_0, LABEL_1, which are written as predictions" in capsys.readouterr().out
+    rows = datasets.Dataset.from_dict({"index": ["7"]})
+    write_predictions(str(tmp_path), "cola", "test", rows, data.labels, np.ones(1))
+    assert (tmp_path / "CoLA.tsv").read_text() == "index\tprediction\n7\tLABEL_1\n"
+    for labels, said in ((["a", "b", "c"], "a, b, c"), ([], "a number")):
+        with pytest.raises(InputError, match=f"labels are LABEL_0, LABEL_1, and those of the data {said}; give data"):
+            with_labels_of_model(TextData(labels, {}), model_labels("LABEL_0", "LABEL_1", **UNNAMED), train=False)
+    data, _ = with_labels_of_model(TextData(None, {}), model_labels("LABEL_0", **UNNAMED), train=False)
+    assert data.labels == []  # one output is a score
+
+
+@pytest.mark.parametrize(
+    "right, predicted, accuracy, order",
+    [
+        ([0, 0, 1, 1], [1, 1, 0, 0], "0.000, below the 0.500 expected by chance;", {"L0 = 'b'", "L1 = 'a'"}),
+        # Two of three are swapped, and most rows are of the other: far above chance.
+        ([0, 0, 0, 1, 2], [0, 0, 0, 2, 1], "0.600; in", {"L0 = 'a'", "L1 = 'c'", "L2 = 'b'"}),
+        ([1, 1, 1], [0, 0, 0], "0.000; in", {"L0 = 'b'"}),  # a file of one class
+        ([0, 0, 1, 1], [0, 0, 0, 1], "", set()),
+    ],
+)
+def test_the_order_that_would_fit(right, predicted, accuracy, order):
+    """Guards: where another order of a model's unnamed labels gives more right answers it is said, and only there."""
+    logits = np.eye(3)[predicted]
+    evaluation = GlueEvaluation(None, ["L0", "L1", "L2"], ["a", "b", "c"])
+    evaluation(EvalPrediction(logits, np.array(right)))
+    found = evaluation.order_that_fits()
+    assert set(re.findall(r"L\d = '\w'", found)) == order
+    assert not order or f"the accuracy is {accuracy}" in found and "the model would have 1.000: if that" in found
+    known = GlueEvaluation(None, ["a", "b", "c"])
+    known(EvalPrediction(logits, np.array(right)))
+    assert known.order_that_fits() == ""
+
+
+def test_names_of_labels_written_in_another_way(capsys, tmp_path):
+    """Guards: case, hyphens, blanks and width of names do not matter, and that labels went by name is printed."""
+    rows = datasets.Dataset.from_dict({"sentence1": ["x", "y"], "label": [0, 1]})
+    data = TextData(["entailment", "not_entailment"], {"validation": rows})
+    for names in (
+        ("Not-Entailment", "ENTAILMENT"),
+        ("not entailment", "entailment"),
+        ("not_\uff45ntailment", "Entailment"),
+    ):
+        found, new_head = with_labels_of_model(data, model_labels(*names), train=True)
+        assert not new_head and found.splits["validation"]["label"][:] == [1, 0]
+        assert f"by name: 'entailment' is its 1, {names[1]!r}, 'not_entailment' is its 0" in capsys.readouterr().out
+        write_predictions(
+            str(tmp_path), "rte", "test", datasets.Dataset.from_dict({"index": ["7"]}), names, np.zeros(1)
+        )
+        assert (tmp_path / "RTE.tsv").read_text() == "index\tprediction\n7\tnot_entailment\n"
+        evaluation = GlueEvaluation("rte", list(names))
+        assert evaluation(EvalPrediction(np.eye(2), np.array([0, 1])))["accuracy"] == 1
+    mnli = TextData(list(TASKS["mnli"].labels), {"validation": rows})  # RoBERTa's head has them in another order
+    found, _ = with_labels_of_model(mnli, model_labels("CONTRADICTION", "NEUTRAL", "ENTAILMENT"), train=False)
+    assert found.splits["validation"]["label"][:] == [2, 1]
+    assert "'entailment' is its 2, 'ENTAILMENT'" in capsys.readouterr().out
+    minus = TextData(["-1", "1"], {"validation": rows})  # a sign is no hyphen between words
+    assert with_labels_of_model(minus, model_labels("1", "-1"), train=False)[0].splits["validation"]["label"][:] == [
+        1,
+        0,
+    ]
+
+
+def test_two_tables_of_labels():
+    """Guards: names that only label2id has are those of the model; two tables that contradict are refused."""
+    unnamed = {0: "LABEL_0", 1: "LABEL_1"}
+    assert labels_of_model(BertConfig(id2label=unnamed, label2id={"pos": "1", "neg": "0"})) == ["neg", "pos"]
+    for stale in ({"LABEL_0": 0, "LABEL_1": 1}, {"a": 0, "b": 1, "c": 2}, {"neg": 0, "pos": 1}):
+        assert labels_of_model(BertConfig(id2label={0: "neg", 1: "pos"}, label2id=stale)) == ["neg", "pos"]
+    assert labels_of_model(BertConfig(id2label=unnamed, label2id={"a": 0, "b": 1, "c": 2})) is None  # of another head
+    with pytest.raises(
+        InputError, match="numbers the labels neg, pos in one way in id2label and in another way in la"
+    ):
+        labels_of_model(BertConfig(id2label={0: "neg", 1: "pos"}, label2id={"neg": 1, "pos": 0}))
+
+
+def test_labels_that_are_called_label_0_are_names_after_training(tmp_path):
+    """Guards: a model trained here on labels called LABEL_n is known as such, saved, loaded and converted."""
+    file = own_file(tmp_path, "text\tlabel\nx\tLABEL_0\ny\tLABEL_1\nz\tLABEL_2\n")
+    for config in (BertConfig(), FixedHeadBertConfig()):
+        with_labels_of_model(load_files({"train": file}), config, train=True)
+        config.architectures = UNNAMED["architectures"]
+        config.save_pretrained(tmp_path)
+        config = type(config).from_pretrained(tmp_path)
+        config = fixed_head_config(config)
+        part = own_file(tmp_path, "text\tlabel\nx\tLABEL_2\ny\tLABEL_0\n", "part.tsv")
+        data, _ = with_labels_of_model(load_files({"validation": part}), config, train=False)
+        assert data.labels == ["LABEL_0", "LABEL_1", "LABEL_2"] and not data.assumed
+        assert data.splits["validation"]["label"][:] == [2, 0]
+        data, _ = with_labels_of_model(TextData(None, {}), config, train=False)
+        assert data.labels == ["LABEL_0", "LABEL_1", "LABEL_2"]
+        with pytest.raises(InputError, match="labels are LABEL_0, LABEL_1, LABEL_2, and those of the data no, yes"):
+            with_labels_of_model(TextData(["no", "yes"], {}), config, train=False)
+        with_labels_of_model(TextData(["no", "yes"], {}), config, train=True)
+        assert not hasattr(config, "labels_are_names")
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,14 @@ import pytest
 from pyarrow import parquet
 from transformers import BertTokenizer, EvalPrediction
 
-from fixedbert.data.squad import SquadEvaluation, load_squad, questions_that_fit, squad_windows, token_span
+from fixedbert.data.squad import (
+    SquadEvaluation,
+    characters_of,
+    load_squad,
+    questions_that_fit,
+    squad_windows,
+    token_span,
+)
 from fixedbert.errors import InputError
 
 CONTEXT = "The function read takes a string . The function write returns two six lists . One two three four five ."
@@ -76,14 +83,22 @@ def test_windows_cover_the_context_and_mark_the_answer(windows_of, tokenizer):
 
 
 def test_token_spans_at_the_edges():
-    """Guards: answers inside of a token, at the ends of the window, over its edge, and in the space between tokens."""
-    offsets = np.array([[5, 8], [9, 12], [12, 15], [16, 20]])  # tokens of a window that does not begin the context
-    assert token_span(offsets, 9, "x" * 6) == (1, 2)
-    assert token_span(offsets, 10, "x") == (1, 1)  # a part of a token: all of it
-    assert token_span(offsets, 5, "x" * 15) == (0, 3)
-    assert token_span(offsets, 17, "x" * 3) == (3, 3)  # in the last token
-    assert token_span(offsets, 8, "x" * 4) == (0, 1)  # begins with a space
-    assert token_span(offsets, 4, "x" * 4) is None and token_span(offsets, 17, "x" * 4) is None
+    """Guards: answers inside of a token, at the ends of the window, over its edge, and with blanks around them."""
+    context = np.array([[0, 4], [5, 8], [9, 12], [12, 15], [16, 20], [21, 25]])  # tokens, all but two in the window
+    window = context[1:5]
+
+    def span(start, length):
+        (characters,) = characters_of(context, {"answer_start": [start], "text": ["x" * length]})
+        return token_span(window, *characters)
+
+    assert span(9, 6) == (1, 2)
+    assert span(10, 1) == (1, 1)  # a part of a token: all of it
+    assert span(5, 15) == (0, 3)
+    assert span(17, 3) == (3, 3)  # in the last token
+    assert span(8, 4) == (1, 1)  # begins with a blank
+    assert span(4, 4) == (0, 0) and span(16, 5) == (3, 3)  # a blank beyond the window is no token
+    assert span(3, 5) is None and span(17, 5) is None
+    assert characters_of(context, {"answer_start": [4, 4], "text": [" ", "  x"]}) == [(5, 8)]
 
 
 def positions_of_run_qa(offsets, parts, answer, cls):
@@ -101,11 +116,13 @@ def positions_of_run_qa(offsets, parts, answer, cls):
 
 @pytest.mark.parametrize("length, stride", [(19, 4), (64, 16), (384, 128)])
 def test_real_windows_are_those_of_transformers(real_data, tokenizer, length, stride):
-    """Guards: tokens, order and labels of windows on real questions are those of transformers' script."""
+    """Guards: tokens, order and labels of windows on real questions of one answer are those of transformers."""
     vocabulary = str(real_data / "vocab/bert-base-uncased-vocab.txt")
     tokenizer = BertTokenizer(vocab=vocabulary)
     rows = load_squad(str(real_data / "squad/dev-v1.1.json"))
     rows = rows.select(range(0, len(rows), 97))
+    first = [{name: values[:1] for name, values in answers.items()} for answers in rows["answers"]]
+    rows = rows.remove_columns("answers").add_column("answers", first, feature=rows.features["answers"])  # as there
     if length == 19:
         rows = rows.filter(lambda row: len(tokenizer(row["question"])["input_ids"]) < 12)
     windows = squad_windows(rows, tokenizer, length, stride)
@@ -384,6 +401,7 @@ def test_context_without_a_token(tmp_path, tokenizer):
         ({"text": "two", "answer_start": 3}, r"not as many texts \(text\) as places"),
         ({"text": ["two"]}, r"not as many texts \(text\) as places"),
         ({"text": ["two"], "answer_start": ["3"]}, "'two' is not in its context at character 3"),
+        ({"text": ["two"], "answer_start": ["3"]}, "its answer_start is '3', a text, and has to be a whole number"),
         ({"text": ["two"], "answer_start": [3.0]}, "'two' is not in its context at character 3.0"),
         ({"text": [2], "answer_start": [0]}, "an answer is a number, not text"),
     ],
@@ -434,6 +452,69 @@ def test_rows_with_other_columns_and_odd_characters(tmp_path):
     (tmp_path / "a.jsonl").write_text(json.dumps(row, ensure_ascii=False), encoding="utf-8")
     rows = load_squad(str(tmp_path / "a.jsonl"))
     assert rows["id"][:] == ["7"] and rows["context"][:] == ["one\u2028two"] and rows["title"][:] == [""]
+
+
+@pytest.mark.parametrize(
+    "context, answer, label, told",
+    [
+        ("one cafe\u0301 two", "cafe\u0301", "cafe", "1 are not the text of the answer (7: 'cafe' for 'cafe\u0301')"),
+        ("one two three", "two ", "two", None),
+        ("one two three", " two", "two", None),
+        ("one\u00a0two\u00a0three", "two\u00a0", "two", None),
+        ("one two\u200b three", "two\u200b", "two", "1 are not the text of the answer (7: 'two' for 'two\\u200b')"),
+        ("one two\u00ad three", "two\u00ad", "two", "'two' for 'two\\xad'"),
+        ("one \u200btwo three", "\u200btwo", "two", "'two' for '\\u200btwo'"),
+        ("one two ", "two ", "two", None),  # at the end of the context
+        ("one cafe\u0301", "cafe\u0301", "cafe", "'cafe' for"),
+        ("\u200e one", "\u200e one", "one", "'one' for"),  # at its beginning
+        ("one two", "wo", "two", "1 are not the text of the answer (7: 'two' for 'wo')"),
+        ("one \u200b\u00ad two", "\u200b\u00ad", None, "1 have no token, and count as no answer (7)"),
+        ("one  two", "  ", None, "1 have no token, and count as no answer (7)"),
+    ],
+)
+def test_labels_are_the_tokens_of_the_answer(tmp_path, tokenizer, capsys, context, answer, label, told):
+    """Guards: characters that the tokenizer drops move no label to a neighbour; labels of other texts are shown."""
+    row = {"id": 7, "context": context, "question": "what ?", "answers": {"text": [answer]}}
+    row["answers"]["answer_start"] = [context.index(answer)]
+    (tmp_path / "a.jsonl").write_text(json.dumps(row))
+    rows = load_squad(str(tmp_path / "a.jsonl"))
+    for for_training in (True, False):
+        (window,) = squad_windows(rows, tokenizer, 19, 4, for_training)
+        start, end = window["start_positions"], window["end_positions"]
+        found = tokenizer.decode(window["input_ids"][start : end + 1]).replace(" ", "") if start else None
+        assert found == label
+        printed = capsys.readouterr().out
+        assert told in printed if told and for_training else printed == ""
+
+
+def test_any_answer_in_a_window_is_a_label(tmp_path, tokenizer, capsys):
+    """Guards: where the first answer is not whole in a window, or has no token, another one is its label."""
+    texts = ["\u200b", "five", "two six lists", "two six"]
+    context = f"\u200b{CONTEXT}"
+    answers = {"text": texts, "answer_start": [context.index(text) for text in texts]}
+    row = {"id": 7, "context": context, "question": "what returns the list ?", "answers": answers}
+    (tmp_path / "a.jsonl").write_text(json.dumps(row))
+    windows = squad_windows(load_squad(str(tmp_path / "a.jsonl")), tokenizer, 19, 4)
+    spans = zip(windows["input_ids"], windows["start_positions"], windows["end_positions"], strict=True)
+    assert [tokenizer.decode(ids[start : end + 1]) for ids, start, end in spans] == ["[CLS]", "two six lists", "five"]
+    assert capsys.readouterr().out == ""
+
+
+def test_answers_that_fit_no_window_are_counted(tmp_path, tokenizer, capsys):
+    """Guards: an answer that is longer than the windows share is said to be none, for three questions by name."""
+    rows = []
+    for number in range(5):
+        answers = {"text": [CONTEXT[4:-2]], "answer_start": [4]}
+        rows.append(
+            {"id": f"q{number}", "context": CONTEXT, "question": "what returns the list ?", "answers": answers}
+        )
+    (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    windows = squad_windows(load_squad(str(tmp_path / "a.jsonl")), tokenizer, 19, 4)
+    assert set(windows["start_positions"]) == {0}
+    assert (
+        "labels of 5 training questions: 5 are whole in no window, and count as no answer (q0, q1, q2, ...)"
+        in capsys.readouterr().out
+    )
 
 
 def test_tokenizers_that_pad_on_the_left_are_refused(windows_of, tokenizer, tmp_path):

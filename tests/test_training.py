@@ -2,6 +2,7 @@
 
 import ctypes
 import json
+import math
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -32,6 +33,7 @@ from fixedbert.training.pretraining import (
     sums_by_example,
 )
 from fixedbert.training.progress import ProgressLine
+from fixedbert.training.results import record_metrics
 from fixedbert.training.trainer import CommonTrainer
 
 
@@ -160,6 +162,32 @@ def test_steps_that_the_fp16_scaler_skips_are_logged_not_counted(about_to_step):
     with pytest.raises(Divergence, match="^step 1: the gradient norm is not finite, on the examples "):
         trainer.apply_finite_step(torch.tensor(torch.inf))
     assert all(weight.grad is None for weight in trainer.model.parameters())
+
+
+def test_json_has_no_numbers_that_json_does_not_have(tmp_path):
+    """Guards: a perplexity that overflows, and what is not a number, are null in results, states and checkpoints."""
+    trainer = CommonTrainer.__new__(CommonTrainer)
+    trainer.args = SimpleNamespace(
+        folder=tmp_path, process_index=0, world_size=1, output_dir=str(tmp_path), should_save=True
+    )
+    trainer.is_world_process_zero, trainer.log_metrics = (lambda: True), (lambda *_: None)
+    trainer.state = TrainerState(best_metric=math.inf)
+    sums = np.array([[1e6, 3, 1, 1.5, 1]])
+    metrics = {f"eval_{name}": value for name, value in pretraining_metrics(SimpleNamespace(predictions=sums)).items()}
+    assert metrics["eval_perplexity"] == math.inf
+    trainer.state.log_history = [metrics | {"grad_norm": math.nan, "step": 1}]
+    record_metrics(trainer, "eval", metrics | {"eval_list": [1.5, (-math.inf, "NaN")]})
+    trainer.save_state()
+
+    def no_constant(name):
+        raise ValueError(name)
+
+    names = ("all_results.json", "eval_results.json", "trainer_state.json")
+    found = [json.loads((tmp_path / name).read_text(), parse_constant=no_constant) for name in names]
+    for results in (*found[:2], found[2]["log_history"][0]):
+        assert results["eval_perplexity"] is None and results["eval_mlm_loss"] == 1e6
+    assert found[0]["eval_list"] == [1.5, [None, "NaN"]]
+    assert found[2]["log_history"][0]["grad_norm"] is None and found[2]["best_metric"] is None
 
 
 def test_tied_weights_are_not_missing(tmp_path, monkeypatch):

@@ -1,6 +1,5 @@
 """`fixedbert inspect`: a checkpoint, or two, on real text. `inspection_results.py` says what is measured."""
 
-import json
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -13,13 +12,14 @@ from transformers import AutoModel, PreTrainedConfig, PreTrainedTokenizerBase
 
 from ..checkpoints import read_config
 from ..data.corpora import Corpus, CorpusReader
+from ..data.encoding import encode
 from ..data.hub import check_place
 from ..data.sentences import split_document
 from ..data.sequences import sequences
 from ..data.tokenizers import load_tokenizer
 from ..errors import InputError, needs
 from ..families import FAMILIES, fixed_head_config
-from ..files import new_directory, reading
+from ..files import json_text, new_directory, reading
 from ..weights import load_whole
 from .inspection_page import inspection_html
 from .inspection_picture import draw
@@ -94,7 +94,7 @@ def inspect(
         sentences = example_sentences(checkpoints[0], sample)
         inspections = [inspect_checkpoint(checkpoint, sample, sentences) for checkpoint in checkpoints]
         for name, inspection in zip(("inspection", "compared"), inspections, strict=False):
-            (folder / f"{name}.json").write_text(json.dumps(json_of(inspection), indent=1) + "\n")
+            (folder / f"{name}.json").write_text(json_text(json_of(inspection), indent=1) + "\n")
             draw(inspection, folder / f"{name}.png")
         (folder / "inspection.html").write_text(inspection_html(inspections), encoding="utf-8")
     first, *others = inspections
@@ -163,7 +163,7 @@ def example_sentences(checkpoint: Checkpoint, sample: Sample) -> list[str]:
     found: dict[str, None] = {}
     longest = longest_example(sum(checkpoint.recorder.counts), sample.max_seq_length)
     for sentence in (" ".join(one.split()) for one in split_document(beginning(sample.validation_file))[0]):
-        tokens = len(checkpoint.tokenizer(sentence, verbose=False)["input_ids"])
+        tokens = len(encode(checkpoint.tokenizer, sentence, verbose=False)["input_ids"])
         if sentence.endswith(ENDS) and EXAMPLE_TOKENS[0] <= tokens <= longest:
             found[sentence] = None
     return [*found][:EXAMPLES]
@@ -183,7 +183,7 @@ def beginning(validation_file: str) -> str:
 def example_of(sentence: str, checkpoint: Checkpoint, length: int, progress: tqdm) -> Example:
     recorder, tokenizer = checkpoint.recorder, checkpoint.tokenizer
     longest = longest_example(sum(recorder.counts), length)
-    ids = tokenizer(sentence, truncation=True, max_length=longest, return_tensors="pt")["input_ids"]
+    ids = encode(tokenizer, sentence, truncation=True, max_length=longest, return_tensors="pt")["input_ids"]
     tokens = [token.strip() for token in tokenizer.batch_decode(ids[0][:, None])]
     return Example(sentence, tokens, recorder.attention(ids), recorder.token_changes(ids, progress))
 

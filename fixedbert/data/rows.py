@@ -14,7 +14,7 @@ from ..errors import InputError
 from ..files import reading
 from .tables import DAMAGED, KINDS, TOO_FEW, check_names, json_object, json_value, lines_of, table_rows, why_no_text
 
-LIST = re.compile(r"\s*\[\s*([\"'\d-].*)?\]\s*", re.DOTALL)  # a list of labels, as csv and tsv have it
+LIST = re.compile(r"\s*[\[{]\s*([\"'\d-].*)?[\]}]\s*", re.DOTALL)  # a list of labels, as csv and tsv have it
 NAMED = 20  # places of left-out rows that are printed
 LONGEST_PLACE = 300  # characters; an id or a label can be long
 
@@ -61,7 +61,7 @@ class Rows:
         sentence1 and sentence2, or else the first two columns that are neither label nor number. Prints which.
 
         Raises:
-            InputError: there is no such column, or it looks like ids.
+            InputError: there is no such column, it looks like ids, or one of two is the label in other words.
         """
         numbers = ("", "Unnamed: 0", "id", "idx", "index")  # the first two are names that pandas gives
         others = [column for column in self.columns if column != label and column not in numbers]
@@ -73,6 +73,12 @@ class Rows:
                 raise InputError(
                     f"{self.name}: the column {column!r} holds numbers or ids, not texts; name the columns with the "
                     "texts with --text_column_names."
+                )
+        for column in texts if len(texts) == 2 and texts != ("sentence1", "sentence2") else ():
+            if fixes(self.columns[column], self.columns.get(label, [])):
+                raise InputError(
+                    f"{self.name}: the column {column!r} gives the label away, each of its values goes with one; "
+                    "name the columns with the texts with --text_column_names."
                 )
         PartialState().print(f"{self.name}: the texts are in {' and '.join(map(repr, texts))}")
         return texts
@@ -156,6 +162,14 @@ def looks_like_id(values: list) -> bool:
     )
 
 
+def fixes(values: list, labels: list) -> bool:
+    """Whether values go with one label each: they are as many as labels are, or come four times on average."""
+    known = {(value, label) for value, label in zip(map(str, values), map(str, labels), strict=False)}
+    different, classes = len({value for value, _ in known}), len({label for _, label in known})
+    few = different <= len(labels) / 4 or different == classes < len(labels)
+    return classes > 1 and len(known) == different and few
+
+
 def as_float(value: str) -> float | None:
     try:
         return float(value)
@@ -215,7 +229,10 @@ def read_rows(file: Path, header: tuple[str, ...] | None = None) -> Rows:
 
 def read_table(file: Path, header: tuple[str, ...] | None) -> Rows:
     with open(file, "rb") as stream:
-        names, rows = table_rows(lines_of(stream, file), file, file.suffix == ".tsv", header)
+        lines = list(lines_of(stream, file))
+        if len(lines) == 1 and "\r" in lines[0].rstrip("\r"):  # the ends of lines of old Macs
+            lines = [f"{line}\n" for line in lines[0].rstrip("\r").split("\r")]
+        names, rows = table_rows(lines, file, file.suffix == ".tsv", header)
         found = list(rows)
     columns = {name: [row[place] for _, row, _ in found] for place, name in enumerate(names)}
     problems = {number: problem for number, (_, _, problem) in enumerate(found) if problem}

@@ -7,6 +7,7 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from .corpora import Corpus, CorpusReader
+from .encoding import encode
 
 
 def sequences(texts: list[str], tokenizer: PreTrainedTokenizerBase, length: int, batch: int) -> Iterator[Tensor]:
@@ -24,7 +25,7 @@ def sequences(texts: list[str], tokenizer: PreTrainedTokenizerBase, length: int,
     rows, tokens = [], []
     for text in texts:
         for document in CorpusReader(Corpus(text, document_boundary="line")):
-            tokens += tokenizer(document, add_special_tokens=False, verbose=False)["input_ids"]
+            tokens += encode(tokenizer, document, add_special_tokens=False, verbose=False)["input_ids"]
             whole = len(tokens) // (length - 2) * (length - 2)
             for start in range(0, whole, length - 2):
                 rows.append([first, *tokens[start : start + length - 2], last])

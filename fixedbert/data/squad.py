@@ -5,6 +5,7 @@ from pathlib import Path
 
 import datasets
 import numpy as np
+from accelerate import PartialState
 from pyarrow import parquet
 from transformers import EvalPrediction, PreTrainedTokenizerBase
 
@@ -12,9 +13,10 @@ from ..errors import InputError
 from ..files import reading
 from ..metrics.squad import squad_scores, squad_v2_scores
 from .documents import as_arrays
+from .encoding import encode
 from .features import prepare_features
 from .rows import check_usable
-from .tables import DAMAGED, check_names, json_object, lines_of, why_no_text
+from .tables import DAMAGED, KINDS, check_names, json_object, lines_of, why_no_text
 
 TEXT = datasets.Value("string")
 FEATURES = datasets.Features(
@@ -26,6 +28,11 @@ FEATURES = datasets.Features(
         "answers": {"text": datasets.List(TEXT), "answer_start": datasets.List(datasets.Value("int32"))},
     }
 )
+LABEL = ("label_start", "label_end")  # of a training window: the characters of its label, or one of the next two
+NOT_HERE, NO_TOKEN = -1, -2  # the answer is in another window; the tokenizer drops all its characters
+NO_TOKEN_IS = "have no token, and count as no answer"
+NO_WINDOW_IS = "are whole in no window, and count as no answer"
+LONGEST = 100  # characters of an answer in a message
 NO_ANSWER: dict[str, list] = {"text": [], "answer_start": []}
 Found = tuple[dict, dict, dict]  # what has the question, the context and the title of a row
 
@@ -169,7 +176,13 @@ def problem_of(row: dict, version_2_with_negative: bool, answered: bool) -> str 
             return problem
         if not text:
             return "an answer is empty"
-        if type(start) is not int or start < 0 or row["context"][start : start + len(text)] != text:
+        if type(start) is not int:
+            kind = KINDS.get(type(start), "a text" if isinstance(start, str) else type(start).__name__)
+            return (
+                f"the answer {text!r} is not in its context at character {start}: its answer_start is {start!r}, "
+                f"{kind}, and has to be a whole number"
+            )
+        if start < 0 or row["context"][start : start + len(text)] != text:
             return f"the answer {text!r} is not in its context at character {start}"
     return None
 
@@ -188,7 +201,7 @@ def questions_that_fit(
     Raises:
         InputError: a question does not, without `skip_bad_rows`.
     """
-    encoded = tokenizer(rows["question"][:], add_special_tokens=False, return_attention_mask=False)
+    encoded = encode(tokenizer, rows["question"][:], add_special_tokens=False, return_attention_mask=False)
     room = max_seq_length - tokenizer.num_special_tokens_to_add(pair=True) - doc_stride
     problems = {
         number: f"question {rows[number]['id']}: with {len(ids)} tokens it leaves no room for --doc_stride "
@@ -213,10 +226,10 @@ def squad_windows(
     """
     Overlapping windows over question and context, as in BERT: [CLS] question [SEP] part of the context [SEP].
 
-    Columns beside the tokens: `start_positions` and `end_positions`, the first and last token of the first answer, or
-    the position of [CLS] if the answer is not whole in the window; `length`. For evaluation also `question`, the row
-    of the window, and `offsets`, (2L): for each token of the context its first character and the one after its last,
-    and -1 for all other tokens.
+    Columns beside the tokens: `start_positions` and `end_positions`, the first and last token of the first answer that
+    is whole in the window, or the position of [CLS] if none is; `length`. For evaluation also `question`, the row of
+    the window, and `offsets`, (2L): for each token of the context its first character and the one after its last, and
+    -1 for all other tokens. For training, labels that are not the text of an answer are counted and printed.
     """
     if tokenizer.padding_side != "right":
         raise InputError("the tokenizer pads on the left, before the question; give a model that pads on the right.")
@@ -227,7 +240,11 @@ def squad_windows(
         "for_training": for_training,
     }
     numbered = rows.add_column("number", np.arange(len(rows)))
-    return prepare_features(numbered, make_windows, settings, desc="Tokenizing questions and contexts", **options)
+    windows = prepare_features(numbered, make_windows, settings, desc="Tokenizing questions and contexts", **options)
+    if for_training:
+        print_labels(rows, windows)
+        windows = windows.remove_columns(["question", "label_start", "label_end"])
+    return windows
 
 
 def make_windows(
@@ -238,7 +255,8 @@ def make_windows(
     for_training: bool,
 ) -> dict[str, list]:
     questions = [question.lstrip() for question in batch["question"]]
-    windows = tokenizer(
+    windows = encode(
+        tokenizer,
         questions,
         batch["context"],
         max_length=max_seq_length,
@@ -249,36 +267,90 @@ def make_windows(
         return_attention_mask=False,
     )
     rows, offset_mapping = windows.pop("overflow_to_sample_mapping"), windows.pop("offset_mapping")
-    columns: dict[str, list] = {"start_positions": [], "end_positions": [], "length": []}
-    if not for_training:
-        columns |= {"question": [], "offsets": []}
+    contexts = []  # of each window the place of its first token of the context, and the offsets of all, (tokens, 2)
+    offsets_of: dict[int, list[np.ndarray]] = {}
     for window, row in enumerate(rows):
         parts = windows.sequence_ids(window)
         first, end = parts.index(1) if 1 in parts else 0, len(parts) - parts[::-1].index(1) if 1 in parts else 0
-        offsets = np.array(offset_mapping[window][first:end]).reshape(-1, 2)  # (tokens of the context, 2)
+        offsets = np.array(offset_mapping[window][first:end], dtype=np.int64).reshape(-1, 2)
+        contexts.append((first, offsets, len(parts)))
+        offsets_of.setdefault(row, []).append(offsets)
+    answers_of = {
+        row: characters_of(np.concatenate(offsets), batch["answers"][row]) for row, offsets in offsets_of.items()
+    }
+    names = ("start_positions", "end_positions", "length", "question")
+    columns: dict[str, list] = {name: [] for name in (*names, *(LABEL if for_training else ("offsets",)))}
+    for window, (row, (first, offsets, size)) in enumerate(zip(rows, contexts, strict=True)):
         cls = windows["input_ids"][window].index(tokenizer.cls_token_id)
-        answers = batch["answers"][row]
-        span = None
-        if answers["text"] and len(offsets):  # a context can have no token: the tokenizer drops some characters
-            span = token_span(offsets, answers["answer_start"][0], answers["text"][0])
-        start, end = (cls, cls) if span is None else (first + span[0], first + span[1])
-        columns["start_positions"].append(start)
-        columns["end_positions"].append(end)
-        columns["length"].append(len(parts))
-        if not for_training:
-            everywhere = np.full((len(parts), 2), -1, dtype=np.int32)
+        spans = (token_span(offsets, *answer) for answer in answers_of[row])
+        span = next((span for span in spans if span is not None), None)
+        columns["start_positions"].append(cls if span is None else first + span[0])
+        columns["end_positions"].append(cls if span is None else first + span[1])
+        columns["length"].append(size)
+        columns["question"].append(batch["number"][row])
+        if for_training:
+            absent = NOT_HERE if answers_of[row] or not batch["answers"][row]["text"] else NO_TOKEN
+            label = (absent, absent) if span is None else (offsets[span[0], 0], offsets[span[1], 1])
+            for name, character in zip(LABEL, label, strict=True):
+                columns[name].append(int(character))
+        else:
+            everywhere = np.full((size, 2), -1, dtype=np.int32)
             everywhere[first : first + len(offsets)] = offsets
-            columns["question"].append(batch["number"][row])
             columns["offsets"].append(everywhere.ravel())
     return {**windows, **columns}
 
 
-def token_span(offsets: np.ndarray, start: int, text: str) -> tuple[int, int] | None:
-    """The first and last token of an answer, or None if it is not whole between the first and the last token."""
-    end = start + len(text)
-    if start < offsets[0, 0] or end > offsets[-1, 1]:
+def characters_of(offsets: np.ndarray, answers: dict[str, list]) -> list[tuple[int, int]]:
+    """The first character of the tokens of each answer, and the one after the last; nothing for one without tokens."""
+    found = []
+    for start, text in zip(answers["answer_start"], answers["text"], strict=True):
+        tokens = offsets[overlapping(offsets, start, start + len(text))]
+        if len(tokens):
+            found.append((int(tokens[:, 0].min()), int(tokens[:, 1].max())))
+    return found
+
+
+def overlapping(offsets: np.ndarray, start: int, end: int) -> np.ndarray:
+    """The numbers of the tokens, of `offsets` (tokens, 2), that have a character from `start` to before `end`."""
+    firsts, ends = offsets.T
+    return np.flatnonzero((firsts < end) & (ends > start) & (ends > firsts))
+
+
+def token_span(offsets: np.ndarray, start: int, end: int) -> tuple[int, int] | None:
+    """
+    The first and last token from one character to before another, at which tokens begin and end (`characters_of`);
+    None if not all are in the window.
+    """
+    tokens = overlapping(offsets, start, end)
+    if not len(tokens) or offsets[tokens[0], 0] != start or offsets[tokens[-1], 1] != end:
         return None
-    return int(np.searchsorted(offsets[:, 0], start, "right")) - 1, int(np.searchsorted(offsets[:, 1], end, "left"))
+    return int(tokens[0]), int(tokens[-1])
+
+
+def print_labels(rows: datasets.Dataset, windows: datasets.Dataset):
+    """Print how many training questions have labels that are not the text of an answer, and why, with examples."""
+    table = windows.with_format("arrow")[:]
+    questions, starts, ends = (table[name].to_numpy() for name in ("question", *LABEL))
+    labelled = dict(zip(questions[starts >= 0], zip(starts[starts >= 0], ends[starts >= 0], strict=True), strict=True))
+    without_token = set(questions[starts == NO_TOKEN])
+    examples: dict[str, list[str]] = {"are not the text of the answer": [], NO_TOKEN_IS: [], NO_WINDOW_IS: []}
+    for number, (name, context, answers) in enumerate(zip(rows["id"], rows["context"], rows["answers"], strict=True)):
+        texts = [text.strip() for text in answers["text"]]
+        if number in labelled:
+            text = context[slice(*labelled[number])]
+            if text.strip() not in texts:
+                examples["are not the text of the answer"].append(
+                    f"{name}: {text[:LONGEST]!r} for {texts[0][:LONGEST]!r}"
+                )
+        elif texts:
+            examples[NO_TOKEN_IS if number in without_token else NO_WINDOW_IS].append(name)
+    found = [
+        f"{len(some):,} {what} ({', '.join(some[:3])}{', ...' if len(some) > 3 else ''})"
+        for what, some in examples.items()
+        if some
+    ]
+    if found:
+        PartialState().print(f"labels of {len(rows):,} training questions: {'; '.join(found)}")
 
 
 class SquadEvaluation:

@@ -36,6 +36,7 @@ from ..files import reading, writing
 from .boundaries import Document
 from .corpora import Corpus, CorpusReader
 from .documents import DOCUMENT, Documents, as_arrays
+from .encoding import encode
 from .processes import call_work, process_pool
 from .sentences import split_document
 
@@ -290,13 +291,7 @@ def tokenize_sentences(
     """
     separator, separator_id = tokenizer.sep_token, tokenizer.sep_token_id
     special = [token for token in tokenizer.all_special_tokens if len(token) > 1]
-
-    def as_text(sentence: str) -> str:
-        for token in special:
-            if token in sentence:  # "[SEP]" in a text about BERT: "[ SEP]" has the tokens of its characters
-                sentence = sentence.replace(token, f"{token[0]} {token[1:]}")
-        return sentence
-
+    options = {"add_special_tokens": False, "return_attention_mask": False, "verbose": False}
     dtype = np.uint16 if len(tokenizer) <= 2**16 else np.int32
     tokens = []
     for sentences in documents:
@@ -304,9 +299,14 @@ def tokenize_sentences(
         ends: list[np.ndarray] = [np.empty(0, np.int32)]
         length = 0
         for piece in pieces(sentences):
-            text = separator.join(map(as_text, piece)) + separator
-            (encoding,) = tokenizer.backend_tokenizer.encode_batch_fast([text], add_special_tokens=False)
-            part = np.array(encoding.ids, dtype=dtype)
+            if any(token in sentence for sentence in piece for token in special):  # a text about BERT
+                found = encode(tokenizer, piece, **options)["input_ids"]
+                part = np.array([token for ids in found for token in (*ids, separator_id)], dtype=dtype)
+            else:
+                tokenizer.backend_tokenizer.encode_special_tokens = False
+                text = separator.join(piece) + separator
+                (encoding,) = tokenizer.backend_tokenizer.encode_batch_fast([text], add_special_tokens=False)
+                part = np.array(encoding.ids, dtype=dtype)
             separators = np.flatnonzero(part == separator_id)
             ids.append(np.delete(part, separators))
             ends.append((length + separators - np.arange(len(separators))).astype(np.int32))

@@ -3,7 +3,9 @@
 import csv
 import io
 import json
+import re
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -31,6 +33,11 @@ def lines_of(stream: io.BufferedIOBase | BinaryIO, file: object) -> Iterator[str
         number += 1
         if len(line) > LARGEST_LINE:
             raise InputError(f"{file}, line {number}: longer than {LARGEST_LINE >> 20} MiB; cut it into several.")
+        if number == 1 and (line.startswith((b"\xff\xfe", b"\xfe\xff")) or b"\0" in line[:4]):
+            raise InputError(
+                f"{file}, line 1: byte 1 is not UTF-8 but of UTF-16 or UTF-32; convert the file, with iconv -f UTF-16 "
+                "-t UTF-8."
+            )
         try:
             text = line.decode("utf-8-sig" if number == 1 else "utf-8")
         except UnicodeDecodeError as error:
@@ -45,7 +52,8 @@ def table_rows(
     lines: Iterable[str], file: Path, tabs: bool, header: tuple[str, ...] | None = None
 ) -> tuple[tuple[str, ...], Iterator[tuple[int, list[str | None], str | None]]]:
     """
-    The columns and rows of a csv file (quoted as usual) or, with `tabs`, a tsv file (never quoted, as in GLUE).
+    The columns and rows of a csv file (quoted as usual; what separates fields is seen in its first line) or, with
+    `tabs`, a tsv file (never quoted, as in GLUE).
 
     Args:
         header: names of the columns, if the file has no header line.
@@ -57,19 +65,24 @@ def table_rows(
         InputError: not csv, or two columns have the same name.
     """
     csv.field_size_limit(LARGEST_LINE)
+    lines, skipped, delimiter = iter(lines), 0, "\t" if tabs else ","
+    if not tabs:
+        first = next(lines, "")
+        delimiter, skipped = delimiter_of(first)
+        lines = lines if skipped else chain([first], lines)
     # In tsv a quotation mark is an ordinary character; in csv one that is not closed is an error.
     if tabs:
-        reader = csv.reader(lines, delimiter="\t", quoting=csv.QUOTE_NONE)
+        reader = csv.reader(lines, delimiter=delimiter, quoting=csv.QUOTE_NONE)
     else:
-        reader = csv.reader(lines, strict=True)
+        reader = csv.reader(lines, strict=True, delimiter=delimiter)
 
     def numbered() -> Iterator[tuple[int, list[str]]]:
-        first = 1
+        first = skipped + 1
         try:
             for row in reader:
                 if row:
                     yield first, row
-                first = reader.line_num + 1
+                first = skipped + reader.line_num + 1
         except csv.Error as error:
             quotes = "" if tabs else "; a field that begins with a quote ends with one, and quotes inside are doubled"
             raise InputError(f"{file}, line {first}: not csv: {error}{quotes}.") from error
@@ -88,6 +101,15 @@ def table_rows(
             yield line, values, problem
 
     return header, checked()
+
+
+def delimiter_of(line: str) -> tuple[str, int]:
+    """What separates the fields of a csv file with this first line, and whether that line only says so."""
+    if said := re.fullmatch(r'"?sep=(.)"?\s*', line):
+        return said[1], 1
+    names = re.sub(r'"[^"]*"', "", line)
+    found = [mark for mark in ",;\t|" if mark in names]
+    return found[0] if found else ",", 0
 
 
 def check_names(names: Iterable[str], place: str):

@@ -1,7 +1,6 @@
 """All runs of a study: several at once, each recorded as it ends; what is done is not done again."""
 
 import gc
-import json
 import multiprocessing
 import os
 import shutil
@@ -20,7 +19,7 @@ from tqdm import tqdm
 
 from ..data.processes import end_with_parent
 from ..errors import InputError, needs, note_what_is_left
-from ..files import write_whole, writing
+from ..files import json_text, write_whole, writing
 from ..locks import locked
 from ..training.output import on_main_process
 from .attentions import import_attentions
@@ -161,7 +160,7 @@ class RunLog:
                 )
             self.records.append({**record, **study.labels(run)})  # the question or the axis may have changed
         if writes:  # without the beginning of a line that a killed process has left
-            write_whole(file, "".join(json.dumps(record) + "\n" for record in self.records))
+            write_whole(file, "".join(json_text(record) + "\n" for record in self.records))
 
     @property
     def done(self) -> float:
@@ -194,7 +193,7 @@ class RunLog:
         record = {**result, **self.study.labels(run)}
         if self.writes:
             with open(self.folder / RECORDS, "a", encoding="utf-8") as file:
-                file.write(json.dumps(record) + "\n")
+                file.write(json_text(record) + "\n")
                 file.flush()
                 os.fsync(file.fileno())
             shutil.rmtree(self.folder / UNFINISHED / run.key, ignore_errors=True)
@@ -215,7 +214,7 @@ def study_directory(folder: Path, study: Study, sources: DataSources, take_over:
     with locked(folder, take_over), writing(folder, remedy):
         folder.mkdir(parents=True, exist_ok=True)
         settings = {"study": study.name, "scale": study.scale, "data": sources.settings()}
-        content = json.dumps(settings, indent=1) + "\n"
+        content = json_text(settings, indent=1) + "\n"
         file, records = folder / SETTINGS, folder / RECORDS
         if not file.exists() and any(folder.iterdir()):
             raise InputError(f"{folder}: the output directory is not empty; give another one, or remove it.")

@@ -4,6 +4,8 @@ from functools import partial
 
 import datasets
 import numpy as np
+from accelerate import PartialState
+from scipy.optimize import linear_sum_assignment
 from transformers import (
     AutoModelForSequenceClassification,
     EvalPrediction,
@@ -14,7 +16,7 @@ from transformers import (
 from ..data import glue
 from ..metrics.glue import MEASURES, METRICS, glue_scores
 from ..training.arguments import ModelArguments
-from ..training.fine_tuning import FineTuningArguments, FineTuningTrainer, first_rows, longest_first
+from ..training.fine_tuning import FineTuningArguments, FineTuningTrainer, first_rows, longest_first, print_overlap
 from ..training.glue_data import GlueDataArguments, load_texts
 from ..training.pictures import draw_glue
 from ..training.results import record_metrics
@@ -56,6 +58,8 @@ class TextClassification(FineTuningTask):
         data.splits = {
             split: first_rows(rows, data_args.max_samples(split.split("_")[0])) for split, rows in data.splits.items()
         }
+        for split, rows in data.of_kind("validation").items():
+            print_overlap(split, data.splits.get("train"), rows, ("sentence1", "sentence2"))
         self.name, self.data, self.labels, self.fingerprinted = name, data, data.labels, (data.labels,)
         self.features = {
             split: glue.text_features(
@@ -68,7 +72,7 @@ class TextClassification(FineTuningTask):
             for split, rows in data.splits.items()
         }
         self.evaluated = {split: longest_first(self.features[split])[0] for split in data.of_kind("validation")}
-        self.compute_metrics = self.evaluation = GlueEvaluation(name, self.labels)
+        self.compute_metrics = self.evaluation = GlueEvaluation(name, self.labels, data.assumed)
 
     def evaluate(self, trainer: FineTuningTrainer):
         metrics: dict[str, float] = {}
@@ -80,6 +84,8 @@ class TextClassification(FineTuningTask):
             else:
                 found = trainer.evaluate(rows) | {"eval_samples": len(rows)}
             metrics |= found
+            if fitting := self.evaluation.order_that_fits():
+                PartialState().print(f"{split}: {fitting}")
             shown.append((split, self.evaluation.right, self.evaluation.predicted))
         record_metrics(trainer, "eval", metrics)
         if trainer.is_world_process_zero():
@@ -123,11 +129,13 @@ class GlueEvaluation:
 
     Args:
         labels: of the model; none for a regression.
+        assumed: what they are taken to mean, where the model has no names for them.
     """
 
-    def __init__(self, task: str | None, labels: list[str]):
+    def __init__(self, task: str | None, labels: list[str], assumed: list[str] | None = None):
         self.task = task or ("classification" if labels else "regression")
         self.labels = labels
+        self.assumed = assumed or []
         self.right = self.predicted = np.array([])  # (examples,)
 
     def predict(self, output: np.ndarray | tuple) -> np.ndarray:
@@ -139,10 +147,38 @@ class GlueEvaluation:
         self.right, self.predicted = np.asarray(prediction.label_ids), self.predict(prediction.predictions)
         right, predicted = self.right, self.predicted
         if self.task in glue.TASKS and self.labels:  # a model can number the task's labels in another way
-            names = glue.TASKS[self.task].labels
-            number = np.array([names.index(label.lower()) if label.lower() in names else -1 for label in self.labels])
+            names = [glue.plain(name) for name in glue.TASKS[self.task].labels]
+            labels = [glue.plain(label) for label in self.assumed or self.labels]
+            number = np.array([names.index(label) if label in names else -1 for label in labels])
             right, predicted = number[right], number[predicted]
         metrics = glue_scores(self.task, predicted, right)
         if self.task in glue.TASKS and len(metrics) > 1:
             metrics["combined_score"] = float(np.mean(list(metrics.values())))
         return metrics
+
+    def order_that_fits(self) -> str:
+        """
+        For a model without names of its labels: the order of names with the most right answers to what was predicted
+        last, and its accuracy; "" if that is the assumed order.
+        """
+        if not self.assumed:
+            return ""
+        size, total = len(self.labels), len(self.right)
+        counts = np.zeros((size, size))  # of the examples, by class and by true label
+        np.add.at(counts, (self.predicted, self.right), 1)
+        classes, names = linear_sum_assignment(counts, maximize=True)
+        found, best = np.trace(counts) / total, counts[classes, names].sum() / total
+        if best <= found:
+            return ""
+        chance = (counts.sum(0) @ counts.sum(1)) / total**2
+        below = f", below the {chance:.3f} expected by chance" if found < chance else ""
+        there = set(self.right.tolist())
+        order = [
+            f"{self.labels[n]} = {self.assumed[name]!r}"
+            for n, name in zip(classes, names, strict=True)
+            if name in there
+        ]
+        return (
+            f"the accuracy is {found:.3f}{below}; in the order {glue.listed(order)} the model would have {best:.3f}: "
+            "if that is its order, write it into id2label of its config.json"
+        )

@@ -5,7 +5,6 @@ The mathematics is in fixedbert/shrinking.py, the way through the layers in laye
 """
 
 import hashlib
-import json
 import shutil
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
@@ -33,7 +32,7 @@ from ..data.sequences import sequences
 from ..data.tokenizers import load_tokenizer
 from ..errors import InputError
 from ..figures import drawing, with_matplotlib
-from ..files import new_directory, output_path, read_object
+from ..files import json_text, new_directory, output_path, read_object
 from ..head_budgets import heads_for_parameters, parameters
 from ..model_card import checkpoint_card, table
 from ..modeling_fixed_head_bert import FixedHeadBertPreTrainedModel
@@ -412,7 +411,7 @@ def write_beside(
     beside = files_beside(found.model, **hub_options)
     copy_tokenizer(beside, folder, do_lower_case)
     copy_sentence_modules(beside, folder)
-    (folder / ERRORS).write_text(json.dumps(asdict(found), indent=1) + "\n")
+    (folder / ERRORS).write_text(json_text(asdict(found), indent=1) + "\n")
     draw(found, folder / "shrinking.png")
     origin = {} if Path(found.model).exists() or is_tensorflow(found.model) else {"base_model": found.model}
     card = checkpoint_card(

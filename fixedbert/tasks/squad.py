@@ -1,6 +1,5 @@
 """Fine-tune, evaluate and predict on questions whose answer is a span of a text: SQuAD 1.1 and 2.0."""
 
-import json
 from functools import partial
 from pathlib import Path
 
@@ -8,9 +7,9 @@ from transformers import AutoModelForQuestionAnswering, PreTrainedConfig, PreTra
 
 from ..data.squad import SquadEvaluation, questions_that_fit, squad_windows
 from ..errors import InputError
-from ..files import write_whole
+from ..files import json_text, write_whole
 from ..training.arguments import ModelArguments
-from ..training.fine_tuning import FineTuningArguments, FineTuningTrainer, first_rows, longest_first
+from ..training.fine_tuning import FineTuningArguments, FineTuningTrainer, first_rows, longest_first, print_overlap
 from ..training.pictures import draw_squad
 from ..training.results import record_metrics
 from ..training.squad_data import SquadDataArguments, load_questions
@@ -47,6 +46,7 @@ class QuestionAnswering(FineTuningTask):
         training_args: FineTuningArguments,
     ):
         self.features, self.evaluations = {}, {}
+        train = None
         size = (data_args.max_seq_length, data_args.doc_stride)
         for kind in training_args.kinds:
             limit = data_args.max_samples(kind)
@@ -62,8 +62,11 @@ class QuestionAnswering(FineTuningTask):
                 overwrite_cache=data_args.overwrite_cache,
             )
             if kind == "train":
+                train = rows
                 self.features[kind] = first_rows(windows, limit)  # as in transformers' run_qa.py
             else:
+                if kind == "validation":
+                    print_overlap(kind, train, rows, ("question", "context"))
                 self.features[kind], _ = longest_first(windows)
                 self.evaluations[kind] = SquadEvaluation(
                     rows,
@@ -105,5 +108,5 @@ def write_answers(folder: Path, prefix: str, evaluation: SquadEvaluation):
     if evaluation.version_2_with_negative:
         contents["null_odds"] = evaluation.null_odds
     for name, content in contents.items():
-        text = json.dumps(content, indent=2, ensure_ascii=False)
+        text = json_text(content, indent=2, ensure_ascii=False)
         write_whole(folder / f"{prefix}_{name}.json", text + "\n")

@@ -7,6 +7,7 @@ from typing import ClassVar
 import datasets
 import numpy as np
 import torch
+from accelerate import PartialState
 from torch.nn.functional import cross_entropy, mse_loss
 from transformers import DataCollatorWithPadding, EarlyStoppingCallback
 from transformers.trainer_pt_utils import get_length_grouped_indices
@@ -200,12 +201,19 @@ class FineTuningTrainer(CommonTrainer):
         assert isinstance(self.train_dataset, datasets.Dataset)  # what Trainer hands over has lost the column
         return LengthGroupedSampler(self.train_dataset["length"][:], step_size, seed)
 
+    def get_batch_samples(self, *args, **kwargs):
+        """The batches of a step, and their rows on this process: as many as on each other one."""
+        batches, _ = super().get_batch_samples(*args, **kwargs)
+        return batches, sum(len(batch["input_ids"]) for batch in batches)
+
     def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
-        if self.teacher is None or not model.training:
-            return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
-        loss, outputs = super().compute_loss(model, inputs, True, num_items_in_batch)
-        weight, temperature = self.args.distillation_weight, self.args.distillation_temperature
-        loss = (1 - weight) * loss + weight * self.teacher.loss(inputs, outputs, temperature)
+        rows = len(inputs["input_ids"])
+        loss, outputs = super().compute_loss(model, inputs, True)  # a mean over the rows of the batch
+        if self.teacher is not None and model.training:
+            weight, temperature = self.args.distillation_weight, self.args.distillation_temperature
+            loss = (1 - weight) * loss + weight * self.teacher.loss(inputs, outputs, temperature)
+        if num_items_in_batch is not None:  # Trainer takes the mean over batches, of which the last can be smaller
+            loss = loss * (rows * self.current_gradient_accumulation_steps / num_items_in_batch)
         return (loss, outputs) if return_outputs else loss
 
     def evaluation_loop(self, *args, metric_key_prefix="eval", **kwargs):
@@ -246,6 +254,25 @@ def mean_loss(predictions: np.ndarray | tuple, labels: np.ndarray | tuple) -> fl
 def is_metric(name: str) -> bool:
     """Whether a name in Trainer's log is of a metric, not of a loss, a count, a time or a threshold."""
     return name.startswith("eval_") and not any(part in name for part in NOT_METRICS)
+
+
+def print_overlap(name: str, train: datasets.Dataset | None, rows: datasets.Dataset, columns: tuple[str, ...]):
+    """Print how many of the rows of `name` have the texts of a training row, whatever their labels and blanks are."""
+    if train is None:
+        return
+
+    def texts(data: datasets.Dataset) -> list[tuple[str, ...]]:
+        there = [name for name in columns if name in data.column_names]
+        return [
+            tuple(" ".join(text.split()) for text in row) for row in zip(*(data[name] for name in there), strict=True)
+        ]
+
+    known = set(texts(train))
+    if same := sum(row in known for row in texts(rows)):
+        PartialState().print(
+            f"{name}: {same:,} of {len(rows):,} rows have the texts of training rows, and measure what was learned by "
+            "heart; leave them out of one of the two"
+        )
 
 
 def first_rows(rows: datasets.Dataset, count: int | None) -> datasets.Dataset:

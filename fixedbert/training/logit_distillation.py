@@ -14,7 +14,7 @@ from transformers import (
 from transformers.models.auto.auto_factory import _BaseAutoModelClass
 from transformers.utils import ModelOutput
 
-from ..data.glue import numbers_among
+from ..data.glue import numbers_among, plain
 from ..data.tokenizers import load_tokenizer
 from ..errors import InputError
 from .arguments import ModelArguments
@@ -153,7 +153,7 @@ def classes_of(name: str, teacher: PreTrainedConfig, student: PreTrainedConfig) 
     if teacher.problem_type in (None, student.problem_type):
         if student.problem_type == "regression" and len(own) == 1:
             return [0]
-        if len(labels) > 1 and sorted(map(str.lower, own)) == sorted(map(str.lower, labels)):
+        if len(labels) > 1 and sorted(map(plain, own)) == sorted(map(plain, labels)):
             return numbers_among(own, labels)
     theirs, ours = (", ".join(names) if len(names) > 1 else "a number" for names in (own, labels))
     raise InputError(

@@ -113,7 +113,7 @@ def plot_log(trainer: FineTuningTrainer, loss: Axes, metrics: Axes, scale: float
     log = trainer.state.log_history
 
     def points(name):
-        entries = [entry for entry in log if name in entry]
+        entries = [entry for entry in log if entry.get(name) is not None]  # null: not finite
         return [entry["step"] for entry in entries], [entry[name] for entry in entries]
 
     for name, style, label in (("loss", "-", "training"), ("eval_loss", "o-", "validation")):

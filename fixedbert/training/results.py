@@ -6,7 +6,7 @@ from itertools import groupby
 from huggingface_hub.errors import HTTPError
 
 from ..errors import InputError, explain_hub_error
-from ..files import read_object, write_whole
+from ..files import json_text, read_object, write_whole
 from ..model_card import hardware_name, versions
 from .output import SECRET, run_arguments
 from .pictures import draw_pretraining
@@ -22,7 +22,7 @@ def record_metrics(trainer: CommonTrainer, split: str, metrics: dict[str, float]
         file = folder / "all_results.json"
         found = read_object(file, remedy) if file.exists() else {}
         for name, content in ((f"{split}_results.json", metrics), (file.name, found | metrics)):
-            write_whole(folder / name, json.dumps(content, indent=4, sort_keys=True))
+            write_whole(folder / name, json_text(content, indent=4, sort_keys=True))
 
 
 def write_summary(trainer: PretrainingTrainer, corpus: dict, parameters: dict, batches: list[int], command: list[str]):
@@ -47,7 +47,7 @@ def write_summary(trainer: PretrainingTrainer, corpus: dict, parameters: dict, b
         "processes": args.world_size,
         "versions": versions(),
     }
-    (output / "summary.json").write_text(json.dumps(summary, indent=1) + "\n")
+    (output / "summary.json").write_text(json_text(summary, indent=1) + "\n")
     if args.do_train:
         size = " then ".join(str(batch) for batch, _ in groupby(batches))
         title = f"{trainer.objective}, {parameters['all'] / 1e6:.1f} M parameters, {size} examples a step"

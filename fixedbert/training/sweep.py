@@ -14,7 +14,7 @@ from statistics import mean, median
 from accelerate import PartialState
 
 from ..errors import InputError, note_what_is_left
-from ..files import check_free, output_path, write_whole
+from ..files import check_free, json_text, output_path, write_whole
 from .fine_tuning import FineTuningArguments, is_metric
 from .output import (
     COMMAND_FILE,
@@ -198,7 +198,8 @@ def summarize(folder: Path, runs: list[Run]):
     summaries = []
     for task, settings in dict.fromkeys((run.task, run.settings) for run in results):
         seeds = [results[run] for run in results if (run.task, run.settings) == (task, settings)]
-        metrics = [name.removeprefix("eval_") for name in seeds[0] if is_metric(name)]
+        found = [name for name in seeds[0] if is_metric(name) and all(seed[name] is not None for seed in seeds)]
+        metrics = [name.removeprefix("eval_") for name in found]
         main = next((name for name in (*MAIN, *metrics) if name in metrics), None)
         summaries += [
             Summary(task or "data", dict(settings), name, [seed[f"eval_{name}"] for seed in seeds], name == main)
@@ -229,7 +230,7 @@ def summarize(folder: Path, runs: list[Run]):
         "best": {task: {**summary.settings, summary.metric: summary.values} for task, summary in best.items()},
         **averages,
     }
-    write_whole(folder / "results.json", json.dumps(content, indent=1) + "\n")
+    write_whole(folder / "results.json", json_text(content, indent=1) + "\n")
     draw_sweep([summary for summary in summaries if summary.main], folder / "results.png")
 
 

@@ -1,6 +1,5 @@
 """The Trainer that pretraining and fine-tuning share: finite steps only, and resumed runs with one log."""
 
-import json
 import time
 from collections.abc import Sized
 from itertools import islice
@@ -15,7 +14,7 @@ from transformers.utils import logging
 
 from ..dropout import use_fast_dropout
 from ..errors import Divergence
-from ..files import read_object, reading, write_whole
+from ..files import finite, json_text, read_object, reading, write_whole
 from ..model_card import create_model_card
 from ..modeling_fixed_head_bert import FixedHeadBertPreTrainedModel
 from .arguments import CommonArguments
@@ -177,7 +176,17 @@ class CommonTrainer(Trainer):
                 del logs["train_loss"]
         super().log(logs, *args, **kwargs)
 
+    def save_state(self):
+        self.make_state_finite()
+        super().save_state()
+
+    def make_state_finite(self):
+        """Put None in place of numbers in trainer_state.json that JSON does not have."""
+        self.state.log_history = finite(self.state.log_history)
+        self.state.best_metric = finite(self.state.best_metric)
+
     def _save_rng_state(self, output_dir):  # one of the parts of a checkpoint; trainer_state.json comes after it
+        self.make_state_finite()
         super()._save_rng_state(output_dir)
         sums = gather_object([[self._tr_loss.item(), *self.window.tolist()]])  # of each process
         if self.args.should_save:
@@ -188,7 +197,7 @@ class CommonTrainer(Trainer):
                 "seconds": time.monotonic() - self.window_began,
                 "sums": sums,
             }
-            write_whole(Path(output_dir, WINDOW_FILE), json.dumps(record, indent=1) + "\n")
+            write_whole(Path(output_dir, WINDOW_FILE), json_text(record, indent=1) + "\n")
 
     def restore_window(self):
         """Restore the sums of the checkpoint since its last log, on any number of processes."""
