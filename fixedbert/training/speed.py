@@ -68,8 +68,8 @@ class BusyMachine(TrainerCallback):
             BusyMachine.said = True
             PartialState().print(
                 f"step {state.global_step:,}: other processes have the processors for {share:.0%} of the time in "
-                f"which the {threads} threads of this run want them; as threads wait for each other, one alone is then "
-                "often several times as fast: set OMP_NUM_THREADS=1 (losses differ in their last digits)."
+                f"which the {threads} threads of this run want them; as threads wait for each other, one alone is "
+                "then often several times as fast: set OMP_NUM_THREADS=1 (losses differ in their last digits)."
             )
 
 
