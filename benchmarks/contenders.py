@@ -3,7 +3,7 @@
 import json
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import accumulate
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -35,9 +35,35 @@ from fixedbert.training.loading import load_config, load_model
 from fixedbert.training.precision import has_bf16
 from fixedbert.training.pretraining import PretrainingArguments
 from fixedbert.training.pretraining_data import PretrainingDataArguments, make_examples
+from fixedbert.training.speed import keep_freed_memory
 from fixedbert.training.stages import Stage, stages_of
 
 LENGTH, HELD_OUT, EVAL_BATCH = 128, 500, 50
+BERTS = {"weight_decay": 0.01, "adam_beta1": 0.9, "adam_beta2": 0.999, "adam_epsilon": 1e-8, "max_grad_norm": 1.0}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """
+    What stock BERT can have as well as a recipe; by default as people run it. The schedule is not among them: the rate
+    is chosen for each side.
+
+    Args:
+        dropout: in pretraining, of hidden states and of attention.
+        optimizer: arguments of Trainer.
+        keeps_memory: whether glibc keeps freed memory, see `keep_freed_memory`.
+    """
+
+    dropout: float = 0.1
+    optimizer: dict[str, float] = field(default_factory=BERTS.copy)
+    keeps_memory: bool = False
+
+    def text(self) -> str:
+        """What is another than as people run it; nothing if all is the same."""
+        changed = {name: value for name, value in self.optimizer.items() if value != BERTS[name]}
+        changed |= {} if self.dropout == Settings.dropout else {"dropout": self.dropout}
+        words = ["memory"] if self.keeps_memory else []
+        return ",".join([*words, *(f"{name}={value:g}" for name, value in changed.items())])
 
 
 @dataclass(frozen=True)
@@ -52,6 +78,11 @@ class Stock:
     batch: int
     use_cpu: bool
     bf16: bool
+    equal: Settings = Settings()
+
+    @property
+    def name(self) -> str:
+        return "-".join(filter(None, ["stock", f"{self.learning_rate:g}", self.equal.text()]))
 
     def config(self, tokenizer: PreTrainedTokenizerBase) -> BertConfig:
         return BertConfig(
@@ -60,6 +91,8 @@ class Stock:
             hidden_size=self.width,
             num_attention_heads=self.heads,
             intermediate_size=self.feed_forward,
+            hidden_dropout_prob=self.equal.dropout,
+            attention_probs_dropout_prob=self.equal.dropout,
             pad_token_id=tokenizer.pad_token_id,
         )
 
@@ -68,7 +101,6 @@ class Stock:
             output_dir=str(folder),
             learning_rate=self.learning_rate,
             per_device_train_batch_size=self.batch,
-            weight_decay=0.01,
             warmup_steps=0.1,
             max_steps=MANY,
             use_cpu=self.use_cpu,
@@ -78,6 +110,7 @@ class Stock:
             report_to="none",
             disable_tqdm=True,
             dataloader_pin_memory=torch.accelerator.is_available(),
+            **self.equal.optimizer,
         )
 
 
@@ -135,10 +168,12 @@ class Recipe:
         command: its flags. What follows in them wins: to train alone, for as long as it is let. The text is added
             when a side begins: its paths are this machine's, and do not belong in results.
         stages: those of its schedule; without stages a single one.
+        equal: its settings that stock BERT can have too.
     """
 
     command: list[str]
     stages: Stages
+    equal: Settings
 
 
 def title_of(recipe: str) -> str:
@@ -210,7 +245,9 @@ def recipe_of(recipe: str, entries: list[str], tokenizer: PreTrainedTokenizerBas
     parts = parts_of_time(stages, data_args.mlm_probability)
     ends = [(part, stage.end) for part, stage in zip(parts, stages, strict=True)]
     of_model = parameters(MODELS[data_args.objective], stages[-1].config)
-    return Recipe([*command, *flags(run)], ends), of_model
+    optimizer = {name: getattr(training_args, name) for name in BERTS}
+    equal = Settings(config.hidden_dropout_prob, optimizer, keeps_memory=True)  # run_pretraining.py keeps it always
+    return Recipe([*command, *flags(run)], ends, equal), of_model
 
 
 def check_comparable(
@@ -264,6 +301,8 @@ class EpochAfterEpoch(Dataset):
 def train_stock(pipe: Connection, stock: Stock, folder: Path, seed: int, seconds: float, held_out: list[Batch]):
     """With what anybody has: a plain Trainer, padding to a batch's longest row, eager attention where it is faster."""
     set_seed(seed)
+    if stock.equal.keeps_memory:
+        keep_freed_memory(torch.device("cpu" if stock.use_cpu else "cuda"))
     tokenizer, examples, _ = bert_examples(seed)
     model = load_model(AutoModelForPreTraining, ModelArguments(), stock.config(tokenizer), tokenizer)
     trainer = Trainer(
@@ -282,10 +321,17 @@ def train_recipe(pipe: Connection, command: list[str], seconds: float, stages: S
     run_pretraining(command, callbacks=[Yardstick(pipe, held_out, seconds, stages)])
 
 
-def side_of(contender: Stock | Recipe, folder: Path, seed: int, minutes: float, held_out: list[Batch]) -> Side:
-    """A process that leaves the model in `folder`, and what it prints in a log beside it."""
+def side_of(
+    contender: Stock | Recipe, folder: Path, seed: int, minutes: float, held_out: list[Batch], most: float
+) -> Side:
+    """
+    A process that leaves the model in `folder`, and what it prints in a log beside it.
+
+    Args:
+        most: minutes of a recipe's training, after which it is stopped; its schedule is one of `minutes`.
+    """
     log, seconds = folder.with_name(f"{folder.name}.log"), 60 * minutes
     if isinstance(contender, Stock):
         return Side(train_stock, log, contender, folder, seed, seconds, held_out)
     command = [*contender.command, *text_flags(), *flags({"seed": seed, "output_dir": str(folder)})]
-    return Side(train_recipe, log, command, seconds, contender.stages, held_out)
+    return Side(train_recipe, log, command, seconds, contender.stages, held_out, most=60 * most)

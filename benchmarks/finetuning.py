@@ -15,12 +15,14 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
 import transformers
 from tqdm import tqdm
 from transformers import (
     AutoModelForQuestionAnswering,
     AutoModelForSequenceClassification,
+    DataCollatorWithPadding,
     EvalPrediction,
     Trainer,
     TrainingArguments,
@@ -37,7 +39,7 @@ from fixedbert.data.tokenizers import load_tokenizer
 from fixedbert.dropout import use_fast_dropout
 from fixedbert.tasks.glue import main as run_glue
 from fixedbert.tasks.squad import main as run_squad
-from fixedbert.training.fine_tuning import first_rows
+from fixedbert.training.fine_tuning import first_rows, longest_first
 from fixedbert.training.precision import has_bf16
 from fixedbert.training.speed import keep_freed_memory
 
@@ -87,13 +89,13 @@ def save_rows(task: str, folder: str) -> str:
     return file
 
 
-def padded_features(task: str, tokenizer, rows):
-    """Features as transformers' scripts make them: padded to the longest there can be, spans found by loops."""
+def plain_features(task: str, tokenizer, rows, padding: str | bool):
+    """Features as transformers' scripts make them: by default padded to max_length, spans found by loops."""
     work = WORKS[task]
 
     def pairs(batch):
         texts = batch["sentence1"], batch["sentence2"]
-        return tokenizer(*texts, padding="max_length", max_length=work.length, truncation=True)
+        return tokenizer(*texts, padding=padding, max_length=work.length, truncation=True)
 
     def windows(batch):
         made = tokenizer(
@@ -104,7 +106,7 @@ def padded_features(task: str, tokenizer, rows):
             stride=128,
             return_overflowing_tokens=True,
             return_offsets_mapping=True,
-            padding="max_length",
+            padding=padding,
         )
         rows, offset_mapping = made.pop("overflow_to_sample_mapping"), made.pop("offset_mapping")
         made["start_positions"], made["end_positions"] = [], []
@@ -138,7 +140,7 @@ def features_seconds(side: str, task: str, model: str) -> float:
     tokenizer, rows = load_tokenizer(model), rows_of(task)
     began = time.perf_counter()
     if side == "plain":
-        padded_features(task, tokenizer, rows)
+        plain_features(task, tokenizer, rows, "max_length")
     elif task == "mnli":
         text_features(rows, tokenizer, 128, num_proc=1, overwrite_cache=True)
     else:
@@ -148,10 +150,17 @@ def features_seconds(side: str, task: str, model: str) -> float:
 
 
 def plain(task: str, model: str, seed: int, bf16: bool, folder: str, same_settings: bool) -> dict[str, float]:
-    """An epoch and an evaluation by Trainer alone: the seconds of both, and the metric."""
+    """
+    An epoch and an evaluation by Trainer alone: the seconds of both, and the metric.
+
+    Args:
+        same_settings: with every setting of ours that a plain Trainer can have: kept memory, eager attention, our
+            dropout, batches of like lengths padded to their longest row, and evaluation from long to short.
+    """
     if same_settings:
         keep_freed_memory(torch.device("cpu"))
     work, tokenizer = WORKS[task], load_tokenizer(model)
+    features = plain_features(task, tokenizer, rows_of(task), False if same_settings else "max_length")
     set_seed(seed)
     auto = AutoModelForSequenceClassification if task == "mnli" else AutoModelForQuestionAnswering
     labels = {"num_labels": 3} if task == "mnli" else {}
@@ -169,22 +178,29 @@ def plain(task: str, model: str, seed: int, bf16: bool, folder: str, same_settin
             warmup_steps=0.1,
             save_strategy="no",
             disable_tqdm=True,
+            train_sampling_strategy="group_by_length" if same_settings else "random",
         ),
-        train_dataset=padded_features(task, tokenizer, rows_of(task)),
-        data_collator=default_data_collator,
+        train_dataset=features,
+        data_collator=DataCollatorWithPadding(tokenizer) if same_settings else default_data_collator,
         processing_class=tokenizer,
     )
     if same_settings:
         use_fast_dropout(trainer.model)
     trained = trainer.train().metrics["train_runtime"]
+    order = np.arange(len(features))
+    if same_settings:
+        trainer.args.train_sampling_strategy = "random"  # by length Trainer would shuffle predictions too
+        lengths = list(map(len, features["input_ids"]))
+        features, order = longest_first(features.add_column("length", lengths))
     began = time.perf_counter()
-    output = trainer.predict(trainer.train_dataset)
+    output = trainer.predict(features)
     evaluated = time.perf_counter() - began
     if task == "mnli":
         metric = float((output.predictions.argmax(1) == output.label_ids).mean())
     else:  # post-processing is not timed on this side
         windows = squad_windows(rows_of(task), tokenizer, 384, 128, for_training=False)
-        metric = SquadEvaluation(rows_of(task), windows)(EvalPrediction(output.predictions, None))["f1"]
+        predictions = tuple(logits[order.argsort()] for logits in output.predictions)
+        metric = SquadEvaluation(rows_of(task), windows)(EvalPrediction(predictions, None))["f1"]
     return {"training": trained, "evaluation": evaluated, "metric": metric}
 
 
@@ -270,11 +286,11 @@ def main():
                     if part not in found[side][0]:
                         continue
                     theirs, mine = ([one[part] for one in found[name]] for name in (side, "fixedbert"))
-                    title = f"{part}, {work.name}" if side == "plain" else "  against plain with our settings"
+                    title = f"{part}, {work.name}" if side == "plain" else "  against plain with every setting of ours"
                     seconds = (f"{statistics.median(times):.1f}" for times in (theirs, mine))
                     print(row.format(title, *seconds, ratio(theirs, mine), f">= {target}" if side == "plain" else ""))
-            metrics = [" ".join(f"{one['metric']:.4g}" for one in found[side]) for side in ("plain", "fixedbert")]
-            print(f"  {work.metric.removeprefix('eval_')} by seed: {metrics[0]} plain, {metrics[1]} fixedbert")
+            metrics = (" ".join([*(f"{one['metric']:.4g}" for one in found[side]), side]) for side in sides)
+            print(f"  {work.metric.removeprefix('eval_')} by seed: {', '.join(metrics)}")
 
 
 if __name__ == "__main__":

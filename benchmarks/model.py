@@ -126,10 +126,11 @@ def build(side: str, work: Work) -> tuple[torch.nn.Module, torch.optim.Optimizer
             attn_implementation=backend,
         )
         model = getattr(fixedbert, f"FixedHeadBert{HEADS[work.kind]}")(config)
-        use_fast_dropout(model)  # as our trainers do
     else:
         config = BertConfig(**work.shape, num_labels=3, attn_implementation=backend)
         model = getattr(transformers, f"Bert{HEADS[work.kind]}")(config)
+    if side != "stock":
+        use_fast_dropout(model)  # as our trainers do
     model.train(work.kind != "inference")
     return model, torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
 

@@ -1,16 +1,17 @@
 """
 python -m benchmarks.quality --recipe RECIPE.yaml ... --output_dir DIR [--trials FILE] [--minutes 30] [--fine_tune]
 
-Time to a quality: transformers' BERT under a plain Trainer with BERT's recipe, beside FixedHeadBert under
-run_pretraining.py with each of the recipes. All begin with random weights on the same text, take turns on this machine
-for the same time, and are evaluated on the same masked tokens. With --fine_tune MNLI and SQuAD follow, from each.
-Needs FIXEDBERT_DATA with wikipedia/, books/ and vocab/, and glue/MNLI and squad/ to fine-tune. Writes results.jsonl,
-table.md, table.json, quality.png and the models; another call with the same DIR adds to them. README.md in this folder
-says how to read the table.
+Time to a quality: transformers' BERT under a plain Trainer with BERT's recipe, as people run it and with every setting
+of a recipe that it can have, beside FixedHeadBert under run_pretraining.py with each of the recipes. All begin with
+random weights on the same text, take turns on this machine for the same time, and are evaluated on the same masked
+tokens. With --fine_tune MNLI and SQuAD follow, from each. Needs FIXEDBERT_DATA with wikipedia/, books/ and vocab/, and
+glue/MNLI and squad/ to fine-tune. Writes results.jsonl, table.md, table.json, quality.png and the models; another call
+with the same DIR adds to them. README.md in this folder says how to read the table.
 """
 
 import argparse
 import json
+import math
 import shutil
 import statistics
 from dataclasses import asdict
@@ -22,6 +23,7 @@ from transformers import AutoModelForPreTraining, PreTrainedTokenizerBase
 from benchmarks.contenders import (
     LENGTH,
     Recipe,
+    Settings,
     Stock,
     data_folder,
     device_options,
@@ -35,7 +37,7 @@ from benchmarks.contenders import (
 )
 from benchmarks.curves import AXES, draw
 from benchmarks.machine import description, gpus, in_a_process
-from benchmarks.quality_table import BY_SEED, by_side, final_loss, markdown, rows_of
+from benchmarks.quality_table import BY_SEED, by_side, final_loss, markdown, references, rows_of
 from benchmarks.sides import train_in_turns
 from fixedbert.data.tokenizers import load_tokenizer
 from fixedbert.errors import InputError, exit_on_input_error, needs
@@ -60,13 +62,6 @@ def contenders_of(arguments: argparse.Namespace, tokenizer: PreTrainedTokenizerB
     Raises:
         InputError: a name is there twice, or a recipe's model is larger than stock BERT.
     """
-    found: Contenders = {}
-    for rate in arguments.stock_learning_rate:
-        stock = Stock(*arguments.stock_shape, learning_rate=rate, batch=arguments.stock_batch_size, **device_options())
-        sizes = parameters(AutoModelForPreTraining, stock.config(tokenizer))
-        record = {"stock": True, "change": "transformers' BERT", "settings": asdict(stock), **sizes}
-        found[f"stock-{rate:g}"] = stock, record
-    most = sizes["besides_embeddings"]
     if arguments.trial and not arguments.trials:
         raise InputError("--trial names recipes of a file of trials: give --trials too.")
     if not (arguments.recipe or arguments.trials):
@@ -74,6 +69,15 @@ def contenders_of(arguments: argparse.Namespace, tokenizer: PreTrainedTokenizerB
     recipes = [(Path(file).stem, title_of(file), *read_recipe(file, tokenizer)) for file in arguments.recipe]
     if arguments.trials:
         recipes += read_trials(arguments.trials, arguments.trial, tokenizer)
+    found: Contenders = {}
+    for equal in (Settings(), *(recipe.equal for _, _, recipe, _ in recipes)):
+        for rate in arguments.stock_learning_rate:
+            options = {"learning_rate": rate, "batch": arguments.stock_batch_size, "equal": equal}
+            stock = Stock(*arguments.stock_shape, **options, **device_options())
+            sizes = parameters(AutoModelForPreTraining, stock.config(tokenizer))
+            change = " with ".join(filter(None, ["transformers' BERT", equal.text()]))
+            found[stock.name] = stock, {"stock": True, "change": change, "settings": asdict(stock), **sizes}
+    most = sizes["besides_embeddings"]
     for name, change, recipe, sizes in recipes:
         if name in found:
             raise InputError(f"{name}: another recipe is called so too; give it another name.")
@@ -101,7 +105,7 @@ def earlier_results(file: Path, contenders: Contenders, minutes: float) -> list[
         write_whole(file, "")
     results = read_results(file)
     stock = next(record["settings"] for _, record in contenders.values() if record["stock"])
-    shared = {name: value for name, value in stock.items() if name != "learning_rate"}
+    shared = {name: value for name, value in stock.items() if name not in ("learning_rate", "equal")}
     for result in results:
         if result["minutes"] != minutes:
             raise InputError(f"{folder}: its results are of {result['minutes']:g} minutes; give another --output_dir.")
@@ -116,7 +120,9 @@ def earlier_results(file: Path, contenders: Contenders, minutes: float) -> list[
     return results
 
 
-def train_missing(file: Path, results: list[dict], contenders: Contenders, seeds: list[int], minutes: float):
+def train_missing(
+    file: Path, results: list[dict], contenders: Contenders, seeds: list[int], minutes: float, most: float
+):
     """Train what has no result yet, the sides of a seed in turns, and add each one's to the file when it is done."""
     done = {(result["side"], result["seed"]) for result in results}
     for seed in seeds:
@@ -128,7 +134,7 @@ def train_missing(file: Path, results: list[dict], contenders: Contenders, seeds
             folder = model_folder(file.parent, name, seed)
             for left in (folder, folder.with_name(f"{folder.name}.partial")):  # by a call that was stopped
                 shutil.rmtree(left, ignore_errors=True)
-            processes[folder.name] = side_of(contender, folder, seed, minutes, held_out)
+            processes[folder.name] = side_of(contender, folder, seed, minutes, held_out, most)
         names = dict(zip(processes, missing, strict=True))
         for process_name, process in train_in_turns(processes):
             name = names[process_name]
@@ -142,30 +148,33 @@ def model_folder(folder: Path, name: str, seed: int) -> Path:
     return folder / f"{name}-{seed}"
 
 
-def show(folder: Path, sides: dict[str, BY_SEED], drawn: list[str]) -> str:
-    """
-    Print and write the table of all sides, and draw some of them.
-
-    Returns:
-        The name of the stock BERT that they are compared with.
-    """
+def show(folder: Path, sides: dict[str, BY_SEED], drawn: list[str]):
+    """Print and write the table of all sides, and draw some of them."""
     rows, results = rows_of(sides), [result for runs in sides.values() for result in runs.values()]
     reference = rows[0].side
     machines = "; ".join(dict.fromkeys(result["machine"] for result in results))
     title = f"{results[0]['minutes']:g} minutes each; {machines}"
     meaning = f"Ratios: how many times as much {reference} takes to its final loss as the other one with the same seed"
-    text = f"{title}\n\n{meaning}; mean (range) over the seeds.\n\n{markdown(rows)}"
+    meaning += ", and as much as stock BERT with the same settings as the recipe"
+    text = f"{title}\n\n{meaning}; mean (range) over the seeds.{cut_short(results)}\n\n{markdown(rows)}"
     print(f"\n{text}")
     write_whole(folder / "table.md", text)
-    record = {"minutes": results[0]["minutes"], "machines": machines, "rows": [asdict(row) for row in rows]}
+    listed = [asdict(row) | {"ratios": {" ".join(of): ratios for of, ratios in row.ratios.items()}} for row in rows]
+    record = {"minutes": results[0]["minutes"], "machines": machines, "rows": listed}
     write_whole(folder / "table.json", json.dumps(record, indent=1) + "\n")
     curves = {
         name: [result["points"] for result in sides[name].values()]
         for name in (reference, *(name for name in drawn if name != reference))
     }
-    labels = {axis: {row.side: f": {row.ratio_cell(axis)}" for row in rows if row.ratios} for axis in AXES}
+    labels = {axis: {row.side: f": {row.ratio_cell(('as_run', axis))}" for row in rows if row.ratios} for axis in AXES}
     draw(curves, labels, final_loss(sides[reference]), title, folder / "quality.png")
-    return reference
+
+
+def cut_short(results: list[dict]) -> str:
+    """A sentence on the sides that were stopped, whose last loss is not that of the whole time."""
+    last = {result["side"]: result["points"][-1]["seconds"] / 60 for result in results}
+    sides = ", ".join(f"{side} after {end:.0f}" for side, end in last.items() if end < 0.99 * results[0]["minutes"])
+    return f" Stopped before the time was over, in minutes: {sides}." if sides else ""
 
 
 COMMON = {"per_device_train_batch_size": 32, "warmup_steps": 0.1, "save_strategy": "no", "seeds": [1, 2, 3]}
@@ -247,6 +256,12 @@ def parsed(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--output_dir", type=Path, required=True, help="a second call adds what is not there yet")
     parser.add_argument("--minutes", type=float, default=30, help="of training, for each (default: %(default)s)")
     parser.add_argument(
+        "--recipe_minutes",
+        type=float,
+        default=math.inf,
+        help="stop recipes after so many of them, where the ratio is all that is asked for (default: never)",
+    )
+    parser.add_argument(
         "--stock_learning_rate", type=float, nargs="+", default=[5e-4], help="with several, the best one is compared"
     )
     parser.add_argument("--stock_batch_size", type=int, default=16)
@@ -263,7 +278,10 @@ def parsed(argv: list[str] | None) -> argparse.Namespace:
         action="store_true",
         help="then MNLI and SQuAD from the best stock BERT and each recipe, of every seed, three times",
     )
-    return parser.parse_args(argv)
+    arguments = parser.parse_args(argv)
+    if arguments.fine_tune and arguments.recipe_minutes < arguments.minutes:
+        parser.error("--recipe_minutes leaves no models to --fine_tune: give one of the two.")
+    return arguments
 
 
 def main(argv: list[str] | None = None):
@@ -274,22 +292,28 @@ def main(argv: list[str] | None = None):
     with locked(folder):
         file = folder / "results.jsonl"
         results = earlier_results(file, contenders, arguments.minutes)
-        train_missing(file, results, contenders, arguments.seeds, arguments.minutes)
+        train_missing(file, results, contenders, arguments.seeds, arguments.minutes, arguments.recipe_minutes)
         sides = by_side(results)
-        reference = show(folder, sides, list(contenders))
+        show(folder, sides, list(contenders))
         if arguments.fine_tune:
             recipes = [name for name, (contender, _) in contenders.items() if isinstance(contender, Recipe)]
-            trained = sides[reference]
-            lacking = [seed for seed in arguments.seeds if seed not in trained]
-            if lacking:
-                rate = next(iter(trained.values()))["settings"]["learning_rate"]
-                others = [seed for seed in arguments.seeds if seed in trained] or trained
-                raise InputError(
-                    f"{folder}: {reference}, the best stock BERT, has no model of seed {lacking[0]} to fine-tune: add "
-                    f"--stock_learning_rate {rate:g}, or give --seeds {' '.join(map(str, others))}."
-                )
-            models = [model_folder(folder, name, seed) for name in (reference, *recipes) for seed in arguments.seeds]
+            stocks = dict.fromkeys(stock for name in recipes for stock in references(sides, sides[name]).values())
+            for stock in stocks:
+                check_seeds(folder, stock, sides[stock], arguments.seeds)
+            models = [model_folder(folder, name, seed) for name in (*stocks, *recipes) for seed in arguments.seeds]
             print_fine_tuned([model.name for model in models], folder)
+
+
+def check_seeds(folder: Path, stock: str, trained: BY_SEED, seeds: list[int]):
+    """Raises InputError where the best stock BERT of its settings has no model of one of the seeds."""
+    lacking = [seed for seed in seeds if seed not in trained]
+    if lacking:
+        rate = next(iter(trained.values()))["settings"]["learning_rate"]
+        others = [seed for seed in seeds if seed in trained] or trained
+        raise InputError(
+            f"{folder}: {stock}, the best stock BERT, has no model of seed {lacking[0]} to fine-tune: add "
+            f"--stock_learning_rate {rate:g}, or give --seeds {' '.join(map(str, others))}."
+        )
 
 
 if __name__ == "__main__":

@@ -9,7 +9,9 @@ from benchmarks.curves import AXES, ratio
 from fixedbert.errors import InputError
 
 BY_SEED = dict[int, dict]  # results
-COLUMNS = ("", "parameters, M", "steps", "TFLOP", "loss", "ratio of times", "ratio of FLOPs", "seeds", "change")
+RATIOS = tuple((kind, axis) for kind in ("as_run", "equal") for axis in AXES)
+COLUMNS = ("", "parameters, M", "steps", "TFLOP", "loss", "ratio of times", "ratio of FLOPs")
+COLUMNS += ("of times, same settings", "of FLOPs, same settings", "seeds", "change")
 
 
 @dataclass(frozen=True)
@@ -20,8 +22,9 @@ class Row:
     Args:
         besides_embeddings: parameters.
         steps, flops, loss: at the end, by seed.
-        ratios: for each axis of curves, by seed, how many times as much stock BERT takes to its final loss with the
-            same seed; None where the side does not come to it. Empty for the stock BERT that is compared with.
+        ratios: for each of RATIOS, by seed, how many times as much stock BERT takes to its final loss with the same
+            seed, as people run it or with the settings of the recipe; None where the side does not come to it. Empty
+            for the stock BERT that is compared with.
     """
 
     side: str
@@ -30,7 +33,7 @@ class Row:
     steps: dict[int, int]
     flops: dict[int, float]
     loss: dict[int, float]
-    ratios: dict[str, dict[int, float | None]]
+    ratios: dict[tuple[str, str], dict[int, float | None]]
 
     def cells(self) -> list[str]:
         return [
@@ -39,13 +42,13 @@ class Row:
             f"{statistics.mean(self.steps.values()):,.0f}",
             f"{statistics.mean(self.flops.values()) / 1e12:,.1f}",
             mean_and_range(self.loss.values(), 3),
-            *(self.ratio_cell(axis) for axis in AXES),
+            *map(self.ratio_cell, RATIOS),
             ", ".join(map(str, self.loss)),
             self.change.replace("|", r"\|"),
         ]
 
-    def ratio_cell(self, axis: str) -> str:
-        ratios = self.ratios.get(axis, {})
+    def ratio_cell(self, of: tuple[str, str]) -> str:
+        ratios = self.ratios.get(of, {})
         some = f", over {len(ratios)} of {len(self.loss)} seeds" if 0 < len(ratios) < len(self.loss) else ""
         return ratio_text(ratios) + some
 
@@ -62,15 +65,25 @@ def final_loss(of_side: BY_SEED) -> float:
     return statistics.mean(result["points"][-1]["loss"] for result in of_side.values())
 
 
-def best_stock(sides: dict[str, BY_SEED]) -> str:
+def settings_of(runs: BY_SEED) -> dict | None:
+    """Those of a recipe that stock BERT can have too; none of stock BERT as people run it."""
+    latest = list(runs.values())[-1]
+    equal = latest.get("settings", {}).get("equal")
+    return None if latest["stock"] and equal and not equal["keeps_memory"] else equal
+
+
+def best_stock(sides: dict[str, BY_SEED], settings: dict | None = None) -> str | None:
     """
-    The name of stock BERT with the best learning rate: the lowest mean loss over the seeds that all rates have. NaN is
-    worse than any loss.
+    The name of stock BERT of these settings with the best learning rate: the lowest mean loss over the seeds that all
+    rates have. NaN is worse than any loss. None if there is no stock BERT of these settings.
 
     Raises:
         InputError: they have no seed in common.
     """
     stock = {name: runs for name, runs in sides.items() if any(result["stock"] for result in runs.values())}
+    stock = {name: runs for name, runs in stock.items() if settings_of(runs) == settings}
+    if not stock:
+        return None
     common = set.intersection(*map(set, stock.values()))
     if not common:
         raise InputError(
@@ -85,16 +98,27 @@ def best_stock(sides: dict[str, BY_SEED]) -> str:
     return min(stock, key=loss_of)
 
 
+def references(sides: dict[str, BY_SEED], runs: BY_SEED) -> dict[str, str]:
+    """The stock BERTs that a side is compared with: as people run it, and a recipe with that of its settings too."""
+    found = {"as_run": best_stock(sides)}
+    if not list(runs.values())[-1]["stock"] and (settings := settings_of(runs)) is not None:
+        found["equal"] = best_stock(sides, settings)
+    return {kind: name for kind, name in found.items() if name is not None}
+
+
 def rows_of(sides: dict[str, BY_SEED]) -> list[Row]:
     """The stock BERT that the others are compared with comes first."""
     reference = best_stock(sides)
+    assert reference is not None  # of every folder
     others = [name for name in sides if name != reference]
-    return [row_of(name, sides[name], sides[reference]) for name in (reference, *others)]
+    return [row_of(name, sides) for name in (reference, *others)]
 
 
-def row_of(name: str, runs: BY_SEED, stock: BY_SEED) -> Row:
+def row_of(name: str, sides: dict[str, BY_SEED]) -> Row:
+    runs = sides[name]
     last = {seed: result["points"][-1] for seed, result in runs.items()}
-    common = [seed for seed in runs if seed in stock and runs is not stock]
+    stocks = {kind: sides[stock] for kind, stock in references(sides, runs).items() if stock != name}
+    common = {kind: [seed for seed in runs if seed in stock] for kind, stock in stocks.items()}
     latest = list(runs.values())[-1]
     return Row(
         name,
@@ -102,9 +126,10 @@ def row_of(name: str, runs: BY_SEED, stock: BY_SEED) -> Row:
         latest["besides_embeddings"],
         *({seed: point[field] for seed, point in last.items()} for field in ("steps", "flops", "loss")),
         {
-            axis: {seed: ratio(stock[seed]["points"], runs[seed]["points"], axis) for seed in common}
+            (kind, axis): {seed: ratio(stocks[kind][seed]["points"], runs[seed]["points"], axis) for seed in seeds}
+            for kind, seeds in common.items()
             for axis in AXES
-            if common
+            if seeds
         },
     )
 

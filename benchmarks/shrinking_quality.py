@@ -40,14 +40,21 @@ PARTS = {"scores": ("size",), "values": ("value_size",), "both": ("size", "value
 
 @torch.no_grad()
 def cut_by_weights(model, heads: list[Heads]):
-    """Cut as for inputs that are alike in all directions; heads go by the norm of their weights."""
+    """
+    Cut as for inputs that are alike in all directions about a mean of zero, biases included. Heads go by the norm of
+    their weights, and what their values' biases add to the output stays.
+    """
     work = LayerByLayer(model, iter)
     for layer, old, new in zip(work.layers, work.heads, heads, strict=True):
         moments = Moments(old)
         part = layer.attention.get_submodule("self")
         for name, sums in (("query", moments.queries), ("key", moments.keys), ("value", moments.z)):
-            weight = part.get_submodule(name).weight.double().unflatten(0, (old.number, -1))
-            sums.raw, sums.tokens = weight @ weight.mT, 1
+            linear = part.get_submodule(name)
+            weight, bias = (x.double().unflatten(0, (old.number, -1)) for x in (linear.weight, linear.bias))
+            if name == "key":  # less their mean, which is the bias
+                bias = torch.zeros_like(bias)
+            sums.raw = weight @ weight.mT + bias[:, :, None] * bias[:, None, :]
+            sums.sum, sums.tokens = bias, 1
         if new.number < old.number:
             tensors = by_magnitude(tensors_of(layer.attention), old, new.number)
             layer.attention = work.attention_of(tensors, new)
@@ -57,7 +64,7 @@ def cut_by_weights(model, heads: list[Heads]):
 
 
 def by_magnitude(tensors: dict[str, Tensor], old: Heads, number: int) -> dict[str, Tensor]:
-    """An attention with the `number` heads whose weights have the largest norm, as they are."""
+    """An attention with the `number` heads whose weights have the largest norm, and the biases of the others."""
     names = [f"self.{name}.{kind}" for name in ("query", "key", "value") for kind in ("weight", "bias")]
     by_head = {name: tensors[name].unflatten(0, (old.number, -1)) for name in names}
     outputs = tensors["output.dense.weight"].unflatten(1, (old.number, -1))  # (D, H, V)
@@ -65,6 +72,9 @@ def by_magnitude(tensors: dict[str, Tensor], old: Heads, number: int) -> dict[st
     norms = norms + sum(by_head[name].square().sum(dim=(1, 2)) for name in names if name.endswith("weight"))
     kept = sorted(norms.topk(number).indices.tolist())
     cut = {name: tensor[kept].flatten(0, 1) for name, tensor in by_head.items()}
+    added = torch.einsum("dhv,hv->hd", outputs, by_head["self.value.bias"])  # by each head, whatever it looks at
+    lost = added.sum(dim=0) - added[kept].sum(dim=0)
+    cut["output.dense.bias"] = tensors["output.dense.bias"] + lost
     return tensors | cut | {"output.dense.weight": outputs[:, kept].flatten(1)}
 
 

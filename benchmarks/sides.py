@@ -1,5 +1,6 @@
 """Trainings that take turns on a machine, each in a process of its own, measured by the seconds of their own work."""
 
+import math
 import multiprocessing
 import os
 import signal
@@ -160,11 +161,12 @@ class Side:
     Args:
         train: called in the process with the pipe for its Yardstick, and with `arguments`.
         log: file for what it prints.
+        most: seconds of training; the turn that reaches them is the last one, and no model is left.
     """
 
-    def __init__(self, train: Callable, log: Path, *arguments):
+    def __init__(self, train: Callable, log: Path, *arguments, most: float = math.inf):
         context = multiprocessing.get_context("spawn")  # a forked one would have this process's threads
-        self.log, self.points = log, []
+        self.log, self.points, self.most = log, [], most
         self.pipe, self.end_of_process = context.Pipe()
         self.process = context.Process(target=run, args=(train, log, self.end_of_process, *arguments))
 
@@ -196,6 +198,9 @@ class Side:
                 f"{self.log.stem}: its process ended with exit status {self.process.exitcode}; the reason is above "
                 f"or in {self.log}."
             ) from None
+        if self.points and self.points[-1]["seconds"] >= self.most:
+            self.kill()
+            return False
         return True
 
     def kill(self):

@@ -57,6 +57,8 @@ def test_rules_of_known_shapes():
     assert [rule.holds(KNOWN["BERT-base"], 128) for rule in RULES] == [False, True, True, True, False]
     assert all(rule.holds(KNOWN["standard-1024-8x128"], 128) for rule in RULES)
     assert not RULES[1].holds(Shape(1024, 24, 8, 64, 4096), 128)
+    assert "every standard layer of this width with as many heads" in RULES[1].evidence
+    assert RULES[1].holds(Shape(35, 2, 5, 7, 99), 128) and not RULES[1].holds(Shape(36, 2, 5, 7, 99), 128)
     assert RULES[0].holds(Shape(1024, 24, 8, 32, 4096), 33) and not RULES[0].holds(Shape(1024, 24, 8, 32, 4096), 34)
 
 

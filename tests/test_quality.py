@@ -76,14 +76,15 @@ def test_ratio_of_a_curve_by_hand():
     assert ratio(fast, slow, "seconds") is None
 
 
-def result_of(side: str, seed: int, seconds: float, loss: float) -> dict:
-    """A straight line from a loss of 9."""
+def result_of(side: str, seed: int, seconds: float, loss: float, equal: contenders.Settings | None = None) -> dict:
+    """A straight line from a loss of 9, of a side with these settings."""
     points = [
         {"seconds": second, "flops": 1e12 * second, "steps": int(second), "loss": value}
         for second, value in ((0.0, 9.0), (seconds, loss))
     ]
     facts = {"stock": side.startswith("stock"), "change": f"{side}, or a|b", "besides_embeddings": 1_234_567}
-    return {"side": side, "seed": seed, "points": points, **facts}
+    settings = {} if equal is None else {"settings": {"equal": asdict(equal)}}
+    return {"side": side, "seed": seed, "points": points, **facts, **settings}
 
 
 def test_table_by_hand():
@@ -99,15 +100,65 @@ def test_table_by_hand():
     stock, ours, other, worse = rows_of(by_side(results))
     assert [row.side for row in (stock, ours, other, worse)] == ["stock-0.2", "ours", "stock-0.1", "worse"]
     ratios = {1: 6 / 4, 2: 5.5 / 5}  # the losses fall by 6 and 5.5 in a minute, and stock's by 4 and 5
-    assert ours.ratios == {axis: pytest.approx(ratios) for axis in ("seconds", "flops")}
+    assert ours.ratios == {("as_run", axis): pytest.approx(ratios) for axis in ("seconds", "flops")}
     assert ours.cells() == ["ours", "1.23", "60", "60.0", "3.250 (3.000-3.500)", "1.30 (1.10-1.50)",
-                            "1.30 (1.10-1.50)", "1, 2", r"ours, or a\|b"]  # fmt: skip
-    assert stock.ratios == {} and stock.cells()[4:8] == ["4.500 (4.000-5.000)", "", "", "1, 2"]
-    assert other.cells()[4:8] == ["6.000", "not reached", "not reached", "1"]
+                            "1.30 (1.10-1.50)", "", "", "1, 2", r"ours, or a\|b"]  # fmt: skip
+    assert stock.ratios == {} and stock.cells()[4:10] == ["4.500 (4.000-5.000)", "", "", "", "", "1, 2"]
+    assert other.cells()[4:10] == ["6.000", "not reached", "not reached", "", "", "1"]
     assert worse.ratios == {} and worse.cells()[5] == ""
     assert ratio_text({1: 2.0, 2: None, 3: 3.0}) == "2.50 (2.00-3.00), not reached by 1 of 3"
     lines = markdown([stock, ours]).splitlines()
     assert len({len(line) for line in lines}) == 1 and lines[1].strip("|-") == ""
+
+
+def test_ratios_to_stock_bert_with_the_settings_of_the_recipe():
+    """Guards: a recipe has a ratio to stock BERT as people run it, and one to that of its own settings with the best
+    rate; both are of those alone."""
+    usual, own = contenders.Settings(), contenders.Settings(0.0, keeps_memory=True)
+    other = contenders.Settings(0.0, optimizer=contenders.BERTS | {"adam_beta2": 0.98}, keeps_memory=True)
+    results = [
+        result_of("stock-0.1", 1, 60.0, 7.0, usual),
+        result_of("stock-0.1-own", 1, 60.0, 6.0, own),
+        result_of("stock-0.2-own", 1, 60.0, 5.0, own),
+        result_of("stock-0.1-other", 1, 60.0, 4.0, other),
+        result_of("ours", 1, 60.0, 3.0, own),
+    ]
+    table = {row.side: row for row in rows_of(by_side(results))}
+    assert list(table)[0] == "stock-0.1" and table["stock-0.1"].ratios == {}
+    assert table["ours"].cells()[5:9] == ["3.00", "3.00", "1.50", "1.50"]  # 6 nats, beside 2 and 4
+    assert table["stock-0.2-own"].cells()[5:9] == ["2.00", "2.00", "", ""]
+
+
+def test_settings_that_stock_bert_has_too(data, tmp_path):
+    """Guards: beside each recipe stock BERT also trains with its dropout and optimizer, and keeps freed memory;
+    recipes that share them share one, and its name says what is not as people run it."""
+    changes = {"adam_beta2": 0.98, "weight_decay": 0, "max_grad_norm": 2}
+    recipe = write_recipe(tmp_path, **changes, config_overrides=f"{OVERRIDES},hidden_dropout_prob=0.25")
+    twin = write_recipe(tmp_path, "twin", **changes, config_overrides=f"{OVERRIDES},hidden_dropout_prob=0.25")
+    command = ["--output_dir", "unused", "--recipe", recipe, twin, "--stock_learning_rate", "0.003"]
+    found = quality.contenders_of(quality.parsed(command), load_tokenizer(contenders.vocabulary()))
+    equal = "stock-0.003-memory,weight_decay=0,adam_beta2=0.98,max_grad_norm=2,dropout=0.25"
+    assert list(found) == ["stock-0.003", equal, "ours", "twin"]
+    stock, record = found[equal]
+    assert record["settings"]["equal"] == found["ours"][1]["settings"]["equal"]
+    arguments, config = stock.arguments(tmp_path, 1), stock.config(load_tokenizer(contenders.vocabulary()))
+    assert {name: getattr(arguments, name) for name in changes} == changes
+    assert config.hidden_dropout_prob == config.attention_probs_dropout_prob == 0.25
+    usual = found["stock-0.003"][0].arguments(tmp_path, 1)
+    assert {name: getattr(usual, name) for name in contenders.BERTS} == contenders.BERTS
+
+
+@pytest.mark.parametrize("keeps_memory", [True, False])
+def test_stock_bert_keeps_freed_memory_where_it_is_a_setting(monkeypatch, keeps_memory):
+    """Guards: glibc is told before stock BERT's model is made, or never."""
+    kept = []
+    monkeypatch.setattr(contenders, "keep_freed_memory", kept.append)
+    monkeypatch.setattr(contenders, "bert_examples", lambda seed: 1 / 0)
+    settings = contenders.Settings(keeps_memory=keeps_memory)
+    stock = contenders.Stock(1, 32, 2, 64, learning_rate=0.1, batch=4, use_cpu=True, bf16=False, equal=settings)
+    with pytest.raises(ZeroDivisionError):
+        contenders.train_stock(None, stock, Path("unused"), 1, 1.0, [])
+    assert kept == [torch.device("cpu")] * keeps_memory
 
 
 @pytest.mark.parametrize(
@@ -138,10 +189,11 @@ def test_ratio_over_some_seeds():
     results = [result_of("stock-0.1", seed, 60.0, 5.0) for seed in (1, 2)]
     results += [result_of("ours", seed, 60.0, loss) for seed, loss in ((1, 3.0), (2, 6.0), (3, 3.0))]
     _, ours = rows_of(by_side(results))
-    assert ours.cells()[5] == ours.ratio_cell("flops") == "1.50, not reached by 1 of 2, over 2 of 3 seeds"
+    assert ours.cells()[5] == ours.ratio_cell(("as_run", "flops")) == "1.50, not reached by 1 of 2, over 2 of 3 seeds"
 
 
 def stock_record(rate: float, **changes) -> dict:
+    """What is recorded of a stock BERT as people run it."""
     settings = asdict(contenders.Stock(1, 32, 2, 64, learning_rate=rate, batch=4, use_cpu=True, bf16=False)) | changes
     return {"stock": True, "settings": settings}
 
@@ -368,18 +420,20 @@ def finished(tmp_path: Path, monkeypatch, runs: list[tuple[str, int, float]]) ->
 
 
 def test_models_of_all_seeds_are_fine_tuned(data, tmp_path, monkeypatch):
-    """Guards: with two seeds MNLI and SQuAD follow from the best stock BERT and from the recipe, of each seed."""
-    runs = [("stock-0.002", 7, 5.0), ("stock-0.002", 8, 5.0), ("ours", 7, 3.0), ("ours", 8, 3.0)]
-    worse = [("stock-0.003", 7, 6.0), ("stock-0.003", 8, 6.0)]
-    command, fine_tuned = finished(tmp_path, monkeypatch, [*runs, *worse]), []
+    """Guards: with two seeds MNLI and SQuAD follow from the best stock BERT, as people run it and with the settings
+    of the recipe, and from the recipe, of each seed."""
+    losses = {"stock-0.002": 5.0, "stock-0.002-memory": 4.0, "ours": 3.0, "stock-0.003": 6.0}
+    runs = [(name, seed, loss) for name, loss in losses.items() for seed in (7, 8)]
+    command, fine_tuned = finished(tmp_path, monkeypatch, runs), []
     monkeypatch.setattr(quality, "print_fine_tuned", lambda names, _: fine_tuned.extend(names))
     quality.main([*command, "--seeds", "7", "8"])
-    assert fine_tuned == ["stock-0.002-7", "stock-0.002-8", "ours-7", "ours-8"]
+    assert fine_tuned == [f"{name}-{seed}" for name in list(losses)[:3] for seed in (7, 8)]
 
 
 def test_reference_without_a_seed(data, tmp_path, monkeypatch):
     """Guards: where the best stock BERT has no model of a seed, a sentence says what to add, and nothing begins."""
-    runs = [("stock-0.002", 7, 5.0), ("stock-0.002", 8, 5.0), ("ours", 7, 3.0), ("ours", 8, 3.0)]
+    losses = {"stock-0.002": 5.0, "stock-0.002-memory": 4.0, "ours": 3.0}
+    runs = [(name, seed, loss) for name, loss in losses.items() for seed in (7, 8)]
     command = finished(tmp_path, monkeypatch, [*runs, ("stock-0.003", 8, 4.0), ("stock-0.003", 9, 4.0)])
     monkeypatch.setattr(quality, "print_fine_tuned", lambda *_: pytest.fail("it fine-tunes"))
     message = "stock-0.003, .* no model of seed 7 .*: add --stock_learning_rate 0.003, or give --seeds 8[.]"
@@ -398,6 +452,7 @@ def test_small_run_from_end_to_end(data, tmp_path, capsys):
     results = quality.read_results(output / "results.jsonl")
     assert {result["side"]: result["change"] for result in results} == {
         "stock-0.003": "transformers' BERT",
+        "stock-0.003-memory": "transformers' BERT with memory",
         "ours": "A tiny one.",
     }
     for result in results:
@@ -415,12 +470,12 @@ def test_small_run_from_end_to_end(data, tmp_path, capsys):
     (output / "grown-42").mkdir()
     quality.main([*command, "--recipe", write_recipe(tmp_path), grown, "--seeds", "42", "7"])
     more = quality.read_results(output / "results.jsonl")
-    assert more[:2] == results and len(more) == 2 + 1 + 3
+    assert more[:3] == results and len(more) == 3 + 1 + 4
     rows = json.loads((output / "table.json").read_text())["rows"]
     assert {row["side"]: list(row["loss"]) for row in rows} == {
-        name: ["42", "7"] for name in ("stock-0.003", "ours", "grown")
+        name: ["42", "7"] for name in ("stock-0.003", "stock-0.003-memory", "ours", "grown")
     }
-    assert (output / "table.md").read_text().count("\n| ") == 4
+    assert (output / "table.md").read_text().count("\n| ") == 5
     config = json.loads((output / "grown-7" / "config.json").read_text())
     assert (config["num_attention_heads"], config["intermediate_size"]) == (4, 31)
     (run,) = [result for result in more if (result["side"], result["seed"]) == ("grown", 7)]

@@ -157,6 +157,18 @@ def test_failed_side_is_no_result(tmp_path):
         side.take_turn()
 
 
+def test_side_is_stopped_after_its_most(tmp_path):
+    """Guards: a side has no further turn once its training has taken the seconds it gets at most, not before."""
+    received = [{"seconds": 60.0}, {"seconds": 119.9}, None, {"seconds": 180.0}, None]
+    killed = []
+    side = sides.Side(print, tmp_path / "ours.log", most=120.0)
+    side.pipe = SimpleNamespace(send=lambda _: None, recv=lambda: received.pop(0))
+    side.process = SimpleNamespace(pid=1, is_alive=lambda: True, kill=lambda: killed.append(1), join=lambda: None)
+    assert side.take_turn() and not killed
+    assert not side.take_turn() and killed == [1]
+    assert [point["seconds"] for point in side.points] == [60.0, 119.9, 180.0]
+
+
 @pytest.mark.parametrize("status", [-9, 0])
 def test_side_that_ends_while_it_waits(tmp_path, status):
     """Guards: a side that is killed during the others' turn has failed in a sentence, and has not finished."""

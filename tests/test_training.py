@@ -23,6 +23,7 @@ from transformers import (
 )
 
 from fixedbert.errors import Divergence, InputError
+from fixedbert.training import speed
 from fixedbert.training.fine_tuning import FineTuningArguments
 from fixedbert.training.pictures import draw_pretraining
 from fixedbert.training.pretraining import (
@@ -314,3 +315,64 @@ print(faults())
 """
     run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert int(run.stdout) < 4096
+
+
+def test_share_of_the_time_in_which_threads_wait_for_a_processor(tmp_path):
+    """Guards: the kernel's counts of each thread are read and those before the window left out; threads that began
+    or ended in it, and a system that counts nothing, do no harm."""
+    for name, counts in {"11": "900 50 7", "12": "0 100 3"}.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "schedstat").write_text(f"{counts}\n")
+    now = speed.times_of_threads(tmp_path)
+    assert now == {"11": (900, 50), "12": (0, 100)}
+    assert speed.share_of_waiting({"11": (600, 50), "9": (5, 5)}, now) == 100 / (300 + 100)
+    assert speed.share_of_waiting(now, now) == speed.share_of_waiting({}, {}) == 0
+    assert speed.times_of_threads(tmp_path / "11") == {}
+
+
+@pytest.mark.parametrize(
+    "waited, threads, device, seconds, said",
+    [
+        (25, 2, "cpu", 30, "for 25% of the time in which the 2 threads"),
+        (24, 2, "cpu", 30, ""),
+        (90, 1, "cpu", 30, ""),
+        (90, 2, "cuda", 30, ""),
+        (90, 2, "cpu", 29, ""),
+    ],
+)
+def test_a_busy_machine_is_named(monkeypatch, capsys, waited, threads, device, seconds, said):
+    """Guards: a line says once what other processes take and what helps, where there are threads that wait for each
+    other on a CPU, after half a minute, and again of no later stage."""
+    clock, counts = [100.0], [{"1": (0, 0)}]
+    monkeypatch.setattr(speed.BusyMachine, "said", False)
+    monkeypatch.setattr(speed, "times_of_threads", lambda: counts[0])
+    monkeypatch.setattr(speed, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+    arguments, state = SimpleNamespace(device=torch.device(device)), SimpleNamespace(global_step=1234)
+    for _ in range(2):
+        callback = speed.BusyMachine()
+        callback.on_train_begin(arguments, state, None)
+        before = counts[0]["1"]
+        clock[0] += seconds
+        counts[0] = {"1": (before[0] + 100 - waited, before[1] + waited)}
+        callback.on_step_end(arguments, state, None)
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == bool(said)
+    for line in lines:
+        assert line.startswith("step 1,234: other processes have") and said in line
+        assert "set OMP_NUM_THREADS=1 (losses differ in their last digits)." in line
+
+
+def test_a_busy_machine_is_looked_at_in_windows(monkeypatch, capsys):
+    """Guards: what was long ago does not hide that the machine is busy now."""
+    clock, counts = [0.0], [{"1": (0, 0)}]
+    monkeypatch.setattr(speed.BusyMachine, "said", False)
+    monkeypatch.setattr(speed, "times_of_threads", lambda: counts[0])
+    monkeypatch.setattr(speed, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    arguments, callback = SimpleNamespace(device=torch.device("cpu")), speed.BusyMachine()
+    callback.on_train_begin(arguments, None, None)
+    for step, count in enumerate([(1000, 0), (2000, 0), (2050, 50)], start=1):
+        clock[0], counts[0] = 30.0 * step, {"1": count}
+        callback.on_step_end(arguments, SimpleNamespace(global_step=step), None)
+    assert capsys.readouterr().out.startswith("step 3: other processes have the processors for 50% of")

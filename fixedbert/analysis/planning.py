@@ -70,7 +70,8 @@ RULES = (
     ),
     Rule(
         "heads * head size at least the width",
-        "proved (Bhojanapalli et al., 2020, Theorem 2): every standard layer is then included. T5-v1.1-small has "
+        "proved (Bhojanapalli et al., 2020, Theorem 2): every standard layer of this width with as many heads is then "
+        "included; one with fewer heads only where these are no larger, one with more heads is not. T5-v1.1-small has "
         "less, and, as others report, PaLM.",
         lambda shape, n: shape.inner >= shape.d,
     ),

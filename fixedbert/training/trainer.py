@@ -19,6 +19,7 @@ from ..model_card import create_model_card
 from ..modeling_fixed_head_bert import FixedHeadBertPreTrainedModel
 from .arguments import CommonArguments
 from .output import last_checkpoint
+from .speed import BusyMachine
 
 WINDOW_FILE = "logging_window.json"
 NAMED = 8  # examples in a message
@@ -45,6 +46,7 @@ class CommonTrainer(Trainer):
         self.nonfinite_steps = 0  # in a row
         self.begin_window()
         self.add_callback(Continuation(self))
+        self.add_callback(BusyMachine)
 
     def begin_window(self):
         """Set the sums for the next log to zero."""
