@@ -70,7 +70,7 @@ def plan_pairs(
     """
     The two segments of every example, int32 (pairs, 7) with the columns PAIR_FIELDS. Starts and ends count tokens.
 
-    Reads each of the documents `numbers` once. Sentences of up to `max_tokens` together (or fewer, with the probability
+    Reads each of the documents `numbers` once. Sentences of up to `max_tokens` in all (or fewer, with the probability
     `short_seq_prob`), at least two, are cut into two segments at a random sentence. Half of the second segments are
     replaced by one from another document, drawn from `others`; the sentences that they replace begin the next example.
     A sentence that fills the row is cut first (see `ends_in_rows`), and one that is alone at the end of its document

@@ -29,7 +29,7 @@ from ..checkpoints import is_tensorflow, load_bert
 from ..configuration_fixed_head_bert import FixedHeadBertConfig
 from ..conversion import Heads, convert, heads_of, numbers
 from ..data.corpora import Corpus, CorpusReader
-from ..data.sequences import sequences
+from ..data.sequences import report_sequences, sequences
 from ..data.tokenizers import load_tokenizer
 from ..errors import InputError
 from ..figures import drawing, with_matplotlib
@@ -345,6 +345,7 @@ def predict(model: str | Path, text: Text, **hub_options) -> Shrinking:
     original, tokenizer = load(model, text.do_lower_case, **hub_options)
     length = text.length_for(original.config)
     text = replace(text, length=length)
+    report_sequences(text.files, tokenizer, length, text.most)
     work = LayerByLayer(for_calculation(original), partial(text.batches, tokenizer))
     _, layers = work.curves()
     config = original.config
@@ -365,6 +366,7 @@ def cut_into(folder: Path, name: str, model: str | Path, text: Text, sizes: Size
     cut, tokenizer = load(model, text.do_lower_case, **hub_options)
     length = text.length_for(cut.config)
     text = replace(text, length=length)
+    report_sequences(text.files, tokenizer, length, text.most)
     config, dtype = cut.config, cut.dtype
     neurons, parameters_before = config.intermediate_size, cut.num_parameters()
     heads: list[Heads] | None = sizes.heads(config)  # sizes that are no cut are refused before the work begins
