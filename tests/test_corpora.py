@@ -355,3 +355,85 @@ def test_real_wikipedia_and_books_load(real_data):
     assert len(books) == 98 and not any(text.startswith("\ufeff") or "\r" in text for text in books)
     assert len(documents(real_data / "wikipedia")) == 13488
     assert len(corpus_files(str(real_data / "wikipedia"))) == 6
+
+
+@pytest.fixture
+def tree(tmp_path):
+    """texts/ with one.txt, deep/two.txt and b[1]/three.txt, and beside it elsewhere/four.txt."""
+    for name in ("texts/one.txt", "texts/deep/two.txt", "texts/b[1]/three.txt", "elsewhere/four.txt"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(f"{name}\n")
+    return tmp_path
+
+
+def names(pattern) -> list[str]:
+    return [file.name for file in corpus_files(str(pattern))]
+
+
+def test_a_path_that_exists_is_no_pattern(tree):
+    """Guards: brackets and stars in the names of files and folders are these names; only else they are patterns."""
+    for name in ("book[1].txt", "book1.txt", "what?.txt", "whatx.txt", "*.txt"):
+        (tree / name).write_text(name)
+    assert names(tree / "book[1].txt") == ["book[1].txt"]
+    assert names(tree / "what?.txt") == ["what?.txt"]
+    assert names(tree / "*.txt") == ["*.txt"]
+    assert names(tree / "book[12].txt") == ["book1.txt"]  # no such path, so a pattern
+    assert names(tree / "texts" / "b[1]") == ["three.txt"]
+    assert names(tree / "texts" / "b[1]" / "*.txt") == ["three.txt"]
+    (tree / "texts" / "b1").mkdir()
+    (tree / "texts" / "b1" / "other.txt").write_text("x")
+    assert names(tree / "texts" / "b[1]" / "*.txt") == names(tree / "t*" / "b[1]" / "*.txt") == ["three.txt"]
+    assert names(tree / "texts" / "b[1]" / "o*.txt") == ["other.txt"]  # b[1] has none
+    (tree / "b[1].csv").write_text("text\nx\n")
+    assert documents(tree / "b[1].csv") == ["x"]
+
+
+def test_patterns_match_as_in_a_shell(tree, monkeypatch):
+    """Guards: **, classes, hidden names, folders that a pattern matches, and relative paths."""
+    (tree / ".hidden").mkdir()
+    (tree / ".hidden" / "five.txt").write_text("x")
+    everything = ["four.txt", "three.txt", "two.txt", "one.txt"]
+    assert names(tree / "**" / "*.txt") == names(tree / "**") == everything
+    assert names(tree / "**" / "t*.txt") == ["three.txt", "two.txt"] and names(tree / "[e-t]*") == everything
+    assert names(tree / ".h*" / "*.txt") == ["five.txt"]
+    monkeypatch.chdir(tree)
+    assert names("**/*.txt") == everything and names("texts/*.txt") == ["one.txt"] == names("./texts/one.txt")
+    (tree / "empty").mkdir()
+    assert names("e*") == ["four.txt"]
+    for absent in ("empty", "nothing", "nothing/*.txt", "texts/*.csv", "texts/one.txt/*", "**/*.json"):
+        with pytest.raises(InputError, match="no such file, and no folder or glob"):
+            corpus_files(absent)
+
+
+def test_linked_folders_are_read_once(tree):
+    """Guards: links to folders are followed, and loops, parents, two links to one folder or file give each file once."""
+    texts = tree / "texts"
+    for name, target in (
+        ("linked", tree / "elsewhere"),
+        ("again", tree / "elsewhere"),
+        ("loop", texts),
+        ("up", tree),
+        ("deep/loop", texts / "deep"),
+        ("deep/same.txt", texts / "one.txt"),
+        ("a.txt", tree / "elsewhere" / "four.txt"),
+    ):
+        (texts / name).symlink_to(target)
+    everything = ["four.txt", "one.txt", "three.txt", "two.txt"]
+    for pattern in (texts, texts / "**" / "*.txt", texts / "**", texts / "loop", tree / "*"):
+        files = corpus_files(str(pattern))
+        assert sorted(file.name for file in files) in (everything, ["a.txt", *everything[1:]]), pattern
+        assert len({file.resolve() for file in files}) == 4
+    assert texts / "one.txt" in corpus_files(str(texts))  # not deep/same.txt
+
+
+def test_links_that_lead_nowhere_are_named(tree):
+    """Guards: a text or a folder of them that a broken link meant is not left out in silence."""
+    for name in ("texts/gone.txt", "texts/deep/folder", "texts/self.txt"):
+        (tree / name).symlink_to(tree / ("gone" if "self" not in name else name))
+        with pytest.raises(InputError, match=f"{name}: a link to .*, which is not there; correct or remove it"):
+            corpus_files(str(tree / "texts"))
+        with pytest.raises(InputError, match=f"{name}: a link to"):
+            corpus_files(str(tree / name))
+        (tree / name).unlink()
+    (tree / "texts" / ".#one.txt").symlink_to("user@host.1")  # an editor's lock
+    assert len(corpus_files(str(tree / "texts"))) == 3

@@ -117,7 +117,7 @@ def why_unknown(words: list[str], tokenizer: PreTrainedTokenizerBase) -> str:
     if all(len(word) > LONGEST_WORD for word in words):
         return f"words of more than {LONGEST_WORD} characters are not looked into; put blanks between their parts"
     if any(word in vocabulary for word in words):
-        return "the vocabulary has them as they are, but the tokenizer changes case or accents; give --do_lower_case false"
+        return "the vocabulary has them, but the tokenizer changes case or accents; give --do_lower_case false"
     if all(tokenizer.unk_token_id not in ids_of(without_case_and_accents(word), tokenizer) for word in words):
         return "the vocabulary has them in lower case and without accents alone; give --do_lower_case true"
     return "it lacks their letters; give a tokenizer whose vocabulary is of such text, or train one on it"
