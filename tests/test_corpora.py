@@ -5,6 +5,8 @@ import gzip
 import json
 import lzma
 import os
+import random
+import time
 import tracemalloc
 
 import pyarrow
@@ -282,6 +284,61 @@ def test_tokenizer_trains_on_a_share(tmp_path):
         trained_tokenizer(corpora, 60, share=0.3, store_dir=tmp_path)
 
 
+def test_words_that_wordpiece_never_looks_into_are_not_trained_on(tmp_path):
+    """Guards: a word of a million characters takes no hours, is in no token, and what is beside it still is."""
+    letters = random.Random(0).choices("abcdefghijklmnopv", k=1_000_000)
+    other = "http://" + "www/" * 50 + " " + "字中" * 300 + " [MASK] [SEP]"  # words of few characters, and text
+    (tmp_path / "a.txt").write_text("The quick fox.\n" * 20 + "".join(letters) + f" zebra zebra {other}")
+    began = time.process_time()
+    vocabulary = trained_tokenizer([Corpus(str(tmp_path / "a.txt"))], 200, store_dir=tmp_path).get_vocab()
+    assert time.process_time() - began < 10
+    assert {"quick", "zebra", "http", "www", "字", "中", "mask", "sep"} <= vocabulary.keys()
+    assert not {"v", "##v"} & vocabulary.keys()  # of the long word alone
+    (tmp_path / "b.txt").write_text("".join(letters[:101]))
+    with pytest.raises(InputError, match="b.txt: all words have more than 100 characters; put blanks between"):
+        trained_tokenizer([Corpus(str(tmp_path / "b.txt"))], 200, store_dir=tmp_path)
+
+
+def test_vocabulary_is_no_larger_than_asked(tmp_path, capsys):
+    """Guards: of more characters than there is room for the commonest are taken, and the run says how many are not."""
+    characters = [chr(0x4E00 + number) for number in range(900)]
+    (tmp_path / "a.txt").write_text("".join(characters) + "".join(characters[:30]) + " ab bc" * 9)
+    corpora = [Corpus(str(tmp_path / "a.txt"))]
+    for size, left_out in ((2000, 0), (100, 810), (40, 870), (7, 902)):
+        for _ in range(2):  # the second one is kept from the first
+            tokenizer = trained_tokenizer(corpora, size, store_dir=tmp_path)
+            assert len(tokenizer) <= size and len(tokenizer) >= min(size - 2, 900)
+            said = capsys.readouterr().out
+            assert said.startswith(f"{left_out} characters do not fit into a vocabulary of {size}") == (left_out > 0)
+        known = [character for character in characters if tokenizer.tokenize(character) != ["[UNK]"]]
+        assert size < 100 or characters[:30] == known[:30]
+    with pytest.raises(InputError, match="^vocab_size 6: no room .* 7 is the least"):
+        trained_tokenizer(corpora, 6, store_dir=tmp_path)
+
+
+def test_old_line_ends_and_encodings(tmp_path):
+    """Guards: a file whose lines end with carriage returns alone has lines; UTF-16 is named."""
+    for name, text in (
+        ("a.txt", "One.\rTwo.\r"),
+        ("b.csv", "text,id\rOne.,1\rTwo.,2"),
+        ("c.tsv", "text\tid\rOne.\t1\r"),
+    ):
+        (tmp_path / name).write_bytes(text.encode())
+    assert documents(tmp_path / "a.txt") == ["One.\nTwo.\n"]
+    assert documents(tmp_path / "a.txt", document_boundary="line") == ["One.\n", "Two.\n"]
+    assert documents(tmp_path / "b.csv") == ["One.", "Two."] and documents(tmp_path / "c.tsv") == ["One."]
+    assert read_rows(tmp_path / "b.csv").columns == {"text": ["One.", "Two."], "id": ["1", "2"]}
+    (tmp_path / "d.jsonl").write_bytes(b'{"text": "One."}\r{"text": "Two."}\r')
+    assert documents(tmp_path / "d.jsonl") == ["One.", "Two."]
+    (tmp_path / "e.txt").write_bytes(b"One\rand.\nTwo.\n")  # a line feed ends lines, and the rest is text
+    assert documents(tmp_path / "e.txt", document_boundary="line") == ["One\rand.\n", "Two.\n"]
+    for encoding in ("utf-16", "utf-16-le", "utf-16-be", "utf-32"):
+        (tmp_path / "f.csv").write_bytes("text,id\nTwo é.,1\n".encode(encoding))
+        for read in (documents, read_rows):
+            with pytest.raises(InputError, match="f.csv: UTF-16 or UTF-32, not UTF-8; convert the file"):
+                read(tmp_path / "f.csv")
+
+
 def test_tokenizer_of_another_model_is_refused(tmp_path, vocabulary):
     """Guards: weights whose own tokenizer gives other numbers to tokens are not trained on with a foreign one."""
     own = load_tokenizer(vocabulary)
@@ -406,7 +463,7 @@ def test_patterns_match_as_in_a_shell(tree, monkeypatch):
 
 
 def test_linked_folders_are_read_once(tree):
-    """Guards: links to folders are followed, and loops, parents, two links to one folder or file give each file once."""
+    """Guards: links to folders are followed; loops, parents and two links to one folder or file give a file once."""
     texts = tree / "texts"
     for name, target in (
         ("linked", tree / "elsewhere"),

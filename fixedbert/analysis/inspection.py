@@ -17,7 +17,7 @@ from ..data.corpora import Corpus, CorpusReader
 from ..data.hub import check_place
 from ..data.sentences import ends_sentence, split_document
 from ..data.sequences import report_sequences, sequences
-from ..data.tokenizers import load_tokenizer
+from ..data.tokenizers import check_size, load_tokenizer
 from ..errors import InputError, listed, needs
 from ..families import FAMILIES, fixed_head_config
 from ..files import new_directory, reading
@@ -204,6 +204,7 @@ def load(name: str, length: int, **hub_options) -> Checkpoint:
     if absent:
         raise InputError(f"{name}: there are no weights for {listed(absent)}; give a model that is whole.")
     tokenizer = load_tokenizer(name, **hub_options)
+    check_size(tokenizer, config.vocab_size, name)
     if getattr(config, "is_decoder", False) or not hasattr(getattr(model, "encoder", None), "layer"):
         raise InputError(f"{name}: only encoders like BERT, which look both ways, can be inspected.")
     longest = config.max_position_embeddings

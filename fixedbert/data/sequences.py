@@ -7,6 +7,7 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from .corpora import Corpus, CorpusReader
+from .special_tokens import as_text
 from .token_report import Tokenized, report_tokens
 
 
@@ -37,9 +38,11 @@ def sequences(texts: list[str], tokenizer: PreTrainedTokenizerBase, length: int,
 
 
 def lines_and_ids(texts: list[str], tokenizer: PreTrainedTokenizerBase) -> Iterator[tuple[str, list[int]]]:
+    parted = as_text(tokenizer)
     for text in texts:
         for line in CorpusReader(Corpus(text, document_boundary="line")):
             assert isinstance(line, str)  # by this boundary
+            line = parted(line)
             yield line, tokenizer(line, add_special_tokens=False, verbose=False)["input_ids"]
 
 

@@ -38,6 +38,7 @@ from .corpora import Corpus, CorpusReader
 from .documents import DOCUMENT, Documents, as_arrays
 from .processes import call_work, process_pool
 from .sentences import check_language, split_document
+from .special_tokens import as_text
 from .token_report import SHOWN, Tokenized, unknown_words
 
 FORMAT = 3  # raise it when the same corpus would give another store
@@ -318,14 +319,7 @@ def tokenize_sentences(
     gives the tokens of tokenizing each sentence, in three quarters of the time. A separator in the text is text.
     """
     separator, separator_id = tokenizer.sep_token, tokenizer.sep_token_id
-    special = [token for token in tokenizer.all_special_tokens if len(token) > 1]
-
-    def as_text(sentence: str) -> str:
-        for token in special:
-            if token in sentence:  # "[SEP]" in a text about BERT: "[ SEP]" has the tokens of its characters
-                sentence = sentence.replace(token, f"{token[0]} {token[1:]}")
-        return sentence
-
+    parted = as_text(tokenizer)
     dtype = np.uint16 if len(tokenizer) <= 2**16 else np.int32
     tokens = []
     for sentences in documents:
@@ -333,7 +327,7 @@ def tokenize_sentences(
         ends: list[np.ndarray] = [np.empty(0, np.int32)]
         length = 0
         for piece in pieces(sentences):
-            text = separator.join(map(as_text, piece)) + separator
+            text = separator.join(map(parted, piece)) + separator
             (encoding,) = tokenizer.backend_tokenizer.encode_batch_fast([text], add_special_tokens=False)
             part = np.array(encoding.ids, dtype=dtype)
             separators = np.flatnonzero(part == separator_id)

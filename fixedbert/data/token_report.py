@@ -3,6 +3,7 @@
 import unicodedata
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import islice
 
 import datasets
 import numpy as np
@@ -17,6 +18,7 @@ from ..errors import InputError
 MOST_UNKNOWN = 0.08
 FEWEST_TOKENS = 200  # of fewer tokens the share says little
 SHOWN = 3  # examples
+SEARCHED = 2000  # texts in which they are looked for, each tokenized again
 LONGEST_SHOWN = 24  # characters of an example
 LONGEST_WORD = 100  # characters, of which WordPiece makes pieces
 
@@ -71,9 +73,12 @@ def tokenized_features(
 
 
 def unknown_words(texts: Iterable[str], tokenizer: PreTrainedTokenizerBase, known: Iterable[str] = ()) -> list[str]:
-    """The first SHOWN different words, those in `known` among them, for which the tokenizer has the unknown token."""
+    """
+    The first SHOWN different words, those in `known` among them, for which the tokenizer has the unknown token; fewer,
+    if the first SEARCHED texts have fewer.
+    """
     words = dict.fromkeys(known)
-    for text in texts:
+    for text in islice(texts, SEARCHED):
         encoded = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
         for number, (start, end) in zip(encoded["input_ids"], encoded["offset_mapping"], strict=True):
             if number == tokenizer.unk_token_id:
@@ -91,18 +96,18 @@ def report_tokens(place: str, found: Tokenized, tokenizer: PreTrainedTokenizerBa
         InputError: far too many tokens are unknown, with the likely reason.
     """
     share = found.unknown / max(found.tokens, 1)
+    examples = f", such as {shown(found.unknown_words)}" if found.unknown_words else ""
     if share > MOST_UNKNOWN and found.tokens >= FEWEST_TOKENS:
         raise InputError(
-            f"{place}: {share:.0%} of {found.tokens:,} tokens are unknown, such as {shown(found.unknown_words)}: "
+            f"{place}: {share:.0%} of {found.tokens:,} tokens are unknown{examples}: "
             f"{why_unknown(found.unknown_words, tokenizer)}."
         )
     parts = [] if found.rows is None else [f"{found.rows:,} rows"]
-    examples = f" (such as {shown(found.unknown_words)})" if found.unknown else ""
     parts.append(f"{found.tokens:,} tokens, {share:.2%} of them unknown{examples}")
     if found.length is not None:
         parts.append(f"{found.cut:,} rows ({found.cut / max(found.rows or 0, 1):.1%}) cut to {found.length} tokens")
     if found.headings:
-        parts.append(f"{found.headings:,} headings left out (such as {shown(found.heading_lines)})")
+        parts.append(f"{found.headings:,} headings left out, such as {shown(found.heading_lines)}")
     PartialState().print(f"{place}: {'; '.join(parts)}")
 
 
@@ -114,11 +119,12 @@ def shown(words: Iterable[str]) -> str:
 def why_unknown(words: list[str], tokenizer: PreTrainedTokenizerBase) -> str:
     """The likely reason why a tokenizer does not know words, and what to do."""
     vocabulary = tokenizer.get_vocab()
-    if all(len(word) > LONGEST_WORD for word in words):
+    if words and all(len(word) > LONGEST_WORD for word in words):
         return f"words of more than {LONGEST_WORD} characters are not looked into; put blanks between their parts"
     if any(word in vocabulary for word in words):
         return "the vocabulary has them, but the tokenizer changes case or accents; give --do_lower_case false"
-    if all(tokenizer.unk_token_id not in ids_of(without_case_and_accents(word), tokenizer) for word in words):
+    plain = [ids_of(without_case_and_accents(word), tokenizer) for word in words]
+    if plain and all(tokenizer.unk_token_id not in ids for ids in plain):
         return "the vocabulary has them in lower case and without accents alone; give --do_lower_case true"
     return "it lacks their letters; give a tokenizer whose vocabulary is of such text, or train one on it"
 

@@ -208,16 +208,15 @@ def make_tokenizer(
     """The tokenizer that the arguments name, that of the checkpoint, or one trained on the corpora."""
     if model_args.tokenizer:
         tokenizer = load_tokenizer(model_args.tokenizer, model_args.do_lower_case, **model_args.hub_options())
-        check_same_vocabulary(
-            tokenizer, model_args.tokenizer, model_args.model_name_or_path, **model_args.hub_options()
-        )
+        others = {"do_lower_case": model_args.do_lower_case} | model_args.hub_options()
+        check_same_vocabulary(tokenizer, model_args.tokenizer, model_args.model_name_or_path, **others)
     elif checkpoint and Path(checkpoint, "tokenizer.json").exists():
         tokenizer = load_tokenizer(checkpoint)  # training gives other numbers to tokens each time
     else:
         tokenizer = trained_tokenizer(
             corpora,
             data_args.vocab_size or config.vocab_size,
-            model_args.do_lower_case,
+            model_args.do_lower_case is not False,
             data_args.tokenizer_train_share,
             data_args.store_dir,
         )
