@@ -219,7 +219,8 @@ def is_hidden(path: Path) -> bool:
 def folders_below(base: Path) -> list[Path]:
     """A folder and all below it, through links too, each once: not by a link, where it can be reached without."""
     found: dict[str, Path] = {}
-    folders, links = [base], []
+    folders: list[Path] = [base]
+    links: list[Path] = []
     while folders or links:
         folder = folders.pop() if folders else links.pop()
         if os.path.realpath(folder) not in found:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from importlib.metadata import version
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 from accelerate import PartialState
 from huggingface_hub import list_repo_files
@@ -54,15 +55,15 @@ def load_tokenizer(name_or_path: str | None, do_lower_case: bool | None = None, 
     if name_or_path is None:
         raise InputError("no tokenizer: give --tokenizer_name with a directory, a Hub id or a vocab.txt.")
     if Path(name_or_path).suffix == ".txt" and not Path(name_or_path).is_dir():
-        tokenizer = vocabulary_tokenizer(name_or_path, True if do_lower_case is None else do_lower_case)
-        check_case(name_or_path, tokenizer, do_lower_case)
-        return tokenizer
+        of_file = vocabulary_tokenizer(name_or_path, True if do_lower_case is None else do_lower_case)
+        check_case(name_or_path, of_file, do_lower_case)
+        return of_file
     check_place(name_or_path)
     problem = "give the tokenizer that belongs to the model", "no tokenizer could be loaded from it"
     options = {"trust_remote_code": False} | options
     with reading(name_or_path, *problem):
         tokenizer = AutoTokenizer.from_pretrained(name_or_path, **options)
-    settings = settings_of_tokenizer_json(name_or_path, do_lower_case, **options)
+    settings: dict[str, Any] = settings_of_tokenizer_json(name_or_path, do_lower_case, **options)
     if do_lower_case is not None:
         settings["do_lower_case"] = do_lower_case
     with reading(name_or_path, *problem):
