@@ -113,7 +113,11 @@ def convert_arguments(parser: ArgumentParser):
     )
     parser.add_argument("--seed", type=int, default=0, help="of the random numbers in what is new")
     parser.add_argument(
-        "--cased", dest="do_lower_case", action="store_false", help="of a TensorFlow checkpoint: keep upper case"
+        "--cased",
+        dest="do_lower_case",
+        action="store_const",
+        const=False,
+        help="keep upper case, whatever the tokenizer says; a TensorFlow checkpoint does not say",
     )
     hub_arguments(parser)
 
@@ -160,7 +164,11 @@ def shrink_arguments(parser: ArgumentParser):
     parser.add_argument("--max_samples", type=int, default=250, help="sequences to cut by")
     parser.add_argument("--batch_size", type=int, default=16, help="sequences at once")
     parser.add_argument(
-        "--cased", dest="do_lower_case", action="store_false", help="of a TensorFlow checkpoint: keep upper case"
+        "--cased",
+        dest="do_lower_case",
+        action="store_const",
+        const=False,
+        help="keep upper case, whatever the tokenizer says; a TensorFlow checkpoint does not say",
     )
     hub_arguments(parser)
 
@@ -172,7 +180,7 @@ def load_shrink(
     max_seq_length: int | None,
     max_samples: int,
     batch_size: int,
-    do_lower_case: bool,
+    do_lower_case: bool | None,
     dry_run: bool,
     distil_steps: int | None,
     learning_rate: float | None,

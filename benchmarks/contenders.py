@@ -137,7 +137,8 @@ def text_flags() -> list[str]:
     """The text, and what documents it has: those that are held out follow from it."""
     text = [str(data_folder() / "wikipedia"), str(data_folder() / "books")]
     files = {"train_file": text, "tokenizer_name": vocabulary()}
-    return flags(files | {"document_boundary": "row", "validation_split_percentage": 5, "do_lower_case": True})
+    options = {"document_boundary": "row", "leave_out_headings": True, "validation_split_percentage": 5}
+    return flags(files | options | {"do_lower_case": True})
 
 
 def bert_examples(seed: int) -> tuple[PreTrainedTokenizerBase, Examples, Dataset]:

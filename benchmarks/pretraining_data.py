@@ -66,7 +66,7 @@ def real_files(share: float) -> dict[str, list[str]]:
 def prepare(folder: str, share: float) -> int:
     """fixedbert: sentences, tokens, duplicates; gives the number of tokens."""
     corpora = [Corpus(file) for files in real_files(share).values() for file in files]
-    documents = prepare_store(corpora, real_tokenizer(), "en", PROCESSES, folder)
+    documents = prepare_store(corpora, real_tokenizer(), "en", PROCESSES, folder, leave_out_headings=True)
     return documents.description["counts"]["tokens"]
 
 

@@ -17,7 +17,7 @@ from transformers import PreTrainedModel
 from .checkpoints import SENTENCE_FILES, files_of, is_tensorflow, load_bert
 from .conversion import convert
 from .counts import head_counts, head_sizes, size_text, value_head_sizes
-from .data.tokenizers import TOKENIZER_FILES, load_tokenizer, tokenizer_files
+from .data.tokenizers import TOKENIZER_FILES, check_size, load_tokenizer, tokenizer_files
 from .errors import InputError
 from .files import new_directory, read_object, reading, reason_of
 from .model_card import checkpoint_card, read_card
@@ -49,7 +49,7 @@ def convert_checkpoint(
     bert: bool = False,
     allow_wider: bool = False,
     seed: int = 0,
-    do_lower_case: bool = True,
+    do_lower_case: bool | None = None,
     value_head_size: int | list[int] | None = None,
     intermediate_size: int | None = None,
     **hub_options,
@@ -60,7 +60,7 @@ def convert_checkpoint(
     Args:
         bert: convert a FixedHeadBert to transformers' BERT instead.
         allow_wider: to a BERT of a larger width where none of the same width can have the function (see `to_bert`).
-        do_lower_case: for the tokenizer of a TensorFlow checkpoint, which does not say.
+        do_lower_case: of `load_tokenizer`; a TensorFlow checkpoint does not say.
 
     Returns:
         A sentence with both shapes, and the largest difference between the outputs of the two models.
@@ -191,13 +191,18 @@ def files_beside(source: str | Path, **hub_options) -> Path:
         return Path(snapshot_download(str(source), allow_patterns=patterns, **hub_options))
 
 
-def copy_tokenizer(source: Path, folder: Path, do_lower_case: bool):
+def copy_tokenizer(source: Path, folder: Path, do_lower_case: bool | None):
+    """
+    Raises:
+        InputError: as `load_tokenizer`, or the model in `folder` has too few embeddings for it.
+    """
     if not tokenizer_files(str(source)):
         logger.warning("%s has no tokenizer, so the new directory has none.", source)
-    elif is_tensorflow(source):
-        load_tokenizer(str(source / "vocab.txt"), do_lower_case).save_pretrained(folder)
-    else:
-        load_tokenizer(str(source), trust_remote_code=False).save_pretrained(folder)
+        return
+    vocabulary = source / "vocab.txt" if is_tensorflow(source) else source
+    tokenizer = load_tokenizer(str(vocabulary), do_lower_case, trust_remote_code=False)
+    check_size(tokenizer, read_object(folder / "config.json", "convert it again")["vocab_size"], source)
+    tokenizer.save_pretrained(folder)
 
 
 def copy_sentence_modules(source: Path, folder: Path):

@@ -104,7 +104,7 @@ def export_onnx(source: str | Path, output_dir: str | Path, int8: bool = False, 
         if model.can_generate() and model.generation_config is not None:
             model.generation_config.use_cache = False
             model.generation_config.save_pretrained(folder)
-        copy_tokenizer(beside, folder, do_lower_case=True)
+        copy_tokenizer(beside, folder, do_lower_case=None)
         copy_sentence_modules(beside, folder)
         origin = {} if Path(source).exists() else {"base_model": str(source)}
         metadata = {"library_name": "onnx"} | metadata_of(beside) | origin

@@ -16,6 +16,7 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as a shell starts its b
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 from pathlib import Path  # noqa: E402
+from string import ascii_lowercase as LETTERS  # noqa: E402
 
 import pytest  # noqa: E402
 from small_scripts import pretraining  # noqa: E402
@@ -80,7 +81,8 @@ def corpus(tmp_path_factory) -> str:
     folder = tmp_path_factory.mktemp("corpus")
     for number in range(12):
         sentences = [
-            f"Sentence {index} of document {number} is about {'abcdefghij'[index] * 3}." for index in range(9)
+            f"Sentence {index} of document {number} is about {(LETTERS * 2)[3 * index + number :][:3]}."
+            for index in range(9)
         ]
         (folder / f"{number:02}.txt").write_text(" ".join(sentences))
     return str(folder)

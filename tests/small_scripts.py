@@ -19,7 +19,7 @@ QUICK = [
 
 def pretraining(corpus: str, output: Path, *more: str) -> list[str]:
     return [
-        *("--config_name", "tiny", "--config_overrides", SHAPE, "--vocab_size", "60", "--max_seq_length", "32"),
+        *("--config_name", "tiny", "--config_overrides", SHAPE, "--vocab_size", "100", "--max_seq_length", "32"),
         *("--train_file", corpus, "--do_train", "--do_eval", "--output_dir", str(output), *QUICK, *more),
     ]
 

@@ -23,7 +23,7 @@ def store_of(
     for place, start in enumerate(starts):
         part = slice(start, start + shard)
         hashes = list(range(start, start + len(tokens[part])))
-        save_shard(folder / f"shard-{place:06}.arrow", tokens[part], hashes, corpora[part], {})
+        save_shard(folder / f"shard-{place:06}.arrow", tokens[part], hashes, corpora[part], {}, {})
     np.save(folder / "documents.npy", used_documents(folder, len(starts)))
     seal(folder / "documents.npy", folder / "documents.npy")
     write_sealed(folder / "store.json", json.dumps({"shards": len(starts)}))

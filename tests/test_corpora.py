@@ -5,6 +5,8 @@ import gzip
 import json
 import lzma
 import os
+import random
+import time
 import tracemalloc
 
 import pyarrow
@@ -282,6 +284,61 @@ def test_tokenizer_trains_on_a_share(tmp_path):
         trained_tokenizer(corpora, 60, share=0.3, store_dir=tmp_path)
 
 
+def test_words_that_wordpiece_never_looks_into_are_not_trained_on(tmp_path):
+    """Guards: a word of a million characters takes no hours, is in no token, and what is beside it still is."""
+    letters = random.Random(0).choices("abcdefghijklmnopv", k=1_000_000)
+    other = "http://" + "www/" * 50 + " " + "字中" * 300 + " [MASK] [SEP]"  # words of few characters, and text
+    (tmp_path / "a.txt").write_text("The quick fox.\n" * 20 + "".join(letters) + f" zebra zebra {other}")
+    began = time.process_time()
+    vocabulary = trained_tokenizer([Corpus(str(tmp_path / "a.txt"))], 200, store_dir=tmp_path).get_vocab()
+    assert time.process_time() - began < 10
+    assert {"quick", "zebra", "http", "www", "字", "中", "mask", "sep"} <= vocabulary.keys()
+    assert not {"v", "##v"} & vocabulary.keys()  # of the long word alone
+    (tmp_path / "b.txt").write_text("".join(letters[:101]))
+    with pytest.raises(InputError, match="b.txt: all words have more than 100 characters; put blanks between"):
+        trained_tokenizer([Corpus(str(tmp_path / "b.txt"))], 200, store_dir=tmp_path)
+
+
+def test_vocabulary_is_no_larger_than_asked(tmp_path, capsys):
+    """Guards: of more characters than there is room for the commonest are taken, and the run says how many are not."""
+    characters = [chr(0x4E00 + number) for number in range(900)]
+    (tmp_path / "a.txt").write_text("".join(characters) + "".join(characters[:30]) + " ab bc" * 9)
+    corpora = [Corpus(str(tmp_path / "a.txt"))]
+    for size, left_out in ((2000, 0), (100, 810), (40, 870), (7, 902)):
+        for _ in range(2):  # the second one is kept from the first
+            tokenizer = trained_tokenizer(corpora, size, store_dir=tmp_path)
+            assert len(tokenizer) <= size and len(tokenizer) >= min(size - 2, 900)
+            said = capsys.readouterr().out
+            assert said.startswith(f"{left_out} characters do not fit into a vocabulary of {size}") == (left_out > 0)
+        known = [character for character in characters if tokenizer.tokenize(character) != ["[UNK]"]]
+        assert size < 100 or characters[:30] == known[:30]
+    with pytest.raises(InputError, match="^vocab_size 6: no room .* 7 is the least"):
+        trained_tokenizer(corpora, 6, store_dir=tmp_path)
+
+
+def test_old_line_ends_and_encodings(tmp_path):
+    """Guards: a file whose lines end with carriage returns alone has lines; UTF-16 is named."""
+    for name, text in (
+        ("a.txt", "One.\rTwo.\r"),
+        ("b.csv", "text,id\rOne.,1\rTwo.,2"),
+        ("c.tsv", "text\tid\rOne.\t1\r"),
+    ):
+        (tmp_path / name).write_bytes(text.encode())
+    assert documents(tmp_path / "a.txt") == ["One.\nTwo.\n"]
+    assert documents(tmp_path / "a.txt", document_boundary="line") == ["One.\n", "Two.\n"]
+    assert documents(tmp_path / "b.csv") == ["One.", "Two."] and documents(tmp_path / "c.tsv") == ["One."]
+    assert read_rows(tmp_path / "b.csv").columns == {"text": ["One.", "Two."], "id": ["1", "2"]}
+    (tmp_path / "d.jsonl").write_bytes(b'{"text": "One."}\r{"text": "Two."}\r')
+    assert documents(tmp_path / "d.jsonl") == ["One.", "Two."]
+    (tmp_path / "e.txt").write_bytes(b"One\rand.\nTwo.\n")  # a line feed ends lines, and the rest is text
+    assert documents(tmp_path / "e.txt", document_boundary="line") == ["One\rand.\n", "Two.\n"]
+    for encoding in ("utf-16", "utf-16-le", "utf-16-be", "utf-32"):
+        (tmp_path / "f.csv").write_bytes("text,id\nTwo é.,1\n".encode(encoding))
+        for read in (documents, read_rows):
+            with pytest.raises(InputError, match="f.csv: UTF-16 or UTF-32, not UTF-8; convert the file"):
+                read(tmp_path / "f.csv")
+
+
 def test_tokenizer_of_another_model_is_refused(tmp_path, vocabulary):
     """Guards: weights whose own tokenizer gives other numbers to tokens are not trained on with a foreign one."""
     own = load_tokenizer(vocabulary)
@@ -355,3 +412,85 @@ def test_real_wikipedia_and_books_load(real_data):
     assert len(books) == 98 and not any(text.startswith("\ufeff") or "\r" in text for text in books)
     assert len(documents(real_data / "wikipedia")) == 13488
     assert len(corpus_files(str(real_data / "wikipedia"))) == 6
+
+
+@pytest.fixture
+def tree(tmp_path):
+    """texts/ with one.txt, deep/two.txt and b[1]/three.txt, and beside it elsewhere/four.txt."""
+    for name in ("texts/one.txt", "texts/deep/two.txt", "texts/b[1]/three.txt", "elsewhere/four.txt"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(f"{name}\n")
+    return tmp_path
+
+
+def names(pattern) -> list[str]:
+    return [file.name for file in corpus_files(str(pattern))]
+
+
+def test_a_path_that_exists_is_no_pattern(tree):
+    """Guards: brackets and stars in the names of files and folders are these names; only else they are patterns."""
+    for name in ("book[1].txt", "book1.txt", "what?.txt", "whatx.txt", "*.txt"):
+        (tree / name).write_text(name)
+    assert names(tree / "book[1].txt") == ["book[1].txt"]
+    assert names(tree / "what?.txt") == ["what?.txt"]
+    assert names(tree / "*.txt") == ["*.txt"]
+    assert names(tree / "book[12].txt") == ["book1.txt"]  # no such path, so a pattern
+    assert names(tree / "texts" / "b[1]") == ["three.txt"]
+    assert names(tree / "texts" / "b[1]" / "*.txt") == ["three.txt"]
+    (tree / "texts" / "b1").mkdir()
+    (tree / "texts" / "b1" / "other.txt").write_text("x")
+    assert names(tree / "texts" / "b[1]" / "*.txt") == names(tree / "t*" / "b[1]" / "*.txt") == ["three.txt"]
+    assert names(tree / "texts" / "b[1]" / "o*.txt") == ["other.txt"]  # b[1] has none
+    (tree / "b[1].csv").write_text("text\nx\n")
+    assert documents(tree / "b[1].csv") == ["x"]
+
+
+def test_patterns_match_as_in_a_shell(tree, monkeypatch):
+    """Guards: **, classes, hidden names, folders that a pattern matches, and relative paths."""
+    (tree / ".hidden").mkdir()
+    (tree / ".hidden" / "five.txt").write_text("x")
+    everything = ["four.txt", "three.txt", "two.txt", "one.txt"]
+    assert names(tree / "**" / "*.txt") == names(tree / "**") == everything
+    assert names(tree / "**" / "t*.txt") == ["three.txt", "two.txt"] and names(tree / "[e-t]*") == everything
+    assert names(tree / ".h*" / "*.txt") == ["five.txt"]
+    monkeypatch.chdir(tree)
+    assert names("**/*.txt") == everything and names("texts/*.txt") == ["one.txt"] == names("./texts/one.txt")
+    (tree / "empty").mkdir()
+    assert names("e*") == ["four.txt"]
+    for absent in ("empty", "nothing", "nothing/*.txt", "texts/*.csv", "texts/one.txt/*", "**/*.json"):
+        with pytest.raises(InputError, match="no such file, and no folder or glob"):
+            corpus_files(absent)
+
+
+def test_linked_folders_are_read_once(tree):
+    """Guards: links to folders are followed; loops, parents and two links to one folder or file give a file once."""
+    texts = tree / "texts"
+    for name, target in (
+        ("linked", tree / "elsewhere"),
+        ("again", tree / "elsewhere"),
+        ("loop", texts),
+        ("up", tree),
+        ("deep/loop", texts / "deep"),
+        ("deep/same.txt", texts / "one.txt"),
+        ("a.txt", tree / "elsewhere" / "four.txt"),
+    ):
+        (texts / name).symlink_to(target)
+    everything = ["four.txt", "one.txt", "three.txt", "two.txt"]
+    for pattern in (texts, texts / "**" / "*.txt", texts / "**", texts / "loop", tree / "*"):
+        files = corpus_files(str(pattern))
+        assert sorted(file.name for file in files) in (everything, ["a.txt", *everything[1:]]), pattern
+        assert len({file.resolve() for file in files}) == 4
+    assert texts / "one.txt" in corpus_files(str(texts))  # not deep/same.txt
+
+
+def test_links_that_lead_nowhere_are_named(tree):
+    """Guards: a text or a folder of them that a broken link meant is not left out in silence."""
+    for name in ("texts/gone.txt", "texts/deep/folder", "texts/self.txt"):
+        (tree / name).symlink_to(tree / ("gone" if "self" not in name else name))
+        with pytest.raises(InputError, match=f"{name}: a link to .*, which is not there; correct or remove it"):
+            corpus_files(str(tree / "texts"))
+        with pytest.raises(InputError, match=f"{name}: a link to"):
+            corpus_files(str(tree / name))
+        (tree / name).unlink()
+    (tree / "texts" / ".#one.txt").symlink_to("user@host.1")  # an editor's lock
+    assert len(corpus_files(str(tree / "texts"))) == 3

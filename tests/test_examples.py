@@ -2,6 +2,8 @@
 
 import os
 import pickle
+import random
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -15,7 +17,17 @@ from fixedbert.data.documents import Documents
 from fixedbert.data.epochs import EpochSampler, shuffled, split_documents
 from fixedbert.data.masking import mask_tokens, tokens_inside_words
 from fixedbert.data.packing import PackedExamples
-from fixedbert.data.pairs import CONTINUES, PairExamples, check_pairs, plan_pairs, truncate_pair
+from fixedbert.data.pairs import (
+    CONTINUES,
+    RANDOM,
+    PairExamples,
+    check_labels,
+    check_pairs,
+    ends_in_rows,
+    plan_pairs,
+    random_segment,
+    truncate_pair,
+)
 from fixedbert.errors import InputError
 
 
@@ -45,8 +57,7 @@ def test_half_of_the_pairs_are_random_and_never_from_one_document(many):
     assert (plans[continues, 0] == plans[continues, 3]).all()
     assert (plans[continues, 2] == plans[continues, 4]).all()  # b begins where a ends
     assert (plans[~continues, 0] != plans[~continues, 3]).all()
-    # A fair coin, but a sentence that stands alone at the end of its document always gets a random second.
-    assert 0.40 < continues.mean() < 0.5
+    assert continues.mean() == pytest.approx(0.5, abs=0.02)  # a fair coin: four standard deviations
 
 
 def test_no_sentence_is_lost_and_none_is_used_twice(many):
@@ -59,11 +70,62 @@ def test_no_sentence_is_lost_and_none_is_used_twice(many):
 
 
 def test_segments_are_whole_sentences(many):
-    """Guards: both segments begin and end at a sentence, and neither is empty."""
-    for a, start_a, end_a, b, start_b, end_b, _ in plan_of(many).tolist():
+    """Guards: both segments begin and end at a sentence, but for a last one alone; neither is empty."""
+    for a, start_a, end_a, b, start_b, end_b, label in plan_of(many).tolist():
         ends_a, ends_b = {0, *many.ends(a).tolist()}, {0, *many.ends(b).tolist()}
-        assert {start_a, end_a} <= ends_a and {start_b, end_b} <= ends_b
+        alone = label == CONTINUES and start_a == max({0, *many.ends(a)[:-1].tolist()})
+        assert {start_a} if alone else {start_a, end_a} <= ends_a
+        assert {end_b} if alone else {start_b, end_b} <= ends_b
         assert start_a < end_a and start_b < end_b
+
+
+def test_sentences_that_fill_a_row_are_cut_by_hand(tmp_path):
+    """Guards: a sentence of as many tokens as a row has becomes equal pieces, a shorter one stays whole."""
+    assert ends_in_rows(np.array([3, 14, 19]), 6).tolist() == [3, 6, 10, 14, 19]  # 11 tokens as 3, 4, 4
+    assert ends_in_rows(np.array([6, 7]), 6).tolist() == [3, 6, 7]
+    assert ends_in_rows(np.array([5, 10]), 6).tolist() == [5, 10]
+    store = store_of(tmp_path, [7], [7])  # as 3, 4
+    found = {tuple(row) for seed in range(60) for row in plan_of(store, max_tokens=6, short_seq_prob=0, seed=seed)}
+    begin = {(a, 0, 3, b, start, end, label) for a, b, start, end, label in ((0, 0, 3, 7, 0), (1, 1, 3, 7, 0))}
+    begin |= {(a, 0, 3, 1 - a, *segment, RANDOM) for a in (0, 1) for segment in ((0, 3), (3, 7))}
+    last = {(a, 3, 7, 1 - a, *segment, RANDOM) for a in (0, 1) for segment in ((0, 3), (3, 7))}
+    last |= {(a, 3, cut, a, cut, 7, CONTINUES) for a in (0, 1) for cut in (4, 5, 6)}
+    assert found == begin | last
+
+
+@pytest.mark.parametrize("length", [16, 35, 67])
+@pytest.mark.parametrize("lengths", [[400], [25] * 9, [3, 70, 2], [2, 2], [9]])
+def test_half_of_the_pairs_are_random_for_every_kind_of_text(tmp_path, length, lengths):
+    """Guards: neither long sentences, nor text without any, nor short documents decide the next-sentence label."""
+    store = store_of(tmp_path, *[lengths] * 40)
+    plans = np.concatenate([plan_of(store, max_tokens=length - 3, seed=seed) for seed in range(30)])
+    assert (plans[:, 6] == RANDOM).mean() == pytest.approx(0.5, abs=0.06)
+
+
+def test_random_segments_begin_at_any_piece_alike():
+    """Guards: a random second segment begins at each sentence or piece as often as one that continues."""
+    ends, rng = np.array([3, 14, 45, 46, 150]), random.Random(0)
+    pieces = ends_in_rows(ends, 11).tolist()
+    drawn = Counter(random_segment(ends, 1, 11, rng) for _ in range(19_000))
+    assert sorted(drawn) == list(zip([0, *pieces], pieces, strict=False))
+    assert all(count == pytest.approx(1000, abs=150) for count in drawn.values())
+    for wanted in range(1, 160, 7):
+        start, end = random_segment(ends, wanted, 11, rng)
+        shorter = pieces[pieces.index(end) - 1] if pieces.index(end) else 0
+        assert (end - start >= wanted or end == 150) and shorter - start < wanted
+
+
+def test_labels_far_from_half_are_refused(tmp_path, tokenizer):
+    """Guards: where most pairs cannot continue, the share of random ones is an error; the share is told otherwise."""
+    with pytest.raises(InputError, match="^61% of 300 second segments are random .*--document_boundary"):
+        check_labels(np.arange(300) < 183)
+    check_labels(np.arange(300) < 180)
+    check_labels(np.arange(299) < 298)  # too few to tell
+    store = store_of(tmp_path, *[[1, 1]] * 300)  # a token alone cannot be cut
+    with pytest.raises(InputError, match="6[0-9]% of [34][0-9]{2} second segments are random"):
+        PairExamples(store, np.arange(300), tokenizer, 8)
+    examples = PairExamples(store, np.arange(50), tokenizer, 8)
+    assert examples.random_share == (examples.plan(0)[:, 6] == RANDOM).mean() > 0.5
 
 
 def test_a_tenth_of_the_pairs_are_short(many):

@@ -5,7 +5,8 @@ import time
 
 import pytest
 
-from fixedbert.data.sentences import split_document, without_headings
+from fixedbert.data.sentences import check_language, ends_sentence, split_document, without_headings
+from fixedbert.errors import InputError
 
 LONG = "This is a paragraph that goes on for long enough that nobody takes it for the heading of a section. It ends."
 
@@ -31,7 +32,7 @@ def test_headings_are_left_out(headings, between):
     """Guards: a short line before a paragraph, or at the end, is in no sentence."""
     for after in ([LONG], []):
         text = between.join([LONG, *headings, *after])
-        assert kept(text) == [LONG, *after] and without_headings(text)[1] == len(headings)
+        assert kept(text) == [LONG, *after] and without_headings(text)[1] == headings
 
 
 @pytest.mark.parametrize(
@@ -64,17 +65,17 @@ def test_wrapped_lines_are_no_headings():
 
 def test_document_of_headings_alone_and_empty_ones():
     """Guards: nothing is left out of a single line, and nothing comes of nothing."""
-    assert split_document("History") == (["History"], 0)
-    assert split_document("A\nB") == split_document("A\nB", "de")
-    assert split_document(" \n ") == ([], 0)
+    assert split_document("History", leave_out_headings=True) == (["History"], [])
+    assert split_document("A\nB", leave_out_headings=True) == split_document("A\nB")
+    assert split_document(" \n ", leave_out_headings=True) == ([], [])
 
 
 def test_sentences_are_whole():
     """Guards: abbreviations and numbers end no sentence, and a heading does not run into the next one."""
     text = f"Dr. Smith paid 3.5 dollars. He left.\nHistory.\n{LONG}"
-    sentences, headings = split_document(text)
+    sentences, headings = split_document(text, leave_out_headings=True)
     assert [sentence.strip() for sentence in sentences][:2] == ["Dr. Smith paid 3.5 dollars.", "He left."]
-    assert headings == 1 and not any("History" in sentence for sentence in sentences)
+    assert headings == ["History."] and not any("History" in sentence for sentence in sentences)
 
 
 def test_lines_are_paragraphs_unless_they_were_wrapped():
@@ -97,7 +98,7 @@ def test_most_headings_of_wikipedia_are_found(real_data):
     texts = pyarrow.parquet.read_table(file, columns=["text"]).column("text")[:1000].to_pylist()
     common = {"History.", "References.", "See also.", "Etymology.", "External links.", "Early life.", "Geography."}
     before = sum(line.strip() in common for text in texts for line in text.split("\n"))
-    after = sum(sentence.strip() in common for text in texts for sentence in split_document(text)[0])
+    after = sum(sentence.strip() in common for text in texts for sentence in split_document(text, "en", True)[0])
     assert before > 500 and after < 0.1 * before
 
 
@@ -115,3 +116,57 @@ def test_long_texts_are_cut_between_sentences():
     sentence = "The cat sat down, and nobody said what it did then. "
     for text in (sentence * 3000, (sentence * 30 + "\n") * 100):
         assert [part.strip() for part in split_document(text)[0]] == [sentence.strip()] * 3000
+
+
+@pytest.mark.parametrize(
+    "language, lines, sentences",
+    [
+        ("en", ["History", "The church clock struck ten.", LONG], 4),
+        ("de", ["Geschichte", "Der Herr nickte.", "Das ist der erste Satz. Das der zweite."], 4),
+        ("ja", ["歴史", "日本の歴史は長い。これは二番目です。", "文化", "とても古い！"], 5),
+        ("zh", ["历史", "中国历史悠久。第二句话！真的吗？"], 4),
+        ("hi", ["इतिहास", "यह एक वाक्य है। यह दूसरा है।"], 3),
+        ("ur", ["تاریخ", "یہ ایک جملہ ہے۔ یہ دوسرا ہے۔"], 3),
+    ],
+)
+def test_headings_stay_and_are_sentences_of_their_own(language, lines, sentences):
+    """Guards: unless asked for, no line is left out in any language, and no heading runs into the text below it."""
+    for between in ("\n", "\n\n"):
+        found, headings = split_document(between.join(lines), language)
+        assert "".join("".join(found).split()) == "".join("".join(lines).split()) and headings == []
+        assert found[0].strip() == lines[0] and len(found) == sentences
+
+
+def test_headings_in_wrapped_text_stand_alone():
+    """Guards: where lines are wrapped and no blank line follows a heading, it is no beginning of the next sentence."""
+    paragraph = textwrap.fill("The line goes on and on, and it is wrapped after some seventy characters " * 9, 70)
+    found = [sentence.strip() for sentence in split_document(f"{paragraph}.\nEarly years\n{paragraph}.")[0]]
+    assert found == [f"{paragraph}.", "Early years", f"{paragraph}."]
+
+
+def test_ends_of_sentences_in_other_scripts():
+    """Guards: what ends a sentence is known for each script, also before a closing quotation mark."""
+    assert all(map(ends_sentence, ["Yes.", "“Yes!”", "そうです。", "「はい。」", "हाँ।", "ہاں۔", "Այո։", "አዎ።"]))
+    assert not any(map(ends_sentence, ["Yes", "歴史", "इतिहास", "", "one, ”"]))
+    text = "これは文です。" * 12_000  # without a blank: cut into parts at the ends of sentences
+    assert split_document(text, "ja")[0] == ["これは文です。"] * 12_000
+
+
+@pytest.mark.parametrize(
+    "code, hint",
+    [
+        ("German", "did you mean de"),
+        ("DE", "did you mean de"),
+        ("pt-BR", "did you mean pt"),
+        ("en_GB", "did you mean en"),
+        ("deutsch", "did you mean de"),
+        ("xx", "; there are am, ar"),
+        ("sv", "; there are am, ar"),
+        ("", "; there are am, ar"),
+    ],
+)
+def test_unknown_languages_are_refused(code, hint):
+    """Guards: a code without rules of its own is no English in silence; the near one is offered."""
+    with pytest.raises(InputError, match=f"'{code}': no language that texts can be split in.*{hint}.*uk, zh.*general"):
+        check_language(code)
+    check_language("de")

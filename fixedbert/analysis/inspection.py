@@ -14,9 +14,9 @@ from ..checkpoints import read_config
 from ..data.corpora import Corpus, CorpusReader
 from ..data.encoding import encode
 from ..data.hub import check_place
-from ..data.sentences import split_document
-from ..data.sequences import sequences
-from ..data.tokenizers import load_tokenizer
+from ..data.sentences import ends_sentence, split_document
+from ..data.sequences import report_sequences, sequences
+from ..data.tokenizers import check_size, load_tokenizer
 from ..errors import InputError, needs
 from ..families import FAMILIES, fixed_head_config
 from ..files import json_text, new_directory, reading
@@ -30,7 +30,6 @@ EXAMPLES = 3  # sentences that the page shows the attention over
 EXAMPLE_TOKENS = 7, 32  # the fewest and the most of such a sentence, with [CLS] and [SEP]
 EXAMPLE_WEIGHTS = 1_000_000  # of attention, a byte each: the page of two checkpoints stays below 5 MB
 EXAMPLE_TEXT = 20_000  # characters in which they are looked for
-ENDS = (".", "!", "?", "。", "！", "？")  # of what is a sentence, not a title or a line
 
 
 @dataclass(frozen=True)
@@ -91,6 +90,8 @@ def inspect(
         checkpoints = [load(model, max_seq_length, **hub_options)]
         if compare is not None:
             checkpoints.append(load(compare, max_seq_length, **{**hub_options, "revision": "main"}))
+        for checkpoint in checkpoints:
+            report_sequences([validation_file], checkpoint.tokenizer, max_seq_length, max_samples)
         sentences = example_sentences(checkpoints[0], sample)
         inspections = [inspect_checkpoint(checkpoint, sample, sentences) for checkpoint in checkpoints]
         for name, inspection in zip(("inspection", "compared"), inspections, strict=False):
@@ -164,7 +165,7 @@ def example_sentences(checkpoint: Checkpoint, sample: Sample) -> list[str]:
     longest = longest_example(sum(checkpoint.recorder.counts), sample.max_seq_length)
     for sentence in (" ".join(one.split()) for one in split_document(beginning(sample.validation_file))[0]):
         tokens = len(encode(checkpoint.tokenizer, sentence, verbose=False)["input_ids"])
-        if sentence.endswith(ENDS) and EXAMPLE_TOKENS[0] <= tokens <= longest:
+        if ends_sentence(sentence) and EXAMPLE_TOKENS[0] <= tokens <= longest:
             found[sentence] = None
     return [*found][:EXAMPLES]
 
@@ -194,6 +195,7 @@ def load(name: str, length: int, **hub_options) -> Checkpoint:
         config = read_config(name, **hub_options)
         model, _ = load_whole(AutoModel, name, config, dtype=torch.float32, trust_remote_code=False, **hub_options)
     tokenizer = load_tokenizer(name, **hub_options)
+    check_size(tokenizer, config.vocab_size, name)
     if getattr(config, "is_decoder", False) or not hasattr(getattr(model, "encoder", None), "layer"):
         raise InputError(f"{name}: only encoders like BERT, which look both ways, can be inspected.")
     longest = config.max_position_embeddings

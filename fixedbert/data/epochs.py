@@ -21,6 +21,7 @@ from ..errors import InputError
 from .documents import Documents
 from .masking import mask_tokens
 
+PLAN_FORMAT = 2  # raise it when the same documents would give another plan
 SHUFFLE_ROUNDS = 6
 
 
@@ -100,14 +101,14 @@ class Examples(torch.utils.data.Dataset):
 
     def settings(self) -> tuple:
         """What a plan depends on beside the epoch."""
-        return self.kind, self.numbers_hash, self.seed, self.weights, self.max_seq_length
+        return PLAN_FORMAT, self.kind, self.numbers_hash, self.seed, self.weights, self.max_seq_length
 
     def make_plan(self, epoch: int) -> Iterator[np.ndarray]:
         """The plan of an epoch, in blocks of rows (rows, columns)."""
         raise NotImplementedError
 
     def rows(self, plan: np.ndarray) -> int:
-        """How many examples a plan has."""
+        """How many examples a plan has; InputError if they cannot be trained on."""
         raise NotImplementedError
 
     def of_length(self, max_seq_length: int) -> "Examples":

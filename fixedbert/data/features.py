@@ -16,7 +16,7 @@ from ..errors import InputError
 from ..files import writing
 from .processes import check_shared_memory
 
-FORMAT = 3  # raise it when the same rows would give other features
+FORMAT = 4  # raise it when the same rows would give other features
 ROWS_A_PROCESS = 10_000  # for fewer another process takes more time than it saves
 
 

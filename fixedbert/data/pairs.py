@@ -6,7 +6,7 @@ After Devlin et al., 2019 (arXiv 1810.04805), section 3.1 and appendix A.1.
 
 import multiprocessing
 import random
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 
 import numpy as np
@@ -19,6 +19,8 @@ from .processes import call_work, process_pool
 CONTINUES, RANDOM = 0, 1  # next_sentence_label, as in transformers' BERT
 PAIR_FIELDS = ("document_a", "start_a", "end_a", "document_b", "start_b", "end_b", "next_sentence_label")
 PLANNED_TOGETHER = 4096  # documents
+CHECKED_PAIRS = 300  # by chance the share of fewer can be far from half
+FARTHEST_FROM_HALF = 0.1
 
 
 def check_pairs(documents: Documents, numbers: np.ndarray):
@@ -40,6 +42,23 @@ def check_pairs(documents: Documents, numbers: np.ndarray):
         )
 
 
+def check_labels(labels: np.ndarray):
+    """
+    Args:
+        labels: next-sentence labels (pairs,).
+
+    Raises:
+        InputError: of CHECKED_PAIRS or more the share of random second segments is far from half.
+    """
+    share = (labels == RANDOM).mean() if len(labels) else 0.5
+    if len(labels) >= CHECKED_PAIRS and abs(share - 0.5) > FARTHEST_FROM_HALF:
+        raise InputError(
+            f"{share:.0%} of {len(labels):,} second segments are random and not the continuation, so that "
+            "next-sentence prediction learns to say so: most documents are too short for a pair that continues; put "
+            "more text into each with --document_boundary, or train with --objective mlm."
+        )
+
+
 def plan_pairs(
     documents: Documents,
     numbers: np.ndarray,
@@ -51,36 +70,81 @@ def plan_pairs(
     """
     The two segments of every example, int32 (pairs, 7) with the columns PAIR_FIELDS. Starts and ends count tokens.
 
-    Reads each of the documents `numbers` once. Whole sentences of up to `max_tokens` (or fewer, with the probability
-    `short_seq_prob`) are cut into two segments at a random sentence. Half of the second segments are replaced by one
-    from another document, drawn from `others`; the sentences that they replace begin the next example.
+    Reads each of the documents `numbers` once. Sentences of up to `max_tokens` in all (or fewer, with the probability
+    `short_seq_prob`), at least two, are cut into two segments at a random sentence. Half of the second segments are
+    replaced by one from another document, drawn from `others`; the sentences that they replace begin the next example.
+    A sentence that fills the row is cut first (see `ends_in_rows`), and one that is alone at the end of its document
+    continues within itself, so that no kind of text decides the label.
     """
     rng = random.Random(" ".join(map(str, seed)))
     pairs = []
     for number in numbers.tolist():
-        ends = documents.ends(number).tolist()
+        ends = ends_in_rows(documents.ends(number), max_tokens).tolist()
         sentence = 0  # the first one that is not used yet
         while sentence < len(ends):
             start = ends[sentence - 1] if sentence else 0
             target = max_tokens if rng.random() >= short_seq_prob else rng.randint(2, max_tokens)
-            after = min(bisect_left(ends, start + target, lo=sentence) + 1, len(ends))
-            # At least one sentence for each segment. The last sentence, if alone, gets a random second segment.
-            middle = rng.randint(sentence + 1, after - 1) if after - sentence > 1 else after
-            if middle == after or rng.random() < 0.5:
+            after = min(max(bisect_left(ends, start + target, lo=sentence) + 1, sentence + 2), len(ends))
+            alone = after - sentence == 1
+            middle = after if alone else rng.randint(sentence + 1, after - 1)
+            end = ends[after - 1]
+            if rng.random() < 0.5 or end - start == 1:
                 other = number
                 while other == number:
                     other = int(others[rng.randrange(len(others))])
-                other_ends = documents.ends(other)
-                first = rng.randrange(len(other_ends))
-                start_b = int(other_ends[first - 1]) if first else 0
                 wanted = max(target - (ends[middle - 1] - start), 1)
-                last = min(bisect_left(other_ends, start_b + wanted, lo=first), len(other_ends) - 1)
-                pairs.append((number, start, ends[middle - 1], other, start_b, int(other_ends[last]), RANDOM))
+                start_b, end_b = random_segment(documents.ends(other), wanted, max_tokens, rng)
+                pairs.append((number, start, ends[middle - 1], other, start_b, end_b, RANDOM))
                 sentence = middle
             else:
-                pairs.append((number, start, ends[middle - 1], number, ends[middle - 1], ends[after - 1], CONTINUES))
+                cut = rng.randint(start + 1, end - 1) if alone else ends[middle - 1]
+                pairs.append((number, start, cut, number, cut, end, CONTINUES))
                 sentence = after
     return np.array(pairs, dtype=np.int32).reshape(-1, len(PAIR_FIELDS))
+
+
+def ends_in_rows(ends: np.ndarray, max_tokens: int) -> np.ndarray:
+    """
+    The ends of sentences (sentences,) and of the pieces of those that fill a row: as few pieces as are shorter than
+    `max_tokens`, as equal as can be.
+    """
+    lengths = np.diff(ends, prepend=0)
+    pieces = -(-lengths // (max_tokens - 1))
+    if len(pieces) == pieces.sum():
+        return ends
+    last = np.cumsum(pieces)  # of each sentence
+    number = np.arange(last[-1]) - np.repeat(last - pieces, pieces) + 1  # of a piece in its sentence
+    return np.repeat(ends - lengths, pieces) + np.repeat(lengths, pieces) * number // np.repeat(pieces, pieces)
+
+
+def random_segment(ends: np.ndarray, wanted: int, max_tokens: int, rng: random.Random) -> tuple[int, int]:
+    """
+    Start and end of sentences or pieces, as `ends_in_rows` has them, from a random one on: at least `wanted` tokens if
+    there are as many.
+
+    Each piece is as likely as any other, without a list of all. Sentences are drawn with the weight 1 + length /
+    (max_tokens - 1), which is more than their pieces but not twice as much, and the surplus is drawn again.
+    """
+    longest = max_tokens - 1
+    while True:
+        place = rng.random() * (len(ends) + int(ends[-1]) / longest)
+        first = int(place) if place < len(ends) else bisect_right(ends, (place - len(ends)) * longest)
+        first = min(first, len(ends) - 1)  # a float can be rounded up
+        start, length, pieces = sentence_of(ends, first, longest)
+        if rng.random() * (1 + length / longest) < pieces:
+            break
+    start += length * rng.randrange(pieces) // pieces
+    last = min(bisect_left(ends, start + wanted, lo=first), len(ends) - 1)
+    start_of_last, length, pieces = sentence_of(ends, last, longest)
+    needed = min(-(-(start + wanted - start_of_last) * pieces // length), pieces)
+    return start, start_of_last + length * needed // pieces
+
+
+def sentence_of(ends: np.ndarray, number: int, longest: int) -> tuple[int, int, int]:
+    """Start, tokens and pieces of a sentence."""
+    start = int(ends[number - 1]) if number else 0
+    length = int(ends[number]) - start
+    return start, length, -(-length // longest)
 
 
 def truncate_pair(
@@ -151,7 +215,13 @@ class PairExamples(Examples):
                 yield from pool.map(call_work, starts)
 
     def rows(self, plan: np.ndarray) -> int:
+        check_labels(plan[:, -1])
         return len(plan)
+
+    @property
+    def random_share(self) -> float:
+        """The share of random second segments in epoch 0."""
+        return float((self.plan(0)[:, -1] == RANDOM).mean())
 
     def __getitem__(self, index: int) -> dict[str, np.ndarray | int]:
         epoch, index = divmod(index, self.length)

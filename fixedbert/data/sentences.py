@@ -1,10 +1,49 @@
-"""Documents split into sentences, without section headings."""
+"""Documents split into sentences, on request without section headings."""
 
+import difflib
 import re
 from collections.abc import Iterator
 
 import sentencex
 
+from ..errors import InputError
+
+# The languages that sentencex has rules for, and Chinese, to which its general rules apply. It treats every other code
+# as English.
+LANGUAGES = {
+    "am": "Amharic",
+    "ar": "Arabic",
+    "bg": "Bulgarian",
+    "bn": "Bengali",
+    "ca": "Catalan",
+    "da": "Danish",
+    "de": "German, Deutsch",
+    "el": "Greek",
+    "en": "English",
+    "es": "Spanish, español",
+    "fi": "Finnish",
+    "fr": "French, français",
+    "gu": "Gujarati",
+    "hi": "Hindi",
+    "hy": "Armenian",
+    "it": "Italian, italiano",
+    "ja": "Japanese",
+    "kk": "Kazakh",
+    "kn": "Kannada",
+    "ml": "Malayalam",
+    "mr": "Marathi",
+    "my": "Burmese",
+    "nl": "Dutch, Nederlands",
+    "pa": "Punjabi",
+    "pl": "Polish",
+    "pt": "Portuguese, português",
+    "ru": "Russian",
+    "sk": "Slovak",
+    "ta": "Tamil",
+    "te": "Telugu",
+    "uk": "Ukrainian",
+    "zh": "Chinese",
+}
 # A heading has no finite verb. English verbs and pronouns by which a short sentence is recognised:
 SENTENCE_WORDS = frozenset(
     "i you he she it we they who there is are am was were be been has have had do does did can could will would shall "
@@ -13,25 +52,62 @@ SENTENCE_WORDS = frozenset(
 HEADING_WORDS = 8
 WORDS_OF_A_HEADING_WITH_A_STOP = 6
 WRAPPED_LINE = 100  # characters; if nearly all lines are shorter, and half do not end a sentence, lines are wrapped
-ENDS_OF_SENTENCES = (".", "!", "?", ":", '"', "'", "”", "’")
+ENDS = (*".!?…", *"。！？．｡", *"।॥۔؟։።။")  # of sentences: European, Chinese and Japanese, of other scripts
+QUOTES = "\"'”’»」』"
 HEADINGS_IN_A_ROW = 3  # a section, a subsection and one below; more short lines are a list or a poem
 LONGEST_PART = 50_000  # characters; after an open quotation mark the splitter's time grows with the square
-END_OF_A_SENTENCE = re.compile(r"[.!?]\W*\s")
+END_OF_A_SENTENCE = re.compile(rf"[{re.escape(''.join(ENDS))}]\W*\s|[。！？｡]\W*")
 INSIDE_A_SENTENCE = re.compile(r"[\"“”‘!?;:,|=<>{}\[\]]|\.\s")
 
 
-def split_document(text: str, language: str = "en") -> tuple[list[str], int]:
+def check_language(code: str):
     """
-    The sentences of a text, none empty, and the number of headings left out.
+    Raises:
+        InputError: sentencex has no rules for this language, or it is not a code of LANGUAGES.
+    """
+    if code in LANGUAGES:
+        return
+    names = {name: known for known, all_names in LANGUAGES.items() for name in (known, *all_names.lower().split(", "))}
+    word = code.lower()
+    near = [re.split("[-_]", word)[0], *difflib.get_close_matches(word, names, 1, cutoff=0.7)]
+    hint = next((f"did you mean {names[name]}? There" for name in near if name in names), "there")
+    raise InputError(
+        f"{code!r}: no language that texts can be split in; {hint} are {', '.join(LANGUAGES)}, and en has the general "
+        "rules.",
+        "language",
+    )
 
-    A heading is a line of its own before a paragraph or at the end: "History", "History." as in Wikipedia's dumps,
-    "CHAPTER I.". Quotations, list items and verses are not headings.
+
+def split_document(text: str, language: str = "en", leave_out_headings: bool = False) -> tuple[list[str], list[str]]:
     """
-    text, headings = without_headings(text)
-    if not are_wrapped(text.split("\n")):
-        text = text.replace("\n", "\n\n")  # for the splitter only blank lines end a paragraph
+    The sentences of a text, none empty, and the headings left out.
+
+    Args:
+        language: one of LANGUAGES.
+        leave_out_headings: a heading is a line of its own before a paragraph or at the end: "History", "History." as
+            in Wikipedia's dumps, "CHAPTER I.". It is told by English words. Quotations, list items and verses are no
+            headings; a few short sentences are taken for some.
+    """
+    text, headings = without_headings(text) if leave_out_headings else (text, [])
+    lines = text.split("\n")
+    # For the splitter only blank lines end a paragraph.
+    text = with_headings_apart(lines) if are_wrapped(lines) else "\n\n".join(lines)
     sentences = [sentence for part in parts(text) for sentence in sentencex.segment(language, part)]
     return [sentence for sentence in sentences if not sentence.isspace()], headings
+
+
+def with_headings_apart(lines: list[str]) -> str:
+    """Wrapped lines as a text, with a blank line after a short one that neither ends a sentence nor goes on."""
+    width = min(max(map(len, lines)), WRAPPED_LINE)
+    found = []
+    for line, following in zip(lines, [*lines[1:], ""], strict=True):
+        goes_on = len(line.strip()) > width / 2 or ends_sentence(line) or following.lstrip()[:1].islower()
+        found += [line] if goes_on or not line.strip() else [line, ""]
+    return "\n".join(found)
+
+
+def ends_sentence(line: str) -> bool:
+    return line.rstrip().rstrip(QUOTES + ")]）").endswith(ENDS)
 
 
 def parts(text: str) -> Iterator[str]:
@@ -53,11 +129,11 @@ def parts(text: str) -> Iterator[str]:
     yield text[start:]
 
 
-def without_headings(text: str) -> tuple[str, int]:
-    """The text without headings, and the number of these."""
+def without_headings(text: str) -> tuple[str, list[str]]:
+    """The text without headings, and these."""
     lines = text.split("\n")
     if len(lines) == 1:
-        return text, 0
+        return text, []
     with_text = [number for number, line in enumerate(lines) if line and not line.isspace()]
     wrapped = are_wrapped(lines)
     dropped = []
@@ -74,10 +150,9 @@ def without_headings(text: str) -> tuple[str, int]:
         run = []
     if len(run) <= HEADINGS_IN_A_ROW and len(run) < len(with_text):
         dropped += run
-    if not dropped:
-        return text, 0
     left_out = set(dropped)
-    return "\n".join(line for number, line in enumerate(lines) if number not in left_out), len(dropped)
+    kept = (line for number, line in enumerate(lines) if number not in left_out)
+    return "\n".join(kept), [lines[number].strip() for number in dropped]
 
 
 def are_wrapped(lines: list[str]) -> bool:
@@ -86,7 +161,7 @@ def are_wrapped(lines: list[str]) -> bool:
     if not lines:
         return False
     lengths = sorted(map(len, lines))
-    whole = sum(line.endswith(ENDS_OF_SENTENCES) for line in lines)
+    whole = sum(line.endswith((*ENDS, ":", *QUOTES)) for line in lines)
     return lengths[-(-95 * (len(lines) - 1) // 100)] <= WRAPPED_LINE and whole < 0.5 * len(lines)
 
 

@@ -8,6 +8,7 @@ from transformers import PreTrainedTokenizerBase
 
 from .corpora import Corpus, CorpusReader
 from .encoding import encode
+from .token_report import Tokenized, report_tokens
 
 
 def sequences(texts: list[str], tokenizer: PreTrainedTokenizerBase, length: int, batch: int) -> Iterator[Tensor]:
@@ -23,15 +24,36 @@ def sequences(texts: list[str], tokenizer: PreTrainedTokenizerBase, length: int,
     """
     first, last = tokenizer.cls_token_id, tokenizer.sep_token_id
     rows, tokens = [], []
-    for text in texts:
-        for document in CorpusReader(Corpus(text, document_boundary="line")):
-            tokens += encode(tokenizer, document, add_special_tokens=False, verbose=False)["input_ids"]
-            whole = len(tokens) // (length - 2) * (length - 2)
-            for start in range(0, whole, length - 2):
-                rows.append([first, *tokens[start : start + length - 2], last])
-                if len(rows) == batch:
-                    yield torch.tensor(rows)
-                    rows = []
-            tokens = tokens[whole:]
+    for _, ids in lines_and_ids(texts, tokenizer):
+        tokens += ids
+        whole = len(tokens) // (length - 2) * (length - 2)
+        for start in range(0, whole, length - 2):
+            rows.append([first, *tokens[start : start + length - 2], last])
+            if len(rows) == batch:
+                yield torch.tensor(rows)
+                rows = []
+        tokens = tokens[whole:]
     if rows:
         yield torch.tensor(rows)
+
+
+def lines_and_ids(texts: list[str], tokenizer: PreTrainedTokenizerBase) -> Iterator[tuple[str, list[int]]]:
+    for text in texts:
+        for line in CorpusReader(Corpus(text, document_boundary="line")):
+            assert isinstance(line, str)  # by this boundary
+            yield line, encode(tokenizer, line, add_special_tokens=False, verbose=False)["input_ids"]
+
+
+def report_sequences(texts: list[str], tokenizer: PreTrainedTokenizerBase, length: int, most: int):
+    """
+    Report on the tokens of the first `most` of the `sequences`.
+
+    Raises:
+        InputError: a file cannot be read, or far too many tokens are unknown.
+    """
+    found = Tokenized()
+    for line, ids in lines_and_ids(texts, tokenizer):
+        found.add(line, ids, tokenizer)
+        if found.tokens >= most * (length - 2):
+            break
+    report_tokens(", ".join(texts), found, tokenizer)

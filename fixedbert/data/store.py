@@ -38,9 +38,10 @@ from .corpora import Corpus, CorpusReader
 from .documents import DOCUMENT, Documents, as_arrays
 from .encoding import encode
 from .processes import call_work, process_pool
-from .sentences import split_document
+from .sentences import check_language, split_document
+from .token_report import SHOWN, Tokenized, unknown_words
 
-FORMAT = 2  # raise it when the same corpus would give another store
+FORMAT = 3  # raise it when the same corpus would give another store
 SHARD_CHARACTERS = 4_000_000  # of text; the most that an interruption loses, in each process
 SHARD_DOCUMENTS = 50_000
 JUST_CHANGED = 2  # seconds, in which another change can leave size and times as they are
@@ -57,6 +58,7 @@ def prepare_store(
     language: str = "en",
     num_proc: int = 1,
     store_dir: str | Path | None = None,
+    leave_out_headings: bool = False,
 ) -> Documents:
     """
     The documents of `corpora` as token ids, from the store if it exists, or else prepared by `num_proc` processes.
@@ -64,9 +66,13 @@ def prepare_store(
     Only one process prepares a store, others wait for it. An interrupted preparation continues where it stopped. Of
     documents with the same text only the first is used.
 
+    Args:
+        language, leave_out_headings: of `split_document`.
+
     Raises:
         InputError: a corpus cannot be read or has no text, or the store cannot be written.
     """
+    check_language(language)
     readers = [CorpusReader(corpus) for corpus in corpora]
     store_dir = Path(store_dir or default_store_dir())
     settings = {
@@ -75,6 +81,7 @@ def prepare_store(
         "corpora": corpus_fingerprints(readers, store_dir),
         "tokenizer": tokenizer_state(tokenizer),
         "language": language,
+        "leave_out_headings": leave_out_headings,
         "sentencex": version("sentencex"),
         "tokenizers": version("tokenizers"),
     }
@@ -84,7 +91,8 @@ def prepare_store(
     with only_one_writes(folder):
         if not (folder / "store.json").exists():
             folder.mkdir(exist_ok=True)
-            fill_store(folder, readers, tokenizer, language, num_proc, settings)
+            work = partial(write_shard, str(folder), tokenizer, language, leave_out_headings)
+            fill_store(folder, readers, tokenizer, work, num_proc, settings)
     return Documents(folder)
 
 
@@ -152,7 +160,7 @@ def fill_store(
     folder: Path,
     readers: list[CorpusReader],
     tokenizer: PreTrainedTokenizerBase,
-    language: str,
+    write_shard: Callable[[str, list[Document], list[int]], object],
     num_proc: int,
     settings: dict[str, object],
 ):
@@ -165,7 +173,7 @@ def fill_store(
         disable=None,
     )
     shards = 0
-    with bar, shard_writer(num_proc, str(folder), tokenizer, language) as write:
+    with bar, shard_writer(num_proc, write_shard) as write:
         for batch, corpora in shards_of(readers):
             path = folder / f"shard-{shards:06}.arrow"
             if not is_sealed(path):
@@ -173,9 +181,13 @@ def fill_store(
             shards += 1
             bar.update(sum(reader.position for reader in readers) - bar.n)
     counts: Counter[str] = Counter()
+    examples: dict[str, list[str]] = {}
     for shard in range(shards):
         with pyarrow.memory_map(str(folder / f"shard-{shard:06}.arrow")) as source:
-            counts.update(json.loads(pyarrow.ipc.open_file(source).schema.metadata[b"counts"]))
+            metadata = pyarrow.ipc.open_file(source).schema.metadata
+        counts.update(json.loads(metadata[b"counts"]))
+        for kind, found in json.loads(metadata[b"examples"]).items():
+            examples[kind] = [*dict.fromkeys(examples.get(kind, []) + found)][:SHOWN]
     documents = used_documents(folder, shards)
     if not len(documents):
         raise InputError(f"{', '.join(reader.corpus.source for reader in readers)}: the corpus is empty.")
@@ -187,6 +199,7 @@ def fill_store(
     description = {
         "corpora": [reader.corpus.description() for reader in readers],
         "counts": counts,
+        "examples": examples,
         "vocab_size": len(tokenizer),
         "shards": shards,
         "settings": settings,
@@ -213,16 +226,13 @@ def shards_of(readers: list[CorpusReader]) -> Iterator[tuple[list[Document], lis
 
 @contextmanager
 def shard_writer(
-    num_proc: int, folder: str, tokenizer: PreTrainedTokenizerBase, language: str
+    num_proc: int, write_shard: Callable[[str, list[Document], list[int]], object]
 ) -> Iterator[Callable[[str, list[Document], list[int]], object]]:
-    """
-    A function that writes a shard (see `write_shard`), at once or in one of several processes. All shards are written
-    when the context ends.
-    """
+    """`write_shard` at once or in one of several processes. All shards are written when the context ends."""
     if num_proc == 1:
-        yield partial(write_shard, folder, tokenizer, language)
+        yield write_shard
         return
-    pool = process_pool(num_proc, write_shard, folder, tokenizer, language)
+    pool = process_pool(num_proc, write_shard)
     pending: set[Future] = set()
 
     def collect(when: str):
@@ -247,6 +257,7 @@ def write_shard(
     folder: str,
     tokenizer: PreTrainedTokenizerBase,
     language: str,
+    leave_out_headings: bool,
     name: str,
     documents: list[Document],
     corpora: list[int],
@@ -259,11 +270,13 @@ def write_shard(
     """
     counts = Counter(documents=len(documents))
     sentences: list[list[str]] = []
+    examples: dict[str, list[str]] = {"headings": [], "unknown": []}
     for document in documents:
         if isinstance(document, str):
             counts["characters"] += len(document)
-            parts, headings = split_document(document, language) if document else ([], 0)
-            counts["headings_left_out"] += headings
+            parts, headings = split_document(document, language, leave_out_headings) if document else ([], [])
+            counts["headings_left_out"] += len(headings)
+            examples["headings"] = [*dict.fromkeys(examples["headings"] + headings)][:SHOWN]
         else:
             counts["characters"] += sum(map(len, document))
             parts = document
@@ -272,7 +285,23 @@ def write_shard(
     counts["sentences"] = sum(len(ends) for _, ends in tokens)
     counts["tokens"] = sum(len(ids) for ids, _ in tokens)
     counts["empty_documents"] = sum(len(ids) == 0 for ids, _ in tokens)
-    save_shard(Path(folder) / name, tokens, [text_hash(parts) for parts in sentences], corpora, counts)
+    unknown = [int((ids == tokenizer.unk_token_id).sum()) for ids, _ in tokens]
+    counts["unknown"] = sum(unknown)
+    texts = (part for parts, count in zip(sentences, unknown, strict=True) if count for part in parts)
+    examples["unknown"] = unknown_words(texts, tokenizer)
+    save_shard(Path(folder) / name, tokens, [text_hash(parts) for parts in sentences], corpora, counts, examples)
+
+
+def tokenized(documents: Documents) -> Tokenized:
+    """What a store says of its texts."""
+    counts, examples = documents.description["counts"], documents.description["examples"]
+    return Tokenized(
+        counts["tokens"],
+        counts["unknown"],
+        examples["unknown"],
+        headings=counts["headings_left_out"],
+        heading_lines=examples["headings"],
+    )
 
 
 def text_hash(sentences: list[str]) -> int:
@@ -336,6 +365,7 @@ def save_shard(
     hashes: Iterable[int],
     corpora: Iterable[int],
     counts: dict[str, int],
+    examples: dict[str, list[str]],
 ):
     """Write an Arrow file, whole or not at all."""
 
@@ -350,7 +380,7 @@ def save_shard(
             "text_hash": pyarrow.array(hashes, pyarrow.uint64()),
             "corpus": pyarrow.array(corpora, pyarrow.int32()),
         }
-    ).replace_schema_metadata({"counts": json.dumps(counts)})
+    ).replace_schema_metadata({"counts": json.dumps(counts), "examples": json.dumps(examples)})
     with sealing(path) as file:
         with pyarrow.OSFile(str(file), "wb") as sink, pyarrow.ipc.new_file(sink, table.schema) as writer:
             writer.write_table(table)

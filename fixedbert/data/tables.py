@@ -1,5 +1,6 @@
 """Lines and rows of files, one by one: the rules of all readers for what a line, a row and a text are."""
 
+import codecs
 import csv
 import io
 import json
@@ -23,7 +24,8 @@ KINDS = {bool: "true or false", int: "a number", float: "a number", list: "a lis
 
 def lines_of(stream: io.BufferedIOBase | BinaryIO, file: object) -> Iterator[str]:
     """
-    Lines of UTF-8 as text, without byte order mark and carriage returns.
+    Lines of UTF-8 as text, without byte order mark and carriage returns. In a file without a single line feed, as on
+    old Macs, carriage returns end lines.
 
     Raises:
         InputError: a line is not UTF-8, or longer than LARGEST_LINE.
@@ -33,11 +35,8 @@ def lines_of(stream: io.BufferedIOBase | BinaryIO, file: object) -> Iterator[str
         number += 1
         if len(line) > LARGEST_LINE:
             raise InputError(f"{file}, line {number}: longer than {LARGEST_LINE >> 20} MiB; cut it into several.")
-        if number == 1 and (line.startswith((b"\xff\xfe", b"\xfe\xff")) or b"\0" in line[:4]):
-            raise InputError(
-                f"{file}, line 1: byte 1 is not UTF-8 but of UTF-16 or UTF-32; convert the file, with iconv -f UTF-16 "
-                "-t UTF-8."
-            )
+        if number == 1 and (line.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) or b"\0" in line[:4]):
+            raise InputError(f"{file}: UTF-16 or UTF-32, not UTF-8; convert the file, with iconv -f UTF-16 -t UTF-8.")
         try:
             text = line.decode("utf-8-sig" if number == 1 else "utf-8")
         except UnicodeDecodeError as error:
@@ -45,7 +44,10 @@ def lines_of(stream: io.BufferedIOBase | BinaryIO, file: object) -> Iterator[str
                 f"{file}, line {number}: byte {error.start + 1} is not UTF-8 ({error.reason}); convert the file, for "
                 "example with iconv."
             ) from error
-        yield text.removesuffix("\r\n") + "\n" if text.endswith("\r\n") else text
+        if number == 1 and "\r" in text and not text.endswith("\n"):
+            yield from (part + "\n" for part in text.removesuffix("\r").split("\r"))
+        else:
+            yield text.removesuffix("\r\n") + "\n" if text.endswith("\r\n") else text
 
 
 def table_rows(

@@ -1,12 +1,16 @@
 """Tokenizers: an existing one, a vocabulary file, or WordPiece trained on the corpus."""
 
+import json
+import re
 import shutil
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib.metadata import version
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
+from accelerate import PartialState
 from huggingface_hub import list_repo_files
 from tqdm import tqdm
 from transformers import AutoTokenizer, BertTokenizer, PreTrainedTokenizerBase
@@ -16,8 +20,13 @@ from ..errors import InputError
 from ..files import reading
 from .corpora import Corpus, CorpusReader
 from .hub import check_place
+from .letter_case import check_case, check_vocabulary_files, has_settings, settings_of_tokenizer_json
 from .store import corpus_fingerprints, default_store_dir, only_one_writes
+from .token_report import LONGEST_WORD
 
+FORMAT = 2  # raise it when the same corpus would give another vocabulary
+SMALLEST_VOCABULARY = 7  # the special tokens, and a letter at the beginning of words and inside
+LEFT_OUT = "left_out.json"  # the characters for which a trained vocabulary has no room
 TOKENIZER_FILES = (
     "tokenizer.json",
     "tokenizer_config.json",
@@ -31,32 +40,62 @@ TOKENIZER_FILES = (
 )
 
 
-def load_tokenizer(name_or_path: str | None, do_lower_case: bool = True, **options) -> PreTrainedTokenizerBase:
+def load_tokenizer(name_or_path: str | None, do_lower_case: bool | None = None, **options) -> PreTrainedTokenizerBase:
     """
     The tokenizer of a directory or Hub id, or BERT's with the tokens of a vocab.txt, one in each line.
 
     Args:
-        do_lower_case: for a vocab.txt.
+        do_lower_case: by default what its files say, and where they do not, yes.
         options: of from_pretrained.
 
     Raises:
-        InputError: no tokenizer is given or found, it is damaged, or it is not one for BERT.
+        InputError: no tokenizer is given or found, it is damaged, it is not one for BERT, its files contradict each
+            other, or its vocabulary is not of the case that it gives.
     """
     if name_or_path is None:
         raise InputError("no tokenizer: give --tokenizer_name with a directory, a Hub id or a vocab.txt.")
-    if Path(name_or_path).suffix == ".txt":
-        return vocabulary_tokenizer(name_or_path, do_lower_case)
+    if Path(name_or_path).suffix == ".txt" and not Path(name_or_path).is_dir():
+        of_file = vocabulary_tokenizer(name_or_path, True if do_lower_case is None else do_lower_case)
+        check_case(name_or_path, of_file, do_lower_case)
+        return of_file
     check_place(name_or_path)
-    with reading(name_or_path, "give the tokenizer that belongs to the model", "no tokenizer could be loaded from it"):
-        tokenizer = AutoTokenizer.from_pretrained(name_or_path, **{"trust_remote_code": False} | options)
+    problem = "give the tokenizer that belongs to the model", "no tokenizer could be loaded from it"
+    options = {"trust_remote_code": False} | options
+    with reading(name_or_path, *problem):
+        tokenizer = AutoTokenizer.from_pretrained(name_or_path, **options)
+    settings: dict[str, Any] = settings_of_tokenizer_json(name_or_path, do_lower_case, **options)
+    if do_lower_case is not None:
+        settings["do_lower_case"] = do_lower_case
+    with reading(name_or_path, *problem):
+        if not has_settings(tokenizer, settings):
+            tokenizer = type(tokenizer).from_pretrained(name_or_path, **options, **settings)
         tokenizer("a \U0001f9ff")  # which reads the remaining settings, also that of unknown tokens
     # If a directory has no tokenizer, transformers 5 makes one of special tokens alone.
     if len(tokenizer) <= len(tokenizer.all_special_tokens):
-        raise InputError(f"{name_or_path}: there is no tokenizer in it; save that of the model there, or name one.")
+        if not tokenizer_files(name_or_path, **options):
+            raise InputError(
+                f"{name_or_path}: there is no tokenizer in it; save that of the model there, or name one."
+            )
+        raise InputError(
+            f"{name_or_path}: its tokenizer has special tokens alone, as BertTokenizer(vocab_file=...) gives one in "
+            "transformers 5; make it with BertTokenizer(vocab=...), and save it again."
+        )
     absent = [role for role in ("cls", "sep", "pad", "mask") if getattr(tokenizer, f"{role}_token_id") is None]
     if absent:
         raise InputError(f"{name_or_path}: not a tokenizer for BERT, it has no {' and no '.join(absent)} token.")
+    check_vocabulary_files(name_or_path, **options)
+    check_case(name_or_path, tokenizer, do_lower_case)
     return tokenizer
+
+
+def check_size(tokenizer: PreTrainedTokenizerBase, rows: int, model: object):
+    """
+    Raises:
+        InputError: the tokenizer gives ids for which the model's table of `rows` embeddings has no row.
+    """
+    needed = max(tokenizer.get_vocab().values()) + 1
+    if needed > rows:
+        raise InputError(f"{model}: the tokenizer has {needed} tokens and the model {rows}: give the model's own.")
 
 
 def vocabulary_tokenizer(file: str, do_lower_case: bool) -> BertTokenizer:
@@ -129,28 +168,73 @@ def trained_tokenizer(
     Raises:
         InputError: a corpus cannot be read or has no text.
     """
+    if vocab_size < SMALLEST_VOCABULARY:
+        least = f"{SMALLEST_VOCABULARY} is the least"
+        raise InputError(f"{vocab_size}: no room for special tokens and letters; {least}.", "vocab_size")
     readers = [CorpusReader(corpus) for corpus in corpora]
     store_dir = Path(store_dir or default_store_dir())
     contents = corpus_fingerprints(readers, store_dir)
-    settings = (contents, vocab_size, do_lower_case, share, version("tokenizers"))
+    settings = (FORMAT, contents, vocab_size, do_lower_case, share, version("tokenizers"))
     folder = store_dir / f"tokenizer-{fingerprint_of(settings)}"
     with only_one_writes(folder):
         if not folder.exists():
-            texts = (text for text in texts_of(readers) if in_share(text, share))
-            first = next(texts, None)
-            if first is None:
-                reason = "the corpus is empty."
-                if share < 1:
-                    reason = f"no text in a share of {share} of its documents; give a larger --tokenizer_train_share."
-                raise InputError(f"{', '.join(corpus.source for corpus in corpora)}: {reason}")
-            tokenizer = BertTokenizer(do_lower_case=do_lower_case).train_new_from_iterator(
-                chain([first], texts), vocab_size, show_progress=False
-            )
+            tokenizer, left_out = train(readers, vocab_size, do_lower_case, share)
             partial = folder.with_name(folder.name + ".partial")
             shutil.rmtree(partial, ignore_errors=True)
             tokenizer.save_pretrained(partial)
+            (partial / LEFT_OUT).write_text(json.dumps(left_out))
             partial.rename(folder)
+    left_out = json.loads((folder / LEFT_OUT).read_text())
+    if left_out:
+        PartialState().print(
+            f"{len(left_out):,} characters do not fit into a vocabulary of {vocab_size:,} tokens, such as "
+            f"{', '.join(map(repr, left_out[:3]))}, and words with them are unknown; a larger --vocab_size has room"
+        )
     return AutoTokenizer.from_pretrained(folder)
+
+
+def train(
+    readers: list[CorpusReader], vocab_size: int, do_lower_case: bool, share: float
+) -> tuple[PreTrainedTokenizerBase, list[str]]:
+    """A tokenizer of at most `vocab_size` tokens, and the characters of the texts for which it has no room."""
+    untrained = BertTokenizer(do_lower_case=do_lower_case)
+    shortened = without_long_words(untrained)
+
+    def trained(**options) -> PreTrainedTokenizerBase:
+        texts = (shortened(text) for text in texts_of(readers) if in_share(text, share))
+        first = next(texts, None)
+        if first is None:
+            reason = "the corpus is empty."
+            if share < 1:
+                reason = f"no text in a share of {share} of its documents; give a larger --tokenizer_train_share."
+            raise InputError(f"{', '.join(reader.corpus.source for reader in readers)}: {reason}")
+        return untrained.train_new_from_iterator(chain([first], texts), vocab_size, show_progress=False, **options)
+
+    tokenizer = trained()
+    if len(tokenizer) == len(untrained):
+        sources = ", ".join(reader.corpus.source for reader in readers)
+        raise InputError(
+            f"{sources}: all words have more than {LONGEST_WORD} characters; put blanks between their parts."
+        )
+    if len(tokenizer) <= vocab_size:
+        return tokenizer, []
+    # The trainer takes every character, at the beginning of a word and inside, however many that are.
+    inside, room = sum(token.startswith("##") for token in tokenizer.get_vocab()), vocab_size - len(untrained)
+    small = trained(limit_alphabet=max(room // 2, room - inside))
+    kept = {token.removeprefix("##") for token in small.get_vocab()}
+    return small, sorted({token.removeprefix("##") for token in tokenizer.get_vocab()} - kept)
+
+
+def without_long_words(tokenizer: PreTrainedTokenizerBase) -> Callable[[str], str]:
+    """A function that leaves out the words of a text that WordPiece never looks into. Training on one takes hours."""
+    backend = tokenizer.backend_tokenizer
+    long = re.compile(rf"\S{{{LONGEST_WORD + 1},}}")
+
+    def short_words(run: re.Match) -> str:
+        words = backend.pre_tokenizer.pre_tokenize_str(backend.normalizer.normalize_str(run[0]))
+        return " ".join(word for word, _ in words if len(word) <= LONGEST_WORD)
+
+    return lambda text: long.sub(short_words, text)
 
 
 def texts_of(readers: list[CorpusReader]) -> Iterator[str]:

@@ -14,6 +14,7 @@ from transformers import (
 )
 
 from ..data import glue
+from ..data.token_report import report_tokens, tokenized_features
 from ..metrics.glue import MEASURES, METRICS, glue_scores
 from ..training.arguments import ModelArguments
 from ..training.fine_tuning import FineTuningArguments, FineTuningTrainer, first_rows, longest_first, print_overlap
@@ -71,6 +72,10 @@ class TextClassification(FineTuningTask):
             )
             for split, rows in data.splits.items()
         }
+        for split, rows in data.splits.items():
+            texts = (row[column] for row in rows for column in ("sentence1", "sentence2") if column in row)
+            found = tokenized_features(self.features[split], texts, tokenizer, data_args.max_seq_length)
+            report_tokens(split, found, tokenizer)
         self.evaluated = {split: longest_first(self.features[split])[0] for split in data.of_kind("validation")}
         self.compute_metrics = self.evaluation = GlueEvaluation(name, self.labels, data.assumed)
 

@@ -17,7 +17,13 @@ from ..training.interruption import train
 from ..training.loading import load_config, load_model
 from ..training.output import check_same_data, output_directory
 from ..training.pretraining import PretrainingArguments
-from ..training.pretraining_data import PretrainingDataArguments, make_collator, make_examples, print_corpus
+from ..training.pretraining_data import (
+    PretrainingDataArguments,
+    make_collator,
+    make_examples,
+    print_corpus,
+    print_pairs,
+)
 from ..training.progress import ProgressLine
 from ..training.results import publish, record_metrics, write_summary
 from ..training.speed import keep_freed_memory, predict_labelled_tokens_only, skip_padding
@@ -59,6 +65,7 @@ def main(argv: list[str] | None = None, prog: str | None = None, callbacks: Sequ
         check_same_data(training_args.folder, corpus["fingerprint"])
         print_corpus(corpus)
         rows = [examples.of_length(stage.max_seq_length) for stage in stages]
+        print_pairs(rows)
         devices = training_args.world_size * max(training_args.n_gpu, 1)
         throughput = Throughput()
         for place in range(place_of(checkpoint, stages), len(stages)):

@@ -28,8 +28,8 @@ from ..checkpoints import is_tensorflow, load_bert
 from ..configuration_fixed_head_bert import FixedHeadBertConfig
 from ..conversion import Heads, convert, heads_of, numbers
 from ..data.corpora import Corpus, CorpusReader
-from ..data.sequences import sequences
-from ..data.tokenizers import load_tokenizer
+from ..data.sequences import report_sequences, sequences
+from ..data.tokenizers import check_size, load_tokenizer
 from ..errors import InputError
 from ..figures import drawing, with_matplotlib
 from ..files import json_text, new_directory, output_path, read_object
@@ -56,7 +56,7 @@ class Text:
     Args:
         files: files, folders or globs of the formats that pretraining reads.
         length: by default as many as the model takes, at most LONGEST.
-        do_lower_case: for the tokenizer of a TensorFlow checkpoint, which does not say.
+        do_lower_case: of `load_tokenizer`; a TensorFlow checkpoint does not say.
 
     Raises:
         InputError: there are no such files, or a number is below 1.
@@ -66,7 +66,7 @@ class Text:
     length: int | None = None
     most: int = 250
     batch_size: int = 16
-    do_lower_case: bool = True
+    do_lower_case: bool | None = None
 
     def __post_init__(self):
         for name, count in (("max_samples", self.most), ("batch_size", self.batch_size)):
@@ -344,6 +344,7 @@ def predict(model: str | Path, text: Text, **hub_options) -> Shrinking:
     original, tokenizer = load(model, text.do_lower_case, **hub_options)
     length = text.length_for(original.config)
     text = replace(text, length=length)
+    report_sequences(text.files, tokenizer, length, text.most)
     work = LayerByLayer(for_calculation(original), partial(text.batches, tokenizer))
     _, layers = work.curves()
     config = original.config
@@ -364,6 +365,7 @@ def cut_into(folder: Path, name: str, model: str | Path, text: Text, sizes: Size
     cut, tokenizer = load(model, text.do_lower_case, **hub_options)
     length = text.length_for(cut.config)
     text = replace(text, length=length)
+    report_sequences(text.files, tokenizer, length, text.most)
     config, dtype = cut.config, cut.dtype
     neurons, parameters_before = config.intermediate_size, cut.num_parameters()
     heads: list[Heads] | None = sizes.heads(config)  # sizes that are no cut are refused before the work begins
@@ -404,7 +406,7 @@ def write_beside(
     name: str,
     found: Shrinking,
     cut: FixedHeadBertPreTrainedModel,
-    do_lower_case: bool,
+    do_lower_case: bool | None,
     **hub_options,
 ):
     """Write what belongs beside the weights: tokenizer, pooling of sentences, errors, picture and card."""
@@ -426,7 +428,7 @@ def write_beside(
 
 
 def load(
-    model: str | Path, do_lower_case: bool = True, **hub_options
+    model: str | Path, do_lower_case: bool | None = None, **hub_options
 ) -> tuple[FixedHeadBertPreTrainedModel, PreTrainedTokenizerBase]:
     """
     A model to cut, as a FixedHeadBert, and its tokenizer.
@@ -453,9 +455,7 @@ def load(
     beside = files_beside(model, **hub_options)
     vocabulary = beside / "vocab.txt" if is_tensorflow(model) else beside
     tokenizer = load_tokenizer(str(vocabulary), do_lower_case, trust_remote_code=False)
-    if len(tokenizer) > fixed.config.vocab_size:
-        sizes = f"{len(tokenizer)} tokens and the model {fixed.config.vocab_size}"
-        raise InputError(f"{model}: the tokenizer has {sizes}: put the model's own there.")
+    check_size(tokenizer, fixed.config.vocab_size, model)
     return fixed.eval().to("cuda" if torch.cuda.is_available() else "cpu"), tokenizer
 
 

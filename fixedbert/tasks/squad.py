@@ -6,6 +6,7 @@ from pathlib import Path
 from transformers import AutoModelForQuestionAnswering, PreTrainedConfig, PreTrainedTokenizerBase
 
 from ..data.squad import SquadEvaluation, questions_that_fit, squad_windows
+from ..data.token_report import report_tokens, tokenized_features
 from ..errors import InputError
 from ..files import json_text, write_whole
 from ..training.arguments import ModelArguments
@@ -61,6 +62,8 @@ class QuestionAnswering(FineTuningTask):
                 num_proc=data_args.preprocessing_num_workers,
                 overwrite_cache=data_args.overwrite_cache,
             )
+            texts = (row[column] for row in rows for column in ("question", "context"))
+            report_tokens(data_args.source(kind), tokenized_features(windows, texts, tokenizer), tokenizer)
             if kind == "train":
                 train = rows
                 self.features[kind] = first_rows(windows, limit)  # as in transformers' run_qa.py

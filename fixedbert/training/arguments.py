@@ -80,7 +80,9 @@ class ModelArguments:
     tokenizer_name: str | None = field(
         default=None, metadata={"help": "Directory or Hub id of a tokenizer, or a vocab.txt; default: the model's."}
     )
-    do_lower_case: bool = field(default=True, metadata={"help": "Lower-case text, where a vocab.txt is given."})
+    do_lower_case: bool | None = field(
+        default=None, metadata={"help": "Lower-case text; default: as the tokenizer says, and where it does not, yes."}
+    )
     attn_implementation: str | None = field(
         default=None,
         metadata={"help": "eager, sdpa, ...; default: eager on a CPU, where it trains fastest, else sdpa."},

@@ -12,6 +12,7 @@ from ..attention_fixed_head_bert import ATTENTION_CLASSES
 from ..checkpoints import read_config
 from ..configuration_fixed_head_bert import FixedHeadBertConfig
 from ..data.hub import check_place
+from ..data.tokenizers import check_size
 from ..errors import InputError
 from ..files import reading
 from ..presets import PRESETS, preset_config
@@ -95,11 +96,8 @@ def load_model(
     if arguments.model_name_or_path is None:
         config.vocab_size, config.pad_token_id = len(tokenizer), tokenizer.pad_token_id
         model = auto_class.from_config(config, attn_implementation=attention)
-    elif len(tokenizer) > config.vocab_size:
-        raise InputError(
-            f"the tokenizer has {len(tokenizer)} tokens and the model {config.vocab_size}: give the model's own."
-        )
     else:
+        check_size(tokenizer, config.vocab_size, arguments.model_name_or_path)
         check_place(arguments.model_name_or_path)
         with reading(arguments.model_name_or_path, "give a model that is whole", "its weights cannot be read"):
             model, loaded = load_whole(

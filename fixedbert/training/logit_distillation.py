@@ -127,7 +127,7 @@ def load_teacher(
     try:
         config = load_config(arguments)
         check_length(max_seq_length, config)
-        own = load_tokenizer(name, **arguments.hub_options())
+        own = load_tokenizer(name, model_args.do_lower_case, **arguments.hub_options())
         encoded, expected = tokenizer(*PROBE), own(*PROBE)
         if own.get_vocab() != tokenizer.get_vocab() or any(encoded.get(key) != expected[key] for key in expected):
             raise InputError(

@@ -20,7 +20,9 @@ from ..data.formats import corpus_files
 from ..data.masking import target_count, tokens_inside_words
 from ..data.packing import PackedExamples
 from ..data.pairs import PairExamples, check_pairs
-from ..data.store import prepare_store, tokenizer_state
+from ..data.sentences import LANGUAGES, check_language
+from ..data.store import prepare_store, tokenized, tokenizer_state
+from ..data.token_report import report_tokens
 from ..data.tokenizers import check_same_vocabulary, load_tokenizer, trained_tokenizer
 from ..errors import InputError
 from ..modeling_fixed_head_bert import FixedHeadBertPreTrainedModel
@@ -74,7 +76,11 @@ class PretrainingDataArguments:
     corpus_weights: list[float] | None = field(
         default=None, metadata={"help": "How often an epoch uses the documents of each corpus.", "nargs": "+"}
     )
-    language: str = field(default="en", metadata={"help": "Language code, for splitting into sentences."})
+    language: str = field(default="en", metadata={"help": f"For splitting into sentences: {', '.join(LANGUAGES)}."})
+    leave_out_headings: bool = field(
+        default=False,
+        metadata={"help": "Leave out lines that look like headings of sections, for the English Wikipedia."},
+    )
     vocab_size: int | None = field(
         default=None, metadata={"help": "Size of a vocabulary to train; default: the configuration's."}
     )
@@ -99,6 +105,9 @@ class PretrainingDataArguments:
     def __post_init__(self):
         if self.separate_documents and self.objective == "mlm+nsp":
             raise InputError("--separate_documents is for packed rows: --objective mlm or clm.")
+        check_language(self.language)
+        if self.leave_out_headings and self.language != "en":
+            raise InputError(f"--leave_out_headings: headings are told by English words, not in {self.language!r}.")
         if self.whole_word_mask and self.objective == "clm":
             raise InputError("--whole_word_mask is for masked-LM: --objective mlm+nsp or mlm.")
         if not 0 <= self.short_seq_prob <= 1:
@@ -199,16 +208,15 @@ def make_tokenizer(
     """The tokenizer that the arguments name, that of the checkpoint, or one trained on the corpora."""
     if model_args.tokenizer:
         tokenizer = load_tokenizer(model_args.tokenizer, model_args.do_lower_case, **model_args.hub_options())
-        check_same_vocabulary(
-            tokenizer, model_args.tokenizer, model_args.model_name_or_path, **model_args.hub_options()
-        )
+        others = {"do_lower_case": model_args.do_lower_case} | model_args.hub_options()
+        check_same_vocabulary(tokenizer, model_args.tokenizer, model_args.model_name_or_path, **others)
     elif checkpoint and Path(checkpoint, "tokenizer.json").exists():
         tokenizer = load_tokenizer(checkpoint)  # training gives other numbers to tokens each time
     else:
         tokenizer = trained_tokenizer(
             corpora,
             data_args.vocab_size or config.vocab_size,
-            model_args.do_lower_case,
+            model_args.do_lower_case is not False,
             data_args.tokenizer_train_share,
             data_args.store_dir,
         )
@@ -227,7 +235,16 @@ def prepare_documents(
     """
 
     def prepared(sources: list[Corpus]) -> Documents:
-        return prepare_store(sources, tokenizer, data_args.language, data_args.processes, data_args.store_dir)
+        documents = prepare_store(
+            sources,
+            tokenizer,
+            data_args.language,
+            data_args.processes,
+            data_args.store_dir,
+            data_args.leave_out_headings,
+        )
+        report_tokens(", ".join(corpus.source for corpus in sources), tokenized(documents), tokenizer)
+        return documents
 
     documents = prepared(corpora)
     if data_args.objective == "mlm+nsp":
@@ -299,9 +316,17 @@ def print_corpus(corpus: dict):
     PartialState().print(
         f"{counts['documents']:,} documents, of which {counts['empty_documents']:,} are empty and "
         f"{counts['duplicate_documents']:,} repeat another; {counts['sentences']:,} sentences, {counts['tokens']:,} "
-        f"tokens, {counts['headings_left_out']:,} headings left out; store: {corpus['store']}"
+        f"tokens; store: {corpus['store']}"
     )
     for part in ("training", "held_out"):
         PartialState().print(
             f"{part.replace('_', ' ')}: {corpus[part]['documents']:,} documents, {corpus[part]['examples']:,} examples"
         )
+
+
+def print_pairs(examples: list[Examples]):
+    """Print how many second segments are random, for each length of rows."""
+    shares = {pairs.max_seq_length: pairs.random_share for pairs in examples if isinstance(pairs, PairExamples)}
+    if shares:
+        lengths = ", ".join(f"{share:.1%} in rows of {length} tokens" for length, share in shares.items())
+        PartialState().print(f"random second segments: {lengths}")

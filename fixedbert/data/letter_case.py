@@ -1,0 +1,151 @@
+"""Case and accents: what the files of a tokenizer say of them, and whether its vocabulary is of that kind."""
+
+import json
+from pathlib import Path
+
+from accelerate import PartialState
+from huggingface_hub import try_to_load_from_cache
+from transformers import PreTrainedTokenizerBase
+
+from ..errors import InputError
+from ..files import read_object, reading
+
+# What tokenizer.json calls the settings of BERT's normalizer, and what tokenizer_config.json and BertTokenizer do.
+SETTINGS = {
+    "lowercase": "do_lower_case",
+    "strip_accents": "strip_accents",
+    "handle_chinese_chars": "tokenize_chinese_chars",
+}
+NAMED = 0.001  # of a vocabulary; BERT's has fewer tokens that it never gives
+MOST_UNREACHABLE = 0.05
+SHOWN = 3  # examples
+
+
+def file_of(name: str, file: str, revision: str | None = None, cache_dir: str | None = None, **_) -> Path | None:
+    """A file of a directory, or of the cache of the Hub; None if it is not there."""
+    if Path(name).is_dir():
+        return Path(name, file) if Path(name, file).is_file() else None
+    found = try_to_load_from_cache(name, file, cache_dir=cache_dir, revision=revision)
+    return Path(found) if isinstance(found, str) else None
+
+
+def settings_of_tokenizer_json(name: str, do_lower_case: bool | None, **options) -> dict[str, bool]:
+    """
+    The settings of BERT's normalizer that tokenizer.json has and tokenizer_config.json has not. transformers 5 ignores
+    them: it would lower-case the text of a cased tokenizer.json.
+
+    Args:
+        do_lower_case: what is asked for, whatever the files say.
+        options: of from_pretrained.
+
+    Raises:
+        InputError: the two files disagree.
+    """
+    files = {file: file_of(name, file, **options) for file in ("tokenizer.json", "tokenizer_config.json")}
+    remedy = "give the tokenizer that belongs to the model"
+    read = {file: read_object(path, remedy) if path else {} for file, path in files.items()}
+    normalizer, config = read["tokenizer.json"].get("normalizer") or {}, read["tokenizer_config.json"]
+    if normalizer.get("type") != "BertNormalizer":
+        return {}
+    found = {}
+    for key, setting in SETTINGS.items():
+        if normalizer.get(key) is None or (setting == "do_lower_case" and do_lower_case is not None):
+            continue
+        if config.get(setting) is None:
+            found[setting] = normalizer[key]
+        elif config[setting] != normalizer[key]:
+            raise InputError(
+                f"{name}: {setting} is {config[setting]} in tokenizer_config.json, and {key} is {normalizer[key]} in "
+                "tokenizer.json; correct the one that is not the model's."
+            )
+    return found
+
+
+def has_settings(tokenizer: PreTrainedTokenizerBase, settings: dict[str, bool]) -> bool:
+    """Whether a tokenizer has these, or is none whose settings BertTokenizer's arguments change."""
+    normalizer = json.loads(tokenizer.backend_tokenizer.to_str())["normalizer"] or {}
+    given = {key: settings[setting] for key, setting in SETTINGS.items() if setting in settings}
+    return normalizer.get("type") != "BertNormalizer" or normalizer | given == normalizer
+
+
+def check_vocabulary_files(name: str, **options):
+    """
+    Raises:
+        InputError: a directory has a tokenizer.json, which is read, and beside it a vocab.txt with other tokens.
+    """
+    files = [file_of(name, file, **options) for file in ("tokenizer.json", "vocab.txt")]
+    if files[0] is None or files[1] is None:
+        return
+    content = read_object(files[0], "give the tokenizer that belongs to the model")
+    model = content.get("model") or {}
+    if model.get("type") != "WordPiece":
+        return
+    with reading(files[1], "give a vocabulary with one token a line, in UTF-8"):
+        lines = files[1].read_text(encoding="utf-8").removesuffix("\n").split("\n")
+    listed = {token.rstrip("\r"): number for number, token in enumerate(lines)}
+    added = {token["content"] for token in content.get("added_tokens") or []}
+    differing = [
+        token
+        for token in {**listed, **model["vocab"]}
+        if token not in added and listed.get(token) != model["vocab"].get(token)
+    ]
+    if differing:
+        raise InputError(
+            f"{name}: vocab.txt has other tokens than tokenizer.json, {len(differing):,} of them, such as "
+            f"{differing[0]!r}; remove the file that is not the model's."
+        )
+
+
+def check_case(name: str, tokenizer: PreTrainedTokenizerBase, do_lower_case: bool | None):
+    """
+    Print which tokens a WordPiece vocabulary has in vain, because of case or accents.
+
+    Args:
+        do_lower_case: what was asked for; None if nothing was.
+
+    Raises:
+        InputError: the tokenizer does not do what was asked for; or, unasked, changes case or accents of many of its
+            tokens.
+    """
+    backend = tokenizer.backend_tokenizer
+    normalize = backend.normalizer.normalize_str if backend.normalizer else str
+    lowers = normalize("A") == "a"
+    if do_lower_case is not None and lowers != do_lower_case:
+        raise InputError(
+            f"{name}: --do_lower_case {str(do_lower_case).lower()} (--cased) cannot be kept: the tokenizer is not "
+            "BERT's own, and has no such setting; leave it out."
+        )
+    model = json.loads(backend.to_str())["model"]
+    if model["type"] != "WordPiece":
+        return
+    special = set(tokenizer.all_special_tokens)
+    words = {token: token.removeprefix(model["continuing_subword_prefix"]) for token in model["vocab"]}
+    words = {token: word for token, word in words.items() if token not in special and not is_placeholder(word)}
+    never = [token for token, word in words.items() if normalize(word).replace(" ", "") != word.replace(" ", "")]
+    share = len(never) / max(len(words), 1)
+    examples = ", ".join(map(repr, never[:SHOWN]))
+    if share > MOST_UNREACHABLE and do_lower_case is None:
+        raise InputError(
+            f"{name}: the tokenizer changes case or accents, so that {share:.0%} of its tokens never come, such as "
+            f"{examples}; give --do_lower_case false (--cased for convert and shrink), or set do_lower_case and "
+            "strip_accents in its tokenizer_config.json."
+        )
+    if share > NAMED:
+        PartialState().print(
+            f"{name}: {len(never):,} of {len(words):,} tokens never come, such as {examples}, because the tokenizer "
+            "changes case or accents"
+        )
+    elif not lowers and any(word.islower() for word in words.values()) and not any(map(has_capital, words.values())):
+        PartialState().print(
+            f"{name}: the tokenizer keeps capitals, and none of its {len(words):,} tokens has one, so that words with "
+            "capitals are unknown"
+        )
+
+
+def is_placeholder(word: str) -> bool:
+    """[unused0] and the like, which are no text."""
+    return word.startswith("[") and word.endswith("]") and len(word) > 2
+
+
+def has_capital(word: str) -> bool:
+    return word != word.lower()
