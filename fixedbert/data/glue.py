@@ -665,7 +665,7 @@ def one_field(text: str) -> str:
 def tokenize(batch: dict, tokenizer: PreTrainedTokenizerBase, max_seq_length: int) -> dict:
     texts = [batch[name] for name in ("sentence1", "sentence2") if name in batch]
     tokens = encode(tokenizer, *texts, max_length=max_seq_length, truncation=True, return_attention_mask=False)
-    cut = [bool(encoding.overflowing) for encoding in tokens.encodings]
+    cut = [bool(encoding.overflowing) for encoding in tokens.encodings or []]
     return {**tokens, "length": [len(ids) for ids in tokens["input_ids"]], "cut": cut}
 
 
