@@ -56,6 +56,7 @@ from transformers.models.bert.modeling_bert import (
 from transformers.processing_utils import Unpack
 from transformers.utils import TransformersKwargs, logging
 from transformers.utils.generic import can_return_tuple, merge_with_config_defaults
+from transformers.utils.import_utils import is_tracing
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
 from .attention_fixed_head_bert import FixedHeadBertAttention, FixedHeadBertSelfAttention
@@ -366,8 +367,10 @@ class FixedHeadBertModel(FixedHeadBertPreTrainedModel, BertModel):
         if every_query or arguments["output_hidden_states"]:
             last_layer_at = None
         unpadded = None
-        if not self.needs_whole_rows(arguments, layout):
-            given = ids_or_embeddings(arguments["inputs"])
+        given = ids_or_embeddings(arguments["inputs"])
+        # What the places of tokens are is read from values, unless it is given.
+        unreadable = is_tracing(given) if known else is_symbolic(given)
+        if not unreadable and not self.needs_whole_rows(arguments, layout):
             if known is None:
                 unpadded = Unpadded.of(layout, given, last_layer_at)
             else:
@@ -381,13 +384,12 @@ class FixedHeadBertModel(FixedHeadBertPreTrainedModel, BertModel):
 
     def needs_whole_rows(self, arguments: dict, layout: Layout) -> bool:
         """
-        Whether padding stays: nothing asks to remove it, values cannot be read, Trainer adds noise to embeddings
+        Whether padding stays: nothing asks to remove it, Trainer adds noise to embeddings
         (NEFTune), an argument has its shape, or an attention of another class knows masks alone.
         """
         needs_lengths = implementation_of(self.config._attn_implementation).needs_lengths
         return (
             not (self.unpad_inputs or (needs_lengths and layout.packed is not None))
-            or is_symbolic(ids_or_embeddings(arguments["inputs"]))
             or (self.training and hasattr(self.get_input_embeddings(), "neftune_noise_alpha"))  # scaled by the length
             or self.config.attention is not None
             or arguments["output_attentions"]

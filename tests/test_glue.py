@@ -279,7 +279,7 @@ def test_csv_of_spreadsheets(tmp_path, content):
 def test_other_encodings_are_named(tmp_path, encoding):
     """Guards: a table in UTF-16, with or without its mark, is refused with the command that converts it."""
     (tmp_path / "a.csv").write_bytes("text,label\none,yes\ntwo,no\n".encode(encoding))
-    with pytest.raises(InputError, match="a.csv, line 1: byte 1 is not UTF-8 but of UTF-16 or UTF-32; convert the"):
+    with pytest.raises(InputError, match="a.csv: UTF-16 or UTF-32, not UTF-8; convert the"):
         load_files({"train": str(tmp_path / "a.csv")})
 
 

@@ -92,8 +92,10 @@ def test_a_step_reads_nothing_back(objective, lengths, separate):
     with torch.device("meta"):
         model = model_for(objective, attn_implementation="sdpa")
     step(model, on_meta(PretrainingCollator(0, objective)(rows)))
-    with pytest.raises((RuntimeError, NotImplementedError), match="meta"):
-        step(model, on_meta(PretrainingCollator(0)(rows)))
+    plain = PretrainingCollator(0)(rows)
+    if "attention_mask" in plain:  # from which the places are read
+        with pytest.raises((RuntimeError, NotImplementedError), match="meta"):
+            step(model, on_meta(plain))
 
 
 def test_places_by_hand():

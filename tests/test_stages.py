@@ -196,7 +196,10 @@ def corpus(tmp_path_factory) -> str:
     """Twelve little documents of a few sentences."""
     folder = tmp_path_factory.mktemp("corpus")
     for number in range(12):
-        sentences = [f"File {index} of list {number} does {'abcdefghij'[index] * 3}." for index in range(9)]
+        sentences = [
+            f"File {'abcdefghij'[index]} of list {'abcdefghijkl'[number]} does {'abcdefghij'[index] * 3}."
+            for index in range(9)
+        ]
         (folder / f"{number:02}.txt").write_text(" ".join(sentences))
     return str(folder)
 

@@ -79,7 +79,7 @@ def test_ill_conditioned_sequence():
     for condition in (1e4, 1e6):
         X = left * torch.logspace(0, -math.log10(condition), 8, dtype=torch.float64) @ right
         assert (attention(X, *weights_for(X, P)) - P).abs().max() < 1e-4
-    X = left * torch.logspace(0, -13, 8, dtype=torch.float64) @ right
+    X = left * torch.logspace(0, -14, 8, dtype=torch.float64) @ right
     with pytest.raises(InputError, match="too close to dependent tokens"):
         weights_for(X, P)
 
