@@ -3,10 +3,14 @@ Everything once, on two CPU cores and without a network: pretrain, fine-tune twi
 
     make demo        # or: python run_demo.py
 
-What is done stays in demo/ and is not done again; an interrupted demo goes on where it stopped.
+What is done stays in demo/ and is not done again; an interrupted demo goes on where it stopped. Flags are those of the
+scripts, and go to all of them:
+
+    python run_demo.py --seed 1 --bf16 false
 """
 
 import json
+import sys
 import time
 from collections import Counter
 from contextlib import redirect_stdout
@@ -23,12 +27,13 @@ import run_squad
 from fixedbert.data.rows import read_rows
 from fixedbert.data.sample import write_tasks
 from fixedbert.data.squad import load_squad
-from fixedbert.errors import exit_on_input_error
+from fixedbert.errors import InputError, exit_on_input_error
 from fixedbert.figures import drawing
 from fixedbert.metrics.squad import squad_scores
 
 DEMO = Path("demo")
 PRETRAINED, START = "pretrained", ("pretrained", "from scratch")
+LEARNED, NOT_LEARNED = 95, 75  # per cent: more than the first with pretraining, less than the second without
 
 
 def run_once(script, output: Path, *arguments: str):
@@ -42,11 +47,12 @@ def run_once(script, output: Path, *arguments: str):
         script.main(command)
 
 
-def main():
+def main(flags: list[str]):
+    """Everything once, with these flags of the scripts."""
     began = time.monotonic()
     keep_to_a_screen()
     write_tasks(DEMO / "data")
-    run_once(run_pretraining, DEMO / PRETRAINED, "recipes/sample.yaml")
+    run_once(run_pretraining, DEMO / PRETRAINED, "recipes/sample_stories.yaml", *flags)
     model = str(DEMO / PRETRAINED)
     starts = {
         "pretrained": ("--model_name_or_path", model),
@@ -54,8 +60,9 @@ def main():
     }
     for task, script in (("pairs", run_glue), ("questions", run_squad)):
         for start, source in starts.items():
-            run_once(script, directory(task, start), f"recipes/sample_{task}.yaml", *source)
+            run_once(script, directory(task, start), f"recipes/sample_{task}.yaml", *source, *flags)
     show(time.monotonic() - began)
+    check_lesson()
 
 
 def keep_to_a_screen():
@@ -91,15 +98,42 @@ def majority_baselines() -> dict[str, float]:
     }
 
 
+ROWS = (
+    ("pairs", "accuracy", "eval_accuracy", 100),
+    ("questions", "exact match", "eval_exact_match", 1),
+    ("questions", "F1", "eval_f1", 1),
+)
+
+
+def scores() -> dict[str, tuple[float, float]]:
+    """Per cent with and without pretraining, by task and metric."""
+    return {
+        f"{task}, {name}": (
+            scale * results(directory(task, "pretrained"))[key],
+            scale * results(directory(task, "from scratch"))[key],
+        )
+        for task, name, key, scale in ROWS
+    }
+
+
+def check_lesson():
+    """
+    Raises:
+        InputError: the models do not show what pretraining is for.
+    """
+    for name, (pretrained, scratch) in scores().items():
+        if not (pretrained > LEARNED and scratch < NOT_LEARNED):
+            raise InputError(
+                f"this demo missed its lesson: {name} is {pretrained:.1f} % with pretraining, and "
+                f"should be above {LEARNED}; it is {scratch:.1f} % without, and should be below {NOT_LEARNED}. Remove "
+                f"{DEMO}, and give another --seed."
+            )
+
+
 def show(seconds: float):
     majority = majority_baselines()
-    rows = [
-        ("pairs", "accuracy", "eval_accuracy", 100),
-        ("questions", "exact match", "eval_exact_match", 1),
-        ("questions", "F1", "eval_f1", 1),
-    ]
     print(f"\n{'synthetic task':<16}{'metric':<14}" + "".join(f"{column:>14}" for column in (*START, "majority")))
-    for task, name, key, scale in rows:
+    for task, name, key, scale in ROWS:
         values = [scale * results(directory(task, start))[key] for start in START] + [majority[key]]
         print(f"{task:<16}{name:<14}" + "".join(f"{value:>13.1f}%" for value in values))
     held_out = results(DEMO / PRETRAINED)
@@ -155,4 +189,4 @@ def draw(majority: dict[str, float]) -> Path:
 
 
 if __name__ == "__main__":
-    exit_on_input_error(main)
+    exit_on_input_error(lambda: main(sys.argv[1:]))

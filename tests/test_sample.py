@@ -2,9 +2,14 @@
 
 from collections import Counter, defaultdict
 
+import pytest
+
 from fixedbert.data.glue import load_files
-from fixedbert.data.sample import THINGS, documents, questions, sentence_pairs, write_tasks
+from fixedbert.data.sample import SUBJECTS, documents, questions, sentence_pairs, stories, things_of, write_tasks
 from fixedbert.data.squad import load_squad
+
+SUBJECT_OF = {thing: subject for subject, (things, _) in SUBJECTS.items() for thing in things.split()}
+SUBJECT_SAID = {saying: subject for subject, (_, sayings) in SUBJECTS.items() for saying in sayings}
 
 
 def test_text_comes_from_this_python():
@@ -14,10 +19,32 @@ def test_text_comes_from_this_python():
     assert all(texts) and texts == documents()
 
 
+def things_in(text: str) -> list[str]:
+    return [word for word in text.lower().rstrip(".?").replace(".", " ").split() if word in SUBJECT_OF]
+
+
+def test_stories_have_one_subject_each_and_name_every_thing():
+    """Guards: what things are can be learned from the stories: each is about one subject, and no thing is left out."""
+    texts = stories(500, seed=3)
+    assert texts == stories(500, seed=3) != stories(500, seed=4)
+    assert all(len({SUBJECT_OF[thing] for thing in things_in(text)}) == 1 for text in texts)
+    assert {thing for text in texts for thing in things_in(text)} == set(SUBJECT_OF)
+
+
+@pytest.mark.parametrize("rows", [sentence_pairs, questions], ids=lambda rows: rows.__name__)
+def test_things_of_the_evaluation_are_not_trained_on(rows):
+    """Guards: the rows to evaluate on name 6 things of each subject that no row to train on names."""
+    train, dev = (
+        {word for word in SUBJECT_OF if f"the {word}" in str(rows(900, split))} for split in ("train", "dev")
+    )
+    assert not train & dev and (len(train), len(dev)) == (4 * 14, 4 * 6)
+    assert dev == {thing for subject in SUBJECTS for thing in things_of(subject, "dev")}
+
+
 def test_pairs_need_both_sentences():
     """Guards: neither sentence alone tells the label: whatever one alone says, both are as likely."""
-    rows = sentence_pairs(30_000, seed=7)
-    assert rows == sentence_pairs(30_000, seed=7) != sentence_pairs(30_000, seed=8)
+    rows = sentence_pairs(30_000, "train")
+    assert rows == sentence_pairs(30_000, "train") != sentence_pairs(30_000, "dev")
     assert set(Counter(row["label"] for row in rows).values()) == {15_000}
     for sentence in ("sentence1", "sentence2"):
         labels = defaultdict(Counter)
@@ -29,32 +56,32 @@ def test_pairs_need_both_sentences():
 
 
 def test_pair_labels_hold():
-    """Guards: the label is what the sentences say."""
-    for row in sentence_pairs(300, seed=7):
-        _, _, name, _, _, taken, _, _, _, returned = row["sentence1"].rstrip(".").split()
-        _, _, same, _, _, said = row["sentence2"].rstrip(".").split()
-        assert name == same and said != taken
-        assert (row["label"] == "entailment") == (said == returned)
+    """Guards: two different things of one subject, and the label is whether what is said is said of that subject."""
+    for row in sentence_pairs(300, "dev"):
+        one, two = things_in(row["sentence1"])
+        said = SUBJECT_SAID[row["sentence2"].removeprefix("each of them ").rstrip(".")]
+        assert one != two and SUBJECT_OF[one] == SUBJECT_OF[two]
+        assert (row["label"] == "entailment") == (said == SUBJECT_OF[one])
 
 
 def test_questions_have_one_answer_among_equals():
-    """Guards: of the two things in a question one stands in the context, once: the answer."""
-    for paragraph in questions(100, seed=7)["data"][0]["paragraphs"]:
+    """Guards: a context names a thing of each subject, and the answer is the one of which it can be said."""
+    for paragraph in questions(100, "train")["data"][0]["paragraphs"]:
         (question,) = paragraph["qas"]
-        *_, one, _, _, other = question["question"].rstrip("?").split()
-        words = paragraph["context"].replace(".", "").split()
+        things = things_in(paragraph["context"])
         (answer,) = question["answers"]
-        assert sorted(map(words.count, (one, other))) == [0, 1] and words.count(answer["text"]) == 1
-        assert answer["text"] in (one, other)
-        assert answer["answer_start"] == paragraph["context"].index(f" {answer['text']}") + 1
+        said = SUBJECT_SAID[question["question"].removeprefix("which of them ").rstrip("?")]
+        assert sorted(SUBJECT_OF[thing] for thing in things) == sorted(SUBJECTS)
+        assert [thing for thing in things if SUBJECT_OF[thing] == said] == [answer["text"]]
+        start = answer["answer_start"]
+        assert paragraph["context"][start - 4 :].startswith(f"the {answer['text']}")
 
 
 def test_position_says_nothing_about_the_answer():
     """Guards: without the question each of the four things of a context is as likely the answer."""
     places = Counter()
-    for paragraph in questions(4000, seed=7)["data"][0]["paragraphs"]:
-        things = [word for word in paragraph["context"].replace(".", "").split() if word in THINGS]
-        places[things.index(paragraph["qas"][0]["answers"][0]["text"])] += 1
+    for paragraph in questions(4000, "train")["data"][0]["paragraphs"]:
+        places[things_in(paragraph["context"]).index(paragraph["qas"][0]["answers"][0]["text"])] += 1
     assert len(places) == 4 and max(places.values()) < 0.28 * 4000
 
 
@@ -68,6 +95,7 @@ def test_files_are_what_the_scripts_read(tmp_path):
         "pairs/train.tsv",
         "questions/dev.json",
         "questions/train.json",
+        "stories.txt",
     ]
     assert all((tmp_path / "a" / file).read_bytes() == (tmp_path / "b" / file).read_bytes() for file in files)
     pairs = load_files({"train": f"{tmp_path}/a/pairs/train.tsv", "validation": f"{tmp_path}/a/pairs/dev.tsv"})

@@ -1,13 +1,17 @@
 """
 The built-in sample: text and tasks to try everything without a network. The package contains no text of others.
 
-    python -m fixedbert.data.sample FOLDER    # writes the two tasks as files
+    python -m fixedbert.data.sample FOLDER    # writes the stories and the two tasks as files
 
-The text is the documentation in every CPython: the topics of pydoc and the docstrings of the standard library. The two
-tasks are synthetic, made from templates about invented functions, and do not resemble real language:
-- sentence pairs, in GLUE's layout: does a statement about a function follow from its description?
-- questions, in the layout of SQuAD 1.1: which of two things is the text about?
-No sentence alone decides the label, and no context alone the answer: a model has to compare the two segments.
+The text of `documents` is the documentation in every CPython: the topics of pydoc and the docstrings of the standard
+library. The stories are made from templates, each about things of one subject, and do not resemble real language. The
+two tasks are about the same subjects:
+- sentence pairs, in GLUE's layout: can this be said of those two things?
+- questions, in the layout of SQuAD 1.1: of which of four things can this be said?
+
+The rows to train on name 14 things of each subject, the rows to evaluate on 6 others. What these are can only be
+learned from the stories, in which all of them occur without a label: that is what pretraining is for. No sentence
+alone decides the label, and no context alone the answer: a model has to compare the two segments.
 """
 
 import ast
@@ -32,10 +36,35 @@ LEFT_OUT = {
     "dist-packages",
 }
 
-NAMES = ("open", "read", "write", "send", "load", "parse", "copy", "close", "call", "match", "format", "split", "join",
-         "sort", "search", "compile")  # fmt: skip
-THINGS = ("list", "string", "dictionary", "file", "number", "tuple", "module", "class", "path", "message", "object",
-          "pattern", "socket", "thread", "stream", "table")  # fmt: skip
+# Things of each subject, and what is said of them.
+SUBJECTS = {
+    "animals": (
+        "dog cat horse cow sheep goat pig fox wolf bear lion tiger mouse rabbit deer duck goose hen eagle owl",
+        ("breathes", "hunts at night", "has young", "sleeps in a den"),
+    ),
+    "plants": (
+        "oak elm pine birch maple willow rose tulip daisy lily fern moss ivy poppy orchid cedar ash palm beech reed",
+        ("blooms", "grows from a seed", "has roots", "needs light"),
+    ),
+    "tools": (
+        "hammer saw drill axe knife chisel wrench rake shovel spade file brush needle ladder anvil lever hook plane "
+        "clamp mallet",
+        ("hangs in the workshop", "is made of steel", "has a handle", "rusts"),
+    ),
+    "dishes": (
+        "bread cheese butter soup cake pie rice pasta jam honey stew salad omelette pudding toast porridge biscuit "
+        "sausage pancake curry",
+        ("tastes good", "comes from the oven", "is on a plate", "smells of spice"),
+    ),
+}
+TEMPLATES = (
+    "The {one} {said}.",
+    "The {one} {said} and the {other} {too}.",
+    "Here are the {one} and the {other}.",
+    "Each of them {said}.",
+    "Which of them {said}?",
+)
+TRAINED = 14  # things of each subject in the rows to train on
 
 
 def documents() -> list[str]:
@@ -57,21 +86,42 @@ def docstrings(file: Path) -> list[str]:
     return [text for node in nodes if isinstance(node, documented) and (text := ast.get_docstring(node))]
 
 
-def sentence_pairs(count: int, seed: int) -> list[dict[str, str]]:
+def stories(count: int, seed: int, sentences: int = 12) -> list[str]:
+    """Texts of so many sentences, each text about the things of one subject."""
+    rng = random.Random(seed)
+    texts = []
+    for _ in range(count):
+        things, sayings = rng.choice(list(SUBJECTS.values()))
+        text = []
+        for _ in range(sentences):
+            (one, other), (said, too) = rng.sample(things.split(), 2), rng.sample(sayings, 2)
+            text.append(rng.choice(TEMPLATES).format(one=one, other=other, said=said, too=too))
+        texts.append(" ".join(text))
+    return texts
+
+
+def things_of(subject: str, split: str) -> list[str]:
+    """The things of a subject that the rows of "train" or "dev" name."""
+    things = SUBJECTS[subject][0].split()
+    return things[:TRAINED] if split == "train" else things[TRAINED:]
+
+
+def sentence_pairs(count: int, split: str) -> list[dict[str, str]]:
     """
     Rows with sentence1, sentence2 and label, half of them entailment and half not_entailment.
 
-    "read takes a list and returns a file." entails "read returns a file.", but not "read returns a path."
+    "here are the oak and the rose." entails "each of them blooms.", but not "each of them tastes good."
     """
-    rng = random.Random(seed)
+    rng = random.Random(split)
     rows = []
     for number in range(count):
-        name = rng.choice(NAMES)
-        taken, returned, absent = rng.sample(THINGS, 3)
+        subject, other = rng.sample(list(SUBJECTS), 2)
+        one, two = rng.sample(things_of(subject, split), 2)
+        said = rng.choice(SUBJECTS[other if number % 2 else subject][1])
         rows.append(
             {
-                "sentence1": f"the function {name} takes a {taken} and returns a {returned}.",
-                "sentence2": f"the function {name} returns a {absent if number % 2 else returned}.",
+                "sentence1": f"here are the {one} and the {two}.",
+                "sentence2": f"each of them {said}.",
                 "label": "not_entailment" if number % 2 else "entailment",
             }
         )
@@ -79,48 +129,43 @@ def sentence_pairs(count: int, seed: int) -> list[dict[str, str]]:
     return rows
 
 
-def questions(count: int, seed: int, functions: int = 2) -> dict:
+def questions(count: int, split: str) -> dict:
     """
-    Questions in SQuAD 1.1's layout. The context describes `functions` functions, and the answer to "is the text about
-    a list or a path?" is the one of the two that it mentions.
+    Questions in SQuAD 1.1's layout. The context names a thing of each subject, and the answer to "which of them
+    blooms?" is the plant.
     """
-    rng = random.Random(seed)
+    rng = random.Random(split)
     paragraphs = []
     for number in range(count):
-        names = rng.sample(NAMES, functions)
-        *things, absent = rng.sample(THINGS, 2 * functions + 1)
-        facts = zip(names, things[:functions], things[functions:], strict=True)
-        context = " ".join(f"the function {name} takes a {taken} and returns a {back}." for name, taken, back in facts)
-        answer = rng.choice(things)
-        one, other = rng.sample((answer, absent), 2)
+        subjects = rng.sample(list(SUBJECTS), len(SUBJECTS))
+        things = [rng.choice(things_of(subject, split)) for subject in subjects]
+        context = f"here are {' and '.join(f'the {thing}' for thing in things)}."
+        asked = rng.randrange(len(subjects))
+        answer = {"text": things[asked], "answer_start": context.index(f"the {things[asked]}") + 4}
+        question = f"which of them {rng.choice(SUBJECTS[subjects[asked]][1])}?"
         paragraphs.append(
             {
                 "context": context,
-                "qas": [
-                    {
-                        "id": f"synthetic-{seed}-{number}",
-                        "question": f"is the text about a {one} or a {other}?",
-                        "answers": [{"text": answer, "answer_start": context.index(f"a {answer}") + 2}],
-                    }
-                ],
+                "qas": [{"id": f"synthetic-{split}-{number}", "question": question, "answers": [answer]}],
             }
         )
     return {"version": "synthetic", "data": [{"title": "synthetic", "paragraphs": paragraphs}]}
 
 
 def write_tasks(folder: str | Path):
-    """Write pairs/train.tsv, pairs/dev.tsv, questions/train.json and questions/dev.json, always the same."""
-    for split, seed, pairs, asked in (("train", 1, 6000, 8000), ("dev", 2, 500, 500)):
+    """Write stories.txt, and train and dev of pairs/*.tsv and questions/*.json, always the same."""
+    for split, pairs, asked in (("train", 6000, 8000), ("dev", 500, 500)):
         file = Path(folder, "pairs", f"{split}.tsv")
         file.parent.mkdir(parents=True, exist_ok=True)
         with open(file, "w", encoding="utf-8", newline="") as lines:
-            rows = sentence_pairs(pairs, seed)
+            rows = sentence_pairs(pairs, split)
             writer = csv.DictWriter(lines, rows[0], delimiter="\t", quoting=csv.QUOTE_NONE, lineterminator="\n")
             writer.writeheader()
             writer.writerows(rows)
         file = Path(folder, "questions", f"{split}.json")
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(json.dumps(questions(asked, seed), indent=1) + "\n", encoding="utf-8")
+        file.write_text(json.dumps(questions(asked, split), indent=1) + "\n", encoding="utf-8")
+    Path(folder, "stories.txt").write_text("\n".join(stories(3000, seed=1)) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
