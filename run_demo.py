@@ -47,7 +47,12 @@ def run_once(script, output: Path, *arguments: str):
         script.main(command)
 
 
-def main(flags: list[str]):
+def main():
+    run(sys.argv[1:])
+    check_lesson()
+
+
+def run(flags: list[str]):
     """Everything once, with these flags of the scripts."""
     began = time.monotonic()
     keep_to_a_screen()
@@ -62,7 +67,6 @@ def main(flags: list[str]):
         for start, source in starts.items():
             run_once(script, directory(task, start), f"recipes/sample_{task}.yaml", *source, *flags)
     show(time.monotonic() - began)
-    check_lesson()
 
 
 def keep_to_a_screen():
@@ -189,4 +193,4 @@ def draw(majority: dict[str, float]) -> Path:
 
 
 if __name__ == "__main__":
-    exit_on_input_error(lambda: main(sys.argv[1:]))
+    exit_on_input_error(main)

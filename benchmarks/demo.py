@@ -13,7 +13,7 @@ from contextlib import redirect_stdout
 from pathlib import Path
 
 from benchmarks.machine import description
-from fixedbert.errors import InputError, exit_on_input_error
+from fixedbert.errors import exit_on_input_error
 
 import run_demo  # isort: skip  # after fixedbert, which comes before torch
 
@@ -25,14 +25,10 @@ def scores_of(seed: int, folder: Path, flags: list[str]) -> dict[str, tuple[floa
         folder.mkdir(parents=True, exist_ok=True)
         home = Path.cwd()
         os.chdir(folder)  # the demo works in demo/
-        try:
-            with open("demo.log", "a") as log, redirect_stdout(log):
-                run_demo.main(["--seed", str(seed), *flags])
-        except InputError as error:
-            print(f"seed {seed}: {error}")
-        finally:
-            scores = run_demo.scores()
-            os.chdir(home)
+        with open("demo.log", "a") as log, redirect_stdout(log):
+            run_demo.run(["--seed", str(seed), *flags])
+        scores = run_demo.scores()
+        os.chdir(home)
         found.write_text(json.dumps(scores))
     return json.loads(found.read_text())
 
