@@ -7,11 +7,11 @@ The text of `documents` is the documentation in every CPython: the topics of pyd
 library. The stories are made from templates, each about things of one subject, and do not resemble real language. The
 two tasks are about the same subjects:
 - sentence pairs, in GLUE's layout: can this be said of those two things?
-- questions, in the layout of SQuAD 1.1: of which of four things can this be said?
+- questions, in the layout of SQuAD 1.1: which of four things is the plant?
 
 The rows to train on name 14 things of each subject, the rows to evaluate on 6 others. What these are can only be
 learned from the stories, in which all of them occur without a label: that is what pretraining is for. No sentence
-alone decides the label, and no context alone the answer: a model has to compare the two segments.
+of a pair alone decides the label: a model has to compare the two.
 """
 
 import ast
@@ -132,7 +132,7 @@ def sentence_pairs(count: int, split: str) -> list[dict[str, str]]:
 def questions(count: int, split: str) -> dict:
     """
     Questions in SQuAD 1.1's layout. The context names a thing of each subject, and the answer to "which of them
-    blooms?" is the plant.
+    blooms?" and all other questions is the plant.
     """
     rng = random.Random(split)
     paragraphs = []
@@ -140,9 +140,9 @@ def questions(count: int, split: str) -> dict:
         subjects = rng.sample(list(SUBJECTS), len(SUBJECTS))
         things = [rng.choice(things_of(subject, split)) for subject in subjects]
         context = f"here are {' and '.join(f'the {thing}' for thing in things)}."
-        asked = rng.randrange(len(subjects))
-        answer = {"text": things[asked], "answer_start": context.index(f"the {things[asked]}") + 4}
-        question = f"which of them {rng.choice(SUBJECTS[subjects[asked]][1])}?"
+        plant = things[subjects.index("plants")]
+        answer = {"text": plant, "answer_start": context.index(f"the {plant}") + 4}
+        question = f"which of them {rng.choice(SUBJECTS['plants'][1])}?"
         paragraphs.append(
             {
                 "context": context,
