@@ -74,7 +74,7 @@ class BusyMachine(TrainerCallback):
 
 
 def times_of_threads(folder: Path = Path("/proc/self/task")) -> Times:
-    """Those of this process's threads; none where the system does not say."""
+    """The times of each thread of this process; none where the system does not say."""
     found = {}
     for file in folder.glob("*/schedstat"):
         with suppress(OSError):  # a thread that has ended
@@ -84,7 +84,7 @@ def times_of_threads(folder: Path = Path("/proc/self/task")) -> Times:
 
 
 def share_of_waiting(before: Times, now: Times) -> float:
-    """Of the time in which threads wanted a processor, the part in which they had none; 0 where nothing is known."""
+    """The part of the time in which threads wanted a processor and had none; 0 where nothing is known."""
     new = [(now[name], before.get(name, (0, 0))) for name in now]
     ran, waited = (sum(end[place] - begin[place] for end, begin in new) for place in (0, 1))
     return waited / (ran + waited) if ran + waited else 0.0
