@@ -66,7 +66,7 @@ def final_loss(of_side: BY_SEED) -> float:
 
 
 def settings_of(runs: BY_SEED) -> dict | None:
-    """Those of a recipe that stock BERT can have too; none of stock BERT as people run it."""
+    """The settings of a recipe that stock BERT can have too; none for stock BERT as people run it."""
     latest = list(runs.values())[-1]
     equal = latest.get("settings", {}).get("equal")
     return None if latest["stock"] and equal and not equal["keeps_memory"] else equal
