@@ -420,6 +420,8 @@ HABITS = (
         for name in ("state_dict", "model", "model_state_dict", "module")
     ),
     Habit("weights two levels down", PICKLES, tensors(lambda f: {"checkpoint": {"model": f}}), SENTENCE),
+    Habit("a list of weights", PICKLES, tensors(lambda found: [*found.items()]), SENTENCE),
+    Habit("the optimizer beside the weights", PICKLES, tensors(lambda found: {**found, "optimizer": {}}), SENTENCE),
     Habit("TorchScript", PICKLES, scripted, SENTENCE),
     Habit("a pickled model", PICKLES, whole_model, SENTENCE),
     Habit("32 bits, config.json says 16", at(model, "model half") + at(bert, "bert"), configured(dtype="float16")),
@@ -439,10 +441,15 @@ HABITS = (
     Habit("LABEL_n", at(predicted, "model"), configured(**names_of(*UNNAMED)), UNKNOWN_ORDER),
     Habit("LABEL_n, permuted", at(predicted, "model"), permuted(*UNNAMED), UNKNOWN_ORDER),
     Habit("no names", at(predicted, "model"), configured(id2label=None, label2id=None), UNKNOWN_ORDER),
+    Habit("labels in id2label, written label_n", at(predicted, "model"), configured(**names_of("label 0", "label 1")),
+          UNKNOWN_ORDER),
+    Habit("labels as numbers", at(predicted, "model"), configured(**names_of("0", "1")), SENTENCE),
+    Habit("a label more", at(predicted, "model"), configured(**names_of("no", "yes", "maybe", numbers=(0, 1, 2))),
+          SENTENCE),
     Habit("labels in capitals", at(predicted, "model"), configured(**names_of("NO", "YES")), "by name"),
     Habit("other labels", at(predicted, "model"), configured(**names_of("bad", "good")), SENTENCE),
     *(
-        Habit(f"labels: {what}", at(rows, "rows.csv") + at(encoded, "rows.csv"), cells(**forms), SENTENCE)
+        Habit(f"labels: {what}", at(rows, "rows.csv"), cells(**forms), SENTENCE)
         for what, forms in {
             "a blank before": {"yes": "yes/ yes"},
             "a blank after": {"yes": "yes/yes "},
@@ -455,6 +462,10 @@ HABITS = (
             "percent": {"yes": "90 %", "no": "10 %"},
             "decimal comma": {"yes": '"2,0"', "no": '"2,1"'},
             "a number in two ways": {"yes": "1/01"},
+            "a soft hyphen": {"yes": "yes/y\u00ades"},
+            "a tab": {"yes": "yes/yes\t"},
+            "several with bars": {"yes": "yes/no|yes"},
+            "truth and numbers": {"yes": "true/1", "no": "0"},
             "words and fractions": {"yes": "0.5/yes"},
         }.items()
     ),
