@@ -111,6 +111,14 @@ def test_ends_of_lines_of_a_vocabulary(tmp_path, before, end):
     assert load_tokenizer(str(file), False).get_vocab() == {token: number for number, token in enumerate(CASED)}
 
 
+def test_blank_line_that_became_a_token(tmp_path):
+    """Guards: transformers makes a token of a blank line at the end, which never comes and is no contradiction."""
+    folder = directory(tmp_path, [*CASED, ""], do_lower_case=False)
+    (tmp_path / "vocab.txt").write_text("\n".join(CASED) + "\n\n")
+    assert "" in json.loads((tmp_path / "tokenizer.json").read_text())["model"]["vocab"]
+    assert tokens(folder) == AS_WRITTEN
+
+
 def test_byte_order_mark_of_a_folder(tmp_path):
     """Guards: transformers would take the mark for a part of [PAD], which then has another number than the model's."""
     folder = directory(tmp_path, ["\ufeff[PAD]", *CASED[1:]])

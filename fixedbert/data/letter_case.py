@@ -98,7 +98,7 @@ def check_vocabulary_files(name: str, **options):
     differing = [
         token
         for token in {**listed, **model["vocab"]}
-        if token not in added and listed.get(token) != model["vocab"].get(token)
+        if token and token not in added and listed.get(token) != model["vocab"].get(token)
     ]
     if differing:
         raise InputError(
