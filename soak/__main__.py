@@ -25,8 +25,9 @@ os.environ |= {"PYTHONPATH": str(Path(__file__).parents[1]), "CUDA_VISIBLE_DEVIC
 def main():
     parser = argparse.ArgumentParser(prog="soak", description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
-    run = commands.add_parser("run", help="mutations, kills and full disks, then the tables")
+    run = commands.add_parser("run", help="mutations, habits, kills and full disks, then the tables")
     run.add_argument("--mutations", type=int, default=4000, help="how many of the 4,000")
+    run.add_argument("--habits", type=int, default=10_000, help="how many trials of other people's habits; all")
     run.add_argument("--kills", type=int, default=50, help="runs that are killed")
     run.add_argument("--disks", type=int, default=8, help="runs on a full disk")
     run.add_argument("--parallel", type=int, default=2, help="at once")
@@ -46,20 +47,28 @@ def main():
 
 
 def run(arguments: argparse.Namespace, output: Path) -> int:
-    from . import disks, kills, mutations
+    from . import disks, habits, kills, mutations
     from .results import Results
 
     results, began = Results(output / "soak.jsonl"), time.monotonic()
     plan = mutations.planned(4000)[: arguments.mutations]
     mutations.run(output / "mutations", plan, results, arguments.seed, arguments.parallel)
+    habits.run(output / "habits", arguments.habits, results, arguments.parallel)
     inputs = kills.Inputs(output / "runs")
     kills.run(inputs, arguments.kills, results, arguments.seed, arguments.parallel)
     disks.run(inputs, arguments.disks, results, arguments.seed)
-    for trial, table in (("mutation", mutations.table), ("kill", kills.table), ("disk", disks.table)):
+    for trial, table in (
+        ("mutation", mutations.table),
+        ("habit", habits.table),
+        ("kill", kills.table),
+        ("disk", disks.table),
+    ):
         if results.of(trial):
             print("", *table(results.of(trial)), sep="\n")
     print(f"\n{(time.monotonic() - began) / 60:.1f} minutes; every result: {results.file}")
-    faults = [line for line in results.lines if line.get("faults") or line.get("outcome") in mutations.BAD]
+    faults = [
+        line for line in results.lines if line.get("faults") or line.get("outcome") in (*mutations.BAD, *habits.BAD)
+    ]
     return 1 if faults else 0
 
 

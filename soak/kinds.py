@@ -325,7 +325,7 @@ def recipe(file: str) -> Callable:
 
 def study():
     found = load_study("study.yaml")
-    return found, found.shapes, [run.key for run in found.runs([])]
+    return {**vars(found), "folder": None}, found.shapes, [run.key for run in found.runs([])]
 
 
 def reported():

@@ -7,7 +7,7 @@ import re
 import shutil
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from fnmatch import fnmatch
 from pathlib import Path
 
@@ -55,7 +55,7 @@ def run(folder: Path, plan: list[tuple[str, int]], results: Results, seed: int, 
             print(f"{number:,} of {len(plan):,} mutations", flush=True)
 
 
-def build_apart(valid: Path):
+def build_apart(valid: Path, build: Callable[[Path], None] = build):
     """The valid files, written by a child: this process has used no thread when it forks the others."""
 
     def prepare() -> tuple[str, list[str]]:
@@ -73,11 +73,16 @@ def references(folder: Path, valid: Path, names: list[str], parallel: int) -> di
         if verdict.outcome != "loaded":
             raise RuntimeError(f"{each.name[0]}: the valid file itself is {verdict.outcome}: {verdict.said}")
         expected[each.name[0]] = verdict.said
-        for module in (each.folder / "modules").read_text().split():
-            if module not in sys.modules:
-                with contextlib.suppress(Exception):  # made at run time, or not importable by itself
-                    importlib.import_module(module)
+        import_modules(each.folder)
     return expected
+
+
+def import_modules(folder: Path):
+    """Import what the load in `folder` has imported, so that the next children need not."""
+    for module in (folder / "modules").read_text().split():
+        if module not in sys.modules:
+            with contextlib.suppress(Exception):  # made at run time, or not importable by itself
+                importlib.import_module(module)
 
 
 def job(folder: Path, valid: Path, name: str, number: int | None, seed: int) -> Job:

@@ -97,11 +97,33 @@ def test_vocabularies_side_by_side(tmp_path):
         (tmp_path / "vocab.txt").write_text("\n".join(vocabulary))
         with pytest.raises(InputError, match="vocab.txt has other tokens than tokenizer.json, [12] of them, such as"):
             load_tokenizer(folder)
-    (tmp_path / "vocab.txt").write_text("\r\n".join(CASED) + "\r\n")
+    (tmp_path / "vocab.txt").write_text("\ufeff" + "\r\n".join(CASED) + "\r\n")
     tokenizer = load_tokenizer(folder)
     tokenizer.add_tokens(["<new>"])
     tokenizer.save_pretrained(tmp_path)
     assert len(load_tokenizer(folder)) == len(CASED) + 1
+
+
+@pytest.mark.parametrize(("before", "end"), [("", "\r\n"), ("", "\r"), ("\ufeff", "\n"), ("", "\n\n")])
+def test_ends_of_lines_of_a_vocabulary(tmp_path, before, end):
+    """Guards: however a vocabulary's lines end, each is a token with the number of its line, also after a mark."""
+    (file := tmp_path / "vocab.txt").write_bytes((before + end.replace("\n\n", "\n").join(CASED) + end).encode())
+    assert load_tokenizer(str(file), False).get_vocab() == {token: number for number, token in enumerate(CASED)}
+
+
+def test_blank_line_that_became_a_token(tmp_path):
+    """Guards: transformers makes a token of a blank line at the end, which never comes and is no contradiction."""
+    folder = directory(tmp_path, [*CASED, ""], do_lower_case=False)
+    (tmp_path / "vocab.txt").write_text("\n".join(CASED) + "\n\n")
+    assert "" in json.loads((tmp_path / "tokenizer.json").read_text())["model"]["vocab"]
+    assert tokens(folder) == AS_WRITTEN
+
+
+def test_byte_order_mark_of_a_folder(tmp_path):
+    """Guards: transformers would take the mark for a part of [PAD], which then has another number than the model's."""
+    folder = directory(tmp_path, ["\ufeff[PAD]", *CASED[1:]])
+    with pytest.raises(InputError, match="vocab.txt: begins with a byte order mark, .*; remove the mark"):
+        load_tokenizer(folder, False)
 
 
 def test_accents_that_never_come_are_named(tmp_path, capsys):

@@ -5,11 +5,13 @@ import os
 import random
 import signal
 import time
+from pathlib import Path
 
 import pytest
 import torch
 
 from fixedbert.errors import InputError
+from soak import habits
 from soak.damage import FORMS, PLACES, mutate
 from soak.forks import Job, Verdict, digest, verdicts
 from soak.grammar import drawn, json_values
@@ -122,6 +124,57 @@ def test_mutations_of_a_format(form):
     changes = [FORMS[form](content, random.Random(number)) for number in range(60)]
     assert sum(changed != content for _, changed in changes) > 50
     assert len({name for name, _ in changes}) > 6
+
+
+def test_habits_are_judged(tmp_path):
+    """Guards: what a plain file gives is right, a word is said or missing, an error is one sentence or unexpected."""
+    (tmp_path / "1-valid.log").write_text("2 classes\n")
+    (tmp_path / "1-2.log").write_text("2 classes\ntheir order is unknown\n")
+
+    def outcome(kind: str, said: str, expected: str) -> str:
+        return habits.judged(Verdict(kind, said), expected, "digest", tmp_path / "1-2").outcome
+
+    assert outcome("loaded", "digest", habits.RIGHT) == outcome("loaded", "digest", habits.SENTENCE) == "right"
+    assert outcome("loaded", "another", habits.SENTENCE) == "wrong in silence"
+    assert outcome("loaded", "another", "order is unknown") == "said"
+    assert outcome("loaded", "digest", "2 classes") == "wrong in silence"  # the plain file has it said too
+    assert outcome("clear", "error: rows.csv: no.", habits.SENTENCE) == "one sentence"
+    assert outcome("clear", "error: rows.csv: no.", habits.RIGHT) == "refused"
+    assert outcome("raw", "KeyError", habits.SENTENCE) == "raw"
+
+
+def build_rows(folder):
+    folder.mkdir(parents=True)
+    (folder / "rows.csv").write_text("sentence,label\none,yes\ntwo,no\nthree,yes\n")
+
+
+def left_behind(path: str):
+    """A loading function that refuses some texts when a part of its output is there."""
+
+    def load():
+        if "four" in Path(path).read_text():
+            Path("half").touch()
+            raise InputError(f"{path}: refused.")
+
+    return load
+
+
+def test_habits_run(tmp_path, monkeypatch):
+    """Guards: variants of a table are compared with it, at new paths too; a refusal that leaves a file is a fault."""
+    table = habits.at(habits.rows, "rows.csv")
+    monkeypatch.setattr(habits, "build_plain", build_rows)
+    monkeypatch.setattr(habits, "HABITS", (
+        habits.Habit("semicolons", table, habits.replaced(",", ";")),
+        habits.Habit("brackets", table, habits.named("{stem}[1]{suffix}")),
+        habits.Habit("percent", table, habits.cells(yes="90 %"), habits.SENTENCE),
+        habits.Habit("other texts", table, habits.replaced("two", "four")),
+        habits.Habit("left", (("rows.csv", left_behind),), habits.replaced("two", "four"), habits.SENTENCE),
+    ))  # fmt: skip
+    habits.run(tmp_path / "habits", 100, results := Results(tmp_path / "soak.jsonl"), parallel=2)
+    found = {line["habit"]: line["outcome"] for line in results.of("habit")}
+    assert found == {"semicolons": "right", "brackets": "right", "percent": "one sentence",
+                     "other texts": "wrong in silence", "left": "raw"}  # fmt: skip
+    assert list(habits.table(results.of("habit")))[-1].split() == ["all", "2", "0", "1", "0", "1", "1", "0", "0"]
 
 
 def test_results_are_kept(tmp_path):

@@ -120,6 +120,17 @@ def test_records_of_earlier_versions(tmp_path):
     assert read_records([write(tmp_path / "runs.jsonl", [old, new])]) == [{**old, **later}, new]
 
 
+def test_last_record_without_an_end_of_line(tmp_path):
+    """Guards: editors take the last end of a line away, or put a mark first; only half a record is left out."""
+    file = tmp_path / "runs.jsonl"
+    write(file, RECORDS[:2])
+    whole = file.read_text()
+    expected = read_records([file])
+    for content, count in ((whole.removesuffix("\n"), 2), ("\ufeff" + whole, 2), (whole.removesuffix("}\n"), 1)):
+        file.write_text(content)
+        assert read_records([file]) == expected[:count]
+
+
 def test_unfinished_studies(tmp_path):
     """Guards: a report can be had at any time: with one seed, without the series compared with, with a torn line."""
     file = tmp_path / "runs.jsonl"

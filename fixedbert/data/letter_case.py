@@ -1,5 +1,6 @@
 """Case and accents: what the files of a tokenizer say of them, and whether its vocabulary is of that kind."""
 
+import codecs
 import json
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from transformers import PreTrainedTokenizerBase
 
 from ..errors import InputError
 from ..files import read_object, reading
+from .tables import lines_of
 
 # What tokenizer.json calls the settings of BERT's normalizer, and what tokenizer_config.json and BertTokenizer do.
 SETTINGS = {
@@ -68,26 +70,35 @@ def has_settings(tokenizer: PreTrainedTokenizerBase, settings: dict[str, bool]) 
     return normalizer.get("type") != "BertNormalizer" or normalizer | given == normalizer
 
 
+def tokens_of_file(file: Path) -> list[str]:
+    """The lines of a vocab.txt, without blank ones at the end."""
+    with reading(file, "give a vocabulary with one token a line, in UTF-8"), open(file, "rb") as stream:
+        return "".join(lines_of(stream, file)).rstrip("\n").split("\n")
+
+
 def check_vocabulary_files(name: str, **options):
     """
     Raises:
-        InputError: a directory has a tokenizer.json, which is read, and beside it a vocab.txt with other tokens.
+        InputError: a directory has a tokenizer.json, which is read, and beside it a vocab.txt with other tokens; or a
+            vocab.txt alone that begins with a byte order mark, which transformers takes for a part of the first token.
     """
     files = [file_of(name, file, **options) for file in ("tokenizer.json", "vocab.txt")]
-    if files[0] is None or files[1] is None:
+    if files[1] is None:
+        return
+    if files[0] is None:
+        if files[1].read_bytes().startswith(codecs.BOM_UTF8):
+            raise InputError(f"{files[1]}: begins with a byte order mark, in its first token; remove the mark.")
         return
     content = read_object(files[0], "give the tokenizer that belongs to the model")
     model = content.get("model") or {}
     if model.get("type") != "WordPiece":
         return
-    with reading(files[1], "give a vocabulary with one token a line, in UTF-8"):
-        lines = files[1].read_text(encoding="utf-8").removesuffix("\n").split("\n")
-    listed = {token.rstrip("\r"): number for number, token in enumerate(lines)}
+    listed = {token: number for number, token in enumerate(tokens_of_file(files[1]))}
     added = {token["content"] for token in content.get("added_tokens") or []}
     differing = [
         token
         for token in {**listed, **model["vocab"]}
-        if token not in added and listed.get(token) != model["vocab"].get(token)
+        if token and token not in added and listed.get(token) != model["vocab"].get(token)
     ]
     if differing:
         raise InputError(

@@ -20,7 +20,7 @@ from ..errors import InputError
 from ..files import reading
 from .corpora import Corpus, CorpusReader
 from .hub import check_place
-from .letter_case import check_case, check_vocabulary_files, has_settings, settings_of_tokenizer_json
+from .letter_case import check_case, check_vocabulary_files, has_settings, settings_of_tokenizer_json, tokens_of_file
 from .store import corpus_fingerprints, default_store_dir, only_one_writes
 from .token_report import LONGEST_WORD
 
@@ -101,15 +101,14 @@ def check_size(tokenizer: PreTrainedTokenizerBase, rows: int, model: object):
 def vocabulary_tokenizer(file: str, do_lower_case: bool) -> BertTokenizer:
     if not Path(file).is_file():
         raise InputError(f"{file}: no such vocabulary file.")
-    with reading(file, "give a vocabulary with one token a line, in UTF-8"):
-        lines = Path(file).read_text(encoding="utf-8").rstrip("\n").split("\n")
     line_of: dict[str, int] = {}
-    for number, token in enumerate((line.rstrip("\r") for line in lines), start=1):
+    for number, token in enumerate(tokens_of_file(Path(file)), start=1):
         if not token.strip() or line_of.setdefault(token, number) != number:
             problem = f"the token of line {line_of[token]} again" if token.strip() else "no token"
             raise InputError(f"{file}, line {number}: {problem}; each line needs one of its own.")
     with reading(file, "give a vocabulary of BERT"):
-        tokenizer = BertTokenizer(vocab=file, do_lower_case=do_lower_case)
+        vocabulary = {token: number - 1 for token, number in line_of.items()}
+        tokenizer = BertTokenizer(vocab=vocabulary, do_lower_case=do_lower_case)
     # BertTokenizer adds special tokens that the file lacks, with ids that no model has.
     absent = [token for token in tokenizer.all_special_tokens if token not in line_of]
     if absent:

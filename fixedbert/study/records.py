@@ -107,13 +107,24 @@ def read_records(files: Iterable[str | Path]) -> list[Record]:
     records: dict[tuple, Record] = {}
     for file in map(Path, files):
         with reading(file, "give the runs.jsonl of a study"):
-            lines = file.read_text(encoding="utf-8").split("\n")
-        for number, line in enumerate(lines[:-1], start=1):
+            lines = file.read_text(encoding="utf-8-sig").split("\n")
+        if not is_whole(lines[-1]):
+            lines.pop()
+        for number, line in enumerate(lines, start=1):
             with reading(f"{file}, line {number}", "remove the line", "not the record of a run"):
                 record = with_later_fields(json.loads(line))
                 check_record(record)
             records.setdefault(tuple(record[name] for name in IDENTITY), record)
     return list(records.values())
+
+
+def is_whole(line: str) -> bool:
+    """Whether a last line without its end is JSON, and not what a killed process has left."""
+    try:
+        json.loads(line)
+    except (ValueError, RecursionError):
+        return False
+    return True
 
 
 def with_later_fields(record: Record) -> Record:
