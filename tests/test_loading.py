@@ -205,7 +205,7 @@ def test_damaged_models_are_one_sentence(tmp_path, vocabulary, file, content):
 @pytest.mark.parametrize(
     "content, message",
     [
-        (b"[PAD]\n\xff\n", "cannot be read"),
+        (b"[PAD]\n\xff\n", "line 2: byte 1 is not UTF-8"),
         (b"[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nthe\nthe\n", "line 7: the token of line 6 again"),
         (b"[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n\nthe\n", "line 6: no token"),
         (b"", "line 1: no token"),
