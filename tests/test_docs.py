@@ -7,6 +7,7 @@ import os
 import re
 import shlex
 import shutil
+import string
 import subprocess
 import sys
 from pathlib import Path
@@ -150,7 +151,10 @@ def test_most_commands_are_found():
 def workplace(tmp_path_factory, vocabulary) -> Path:
     """What the pages name: small models in the place of the real ones, a little text."""
     folder = tmp_path_factory.mktemp("workplace")
-    tokenizer = BertTokenizer(vocab=vocabulary)
+    # Digits and punctuation too: texts with many unknown tokens are refused.
+    more = [*string.punctuation, *string.digits, *(f"##{digit}" for digit in string.digits)]
+    pieces = dict.fromkeys([*Path(vocabulary).read_text().splitlines(), *more])
+    tokenizer = BertTokenizer(vocab={piece: number for number, piece in enumerate(pieces)})
     sizes = {
         "vocab_size": len(tokenizer),
         "hidden_size": 48,

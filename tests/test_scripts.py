@@ -259,9 +259,9 @@ NO_DROPOUT = f"{SHAPE},hidden_dropout_prob=0,attention_probs_dropout_prob=0"
 
 
 def compared(corpus, pretrained, tmp_path) -> tuple[list[str], list[str]]:
-    """Arguments of a run on one process and of the same on two: 24 steps of 6 pairs, accumulated on one."""
+    """Arguments of a run on one process and of the same on two: 24 steps of 10 pairs, accumulated on one."""
     fixed = ("--tokenizer_name", str(pretrained), "--config_overrides", NO_DROPOUT, "--learning_rate", "1e-3")
-    batch = ("--total_train_batch_size", "6", "--per_device_train_batch_size", "3", "--max_steps", "24")
+    batch = ("--total_train_batch_size", "10", "--per_device_train_batch_size", "5", "--max_steps", "24")
     runs = [pretraining(corpus, tmp_path / name, *fixed, *batch) for name in ("one", "two")]
     return runs[0], runs[1]
 
@@ -288,7 +288,7 @@ def test_two_processes_train_like_one(corpus, pretrained, tmp_path):
     assert_same_training(tmp_path / "one", tmp_path / "two")
     summary = json.loads((tmp_path / "two" / "summary.json").read_text())
     assert summary["processes"] == 2 and summary["results"]["epoch"] > 2
-    assert summary["corpus"]["training"]["examples"] % 6  # the last step of an epoch has to be filled up
+    assert summary["corpus"]["training"]["examples"] % 10  # the last step of an epoch has to be filled up
 
 
 @pytest.mark.slow
