@@ -16,7 +16,7 @@ from transformers import BertTokenizer
 
 from fixedbert import FixedHeadBertConfig
 from fixedbert.data.corpora import Corpus, CorpusReader
-from fixedbert.data.formats import corpus_files
+from fixedbert.data.corpus_files import corpus_files
 from fixedbert.data.rows import read_rows
 from fixedbert.data.squad import load_squad
 from fixedbert.data.tokenizers import check_same_vocabulary, load_tokenizer, trained_tokenizer
@@ -139,8 +139,8 @@ def test_files_are_looked_at_once_not_row_by_row(tmp_path, monkeypatch):
         ("bad.jsonl", "bad.jsonl, line 2: not JSON"),
         ("surrogate.jsonl", "surrogate.jsonl, line 2: character 3 of 'text' is half of a surrogate pair"),
         ("open.csv", "open.csv, line 2: not csv"),
-        ("list.json", "list.json, line 1: not a JSON object"),
-        ("no.csv", r"no.csv: no column 'text' \(there are a, b\)"),
+        ("list.json", "list.json, row 0: not a JSON object"),
+        ("no.csv", r"no.csv, line 2: no column 'text' \(there are a, b\)"),
         ("cut.parquet", "cut.parquet: cannot be read"),
         ("latin1.txt", "latin1.txt, line 2: byte 5 is not UTF-8"),
         ("a.txt.gz", "a.txt.gz: cannot be read"),
@@ -166,8 +166,8 @@ def test_bad_files_are_one_sentence_with_the_place(tmp_path, name, sentence):
         ("a.csv", "id,text\n1,x\n2,y,z\n", "line 3: more fields than the header has columns"),
         ("a.csv", "id,text\n1,x\n2\n", "line 3: fewer fields than the header has columns"),
         ("a.tsv", "text\ttext\nx\ty\n", "line 1: two columns have the same name, 'text'"),
-        ("a.parquet", {"text": [1, 2]}, "the column 'text' is int64, not text; .*--text_column_name"),
-        ("a.parquet", {"text": [["x"]]}, "the column 'text' is list.*, not text"),
+        ("a.parquet", {"text": [1, 2]}, "row 0: 'text' is a number, not text; .*--text_column_name"),
+        ("a.parquet", {"text": [["x"]]}, "row 0: 'text' is a list, not text"),
     ],
 )
 def test_what_is_no_text_is_refused(tmp_path, name, content, sentence):
@@ -195,7 +195,7 @@ def test_only_regular_files_are_read(tmp_path):
 
 def test_long_lines_are_refused(tmp_path, monkeypatch):
     """Guards: a line that is longer than memory, as a small compressed file can hold one, is not read whole."""
-    monkeypatch.setattr("fixedbert.data.tables.LARGEST_LINE", 2**20)
+    monkeypatch.setattr("fixedbert.data.readers.LARGEST_LINE", 2**20)
     for name in ("a.jsonl.gz", "a.txt.gz"):
         with gzip.open(tmp_path / name, "wt") as file:
             file.write('{"text": "x"}\n' + "x" * 2**21)

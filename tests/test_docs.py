@@ -279,8 +279,8 @@ def test_edits_of_the_maintainer_work(tmp_path):
         shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__", "fixtures"))
     (tmp_path / "a.srt").write_text("1\n00:00:01 --> 00:00:02\nOne.\n\n")
     use = (
-        "from fixedbert.tasks.glue import glue, METRICS; from fixedbert.data.formats import *; "
-        "print(glue.TASKS['boolq'].texts, METRICS['boolq'], *rows_of_file(CorpusFile(Path('a.srt'), Columns('text'))))"
+        "from fixedbert.tasks.glue import glue, METRICS; from fixedbert.data.readers import *; "
+        "print(glue.TASKS['boolq'].texts, METRICS['boolq'], *DataFile(Path('a.srt')).rows())"
     )
 
     def make(edits: list[tuple[str, str]]):
@@ -298,7 +298,10 @@ def test_edits_of_the_maintainer_work(tmp_path):
     make([edit for edit in EDITS if edit not in classes])
     assert last_line("-c", use).startswith("ImportError: HEADS has ForTableQuestionAnswering: add a class")
     make(classes)
-    assert last_line("-c", use) == "('question', 'passage') ('accuracy',) ('One.\\n', None)"
-    tests = ("tests/test_modeling.py", "tests/test_inputs.py", "tests/test_dropout.py", "tests/test_formats.py")
+    assert (
+        last_line("-c", use)
+        == "('question', 'passage') ('accuracy',) FileRow(number=3, values={'text': 'One.\\n'}, problem=None)"
+    )
+    tests = ("tests/test_modeling.py", "tests/test_inputs.py", "tests/test_dropout.py", "tests/test_readers.py")
     passed = last_line("-m", "pytest", "-q", "-k", "ForTableQuestionAnswering or srt", *tests)
     assert re.match(r"[1-9]\d passed, \d+ deselected", passed), passed

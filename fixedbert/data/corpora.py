@@ -1,7 +1,7 @@
 """Corpora: documents of plain text from files, folders, globs, the Hub, or the built-in sample, read one by one."""
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,9 +11,47 @@ from ..errors import InputError
 from ..files import reading
 from . import sample
 from .boundaries import DOCUMENT_BOUNDARIES, Document, Row, documents_of
-from .formats import Columns, CorpusFile, arrow_rows, corpus_files, file_format, rows_of_file
+from .corpus_files import corpus_files
 from .hub import load_from_hub
-from .tables import DAMAGED
+from .readers import DAMAGED, DataFile, arrow_rows, file_format, why_no_text
+
+
+@dataclass(frozen=True)
+class Columns:
+    """The columns of a corpus that are read: that of the text, and one with another value for each document."""
+
+    text: str
+    document: str | None = None
+
+    def names(self) -> list[str]:
+        return [self.text, *([self.document] if self.document else [])]
+
+    def check(self, place: object, there: Collection[str]):
+        """
+        Raises:
+            InputError: one of the columns is not `there`.
+        """
+        for column, argument in ((self.text, "--text_column_name"), (self.document, "--document_column_name")):
+            if column is not None and column not in there:
+                raise InputError(
+                    f"{place}: no column {column!r} (there are {', '.join(there) or 'none'}); name the right one "
+                    f"with {argument}."
+                )
+
+    def of(self, values: dict[str, Any], place: str) -> Row:
+        """
+        The text and the document of a row.
+
+        Raises:
+            InputError: a column is missing, or the text is none.
+        """
+        self.check(place, values)
+        text = values[self.text]
+        if problem := why_no_text(text, repr(self.text)):
+            raise InputError(
+                f"{place}: {problem}; correct it, or name the column with the text with --text_column_name."
+            )
+        return text or "", values[self.document] if self.document else None
 
 
 @dataclass(frozen=True)
@@ -120,22 +158,25 @@ class CorpusReader:
             yield from self.file_rows()
 
     def hub_rows(self) -> Iterator[Row]:
-        columns = [self.columns.text, *([self.columns.document] if self.columns.document else [])]
-        for batch in self.dataset.select_columns(columns).with_format("arrow").iter(1000):
-            place = f"{self.corpus.source}, rows {self.position + 1} to {self.position + len(batch)}"
-            with reading(place, "remove it from the cache, and load it again"):
-                yield from arrow_rows(place, batch, self.columns)
-            self.position += len(batch)
+        for batch in self.dataset.select_columns(self.columns.names()).with_format("arrow").iter(1000):
+            with reading(self.corpus.source, "remove it from the cache, and load it again"):
+                for values in arrow_rows(batch):
+                    self.position += 1
+                    yield self.columns.of(values, f"{self.corpus.source}, row {self.position}")
 
     def file_rows(self) -> Iterator[Row]:
         done = 0
         for path in self.files:
-            file = CorpusFile(path, self.columns, whole=self.corpus.document_boundary == "row")
+            # A text file has neither another column nor another name for it.
+            columns = Columns("text") if file_format(path) == ".txt" else self.columns
+            file = DataFile(path, columns.names(), whole=self.corpus.document_boundary == "row")
             rows = 0
-            for row in rows_of_file(file):
+            for number, values, problem in file.rows():
+                if problem:
+                    raise InputError(f"{file.place(number)}: {problem}; {DAMAGED}.")
                 rows += 1
                 self.position = done + file.position
-                yield row
+                yield columns.of(values, file.place(number))
             self.empty_files += rows == 0
             done += path.stat().st_size
             self.position = done

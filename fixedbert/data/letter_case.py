@@ -10,7 +10,7 @@ from transformers import PreTrainedTokenizerBase
 
 from ..errors import InputError
 from ..files import read_object, reading
-from .tables import lines_of
+from .readers import lines_of
 
 # What tokenizer.json calls the settings of BERT's normalizer, and what tokenizer_config.json and BertTokenizer do.
 SETTINGS = {

@@ -1,18 +1,16 @@
 """Rows of csv, tsv, json, jsonl and parquet files and of data sets, and which of them cannot be used, and why."""
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from numbers import Number
 from pathlib import Path
 
 import datasets
 from accelerate import PartialState
-from pyarrow import parquet
 
 from ..errors import InputError
-from ..files import reading
-from .tables import DAMAGED, KINDS, TOO_FEW, check_names, json_object, json_value, lines_of, table_rows, why_no_text
+from .readers import KINDS, TABLES, TOO_FEW, DataFile, file_format, why_no_text
 
 LIST = re.compile(r"\s*[\[{]\s*([\"'\d-].*)?[\]}]\s*", re.DOTALL)  # a list of labels, as csv and tsv have it
 NAMED = 20  # places of left-out rows that are printed
@@ -208,7 +206,7 @@ def check_usable(name: str, problems: Mapping[int, str], total: int, skip_bad_ro
     PartialState().print(f"{name}: {len(problems):,} of {total:,} rows left out ({'; '.join(places)})")
 
 
-def read_rows(file: Path, header: tuple[str, ...] | None = None) -> Rows:
+def read_rows(path: Path, header: tuple[str, ...] | None = None) -> Rows:
     """
     The rows of a csv (quoted as usual), tsv (never quoted, as in GLUE), jsonl, json or parquet file.
 
@@ -216,64 +214,18 @@ def read_rows(file: Path, header: tuple[str, ...] | None = None) -> Rows:
         header: names of the columns of a csv or tsv file without a header line.
 
     Raises:
-        InputError: the file cannot be read, with the line.
+        InputError: the file cannot be read, with the line, or has no rows.
     """
-    if file.suffix not in READERS:
-        raise InputError(f"{file}: a format that cannot be read; give {', '.join(READERS)}.")
-    with reading(file, DAMAGED):
-        rows = READERS[file.suffix](file, header)
-    if not len(rows):
-        raise InputError(f"{file}: no rows.")
-    return rows
-
-
-def read_table(file: Path, header: tuple[str, ...] | None) -> Rows:
-    with open(file, "rb") as stream:
-        lines = list(lines_of(stream, file))
-        if len(lines) == 1 and "\r" in lines[0].rstrip("\r"):  # the ends of lines of old Macs
-            lines = [f"{line}\n" for line in lines[0].rstrip("\r").split("\r")]
-        names, rows = table_rows(lines, file, file.suffix == ".tsv", header)
-        found = list(rows)
-    columns = {name: [row[place] for _, row, _ in found] for place, name in enumerate(names)}
-    problems = {number: problem for number, (_, _, problem) in enumerate(found) if problem}
-    return Rows(str(file), columns, [line for line, _, _ in found], problems=problems)
-
-
-def read_json(file: Path, _: tuple[str, ...] | None) -> Rows:
-    rows, lines, unit = json_rows(file)
-    names = dict.fromkeys(name for row in rows for name in row)
-    return Rows(str(file), {name: [row.get(name) for row in rows] for name in names}, lines, unit)
-
-
-def json_rows(file: Path) -> tuple[list[dict], list[int], str]:
-    """The objects of a JSON array or of lines of JSON, the number of each, and whether that counts rows or lines."""
-    with open(file, "rb") as stream:
-        lines = list(lines_of(stream, file))
-    if file.suffix == ".json" and lines and lines[0].startswith("["):
-        rows = json_value("".join(lines), str(file))
-        for number, row in enumerate(rows):
-            if not isinstance(row, dict):
-                raise InputError(f"{file}, row {number}: not a JSON object; each row has to be one.")
-        return rows, list(range(len(rows))), "row"
-    numbers = [number for number, line in enumerate(lines, start=1) if line.strip()]
-    return [json_object(lines[number - 1], f"{file}, line {number}") for number in numbers], numbers, "line"
-
-
-def read_parquet(file: Path, _: tuple[str, ...] | None) -> Rows:
-    with parquet.ParquetFile(file) as content:
-        table = content.read()
-    check_names(table.column_names, str(file))
-    columns = {name: table[name].to_pylist() for name in table.column_names}
-    return Rows(str(file), columns, list(range(len(table))), "row")
-
-
-READERS: dict[str, Callable[[Path, tuple[str, ...] | None], Rows]] = {
-    ".csv": read_table,
-    ".tsv": read_table,
-    ".json": read_json,
-    ".jsonl": read_json,
-    ".parquet": read_parquet,
-}
+    file = DataFile(path, header=header)
+    if file_format(path) == ".txt":
+        raise InputError(f"{path}: a format that cannot be read; give {', '.join(TABLES)}.")
+    found = list(file.rows())
+    if not found:
+        raise InputError(f"{path}: no rows.")
+    names = dict.fromkeys(name for row in found for name in row.values)
+    columns = {name: [row.values.get(name) for row in found] for name in names}
+    problems = {place: row.problem for place, row in enumerate(found) if row.problem}
+    return Rows(str(path), columns, [row.number for row in found], file.unit, problems)
 
 
 def rows_of_dataset(data: datasets.Dataset, name: str) -> Rows:

@@ -1,12 +1,11 @@
 """Questions whose answer is a span of a text, or none: SQuAD 1.1 and 2.0 as rows, as windows of tokens, evaluated."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import datasets
 import numpy as np
 from accelerate import PartialState
-from pyarrow import parquet
 from transformers import EvalPrediction, PreTrainedTokenizerBase
 
 from ..errors import InputError
@@ -15,8 +14,8 @@ from ..metrics.squad import squad_scores, squad_v2_scores
 from .documents import as_arrays
 from .encoding import encode
 from .features import prepare_features
+from .readers import DAMAGED, KINDS, DataFile, json_object, why_no_text
 from .rows import check_usable
-from .tables import DAMAGED, KINDS, check_names, json_object, lines_of, why_no_text
 
 TEXT = datasets.Value("string")
 FEATURES = datasets.Features(
@@ -28,6 +27,7 @@ FEATURES = datasets.Features(
         "answers": {"text": datasets.List(TEXT), "answer_start": datasets.List(datasets.Value("int32"))},
     }
 )
+LAYOUTS = (".json", ".jsonl", ".parquet")
 LABEL = ("label_start", "label_end")  # of a training window: the characters of its label, or one of the next two
 NOT_HERE, NO_TOKEN = -1, -2  # the answer is in another window; the tokenizer drops all its characters
 NO_TOKEN_IS = "have no token, and count as no answer"
@@ -52,11 +52,10 @@ def load_squad(
     Raises:
         InputError: the file cannot be read, or a row cannot be used.
     """
-    suffix = Path(file).suffix
-    if suffix not in READERS:
-        raise InputError(f"{file}: a format that cannot be read; give {', '.join(READERS)}.")
+    if Path(file).suffix not in LAYOUTS:
+        raise InputError(f"{file}: a format that cannot be read; give {', '.join(LAYOUTS)}.")
     with reading(file, DAMAGED):
-        return question_rows(READERS[suffix](file), file, version_2_with_negative, answered, skip_bad_rows)
+        return question_rows(questions_in(Path(file)), file, version_2_with_negative, answered, skip_bad_rows)
 
 
 def question_rows(
@@ -111,11 +110,15 @@ def question_rows(
     return datasets.Dataset.from_list(rows, features=FEATURES)
 
 
-def read_json(file: str) -> Iterator[Found]:
-    with open(file, "rb") as stream:
-        content = json_object("".join(lines_of(stream, file)), file)
+def questions_in(path: Path) -> Iterator[Found]:
+    """What has the question, the context and the title of each row of a file."""
+    file = DataFile(path)
+    if path.suffix != ".json":
+        yield from ((row.values, row.values, row.values) for row in file.rows())
+        return
+    content = json_object("".join(file.lines()), str(path))
     if "data" not in content:
-        raise InputError(f"{file}: not in SQuAD's layout, 'data' is missing.")
+        raise InputError(f"{path}: not in SQuAD's layout, 'data' is missing.")
     for article in content["data"]:
         if "paragraphs" not in article:
             yield article, article, article
@@ -123,29 +126,6 @@ def read_json(file: str) -> Iterator[Found]:
         for paragraph in article["paragraphs"]:
             for question in paragraph["qas"]:
                 yield question, paragraph, article
-
-
-def read_lines(file: str) -> Iterator[Found]:
-    with open(file, "rb") as stream:
-        for number, line in enumerate(lines_of(stream, file), start=1):
-            if line.strip():
-                row = json_object(line, f"{file}, line {number}")
-                yield row, row, row
-
-
-def read_parquet(file: str) -> Iterator[Found]:
-    with parquet.ParquetFile(file) as content:
-        table = content.read()
-    check_names(table.column_names, file)
-    for row in table.to_pylist():
-        yield row, row, row
-
-
-READERS: dict[str, Callable[[str], Iterator[Found]]] = {
-    ".json": read_json,
-    ".jsonl": read_lines,
-    ".parquet": read_parquet,
-}
 
 
 def by_column(answers: object) -> object:

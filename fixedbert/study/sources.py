@@ -6,8 +6,9 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 
 from ..data.corpora import Corpus, CorpusReader
-from ..data.formats import corpus_files, file_format
+from ..data.corpus_files import corpus_files
 from ..data.glue import load_task
+from ..data.readers import file_format
 from ..data.squad import load_squad
 from ..errors import InputError
 from ..training.arguments import ModelArguments, check_flags, flags, parse

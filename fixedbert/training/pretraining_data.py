@@ -14,9 +14,9 @@ from ..checksums import fingerprint_of
 from ..data.boundaries import DOCUMENT_BOUNDARIES
 from ..data.collator import PretrainingCollator
 from ..data.corpora import Corpus
+from ..data.corpus_files import corpus_files
 from ..data.documents import Documents
 from ..data.epochs import Examples, split_documents
-from ..data.formats import corpus_files
 from ..data.masking import target_count, tokens_inside_words
 from ..data.packing import PackedExamples
 from ..data.pairs import PairExamples, check_pairs

@@ -1,4 +1,4 @@
-"""Formats of a corpus's files: each has a reader in FORMATS and a file with one row here."""
+"""Readers: each has a line in READERS and a file with one row here."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -7,8 +7,10 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from fixedbert.data import formats
-from fixedbert.data.formats import COMPRESSIONS, FORMATS, Columns, CorpusFile, corpus_files, rows_of_file
+from fixedbert.data import readers
+from fixedbert.data.corpora import Columns
+from fixedbert.data.corpus_files import corpus_files
+from fixedbert.data.readers import COMPRESSIONS, READERS, DataFile
 from fixedbert.errors import InputError
 
 
@@ -34,52 +36,52 @@ EXAMPLES: dict[str, Callable[[dict[str, str]], bytes]] = {
 
 
 def missing_parts(module, examples: dict) -> list[str]:
-    """What has still to be added to formats.py or to this file, a sentence for each."""
-    readers = {name: value for name, value in vars(module).items() if name.startswith("read_") and callable(value)}
-    unused = [name for name, reader in readers.items() if reader not in FORMATS.values()]
+    """What has still to be added to readers.py or to this file, a sentence for each."""
+    functions = {name: value for name, value in vars(module).items() if name.startswith("read_") and callable(value)}
+    unused = [name for name, reader in functions.items() if reader not in READERS.values()]
     return [
-        *(f"{name} reads no format: give it a line in FORMATS." for name in unused),
-        *(f"{suffix} has no example: give it one in EXAMPLES." for suffix in FORMATS if suffix not in examples),
-        *(f"{suffix} has an example but no reader: give it one in FORMATS." for suffix in examples.keys() - FORMATS),
+        *(f"{name} reads no format: give it a line in READERS." for name in unused),
+        *(f"{suffix} has no example: give it one in EXAMPLES." for suffix in READERS if suffix not in examples),
+        *(f"{suffix} has an example but no reader: give it one in READERS." for suffix in examples.keys() - READERS),
     ]
 
 
 def test_every_format_is_complete():
     """Guards: a format has its reader and its example, or the part that is missing is named."""
-    assert not missing_parts(formats, EXAMPLES), " ".join(missing_parts(formats, EXAMPLES))
+    assert not missing_parts(readers, EXAMPLES), " ".join(missing_parts(readers, EXAMPLES))
 
 
 def test_missing_parts_of_a_format_are_named(monkeypatch):
     """Guards: the test above does find a reader without a line, a line without an example, and the other way round."""
-    monkeypatch.setattr(formats, "read_xml", lambda file: iter(()), raising=False)
-    assert missing_parts(formats, EXAMPLES) == ["read_xml reads no format: give it a line in FORMATS."]
-    monkeypatch.setitem(FORMATS, ".xml", formats.read_xml)
-    assert missing_parts(formats, EXAMPLES) == [".xml has no example: give it one in EXAMPLES."]
-    monkeypatch.delitem(FORMATS, ".csv")
-    (found,) = missing_parts(formats, {**EXAMPLES, ".xml": parquet})
-    assert found == ".csv has an example but no reader: give it one in FORMATS."
+    monkeypatch.setattr(readers, "read_xml", lambda file: iter(()), raising=False)
+    assert missing_parts(readers, EXAMPLES) == ["read_xml reads no format: give it a line in READERS."]
+    monkeypatch.setitem(READERS, ".xml", readers.read_xml)
+    assert missing_parts(readers, EXAMPLES) == [".xml has no example: give it one in EXAMPLES."]
+    monkeypatch.delitem(READERS, ".csv")
+    (found,) = missing_parts(readers, {**EXAMPLES, ".xml": parquet})
+    assert found == ".csv has an example but no reader: give it one in READERS."
 
 
-@pytest.mark.parametrize("suffix", FORMATS)
+@pytest.mark.parametrize("suffix", READERS)
 def test_rows_of_every_format(tmp_path: Path, suffix: str):
     """Guards: text, document column, progress and a missing column, in each format that can be read."""
     row = {"text": "One.", "book": "a"}
     path = tmp_path / f"a{suffix}"
     path.write_bytes(EXAMPLES[suffix](row))
     assert corpus_files(str(tmp_path)) == [path] and suffix not in COMPRESSIONS
-    file = CorpusFile(path, Columns("text", "book"))
+    file = DataFile(path, ("text", "book"))
     has_columns = b"book" in EXAMPLES[suffix](row)
-    assert list(rows_of_file(file)) == [("One.", "a" if has_columns else None)]
+    (found,) = file.rows()
+    assert found.values == (row if has_columns else {"text": "One."}) and found.problem is None
     assert file.position == path.stat().st_size
-    if has_columns:
-        with pytest.raises(InputError, match=rf"a\{suffix}.*: no column 'body' \(there are text, book\)"):
-            list(rows_of_file(CorpusFile(path, Columns("body"))))
+    with pytest.raises(InputError, match=rf"a\{suffix}, (line|row) [0-3]: no column 'body' \(there are text"):
+        Columns("body").of(found.values, file.place(found.number))
 
 
-@pytest.mark.parametrize("suffix", FORMATS)
+@pytest.mark.parametrize("suffix", READERS)
 def test_damage_in_every_format(tmp_path: Path, suffix: str):
     """Guards: bytes that are no text in any encoding, nor a table, are one sentence with the file."""
     path = tmp_path / f"a{suffix}"
     path.write_bytes(b"\xff\xfe\x00\x01" * 50)
     with pytest.raises(InputError, match=rf"a\{suffix}"):
-        list(rows_of_file(CorpusFile(path, Columns("text"))))
+        list(DataFile(path).rows())
