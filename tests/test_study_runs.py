@@ -394,8 +394,7 @@ def test_one_process_at_a_time(tmp_path, text):
     finally:
         first.kill()
         first.join()
-    lock = {"host": "elsewhere", "process": 7, "since": "2026-11-22 01:02:03+00:00"}
-    (tmp_path / "other.lock").write_text(json.dumps(lock))
+    (tmp_path / "other.lock").write_text("7\nelsewhere\n")
     with pytest.raises(InputError, match="process 7 on elsewhere.*--take_over_output_dir"):
         train(write(tmp_path), tmp_path / "other", train_file=[text])
     assert not (tmp_path / "other").exists()
