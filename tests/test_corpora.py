@@ -258,14 +258,11 @@ def test_trained_tokenizer_is_an_ordinary_bert_tokenizer(tmp_path):
     assert "T" in cased.get_vocab() and "T" not in tokenizer.get_vocab()
 
 
-def test_tokenizer_that_cannot_be_saved_is_one_sentence(tmp_path, monkeypatch):
+def test_tokenizer_that_cannot_be_saved_is_one_sentence(tmp_path, monkeypatch, full_disk):
     """Guards: a full disk, for which tokenizers has an error of its own, names the folder and what to do."""
     (tmp_path / "a.txt").write_text("The quick brown fox.\n" * 20)
-
-    def full(*_):
-        raise Exception("No space left on device (os error 28)")
-
-    monkeypatch.setattr(BertTokenizer, "save_pretrained", full)
+    original = BertTokenizer.save_pretrained
+    monkeypatch.setattr(BertTokenizer, "save_pretrained", lambda *args: (full_disk(100), original(*args)))
     with pytest.raises(InputError, match=f"{tmp_path}: no space left .*give another --store_dir"):
         trained_tokenizer([Corpus(str(tmp_path / "a.txt"))], 60, store_dir=tmp_path)
 

@@ -16,6 +16,7 @@ from transformers.hf_argparser import string_to_bool
 from transformers.integrations import get_available_reporting_integrations, is_deepspeed_available
 from transformers.training_args import OptimizerNames
 
+from ..data.processes import check_shared_memory
 from ..errors import InputError
 from ..files import reason_of
 from ..plain_yaml import read_yaml
@@ -289,7 +290,9 @@ def refuse_unknown(unknown: list[str]):
 
 
 def check_packages(arguments: TrainingArguments):
-    """Raises InputError where --report_to, --optim or --deepspeed needs a package that is not installed."""
+    """Raises InputError where an argument needs a package that is not installed, or shared memory."""
+    if arguments.dataloader_num_workers:
+        check_shared_memory()
     assert isinstance(arguments.report_to, list)  # as TrainingArguments leaves it
     for name in arguments.report_to:
         if name not in get_available_reporting_integrations():
