@@ -27,21 +27,15 @@ from fixedbert.training.output import check_readable, output_directory, read_com
 from fixedbert.training.pretraining_data import PretrainingDataArguments
 from fixedbert_cli import main
 
-BOMB = "a: &a [1, 1, 1, 1, 1, 1, 1, 1, 1, 1]\n" + "".join(
-    f"{name}: &{name} [{', '.join([f'*{before}'] * 10)}]\n" for before, name in zip("abcdef", "bcdefg", strict=True)
-)
-
 
 @pytest.mark.parametrize(
     "content, message",
     [
         (b"config_name: \xff\n", "utf-8"),
         (b"config_name: tiny\nconfig_name: mini\n", "line 2: config_name is there twice"),
-        (BOMB.encode(), "more than 100,000 values"),
-        (b"a: &a [*a]\n", "an alias inside its own value"),
+        (b"a: &a [*a]\n", "a: a list of plain values is needed"),
         (b"a: " + b"[" * 5000 + b"]" * 5000, "recursion"),
         (b"a: !!python/object/apply:os.getcwd []\n", "could not determine a constructor"),
-        (b"a: !!timestamp 2020-01-01\n", "could not determine a constructor"),
         (b"1: tiny\n", "line 1: a name is needed before the colon"),
         (b"train_file: [[a.txt]]\n", "train_file: a list of plain values is needed"),
         (b"seed: " + b"9" * 5000, "Exceeds the limit"),
@@ -49,7 +43,7 @@ BOMB = "a: &a [1, 1, 1, 1, 1, 1, 1, 1, 1, 1]\n" + "".join(
     ],
 )
 def test_recipes_hold_plain_values_only(tmp_path, content, message):
-    """Guards: text in another encoding, keys twice, alias bombs, depth, tags, nested lists are a sentence each."""
+    """Guards: text in another encoding, keys twice, depth, tags, nested lists are a sentence each."""
     (tmp_path / "recipe.yaml").write_bytes(content)
     with pytest.raises(InputError, match=rf"recipe\.yaml.*{message}"):
         with_recipe([str(tmp_path / "recipe.yaml")])
