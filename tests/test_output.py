@@ -21,6 +21,7 @@ from safetensors.torch import load_file, save_file
 from small_tasks import glue, glue_arguments
 
 from fixedbert import files
+from fixedbert.checksums import content_hash_of
 from fixedbert.errors import InputError, exit_on_input_error
 from fixedbert.files import new_directory, writing
 from fixedbert.locks import locked
@@ -368,6 +369,8 @@ def test_damaged_checkpoints_are_said(tmp_path):
         save_file({"a": torch.zeros(1000)}, folder / "model.safetensors")
         torch.save({"a": torch.zeros(1000)}, folder / "optimizer.pt")
         (folder / "trainer_state.json").write_text(json.dumps({"global_step": step}))
+        checksums = {file.name: content_hash_of(file) for file in folder.iterdir()}
+        (folder / "checksums.json").write_text(json.dumps(checksums))
     command = ["--output_dir", str(tmp_path / "run")]
     (partial / "command.json").write_text(json.dumps(command))
     newest = partial / "checkpoint-10"
