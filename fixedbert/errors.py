@@ -1,11 +1,8 @@
 """The error for input that the user can correct, and how a script ends with an error, a signal or an interruption."""
 
-import os
 import signal
 import sys
-import threading
 from collections.abc import Callable
-from functools import partial
 from importlib.util import find_spec
 
 from huggingface_hub.errors import HTTPError  # of requests to the Hub, also where the connection breaks
@@ -70,20 +67,8 @@ def note_what_is_left(error: BaseException, left: str):
     vars(error)["left"] = left
 
 
-def stop(process: int, number: int, _frame: object):
-    if os.getpid() != process:  # a worker forked from it ends at once: it could lose an exception, and stay for ever
-        os._exit(128 + number)
+def stop(number: int, _frame: object):
     raise Stopped(number)
-
-
-def repeat_if_lost(unraisable: "sys.UnraisableHookArgs"):
-    """For sys.unraisablehook: repeats a signal whose exception a finalizer raised, where Python drops it."""
-    signals = {KeyboardInterrupt: signal.SIGINT, Stopped: signal.SIGTERM}
-    number = next((number for kind, number in signals.items() if unraisable.exc_type is kind), None)
-    if number is None:
-        sys.__unraisablehook__(unraisable)
-    else:
-        threading.Timer(0.01, os.kill, (os.getpid(), number)).start()  # when the finalizer has ended
 
 
 def exit_on_input_error(main: Callable[[], object]):
@@ -92,8 +77,7 @@ def exit_on_input_error(main: Callable[[], object]):
 
     The exit status is 1 after an InputError, 130 after Ctrl-C and 143 after SIGTERM.
     """
-    signal.signal(signal.SIGTERM, partial(stop, os.getpid()))
-    sys.unraisablehook = repeat_if_lost
+    signal.signal(signal.SIGTERM, stop)
     if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:  # as with nohup
         signal.signal(signal.SIGINT, signal.default_int_handler)
     try:

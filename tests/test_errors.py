@@ -1,11 +1,8 @@
 """Errors of input: the field at fault, and packages that are not installed."""
 
-import multiprocessing
 import pickle
-import signal
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -15,28 +12,6 @@ from fixedbert.analysis.theory import theory
 from fixedbert.errors import InputError, exit_on_input_error, needs
 
 pytestmark = pytest.mark.usefixtures("same_signals")
-
-
-def lose_exceptions(begun):
-    begun.set()
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        try:
-            time.sleep(60)
-        except BaseException:
-            pass
-
-
-def test_forked_worker_ends_by_sigterm():
-    """Guards: a worker forked by a script ends by SIGTERM, even where it would lose an exception."""
-    context = multiprocessing.get_context("fork")
-    begun = context.Event()
-    worker = context.Process(target=lose_exceptions, args=(begun,))
-    exit_on_input_error(worker.start)
-    assert begun.wait(30)
-    worker.terminate()
-    worker.join(30)
-    assert worker.exitcode == 128 + signal.SIGTERM
 
 
 def test_field_is_a_flag_on_the_command_line():

@@ -258,24 +258,6 @@ def test_interrupted_commands_say_what_is_true(tmp_path, capsys):
     assert not list(tmp_path.iterdir())
 
 
-def test_interruption_within_a_finalizer_is_not_lost(monkeypatch, capsys):
-    """Guards: Ctrl-C that falls into a finalizer, where Python drops its exception, still ends the run."""
-    monkeypatch.setattr("sys.unraisablehook", sys.__unraisablehook__)  # pytest's own is back afterwards
-
-    class Finalized:
-        def __del__(self):
-            os.kill(os.getpid(), signal.SIGINT)
-            time.sleep(0.1)
-
-    def main():
-        Finalized()
-        time.sleep(20)
-
-    with pytest.raises(SystemExit, match="130"):
-        exit_on_input_error(main)
-    assert capsys.readouterr().err == "\ninterrupted\n"
-
-
 @pytest.mark.parametrize("what", ["weights", "optimizer", "state", "results", "picture"])
 def test_full_disk(model, download, tmp_path, monkeypatch, full_disk, what):
     """Guards: a run that can write no more names folder and remedy; checkpoints stay; the same command goes on."""

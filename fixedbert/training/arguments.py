@@ -264,11 +264,15 @@ def parse(argv: list[str], *types: type, prog: str | None = None) -> tuple:
         if isinstance(arguments, TrainingArguments):
             check_packages(arguments)
             check_seeds([arguments.seed, arguments.data_seed or 0, *(getattr(arguments, "seeds", None) or [])])
-        if getattr(arguments, "hub_token", None):  # Trainer saves its arguments, and uploads them
-            os.environ["HF_TOKEN"], arguments.hub_token = arguments.hub_token, None
         if getattr(arguments, "push_to_hub", False) and not arguments.do_train:
             raise InputError("--push_to_hub sends what was trained: give --do_train too.")
     return tuple(parsed)
+
+
+def keep_token(arguments: TrainingArguments):
+    """Leave --hub_token to the environment of this process: Trainer saves its arguments, and uploads them."""
+    if arguments.hub_token:
+        os.environ["HF_TOKEN"], arguments.hub_token = arguments.hub_token, None
 
 
 def check_flags(argv: list[str], *types: type):
