@@ -1,5 +1,6 @@
 """The error for input that the user can correct, and how a script ends with an error, a signal or an interruption."""
 
+import re
 import signal
 import sys
 from collections.abc import Callable
@@ -14,14 +15,16 @@ class InputError(ValueError):
     """
     One sentence: what is wrong, where (file, line, field) and what to do. The middle of a long one is left out.
 
+    Parameters stand in it as `name`, which the command line shows as --name.
+
     Args:
-        field: the parameter at fault. The message begins with its name, which the command line shows as a flag.
+        field: the parameter at fault, with whose name the message begins.
     """
 
     def __init__(self, message: str, field: str | None = None):
         self.field = field
         if field is not None:
-            message = f"{field} {message}"
+            message = f"`{field}` {message}"
         if len(message) > LONGEST_MESSAGE:
             message = f"{message[: LONGEST_MESSAGE // 2]} ... {message[-LONGEST_MESSAGE // 2 :]}"
         super().__init__(message)
@@ -71,6 +74,11 @@ def stop(number: int, _frame: object):
     raise Stopped(number)
 
 
+def as_flags(message: str) -> str:
+    """A message with parameters as the command line has them: `name` becomes --name."""
+    return re.sub(r"`(\w+)`", r"--\1", message)
+
+
 def exit_on_input_error(main: Callable[[], object]):
     """
     Run a script's `main`. An error, a signal or an interruption is reported in one line, without a traceback.
@@ -83,7 +91,7 @@ def exit_on_input_error(main: Callable[[], object]):
     try:
         main()
     except InputError as error:
-        sys.exit(f"error: {'--' if error.field else ''}{error}")
+        sys.exit(f"error: {as_flags(str(error))}")
     except HTTPError as error:
         sys.exit(f"error: {explain_hub_error(error)}")
     except (KeyboardInterrupt, Stopped) as error:

@@ -31,7 +31,7 @@ def locked(folder: Path, take_over: bool = False) -> Iterator[None]:
     folder = Path(os.path.abspath(folder))
     path = folder.with_name(f"{folder.name}.lock")
     lock = SoftFileLock(path, timeout=PATIENCE)
-    with writing(folder, "choose another --output_dir"):
+    with writing(folder, "choose another `output_dir`"):
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
             lock.acquire()
@@ -57,8 +57,8 @@ def check_holder(path: Path, folder: Path, take_over: bool, error: Timeout):
     host = host.partition("?")[0]  # filelock adds the namespace of a container's processes
     who = f"{folder}: another process works there (process {process} on {host}, since {since})"
     if host == gethostname():
-        raise InputError(f"{who}; wait until it ends, or give another --output_dir.") from error
+        raise InputError(f"{who}; wait until it ends, or give another `output_dir`.") from error
     if not take_over:
         raise InputError(
-            f"{who}; if it is dead, give --take_over_output_dir, or else another --output_dir."
+            f"{who}; if it is dead, give `take_over_output_dir`, or else another `output_dir`."
         ) from error

@@ -200,10 +200,6 @@ def table_text(delimiter: str) -> Callable:
             for cell, fields in zip(cells, rows[1:], strict=True):
                 fields[-1] = cell
             what = f"labels: {what}"
-        elif what == "columns of one name":
-            rows[0][0] = rows[0][-1]
-        elif what == "a quote":
-            rows[row][0] = '"' + rows[row][0]
         elif what == "header gone":
             rows.pop(0)
         elif what == "column renamed":
@@ -211,7 +207,12 @@ def table_text(delimiter: str) -> Callable:
             what = f"column {rows[0][column]} renamed"
             rows[0][column] += "s"
         else:
-            rows[row][0] = QUADRATIC
+            at, cell = {
+                "columns of one name": (0, rows[0][-1]),
+                "a quote": (row, '"' + rows[row][0]),
+                "many quotation marks": (row, QUADRATIC),
+            }[what]
+            rows[at][0] = cell
         return what, "\n".join(map(delimiter.join, rows)).encode("utf-8", "surrogatepass") + b"\n"
 
     return change

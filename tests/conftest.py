@@ -111,7 +111,7 @@ def tasks(tmp_path_factory) -> Path:
 
 @pytest.fixture
 def full_disk():
-    """Call it, and no file can grow beyond the size given."""
+    """Call it, and no file can grow beyond the size given; without one, files can again, as pytest's own has to."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    yield lambda size: resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    yield lambda size=soft: resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
     resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

@@ -15,8 +15,8 @@ pytestmark = pytest.mark.usefixtures("same_signals")
 
 
 def test_field_is_a_flag_on_the_command_line():
-    """Guards: Python reads the name of a parameter, the command line that of its flag; other errors stay the same."""
-    with pytest.raises(InputError, match="^max_seq_length 4: BERT's rows have 8 to 512 tokens.$") as error:
+    """Guards: Python reads the names of parameters, the command line their flags; other words stay the same."""
+    with pytest.raises(InputError, match="^`max_seq_length` 4: BERT's rows have 8 to 512 tokens.$") as error:
         plan(max_seq_length=4, params="110M")
     assert error.value.field == "max_seq_length"
     with pytest.raises(SystemExit, match="^error: --max_seq_length 4: BERT's rows"):
@@ -24,11 +24,17 @@ def test_field_is_a_flag_on_the_command_line():
     with pytest.raises(SystemExit, match="^error: no budget"):
         exit_on_input_error(plan)
 
+    def refuse():
+        raise InputError("a: give `num_attention_heads` 12, or `pip install a`.")
+
+    with pytest.raises(SystemExit, match="^error: a: give --num_attention_heads 12, or `pip install a`.$"):
+        exit_on_input_error(refuse)
+
 
 def test_field_comes_through_to_another_process():
     """Guards: an error keeps its message and its field when a worker sends it."""
     error = pickle.loads(pickle.dumps(InputError("4: too short.", "max_seq_length")))
-    assert (str(error), error.field) == ("max_seq_length 4: too short.", "max_seq_length")
+    assert (str(error), error.field) == ("`max_seq_length` 4: too short.", "max_seq_length")
 
 
 def test_missing_package_is_a_sentence(monkeypatch, tmp_path):

@@ -136,7 +136,7 @@ def only_one_writes(folder: Path):
     Raises:
         InputError: the folder cannot be written, or a worker process was killed.
     """
-    remedy = "make room, or give another --store_dir; the same command goes on where it stopped"
+    remedy = "make room, or give another `store_dir`; the same command goes on where it stopped"
     try:
         with writing(folder.parent, remedy):
             folder.parent.mkdir(parents=True, exist_ok=True)
@@ -145,7 +145,7 @@ def only_one_writes(folder: Path):
     except BrokenProcessPool as error:
         raise InputError(
             f"{folder}: a process that prepares the corpus was killed, perhaps for memory; fewer of them "
-            "(--preprocessing_num_workers) need less. The same command goes on where it stopped."
+            "(`preprocessing_num_workers`) need less. The same command goes on where it stopped."
         ) from error
 
 

@@ -67,14 +67,7 @@ def output_directory(training_args: CommonArguments, command: list[str]) -> Iter
             check_readable(Path(checkpoint), state.num_processes)
         state.wait_for_everyone()  # all processes have read it before one writes
         if state.is_main_process:
-            if partial.is_dir() and not last_checkpoint(partial):
-                shutil.rmtree(partial)
-            partial.mkdir(parents=True, exist_ok=True)
-            for folder in partial.glob("checkpoint-*"):
-                if step_of(folder) >= 0 and folder.is_dir() and not is_whole(folder):
-                    shutil.rmtree(folder)
-            if checkpoint and Path(checkpoint).resolve().parent == partial.resolve():
-                set_aside_later(partial, Path(checkpoint))
+            tidy_up(partial, checkpoint)
             if not (partial / COMMAND_FILE).exists():
                 write_command(partial, command)
         state.wait_for_everyone()
@@ -91,6 +84,18 @@ def output_directory(training_args: CommonArguments, command: list[str]) -> Iter
             raise
         give_final_name(partial, final)
         training_args.output_dir = str(final)
+
+
+def tidy_up(partial: Path, checkpoint: str | None):
+    """Make the directory of a run that goes on from `checkpoint`, without what an end in the middle has left there."""
+    if partial.is_dir() and not last_checkpoint(partial):
+        shutil.rmtree(partial)
+    partial.mkdir(parents=True, exist_ok=True)
+    for folder in partial.glob("checkpoint-*"):
+        if step_of(folder) >= 0 and folder.is_dir() and not is_whole(folder):
+            shutil.rmtree(folder)
+    if checkpoint and Path(checkpoint).resolve().parent == partial.resolve():
+        set_aside_later(partial, Path(checkpoint))
 
 
 @contextmanager
