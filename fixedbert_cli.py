@@ -10,7 +10,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import partial
 from importlib import import_module
 from typing import Any, NoReturn, TextIO
@@ -46,7 +46,17 @@ class LogFile:
 def prepare_process():
     """What a script does before its imports, which take seconds."""
     exit_on_interrupt()
+    bound_spinning()
     shorten_progress_in_files()
+
+
+def bound_spinning():
+    """
+    Let threads of OpenMP spin for less time where they wait for each other. By default it is several milliseconds: on
+    a busy machine a time slice, which the thread that they wait for would need. A third of that costs little alone.
+    """
+    if "OMP_WAIT_POLICY" not in os.environ:  # read by libgomp when torch is imported
+        os.environ.setdefault("GOMP_SPINCOUNT", "100000")
 
 
 def shorten_progress_in_files():
@@ -173,42 +183,29 @@ def shrink_arguments(parser: ArgumentParser):
     hub_arguments(parser)
 
 
-def load_shrink(
-    model: str,
-    output_dir: str | None,
-    train_file: list[str],
-    max_seq_length: int | None,
-    max_samples: int,
-    batch_size: int,
-    do_lower_case: bool | None,
-    dry_run: bool,
-    distil_steps: int | None,
-    learning_rate: float | None,
-    seed: int | None,
-    revision: str,
-    cache_dir: str | None,
-    token: str | None,
-    **sizes,
-) -> Run:
+def load_shrink(model: str, output_dir: str | None, dry_run: bool, **options) -> Run:
     from fixedbert.errors import InputError
     from fixedbert.printing import shrinking_text
     from fixedbert.tasks.shrinking import Distillation, Sizes, Text, predict, shrink
 
+    def chosen(*names: str) -> dict[str, Any]:
+        return {name: options[name] for name in names}
+
     def run():
-        asked = {**sizes, "multiple_of": None, "distil_steps": distil_steps}
+        sizes, steps = chosen(*(field.name for field in fields(Sizes))), options["distil_steps"]
+        asked = {**sizes, "multiple_of": None, "distil_steps": steps}
         given = [name for name, value in asked.items() if value is not None]
         if dry_run and given:
             raise InputError(f"--dry_run predicts errors at all sizes, and cuts nothing: leave out --{given[0]}.")
-        asked_for = {"learning_rate": learning_rate, "seed": seed}
-        settings: dict[str, Any] = {name: value for name, value in asked_for.items() if value is not None}
-        if settings and distil_steps is None:
+        settings = {name: value for name, value in chosen("learning_rate", "seed").items() if value is not None}
+        if settings and steps is None:
             raise InputError(f"--{next(iter(settings))} is for the training that --distil_steps asks for: give both.")
-        text = Text(train_file, max_seq_length, max_samples, batch_size, do_lower_case)
-        hub_options = {"revision": revision, "cache_dir": cache_dir, "token": token}
+        hub_options = chosen("revision", "cache_dir", "token")
+        text = Text(*chosen("train_file", "max_seq_length", "max_samples", "batch_size", "do_lower_case").values())
         if dry_run:
             found = predict(model, text, **hub_options)
         else:
-            distillation = None if distil_steps is None else Distillation(distil_steps, **settings)
+            distillation = None if steps is None else Distillation(steps, **settings)
             found = shrink(model, output_dir, text, Sizes(**sizes), distillation, **hub_options)
         print(shrinking_text(found))
 

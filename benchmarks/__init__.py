@@ -1,1 +1,3 @@
-import fixedbert  # noqa: F401  before torch, whose threads then spin no longer than in training, for both sides
+import fixedbert_cli
+
+fixedbert_cli.bound_spinning()  # as the scripts, before torch is imported, for both sides

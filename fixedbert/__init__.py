@@ -1,12 +1,5 @@
 """fixedbert: BERT with a free attention head size, as a plugin for Hugging Face transformers."""
 
-import os
-
-# Threads of OpenMP spin where they wait for each other, and then sleep. By default they spin for several milliseconds:
-# on a busy machine a time slice, which the thread that they wait for would need. A third of that costs little alone.
-if "OMP_WAIT_POLICY" not in os.environ:  # read by libgomp when torch is imported
-    os.environ.setdefault("GOMP_SPINCOUNT", "100000")
-
 import transformers
 from transformers import AutoConfig, AutoTokenizer, BertTokenizer
 

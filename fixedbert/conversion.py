@@ -200,10 +200,10 @@ def check_growth(config: FixedHeadBertConfig, old: list[Heads], new: list[Heads]
         if min(after) < 1:
             raise InputError(f"{after}: there must be at least 1 of each.")
         if any(new < old for old, new in zip(before, after, strict=True)):
-            values = "" if before.value_size == before.size else f" and --value_head_size {before.value_size} or more"
+            values = "" if before.value_size == before.size else f" and `value_head_size` {before.value_size} or more"
             raise InputError(
-                f"{after} cannot represent {before}: give --num_attention_heads {before.number} or more and "
-                f"--attention_head_size {before.size} or more{values}, or train a smaller model anew."
+                f"{after} cannot represent {before}: give `num_attention_heads` {before.number} or more and "
+                f"`attention_head_size` {before.size} or more{values}, or train a smaller model anew."
             )
         if config.qk_norm and after.size != before.size:
             raise InputError(
@@ -296,13 +296,8 @@ def enlarge_attention(
 
     if name.endswith("value_embedding"):  # (H, V)
         return fill(tensor, (heads, new_value_size), generator=generator)
-    if name.endswith("head_embedding"):  # (3, H, P), or without that of values (2, H, P)
-        factor = tensor.new_ones(len(tensor), 1, 1)
-        factor[0] = scale if config.head_embedding == "add" else 1  # added to queries, which are scaled
-        wide = fill(tensor * factor, (len(tensor), heads, new_size), generator=generator)
-        if config.head_embedding == "add":
-            wide[0, : tensor.shape[1], size:] = 0
-        return wide
+    if name.endswith("head_embedding"):
+        return enlarge_head_embedding(tensor, config, (heads, new_size), generator, scale)
 
     match = ATTENTION.search(name)
     if match is None or (match[2] and match[3] == "bias"):
@@ -322,6 +317,22 @@ def enlarge_attention(
     if part == "query":
         wide[: len(values), size:] = 0
     return wide.flatten(0, 1)
+
+
+def enlarge_head_embedding(
+    tensor: torch.Tensor,
+    config: FixedHeadBertConfig,
+    shape: tuple[int, int],
+    generator: torch.Generator | None,
+    scale: float,
+) -> torch.Tensor:
+    """A copy of embeddings (3, H, P), or without that of values (2, H, P), for heads and head size `shape`."""
+    factor = tensor.new_ones(len(tensor), 1, 1)
+    factor[0] = scale if config.head_embedding == "add" else 1  # added to queries, which are scaled
+    wide = padded(tensor * factor, (len(tensor), *shape), config.initializer_range, generator)
+    if config.head_embedding == "add":
+        wide[0, : tensor.shape[1], tensor.shape[2] :] = 0
+    return wide
 
 
 def with_layers(tensors: dict[str, torch.Tensor], chosen: list[int]) -> dict[str, torch.Tensor]:

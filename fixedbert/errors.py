@@ -1,11 +1,9 @@
 """The error for input that the user can correct, and how a script ends with an error, a signal or an interruption."""
 
-import os
+import re
 import signal
 import sys
-import threading
 from collections.abc import Callable
-from functools import partial
 from importlib.util import find_spec
 
 from huggingface_hub.errors import HTTPError  # of requests to the Hub, also where the connection breaks
@@ -17,14 +15,16 @@ class InputError(ValueError):
     """
     One sentence: what is wrong, where (file, line, field) and what to do. The middle of a long one is left out.
 
+    Parameters stand in it as `name`, which the command line shows as --name.
+
     Args:
-        field: the parameter at fault. The message begins with its name, which the command line shows as a flag.
+        field: the parameter at fault, with whose name the message begins.
     """
 
     def __init__(self, message: str, field: str | None = None):
         self.field = field
         if field is not None:
-            message = f"{field} {message}"
+            message = f"`{field}` {message}"
         if len(message) > LONGEST_MESSAGE:
             message = f"{message[: LONGEST_MESSAGE // 2]} ... {message[-LONGEST_MESSAGE // 2 :]}"
         super().__init__(message)
@@ -70,20 +70,13 @@ def note_what_is_left(error: BaseException, left: str):
     vars(error)["left"] = left
 
 
-def stop(process: int, number: int, _frame: object):
-    if os.getpid() != process:  # a worker forked from it ends at once: it could lose an exception, and stay for ever
-        os._exit(128 + number)
+def stop(number: int, _frame: object):
     raise Stopped(number)
 
 
-def repeat_if_lost(unraisable: "sys.UnraisableHookArgs"):
-    """For sys.unraisablehook: repeats a signal whose exception a finalizer raised, where Python drops it."""
-    signals = {KeyboardInterrupt: signal.SIGINT, Stopped: signal.SIGTERM}
-    number = next((number for kind, number in signals.items() if unraisable.exc_type is kind), None)
-    if number is None:
-        sys.__unraisablehook__(unraisable)
-    else:
-        threading.Timer(0.01, os.kill, (os.getpid(), number)).start()  # when the finalizer has ended
+def as_flags(message: str) -> str:
+    """A message with parameters as the command line has them: `name` becomes --name."""
+    return re.sub(r"`(\w+)`", r"--\1", message)
 
 
 def exit_on_input_error(main: Callable[[], object]):
@@ -92,14 +85,13 @@ def exit_on_input_error(main: Callable[[], object]):
 
     The exit status is 1 after an InputError, 130 after Ctrl-C and 143 after SIGTERM.
     """
-    signal.signal(signal.SIGTERM, partial(stop, os.getpid()))
-    sys.unraisablehook = repeat_if_lost
+    signal.signal(signal.SIGTERM, stop)
     if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:  # as with nohup
         signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         main()
     except InputError as error:
-        sys.exit(f"error: {'--' if error.field else ''}{error}")
+        sys.exit(f"error: {as_flags(str(error))}")
     except HTTPError as error:
         sys.exit(f"error: {explain_hub_error(error)}")
     except (KeyboardInterrupt, Stopped) as error:

@@ -6,19 +6,20 @@ import math
 import os
 import re
 import shutil
-import traceback
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from huggingface_hub.errors import StrictDataclassError
+from safetensors import SafetensorError
 
 from .errors import InputError, Stopped, note_what_is_left
 
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 ONLY_WRITING = (*NO_SPACE, errno.EROFS)  # what reading never raises
-SHARED_MEMORY = Path("/dev/shm")  # where Linux keeps what processes share
+TRIED = 2**20  # bytes
 POINTER, LARGEST_POINTER = b"version https://git-lfs.github.com/spec/", 1024  # bytes, by Git LFS's specification
 READ_SUFFIXES = (".safetensors", ".bin", ".json", ".txt", ".model")  # of models and tokenizers, for torch
 LONGEST_REASON = 300  # characters; the errors of some libraries quote a file
@@ -97,36 +98,28 @@ def writing(folder: str | Path, remedy: str) -> Iterator[None]:
     """
     The boundary around writing to `folder`, its partial form and its lock: a full disk, no permission or a read-only
     file system becomes an InputError. It can be around a whole run: errors of other files pass, but for those that
-    only writing has.
+    only writing has, and so do all others while the folder can be written.
 
     Args:
         remedy: what to do, a clause without a full stop.
     """
     try:
         yield
-    except Exception as error:  # of the operating system, of torch, of libraries in Rust
-        number, place = failed_writing(error, Path(folder))
-        if number is None:
-            raise
-        raise InputError(f"{place}: {not_written(place, number)}; {remedy}.") from error
-
-
-def failed_writing(error: BaseException, folder: Path) -> tuple[int | None, Path]:
-    """The errno of a failed write and the place of it; None if the error is not of writing to `folder`."""
-    if of_shared_memory(error):
-        folder = SHARED_MEMORY
-    if isinstance(error, OSError):
-        file = error.filename2 or error.filename  # the second of a copy
-        place = folder if file is None else Path(str(file))
-        ours = file is not None and is_of(place.absolute(), folder.absolute())
-        return error.errno if ours or error.errno in ONLY_WRITING else None, place
-    message = str(error)
-    if number := re.search(r"\(os error (\d+)\)", message):  # of libraries in Rust, in reading too
-        return int(number[1]) if "serializing" in message or int(number[1]) in ONLY_WRITING else None, folder
-    if number := re.search(r"shared memory.*\((\d+)\)", message):
-        return int(number[1]), folder
-    # torch.save does not say why.
-    return errno.EIO if "inline_container.cc" in message or "PytorchStreamWriter" in message else None, folder
+    except InputError:
+        raise
+    except Exception as error:  # of any kind: torch and libraries in Rust have no errno
+        folder = Path(folder)
+        name = getattr(error, "filename2", None) or getattr(error, "filename", None)  # the first is that of a copy
+        number = error.errno if isinstance(error, OSError) else None
+        if name is not None and (number in ONLY_WRITING or is_of(Path(str(name)).absolute(), folder.absolute())):
+            problem = problem_of(Path(str(name)), number)
+            raise InputError(f"{name}: {problem}; {remedy}.") from error
+        tried = try_writing(folder)
+        if tried is not None or number in ONLY_WRITING:
+            raise InputError(f"{folder}: {problem_of(folder, number or tried)}; {remedy}.") from error
+        if isinstance(error, SafetensorError):  # it has removed its file, and with it what filled the disk
+            raise InputError(f"{folder}: weights cannot be written ({reason_of(error)}); {remedy}.") from error
+        raise
 
 
 def is_of(place: Path, folder: Path) -> bool:
@@ -138,19 +131,26 @@ def is_of(place: Path, folder: Path) -> bool:
     return place.is_relative_to(around) and own.fullmatch(place.relative_to(around).parts[0]) is not None
 
 
-def of_shared_memory(error: BaseException) -> bool:
-    """Whether an error is of the locks or tensors that processes share; it names no file."""
-    files = (frame.f_code.co_filename for frame, _ in traceback.walk_tb(error.__traceback__))
-    return any(Path(file).name == "synchronize.py" for file in files) or "shared memory" in str(error)
+def nearest(place: Path) -> Path:
+    """What exists of a path: itself, or the first folder above."""
+    return next(path for path in (place, *place.absolute().parents) if path.exists())
 
 
-def not_written(place: Path, number: int) -> str:
+def try_writing(folder: Path) -> int | None:
+    """The errno of writing a block into `folder`; None where that succeeds."""
+    try:
+        with tempfile.TemporaryFile(dir=nearest(folder)) as file:
+            file.write(bytes(TRIED))
+    except OSError as error:
+        return error.errno
+    return None
+
+
+def problem_of(place: Path, number: int | None) -> str:
     """Why `place` cannot be written, with the free space if that is the reason."""
-    there = next(path for path in (place, *place.absolute().parents) if path.exists())
-    free = shutil.disk_usage(there).free
-    if number in NO_SPACE or number == errno.EIO and free < 2**24:
-        return f"no space left ({free / 2**30:.1f} GiB free)"
-    return f"cannot be written ({os.strerror(number)})"
+    if number in NO_SPACE:
+        return f"no space left ({shutil.disk_usage(nearest(place)).free / 2**30:.1f} GiB free)"
+    return f"cannot be written ({os.strerror(number or errno.EIO)})"
 
 
 def write_whole(path: Path, content: str | bytes):

@@ -1,4 +1,4 @@
-"""YAML of recipes and studies: plain values only, and no key twice."""
+"""YAML of recipes and studies: names with plain values, and no name twice."""
 
 from pathlib import Path
 from typing import Any
@@ -8,38 +8,14 @@ import yaml
 from .errors import InputError
 from .files import reading
 
-MOST_NODES = 100_000  # of a file, with its aliases expanded
-
 
 class PlainLoader(yaml.SafeLoader):
-    """YAML of text, numbers, true, false, null, lists and mappings, without duplicate keys and alias bombs."""
+    """PyYAML's safe loader, in which a date is text, and a key is a text that is there once."""
 
     yaml_implicit_resolvers = {
-        first: [(tag, pattern) for tag, pattern in resolvers if not tag.endswith(":timestamp")]  # a date is text
+        first: [(tag, pattern) for tag, pattern in resolvers if not tag.endswith(":timestamp")]
         for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
     }
-    yaml_constructors = {
-        tag: construct
-        for tag, construct in yaml.SafeLoader.yaml_constructors.items()
-        if tag is None or tag.rpartition(":")[2] in ("null", "bool", "int", "float", "str", "seq", "map")
-    }
-
-    def __init__(self, stream: str):
-        super().__init__(stream)
-        self.sizes: dict[yaml.Node, int] = {}  # in nodes, with aliases expanded
-
-    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
-        alias = self.check_event(yaml.AliasEvent)
-        node = super().compose_node(parent, index)
-        if node is None:
-            return None
-        if not alias:
-            self.sizes[node] = 1 + sum(self.sizes[part] for part in children(node))
-            if self.sizes[node] > MOST_NODES:
-                raise yaml.MarkedYAMLError(problem=f"more than {MOST_NODES:,} values", problem_mark=node.start_mark)
-        elif node not in self.sizes:
-            raise yaml.MarkedYAMLError(problem="an alias inside its own value", problem_mark=node.start_mark)
-        return node
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
         node = super().compose_mapping_node(anchor)
@@ -51,12 +27,6 @@ class PlainLoader(yaml.SafeLoader):
                 raise yaml.MarkedYAMLError(problem=f"{key.value} is there twice", problem_mark=key.start_mark)
             seen.add(key.value)
         return node
-
-
-def children(node: yaml.Node) -> list[yaml.Node]:
-    if isinstance(node, yaml.MappingNode):
-        return [part for pair in node.value for part in pair]
-    return node.value if isinstance(node, yaml.SequenceNode) else []
 
 
 def read_yaml(file: Path, remedy: str) -> dict:

@@ -162,7 +162,7 @@ def card_of(folder: Path, repo_id: str, license: str | None) -> bytes:
         return str(card).encode()
     stated, content = read_card(file).data.get("license"), file.read_bytes()
     if license and stated and license != stated:
-        raise InputError(f"{file}: it states {stated}, not --license {license}; change one of the two.")
+        raise InputError(f"{file}: it states {stated}, not `license` {license}; change one of the two.")
     if license and not stated:
         content = content.replace(b"---", f"---\nlicense: {license}".encode(), 1)
     check_card(ModelCard(content.decode(), ignore_metadata_errors=False), file)
@@ -177,10 +177,10 @@ def check_token(api: HfApi):
     try:
         token = api.whoami().get("auth", {}).get("accessToken", {})
     except LocalTokenNotFoundError as error:
-        raise InputError("no token; log in with `hf auth login`, or give --token.") from error
+        raise InputError("no token; log in with `hf auth login`, or give `token`.") from error
     except HfHubHTTPError as error:
         if error.response is not None and error.response.status_code == 401:
-            raise InputError("the Hub knows no such token; log in with `hf auth login`, or give --token.") from error
+            raise InputError("the Hub knows no such token; log in with `hf auth login`, or give `token`.") from error
         raise
     if token.get("role") == "read":
         raise InputError(f"the token {token.get('displayName', '')!r} may only read; make one that may write.")

@@ -206,12 +206,7 @@ def killed(inputs: Inputs, number: int, seed: int) -> dict:
             faults += faults_of(sent, status, printed, time.monotonic() - began)
         if status == 0 or is_done(name, where):
             break
-    if run.returncode != 0 and not is_done(name, where):
-        run = inputs.start(RUNS[name], where)
-        wait(run, LONGEST)
-    status = 0 if is_done(name, where) else run.poll()
-    end(run)
-    if status != 0:
+    if (status := finish(inputs, run, name, where)) != 0:
         end_of_log = log_of(where).read_text(errors="replace").strip().splitlines()[-1:]
         faults.append(
             f"the same command again: {'no end' if status is None else f'exit status {status}'}: {end_of_log}"
@@ -226,6 +221,16 @@ def killed(inputs: Inputs, number: int, seed: int) -> dict:
         log_of(where).unlink()
     same = {part: found[part] == reference[part] for part in ("weights", "log")}
     return {"kind": name, "number": number, "seed": seed, "signals": signals, **same, "faults": faults}
+
+
+def finish(inputs: Inputs, run: subprocess.Popen, name: str, where: Path) -> int | None:
+    """The exit status of the same command again, where a run is not at its end; None if that does not end."""
+    if run.returncode != 0 and not is_done(name, where):
+        run = inputs.start(RUNS[name], where)
+        wait(run, LONGEST)
+    status = 0 if is_done(name, where) else run.poll()
+    end(run)
+    return status
 
 
 def is_done(name: str, where: Path) -> bool:

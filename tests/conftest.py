@@ -2,6 +2,7 @@
 
 import atexit
 import os
+import resource
 import shutil
 import signal
 import tempfile
@@ -106,3 +107,11 @@ def tasks(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("tasks")
     write_tasks(folder)
     return folder
+
+
+@pytest.fixture
+def full_disk():
+    """Call it, and no file can grow beyond the size given; without one, files can again, as pytest's own has to."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    yield lambda size=soft: resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

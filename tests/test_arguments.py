@@ -1,5 +1,6 @@
 """Arguments, recipes and configurations: what they become, and what is refused."""
 
+import os
 import re
 from dataclasses import fields
 
@@ -25,6 +26,7 @@ from fixedbert.training.arguments import (
     ArgumentParser,
     CommonArguments,
     ModelArguments,
+    keep_token,
     parse,
     with_recipe,
 )
@@ -249,6 +251,15 @@ def test_refused_arguments_by_the_name_that_is_given():
         parse(["--accelerator_config", '{"dispatch_batches":true}', "--use_cpu"], PretrainingArguments)
     shown = ArgumentParser([FineTuningArguments]).format_help()
     assert "--max_nonfinite_steps" in shown and "logging_nan_inf_filter" not in shown
+
+
+def test_the_token_is_not_among_the_arguments_that_are_saved(monkeypatch):
+    """Guards: parsing leaves the environment as it is; a run keeps --hub_token out of training_args.bin."""
+    monkeypatch.setenv("HF_TOKEN", "before")
+    (arguments,) = parse(["--hub_token", "hf_write", "--use_cpu"], FineTuningArguments)
+    assert (os.environ["HF_TOKEN"], arguments.hub_token) == ("before", "hf_write")
+    keep_token(arguments)
+    assert (os.environ["HF_TOKEN"], arguments.hub_token) == ("hf_write", None)
 
 
 def test_misspelt_arguments_are_refused_not_guessed():

@@ -272,7 +272,7 @@ def test_code_runs_only_where_it_is_asked_for(tmp_path):
     code = f"open({str(tmp_path / 'ran')!r}, 'w').close()\n{OWN}"
     file = write(tmp_path, code, series={"a": {"attention": "mine.Own"}})
     for arguments in ([], ["--dry_run"]):
-        with pytest.raises(InputError, match="^trust_remote_code is needed: study small: attention: mine.Own is code"):
+        with pytest.raises(InputError, match="^`trust_remote_code` is needed: study small: attention: mine.Own"):
             main(["study", file, "--output_dir", str(tmp_path / "out"), *arguments])
     study = load_study(file)
     for use in (study_cost, lambda study: run_study(study, tmp_path / "out"), lambda study: study.places()):

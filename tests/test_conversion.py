@@ -113,7 +113,7 @@ def test_shared_projections_with_two_sizes_grow(how):
 def test_values_that_are_too_small_are_refused():
     """Guards: values cannot shrink, and the sentence names their flag."""
     model = model_of("Model", value_head_size=9)
-    sentence = "5 heads of 6 with values of 8 cannot represent 5 heads of 6 with values of 9: .* --value_head_size 9"
+    sentence = "5 heads of 6 with values of 8 cannot represent 5 heads of 6 with values of 9: .* `value_head_size` 9"
     with pytest.raises(InputError, match=sentence):
         convert(model, value_head_size=8)
 
@@ -267,7 +267,7 @@ def test_nothing_is_shared_with_the_model_that_was_converted():
 @pytest.mark.parametrize("sizes", [{"attention_head_size": 7}, {"num_attention_heads": 3}])
 def test_smaller_is_refused(sizes):
     """Guards: fewer or smaller heads cannot have the same function; the message says what can."""
-    with pytest.raises(InputError, match="cannot represent 4 heads of 8: give --num_attention_heads 4 or more"):
+    with pytest.raises(InputError, match="cannot represent 4 heads of 8: give `num_attention_heads` 4 or more"):
         convert(bert_of("Model"), **sizes)
 
 

@@ -222,7 +222,7 @@ def test_document_without_boundaries_is_refused(tmp_path, monkeypatch):
     (tmp_path / "c.csv").write_text("text,id\n" + "x,1\n" * (2**20 + 1))
     column = {"document_boundary": "column", "document_column": "id"}
     for name, options in (("a.txt", {}), ("b.txt", {"document_boundary": "blank_line"}), ("c.csv", column)):
-        with pytest.raises(InputError, match=rf"{name}: more than 1 MiB in one document.*--document_boundary"):
+        with pytest.raises(InputError, match=rf"{name}: more than 1 MiB in one document.*`document_boundary`"):
             documents(tmp_path / name, **options)
 
 
@@ -258,16 +258,16 @@ def test_trained_tokenizer_is_an_ordinary_bert_tokenizer(tmp_path):
     assert "T" in cased.get_vocab() and "T" not in tokenizer.get_vocab()
 
 
-def test_tokenizer_that_cannot_be_saved_is_one_sentence(tmp_path, monkeypatch):
+def test_tokenizer_that_cannot_be_saved_is_one_sentence(tmp_path, monkeypatch, full_disk):
     """Guards: a full disk, for which tokenizers has an error of its own, names the folder and what to do."""
     (tmp_path / "a.txt").write_text("The quick brown fox.\n" * 20)
-
-    def full(*_):
-        raise Exception("No space left on device (os error 28)")
-
-    monkeypatch.setattr(BertTokenizer, "save_pretrained", full)
-    with pytest.raises(InputError, match=f"{tmp_path}: no space left .*give another --store_dir"):
-        trained_tokenizer([Corpus(str(tmp_path / "a.txt"))], 60, store_dir=tmp_path)
+    original = BertTokenizer.save_pretrained
+    monkeypatch.setattr(BertTokenizer, "save_pretrained", lambda *args: (full_disk(100), original(*args)))
+    try:
+        with pytest.raises(InputError, match=f"{tmp_path}: no space left .*give another `store_dir`"):
+            trained_tokenizer([Corpus(str(tmp_path / "a.txt"))], 60, store_dir=tmp_path)
+    finally:
+        full_disk()
 
 
 def test_tokenizer_trains_on_a_share(tmp_path):
@@ -280,7 +280,7 @@ def test_tokenizer_trains_on_a_share(tmp_path):
     (tmp_path / "a.txt").write_text(" \n \n")
     with pytest.raises(InputError, match="a.txt: the corpus is empty"):
         trained_tokenizer(corpora, 60, store_dir=tmp_path)
-    with pytest.raises(InputError, match="a.txt: no text in a share of 0.3 .*give a larger --tokenizer_train_share"):
+    with pytest.raises(InputError, match="a.txt: no text in a share of 0.3 .*give a larger `tokenizer_train_share`"):
         trained_tokenizer(corpora, 60, share=0.3, store_dir=tmp_path)
 
 
@@ -312,7 +312,7 @@ def test_vocabulary_is_no_larger_than_asked(tmp_path, capsys):
             assert said.startswith(f"{left_out} characters do not fit into a vocabulary of {size}") == (left_out > 0)
         known = [character for character in characters if tokenizer.tokenize(character) != ["[UNK]"]]
         assert size < 100 or characters[:30] == known[:30]
-    with pytest.raises(InputError, match="^vocab_size 6: no room .* 7 is the least"):
+    with pytest.raises(InputError, match="^`vocab_size` 6: no room .* 7 is the least"):
         trained_tokenizer(corpora, 6, store_dir=tmp_path)
 
 
@@ -346,7 +346,7 @@ def test_tokenizer_of_another_model_is_refused(tmp_path, vocabulary):
     check_same_vocabulary(own, "own", str(tmp_path / "model"))
     (tmp_path / "vocab.txt").write_text("\n".join(reversed(list(own.get_vocab()))))
     other = load_tokenizer(str(tmp_path / "vocab.txt"))
-    with pytest.raises(InputError, match="^vocab.txt: .* is not that of .*model.*leave --tokenizer_name out"):
+    with pytest.raises(InputError, match="^vocab.txt: .* is not that of .*model.*leave `tokenizer_name` out"):
         check_same_vocabulary(other, "vocab.txt", str(tmp_path / "model"))
 
 

@@ -1,11 +1,8 @@
 """Errors of input: the field at fault, and packages that are not installed."""
 
-import multiprocessing
 import pickle
-import signal
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -17,31 +14,9 @@ from fixedbert.errors import InputError, exit_on_input_error, needs
 pytestmark = pytest.mark.usefixtures("same_signals")
 
 
-def lose_exceptions(begun):
-    begun.set()
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        try:
-            time.sleep(60)
-        except BaseException:
-            pass
-
-
-def test_forked_worker_ends_by_sigterm():
-    """Guards: a worker forked by a script ends by SIGTERM, even where it would lose an exception."""
-    context = multiprocessing.get_context("fork")
-    begun = context.Event()
-    worker = context.Process(target=lose_exceptions, args=(begun,))
-    exit_on_input_error(worker.start)
-    assert begun.wait(30)
-    worker.terminate()
-    worker.join(30)
-    assert worker.exitcode == 128 + signal.SIGTERM
-
-
 def test_field_is_a_flag_on_the_command_line():
-    """Guards: Python reads the name of a parameter, the command line that of its flag; other errors stay the same."""
-    with pytest.raises(InputError, match="^max_seq_length 4: BERT's rows have 8 to 512 tokens.$") as error:
+    """Guards: Python reads the names of parameters, the command line their flags; other words stay the same."""
+    with pytest.raises(InputError, match="^`max_seq_length` 4: BERT's rows have 8 to 512 tokens.$") as error:
         plan(max_seq_length=4, params="110M")
     assert error.value.field == "max_seq_length"
     with pytest.raises(SystemExit, match="^error: --max_seq_length 4: BERT's rows"):
@@ -49,11 +24,17 @@ def test_field_is_a_flag_on_the_command_line():
     with pytest.raises(SystemExit, match="^error: no budget"):
         exit_on_input_error(plan)
 
+    def refuse():
+        raise InputError("a: give `num_attention_heads` 12, or `pip install a`.")
+
+    with pytest.raises(SystemExit, match="^error: a: give --num_attention_heads 12, or `pip install a`.$"):
+        exit_on_input_error(refuse)
+
 
 def test_field_comes_through_to_another_process():
     """Guards: an error keeps its message and its field when a worker sends it."""
     error = pickle.loads(pickle.dumps(InputError("4: too short.", "max_seq_length")))
-    assert (str(error), error.field) == ("max_seq_length 4: too short.", "max_seq_length")
+    assert (str(error), error.field) == ("`max_seq_length` 4: too short.", "max_seq_length")
 
 
 def test_missing_package_is_a_sentence(monkeypatch, tmp_path):

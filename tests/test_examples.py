@@ -117,7 +117,7 @@ def test_random_segments_begin_at_any_piece_alike():
 
 def test_labels_far_from_half_are_refused(tmp_path, tokenizer):
     """Guards: where most pairs cannot continue, the share of random ones is an error; the share is told otherwise."""
-    with pytest.raises(InputError, match="^61% of 300 second segments are random .*--document_boundary"):
+    with pytest.raises(InputError, match="^61% of 300 second segments are random .*`document_boundary`"):
         check_labels(np.arange(300) < 183)
     check_labels(np.arange(300) < 180)
     check_labels(np.arange(299) < 298)  # too few to tell
@@ -466,7 +466,7 @@ def test_corpora_without_pairs_are_refused(tmp_path):
     for name, lengths in (("a", [[3], [4], [5], [6, 1]]), ("b", [[3, 4], []]), ("c", [[3, 4], [5, 1], [6]])):
         (tmp_path / name).mkdir()
         stores.append(store_of(tmp_path / name, *lengths))
-    with pytest.raises(InputError, match="3 of the 4 documents are a single sentence.*--document_boundary"):
+    with pytest.raises(InputError, match="3 of the 4 documents are a single sentence.*`document_boundary`"):
         check_pairs(stores[0], np.arange(4))
     with pytest.raises(InputError, match="1 document"):
         check_pairs(stores[1], np.arange(1))

@@ -85,7 +85,7 @@ def test_features_that_cannot_be_written_are_one_sentence(rows, tokenizer, tmp_p
         raise OSError(errno.EROFS, "Read-only file system")
 
     monkeypatch.setattr("fixedbert.data.processes.multiprocessing.Lock", no_lock)
-    with pytest.raises(InputError, match="/dev/shm, which cannot be used .Read-only.*--preprocessing_num_workers 1"):
+    with pytest.raises(InputError, match="/dev/shm, which cannot be used .Read-only.*`preprocessing_num_workers` 1"):
         text_features(rows, tokenizer, 12, num_proc=2)
 
 
@@ -95,7 +95,7 @@ def killed(batch, tokenizer):
 
 def test_killed_process_is_one_sentence(rows, tokenizer):
     """Guards: a process that tokenizes and is killed, as for memory, names the flag that needs less of it."""
-    with pytest.raises(InputError, match="was killed, perhaps for memory; .*--preprocessing_num_workers"):
+    with pytest.raises(InputError, match="was killed, perhaps for memory; .*`preprocessing_num_workers`"):
         prepare_features(rows, killed, {"tokenizer": tokenizer}, num_proc=2)
 
 

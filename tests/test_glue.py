@@ -399,7 +399,7 @@ def test_labels_that_look_like_others_can_be_classes(tmp_path):
 def test_columns_that_give_the_label_away(tmp_path, content, column):
     """Guards: a column nobody named, whose values each go with one label, is not taken for a text."""
     file = own_file(tmp_path, content)
-    with pytest.raises(InputError, match=f"the column '{column}' gives the label away, .*--text_column_names"):
+    with pytest.raises(InputError, match=f"the column '{column}' gives the label away, .*`text_column_names`"):
         load_files({"train": file})
     assert load_files({"train": file}, text_columns=(column,)).splits["train"]["sentence1"][:]
 
@@ -692,7 +692,7 @@ def test_a_word_among_fractions_is_refused(tmp_path):
     """Guards: one word does not turn a regression into as many classes as there are numbers."""
     file = own_file(tmp_path, "text\tlabel\nx\t0.5\ny\tgood\nz\t1.5\n")
     for skip in (False, True):
-        with pytest.raises(InputError, match=r"a\.tsv: the label 'good' is a word, .*--do_regression true or false"):
+        with pytest.raises(InputError, match=r"a\.tsv: the label 'good' is a word, .*`do_regression` true or false"):
             load_files({"train": file}, skip_bad_rows=skip)
     assert load_files({"train": file}, do_regression=False).labels == ["0.5", "1.5", "good"]
     assert load_files({"train": file}, do_regression=True, skip_bad_rows=True).splits["train"]["label"][:] == [
@@ -705,7 +705,7 @@ def test_columns_are_named_where_a_guess_looks_like_an_id(tmp_path):
     """Guards: SICK's pair_ID, row numbers and keys are not trained on as texts; the columns can be named."""
     sick = "pair_ID\tsentence_A\tsentence_B\tjudgment\n1\tA cat.\tA dog.\tno\n2\tOne.\tTwo.\tyes\n"
     file = own_file(tmp_path, sick)
-    with pytest.raises(InputError, match="no column 'label'; there are pair_ID, .*--label_column_name"):
+    with pytest.raises(InputError, match="no column 'label'; there are pair_ID, .*`label_column_name`"):
         load_files({"train": file})
     with pytest.raises(InputError, match="'pair_ID' holds numbers or ids, not texts; .*--text_column_names"):
         load_files({"train": file}, label_column="judgment")

@@ -175,7 +175,7 @@ def test_share_of_parameters_is_kept(multiple):
     most_of_a_step = max(parameters(Heads(H, P, P), D) // H, 2 * multiple * H * (D + 1))
     assert 0.6 * whole - most_of_a_step < found <= 0.6 * whole
     assert all(of_layer.size % multiple == 0 and of_layer.value_size % multiple == 0 for of_layer in heads)
-    with pytest.raises(InputError, match="keep leaves less than one head"):
+    with pytest.raises(InputError, match="`keep` leaves less than one head"):
         heads_for_parameters(curves, 10)
 
 

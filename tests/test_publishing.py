@@ -265,7 +265,7 @@ def test_card_is_sent_as_it_is(online, folder):
     sent = online.files("user/model")["README.md"].decode()
     assert sent == text.replace("---", "---\nlicense: mit", 1)
     (folder / "README.md").write_bytes(sent.encode())
-    with pytest.raises(InputError, match="it states mit, not --license apache-2.0"):
+    with pytest.raises(InputError, match="it states mit, not `license` apache-2.0"):
         push(folder, "--license", "apache-2.0")
 
 
@@ -298,7 +298,7 @@ def test_configuration_without_auto_map_gets_one(online, folder):
 @pytest.mark.parametrize(
     "token, message",
     [
-        (None, "no token; log in with `hf auth login`, or give --token"),
+        (None, "no token; log in with `hf auth login`, or give `token`"),
         ("hf_unknown", "knows no such token"),
         ("hf_read", "the token 'read' may only read; make one that may write"),
     ],

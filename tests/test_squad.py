@@ -350,7 +350,7 @@ def test_duplicate_ids_and_bad_questions_can_be_left_out(tmp_path, capsys):
         ('{"data": []}', "no questions"),
         (
             '{"data": [{"paragraphs": [{"context": "x", "qas": [{"id": "7", "question": "y", "answers": []}]}]}]}',
-            "question 7: it has no answer; SQuAD 2.0's questions need --version_2_with_negative",
+            "question 7: it has no answer; SQuAD 2.0's questions need `version_2_with_negative`",
         ),
     ],
 )
@@ -374,7 +374,7 @@ def test_questions_that_fill_the_window(tmp_path, tokenizer, capsys):
     rows = load_squad(str(tmp_path / "a.jsonl"))
     size = ("a.jsonl", tokenizer, 19, 4)
     with pytest.raises(
-        InputError, match="a.jsonl, question q1: with 12 tokens it leaves no room.*--max_seq_length 19"
+        InputError, match="a.jsonl, question q1: with 12 tokens it leaves no room.*`max_seq_length` 19"
     ):
         questions_that_fit(rows, *size)
     fitting = questions_that_fit(rows, *size, skip_bad_rows=True)

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import sentencex
+from accelerate import PartialState
 from small_stores import store_of
 from transformers import BertTokenizer
 
@@ -210,6 +211,19 @@ def test_another_bit_in_a_store_is_said(tmp_path, name):
             Documents(documents.folder)
     (documents.folder / name).write_bytes(whole)
     assert len(Documents(documents.folder)) == 3
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_one_process_reads_the_whole_store(tmp_path, tokenizer, monkeypatch, first):
+    """Guards: one process of a machine compares the checksums of a store, which takes seconds for each 10 GB."""
+    corpus = Corpus(str(tmp_path / "a.txt"))
+    (tmp_path / "a.txt").write_text("One file.")
+    prepare_store([corpus], tokenizer, store_dir=tmp_path / "store")
+    verified = []
+    monkeypatch.setattr("fixedbert.data.documents.is_sealed", lambda file: verified.append(file.name) or True)
+    monkeypatch.setattr(PartialState, "is_local_main_process", first)
+    assert len(prepare_store([corpus], tokenizer, store_dir=tmp_path / "store")) == 1
+    assert verified == ["store.json", "documents.npy", "shard-000000.arrow"] * first
 
 
 def test_content_is_what_a_store_depends_on(tmp_path, tokenizer, monkeypatch):

@@ -394,9 +394,8 @@ def test_one_process_at_a_time(tmp_path, text):
     finally:
         first.kill()
         first.join()
-    lock = {"host": "elsewhere", "process": 7, "since": "2026-11-22 01:02:03+00:00"}
-    (tmp_path / "other.lock").write_text(json.dumps(lock))
-    with pytest.raises(InputError, match="process 7 on elsewhere.*--take_over_output_dir"):
+    (tmp_path / "other.lock").write_text("7\nelsewhere\n")
+    with pytest.raises(InputError, match="process 7 on elsewhere.*`take_over_output_dir`"):
         train(write(tmp_path), tmp_path / "other", train_file=[text])
     assert not (tmp_path / "other").exists()
     (tmp_path / "other").mkdir()
@@ -443,7 +442,7 @@ def test_texts_are_checked_before_anything_starts(text, questions, download, tmp
         train(file, tmp_path / "out", train_file=[text], squad_dir=str(tmp_path))
     with pytest.raises(InputError, match="train.tsv"):
         train(file, tmp_path / "out", train_file=[text], glue_dir=str(tmp_path))
-    with pytest.raises(InputError, match="glue_dir .*: no such folder") as caught:
+    with pytest.raises(InputError, match="`glue_dir` .*: no such folder") as caught:
         train(file, tmp_path / "out", train_file=[text], glue_dir=str(tmp_path / "none"))
     assert caught.value.field == "glue_dir"  # the command line makes a flag of it
     assert not (tmp_path / "out").exists()

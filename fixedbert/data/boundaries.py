@@ -52,7 +52,7 @@ def check_document(size: int, source: object):
     if size > LARGEST_DOCUMENT:
         raise InputError(
             f"{source}: more than {LARGEST_DOCUMENT >> 20} MiB in one document; say what ends one in it with "
-            "--document_boundary line, blank_line or inferred."
+            "`document_boundary` line, blank_line or inferred."
         )
 
 

@@ -38,7 +38,7 @@ def split_documents(documents: Documents, held_out: float) -> tuple[np.ndarray, 
     if len(documents) < 4:
         raise InputError(
             f"the corpus has {len(documents)} documents with text, too few to hold 2 out and train on 2: give more "
-            "files, a --validation_file, or another --document_boundary (by default a .txt file is one document)."
+            "files, a `validation_file`, or another `document_boundary` (by default a .txt file is one document)."
         )
     shuffled = np.random.default_rng(0).permutation(len(documents))
     held = min(max(round(held_out * len(documents)), 2), len(documents) - 2)
@@ -67,7 +67,7 @@ class Examples(torch.utils.data.Dataset):
     plan_row: tuple[type, int]  # dtype and number of a plan's columns
     length: int
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  each is a setting of its own
         self,
         documents: Documents,
         numbers: np.ndarray,

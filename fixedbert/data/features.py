@@ -79,7 +79,7 @@ def prepare_features(
                     raise
                 raise InputError(
                     "a process that tokenizes was killed, perhaps for memory; fewer of them "
-                    "(--preprocessing_num_workers) need less."
+                    "(`preprocessing_num_workers`) need less."
                 ) from error
             for file in folder.glob("features*.arrow"):
                 if not checksum_file(file).exists():

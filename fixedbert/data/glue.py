@@ -275,7 +275,7 @@ def own_texts(
     for split, rows in sources.items():
         for column in (*(text_columns or ()), *filter(None, [label_of[split]])):
             if column not in rows.columns:
-                argument = "--label_column_name" if column == label_column else "--text_column_names"
+                argument = "`label_column_name`" if column == label_column else "`text_column_names`"
                 if column == label_column:
                     check_one_column(rows)
                 raise InputError(
@@ -319,7 +319,7 @@ def check_one_column(rows: Rows):
     if len(flags) > 1:
         raise InputError(
             f"{rows.name}: the columns {listed(flags)} are several labels of a row: train on one at a time, with "
-            "--label_column_name."
+            "`label_column_name`."
         )
 
 
@@ -342,7 +342,7 @@ def check_single(name: str, values: list[str]):
     Raises:
         InputError: labels are percentages, have decimal commas, or are several in one.
     """
-    remedy = "; where these are classes as they stand, say --do_regression false"
+    remedy = "; where these are classes as they stand, say `do_regression` false"
     labels = list(dict.fromkeys(values))
     for label in labels:
         if re.fullmatch(r"\s*[-+]?\d+([.,]\d+)?\s*[%％‰]\s*", label):
@@ -358,7 +358,7 @@ def check_single(name: str, values: list[str]):
             if len(found) > 1 and all(part and uses[part] > 1 for part in found):
                 raise InputError(
                     f"{name}: the label {label!r} is several labels, and a row has one: make a column of yes and no "
-                    f"for each, and train on one at a time with --label_column_name{remedy}."
+                    f"for each, and train on one at a time with `label_column_name`{remedy}."
                 )
 
 
@@ -371,8 +371,8 @@ def check_repeated(name: str, values: list[str]):
     if (rows >= 5 and different == rows) or (rows >= 20 and different > 0.9 * rows):
         raise InputError(
             f"{name}: {rows:,} rows have {different:,} different labels, such as {values[0][:LONGEST_NAME]!r}: name "
-            "the column of the labels with --label_column_name; numbers to predict need --do_regression true, and "
-            "classes as they stand --do_regression false."
+            "the column of the labels with `label_column_name`; numbers to predict need `do_regression` true, and "
+            "classes as they stand `do_regression` false."
         )
 
 
@@ -440,7 +440,7 @@ def has_fractions(name: str, values: list[str]) -> bool:
     word = next((value for value in values if as_float(value) is None), None)
     if word is not None:
         raise InputError(
-            f"{name}: the label {word!r} is a word, but others are numbers with fractions; say --do_regression true "
+            f"{name}: the label {word!r} is a word, but others are numbers with fractions; say `do_regression` true "
             "or false."
         )
     return not all(map(is_whole, values))
@@ -503,7 +503,7 @@ def with_labels_of_model(data: TextData, config: PreTrainedConfig, train: bool) 
     new_head = False
     if labels is None:
         if known is None:
-            raise InputError("the labels are unknown: give a model that was fine-tuned, or --train_file.")
+            raise InputError("the labels are unknown: give a model that was fine-tuned, or `train_file`.")
         data = TextData(known, data.splits)
     elif known and labels and {plain(label) for label in labels} <= {plain(label) for label in known}:
         data = data.numbered_as(known)
@@ -560,7 +560,7 @@ def other_labels(known: list[str], labels: list[str]) -> InputError:
     old, new = (listed(names) or "a number" for names in (known, labels))
     return InputError(
         f"the model's labels are {old}, and those of the data {new}; give data with the labels of the model, or train "
-        "a new head with --do_train."
+        "a new head with `do_train`."
     )
 
 

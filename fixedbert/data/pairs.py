@@ -28,7 +28,7 @@ def check_pairs(documents: Documents, numbers: np.ndarray):
     Raises:
         InputError: one document alone, or mostly single sentences, which next-sentence prediction cannot use.
     """
-    remedy = "choose what ends a document with --document_boundary, or train with --objective mlm"
+    remedy = "choose what ends a document with `document_boundary`, or train with `objective` mlm"
     if len(numbers) < 2:
         raise InputError(
             f"the corpus has {len(numbers)} document(s) with text, and next-sentence prediction needs at least 2 for "
@@ -55,7 +55,7 @@ def check_labels(labels: np.ndarray):
         raise InputError(
             f"{share:.0%} of {len(labels):,} second segments are random and not the continuation, so that "
             "next-sentence prediction learns to say so: most documents are too short for a pair that continues; put "
-            "more text into each with --document_boundary, or train with --objective mlm."
+            "more text into each with `document_boundary`, or train with `objective` mlm."
         )
 
 

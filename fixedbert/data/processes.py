@@ -44,7 +44,7 @@ def check_shared_memory():
     except OSError as error:
         raise InputError(
             f"several processes need shared memory, /dev/shm, which cannot be used ({error.strerror}); correct that, "
-            "or give --preprocessing_num_workers 1."
+            "or give `preprocessing_num_workers` 1 and `dataloader_num_workers` 0."
         ) from error
 
 

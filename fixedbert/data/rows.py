@@ -70,13 +70,13 @@ class Rows:
             if looks_like_id(self.columns[column]):
                 raise InputError(
                     f"{self.name}: the column {column!r} holds numbers or ids, not texts; name the columns with the "
-                    "texts with --text_column_names."
+                    "texts with `text_column_names`."
                 )
         for column in texts if len(texts) == 2 and texts != ("sentence1", "sentence2") else ():
             if fixes(self.columns[column], self.columns.get(label, [])):
                 raise InputError(
                     f"{self.name}: the column {column!r} gives the label away, each of its values goes with one; "
-                    "name the columns with the texts with --text_column_names."
+                    "name the columns with the texts with `text_column_names`."
                 )
         PartialState().print(f"{self.name}: the texts are in {' and '.join(map(repr, texts))}")
         return texts
@@ -200,7 +200,7 @@ def check_usable(name: str, problems: Mapping[int, str], total: int, skip_bad_ro
     places = [place.encode(errors="backslashreplace").decode() for place in places]  # surrogates cannot be printed
     if not skip_bad_rows:
         more = f"; {len(places) - 1:,} more rows cannot be used either" if len(places) > 1 else ""
-        raise InputError(f"{name}, {places[0]}{more}. Correct it, or leave such rows out with --skip_bad_rows.")
+        raise InputError(f"{name}, {places[0]}{more}. Correct it, or leave such rows out with `skip_bad_rows`.")
     if len(places) > NAMED:
         places = [*places[:NAMED], f"and {len(places) - NAMED:,} more"]
     PartialState().print(f"{name}: {len(problems):,} of {total:,} rows left out ({'; '.join(places)})")

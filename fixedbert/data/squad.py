@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import datasets
 import numpy as np
@@ -83,16 +84,9 @@ def question_rows(
                 "question": question["question"],
                 "answers": by_column(question.get("answers")),
             }
-            impossible = question.get("is_impossible")
-            if impossible:
+            if question.get("is_impossible"):
                 row["answers"] = NO_ANSWER
-            problem = problem_of(row, version_2_with_negative, answered)
-            if not isinstance(impossible, bool | None):
-                problem = f"is_impossible is {impossible!r}, neither true nor false"
-            elif answered and not impossible and "answers" not in question:
-                problem = "it has no answers, and is_impossible does not say so"
-            elif not isinstance(question["id"], str | int):
-                problem = "its id is neither a text nor a number"
+            problem = problem_of_question(question, answered) or problem_of(row, version_2_with_negative, answered)
             if row["id"] in seen:
                 problem = "another question has the same id"
             seen.add(row["id"])
@@ -135,6 +129,16 @@ def by_column(answers: object) -> object:
     return answers or NO_ANSWER
 
 
+def problem_of_question(question: dict, answered: bool) -> str | None:
+    """What is wrong with what a file says beside the texts; None if nothing is."""
+    impossible = question.get("is_impossible")
+    if not isinstance(impossible, bool | None):
+        return f"is_impossible is {impossible!r}, neither true nor false"
+    if answered and not impossible and "answers" not in question:
+        return "it has no answers, and is_impossible does not say so"
+    return None if isinstance(question["id"], str | int) else "its id is neither a text nor a number"
+
+
 def problem_of(row: dict, version_2_with_negative: bool, answered: bool) -> str | None:
     """What is wrong with a row; None if nothing is."""
     for name in ("id", "title", "question", "context"):
@@ -149,21 +153,27 @@ def problem_of(row: dict, version_2_with_negative: bool, answered: bool) -> str 
     if not isinstance(texts, list) or not isinstance(starts, list) or len(texts) != len(starts):
         return "its answers are not as many texts (text) as places (answer_start)"
     if not texts and answered and not version_2_with_negative:
-        return "it has no answer; SQuAD 2.0's questions need --version_2_with_negative"
-    for text, start in zip(texts, starts, strict=True):
-        problem = why_no_text(text, "an answer")
-        if problem:
-            return problem
-        if not text:
-            return "an answer is empty"
-        if type(start) is not int:
-            kind = KINDS.get(type(start), "a text" if isinstance(start, str) else type(start).__name__)
-            return (
-                f"the answer {text!r} is not in its context at character {start}: its answer_start is {start!r}, "
-                f"{kind}, and has to be a whole number"
-            )
-        if start < 0 or row["context"][start : start + len(text)] != text:
-            return f"the answer {text!r} is not in its context at character {start}"
+        return "it has no answer; SQuAD 2.0's questions need `version_2_with_negative`"
+    return next(
+        filter(None, (problem_of_answer(*one, row["context"]) for one in zip(texts, starts, strict=True))), None
+    )
+
+
+def problem_of_answer(text: Any, start: Any, context: str) -> str | None:
+    """What is wrong with an answer that begins at the character `start`; None if nothing is."""
+    problem = why_no_text(text, "an answer")
+    if problem:
+        return problem
+    if not text:
+        return "an answer is empty"
+    if type(start) is not int:
+        kind = KINDS.get(type(start), "a text" if isinstance(start, str) else type(start).__name__)
+        return (
+            f"the answer {text!r} is not in its context at character {start}: its answer_start is {start!r}, "
+            f"{kind}, and has to be a whole number"
+        )
+    if start < 0 or context[start : start + len(text)] != text:
+        return f"the answer {text!r} is not in its context at character {start}"
     return None
 
 
@@ -184,8 +194,8 @@ def questions_that_fit(
     encoded = encode(tokenizer, rows["question"][:], add_special_tokens=False, return_attention_mask=False)
     room = max_seq_length - tokenizer.num_special_tokens_to_add(pair=True) - doc_stride
     problems = {
-        number: f"question {rows[number]['id']}: with {len(ids)} tokens it leaves no room for --doc_stride "
-        f"{doc_stride} tokens of context in --max_seq_length {max_seq_length}; raise the length or lower the stride"
+        number: f"question {rows[number]['id']}: with {len(ids)} tokens it leaves no room for `doc_stride` "
+        f"{doc_stride} tokens of context in `max_seq_length` {max_seq_length}; raise the length or lower the stride"
         for number, ids in enumerate(encoded["input_ids"])
         if len(ids) >= room
     }

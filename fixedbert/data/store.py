@@ -25,6 +25,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow
+from accelerate import PartialState
 from filelock import FileLock
 from huggingface_hub import constants
 from tqdm import tqdm
@@ -64,7 +65,7 @@ def prepare_store(
     The documents of `corpora` as token ids, from the store if it exists, or else prepared by `num_proc` processes.
 
     Only one process prepares a store, others wait for it. An interrupted preparation continues where it stopped. Of
-    documents with the same text only the first is used.
+    documents with the same text only the first is used. One process of each machine compares the store's checksums.
 
     Args:
         language, leave_out_headings: of `split_document`.
@@ -86,14 +87,13 @@ def prepare_store(
         "tokenizers": version("tokenizers"),
     }
     folder = store_dir / f"store-{fingerprint_of(settings)}"
-    if (folder / "store.json").exists():
-        return Documents(folder)
-    with only_one_writes(folder):
-        if not (folder / "store.json").exists():
-            folder.mkdir(exist_ok=True)
-            work = partial(write_shard, str(folder), tokenizer, language, leave_out_headings)
-            fill_store(folder, readers, tokenizer, work, num_proc, settings)
-    return Documents(folder)
+    if not (folder / "store.json").exists():
+        with only_one_writes(folder):
+            if not (folder / "store.json").exists():
+                folder.mkdir(exist_ok=True)
+                work = partial(write_shard, str(folder), tokenizer, language, leave_out_headings)
+                fill_store(folder, readers, tokenizer, work, num_proc, settings)
+    return Documents(folder, verify=PartialState().is_local_main_process)
 
 
 def corpus_fingerprints(readers: list[CorpusReader], store_dir: Path) -> list[list[object]]:
@@ -136,7 +136,7 @@ def only_one_writes(folder: Path):
     Raises:
         InputError: the folder cannot be written, or a worker process was killed.
     """
-    remedy = "make room, or give another --store_dir; the same command goes on where it stopped"
+    remedy = "make room, or give another `store_dir`; the same command goes on where it stopped"
     try:
         with writing(folder.parent, remedy):
             folder.parent.mkdir(parents=True, exist_ok=True)
@@ -145,7 +145,7 @@ def only_one_writes(folder: Path):
     except BrokenProcessPool as error:
         raise InputError(
             f"{folder}: a process that prepares the corpus was killed, perhaps for memory; fewer of them "
-            "(--preprocessing_num_workers) need less. The same command goes on where it stopped."
+            "(`preprocessing_num_workers`) need less. The same command goes on where it stopped."
         ) from error
 
 

@@ -53,7 +53,7 @@ def load_tokenizer(name_or_path: str | None, do_lower_case: bool | None = None, 
             other, or its vocabulary is not of the case that it gives.
     """
     if name_or_path is None:
-        raise InputError("no tokenizer: give --tokenizer_name with a directory, a Hub id or a vocab.txt.")
+        raise InputError("no tokenizer: give `tokenizer_name` with a directory, a Hub id or a vocab.txt.")
     if Path(name_or_path).suffix == ".txt" and not Path(name_or_path).is_dir():
         of_file = vocabulary_tokenizer(name_or_path, True if do_lower_case is None else do_lower_case)
         check_case(name_or_path, of_file, do_lower_case)
@@ -132,7 +132,7 @@ def check_same_vocabulary(tokenizer: PreTrainedTokenizerBase, name: str, model: 
     if own.get_vocab() != tokenizer.get_vocab():
         raise InputError(
             f"{name}: its vocabulary ({len(tokenizer)} tokens) is not that of "
-            f"{model} ({len(own)}), whose weights expect their own; leave --tokenizer_name out."
+            f"{model} ({len(own)}), whose weights expect their own; leave `tokenizer_name` out."
         )
 
 
@@ -205,7 +205,7 @@ def train(
         if first is None:
             reason = "the corpus is empty."
             if share < 1:
-                reason = f"no text in a share of {share} of its documents; give a larger --tokenizer_train_share."
+                reason = f"no text in a share of {share} of its documents; give a larger `tokenizer_train_share`."
             raise InputError(f"{', '.join(reader.corpus.source for reader in readers)}: {reason}")
         return untrained.train_new_from_iterator(chain([first], texts), vocab_size, show_progress=False, **options)
 

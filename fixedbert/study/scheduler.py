@@ -156,7 +156,7 @@ class RunLog:
             if run is None or run.key != record["key"]:
                 raise InputError(
                     f"{file}: {record['series']}, shape {record['point'] + 1} is not what it was in study "
-                    f"{study.name}; give another --output_dir."
+                    f"{study.name}; give another `output_dir`."
                 )
             self.records.append({**record, **study.labels(run)})  # the question or the axis may have changed
         if writes:  # without the beginning of a line that a killed process has left
@@ -222,7 +222,7 @@ def study_directory(folder: Path, study: Study, sources: DataSources, take_over:
             if records.exists() and records.stat().st_size or any(folder.glob(f"{UNFINISHED}/*/*")):
                 raise InputError(
                     f"{folder}: runs of another study or other texts ({SETTINGS} says which); give another "
-                    "--output_dir, or remove it."
+                    "`output_dir`, or remove it."
                 )
             write_whole(file, content)
         for lock in folder.glob(f"{UNFINISHED}/*/*.lock"):

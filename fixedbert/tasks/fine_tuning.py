@@ -12,7 +12,7 @@ from transformers.models.auto.auto_factory import _BaseAutoModelClass
 from ..data.features import data_fingerprint
 from ..data.tokenizers import load_tokenizer
 from ..errors import InputError
-from ..training.arguments import ModelArguments, parse, with_recipe
+from ..training.arguments import ModelArguments, keep_token, parse, with_recipe
 from ..training.fine_tuning import FineTuningArguments, FineTuningDataArguments, FineTuningTrainer
 from ..training.interruption import train
 from ..training.loading import check_length, load_config, load_model, with_new_head
@@ -78,6 +78,7 @@ def parse_fine_tuning(
     )
     if not training_args.kinds:
         raise InputError("nothing to do: give --do_train, --do_eval or --do_predict.")
+    keep_token(training_args)
     keep_freed_memory(training_args.device)
     return model_args, data_args, training_args, command
 

@@ -12,7 +12,7 @@ from transformers.trainer_pt_utils import AcceleratorConfig
 
 from ..data.masking import tokens_inside_words
 from ..errors import InputError
-from ..training.arguments import ModelArguments, parse, with_recipe
+from ..training.arguments import ModelArguments, keep_token, parse, with_recipe
 from ..training.interruption import train
 from ..training.loading import load_config, load_model
 from ..training.output import check_same_data, output_directory
@@ -48,6 +48,7 @@ def main(argv: list[str] | None = None, prog: str | None = None, callbacks: Sequ
     )
     if not (training_args.do_train or training_args.do_eval):
         raise InputError("nothing to do: give --do_train, --do_eval or both.")
+    keep_token(training_args)
     objective = data_args.objective
     config = load_config(model_args, is_decoder=objective == "clm")
     if data_args.separate_documents and config.model_type != "fixed_head_bert":

@@ -99,7 +99,7 @@ class Text:
                 return
         if not seen:
             files = ", ".join(self.files)
-            raise InputError(f"{files}: shorter than {self.length} tokens; give more, or a lower --max_seq_length.")
+            raise InputError(f"{files}: shorter than {self.length} tokens; give more, or a lower `max_seq_length`.")
 
 
 @dataclass(frozen=True)
@@ -129,15 +129,15 @@ class Sizes:
         given = any([self.attention_head_size, self.value_head_size, self.num_attention_heads])
         ways = given + (self.keep is not None) + (self.tolerance is not None)
         if ways > 1:
-            raise InputError("sizes, --keep and --tolerance exclude each other: give one.")
+            raise InputError("sizes, `keep` and `tolerance` exclude each other: give one.")
         if not ways and self.intermediate_size is None:
-            raise InputError("nothing to cut: give --attention_head_size, --keep, --tolerance or --intermediate_size.")
+            raise InputError("nothing to cut: give `attention_head_size`, `keep`, `tolerance` or `intermediate_size`.")
         for name in ("keep", "tolerance"):
             share = getattr(self, name)
             if share is not None and not 0 < share < 1:
                 raise InputError(f"{share}: give a share between 0 and 1.", name)
         if self.multiple_of < 1 or given and self.multiple_of > 1:
-            raise InputError(f"{self.multiple_of}: give at least 1, with --keep or --tolerance.", "multiple_of")
+            raise InputError(f"{self.multiple_of}: give at least 1, with `keep` or `tolerance`.", "multiple_of")
 
     def heads(self, config: FixedHeadBertConfig) -> list[Heads]:
         """

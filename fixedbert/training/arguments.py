@@ -16,6 +16,7 @@ from transformers.hf_argparser import string_to_bool
 from transformers.integrations import get_available_reporting_integrations, is_deepspeed_available
 from transformers.training_args import OptimizerNames
 
+from ..data.processes import check_shared_memory
 from ..errors import InputError
 from ..files import reason_of
 from ..plain_yaml import read_yaml
@@ -263,11 +264,15 @@ def parse(argv: list[str], *types: type, prog: str | None = None) -> tuple:
         if isinstance(arguments, TrainingArguments):
             check_packages(arguments)
             check_seeds([arguments.seed, arguments.data_seed or 0, *(getattr(arguments, "seeds", None) or [])])
-        if getattr(arguments, "hub_token", None):  # Trainer saves its arguments, and uploads them
-            os.environ["HF_TOKEN"], arguments.hub_token = arguments.hub_token, None
         if getattr(arguments, "push_to_hub", False) and not arguments.do_train:
             raise InputError("--push_to_hub sends what was trained: give --do_train too.")
     return tuple(parsed)
+
+
+def keep_token(arguments: TrainingArguments):
+    """Leave --hub_token to the environment of this process: Trainer saves its arguments, and uploads them."""
+    if arguments.hub_token:
+        os.environ["HF_TOKEN"], arguments.hub_token = arguments.hub_token, None
 
 
 def check_flags(argv: list[str], *types: type):
@@ -289,7 +294,9 @@ def refuse_unknown(unknown: list[str]):
 
 
 def check_packages(arguments: TrainingArguments):
-    """Raises InputError where --report_to, --optim or --deepspeed needs a package that is not installed."""
+    """Raises InputError where an argument needs a package that is not installed, or shared memory."""
+    if arguments.dataloader_num_workers:
+        check_shared_memory()
     assert isinstance(arguments.report_to, list)  # as TrainingArguments leaves it
     for name in arguments.report_to:
         if name not in get_available_reporting_integrations():
