@@ -35,7 +35,7 @@ from fixedbert.training.squad_data import SquadDataArguments
 ROOT = Path(__file__).parents[1]
 PAGES = [
     file.relative_to(ROOT).as_posix()
-    for pattern in ("README.md", "CONTRIBUTING.md", "docs/*.md", "benchmarks/README.md", "model_cards/README.md")
+    for pattern in ("README.md", "CONTRIBUTING.md", "docs/**/*.md", "benchmarks/README.md", "model_cards/README.md")
     for file in sorted(ROOT.glob(pattern))
 ]
 TASKS = {
