@@ -149,7 +149,7 @@ def bert_examples(seed: int) -> tuple[PreTrainedTokenizerBase, Examples, Dataset
 
 
 def held_out_batches(seed: int) -> list[Batch]:
-    """Of the held-out examples, which are the same for every seed."""
+    """Batches of the held-out examples, which are the same for every seed."""
     tokenizer, _, held_out = bert_examples(seed)
     return list(DataLoader(held_out, EVAL_BATCH, collate_fn=PretrainingCollator(tokenizer.pad_token_id)))
 

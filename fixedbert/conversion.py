@@ -58,7 +58,7 @@ ATTENTION = re.compile(r"attention\.(?:self\.(query|key|value)|(output)\.dense)\
 
 
 class Heads(NamedTuple):
-    """Those of a layer: how many, the size of queries and keys, and the size of values."""
+    """A layer's heads: how many, the size of queries and keys, and the size of values."""
 
     number: int
     size: int
@@ -70,7 +70,7 @@ class Heads(NamedTuple):
 
 
 def heads_of(config: FixedHeadBertConfig) -> list[Heads]:
-    """Those of each layer."""
+    """The heads of each layer."""
     shapes = zip(config.head_counts, config.head_sizes, config.value_head_sizes, strict=True)
     return [Heads(*shape) for shape in shapes]
 

@@ -37,7 +37,7 @@ class LayerShape:
 
     @property
     def weights(self) -> int:
-        """Of the layer's matrices, without biases: Q, K and V, W_o, and the feed-forward network."""
+        """Number of weights in the layer's matrices, without biases: Q, K and V, W_o, and the feed-forward network."""
         projections = 1 if self.shared_projection else self.h
         return self.d * (projections * (2 * self.p + self.v) + self.h * self.v + 2 * self.F)
 
@@ -81,7 +81,7 @@ class Shape:
         return embeddings + self.L * layer + pooler + predictions + 2 * self.d + 2
 
     def forward_flops(self, length: int, predicted: float) -> float:
-        """Of a row of `length` tokens, `predicted` of which go through the masked-LM head."""
+        """Forward FLOPs of one row of `length` tokens, `predicted` of them through the masked-LM head."""
         layers = 2 * self.L * self.layer.products(length) * length
         return layers + heads_flops(self.d, self.vocabulary, predicted)
 
@@ -100,7 +100,7 @@ class Shape:
         return 16 * self.parameters + 4 * tokens * (self.L * floats + head), 4 * (self.parameters + tokens * floats)
 
     def paper_hours(self, flops_per_second: float) -> float:
-        """Of the paper's recipe, both stages."""
+        """Hours of the paper's recipe, both stages."""
         flops = sum(
             tokens / length * self.training_flops(length, PREDICTED * length)
             for length, tokens in PAPER_TOKENS.items()

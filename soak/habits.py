@@ -371,7 +371,7 @@ def at(maker: Maker, paths: str) -> tuple[Place, ...]:
 
 
 def of_kind(name: str) -> tuple[Place, ...]:
-    """Its file, and the loading function, whatever the path."""
+    """The file of a kind, and its loading function, whatever the path."""
 
     def maker(_: str) -> Load:
         return KINDS[name].load

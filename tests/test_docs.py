@@ -212,7 +212,7 @@ def workplace(tmp_path_factory, vocabulary) -> Path:
 
 
 def plain_texts() -> list[str]:
-    """Those of the sample, in one line and without quotes."""
+    """Texts of the sample, each in one line and without quotes."""
     return [" ".join(text.replace('"', "").split()) for text in documents()]
 
 

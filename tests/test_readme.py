@@ -15,7 +15,7 @@ PAGES = [
 
 
 def anchors(page: Path) -> set[str]:
-    """Those that GitHub makes of the headings."""
+    """Anchors that GitHub makes of the headings."""
     headings = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
