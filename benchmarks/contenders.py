@@ -300,7 +300,7 @@ class EpochAfterEpoch(Dataset):
 
 
 def train_stock(pipe: Connection, stock: Stock, folder: Path, seed: int, seconds: float, held_out: list[Batch]):
-    """With what anybody has: a plain Trainer, padding to a batch's longest row, eager attention where it is faster."""
+    """Train with what anybody has: a plain Trainer, padding to the longest row, eager attention where it is faster."""
     set_seed(seed)
     if stock.equal.keeps_memory:
         keep_freed_memory(torch.device("cpu" if stock.use_cpu else "cuda"))

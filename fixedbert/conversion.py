@@ -133,7 +133,7 @@ def convert(
 
 
 def config_of_layers(config: FixedHeadBertConfig, chosen: list[int]) -> FixedHeadBertConfig:
-    """The configuration of a model made of the layers `chosen`, of which some may be repeated or left out."""
+    """The configuration of a model made of the layers `chosen`; some may be repeated or left out."""
     config = copy.deepcopy(config)
     for field in ("attention_head_size", "value_head_size", "layer_attention_heads"):
         if isinstance(sizes := getattr(config, field), list):
@@ -296,7 +296,7 @@ def enlarge_attention(
 
     if name.endswith("value_embedding"):  # (H, V)
         return fill(tensor, (heads, new_value_size), generator=generator)
-    if name.endswith("head_embedding"):  # (3, H, P), or without that of values (2, H, P)
+    if name.endswith("head_embedding"):  # (3, H, P), or (2, H, P) without values
         factor = tensor.new_ones(len(tensor), 1, 1)
         factor[0] = scale if config.head_embedding == "add" else 1  # added to queries, which are scaled
         wide = fill(tensor * factor, (len(tensor), heads, new_size), generator=generator)
@@ -325,7 +325,7 @@ def enlarge_attention(
 
 
 def with_layers(tensors: dict[str, torch.Tensor], chosen: list[int]) -> dict[str, torch.Tensor]:
-    """The tensors of a model made of the layers `chosen`, of which some may be repeated or left out."""
+    """The tensors of a model made of the layers `chosen`; some may be repeated or left out."""
     layers = [match for match in map(LAYER.fullmatch, tensors) if match]
     others = {name: tensor for name, tensor in tensors.items() if not LAYER.fullmatch(name)}
     return others | {

@@ -106,7 +106,7 @@ class Moments:
     What the attention of a layer computes with a text, as second moments.
 
     Args:
-        heads: those of the layer.
+        heads: the layer's heads.
         of_all: whether z's second moment is that of all heads together, which leaving heads out needs.
 
     Attributes:

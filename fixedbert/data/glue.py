@@ -630,7 +630,7 @@ def write_predictions(
     folder: str, task: str | None, split: str, rows: datasets.Dataset, labels: list[str], predictions: np.ndarray
 ):
     """
-    Write a file with the columns index and prediction: that of a GLUE submission, or predict_results.txt.
+    Write a file with the columns index and prediction: a GLUE submission's, or predict_results.txt.
 
     Args:
         labels: of the model; empty for a regression.

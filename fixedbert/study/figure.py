@@ -43,7 +43,7 @@ def metrics_figure(report: Report) -> Figure:
 
 
 def fields_of(report: Report) -> list[str]:
-    """The horizontal axes: that of the study, and parameters, which are not counted for synthetic tasks."""
+    """The horizontal axes: the study's, and parameters, which are not counted for synthetic tasks."""
     counted = any(shape[COUNTED] is not None for shape in report.shapes)
     return list(dict.fromkeys((report.axis, COUNTED))) if counted else [report.axis]
 
@@ -158,5 +158,5 @@ def plot_floors(panel: Axes, name: str, shapes: list[ShapeResult], color: str):
 
 
 def plain(text: str) -> str:
-    """For matplotlib, to which dollars begin a formula."""
+    """Text for matplotlib, where a dollar begins a formula."""
     return text.replace("$", r"\$")
