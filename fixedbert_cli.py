@@ -75,7 +75,7 @@ def exit_on_interrupt():
 
 def leave(*_):
     os.write(2, b"\ninterrupted: nothing had begun\n")
-    os._exit(128 + signal.SIGINT)  # an exception would go through half-made modules, some of which hold it back
+    os._exit(128 + signal.SIGINT)  # an exception would pass through half-imported modules, and some swallow it
 
 
 class ArgumentParser(argparse.ArgumentParser):
@@ -105,14 +105,14 @@ def convert_arguments(parser: ArgumentParser):
         "--attention_head_size",
         type=int,
         nargs="+",
-        help="size of the new heads, or one for each layer; at least the old, which is the default",
+        help="size of the heads, or one for each layer; default, and at least, the source's",
     )
     parser.add_argument(
-        "--value_head_size", type=int, nargs="+", help="size of their values, where it is to be another; likewise"
+        "--value_head_size", type=int, nargs="+", help="size of values, or one for each layer, where it differs"
     )
-    parser.add_argument("--num_attention_heads", type=int, help="number of heads, at least the old; default: that")
+    parser.add_argument("--num_attention_heads", type=int, help="number of heads; default, and at least, the source's")
     parser.add_argument(
-        "--intermediate_size", type=int, help="neurons of the feed-forward networks, at least the old; default: that"
+        "--intermediate_size", type=int, help="feed-forward neurons; default, and at least, the source's"
     )
     parser.add_argument("--num_hidden_layers", type=int, help="number of layers, the old ones repeated or left out")
     parser.add_argument("--bert", action="store_true", help="from a FixedHeadBert to a BERT of transformers")

@@ -70,7 +70,7 @@ WAYS = (
 
 @dataclass(frozen=True)
 class Case:
-    """What a model is asked to compute: on rows of which layout, in which shape and precision."""
+    """What a model is asked to compute: the layout of rows, the shape and the precision."""
 
     layout: str
     causal: bool

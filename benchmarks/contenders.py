@@ -149,7 +149,7 @@ def bert_examples(seed: int) -> tuple[PreTrainedTokenizerBase, Examples, Dataset
 
 
 def held_out_batches(seed: int) -> list[Batch]:
-    """Of the held-out examples, which are the same for every seed."""
+    """Batches of the held-out examples, which are the same for every seed."""
     tokenizer, _, held_out = bert_examples(seed)
     return list(DataLoader(held_out, EVAL_BATCH, collate_fn=PretrainingCollator(tokenizer.pad_token_id)))
 
@@ -300,7 +300,7 @@ class EpochAfterEpoch(Dataset):
 
 
 def train_stock(pipe: Connection, stock: Stock, folder: Path, seed: int, seconds: float, held_out: list[Batch]):
-    """With what anybody has: a plain Trainer, padding to a batch's longest row, eager attention where it is faster."""
+    """Train with what anybody has: a plain Trainer, padding to the longest row, eager attention where it is faster."""
     set_seed(seed)
     if stock.equal.keeps_memory:
         keep_freed_memory(torch.device("cpu" if stock.use_cpu else "cuda"))

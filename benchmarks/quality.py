@@ -92,7 +92,7 @@ def contenders_of(arguments: argparse.Namespace, tokenizer: PreTrainedTokenizerB
 
 def earlier_results(file: Path, contenders: Contenders, minutes: float) -> list[dict]:
     """
-    Those of other calls with the same folder. There is nothing else in it, so that leftovers can be removed.
+    Results of other calls with the same folder. It must hold nothing else, so that leftovers can be removed.
 
     Raises:
         InputError: it has other files, or results that cannot be compared with those to come.
@@ -198,7 +198,7 @@ def check_installed(fine_tuned: bool):
 
 def fine_tuning_command(task: str, model: Path, output: Path) -> list[str]:
     """
-    The same settings for every model, those of model_cards/README.md for `mini`, fine-tuned.
+    The command that fine-tunes a model, with the settings of "mini, fine-tuned" in model_cards/README.md.
     None has dropout: stock BERT would have that of its pretraining, and recipes theirs.
     Windows are not longer than the rows of stock BERT's training: its later positions still have random vectors.
     """

@@ -135,7 +135,7 @@ def row_of(name: str, sides: dict[str, BY_SEED]) -> Row:
 
 
 def mean_and_range(values: Iterable[float], digits: int) -> str:
-    """As 3.412 (3.401-3.420), or one value alone."""
+    """The mean and range, as in 3.412 (3.401-3.420), or one value alone."""
     found = list(values)
     mean, *ends = (f"{value:.{digits}f}" for value in (statistics.mean(found), min(found), max(found)))
     return f"{mean} ({'-'.join(ends)})" if len(found) > 1 else mean

@@ -95,7 +95,7 @@ def seconds_of(model: PreTrainedModel, ids: torch.Tensor) -> float:
 
 
 def measure_speed(source: str, text: Text):
-    """Of one batch in float32, without padding."""
+    """Time a forward pass of one batch in float32, without padding."""
     config = AutoConfig.from_pretrained(source)
     stock = AutoModel.from_pretrained(source, dtype=torch.float32).eval()
     models, weights = {"BERT": stock, "FixedHeadBert": convert(stock)}, Path(source, WEIGHTS).stat().st_size

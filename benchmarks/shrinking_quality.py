@@ -192,7 +192,7 @@ def conditions(arguments: argparse.Namespace, method: str) -> dict[str, int | st
 
 
 def earlier_records(file: Path, arguments: argparse.Namespace) -> list[dict]:
-    """Those of earlier calls. A record of other conditions ends the benchmark with a sentence."""
+    """Records of earlier calls. One of other conditions ends the benchmark with a sentence."""
     records = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
     for number, record in enumerate(records, start=1):
         for name, value in conditions(arguments, record["method"]).items():

@@ -58,7 +58,7 @@ ATTENTION = re.compile(r"attention\.(?:self\.(query|key|value)|(output)\.dense)\
 
 
 class Heads(NamedTuple):
-    """Those of a layer: how many, the size of queries and keys, and the size of values."""
+    """A layer's heads: how many, the size of queries and keys, and the size of values."""
 
     number: int
     size: int
@@ -70,7 +70,7 @@ class Heads(NamedTuple):
 
 
 def heads_of(config: FixedHeadBertConfig) -> list[Heads]:
-    """Those of each layer."""
+    """The heads of each layer."""
     shapes = zip(config.head_counts, config.head_sizes, config.value_head_sizes, strict=True)
     return [Heads(*shape) for shape in shapes]
 
@@ -133,7 +133,7 @@ def convert(
 
 
 def config_of_layers(config: FixedHeadBertConfig, chosen: list[int]) -> FixedHeadBertConfig:
-    """The configuration of a model made of the layers `chosen`, of which some may be repeated or left out."""
+    """The configuration of a model made of the layers `chosen`; some may be repeated or left out."""
     config = copy.deepcopy(config)
     for field in ("attention_head_size", "value_head_size", "layer_attention_heads"):
         if isinstance(sizes := getattr(config, field), list):
@@ -336,7 +336,7 @@ def enlarge_head_embedding(
 
 
 def with_layers(tensors: dict[str, torch.Tensor], chosen: list[int]) -> dict[str, torch.Tensor]:
-    """The tensors of a model made of the layers `chosen`, of which some may be repeated or left out."""
+    """The tensors of a model made of the layers `chosen`; some may be repeated or left out."""
     layers = [match for match in map(LAYER.fullmatch, tensors) if match]
     others = {name: tensor for name, tensor in tensors.items() if not LAYER.fullmatch(name)}
     return others | {

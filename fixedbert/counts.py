@@ -37,12 +37,12 @@ class LayerShape:
 
     @property
     def weights(self) -> int:
-        """Of the layer's matrices, without biases: Q, K and V, W_o, and the feed-forward network."""
+        """Number of weights in the layer's matrices, without biases: Q, K and V, W_o, and the feed-forward network."""
         projections = 1 if self.shared_projection else self.h
         return self.d * (projections * (2 * self.p + self.v) + self.h * self.v + 2 * self.F)
 
     def products(self, length: int) -> int:
-        """For each token of a sequence of `length`: one with every weight, and n h (p + v) for scores and mixing."""
+        """Products for each token of a sequence of `length`: one per weight, and n h (p + v) for scores and mixing."""
         return self.weights + length * self.h * (self.p + self.v)
 
     @property
@@ -73,7 +73,7 @@ class Shape:
 
     @property
     def parameters(self) -> int:
-        """Exactly those of FixedHeadBertForPreTraining."""
+        """Parameters, exactly as many as FixedHeadBertForPreTraining has."""
         layer = self.layer.weights + 3 * self.inner + self.F + 6 * self.d  # biases and LayerNorms
         embeddings = (self.vocabulary + self.positions + 2) * self.d + 2 * self.d
         pooler = self.d**2 + self.d
@@ -81,12 +81,12 @@ class Shape:
         return embeddings + self.L * layer + pooler + predictions + 2 * self.d + 2
 
     def forward_flops(self, length: int, predicted: float) -> float:
-        """Of a row of `length` tokens, `predicted` of which go through the masked-LM head."""
+        """Forward FLOPs of one row of `length` tokens, `predicted` of them through the masked-LM head."""
         layers = 2 * self.L * self.layer.products(length) * length
         return layers + heads_flops(self.d, self.vocabulary, predicted)
 
     def training_flops(self, length: int, predicted: float) -> float:
-        """Forward and backward: a gradient for each of the two factors of every product."""
+        """FLOPs of forward and backward: a gradient for each of the two factors of every product."""
         return 3 * self.forward_flops(length, predicted)
 
     def memory(self, length: int, batch: int = 32) -> tuple[float, float]:
@@ -100,7 +100,7 @@ class Shape:
         return 16 * self.parameters + 4 * tokens * (self.L * floats + head), 4 * (self.parameters + tokens * floats)
 
     def paper_hours(self, flops_per_second: float) -> float:
-        """Of the paper's recipe, both stages."""
+        """Hours of the paper's recipe, both stages."""
         flops = sum(
             tokens / length * self.training_flops(length, PREDICTED * length)
             for length, tokens in PAPER_TOKENS.items()
@@ -158,14 +158,14 @@ def forward_flops(config: PreTrainedConfig, length: int) -> int:
 
 
 def heads_flops(width: int, vocabulary: int, predicted: float) -> float:
-    """Forward, of pooler, masked-LM and next-sentence head for a row with `predicted` tokens to predict."""
+    """Forward FLOPs of pooler, masked-LM and next-sentence head for a row with `predicted` tokens to predict."""
     return 2 * (predicted * (width**2 + width * vocabulary) + width**2 + 2 * width)
 
 
 def training_flops(config: PreTrainedConfig, length: int, predicted: float) -> float:
     """
-    Forward and backward of BERT's pretraining model on a row of `length` tokens, `predicted` of which go through the
-    masked-LM head.
+    Training FLOPs, forward and backward, of BERT's pretraining model for one row of `length` tokens, `predicted` of
+    them through the masked-LM head.
     """
     heads = heads_flops(config.hidden_size, config.vocab_size, predicted)
     return 3 * (length * forward_flops(config, length) + heads)
@@ -194,7 +194,7 @@ def counted_flops(config: FixedHeadBertConfig, length: int) -> int:
 
 def parameters(config: PreTrainedConfig) -> tuple[int, int]:
     """
-    Parameters with the heads of pretraining, and those of the layers alone: those of the model itself, without memory.
+    Parameters with the heads of pretraining, and of the layers alone, counted on the model without allocating it.
 
     The first is what the paper's tables count: embeddings, layers, pooler, masked-LM and next-sentence heads; of a
     decoder, embeddings, layers and the language-model head.

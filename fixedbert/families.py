@@ -91,7 +91,7 @@ def build(
     like: PreTrainedModel | None = None,
 ) -> Model:
     """
-    A model with exactly these tensors. Dtype, device, attention and settings of generation are those of `like`.
+    A model with exactly these tensors. Dtype, device, attention and settings of generation are as in `like`.
 
     Raises:
         InputError: the tensors are not the parameters of such a model.

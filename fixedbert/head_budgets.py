@@ -70,7 +70,7 @@ class Curves:
 
 
 def parameters(heads: Heads, width: int) -> int:
-    """Those of a layer's attention, without its LayerNorm."""
+    """Parameters of a layer's attention, without its LayerNorm."""
     number, size, value_size = heads
     return number * (2 * size + value_size) * (width + 1) + (number * value_size + 1) * width
 

@@ -262,15 +262,15 @@ def run(file: Path, batches: list[dict[str, Tensor]]) -> list[list[Tensor]]:
 
 
 def largest_difference(expected: list[list[Tensor]], found: list[list[Tensor]]) -> float:
-    """Of all numbers, relative to those above 1; NaN where there is one."""
+    """Largest difference of two numbers, relative to those above 1; NaN if any is."""
     pairs = [pair for tensors in zip(expected, found, strict=True) for pair in zip(*tensors, strict=True)]
     return float(torch.stack([((a - b).abs() / a.abs().clamp(min=1)).max() for a, b in pairs]).max())
 
 
 def lowest_cosine(expected: list[list[Tensor]], found: list[list[Tensor]]) -> float:
     """
-    Of each output, for each text that is a batch by itself, and so has no padding. A few logits point in much the same
-    direction whatever they are: of such an output all texts are one vector.
+    Lowest cosine of an output and its counterpart, over texts that are a batch by themselves, and so have no padding.
+    A few logits point in much the same direction whatever they are: there all texts together are one vector.
     """
     alone = [both for both in zip(expected, found, strict=True) if len(both[0][0]) == 1]
     cosines = []

@@ -188,7 +188,7 @@ def study_cost_text(cost: StudyCost) -> str:
 
 
 def in_unit(amount: float, units: tuple[tuple[float, str], ...]) -> str:
-    """In the largest unit of which there is at least one, with three digits."""
+    """An amount in the largest unit that it fills, with three digits."""
     size, name = next((unit for unit in units if amount >= unit[0]), units[-1])
     if amount < size:
         return f"less than a {name.removesuffix('s')}"

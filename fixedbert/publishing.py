@@ -59,7 +59,7 @@ def push(
     Args:
         license: of the weights, for a card without one.
         private: whether a new repository is private.
-        token: one with the right to write; by default that of the login.
+        token: one with the right to write; by default the login's.
 
     Returns:
         The address of the commit.

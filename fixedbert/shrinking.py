@@ -72,7 +72,7 @@ class SecondMoments:
         self.raw = torch.zeros(groups, size, size, dtype=torch.float64)
 
     def add(self, x: Tensor):
-        """Of some sequences, (B, L, G S)."""
+        """Add rows of some sequences, (B, L, G S)."""
         rows = x.double().flatten(0, 1).unflatten(-1, self.sum.shape).transpose(0, 1)  # (G, B L, S)
         self.raw += (rows.mT @ rows).cpu()
         self.sum += rows.sum(dim=1).cpu()
@@ -106,7 +106,7 @@ class Moments:
     What the attention of a layer computes with a text, as second moments.
 
     Args:
-        heads: those of the layer.
+        heads: the layer's heads.
         of_all: whether z's second moment is that of all heads together, which leaving heads out needs.
 
     Attributes:
@@ -122,7 +122,7 @@ class Moments:
         self.z = SecondMoments(*z)
 
     def add(self, queries: Tensor, keys: Tensor, z: Tensor, output: Tensor):
-        """Of some sequences: queries and keys (B, L, H P), z (B, L, H V), and W_o's output (B, L, D)."""
+        """Add some sequences: queries and keys (B, L, H P), z (B, L, H V), and W_o's output (B, L, D)."""
         keys = keys.double()
         self.key_squares += float(keys.square().sum())
         self.queries.add(queries)
@@ -328,7 +328,7 @@ def remove_inputs(weight: Tensor, mean: Tensor, moment: Tensor, size: int, keep:
 
 
 def trace(moments: Tensor) -> float:
-    """Of all moments (G, S, S) together."""
+    """Sum of the traces of all moments (G, S, S)."""
     return float(moments.diagonal(dim1=1, dim2=2).sum())
 
 

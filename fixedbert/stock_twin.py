@@ -104,7 +104,7 @@ def stock_shape(config: FixedHeadBertConfig) -> tuple[int, int]:
 
 
 def count_parameters(model_class: type[PreTrainedModel], config: BertConfig, like: PreTrainedModel) -> int:
-    """Those of a model of this class, without memory, and without a pooler if `like` has none."""
+    """Parameters of a model of this class, without allocating it, and without a pooler if `like` has none."""
     with torch.device("meta"):
         model = model_class(config)
     if like.base_model.pooler is None:
@@ -132,7 +132,7 @@ def unfolded(tensors: dict[str, torch.Tensor], config: FixedHeadBertConfig) -> d
 
 
 def embed(shared: torch.Tensor, embedding: torch.Tensor, how: str, kind: str) -> torch.Tensor:
-    """Of a shared weight (P, D) or bias (P), and head embeddings (H, P), those of all heads: (H P, D) or (H P)."""
+    """Weight (H P, D) or bias (H P) of all heads, from a shared one (P, D) or (P) and head embeddings (H, P)."""
     if how == "add":
         heads = shared + embedding if kind == "bias" else shared.expand(len(embedding), *shared.shape)
     else:

@@ -31,7 +31,7 @@ def load_whole(model_class: Any, source: str | Path, config: PreTrainedConfig, *
     `model_class.from_pretrained`, where all of the base model comes from the file, and is finite. What lies outside
     it, and a pooler, can be missing or of another shape: that is in the loading info.
 
-    The model has the precision of the file, or that of the configuration where it is higher.
+    The model has the precision of the file or of the configuration, whichever is higher.
 
     Args:
         options: of from_pretrained.
@@ -134,7 +134,7 @@ def types_in(file: Path, found: object) -> dict[str, str]:
 
 
 def precision_of(source: str | Path, config: PreTrainedConfig, dtypes: dict[str, str]) -> torch.dtype | str:
-    """The highest of those of the file and of the configuration; one line says where that is not the latter."""
+    """The higher precision of file and configuration; one line says if it is not the configuration's."""
     found = {FLOATS[dtype] for dtype in dtypes.values() if dtype in FLOATS}
     asked = getattr(torch, config.dtype) if isinstance(config.dtype, str) else config.dtype
     if not found:

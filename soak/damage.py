@@ -180,7 +180,7 @@ def yaml_text(content: bytes, rng: random.Random) -> tuple[str, bytes]:
 
 
 def table_text(delimiter: str) -> Callable:
-    """Of csv or tsv, in which no field of the valid file is quoted."""
+    """Changes of csv or tsv in which no field of the valid file is quoted."""
 
     def change(content: bytes, rng: random.Random) -> tuple[str, bytes]:
         rows = [line.split(delimiter) for line in content.decode().splitlines()]
@@ -342,7 +342,7 @@ class RunsCode:
 
 
 def torch_file(content: bytes, rng: random.Random) -> tuple[str, bytes]:
-    """Of a pickle: other objects in its tree, or a pickle that runs code."""
+    """A pickle with other objects in its tree, or one that runs code."""
     tree = torch.load(io.BytesIO(content), weights_only=False)
     what = rng.choice(("tree", "tree", "tree", "code", "plain pickle", "tensor"))
     out = io.BytesIO()

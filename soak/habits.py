@@ -371,7 +371,7 @@ def at(maker: Maker, paths: str) -> tuple[Place, ...]:
 
 
 def of_kind(name: str) -> tuple[Place, ...]:
-    """Its file, and the loading function, whatever the path."""
+    """The file of a kind, and its loading function, whatever the path."""
 
     def maker(_: str) -> Load:
         return KINDS[name].load
@@ -582,7 +582,7 @@ HABITS = (
 
 
 def run(folder: Path, count: int, results: Results, parallel: int):
-    """Do those of the first `count` trials that have no result yet."""
+    """Do the trials among the first `count` that have no result yet."""
     done = {(line["habit"], line["place"]) for line in results.of("habit")}
     trials = [(habit, place) for habit in HABITS for place in habit.places][:count]
     trials = [(habit, place) for habit, place in trials if (habit.name, name_of(place)) not in done]

@@ -91,7 +91,7 @@ class Inputs:
             )  # fmt: skip
 
     def reference(self, name: str, words: list[str]) -> dict:
-        """Of a run that nobody disturbs: `weights`, `log`, and the `seconds` to its first file and to its end."""
+        """An undisturbed run's `weights`, `log`, and the `seconds` to its first file and to its end."""
         file = self.folder / "references" / f"{name}.json"
         if not file.exists():
             where, began = file.with_suffix(""), time.monotonic()

@@ -122,7 +122,7 @@ def build_models(vocab_size: int):
 
 
 def write_rows(stem: str, rows: list[dict], tables: bool = True):
-    """The same rows in every format."""
+    """Write rows in every format."""
     lines = "".join(json.dumps(row) + "\n" for row in rows)
     Path(f"{stem}.jsonl").write_text(lines)
     Path(f"{stem}.jsonl.gz").write_bytes(gzip.compress(lines.encode()))

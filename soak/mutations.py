@@ -125,7 +125,7 @@ def judged(verdict: Verdict, name: str, change: str, expected: str, folder: Path
 
 
 def told(folder: Path) -> str:
-    """What a load printed that that of the valid file had not printed."""
+    """What a load printed beyond what the valid file's load prints."""
     valid = folder.with_name(f"{folder.name.split('-')[0]}-valid.log").read_text(errors="replace").splitlines()
     lines = folder.with_name(f"{folder.name}.log").read_text(errors="replace").splitlines()
     return "\n".join(line for line in lines if line not in valid)

@@ -26,7 +26,7 @@ from small_tasks import write_download, write_model, write_questions  # noqa: E4
 
 @pytest.fixture
 def same_signals():
-    """Handlers of signals are those of before."""
+    """Handlers of signals are put back."""
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     yield
     for number, handler in before.items():

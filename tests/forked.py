@@ -29,7 +29,7 @@ def start(script: Path, arguments: list[str], folder: Path, output: Path) -> Bas
 
 
 def run(script: Path, arguments: list[str], folder: Path, output: Path) -> CompletedProcess:
-    """The same until its end. What happens while Python starts, and as it shuts down, is left out."""
+    """Run a script to its end. What happens while Python starts, and as it shuts down, is left out."""
     process = start(script, arguments, folder, output)
     process.join(timeout=120)
     assert process.exitcode is not None, "the script has not ended"

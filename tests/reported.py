@@ -69,7 +69,7 @@ def report(files: list, output_dir: Path) -> str:
 
 
 def text_of(*files: str) -> str:
-    """The same without files and pictures."""
+    """The report of records, without files and pictures."""
     return report_markdown(make_report(read_records(files)))
 
 

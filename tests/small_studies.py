@@ -40,7 +40,7 @@ def write(folder: Path, **changes) -> str:
 
 
 def line_of(made: Study, run, loss: float | None) -> dict:
-    """A record with all fields, of which those that a study goes by are true."""
+    """A record with all fields; those that a study goes by are true."""
     names = (
         "hidden_size",
         "num_hidden_layers",

@@ -215,7 +215,7 @@ class Reader:
             self.browser.switch_to.active_element.send_keys(key)
 
     def label(self) -> str | None:
-        """Of what has the focus."""
+        """The label of what has the focus."""
         return self.browser.switch_to.active_element.get_attribute("aria-label")
 
     def errors(self) -> list:

@@ -15,7 +15,7 @@ from fixedbert.tasks.layer_by_layer import HiddenStates, LayerByLayer, errors_fr
 
 
 def text(rows: int = 61, seed: int = 2):
-    """Batches of 13, the last of which is smaller."""
+    """Batches of 13; the last one is smaller."""
     ids = torch.randint(99, (rows, L), generator=torch.Generator().manual_seed(seed))
     return iter(ids.split(13))
 

@@ -32,7 +32,7 @@ def directory(folder: Path, vocabulary: list[str] | None = CASED, config: dict |
 
 
 def tokens(folder: str, *flag) -> list[str]:
-    """Those of four words, which the tokenizer that is saved along has too."""
+    """Tokens of four words, the same with the tokenizer when it is saved and opened again."""
     tokenizer = load_tokenizer(folder, *flag)
     tokenizer.save_pretrained(Path(folder, "saved"))
     found = tokenizer.tokenize("The C Cl é")

@@ -71,7 +71,7 @@ def test_places_change_no_bit(objective, lengths, separate, changes):
 
 
 def on_meta(batch):
-    """The same batch without data: whatever reads a tensor on the host raises."""
+    """A batch without data: whatever reads a tensor on the host raises."""
     if isinstance(batch, dict):
         return {name: on_meta(x) for name, x in batch.items()}
     return batch.to("meta") if isinstance(batch, torch.Tensor) else batch

@@ -9,13 +9,13 @@ ROOT = Path(__file__).parents[1]
 PAGES = [
     ROOT / "README.md",
     ROOT / "CONTRIBUTING.md",
-    *sorted(ROOT.glob("docs/*.md")),
+    *sorted(ROOT.glob("docs/**/*.md")),
     ROOT / "benchmarks" / "README.md",
 ]
 
 
 def anchors(page: Path) -> set[str]:
-    """Those that GitHub makes of the headings."""
+    """Anchors that GitHub makes of the headings."""
     headings = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
@@ -28,6 +28,24 @@ def test_links_lead_somewhere(page):
         target = page.parent / name if name else page
         assert target.exists(), link
         assert not anchor or anchor in anchors(target), link
+
+
+def test_pictures_are_shown():
+    """Guards: no picture in docs/ is left behind when a page no longer shows it."""
+    shown = {
+        (page.parent / name).resolve()
+        for page in PAGES
+        for name in re.findall(r"!\[[^\]]*\]\(([^)]+)\)", page.read_text(encoding="utf-8"))
+    }
+    left = {file for pattern in ("*.png", "*.svg") for file in ROOT.glob(f"docs/**/{pattern}")} - shown
+    assert not left, ", ".join(sorted(str(file.relative_to(ROOT)) for file in left))
+
+
+def test_every_page_is_listed():
+    """Guards: docs/README.md links to each page of docs/."""
+    listed = set(re.findall(r"\]\(([^)#]+\.md)", (ROOT / "docs" / "README.md").read_text(encoding="utf-8")))
+    pages = {page.relative_to(ROOT / "docs").as_posix() for page in ROOT.glob("docs/**/*.md")}
+    assert not pages - listed - {"README.md", "index.md"}
 
 
 def test_files_of_the_architecture_exist():

@@ -16,12 +16,12 @@ def draw():
 
 
 def moment(x):
-    """Of rows (N, P), about zero."""
+    """Second moment of rows (N, P), about zero."""
     return x.T @ x / len(x)
 
 
 def scores(x, W_q, b_q, W_k, b_k=0.0):
-    """Of all tokens, less their mean for each query, which the softmax forgets."""
+    """Scores of all tokens, less their mean for each query, which the softmax forgets."""
     found = (x @ W_q.T + b_q) @ (x @ W_k.T + b_k).T / len(W_q) ** 0.5
     return found - found.mean(dim=1, keepdim=True)
 

@@ -236,7 +236,7 @@ def record(output) -> list[dict]:
 
 @pytest.fixture(scope="module")
 def recipe(corpus, vocabulary, tmp_path_factory) -> str:
-    """Of three stages: 7 steps of 4 pairs; 9 of 6, with heads and neurons added; 8 with larger values, longer rows."""
+    """Three stages: 7 steps of 4 pairs; 9 of 6, with heads and neurons added; 8 with larger values, longer rows."""
     file = tmp_path_factory.mktemp("recipe") / "grow.yaml"
     file.write_text(f"""
 config_name: tiny

@@ -299,7 +299,7 @@ def test_noise_hardly_changes_when_training_ends():
 
 
 class Scripted(SyntheticTask):
-    """Its losses follow a script, whatever is trained; they are its measure too. The null line is 1, the goal 0.05."""
+    """A task whose losses, and measure, follow a script, whatever is trained. The null line is 1, the goal 0.05."""
 
     def __init__(self, script: list[float]):
         super().__init__(config(1, 1))

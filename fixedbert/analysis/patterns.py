@@ -51,7 +51,7 @@ def least_head_size(P: Tensor) -> int:
 
 
 def tolerance(P: Tensor) -> float:
-    """Of singular values of C log P, as a share of the largest."""
+    """The share of its largest singular value up to which one of C log P counts as zero."""
     return max(RANK_TOLERANCE, 10 * len(P) * torch.finfo(P.dtype).eps)
 
 

@@ -73,7 +73,7 @@ class Recorder:
         return list(self.model.get_submodule("encoder.layer").children())
 
     def on_heads_output(self, layer: int, module: nn.Module, args: tuple[Tensor]) -> tuple[Tensor] | None:
-        """Of the heads' output (B, n, H V), set the ablated head's part to zero, or measure the condition number."""
+        """Zero the ablated head's part of the heads' output (B, n, H V), or measure that output's condition number."""
         (output,) = args
         if self.ablated is not None and self.ablated[0] == layer:
             size = self.value_sizes[layer]
@@ -141,7 +141,7 @@ class Recorder:
         self.sequences += len(ids)
 
     def attention(self, ids: Tensor) -> list[Tensor]:
-        """Of one sequence `ids` (1, n), by layer: attention (heads, n, n), a row for each query."""
+        """Attention of each layer over one sequence `ids` (1, n): (heads, n, n), a row for each query."""
         self.measuring, self.patterns = False, []
         self.run(ids)
         patterns, self.patterns = self.patterns, None
@@ -157,7 +157,7 @@ class Recorder:
         return importance
 
     def token_changes(self, ids: Tensor, progress: tqdm) -> list[Tensor]:
-        """Of one sequence `ids` (1, n), by layer: (heads, n), the same for the last hidden state of each token."""
+        """By layer, each token's relative change without each head in one sequence `ids` (1, n): (heads, n)."""
         return self.silenced(ids, lambda change, states: (change.norm(dim=-1) / states.norm(dim=-1))[0], progress)
 
     @torch.no_grad()
@@ -197,7 +197,7 @@ def gram(rows: Tensor) -> Tensor:
 
 
 def product_singular_values(rows: Tensor, columns: Tensor) -> Tensor:
-    """Of Q K^T, from Q^T Q and K^T K (B, H, P, P), which are smaller: roots of the eigenvalues of their product."""
+    """Singular values of Q K^T from Q^T Q and K^T K (B, H, P, P): roots of the eigenvalues of their product."""
     values, vectors = torch.linalg.eigh(rows)
     root = vectors * values.clamp_min(0).sqrt()[..., None, :]
     return torch.linalg.eigvalsh(root.mT @ columns @ root).clamp_min(0).sqrt().flip(-1)

@@ -49,7 +49,7 @@ class MultiHead:
 
 def included(layer: MultiHead, head_size: int) -> MultiHead:
     """
-    The same function with heads of `head_size`, at least their size: why fixed heads of d / h or more lose nothing.
+    A layer of heads of `head_size`, at least the old size, with the same function: larger heads lose nothing.
 
     Raises:
         InputError: a smaller head size.

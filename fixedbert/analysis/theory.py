@@ -129,7 +129,7 @@ def theory(output_dir: str | Path, lengths: Sequence[int] = (8, 16, 32), pattern
 
 
 def check_theorem_1(seed: int, n: int = 8, d: int = 12) -> Theorem1:
-    """On a random pattern over n tokens of width d."""
+    """Check Theorem 1 on a random pattern over n tokens of width d."""
     generator = torch.Generator().manual_seed(seed)
     X, P = torch.randn(d, n, dtype=torch.float64, generator=generator), random_pattern(n, generator)
     errors = {p: float((attention(X, *weights_for(X, P, p)) - P).abs().max()) for p in (d, n - 1)}
@@ -137,7 +137,7 @@ def check_theorem_1(seed: int, n: int = 8, d: int = 12) -> Theorem1:
 
 
 def check_theorem_2(seed: int, d: int = 12, heads: int = 6, head_size: int = 4) -> Theorem2:
-    """On random layers of width d and the sequences of the three cases of the proof."""
+    """Check Theorem 2 on random layers of width d and the sequences of the proof's three cases."""
     differences, closed_form_errors = {}, {}
     for case in (1, 2, 3):
         f, g = separated(case, d, heads, head_size, seed)
@@ -150,7 +150,7 @@ def check_theorem_2(seed: int, d: int = 12, heads: int = 6, head_size: int = 4) 
 
 
 def check_value_rank(seed: int, n: int = 8, d: int = 12, heads: int = 2) -> ValueRank:
-    """On a random output (d, n) of heads with random patterns."""
+    """Check the rank of values on a random output (d, n) of heads with random patterns."""
     generator = torch.Generator().manual_seed(seed)
     X, Y = torch.randn(2, d, n, dtype=torch.float64, generator=generator)
     patterns = torch.stack([random_pattern(n, generator) for _ in range(heads)])

@@ -18,7 +18,7 @@ from .readers import DAMAGED, DataFile, arrow_rows, file_format, why_no_text
 
 @dataclass(frozen=True)
 class Columns:
-    """The columns of a corpus that are read: that of the text, and one with another value for each document."""
+    """The columns of a corpus that are read: the text, and one with another value for each document."""
 
     text: str
     document: str | None = None

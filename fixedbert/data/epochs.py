@@ -121,7 +121,7 @@ class Examples(torch.utils.data.Dataset):
         return other
 
     def plan(self, epoch: int) -> np.ndarray:
-        """The plan of an epoch, memory-mapped. Only that of the last call is open."""
+        """The plan of an epoch, memory-mapped. Only the last call's is open."""
         if epoch != self.planned_epoch:
             folder = self.documents.folder / "plans"
             name = f"{self.kind}-{fingerprint_of(*self.settings())}"

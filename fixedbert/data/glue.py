@@ -157,11 +157,11 @@ class TextData:
         return {split: data for split, data in self.splits.items() if split.split("_")[0] == kind}
 
     def numbered_as(self, labels: list[str]) -> "TextData":
-        """The same rows with the label numbers of a model that has `labels`, perhaps written in another way."""
+        """These rows with the label numbers of a model whose names are `labels`, perhaps written in another way."""
         return self.renumbered(labels, numbers_among(labels, self.labels or []))
 
     def renumbered(self, labels: list[str], number: list[int]) -> "TextData":
-        """The same rows with other labels, of which each has the new number at its old one."""
+        """These rows with other labels; label i becomes `number[i]`."""
 
         def renumber(data: datasets.Dataset) -> datasets.Dataset:
             if "label" not in data.column_names:
@@ -255,7 +255,7 @@ def load_dataset(
     label_column: str = "label",
     **hub_options,
 ) -> TextData:
-    """The same as `load_files` from a data set of the Hub."""
+    """Like `load_files`, from a data set of the Hub."""
     hub = load_from_hub(name, config, **hub_options)
     absent = [kind for kind in kinds if kind not in hub]
     if absent:
@@ -630,7 +630,7 @@ def write_predictions(
     folder: str, task: str | None, split: str, rows: datasets.Dataset, labels: list[str], predictions: np.ndarray
 ):
     """
-    Write a file with the columns index and prediction: that of a GLUE submission, or predict_results.txt.
+    Write a file with the columns index and prediction: a GLUE submission's, or predict_results.txt.
 
     Args:
         labels: of the model; empty for a regression.

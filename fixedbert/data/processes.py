@@ -30,7 +30,7 @@ def process_pool(num_proc: int, function: Callable[..., Any], *arguments: object
 
 
 def call_work(*others: object) -> Any:
-    """In a worker: its function, with the pool's arguments and these."""
+    """Call a worker's function with the pool's arguments and these."""
     return work(*others)
 
 

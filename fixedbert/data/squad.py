@@ -67,7 +67,7 @@ def question_rows(
     skip_bad_rows: bool = False,
 ) -> datasets.Dataset:
     """
-    The same from what was found in `name`.
+    The questions among what was found in `name`.
 
     Raises:
         InputError: as for `load_squad`.

@@ -21,7 +21,7 @@ FEWEST_TOKENS = 200  # of fewer tokens the share says little
 SHOWN = 3  # examples
 SEARCHED = 2000  # texts in which they are looked for, each tokenized again
 LONGEST_SHOWN = 24  # characters of an example
-LONGEST_WORD = 100  # characters, of which WordPiece makes pieces
+LONGEST_WORD = 100  # characters, beyond which WordPiece gives [UNK]
 
 
 @dataclass

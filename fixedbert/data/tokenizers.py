@@ -138,7 +138,7 @@ def check_same_vocabulary(tokenizer: PreTrainedTokenizerBase, name: str, model: 
 
 def tokenizer_files(model: str, revision: str | None = None, token: str | None = None, **_) -> list[str]:
     """
-    Those of TOKENIZER_FILES that a directory or Hub id has.
+    Names from TOKENIZER_FILES that a directory or Hub id has.
 
     Raises:
         InputError: the Hub cannot be reached.

@@ -52,7 +52,7 @@ class StudyCost:
 
     @property
     def h100_seconds(self) -> float:
-        """On one H100 at UTILISATION of its peak, an assumption."""
+        """Seconds on one H100 at UTILISATION of its peak, an assumption."""
         return self.training_flops / (DEVICES["h100"] * UTILISATION)
 
 

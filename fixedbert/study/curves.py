@@ -49,7 +49,7 @@ class CurveDifference:
 
     @property
     def change(self) -> Estimate:
-        """From the middle to the last evaluation that is judged."""
+        """The change from the middle to the last evaluation that is judged."""
         return self.differences[self.judged[-1]].less(self.differences[self.middle])
 
     @property

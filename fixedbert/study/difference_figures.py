@@ -117,7 +117,7 @@ def plot_curves(panel: Axes, curves: list[CurveDifference], axis: str):
 
 
 def bounds(estimates: list[Estimate]) -> tuple[float, float]:
-    """Of an axis with zero and all seeds, and with the intervals as far as they go beyond those by no more than it."""
+    """Ends of an axis that shows zero and all seeds. Intervals extend it, by at most once its length on each side."""
     seeds = [0.0, *(value for estimate in estimates for value in estimate.values)]
     low, high = min(seeds), max(seeds)
     room = (high - low) or 1.0

@@ -43,7 +43,7 @@ def metrics_figure(report: Report) -> Figure:
 
 
 def fields_of(report: Report) -> list[str]:
-    """The horizontal axes: that of the study, and parameters, which are not counted for synthetic tasks."""
+    """The horizontal axes: the study's, and parameters, which are not counted for synthetic tasks."""
     counted = any(shape[COUNTED] is not None for shape in report.shapes)
     return list(dict.fromkeys((report.axis, COUNTED))) if counted else [report.axis]
 
@@ -84,7 +84,7 @@ def plot_metric(panel: Axes, report: Report, metric: str, field: str):
 
 
 def sideways(shapes: list[tuple[str, int]]) -> dict[tuple[str, int], float]:
-    """Of (series, value) the places on a logarithmic axis: beside each other where values are the same, or nearly."""
+    """The place of each (series, value) on a logarithmic axis; nearly equal values are drawn side by side."""
     groups: list[list[tuple[str, int]]] = []
     for shape in sorted(dict.fromkeys(shapes), key=lambda shape: shape[1]):
         if not groups or np.log(shape[1] / groups[-1][0][1]) > SAME:
@@ -143,7 +143,7 @@ def plot_levels(panel: Axes, shapes: list[ShapeResult], metric: str):
 
 
 def plot_floors(panel: Axes, name: str, shapes: list[ShapeResult], color: str):
-    """Of dense patterns the least errors found, and from where on theory has zero; log2 n for the sparse ones."""
+    """Draw the least errors found for dense patterns and where theory has zero; log2 n for the sparse ones."""
     floors = {shape["attention_head_size"]: shape.estimate(FLOOR).mean for shape in shapes if FLOOR in shape.metrics}
     above = {size: floor for size, floor in floors.items() if floor > 0}
     if above:
@@ -158,5 +158,5 @@ def plot_floors(panel: Axes, name: str, shapes: list[ShapeResult], color: str):
 
 
 def plain(text: str) -> str:
-    """For matplotlib, to which dollars begin a formula."""
+    """Text for matplotlib, where a dollar begins a formula."""
     return text.replace("$", r"\$")

@@ -43,7 +43,7 @@ def limits_of_runs(report: Report) -> list[str]:
 
 
 def missing_controls(report: Report) -> list[str]:
-    """Of what differs between shapes beside what the study varies, that for which no series makes up."""
+    """Missing controls: what varies with the axis and no series holds constant."""
 
     def differ(field: str) -> bool:
         return len({shape[field] for shape in report.shapes} - {None}) > 1

@@ -97,7 +97,7 @@ def result(shape: ShapeResult, metric: str) -> str:
 
 
 def number(value: float, form: str) -> str:
-    """With the significant digits of `form`; large ones with commas, without a power of ten."""
+    """A number with the significant digits of `form`; large ones with commas, without a power of ten."""
     text = f"{value:{form}}"
     is_large = "e+" in text or abs(float(text)) >= 1000
     return f"{float(text):{'+' if '+' in form else ''},.0f}" if is_large else text
@@ -159,7 +159,7 @@ def finding_line(finding: Finding, report: Report) -> str:
 
 
 def pair(compared: Finding | CurveDifference, axis: str) -> str:
-    """The two shapes, of which the first is subtracted from the second."""
+    """The two shapes; the first is subtracted from the second."""
     if compared.from_series == compared.to_series:
         return f"{compared.to_series}, {AXES[axis]} {compared.from_value:,} to {compared.to_value:,}"
     less, place = f"less {compared.from_series}", f"{AXES[axis]} {compared.to_value:,}"
@@ -230,7 +230,7 @@ def attention_lines(report: Report) -> list[str]:
 
 
 def joined(values: Iterable[Any]) -> str:
-    """In their order, numbers by size."""
+    """Values in their order, numbers by size."""
     return ", ".join(map(str, sorted(values, key=lambda value: (isinstance(value, str), value or 0))))
 
 

@@ -155,7 +155,7 @@ def fine_tune(run: Run, task: str, trained: Path, folder: Path, sources: DataSou
 
 
 def recorded_metrics(task: str, results: dict[str, float]) -> dict[str, float | None]:
-    """Of the results of a task what METRICS has, under the names of records."""
+    """The results of a task that METRICS lists, under the names of records."""
     return {
         name: results[f"eval_{source}"]
         for name, metric in METRICS.items()
@@ -167,7 +167,7 @@ def recorded_metrics(task: str, results: dict[str, float]) -> dict[str, float | 
 
 @cache
 def commit() -> str | None:
-    """That of the checkout which this code is in, at the first call; None if it was installed."""
+    """The commit of this checkout, read once; None if the package was installed."""
     root = Path(__file__).parents[2]
     if not (root / ".git").exists():
         return None

@@ -268,7 +268,7 @@ def worker_processes(count: int, study: Study) -> Iterator[list[Connection]]:
 
 @contextmanager
 def visible_gpu(number: int) -> Iterator[None]:
-    """For processes that are started within: of the GPUs that this one sees, one, in turn."""
+    """Show processes that are started within one of this process's GPUs, in turn."""
     count, before = torch.cuda.device_count(), os.environ.get("CUDA_VISIBLE_DEVICES")
     if count:
         visible = before.split(",") if before else [str(device) for device in range(count)]
@@ -284,7 +284,7 @@ def visible_gpu(number: int) -> Iterator[None]:
 
 @contextmanager
 def ignored_interrupts() -> Iterator[None]:
-    """For processes that are started within: Ctrl-C, which the terminal sends to all, is for this one alone."""
+    """Keep Ctrl-C, which the terminal sends to all, from processes that are started within."""
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         yield

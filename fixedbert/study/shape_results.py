@@ -111,7 +111,7 @@ def is_open(results: dict) -> bool:
 
 
 def results_of_task(shapes: list[ShapeResult]) -> dict:
-    """Those of a run that did not diverge, for what is the task's and so the same in all, such as its goal."""
+    """Results of any run that did not diverge: they have what is the task's, such as its goal."""
     every = (record["results"] for shape in shapes for record in shape.records)
     return next((results for results in every if results["loss"] is not None), {})
 
@@ -147,7 +147,7 @@ def shape_of(record: Record) -> tuple:
 
 
 def equal_pairs(series: dict[str, list[ShapeResult]]) -> Iterator[tuple[ShapeResult, ShapeResult]]:
-    """Of every shape that was made equal to one of another series: that one, and the shape; of one objective both."""
+    """Pairs (reference, shape) of equal budget and objective."""
     for shapes in series.values():
         for shape in shapes:
             for other in series.get(shape["to"], []):

@@ -75,7 +75,7 @@ class DataSources:
             load_task("mnli", self.glue_dir)
 
     def corpora(self, stage: dict) -> list[Corpus]:
-        """Those of a stage, to train on and held out."""
+        """Corpora of a stage, to train on and held out."""
         names = {option.name for option in fields(PretrainingDataArguments)}
         of_texts = {name: value for name, value in {**stage, **self.settings()}.items() if name in names}
         (arguments,) = parse(flags(of_texts), PretrainingDataArguments)

@@ -76,12 +76,12 @@ class Run:
 
     @property
     def tokens(self) -> int:
-        """Of pretraining, if all rows are full."""
+        """Tokens of pretraining, if all rows are full."""
         return sum(tokens_of(stage) for stage in self.pretraining)
 
     @property
     def training_flops(self) -> int:
-        """Of the layers in pretraining: three times those of the forward pass."""
+        """FLOPs of the layers in pretraining: three times the forward pass."""
         return sum(
             3 * forward_flops(self.config, stage["max_seq_length"]) * tokens_of(stage) for stage in self.pretraining
         )
@@ -102,7 +102,7 @@ class Study:
             parameters or flops `to` another one, by its feed-forward width: each shape to the one with the same value
             on the axis, or to the only one.
         learning_rates: the grid.
-        seeds: of the runs; the first one is also that of the grid.
+        seeds: of the runs; the first one is also the grid's.
         objective: one of OBJECTIVES.
         pretraining: arguments of run_pretraining.py, or a list of them: stages that go on one from another.
         fine_tuning: for any of mnli and squad, arguments of run_glue.py or run_squad.py.
@@ -276,7 +276,7 @@ class Study:
                 raise InputError(f"study {self.name}: {place}pretraining: {name} is missing, which {objective} needs.")
 
     def stages(self, series: str, of_grid: bool = False) -> list[dict]:
-        """Of pretraining, with the arguments that the series, and a run of the grid, have of their own."""
+        """Stages of pretraining, with the arguments of the series and, for a run of the grid, its own."""
         own = {**self.series[series].get("pretraining", {}), **(self.grid if of_grid else {})}
         return [{**stage, **own} for stage in self.pretraining]
 
@@ -493,7 +493,7 @@ def results_by_run(records: list[Record]) -> dict[tuple, dict]:
 
 
 def lowest_loss(candidates: list[tuple[dict, Candidate]]) -> Candidate:
-    """Of (results, candidate) the candidate with the lowest held-out loss; one that diverged only if all did."""
+    """The candidate with the lowest held-out loss; one that diverged only if all did."""
     return min(candidates, key=lambda pair: math.inf if pair[0]["loss"] is None else pair[0]["loss"])[1]
 
 
@@ -510,7 +510,7 @@ def tokens_of(stage: dict) -> int:
 
 
 def values_by_shape(series: dict, name: str) -> list:
-    """Of every shape of a series the field `name`; None where the series does not say."""
+    """The field `name` of each shape of a series; None where the series does not say."""
     value = series.get(name)
     return value if isinstance(value, list) else [value] * shape_count(series)
 

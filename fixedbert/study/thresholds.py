@@ -97,7 +97,7 @@ class Threshold:
 
 
 def thresholds_of(series: dict[str, list[ShapeResult]], axis: str) -> list[Threshold]:
-    """Of the series whose task has a goal, or a knee."""
+    """Thresholds of the series whose task has a goal or a knee."""
     found = []
     for name, shapes in series.items():
         results, said = results_of_task(shapes), predicted_by_theory(shapes, axis)
@@ -119,7 +119,7 @@ def thresholds_of(series: dict[str, list[ShapeResult]], axis: str) -> list[Thres
 
 
 def predicted_by_theory(shapes: list[ShapeResult], axis: str) -> tuple[float | None, float | None]:
-    """Of shapes of one task the threshold and the order, each None where theory names none on this axis."""
+    """Threshold and order that theory predicts for shapes of one task; None where it names none on this axis."""
     of_heads = shapes[0]["objective"] in NUMBERS_OF_HEADS
     if axis != ("num_attention_heads" if of_heads else "attention_head_size"):
         return None, None
@@ -139,12 +139,12 @@ def from_which_on(
 
 
 def reached(shape: ShapeResult) -> list[bool]:
-    """Of every run whether it did. One shows that the shape can; the others may be stuck."""
+    """Whether each run reached the goal. One shows that the shape can; the others may be stuck."""
     return [reached_goal(record["results"]) for record in shape.records]
 
 
 def growth_of(shapes: list[ShapeResult], axis: str) -> Growth | None:
-    """Of the means over seeds; None of fewer than three shapes, or where one has memorised nothing."""
+    """Growth of the means over seeds; None for fewer than three shapes, or if one has memorised nothing."""
     means = {shape[axis]: shape.estimate("memorised").mean for shape in shapes}
     return None if len(means) < 3 or min(means.values()) <= 0 else Growth(*fits(list(means), list(means.values())))
 

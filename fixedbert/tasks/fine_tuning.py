@@ -30,7 +30,7 @@ class FineTuningTask(ABC):
         auto_class: of the model and its head.
         features: by split, of the splits that the run needs.
         evaluated: the validation splits, longest rows first; the main split first.
-        compute_metrics: that of Trainer.
+        compute_metrics: as Trainer takes it.
         fingerprinted: what the data are besides their features, such as the names of labels.
         new_head: whether the head of the model is for other labels, and to be replaced by a random one.
     """

@@ -30,7 +30,7 @@ def main(argv: list[str] | None = None, prog: str | None = None):
     Fine-tune on one task or more, with one seed or more.
 
     Args:
-        argv: flags, perhaps after a recipe; by default those of the process.
+        argv: flags, perhaps after a recipe; by default sys.argv's.
         prog: what the help calls the program.
     """
     model_args, data_args, training_args, command = parse_fine_tuning(argv, GlueDataArguments, prog)

@@ -93,7 +93,7 @@ class HiddenStates:
 
 
 class Watched:
-    """Of the last forward pass: queries and keys (B, L, H P), z (B, L, H V), and W_o's output."""
+    """Tensors of the last forward pass: queries and keys (B, L, H P), z (B, L, H V), and W_o's output."""
 
     queries: Tensor
     keys: Tensor
@@ -203,7 +203,7 @@ class LayerByLayer:
 
     def curves_of(self, attention: FixedHeadBertAttention, moments: Moments, inputs: Tensor) -> Curves:
         """
-        Those of a layer. How far an error of scores moves its output is measured on hidden states `inputs` (B, L, D),
+        Curves of a layer. How far an error of scores moves its output is measured on hidden states `inputs` (B, L, D),
         with queries and keys of half the size, or of less where half loses nothing.
         """
         errors, sensitivity = score_errors(moments), 0.0

@@ -37,7 +37,7 @@ def main(argv: list[str] | None = None, prog: str | None = None, callbacks: Sequ
     From a corpus to weights, a picture and a summary in the output directory.
 
     Args:
-        argv: flags, perhaps after a recipe; by default those of the process.
+        argv: flags, perhaps after a recipe; by default sys.argv's.
         prog: what the help calls the program.
         callbacks: of Trainer, besides those that it has here anyway. One that stops the training in
             on_step_end ends its stage; such a run cannot be continued after an interruption.

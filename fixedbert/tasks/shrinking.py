@@ -141,7 +141,7 @@ class Sizes:
 
     def heads(self, config: FixedHeadBertConfig) -> list[Heads]:
         """
-        Those of each layer that the sizes ask for, of a model with this configuration.
+        Heads of each layer that the sizes ask for, in a model with this configuration.
 
         Raises:
             InputError: they are no cut of what it has.

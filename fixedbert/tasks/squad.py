@@ -23,7 +23,7 @@ def main(argv: list[str] | None = None, prog: str | None = None):
     Fine-tune on questions, with one seed or more.
 
     Args:
-        argv: flags, perhaps after a recipe; by default those of the process.
+        argv: flags, perhaps after a recipe; by default sys.argv's.
         prog: what the help calls the program.
     """
     model_args, data_args, training_args, command = parse_fine_tuning(argv, SquadDataArguments, prog)
@@ -33,7 +33,7 @@ def main(argv: list[str] | None = None, prog: str | None = None):
 
 
 class QuestionAnswering(FineTuningTask):
-    """Questions of which each has a context, in windows of tokens."""
+    """Questions with a context each, in windows of tokens."""
 
     auto_class = AutoModelForQuestionAnswering
 

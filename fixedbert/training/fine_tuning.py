@@ -60,7 +60,7 @@ class FineTuningArguments(CommonArguments):
         default=2.0, metadata={"help": "What the logits are divided by; the scores of a regression have none."}
     )
     distillation_weight: float = field(
-        default=0.5, metadata={"help": "Of the teacher's targets in the loss; 1 - weight is that of the labels."}
+        default=0.5, metadata={"help": "Weight of the teacher's targets in the loss; the labels have 1 - weight."}
     )
 
     refused: ClassVar[dict[str, tuple[object, str]]] = CommonArguments.refused | {

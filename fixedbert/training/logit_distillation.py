@@ -66,7 +66,7 @@ class Teacher:
         return soft_target_loss(outputs["logits"], logits, temperature)
 
     def fingerprint(self) -> str:
-        """Of the weights and the order of the classes: 64 hexadecimal digits."""
+        """Digest of the weights and the order of the classes: 64 hexadecimal digits."""
         found = hashlib.sha256(repr(self.classes).encode())
         for weight in self.model.parameters():
             found.update(weight.detach().cpu().flatten().view(torch.uint8).numpy().data)

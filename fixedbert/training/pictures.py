@@ -26,7 +26,7 @@ def draw_pretraining(log_history: list[dict], task: str, title: str, file: str |
     Draw a run's log as a PNG with one panel for each of PRETRAINING_PANELS.
 
     Args:
-        log_history: that of Trainer's state.
+        log_history: the log in Trainer's state.
         task: "mlm" or "clm".
     """
     with drawing(13, 4, file) as figure:

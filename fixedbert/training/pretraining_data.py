@@ -40,7 +40,7 @@ def corpus_option(default: str | None, help: str):
 
 @dataclass
 class PretrainingDataArguments:
-    """Which text, and how examples are made of it. The corpora are those of --dataset_name, then --train_file."""
+    """Which text, and how examples are made of it. Corpora of --dataset_name come first, then --train_file."""
 
     objective: str = field(
         default="mlm+nsp",
@@ -205,7 +205,7 @@ def make_tokenizer(
     config: PreTrainedConfig,
     checkpoint: str | None,
 ) -> PreTrainedTokenizerBase:
-    """The tokenizer that the arguments name, that of the checkpoint, or one trained on the corpora."""
+    """The tokenizer that the arguments name, else the checkpoint's, else one trained on the corpora."""
     if model_args.tokenizer:
         tokenizer = load_tokenizer(model_args.tokenizer, model_args.do_lower_case, **model_args.hub_options())
         others = {"do_lower_case": model_args.do_lower_case} | model_args.hub_options()

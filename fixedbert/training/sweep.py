@@ -26,7 +26,7 @@ from .output import (
 )
 from .pictures import draw_sweep
 
-# Devlin et al., 2019, appendix A.3. Batches are those of a step, on all devices together.
+# Devlin et al., 2019, appendix A.3. A batch is a step's, on all devices together.
 GRIDS = {
     "bert": {
         "train_batch_size": (16, 32),
