@@ -417,7 +417,7 @@ COMMANDS = {
         "see what each head of a checkpoint does with text, and how much of its size it uses",
         inspect_arguments, load_inspect, needed=("output_dir", "validation_file"), output_last=True,
     ),
-    "plan": Command("shapes that fit a budget, with exact counts, ranked by stated rules", plan_arguments, load_plan),
+    "plan": Command("shapes that fit a budget, with exact counts", plan_arguments, load_plan),
     "study": Command(
         "train many shapes on equal terms: the papers' tables and figures, or a table of your own",
         study_arguments, load_study,

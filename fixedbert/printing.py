@@ -3,13 +3,13 @@
 from torch import Tensor
 
 from .analysis.inspection_results import EVEN_SHARE, Inspection
-from .analysis.planning import RULES, UTILISATION, Plan, PlannedShape
+from .analysis.planning import UTILISATION, Plan, PlannedShape
 from .analysis.theory import Theory
 from .counts import size_text
 from .study.cost import StudyCost
 from .tasks.shrinking import Shrinking
 
-COLUMNS = "{:<20} {:>5} {:>6} {:>5} {:>9} {:>6} {:>8} {:>9} {:>9} {:>13} {:>11} {:>7}  {}"
+COLUMNS = "{:<20} {:>5} {:>6} {:>5} {:>9} {:>6} {:>8} {:>9} {:>9} {:>13} {:>11} {:>7} {:>7} {:>7} {:>7} {:>7}"
 MEASURES = {  # of an inspection, with the headings of their columns
     "rank": "rank",
     "pattern_rank": "pattern",
@@ -27,7 +27,7 @@ TIMES = ((3600, "hours"), (60, "minutes"), (1, "seconds"))
 
 
 def plan_text(plan: Plan) -> str:
-    """A table of the shapes and the known models, and the rules with their evidence."""
+    """A table of the shapes and the known models, and what its columns mean."""
     budget = ", ".join(f"{name} {value}" for name, value in plan.budgets.items())
     rate = "tokens/s" + (" *" if plan.measured else "")
     return "\n".join(
@@ -35,12 +35,13 @@ def plan_text(plan: Plan) -> str:
             f"rows of {plan.max_seq_length} tokens; budget: {budget}",
             COLUMNS.format(
                 "", "width", "layers", "heads", "head size", "ffn", "params", "MFLOP fwd", "MFLOP trn", "GB trn/infer",
-                rate, "hours", "rules kept",
+                rate, "hours", "p>=n-1", "h*p>=d", "log_3 d", "fit L",
             ),
             *map(plan_row, (*plan.shapes, *plan.known)),
             "",
-            "rules, by number in the column, and what speaks for and against them:",
-            *(f"  {number}. {rule.name}: {rule.evidence}" for number, rule in enumerate(RULES, start=1)),
+            "p>=n-1: a head has every pattern over n tokens. h*p>=d: every standard layer of this width with as many",
+            "heads is included. log_3 d, fit L: layers by a theorem and a law of other networks. The evidence is in",
+            "docs/planning.md; nothing says that one of these shapes is better than another.",
             f"Tokens a second and hours: {'measured here (float32), hours' if plan.measured else 'calculated'} for "
             f"{plan.device.upper()} at {UTILISATION:.0%} of its peak, an assumption. Memory: an estimate, 32 rows, "
             "float32.",
@@ -54,7 +55,9 @@ def plan_row(planned: PlannedShape) -> str:
         planned.name, shape.d, shape.L, shape.h, shape.p, shape.F, f"{planned.parameters / 1e6:.1f} M",
         f"{planned.forward_flops / 1e6:.1f}", f"{planned.training_flops / 1e6:.1f}",
         f"{planned.training_memory / 1e9:.2f}/{planned.inference_memory / 1e9:.2f}",
-        f"{planned.tokens_per_second:,.0f}", f"{planned.hours:.1f}", "".join(map(str, planned.rules)),
+        f"{planned.tokens_per_second:,.0f}", f"{planned.hours:.1f}", "yes" if planned.reaches_length else "no",
+        "yes" if planned.reaches_width else "no", f"{planned.log_3_width:.1f}",
+        "-" if planned.fitted_depth is None else f"{planned.fitted_depth:.0f}",
     )  # fmt: skip
 
 
