@@ -106,11 +106,6 @@ def convert_arguments(parser: ArgumentParser):
     )
     parser.add_argument("--num_hidden_layers", type=int, help="number of layers, the old ones repeated or left out")
     parser.add_argument("--bert", action="store_true", help="from a FixedHeadBert to a BERT of transformers")
-    parser.add_argument(
-        "--allow_wider",
-        action="store_true",
-        help="with --bert: where no BERT of this width has the function, one with every hidden unit several times",
-    )
     parser.add_argument("--seed", type=int, default=0, help="of the random numbers in what is new")
     parser.add_argument(
         "--cased",
