@@ -35,7 +35,7 @@ LAYERS = (
     ("backends_fixed_head_bert",),
     ("inputs_fixed_head_bert",),
     ("configuration_fixed_head_bert",),
-    ("checksums", "errors", "figures", "files", "html_page", "locks", "plain_yaml"),
+    ("checksums", "errors", "figures", "files", "locks", "plain_yaml"),
 )
 FLOORS = {name: floor for floor, names in enumerate(LAYERS) for name in names}
 

@@ -38,6 +38,9 @@ Texts: 98 documents, 1,000,000 tokens.
 ± is half the 95 % interval of Student's t over seeds; about one in twenty such intervals misses by chance. \
 MFLOP/token: forward, layers alone.
 
+    fixedbert study heads --scale tiny --train_file TEXTS --output_dir heads
+    fixedbert study report heads/runs.jsonl --output_dir heads-report
+
 What this does not show:
 - At most 3 seeds: intervals are wide, and a narrow one can be luck.
 - Shapes with fewer seeds than others: 1 of 3.
@@ -59,7 +62,7 @@ def test_report_of_fixed_records_is_exact(tmp_path, capsys):
     assert (tmp_path / "out" / "report.md").read_text() == TEXT
     with Image.open(tmp_path / "out" / "report.png") as picture:
         assert picture.width > 1000
-    files = {"report.md", "report.html", "report.png", "differences.png"}
+    files = {"report.md", "report.png", "differences.png"}
     assert {path.name for path in (tmp_path / "out").iterdir()} == files
 
 

@@ -1,4 +1,4 @@
-"""The sentences and the table of a report, the same in report.md and report.html."""
+"""The sentences and the table of a report, for report.md."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -34,9 +34,9 @@ def report_markdown(report: Report) -> str:
     lines += [markdown_row(header), "|---" * len(header) + "|", *map(markdown_row, rows), ""]
     for section in answers(report):
         lines += [section.text, *(f"- {item}" for item in section.items), ""]
-    lines += [*condition_lines(report), ""]
-    limits = limits_section(report)
-    return "\n".join([*lines, limits.text, *(f"- {item}" for item in limits.items)]) + "\n"
+    lines += [*condition_lines(report), "", *(f"    {command}" for command in commands(report)), ""]
+    limits = (f"- {limit}" for limit in limits_of(report))
+    return "\n".join([*lines, "What this does not show:", *limits]) + "\n"
 
 
 def markdown_row(cells: Iterable[str]) -> str:
@@ -232,10 +232,6 @@ def attention_lines(report: Report) -> list[str]:
 def joined(values: Iterable[Any]) -> str:
     """In their order, numbers by size."""
     return ", ".join(map(str, sorted(values, key=lambda value: (isinstance(value, str), value or 0))))
-
-
-def limits_section(report: Report) -> Section:
-    return Section("What this does not show:", limits_of(report))
 
 
 def commands(report: Report) -> list[str]:
