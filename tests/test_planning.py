@@ -89,7 +89,7 @@ def test_results_are_data():
         (["--params", "inf"], "a budget is above zero, and finite"),
         (["--hours", "1e-90"], "no shape fits; the nearest is"),
         (["--hours", "1", "--device", "abacus"], "device abacus: there are h100"),
-        (["--params", "110M", "--seq_length", "4"], "8 to 512 tokens"),
+        (["--params", "110M", "--max_seq_length", "4"], "8 to 512 tokens"),
     ],
 )
 def test_bad_input(arguments, message):

@@ -113,16 +113,6 @@ def test_files_of_several_machines(tmp_path):
     assert sorted(line for line in other.splitlines() if line.startswith(("| ", "- "))) == sorted(rows)
 
 
-def test_records_of_earlier_versions(tmp_path):
-    """Guards: records without the fields that were added later are read; with them they stay as they are."""
-    old = {name: value for name, value in RECORDS[0].items() if name not in ("value_head_size", "decay_from")}
-    new = {**RECORDS[1], "value_head_size": 7, "of_grid": True, "curve": [[500, 3.0], [1000, 2]], "question": "?"}
-    new["attention"] = "my.Own@12345678"
-    later = {"value_head_size": 32, "attention": None, "of_grid": False, "curve": None, "question": None}
-    later |= {"decay_from": None}
-    assert read_records([write(tmp_path / "runs.jsonl", [old, new])]) == [{**old, **later}, new]
-
-
 def test_last_record_without_an_end_of_line(tmp_path):
     """Guards: editors take the last end of a line away, or put a mark first; only half a record is left out."""
     file = tmp_path / "runs.jsonl"

@@ -323,7 +323,7 @@ def test_nothing_to_draw(tmp_path, options, message):
 
 def test_picture_and_table(tmp_path, capsys):
     """Guards: `fixedbert theory` draws its picture and prints what holds to which error."""
-    main(["theory", str(tmp_path / "out"), "--lengths", "4", "6", "--patterns", "2"])
+    main(["theory", "--output_dir", str(tmp_path / "out"), "--lengths", "4", "6", "--patterns", "2"])
     printed = capsys.readouterr().out
     assert "Theorem 1" in printed and "case 3" in printed and "the best with values of 3" in printed
     with Image.open(tmp_path / "out" / "theory.png") as picture:

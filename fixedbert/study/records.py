@@ -112,7 +112,7 @@ def read_records(files: Iterable[str | Path]) -> list[Record]:
             lines.pop()
         for number, line in enumerate(lines, start=1):
             with reading(f"{file}, line {number}", "remove the line", "not the record of a run"):
-                record = with_later_fields(json.loads(line))
+                record = json.loads(line)
                 check_record(record)
             records.setdefault(tuple(record[name] for name in IDENTITY), record)
     return list(records.values())
@@ -125,19 +125,6 @@ def is_whole(line: str) -> bool:
     except (ValueError, RecursionError):
         return False
     return True
-
-
-def with_later_fields(record: Record) -> Record:
-    """Records of the time before a field was added do not have it."""
-    later = {
-        "value_head_size": record.get("attention_head_size"),
-        "attention": None,
-        "of_grid": False,
-        "curve": None,
-        "decay_from": None,
-        "question": None,
-    }
-    return record | {name: value for name, value in later.items() if name not in record}
 
 
 def check_record(record: Record):
