@@ -243,10 +243,13 @@ def theory_arguments(parser: ArgumentParser):
 
 
 def load_theory(**options) -> Run:
-    from fixedbert.analysis.theory import theory
-    from fixedbert.printing import theory_text
+    from fixedbert.checkout import experiment
+    from fixedbert.errors import InputError
 
-    return lambda: print(theory_text(theory(**options)))
+    found = experiment("head_size.theory")
+    if found is None:
+        raise InputError("theory: its code is in experiments/head_size of a checkout of fixedbert; run it there.")
+    return lambda: print(found.theory_text(found.theory(**options)))
 
 
 def inspect_arguments(parser: ArgumentParser):

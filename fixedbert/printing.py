@@ -4,7 +4,6 @@ from torch import Tensor
 
 from .analysis.inspection_results import EVEN_SHARE, Inspection
 from .analysis.planning import UTILISATION, Plan, PlannedShape
-from .analysis.theory import Theory
 from .counts import size_text
 from .study.cost import StudyCost
 from .tasks.shrinking import Shrinking
@@ -59,31 +58,6 @@ def plan_row(planned: PlannedShape) -> str:
         "yes" if planned.reaches_width else "no", f"{planned.log_3_width:.1f}",
         "-" if planned.fitted_depth is None else f"{planned.fitted_depth:.0f}",
     )  # fmt: skip
-
-
-def theory_text(theory: Theory) -> str:
-    """What the theorems say, with the error that is left."""
-    expressed, layers, values = theory.theorem_1, theory.theorem_2, theory.value_rank
-    lines = [f"Theorem 1: any pattern over {expressed.length} tokens"]
-    lines += [f"  from a head of {size}: off by {error:.1e}" for size, error in expressed.errors.items()]
-    lines.append(f"  the best head of {expressed.too_small}: off by {expressed.error_too_small:.1e}")
-    lines.append(
-        f"Theorem 2: {layers.heads} fixed heads of {layers.head_size} in width {layers.width} beside {layers.heads} "
-        f"standard ones of {layers.width // layers.heads}"
-    )
-    for case, difference in layers.differences.items():
-        errors = layers.closed_form_errors
-        closed = f", closed form off by {errors[case]:.1e}" if case in errors else ""
-        lines.append(f"  case {case}: the layers differ by {difference:.3g}{closed}")
-    lines += [
-        f"Values: any output over {values.length} tokens, from {values.heads} heads",
-        f"  with values of {values.size}: off by {values.error:.1e}",
-        f"  the best with values of {values.too_small}: off by {values.error_too_small:.3g}, closed form off by "
-        f"{abs(values.error_too_small - values.least_error):.1e}",
-    ]
-    lines += ["", "least head size of random patterns"]
-    lines += [f"  {fits.length:>4} tokens: {sorted(set(fits.least_head_sizes))}" for fits in theory.fits]
-    return "\n".join(lines)
 
 
 def inspection_text(inspection: Inspection) -> str:

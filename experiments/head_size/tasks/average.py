@@ -28,9 +28,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import one_hot, pad
 
-from ...attention_fixed_head_bert import self_attention
-from ...configuration_fixed_head_bert import FixedHeadBertConfig
-from ...errors import InputError
+from fixedbert.attention_fixed_head_bert import self_attention
+from fixedbert.configuration_fixed_head_bert import FixedHeadBertConfig
+from fixedbert.errors import InputError
+
 from .training import SyntheticTask, input_projections
 
 

@@ -19,10 +19,11 @@ import torch
 from torch import Tensor, nn
 from transformers import get_cosine_schedule_with_warmup
 
-from ...analysis.patterns import centred_log, least_head_size
-from ...attention_fixed_head_bert import self_attention
-from ...configuration_fixed_head_bert import FixedHeadBertConfig
-from ...dropout import use_fast_dropout
+from fixedbert.attention_fixed_head_bert import self_attention
+from fixedbert.configuration_fixed_head_bert import FixedHeadBertConfig
+from fixedbert.dropout import use_fast_dropout
+
+from ..patterns import centred_log, least_head_size
 from .training import descend, input_projections
 
 PATTERNS = ("dense", "half", "sparse")

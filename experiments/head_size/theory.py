@@ -7,9 +7,10 @@ from pathlib import Path
 import torch
 from tqdm import tqdm
 
-from ..errors import InputError, needs
-from ..figures import drawing
-from ..files import new_directory
+from fixedbert.errors import InputError, needs
+from fixedbert.figures import drawing
+from fixedbert.files import new_directory
+
 from .outputs import output, values_for
 from .patterns import attention, fitted, kullback_leibler, least_head_size, random_pattern, truncated_fit, weights_for
 from .separation import difference, separated, sequence
@@ -199,3 +200,28 @@ def draw(fits: Sequence[PatternFits], file: Path):
         axes.set_xticks(ticks, labels=list(map(str, ticks)), minor=False)
         axes.minorticks_off()
         axes.legend()
+
+
+def theory_text(theory: Theory) -> str:
+    """What the theorems say, with the error that is left."""
+    expressed, layers, values = theory.theorem_1, theory.theorem_2, theory.value_rank
+    lines = [f"Theorem 1: any pattern over {expressed.length} tokens"]
+    lines += [f"  from a head of {size}: off by {error:.1e}" for size, error in expressed.errors.items()]
+    lines.append(f"  the best head of {expressed.too_small}: off by {expressed.error_too_small:.1e}")
+    lines.append(
+        f"Theorem 2: {layers.heads} fixed heads of {layers.head_size} in width {layers.width} beside {layers.heads} "
+        f"standard ones of {layers.width // layers.heads}"
+    )
+    for case, gap in layers.differences.items():
+        errors = layers.closed_form_errors
+        closed = f", closed form off by {errors[case]:.1e}" if case in errors else ""
+        lines.append(f"  case {case}: the layers differ by {gap:.3g}{closed}")
+    lines += [
+        f"Values: any output over {values.length} tokens, from {values.heads} heads",
+        f"  with values of {values.size}: off by {values.error:.1e}",
+        f"  the best with values of {values.too_small}: off by {values.error_too_small:.3g}, closed form off by "
+        f"{abs(values.error_too_small - values.least_error):.1e}",
+    ]
+    lines += ["", "least head size of random patterns"]
+    lines += [f"  {fits.length:>4} tokens: {sorted(set(fits.least_head_sizes))}" for fits in theory.fits]
+    return "\n".join(lines)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .shape_results import ShapeResult, reached_goal, results_of_task
+from fixedbert.study.shape_results import ShapeResult, reached_goal
 
 MARGIN = 1.5  # the factor within which a knee agrees with the prediction
 KNEES = 400  # tried in the search for one
@@ -161,3 +161,9 @@ def fits(sizes: list[int], amounts: list[float]) -> tuple[float, float, float, f
     power_residual = (y - exponent * x - offset).std()
     best = residuals.argmin()
     return float(np.exp(knees[best])), float(residuals[best]), float(exponent), float(power_residual)
+
+
+def results_of_task(shapes: list[ShapeResult]) -> dict:
+    """Those of a run that did not diverge, for what is the task's and so the same in all, such as its goal."""
+    every = (record["results"] for shape in shapes for record in shape.records)
+    return next((results for results in every if results["loss"] is not None), {})

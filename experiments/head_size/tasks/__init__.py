@@ -7,7 +7,9 @@ from collections.abc import Callable
 from functools import partial
 from inspect import Parameter, signature
 
-from ...configuration_fixed_head_bert import FixedHeadBertConfig
+from fixedbert.configuration_fixed_head_bert import FixedHeadBertConfig
+from fixedbert.study.tasks import STAGE
+
 from .average import Average
 from .extremes import Extremes
 from .memorise import train_memorise
@@ -24,7 +26,6 @@ TASKS: dict[str, Callable[..., SyntheticTask]] = {
 }
 SYNTHETIC = (*PATTERNS, *TASKS, "memorise")
 WITH_SOURCE = ("nearest", "memorise", "extremes")  # whose keys and values are of other tokens than the queries
-STAGE = ("max_seq_length", "total_train_batch_size", "max_steps")  # what every objective of a study has
 PREDICTIONS = ("order", "predicted", "threshold")  # results that are theory's, of FixedHeadBert's heads alone
 
 
@@ -62,11 +63,6 @@ def train_task(
         return train_memorise(config, length, rows, max_steps, learning_rate, seed)
     own = {name: value for name, value in stage.items() if name not in STAGE}
     return train(partial(TASKS[objective], config, length, **own), rows, max_steps, learning_rate, seed)
-
-
-def has_feed_forward(objective: str) -> bool:
-    """Whether its model has networks of the configuration's intermediate_size."""
-    return objective not in SYNTHETIC or objective == "recall"
 
 
 def task_settings(objective: str) -> dict[str, bool]:

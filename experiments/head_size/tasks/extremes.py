@@ -27,9 +27,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from ...attention_fixed_head_bert import self_attention
-from ...configuration_fixed_head_bert import FixedHeadBertConfig
-from ...errors import InputError
+from fixedbert.attention_fixed_head_bert import self_attention
+from fixedbert.configuration_fixed_head_bert import FixedHeadBertConfig
+from fixedbert.errors import InputError
+
 from .training import SyntheticTask, input_projections
 
 FEED_FORWARD = 64  # width of both MLPs

@@ -1,12 +1,26 @@
 """Thresholds found in the records of tasks: knees, when a prediction agrees, and what a report says."""
 
 import pytest
+from reported import lines, report, write
 
-from fixedbert.study import make_report, report_markdown
+from experiments.head_size.tasks import TASKS
+from experiments.head_size.thresholds import (
+    CLAIMS,
+    KNEE,
+    RULES,
+    SUFFICES,
+    TRANSITION,
+    Growth,
+    Threshold,
+    fits,
+    thresholds_of,
+)
+from fixedbert.printing import study_cost_text
+from fixedbert.study import make_report, report_markdown, study_cost
+from fixedbert.study.figure import metrics_figure
+from fixedbert.study.report import Report
 from fixedbert.study.report_files import write_report
 from fixedbert.study.studies import load_study
-from fixedbert.study.synthetic import TASKS
-from fixedbert.study.thresholds import CLAIMS, KNEE, RULES, SUFFICES, TRANSITION, Growth, Threshold, fits
 
 
 def test_knee():
@@ -58,6 +72,10 @@ def test_every_task_has_a_claim():
     assert CLAIMS.keys() == {*TASKS, "memorise"} and set(CLAIMS.values()) == RULES.keys()
 
 
+def thresholds(report: Report) -> list[Threshold]:
+    return thresholds_of(report.series, report.axis)
+
+
 def records_of(name: str, measure: str, values: dict, extra) -> list[dict]:
     """A record for each shape of a study, seeds 1 to 3; `values` maps a series and a point to the measure."""
     study, records = load_study(name, "tiny"), []
@@ -101,7 +119,7 @@ def test_report_of_a_threshold(tmp_path):
     assert "| 0.00012 ± 2.5e-05 | 200 ± 250 |" in text  # at the goal nothing is open
     assert f"size of a head from which on the best seed reaches the goal; {RULES[TRANSITION]}:" in text
     assert "- Runs that ended at their cap, neither at the goal nor with a flat loss: 16.\n" in text
-    assert [threshold.found for threshold in report.thresholds] == [16] * 4
+    assert [threshold.found for threshold in thresholds(report)] == [16] * 4
     write_report(report, tmp_path)
     assert (tmp_path / "report.png").stat().st_size > 10_000
 
@@ -116,7 +134,7 @@ def test_report_of_seeds_that_disagree():
         return {"steps_to_goal": None, "null": 1.0, "goal": 0.06, "threshold": 16.0, "order": None}
 
     report = make_report(records_of("nearest", "relative_error", error, extra))
-    assert {(threshold.found, threshold.by_all) for threshold in report.thresholds} == {(8, 16)}
+    assert {(threshold.found, threshold.by_all) for threshold in thresholds(report)} == {(8, 16)}
     assert "found 8 (with every seed 16), does not agree" in report_markdown(report)
 
 
@@ -131,8 +149,8 @@ def test_report_of_a_knee(tmp_path):
         return {"steps_to_goal": 10, "null": 1.0, "predicted": predicted, "threshold": float(run.length)}
 
     report = make_report(records_of("memorise", "memorised", memorised, extra))
-    found = {threshold.series: threshold.found for threshold in report.thresholds}
-    assert found["1 head, n = 16"] == pytest.approx(15, rel=0.03) and all(t.agrees for t in report.thresholds)
+    found = {threshold.series: threshold.found for threshold in thresholds(report)}
+    assert found["1 head, n = 16"] == pytest.approx(15, rel=0.03) and all(t.agrees for t in thresholds(report))
     write_report(report, tmp_path)
     assert "- 1 head, n = 8: predicted 8, found 6.99" in (tmp_path / "report.md").read_text()
 
@@ -153,3 +171,81 @@ def test_report_of_a_power_law():
     not_flat = "15 of the runs that decide this had not converged"
     assert f"- 1 head, n = 8: predicted 8, found none, does not agree; {law}; {limit}; {not_flat}\n" in text
     assert "- Runs that fitted as many examples as were tried, so that their most is not known: 3.\n" in text
+
+
+def test_synthetic_tasks(tmp_path):
+    """Guards: the synthetic tasks are drawn on one panel with their floors, and reported by their error."""
+    records = []
+    for objective in ("dense", "sparse"):
+        for size in (1, 2, 3):
+            results = {"loss": 0.1**size, "error": 0.1**size} | (
+                {"floor": 0.05 * (3 - size)} if objective == "dense" else {}
+            )
+            changes = {"objective": objective, "attention_head_size": size, "max_seq_length": 4, "parameters": None}
+            changes |= {"value_head_size": size}
+            changes |= {"texts": None, "epochs": None}
+            changes |= {"non_embedding_parameters": None, "results": results, "axis": "attention_head_size"}
+            records += lines(objective, size - 1, 1, [1.0], **changes)
+    text = report([write(tmp_path / "runs.jsonl", records)], tmp_path / "out")
+    assert "- dense, size of a head 1 to 3: -0.099 (one seed)" in text and "mean squared error" in text
+    assert "perplexity" not in text and "| mean squared error | least error found |" in text
+    assert "- The tasks are synthetic" in text and "larger ones" not in text
+    # Sizes below the threshold alone, as in the beginning of a study.
+    report([write(tmp_path / "begun.jsonl", records[:2])], tmp_path / "begun")
+
+
+def of_task(objective: str, axis: str, values: dict[int, list], **results) -> list[dict]:
+    """Records of one series of a synthetic task: by the value on the axis, the measure of each seed."""
+    records = []
+    for point, (value, by_seed) in enumerate(values.items()):
+        changes = {"objective": objective, "axis": axis, "texts": None, "epochs": None, "attention": None}
+        changes |= {"parameters": None, "non_embedding_parameters": None, axis: value}
+        for record, measure in zip(lines("a", point, 2, by_seed, **changes), by_seed, strict=True):
+            record["results"] = {"loss": None}
+            if measure is not None:
+                name = "memorised" if objective == "memorise" else "relative_error"
+                record["results"] = {"loss": -measure, name: measure, "null": 1.0, "steps_to_goal": 10, **results}
+            records.append(record)
+    return records
+
+
+def test_steps_of_memorise_are_not_compared():
+    """Guards: the steps to the goal of other numbers of examples are in the table, and in no difference."""
+    made = make_report(of_task("memorise", "attention_head_size", {2: [20, 30], 4: [40, 50]}))
+    assert "steps_to_goal" in made.metrics and {one.metric for one in made.findings} == {"memorised"}
+
+
+def test_predictions_are_of_an_axis():
+    """Guards: a number of heads is not compared with sizes of a head, nor a size with numbers of heads."""
+    errors = {2: [0.5, 0.4], 4: [0.001, 0.002]}
+    for objective, axis, other in (
+        ("extremes", "num_attention_heads", "attention_head_size"),
+        ("nearest", "attention_head_size", "num_attention_heads"),
+    ):
+        results = {"threshold": 4.0, "order": None, "goal": 0.01}
+        (threshold,) = thresholds(make_report(of_task(objective, axis, errors, **results)))
+        assert (threshold.predicted, threshold.found, threshold.agrees) == (4.0, 4, True)
+        made = make_report(of_task(objective, other, errors, **results))
+        (threshold,) = thresholds(made)
+        assert (threshold.predicted, threshold.found, threshold.agrees) == (None, 4, None)
+        assert ": predicted" not in str([line.get_label() for line in metrics_figure(made).axes[0].lines])
+
+
+def test_knees_beyond_the_sizes_tried(tmp_path):
+    """Guards: growth without a knee decides only if sizes go far enough; runs that diverged do not end the report."""
+    amounts = {1: [None, 100.0], 2: [200.0, 200.0], 4: [400.0, None], 8: [None, None]}
+    records = of_task("memorise", "attention_head_size", amounts, threshold=8.0, predicted=3, at_limit=0.0)
+    (threshold,) = thresholds(make_report(records))
+    assert (threshold.predicted, threshold.found, threshold.largest, threshold.agrees) == (8.0, None, 4, None)
+    assert "predicted 8, found none, not decided by the shapes tried" in report_markdown(make_report(records))
+    report([write(tmp_path / "runs.jsonl", records)], tmp_path / "out")
+    further = of_task("memorise", "attention_head_size", {**amounts, 16: [1600.0, 1600.0]}, threshold=8.0, predicted=3)
+    assert thresholds(make_report(further))[0].agrees is False
+
+
+def test_cost_of_a_synthetic_task_counts_no_embeddings():
+    """Guards: parameters, most of which would be of embeddings that the task does not have, are left out."""
+    cost = study_cost(load_study("nearest", "tiny"))
+    assert {shape.parameters for shape in cost.shapes} == {None}
+    assert study_cost_text(cost).splitlines()[3].split()[-5:] == ["16", "1", "-", "-", "0.052"]
+    assert {shape.intermediate_size for shape in study_cost(load_study("recall", "tiny")).shapes} == {128}

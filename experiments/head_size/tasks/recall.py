@@ -23,9 +23,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, pad
 
-from ...configuration_fixed_head_bert import FixedHeadBertConfig
-from ...errors import InputError
-from ...modeling_fixed_head_bert import FixedHeadBertLayer
+from fixedbert.configuration_fixed_head_bert import FixedHeadBertConfig
+from fixedbert.errors import InputError
+from fixedbert.modeling_fixed_head_bert import FixedHeadBertLayer
+
 from .training import SyntheticTask
 
 

@@ -5,14 +5,14 @@ from dataclasses import replace
 import pytest
 import torch
 
-from fixedbert.analysis.patterns import least_head_size
+from experiments.head_size.patterns import least_head_size
+from experiments.head_size.tasks import train_synthetic
+from experiments.head_size.tasks.mixing import MixingLayer, floor, pattern
 from fixedbert.errors import Divergence
 from fixedbert.study.records import METRICS
 from fixedbert.study.run import execute
 from fixedbert.study.sources import DataSources
 from fixedbert.study.studies import load_study
-from fixedbert.study.synthetic import train_synthetic
-from fixedbert.study.synthetic.mixing import MixingLayer, floor, pattern
 
 
 def train(run):
@@ -126,7 +126,7 @@ def test_shapes_of_a_seed_see_equal_data(monkeypatch):
 
     original = MixingLayer.forward
     monkeypatch.setattr(MixingLayer, "forward", forward)
-    monkeypatch.setattr("fixedbert.study.synthetic.mixing.EVALUATED", 13)
+    monkeypatch.setattr("experiments.head_size.tasks.mixing.EVALUATED", 13)
     made = load_study("synthetic", "tiny")
     for point, seed in ((0, 1), (6, 1), (0, 2)):
         run = made.run("permutation", point, 0.1, seed)

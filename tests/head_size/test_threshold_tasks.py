@@ -9,20 +9,20 @@ from functools import partial
 import pytest
 import torch
 
+from experiments.head_size.tasks import TASKS, train_synthetic
+from experiments.head_size.tasks.average import Average
+from experiments.head_size.tasks.extremes import Extremes
+from experiments.head_size.tasks.memorise import Memory, grid, train_memorise
+from experiments.head_size.tasks.memorise import examples as examples_to_memorise
+from experiments.head_size.tasks.nearest import GAP, Nearest
+from experiments.head_size.tasks.recall import Recall
+from experiments.head_size.tasks.training import SyntheticTask, is_flat, train
 from fixedbert.errors import Divergence, InputError
 from fixedbert.presets import preset_config
 from fixedbert.study.records import METRICS
 from fixedbert.study.run import execute
 from fixedbert.study.sources import DataSources
 from fixedbert.study.studies import load_study
-from fixedbert.study.synthetic import TASKS, train_synthetic
-from fixedbert.study.synthetic.average import Average
-from fixedbert.study.synthetic.extremes import Extremes
-from fixedbert.study.synthetic.memorise import Memory, grid, train_memorise
-from fixedbert.study.synthetic.memorise import examples as examples_to_memorise
-from fixedbert.study.synthetic.nearest import GAP, Nearest
-from fixedbert.study.synthetic.recall import Recall
-from fixedbert.study.synthetic.training import SyntheticTask, is_flat, train
 
 STUDIES = ("nearest", "memorise", "average", "extremes", "recall")
 
@@ -230,7 +230,7 @@ def test_memorise_begins_anew_where_training_is_stuck(monkeypatch):
         fits = len(queries) <= 38 and len(starts[len(queries)]) == 3
         return (5, True, 5) if fits else (None, len(starts[len(queries)]) != 2, 7)
 
-    monkeypatch.setattr("fixedbert.study.synthetic.memorise.fit", fit)
+    monkeypatch.setattr("experiments.head_size.tasks.memorise.fit", fit)
     results = train_memorise(config(1, 5, hidden_size=6, value_head_size=2), 8, 100, 300, 0.1, 4)
     assert results["memorised"] == 38 and results["converged"] == 0 and results["steps_to_goal"] == 5
     assert all(len(set(seeds)) == 3 and seeds[0] == 4 for seeds in starts.values())
@@ -374,7 +374,7 @@ def test_divergence_says_what_was_trained_on(monkeypatch):
             raise Divergence("step 3: the loss is not finite.", 3 * len(queries))
         return 5, True, 5
 
-    monkeypatch.setattr("fixedbert.study.synthetic.memorise.fit", fit)
+    monkeypatch.setattr("experiments.head_size.tasks.memorise.fit", fit)
     with pytest.raises(Divergence) as caught:
         train_memorise(config(1, 5, hidden_size=6, value_head_size=2), 8, 100, 300, 0.1, 1)
     assert caught.value.examples == 5 * 16 + 3 * 32
@@ -439,11 +439,11 @@ def test_shapes_of_a_seed_see_equal_data(name, monkeypatch):
         return inputs, target
 
     if name == "memorise":
-        monkeypatch.setattr("fixedbert.study.synthetic.memorise.fit", fit)
+        monkeypatch.setattr("experiments.head_size.tasks.memorise.fit", fit)
     else:
         original = TASKS[name].examples
         monkeypatch.setattr(TASKS[name], "examples", examples)
-        monkeypatch.setattr("fixedbert.study.synthetic.training.EVALUATED", 64)
+        monkeypatch.setattr("experiments.head_size.tasks.training.EVALUATED", 64)
     study, by_stage = load_study(name, "tiny"), {}
     for series, shapes in study.shapes.items():
         for point, seed in itertools.product((0, len(shapes) - 1), (1, 2)):

@@ -9,9 +9,9 @@ import torch
 from PIL import Image
 from small_models import H, P, config_of
 
-from fixedbert.analysis.laws import best_depth, best_width, condition_number, depth_threshold
-from fixedbert.analysis.outputs import output, values_for
-from fixedbert.analysis.patterns import (
+from experiments.head_size.laws import condition_number
+from experiments.head_size.outputs import output, values_for
+from experiments.head_size.patterns import (
     COUNTER_EXAMPLE,
     attention,
     centred_log,
@@ -22,8 +22,8 @@ from fixedbert.analysis.patterns import (
     truncated_fit,
     weights_for,
 )
-from fixedbert.analysis.separation import difference, included, separated, sequence
-from fixedbert.analysis.theory import theory
+from experiments.head_size.separation import difference, included, separated, sequence
+from experiments.head_size.theory import theory
 from fixedbert.attention_fixed_head_bert import FixedHeadBertAttention, FixedHeadBertSelfAttention
 from fixedbert.errors import InputError
 from fixedbert_cli import main
@@ -258,15 +258,6 @@ def test_identities_of_head_embeddings():
             assert torch.allclose(reduced, whole, atol=1e-12) and torch.allclose(found[:, head], whole, atol=1e-12)
 
 
-def test_laws_of_depth():
-    """Guards: log_3(768) = 6.05; the fitted law's depths for the widths of its table."""
-    assert depth_threshold(768) == pytest.approx(6.047, abs=1e-3)
-    for depth, width in ((23.0, 554), (37.4, 1230), (54.3, 3144), (80.5, 13422)):
-        assert best_depth(width) == pytest.approx(depth, abs=0.1)
-        assert best_width(best_depth(width)) == pytest.approx(width)
-    assert best_depth(128) < 0
-
-
 def test_condition_number():
     """Guards: the printed values, agreement with Gaussian matrices, and infinity where there are more tokens."""
     for length, inner, value in ((197, 768, 3.05), (197, 1024, 2.56), (128, 768, 2.38), (128, 1536, 1.81)):
@@ -280,7 +271,7 @@ def test_condition_number():
 def test_python_of_the_page_runs(tmp_path, monkeypatch, capsys):
     """Guards: the Python of docs/theory.md prints what it says."""
     monkeypatch.chdir(tmp_path)
-    page = (Path(__file__).parents[1] / "docs" / "theory.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "theory.md").read_text(encoding="utf-8")
     construction, checks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     exec(construction, {})
     least, error = capsys.readouterr().out.splitlines()

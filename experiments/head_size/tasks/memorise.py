@@ -23,9 +23,10 @@ from itertools import count
 import torch
 from torch import Tensor, nn
 
-from ...attention_fixed_head_bert import self_attention
-from ...configuration_fixed_head_bert import FixedHeadBertConfig
-from ...errors import Divergence, InputError
+from fixedbert.attention_fixed_head_bert import self_attention
+from fixedbert.configuration_fixed_head_bert import FixedHeadBertConfig
+from fixedbert.errors import Divergence, InputError
+
 from .training import WARM_UP, WINDOW, descend, is_flat, means
 
 FITTED = 0.99

@@ -1,0 +1,1 @@
+"""What a head size can express: theorems in numbers, and tasks with a predicted threshold."""
