@@ -37,5 +37,5 @@ def test_package_without_experiments(tmp_path):
     theory, named, report, *heads = done.stdout.splitlines()
     assert theory == "error: theory: its code is in experiments/head_size of a checkout of fixedbert; run it there."
     assert named.startswith("error: study nearest: there are heads, head-size, width, mhe, depth, or a YAML file")
-    assert "runs of the task recall, which only a checkout of fixedbert has" in report
+    assert "runs of the task recall, which this installation does not have" in report
     assert "different shapes, each with" in heads[-1] and not (tmp_path / "out").exists()

@@ -22,4 +22,4 @@ __all__ = [
     "study_cost",
 ]
 
-experiment("head_size.register")  # tasks without a text, in a checkout
+experiment("head_size")  # tasks without a text, in a checkout
