@@ -8,7 +8,7 @@ PYTEST := -m pytest -n 2 --dist worksteal
 QUICK := -m "not slow"
 INSTALL := pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test test-slow test-all test-oldest test-newest matrix matrix-oldest matrix-newest coverage browser dist \
+.PHONY: demo test test-slow test-all test-oldest test-newest coverage browser dist \
 	docs benchmark soak soak-full soak-flatness lint clean
 
 demo: .venv/installed
@@ -29,18 +29,6 @@ test-oldest: .venv-oldest/installed
 
 test-newest: .venv-newest/installed
 	.venv-newest/bin/python $(PYTEST)
-
-# Checkpoints that releases wrote, by their own code, with the oldest transformers and the newest, and this torch.
-TORCH ?= $(shell sed -n 's/^torch==//p' constraints.txt)
-
-matrix: matrix-oldest matrix-newest
-
-matrix-oldest: TRANSFORMERS := ==5.15.0
-matrix-newest: TRANSFORMERS := >=5.15,<6
-matrix-oldest matrix-newest:
-	$(PYTHON) -m venv build/$@
-	build/$@/bin/$(INSTALL) --upgrade "torch==$(TORCH)" "transformers$(TRANSFORMERS)"
-	build/$@/bin/python tests/own_code.py
 
 # Branches of fixedbert/ that all tests reach, those of the processes that they start too.
 coverage: .venv/installed

@@ -89,10 +89,6 @@ class ArgumentParser(argparse.ArgumentParser):
 
         raise InputError(f"{message}; {self.prog} --help lists the arguments.")
 
-    def add_old_name(self, old: str, name: str, **options):
-        """Accept an earlier name of an argument, which the help does not show."""
-        self.add_argument(old, dest=name, default=argparse.SUPPRESS, help=argparse.SUPPRESS, **options)
-
 
 def convert_arguments(parser: ArgumentParser):
     parser.add_argument(
@@ -100,7 +96,7 @@ def convert_arguments(parser: ArgumentParser):
         help="directory or Hub id of a BERT, a RoBERTa-like model or a FixedHeadBert, "
         "or a directory of Google's TensorFlow checkpoints",
     )
-    parser.add_argument("--output_dir", help="the directory to write (required)")
+    parser.add_argument("--output_dir", required=True, help="the directory to write")
     parser.add_argument(
         "--attention_head_size",
         type=int,
@@ -116,11 +112,6 @@ def convert_arguments(parser: ArgumentParser):
     )
     parser.add_argument("--num_hidden_layers", type=int, help="number of layers, the old ones repeated or left out")
     parser.add_argument("--bert", action="store_true", help="from a FixedHeadBert to a BERT of transformers")
-    parser.add_argument(
-        "--allow_wider",
-        action="store_true",
-        help="with --bert: where no BERT of this width has the function, one with every hidden unit several times",
-    )
     parser.add_argument("--seed", type=int, default=0, help="of the random numbers in what is new")
     parser.add_argument(
         "--cased",
@@ -143,9 +134,9 @@ def shrink_arguments(parser: ArgumentParser):
     parser.add_argument("--output_dir", help="the directory to write; not for --dry_run")
     parser.add_argument(
         "--train_file",
-        "--text",
         nargs="+",
-        help="files, folders or globs: .txt, .jsonl, .csv, .parquet; heads are cut to what this text uses (required)",
+        required=True,
+        help="files, folders or globs: .txt, .jsonl, .csv, .parquet; heads are cut to what this text uses",
     )
     parser.add_argument(
         "--attention_head_size", type=int, nargs="+", help="size of queries and keys, or one for each layer"
@@ -229,7 +220,7 @@ def load_push(**options) -> Run:
 
 def export_arguments(parser: ArgumentParser):
     parser.add_argument("model", help="directory or Hub id of a FixedHeadBert, a BERT or a RoBERTa-like model")
-    parser.add_argument("--output_dir", help="the directory to write (required)")
+    parser.add_argument("--output_dir", required=True, help="the directory to write")
     parser.add_argument("--format", choices=["onnx"], default="onnx", help="of the graph")
     parser.add_argument("--int8", action="store_true", help="also write a graph with matrices in int8")
     hub_arguments(parser)
@@ -242,24 +233,26 @@ def load_export(model: str, output_dir: str, format: str, int8: bool, **hub_opti
 
 
 def theory_arguments(parser: ArgumentParser):
-    parser.add_argument("--output_dir", help="the directory to write (required)")
+    parser.add_argument("--output_dir", required=True, help="the directory to write")
     parser.add_argument("--lengths", type=int, nargs="+", default=[8, 16, 32], help="of sequences, in tokens")
     parser.add_argument("--patterns", type=int, default=5, help="random attention patterns for each head size")
     parser.add_argument("--seed", type=int, default=0, help="of the random numbers")
 
 
 def load_theory(**options) -> Run:
-    from fixedbert.analysis.theory import theory
-    from fixedbert.printing import theory_text
+    from fixedbert.checkout import experiment
+    from fixedbert.errors import InputError
 
-    return lambda: print(theory_text(theory(**options)))
+    found = experiment("head_size.theory")
+    if found is None:
+        raise InputError("theory: its code is in experiments/head_size of a checkout of fixedbert; run it there.")
+    return lambda: print(found.theory_text(found.theory(**options)))
 
 
 def inspect_arguments(parser: ArgumentParser):
     parser.add_argument("model", help="directory or Hub id of a BERT-like encoder, stock or fixed")
-    parser.add_argument("--output_dir", help="the directory to write (required)")
-    parser.add_argument("--validation_file", help="file, folder or glob: .txt, .jsonl, .csv, .parquet (required)")
-    parser.add_old_name("--text", "validation_file")
+    parser.add_argument("--output_dir", required=True, help="the directory to write")
+    parser.add_argument("--validation_file", required=True, help="file, folder or glob: .txt, .jsonl, .csv, .parquet")
     parser.add_argument("--max_seq_length", type=int, default=128, help="tokens of a sequence")
     parser.add_argument("--max_samples", type=int, default=1000, help="sequences to look at")
     parser.add_argument("--importance_samples", type=int, default=8, help="sequences to silence each head on")
@@ -277,7 +270,6 @@ def load_inspect(**options) -> Run:
 
 def plan_arguments(parser: ArgumentParser):
     parser.add_argument("--max_seq_length", type=int, default=128, help="tokens of a row in training")
-    parser.add_old_name("--seq_length", "max_seq_length", type=int)
     parser.add_argument("--params", help="budget: parameters of the pretraining model, such as 110M")
     parser.add_argument("--flops", help="budget: FLOPs of training for each token, such as 700M")
     parser.add_argument("--memory", help="budget: bytes for training 32 rows, such as 8G")
@@ -287,7 +279,6 @@ def plan_arguments(parser: ArgumentParser):
     parser.add_argument(
         "--output_dir", help="a directory to write: a picture of how cost grows, calculated and measured"
     )
-    parser.add_old_name("--output", "output_dir")
 
 
 def load_plan(**options) -> Run:
@@ -376,15 +367,11 @@ class Command:
 
     Args:
         load: called with all options, imports what the command needs, and returns it ready to run.
-        needed: options without which it cannot run.
-        output_last: whether the output directory may also be the last argument, without its flag, as it once was.
     """
 
     help: str
     add_arguments: Callable[[ArgumentParser], None]
     load: Callable[..., Run]
-    needed: tuple[str, ...] = ()
-    output_last: bool = False
 
 
 # Modules of fixedbert.tasks, whose `main` has the flags of the script, and what they do.
@@ -399,29 +386,29 @@ TASKS = {
 COMMANDS = {
     "convert": Command(
         "start from a BERT checkpoint, with more or larger heads, more neurons, and the same function",
-        convert_arguments, load_convert, needed=("output_dir",), output_last=True,
+        convert_arguments, load_convert,
     ),
     "shrink": Command(
         "cut heads, and feed-forward networks, to what a text uses",
-        shrink_arguments, load_shrink, needed=("train_file",), output_last=True,
+        shrink_arguments, load_shrink,
     ),
     "export": Command(
         "write a graph in ONNX for servers, compared with the model on text",
-        export_arguments, load_export, needed=("output_dir",), output_last=True,
+        export_arguments, load_export,
     ),
     "push": Command("put a model on the Hub, with its code and its card, in one commit", push_arguments, load_push),
     "inspect": Command(
         "see what each head of a checkpoint does with text, and how much of its size it uses",
-        inspect_arguments, load_inspect, needed=("output_dir", "validation_file"), output_last=True,
+        inspect_arguments, load_inspect,
     ),
-    "plan": Command("shapes that fit a budget, with exact counts, ranked by stated rules", plan_arguments, load_plan),
+    "plan": Command("shapes that fit a budget, with exact counts", plan_arguments, load_plan),
     "study": Command(
         "train many shapes on equal terms: the papers' tables and figures, or a table of your own",
         study_arguments, load_study,
     ),
     "theory": Command(
         "check the theorems in numbers, and draw how attention patterns need head size",
-        theory_arguments, load_theory, needed=("output_dir",), output_last=True,
+        theory_arguments, load_theory,
     ),
 }  # fmt: skip
 
@@ -449,17 +436,11 @@ def parse(words: list[str]) -> Callable[[], Run]:
     for name, command in COMMANDS.items():
         command.add_arguments(commands.add_parser(name, help=command.help, description=command.help))
     parsed, rest = parser.parse_known_args(words)
-    rest = [word for word in rest if word != "--"]
     options = vars(parsed)
     name = options.pop("command")
-    command = COMMANDS[name]
-    if command.output_last and options["output_dir"] is None and rest and not rest[0].startswith("-"):
-        options["output_dir"] = rest.pop(0)
     if rest:
         commands.choices[name].error(f"unrecognized arguments: {' '.join(rest)}")
-    if missing := [f"--{option}" for option in command.needed if options[option] is None]:
-        commands.choices[name].error(f"the following arguments are required: {', '.join(missing)}")
-    return partial(command.load, **options)
+    return partial(COMMANDS[name].load, **options)
 
 
 def load_task(name: str, *words: str) -> Run:

@@ -24,7 +24,7 @@ import transformers
 from onnxruntime import InferenceSession, SessionOptions
 from torch import Tensor
 from torch.nn.functional import normalize
-from transformers import AutoConfig, AutoModel, AutoTokenizer, BertTokenizer, PreTrainedTokenizerBase, pipeline
+from transformers import AutoModel, AutoTokenizer, BertTokenizer, PreTrainedTokenizerBase, pipeline
 
 from benchmarks.machine import description
 from benchmarks.turns import in_turns, ratio
@@ -116,10 +116,9 @@ def of_a_model(folder: Path, model: torch.nn.Module | None = None, **options) ->
 
 
 def stock_twin(folder: Path) -> Embed:
-    """transformers' BERT, for engines with a BERT of their own. Of a wider one's copies, the first."""
-    convert_checkpoint(folder, folder / "bert", bert=True, allow_wider=True)
-    width, embed = AutoConfig.from_pretrained(folder).hidden_size, of_a_model(folder / "bert")
-    return lambda texts: normalize(embed(texts)[:, :width])
+    """transformers' BERT, for engines with a BERT of their own, where one of the same width has the function."""
+    convert_checkpoint(folder, folder / "bert", bert=True)
+    return of_a_model(folder / "bert")
 
 
 def by_torchao(folder: Path) -> Embed:
@@ -200,7 +199,7 @@ ENGINES: dict[str, Callable[[Path], Embed]] = {
     "sentence-transformers, ONNX": partial(by_sentence_transformers, backend="onnx"),
     "onnxruntime": partial(by_onnxruntime, file=GRAPH),
     "onnxruntime, int8": partial(by_onnxruntime, file=QUANTIZED),
-    "BERT, by fixedbert convert --bert --allow_wider": stock_twin,
+    "BERT, by fixedbert convert --bert": stock_twin,
     "vLLM's Transformers backend": by_vllm,
 }
 

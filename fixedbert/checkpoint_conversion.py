@@ -1,6 +1,5 @@
 """Conversion of a whole checkpoint into a new directory: weights, tokenizer, sentence pooling and card."""
 
-import json
 import logging
 import os
 import re
@@ -22,7 +21,6 @@ from .errors import InputError
 from .files import new_directory, read_object, reading, reason_of
 from .model_card import checkpoint_card, read_card
 from .modeling_fixed_head_bert import FixedHeadBertPreTrainedModel
-from .sentence_pooling import MODULES, SAVE_AGAIN, modules_of
 from .stock_twin import to_bert
 
 logger = logging.getLogger(__name__)
@@ -37,7 +35,6 @@ ACCEPTED = {  # fields of a card that are true of converted weights too, with wh
     "datasets": IDS,
     "base_model": IDS,
 }
-WIDTHS = ("embedding_dimension", "word_embedding_dimension")  # of pooling, now and in earlier sentence-transformers
 
 
 def convert_checkpoint(
@@ -47,7 +44,6 @@ def convert_checkpoint(
     num_attention_heads: int | None = None,
     num_hidden_layers: int | None = None,
     bert: bool = False,
-    allow_wider: bool = False,
     seed: int = 0,
     do_lower_case: bool | None = None,
     value_head_size: int | list[int] | None = None,
@@ -59,7 +55,6 @@ def convert_checkpoint(
 
     Args:
         bert: convert a FixedHeadBert to transformers' BERT instead.
-        allow_wider: to a BERT of a larger width where none of the same width can have the function (see `to_bert`).
         do_lower_case: of `load_tokenizer`; a TensorFlow checkpoint does not say.
 
     Returns:
@@ -68,8 +63,6 @@ def convert_checkpoint(
     Raises:
         InputError: as `load_bert`, `convert` and `to_bert`; or `output_dir` exists and is not empty.
     """
-    if allow_wider and not bert:
-        raise InputError("--allow_wider is for a BERT, which --bert asks for: give both.")
     with new_directory(output_dir) as folder:
         model = load_bert(source, **hub_options)
         sizes: dict[str, Any] = {
@@ -85,7 +78,7 @@ def convert_checkpoint(
                 converted = convert(model, **sizes, seed=seed)
             elif isinstance(model, FixedHeadBertPreTrainedModel):
                 unchanged = all(size is None for size in sizes.values())
-                converted = to_bert(model if unchanged else convert(model, **sizes, seed=seed), allow_wider)
+                converted = to_bert(model if unchanged else convert(model, **sizes, seed=seed))
             else:
                 raise InputError(f"a {model.config.model_type} model; only a FixedHeadBert can become a BERT again.")
             if converted.config.num_hidden_layers == model.config.num_hidden_layers:
@@ -94,15 +87,12 @@ def convert_checkpoint(
                 found = "not the same function"
         except (RuntimeError, ValueError, OverflowError) as error:  # of a shape, of memory, of a seed
             raise InputError(f"{source}: {reason_of(error)}") from error
-        done = f"{shape_of(model)} -> {shape_of(converted)}{widening_of(model, converted)}; {found}"
-        copies = copies_of(model, converted)
+        done = f"{shape_of(model)} -> {shape_of(converted)}; {found}"
         del model
         converted.save_pretrained(folder)
         beside = files_beside(source, **hub_options)
         copy_tokenizer(beside, folder, do_lower_case)
         copy_sentence_modules(beside, folder)
-        if copies > 1:
-            widen_pooling(folder, copies)
         origin = {} if Path(source).exists() or is_tensorflow(source) else {"base_model": str(source)}
         card = checkpoint_card(
             converted.config,
@@ -132,29 +122,10 @@ def shape_of(model: PreTrainedModel) -> str:
     )
 
 
-def copies_of(model: PreTrainedModel, converted: PreTrainedModel) -> int:
-    """How many times the converted model has every hidden unit."""
-    return converted.config.hidden_size // model.config.hidden_size
-
-
-def widening_of(model: PreTrainedModel, converted: PreTrainedModel) -> str:
-    """What comes of a larger width, if it is larger."""
-    copies, width = copies_of(model, converted), model.config.hidden_size
-    if copies == 1:
-        return ""
-    times = converted.num_parameters() / model.num_parameters()
-    return (
-        f", {times:.2f} times as many; every hidden unit {copies} times: hidden states have {copies * width} "
-        f"numbers, {copies} copies of {width}, and the same cosines; the same function in evaluation only, as dropout "
-        "hits copies separately"
-    )
-
-
 @torch.no_grad()
 def check_same_function(one: PreTrainedModel, other: PreTrainedModel) -> float:
     """
-    The largest difference between the models' outputs for two texts of 16 random tokens. Where the second is wider,
-    every copy of a hidden unit is compared.
+    The largest difference between the models' outputs for two texts of 16 random tokens.
 
     Raises:
         InputError: it is larger than rounding, or not finite.
@@ -166,11 +137,7 @@ def check_same_function(one: PreTrainedModel, other: PreTrainedModel) -> float:
     ids += ids >= (config.pad_token_id or 0)  # RoBERTa gives padding no position
     options = {"return_dict": True, "output_attentions": False, "output_hidden_states": False}
     outputs = (model.eval()(input_ids=ids, **options).to_tuple() for model in (one, other))
-    pairs = [
-        (a.repeat(*(1 for _ in a.shape[1:]), b.shape[-1] // a.shape[-1]), b)
-        for a, b in zip(*outputs, strict=True)
-        if isinstance(a, torch.Tensor)
-    ]
+    pairs = [(a, b) for a, b in zip(*outputs, strict=True) if isinstance(a, torch.Tensor)]
     largest = max(float(a.abs().max()) for a, _ in pairs)
     difference = max(float((a - b).abs().max()) for a, b in pairs)
     if not difference <= 100 * torch.finfo(one.dtype).eps * max(1, largest):
@@ -214,25 +181,6 @@ def copy_sentence_modules(source: Path, folder: Path):
         if file.is_file() and any(fnmatch(name, pattern) for pattern in SENTENCE_FILES):
             (folder / name).parent.mkdir(exist_ok=True, parents=True)
             shutil.copyfile(file, folder / name)
-
-
-def widen_pooling(folder: Path, copies: int):
-    """
-    Make the pooling of a sentence-transformers model, if it is one, fit hidden states of so many times the width.
-
-    Raises:
-        InputError: a module after it would need other weights.
-    """
-    for kind, _ in modules_of(folder) or []:
-        if kind not in ("Transformer", "Pooling", "Normalize"):
-            raise InputError(
-                f"{MODULES}: has {kind}, which a wider BERT cannot feed, only Transformer, Pooling and Normalize; "
-                "serve the FixedHeadBert itself, or save it without this module."
-            )
-    for file in folder.glob("[0-9]*_*/config.json"):
-        config = read_object(file, SAVE_AGAIN)
-        widths = {name: config[name] * copies for name in WIDTHS if name in config}
-        file.write_text(json.dumps(config | widths, indent=4), encoding="utf-8")
 
 
 def accepted_by_hub(field: str, value: object) -> str | None:

@@ -1,4 +1,4 @@
-"""Model cards: what a checkpoint or a preset is and costs, how it was made, its results, and how to load it."""
+"""Model cards: what a checkpoint is and costs, how it was made, its results, and how to load it."""
 
 import json
 import math
@@ -22,7 +22,6 @@ from .data.glue import TASKS
 from .errors import InputError
 from .families import FAMILIES, head_of
 from .files import output_path, reading
-from .presets import PRESETS, preset_config
 
 PAPER = "https://arxiv.org/abs/2002.07028"
 PIPELINES = {
@@ -300,66 +299,6 @@ def create_model_card(
     name = trainer.hub_model_id or trainer.args.hub_model_id or model_name or folder.name
     trained_card(model, trainer.args, trainer.state.global_step, name, **given).save(folder / "README.md")
     return None
-
-
-def preset_card(name: str) -> ModelCard:
-    """The card of a named shape, without weights: what the paper reports of it, and how to train it."""
-    preset, config = PRESETS[name], preset_config(name)
-    ours = preset.source == "ours"
-    reported = ""
-    if preset.parameters:
-        rows = [
-            ("parameters", f"{preset.parameters} M"),
-            ("SQuAD 1.1 dev, F1", f"{preset.squad_f1} %"),
-            ("SQuAD 1.1 dev, exact match", f"{preset.squad_em} %"),
-            ("MNLI dev, accuracy", f"{preset.mnli} %"),
-        ]
-        reported = (
-            f"The paper's own figures ({preset.source}; English Wikipedia and BookCorpus, 85 G tokens by our count). "
-            f"They have not been reproduced here.\n\n{table(rows, ('', 'paper'))}"
-        )
-    elif not ours:
-        reported = f"A language model of {preset.source}, which the paper draws without numbers."
-    if name == "mini":
-        reported = "Measured results of runs of this shape, with commands and limits: [README.md](README.md)."
-    auto_class = "AutoModelForCausalLM" if config.is_decoder else "AutoModelForPreTraining"
-    source = "ours" if ours else f"[Bhojanapalli et al., 2020]({PAPER}), {preset.source}"
-    training = TRAINING.get(name, TRAINING["lm1b" if config.is_decoder else "paper"])
-    sections = {
-        "": f"A shape of {source}. **No weights are released**: this card says what the shape is, what it costs, and "
-        "how to train it.",
-        "Shape": shape_table(config),
-        "Reported" if not ours else "Results": reported,
-        "How to train it": f"```bash\n{training.replace('NAME', name)}\n```",
-        "How to make it": f"""
-```python
-from fixedbert import preset_config
-from transformers import {auto_class}
-
-model = {auto_class}.from_config(preset_config("{name}"))  # random weights
-```
-""",
-        "Limits": "A shape alone does nothing. What head size contributes at an equal budget is open: the paper's "
-        "larger models have more parameters and operations than the smaller ones it sets them beside.",
-        "To cite": CITATION,
-    }
-    tags = ["fixedbert", "bert"]
-    pipeline = "text-generation" if config.is_decoder else "fill-mask"
-    return make_card(name, sections, license="apache-2.0", tags=tags, pipeline_tag=pipeline)
-
-
-# By preset; "paper" and "lm1b" are for all others.
-TRAINING = {
-    "paper": "# the paper's two stages; docs/pretraining.md says what they cost\n"
-    "accelerate launch --config_file recipes/accelerate/ddp.yaml run_pretraining.py recipes/paper_stage1.yaml \\\n"
-    "    --config_name NAME --output_dir runs/NAME-stage1\n"
-    "accelerate launch --config_file recipes/accelerate/ddp.yaml run_pretraining.py recipes/paper_stage2.yaml \\\n"
-    "    --model_name_or_path runs/NAME-stage1 --output_dir runs/NAME",
-    "lm1b": "python run_pretraining.py recipes/lm1b.yaml --config_name NAME --train_file books/ \\\n"
-    "    --output_dir runs/NAME",
-    "mini": "python run_pretraining.py recipes/mini.yaml --tokenizer_name vocab.txt --train_file wikipedia/ books/",
-    "tiny": "python run_pretraining.py recipes/sample.yaml",
-}
 
 
 def check_card(card: ModelCard, file: str | Path):

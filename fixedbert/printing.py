@@ -3,13 +3,12 @@
 from torch import Tensor
 
 from .analysis.inspection_results import EVEN_SHARE, Inspection
-from .analysis.planning import RULES, UTILISATION, Plan, PlannedShape
-from .analysis.theory import Theory
+from .analysis.planning import UTILISATION, Plan, PlannedShape
 from .counts import size_text
 from .study.cost import StudyCost
 from .tasks.shrinking import Shrinking
 
-COLUMNS = "{:<20} {:>5} {:>6} {:>5} {:>9} {:>6} {:>8} {:>9} {:>9} {:>13} {:>11} {:>7}  {}"
+COLUMNS = "{:<20} {:>5} {:>6} {:>5} {:>9} {:>6} {:>8} {:>9} {:>9} {:>13} {:>11} {:>7} {:>7} {:>7} {:>7} {:>7}"
 MEASURES = {  # of an inspection, with the headings of their columns
     "rank": "rank",
     "pattern_rank": "pattern",
@@ -27,7 +26,7 @@ TIMES = ((3600, "hours"), (60, "minutes"), (1, "seconds"))
 
 
 def plan_text(plan: Plan) -> str:
-    """A table of the shapes and the known models, and the rules with their evidence."""
+    """A table of the shapes and the known models, and what its columns mean."""
     budget = ", ".join(f"{name} {value}" for name, value in plan.budgets.items())
     rate = "tokens/s" + (" *" if plan.measured else "")
     return "\n".join(
@@ -35,12 +34,13 @@ def plan_text(plan: Plan) -> str:
             f"rows of {plan.max_seq_length} tokens; budget: {budget}",
             COLUMNS.format(
                 "", "width", "layers", "heads", "head size", "ffn", "params", "MFLOP fwd", "MFLOP trn", "GB trn/infer",
-                rate, "hours", "rules kept",
+                rate, "hours", "p>=n-1", "h*p>=d", "log_3 d", "fit L",
             ),
             *map(plan_row, (*plan.shapes, *plan.known)),
             "",
-            "rules, by number in the column, and what speaks for and against them:",
-            *(f"  {number}. {rule.name}: {rule.evidence}" for number, rule in enumerate(RULES, start=1)),
+            "p>=n-1: a head has every pattern over n tokens. h*p>=d: every standard layer of this width with as many",
+            "heads is included. log_3 d, fit L: layers by a theorem and a law of other networks. The evidence is in",
+            "docs/planning.md; nothing says that one of these shapes is better than another.",
             f"Tokens a second and hours: {'measured here (float32), hours' if plan.measured else 'calculated'} for "
             f"{plan.device.upper()} at {UTILISATION:.0%} of its peak, an assumption. Memory: an estimate, 32 rows, "
             "float32.",
@@ -54,33 +54,10 @@ def plan_row(planned: PlannedShape) -> str:
         planned.name, shape.d, shape.L, shape.h, shape.p, shape.F, f"{planned.parameters / 1e6:.1f} M",
         f"{planned.forward_flops / 1e6:.1f}", f"{planned.training_flops / 1e6:.1f}",
         f"{planned.training_memory / 1e9:.2f}/{planned.inference_memory / 1e9:.2f}",
-        f"{planned.tokens_per_second:,.0f}", f"{planned.hours:.1f}", "".join(map(str, planned.rules)),
+        f"{planned.tokens_per_second:,.0f}", f"{planned.hours:.1f}", "yes" if planned.reaches_length else "no",
+        "yes" if planned.reaches_width else "no", f"{planned.log_3_width:.1f}",
+        "-" if planned.fitted_depth is None else f"{planned.fitted_depth:.0f}",
     )  # fmt: skip
-
-
-def theory_text(theory: Theory) -> str:
-    """What the theorems say, with the error that is left."""
-    expressed, layers, values = theory.theorem_1, theory.theorem_2, theory.value_rank
-    lines = [f"Theorem 1: any pattern over {expressed.length} tokens"]
-    lines += [f"  from a head of {size}: off by {error:.1e}" for size, error in expressed.errors.items()]
-    lines.append(f"  the best head of {expressed.too_small}: off by {expressed.error_too_small:.1e}")
-    lines.append(
-        f"Theorem 2: {layers.heads} fixed heads of {layers.head_size} in width {layers.width} beside {layers.heads} "
-        f"standard ones of {layers.width // layers.heads}"
-    )
-    for case, difference in layers.differences.items():
-        errors = layers.closed_form_errors
-        closed = f", closed form off by {errors[case]:.1e}" if case in errors else ""
-        lines.append(f"  case {case}: the layers differ by {difference:.3g}{closed}")
-    lines += [
-        f"Values: any output over {values.length} tokens, from {values.heads} heads",
-        f"  with values of {values.size}: off by {values.error:.1e}",
-        f"  the best with values of {values.too_small}: off by {values.error_too_small:.3g}, closed form off by "
-        f"{abs(values.error_too_small - values.least_error):.1e}",
-    ]
-    lines += ["", "least head size of random patterns"]
-    lines += [f"  {fits.length:>4} tokens: {sorted(set(fits.least_head_sizes))}" for fits in theory.fits]
-    return "\n".join(lines)
 
 
 def inspection_text(inspection: Inspection) -> str:

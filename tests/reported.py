@@ -31,6 +31,10 @@ RECORD = {
     "to": None,
     "to_point": None,
     "decay_from": None,
+    "attention": None,
+    "of_grid": False,
+    "curve": None,
+    "question": None,
 }
 
 

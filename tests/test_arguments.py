@@ -22,9 +22,7 @@ from fixedbert.errors import InputError
 from fixedbert.presets import preset_config
 from fixedbert.training.arguments import (
     RECIPES,
-    REPLACED,
     ArgumentParser,
-    CommonArguments,
     ModelArguments,
     keep_token,
     parse,
@@ -235,12 +233,6 @@ def test_what_has_no_effect_or_no_sense_is_refused(flags):
     for kind in kinds:
         with pytest.raises(InputError, match=rf"^{name}[ .].*(is not supported: .*; leave it out|: give )"):
             parse([*flags.split(), "--use_cpu"], kind)
-
-
-def test_no_advice_is_refused():
-    """Guards: what replaces an argument that transformers has no more is not itself refused."""
-    advised = {flag for reason in REPLACED.values() for flag in re.findall(r"--(\w+)", reason)}
-    assert "eval_strategy" in advised and not advised & CommonArguments.refused.keys()
 
 
 def test_refused_arguments_by_the_name_that_is_given():

@@ -13,6 +13,7 @@ from torch import nn
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
 
+from experiments.head_size.tasks import PREDICTIONS, SYNTHETIC, WITH_SOURCE, train_synthetic
 from fixedbert.attention_fixed_head_bert import ATTENTION_CLASSES, FixedHeadBertSelfAttention, self_attention
 from fixedbert.checkpoints import load_bert
 from fixedbert.counts import forward_flops, parameters
@@ -21,7 +22,6 @@ from fixedbert.presets import preset_config
 from fixedbert.study import DataSources, load_study, make_report, report_markdown, run_study, study_cost
 from fixedbert.study.attentions import import_attentions
 from fixedbert.study.run import execute
-from fixedbert.study.synthetic import PREDICTIONS, SYNTHETIC, WITH_SOURCE, train_synthetic
 from fixedbert_cli import main
 
 EXAMPLES = Path(__file__).parents[1] / "docs" / "attentions"
@@ -244,7 +244,7 @@ def test_a_class_that_overlooks_other_tokens(tmp_path):
 
 def test_no_least_error_of_other_classes(examples, monkeypatch):
     """Guards: the search for the least error of a head of FixedHeadBert, which takes long, is left out for others."""
-    monkeypatch.setattr("fixedbert.study.synthetic.mixing.floor", lambda P, size: 0.5)
+    monkeypatch.setattr("experiments.head_size.tasks.mixing.floor", lambda P, size: 0.5)
     for entry, found in ((None, True), (examples[LATENT], False)):
         one_head = config(entry, num_attention_heads=1, num_hidden_layers=1)
         assert ("floor" in train_synthetic("dense", one_head, STAGE, 0.01, 3)) == found

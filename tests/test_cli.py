@@ -72,37 +72,12 @@ def given(monkeypatch) -> list[dict]:
 
 
 @pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        ("convert bert wide --bert", "convert bert --output_dir wide --bert"),
-        ("convert bert --bert wide", "convert bert --output_dir wide --bert"),
-        ("theory out --seed 3", "theory --output_dir out --seed 3"),
-        ("theory --lengths 8 16 -- out", "theory --output_dir out --lengths 8 16"),
-        ("inspect bert out --text a.txt", "inspect bert --output_dir out --validation_file a.txt"),
-        ("inspect --text=a.txt bert out", "inspect bert --output_dir out --validation_file a.txt"),
-        ("plan --seq_length 64 --output out", "plan --max_seq_length 64 --output_dir out"),
-    ],
-)
-def test_old_names_are_accepted_and_hidden(given, capsys, old, new):
-    """Guards: the spellings of before mean what the new ones mean, and the help does not show them."""
-    main(old.split())
-    main(new.split())
-    assert given[0] == given[1]
-    with pytest.raises(SystemExit):
-        main([old.split()[0], "--help"])
-    shown = capsys.readouterr().out
-    for name in ("--text", "--seq_length", "--output "):
-        assert name not in shown
-    assert "--output_dir" in shown
-
-
-@pytest.mark.parametrize(
     ("words", "message"),
     [
         ("convert bert", "required: --output_dir; fixedbert convert --help"),
         ("inspect bert --output_dir out", "required: --validation_file; fixedbert inspect --help"),
         ("convert bert wide --output_dir out", "unrecognized arguments: wide;"),
-        ("convert bert wide wider", "unrecognized arguments: wider;"),
+        ("shrink bert --output_dir out", "required: --train_file; fixedbert shrink --help"),
         ("plan out", "unrecognized arguments: out;"),
         ("plan --seq 64", "unrecognized arguments: --seq 64;"),
         ("study heads --scale", "argument --scale: expected one argument; fixedbert study --help"),

@@ -276,7 +276,7 @@ def test_edits_of_the_maintainer_fit():
 def test_edits_of_the_maintainer_work(tmp_path):
     """Guards: the head, the task and the reader of the walkthrough work, and a head without its class is an error."""
     for folder in ("fixedbert", "tests"):
-        shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__", "fixtures"))
+        shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
     (tmp_path / "a.srt").write_text("1\n00:00:01 --> 00:00:02\nOne.\n\n")
     use = (
         "from fixedbert.tasks.glue import glue, METRICS; from fixedbert.data.readers import *; "

@@ -6,9 +6,9 @@ import sys
 
 import pytest
 
+from experiments.head_size.theory import theory
 from fixedbert.analysis.inspection import inspect
 from fixedbert.analysis.planning import plan
-from fixedbert.analysis.theory import theory
 from fixedbert.errors import InputError, exit_on_input_error, needs
 
 pytestmark = pytest.mark.usefixtures("same_signals")

@@ -306,7 +306,8 @@ def text(tmp_path) -> str:
 
 def test_command(model, text, tmp_path, capsys):
     """Guards: `fixedbert inspect` leaves a table, a JSON with every measure of every head, a picture and a page."""
-    main(["inspect", model, str(tmp_path / "out"), "--text", text, "--max_seq_length", "16", "--max_samples", "20"])
+    files = ["--output_dir", str(tmp_path / "out"), "--validation_file", text]
+    main(["inspect", model, *files, "--max_seq_length", "16", "--max_samples", "20"])
     printed = capsys.readouterr().out
     found = json.loads((tmp_path / "out" / "inspection.json").read_text())
     assert found["sequences"] == 20 and found["sequences for importance"] == 8 and found["head sizes"] == [6, 6]
@@ -364,7 +365,7 @@ def test_files_of_unequal_heads(text, tmp_path, vocabulary):
     [
         (["--max_seq_length", "100"], "shorter than 100 tokens"),
         (["--max_seq_length", "1000"], r"model\d+ takes 3 to 128 tokens"),
-        (["--text", "nothing.txt"], "nothing.txt: no such file"),
+        (["--validation_file", "nothing.txt"], "nothing.txt: no such file"),
         (["--max_samples", "0"], "must be at least 1"),
         (["--batch_size", "-1"], "must be at least 1"),
     ],
@@ -373,8 +374,8 @@ def test_bad_input(model, tmp_path, arguments, message):
     """Guards: text that is too short or missing, or a length without positions, ends in a sentence."""
     (tmp_path / "text.txt").write_text("the function")
     with pytest.raises(InputError, match=message):
-        inspect_arguments = ["inspect", model, str(tmp_path / "out"), "--text", str(tmp_path / "text.txt"), *arguments]
-        main(inspect_arguments)
+        files = ["--output_dir", str(tmp_path / "out"), "--validation_file", str(tmp_path / "text.txt")]
+        main(["inspect", model, *files, *arguments])
     assert not list(tmp_path.glob("out*"))
 
 

@@ -1,4 +1,4 @@
-"""Planning: budgets are kept, the rules are stated, and time can be measured."""
+"""Planning: budgets are kept, what theory says stands beside each shape, and time can be measured."""
 
 import re
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from fixedbert.analysis.planning import KNOWN, RULES, draw_cost, plan, read_limit, tokens_per_second
+from fixedbert.analysis.planning import KNOWN, draw_cost, fitted_depth, plan, read_limit, tokens_per_second
 from fixedbert.counts import PAPER_TOKENS, Shape
 from fixedbert.errors import InputError
 from fixedbert.printing import plan_text
@@ -24,10 +24,10 @@ def test_known_models_are_the_published_ones():
     "budget, value", [("params", "110M"), ("params", "10M"), ("flops", "700M"), ("memory", "8G"), ("hours", "20")]
 )
 def test_shapes_fit_the_budget(budget, value):
-    """Guards: every shape shown is within the budget and uses at least 85 % of it; the best keep the most rules."""
+    """Guards: every shape shown is within the budget and uses at least 85 % of it; none has the size of another."""
     found = plan(**{budget: value})
     assert len(found.shapes) == 10
-    kept = []
+    used = []
     for planned in found.shapes:
         shape = planned.shape
         cost = {
@@ -36,34 +36,31 @@ def test_shapes_fit_the_budget(budget, value):
             "memory": shape.memory(128)[0],
             "hours": shape.paper_hours(989e12 * 0.4),
         }[budget]
-        assert 0.85 <= cost / read_limit(budget, value) <= 1
-        kept.append(sum(rule.holds(shape, 128) for rule in RULES))
-    assert kept == sorted(kept, reverse=True)
+        used.append(cost / read_limit(budget, value))
+    assert all(0.85 <= share <= 1 for share in used) and used == sorted(used, reverse=True)
+    assert len({(planned.shape.d, planned.shape.L) for planned in found.shapes}) == 10
     assert {"BERT-base", "mini"} <= {planned.name for planned in found.known}
 
 
-def test_rules_and_their_evidence_are_printed():
-    """Guards: each rule says what is proved or measured, by whom, and what contradicts it."""
-    printed = plan_text(plan(params="110M"))
-    for rule in RULES:
-        assert rule.name in printed and rule.evidence in printed
-    assert "tiny" not in plan_text(plan(params="110M", max_seq_length=512))  # it has 128 positions
-    for name in ("Likhosherstov", "Kaplan", "Michel", "Levine", "Bhojanapalli"):
-        assert name in printed
+def test_law_of_depth():
+    """Guards: the fitted law gives 24.3 layers for width 595, and none below the widths that it holds for."""
+    assert fitted_depth(594.8) == pytest.approx(24.3, abs=0.1)
+    assert fitted_depth(154.4) == pytest.approx(0.01, abs=0.01) and fitted_depth(154.3) is None
 
 
-def test_rules_of_known_shapes():
-    """Guards: BERT-base breaks the first and the last rule; 8 heads of 128 in 24 layers of width 1024 break none."""
-    assert [rule.holds(KNOWN["BERT-base"], 128) for rule in RULES] == [False, True, True, True, False]
-    assert all(rule.holds(KNOWN["standard-1024-8x128"], 128) for rule in RULES)
-    assert not RULES[1].holds(Shape(1024, 24, 8, 64, 4096), 128)
-    assert "every standard layer of this width with as many heads" in RULES[1].evidence
-    assert RULES[1].holds(Shape(35, 2, 5, 7, 99), 128) and not RULES[1].holds(Shape(36, 2, 5, 7, 99), 128)
-    assert RULES[0].holds(Shape(1024, 24, 8, 32, 4096), 33) and not RULES[0].holds(Shape(1024, 24, 8, 32, 4096), 34)
+def test_what_is_beside_a_shape(monkeypatch):
+    """Guards: heads of exactly n - 1 reach the length, heads * size of exactly the width that; one less does not."""
+    shapes = {"both": Shape(35, 2, 5, 7, 99), "neither": Shape(36, 2, 5, 7, 99)}
+    monkeypatch.setattr("fixedbert.analysis.planning.KNOWN", shapes)
+    (both, _), (longer, neither) = (plan(params="110M", max_seq_length=length).known for length in (8, 9))
+    assert both.reaches_length and both.reaches_width
+    assert not longer.reaches_length and longer.reaches_width
+    assert not neither.reaches_length and not neither.reaches_width
+    assert both.log_3_width == pytest.approx(3.236, abs=1e-3) and both.fitted_depth is None
 
 
 def test_results_are_data():
-    """Guards: each shape comes with its own costs, in the units that are documented, and with the rules it keeps."""
+    """Guards: each shape comes with its own costs, in the units that are documented."""
     found = plan(params="110M", flops="700M", device="A100", max_seq_length=512)
     assert found.max_seq_length == 512
     assert found.budgets == {"params": "110M", "flops": "700M"}
@@ -75,7 +72,9 @@ def test_results_are_data():
     assert (base.training_memory, base.inference_memory) == base.shape.memory(512)
     assert base.tokens_per_second == 312e12 * 0.4 / base.training_flops
     assert base.hours == base.shape.paper_hours(312e12 * 0.4)
-    assert base.rules == (2, 3, 4)
+    assert (base.reaches_length, base.reaches_width) == (False, True)
+    assert base.log_3_width == pytest.approx(6.047, abs=1e-3)
+    assert base.fitted_depth == fitted_depth(768) == pytest.approx(28.9, abs=0.1)
     assert all(planned.name == "" for planned in found.shapes)
 
 
@@ -90,13 +89,19 @@ def test_results_are_data():
         (["--params", "inf"], "a budget is above zero, and finite"),
         (["--hours", "1e-90"], "no shape fits; the nearest is"),
         (["--hours", "1", "--device", "abacus"], "`device` abacus: there are h100"),
-        (["--params", "110M", "--seq_length", "4"], "8 to 512 tokens"),
+        (["--params", "110M", "--max_seq_length", "4"], "8 to 512 tokens"),
     ],
 )
 def test_bad_input(arguments, message):
     """Guards: a budget that no shape fits is answered with the nearest, and nonsense in a sentence."""
     with pytest.raises(InputError, match=message):
         main(["plan", *arguments])
+
+
+def test_presets_with_room_are_printed():
+    """Guards: a preset is listed only where it has positions for the length."""
+    assert "tiny" in plan_text(plan(params="110M"))
+    assert "tiny" not in plan_text(plan(params="110M", max_seq_length=512))  # it has 128 positions
 
 
 def test_commands_of_the_page_run(capsys):

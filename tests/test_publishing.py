@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shlex
+import subprocess
 import sys
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 import torch
 from huggingface_hub import ModelCard, constants
 from loopback_hub import LoopbackHub
-from small_models import HEADS, inputs_of
+from small_models import HEADS, UNEQUAL, inputs_of, model_of
 from small_tasks import glue_arguments, write_model
 from transformers import AutoConfig, BertTokenizer
 
@@ -93,6 +94,30 @@ def test_all_auto_classes_are_in_every_configuration(tmp_path):
         assert json.loads((tmp_path / head / "config.json").read_text())["auto_map"] == AUTO_MAP
         assert CODE < {file.name for file in (tmp_path / head).iterdir()}
     assert AutoConfig.from_pretrained(tmp_path / "Model").auto_map == AUTO_MAP
+
+
+def test_saved_model_opens_by_its_own_code(tmp_path):
+    """Guards: what save_pretrained leaves opens where fixedbert is not, with the logits of before, bit for bit."""
+    shape = {"hidden_size": 9, "intermediate_size": 21, "unpad_inputs": True, "sparse_prediction": True, **UNEQUAL}
+    model, inputs = model_of("ForPreTraining", **shape).eval(), inputs_of("ForPreTraining", size=3)
+    model.save_pretrained(tmp_path / "model")
+    with torch.no_grad():
+        torch.save((inputs, model(**inputs).prediction_logits), tmp_path / "expected.pt")
+    program = (
+        WITHOUT_FIXEDBERT
+        + f"""
+import torch, transformers
+inputs, expected = torch.load({str(tmp_path / "expected.pt")!r})
+source = {str(tmp_path / "model")!r}
+model = transformers.AutoModelForPreTraining.from_pretrained(source, trust_remote_code=True).eval()
+assert type(model).__module__.startswith("transformers_modules."), type(model)
+assert torch.equal(model(**inputs).prediction_logits, expected)
+"""
+    )
+    environment = {**os.environ, "HF_MODULES_CACHE": str(tmp_path / "modules"), "PYTHONPATH": ""}
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr[-3000:]
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "fixedbert"
 COMMAND = "fixedbert_cli"  # installed beside the package
-SCRIPTS = {file.stem for file in ROOT.glob("*.py")} - {COMMAND} | {"benchmarks", "soak", "tests"}
+SCRIPTS = {file.stem for file in ROOT.glob("*.py")} - {COMMAND} | {"benchmarks", "experiments", "soak", "tests"}
 
 # From the top down. A module imports from its own layer and those below it. A name stands for all modules that begin
 # with it, where no longer one fits; "" is fixedbert/__init__.py.
@@ -35,7 +35,7 @@ LAYERS = (
     ("backends_fixed_head_bert",),
     ("inputs_fixed_head_bert",),
     ("configuration_fixed_head_bert",),
-    ("checksums", "errors", "figures", "files", "html_page", "locks", "plain_yaml"),
+    ("checkout", "checksums", "errors", "figures", "files", "locks", "plain_yaml"),
 )
 FLOORS = {name: floor for floor, names in enumerate(LAYERS) for name in names}
 

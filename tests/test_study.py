@@ -15,11 +15,11 @@ from fixedbert.study import load_study, studies, study_cost
 from fixedbert.study.records import METRICS
 from fixedbert.study.shape_results import shapes_by_series
 from fixedbert.study.studies import MOST_EXTENSIONS, named_studies, parse_share
-from fixedbert.study.synthetic import SYNTHETIC, TASKS
+from fixedbert.study.tasks import TASKS
 from fixedbert_cli import main
 
 NAMES = tuple(named_studies())
-OF_TASKS = {"synthetic", *TASKS, "memorise"}.__contains__
+OF_TASKS = {"synthetic", *TASKS}.__contains__
 
 
 @pytest.mark.parametrize(
@@ -281,8 +281,8 @@ def test_bad_studies(tmp_path, changes, message):
 def add_study(tmp_path, monkeypatch, text: str):
     """Add a study to a copy of studies.yaml."""
     file = tmp_path / "studies.yaml"
-    file.write_text(f"{studies.NAMED_STUDIES.read_text(encoding='utf-8')}\n{text}\n", encoding="utf-8")
-    monkeypatch.setattr(studies, "NAMED_STUDIES", file)
+    file.write_text(f"{studies.NAMED_STUDIES[0].read_text(encoding='utf-8')}\n{text}\n", encoding="utf-8")
+    monkeypatch.setattr(studies, "NAMED_STUDIES", [file])
     monkeypatch.setattr(studies, "named_studies", studies.named_studies.__wrapped__)
 
 
@@ -300,8 +300,8 @@ added:
 @pytest.mark.parametrize(
     "text, axes, message",
     [
-        ("added:", (), "studies.yaml, study added: question is missing"),
-        (ADDED, (), "studies.yaml, study added: series is missing"),
+        ("added:", (), "study added: question is missing"),
+        (ADDED, (), "study added: series is missing"),
         (ADDED + "  series: {a: {num_attention_heads: 2}}", (), "study added: axis: value_width: there are"),
         (ADDED + "  series: {a: {num_attention_heads: 2}}", ("value_width",), "value_width is no property of"),
     ],
@@ -324,7 +324,7 @@ def test_a_study_is_added_in_one_place(tmp_path, monkeypatch, capsys):
 
 def test_metrics_are_complete():
     """Guards: every task that a study trains has metrics, and every metric is of such a task."""
-    tasks = {*studies.OBJECTIVES, *studies.FINE_TUNING, "synthetic"} - {*SYNTHETIC}
+    tasks = {*studies.OBJECTIVES, *studies.FINE_TUNING, "synthetic"}
     for name, metric in METRICS.items():
         assert metric.task in tasks | {"pretraining"}, f"METRICS: {name}: no study trains the task {metric.task}"
     for task in tasks:
@@ -400,12 +400,3 @@ def test_units_of_the_plan():
     assert times == ["less than a second", "59 seconds", "1.5 minutes", "2 hours", "1,000 hours"]
     plan = study_cost_text(study_cost(table()))
     assert "; 3,840 tokens, " in plan and "H100" not in plan  # small shapes say nothing of one
-
-
-def test_cost_of_a_synthetic_task_counts_no_embeddings():
-    """Guards: parameters, most of which would be of embeddings that the task does not have, are left out."""
-    cost = study_cost(load_study("nearest", "tiny"))
-    assert {shape.parameters for shape in cost.shapes} == {None}
-    assert study_cost_text(cost).splitlines()[3].split()[-5:] == ["16", "1", "-", "-", "0.052"]
-    assert {shape.intermediate_size for shape in study_cost(load_study("recall", "tiny")).shapes} == {128}
-    assert study_cost(table()).shapes[0].parameters is not None

@@ -1,91 +1,12 @@
-"""The pictures of a study's report, and the page that has them all."""
-
-from base64 import b64decode
-from html.parser import HTMLParser
+"""The pictures of a study's report."""
 
 import pytest
-from browsers import chromium
-from reported import RECORDS, curve, lines, report, with_curves, write
+from reported import RECORDS, curve, lines, with_curves
 
 from fixedbert.study import make_report
 from fixedbert.study.difference_figures import bounds, curves_figure, differences_figure
 from fixedbert.study.figure import metrics_figure, sideways
 from fixedbert.study.shape_results import Estimate
-
-
-class Page(HTMLParser):
-    """The tags of a page with their attributes, its text, and whether every tag that is opened is closed."""
-
-    EMPTY = ("meta", "img", "input")
-
-    def __init__(self, text: str):
-        super().__init__()
-        self.open: list[str] = []
-        self.tags: list[tuple[str, dict]] = []
-        self.text = ""
-        self.feed(text)
-        self.close()
-        assert self.open == []
-
-    def handle_starttag(self, tag, attrs):
-        self.tags.append((tag, dict(attrs)))
-        if tag not in self.EMPTY:
-            self.open.append(tag)
-
-    def handle_endtag(self, tag):
-        assert self.open.pop() == tag
-
-    def handle_data(self, data):
-        self.text += data
-
-
-def test_page_needs_no_other_file(tmp_path):
-    """Guards: report.html is well-formed, has all of the report and its pictures, and refers to nothing outside."""
-    name = "<script>alert('x')</script> & \"4\" $a$ $b_$"
-    changes = {"series": name, "question": "Is a < b & c?", "curve": curve(5, 4, 3, 2, 1)}
-    records = [{**record, **changes} for record in RECORDS[:3] + RECORDS[4:7]]
-    text = report([write(tmp_path / "runs.jsonl", records)], tmp_path / "out")
-    html = (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
-    page = Page(html)
-    pictures = [attributes for tag, attributes in page.tags if tag == "img"]
-    assert {tag for tag, _ in page.tags}.isdisjoint(("link", "iframe", "object", "a"))
-    assert [tag for tag, _ in page.tags].count("script") == 1  # the page's own
-    assert {key for _, attributes in page.tags for key in attributes}.isdisjoint(("href", "srcset", "style"))
-    assert "http:" not in html and "https:" not in html and "url(" not in html and "@import" not in html
-    start = "data:image/png;base64,"
-    assert all(one["src"].startswith(start) and one["alt"] for one in pictures) and name in pictures[0]["alt"]
-    files = [(tmp_path / "out" / file).read_bytes() for file in ("report.png", "differences.png", "curves.png")]
-    assert [b64decode(one["src"].removeprefix(start)) for one in pictures] == files
-    assert "Is a < b & c?" in page.text and f"{name}, heads 2 to 4: -2.5 ± 3.7, within the spread" in page.text
-    assert "fixedbert study heads --scale tiny --train_file TEXTS --output_dir heads" in page.text
-    for line in text.splitlines():  # all that report.md has
-        cells = line.strip("| ").split(" | ") if line.startswith("| ") else [line.lstrip("#- ").rstrip(":")]
-        assert line.startswith("|---") or all(cell in page.text for cell in cells), line
-
-
-def test_page_in_a_browser(tmp_path):
-    """Guards: the table has the rows of those series alone whose boxes are checked; on a telephone all fits."""
-    report([write(tmp_path / "runs.jsonl", RECORDS)], tmp_path / "out")
-    with chromium() as browser:
-        browser.get((tmp_path / "out" / "report.html").as_uri())
-
-        def series() -> list[str]:
-            cells = browser.find_elements("css selector", "#results td:first-child")
-            return [cell.text for cell in cells if cell.is_displayed()]
-
-        assert series() == ["standard", "standard", "wide"]
-        standard, wide = browser.find_elements("css selector", "#series input")
-        standard.click()
-        assert series() == ["wide"]
-        standard.click()
-        wide.click()
-        assert series() == ["standard", "standard"]
-        assert browser.get_log("browser") == []
-        narrow = {"width": 400, "height": 900, "deviceScaleFactor": 1, "mobile": False}
-        browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", narrow)
-        root = "document.documentElement"
-        inside, outside = browser.execute_script(f"return [{root}.scrollWidth, {root}.clientWidth]")
-        assert inside <= outside + 1  # of rounding: a commit is one long word
 
 
 def test_picture_of_differences():

@@ -9,7 +9,7 @@ from PIL import Image
 from reported import RECORDS, curve, lines, report, text_of, write
 
 from fixedbert.errors import InputError
-from fixedbert.study import make_report, read_records, report_markdown
+from fixedbert.study import make_report, read_records
 from fixedbert.study.figure import metrics_figure
 from fixedbert.study.limits import limits_of
 from fixedbert.study.report_text import commands, joined, number, table
@@ -38,6 +38,9 @@ Texts: 98 documents, 1,000,000 tokens.
 ± is half the 95 % interval of Student's t over seeds; about one in twenty such intervals misses by chance. \
 MFLOP/token: forward, layers alone.
 
+    fixedbert study heads --scale tiny --train_file TEXTS --output_dir heads
+    fixedbert study report heads/runs.jsonl --output_dir heads-report
+
 What this does not show:
 - At most 3 seeds: intervals are wide, and a narrow one can be luck.
 - Shapes with fewer seeds than others: 1 of 3.
@@ -59,7 +62,7 @@ def test_report_of_fixed_records_is_exact(tmp_path, capsys):
     assert (tmp_path / "out" / "report.md").read_text() == TEXT
     with Image.open(tmp_path / "out" / "report.png") as picture:
         assert picture.width > 1000
-    files = {"report.md", "report.html", "report.png", "differences.png"}
+    files = {"report.md", "report.png", "differences.png"}
     assert {path.name for path in (tmp_path / "out").iterdir()} == files
 
 
@@ -108,16 +111,6 @@ def test_files_of_several_machines(tmp_path):
     other = text_of(write(tmp_path / "c.jsonl", RECORDS[::-1]))
     rows = [line for line in TEXT.splitlines() if line.startswith(("| ", "- "))]
     assert sorted(line for line in other.splitlines() if line.startswith(("| ", "- "))) == sorted(rows)
-
-
-def test_records_of_earlier_versions(tmp_path):
-    """Guards: records without the fields that were added later are read; with them they stay as they are."""
-    old = {name: value for name, value in RECORDS[0].items() if name not in ("value_head_size", "decay_from")}
-    new = {**RECORDS[1], "value_head_size": 7, "of_grid": True, "curve": [[500, 3.0], [1000, 2]], "question": "?"}
-    new["attention"] = "my.Own@12345678"
-    later = {"value_head_size": 32, "attention": None, "of_grid": False, "curve": None, "question": None}
-    later |= {"decay_from": None}
-    assert read_records([write(tmp_path / "runs.jsonl", [old, new])]) == [{**old, **later}, new]
 
 
 def test_last_record_without_an_end_of_line(tmp_path):
@@ -176,27 +169,6 @@ def test_metrics_of_all_kinds(tmp_path):
     assert labels == 2 * ["held-out perplexity"] + 2 * ["MNLI accuracy, matched (%)"] + 2 * ["SQuAD 1.1 F1 (%)"]
 
 
-def test_synthetic_tasks(tmp_path):
-    """Guards: the synthetic tasks are drawn on one panel with their floors, and reported by their error."""
-    records = []
-    for objective in ("dense", "sparse"):
-        for size in (1, 2, 3):
-            results = {"loss": 0.1**size, "error": 0.1**size} | (
-                {"floor": 0.05 * (3 - size)} if objective == "dense" else {}
-            )
-            changes = {"objective": objective, "attention_head_size": size, "max_seq_length": 4, "parameters": None}
-            changes |= {"value_head_size": size}
-            changes |= {"texts": None, "epochs": None}
-            changes |= {"non_embedding_parameters": None, "results": results, "axis": "attention_head_size"}
-            records += lines(objective, size - 1, 1, [1.0], **changes)
-    text = report([write(tmp_path / "runs.jsonl", records)], tmp_path / "out")
-    assert "- dense, size of a head 1 to 3: -0.099 (one seed)" in text and "mean squared error" in text
-    assert "perplexity" not in text and "| mean squared error | least error found |" in text
-    assert "- The tasks are synthetic" in text and "larger ones" not in text
-    # Sizes below the threshold alone, as in the beginning of a study.
-    report([write(tmp_path / "begun.jsonl", records[:2])], tmp_path / "begun")
-
-
 def test_runs_of_the_grid_only_choose():
     """Guards: shorter runs are in no mean and no number of tokens, but in the grid and in the number of runs."""
     grid = [
@@ -244,56 +216,6 @@ def test_commands_and_lists():
     assert [number(value, ".2g") for value in (248.4, 1000, 2.5e-5, -1234)] == ["250", "1,000", "2.5e-05", "-1,200"]
     assert number(1000, "+.4g") == "+1,000" and number(999.5, ".4g") == "999.5"
     assert joined([10, 2, 0.5]) == "0.5, 2, 10" and joined({"b", "a"}) == "a, b"
-
-
-def of_task(objective: str, axis: str, values: dict[int, list], **results) -> list[dict]:
-    """Records of one series of a synthetic task: by the value on the axis, the measure of each seed."""
-    records = []
-    for point, (value, by_seed) in enumerate(values.items()):
-        changes = {"objective": objective, "axis": axis, "texts": None, "epochs": None, "attention": None}
-        changes |= {"parameters": None, "non_embedding_parameters": None, axis: value}
-        for record, measure in zip(lines("a", point, 2, by_seed, **changes), by_seed, strict=True):
-            record["results"] = {"loss": None}
-            if measure is not None:
-                name = "memorised" if objective == "memorise" else "relative_error"
-                record["results"] = {"loss": -measure, name: measure, "null": 1.0, "steps_to_goal": 10, **results}
-            records.append(record)
-    return records
-
-
-def test_steps_of_memorise_are_not_compared():
-    """Guards: the steps to the goal of other numbers of examples are in the table, and in no difference."""
-    made = make_report(of_task("memorise", "attention_head_size", {2: [20, 30], 4: [40, 50]}))
-    assert "steps_to_goal" in made.metrics and {one.metric for one in made.findings} == {"memorised"}
-
-
-def test_predictions_are_of_an_axis():
-    """Guards: a number of heads is not compared with sizes of a head, nor a size with numbers of heads."""
-    errors = {2: [0.5, 0.4], 4: [0.001, 0.002]}
-    for objective, axis, other in (
-        ("extremes", "num_attention_heads", "attention_head_size"),
-        ("nearest", "attention_head_size", "num_attention_heads"),
-    ):
-        results = {"threshold": 4.0, "order": None, "goal": 0.01}
-        (threshold,) = make_report(of_task(objective, axis, errors, **results)).thresholds
-        assert (threshold.predicted, threshold.found, threshold.agrees) == (4.0, 4, True)
-        made = make_report(of_task(objective, other, errors, **results))
-        (threshold,) = made.thresholds
-        assert (threshold.predicted, threshold.found, threshold.agrees) == (None, 4, None)
-        assert ": predicted" not in str([line.get_label() for line in metrics_figure(made).axes[0].lines])
-
-
-def test_knees_beyond_the_sizes_tried(tmp_path):
-    """Guards: growth without a knee decides only if sizes go far enough; runs that diverged do not end the report."""
-    amounts = {1: [None, 100.0], 2: [200.0, 200.0], 4: [400.0, None], 8: [None, None]}
-    records = of_task("memorise", "attention_head_size", amounts, threshold=8.0, predicted=3, at_limit=0.0)
-    made = make_report(records)
-    (threshold,) = made.thresholds
-    assert (threshold.predicted, threshold.found, threshold.largest, threshold.agrees) == (8.0, None, 4, None)
-    assert "predicted 8, found none, not decided by the shapes tried" in report_markdown(made)
-    report([write(tmp_path / "runs.jsonl", records)], tmp_path / "out")
-    further = of_task("memorise", "attention_head_size", {**amounts, 16: [1600.0, 1600.0]}, threshold=8.0, predicted=3)
-    assert make_report(further).thresholds[0].agrees is False
 
 
 def test_limits_are_those_of_the_records():

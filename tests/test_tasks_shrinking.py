@@ -53,7 +53,8 @@ def text(tmp_path) -> str:
 
 
 def command(model, text, output, *more) -> list[str]:
-    return ["shrink", model, str(output), "--text", text, "--max_seq_length", "9", "--batch_size", "13", *more]
+    files = ["--output_dir", str(output), "--train_file", text]
+    return ["shrink", model, *files, "--max_seq_length", "9", "--batch_size", "13", *more]
 
 
 def test_command(model, text, tmp_path, capsys):
@@ -93,7 +94,7 @@ def test_command(model, text, tmp_path, capsys):
 
 def test_dry_run_writes_nothing(model, text, tmp_path, capsys):
     """Guards: with --dry_run the predicted errors are printed, from 1 down to 0, and no directory is needed."""
-    arguments = ["shrink", model, "--text", text, "--max_seq_length", "9", "--dry_run"]
+    arguments = ["shrink", model, "--train_file", text, "--max_seq_length", "9", "--dry_run"]
     main(arguments)
     printed = capsys.readouterr().out.splitlines()
     row = next(line.split() for line in printed if line.split()[:2] == ["layer", "1"])
@@ -189,7 +190,7 @@ def test_stock_models(tmp_path, vocabulary, text, kind):
         ([], "nothing to cut"),
         (["--keep", "0.5", "--max_samples", "0"], "`max_samples` 0: must be at least 1"),
         (["--keep", "0.5", "--max_seq_length", "129"], "`max_seq_length` 129: the model takes 3 to 128 tokens"),
-        (["--keep", "0.5", "--text", "nothing.txt"], "nothing.txt: no such file"),
+        (["--keep", "0.5", "--train_file", "nothing.txt"], "nothing.txt: no such file"),
         (["--attention_head_size", "4", "--max_samples", "2"], "layer 0: the text has 18 tokens; give 24 or more"),
         (["--intermediate_size", "9", "--max_samples", "9"], "layer 0: the text has 81 tokens; give 148 or more"),
         (["--keep", "0.5", "--seed", "1"], "--seed is for the training that --distil_steps asks for"),

@@ -1,13 +1,18 @@
-"""inspection.html: what `inspect` finds, of one checkpoint or of two side by side, as an interactive page."""
+"""
+inspection.html: what `inspect` finds, of one checkpoint or of two side by side, as an interactive page. It needs no
+other file and no network.
+"""
 
+import json
 from base64 import b64encode
 from html import escape
+from importlib.resources import files
 from pathlib import Path
+from string import Template
 
 import torch
 from torch import Tensor
 
-from ..html_page import fill_template, html_page, json_in_html, page_file
 from .inspection_results import PANELS, Example, Inspection, json_of, limits
 
 FULL = 255  # what a weight of 1 is in the page, which has attention in bytes
@@ -16,20 +21,32 @@ FULL = 255  # what a weight of 1 is in the page, which has attention in bytes
 def inspection_html(inspections: list[Inspection]) -> str:
     """A page for one inspection, or two."""
     names = names_of(inspections)
-    title = f"Heads of {' and '.join(names)}"
     about = [f"{name}: {inspection.summary}." for name, inspection in zip(names, inspections, strict=True)]
     about.append(
         f"Uniform attention would have an entropy of {inspections[0].uniform_entropy:.2f} nats and a distance of "
         f"{inspections[0].uniform_distance:.1f} tokens."
     )
-    body = fill_template(
-        "inspection.html",
-        title=escape(title),
+    return Template(page_file("inspection.html")).substitute(
+        title=escape(f"Heads of {' and '.join(names)}"),
+        style=page_file("inspection.css"),
         about="\n".join(f"<p>{escape(line)}</p>" for line in about),
         data=json_in_html(page_data(inspections)),
         script=page_file("inspection.js"),
     )
-    return html_page(title, body, page_file("inspection.css"))
+
+
+def page_file(name: str) -> str:
+    return (files("fixedbert") / "pages" / name).read_text(encoding="utf-8")
+
+
+def json_in_html(data: object) -> str:
+    """
+    JSON for a script element, which no text in it can end.
+
+    Raises:
+        ValueError: a number is not finite.
+    """
+    return json.dumps(data, allow_nan=False, separators=(",", ":")).replace("<", r"\u003c")
 
 
 def names_of(inspections: list[Inspection]) -> list[str]:

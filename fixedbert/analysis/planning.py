@@ -1,5 +1,5 @@
 """
-Shapes that fit a budget, with exact counts, ranked by rules that are stated with their evidence.
+Shapes that fit a budget, with exact counts, and beside each what theory and a fitted law say of its sizes.
 
 All counts are of BERT's pretraining model: embeddings, layers, pooler, masked-LM and next-sentence heads.
 """
@@ -7,7 +7,7 @@ All counts are of BERT's pretraining model: embeddings, layers, pooler, masked-L
 import math
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from itertools import product
@@ -24,7 +24,6 @@ from ..figures import drawing
 from ..files import new_directory
 from ..modeling_fixed_head_bert import FixedHeadBertForPreTraining, FixedHeadBertModel
 from ..presets import PRESETS
-from .laws import EVIDENCE, best_depth, depth_threshold
 
 # Peak of matrix products in half precision without sparsity, as the data sheets have it (FLOP/s).
 DEVICES = {"h100": 989e12, "a100": 312e12, "v100": 125e12, "t4": 65e12}
@@ -56,46 +55,6 @@ KNOWN = {
 
 
 @dataclass(frozen=True)
-class Rule:
-    name: str
-    evidence: str
-    holds: Callable[[Shape, int], bool]  # of a shape and a length
-
-
-RULES = (
-    Rule(
-        "head size at least n - 1, or the paper's 128",
-        f"n - 1 is proved to be enough, 128 for longer rows is practice. {EVIDENCE['head size']}",
-        lambda shape, n: shape.p >= min(n - 1, 128),
-    ),
-    Rule(
-        "heads * head size at least the width",
-        "proved (Bhojanapalli et al., 2020, Theorem 2): every standard layer of this width with as many heads is then "
-        "included; one with fewer heads only where these are no larger, one with more heads is not. T5-v1.1-small has "
-        "less, and, as others report, PaLM.",
-        lambda shape, n: shape.inner >= shape.d,
-    ),
-    Rule(
-        "8 to 32 heads",
-        "measured by Bhojanapalli et al. (2020) at 24 layers and head size 128, with more parameters: F1 on SQuAD "
-        "mostly rises up to 20 or 32 heads, MNLI not steadily. At an equal number of parameters it is open; most "
-        "heads can be removed after training (Michel et al., 2019, as others report).",
-        lambda shape, n: 8 <= shape.h <= 32,
-    ),
-    Rule(
-        "more layers than log_3(width)",
-        f"a theorem about another network: {EVIDENCE['depth threshold']}",
-        lambda shape, n: shape.L > depth_threshold(shape.d),
-    ),
-    Rule(
-        "depth within a third of the fitted law's",
-        f"fitted: {EVIDENCE['depth law']} BERT-base and BERT-large are shallower.",
-        lambda shape, n: 2 / 3 <= shape.L / max(best_depth(shape.layer.equivalent_width), 1e-9) <= 4 / 3,
-    ),
-)
-
-
-@dataclass(frozen=True)
 class PlannedShape:
     """
     A shape and what it costs. Parameters and operations are exact, memory and time are estimates.
@@ -107,7 +66,11 @@ class PlannedShape:
         training_memory, inference_memory: bytes, for 32 rows in float32.
         tokens_per_second: in training, calculated for the device, or measured here.
         hours: of the paper's recipe on the device, calculated.
-        rules: those of RULES that it keeps, counted from 1.
+        reaches_length: whether the head size is at least n - 1: a head then has every pattern over n tokens.
+        reaches_width: whether heads * head size is at least the width: every standard layer of this width with as many
+            heads is then included.
+        log_3_width: layers up to which depth gains more than width, in a network without softmax and feed-forward.
+        fitted_depth: layers of a law fitted to causal language models; None below the widths that it holds for.
     """
 
     name: str
@@ -119,7 +82,10 @@ class PlannedShape:
     inference_memory: float
     tokens_per_second: float
     hours: float
-    rules: tuple[int, ...]
+    reaches_length: bool
+    reaches_width: bool
+    log_3_width: float
+    fitted_depth: float | None
 
 
 @dataclass(frozen=True)
@@ -132,7 +98,7 @@ class Plan:
         budgets: as given, by name.
         device: one of DEVICES, for which time is calculated.
         measured: whether `tokens_per_second` was measured on this machine.
-        shapes: those that fit the budgets, the best first.
+        shapes: some that fit the budgets, the one that uses most first.
         known: BERT-base, BERT-large and the presets that have positions for `max_seq_length`.
     """
 
@@ -181,7 +147,9 @@ def plan(
     output_dir: str | Path | None = None,
 ) -> Plan:
     """
-    The shapes that fit all budgets given, and use at least 85 % of one, ranked by how many of RULES hold.
+    Shapes that fit all budgets given: the ten that use most of them, no two of the same width and depth.
+
+    Nothing says that one of them is better than another.
 
     Args:
         max_seq_length: n, of the rows in training.
@@ -208,7 +176,7 @@ def plan(
     if output_dir is not None:
         needs("matplotlib", "plots")
     budget = Budget(limits, max_seq_length, DEVICES[device.lower()] * UTILISATION)
-    shapes = [("", shape) for shape in best(fitting(budget), budget)]
+    shapes = [("", shape) for shape in fullest(fitting(budget), budget)]
     known = [(name, shape) for name, shape in KNOWN.items() if shape.positions >= max_seq_length]
     with new_directory(output_dir) if output_dir is not None else nullcontext() as folder:
         if folder is not None:
@@ -253,21 +221,18 @@ def fitting(budget: Budget) -> list[Shape]:
     return found
 
 
-def best(shapes: list[Shape], budget: Budget) -> list[Shape]:
-    """The first SHOWN by RULES kept, nearness to the fitted law, and budget used; one of each width and depth."""
-
-    def rank(shape: Shape) -> tuple[int, float, float]:
-        depth = max(best_depth(shape.layer.equivalent_width), 1)
-        return -len(kept_rules(shape, budget.length)), abs(math.log(shape.L / depth)), -budget.share(shape)
-
+def fullest(shapes: list[Shape], budget: Budget) -> list[Shape]:
+    """The SHOWN that use most of the budget, one of each width and depth."""
     first: dict[tuple[int, int], Shape] = {}
-    for shape in sorted(shapes, key=rank):
+    for shape in sorted(shapes, key=budget.share, reverse=True):
         first.setdefault((shape.d, shape.L), shape)
     return list(first.values())[:SHOWN]
 
 
-def kept_rules(shape: Shape, length: int) -> tuple[int, ...]:
-    return tuple(number for number, rule in enumerate(RULES, start=1) if rule.holds(shape, length))
+def fitted_depth(width: float) -> float | None:
+    """The L of ln(width) = 5.039 + 0.0555 L (Levine et al., 2020, for causal language models); None below zero."""
+    depth = (math.log(width) - 5.039) / 0.0555
+    return depth if depth >= 0 else None
 
 
 def planned_shape(name: str, shape: Shape, budget: Budget, measure: bool) -> PlannedShape:
@@ -284,7 +249,10 @@ def planned_shape(name: str, shape: Shape, budget: Budget, measure: bool) -> Pla
         inference_memory=inference_memory,
         tokens_per_second=tokens_per_second(shape, length) if measure else budget.speed / training,
         hours=shape.paper_hours(budget.speed),
-        rules=kept_rules(shape, length),
+        reaches_length=shape.p >= length - 1,
+        reaches_width=shape.inner >= shape.d,
+        log_3_width=math.log(shape.d, 3),
+        fitted_depth=fitted_depth(shape.layer.equivalent_width),
     )
 
 

@@ -1,5 +1,6 @@
 """The papers' tables and figures at any scale, with the controls they lack: `fixedbert study`."""
 
+from ..checkout import experiment
 from .cost import study_cost
 from .records import read_records
 from .report import Report, make_report
@@ -20,3 +21,5 @@ __all__ = [
     "run_study",
     "study_cost",
 ]
+
+experiment("head_size")  # tasks without a text, in a checkout

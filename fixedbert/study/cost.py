@@ -5,14 +5,14 @@ from dataclasses import dataclass
 from ..analysis.planning import DEVICES, UTILISATION
 from ..counts import forward_flops, parameters
 from .studies import Study, parse_share
-from .synthetic import SYNTHETIC, has_feed_forward
+from .tasks import TASKS, has_feed_forward
 
 
 @dataclass(frozen=True)
 class ShapeCost:
     """
-    A shape of a series: fields of its configuration, its parameters, and the FLOPs of a token, forward. A synthetic
-    task has no embeddings: its parameters are None, and so is the width of a feed-forward network that it lacks.
+    A shape of a series: fields of its configuration, its parameters, and the FLOPs of a token, forward. A task without
+    a text has no embeddings: its parameters are None, and so is the width of a feed-forward network that it lacks.
     """
 
     series: str
@@ -71,7 +71,7 @@ def study_cost(study: Study, share: str = "1/1", trust_remote_code: bool = False
     planned = study.planned_runs([], part)
     shapes = []
     for run in first_runs:
-        config, is_synthetic = run.config, run.objective in SYNTHETIC
+        config, is_generated = run.config, run.objective in TASKS
         shapes.append(
             ShapeCost(
                 run.series,
@@ -80,7 +80,7 @@ def study_cost(study: Study, share: str = "1/1", trust_remote_code: bool = False
                 config.num_attention_heads,
                 config.head_dim,
                 config.intermediate_size if has_feed_forward(run.objective) else None,
-                None if is_synthetic else parameters(config)[0],
+                None if is_generated else parameters(config)[0],
                 forward_flops(config, run.length),
             )
         )

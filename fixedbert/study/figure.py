@@ -2,36 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from .records import AXES, COUNTED, METRICS
 from .report import Report
-from .shape_results import FLOOR, ShapeResult, is_open, results_of_task
-from .thresholds import predicted_by_theory
+from .shape_results import ShapeResult, is_open
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-LOGARITHMIC = ("error", "relative_error", "memorised", "steps_to_goal")
-MEASURES = ("relative_error", "recalled", "memorised")  # of which theory says something
 MARKERS, COLORS = "os^Dv<>pP*Xdh8", 10  # matplotlib's, which then begin again
 STEP, WIDEST = 0.014, 0.6  # between neighbouring series, of the axis; of all, of the least distance of two values
 LETTER, HANDLE = 0.072, 0.55  # inches of a legend's entry
 SAME = 0.05  # in logarithms: nearer values, such as parameters made equal, are one place
+# What a checkout adds to a panel: by the report, the metric and the field of the axis.
+BESIDE: list[Callable[[Axes, Report, str, str], None]] = []
 
 
 def metrics_figure(report: Report) -> Figure:
-    """A row of panels for each metric; of synthetic tasks, which have one axis, a panel for each."""
+    """A row of panels for each metric; where parameters are not counted, which leaves one axis, a panel for each."""
     from matplotlib.figure import Figure
 
     metrics, fields = report.compared_metrics, fields_of(report)
-    is_synthetic = fields == [report.axis] and report.axis != COUNTED
-    rows, columns = (1, len(metrics)) if is_synthetic else (len(metrics), len(fields))
-    figure = Figure(figsize=(6.5 * columns, (5.4 if is_synthetic else 4.4) * rows + 0.3))
-    panels = figure.subplots(rows, columns, squeeze=False, sharex=is_synthetic).reshape(len(metrics), len(fields))
+    one_axis = fields == [report.axis] and report.axis != COUNTED
+    rows, columns = (1, len(metrics)) if one_axis else (len(metrics), len(fields))
+    figure = Figure(figsize=(6.5 * columns, (5.4 if one_axis else 4.4) * rows + 0.3))
+    panels = figure.subplots(rows, columns, squeeze=False, sharex=one_axis).reshape(len(metrics), len(fields))
     for row, metric in zip(panels, metrics, strict=True):
         for panel, field in zip(row, fields, strict=True):
             plot_metric(panel, report, metric, field)
@@ -43,7 +43,7 @@ def metrics_figure(report: Report) -> Figure:
 
 
 def fields_of(report: Report) -> list[str]:
-    """The horizontal axes: the study's, and parameters, which are not counted for synthetic tasks."""
+    """The horizontal axes: that of the study, and parameters, where they are counted."""
     counted = any(shape[COUNTED] is not None for shape in report.shapes)
     return list(dict.fromkeys((report.axis, COUNTED))) if counted else [report.axis]
 
@@ -58,17 +58,16 @@ def plot_metric(panel: Axes, report: Report, metric: str, field: str):
         shown = [shape for shape in shapes if metric in shape.metrics and shape.estimate(metric).values]
         for shape in shown:
             plot_seeds(panel, shape, metric, places[series, shape[field]], color, marker)
-        if metric == "error":  # the floor is the line that the dots are to be compared to
+        if not METRICS[metric].has_line:
             panel.plot([], [], marker, color=color, label=name)
         else:
             means = [shape.estimate(metric).mean for shape in shown]
             line = "-" if number < COLORS else "--"
             panel.plot([places[series, shape[field]] for shape in shown], means, line, color=color, linewidth=1)
             panel.plot([], [], f"{line}{marker}", color=color, label=name)
-        plot_theory(panel, name, shown, metric, field, color)
-    if metric in MEASURES:
-        plot_levels(panel, report.shapes, metric)
-    if metric in LOGARITHMIC:
+    for plot in BESIDE:
+        plot(panel, report, metric, field)
+    if METRICS[metric].logarithmic:
         panel.set_yscale("log")
     panel.set_xscale("log")
     low, high = panel.get_xlim()
@@ -107,54 +106,6 @@ def plot_seeds(panel: Axes, shape: ShapeResult, metric: str, place: float, color
             inside = "none" if is_open(record["results"]) else color
             value = by_seed[record["seed"]]
             panel.plot(place, value, marker, color=color, markerfacecolor=inside, markersize=5, alpha=0.7)
-
-
-def plot_theory(panel: Axes, name: str, shapes: list[ShapeResult], metric: str, field: str, color: str):
-    """What theory says of a series: its threshold, a prediction for each shape, or the least errors of patterns."""
-    if not shapes:
-        return
-    threshold, order = predicted_by_theory(shapes, field)
-    if metric == "error" and field == "attention_head_size":
-        plot_floors(panel, name, shapes, color)
-    if metric in MEASURES and threshold is not None:
-        panel.axvline(threshold, color=color, linestyle=":", label=f"{name}: predicted {threshold:g}")
-    if metric in MEASURES and order is not None:
-        panel.axvline(order, color=color, linestyle=(0, (1, 5)), label=f"{name}: an order of {order:g}")
-    if metric == "memorised":
-        predicted = [(shape[field], results_of_task([shape]).get("predicted")) for shape in shapes]
-        known = [(place, amount) for place, amount in predicted if amount is not None]
-        if known:
-            label = f"{name}: heads x min(n, size)"
-            panel.plot(*zip(*known, strict=True), "--", color=color, linewidth=1, label=label)
-
-
-def plot_levels(panel: Axes, shapes: list[ShapeResult], metric: str):
-    """Null lines, the goal and, where the axis has room for it, the ceiling of a measure."""
-    factor = METRICS[metric].factor
-    tasks = [results_of_task([shape]) for shape in shapes]
-    nulls, goals = ({task[name] for task in tasks if task.get(name) is not None} for name in ("null", "goal"))
-    for number, null in enumerate(sorted(nulls)):
-        panel.axhline(factor * null, color="black", linewidth=1, label=None if number else "null: by guessing")
-    for number, goal in enumerate(sorted(goals)):
-        label = f"goal: {factor * goal:g}" + ("" if metric == "recalled" else "; the ceiling, 0, is below")
-        panel.axhline(factor * goal, color="black", linewidth=1, linestyle="--", label=None if number else label)
-    if metric == "recalled":
-        panel.axhline(factor, color="grey", linewidth=1, label="ceiling")
-
-
-def plot_floors(panel: Axes, name: str, shapes: list[ShapeResult], color: str):
-    """Draw the least errors found for dense patterns and where theory has zero; log2 n for the sparse ones."""
-    floors = {shape["attention_head_size"]: shape.estimate(FLOOR).mean for shape in shapes if FLOOR in shape.metrics}
-    above = {size: floor for size, floor in floors.items() if floor > 0}
-    if above:
-        label = f"{name}: least error found"
-        panel.plot(list(above), list(above.values()), "-", color=color, linewidth=1, label=label)
-    if len(above) < len(floors):
-        zero = min(floors.keys() - above.keys())
-        panel.axvline(zero, color=color, linestyle=":", label=f"{name}: from here on zero by theory")
-    if shapes[0]["objective"] == "sparse":
-        length = shapes[0]["max_seq_length"]
-        panel.axvline(np.log2(length), color=color, linestyle=":", label=f"{name}: log2 n; that order is enough")
 
 
 def plain(text: str) -> str:

@@ -2,16 +2,14 @@
 
 from .records import COUNTED
 from .report import Report
-from .synthetic import SYNTHETIC
-from .thresholds import KNEE
+from .tasks import TASKS
 
 FEW_SEEDS = 5  # with fewer, Student's t is above 2.7
 
 
 def limits_of(report: Report) -> list[str]:
     """A sentence for each limit that is true of the records."""
-    kinds = (limits_of_runs, missing_controls, limits_of_thresholds, limits_of_subject)
-    return [limit for limits in kinds for limit in limits(report)]
+    return [limit for limits in KINDS for limit in limits(report)]
 
 
 def limits_of_runs(report: Report) -> list[str]:
@@ -60,24 +58,9 @@ def missing_controls(report: Report) -> list[str]:
     return [limit for limit, holds in limits.items() if holds]
 
 
-def limits_of_thresholds(report: Report) -> list[str]:
-    goals = any(threshold.claim != KNEE for threshold in report.thresholds)
-    orders = [one.series for one in report.thresholds if one.order is not None]
-    knees = any(threshold.claim == KNEE for threshold in report.thresholds)
-    at_limit = sum(threshold.at_limit for threshold in report.thresholds)
-    limits = {
-        "That no run of a shape reached the goal does not show that it cannot: training may be stuck, or its loss be "
-        "flat before it goes on. Between two shapes of a series a threshold is not known.": goals,
-        f"Of {'; '.join(orders)} theory names an order alone: only the scaling can be compared.": orders,
-        "Theory has a lower bound of what can be memorised: growth past the knee does not contradict it.": knees,
-        f"Runs that fitted as many examples as were tried, so that their most is not known: {at_limit}.": at_limit,
-    }
-    return [limit for limit, holds in limits.items() if holds]
-
-
 def limits_of_subject(report: Report) -> list[str]:
     conditions = report.conditions
-    trained = [objective for objective in conditions.objectives if objective not in SYNTHETIC]
+    trained = [objective for objective in conditions.objectives if objective not in TASKS]
     if not trained:
         return ["The tasks are synthetic: what language needs of heads they do not say."]
     limits = [f"{trained[0]} alone: other objectives can differ."]
@@ -90,3 +73,6 @@ def limits_of_subject(report: Report) -> list[str]:
             f"{conditions.tokens[1]:,} tokens: larger ones, or more training, can differ."
         )
     return [*limits, *([f"One text ({conditions.texts}): on others figures differ."] if conditions.texts else [])]
+
+
+KINDS = [limits_of_runs, missing_controls, limits_of_subject]  # a checkout adds one

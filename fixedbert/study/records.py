@@ -43,7 +43,7 @@ FIELDS = {  # of a record, with their types
     "qk_norm": (bool,),
     "results": (dict,),
     "of_grid": (bool,),  # true of a shorter run that only chooses the learning rate
-    "curve": (list, type(None)),  # [tokens, held-out loss]; None for synthetic tasks and after a divergence
+    "curve": (list, type(None)),  # [tokens, held-out loss]; None without a text, and after a divergence
     "versions": (dict,),
 }  # fmt: skip
 
@@ -54,11 +54,14 @@ class Metric:
     A number in the results of a run.
 
     Args:
-        task: pretraining, one of its objectives, mnli, squad or synthetic.
+        task: pretraining, one of its objectives, mnli or squad.
         names: its names in the results of the task, without "eval_".
         label: in the table of a report and in its figure; a metric without a label is only recorded.
         factor: from the results to the unit of the label.
         missing: what a report says of a run without it.
+        unless: shapes that have this metric too are not compared in it; its own name where no shape is.
+        logarithmic: whether its axis in a figure is.
+        has_line: whether a figure joins the means of a series.
     """
 
     task: str
@@ -66,9 +69,12 @@ class Metric:
     label: str = ""
     factor: float = 1
     missing: str = "diverged"
+    unless: str = ""
+    logarithmic: bool = False
+    has_line: bool = True
 
 
-METRICS = {
+METRICS = {  # a checkout adds those of tasks without a text
     "loss": Metric("pretraining", ("mlm_loss", "clm_loss")),
     "perplexity": Metric("clm", ("perplexity",), "held-out perplexity"),
     "masked_perplexity": Metric("mlm", ("perplexity",), "held-out perplexity of masked tokens"),
@@ -79,21 +85,6 @@ METRICS = {
     "mnli_accuracy_mm": Metric("mnli", ("accuracy_mm",), "MNLI accuracy, mismatched (%)", 100),
     "squad_f1": Metric("squad", ("f1",), "SQuAD 1.1 F1 (%)"),
     "squad_exact_match": Metric("squad", ("exact_match",), "SQuAD 1.1 exact match (%)"),
-    "error": Metric("synthetic", ("error",), "mean squared error"),
-    "floor": Metric("synthetic", ("floor",), "least error found"),
-    "relative_error": Metric("synthetic", ("relative_error",), "squared error relative to the best constant"),
-    "recalled": Metric("synthetic", ("recalled",), "recalled (%)", 100),
-    "memorised": Metric("synthetic", ("memorised",), "examples memorised"),
-    "steps_to_goal": Metric("synthetic", ("steps_to_goal",), "steps to the goal", missing="never"),
-    "steps": Metric("synthetic", ("steps",)),
-    "converged": Metric("synthetic", ("converged",)),
-    "at_limit": Metric("synthetic", ("at_limit",)),
-    "examples": Metric("synthetic", ("examples",)),
-    "null": Metric("synthetic", ("null",)),
-    "goal": Metric("synthetic", ("goal",)),
-    "order": Metric("synthetic", ("order",), missing="none"),
-    "predicted": Metric("synthetic", ("predicted",)),
-    "threshold": Metric("synthetic", ("threshold",), missing="none"),
 }
 
 
@@ -112,7 +103,7 @@ def read_records(files: Iterable[str | Path]) -> list[Record]:
             lines.pop()
         for number, line in enumerate(lines, start=1):
             with reading(f"{file}, line {number}", "remove the line", "not the record of a run"):
-                record = with_later_fields(json.loads(line))
+                record = json.loads(line)
                 check_record(record)
             records.setdefault(tuple(record[name] for name in IDENTITY), record)
     return list(records.values())
@@ -125,19 +116,6 @@ def is_whole(line: str) -> bool:
     except (ValueError, RecursionError):
         return False
     return True
-
-
-def with_later_fields(record: Record) -> Record:
-    """Records of the time before a field was added do not have it."""
-    later = {
-        "value_head_size": record.get("attention_head_size"),
-        "attention": None,
-        "of_grid": False,
-        "curve": None,
-        "decay_from": None,
-        "question": None,
-    }
-    return record | {name: value for name, value in later.items() if name not in record}
 
 
 def check_record(record: Record):

@@ -4,9 +4,10 @@ from dataclasses import dataclass
 
 from ..errors import InputError
 from .curves import CurveDifference, curve_differences
-from .records import Record
-from .shape_results import FLOOR, REPORTED, Estimate, ShapeResult, equal_pairs, shapes_by_series
-from .thresholds import Threshold, thresholds_of
+from .records import METRICS, Record
+from .shape_results import Estimate, ShapeResult, equal_pairs, shapes_by_series
+from .studies import OBJECTIVES
+from .tasks import TASKS
 
 
 @dataclass(frozen=True)
@@ -36,8 +37,8 @@ class Conditions:
     Args:
         of_grid: of the runs those that only chose a learning rate, in fewer steps.
         tokens: the fewest and the most of the others; None where all of them diverged in pretraining.
-        epochs: the most of a run; None for synthetic tasks.
-        texts: None for synthetic tasks.
+        epochs: the most of a run; None without a text.
+        texts: None without a text.
         seconds: of all runs but the `interrupted` ones, whose time is not known.
     """
 
@@ -74,7 +75,6 @@ class Report:
     axis: str
     series: dict[str, list[ShapeResult]]
     findings: list[Finding]
-    thresholds: list[Threshold]
     curves: list[CurveDifference]
     conditions: Conditions
 
@@ -85,11 +85,11 @@ class Report:
     @property
     def metrics(self) -> list[str]:
         found = {metric for shape in self.shapes for metric in shape.metrics}
-        return [metric for metric in REPORTED if metric in found]
+        return [metric for metric in METRICS if metric in found]
 
     @property
     def compared_metrics(self) -> list[str]:
-        return [metric for metric in self.metrics if metric != FLOOR]
+        return [metric for metric in self.metrics if METRICS[metric].unless != metric]
 
 
 def make_report(records: list[Record]) -> Report:
@@ -98,8 +98,13 @@ def make_report(records: list[Record]) -> Report:
         records: of one study, from one or more machines; it need not be finished.
 
     Raises:
-        InputError: there are none, or they are of different studies, texts or shapes.
+        InputError: there are none, or they are of different studies, texts or shapes, or of a task that is not here.
     """
+    unknown = {record["objective"] for record in records} - {*OBJECTIVES, *TASKS}
+    if unknown:
+        raise InputError(
+            f"runs of the task {min(unknown)}, which this installation does not have; report them in a checkout."
+        )
     studies = sorted({f"{record['study']} at scale {record['scale']}" for record in records})
     if len(studies) > 1:
         raise InputError(f"runs of different studies: {', '.join(studies)}; report them one by one.")
@@ -117,7 +122,6 @@ def make_report(records: list[Record]) -> Report:
         axis=axis,
         series=series,
         findings=findings_of(series, axis),
-        thresholds=thresholds_of(series, axis),
         curves=curve_differences(series, axis),
         conditions=conditions_of(records),
     )
@@ -131,7 +135,7 @@ def findings_of(series: dict[str, list[ShapeResult]], axis: str) -> list[Finding
         return Finding(metric, first["series"], first[axis], second["series"], second[axis], difference)
 
     found = []
-    for metric in REPORTED:
+    for metric in METRICS:
         with_metric = {name: [one for one in shapes if is_compared(one, metric)] for name, shapes in series.items()}
         found += [finding(metric, shapes[0], shapes[-1]) for shapes in with_metric.values() if len(shapes) > 1]
         found += [finding(metric, first, second) for first, second in equal_pairs(with_metric)]
@@ -139,9 +143,7 @@ def findings_of(series: dict[str, list[ShapeResult]], axis: str) -> list[Finding
 
 
 def is_compared(shape: ShapeResult, metric: str) -> bool:
-    """Not the floor, which no training changes, nor the steps of `memorise`, as its shapes learn other examples."""
-    of_memorise = metric == "steps_to_goal" and "memorised" in shape.metrics
-    return metric in shape.metrics and metric != FLOOR and not of_memorise
+    return metric in shape.metrics and METRICS[metric].unless not in shape.metrics
 
 
 def conditions_of(records: list[Record]) -> Conditions:

@@ -1,4 +1,4 @@
-"""The files of a report: report.md, report.html and the pictures."""
+"""The files of a report: report.md and the pictures."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,7 +8,6 @@ from ..files import new_directory, write_whole
 from .pictures import pictures_of
 from .records import read_records
 from .report import Report, make_report
-from .report_page import report_html
 from .report_text import report_markdown
 
 
@@ -37,11 +36,9 @@ def report_runs(files: Sequence[str | Path], output_dir: str | Path) -> Report:
 
 def write_report(report: Report, folder: Path):
     """
-    Write report.md, report.html, which has all of it, and the pictures: report.png, differences.png where shapes are
-    compared, and curves.png where runs have curves.
+    Write report.md and the pictures: report.png, differences.png where shapes are compared, and curves.png where runs
+    have curves.
     """
-    pictures = pictures_of(report)
-    for picture in pictures:
-        write_whole(folder / picture.name, picture.png)
+    for name, picture in pictures_of(report).items():
+        write_whole(folder / name, picture)
     write_whole(folder / "report.md", report_markdown(report))
-    write_whole(folder / "report.html", report_html(report, pictures))

@@ -1,6 +1,6 @@
-"""The sentences and the table of a report, the same in report.md and report.html."""
+"""The sentences and the table of a report, for report.md."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,8 +10,7 @@ from .records import AXES, METRICS
 from .report import Finding, Report
 from .shape_results import Estimate, ShapeResult
 from .studies import named_studies
-from .synthetic import has_feed_forward
-from .thresholds import KNEE, RULES, Growth, Threshold
+from .tasks import has_feed_forward
 
 COLUMNS = (
     "series", "width", "layers", "heads", "head size", "feed-forward", "parameters", "besides embeddings",
@@ -27,6 +26,9 @@ class Section:
     items: list[str]
 
 
+FIRST: list[Callable[[Report], Section]] = []  # what a checkout adds at the beginning of the answers
+
+
 def report_markdown(report: Report) -> str:
     """What report.md has: question, table, answers, how the runs were made, and what they do not show."""
     lines = [f"# {title(report)}", "", *([report.question, ""] if report.question else [])]
@@ -34,9 +36,9 @@ def report_markdown(report: Report) -> str:
     lines += [markdown_row(header), "|---" * len(header) + "|", *map(markdown_row, rows), ""]
     for section in answers(report):
         lines += [section.text, *(f"- {item}" for item in section.items), ""]
-    lines += [*condition_lines(report), ""]
-    limits = limits_section(report)
-    return "\n".join([*lines, limits.text, *(f"- {item}" for item in limits.items)]) + "\n"
+    lines += [*condition_lines(report), "", *(f"    {command}" for command in commands(report)), ""]
+    limits = (f"- {limit}" for limit in limits_of(report))
+    return "\n".join([*lines, "What this does not show:", *limits]) + "\n"
 
 
 def markdown_row(cells: Iterable[str]) -> str:
@@ -104,8 +106,8 @@ def number(value: float, form: str) -> str:
 
 
 def answers(report: Report) -> list[Section]:
-    """Thresholds, of tasks for which theory has one; differences in the end; differences along the training."""
-    sections = [Section(threshold_text(report), [threshold_line(one) for one in report.thresholds])]
+    """What FIRST says; differences in the end; differences along the training."""
+    sections = [section(report) for section in FIRST]
     for metric in report.compared_metrics:
         found = [finding_line(finding, report) for finding in report.findings if finding.metric == metric]
         sections.append(Section(f"{METRICS[metric].label}, differences seed by seed:", found))
@@ -115,43 +117,6 @@ def answers(report: Report) -> list[Section]:
     )
     sections.append(Section(text, [curve_line(one, report) for one in report.curves]))
     return [section for section in sections if section.items]
-
-
-def threshold_text(report: Report) -> str:
-    claims = {one.claim: None for one in report.thresholds}
-    axis = AXES[report.axis]
-    of_goal = f"{axis} from which on the best seed reaches the goal" if claims.keys() - {KNEE} else ""
-    of_knee = f"{axis} at which the growth of what is memorised ends" if KNEE in claims else ""
-    compared = {one.claim for one in report.thresholds if one.predicted is not None or one.growth}
-    rules = [RULES[claim] for claim in claims if claim in compared]
-    return "; ".join([f"Thresholds: {' or '.join(filter(None, (of_goal, of_knee)))}", *rules]) + ":"
-
-
-def threshold_line(threshold: Threshold) -> str:
-    predicted = "none predicted" if threshold.predicted is None else f"predicted {threshold.predicted:g}"
-    if threshold.order is not None:
-        predicted = f"predicted an order of {threshold.order:g}"
-    form = ".3g" if threshold.claim == KNEE else "g"
-    found = "found none" if threshold.found is None else f"found {threshold.found:{form}}"
-    if threshold.by_all != threshold.found:
-        found += f" (with every seed {'none' if threshold.by_all is None else format(threshold.by_all, 'g')})"
-    verdict = {True: ", agrees", False: ", does not agree", None: ", not decided by the shapes tried"}[
-        threshold.agrees
-    ]
-    line = f"{threshold.series}: {predicted}, {found}" + ("" if threshold.predicted is None else verdict)
-    if threshold.growth:
-        line += f"; {growth_text(threshold.growth)}"
-    if threshold.at_limit:
-        line += f"; without the shapes of {threshold.at_limit} runs that are at the upper limit of T"
-    return line + (f"; {threshold.at_cap} of the runs that decide this had not converged" if threshold.at_cap else "")
-
-
-def growth_text(growth: Growth) -> str:
-    power, knee = f"{growth.power_residual:.2g}", f"{growth.knee_residual:.2g}"
-    law = f"a power law with exponent {growth.exponent:.2g}"
-    if growth.has_knee:
-        return f"residuals of {knee}; {law} has {power}"
-    return f"no knee: {law} fits as well, with residuals of {power}, of the best knee {knee}"
 
 
 def finding_line(finding: Finding, report: Report) -> str:
@@ -232,10 +197,6 @@ def attention_lines(report: Report) -> list[str]:
 def joined(values: Iterable[Any]) -> str:
     """Values in their order, numbers by size."""
     return ", ".join(map(str, sorted(values, key=lambda value: (isinstance(value, str), value or 0))))
-
-
-def limits_section(report: Report) -> Section:
-    return Section("What this does not show:", limits_of(report))
 
 
 def commands(report: Report) -> list[str]:

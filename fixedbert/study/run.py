@@ -21,7 +21,7 @@ from ..training.arguments import flags
 from .records import COUNTED, METRICS, SHAPE, Record
 from .sources import DataSources
 from .studies import FINE_TUNING, Run
-from .synthetic import SYNTHETIC, train_synthetic
+from .tasks import TASKS
 
 
 def execute(run: Run, folder: Path, sources: DataSources) -> Record:
@@ -40,8 +40,8 @@ def execute(run: Run, folder: Path, sources: DataSources) -> Record:
     parameters: dict[str, int] = {}
     results: dict[str, float | None] = {"loss": None}
     try:
-        if run.objective in SYNTHETIC:
-            results = train_synthetic(run.objective, config, run.pretraining[0], run.learning_rate, run.seed)
+        if run.objective in TASKS:
+            results = TASKS[run.objective].train(config, run.pretraining[0], run.learning_rate, run.seed)
             examples = int(results["examples"] or 0)
         else:
             trained, summaries = pretrain(run, folder, sources)
@@ -59,8 +59,8 @@ def execute(run: Run, folder: Path, sources: DataSources) -> Record:
     except Divergence as error:  # a result too: of this rate, or of this shape
         print(f"{run.name}: {error}", file=sys.stderr)
         examples = error.examples
-    if run.objective in SYNTHETIC:  # not to the cap; the examples of memorise are single queries
-        tokens = examples * (1 if run.objective == "memorise" else run.length)
+    if run.objective in TASKS:  # not to the cap
+        tokens = examples * (1 if TASKS[run.objective].single_queries else run.length)
         training_flops = 3 * forward_flops(config, run.length) * tokens
     return {
         "key": run.key,
@@ -175,7 +175,10 @@ def commit() -> str | None:
         git = ["git", "-C", str(root)]
         head = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
         changed = subprocess.run(
-            [*git, "status", "--porcelain", "--", "fixedbert", "*.py"], capture_output=True, text=True, check=True
+            [*git, "status", "--porcelain", "--", "fixedbert", "experiments", "*.py"],
+            capture_output=True,
+            text=True,
+            check=True,
         ).stdout
     except (OSError, subprocess.CalledProcessError):
         return None

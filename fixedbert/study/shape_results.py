@@ -11,8 +11,6 @@ from .records import METRICS, SHAPE, Record
 from .studies import lowest_loss
 
 CONFIDENCE = 0.95
-REPORTED = {name: metric for name, metric in METRICS.items() if metric.label}
-FLOOR = "floor"  # of the synthetic task, whatever was trained: shown beside the error, not compared
 
 
 @dataclass(frozen=True)
@@ -64,7 +62,9 @@ class ShapeResult:
 
     @property
     def metrics(self) -> list[str]:
-        return [name for name in REPORTED if any(name in record["results"] for record in self.records)]
+        """Those with a label."""
+        found = {name for record in self.records for name in record["results"]}
+        return [name for name, metric in METRICS.items() if metric.label and name in found]
 
     def estimate(self, metric: str) -> Estimate:
         values = {record["seed"]: record["results"].get(metric) for record in self.records}
@@ -108,12 +108,6 @@ def reached_goal(results: dict) -> bool:
 def is_open(results: dict) -> bool:
     """Whether a run of a task that ends when the loss is flat ended at its cap: with more steps it might do more."""
     return results.get("converged") == 0 and not reached_goal(results) and not results.get("at_limit")
-
-
-def results_of_task(shapes: list[ShapeResult]) -> dict:
-    """Results of any run that did not diverge: they have what is the task's, such as its goal."""
-    every = (record["results"] for shape in shapes for record in shape.records)
-    return next((results for results in every if results["loss"] is not None), {})
 
 
 def shapes_by_series(records: list[Record]) -> dict[str, list[ShapeResult]]:

@@ -25,10 +25,10 @@ from ..plain_yaml import read_yaml
 from ..presets import SHAPE_FIELDS, preset_config
 from .attentions import import_attentions, try_attention
 from .records import AXES, COUNTED, Record
-from .synthetic import STAGE, SYNTHETIC, WITH_SOURCE, has_feed_forward, task_settings
+from .tasks import STAGE, TASKS, has_feed_forward
 
-NAMED_STUDIES = Path(__file__).with_name("studies.yaml")
-OBJECTIVES = ("mlm+nsp", "mlm", "clm", *SYNTHETIC)
+NAMED_STUDIES = [Path(__file__).with_name("studies.yaml")]  # a checkout adds another
+OBJECTIVES = ("mlm+nsp", "mlm", "clm")  # on a text, beside TASKS
 FINE_TUNING = {"mnli": 128, "squad": 384}  # tasks, with the length of their rows where a study does not say
 # In what shapes can be made equal; both without embeddings.
 EQUAL = {"parameters": lambda config, length: parameters(config)[1], "flops": forward_flops}
@@ -103,7 +103,7 @@ class Study:
             on the axis, or to the only one.
         learning_rates: the grid.
         seeds: of the runs; the first one is also the grid's.
-        objective: one of OBJECTIVES.
+        objective: one of OBJECTIVES or TASKS.
         pretraining: arguments of run_pretraining.py, or a list of them: stages that go on one from another.
         fine_tuning: for any of mnli and squad, arguments of run_glue.py or run_squad.py.
         extend_learning_rates: where the best rate of a grid is the highest or the lowest, and no other is as good,
@@ -167,9 +167,10 @@ class Study:
         for name, series in self.series.items():
             check(isinstance(series, dict), f"series {name}: fields with their values are needed")
             objective = series.get("objective", self.objective)
-            check(objective in OBJECTIVES, f"series {name}: objective {objective}: there are {', '.join(OBJECTIVES)}")
+            known = (*OBJECTIVES, *TASKS)
+            check(objective in known, f"series {name}: objective {objective}: there are {', '.join(known)}")
             check(
-                not (self.fine_tuning and objective in ("clm", *SYNTHETIC)),
+                not (self.fine_tuning and objective in ("clm", *TASKS)),
                 f"series {name}: fine_tuning is for encoders, objective mlm or mlm+nsp, not {objective}",
             )
             check(isinstance(series.get("pretraining", {}), dict), f"series {name}: pretraining: arguments are needed")
@@ -177,7 +178,7 @@ class Study:
             check(not self.grid or of_grid != in_full, f"grid: it changes nothing in series {name}; give max_steps")
             for stage in (*in_full, *of_grid):
                 self.check_stage(f"series {name}: ", stage)
-                if objective in SYNTHETIC:
+                if objective in TASKS:
                     check(len(stages) == 1, f"series {name}: pretraining: {objective} has a single stage")
                     check(self.axis != COUNTED, f"axis: {self.axis} are not counted for {objective}")
                     self.check_task(f"series {name}: ", stage, objective)
@@ -263,8 +264,8 @@ class Study:
             )
 
     def check_task(self, place: str, stage: dict, objective: str):
-        """A stage has the settings of the synthetic task `objective`."""
-        settings = task_settings(objective)
+        """A stage has the settings of the task `objective`."""
+        settings = TASKS[objective].settings
         for name, value in stage.items():
             if name not in (*STAGE, *settings):
                 known = ", ".join((*STAGE, *settings))
@@ -289,7 +290,7 @@ class Study:
         for name, series in self.series.items():
             objective = series.get("objective", self.objective)
             for key, of_grid in (("pretraining", False), ("grid", True)):
-                for stage in self.stages(name, of_grid) if objective not in SYNTHETIC else ():
+                for stage in self.stages(name, of_grid) if objective not in TASKS else ():
                     stage = {**stage, "objective": objective}
                     if stage not in [one for _, one in found]:
                         found.append((f"series {name}: {key}", stage))
@@ -335,7 +336,7 @@ class Study:
         for key in ("value_head_size", "layer_attention_heads"):
             if isinstance(fields_set.get(key), list):  # which a record would not say
                 raise InputError(f"study {self.name}, series {name}: {key}: a study's heads are all alike.")
-        if objective in SYNTHETIC and fields_set.get("head_embedding") is not None:
+        if objective in TASKS and fields_set.get("head_embedding") is not None:
             raise InputError(f"study {self.name}, series {name}: head_embedding: {objective} has no head embeddings.")
         for key in SHAPE_FIELDS:
             if key not in fields_set:
@@ -367,7 +368,8 @@ class Study:
     ):
         """Raises InputError where the class does not do what shape `point` of the series `name` needs."""
         try:
-            try_attention(config, length, has_source=objective in WITH_SOURCE)
+            has_source = objective in TASKS and TASKS[objective].has_source
+            try_attention(config, length, has_source=has_source)
         except Exception as error:  # of any kind, as it is the user's code
             raise InputError(
                 f"study {self.name}, series {name}, shape {point + 1}: attention: {attention} fails "
@@ -527,9 +529,9 @@ def matching_width(shape: dict, goal: int, count, length: int) -> int:
 
 @cache
 def named_studies() -> dict[str, dict]:
-    """The studies of studies.yaml, by their names."""
-    entries = read_yaml(NAMED_STUDIES, "install fixedbert again")
-    return {name: study for name, study in entries.items() if name != "settings"}
+    """The studies of NAMED_STUDIES, by their names."""
+    files = [read_yaml(file, "install fixedbert again") for file in NAMED_STUDIES]
+    return {name: study for entries in files for name, study in entries.items() if name != "settings"}
 
 
 def load_study(name: str, scale: str | None = None) -> Study:
@@ -543,9 +545,12 @@ def load_study(name: str, scale: str | None = None) -> Study:
     """
     named, file = named_studies(), Path(name)
     if name not in named and file.suffix not in (".yaml", ".yml"):
-        raise InputError(f"study {name}: there are {', '.join(named)}, or a YAML file of your own.")
+        raise InputError(
+            f"study {name}: there are {', '.join(named)}, or a YAML file of your own; a checkout of fixedbert has "
+            "those of tasks without a text too."
+        )
     entries = dict(named[name] or {} if name in named else read_yaml(file, "docs/study.md says what a study has"))
-    place = f"{NAMED_STUDIES}, study {name}" if name in named else str(file)
+    place = f"study {name}" if name in named else str(file)
     scales = entries.pop("scales", {})
     if not isinstance(scales, dict) or not isinstance(scales.get(scale), dict | type(None)):
         raise InputError(f"{place}: scales map names to keys of a study.")

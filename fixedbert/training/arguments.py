@@ -25,43 +25,6 @@ from .precision import leave_out_emulated_bf16
 
 RECIPES = Path(__file__).parents[1] / "recipes"  # they come with the package, and are named as in a checkout
 
-# Arguments that transformers' example scripts have or had and that are not taken, with what replaces them.
-NO_MORE = "transformers 5 has no such argument; leave it out"
-REPLACED = {
-    "overwrite_output_dir": "an output directory is never overwritten; remove it, or give another --output_dir",
-    "use_fast_tokenizer": "transformers 5 has fast tokenizers only; leave it out",
-    "use_auth_token": "give --token",
-    "push_to_hub_token": "give --hub_token",
-    "push_to_hub_model_id": "give --hub_model_id",
-    "push_to_hub_organization": "give --hub_model_id with the organization, as in organization/model",
-    "evaluation_strategy": "give --eval_strategy",
-    "group_by_length": "give --train_sampling_strategy group_by_length, which fine-tuning does anyway",
-    "warmup_ratio": "give --warmup_steps a fraction of the steps, such as 0.1",
-    "logging_dir": "set TENSORBOARD_LOGGING_DIR in the environment",
-    "no_cuda": "give --use_cpu",
-    "per_gpu_train_batch_size": "give --per_device_train_batch_size",
-    "per_gpu_eval_batch_size": "give --per_device_eval_batch_size",
-    "save_safetensors": "weights are always saved as safetensors; leave it out",
-    "adafactor": "give --optim adafactor",
-    "fp16_backend": "give --fp16 alone",
-    "half_precision_backend": "give --fp16 or --bf16 alone",
-    "fp16_opt_level": "give --fp16 alone",
-    "torchdynamo": "give --torch_compile_backend",
-    "include_inputs_for_metrics": "metrics are of predictions and labels alone; leave it out",
-    "include_tokens_per_second": "give --include_num_input_tokens_seen",
-    "fsdp_min_num_params": "give --fsdp_config with min_num_params",
-    "fsdp_transformer_layer_cls_to_wrap": "give --fsdp_config with transformer_layer_cls_to_wrap",
-    "use_mps_device": "an Apple GPU is used where there is one; leave it out",
-    "use_ipex": NO_MORE,
-    "jit_mode_eval": NO_MORE,
-    "mp_parameters": NO_MORE,
-    "past_index": NO_MORE,
-    "ray_scope": NO_MORE,
-    "tpu_metrics_debug": NO_MORE,
-    "tpu_num_cores": NO_MORE,
-    "use_legacy_prediction_loop": NO_MORE,
-}
-
 
 @dataclass
 class ModelArguments:
@@ -288,9 +251,7 @@ def check_flags(argv: list[str], *types: type):
 
 def refuse_unknown(unknown: list[str]):
     if unknown:
-        flag = unknown[0].split("=")[0]
-        reason = REPLACED.get(flag.removeprefix("--"), "no such argument; --help lists those there are")
-        raise InputError(f"{flag}: {reason}.")
+        raise InputError(f"{unknown[0].split('=')[0]}: no such argument; --help lists those there are.")
 
 
 def check_packages(arguments: TrainingArguments):

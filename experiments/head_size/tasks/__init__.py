@@ -1,0 +1,73 @@
+"""
+Tasks for one or two attention layers, generated without a file, for which theory says what a head size can do. Each
+has a module with its definition, its prediction and the source of it.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from inspect import Parameter, signature
+
+from fixedbert.configuration_fixed_head_bert import FixedHeadBertConfig
+from fixedbert.study.tasks import STAGE
+
+from .average import Average
+from .extremes import Extremes
+from .memorise import train_memorise
+from .mixing import PATTERNS, train_mixing
+from .nearest import Nearest
+from .recall import Recall
+from .training import SyntheticTask, train
+
+TASKS: dict[str, Callable[..., SyntheticTask]] = {
+    "nearest": Nearest,
+    "average": Average,
+    "extremes": Extremes,
+    "recall": Recall,
+}
+SYNTHETIC = (*PATTERNS, *TASKS, "memorise")
+WITH_SOURCE = ("nearest", "memorise", "extremes")  # whose keys and values are of other tokens than the queries
+PREDICTIONS = ("order", "predicted", "threshold")  # results that are theory's, of FixedHeadBert's heads alone
+
+
+def train_synthetic(
+    objective: str, config: FixedHeadBertConfig, stage: dict, learning_rate: float, seed: int
+) -> dict[str, float | None]:
+    """
+    Train a model with the attention of `config` on the task `objective`: a function of these arguments alone.
+
+    Args:
+        stage: `max_seq_length`, tokens of an example; `total_train_batch_size`, examples of a step, of `memorise` the
+            most that are tried; `max_steps`, the cap; and the settings of the task.
+
+    Raises:
+        Divergence: a loss is not finite.
+
+    Returns:
+        `loss`, which decides between learning rates, and metrics of records.py; without PREDICTIONS where the
+        attention is of another class.
+    """
+    results = train_task(objective, config, stage, learning_rate, seed)
+    if config.attention is not None:
+        return {name: value for name, value in results.items() if name not in PREDICTIONS}
+    return results
+
+
+def train_task(
+    objective: str, config: FixedHeadBertConfig, stage: dict, learning_rate: float, seed: int
+) -> dict[str, float | None]:
+    """The same with all results."""
+    length, rows, max_steps = (stage[name] for name in STAGE)
+    if objective in PATTERNS:
+        return train_mixing(objective, config, length, rows, max_steps, learning_rate, seed)
+    if objective == "memorise":
+        return train_memorise(config, length, rows, max_steps, learning_rate, seed)
+    own = {name: value for name, value in stage.items() if name not in STAGE}
+    return train(partial(TASKS[objective], config, length, **own), rows, max_steps, learning_rate, seed)
+
+
+def task_settings(objective: str) -> dict[str, bool]:
+    """The settings that a task has of its own, with whether each must be given."""
+    if objective not in TASKS:
+        return {}
+    parameters = list(signature(TASKS[objective]).parameters.values())[2:]  # after the configuration and the length
+    return {parameter.name: parameter.default is Parameter.empty for parameter in parameters}

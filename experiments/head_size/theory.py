@@ -1,0 +1,227 @@
+"""The theorems checked in numbers, and how well heads of each size fit attention patterns."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from tqdm import tqdm
+
+from fixedbert.errors import InputError, needs
+from fixedbert.figures import drawing
+from fixedbert.files import new_directory
+
+from .outputs import output, values_for
+from .patterns import attention, fitted, kullback_leibler, least_head_size, random_pattern, truncated_fit, weights_for
+from .separation import difference, separated, sequence
+
+FLOOR = 1e-16  # nats; what is smaller is rounding
+
+
+@dataclass(frozen=True)
+class Theorem1:
+    """
+    Theorem 1 on a random pattern.
+
+    Attributes:
+        length: n, tokens of the pattern.
+        errors: by head size, the largest error of a probability with the weights of the construction.
+        too_small: a head size below n - 1.
+        error_too_small: the largest error of a probability with the best head of that size.
+    """
+
+    length: int
+    errors: dict[int, float]
+    too_small: int
+    error_too_small: float
+
+
+@dataclass(frozen=True)
+class Theorem2:
+    """
+    Theorem 2: a layer of fixed heads beside one of standard heads.
+
+    Attributes:
+        width, heads: of both layers; standard heads have the size width / heads.
+        head_size: of the fixed heads.
+        differences: by case of the proof, the largest difference of their outputs.
+        closed_form_errors: by case, how far the differences are from the closed form; the third case has none.
+    """
+
+    width: int
+    heads: int
+    head_size: int
+    differences: dict[int, float]
+    closed_form_errors: dict[int, float]
+
+
+@dataclass(frozen=True)
+class ValueRank:
+    """
+    The rank criterion for values, on a random output of full rank and random patterns.
+
+    Attributes:
+        length: n, tokens of the sequence; the rank of the output.
+        heads: of the layer.
+        size, error: the least size of values that gives the output, n / heads, and its largest error.
+        too_small: one less.
+        error_too_small: Frobenius norm by which the best values of that size are off.
+        least_error: what it has to be: the norm of the singular values of the output beyond heads * too_small.
+    """
+
+    length: int
+    heads: int
+    size: int
+    error: float
+    too_small: int
+    error_too_small: float
+    least_error: float
+
+
+@dataclass(frozen=True)
+class PatternFits:
+    """
+    Fits of random patterns by heads of every size from 1 to `length`.
+
+    Attributes:
+        length: n, tokens of the patterns.
+        least_head_sizes: of each pattern, the smallest head that expresses it.
+        truncated: by head size from 1, the divergence of the fit with the largest singular values, in nats; a median.
+        fitted: the same after gradient descent from there.
+    """
+
+    length: int
+    least_head_sizes: tuple[int, ...]
+    truncated: tuple[float, ...]
+    fitted: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Theory:
+    """What `theory` finds: the checks of both theorems and of the size of values, and the fits for each length."""
+
+    theorem_1: Theorem1
+    theorem_2: Theorem2
+    value_rank: ValueRank
+    fits: tuple[PatternFits, ...]
+
+
+def theory(output_dir: str | Path, lengths: Sequence[int] = (8, 16, 32), patterns: int = 5, seed: int = 0) -> Theory:
+    """
+    Write theory.png into `output_dir`, a new directory.
+
+    Args:
+        lengths: of sequences; each has a curve.
+        patterns: random ones for each length and head size, whose median is drawn.
+
+    Raises:
+        InputError: a length below 2, no patterns, or something in `output_dir`.
+    """
+    if min(lengths) < 2:
+        raise InputError(f"{min(lengths)}: a pattern needs 2 tokens or more.", "lengths")
+    if patterns < 1:
+        raise InputError(f"{patterns}: at least 1 is needed to draw anything.", "patterns")
+    needs("matplotlib", "plots")
+    with new_directory(output_dir) as folder:
+        with tqdm(total=patterns * sum(lengths), desc="fitting patterns", unit="fit") as progress:
+            fits = tuple(fit_patterns(length, patterns, seed, progress) for length in lengths)
+        draw(fits, folder / "theory.png")
+        return Theory(check_theorem_1(seed), check_theorem_2(seed), check_value_rank(seed), fits)
+
+
+def check_theorem_1(seed: int, n: int = 8, d: int = 12) -> Theorem1:
+    """Check Theorem 1 on a random pattern over n tokens of width d."""
+    generator = torch.Generator().manual_seed(seed)
+    X, P = torch.randn(d, n, dtype=torch.float64, generator=generator), random_pattern(n, generator)
+    errors = {p: float((attention(X, *weights_for(X, P, p)) - P).abs().max()) for p in (d, n - 1)}
+    return Theorem1(n, errors, n - 2, float((fitted(P, n - 2) - P).abs().max()))
+
+
+def check_theorem_2(seed: int, d: int = 12, heads: int = 6, head_size: int = 4) -> Theorem2:
+    """Check Theorem 2 on random layers of width d and the sequences of the proof's three cases."""
+    differences, closed_form_errors = {}, {}
+    for case in (1, 2, 3):
+        f, g = separated(case, d, heads, head_size, seed)
+        X = sequence(case, f, g, 5)
+        measured = f(X) - g(X)
+        differences[case] = float(measured.abs().max())
+        if case < 3:
+            closed_form_errors[case] = float((measured - difference(case, f, g, X)).abs().max())
+    return Theorem2(d, heads, head_size, differences, closed_form_errors)
+
+
+def check_value_rank(seed: int, n: int = 8, d: int = 12, heads: int = 2) -> ValueRank:
+    """Check the rank of values on a random output (d, n) of heads with random patterns."""
+    generator = torch.Generator().manual_seed(seed)
+    X, Y = torch.randn(2, d, n, dtype=torch.float64, generator=generator)
+    patterns = torch.stack([random_pattern(n, generator) for _ in range(heads)])
+    size = n // heads
+    exact, nearest = (output(X, patterns, *values_for(X, patterns, Y, v)) - Y for v in (size, size - 1))
+    least = torch.linalg.svdvals(Y)[heads * (size - 1) :].norm()
+    return ValueRank(n, heads, size, float(exact.abs().max()), size - 1, float(nearest.norm()), float(least))
+
+
+def fit_patterns(length: int, patterns: int, seed: int, progress: tqdm) -> PatternFits:
+    generator = torch.Generator().manual_seed(seed)
+    drawn = [random_pattern(length, generator) for _ in range(patterns)]
+    bounds, best = [], []
+    for size in range(1, length + 1):
+        bounds.append(median(kullback_leibler(P, truncated_fit(P, size)) for P in drawn))
+        best.append(median(kullback_leibler(P, fitted(P, size)) for P in drawn))
+        progress.update(patterns)
+    return PatternFits(length, tuple(map(least_head_size, drawn)), tuple(bounds), tuple(best))
+
+
+def median(divergences: Iterable[float]) -> float:
+    return max(FLOOR, float(torch.tensor(list(divergences), dtype=torch.float64).median()))
+
+
+def draw(fits: Sequence[PatternFits], file: Path):
+    """Divergence against head size, a color for each length."""
+    with drawing(9, 5.5, file) as figure:
+        axes = figure.subplots()
+        for number, fit in enumerate(fits):
+            color, sizes = f"C{number}", range(1, fit.length + 1)
+            axes.plot(
+                sizes, fit.fitted, "o-", color=color, markersize=4, label=f"{fit.length} tokens, gradient descent"
+            )
+            label = f"{fit.length} tokens, largest singular values"
+            axes.plot(sizes, fit.truncated, "--", color=color, linewidth=1, label=label)
+            axes.axvline(fit.length - 1, color=color, linestyle=":", linewidth=1)
+        patterns = len(fits[0].least_head_sizes)
+        axes.set(
+            xlabel="head size",
+            ylabel="divergence of the best fit (nats; 1e-16 is rounding)",
+            yscale="log",
+            xscale="log",
+            title=f"Random attention patterns, median of {patterns}; dotted: n - 1, from where all are exact",
+        )
+        ticks = [2**power for power in range(max(fit.length for fit in fits).bit_length())]
+        axes.set_xticks(ticks, labels=list(map(str, ticks)), minor=False)
+        axes.minorticks_off()
+        axes.legend()
+
+
+def theory_text(theory: Theory) -> str:
+    """What the theorems say, with the error that is left."""
+    expressed, layers, values = theory.theorem_1, theory.theorem_2, theory.value_rank
+    lines = [f"Theorem 1: any pattern over {expressed.length} tokens"]
+    lines += [f"  from a head of {size}: off by {error:.1e}" for size, error in expressed.errors.items()]
+    lines.append(f"  the best head of {expressed.too_small}: off by {expressed.error_too_small:.1e}")
+    lines.append(
+        f"Theorem 2: {layers.heads} fixed heads of {layers.head_size} in width {layers.width} beside {layers.heads} "
+        f"standard ones of {layers.width // layers.heads}"
+    )
+    for case, gap in layers.differences.items():
+        errors = layers.closed_form_errors
+        closed = f", closed form off by {errors[case]:.1e}" if case in errors else ""
+        lines.append(f"  case {case}: the layers differ by {gap:.3g}{closed}")
+    lines += [
+        f"Values: any output over {values.length} tokens, from {values.heads} heads",
+        f"  with values of {values.size}: off by {values.error:.1e}",
+        f"  the best with values of {values.too_small}: off by {values.error_too_small:.3g}, closed form off by "
+        f"{abs(values.error_too_small - values.least_error):.1e}",
+    ]
+    lines += ["", "least head size of random patterns"]
+    lines += [f"  {fits.length:>4} tokens: {sorted(set(fits.least_head_sizes))}" for fits in theory.fits]
+    return "\n".join(lines)

@@ -1,0 +1,136 @@
+"""The synthetic tasks of the study: what theory says of them, and that training finds it."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from experiments.head_size.patterns import least_head_size
+from experiments.head_size.tasks import train_synthetic
+from experiments.head_size.tasks.mixing import MixingLayer, floor, pattern
+from fixedbert.errors import Divergence
+from fixedbert.study.records import METRICS
+from fixedbert.study.run import execute
+from fixedbert.study.sources import DataSources
+from fixedbert.study.studies import load_study
+
+
+def train(run):
+    return train_synthetic(run.objective, run.config, run.pretraining[0], run.learning_rate, run.seed)
+
+
+@pytest.mark.parametrize("length", [5, 12])
+def test_patterns_need_the_head_size_that_is_said(length):
+    """Guards: dense patterns are positive, with columns that sum to one, of rank n - 1 and n // 2; others copy."""
+    for task, size in (("dense", length - 1), ("half", length // 2)):
+        P = pattern(task, length, seed=3)
+        assert (P > 0).all() and torch.allclose(P.sum(dim=0), torch.ones(length, dtype=torch.float64))
+        assert least_head_size(P) == size
+        scores = P.log() - P.log().mean(dim=0)
+        singular = torch.linalg.svdvals(scores)[:size]
+        assert torch.allclose(singular, singular[0].expand(size))  # no dimension counts less than another
+        assert scores.square().mean().item() == pytest.approx(1)
+    P = pattern("sparse", length, seed=3)
+    assert (P.sum(dim=0) == 1).all() and (P.sum(dim=1) == 1).all() and set(P.flatten().tolist()) == {0, 1}
+    assert not torch.equal(pattern("dense", length, 1), pattern("dense", length, 2))
+
+
+def test_floor():
+    """Guards: the floor is zero from rank(C log P) on and not before, falls with the head size, and is a minimum."""
+    P = pattern("dense", 5, seed=0)
+    floors = [floor(P, size) for size in range(1, 7)]
+    assert floors[3:] == [0, 0, 0] and all(before > after for before, after in zip(floors, floors[1:4], strict=False))
+    assert floors[2] > 1e-6
+    # Independent search: gradient descent from 300 random starts, with w a parameter, finds the same.
+    generator = torch.Generator().manual_seed(0)
+    K, Q = (torch.randn(300, 5, 1, dtype=torch.float64, generator=generator).requires_grad_() for _ in range(2))
+    w = torch.ones(300, 1, 1, dtype=torch.float64, requires_grad=True)
+    optimizer = torch.optim.Adam([K, Q, w], lr=0.02)
+    for _ in range(4000):
+        errors = (w * (K @ Q.mT).softmax(dim=1) - P).square().sum(dim=1).mean(dim=1)
+        optimizer.zero_grad()
+        errors.sum().backward()
+        optimizer.step()
+    assert floors[0] * 0.999 < errors.min().item() < floors[0] * 1.02  # the least is at infinite scores
+
+
+def test_layer_is_the_theorems():
+    """Guards: the layer's pattern is softmax(K Q) of positions alone, whatever the numbers, and stays so."""
+    run = load_study("synthetic", "tiny").run("dense pattern", 4, 0.1, 1)
+    torch.manual_seed(0)
+    layer = MixingLayer(run.config, 12).double()
+    x = torch.randn(13, 12, dtype=torch.float64)
+    attention, output = layer.attention, layer.output
+    Q = attention.query.weight[:, :12] + attention.query.bias[:, None]  # (p, n): one-hot positions
+    K = attention.key.weight[:, :12] + attention.key.bias[:, None]
+    P = (K.T @ Q / 5**0.5).softmax(dim=0)
+    values = attention.value.weight[:, :12] + attention.value.bias[:, None]
+    values = values[None] + attention.value.weight[:, 12:] * x[:, None]  # (B, p, n)
+    expected = (output.weight @ (values @ P) + output.bias[:, None])[:, 0]
+    assert torch.allclose(layer(x), expected, rtol=0, atol=1e-12)
+    optimizer = torch.optim.Adam(layer.parameters(), lr=0.1)
+    (layer(x) - x.flip(1)).square().mean().backward()
+    optimizer.step()
+    assert (attention.query.weight[:, 12] == 0).all() and (attention.key.weight[:, 12] == 0).all()
+    assert (attention.value.weight[:, 12] != 0).all()
+
+
+@pytest.mark.slow
+def test_training_finds_the_threshold():
+    """Guards: trained heads come to the floor, never below it, and to nothing from the rank on; copies need none."""
+    run = load_study("synthetic", "tiny").run("dense pattern", 0, 0.1, 1)
+    run = replace(run, pretraining=[{"max_seq_length": 5, "max_steps": 1000, "total_train_batch_size": 64}])
+
+    def trained(task, size, seed=1):
+        model = {**run.model, "attention_head_size": size}
+        return train(replace(run, objective=task, model=model, seed=seed))
+
+    for task, size in (("dense", 3), ("half", 1)):
+        results = [trained(task, size, seed) for seed in (1, 2, 3)]
+        ratios = [found["loss"] / found["floor"] for found in results]
+        assert 0.95 < min(ratios) < 1.2  # on 20,000 examples; others may be stuck higher
+        at = trained(task, size + 1)
+        assert at["floor"] == 0 and at["loss"] < min(found["floor"] for found in results) / 100
+    one, two = trained("sparse", 1), trained("sparse", 2)
+    assert "floor" not in one and one["loss"] > 0.1 and two["loss"] < 1e-3
+
+
+def test_same_seed_same_result():
+    """Guards: a run is repeated exactly, and another seed is another run."""
+    run = load_study("synthetic", "tiny").run("permutation", 1, 0.1, 1)
+    run = replace(run, pretraining=[{"max_seq_length": 5, "max_steps": 40, "total_train_batch_size": 7}])
+    results = train(run)
+    assert results == train(run) != train(replace(run, seed=2))
+    assert results.keys() <= METRICS.keys(), "METRICS in study/records.py lacks a result of the synthetic tasks"
+
+
+def test_diverging_run_is_a_result_without_a_loss(tmp_path):
+    """Guards: the study's own loop stops where the loss is not finite, and its record has what was done until then."""
+    run = load_study("synthetic", "tiny").run("permutation", 1, 1e30, 1)
+    run = replace(run, pretraining=[{"max_seq_length": 5, "max_steps": 40, "total_train_batch_size": 7}])
+    with pytest.raises(Divergence, match="^step [2-9]: the loss or the gradient norm is not finite") as caught:
+        train(run)
+    step = int(str(caught.value)[5])
+    record = execute(run, tmp_path / "run", DataSources())
+    assert record["results"] == {"loss": None} and record["tokens"] == step * 7 * 5
+    assert record["training_flops"] == 3 * record["forward_flops"] * step * 7 * 5
+
+
+def test_shapes_of_a_seed_see_equal_data(monkeypatch):
+    """Guards: whatever weights a head of another size draws, it gets the examples of its seed, in the same order."""
+    seen: list[torch.Tensor] = []
+
+    def forward(layer, x):
+        seen.append(x)
+        return original(layer, x)
+
+    original = MixingLayer.forward
+    monkeypatch.setattr(MixingLayer, "forward", forward)
+    monkeypatch.setattr("experiments.head_size.tasks.mixing.EVALUATED", 13)
+    made = load_study("synthetic", "tiny")
+    for point, seed in ((0, 1), (6, 1), (0, 2)):
+        run = made.run("permutation", point, 0.1, seed)
+        train(replace(run, pretraining=[{"max_seq_length": 5, "max_steps": 3, "total_train_batch_size": 7}]))
+    first, second, other = seen[:4], seen[4:8], seen[8:]
+    assert [len(x) for x in first] == [7, 7, 7, 13] and all(map(torch.equal, first, second))
+    assert not any(map(torch.equal, first, other))

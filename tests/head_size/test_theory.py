@@ -1,0 +1,321 @@
+"""The theory: every construction and identity to its tolerance, in float64."""
+
+import math
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+from small_models import H, P, config_of
+
+from experiments.head_size.laws import condition_number
+from experiments.head_size.outputs import output, values_for
+from experiments.head_size.patterns import (
+    COUNTER_EXAMPLE,
+    attention,
+    centred_log,
+    fitted,
+    kullback_leibler,
+    least_head_size,
+    random_pattern,
+    truncated_fit,
+    weights_for,
+)
+from experiments.head_size.separation import difference, included, separated, sequence
+from experiments.head_size.theory import theory
+from fixedbert.attention_fixed_head_bert import FixedHeadBertAttention, FixedHeadBertSelfAttention
+from fixedbert.errors import InputError
+from fixedbert_cli import main
+
+
+def generator(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def gaussian(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(*shape, dtype=torch.float64, generator=generator(seed))
+
+
+@pytest.mark.parametrize("d, n", [(8, 8), (32, 13), (7, 7)])
+def test_theorem_1(d, n):
+    """Guards: for d >= n and X of full column rank any positive P is the softmax of some W_q, W_k (d, d), to 1e-10."""
+    X, P = gaussian(d, n), random_pattern(n, generator(1))
+    W_q, W_k = weights_for(X, P)
+    assert W_q.shape == W_k.shape == (d, d)
+    assert (attention(X, W_q, W_k) - P).abs().max() < 1e-10
+
+
+@pytest.mark.parametrize("rank", [1, 3, 6])
+def test_a_pattern_of_lower_rank_needs_a_smaller_head(rank):
+    """Guards: P is expressed by heads of rank(C log P) and more, exactly, and by none smaller."""
+    n, d = 8, 13
+    scores = gaussian(n, rank) @ gaussian(rank, n, seed=1) + gaussian(1, n, seed=2)  # a shift of columns does nothing
+    P, X = scores.softmax(dim=0), gaussian(d, n, seed=3)
+    assert least_head_size(P) == rank
+    for size in (rank, rank + 2):
+        W_q, W_k = weights_for(X, P, size)
+        assert W_q.shape == (size, d) and (attention(X, W_q, W_k) - P).abs().max() < 1e-10
+    if rank > 1:
+        with pytest.raises(InputError, match=f"a head of {rank - 1} cannot express P on X: it takes {rank}"):
+            weights_for(X, P, rank - 1)
+
+
+@pytest.mark.parametrize("n", [2, 5, 8, 16])
+def test_a_generic_pattern_needs_a_head_of_n_minus_1(n):
+    """Guards: the true threshold is n - 1, not n: there a random pattern is met to 1e-10, one below it is not."""
+    P = random_pattern(n, generator())
+    assert least_head_size(P) == n - 1
+    W_q, W_k = weights_for(gaussian(n, n), P, n - 1)
+    assert (attention(gaussian(n, n), W_q, W_k) - P).abs().max() < 1e-10
+    if n > 2:
+        assert kullback_leibler(P, fitted(P, n - 2)) > 1e-6
+
+
+def test_ill_conditioned_sequence():
+    """Guards: nearly dependent tokens still get their pattern, and where float64 is not enough the message says so."""
+    left, _, right = torch.linalg.svd(gaussian(12, 8), full_matrices=False)
+    P = random_pattern(8, generator())
+    for condition in (1e4, 1e6):
+        X = left * torch.logspace(0, -math.log10(condition), 8, dtype=torch.float64) @ right
+        assert (attention(X, *weights_for(X, P)) - P).abs().max() < 1e-4
+    X = left * torch.logspace(0, -14, 8, dtype=torch.float64) @ right
+    with pytest.raises(InputError, match="too close to dependent tokens"):
+        weights_for(X, P)
+
+
+def test_head_size_of_a_pattern_in_single_precision():
+    """Guards: the rounding of a float32 pattern is not taken for rank."""
+    P = (gaussian(16, 2) @ gaussian(2, 16, seed=1)).float().softmax(dim=0)
+    assert least_head_size(P) == 2
+
+
+def test_uniform_attention_needs_the_least_head():
+    """Guards: a pattern of rank zero is what the smallest head gives with zero weights."""
+    P = torch.full((5, 5), 0.2, dtype=torch.float64)
+    assert least_head_size(P) == 1 and not centred_log(P).any()
+    W_q, W_k = weights_for(gaussian(6, 5), P, 1)
+    assert (attention(gaussian(6, 5), W_q, W_k) - P).abs().max() < 1e-15
+
+
+def test_the_paper_s_counter_example():
+    """Guards: X = [1, 0] gives uniform attention to the second query with any weights, and P does not ask for that."""
+    X, P = COUNTER_EXAMPLE
+    for seed in range(5):
+        found = attention(X, gaussian(1, 1, seed=seed), gaussian(1, 1, seed=seed + 9))
+        assert torch.equal(found[:, 1], torch.tensor([0.5, 0.5], dtype=torch.float64))
+    with pytest.raises(InputError, match="no head of any size gives P on X, whose 2 tokens are of rank 1"):
+        weights_for(X, P)
+
+
+def test_rank_deficient_sequence():
+    """Guards: where two tokens are the same, only patterns that treat them alike are possible, and those still are."""
+    X = gaussian(9, 4)
+    X[:, 3] = X[:, 2]
+    with pytest.raises(InputError, match="4 tokens are of rank 3"):
+        weights_for(X, random_pattern(4, generator()))
+    P = attention(X, gaussian(3, 9, seed=4), gaussian(3, 9, seed=5))
+    W_q, W_k = weights_for(X, P, 3)
+    assert (attention(X, W_q, W_k) - P).abs().max() < 1e-10
+
+
+@pytest.mark.parametrize(
+    "P, message",
+    [
+        (torch.tensor([[1.0, 0.5], [0.0, 0.5]]), r"P\[1, 0\] is 0: a softmax is positive"),
+        (torch.tensor([[0.5, 0.5], [0.25, 0.5]]), "column 0 of P sums to 0.75, not to one"),
+        (torch.full((2, 3), 0.5), r"P has the shape \(2, 3\)"),
+        (torch.tensor([[math.nan, 0.5], [0.5, 0.5]]), r"P\[0, 0\] is nan"),
+    ],
+)
+def test_what_is_no_pattern(P, message):
+    """Guards: a matrix that no softmax gives is refused with the place."""
+    with pytest.raises(InputError, match=message):
+        least_head_size(P)
+
+
+def test_gradient_descent_stays_below_the_bound():
+    """Guards: the best fit is never worse than the truncated one, falls with head size, is exact from n - 1 on."""
+    P = random_pattern(6, generator(3))
+    bounds = [kullback_leibler(P, truncated_fit(P, size)) for size in range(1, 7)]
+    found = [kullback_leibler(P, fitted(P, size)) for size in range(1, 7)]
+    assert all(fit <= bound + 1e-12 for fit, bound in zip(found, bounds, strict=True))
+    assert all(a > b for a, b in zip(found[:5], found[1:5], strict=False))
+    assert bounds[4] < 1e-12 and found[4] < 1e-12 and found[3] > 1e-4
+
+
+@pytest.mark.parametrize("case", [1, 2])
+def test_theorem_2_in_closed_form(case):
+    """Guards: in the first two cases of the proof the layers differ by the closed form, to 1e-12, and really."""
+    f, g = separated(case, d=12, heads=6, head_size=4)
+    X = sequence(case, f, g, length=5)
+    measured = f(X) - g(X)
+    assert (measured - difference(case, f, g, X)).abs().max() < 1e-12
+    assert measured.abs().max() > 1e-3
+    if case == 2:
+        assert (f.values.sum(0) - g.values.sum(0)).abs().max() < 1e-10
+        assert measured[:, 1:].abs().max() < 1e-12
+
+
+def test_theorem_2_third_case():
+    """Guards: where scores differ by skew-symmetric matrices the second case's X is blind, and the third's is not."""
+    f, g = separated(3, d=12, heads=6, head_size=4)
+    gap = g.scores[0] - f.scores[0]
+    assert (gap + gap.T).abs().max() < 1e-10 and torch.linalg.matrix_rank(g.scores[0]) == 4
+    blind = sequence(2, f, g, length=5)
+    assert (f(blind) - g(blind)).abs().max() < 1e-10
+    found = []
+    for alpha in (1, 10, 100):
+        X = sequence(3, f, g, length=5, alpha=alpha)
+        found.append(float((f(X) - g(X)).abs().max()))
+    assert found[0] > 0.1 and found[1] > 5 * found[0] and found[2] > 5 * found[1]
+    v, v_2 = X[:, 0], X[:, 1]
+    assert v_2 @ g.scores[0] @ v > 0 > v_2 @ f.scores[0] @ v
+
+
+@pytest.mark.parametrize("head_size", [2, 5, 12])
+def test_standard_heads_are_included(head_size):
+    """Guards: heads of d / h or larger have every function of standard ones; smaller are refused."""
+    f, _ = separated(1, d=12, heads=6, head_size=4)
+    X = gaussian(12, 7)
+    wide = included(f, head_size)
+    assert wide.W_q.shape == (6, head_size, 12) and (wide(X) - f(X)).abs().max() < 1e-12
+    with pytest.raises(InputError, match="heads of 1 do not include heads of 2"):
+        included(f, 1)
+
+
+def test_theorem_2_is_about_larger_heads_only():
+    """Guards: shapes that the theorem says nothing about are refused."""
+    for heads, size in ((6, 2), (0, 4), (5, 4), (6, 13)):
+        with pytest.raises(InputError, match="d / h < head size"):
+            separated(1, d=12, heads=heads, head_size=size)
+    with pytest.raises(InputError, match="the proof has 1, 2 and 3"):
+        separated(4, d=12, heads=6, head_size=4)
+
+
+def test_closed_form_of_large_layers():
+    """Guards: scores of hundreds do not overflow the closed form."""
+    f, g = separated(2, d=96, heads=12, head_size=32)
+    X = sequence(2, f, g, length=5) * 10
+    assert (f(X) - g(X) - difference(2, f, g, X)).abs().max() < 1e-6 * (f(X) - g(X)).abs().max()
+
+
+@pytest.mark.parametrize("heads, value_size", [(1, 3), (1, 7), (3, 2), (5, 1), (4, 3)])
+def test_outputs_have_the_rank_of_their_values(heads, value_size):
+    """Guards: heads give an output if and only if its rank is at most heads * value size; otherwise the best is off by
+    the other singular values, and no layer gives more: generic ones have just that rank."""
+    d, n = 13, 7
+    X, Y = gaussian(d, n), gaussian(d, n, seed=1)
+    patterns = torch.stack([random_pattern(n, generator(seed)) for seed in range(heads)])
+    most = min(heads * value_size, n)
+    left, singular, right = torch.linalg.svd(Y, full_matrices=False)
+    within = left[:, :most] * singular[:most] @ right[:most]
+    W_v, W_o = values_for(X, patterns, within, value_size)
+    assert W_v.shape == (heads, value_size, d) and W_o.shape == (heads, d, value_size)
+    assert (output(X, patterns, W_v, W_o) - within).abs().max() < 1e-10
+    nearest = output(X, patterns, *values_for(X, patterns, Y, value_size))
+    assert float((nearest - Y).norm()) == pytest.approx(float(singular[most:].norm()), abs=1e-10)
+    W_v, W_o = gaussian(heads, value_size, d, seed=2), gaussian(heads, d, value_size, seed=3)
+    assert torch.linalg.matrix_rank(output(X, patterns, W_v, W_o)) == most
+
+
+def test_rank_of_the_model_s_own_outputs():
+    """Guards: a layer of the model gives outputs of rank heads * value size, with biases of values, and one more with
+    the bias of W_o."""
+    config = config_of("Model", num_attention_heads=2, value_head_size=2, attn_implementation="eager")
+    attention = FixedHeadBertAttention(config).double().eval()
+    torch.nn.init.ones_(attention.self.value.bias)
+    heads, W_o = attention.self(gaussian(1, 11, 32))[0][0], attention.output.dense
+    assert torch.linalg.matrix_rank(heads @ W_o.weight.T) == 4
+    assert torch.linalg.matrix_rank(W_o(heads)) == 5
+
+
+def test_outputs_of_dependent_tokens():
+    """Guards: a pattern that mixes all tokens alike leaves one dimension, and is refused by number."""
+    patterns = torch.stack([random_pattern(4, generator()), torch.full((4, 4), 0.25, dtype=torch.float64)])
+    with pytest.raises(InputError, match="the 4 tokens of X, mixed by pattern 1, are of rank 1"):
+        values_for(gaussian(9, 4), patterns, gaussian(9, 4, seed=1), 2)
+
+
+def test_identities_of_head_embeddings():
+    """Guards: added embeddings leave a key bias and a shift of values, multiplied ones a product (MHE)."""
+    for embedding in ("add", "mul"):
+        config = config_of("Model", head_embedding=embedding, attn_implementation="eager")
+        layer = FixedHeadBertSelfAttention(config).double().eval()
+        torch.nn.init.normal_(layer.head_embedding)
+        states = gaussian(1, 7, 32)
+        Q, K, V = (linear(states[0]) for linear in (layer.query, layer.key, layer.value))
+        found = layer(states)[0][0].unflatten(-1, (H, P))  # (7, H, P)
+        for head in range(H):
+            e_q, e_k, e_v = layer.head_embedding[:, head]
+            if embedding == "add":
+                scores, shift, factor = Q @ K.T + (K @ e_q), e_v, 1
+            else:
+                scores, shift, factor = (Q * ((1 + e_q) * (1 + e_k))) @ K.T, 0, 1 + e_v
+            reduced = (scores / P**0.5).softmax(dim=1) @ V * factor + shift
+            change = torch.Tensor.add if embedding == "add" else lambda x, e: x * (1 + e)
+            whole = (change(Q, e_q) @ change(K, e_k).T / P**0.5).softmax(dim=1) @ change(V, e_v)
+            assert torch.allclose(reduced, whole, atol=1e-12) and torch.allclose(found[:, head], whole, atol=1e-12)
+
+
+def test_condition_number():
+    """Guards: the printed values, agreement with Gaussian matrices, and infinity where there are more tokens."""
+    for length, inner, value in ((197, 768, 3.05), (197, 1024, 2.56), (128, 768, 2.38), (128, 1536, 1.81)):
+        assert condition_number(inner, length) == pytest.approx(value, abs=0.006)
+    singular = torch.linalg.svdvals(gaussian(128, 768))
+    assert float(singular[0] / singular[-1]) == pytest.approx(condition_number(768, 128), rel=0.06)
+    assert condition_number(128, 128) == math.inf
+    assert condition_number(64, 197) == condition_number(197, 64)
+
+
+def test_python_of_the_page_runs(tmp_path, monkeypatch, capsys):
+    """Guards: the Python of docs/theory.md prints what it says."""
+    monkeypatch.chdir(tmp_path)
+    page = (Path(__file__).parents[2] / "docs" / "theory.md").read_text(encoding="utf-8")
+    construction, checks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    exec(construction, {})
+    least, error = capsys.readouterr().out.splitlines()
+    assert least == "7" and float(re.search(r"\d[\d.e-]*", error)[0]) < 1e-13
+    exec(checks, {})
+    errors, four, eight = capsys.readouterr().out.splitlines()
+    assert re.fullmatch(r"\{12: .*e-1\d, 7: .*e-1\d\}", errors)
+    assert four.startswith("4 (3, 3) (") and eight.startswith("8 (7, 7) (")
+
+
+def test_results_are_data(tmp_path):
+    """Guards: what the theorems promise is in the fields: exact from n - 1 on, and layers that differ."""
+    found = theory(tmp_path / "out", lengths=[5], patterns=3)
+    assert found.theorem_1.errors.keys() == {12, 7}
+    assert max(found.theorem_1.errors.values()) < 1e-13
+    assert found.theorem_1.error_too_small > 1e-4
+    assert found.theorem_2.differences.keys() == {1, 2, 3}
+    assert min(found.theorem_2.differences.values()) > 1e-3
+    assert found.theorem_2.closed_form_errors.keys() == {1, 2}
+    assert max(found.theorem_2.closed_form_errors.values()) < 1e-12
+    values = found.value_rank
+    assert (values.size, values.too_small) == (4, 3) and values.error < 1e-12
+    assert values.error_too_small == pytest.approx(values.least_error, rel=1e-12) and values.least_error > 0.1
+    (fits,) = found.fits
+    assert (fits.length, fits.least_head_sizes) == (5, (4, 4, 4))
+    assert len(fits.truncated) == len(fits.fitted) == 5
+    assert max(fits.fitted[3:]) < 1e-12 < 1e-4 < fits.fitted[2] <= fits.truncated[2]
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [({"lengths": [8, 1]}, "lengths 1: a pattern needs 2"), ({"patterns": 0}, "patterns 0: at least")],
+)
+def test_nothing_to_draw(tmp_path, options, message):
+    """Guards: lengths and numbers of patterns that leave nothing to fit are refused, and leave no folder."""
+    with pytest.raises(InputError, match=message):
+        theory(tmp_path / "out", **options)
+    assert not list(tmp_path.iterdir())
+
+
+def test_picture_and_table(tmp_path, capsys):
+    """Guards: `fixedbert theory` draws its picture and prints what holds to which error."""
+    main(["theory", "--output_dir", str(tmp_path / "out"), "--lengths", "4", "6", "--patterns", "2"])
+    printed = capsys.readouterr().out
+    assert "Theorem 1" in printed and "case 3" in printed and "the best with values of 3" in printed
+    with Image.open(tmp_path / "out" / "theory.png") as picture:
+        assert picture.width > 600

@@ -1,0 +1,251 @@
+"""Thresholds found in the records of tasks: knees, when a prediction agrees, and what a report says."""
+
+import pytest
+from reported import lines, report, write
+
+from experiments.head_size.tasks import TASKS
+from experiments.head_size.thresholds import (
+    CLAIMS,
+    KNEE,
+    RULES,
+    SUFFICES,
+    TRANSITION,
+    Growth,
+    Threshold,
+    fits,
+    thresholds_of,
+)
+from fixedbert.printing import study_cost_text
+from fixedbert.study import make_report, report_markdown, study_cost
+from fixedbert.study.figure import metrics_figure
+from fixedbert.study.report import Report
+from fixedbert.study.report_files import write_report
+from fixedbert.study.studies import load_study
+
+
+def test_knee():
+    """Guards: knee and exponent of exact amounts are found, and a knee is called one if it is clearly nearer."""
+    sizes = [1, 2, 4, 8, 16, 32]
+
+    def growth(amounts):
+        return Growth(*fits(sizes, amounts))
+
+    knee = growth([90 * min(size, 7) for size in sizes])
+    assert knee.has_knee and knee.knee == pytest.approx(7, rel=0.02) and knee.power_residual > 0.2
+    for power in (0, 0.5, 1):
+        law = growth([90 * size**power for size in sizes])
+        assert not law.has_knee and (law.exponent, law.power_residual) == pytest.approx((power, 0), abs=1e-12)
+    assert Growth(8, 0.06, 0.5, 0.1).has_knee and not Growth(8, 0.08, 0.5, 0.1).has_knee  # squares 0.36, 0.64
+
+
+@pytest.mark.parametrize(
+    "claim, found, missed, agrees",
+    [
+        (SUFFICES, 8, 4, True),
+        (SUFFICES, 2, None, True),
+        (SUFFICES, 16, 8, False),
+        (SUFFICES, None, 16, False),
+        (SUFFICES, 16, 4, None),  # 8 was not tried
+        (SUFFICES, None, 4, None),
+        (TRANSITION, 8, 6, True),
+        (TRANSITION, 12, 6, True),  # 8 was not tried
+        (TRANSITION, 6, 4, False),
+        (TRANSITION, 12, 8, False),
+        (TRANSITION, None, 8, False),
+        (TRANSITION, 8, None, None),
+        (TRANSITION, None, 6, None),
+        (KNEE, 5.4, None, True),
+        (KNEE, 5.3, None, False),
+        (KNEE, None, None, False),
+    ],
+)
+def test_when_a_threshold_agrees(claim, found, missed, agrees):
+    """Guards: a bound from above, a transition and a knee are each compared by their rule."""
+    growth = Growth(5.4, 0.06, 0.5, 0.1) if claim == KNEE else None
+    assert Threshold("a", claim, 8, None, found, missed, growth=growth).agrees is agrees
+    assert Threshold("a", claim, None, 8, found, missed, growth=growth).agrees is None
+    assert Threshold("a", KNEE, 8, None, None).agrees is None  # too few shapes
+
+
+def test_every_task_has_a_claim():
+    """Guards: the report knows of every task what kind of number theory names, and has its rule in words."""
+    assert CLAIMS.keys() == {*TASKS, "memorise"} and set(CLAIMS.values()) == RULES.keys()
+
+
+def thresholds(report: Report) -> list[Threshold]:
+    return thresholds_of(report.series, report.axis)
+
+
+def records_of(name: str, measure: str, values: dict, extra) -> list[dict]:
+    """A record for each shape of a study, seeds 1 to 3; `values` maps a series and a point to the measure."""
+    study, records = load_study(name, "tiny"), []
+    common = {"parameters": None, "non_embedding_parameters": None, "forward_flops": 1000, "training_flops": 1}
+    common |= {"tokens": 5, "epochs": None, "texts": None, "seconds": 1.0, "hardware": "2 CPU cores", "threads": 1}
+    common |= {"versions": {"torch": "2"}, "commit": None}
+    for series, point in study.places():
+        for seed in study.seeds:
+            run = study.run(series, point, 0.01, seed)
+            shape = {field: getattr(run.config, field) for field in ("hidden_size", "num_hidden_layers")}
+            shape |= {field: getattr(run.config, field) for field in ("num_attention_heads", "intermediate_size")}
+            shape |= {"attention_head_size": run.config.head_dim, "value_head_size": run.config.value_head_sizes[0]}
+            shape |= {"head_embedding": None, "qk_norm": False, "attention": None, "max_seq_length": run.length}
+            value = values(run) * (1 + 0.1 * seed)
+            results = {"loss": value, measure: value, "converged": float(seed > 1), **extra(run)}
+            place = {"key": run.key, "objective": name, "learning_rate": 0.01, "seed": seed, "results": results}
+            records.append({**common, **shape, **place, **study.labels(run)})
+    return records
+
+
+def test_report_of_a_threshold(tmp_path):
+    """Guards: the report says what was predicted and found, what never reached the goal, and what did not converge."""
+
+    def error(run):
+        return 1e-4 if run.config.head_dim == 16 else 0.3 / run.config.head_dim
+
+    def extra(run):
+        at_goal = run.config.head_dim == 16
+        threshold = 16.0 if run.config.num_hidden_layers == 1 else None
+        steps = {"steps_to_goal": 100 * run.seed if at_goal else None}
+        return {**steps, "null": 1.0, "goal": 0.01, "threshold": threshold, "order": None}
+
+    report = make_report(records_of("nearest", "relative_error", error, extra))
+    text = report_markdown(report)
+    decided = "agrees; 4 of the runs that decide this had not converged"  # one for each shape below
+    assert f"- 1 layer, 16 / r heads: predicted 16, found 16, {decided}" in text
+    assert "- 2 layers, 64 / r heads: none predicted, found 16" in text
+    header = "series | width | layers | heads | head size | MFLOP/token"  # no feed-forward network, no parameters
+    assert f"| {header} |" in text and "| 32 | 1 | 16 | 1, values 16 | " in text
+    assert "| 0.36 ± 0.075 (1 not converged) | never |" in text
+    assert "| 0.00012 ± 2.5e-05 | 200 ± 250 |" in text  # at the goal nothing is open
+    assert f"size of a head from which on the best seed reaches the goal; {RULES[TRANSITION]}:" in text
+    assert "- Runs that ended at their cap, neither at the goal nor with a flat loss: 16.\n" in text
+    assert [threshold.found for threshold in thresholds(report)] == [16] * 4
+    write_report(report, tmp_path)
+    assert (tmp_path / "report.png").stat().st_size > 10_000
+
+
+def test_report_of_seeds_that_disagree():
+    """Guards: what one seed of three reaches is found, and beside it is what every seed reaches."""
+
+    def error(run):
+        return 0.04 if run.config.head_dim == 16 or run.config.head_dim == 8 and run.seed == 2 else 0.5
+
+    def extra(run):
+        return {"steps_to_goal": None, "null": 1.0, "goal": 0.06, "threshold": 16.0, "order": None}
+
+    report = make_report(records_of("nearest", "relative_error", error, extra))
+    assert {(threshold.found, threshold.by_all) for threshold in thresholds(report)} == {(8, 16)}
+    assert "found 8 (with every seed 16), does not agree" in report_markdown(report)
+
+
+def test_report_of_a_knee(tmp_path):
+    """Guards: of memorise the knee of every series, by the growth of what was found."""
+
+    def memorised(run):
+        return 70 * run.config.num_attention_heads * min(run.config.head_dim, run.length - 1)
+
+    def extra(run):
+        predicted = run.config.num_attention_heads * min(run.length, run.config.head_dim)
+        return {"steps_to_goal": 10, "null": 1.0, "predicted": predicted, "threshold": float(run.length)}
+
+    report = make_report(records_of("memorise", "memorised", memorised, extra))
+    found = {threshold.series: threshold.found for threshold in thresholds(report)}
+    assert found["1 head, n = 16"] == pytest.approx(15, rel=0.03) and all(t.agrees for t in thresholds(report))
+    write_report(report, tmp_path)
+    assert "- 1 head, n = 8: predicted 8, found 6.99" in (tmp_path / "report.md").read_text()
+
+
+def test_report_of_a_power_law():
+    """Guards: growth without a knee is reported as that, with its exponent, and so is the limit of what was tried."""
+
+    def memorised(run):
+        return 100 * run.config.head_dim**0.6 * (1.02 if run.config.head_dim == 2 else 1)
+
+    def extra(run):
+        open_runs = {"converged": 0, "at_limit": float(run.config.head_dim == 6)}
+        return {"steps_to_goal": 10, "null": 1.0, "predicted": 1, "threshold": 8.0, **open_runs}
+
+    text = report_markdown(make_report(records_of("memorise", "memorised", memorised, extra)))
+    law = "no knee: a power law with exponent 0.59 fits as well, with residuals of 0.0049, of the best knee 0.16"
+    limit = "without the shapes of 3 runs that are at the upper limit of T"
+    not_flat = "15 of the runs that decide this had not converged"
+    assert f"- 1 head, n = 8: predicted 8, found none, does not agree; {law}; {limit}; {not_flat}\n" in text
+    assert "- Runs that fitted as many examples as were tried, so that their most is not known: 3.\n" in text
+
+
+def test_synthetic_tasks(tmp_path):
+    """Guards: the synthetic tasks are drawn on one panel with their floors, and reported by their error."""
+    records = []
+    for objective in ("dense", "sparse"):
+        for size in (1, 2, 3):
+            results = {"loss": 0.1**size, "error": 0.1**size} | (
+                {"floor": 0.05 * (3 - size)} if objective == "dense" else {}
+            )
+            changes = {"objective": objective, "attention_head_size": size, "max_seq_length": 4, "parameters": None}
+            changes |= {"value_head_size": size}
+            changes |= {"texts": None, "epochs": None}
+            changes |= {"non_embedding_parameters": None, "results": results, "axis": "attention_head_size"}
+            records += lines(objective, size - 1, 1, [1.0], **changes)
+    text = report([write(tmp_path / "runs.jsonl", records)], tmp_path / "out")
+    assert "- dense, size of a head 1 to 3: -0.099 (one seed)" in text and "mean squared error" in text
+    assert "perplexity" not in text and "| mean squared error | least error found |" in text
+    assert "- The tasks are synthetic" in text and "larger ones" not in text
+    # Sizes below the threshold alone, as in the beginning of a study.
+    report([write(tmp_path / "begun.jsonl", records[:2])], tmp_path / "begun")
+
+
+def of_task(objective: str, axis: str, values: dict[int, list], **results) -> list[dict]:
+    """Records of one series of a synthetic task: by the value on the axis, the measure of each seed."""
+    records = []
+    for point, (value, by_seed) in enumerate(values.items()):
+        changes = {"objective": objective, "axis": axis, "texts": None, "epochs": None, "attention": None}
+        changes |= {"parameters": None, "non_embedding_parameters": None, axis: value}
+        for record, measure in zip(lines("a", point, 2, by_seed, **changes), by_seed, strict=True):
+            record["results"] = {"loss": None}
+            if measure is not None:
+                name = "memorised" if objective == "memorise" else "relative_error"
+                record["results"] = {"loss": -measure, name: measure, "null": 1.0, "steps_to_goal": 10, **results}
+            records.append(record)
+    return records
+
+
+def test_steps_of_memorise_are_not_compared():
+    """Guards: the steps to the goal of other numbers of examples are in the table, and in no difference."""
+    made = make_report(of_task("memorise", "attention_head_size", {2: [20, 30], 4: [40, 50]}))
+    assert "steps_to_goal" in made.metrics and {one.metric for one in made.findings} == {"memorised"}
+
+
+def test_predictions_are_of_an_axis():
+    """Guards: a number of heads is not compared with sizes of a head, nor a size with numbers of heads."""
+    errors = {2: [0.5, 0.4], 4: [0.001, 0.002]}
+    for objective, axis, other in (
+        ("extremes", "num_attention_heads", "attention_head_size"),
+        ("nearest", "attention_head_size", "num_attention_heads"),
+    ):
+        results = {"threshold": 4.0, "order": None, "goal": 0.01}
+        (threshold,) = thresholds(make_report(of_task(objective, axis, errors, **results)))
+        assert (threshold.predicted, threshold.found, threshold.agrees) == (4.0, 4, True)
+        made = make_report(of_task(objective, other, errors, **results))
+        (threshold,) = thresholds(made)
+        assert (threshold.predicted, threshold.found, threshold.agrees) == (None, 4, None)
+        assert ": predicted" not in str([line.get_label() for line in metrics_figure(made).axes[0].lines])
+
+
+def test_knees_beyond_the_sizes_tried(tmp_path):
+    """Guards: growth without a knee decides only if sizes go far enough; runs that diverged do not end the report."""
+    amounts = {1: [None, 100.0], 2: [200.0, 200.0], 4: [400.0, None], 8: [None, None]}
+    records = of_task("memorise", "attention_head_size", amounts, threshold=8.0, predicted=3, at_limit=0.0)
+    (threshold,) = thresholds(make_report(records))
+    assert (threshold.predicted, threshold.found, threshold.largest, threshold.agrees) == (8.0, None, 4, None)
+    assert "predicted 8, found none, not decided by the shapes tried" in report_markdown(make_report(records))
+    report([write(tmp_path / "runs.jsonl", records)], tmp_path / "out")
+    further = of_task("memorise", "attention_head_size", {**amounts, 16: [1600.0, 1600.0]}, threshold=8.0, predicted=3)
+    assert thresholds(make_report(further))[0].agrees is False
+
+
+def test_cost_of_a_synthetic_task_counts_no_embeddings():
+    """Guards: parameters, most of which would be of embeddings that the task does not have, are left out."""
+    cost = study_cost(load_study("nearest", "tiny"))
+    assert {shape.parameters for shape in cost.shapes} == {None}
+    assert study_cost_text(cost).splitlines()[3].split()[-5:] == ["16", "1", "-", "-", "0.052"]
+    assert {shape.intermediate_size for shape in study_cost(load_study("recall", "tiny")).shapes} == {128}
