@@ -296,7 +296,7 @@ def enlarge_attention(
 
     if name.endswith("value_embedding"):  # (H, V)
         return fill(tensor, (heads, new_value_size), generator=generator)
-    if name.endswith("head_embedding"):  # (3, H, P), or (2, H, P) without values
+    if name.endswith("head_embedding"):  # (3, H, P), or without that of values (2, H, P)
         factor = tensor.new_ones(len(tensor), 1, 1)
         factor[0] = scale if config.head_embedding == "add" else 1  # added to queries, which are scaled
         wide = fill(tensor * factor, (len(tensor), heads, new_size), generator=generator)

@@ -104,7 +104,7 @@ def stock_shape(config: FixedHeadBertConfig) -> tuple[int, int]:
 
 
 def count_parameters(model_class: type[PreTrainedModel], config: BertConfig, like: PreTrainedModel) -> int:
-    """Parameters of a model of this class, without allocating it, and without a pooler if `like` has none."""
+    """Those of a model of this class, without memory, and without a pooler if `like` has none."""
     with torch.device("meta"):
         model = model_class(config)
     if like.base_model.pooler is None:

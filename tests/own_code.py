@@ -16,7 +16,7 @@ from transformers import AutoModelForPreTraining
 
 @torch.no_grad()
 def largest_difference(folder: Path) -> float:
-    """Largest difference of the logits from those saved, for a padded batch."""
+    """Of the logits; a padded batch."""
     model = AutoModelForPreTraining.from_pretrained(folder, trust_remote_code=True).eval()
     assert type(model).__module__.startswith("transformers_modules."), type(model)
     inputs = load_file(folder / "expected.safetensors")

@@ -38,7 +38,7 @@ def best_width(depth: float) -> float:
 
 
 def condition_number(inner: int, length: int) -> float:
-    """Condition number of `length` x `inner` independent Gaussian numbers, in the limit; infinite if equal."""
+    """Of `length` x `inner` independent Gaussian numbers, in the limit; infinite where the two are equal."""
     if inner == length:
         return math.inf
     return (math.sqrt(inner) + math.sqrt(length)) / abs(math.sqrt(inner) - math.sqrt(length))

@@ -31,7 +31,7 @@ NAME_COLUMN = "name the column with the text with --text_column_name"
 
 @dataclass(frozen=True)
 class Columns:
-    """The columns of a corpus that are read: the text, and one with another value for each document."""
+    """The columns of a corpus that are read: that of the text, and one with another value for each document."""
 
     text: str
     document: str | None = None

@@ -43,7 +43,7 @@ def metrics_figure(report: Report) -> Figure:
 
 
 def fields_of(report: Report) -> list[str]:
-    """The horizontal axes: the study's, and parameters, which are not counted for synthetic tasks."""
+    """The horizontal axes: that of the study, and parameters, which are not counted for synthetic tasks."""
     counted = any(shape[COUNTED] is not None for shape in report.shapes)
     return list(dict.fromkeys((report.axis, COUNTED))) if counted else [report.axis]
 
@@ -143,7 +143,7 @@ def plot_levels(panel: Axes, shapes: list[ShapeResult], metric: str):
 
 
 def plot_floors(panel: Axes, name: str, shapes: list[ShapeResult], color: str):
-    """Draw the least errors found for dense patterns and where theory has zero; log2 n for the sparse ones."""
+    """Of dense patterns the least errors found, and from where on theory has zero; log2 n for the sparse ones."""
     floors = {shape["attention_head_size"]: shape.estimate(FLOOR).mean for shape in shapes if FLOOR in shape.metrics}
     above = {size: floor for size, floor in floors.items() if floor > 0}
     if above:

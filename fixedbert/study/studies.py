@@ -102,7 +102,7 @@ class Study:
             parameters or flops `to` another one, by its feed-forward width: each shape to the one with the same value
             on the axis, or to the only one.
         learning_rates: the grid.
-        seeds: of the runs; the first one is also the grid's.
+        seeds: of the runs; the first one is also that of the grid.
         objective: one of OBJECTIVES.
         pretraining: arguments of run_pretraining.py, or a list of them: stages that go on one from another.
         fine_tuning: for any of mnli and squad, arguments of run_glue.py or run_squad.py.
