@@ -707,7 +707,7 @@ def test_columns_are_named_where_a_guess_looks_like_an_id(tmp_path):
     file = own_file(tmp_path, sick)
     with pytest.raises(InputError, match="no column 'label'; there are pair_ID, .*`label_column_name`"):
         load_files({"train": file})
-    with pytest.raises(InputError, match="'pair_ID' holds numbers or ids, not texts; .*--text_column_names"):
+    with pytest.raises(InputError, match="'pair_ID' holds numbers or ids, not texts; .*`text_column_names`"):
         load_files({"train": file}, label_column="judgment")
     named = {"text_column_names": "sentence_A,sentence_B", "label_column_name": "judgment"}
     arguments = GlueDataArguments(train_file=file, **named)
@@ -715,7 +715,7 @@ def test_columns_are_named_where_a_guess_looks_like_an_id(tmp_path):
     assert rows[:] == {"sentence1": ["A cat.", "One."], "sentence2": ["A dog.", "Two."], "label": [0, 1]}
     with pytest.raises(InputError, match="'key' holds numbers or ids"):
         load_files({"train": own_file(tmp_path, "key\ttext\tlabel\nx-1\ta b\tyes\nx-2\tc d\tno\n")})
-    with pytest.raises(InputError, match="no column 'texts'; .*--text_column_names"):
+    with pytest.raises(InputError, match="no column 'texts'; .*`text_column_names`"):
         load_files({"train": file}, label_column="judgment", text_columns=("texts",))
 
 
