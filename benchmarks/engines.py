@@ -167,24 +167,15 @@ def exported(folder: Path) -> Path:
     return graphs
 
 
-def by_sentence_transformers(folder: Path, **options) -> Embed:
+def by_sentence_transformers(folder: Path) -> Embed:
     from sentence_transformers import SentenceTransformer
 
-    graphs = options.get("backend") == "onnx"
-    model = SentenceTransformer(str(exported(folder) if graphs else folder), device="cpu", **options)
+    model = SentenceTransformer(str(folder), device="cpu")
 
     def embed(texts: list[str]) -> Tensor:
         return torch.from_numpy(model.encode(texts, batch_size=BATCH, show_progress_bar=False))
 
     return embed
-
-
-def by_vllm(folder: Path) -> Embed:
-    AutoModel.from_pretrained(folder).check_equal_layers("vLLM's Transformers backend")
-    from vllm import LLM
-
-    model = LLM(str(folder), runner="pooling", model_impl="transformers", dtype="float32")
-    return lambda texts: torch.tensor([output.outputs.embedding for output in model.embed(texts)])
 
 
 TORCH = "torch, sdpa"
@@ -196,11 +187,9 @@ ENGINES: dict[str, Callable[[Path], Embed]] = {
     "bitsandbytes, int8": by_bitsandbytes,
     "transformers' pipeline": by_pipeline,
     "sentence-transformers": by_sentence_transformers,
-    "sentence-transformers, ONNX": partial(by_sentence_transformers, backend="onnx"),
     "onnxruntime": partial(by_onnxruntime, file=GRAPH),
     "onnxruntime, int8": partial(by_onnxruntime, file=QUANTIZED),
     "BERT, by fixedbert convert --bert": stock_twin,
-    "vLLM's Transformers backend": by_vllm,
 }
 
 
