@@ -21,7 +21,7 @@ from fixedbert.tasks.pretraining import main as pretrain
 from fixedbert.training.interruption import train
 from fixedbert.training.output import whole_checkpoints
 from fixedbert.training.pretraining import PretrainingArguments
-from fixedbert.training.stages import Stage, StageTrainer, Throughput, data_leads, grown_moments, stages_of
+from fixedbert.training.stages import Stage, StageTrainer, data_leads, grown_moments, stages_of
 from fixedbert.training.trainer import CommonTrainer
 
 SHAPE = "hidden_size=32,num_attention_heads=5,attention_head_size=6,intermediate_size=37"
@@ -45,8 +45,8 @@ def naive(name: str, values: torch.Tensor, shape: torch.Size, power: int) -> tor
 
 def test_moments_are_carried_exactly():
     """
-    Guards: AdamW's moments and Muon's average are those entry by entry of a naive loop, and those that the larger
-    model's own gradients give for what was there: of queries divided by s and by its square. What is new has zeros.
+    Guards: AdamW's moments are those entry by entry of a naive loop, and those that the larger model's own gradients
+    give for what was there: of queries divided by s and by its square. What is new has zeros.
     """
     small = model_of("ForPreTraining").double().eval()
     large = convert(small, **GROWTH)
@@ -56,7 +56,7 @@ def test_moments_are_carried_exactly():
     names = [name for name, _ in small.named_parameters() if "word_embeddings" not in name]
     gradients = [small.get_parameter(name).grad for name in names]
     state = {
-        number: {"step": torch.tensor(5.0), "exp_avg": gradient, "exp_avg_sq": gradient**2, "average": gradient}
+        number: {"step": torch.tensor(5.0), "exp_avg": gradient, "exp_avg_sq": gradient**2}
         for number, gradient in enumerate(gradients)
     }
     found = grown_moments(state, names, small.config, large.config)
@@ -64,7 +64,7 @@ def test_moments_are_carried_exactly():
     for number, name in enumerate(names):
         parameter, old = large.get_parameter(name), gradients[number]
         assert found[number]["step"] == 5
-        for key, moment, power in (("exp_avg", old, -1), ("exp_avg_sq", old**2, -2), ("average", old, -1)):
+        for key, moment, power in (("exp_avg", old, -1), ("exp_avg_sq", old**2, -2)):
             assert torch.allclose(
                 found[number][key], naive(name, moment, parameter.shape, power), rtol=1e-14, atol=0
             ), name
@@ -74,35 +74,6 @@ def test_moments_are_carried_exactly():
         assert not ours[~there].any()
     assert any(parameter.shape != gradient.shape for parameter, gradient in
                zip(map(large.get_parameter, names), gradients, strict=True))  # fmt: skip
-
-
-def test_stage_hands_over_the_state_of_muon(tmp_path):
-    """Guards: each parameter of the larger model gets its own state, of Muon or AdamW, and then takes a step."""
-    model = model_of("ForPreTraining")
-    stages = [Stage(1, {}, model.config, 11, (8, 1)), Stage(2, GROWTH, model.config, 11, (8, 1))]
-    arguments = arguments_of(tmp_path, muon_learning_rate=0.01)
-    trainer = StageTrainer(model=model, args=arguments, stages=stages, throughput=Throughput())
-
-    def by_name() -> dict[str, dict[str, torch.Tensor]]:
-        return {name: trainer.optimizer.state[weight] for name, weight in trainer.model.named_parameters()}
-
-    def step():
-        for weight in trainer.model.parameters():
-            weight.grad = torch.randn_like(weight)
-        trainer.optimizer.step()
-
-    trainer.create_optimizer()
-    step()
-    before = by_name()
-    trainer.hand_over(stages[1])
-    after = by_name()
-    expected = grown_moments(dict(enumerate(before.values())), list(before), model.config, trainer.model.config)
-    for name, state in zip(before, expected.values(), strict=True):
-        assert after[name].keys() == state.keys(), name
-        assert all(torch.equal(after[name][key], value) for key, value in state.items()), name
-    assert sum("average" in state for state in after.values()) == 3 * 6
-    step()
-    assert all(state["step"] == 2 for state in by_name().values())
 
 
 def stage(end: int, length: int, at_once: int, times: int = 1) -> Stage:

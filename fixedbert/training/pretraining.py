@@ -1,6 +1,5 @@
 """Trainer for pretraining, and its evaluation: losses and accuracies on held-out documents."""
 
-import math
 import time
 from dataclasses import dataclass, field
 from functools import partial
@@ -11,14 +10,12 @@ import torch
 from torch.nn.functional import cross_entropy
 from transformers import EvalPrediction, PreTrainedTokenizerBase
 from transformers.integrations import is_tensorboard_available
-from transformers.training_args import OptimizerNames
 from transformers.utils import ModelOutput
 
 from ..data.epochs import EpochSampler, Examples
 from ..errors import InputError
 from ..inputs_fixed_head_bert import places_of_labels
 from .arguments import CommonArguments
-from .muon import with_muon
 from .trainer import CommonTrainer
 
 OBJECTIVES = ("mlm+nsp", "mlm", "clm")
@@ -56,10 +53,6 @@ class PretrainingArguments(CommonArguments):
             "nargs": "+",
         },
     )
-    muon_learning_rate: float | None = field(
-        default=None,
-        metadata={"help": "Train the matrices of the layers with Muon, at this learning rate; the rest with AdamW."},
-    )
 
     refused: ClassVar[dict[str, tuple[object, str]]] = CommonArguments.refused | {
         "label_smoothing_factor": (0.0, "the losses of pretraining are those of BERT, without label smoothing"),
@@ -69,14 +62,6 @@ class PretrainingArguments(CommonArguments):
         "accelerator_config.dispatch_batches": (None, "a batch has places of tokens, and cannot be divided"),
         "do_predict": (False, "pretraining has nothing to predict; it has --do_eval"),
     }
-
-    def __post_init__(self):
-        super().__post_init__()
-        if self.muon_learning_rate is not None:
-            if not 0 < self.muon_learning_rate < math.inf:
-                raise InputError(f"--muon_learning_rate {self.muon_learning_rate}: give a number above 0.")
-            if self.optim not in (OptimizerNames.ADAMW_TORCH, OptimizerNames.ADAMW_TORCH_FUSED):
-                raise InputError("--muon_learning_rate: the rest is trained with AdamW; leave out --optim.")
 
     def reach_total_train_batch_size(self):
         """
@@ -131,27 +116,6 @@ class PretrainingTrainer(CommonTrainer):
         )
         self.objective = objective
         self.model_accepts_loss_kwargs = True  # to get the number of tokens of a step; `compute_loss` divides by it
-
-    def create_optimizer(self, *args, **kwargs):
-        rate = self.args.muon_learning_rate
-        if rate is None or self.optimizer is not None:
-            return super().create_optimizer(*args, **kwargs)
-        if self.is_fsdp_enabled or self.is_deepspeed_enabled:
-            raise InputError(
-                "--muon_learning_rate: Muon needs whole matrices, which FSDP and DeepSpeed divide; leave it out, or "
-                "train without these."
-            )
-        encoder = getattr(self.model.base_model, "encoder", None)
-        if encoder is None:
-            raise InputError(
-                f"--muon_learning_rate: a model of the type {self.model.config.model_type} keeps its layers elsewhere "
-                "than BERT does; leave it out."
-            )
-        matrices = [part.weight for part in encoder.modules() if isinstance(part, torch.nn.Linear)]
-        adamw = super().create_optimizer(*args, **kwargs)
-        assert isinstance(adamw, torch.optim.AdamW)  # the arguments admit no other
-        self.optimizer = with_muon(adamw, matrices, rate)
-        return self.optimizer
 
     def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
         outputs = model(**inputs)

@@ -33,7 +33,7 @@ SIZES = ("num_attention_heads", "attention_head_size", "value_head_size", "inter
 BY_LAYER = ("attention_head_size", "value_head_size")
 BATCH = ("per_device_train_batch_size", "total_train_batch_size")
 FIELDS = ("steps", *SIZES, "max_seq_length", *BATCH)
-MOMENTS = {"exp_avg": -1, "exp_avg_sq": -2, "average": -1}  # AdamW's and Muon's, with the power of s in them
+MOMENTS = {"exp_avg": -1, "exp_avg_sq": -2}  # AdamW's, with the power of s in them
 
 
 @dataclass(frozen=True)
@@ -288,7 +288,7 @@ def grown_moments(
     state: dict[int, dict[str, torch.Tensor]], names: list[str], old: FixedHeadBertConfig, new: FixedHeadBertConfig
 ) -> dict[int, dict[str, torch.Tensor]]:
     """
-    The state that AdamW or Muon has for each parameter of a larger model: zeros for what is new.
+    The state that AdamW has for each parameter of a larger model: zeros for what is new.
 
     Args:
         state: of the smaller model, by the number of the parameter.
