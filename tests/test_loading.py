@@ -9,7 +9,7 @@ import pytest
 import torch
 from reported import RECORDS
 from small_tasks import write_model
-from transformers import AutoConfig, AutoModelForMaskedLM, Trainer
+from transformers import AutoConfig, AutoModelForMaskedLM
 
 from fixedbert.data.hub import check_place
 from fixedbert.data.tokenizers import load_tokenizer
@@ -25,6 +25,7 @@ from fixedbert.training.interruption import train
 from fixedbert.training.loading import load_config, load_model
 from fixedbert.training.output import check_readable, output_directory, read_command, whole_checkpoints
 from fixedbert.training.pretraining_data import PretrainingDataArguments
+from fixedbert.training.trainer import CommonTrainer
 from fixedbert_cli import main
 
 BOMB = "a: &a [1, 1, 1, 1, 1, 1, 1, 1, 1, 1]\n" + "".join(
@@ -276,7 +277,7 @@ def test_checkpoints_are_checked_when_a_run_goes_on(tmp_path, vocabulary, monkey
     def trainer(steps):
         options = {"report_to": "none", "disable_tqdm": True, "use_cpu": True, "bf16": False}
         arguments = CommonArguments(str(tmp_path / "run"), max_steps=steps, save_steps=2, **options)
-        return Trainer(model, arguments, train_dataset=rows)
+        return CommonTrainer(model, arguments, train_dataset=rows)
 
     train(trainer(2), None)
     checkpoint = tmp_path / "run" / "checkpoint-2"

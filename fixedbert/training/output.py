@@ -7,14 +7,13 @@ import shutil
 import zipfile
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import fields
 from itertools import count
 from pathlib import Path
 
 from accelerate import PartialState
 from accelerate.utils import broadcast_object_list, gather_object
 from safetensors import safe_open
-from transformers import Trainer, TrainerCallback, TrainerState
+from transformers import TrainerCallback, TrainerState
 
 from ..checksums import content_hash_of
 from ..errors import InputError, note_what_is_left
@@ -27,13 +26,6 @@ DATA_FILE = "data.json"
 CHECKSUMS = "checksums.json"  # of a checkpoint's files
 STEP = re.compile(r"checkpoint-(\d{1,18})", re.ASCII)
 SECRET = ("--token", "--hub_token")  # written nowhere
-LOADING = (  # Trainer's methods that read parts of a checkpoint
-    "_load_from_checkpoint",
-    "_load_optimizer_and_scheduler",
-    "_load_scaler",
-    "_load_rng_state",
-    "_load_callback_state",
-)
 NOT_PART_OF_THE_RUN = ("--output_dir", "--resume_from_checkpoint", "--take_over_output_dir", *SECRET)
 
 
@@ -237,16 +229,11 @@ def check_readable(checkpoint: Path, processes: int):
 
 
 def check_state(file: Path):
-    """Raises an error of any kind where trainer_state.json lacks a field, or has another type, that Trainer needs."""
-    found, fresh = TrainerState.load_from_json(str(file)), TrainerState()
-    for field in fields(TrainerState):
-        value, usual = getattr(found, field.name), getattr(fresh, field.name)
-        kinds = {int: int | float, bool: bool, list: list, dict: dict}.get(type(usual))
-        if kinds and (not isinstance(value, kinds) or isinstance(value, bool) is not isinstance(usual, bool)):
-            raise ValueError(f"{field.name}: {str(value)[:100]}")
-    if not (isinstance(found.global_step, int) and 0 <= found.global_step and 0 <= found.epoch < math.inf):
+    """Raises an error of any kind where trainer_state.json is not the state of a run."""
+    found = TrainerState.load_from_json(str(file))
+    if not (type(found.global_step) is int and 0 <= found.global_step and 0 <= found.epoch < math.inf):
         raise ValueError(f"global_step {found.global_step}, epoch {found.epoch}")
-    if not all(isinstance(entry, dict) and isinstance(entry.get("step"), int) for entry in found.log_history):
+    if not all(isinstance(entry.get("step"), int) for entry in found.log_history):
         raise ValueError("log_history: not the entries of a log")
 
 
@@ -257,13 +244,6 @@ def remedy_for(checkpoint: Path) -> str:
     if before:
         return f"go on from the one before with --resume_from_checkpoint {before[-1]}"
     return f"remove {checkpoint.parent} and start anew"
-
-
-def guard_loading(trainer: Trainer, checkpoint: str):
-    """Turn every error of Trainer in loading a part of a checkpoint into an InputError."""
-    boundary = reading(checkpoint, remedy_for(Path(checkpoint)), "the checkpoint cannot be loaded")
-    for name in LOADING:
-        setattr(trainer, name, boundary(getattr(trainer, name)))
 
 
 class WriteChecksums(TrainerCallback):
