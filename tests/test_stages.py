@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import weakref
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ import torch
 from launch import ROOT, TWO_PROCESSES, finished, launch
 from safetensors.torch import load_file
 from small_models import config_of, inputs_of, model_of
-from transformers import BertConfig, TrainerCallback
+from transformers import AutoModelForPreTraining, BertConfig, TrainerCallback
 
 import run_pretraining
 from fixedbert import convert
@@ -21,7 +22,7 @@ from fixedbert.tasks.pretraining import main as pretrain
 from fixedbert.training.interruption import train
 from fixedbert.training.output import whole_checkpoints
 from fixedbert.training.pretraining import PretrainingArguments
-from fixedbert.training.stages import Stage, StageTrainer, data_leads, grown_moments, stages_of
+from fixedbert.training.stages import Stage, begin_stage, data_leads, grown_moments, stages_of
 from fixedbert.training.trainer import CommonTrainer
 
 SHAPE = "hidden_size=32,num_attention_heads=5,attention_head_size=6,intermediate_size=37"
@@ -59,7 +60,7 @@ def test_moments_are_carried_exactly():
         number: {"step": torch.tensor(5.0), "exp_avg": gradient, "exp_avg_sq": gradient**2}
         for number, gradient in enumerate(gradients)
     }
-    found = grown_moments(state, names, small.config, large.config)
+    found = grown_moments(state, dict(enumerate(names)), small.config, large.config)
     assert found.keys() == state.keys()
     for number, name in enumerate(names):
         parameter, old = large.get_parameter(name), gradients[number]
@@ -248,23 +249,18 @@ def test_grown_run_is_one_run(recipe, tmp_path, monkeypatch):
     batch = {name: values % 60 if name == "input_ids" else values for name, values in batch.items()}
     batch["labels"] = torch.where(batch["labels"] < 60, batch["labels"], -100)
     losses, rows, sizes, models = [], [], {}, []
-    hand_over, training_step = StageTrainer.hand_over, CommonTrainer.training_step
+    training_step = CommonTrainer.training_step
 
-    @torch.no_grad()
-    def loss(model) -> float:
-        training = model.training
-        found = model.eval()(**batch).loss.item()
-        model.train(training)
-        return found
-
-    def measured(self, stage):
-        before, first = loss(self.model), self.optimizer.state_dict()["state"]
-        hand_over(self, stage)
-        losses.append((before, loss(self.model)))
-        then = self.optimizer.state_dict()["state"]
+    def measured(checkpoint, *args):
+        begin = begin_stage(checkpoint, *args)
+        with torch.no_grad():
+            folders = [Path(folder) for folder in (checkpoint, begin)]
+            losses.append([AutoModelForPreTraining.from_pretrained(folder)(**batch).loss for folder in folders])
+        first, then = (torch.load(folder / "optimizer.pt")["state"] for folder in folders)
         same = [number for number in first if first[number]["exp_avg"].shape == then[number]["exp_avg"].shape]
         assert first.keys() == then.keys() and len(same) > 20
         assert all(torch.equal(first[number]["exp_avg_sq"], then[number]["exp_avg_sq"]) for number in same)
+        return begin
 
     def remembered(self, model, inputs, *args, **kwargs):
         sizes[self.train_dataset.max_seq_length] = len(self.train_dataset)
@@ -279,12 +275,13 @@ def test_grown_run_is_one_run(recipe, tmp_path, monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr("fixedbert.tasks.pretraining.load_model", alone)
-        patch.setattr(StageTrainer, "hand_over", measured)
+        patch.setattr("fixedbert.tasks.pretraining.begin_stage", measured)
         patch.setattr(CommonTrainer, "training_step", remembered)
         run_pretraining.main([recipe, "--output_dir", str(tmp_path / "whole")])
 
     assert len(models) == 3
-    assert len(losses) == 2 and all(after == pytest.approx(before, abs=1e-5) for before, after in losses)
+    assert len(losses) == 2 and all(after.item() == pytest.approx(before.item(), abs=1e-5) for before, after in losses)
+    assert not (tmp_path / "whole" / "_stage").exists()
     config = json.loads((tmp_path / "whole" / "config.json").read_text())
     assert [config[name] for name in (*GROWTH, "value_head_size")] == [7, 13, 53, 15]
     log = record(tmp_path / "whole")

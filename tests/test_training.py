@@ -1,10 +1,13 @@
 """What the trainers share: held-out sums, progress, pictures, steps that are not finite, malloc."""
 
+import ast
 import ctypes
+import inspect
 import json
 import math
 import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -17,6 +20,7 @@ from transformers import (
     BertConfig,
     BertForPreTraining,
     EvalPrediction,
+    Trainer,
     TrainerCallback,
     TrainerState,
     TrainingArguments,
@@ -37,6 +41,32 @@ from fixedbert.training.pretraining import (
 from fixedbert.training.progress import ProgressLine
 from fixedbert.training.results import record_metrics
 from fixedbert.training.trainer import CommonTrainer
+
+PRIVATE = {
+    "_get_grad_norm": ["model", "grad_norm"],
+    "_init_training_state": (
+        "max_steps num_update_steps_per_epoch num_train_epochs resume_from_checkpoint trial".split()
+    ),
+    "_issue_warnings_after_load": ["load_result"],
+}
+
+
+def test_trainer_is_used_by_its_public_parts():
+    """
+    Guards: the package uses or replaces no other private member of Trainer than these three, each of which says why,
+    and the installed transformers has them with these arguments.
+    """
+    owned = {name for name in dir(Trainer) if name.startswith("_") and not name.startswith("__")}
+    for node in ast.walk(ast.parse(Path(inspect.getsourcefile(Trainer)).read_text())):  # members of an instance
+        if isinstance(node, ast.Attribute) and getattr(node.value, "id", "") == "self" and node.attr[:1] == "_":
+            owned.add(node.attr)
+    used = set()
+    for file in (Path(__file__).parents[1] / "fixedbert").rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text())):
+            used |= {getattr(node, field, None) for field in ("attr", "name", "value")}
+    assert {name for name in used if isinstance(name, str)} & owned == set(PRIVATE)
+    for name, arguments in PRIVATE.items():
+        assert list(inspect.signature(getattr(Trainer, name)).parameters) == ["self", *arguments]
 
 
 @pytest.mark.parametrize("objective", OBJECTIVES)

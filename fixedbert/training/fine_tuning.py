@@ -187,7 +187,8 @@ class FineTuningTrainer(CommonTrainer):
                     f"--teacher_model: it reads {', '.join(sorted(absent))}, which {type(self.model).__name__} does "
                     "not; give a teacher that needs no more inputs than the model to train."
                 )
-            teacher.model.to(self.args.device)
+            module: torch.nn.Module = teacher.model
+            module.to(self.args.device)
         smoothed = self.label_names == ["labels"] and (self.model.config.num_labels or 0) > 1
         if training_args.label_smoothing_factor and not smoothed:
             raise InputError("--label_smoothing_factor is for classes: leave it out for numbers and for answers.")
