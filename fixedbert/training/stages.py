@@ -2,8 +2,8 @@
 Stages of pretraining: from one to the next the model can grow, and rows and batches change.
 
 Every stage has a Trainer of its own, for a part of the steps that all stages have together, with one schedule and one
-log. At its last step it saves a checkpoint. `begin_stage` copies that with the larger model, and the Trainer of the next
-stage continues from the copy as from any other.
+log. At its last step it saves a checkpoint. `begin_stage` copies that with the larger model, and the Trainer of the
+next stage continues from the copy as from any other.
 """
 
 import copy
