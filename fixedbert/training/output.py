@@ -253,6 +253,7 @@ class WriteChecksums(TrainerCallback):
         checkpoint = Path(args.output_dir, f"checkpoint-{state.global_step}")
         PartialState().wait_for_everyone()
         if state.is_world_process_zero and checkpoint.is_dir():
+            (checkpoint / CHECKSUMS).unlink(missing_ok=True)  # of an earlier save of the same step
             found = {file.name: content_hash_of(file) for file in sorted(checkpoint.iterdir()) if file.is_file()}
             write_whole(checkpoint / CHECKSUMS, json.dumps(found, indent=1) + "\n")
 
