@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from small_models import L, config_of, inputs_of, model_of
+from torch.utils.data import DataLoader
 from transformers import Trainer, TrainingArguments
 
 from fixedbert.training.pretraining import PretrainingArguments, PretrainingTrainer
@@ -215,8 +216,10 @@ def first_step(head: str, accumulation: int, output: str) -> list[float]:
     ours = head == "ForPreTraining"
 
     class InOrder(PretrainingTrainer if ours else Trainer):
-        def _get_train_sampler(self, *_):
-            return torch.utils.data.SequentialSampler(rows)
+        def get_train_dataloader(self):
+            return self.accelerator.prepare(
+                DataLoader(rows, arguments.train_batch_size, collate_fn=self.data_collator)
+            )
 
     arguments = (PretrainingArguments if ours else TrainingArguments)(
         output_dir=output,

@@ -10,7 +10,7 @@ import torch
 from reported import RECORDS
 from safetensors.torch import load_file
 from small_tasks import write_model
-from transformers import AutoConfig, AutoModelForMaskedLM, Trainer
+from transformers import AutoConfig, AutoModelForMaskedLM
 
 from fixedbert.data.hub import check_place
 from fixedbert.data.tokenizers import load_tokenizer
@@ -26,6 +26,7 @@ from fixedbert.training.interruption import train
 from fixedbert.training.loading import load_config, load_model
 from fixedbert.training.output import check_readable, output_directory, read_command, whole_checkpoints
 from fixedbert.training.pretraining_data import PretrainingDataArguments
+from fixedbert.training.trainer import CommonTrainer
 from fixedbert_cli import main
 
 
@@ -268,10 +269,13 @@ def test_checkpoints_are_checked_when_a_run_goes_on(tmp_path, vocabulary):
     def trainer(steps):
         options = {"report_to": "none", "disable_tqdm": True, "use_cpu": True, "bf16": False}
         arguments = CommonArguments(str(tmp_path / "run"), max_steps=steps, save_steps=2, **options)
-        return Trainer(model, arguments, train_dataset=rows)
+        return CommonTrainer(model, arguments, train_dataset=rows)
 
-    train(trainer(2), None)
+    train(once := trainer(2), None)
     checkpoint = tmp_path / "run" / "checkpoint-2"
+    once.callback_handler.on_save(
+        once.args, once.state, once.control
+    )  # as where a signal ends the last step of an epoch
     check_readable(checkpoint, 1)
     checksums = json.loads((checkpoint / "checksums.json").read_text())
     assert checksums.keys() == {file.name for file in checkpoint.iterdir()} - {"checksums.json"}

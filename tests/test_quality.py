@@ -465,7 +465,7 @@ def test_small_run_from_end_to_end(data, tmp_path, capsys):
     assert "ratio of times" in shown and shown.count("ours-42:") >= 3  # turns
     stages = [{"steps": 60, "max_seq_length": 32}, {"steps": 40, "num_attention_heads": 4, "intermediate_size": 31}]
     grown = write_recipe(tmp_path, "grown", objective="mlm", lr_scheduler_type="warmup_stable_decay", stages=stages,
-                         lr_scheduler_kwargs={"num_decay_steps": 20}, muon_learning_rate=0.003)  # fmt: skip
+                         lr_scheduler_kwargs={"num_decay_steps": 20})  # fmt: skip
     (output / "grown-42.partial" / "checkpoint-3").mkdir(parents=True)
     (output / "grown-42").mkdir()
     quality.main([*command, "--recipe", write_recipe(tmp_path), grown, "--seeds", "42", "7"])

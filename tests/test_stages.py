@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import weakref
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ import torch
 from launch import ROOT, TWO_PROCESSES, finished, launch
 from safetensors.torch import load_file
 from small_models import config_of, inputs_of, model_of
-from transformers import BertConfig, TrainerCallback
+from transformers import AutoModelForPreTraining, BertConfig, TrainerCallback
 
 import run_pretraining
 from fixedbert import convert
@@ -21,7 +22,7 @@ from fixedbert.tasks.pretraining import main as pretrain
 from fixedbert.training.interruption import train
 from fixedbert.training.output import whole_checkpoints
 from fixedbert.training.pretraining import PretrainingArguments
-from fixedbert.training.stages import Stage, StageTrainer, Throughput, data_leads, grown_moments, stages_of
+from fixedbert.training.stages import Stage, begin_stage, data_leads, grown_moments, stages_of
 from fixedbert.training.trainer import CommonTrainer
 
 SHAPE = "hidden_size=32,num_attention_heads=5,attention_head_size=6,intermediate_size=37"
@@ -45,8 +46,8 @@ def naive(name: str, values: torch.Tensor, shape: torch.Size, power: int) -> tor
 
 def test_moments_are_carried_exactly():
     """
-    Guards: AdamW's moments and Muon's average are those entry by entry of a naive loop, and those that the larger
-    model's own gradients give for what was there: of queries divided by s and by its square. What is new has zeros.
+    Guards: AdamW's moments are those entry by entry of a naive loop, and those that the larger model's own gradients
+    give for what was there: of queries divided by s and by its square. What is new has zeros.
     """
     small = model_of("ForPreTraining").double().eval()
     large = convert(small, **GROWTH)
@@ -56,15 +57,15 @@ def test_moments_are_carried_exactly():
     names = [name for name, _ in small.named_parameters() if "word_embeddings" not in name]
     gradients = [small.get_parameter(name).grad for name in names]
     state = {
-        number: {"step": torch.tensor(5.0), "exp_avg": gradient, "exp_avg_sq": gradient**2, "average": gradient}
+        number: {"step": torch.tensor(5.0), "exp_avg": gradient, "exp_avg_sq": gradient**2}
         for number, gradient in enumerate(gradients)
     }
-    found = grown_moments(state, names, small.config, large.config)
+    found = grown_moments(state, dict(enumerate(names)), small.config, large.config)
     assert found.keys() == state.keys()
     for number, name in enumerate(names):
         parameter, old = large.get_parameter(name), gradients[number]
         assert found[number]["step"] == 5
-        for key, moment, power in (("exp_avg", old, -1), ("exp_avg_sq", old**2, -2), ("average", old, -1)):
+        for key, moment, power in (("exp_avg", old, -1), ("exp_avg_sq", old**2, -2)):
             assert torch.allclose(
                 found[number][key], naive(name, moment, parameter.shape, power), rtol=1e-14, atol=0
             ), name
@@ -74,35 +75,6 @@ def test_moments_are_carried_exactly():
         assert not ours[~there].any()
     assert any(parameter.shape != gradient.shape for parameter, gradient in
                zip(map(large.get_parameter, names), gradients, strict=True))  # fmt: skip
-
-
-def test_stage_hands_over_the_state_of_muon(tmp_path):
-    """Guards: each parameter of the larger model gets its own state, of Muon or AdamW, and then takes a step."""
-    model = model_of("ForPreTraining")
-    stages = [Stage(1, {}, model.config, 11, (8, 1)), Stage(2, GROWTH, model.config, 11, (8, 1))]
-    arguments = arguments_of(tmp_path, muon_learning_rate=0.01)
-    trainer = StageTrainer(model=model, args=arguments, stages=stages, throughput=Throughput())
-
-    def by_name() -> dict[str, dict[str, torch.Tensor]]:
-        return {name: trainer.optimizer.state[weight] for name, weight in trainer.model.named_parameters()}
-
-    def step():
-        for weight in trainer.model.parameters():
-            weight.grad = torch.randn_like(weight)
-        trainer.optimizer.step()
-
-    trainer.create_optimizer()
-    step()
-    before = by_name()
-    trainer.hand_over(stages[1])
-    after = by_name()
-    expected = grown_moments(dict(enumerate(before.values())), list(before), model.config, trainer.model.config)
-    for name, state in zip(before, expected.values(), strict=True):
-        assert after[name].keys() == state.keys(), name
-        assert all(torch.equal(after[name][key], value) for key, value in state.items()), name
-    assert sum("average" in state for state in after.values()) == 3 * 6
-    step()
-    assert all(state["step"] == 2 for state in by_name().values())
 
 
 def stage(end: int, length: int, at_once: int, times: int = 1) -> Stage:
@@ -277,23 +249,18 @@ def test_grown_run_is_one_run(recipe, tmp_path, monkeypatch):
     batch = {name: values % 60 if name == "input_ids" else values for name, values in batch.items()}
     batch["labels"] = torch.where(batch["labels"] < 60, batch["labels"], -100)
     losses, rows, sizes, models = [], [], {}, []
-    hand_over, training_step = StageTrainer.hand_over, CommonTrainer.training_step
+    training_step = CommonTrainer.training_step
 
-    @torch.no_grad()
-    def loss(model) -> float:
-        training = model.training
-        found = model.eval()(**batch).loss.item()
-        model.train(training)
-        return found
-
-    def measured(self, stage):
-        before, first = loss(self.model), self.optimizer.state_dict()["state"]
-        hand_over(self, stage)
-        losses.append((before, loss(self.model)))
-        then = self.optimizer.state_dict()["state"]
+    def measured(checkpoint, *args):
+        begin = begin_stage(checkpoint, *args)
+        with torch.no_grad():
+            folders = [Path(folder) for folder in (checkpoint, begin)]
+            losses.append([AutoModelForPreTraining.from_pretrained(folder)(**batch).loss for folder in folders])
+        first, then = (torch.load(folder / "optimizer.pt")["state"] for folder in folders)
         same = [number for number in first if first[number]["exp_avg"].shape == then[number]["exp_avg"].shape]
         assert first.keys() == then.keys() and len(same) > 20
         assert all(torch.equal(first[number]["exp_avg_sq"], then[number]["exp_avg_sq"]) for number in same)
+        return begin
 
     def remembered(self, model, inputs, *args, **kwargs):
         sizes[self.train_dataset.max_seq_length] = len(self.train_dataset)
@@ -308,12 +275,13 @@ def test_grown_run_is_one_run(recipe, tmp_path, monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr("fixedbert.tasks.pretraining.load_model", alone)
-        patch.setattr(StageTrainer, "hand_over", measured)
+        patch.setattr("fixedbert.tasks.pretraining.begin_stage", measured)
         patch.setattr(CommonTrainer, "training_step", remembered)
         run_pretraining.main([recipe, "--output_dir", str(tmp_path / "whole")])
 
     assert len(models) == 3
-    assert len(losses) == 2 and all(after == pytest.approx(before, abs=1e-5) for before, after in losses)
+    assert len(losses) == 2 and all(after.item() == pytest.approx(before.item(), abs=1e-5) for before, after in losses)
+    assert not (tmp_path / "whole" / "_stage").exists()
     config = json.loads((tmp_path / "whole" / "config.json").read_text())
     assert [config[name] for name in (*GROWTH, "value_head_size")] == [7, 13, 53, 15]
     log = record(tmp_path / "whole")

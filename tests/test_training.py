@@ -1,10 +1,13 @@
 """What the trainers share: held-out sums, progress, pictures, steps that are not finite, malloc."""
 
+import ast
 import ctypes
+import inspect
 import json
 import math
 import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -17,6 +20,7 @@ from transformers import (
     BertConfig,
     BertForPreTraining,
     EvalPrediction,
+    Trainer,
     TrainerCallback,
     TrainerState,
     TrainingArguments,
@@ -24,6 +28,7 @@ from transformers import (
 
 from fixedbert.errors import Divergence, InputError
 from fixedbert.training import speed
+from fixedbert.training.arguments import CommonArguments
 from fixedbert.training.fine_tuning import FineTuningArguments
 from fixedbert.training.pictures import draw_pretraining
 from fixedbert.training.pretraining import (
@@ -36,6 +41,32 @@ from fixedbert.training.pretraining import (
 from fixedbert.training.progress import ProgressLine
 from fixedbert.training.results import record_metrics
 from fixedbert.training.trainer import CommonTrainer
+
+PRIVATE = {
+    "_get_grad_norm": ["model", "grad_norm"],
+    "_init_training_state": (
+        "max_steps num_update_steps_per_epoch num_train_epochs resume_from_checkpoint trial".split()
+    ),
+    "_issue_warnings_after_load": ["load_result"],
+}
+
+
+def test_trainer_is_used_by_its_public_parts():
+    """
+    Guards: the package uses or replaces no other private member of Trainer than these three, each of which says why,
+    and the installed transformers has them with these arguments.
+    """
+    owned = {name for name in dir(Trainer) if name.startswith("_") and not name.startswith("__")}
+    for node in ast.walk(ast.parse(Path(inspect.getsourcefile(Trainer)).read_text())):  # members of an instance
+        if isinstance(node, ast.Attribute) and getattr(node.value, "id", "") == "self" and node.attr[:1] == "_":
+            owned.add(node.attr)
+    used = set()
+    for file in (Path(__file__).parents[1] / "fixedbert").rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text())):
+            used |= {getattr(node, field, None) for field in ("attr", "name", "value")}
+    assert {name for name in used if isinstance(name, str)} & owned == set(PRIVATE)
+    for name, arguments in PRIVATE.items():
+        assert list(inspect.signature(getattr(Trainer, name)).parameters) == ["self", *arguments]
 
 
 @pytest.mark.parametrize("objective", OBJECTIVES)
@@ -145,7 +176,6 @@ def about_to_step(tmp_path):
     rows = [{"x": torch.ones(2)}] * 8
     trainer = CommonTrainer(model=model, args=arguments, train_dataset=rows)
     trainer.callback_handler.train_dataloader = trainer.get_train_dataloader()
-    trainer._tr_loss, trainer._globalstep_last_logged = torch.tensor(0.0), 0  # as where training begins
     trainer.step_losses = [torch.tensor(1.0)]
     for weight in model.parameters():
         weight.grad = torch.ones_like(weight)
@@ -193,19 +223,20 @@ def test_json_has_no_numbers_that_json_does_not_have(tmp_path):
 
 def test_tied_weights_are_not_missing(tmp_path, monkeypatch):
     """Guards: a checkpoint, which has tied weights once, loads without a warning; one that lacks a weight does not."""
-    said = []
+    said, folder = [], tmp_path / "checkpoint-1"
     monkeypatch.setattr("transformers.trainer.logger.warning", said.append)
-    model, folder = model_of("ForPreTraining"), tmp_path / "checkpoint"
-    trainer = CommonTrainer(model=model, args=FineTuningArguments(output_dir=str(tmp_path), report_to="none"))
-    model.save_pretrained(folder)
-    said.clear()
-    trainer._load_from_checkpoint(str(folder))
+    options = {"report_to": "none", "use_cpu": True, "bf16": False, "max_steps": 1, "disable_tqdm": True}
+    arguments = CommonArguments(output_dir=str(tmp_path), save_steps=1, **options)
+    rows = [{name: values[0] for name, values in inputs_of("ForPreTraining", labels=True).items()}] * 8
+    trainer = CommonTrainer(model=model_of("ForPreTraining"), args=arguments, train_dataset=rows)
+    trainer.train()
+    trainer.train(str(folder))
     assert not said
     weights = load_file(folder / "model.safetensors")
     assert "cls.predictions.decoder.weight" not in weights
     del weights["bert.pooler.dense.bias"]
     save_file(weights, folder / "model.safetensors", {"format": "pt"})
-    trainer._load_from_checkpoint(str(folder))
+    trainer.train(str(folder))
     assert "['bert.pooler.dense.bias']" in said[0]
 
 
@@ -268,7 +299,7 @@ def test_finite_step_waits_for_the_device_once(about_to_step, monkeypatch):
 def test_window_is_shared_out_among_any_number_of_processes(about_to_step, tmp_path, monkeypatch):
     """Guards: what three processes had added up goes on with one or two: sums are kept, and the mean of losses."""
     trainer = about_to_step
-    content = {"last_logged_step": 6, "total_loss": 7.5, "nonfinite_steps": 1, "seconds": 100.0}
+    content = {"steps": 6, "total_loss": 7.5, "nonfinite_steps": 1, "seconds": 100.0}
     content["sums"] = [[1.0, 10.0, 20.0], [2.0, 30.0, 40.0], [6.0, 50.0, 60.0]]
     (tmp_path / "logging_window.json").write_text(json.dumps(content))
     trainer.continued_from = str(tmp_path)
@@ -277,12 +308,11 @@ def test_window_is_shared_out_among_any_number_of_processes(about_to_step, tmp_p
         losses, windows = [], []
         for process in range(processes):
             monkeypatch.setattr(TrainingArguments, "process_index", process)
-            trainer._tr_loss = torch.tensor(0.0)
             trainer.restore_window()
-            losses.append(trainer._tr_loss.item())
-            windows.append(trainer.window)
+            losses.append(trainer.window[0].item())
+            windows.append(trainer.window[1:])
         assert np.mean(losses) == pytest.approx(3.0) and torch.stack(windows).sum(0).tolist() == [90.0, 120.0]
-        assert (trainer._globalstep_last_logged, trainer._total_loss_scalar, trainer.nonfinite_steps) == (6, 7.5, 1)
+        assert (trainer.window_steps, trainer.total_loss, trainer.nonfinite_steps) == (6, 7.5, 1)
 
 
 @pytest.mark.parametrize("content", [None, "{", "{}", '{"sums": 5}'])

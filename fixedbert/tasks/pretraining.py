@@ -4,6 +4,7 @@ import gc
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from shutil import rmtree
 
 from accelerate import PartialState
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoModelForPreTraining, TrainerCallback, set_seed
@@ -27,7 +28,17 @@ from ..training.pretraining_data import (
 from ..training.progress import ProgressLine
 from ..training.results import publish, record_metrics, write_summary
 from ..training.speed import keep_freed_memory, predict_labelled_tokens_only, skip_padding
-from ..training.stages import StageTrainer, Throughput, data_leads, place_of, stage_text, stages_of
+from ..training.stages import (
+    BEGIN,
+    StageTrainer,
+    Throughput,
+    begin_stage,
+    data_leads,
+    place_of,
+    stage_text,
+    stages_of,
+    step_reached,
+)
 
 MODELS = {"mlm+nsp": AutoModelForPreTraining, "mlm": AutoModelForMaskedLM, "clm": AutoModelForCausalLM}
 
@@ -72,6 +83,8 @@ def main(argv: list[str] | None = None, prog: str | None = None, callbacks: Sequ
         for place in range(place_of(checkpoint, stages), len(stages)):
             stage = stages[place]
             training_args.per_device_train_batch_size, training_args.gradient_accumulation_steps = stage.batch
+            if checkpoint and place and step_reached(checkpoint) == stages[place - 1].end:
+                checkpoint = begin_stage(checkpoint, stage, MODELS[objective], training_args)
             if place and model_args.model_name_or_path:  # which has another shape than this stage and its checkpoint
                 model_args = replace(model_args, model_name_or_path=checkpoint)
             model = load_model(MODELS[objective], model_args, stage.config, tokenizer, training_args.do_train)
@@ -106,6 +119,8 @@ def main(argv: list[str] | None = None, prog: str | None = None, callbacks: Sequ
             if training_args.do_train:
                 train(trainer, checkpoint, last)
                 checkpoint = str(training_args.folder / f"checkpoint-{trainer.state.global_step}")
+                if trainer.is_world_process_zero():
+                    rmtree(training_args.folder / BEGIN, ignore_errors=True)
                 stages[place] = replace(stage, end=trainer.state.global_step)  # a callback can end it before its step
             if not last:
                 del model, trainer  # before there is a larger one

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass, field
+from inspect import signature
 from typing import ClassVar
 
 import datasets
@@ -9,6 +10,7 @@ import numpy as np
 import torch
 from accelerate import PartialState
 from torch.nn.functional import cross_entropy, mse_loss
+from torch.utils.data import Sampler, SequentialSampler
 from transformers import DataCollatorWithPadding, EarlyStoppingCallback
 from transformers.trainer_pt_utils import get_length_grouped_indices
 
@@ -129,7 +131,7 @@ class FineTuningDataArguments:
         }[kind]
 
 
-class LengthGroupedSampler(torch.utils.data.Sampler):
+class LengthGroupedSampler(Sampler):
     """
     Steps of rows of similar lengths, over all processes, in an order that follows from seed and epoch. The first step
     has the longest row.
@@ -178,28 +180,42 @@ class FineTuningTrainer(CommonTrainer):
         # Every loss is a mean over a batch's rows; stock models claim to divide by the rows of a whole step.
         self.model_accepts_loss_kwargs = False
         self.teacher = teacher
+        self.columns = {*signature(self.model.forward).parameters, "label"}  # what batches are made of
         if teacher is not None:
-            self._set_signature_columns_if_needed()
-            if absent := set(teacher.input_names) - set(self._signature_columns or ()):
+            if absent := set(teacher.input_names) - self.columns:
                 raise InputError(
                     f"--teacher_model: it reads {', '.join(sorted(absent))}, which {type(self.model).__name__} does "
                     "not; give a teacher that needs no more inputs than the model to train."
                 )
-            self._move_model_to_device(teacher.model, self.args.device)
+            module: torch.nn.Module = teacher.model
+            module.to(self.args.device)
         smoothed = self.label_names == ["labels"] and (self.model.config.num_labels or 0) > 1
         if training_args.label_smoothing_factor and not smoothed:
             raise InputError("--label_smoothing_factor is for classes: leave it out for numbers and for answers.")
         if training_args.early_stopping_patience is not None:
             self.add_callback(EarlyStoppingCallback(training_args.early_stopping_patience))
 
-    def _get_train_sampler(self, train_dataset=None):
-        args = self.args
+    def get_train_dataloader(self):
+        args, rows = self.args, self.train_dataset
         if args.train_sampling_strategy != "group_by_length":
-            return super()._get_train_sampler(train_dataset)
+            return super().get_train_dataloader()
         step_size = args.train_batch_size * args.gradient_accumulation_steps * args.world_size
         seed = args.seed if args.data_seed is None else args.data_seed
-        assert isinstance(self.train_dataset, datasets.Dataset)  # what Trainer hands over has lost the column
-        return LengthGroupedSampler(self.train_dataset["length"][:], step_size, seed)
+        assert isinstance(rows, datasets.Dataset)
+        sampler = LengthGroupedSampler(rows["length"][:], step_size, seed)
+        return self.loader(self.inputs_of(rows), args.train_batch_size, sampler)
+
+    def get_eval_dataloader(self, eval_dataset=None):
+        """Rows in their order: with grouped training Trainer would shuffle them, for evaluation and predictions."""
+        rows = self.inputs_of(self.eval_dataset if eval_dataset is None else eval_dataset)
+        return self.loader(rows, self.args.eval_batch_size, SequentialSampler(rows), persistent_workers=False)
+
+    def get_test_dataloader(self, test_dataset):
+        return self.get_eval_dataloader(test_dataset)
+
+    def inputs_of(self, rows: datasets.Dataset) -> datasets.Dataset:
+        """The columns that the model takes."""
+        return rows.select_columns([name for name in rows.column_names if name in self.columns])
 
     def get_batch_samples(self, *args, **kwargs):
         """The batches of a step, and their rows on this process: as many as on each other one."""
@@ -223,10 +239,6 @@ class FineTuningTrainer(CommonTrainer):
             # Trainer's own is inexact on several processes, whose last batch is filled up.
             output.metrics[f"{metric_key_prefix}_loss"] = mean_loss(output.predictions, output.label_ids)
         return output
-
-    def _get_eval_sampler(self, eval_dataset):
-        # With grouped training Trainer would shuffle evaluation and predictions too.
-        return torch.utils.data.SequentialSampler(eval_dataset)
 
 
 def longest_first(features: datasets.Dataset) -> tuple[datasets.Dataset, np.ndarray]:

@@ -5,14 +5,16 @@ from collections.abc import Sized
 from pathlib import Path
 
 import torch
+from safetensors.torch import load_model
 from transformers import TrainerCallback, TrainerState
 from transformers.dynamic_module_utils import custom_object_save
 from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import SaveStrategy
+from transformers.utils import SAFE_WEIGHTS_NAME
 
 from ..errors import Stopped
 from ..files import reading
-from .output import WriteChecksums, guard_loading
+from .output import WriteChecksums
 from .results import record_metrics
 from .trainer import CommonTrainer
 
@@ -29,7 +31,7 @@ def train(trainer: CommonTrainer, checkpoint: str | None, last: bool = True):
     folder = str(trainer.args.folder)
     if checkpoint == folder:
         with reading(folder, "remove it and start anew", "the trained model cannot be read"):
-            trainer._load_from_checkpoint(folder)
+            load_model(trainer.model, Path(folder, SAFE_WEIGHTS_NAME))
             trainer.state = TrainerState.load_from_json(str(Path(folder, TRAINER_STATE_NAME)))
         trainer.state.is_local_process_zero = trainer.is_local_process_zero()
         trainer.state.is_world_process_zero = trainer.is_world_process_zero()
@@ -40,12 +42,11 @@ def train(trainer: CommonTrainer, checkpoint: str | None, last: bool = True):
     trainer.add_callback(stop)
     trainer.add_callback(WriteChecksums)
     if checkpoint:
-        guard_loading(trainer, checkpoint)
         trainer.args.eval_on_start = False  # it was evaluated when it began
     try:
         result = trainer.train(checkpoint)
         if last and not stop.stopped:
-            trainer.save_model(_internal_call=True)  # without pushing it, for which there is `publish`
+            trainer.save_model()
             assert isinstance(trainer.train_dataset, Sized)
             record_metrics(trainer, "train", result.metrics | {"train_samples": len(trainer.train_dataset)})
             trainer.save_state()  # last: it says that the rest is there

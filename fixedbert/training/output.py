@@ -10,7 +10,7 @@ from pathlib import Path
 
 from accelerate import PartialState
 from accelerate.utils import broadcast_object_list, gather_object
-from transformers import Trainer, TrainerCallback, TrainerState
+from transformers import TrainerCallback, TrainerState
 
 from ..checksums import content_hash_of
 from ..errors import InputError, note_what_is_left
@@ -23,13 +23,6 @@ DATA_FILE = "data.json"
 CHECKSUMS = "checksums.json"  # of a checkpoint's files
 STEP = re.compile(r"checkpoint-(\d{1,18})", re.ASCII)
 SECRET = ("--token", "--hub_token")  # written nowhere
-LOADING = (  # Trainer's methods that read parts of a checkpoint
-    "_load_from_checkpoint",
-    "_load_optimizer_and_scheduler",
-    "_load_scaler",
-    "_load_rng_state",
-    "_load_callback_state",
-)
 NOT_PART_OF_THE_RUN = ("--output_dir", "--resume_from_checkpoint", "--take_over_output_dir", *SECRET)
 
 
@@ -237,13 +230,6 @@ def remedy_for(checkpoint: Path) -> str:
     return f"remove {checkpoint.parent} and start anew"
 
 
-def guard_loading(trainer: Trainer, checkpoint: str):
-    """Turn every error of Trainer in loading a part of a checkpoint into an InputError."""
-    boundary = reading(checkpoint, remedy_for(Path(checkpoint)), "the checkpoint cannot be loaded")
-    for name in LOADING:
-        setattr(trainer, name, boundary(getattr(trainer, name)))
-
-
 class WriteChecksums(TrainerCallback):
     """Writes the checksums of a checkpoint's files beside them, when all processes have written theirs."""
 
@@ -251,6 +237,7 @@ class WriteChecksums(TrainerCallback):
         checkpoint = Path(args.output_dir, f"checkpoint-{state.global_step}")
         PartialState().wait_for_everyone()
         if state.is_world_process_zero and checkpoint.is_dir():
+            (checkpoint / CHECKSUMS).unlink(missing_ok=True)  # of an earlier save of the same step
             found = {file.name: content_hash_of(file) for file in sorted(checkpoint.iterdir()) if file.is_file()}
             write_whole(checkpoint / CHECKSUMS, json.dumps(found, indent=1) + "\n")
 

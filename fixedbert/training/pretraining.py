@@ -1,6 +1,5 @@
 """Trainer for pretraining, and its evaluation: losses and accuracies on held-out documents."""
 
-import math
 import time
 from dataclasses import dataclass, field
 from functools import partial
@@ -11,14 +10,12 @@ import torch
 from torch.nn.functional import cross_entropy
 from transformers import EvalPrediction, PreTrainedTokenizerBase
 from transformers.integrations import is_tensorboard_available
-from transformers.training_args import OptimizerNames
 from transformers.utils import ModelOutput
 
 from ..data.epochs import EpochSampler, Examples
 from ..errors import InputError
 from ..inputs_fixed_head_bert import places_of_labels
 from .arguments import CommonArguments
-from .muon import with_muon
 from .trainer import CommonTrainer
 
 OBJECTIVES = ("mlm+nsp", "mlm", "clm")
@@ -36,7 +33,6 @@ class PretrainingArguments(CommonArguments):
 
     learning_rate: float = 1e-4
     weight_decay: float = 0.01
-    include_num_input_tokens_seen: str = "non_padding"
     report_to: str | list[str] = field(
         default_factory=lambda: ["tensorboard"] if is_tensorboard_available() else ["none"],
         metadata={"help": "Integrations to report to; default: tensorboard where it is installed."},
@@ -56,27 +52,16 @@ class PretrainingArguments(CommonArguments):
             "nargs": "+",
         },
     )
-    muon_learning_rate: float | None = field(
-        default=None,
-        metadata={"help": "Train the matrices of the layers with Muon, at this learning rate; the rest with AdamW."},
-    )
 
     refused: ClassVar[dict[str, tuple[object, str]]] = CommonArguments.refused | {
         "label_smoothing_factor": (0.0, "the losses of pretraining are those of BERT, without label smoothing"),
         "label_names": (None, "the labels follow from --objective"),
         "train_sampling_strategy": ("random", "the order of the examples follows from --seed and the epoch"),
         "data_seed": (None, "the examples follow from --seed"),
+        "include_num_input_tokens_seen": ("no", "tokens without padding are counted anyway"),
         "accelerator_config.dispatch_batches": (None, "a batch has places of tokens, and cannot be divided"),
         "do_predict": (False, "pretraining has nothing to predict; it has --do_eval"),
     }
-
-    def __post_init__(self):
-        super().__post_init__()
-        if self.muon_learning_rate is not None:
-            if not 0 < self.muon_learning_rate < math.inf:
-                raise InputError(f"--muon_learning_rate {self.muon_learning_rate}: give a number above 0.")
-            if self.optim not in (OptimizerNames.ADAMW_TORCH, OptimizerNames.ADAMW_TORCH_FUSED):
-                raise InputError("--muon_learning_rate: the rest is trained with AdamW; leave out --optim.")
 
     def reach_total_train_batch_size(self):
         """
@@ -132,27 +117,6 @@ class PretrainingTrainer(CommonTrainer):
         self.objective = objective
         self.model_accepts_loss_kwargs = True  # to get the number of tokens of a step; `compute_loss` divides by it
 
-    def create_optimizer(self, *args, **kwargs):
-        rate = self.args.muon_learning_rate
-        if rate is None or self.optimizer is not None:
-            return super().create_optimizer(*args, **kwargs)
-        if self.is_fsdp_enabled or self.is_deepspeed_enabled:
-            raise InputError(
-                "--muon_learning_rate: Muon needs whole matrices, which FSDP and DeepSpeed divide; leave it out, or "
-                "train without these."
-            )
-        encoder = getattr(self.model.base_model, "encoder", None)
-        if encoder is None:
-            raise InputError(
-                f"--muon_learning_rate: a model of the type {self.model.config.model_type} keeps its layers elsewhere "
-                "than BERT does; leave it out."
-            )
-        matrices = [part.weight for part in encoder.modules() if isinstance(part, torch.nn.Linear)]
-        adamw = super().create_optimizer(*args, **kwargs)
-        assert isinstance(adamw, torch.optim.AdamW)  # the arguments admit no other
-        self.optimizer = with_muon(adamw, matrices, rate)
-        return self.optimizer
-
     def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
         outputs = model(**inputs)
         loss = outputs.loss
@@ -178,28 +142,26 @@ class PretrainingTrainer(CommonTrainer):
             logits = outputs.prediction_logits if self.objective == "mlm+nsp" else outputs.logits
             guesses, targets = logits_and_targets(logits, labels, self.objective, inputs.get("labelled"))
             predicted, right = targets.ne(-100).sum(), (guesses.argmax(-1) == targets).sum()
-        self.window = self.window.to(labels.device) + torch.stack(
-            [predicted, right, room if mask is None else mask.sum(), room]
-        )
-
-    def _track_num_input_tokens(self, inputs):  # Trainer's own waits for the device at every batch
-        if self.args.include_num_input_tokens_seen != "non_padding":
-            super()._track_num_input_tokens(inputs)
-            return
-        mask = inputs.get("attention_mask")
+        real = room if mask is None else mask.sum()
+        self.window = self.window.to(labels.device)
+        self.window[1:] += torch.stack([predicted, right, real, room])
         if mask is None:
             assert isinstance(self.processing_class, PreTrainedTokenizerBase)  # that of every run
-            mask = inputs["input_ids"] != self.processing_class.pad_token_id
-        self.step_tokens.append(mask.sum())
+            real = (inputs["input_ids"] != self.processing_class.pad_token_id).sum()
+        self.step_tokens.append(real)
+
+    def counted(self, counts):
+        predicted, right, real, room = counts
+        if not (predicted and room):
+            return {}
+        return {
+            f"{self.objective[:3]}_accuracy": right / predicted,
+            "tokens_per_second": real / (time.monotonic() - self.window_began),
+            "fill_ratio": real / room,
+        }
 
     def log(self, logs, *args, **kwargs):
-        if "loss" in logs:
-            predicted, right, real, room = self.accelerator.reduce(self.window, "sum").tolist()
-            if predicted and room:
-                logs[f"{self.objective[:3]}_accuracy"] = right / predicted
-                logs["tokens_per_second"] = real / (time.monotonic() - self.window_began)
-                logs["fill_ratio"] = real / room
-            self.begin_window()
+        logs["num_input_tokens_seen"] = self.state.num_input_tokens_seen
         super().log(logs, *args, **kwargs)
 
     def evaluation_loop(self, *args, metric_key_prefix="eval", **kwargs):
@@ -211,12 +173,11 @@ class PretrainingTrainer(CommonTrainer):
         self.window_began += time.monotonic() - began
         return output
 
-    def _get_train_sampler(self, train_dataset=None):
-        args = self.args
+    def get_train_dataloader(self):
+        args, examples = self.args, self.train_dataset
         step_size = args.train_batch_size * args.gradient_accumulation_steps * args.world_size
-        examples = self.train_dataset if train_dataset is None else train_dataset
         assert isinstance(examples, Examples)  # other data sets need another sampler
-        return EpochSampler(examples, step_size)
+        return self.loader(examples, args.train_batch_size, EpochSampler(examples, step_size))
 
 
 def separate_losses(outputs: ModelOutput, inputs: dict[str, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor | None]:

@@ -2,13 +2,14 @@
 Stages of pretraining: from one to the next the model can grow, and rows and batches change.
 
 Every stage has a Trainer of its own, for a part of the steps that all stages have together, with one schedule and one
-log. At its last step it saves a checkpoint of the larger model, from which the Trainer of the next stage continues as
-from any other.
+log. At its last step it saves a checkpoint. `begin_stage` copies that with the larger model, and the Trainer of the
+next stage continues from the copy as from any other.
 """
 
 import copy
 import json
 import os
+import shutil
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,9 +17,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from accelerate import PartialState
 from torch.utils.data import DataLoader
 from transformers import PreTrainedConfig, TrainerCallback, TrainerState, TrainingArguments
-from transformers.trainer import TRAINER_STATE_NAME
+from transformers.models.auto.auto_factory import _BaseAutoModelClass
+from transformers.trainer import OPTIMIZER_NAME, TRAINER_STATE_NAME
 from transformers.trainer_utils import SaveStrategy, speed_metrics
 from transformers.training_args import OptimizerNames
 
@@ -33,7 +36,8 @@ SIZES = ("num_attention_heads", "attention_head_size", "value_head_size", "inter
 BY_LAYER = ("attention_head_size", "value_head_size")
 BATCH = ("per_device_train_batch_size", "total_train_batch_size")
 FIELDS = ("steps", *SIZES, "max_seq_length", *BATCH)
-MOMENTS = {"exp_avg": -1, "exp_avg_sq": -2, "average": -1}  # AdamW's and Muon's, with the power of s in them
+BEGIN = "_stage"  # in the output directory; Trainer pushes no such name
+MOMENTS = {"exp_avg": -1, "exp_avg_sq": -2}  # AdamW's, with the power of s in them
 
 
 @dataclass(frozen=True)
@@ -162,11 +166,50 @@ def batch_of(arguments: PretrainingArguments, changes: dict[str, int]) -> tuple[
 
 
 def place_of(checkpoint: str | None, stages: list[Stage]) -> int:
-    """Of the stage in `stages` that goes on from a checkpoint."""
+    """The place in `stages` of the one that goes on from a checkpoint."""
     if checkpoint is None or len(stages) == 1:
         return 0
-    step = TrainerState.load_from_json(str(Path(checkpoint, TRAINER_STATE_NAME))).global_step
-    return sum(stage.end <= step for stage in stages[:-1])
+    return sum(stage.end <= step_reached(checkpoint) for stage in stages[:-1])
+
+
+def step_reached(checkpoint: str) -> int:
+    return TrainerState.load_from_json(str(Path(checkpoint, TRAINER_STATE_NAME))).global_step
+
+
+def begin_stage(
+    checkpoint: str, stage: Stage, auto_class: type[_BaseAutoModelClass], arguments: PretrainingArguments
+) -> str:
+    """
+    Make the checkpoint that a stage begins with, of the one that the stage before has left.
+
+    Returns:
+        Its folder, which is no longer needed when the stage has made a step.
+    """
+    begin, state = arguments.folder / BEGIN, PartialState()
+    if state.is_main_process:
+        shutil.rmtree(begin, ignore_errors=True)
+        shutil.copytree(checkpoint, begin)
+        reached = TrainerState.load_from_json(str(begin / TRAINER_STATE_NAME))
+        reached.train_batch_size = stage.batch[0] * max(arguments.n_gpu, 1)  # Trainer compares it
+        reached.save_to_json(str(begin / TRAINER_STATE_NAME))
+        if stage.growth:
+            small = auto_class.from_pretrained(checkpoint)
+            large = convert(small, **stage.growth, seed=arguments.seed)
+            large.save_pretrained(begin)
+            grow_moments(begin / OPTIMIZER_NAME, small.config, large.config)
+    state.wait_for_everyone()
+    return str(begin)
+
+
+def grow_moments(file: Path, old: FixedHeadBertConfig, new: FixedHeadBertConfig):
+    """Make the state of a model's AdamW in a file that of the larger model's."""
+    saved = torch.load(file, map_location="cpu", weights_only=True)
+    groups = saved["param_groups"]
+    names = {
+        number: name for group in groups for number, name in zip(group["params"], group["param_names"], strict=True)
+    }
+    saved["state"] = grown_moments(saved["state"], names, old, new)
+    torch.save(saved, file)
 
 
 def stage_text(stages: list[Stage], place: int) -> str:
@@ -231,9 +274,9 @@ class StageTrainer(PretrainingTrainer):
         callbacks: Sequence[TrainerCallback] = (),
         **kwargs,
     ):
-        self.stage, *self.following = stages
-        self.stage_end = StageEnd(self.stage.end)
-        ends = [self.stage_end] if self.following else []
+        self.stage, *following = stages
+        self.grows_later = any(stage.growth for stage in following)
+        ends = [StageEnd(self.stage.end)] if following else []
         # Continuation, which can put off a save, comes after these.
         super().__init__(*args, callbacks=[*callbacks, *ends], **kwargs)
         self.throughput = throughput
@@ -246,6 +289,8 @@ class StageTrainer(PretrainingTrainer):
         _, steps_of_epoch, *others, max_steps = super().set_initial_training_values(args, dataloader)
         return -(-(max_steps + self.data_lead) // steps_of_epoch), steps_of_epoch, *others, max_steps
 
+    # Trainer takes the place in the data from the step alone, and asks no public method for it. A stage with another
+    # batch than the one before begins elsewhere in the epoch.
     def _init_training_state(self, max_steps, num_update_steps_per_epoch, *args, **kwargs):
         super()._init_training_state(max_steps, num_update_steps_per_epoch, *args, **kwargs)
         self.throughput.began = self.throughput.began or time.time()
@@ -262,33 +307,23 @@ class StageTrainer(PretrainingTrainer):
             logs |= speed_metrics("train", so_far.began, so_far.examples, so_far.steps)
         super().log(logs, *args, **kwargs)
 
-    def _save_checkpoint(self, *args, **kwargs):
-        if self.state.global_step == self.stage_end.step and self.following:
-            self.hand_over(self.following[0])
-            self.following = []  # a step can be saved twice, for a signal at the end of an epoch
-        super()._save_checkpoint(*args, **kwargs)
-
-    def hand_over(self, stage: Stage):
-        """Take the model of the next stage, which has the same function, and its optimizer's state, to be saved."""
-        self.state.train_batch_size = stage.batch[0] * max(self.args.n_gpu, 1)
-        if not stage.growth:
-            return
-        small, optimizer = self.model, self.optimizer
-        assert optimizer is not None and isinstance(small.config, FixedHeadBertConfig)  # by now, and of `stages_of`
-        names = {parameter: name for name, parameter in small.named_parameters()}
-        order = [names[parameter] for group in optimizer.param_groups for parameter in group["params"]]
-        self.model = large = convert(small, **stage.growth, seed=self.args.seed)
-        state = optimizer.state_dict()
-        state["state"] = grown_moments(state["state"], order, small.config, large.config)
-        self.optimizer = None
-        self.create_optimizer().load_state_dict(state)
+    def create_optimizer(self, *args, **kwargs):
+        optimizer = super().create_optimizer(*args, **kwargs)
+        if self.grows_later:  # AdamW's moments are saved with names, as torch calls them, to grow by
+            names = {parameter: name for name, parameter in self.model.named_parameters()}
+            for group in optimizer.param_groups:
+                group["param_names"] = [names[parameter] for parameter in group["params"]]
+        return optimizer
 
 
 def grown_moments(
-    state: dict[int, dict[str, torch.Tensor]], names: list[str], old: FixedHeadBertConfig, new: FixedHeadBertConfig
+    state: dict[int, dict[str, torch.Tensor]],
+    names: dict[int, str],
+    old: FixedHeadBertConfig,
+    new: FixedHeadBertConfig,
 ) -> dict[int, dict[str, torch.Tensor]]:
     """
-    The state that AdamW or Muon has for each parameter of a larger model: zeros for what is new.
+    The state that AdamW has for each parameter of a larger model: zeros for what is new.
 
     Args:
         state: of the smaller model, by the number of the parameter.

@@ -1,7 +1,9 @@
 """The Trainer that pretraining and fine-tuning share: finite steps only, and resumed runs with one log."""
 
+import errno
 import time
 from collections.abc import Sized
+from dataclasses import fields
 from itertools import islice
 from pathlib import Path
 
@@ -9,6 +11,7 @@ import numpy as np
 import torch
 from accelerate.utils import gather_object
 from torch.distributed.tensor import DTensor
+from torch.utils.data import DataLoader, Dataset, Sampler
 from transformers import PreTrainedModel, Trainer, TrainerCallback
 from transformers.utils import logging
 
@@ -18,7 +21,7 @@ from ..files import finite, json_text, read_object, reading, write_whole
 from ..model_card import create_model_card
 from ..modeling_fixed_head_bert import FixedHeadBertPreTrainedModel
 from .arguments import CommonArguments
-from .output import last_checkpoint
+from .output import last_checkpoint, remedy_for
 from .speed import BusyMachine
 
 WINDOW_FILE = "logging_window.json"
@@ -42,7 +45,7 @@ class CommonTrainer(Trainer):
         if isinstance(self.model, FixedHeadBertPreTrainedModel):
             use_fast_dropout(self.model)
         self.step_losses = []  # of the batches of this step
-        self.step_tokens = []  # their numbers of tokens, where a trainer counts them itself
+        self.step_tokens = []  # their numbers of tokens, where a trainer counts them
         self.nonfinite_steps = 0  # in a row
         self.begin_window()
         self.add_callback(Continuation(self))
@@ -50,26 +53,41 @@ class CommonTrainer(Trainer):
 
     def begin_window(self):
         """Set the sums for the next log to zero."""
-        self.window = torch.zeros(self.counts)
+        self.window = torch.zeros(1 + self.counts)  # of the losses, and of what a trainer counts
+        self.window_steps = 0  # those that are applied
         self.window_began = time.monotonic()
 
     def train(self, resume_from_checkpoint: str | bool | None = None, *args, **kwargs):
-        self.continued_from = resume_from_checkpoint
-        return super().train(resume_from_checkpoint, *args, **kwargs)
+        self.continued_from, self.has_begun = resume_from_checkpoint, False
+        self.begin_window()
+        self.total_loss = 0.0  # of the steps before the window
+        try:
+            return super().train(resume_from_checkpoint, *args, **kwargs)
+        except BaseException as error:
+            if self.has_begun or not resume_from_checkpoint or getattr(error, "errno", None) == errno.ENOSPC:
+                raise
+            remedy = remedy_for(Path(str(resume_from_checkpoint)))
+            with reading(resume_from_checkpoint, remedy, "the checkpoint cannot be loaded"):
+                raise
 
-    def _run_epoch(self, *args, **kwargs):
-        if self.state.global_step >= self.state.max_steps:  # resumed after its last step
-            self.control.should_training_stop = True
-            return
-        # Trainer sets the epoch after it has wrapped the sampler to skip batches, where it may not be reached.
-        kwargs["train_dataloader"].set_epoch(kwargs["epoch"])
-        super()._run_epoch(*args, **kwargs)
+    def loader(self, dataset: Dataset, batch_size: int, sampler: Sampler, **options) -> DataLoader:
+        """Batches in the order of `sampler`, shared out among the processes; `options` win over --dataloader_*."""
+        names = [field.name for field in fields(self.args) if field.name.startswith("dataloader_")]
+        given = {name.removeprefix("dataloader_"): getattr(self.args, name) for name in names}
+        batches = DataLoader(dataset, batch_size, sampler=sampler, collate_fn=self.data_collator, **given | options)
+        return self.accelerator.prepare(batches)
+
+    def get_batch_samples(self, *args, **kwargs):
+        """The batches of a step; none where a run is continued after its last step."""
+        return ([], None) if self.control.should_training_stop else super().get_batch_samples(*args, **kwargs)
 
     def training_step(self, *args, **kwargs):
         loss = super().training_step(*args, **kwargs)
         self.step_losses.append(loss)
-        return torch.zeros_like(loss)  # the loss is added when its step is applied
+        return loss
 
+    # Trainer shows nobody the norm before the step. To compute it again would take a pass over all gradients, and a
+    # callback cannot tell a norm that overflows from a gradient of zero, which clipping makes of it.
     def _get_grad_norm(self, *args, **kwargs):
         norm = super()._get_grad_norm(*args, **kwargs)
         return norm if self.apply_finite_step(norm) else None
@@ -95,11 +113,12 @@ class CommonTrainer(Trainer):
         self.state.num_input_tokens_seen += seen
         if not (loss_is_bad or norm_is_bad):
             self.nonfinite_steps = 0
-            self._tr_loss += losses.sum()
+            self.window = self.window.to(losses.device)
+            self.window[0] += losses.sum()
+            self.window_steps += 1
             return True
         step, scaler = self.state.global_step + 1, self.accelerator.scaler
         self.log({"skipped_step": step})
-        self._globalstep_last_logged += 1  # Trainer divides by the steps since: those that are applied
         if scaler is not None and not loss_is_bad and scaler.get_scale() >= 1:
             logger.warning(f"step {step} is skipped: fp16 overflows at a loss scale of {scaler.get_scale():g}")
             return False  # the scaler leaves the step out, and lowers its scale
@@ -113,17 +132,25 @@ class CommonTrainer(Trainer):
             return False
         raise self.divergence(sentence)
 
-    def _issue_warnings_after_load(self, load_result):  # a checkpoint has tied weights once
+    # A checkpoint has tied weights once. Trainer has no other way to be told, and would call them missing each time.
+    def _issue_warnings_after_load(self, load_result):
         missing = [name for name in load_result.missing_keys if name not in self.model.all_tied_weights_keys]
         super()._issue_warnings_after_load(load_result._replace(missing_keys=missing))
 
-    def save_model(self, *args, **kwargs):
-        """Save the model; Divergence, on all processes, if the last update overflowed."""
+    def save_model(self, output_dir: str | None = None, *args, **kwargs):
+        """
+        Save the model, and in a checkpoint's folder the sums since the last log. Pushing is for `publish`.
+
+        Raises:
+            Divergence: on all processes, if the last update overflowed.
+        """
         weights = (x.to_local() if isinstance(x, DTensor) else x for x in self.model.parameters())
         finite = torch.stack([weight.detach().isfinite().all().to(self.args.device) for weight in weights]).all()
         if self.accelerator.reduce((~finite).float(), "sum").item():
             raise self.divergence(f"step {self.state.global_step}: the weights are not finite")
-        super().save_model(*args, **kwargs)
+        super().save_model(output_dir, True)
+        if output_dir is not None and self.is_in_train:
+            self.save_window(Path(output_dir))
 
     def divergence(self, sentence: str) -> Divergence:
         """The error that ends training, with the last good checkpoint and what to do."""
@@ -170,13 +197,27 @@ class CommonTrainer(Trainer):
         create_model_card(self, *args, **kwargs)
 
     def log(self, logs, *args, **kwargs):
-        if "train_loss" in logs:  # Trainer divides by all steps since it resumed, skipped ones too
+        """Trainer's, with losses that are means over the steps that were applied; without such a step, none."""
+        if "loss" in logs or "train_loss" in logs:
+            loss, *counts = self.accelerator.reduce(self.window.to(self.args.device), "sum").tolist()
+            loss /= self.args.world_size
+        if "train_loss" in logs:
             skipped = sum("skipped_step" in entry for entry in self.state.log_history)
             if applied := self.state.global_step - skipped:
-                logs["train_loss"] = self._total_loss_scalar / applied
+                logs["train_loss"] = (self.total_loss + loss) / applied
             else:
                 del logs["train_loss"]
+        elif "loss" in logs:
+            if not self.window_steps:
+                return
+            logs |= {"loss": loss / self.window_steps, **self.counted(counts)}
+            self.total_loss += loss
+            self.begin_window()
         super().log(logs, *args, **kwargs)
+
+    def counted(self, counts: list[float]) -> dict[str, float]:
+        """What is logged of the counts since the last log, summed over all processes."""
+        return {}
 
     def save_state(self):
         self.make_state_finite()
@@ -187,19 +228,19 @@ class CommonTrainer(Trainer):
         self.state.log_history = finite(self.state.log_history)
         self.state.best_metric = finite(self.state.best_metric)
 
-    def _save_rng_state(self, output_dir):  # one of the parts of a checkpoint; trainer_state.json comes after it
+    def save_window(self, checkpoint: Path):
+        """Write the sums since the last log, before trainer_state.json, which comes last."""
         self.make_state_finite()
-        super()._save_rng_state(output_dir)
-        sums = gather_object([[self._tr_loss.item(), *self.window.tolist()]])  # of each process
+        sums = gather_object([self.window.tolist()])  # of each process
         if self.args.should_save:
             record = {
-                "last_logged_step": self._globalstep_last_logged,
-                "total_loss": self._total_loss_scalar,
+                "steps": self.window_steps,
+                "total_loss": self.total_loss,
                 "nonfinite_steps": self.nonfinite_steps,
                 "seconds": time.monotonic() - self.window_began,
                 "sums": sums,
             }
-            write_whole(Path(output_dir, WINDOW_FILE), json_text(record, indent=1) + "\n")
+            write_whole(checkpoint / WINDOW_FILE, json_text(record, indent=1) + "\n")
 
     def restore_window(self):
         """Restore the sums of the checkpoint since its last log, on any number of processes."""
@@ -207,24 +248,36 @@ class CommonTrainer(Trainer):
         with reading(file, remedy := "a run can go on only from its own checkpoints"):
             record = read_object(file, remedy)
             sums = torch.tensor(record["sums"], dtype=torch.float64)  # (processes that wrote it, 1 + counts)
-            loss, *window = sums[self.args.process_index :: processes].sum(0).tolist()
-            self._tr_loss += loss * processes / len(sums)  # a mean over processes is logged
-            self.window = torch.tensor(window)
+            self.window = sums[self.args.process_index :: processes].sum(0).float()
+            self.window[0] *= processes / len(sums)  # a mean over processes is logged
             self.window_began = time.monotonic() - record["seconds"]
-            self._total_loss_scalar, self._globalstep_last_logged = record["total_loss"], record["last_logged_step"]
+            self.window_steps, self.total_loss = record["steps"], record["total_loss"]
             self.nonfinite_steps = record["nonfinite_steps"]
 
 
 class Continuation(TrainerCallback):
-    """Restores the sums of a resumed run, and saves the checkpoint of an epoch's last step after its evaluation."""
+    """
+    Restores the sums of a resumed run, which begins with the right epoch and ends after its last step. Saves the
+    checkpoint of an epoch's last step after its evaluation.
+    """
 
     def __init__(self, trainer: CommonTrainer):
         self.trainer = trainer
         self.save_at_epoch_end = False
 
-    def on_train_begin(self, args, state, control, **kwargs):  # Trainer has just set its own sums to zero
+    def on_train_begin(self, args, state, control, **kwargs):
+        self.is_done = self.trainer.has_begun = state.global_step >= state.max_steps
         if self.trainer.continued_from:
             self.trainer.restore_window()
+
+    def on_epoch_begin(self, args, state, control, train_dataloader=None, **kwargs):
+        control.should_training_stop |= self.is_done
+        # Trainer sets the epoch after it has wrapped the sampler to skip batches, where it may not be reached.
+        steps = -(-len(train_dataloader) // args.gradient_accumulation_steps)
+        train_dataloader.set_epoch(self.trainer.steps_of_data() // steps)
+
+    def on_step_begin(self, args, state, control, **kwargs):
+        self.trainer.has_begun = True
 
     def on_step_end(self, args, state, control, **kwargs):
         if state.epoch % 1 == 0:  # what is logged and evaluated at the end of the epoch comes first
@@ -233,3 +286,5 @@ class Continuation(TrainerCallback):
     def on_epoch_end(self, args, state, control, **kwargs):
         control.should_save |= self.save_at_epoch_end
         self.save_at_epoch_end = False
+        if self.is_done:
+            control.should_log = control.should_evaluate = control.should_save = False
