@@ -27,9 +27,6 @@ X is (B, L, D). W_o of the concatenated heads is the sum over i. BERT's dropout,
 | G | heads of keys and values: H, or 1 where all heads share them | H, 1 |
 """
 
-from collections.abc import Callable
-from typing import Any
-
 import torch
 from torch import nn
 from transformers.cache_utils import Cache, EncoderDecoderCache
@@ -162,26 +159,6 @@ class FixedHeadBertSelfAttention(nn.Module):
         return cache.update(key, value, self.layer_idx)
 
 
-# By the `attention` of a configuration, classes with the interface of FixedHeadBertSelfAttention. An entry is for the
-# process alone, and is not saved with a model: weights do not open with another attention than their own.
-ATTENTION_CLASSES: dict[str | None, Callable[..., Any]] = {None: FixedHeadBertSelfAttention}
-
-
-def self_attention(config: FixedHeadBertConfig, *args, **kwargs) -> FixedHeadBertSelfAttention:
-    """
-    The heads of a layer, by the class that the configuration names.
-
-    Raises:
-        ValueError: no class of this name is in ATTENTION_CLASSES.
-    """
-    if config.attention not in ATTENTION_CLASSES:
-        raise ValueError(
-            f"the configuration names the attention {config.attention}, a class that is not part of fixedbert: enter "
-            "it in ATTENTION_CLASSES first."
-        )
-    return ATTENTION_CLASSES[config.attention](config, *args, **kwargs)
-
-
 class FixedHeadBertSelfOutput(BertSelfOutput):
     """W_o with BERT's dropout, residual and LayerNorm: (B, L, H V) -> (B, L, D)."""
 
@@ -198,6 +175,6 @@ class FixedHeadBertAttention(BertAttention):
     def __init__(self, config, is_causal=False, layer_idx=None, is_cross_attention=False):
         nn.Module.__init__(self)
         self.is_cross_attention = is_cross_attention
-        attention = self_attention(config, is_causal, layer_idx, is_cross_attention)
+        attention = FixedHeadBertSelfAttention(config, is_causal, layer_idx, is_cross_attention)
         self.add_module("self", attention)  # assigned to self.self, it would have to be one of BERT's types
         self.output = FixedHeadBertSelfOutput(config, attention.all_head_size)

@@ -88,10 +88,6 @@ class FixedHeadBertConfig(BertConfig):
         qk_norm (`bool`, *optional*, defaults to `False`):
             Normalise every projected query and key to a root mean square of one, with a learned scale (RMSNorm, before
             any head embedding): the size of a head then no longer sets the temperature of its softmax.
-        attention (`str`, *optional*):
-            Another class of attention, by its name in `ATTENTION_CLASSES` of the attention file, where it has to be
-            entered before a model is built. It gets the masks of eager attention, and rows with their padding.
-            `None`: FixedHeadBertSelfAttention.
         unpad_inputs (`bool`, *optional*, defaults to `False`):
             Compute real tokens only, where the attention mask has padding or `position_ids` restart within a row, and
             in the last layer only what the head reads. Outputs keep their shape; hidden states and logits of tokens
@@ -138,7 +134,6 @@ class FixedHeadBertConfig(BertConfig):
     layer_attention_heads: list[int] | None = None
     head_embedding: str | None = None
     qk_norm: bool = False
-    attention: str | None = None
     unpad_inputs: bool = False
     sparse_prediction: bool = False
 

@@ -264,8 +264,6 @@ class FixedHeadBertPreTrainedModel(BertPreTrainedModel):
         return super().maybe_distribute_model(model, distributed_config, *args, **kwargs)
 
     def _check_and_adjust_attn_implementation(self, attn_implementation: str | None, *args, **kwargs) -> str:
-        if self.config.attention is not None:
-            attn_implementation = "eager"  # with its masks, which say all
         if implementation_of(attn_implementation or "").equal_layers:
             self.check_equal_layers(f"attn_implementation={attn_implementation!r}")
         largest = max(self.config.head_sizes + self.config.value_head_sizes)
@@ -385,13 +383,12 @@ class FixedHeadBertModel(FixedHeadBertPreTrainedModel, BertModel):
     def needs_whole_rows(self, arguments: dict, layout: Layout) -> bool:
         """
         Whether padding stays: nothing asks to remove it, Trainer adds noise to embeddings
-        (NEFTune), an argument has its shape, or an attention of another class knows masks alone.
+        (NEFTune), or an argument has its shape.
         """
         needs_lengths = implementation_of(self.config._attn_implementation).needs_lengths
         return (
             not (self.unpad_inputs or (needs_lengths and layout.packed is not None))
             or (self.training and hasattr(self.get_input_embeddings(), "neftune_noise_alpha"))  # scaled by the length
-            or self.config.attention is not None
             or arguments["output_attentions"]
             or (arguments["use_cache"] and not self.training)
             or arguments["past_key_values"] is not None

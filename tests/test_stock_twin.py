@@ -165,14 +165,6 @@ def test_qk_norm_has_no_twin():
             to_bert(model_of("Model", num_attention_heads=4, qk_norm=True), allow_wider)
 
 
-def test_attention_of_another_class_has_no_twin():
-    """Guards: what cannot be converted at all keeps its reason."""
-    model = model_of("Model")
-    model.config.attention = "mine"
-    with pytest.raises(InputError, match="only the attention of FixedHeadBert itself can be converted"):
-        to_bert(model)
-
-
 def test_widening_rounds_nothing(caplog):
     """Guards: three copies cost no precision in bfloat16: every number of the twin is one of the model's, or zero."""
     model = random_model("ForPreTraining", attention_head_size=16).bfloat16()

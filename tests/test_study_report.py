@@ -114,8 +114,7 @@ def test_records_of_earlier_versions(tmp_path):
     """Guards: records without the fields that were added later are read; with them they stay as they are."""
     old = {name: value for name, value in RECORDS[0].items() if name not in ("value_head_size", "decay_from")}
     new = {**RECORDS[1], "value_head_size": 7, "of_grid": True, "curve": [[500, 3.0], [1000, 2]], "question": "?"}
-    new["attention"] = "my.Own@12345678"
-    later = {"value_head_size": 32, "attention": None, "of_grid": False, "curve": None, "question": None}
+    later = {"value_head_size": 32, "of_grid": False, "curve": None, "question": None}
     later |= {"decay_from": None}
     assert read_records([write(tmp_path / "runs.jsonl", [old, new])]) == [{**old, **later}, new]
 
@@ -237,10 +236,10 @@ def test_objectives_are_not_compared():
 
 
 def test_commands_and_lists():
-    """Guards: the command of a study with an attention class has its flag; lists of numbers are in their order."""
-    records = [{**record, "scale": None, "attention": "my.Own@12345678"} for record in RECORDS[:3]]
+    """Guards: the command of a study that is not ours names its file; lists of numbers are in their order."""
+    records = [{**record, "scale": None} for record in RECORDS[:3]]
     first, _ = commands(make_report(records))
-    assert first == "fixedbert study heads.yaml --trust_remote_code --train_file TEXTS --output_dir heads"
+    assert first == "fixedbert study heads.yaml --train_file TEXTS --output_dir heads"
     assert [number(value, ".2g") for value in (248.4, 1000, 2.5e-5, -1234)] == ["250", "1,000", "2.5e-05", "-1,200"]
     assert number(1000, "+.4g") == "+1,000" and number(999.5, ".4g") == "999.5"
     assert joined([10, 2, 0.5]) == "0.5, 2, 10" and joined({"b", "a"}) == "a, b"
@@ -250,7 +249,7 @@ def of_task(objective: str, axis: str, values: dict[int, list], **results) -> li
     """Records of one series of a synthetic task: by the value on the axis, the measure of each seed."""
     records = []
     for point, (value, by_seed) in enumerate(values.items()):
-        changes = {"objective": objective, "axis": axis, "texts": None, "epochs": None, "attention": None}
+        changes = {"objective": objective, "axis": axis, "texts": None, "epochs": None}
         changes |= {"parameters": None, "non_embedding_parameters": None, axis: value}
         for record, measure in zip(lines("a", point, 2, by_seed, **changes), by_seed, strict=True):
             record["results"] = {"loss": None}

@@ -23,7 +23,7 @@ from itertools import count
 import torch
 from torch import Tensor, nn
 
-from ...attention_fixed_head_bert import self_attention
+from ...attention_fixed_head_bert import FixedHeadBertSelfAttention
 from ...configuration_fixed_head_bert import FixedHeadBertConfig
 from ...errors import Divergence, InputError
 from .training import WARM_UP, WINDOW, descend, is_flat, means
@@ -41,7 +41,7 @@ class Memory(nn.Module):
     def __init__(self, config: FixedHeadBertConfig, context: Tensor):
         super().__init__()
         config._attn_implementation = "eager"
-        self.attention = self_attention(config)
+        self.attention = FixedHeadBertSelfAttention(config)
         self.readout = nn.Linear(self.attention.all_head_size, 1)
         self.register_buffer("context", context)
 
