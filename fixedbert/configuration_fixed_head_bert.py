@@ -2,7 +2,6 @@
 """Configuration of FixedHeadBert: BERT's, with a head size that does not depend on the width."""
 
 import copy
-import sys
 from difflib import get_close_matches
 
 import torch
@@ -176,17 +175,6 @@ class FixedHeadBertConfig(BertConfig):
         config, unused = super().from_dict(config_dict, return_unused_kwargs=True, **kwargs)
         cls._warn_of_unknown(unused)
         return config
-
-    def to_dict(self) -> dict:
-        """
-        transformers' own. PEFT reads the type of a model from here and looks up which modules its methods adapt: where
-        PEFT is imported, this type is entered beside BERT, whose names of modules it has.
-        """
-        peft = sys.modules.get("peft.utils.constants")
-        for name, modules in vars(peft).items() if peft else ():
-            if name.startswith("TRANSFORMERS_MODELS_TO_") and "bert" in modules:
-                modules.setdefault(self.model_type, modules["bert"])
-        return super().to_dict()
 
     @property
     def head_sizes(self) -> list[int]:
