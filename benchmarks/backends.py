@@ -14,8 +14,7 @@ from transformers.utils import is_flash_attn_2_available
 
 from benchmarks.lines import Line
 from fixedbert import FixedHeadBertConfig, FixedHeadBertModel, fast_fixed_head_bert
-from fixedbert.fast_fixed_head_bert import Tokens
-from fixedbert.modeling_fixed_head_bert import LARGEST_HEAD
+from fixedbert.fast_fixed_head_bert import LARGEST_HEAD, Tokens
 
 LAYOUTS = ("whole rows", "unpadded", "packed")
 HALF = (torch.float16, torch.bfloat16)

@@ -181,7 +181,6 @@ def by_sentence_transformers(folder: Path, **options) -> Embed:
 
 
 def by_vllm(folder: Path) -> Embed:
-    AutoModel.from_pretrained(folder).check_equal_layers("vLLM's Transformers backend")
     from vllm import LLM
 
     model = LLM(str(folder), runner="pooling", model_impl="transformers", dtype="float32")

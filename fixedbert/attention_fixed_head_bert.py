@@ -121,9 +121,7 @@ class FixedHeadBertSelfAttention(nn.Module):
             output = self.embed(output, e_value)
         return output.flatten(-2), weights
 
-    def project(
-        self, projection: nn.Linear, hidden_states: torch.Tensor, size: int, norm: str | None = None
-    ) -> torch.Tensor:
+    def project(self, projection: nn.Linear, hidden_states: torch.Tensor, size: int, norm: str | None = None):
         """(B, L, D) -> (B, G, L, size)"""
         heads = projection(hidden_states).unflatten(-1, (-1, size))  # (B, L, G, size)
         if norm is not None and self.config.qk_norm:
@@ -137,13 +135,8 @@ class FixedHeadBertSelfAttention(nn.Module):
             return x + e
         return x * (1 + e if e_key is None else (1 + e) * (1 + e_key))
 
-    def keys_and_values(
-        self, hidden_states: torch.Tensor, past_key_values: Cache | None
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """
-        Keys (B, G, Lk, P) and values (B, G, Lk, V) of `hidden_states`, after those in the cache. Those of an encoder's
-        output are computed once.
-        """
+    def keys_and_values(self, hidden_states: torch.Tensor, past_key_values: Cache | None):
+        """Keys (B, G, Lk, P) and values (B, G, Lk, V), after those in the cache; an encoder's are computed once."""
         cache = past_key_values
         if isinstance(past_key_values, EncoderDecoderCache):
             if not self.is_cross_attention:
@@ -172,14 +165,7 @@ def attention_function(interface: Callable, attention_mask, output_attentions=No
 
 
 def eager_attention_forward(
-    module: nn.Module,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    attention_mask: torch.Tensor | None,
-    scaling: float,
-    dropout: float = 0.0,
-    **kwargs,
+    module: nn.Module, query, key, value, attention_mask, scaling: float, dropout: float = 0.0, **kwargs
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The definition, in matrices. Heads that share keys are more queries of one head: nothing is copied."""
     B, H, length, P = query.shape
@@ -197,10 +183,7 @@ def eager_attention_forward(
 
 
 def by_kernel(kernel: Callable, module: nn.Module, query, key, value, attention_mask, **kwargs):
-    """
-    A function of transformers, which takes as many heads of keys as of queries, and values of their size: heads that
-    are shared become views, and smaller ones get zeros, so that the output has the larger size.
-    """
+    """A function of transformers, which takes heads of one number and size: shared ones are views, zeros fill up."""
     size = max(query.shape[-1], value.shape[-1])
     key, value = (x.expand(-1, query.shape[1], -1, -1) for x in (key, value))
     if query.shape[-1] != value.shape[-1]:
@@ -214,10 +197,7 @@ def is_symbolic(x: torch.Tensor) -> bool:
 
 
 def sequences_of(position_ids: torch.Tensor | None, shape: torch.Size) -> torch.Tensor | None:
-    """
-    The number of each token's sequence in its row, (B, L), where `position_ids` (B or 1, L) restart within a row. None
-    where they do not.
-    """
+    """The number of each token's sequence in its row, (B, L), where `position_ids` restart within one; else None."""
     if position_ids is None:
         return None
     position_ids = position_ids.expand(shape)

@@ -20,18 +20,20 @@ from torch import nn
 from torch.nn.attention.varlen import varlen_attn
 from torch.nn.functional import pad
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
-from transformers.modeling_outputs import BaseModelOutputWithPoolingAndCrossAttentions
+from transformers.modeling_outputs import BaseModelOutputWithPoolingAndCrossAttentions, ModelOutput
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.utils.import_utils import is_tracing
 
 from .attention_fixed_head_bert import by_kernel, eager_attention_forward, is_symbolic, sequences_of
 
+LARGEST_HEAD = 256  # of torch's kernel for sequences of unequal lengths
+
 
 @dataclass
 class Tokens:
     """
-    The tokens of a batch (B, L) that are computed, as one row (1, T), and those of them that the head reads. Layers get
-    it in the place of a mask.
+    The tokens of a batch (B, L) that are computed, as one row (1, T), and those of them that the head reads. Layers
+    get it in the place of a mask.
 
     Args:
         places: of the tokens in the flat batch, (T).
@@ -57,7 +59,7 @@ class Tokens:
 
     @classmethod
     def of(cls, real: torch.Tensor, sequences: torch.Tensor | None = None) -> "Tokens":
-        """The tokens where `real` (B, L) is true; `sequences` (B, L) has the number of each one's sequence in its row."""
+        """The tokens where `real` (B, L) is true; `sequences` (B, L) has the number of each one's in its row."""
         places = real.flatten().nonzero().squeeze(-1)  # (T,)
         row = places // real.shape[1]  # (T,)
         sequence = row if sequences is None else row * real.shape[1] + sequences.flatten()[places]
@@ -123,16 +125,9 @@ def ends_of(lengths: torch.Tensor) -> tuple[torch.Tensor, int]:
     return pad(lengths.cumsum(0, dtype=torch.int32), (1, 0)), int(lengths.max())
 
 
-def find_tokens(
-    shape: torch.Size,
-    attention_mask: torch.Tensor | None,
-    sequences: torch.Tensor | None,
-    read_at: torch.Tensor | bool | None,
-    pooled: bool,
-    device: torch.device | None = None,
-) -> Tokens | None:
+def find_tokens(shape: torch.Size, attention_mask, sequences, read_at, pooled: bool, device=None) -> Tokens | None:
     """
-    The tokens of a batch of this `shape` (B, L) with a mask (B, L), or with the `sequences` of rows without one, and a
+    The tokens of a batch of this `shape` (B, L) with a mask, or with the `sequences` (B, L) of rows without one, and a
     head that reads the last layer at the tokens `read_at` (B, L), False for none, None for all, and with `pooled` at
     the first of each row. None where whole rows in all layers are no more.
     """
@@ -148,9 +143,7 @@ def find_tokens(
     return tokens if read_at is None else tokens.read_at(read_at, shape, pooled)
 
 
-def fast_forward(
-    model, attention_mask, read_at: torch.Tensor | bool | None, tokens: Tokens | None, inputs: dict
-) -> BaseModelOutputWithPoolingAndCrossAttentions:
+def fast_forward(model, attention_mask, read_at, tokens: Tokens | None, inputs: dict) -> ModelOutput:
     """The forward of a FixedHeadBertModel that leaves out what it can, and has zeros there."""
     ids, embeddings, positions = (inputs.get(name) for name in ("input_ids", "inputs_embeds", "position_ids"))
     given = embeddings if ids is None else ids
@@ -176,20 +169,17 @@ def fast_forward(
     row = {name: tokens.take(x, shape) for name, x in (row | {"position_ids": positions}).items() if x is not None}
     hidden_states = model.encoder(model.embeddings(**row), attention_mask=tokens).last_hidden_state
     hidden_states = tokens.put_back(hidden_states, shape)
-    pooled_output = model.pool(hidden_states, attention_mask)
-    return BaseModelOutputWithPoolingAndCrossAttentions(hidden_states, pooled_output)
+    return BaseModelOutputWithPoolingAndCrossAttentions(hidden_states, model.pool(hidden_states, attention_mask))
 
 
 def needs_whole_rows(model, given: torch.Tensor, attention_mask, sequences, tokens, inputs: dict) -> bool:
     """Whether nothing may be left out: a graph is traced, all is to be returned, or something has the rows' shape."""
     config, name = model.config, model.config._attn_implementation
-    returned = [
-        inputs.get(f"output_{kind}", getattr(config, f"output_{kind}")) for kind in ("attentions", "hidden_states")
-    ]
+    asked = [(inputs.get(name), getattr(config, name)) for name in ("output_attentions", "output_hidden_states")]
     use_cache = config.use_cache if inputs.get("use_cache") is None else inputs["use_cache"]
     return (
         (is_symbolic(given) if tokens is None else is_tracing(given))
-        or any(asked is not None and asked is not False for asked in returned)
+        or any((default if given is None else given) is not False for given, default in asked)
         or (config.is_decoder and use_cache and sequences is None and not model.training)
         or inputs.get("past_key_values") is not None
         or inputs.get("encoder_hidden_states") is not None
@@ -201,7 +191,7 @@ def needs_whole_rows(model, given: torch.Tensor, attention_mask, sequences, toke
     )
 
 
-def whole_rows(model, attention_mask, inputs: dict) -> BaseModelOutputWithPoolingAndCrossAttentions:
+def whole_rows(model, attention_mask, inputs: dict) -> ModelOutput:
     """The plain forward. With `unpad_inputs` the last hidden states are zero at padding, as if it were left out."""
     outputs = model.whole_rows(attention_mask, **inputs)
     if model.unpad_inputs and isinstance(attention_mask, torch.Tensor) and attention_mask.ndim == 2:
@@ -214,11 +204,15 @@ def whole_rows(model, attention_mask, inputs: dict) -> BaseModelOutputWithPoolin
     return outputs
 
 
-def at_real_tokens(head: nn.Module, hidden_states: torch.Tensor, real: torch.Tensor) -> torch.Tensor:
-    """`head` (B, L, D) -> (B, L, V), computed where `real` (B, L) is true, zero elsewhere."""
-    real = real.to(hidden_states.device)
-    logits = head(hidden_states[real])  # (T, V)
-    return logits.new_zeros(*real.shape, logits.shape[-1]).masked_scatter(real[..., None], logits)
+def at_real_tokens(head: nn.Module, hidden_states: torch.Tensor, padding: torch.Tensor | None) -> torch.Tensor:
+    """`head`, (B, L, D) -> (B, L, V), which is not computed where there is `padding` (B, L), but zero."""
+    if padding is None or padding.shape != hidden_states.shape[:2]:
+        return head(hidden_states)
+    padding = padding.to(hidden_states.device)
+    if is_symbolic(hidden_states):
+        return head(hidden_states).masked_fill(padding[..., None], 0)
+    logits = head(hidden_states[~padding])  # (T, V)
+    return logits.new_zeros(*padding.shape, logits.shape[-1]).masked_scatter(~padding[..., None], logits)
 
 
 class Lengths(NamedTuple):
@@ -230,16 +224,7 @@ class Lengths(NamedTuple):
     max_length_k: int
 
 
-def within_sequences(
-    kernel: Callable,
-    module: nn.Module,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    lengths: Lengths,
-    dropout: float,
-    **kwargs,
-) -> tuple[torch.Tensor, None]:
+def within_sequences(kernel: Callable, module, query, key, value, lengths: Lengths, dropout: float, **kwargs):
     """
     Attention within each of the S sequences of a row, by a `kernel` that knows batches: queries (1, H, Tq, P), keys
     (1, G, Tk, P) and values (1, G, Tk, V); output (1, Tq, H, V).
@@ -257,9 +242,8 @@ def way_to_attend(
         return in_a_batch
     if query.device.type == "cpu":
         return one_by_one
-    if kernel is ALL_ATTENTION_FUNCTIONS["sdpa"] and has_variable_length(query, value, dropout):
-        return variable_length
-    return padded
+    is_sdpa = kernel is ALL_ATTENTION_FUNCTIONS["sdpa"]
+    return variable_length if is_sdpa and has_variable_length(query, value, dropout) else padded
 
 
 def has_variable_length(query: torch.Tensor, value: torch.Tensor, dropout: float) -> bool:
@@ -269,7 +253,7 @@ def has_variable_length(query: torch.Tensor, value: torch.Tensor, dropout: float
         query.device.type == "cuda"
         and query.dtype in (torch.float16, torch.bfloat16)
         and size % 8 == 0
-        and size <= 256
+        and size <= LARGEST_HEAD
         and dropout == 0
         and torch.cuda.get_device_capability(query.device) >= (8, 0)
     )

@@ -19,42 +19,15 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy, pad
 from transformers import initialization as init
+from transformers import modeling_outputs
 from transformers.dynamic_module_utils import custom_object_save
 from transformers.generation import GenerationMixin
 from transformers.masking_utils import create_bidirectional_mask, create_causal_mask, packed_sequence_mask_function
 from transformers.modeling_layers import GradientCheckpointingLayer
-from transformers.modeling_outputs import (
-    BaseModelOutputWithPoolingAndCrossAttentions,
-    CausalLMOutputWithCrossAttentions,
-    MaskedLMOutput,
-    QuestionAnsweringModelOutput,
-    TokenClassifierOutput,
-)
 from transformers.modeling_utils import PreTrainedModel, slice_logits_to_keep
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
-from transformers.models.bert.modeling_bert import (
-    BertEmbeddings,
-    BertEncoder,
-    BertForMaskedLM,
-    BertForMultipleChoice,
-    BertForNextSentencePrediction,
-    BertForPreTraining,
-    BertForPreTrainingOutput,
-    BertForQuestionAnswering,
-    BertForSequenceClassification,
-    BertForTokenClassification,
-    BertIntermediate,
-    BertLayer,
-    BertLMHeadModel,
-    BertModel,
-    BertOnlyMLMHead,
-    BertOnlyNSPHead,
-    BertOutput,
-    BertPooler,
-    BertPreTrainedModel,
-    BertPreTrainingHeads,
-)
-from transformers.utils import logging
+from transformers.models.bert import modeling_bert as bert
+from transformers.utils import ModelOutput, logging
 from transformers.utils.generic import can_return_tuple
 from transformers.utils.output_capturing import OutputRecorder
 
@@ -64,7 +37,6 @@ from .fast_fixed_head_bert import Tokens, at_real_tokens, fast_forward, places_o
 
 logger = logging.get_logger(__name__)
 
-LARGEST_HEAD = 256  # of flash and flex attention
 # Tensor parallelism of the prediction head: by words, as that of the embeddings that it is tied to.
 SPLIT_PREDICTIONS = {"cls.predictions.decoder": "colwise_gather_output", "cls.predictions.bias": "colwise"}
 
@@ -86,7 +58,7 @@ def forward_like(stock: type[PreTrainedModel]) -> Callable:
     return decorate
 
 
-class FixedHeadBertLayer(BertLayer):
+class FixedHeadBertLayer(bert.BertLayer):
     attention: FixedHeadBertAttention
 
     def __init__(self, config: FixedHeadBertConfig, layer_idx: int | None = None):
@@ -100,24 +72,24 @@ class FixedHeadBertLayer(BertLayer):
             if not self.is_decoder:
                 raise ValueError("add_cross_attention=True needs is_decoder=True.")
             self.crossattention = FixedHeadBertAttention(config, layer_idx=layer_idx, is_cross_attention=True)
-        self.intermediate = BertIntermediate(config)
-        self.output = BertOutput(config)
+        self.intermediate = bert.BertIntermediate(config)
+        self.output = bert.BertOutput(config)
 
     def forward(self, hidden_states: torch.Tensor, attention_mask=None, *args, **kwargs) -> torch.Tensor:
-        """BERT's, (B, L, D) -> (B, L, D); the last layer of the fast path gives the tokens that are read."""
+        """BERT's, (B, L, D) -> (B, L, D); the last one of the fast path computes the tokens that are read."""
         if isinstance(attention_mask, Tokens) and attention_mask.last_layer is self:
             return attention_mask.through_last_layer(self, hidden_states)
         return super().forward(hidden_states, attention_mask, *args, **kwargs)
 
 
-class FixedHeadBertEncoder(BertEncoder):
+class FixedHeadBertEncoder(bert.BertEncoder):
     def __init__(self, config: FixedHeadBertConfig):
         nn.Module.__init__(self)
         self.config = config
         self.layer = nn.ModuleList([FixedHeadBertLayer(config, layer_idx=i) for i in range(config.num_hidden_layers)])
 
 
-class FixedHeadBertPreTrainedModel(BertPreTrainedModel):
+class FixedHeadBertPreTrainedModel(bert.BertPreTrainedModel):
     """Weight initialisation, loading and saving: BERT's."""
 
     config: FixedHeadBertConfig
@@ -171,15 +143,7 @@ class FixedHeadBertPreTrainedModel(BertPreTrainedModel):
         biases = {key: source for key, source in (self._tied_weights_keys or {}).items() if key.endswith("bias")}
         return tied | biases
 
-    def predict(
-        self,
-        head: nn.Module,
-        hidden_states: torch.Tensor,
-        labels: torch.Tensor | None,
-        attention_mask,
-        sparse: bool,
-        labelled: torch.Tensor | None,
-    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+    def predict(self, head: nn.Module, hidden_states: torch.Tensor, labels, attention_mask, sparse: bool, labelled):
         """
         Logits (B, L, V) of the masked-LM `head` and labels (B, L), -100 at padding. With labels and `sparse`, logits
         (N, V) and labels (N) of the labelled tokens alone, whose places are looked for where they are not given: the
@@ -190,31 +154,11 @@ class FixedHeadBertPreTrainedModel(BertPreTrainedModel):
             if sparse:
                 labelled = places_of_labels(labels) if labelled is None else labelled
                 return head(hidden_states.flatten(0, 1)[labelled]), labels.flatten()[labelled]
-        return self.logits_of_tokens(head, hidden_states, attention_mask), labels
-
-    def logits_of_tokens(self, head: nn.Module, hidden_states: torch.Tensor, attention_mask) -> torch.Tensor:
-        """Logits (B, L, V) of a `head`, with `unpad_inputs` zero at padding, where it is not computed."""
-        padding = self.padding_left_out(attention_mask)
-        if padding is None or padding.shape != hidden_states.shape[:2]:
-            return head(hidden_states)
-        if is_symbolic(hidden_states):
-            return head(hidden_states).masked_fill(padding[..., None], 0)
-        return at_real_tokens(head, hidden_states, ~padding)
+        return at_real_tokens(head, hidden_states, self.padding_left_out(attention_mask)), labels
 
     def padding_left_out(self, attention_mask) -> torch.Tensor | None:
         """(B, L), true at padding, with `unpad_inputs`; None where there is none to leave out."""
         return padding_in(attention_mask) if self.base_model.unpad_inputs else None
-
-    def check_equal_layers(self, engine: str):
-        """Raises ValueError where heads are not those that an engine allocates for all layers: num_attention_heads of
-        head_dim, to which smaller values are padded."""
-        config = self.config
-        sizes = map(max, config.head_sizes, config.value_head_sizes)
-        if set(zip(config.head_counts, sizes, strict=True)) != {(config.num_attention_heads, config.head_dim)}:
-            raise ValueError(
-                f"{engine} needs the same number and size of heads in every layer, and values no larger than keys; "
-                "this model has others: use transformers' forward and generate()."
-            )
 
     @classmethod
     def maybe_distribute_model(cls, model, distributed_config, *args, **kwargs):
@@ -222,25 +166,11 @@ class FixedHeadBertPreTrainedModel(BertPreTrainedModel):
         processes = getattr(distributed_config, "tp_size", None) or 1
         counts = sorted(set(model.config.head_counts))
         if model.tp_plan and any(heads % processes for heads in counts):
-            raise ValueError(
-                f"tp_size={processes}: {', '.join(map(str, counts))} heads in a layer cannot be split evenly; give a "
-                "number of processes that divides them all."
-            )
+            raise ValueError(f"tp_size={processes} has to divide all numbers of heads: {', '.join(map(str, counts))}.")
         return super().maybe_distribute_model(model, distributed_config, *args, **kwargs)
 
-    def _check_and_adjust_attn_implementation(self, attn_implementation: str | None, *args, **kwargs) -> str:
-        """transformers' own; flash and flex attention have no kernel for larger heads than LARGEST_HEAD."""
-        size = max(self.config.head_sizes + self.config.value_head_sizes)
-        if size > LARGEST_HEAD and any(kernel in (attn_implementation or "") for kernel in ("flash", "flex")):
-            logger.warning_once(
-                f"{attn_implementation} takes heads up to size {LARGEST_HEAD}, these have {size}: sdpa computes the "
-                "same."
-            )
-            attn_implementation = "sdpa"
-        return super()._check_and_adjust_attn_implementation(attn_implementation, *args, **kwargs)
 
-
-class FixedHeadBertModel(FixedHeadBertPreTrainedModel, BertModel):
+class FixedHeadBertModel(FixedHeadBertPreTrainedModel, bert.BertModel):
     """The encoder, or with `is_decoder=True` a decoder: token ids (B, L) -> hidden states (B, L, D), pooled (B, D)."""
 
     _no_split_modules = ["BertEmbeddings", "FixedHeadBertLayer"]
@@ -249,19 +179,13 @@ class FixedHeadBertModel(FixedHeadBertPreTrainedModel, BertModel):
         FixedHeadBertPreTrainedModel.__init__(self, config)
         self.gradient_checkpointing = False
         self.unpad_inputs = config.unpad_inputs
-        self.embeddings = BertEmbeddings(config)
+        self.embeddings = bert.BertEmbeddings(config)
         self.encoder = FixedHeadBertEncoder(config)
-        self.pooler = BertPooler(config) if add_pooling_layer else None
+        self.pooler = bert.BertPooler(config) if add_pooling_layer else None
         self.post_init()
 
-    @forward_like(BertModel)
-    def forward(
-        self,
-        attention_mask=None,
-        read_at: torch.Tensor | bool | None = None,
-        tokens: Tokens | None = None,
-        **inputs,
-    ) -> BaseModelOutputWithPoolingAndCrossAttentions:
+    @forward_like(bert.BertModel)
+    def forward(self, attention_mask=None, read_at=None, tokens: Tokens | None = None, **inputs) -> ModelOutput:
         """
         BERT's arguments. Without `attention_mask`, a row is several sequences where its `position_ids` (B, L) do not
         rise, and tokens attend within their sequence. The pooled output is that of the first real token of a row.
@@ -278,14 +202,14 @@ class FixedHeadBertModel(FixedHeadBertPreTrainedModel, BertModel):
             return fast_forward(self, attention_mask, read_at, tokens, inputs)
         return self.whole_rows(attention_mask, **inputs)
 
-    def whole_rows(self, attention_mask, **inputs) -> BaseModelOutputWithPoolingAndCrossAttentions:
+    def whole_rows(self, attention_mask, **inputs) -> ModelOutput:
         """BERT's forward, with masks for packed rows and for the eager attention that gives probabilities."""
         given, past_key_values = given_in(inputs), inputs.get("past_key_values")
         if inputs.get("output_attentions") is None:
             inputs["output_attentions"] = self.config.output_attentions
-        config, sequences, mask = self.config, None, attention_mask
-        if attention_mask is None and past_key_values is None:
-            sequences = sequences_of(inputs.get("position_ids"), given.shape[:2])
+        config, mask = self.config, attention_mask
+        is_packed = attention_mask is None and past_key_values is None  # or can be
+        sequences = sequences_of(inputs.get("position_ids"), given.shape[:2]) if is_packed else None
         if inputs["output_attentions"] and config._attn_implementation != "eager":
             config = copy.copy(config)
             config._attn_implementation = "eager"
@@ -298,8 +222,7 @@ class FixedHeadBertModel(FixedHeadBertPreTrainedModel, BertModel):
                 past_key_values=past_key_values,
                 and_mask_function=None if sequences is None else packed_sequence_mask_function(sequences),
             )
-        if sequences is not None:
-            inputs["use_cache"] = False
+            inputs["use_cache"] = inputs.get("use_cache") if sequences is None else False
         outputs = super().forward(attention_mask=mask, **inputs, return_dict=True)
         if padding_in(attention_mask) is not None:
             outputs.pooler_output = self.pool(outputs.last_hidden_state, attention_mask)
@@ -307,23 +230,16 @@ class FixedHeadBertModel(FixedHeadBertPreTrainedModel, BertModel):
 
     def pool(self, hidden_states: torch.Tensor, attention_mask) -> torch.Tensor | None:
         """BERT's pooler, where there is one, on the first real token of each row: (B, L, D) -> (B, D)."""
-        if self.pooler is None:
-            return None
         padding = padding_in(attention_mask)
-        if padding is not None:
+        if padding is not None and self.pooler is not None:
             real = ~padding[:, -hidden_states.shape[1] :].to(hidden_states.device)
             index = real.int().argmax(dim=-1)[:, None, None]  # (B, 1, 1)
             hidden_states = hidden_states.gather(1, index.expand(-1, -1, hidden_states.shape[-1]))  # (B, 1, D)
-        return self.pooler(hidden_states)
+        return None if self.pooler is None else self.pooler(hidden_states)
 
 
 def given_in(inputs: dict) -> torch.Tensor:
-    """
-    The ids (B, L), or the embeddings (B, L, D) in their place.
-
-    Raises:
-        ValueError: there are neither, or both.
-    """
+    """The ids (B, L), or the embeddings (B, L, D) in their place. Raises ValueError for both or neither."""
     ids, embeddings = inputs.get("input_ids"), inputs.get("inputs_embeds")
     if (ids is None) == (embeddings is None):
         raise ValueError("Give either input_ids or inputs_embeds.")
@@ -331,15 +247,12 @@ def given_in(inputs: dict) -> torch.Tensor:
 
 
 def check_mask(attention_mask, given: torch.Tensor, past_key_values):
-    """
-    Raises ValueError where a mask has neither the shape (B, past + L) of ids or embeddings `given`, nor four
-    dimensions with true where a query sees a key, or a number to add to its score.
-    """
-    if not isinstance(attention_mask, torch.Tensor):
+    """Raises ValueError for a mask that is neither (B, past + L) nor, in four dimensions, boolean or a float."""
+    if not isinstance(attention_mask, torch.Tensor) or is_symbolic(given):
         return
     if attention_mask.ndim == 4 and (attention_mask.dtype == torch.bool or attention_mask.is_floating_point()):
         return
-    past = 0 if past_key_values is None else past_key_values.get_seq_length()
+    past = 0 if past_key_values is None else int(past_key_values.get_seq_length())
     if attention_mask.ndim != 2 or attention_mask.shape != (given.shape[0], past + given.shape[1]):
         raise ValueError(
             f"attention_mask has the shape {tuple(attention_mask.shape)} and holds {attention_mask.dtype}: it takes "
@@ -355,12 +268,7 @@ def padding_in(attention_mask) -> torch.Tensor | None:
 
 
 def labels_of_tokens(labels: torch.Tensor, outputs: torch.Tensor, attention_mask) -> torch.Tensor:
-    """
-    `labels` (B, L) with -100 at padding, which has no loss, computed or not.
-
-    Raises:
-        ValueError: they have another shape than the outputs (B, L, ...).
-    """
+    """`labels` (B, L) with -100 at padding, which has no loss. Raises ValueError where outputs are not (B, L, ...)."""
     if labels.shape != outputs.shape[:2]:
         raise ValueError(f"labels have the shape {tuple(labels.shape)}, the tokens {tuple(outputs.shape[:2])}.")
     labels, padding = labels.to(outputs.device), padding_in(attention_mask)
@@ -370,10 +278,7 @@ def labels_of_tokens(labels: torch.Tensor, outputs: torch.Tensor, attention_mask
 
 
 def token_loss(logits: torch.Tensor, labels: torch.Tensor, num_items_in_batch=None) -> torch.Tensor:
-    """
-    Cross-entropy of logits (..., V) and labels (...): the mean over labels that are not -100, zero if there is none,
-    or the sum divided by `num_items_in_batch`, which Trainer counts over all batches and processes of a step.
-    """
+    """`mean_loss`, or the sum divided by `num_items_in_batch`, which Trainer counts over all processes of a step."""
     logits, labels = logits.flatten(0, -2), labels.flatten()
     if num_items_in_batch is None:
         return mean_loss(logits, labels)
@@ -383,8 +288,8 @@ def token_loss(logits: torch.Tensor, labels: torch.Tensor, num_items_in_batch=No
 
 def mean_loss(logits: torch.Tensor, labels: torch.Tensor, ignore_index: int = -100) -> torch.Tensor:
     """
-    Cross-entropy of logits (N, classes) and labels (N): the mean over labels that are not `ignore_index`, zero if
-    there is none. There torch would divide by zero, in the gradient too, so it gets labels whose loss is masked.
+    Cross-entropy of logits (N, V) and labels (N): the mean over labels that are not `ignore_index`, zero if there is
+    none. There torch would divide by zero, in the gradient too, so it gets labels whose loss is masked.
     """
     none = labels.eq(ignore_index).all()
     return cross_entropy(logits, labels.masked_fill(none, 0), ignore_index=ignore_index).masked_fill(none, 0)
@@ -401,19 +306,18 @@ def answer_loss(logits: torch.Tensor, places: torch.Tensor, padding: torch.Tenso
 
 
 @dataclass
-class FixedHeadBertForPreTrainingOutput(BertForPreTrainingOutput):
+class FixedHeadBertForPreTrainingOutput(bert.BertForPreTrainingOutput):
     """BERT's output, and after it the two means whose sum is the loss."""
 
     masked_lm_loss: torch.Tensor | None = None
     next_sentence_loss: torch.Tensor | None = None
 
 
-class FixedHeadBertForPreTraining(FixedHeadBertPreTrainedModel, BertForPreTraining):
+class FixedHeadBertForPreTraining(FixedHeadBertPreTrainedModel, bert.BertForPreTraining):
     """
-    Masked-LM and next-sentence heads, as in BERT's pretraining. `labels` (B, L): token ids where a token was masked,
-    -100 elsewhere; `labelled` (N): their places in the flat batch, if these are known. `next_sentence_label` (B): 0
-    where the second segment continues the first, 1 where it is random. The losses are means over labels and over rows,
-    and are returned when both kinds of labels are given.
+    `labels` (B, L): token ids where a token was masked, -100 elsewhere; `labelled` (N): their places in the flat
+    batch, if these are known. `next_sentence_label` (B): 0 where the second segment continues the first, 1 where it is
+    random. The losses are means over labels and over rows, returned when both kinds of labels are given.
     """
 
     _tp_plan = SPLIT_PREDICTIONS
@@ -421,11 +325,11 @@ class FixedHeadBertForPreTraining(FixedHeadBertPreTrainedModel, BertForPreTraini
     def __init__(self, config: FixedHeadBertConfig):
         FixedHeadBertPreTrainedModel.__init__(self, config)
         self.bert = FixedHeadBertModel(config)
-        self.cls = BertPreTrainingHeads(config)
+        self.cls = bert.BertPreTrainingHeads(config)
         self.sparse_prediction = config.sparse_prediction
         self.post_init()
 
-    @forward_like(BertForPreTraining)
+    @forward_like(bert.BertForPreTraining)
     def forward(self, attention_mask=None, labels=None, next_sentence_label=None, labelled=None, **inputs):
         sparse = self.sparse_prediction and labels is not None and next_sentence_label is not None
         wanted = labels != -100 if sparse else None
@@ -438,23 +342,12 @@ class FixedHeadBertForPreTraining(FixedHeadBertPreTrainedModel, BertForPreTraini
             masked_lm_loss = token_loss(logits, labels)
             next_sentence_loss = mean_loss(next_sentence, next_sentence_label.view(-1))
             loss = masked_lm_loss + next_sentence_loss
-        return FixedHeadBertForPreTrainingOutput(
-            loss,
-            logits,
-            next_sentence,
-            outputs.hidden_states,
-            outputs.attentions,
-            masked_lm_loss=masked_lm_loss,
-            next_sentence_loss=next_sentence_loss,
-        )
+        found = (loss, logits, next_sentence, outputs.hidden_states, outputs.attentions)
+        return FixedHeadBertForPreTrainingOutput(*found, masked_lm_loss, next_sentence_loss)
 
 
-class FixedHeadBertForMaskedLM(FixedHeadBertPreTrainedModel, BertForMaskedLM):
-    """
-    Masked-LM head. `labels` (B, L): token ids where a token was masked, -100 elsewhere; `labelled` (N): their places
-    in the flat batch, if these are known. The loss is a mean over labelled tokens: of a whole step where Trainer says
-    how many it has.
-    """
+class FixedHeadBertForMaskedLM(FixedHeadBertPreTrainedModel, bert.BertForMaskedLM):
+    """`labels` and `labelled` as above. The loss is a mean over labels: of a whole step, where Trainer counts them."""
 
     _tp_plan = SPLIT_PREDICTIONS
     accepts_loss_kwargs = True
@@ -464,11 +357,11 @@ class FixedHeadBertForMaskedLM(FixedHeadBertPreTrainedModel, BertForMaskedLM):
         if config.is_decoder:
             logger.warning("FixedHeadBertForMaskedLM looks both ways only with is_decoder=False.")
         self.bert = FixedHeadBertModel(config, add_pooling_layer=False)
-        self.cls = BertOnlyMLMHead(config)
+        self.cls = bert.BertOnlyMLMHead(config)
         self.sparse_prediction = config.sparse_prediction
         self.post_init()
 
-    @forward_like(BertForMaskedLM)
+    @forward_like(bert.BertForMaskedLM)
     def forward(self, attention_mask=None, labels=None, num_items_in_batch=None, labelled=None, **inputs):
         sparse = self.sparse_prediction and labels is not None
         wanted = labels != -100 if sparse else None
@@ -476,10 +369,10 @@ class FixedHeadBertForMaskedLM(FixedHeadBertPreTrainedModel, BertForMaskedLM):
         hidden_states = outputs.last_hidden_state
         logits, labels = self.predict(self.cls, hidden_states, labels, attention_mask, sparse, labelled)
         loss = None if labels is None else token_loss(logits, labels, num_items_in_batch)
-        return MaskedLMOutput(loss, logits, outputs.hidden_states, outputs.attentions)
+        return modeling_outputs.MaskedLMOutput(loss, logits, outputs.hidden_states, outputs.attentions)
 
 
-class FixedHeadBertLMHeadModel(FixedHeadBertPreTrainedModel, BertLMHeadModel, GenerationMixin):
+class FixedHeadBertLMHeadModel(FixedHeadBertPreTrainedModel, bert.BertLMHeadModel, GenerationMixin):
     """
     Causal language model: BERT as a decoder (`is_decoder=True`), as in the paper's LM1B experiments. `labels` (B, L):
     token ids, -100 where none is to be predicted; `shift_labels` beside them: each with the token that predicts it.
@@ -493,10 +386,10 @@ class FixedHeadBertLMHeadModel(FixedHeadBertPreTrainedModel, BertLMHeadModel, Ge
         if not config.is_decoder:
             logger.warning("FixedHeadBertLMHeadModel looks ahead unless is_decoder=True.")
         self.bert = FixedHeadBertModel(config, add_pooling_layer=False)
-        self.cls = BertOnlyMLMHead(config)
+        self.cls = bert.BertOnlyMLMHead(config)
         self.post_init()
 
-    @forward_like(BertLMHeadModel)
+    @forward_like(bert.BertLMHeadModel)
     def forward(
         self, attention_mask=None, labels=None, shift_labels=None, num_items_in_batch=None, logits_to_keep=0, **inputs
     ):
@@ -504,51 +397,44 @@ class FixedHeadBertLMHeadModel(FixedHeadBertPreTrainedModel, BertLMHeadModel, Ge
             inputs["use_cache"] = False
         outputs = self.bert(attention_mask=attention_mask, return_dict=True, **inputs)
         kept = slice_logits_to_keep(outputs.last_hidden_state, logits_to_keep)
-        logits = self.logits_of_tokens(self.cls, kept, attention_mask)
+        logits = at_real_tokens(self.cls, kept, self.padding_left_out(attention_mask))
         loss = None
         if labels is not None:
-            at = (logits, attention_mask)
             if shift_labels is None:
-                shift_labels = pad(labels_of_tokens(labels, *at)[:, 1:], (0, 1), value=-100)
-            shift_labels = labels_of_tokens(shift_labels, *at)  # nothing is predicted from padding either
+                shift_labels = pad(labels_of_tokens(labels, logits, attention_mask)[:, 1:], (0, 1), value=-100)
+            shift_labels = labels_of_tokens(shift_labels, logits, attention_mask)  # nor is any predicted from padding
             loss = token_loss(logits.float(), shift_labels, num_items_in_batch)  # as transformers computes it
-        return CausalLMOutputWithCrossAttentions(
-            loss, logits, outputs.past_key_values, outputs.hidden_states, outputs.attentions, outputs.cross_attentions
-        )
+        returned = {name: x for name, x in outputs.items() if name != "last_hidden_state"}
+        return modeling_outputs.CausalLMOutputWithCrossAttentions(loss, logits, **returned)
 
     def init_continuous_batching(self, *args, **kwargs):
         """transformers' own, whose cache has one shape for all layers, and keys and values for every head."""
-        self.check_equal_layers("Continuous batching")
-        if self.config.head_embedding is not None:
-            raise ValueError("Continuous batching does not know heads that share keys and values: use generate().")
+        config = self.config
+        shapes = set(zip(config.head_counts, map(max, config.head_sizes, config.value_head_sizes), strict=True))
+        if shapes != {(config.num_attention_heads, config.head_dim)} or config.head_embedding is not None:
+            raise ValueError("Continuous batching needs heads of one shape, and keys of their own: use generate().")
         return super().init_continuous_batching(*args, **kwargs)
 
 
-class FixedHeadBertForNextSentencePrediction(FixedHeadBertPreTrainedModel, BertForNextSentencePrediction):
+class FixedHeadBertForNextSentencePrediction(FixedHeadBertPreTrainedModel, bert.BertForNextSentencePrediction):
     """`labels` (B): 0 where the second segment continues the first, 1 where it is random."""
 
     def __init__(self, config: FixedHeadBertConfig):
         FixedHeadBertPreTrainedModel.__init__(self, config)
         self.bert = FixedHeadBertModel(config)
-        self.cls = BertOnlyNSPHead(config)
+        self.cls = bert.BertOnlyNSPHead(config)
         self.post_init()
 
-    @forward_like(BertForNextSentencePrediction)
+    @forward_like(bert.BertForNextSentencePrediction)
     def forward(self, **inputs):
-        return super().forward(read_at=False, **inputs)
+        return super().forward(read_at=False, **inputs, return_dict=True)
 
 
 def classifier_dropout(config: FixedHeadBertConfig) -> nn.Dropout:
     return nn.Dropout(config.hidden_dropout_prob if config.classifier_dropout is None else config.classifier_dropout)
 
 
-def classifier(config: FixedHeadBertConfig) -> nn.Linear:
-    """D -> num_labels"""
-    assert config.num_labels is not None  # transformers counts the labels as it builds a configuration
-    return nn.Linear(config.hidden_size, config.num_labels)
-
-
-class FixedHeadBertForSequenceClassification(FixedHeadBertPreTrainedModel, BertForSequenceClassification):
+class FixedHeadBertForSequenceClassification(FixedHeadBertPreTrainedModel, bert.BertForSequenceClassification):
     """`labels` (B): a class for every row, -100 for none; or scores, or several classes, by `config.problem_type`."""
 
     def __init__(self, config: FixedHeadBertConfig):
@@ -556,15 +442,15 @@ class FixedHeadBertForSequenceClassification(FixedHeadBertPreTrainedModel, BertF
         self.num_labels = config.num_labels
         self.bert = FixedHeadBertModel(config)
         self.dropout = classifier_dropout(config)
-        self.classifier = classifier(config)
+        self.classifier = nn.Linear(config.hidden_size, config.num_labels)
         self.post_init()
 
-    @forward_like(BertForSequenceClassification)
+    @forward_like(bert.BertForSequenceClassification)
     def forward(self, **inputs):
-        return super().forward(read_at=False, **inputs)
+        return super().forward(read_at=False, **inputs, return_dict=True)
 
 
-class FixedHeadBertForMultipleChoice(FixedHeadBertPreTrainedModel, BertForMultipleChoice):
+class FixedHeadBertForMultipleChoice(FixedHeadBertPreTrainedModel, bert.BertForMultipleChoice):
     """Inputs (B, choices, L), and in `labels` (B) which of the choices is right."""
 
     def __init__(self, config: FixedHeadBertConfig):
@@ -574,12 +460,12 @@ class FixedHeadBertForMultipleChoice(FixedHeadBertPreTrainedModel, BertForMultip
         self.classifier = nn.Linear(config.hidden_size, 1)
         self.post_init()
 
-    @forward_like(BertForMultipleChoice)
+    @forward_like(bert.BertForMultipleChoice)
     def forward(self, **inputs):
-        return super().forward(read_at=False, **inputs)
+        return super().forward(read_at=False, **inputs, return_dict=True)
 
 
-class FixedHeadBertForTokenClassification(FixedHeadBertPreTrainedModel, BertForTokenClassification):
+class FixedHeadBertForTokenClassification(FixedHeadBertPreTrainedModel, bert.BertForTokenClassification):
     """`labels` (B, L): a class for every token, -100 for none. The loss is a mean as FixedHeadBertForMaskedLM's."""
 
     accepts_loss_kwargs = True
@@ -589,22 +475,22 @@ class FixedHeadBertForTokenClassification(FixedHeadBertPreTrainedModel, BertForT
         self.num_labels = config.num_labels
         self.bert = FixedHeadBertModel(config, add_pooling_layer=False)
         self.dropout = classifier_dropout(config)
-        self.classifier = classifier(config)
+        self.classifier = nn.Linear(config.hidden_size, config.num_labels)
         self.post_init()
 
-    @forward_like(BertForTokenClassification)
+    @forward_like(bert.BertForTokenClassification)
     def forward(self, attention_mask=None, labels=None, num_items_in_batch=None, **inputs):
-        outputs = super().forward(attention_mask=attention_mask, **inputs)
+        outputs = super().forward(attention_mask=attention_mask, **inputs, return_dict=True)
         loss = None
         if labels is not None:
             labels = labels_of_tokens(labels, outputs.logits, attention_mask)
             loss = token_loss(outputs.logits, labels, num_items_in_batch)
         if (padding := self.padding_left_out(attention_mask)) is not None:
             outputs.logits = outputs.logits.masked_fill(padding[..., None].to(outputs.logits.device), 0)
-        return TokenClassifierOutput(**{"loss": loss, **outputs})
+        return modeling_outputs.TokenClassifierOutput(**{"loss": loss, **outputs})
 
 
-class FixedHeadBertForQuestionAnswering(FixedHeadBertPreTrainedModel, BertForQuestionAnswering):
+class FixedHeadBertForQuestionAnswering(FixedHeadBertPreTrainedModel, bert.BertForQuestionAnswering):
     """
     `start_positions` and `end_positions` (B) of the answer in a row. With `unpad_inputs` only real tokens can be in an
     answer: logits at padding are the lowest number, as zero might win, and the loss does not depend on padding.
@@ -614,12 +500,12 @@ class FixedHeadBertForQuestionAnswering(FixedHeadBertPreTrainedModel, BertForQue
         FixedHeadBertPreTrainedModel.__init__(self, config)
         self.num_labels = config.num_labels
         self.bert = FixedHeadBertModel(config, add_pooling_layer=False)
-        self.qa_outputs = classifier(config)
+        self.qa_outputs = nn.Linear(config.hidden_size, config.num_labels)
         self.post_init()
 
-    @forward_like(BertForQuestionAnswering)
+    @forward_like(bert.BertForQuestionAnswering)
     def forward(self, attention_mask=None, start_positions=None, end_positions=None, **inputs):
-        outputs = super().forward(attention_mask=attention_mask, **inputs)
+        outputs = super().forward(attention_mask=attention_mask, **inputs, return_dict=True)
         if (padding := self.padding_left_out(attention_mask)) is not None:
             for name in ("start_logits", "end_logits"):
                 logits = outputs[name]
@@ -628,7 +514,7 @@ class FixedHeadBertForQuestionAnswering(FixedHeadBertPreTrainedModel, BertForQue
             return outputs
         starts = answer_loss(outputs.start_logits, start_positions, padding)
         ends = answer_loss(outputs.end_logits, end_positions, padding)
-        return QuestionAnsweringModelOutput(loss=(starts + ends) / 2, **outputs)
+        return modeling_outputs.QuestionAnsweringModelOutput(loss=(starts + ends) / 2, **outputs)
 
 
 __all__ = [

@@ -1,6 +1,5 @@
 """The attention: equal to a naive reference in every variant and on every backend, with the papers' identities."""
 
-import logging
 from types import SimpleNamespace
 
 import numpy as np
@@ -326,19 +325,6 @@ def test_implementation_is_switched_at_run_time():
     assert len(calls) == 3
     real = inputs["attention_mask"].bool()
     assert torch.allclose(actual[real], expected[real], rtol=0, atol=1e-12)
-
-
-@pytest.mark.parametrize("implementation", ["flash_attention_2", "flex_attention"])
-def test_heads_too_large_for_a_kernel_fall_back(implementation, caplog):
-    """Guards: head size 512, the paper's extreme, runs wherever sdpa does, and says so in one line."""
-    with caplog.at_level(logging.WARNING, logger="fixedbert"):
-        model = model_of("Model", attention_head_size=512, attn_implementation=implementation).eval()
-        model.set_attn_implementation(implementation)
-    assert model.config._attn_implementation == "sdpa"
-    assert [record.message for record in caplog.records] == [
-        f"{implementation} takes heads up to size 256, these have 512: sdpa computes the same."
-    ]
-    assert model(**inputs_of("Model")).last_hidden_state.isfinite().all()
 
 
 @pytest.mark.parametrize("variant", [{}, UNEQUAL])
