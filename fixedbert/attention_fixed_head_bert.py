@@ -165,7 +165,14 @@ def attention_function(interface: Callable, attention_mask, output_attentions=No
 
 
 def eager_attention_forward(
-    module: nn.Module, query, key, value, attention_mask, scaling: float, dropout: float = 0.0, **kwargs
+    module: FixedHeadBertSelfAttention,
+    query,
+    key,
+    value,
+    attention_mask,
+    scaling: float,
+    dropout: float = 0.0,
+    **kwargs,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The definition, in matrices. Heads that share keys are more queries of one head: nothing is copied."""
     B, H, length, P = query.shape

@@ -24,7 +24,13 @@ from transformers.modeling_outputs import BaseModelOutputWithPoolingAndCrossAtte
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.utils.import_utils import is_tracing
 
-from .attention_fixed_head_bert import by_kernel, eager_attention_forward, is_symbolic, sequences_of
+from .attention_fixed_head_bert import (
+    FixedHeadBertSelfAttention,
+    by_kernel,
+    eager_attention_forward,
+    is_symbolic,
+    sequences_of,
+)
 
 LARGEST_HEAD = 256  # of torch's kernel for sequences of unequal lengths
 
@@ -98,17 +104,16 @@ class Tokens:
 
     def through_last_layer(self, layer, hidden_states: torch.Tensor) -> torch.Tensor:
         """BERT's layer for the queries that are read: (1, T, D) -> (1, N, D)."""
-        queries = hidden_states[:, self.read.to(hidden_states.device)]
+        queries = hidden_states if self.read is None else hidden_states[:, self.read.to(hidden_states.device)]
         output, _ = layer.attention(queries, self, encoder_hidden_states=hidden_states)
         return layer.feed_forward_chunk(output)
 
-    def attend(self, module: nn.Module, query, key, value, attention_mask, **kwargs):
+    def attend(self, module: FixedHeadBertSelfAttention, query, key, value, attention_mask, **kwargs):
         """Attention within sequences: queries (1, H, T or N, P), keys (1, G, T, P), values (1, G, T, V)."""
-        of_queries = (self.ends, self.longest)
-        if query.shape[2] < key.shape[2]:
-            of_queries = (self.read_ends, self.longest_read)
-        lengths = Lengths(of_queries[0], self.ends, of_queries[1], self.longest)
-        name = module.config._attn_implementation
+        lengths = Lengths(self.ends, self.ends, self.longest, self.longest)
+        if query.shape[2] < key.shape[2] and self.read_ends is not None:
+            lengths = lengths._replace(cu_seq_lens_q=self.read_ends, max_length_q=self.longest_read)
+        name = module.config._attn_implementation or "eager"
         kernel = ALL_ATTENTION_FUNCTIONS.get_interface(name, eager_attention_forward)
         if "flash" in name:  # it takes the lengths
             return by_kernel(kernel, module, query, key, value, None, **lengths._asdict(), **kwargs)
@@ -143,10 +148,11 @@ def find_tokens(shape: torch.Size, attention_mask, sequences, read_at, pooled: b
     return tokens if read_at is None else tokens.read_at(read_at, shape, pooled)
 
 
-def fast_forward(model, attention_mask, read_at, tokens: Tokens | None, inputs: dict) -> ModelOutput:
-    """The forward of a FixedHeadBertModel that leaves out what it can, and has zeros there."""
-    ids, embeddings, positions = (inputs.get(name) for name in ("input_ids", "inputs_embeds", "position_ids"))
-    given = embeddings if ids is None else ids
+def fast_forward(
+    model, given: torch.Tensor, attention_mask, read_at, tokens: Tokens | None, inputs: dict
+) -> ModelOutput:
+    """The forward of a FixedHeadBertModel, for ids or embeddings `given`, with zeros at what it leaves out."""
+    positions = inputs.get("position_ids")
     shape, pooled = given.shape[:2], model.pooler is not None
     sequences = sequences_of(positions, shape) if attention_mask is None and tokens is None else None
     if needs_whole_rows(model, given, attention_mask, sequences, tokens, inputs):
@@ -165,7 +171,7 @@ def fast_forward(model, attention_mask, read_at, tokens: Tokens | None, inputs: 
     if tokens.read is not None:
         tokens = replace(tokens, last_layer=model.encoder.layer[-1])
     positions = model.embeddings.position_ids[:, : shape[1]] if positions is None else positions
-    row = {"input_ids": ids, "inputs_embeds": embeddings, "token_type_ids": inputs.get("token_type_ids")}
+    row = {name: inputs.get(name) for name in ("input_ids", "inputs_embeds", "token_type_ids")}
     row = {name: tokens.take(x, shape) for name, x in (row | {"position_ids": positions}).items() if x is not None}
     hidden_states = model.encoder(model.embeddings(**row), attention_mask=tokens).last_hidden_state
     hidden_states = tokens.put_back(hidden_states, shape)

@@ -197,9 +197,10 @@ class FixedHeadBertModel(FixedHeadBertPreTrainedModel, bert.BertModel):
         Raises:
             ValueError: inputs of a wrong shape.
         """
-        check_mask(attention_mask, given_in(inputs), inputs.get("past_key_values"))
+        given = given_in(inputs)
+        check_mask(attention_mask, given, inputs.get("past_key_values"))
         if self.unpad_inputs or "flash" in self.config._attn_implementation:  # which has no mask for packed rows
-            return fast_forward(self, attention_mask, read_at, tokens, inputs)
+            return fast_forward(self, given, attention_mask, read_at, tokens, inputs)
         return self.whole_rows(attention_mask, **inputs)
 
     def whole_rows(self, attention_mask, **inputs) -> ModelOutput:
@@ -241,9 +242,10 @@ class FixedHeadBertModel(FixedHeadBertPreTrainedModel, bert.BertModel):
 def given_in(inputs: dict) -> torch.Tensor:
     """The ids (B, L), or the embeddings (B, L, D) in their place. Raises ValueError for both or neither."""
     ids, embeddings = inputs.get("input_ids"), inputs.get("inputs_embeds")
-    if (ids is None) == (embeddings is None):
+    given = [x for x in (ids, embeddings) if x is not None]
+    if len(given) != 1:
         raise ValueError("Give either input_ids or inputs_embeds.")
-    return embeddings if ids is None else ids
+    return given[0]
 
 
 def check_mask(attention_mask, given: torch.Tensor, past_key_values):
@@ -430,6 +432,12 @@ class FixedHeadBertForNextSentencePrediction(FixedHeadBertPreTrainedModel, bert.
         return super().forward(read_at=False, **inputs, return_dict=True)
 
 
+def classifier(config: FixedHeadBertConfig) -> nn.Linear:
+    """D -> num_labels"""
+    assert config.num_labels is not None  # transformers counts the labels as it builds a configuration
+    return nn.Linear(config.hidden_size, config.num_labels)
+
+
 def classifier_dropout(config: FixedHeadBertConfig) -> nn.Dropout:
     return nn.Dropout(config.hidden_dropout_prob if config.classifier_dropout is None else config.classifier_dropout)
 
@@ -442,7 +450,7 @@ class FixedHeadBertForSequenceClassification(FixedHeadBertPreTrainedModel, bert.
         self.num_labels = config.num_labels
         self.bert = FixedHeadBertModel(config)
         self.dropout = classifier_dropout(config)
-        self.classifier = nn.Linear(config.hidden_size, config.num_labels)
+        self.classifier = classifier(config)
         self.post_init()
 
     @forward_like(bert.BertForSequenceClassification)
@@ -475,7 +483,7 @@ class FixedHeadBertForTokenClassification(FixedHeadBertPreTrainedModel, bert.Ber
         self.num_labels = config.num_labels
         self.bert = FixedHeadBertModel(config, add_pooling_layer=False)
         self.dropout = classifier_dropout(config)
-        self.classifier = nn.Linear(config.hidden_size, config.num_labels)
+        self.classifier = classifier(config)
         self.post_init()
 
     @forward_like(bert.BertForTokenClassification)
@@ -500,7 +508,7 @@ class FixedHeadBertForQuestionAnswering(FixedHeadBertPreTrainedModel, bert.BertF
         FixedHeadBertPreTrainedModel.__init__(self, config)
         self.num_labels = config.num_labels
         self.bert = FixedHeadBertModel(config, add_pooling_layer=False)
-        self.qa_outputs = nn.Linear(config.hidden_size, config.num_labels)
+        self.qa_outputs = classifier(config)
         self.post_init()
 
     @forward_like(bert.BertForQuestionAnswering)
