@@ -301,9 +301,6 @@ def study_arguments(parser: ArgumentParser):
     parser.add_argument(
         "--take_over_output_dir", action="store_true", help="take it from a study on another machine that is dead"
     )
-    parser.add_argument(
-        "--trust_remote_code", action="store_true", help="import the classes that the study names for its attention"
-    )
     parser.add_argument("--train_file", nargs="+", help="as in run_pretraining.py, like those that follow")
     parser.add_argument("--validation_file", nargs="+", help="the same, held out")
     parser.add_argument("--dataset_name", nargs="+", help="corpora of the Hub")
@@ -324,7 +321,6 @@ def load_study(
     share: str,
     processes: int | None,
     take_over_output_dir: bool,
-    trust_remote_code: bool,
     **sources,
 ) -> Run:
     import torch
@@ -339,15 +335,15 @@ def load_study(
             raise InputError(f"{files[0]}: one study at a time; only report takes files.")
         study = None if name == "report" else studies.load_study(name, scale)
         if study and dry_run:
-            return print(study_cost_text(studies.study_cost(study, share, trust_remote_code)))
+            return print(study_cost_text(studies.study_cost(study, share)))
         if output_dir is None:
             raise InputError("is missing: say where the records of runs and the report are to go.", "output_dir")
         if study is None:
             return print(studies.report_markdown(studies.report_runs(files, output_dir)))
         state = PartialState(cpu=not torch.accelerator.is_available())
-        state.print(study_cost_text(studies.study_cost(study, share, trust_remote_code)), flush=True)
+        state.print(study_cost_text(studies.study_cost(study, share)), flush=True)
         arguments = study, output_dir, studies.DataSources(**sources), processes, share, take_over_output_dir
-        report = studies.run_study(*arguments, trust_remote_code)
+        report = studies.run_study(*arguments)
         if state.is_main_process:
             print(studies.report_markdown(report))
 

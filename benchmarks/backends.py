@@ -4,24 +4,17 @@ import math
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, replace
-from functools import cache, partial
+from functools import cache
 from typing import NamedTuple
 from unittest.mock import patch
 
 import torch
 from tqdm import tqdm
-from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.utils import is_flash_attn_2_available
 
 from benchmarks.lines import Line
-from fixedbert import FixedHeadBertConfig, FixedHeadBertModel, backends_fixed_head_bert
-from fixedbert.backends_fixed_head_bert import (
-    IMPLEMENTATIONS,
-    Backend,
-    choose_backend,
-    eager_attention_forward,
-    within_sequences,
-)
+from fixedbert import FixedHeadBertConfig, FixedHeadBertModel, fast_fixed_head_bert
+from fixedbert.fast_fixed_head_bert import LARGEST_HEAD, Tokens
 
 LAYOUTS = ("whole rows", "unpadded", "packed")
 HALF = (torch.float16, torch.bfloat16)
@@ -47,12 +40,8 @@ class Way(NamedTuple):
         """While this is open, sequences of a row attend by the function `within`."""
         if self.within is None:
             return nullcontext()
-        attend = getattr(backends_fixed_head_bert, self.within)
-
-        def choose(kernel, *args) -> Backend:
-            return Backend(str(self), "it is measured", partial(within_sequences, attend, kernel))
-
-        return patch.object(backends_fixed_head_bert, "choose_for_sequences", choose)
+        attend = getattr(fast_fixed_head_bert, self.within)
+        return patch.object(fast_fixed_head_bert, "way_to_attend", lambda *args: attend)
 
 
 EAGER = Way("eager")
@@ -116,7 +105,7 @@ def applies(way: Way, case: Case) -> bool:
         return False
     if way.implementation == "flex_attention":  # compiled anew for each shape
         return case.size <= 128 and case.dtype == torch.bfloat16
-    if way == VARIABLE_LENGTH and max(case.size, case.value_size) > IMPLEMENTATIONS["flash"].largest_head:
+    if way == VARIABLE_LENGTH and max(case.size, case.value_size) > LARGEST_HEAD:
         return False
     return case.dtype in HALF or way.implementation != "flash_attention_2" and way != VARIABLE_LENGTH
 
@@ -236,13 +225,11 @@ def dropped(way: Way, lengths: list[int], device: torch.device, dtype: torch.dty
     position = torch.cat([torch.arange(n) for n in lengths])
     value = torch.eye(size)[position].expand(1, 3, -1, -1).to(device, dtype)
     ends = torch.tensor([0, *torch.tensor(lengths).cumsum(0)], dtype=torch.int32, device=device)
-    known = {"cu_seq_lens_q": ends, "cu_seq_lens_k": ends, "max_length_q": max(lengths), "max_length_k": max(lengths)}
-    interface = ALL_ATTENTION_FUNCTIONS.get_interface(way.implementation, eager_attention_forward)
+    real = torch.arange(size) < torch.tensor(lengths)[:, None]
+    known = Tokens.of(real).to(device)
     with way.chosen(), torch.no_grad():
-        backend = choose_backend(interface, module, query, key, value, None, DROPOUT, **known)
-        output, _ = backend.attend(
-            module, query, key, value, None, dropout=DROPOUT, scaling=module.scaling, **known
-        )  # (1, T, H, V)
+        heads = {"dropout": DROPOUT, "scaling": module.scaling}
+        output, _ = known.attend(module, query, key, value, None, **heads)  # (1, T, H, V)
     zeros, kept, expected = 0, [], []
     for start, length in zip(ends.tolist(), lengths, strict=False):
         part = slice(start, start + length)

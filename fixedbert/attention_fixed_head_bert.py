@@ -28,19 +28,19 @@ X is (B, L, D). W_o of the concatenated heads is the sum over i. BERT's dropout,
 """
 
 from collections.abc import Callable
-from typing import Any
+from functools import partial
 
 import torch
 from torch import nn
+from torch.nn.functional import pad
 from transformers.cache_utils import Cache, EncoderDecoderCache
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.models.bert.modeling_bert import BertAttention, BertSelfOutput
 from transformers.processing_utils import Unpack
 from transformers.utils import TransformersKwargs
+from transformers.utils.import_utils import is_tracing
 
-from .backends_fixed_head_bert import choose_backend, eager_attention_forward
 from .configuration_fixed_head_bert import FixedHeadBertConfig
-from .inputs_fixed_head_bert import check_cache
 
 
 class FixedHeadBertSelfAttention(nn.Module):
@@ -108,23 +108,20 @@ class FixedHeadBertSelfAttention(nn.Module):
             e_query, e_key = self.head_embedding[:2, :, None]  # (H, 1, P) each
             query = self.embed(query, e_query, e_key)  # (B, H, Lq, P)
 
-        dropout = self.dropout.p if self.training else 0.0
         interface = ALL_ATTENTION_FUNCTIONS.get_interface(self.config._attn_implementation, eager_attention_forward)
-        backend = choose_backend(interface, self, query, key, value, attention_mask, dropout, **kwargs)
-        output, weights = backend.attend(
+        attend = attention_function(interface, attention_mask, **kwargs)
+        dropout = self.dropout.p if self.training else 0.0
+        output, weights = attend(
             self, query, key, value, attention_mask, dropout=dropout, scaling=self.scaling, **kwargs
         )
-        output = output.reshape(*hidden_states.shape[:-1], query.shape[1], -1)[
-            ..., : self.value_head_size
-        ]  # (B, Lq, H, V)
+        output = output.reshape(*hidden_states.shape[:-1], self.num_attention_heads, -1)  # (B, Lq, H, V)
+        output = output[..., : self.value_head_size]  # some kernels pad it
         if self.config.head_embedding is not None:
             e_value = self.head_embedding[2] if len(self.head_embedding) == 3 else self.value_embedding  # (H, V)
             output = self.embed(output, e_value)
         return output.flatten(-2), weights
 
-    def project(
-        self, projection: nn.Linear, hidden_states: torch.Tensor, size: int, norm: str | None = None
-    ) -> torch.Tensor:
+    def project(self, projection: nn.Linear, hidden_states: torch.Tensor, size: int, norm: str | None = None):
         """(B, L, D) -> (B, G, L, size)"""
         heads = projection(hidden_states).unflatten(-1, (-1, size))  # (B, L, G, size)
         if norm is not None and self.config.qk_norm:
@@ -138,13 +135,8 @@ class FixedHeadBertSelfAttention(nn.Module):
             return x + e
         return x * (1 + e if e_key is None else (1 + e) * (1 + e_key))
 
-    def keys_and_values(
-        self, hidden_states: torch.Tensor, past_key_values: Cache | None
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """
-        Keys (B, G, Lk, P) and values (B, G, Lk, V) of `hidden_states`, after those in the cache. Those of an encoder's
-        output are computed once.
-        """
+    def keys_and_values(self, hidden_states: torch.Tensor, past_key_values: Cache | None):
+        """Keys (B, G, Lk, P) and values (B, G, Lk, V), after those in the cache; an encoder's are computed once."""
         cache = past_key_values
         if isinstance(past_key_values, EncoderDecoderCache):
             if not self.is_cross_attention:
@@ -156,36 +148,74 @@ class FixedHeadBertSelfAttention(nn.Module):
                 past_key_values.is_updated[self.layer_idx] = True
         key = self.project(self.key, hidden_states, self.attention_head_size, norm="k_norm")
         value = self.project(self.value, hidden_states, self.value_head_size)
-        if cache is None:
-            return key, value
-        check_cache(cache, self.layer_idx, {"keys": key, "values": value})
-        return cache.update(key, value, self.layer_idx)
+        return (key, value) if cache is None else cache.update(key, value, self.layer_idx)
 
 
-# By the `attention` of a configuration, classes with the interface of FixedHeadBertSelfAttention. An entry is for the
-# process alone, and is not saved with a model: weights do not open with another attention than their own.
-ATTENTION_CLASSES: dict[str | None, Callable[..., Any]] = {None: FixedHeadBertSelfAttention}
-
-
-def self_attention(config: FixedHeadBertConfig, *args, **kwargs) -> FixedHeadBertSelfAttention:
+def attention_function(interface: Callable, attention_mask, output_attentions=None, **kwargs) -> Callable:
     """
-    The heads of a layer, by the class that the configuration names.
-
-    Raises:
-        ValueError: no class of this name is in ATTENTION_CLASSES.
+    What computes softmax(Q K^T / sqrt(P)) V: the configured `interface`, unless probabilities are asked, which only
+    eager keeps. It takes queries (B, H, Lq, P), keys (B, G, Lk, P), values (B, G, Lk, V), a mask, `scaling` and
+    `dropout`, and returns the output (B, Lq, H, V) and the probabilities (B, H, Lq, Lk).
     """
-    if config.attention not in ATTENTION_CLASSES:
-        raise ValueError(
-            f"the configuration names the attention {config.attention}, a class that is not part of fixedbert: enter "
-            "it in ATTENTION_CLASSES first."
-        )
-    return ATTENTION_CLASSES[config.attention](config, *args, **kwargs)
+    if hasattr(attention_mask, "attend"):  # not a tensor, but what knows the sequences of a row
+        return attention_mask.attend
+    if output_attentions or interface is eager_attention_forward:
+        return eager_attention_forward
+    return partial(by_kernel, interface)
+
+
+def eager_attention_forward(
+    module: FixedHeadBertSelfAttention,
+    query,
+    key,
+    value,
+    attention_mask,
+    scaling: float,
+    dropout: float = 0.0,
+    **kwargs,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The definition, in matrices. Heads that share keys are more queries of one head: nothing is copied."""
+    B, H, length, P = query.shape
+    scores = torch.matmul(query.reshape(B, key.shape[1], -1, P), key.transpose(2, 3))  # (B, G, H/G Lq, Lk)
+    scores = scores.view(B, H, length, -1) * scaling
+    if attention_mask is not None and attention_mask.dtype == torch.bool:  # from a caller, in four dimensions
+        scores = scores.masked_fill(~attention_mask, torch.finfo(scores.dtype).min)
+    elif attention_mask is not None:
+        scores = scores + attention_mask
+    weights = scores.softmax(dim=-1)
+    if dropout > 0:
+        weights = module.dropout(weights)  # the module, so that another kind of dropout can take its place
+    output = torch.matmul(weights.view(B, key.shape[1], -1, key.shape[2]), value)  # (B, G, H/G Lq, V)
+    return output.view(B, H, length, -1).transpose(1, 2).contiguous(), weights
+
+
+def by_kernel(kernel: Callable, module: nn.Module, query, key, value, attention_mask, **kwargs):
+    """A function of transformers, which takes heads of one number and size: shared ones are views, zeros fill up."""
+    size = max(query.shape[-1], value.shape[-1])
+    key, value = (x.expand(-1, query.shape[1], -1, -1) for x in (key, value))
+    if query.shape[-1] != value.shape[-1]:
+        query, key, value = (pad(x, (0, size - x.shape[-1])) for x in (query, key, value))
+    return kernel(module, query, key, value, attention_mask, **kwargs)
+
+
+def is_symbolic(x: torch.Tensor) -> bool:
+    """Whether values cannot be read: a graph is traced, `x` is on the meta device, or vmap has batched it."""
+    return is_tracing(x) or x.is_meta or torch._C._functorch.is_batchedtensor(x)
+
+
+def sequences_of(position_ids: torch.Tensor | None, shape: torch.Size) -> torch.Tensor | None:
+    """The number of each token's sequence in its row, (B, L), where `position_ids` restart within one; else None."""
+    if position_ids is None:
+        return None
+    position_ids = position_ids.expand(shape)
+    starts = position_ids.diff(prepend=position_ids[:, :1] - 1) <= 0
+    return starts.cumsum(-1) if is_symbolic(starts) or starts.any() else None
 
 
 class FixedHeadBertSelfOutput(BertSelfOutput):
     """W_o with BERT's dropout, residual and LayerNorm: (B, L, H V) -> (B, L, D)."""
 
-    def __init__(self, config, all_head_size):
+    def __init__(self, config: FixedHeadBertConfig, all_head_size: int):
         nn.Module.__init__(self)
         self.dense = nn.Linear(all_head_size, config.hidden_size)  # H V -> D
         self.LayerNorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
@@ -193,11 +223,11 @@ class FixedHeadBertSelfOutput(BertSelfOutput):
 
 
 class FixedHeadBertAttention(BertAttention):
-    """Equation (9), whole."""
+    """Equation (9), whole. The forward is BERT's."""
 
-    def __init__(self, config, is_causal=False, layer_idx=None, is_cross_attention=False):
+    def __init__(self, config: FixedHeadBertConfig, is_causal=False, layer_idx=None, is_cross_attention=False):
         nn.Module.__init__(self)
         self.is_cross_attention = is_cross_attention
-        attention = self_attention(config, is_causal, layer_idx, is_cross_attention)
+        attention = FixedHeadBertSelfAttention(config, is_causal, layer_idx, is_cross_attention)
         self.add_module("self", attention)  # assigned to self.self, it would have to be one of BERT's types
         self.output = FixedHeadBertSelfOutput(config, attention.all_head_size)

@@ -2,7 +2,6 @@
 """Configuration of FixedHeadBert: BERT's, with a head size that does not depend on the width."""
 
 import copy
-import sys
 from difflib import get_close_matches
 
 import torch
@@ -13,29 +12,12 @@ from transformers.utils import logging
 logger = logging.get_logger(__name__)
 
 # Keys that transformers puts into a config.json or passes to a configuration although they are not fields of it.
-TRANSFORMERS_KEYS = {
-    "_attn_implementation",
-    "_commit_hash",
-    "_from_auto",
-    "_from_pipeline",
-    "_name_or_path",
-    "attn_implementation",
-    "auto_map",
-    "code_revision",
-    "dtype",
-    "experts_implementation",
-    "labels_are_names",  # of fine-tuning: names like LABEL_0 in id2label are the user's own
-    "model_max_length",
-    "model_type",
-    "name_or_path",
-    "num_labels",
-    "output_attentions",
-    "per_layer_config",
-    "quantization_config",
-    "tokenizer_class",
-    "torch_dtype",
-    "trust_remote_code",
-}
+TRANSFORMERS_KEYS = set(
+    "_attn_implementation _commit_hash _from_auto _from_pipeline _name_or_path attn_implementation auto_map "
+    "code_revision dtype experts_implementation model_max_length model_type name_or_path num_labels output_attentions "
+    "per_layer_config quantization_config tokenizer_class torch_dtype trust_remote_code "
+    "labels_are_names".split()  # of fine-tuning: names like LABEL_0 in id2label are the user's own
+)
 
 # The model alone and with each head: what follows "FixedHeadBert" in the name of the class, and the Auto classes that
 # open it, its own first. A new head is a line here and a class in modeling_fixed_head_bert.py.
@@ -68,55 +50,35 @@ class FixedHeadBertConfig(BertConfig):
 
     Args:
         attention_head_size (`int` or `list[int]`, *optional*, defaults to 128):
-            Size of each query, key and value head, d_p in the paper; a list has that of each layer, which the paper
-            leaves to future work. The number of heads need not divide `hidden_size`. `None` is the prevalent
-            heuristic, `hidden_size // num_attention_heads`: stock BERT; only then must the division be exact.
-            `head_size` and `head_dim` are other names for it, and always give the number in force, of a list the
-            largest; `head_sizes` has that of each layer.
+            Size of each query, key and value head, d_p in the paper; a list has one for each layer. The number of
+            heads need not divide `hidden_size`. `None` is the prevalent heuristic, `hidden_size //
+            num_attention_heads`: stock BERT; only then must the division be exact. `head_size` and `head_dim` are
+            aliases; reading one gives the effective size, the largest if layers differ.
         value_head_size (`int` or `list[int]`, *optional*):
-            Size of each value head where it is another one than that of queries and keys, which sets the rank of
-            scores: it sets that of what a head passes on. A list has that of each layer. `value_head_sizes` has the
-            numbers in force.
+            Size of each value head where it differs from that of queries and keys; a list has one for each layer.
         layer_attention_heads (`list[int]`, *optional*):
-            Number of heads of each layer, the largest of which is `num_attention_heads`. `None`: all layers have
-            that many. `head_counts` has the numbers in force.
+            Number of heads of each layer, the largest of which is `num_attention_heads`. `None`: the same in all.
         head_embedding (`"add"` or `"mul"`, *optional*):
-            One projection of `attention_head_size` that all heads share, and an embedding for each head, as in "Pit
-            One Against Many" (Xue and Aletras, 2023, arXiv 2310.07911): added to queries, keys and values, or
-            multiplied with them as 1 + embedding. `None`: every head has projections of its own, as in the paper
-            above.
+            One projection that all heads share, and an embedding for each head, as in "Pit One Against Many" (Xue and
+            Aletras, 2023, arXiv 2310.07911): added to queries, keys and values, or multiplied as 1 + embedding.
         qk_norm (`bool`, *optional*, defaults to `False`):
-            Normalise every projected query and key to a root mean square of one, with a learned scale (RMSNorm, before
-            any head embedding): the size of a head then no longer sets the temperature of its softmax.
-        attention (`str`, *optional*):
-            Another class of attention, by its name in `ATTENTION_CLASSES` of the attention file, where it has to be
-            entered before a model is built. It gets the masks of eager attention, and rows with their padding.
-            `None`: FixedHeadBertSelfAttention.
+            Normalise every projected query and key (RMSNorm with a learned scale, before any head embedding): the
+            size of a head then no longer sets the temperature of its softmax.
         unpad_inputs (`bool`, *optional*, defaults to `False`):
-            Compute real tokens only, where the attention mask has padding or `position_ids` restart within a row, and
-            in the last layer only what the head reads. Outputs keep their shape; hidden states and logits of tokens
-            are zero at padding, those of the ends of an answer the lowest number. Read when a model is built; on a
-            model that is there, set `model.base_model.unpad_inputs`.
+            Compute real tokens only, and in the last layer only what the head reads. Outputs keep their shape; last
+            hidden states and logits of tokens are zero at padding, those of the ends of an answer the lowest number.
+            Read when a model is built; afterwards, set `model.base_model.unpad_inputs`.
         sparse_prediction (`bool`, *optional*, defaults to `False`):
-            With labels, compute the masked-LM head only where there is one. Loss and gradients stay the same; the
-            logits then have the shape (labelled tokens, vocab_size), which Trainer's own evaluation does not expect.
-            Read when a model is built; afterwards, set `model.sparse_prediction`.
+            With labels, compute the masked-LM head only where there is one: logits have the shape (labelled tokens,
+            vocab_size), which Trainer's own evaluation does not expect. Read when a model is built; afterwards, set
+            `model.sparse_prediction`.
 
     Raises:
         StrictDataclassError: a size or a count below 1, a value of the wrong type, or heads that do not divide the
             width without `attention_head_size`.
-        ValueError: two head sizes given at once that differ from each other and from the default, a number of heads of
-            keys and values that is not that of the model, or a dtype that is no floating-point type.
+        ValueError: fields that contradict each other, or a dtype that is no floating-point type.
 
     An unknown key is kept, as transformers does, but never without a warning.
-
-    Example:
-
-    ```python
-    >>> from fixedbert import FixedHeadBertConfig, FixedHeadBertModel
-    >>> config = FixedHeadBertConfig(hidden_size=512, num_attention_heads=12, attention_head_size=128)
-    >>> model = FixedHeadBertModel(config)
-    ```
     """
 
     model_type = "fixed_head_bert"
@@ -138,7 +100,6 @@ class FixedHeadBertConfig(BertConfig):
     layer_attention_heads: list[int] | None = None
     head_embedding: str | None = None
     qk_norm: bool = False
-    attention: str | None = None
     unpad_inputs: bool = False
     sparse_prediction: bool = False
 
@@ -181,17 +142,6 @@ class FixedHeadBertConfig(BertConfig):
         config, unused = super().from_dict(config_dict, return_unused_kwargs=True, **kwargs)
         cls._warn_of_unknown(unused)
         return config
-
-    def to_dict(self) -> dict:
-        """
-        transformers' own. PEFT reads the type of a model from here and looks up which modules its methods adapt: where
-        PEFT is imported, this type is entered beside BERT, whose names of modules it has.
-        """
-        peft = sys.modules.get("peft.utils.constants")
-        for name, modules in vars(peft).items() if peft else ():
-            if name.startswith("TRANSFORMERS_MODELS_TO_") and "bert" in modules:
-                modules.setdefault(self.model_type, modules["bert"])
-        return super().to_dict()
 
     @property
     def head_sizes(self) -> list[int]:
@@ -236,25 +186,22 @@ class FixedHeadBertConfig(BertConfig):
 
     @property
     def num_key_value_heads(self) -> int:
-        """
-        Heads of keys and values that are computed and cached, under the name that transformers has for it: it follows
-        from other fields, and can only be set to what it is.
-        """
+        """Heads of keys and values that are computed and cached; it can only be set to what it is."""
         return self.num_attention_heads if self.head_embedding is None else 1
 
     @num_key_value_heads.setter
     def num_key_value_heads(self, heads: int | None):
         if heads not in (None, self.num_key_value_heads):
-            why = "1 head of keys and values, which all heads share by head_embedding"
-            if self.head_embedding is None:
-                why = f"{self.num_attention_heads} heads of keys and values, as many as num_attention_heads"
-            raise ValueError(f"num_key_value_heads={heads}: this model has {why}; leave it out.")
+            raise ValueError(
+                f"num_key_value_heads={heads}: this model has {self.num_key_value_heads}, by num_attention_heads and "
+                "head_embedding; leave it out."
+            )
 
     @property
     def per_layer_config(self) -> list["FixedHeadBertConfig"]:
         """
-        The configuration of each layer, with its own numbers in place of lists. transformers allocates static caches
-        by it, unless `qk_head_dim` says that values have another size than keys.
+        The configuration of each layer, by which transformers allocates static caches, unless `qk_head_dim` says that
+        values have another size than keys.
         """
         layers = []
         for heads, size, value_size in zip(self.head_counts, self.head_sizes, self.value_head_sizes, strict=True):
@@ -269,12 +216,16 @@ class FixedHeadBertConfig(BertConfig):
     def per_layer_config(self, fields: dict | None):
         if fields:
             raise ValueError(
-                "per_layer_config: give attention_head_size, value_head_size and layer_attention_heads as lists of a "
-                "number for each layer; all else is the same in all layers."
+                "per_layer_config: give attention_head_size, value_head_size and layer_attention_heads as lists."
             )
 
     def validate_architecture(self):
         """Called by `strict` after construction."""
+        of_layers = {
+            "attention_head_size": self.head_sizes if self.attention_head_size is not None else [1],
+            "value_head_size": self.value_head_sizes if self.value_head_size is not None else [1],
+            "layer_attention_heads": self.head_counts if self.layer_attention_heads is not None else [1],
+        }
         for field in (
             "vocab_size",
             "hidden_size",
@@ -283,30 +234,20 @@ class FixedHeadBertConfig(BertConfig):
             "intermediate_size",
             "max_position_embeddings",
             "type_vocab_size",
+            *of_layers,
         ):
-            if getattr(self, field) < 1:
+            if min(of_layers.get(field, [getattr(self, field)])) < 1:
                 raise ValueError(f"{field} must be at least 1, not {getattr(self, field)}.")
-        if self.attention_head_size is None:
-            if self.hidden_size % self.num_attention_heads:
-                raise ValueError(
-                    f"hidden_size {self.hidden_size} is not a multiple of num_attention_heads "
-                    f"{self.num_attention_heads}: give attention_head_size, which frees one of the other."
-                )
-        elif min(self.head_sizes) < 1:
+        if self.attention_head_size is None and self.hidden_size % self.num_attention_heads:
             raise ValueError(
-                f"attention_head_size must be at least 1, or None for hidden_size // num_attention_heads, "
-                f"not {self.attention_head_size}."
+                f"hidden_size {self.hidden_size} is not a multiple of num_attention_heads {self.num_attention_heads}: "
+                "give attention_head_size, which frees one of the other."
             )
-        if self.value_head_size is not None and min(self.value_head_sizes) < 1:
-            raise ValueError(f"value_head_size must be at least 1, not {self.value_head_size}.")
-        if self.layer_attention_heads is not None:
-            if min(self.head_counts) < 1:
-                raise ValueError(f"layer_attention_heads must be at least 1, not {self.layer_attention_heads}.")
-            if max(self.head_counts) != self.num_attention_heads:
-                raise ValueError(
-                    f"layer_attention_heads {self.layer_attention_heads}: the largest must be num_attention_heads, "
-                    f"which is {self.num_attention_heads}."
-                )
+        if max(self.head_counts) != self.num_attention_heads:
+            raise ValueError(
+                f"layer_attention_heads {self.layer_attention_heads}: the largest must be num_attention_heads, which "
+                f"is {self.num_attention_heads}."
+            )
         if self.head_embedding not in (None, "add", "mul"):
             raise ValueError(f'head_embedding must be None, "add" or "mul", not {self.head_embedding!r}.')
         super().validate_architecture()

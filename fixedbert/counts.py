@@ -10,11 +10,8 @@ import math
 from dataclasses import dataclass
 
 import torch
-from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.utils.flop_counter import FlopCounterMode
 from transformers import AutoModelForCausalLM, AutoModelForPreTraining, PreTrainedConfig
 
-from .attention_fixed_head_bert import self_attention
 from .configuration_fixed_head_bert import FixedHeadBertConfig
 
 PREDICTED = 0.15  # of the tokens, by BERT's recipe
@@ -152,8 +149,6 @@ def forward_flops(config: PreTrainedConfig, length: int) -> int:
     Floating-point operations of the layers for each token of a sequence of `length`. A training step takes three times
     as many.
     """
-    if isinstance(config, FixedHeadBertConfig) and config.attention is not None:
-        return counted_flops(config, length)
     return 2 * sum(layer.products(length) for layer in layer_shapes(config))
 
 
@@ -169,27 +164,6 @@ def training_flops(config: PreTrainedConfig, length: int, predicted: float) -> f
     """
     heads = heads_flops(config.hidden_size, config.vocab_size, predicted)
     return 3 * (length * forward_flops(config, length) + heads)
-
-
-@torch.no_grad()
-def counted_flops(config: FixedHeadBertConfig, length: int) -> int:
-    """
-    The same where the attention is of a class without a formula: its layers attend once, and torch counts the matrix
-    products. Kernels that torch has no FLOP formula for count as nothing.
-    """
-    config._attn_implementation = "eager"  # as in a model
-    hidden_states, mask = torch.zeros(1, length, config.hidden_size), torch.zeros(1, 1, length, length)
-    others = 0  # W_o and the feed-forward network, for each token
-    with (
-        torch.random.fork_rng(devices=[]),
-        sdpa_kernel(SDPBackend.MATH),  # as two products: torch has no formula for its kernel on CPUs
-        FlopCounterMode(display=False) as counter,
-    ):
-        for layer in range(config.num_hidden_layers):
-            attention = self_attention(config, is_causal=config.is_decoder, layer_idx=layer)
-            attention(hidden_states, attention_mask=mask)
-            others += 2 * config.hidden_size * (attention.all_head_size + 2 * config.intermediate_size)
-    return round(counter.get_total_flops() / length) + others
 
 
 def parameters(config: PreTrainedConfig) -> tuple[int, int]:

@@ -48,7 +48,7 @@ def fixed_head_config(config: PreTrainedConfig) -> FixedHeadBertConfig:
     The configuration of the FixedHeadBert that has the function of a model with this one.
 
     Raises:
-        InputError: it is of none of FAMILIES, is quantized, or has relative positions or another class of attention.
+        InputError: it is of none of FAMILIES, is quantized, or has relative positions.
     """
     if config.model_type not in FAMILIES:
         raise InputError(
@@ -58,8 +58,6 @@ def fixed_head_config(config: PreTrainedConfig) -> FixedHeadBertConfig:
     check_positions(config)
     if getattr(config, "quantization_config", None):
         raise InputError("quantization_config: quantized weights cannot be converted; give those it was made from.")
-    if getattr(config, "attention", None) is not None:
-        raise InputError(f"attention {config.attention}: only the attention of FixedHeadBert itself can be converted.")
     if config.model_type == "fixed_head_bert":
         return FixedHeadBertConfig.from_dict(config.to_dict(), architectures=None)
     fields = shared_fields(config)

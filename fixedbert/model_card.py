@@ -104,8 +104,6 @@ def shape_table(config: PreTrainedConfig, count: int | None = None) -> str:
         rows.insert(4, ("size of values", size_text(values)))
     if getattr(config, "head_embedding", None):
         rows.insert(4, ("heads' projections", f"shared, with head embeddings ({config.head_embedding})"))
-    if getattr(config, "attention", None):
-        rows.insert(4, ("attention", f"{config.attention}, a class that is not part of fixedbert"))
     if getattr(config, "qk_norm", False):
         rows.insert(4, ("queries and keys", "normalised (RMSNorm)"))
     for length in (128, 512):

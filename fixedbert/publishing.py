@@ -40,7 +40,7 @@ PARTS = (
 )
 SAVE_AGAIN = "save the model again"
 WEIGHTS = re.compile(r"(model|pytorch_model)[^/]*\.(safetensors|safetensors\.index\.json|bin|bin\.index\.json)")
-CODE = {file.name: file for file in Path(__file__).parent.glob("*_fixed_head_bert.py")}  # the five files of the model
+CODE = {file.name: file for file in Path(__file__).parent.glob("*_fixed_head_bert.py")}  # the files of the model
 
 
 def push(
@@ -52,7 +52,7 @@ def push(
     token: str | None = None,
 ) -> str:
     """
-    Upload a FixedHeadBert's directory in one commit: weights, configuration with the whole auto_map, the five files
+    Upload a FixedHeadBert's directory in one commit: weights, configuration with the whole auto_map, the four files
     of code, tokenizer, card and results. Creates the repository if there is none. Removes weights of other names from
     it, because they could be loaded instead.
 

@@ -48,7 +48,6 @@ def line_of(made: Study, run, loss: float | None) -> dict:
         "intermediate_size",
         "head_embedding",
         "qk_norm",
-        "attention",
     )
     shape = {name: getattr(run.config, name) for name in names} | {"attention_head_size": run.config.head_dim}
     shape["value_head_size"] = run.config.value_head_sizes[0]

@@ -1,7 +1,5 @@
 """The attention: equal to a naive reference in every variant and on every backend, with the papers' identities."""
 
-import inspect
-import logging
 from types import SimpleNamespace
 
 import numpy as np
@@ -17,16 +15,11 @@ from fixedbert import (
     FixedHeadBertForMaskedLM,
     FixedHeadBertModel,
     attention_fixed_head_bert,
-    backends_fixed_head_bert,
+    fast_fixed_head_bert,
     preset_config,
 )
-from fixedbert.backends_fixed_head_bert import (
-    Implementation,
-    choose_backend,
-    choose_for_sequences,
-    eager_attention_forward,
-    within_sequences,
-)
+from fixedbert.attention_fixed_head_bert import eager_attention_forward
+from fixedbert.fast_fixed_head_bert import Lengths, way_to_attend
 
 VARIANTS = [
     {},
@@ -221,7 +214,7 @@ def test_shared_keys_and_values_are_not_copied(monkeypatch):
 @pytest.mark.parametrize("unpad_inputs", [False, True])
 @pytest.mark.parametrize("variant", VARIANTS, ids=str)
 def test_an_attention_like_that_of_vllm(variant, unpad_inputs, monkeypatch):
-    """Guards: vLLM's backend gives (tokens, H P) for one row, and knows by itself its sequences and shared heads."""
+    """Guards: vLLM's backend gives (tokens, H P) for one row, and knows by itself its sequences."""
     seen = []
 
     def vllm(module, query, key, value, attention_mask, scaling, **kwargs):
@@ -249,8 +242,7 @@ def test_an_attention_like_that_of_vllm(variant, unpad_inputs, monkeypatch):
     for layer, found in enumerate(seen):
         config = model.config
         heads, size = config.head_counts[layer], max(config.head_sizes[layer], config.value_head_sizes[layer])
-        shared = 1 if "head_embedding" in variant else heads
-        assert found == (None, layer, (1, heads, L, size), (1, shared, L, size))
+        assert found == (None, layer, (1, heads, L, size), (1, heads, L, size))
     assert len(seen) == 3
 
 
@@ -335,19 +327,6 @@ def test_implementation_is_switched_at_run_time():
     assert torch.allclose(actual[real], expected[real], rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("implementation", ["flash_attention_2", "flex_attention"])
-def test_heads_too_large_for_a_kernel_fall_back(implementation, caplog):
-    """Guards: head size 512, the paper's extreme, runs wherever sdpa does, and says so in one line."""
-    with caplog.at_level(logging.WARNING, logger="fixedbert"):
-        model = model_of("Model", attention_head_size=512, attn_implementation=implementation).eval()
-        model.set_attn_implementation(implementation)
-    assert model.config._attn_implementation == "sdpa"
-    assert [record.message for record in caplog.records] == [
-        f"{implementation} takes heads up to size 256, these have 512: sdpa computes the same."
-    ]
-    assert model(**inputs_of("Model")).last_hidden_state.isfinite().all()
-
-
 @pytest.mark.parametrize("variant", [{}, UNEQUAL])
 def test_flex_attention_computes_the_same(variant):
     """Guards: block masks of flex attention admit the same keys: padded, unpadded and packed."""
@@ -375,22 +354,15 @@ def sequences(causal: bool, dtype=torch.float64):
         torch.randn(1, H, sum(lengths), P, dtype=dtype, generator=generator)
         for lengths in (lengths_q, lengths_k, lengths_k)
     )
-    arguments = {
-        "cu_seq_lens_q": torch.tensor([0, *np.cumsum(lengths_q)], dtype=torch.int32),
-        "cu_seq_lens_k": torch.tensor([0, *np.cumsum(lengths_k)], dtype=torch.int32),
-        "max_length_q": 7,
-        "max_length_k": 7,
-        "dropout": 0.0,
-        "scaling": P**-0.5,
-    }
-    return module, query, key, value, arguments
+    ends = (torch.tensor([0, *np.cumsum(lengths)], dtype=torch.int32) for lengths in (lengths_q, lengths_k))
+    return module, query, key, value, Lengths(*ends, 7, 7)
 
 
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("kernel", ["one by one", "padded", "variable length"])
 def test_every_backend_of_unequal_sequences_agrees(kernel, causal, monkeypatch):
     """Guards: sequences one by one (CPU), padded again, or in a variable-length kernel (stood in for) are the same."""
-    module, query, key, value, arguments = sequences(causal)
+    module, query, key, value, lengths = sequences(causal)
     handed_over = []
 
     def variable_length(q, k, v, cu_q, cu_k, max_q, max_k, *, scale, window_size):  # torch's signature
@@ -406,89 +378,49 @@ def test_every_backend_of_unequal_sequences_agrees(kernel, causal, monkeypatch):
             outputs.append((scores.softmax(-1) @ part_v).transpose(0, 1))
         return torch.cat(outputs)
 
-    monkeypatch.setattr(backends_fixed_head_bert, "varlen_attn", variable_length)
+    monkeypatch.setattr(fast_fixed_head_bert, "varlen_attn", variable_length)
     attention = eager_attention_forward if kernel == "one by one" and not causal else ALL_ATTENTION_FUNCTIONS["sdpa"]
-    attend = getattr(backends_fixed_head_bert, kernel.replace(" ", "_"))
-    output, _ = within_sequences(attend, attention, module, query, key, value, None, **arguments)
+    attend = getattr(fast_fixed_head_bert, kernel.replace(" ", "_"))
+    output = attend(attention, module, query, key, value, lengths, dropout=0.0, scaling=P**-0.5)
     expected = variable_length(
         *(x[0].transpose(0, 1) for x in (query, key, value)),
-        arguments["cu_seq_lens_q"],
-        arguments["cu_seq_lens_k"],
-        7,
-        7,
+        *lengths,
         scale=P**-0.5,
         window_size=(-1, 0) if causal else (-1, -1),
     )
-    assert torch.allclose(output[0], expected, rtol=0, atol=1e-12)
+    assert torch.allclose(output, expected, rtol=0, atol=1e-12)
     if kernel == "variable length":
-        assert handed_over[0][0] is arguments["cu_seq_lens_q"] and handed_over[0][1] is arguments["cu_seq_lens_k"]
+        assert handed_over[0][0] is lengths.cu_seq_lens_q and handed_over[0][1] is lengths.cu_seq_lens_k
 
 
-WHOLE, SEQUENCES, EQUAL = {}, {"lengths": [0, 6, 7, 14], "longest": 7}, {"lengths": [0, 7, 14], "longest": 7}
-ASKED = "the configuration asks for it"
+UNEVEN, EVEN = [0, 6, 7, 14], [0, 7, 14]
 ON_CUDA = {"device": "cuda", "dtype": torch.bfloat16, "size": 8}
 
 
 @pytest.mark.parametrize(
-    "implementation, case, name, reason",
+    "ends, case, name",
     [
-        ("eager", WHOLE, "whole rows", ASKED),
-        ("sdpa", WHOLE, "whole rows", ASKED),
-        ("sdpa", {"output_attentions": True}, "whole rows", "no other function returns the probabilities"),
-        ("flash_attention_2", SEQUENCES, "its own", "it knows where sequences are, and which heads share keys"),
-        ("sdpa", EQUAL, "a batch", "all sequences are equally long"),
-        ("eager", SEQUENCES, "one by one", "a call costs little on a CPU"),
-        ("sdpa", SEQUENCES | {"mask": True}, "whole rows", ASKED),
-        ("sdpa", SEQUENCES | ON_CUDA, "variable length", "torch has a kernel for it"),
-        ("eager", SEQUENCES | ON_CUDA, "variable length", "torch has a kernel for it"),
-        ("sdpa", SEQUENCES | ON_CUDA | {"size": 6}, "padded", "the kernel knows batches only"),
-        ("sdpa", SEQUENCES | ON_CUDA | {"size": 264}, "padded", "the kernel knows batches only"),
-        ("sdpa", SEQUENCES | ON_CUDA | {"dtype": torch.float32}, "padded", "the kernel knows batches only"),
-        ("sdpa", SEQUENCES | ON_CUDA | {"dropout": 0.1}, "padded", "the kernel knows batches only"),
+        (EVEN, {}, "in_a_batch"),
+        (UNEVEN, {}, "one_by_one"),
+        (EVEN, ON_CUDA, "in_a_batch"),
+        (UNEVEN, ON_CUDA, "variable_length"),
+        (UNEVEN, ON_CUDA | {"size": 6}, "padded"),
+        (UNEVEN, ON_CUDA | {"size": 264}, "padded"),
+        (UNEVEN, ON_CUDA | {"dtype": torch.float32}, "padded"),
+        (UNEVEN, ON_CUDA | {"dropout": 0.1}, "padded"),
     ],
 )
-def test_which_backend_is_chosen(implementation, case, name, reason, monkeypatch):
-    """Guards: one function chooses how to attend, by what is asked, the lengths, the device, and says why."""
+def test_which_way_of_sequences_is_chosen(ends, case, name, monkeypatch):
+    """Guards: sequences of a row attend in the way that is fastest for their lengths, device, size and precision."""
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
-    module = SimpleNamespace(config=SimpleNamespace(_attn_implementation=implementation), is_causal=False)
     x = SimpleNamespace(  # no such device is needed
         shape=(1, H, 14, case.get("size", P)),
         dtype=case.get("dtype", torch.float32),
         device=torch.device(case.get("device", "cpu")),
     )
-    interface = eager_attention_forward if implementation == "eager" else ALL_ATTENTION_FUNCTIONS[implementation]
-    lengths = {}
-    if "lengths" in case:
-        cu_seq_lens, longest = torch.tensor(case["lengths"]), case["longest"]
-        lengths = dict.fromkeys(("cu_seq_lens_q", "cu_seq_lens_k"), cu_seq_lens)
-        lengths |= dict.fromkeys(("max_length_q", "max_length_k"), longest)
-    mask = torch.ones(1, 1, 14, 14) if case.get("mask") else None
-    asked = {"output_attentions": case.get("output_attentions")}
-    chosen = choose_backend(interface, module, x, x, x, mask, case.get("dropout", 0.0), **asked, **lengths)
-    assert chosen.name == name and chosen.reason.startswith(reason)
-
-
-def backends_of_sequences() -> set[str]:
-    """The functions that attend within sequences: they take the lengths of these."""
-    functions = inspect.getmembers(backends_fixed_head_bert, inspect.isfunction)
-    ours = [
-        (name, function) for name, function in functions if function.__module__ == backends_fixed_head_bert.__name__
-    ]
-    return {name for name, function in ours if list(inspect.signature(function).parameters)[5:6] == ["lengths"]}
-
-
-def test_every_backend_can_be_chosen():
-    """Guards: a backend that was added without a branch in choose_for_sequences is named, as it would never run."""
-    found = backends_of_sequences()
-    assert {"in_a_batch", "one_by_one", "variable_length", "padded"} <= found
-    unused = found - set(choose_for_sequences.__code__.co_names)
-    assert not unused, f"add a branch for {unused} to choose_for_sequences in backends_fixed_head_bert.py"
-
-
-def test_implementation_without_all_its_properties():
-    """Guards: an entry of IMPLEMENTATIONS that leaves a property out fails as it is imported, and names it."""
-    with pytest.raises(TypeError, match="needs_mask"):
-        Implementation(largest_head=256, takes_lengths=False, needs_lengths=False)
+    lengths = Lengths(torch.tensor(ends), torch.tensor(ends), 7, 7)
+    chosen = way_to_attend(ALL_ATTENTION_FUNCTIONS["sdpa"], x, x, x, lengths, case.get("dropout", 0.0))
+    assert chosen is getattr(fast_fixed_head_bert, name)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -509,10 +441,9 @@ def test_lengths_go_to_flash_attention_without_padding(monkeypatch):
 
     def flash(module, query, key, value, attention_mask, **kwargs):
         seen.append((tuple(query.shape), attention_mask, kwargs["cu_seq_lens_q"].tolist(), kwargs["max_length_q"]))
+        lengths = Lengths(*(kwargs.pop(name) for name in Lengths._fields))
         kernel = ALL_ATTENTION_FUNCTIONS["sdpa"]
-        return within_sequences(
-            backends_fixed_head_bert.one_by_one, kernel, module, query, key, value, attention_mask, **kwargs
-        )
+        return fast_fixed_head_bert.within_sequences(kernel, module, query, key, value, lengths, **kwargs)
 
     monkeypatch.setitem(ALL_ATTENTION_FUNCTIONS._global_mapping, "flash_attention_2", flash)
     model = model_of("Model", attn_implementation="sdpa", unpad_inputs=True).eval()
@@ -523,7 +454,7 @@ def test_lengths_go_to_flash_attention_without_padding(monkeypatch):
     lengths = inputs["attention_mask"].sum(1)
     assert seen == [((1, H, int(lengths.sum()), P), None, [0, *lengths.cumsum(0).tolist()], int(lengths.max()))] * 3
     seen.clear()
-    model(**inputs, last_layer_at="pooled")
+    model(**inputs, read_at=False)
     assert seen[2] == ((1, H, B, P), None, list(range(B + 1)), 1)
 
 

@@ -150,7 +150,7 @@ def test_heads_of_keys_and_values_are_taken_where_they_are_true(tmp_path, caplog
         assert config.num_key_value_heads == 3
     assert not caplog.records
 
-    sentence = "num_key_value_heads=2: this model has 5 heads of keys and values, as many as num_attention_heads"
+    sentence = "num_key_value_heads=2: this model has 5, by num_attention_heads and head_embedding"
     with pytest.raises(ValueError, match=sentence):
         FixedHeadBertConfig(num_key_value_heads=2, **shape)
     config = FixedHeadBertConfig(**shape)
@@ -159,7 +159,7 @@ def test_heads_of_keys_and_values_are_taken_where_they_are_true(tmp_path, caplog
     config.save_pretrained(tmp_path)
     with pytest.raises(ValueError, match=sentence):
         FixedHeadBertConfig.from_pretrained(tmp_path, num_key_value_heads=2)
-    with pytest.raises(ValueError, match="num_key_value_heads=5: this model has 1 head of keys and values"):
+    with pytest.raises(ValueError, match="num_key_value_heads=5: this model has 1, by"):
         FixedHeadBertConfig(num_key_value_heads=5, head_embedding="mul", **shape)
 
 

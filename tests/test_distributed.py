@@ -116,7 +116,7 @@ for number, odd in enumerate((dict(layer_attention_heads=[4, 6, 3]), dict(num_at
         raise AssertionError("heads were cut")
     except ValueError as error:
         counts = ("3, 4, 6", "5")[number]
-        assert str(error).startswith(f"tp_size=2: {counts} heads in a layer cannot be split evenly"), error
+        assert str(error).startswith(f"tp_size=2 has to divide all numbers of heads: {counts}"), error
 """
 
 AVERAGED = """

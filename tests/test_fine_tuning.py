@@ -34,6 +34,7 @@ from fixedbert.training.fine_tuning import FineTuningArguments, FineTuningTraine
 from fixedbert.training.glue_data import GlueDataArguments
 from fixedbert.training.squad_data import SquadDataArguments
 
+
 def test_steps_are_those_of_transformers(model, download, tmp_path):
     """Guards: with transformers' order, a plain Trainer over padded features has the same losses step by step."""
     steps = ("--do_train", "--num_train_epochs", "2", "--per_device_train_batch_size", "4", "--logging_steps", "1")
@@ -67,6 +68,7 @@ def test_steps_are_those_of_transformers(model, download, tmp_path):
     losses = [[e["loss"] for e in log if "loss" in e] for log in (state["log_history"], plain.state.log_history)]
     assert len(losses[0]) == state["global_step"] == 2 * 6
     assert losses[0] == pytest.approx(losses[1], rel=1e-4)
+
 
 @pytest.mark.parametrize("stock", [False, True])
 def test_results_do_not_depend_on_batches(model, download, tmp_path, stock):
@@ -105,6 +107,7 @@ def test_results_do_not_depend_on_batches(model, download, tmp_path, stock):
     written = [float(line.split("\t")[1]) for line in predictions[0].splitlines()[1:]]
     assert written == pytest.approx(np.clip(one_by_one, 0, 5), abs=1e-3) and len(set(written)) > 3
 
+
 def test_squad_from_training_to_answers(model, questions, tmp_path):
     """Guards: SQuAD 2.0 with the files and names of run_qa.py; batch size and padding do not matter."""
     output = tmp_path / "trained"
@@ -130,6 +133,7 @@ def test_squad_from_training_to_answers(model, questions, tmp_path):
         other = json.loads((tmp_path / str(number) / "eval_null_odds.json").read_text())
         assert other == pytest.approx(odds, abs=1e-4)
 
+
 def test_head_for_other_labels_is_new(model, download, tmp_path, capsys):
     """Guards: RTE from a model of MNLI trains a new head on the old layers; the same labels keep the head."""
     glue(model, download, tmp_path / "mnli", "--do_train", "--max_steps", "2", task="mnli")
@@ -149,6 +153,7 @@ def test_head_for_other_labels_is_new(model, download, tmp_path, capsys):
     ):
         glue(str(tmp_path / "mnli"), download, tmp_path / "no", "--do_eval", task="rte")
 
+
 def test_a_model_without_a_head_is_not_evaluated(model, download, questions, tmp_path):
     """Guards: results and predictions of random heads are refused, with the name of what is missing."""
     with pytest.raises(InputError, match="it has no weights for classifier.bias, classifier.weight; give a model of"):
@@ -156,6 +161,7 @@ def test_a_model_without_a_head_is_not_evaluated(model, download, questions, tmp
     with pytest.raises(InputError, match="it has no weights for qa_outputs.bias, qa_outputs.weight"):
         squad(model, questions, tmp_path / "no", "--do_eval")
     assert not (tmp_path / "no").exists()
+
 
 def test_metrics_are_in_the_task_s_numbers(model, download, tmp_path):
     """Guards: F1 is that of GLUE's positive class, also for a model that numbers the labels the other way."""
@@ -181,6 +187,7 @@ def test_metrics_are_in_the_task_s_numbers(model, download, tmp_path):
     assert one["eval_f1"] > 0
     files = [(tmp_path / f"{name}-eval/MRPC.tsv").read_text() for name in ("trained", "turned")]
     assert files[0] == files[1]
+
 
 def test_a_model_without_names_of_labels(model, tmp_path, capsys):
     """Guards: turned labels without names are evaluated with a word about their order, and predicted by number."""
@@ -209,6 +216,7 @@ def test_a_model_without_names_of_labels(model, tmp_path, capsys):
     written = (tmp_path / "out/predict_results.txt").read_text().split()[3::2]
     assert written == ["LABEL_0", "LABEL_1", "LABEL_0"] * 9
 
+
 def train_on_eleven(model, data, tmp_path, script, *more):
     """Weights after an epoch of steps of 8 and of 3 rows, in batches of 8 and of 2."""
     weights = []
@@ -227,6 +235,7 @@ def train_on_eleven(model, data, tmp_path, script, *more):
     assert not torch.equal(start[query], weights[0][query])
     return weights
 
+
 @pytest.mark.parametrize("task", ["rte", "stsb", "squad"])
 @pytest.mark.parametrize("taught", [False, True])
 def test_accumulated_steps_are_large_steps(model, download, questions, tmp_path, task, taught):
@@ -240,6 +249,7 @@ def test_accumulated_steps_are_large_steps(model, download, questions, tmp_path,
     assert len(one["losses"]) == 2
     for name in one:
         torch.testing.assert_close(one[name], two[name], rtol=1e-5, atol=2e-6, msg=name)
+
 
 def test_rows_to_evaluate_on_that_were_trained_on(model, questions, tmp_path, capsys):
     """Guards: a copy of the training rows, whole or in part, in another format and with other blanks, is counted."""
@@ -259,6 +269,7 @@ def test_rows_to_evaluate_on_that_were_trained_on(model, questions, tmp_path, ca
     assert told("one\tthree\tyes", "two\ttwo\tno") == []
     squad(model, questions, tmp_path / "questions", *run)
     assert "validation: 31 of 31 rows have the texts of training rows" in capsys.readouterr().out
+
 
 def test_counts_and_thresholds_that_make_no_sense(model, download, questions, tmp_path):
     """Guards: no examples, or a threshold chosen on nothing, are refused at once; a smaller count cuts predictions."""
@@ -283,6 +294,7 @@ def test_counts_and_thresholds_that_make_no_sense(model, download, questions, tm
     assert len(json.loads((tmp_path / "few-questions/predict_predictions.json").read_text())) == 3
     assert {"predict_f1", "predict_samples"} <= set(found)  # these have answers
 
+
 def test_early_stopping_keeps_the_best(model, download, tmp_path):
     """Guards: training ends after so many evaluations without a better metric, with the best checkpoint's weights."""
     steps = ("--max_steps", "9", "--learning_rate", "0", "--eval_strategy", "steps", "--eval_steps", "1")
@@ -293,6 +305,7 @@ def test_early_stopping_keeps_the_best(model, download, tmp_path):
     assert state["global_step"] == 3 and state["best_global_step"] == 1
     with pytest.raises(InputError, match="--early_stopping_patience needs --load_best_model_at_end"):
         glue(model, download, tmp_path / "no", "--do_train", "--early_stopping_patience", "2")
+
 
 def test_stopped_run_goes_on_to_the_same_weights(model, download, tmp_path, monkeypatch):
     """Guards: stopped in the second epoch, the same command ends with the same bits: order and state are restored."""
@@ -314,9 +327,11 @@ def test_stopped_run_goes_on_to_the_same_weights(model, download, tmp_path, monk
     one, two = (load_file(tmp_path / name / "model.safetensors") for name in ("whole", "stopped"))
     assert all(torch.equal(one[name], two[name]) for name in one)
 
+
 def reversed_lines(text):
     header, *rows = text.splitlines()
     return "\n".join([header, *reversed(rows)])
+
 
 def with_another_answer(text):
     rows = [json.loads(line) for line in text.splitlines()]
@@ -324,6 +339,7 @@ def with_another_answer(text):
     row["answers"]["text"].append(row["context"].split()[0])
     row["answers"]["answer_start"].append(0)
     return "\n".join(map(json.dumps, rows))
+
 
 @pytest.mark.parametrize(
     ("script", "change"),
@@ -369,6 +385,7 @@ def test_other_data_are_not_continued_on(model, questions, tmp_path, monkeypatch
     run()
     assert (tmp_path / "run" / "model.safetensors").exists()
 
+
 @pytest.mark.slow
 def test_two_processes_are_one(model, download, tmp_path):
     """Guards: `accelerate launch` on two CPU processes trains to the weights of one and reports its metrics."""
@@ -389,6 +406,7 @@ def test_two_processes_are_one(model, download, tmp_path):
     assert results[0]["eval_accuracy"] == results[1]["eval_accuracy"]
     assert results[0]["eval_loss"] == pytest.approx(results[1]["eval_loss"], rel=1e-5)
     assert (tmp_path / "one/RTE.tsv").read_text() == (tmp_path / "two/RTE.tsv").read_text()
+
 
 @pytest.mark.slow
 def test_two_processes_evaluate_squad_like_one(model, questions, tmp_path):
@@ -414,6 +432,7 @@ def test_two_processes_evaluate_squad_like_one(model, questions, tmp_path):
     for name in ("eval_f1", "eval_exact", "eval_best_f1", "eval_loss", "eval_samples"):
         assert one[name] == pytest.approx(two[name], rel=1e-5), name
 
+
 def test_batches_of_like_lengths():
     """Guards: every row once; like lengths together, whatever the processes; another order in each epoch and seed."""
     rng = np.random.default_rng(0)
@@ -433,6 +452,7 @@ def test_batches_of_like_lengths():
     sampler.set_epoch(1)
     assert list(sampler) != first and list(LengthGroupedSampler(lengths, 13, seed=4)) != first
 
+
 def test_label_smoothing_is_for_classes(model, download, questions, tmp_path):
     """Guards: it changes the loss of a classification; of numbers and answers, where it would do nothing or harm, it
     is refused."""
@@ -447,6 +467,7 @@ def test_label_smoothing_is_for_classes(model, download, questions, tmp_path):
     with pytest.raises(InputError, match="--label_smoothing_factor is for classes"):
         squad(model, questions, tmp_path / "squad", *flags, "--label_smoothing_factor", "0.5")
 
+
 def test_evaluation_is_not_shuffled(model, download, tmp_path):
     """Guards: grouping training by length does not shuffle evaluation, as it does in transformers' Trainer."""
     tokenizer = AutoTokenizer.from_pretrained(model)
@@ -456,6 +477,7 @@ def test_evaluation_is_not_shuffled(model, download, tmp_path):
     trainer = FineTuningTrainer(model=loaded, args=arguments, processing_class=tokenizer)
     assert arguments.train_sampling_strategy == "group_by_length"
     assert np.array_equal(trainer.predict(features).label_ids, features["label"][:])
+
 
 # The arguments of transformers' run_glue.py and run_qa.py (version 4.55 and later), besides TrainingArguments.
 COMMON = (

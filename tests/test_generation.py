@@ -40,7 +40,7 @@ def test_generation_with_a_cache(how, variant):
 @pytest.mark.parametrize("values, fits", [(None, True), ([9, 4, 6], False)])
 def test_static_cache_allocated_ahead(values, fits):
     """Guards: by the configurations of the layers it has their keys' shapes, and gives the logits without a cache;
-    values of another size, or layers in the shape of the largest, are refused with the caches that work."""
+    values of another size, or layers in the shape of the largest, are refused by torch."""
     model = model_of("LMHeadModel", **{**UNEQUAL, "value_head_size": values}).double().eval()
     config, ids = model.config, inputs_of("Model")["input_ids"]
 
@@ -52,13 +52,12 @@ def test_static_cache_allocated_ahead(values, fits):
 
     by_layer = zip(*((layer.num_key_value_heads, layer.head_dim) for layer in config.per_layer_config), strict=True)
     heads, sizes = map(list, by_layer)
-    refused = "5 heads of 13 for the keys of layer 0, which has 2 of 3: it must have .* which a DynamicCache or"
-    with pytest.raises(ValueError, match=refused):
+    with pytest.raises(RuntimeError, match="shape"):
         logits(config.num_key_value_heads, config.head_dim)
     if fits:
         assert torch.allclose(logits(heads, sizes), model(ids).logits, rtol=0, atol=1e-10)
     else:
-        with pytest.raises(ValueError, match="2 heads of 3 for the values of layer 0, which has 2 of 9: it must have"):
+        with pytest.raises(RuntimeError, match="shape"):
             logits(heads, sizes)
 
 
@@ -71,19 +70,12 @@ def test_compiled_decoder_makes_its_own_cache():
     assert torch.allclose(outputs.logits, model(ids).logits, atol=1e-4)
 
 
-ENGINE_SENTENCE = (
-    "needs the same number and size of heads in every layer, and values no larger than keys; this model has others"
-)
-
-
 @pytest.mark.parametrize(
     "variant", [{"attention_head_size": [3, 6, 6]}, {"layer_attention_heads": [5, 5, 1]}, {"value_head_size": 7}]
 )
 def test_engines_with_one_shape_for_all_layers(variant):
-    """Guards: vLLM and continuous batching, which allocate the same heads in every layer, refuse others at once."""
-    with pytest.raises(ValueError, match=f"attn_implementation='vllm' {ENGINE_SENTENCE}"):
-        model_of("LMHeadModel", attn_implementation="vllm", **variant)
-    with pytest.raises(ValueError, match=f"Continuous batching {ENGINE_SENTENCE}"):
+    """Guards: continuous batching, which allocates the same heads in every layer, refuses others at once."""
+    with pytest.raises(ValueError, match="Continuous batching needs heads of one shape"):
         model_of("LMHeadModel", **variant).generate_batch([[1, 2, 3]])
 
 
@@ -96,7 +88,7 @@ def test_continuous_batching():
     small = ContinuousBatchingConfig(num_blocks=4, max_batch_tokens=64)  # else it takes most of the memory
     found = model.generate_batch(ids.tolist(), generation_config=options, continuous_batching_config=small)
     assert [one.generated_tokens for one in found.values()] == expected
-    with pytest.raises(ValueError, match=r"does not know heads that share keys and values: use generate\(\)"):
+    with pytest.raises(ValueError, match=r"and keys of their own: use generate\(\)"):
         model_of("LMHeadModel", head_embedding="add").generate_batch([[1, 2, 3]])
 
 

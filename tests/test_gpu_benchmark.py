@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from benchmarks import backends, gpu, pretraining_steps
-from fixedbert import backends_fixed_head_bert
+from fixedbert import fast_fixed_head_bert
 
 CPU = torch.device("cpu")
 
@@ -40,8 +40,8 @@ def test_backends_agree_on_a_cpu(tmp_path, capsys):
 def test_a_wrong_backend_is_named(tmp_path, monkeypatch, capsys):
     """Guards: where a backend shifts its output by a token the program says which, and its status is 1."""
     monkeypatch.setattr(backends, "LAYOUTS", ("packed",))
-    original = backends_fixed_head_bert.padded
-    monkeypatch.setattr(backends_fixed_head_bert, "padded", lambda *x, **named: original(*x, **named).roll(1, 0))
+    original = fast_fixed_head_bert.padded
+    monkeypatch.setattr(fast_fixed_head_bert, "padded", lambda *x, **named: original(*x, **named).roll(1, 0))
     lines = lines_of(tmp_path, 1)
     wrong = {title for title, line in lines.items() if line["right"] is False}
     assert {f"sdpa, padded, {dtype}" for dtype in ("float32", "float16", "bfloat16")} <= wrong
@@ -55,7 +55,7 @@ def test_a_backend_that_raises_is_named(tmp_path, monkeypatch):
         raise RuntimeError("no such kernel")
 
     monkeypatch.setattr(backends, "LAYOUTS", ("packed",))
-    monkeypatch.setattr(backends_fixed_head_bert, "one_by_one", broken)
+    monkeypatch.setattr(fast_fixed_head_bert, "one_by_one", broken)
     monkeypatch.setattr(backends, "dropout_line", lambda way, *args: backends.Line(f"dropout: {way}"))
     lines = lines_of(tmp_path, 1)
     line = lines["sdpa, one by one, float32"]

@@ -3,73 +3,44 @@
 import pytest
 import torch
 from huggingface_hub.errors import StrictDataclassError
-from small_models import HEADS, B, D, L, V, config_of, inputs_of, model_of
-
-CASES = {
-    "vocabulary": ({"input_ids": (4, 2, V)}, rf"input_ids\[4, 2\] is {V}: the model knows 0 to {V - 1}\."),
-    "negative id": ({"input_ids": (4, 2, -1)}, r"input_ids\[4, 2\] is -1"),
-    "type": ({"token_type_ids": (0, 6, 2)}, r"token_type_ids\[0, 6\] is 2: the model knows 0 to 1\."),
-    "position": ({"position_ids": (12, 0, 11)}, r"position_ids\[12, 0\] is 11: the model knows 0 to 10\."),
-}
+from small_models import B, D, L, V, config_of, inputs_of, model_of
 
 
 @pytest.mark.parametrize("unpad_inputs", [False, True])
-@pytest.mark.parametrize("case", CASES)
-def test_ids_outside_their_table(case, unpad_inputs):
-    """Guards: an id beyond a table is named with field, place, value and limits."""
-    changes, message = CASES[case]
-    inputs = inputs_of("Model") | {"position_ids": torch.arange(L).repeat(B, 1)}
-    for field, (row, column, value) in changes.items():
-        inputs[field][row, column] = value
-    with pytest.raises(ValueError, match=message):
-        model_of("Model", unpad_inputs=unpad_inputs)(**inputs)
-
-
 @pytest.mark.parametrize(
     "change, message",
     [
-        (
-            {"attention_mask": torch.ones(B, L - 1)},
-            r"attention_mask has the shape \(13, 6\) where input_ids has \(13, 7\)",
-        ),
+        ({"attention_mask": torch.ones(B, L - 1)}, r"attention_mask has the shape \(13, 6\) .* it takes \(13, 7\)"),
         ({"attention_mask": torch.ones(B, L + 1)}, r"attention_mask has the shape \(13, 8\)"),
         ({"attention_mask": torch.ones(2, L)}, r"attention_mask has the shape \(2, 7\)"),
-        ({"attention_mask": torch.ones(B, 1, L)}, "attention_mask has 3 dimensions"),
-        (
-            {"attention_mask": torch.full((B, L), -1e4)},
-            r"attention_mask\[0, 0\] is -10000\.0: 1 for a token, 0",
-        ),
-        ({"attention_mask": torch.arange(L).repeat(B, 1)}, r"attention_mask\[0, 2\] is 2: 1 for a token, 0 for pad"),
-        ({"attention_mask": torch.ones(B, 1, L, L).long()}, "attention_mask holds torch.int64 in four dimensions"),
-        ({"token_type_ids": torch.zeros(B, 3, dtype=torch.long)}, r"token_type_ids has the shape \(13, 3\)"),
-        ({"position_ids": torch.zeros(2, L, dtype=torch.long)}, r"position_ids has the shape \(2, 7\)"),
-        ({"input_ids": torch.zeros(L, dtype=torch.long)}, r"input_ids has the shape \(7,\): .*\(batch, length\)"),
-        ({"input_ids": torch.zeros(B, L)}, "input_ids holds torch.float32 where integers belong"),
+        ({"attention_mask": torch.ones(B, 1, L)}, r"attention_mask has the shape \(13, 1, 7\)"),
+        ({"attention_mask": torch.ones(B, 1, L, L).long()}, "holds torch.int64: .* four dimensions with bool"),
         ({"input_ids": None}, "either input_ids or inputs_embeds"),
         ({"inputs_embeds": torch.zeros(B, L, D)}, "either input_ids or inputs_embeds"),
     ],
 )
-def test_wrong_shapes_and_types(change, message):
-    """Guards: inputs that do not fit each other are refused by name and shape."""
+def test_inputs_that_would_be_misread(change, message, unpad_inputs):
+    """Guards: what would be computed wrongly, and not end in an error of torch, is refused by name and shape."""
     with pytest.raises(ValueError, match=message):
-        model_of("Model")(**(inputs_of("Model") | change))
+        model_of("Model", unpad_inputs=unpad_inputs)(**(inputs_of("Model") | change))
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_embeddings_that_are_not_finite(value):
-    """Guards: NaN does not travel through the model in silence."""
-    embeddings = torch.zeros(B, L, D)
-    embeddings[5, 1, 30] = value
-    with pytest.raises(ValueError, match=rf"inputs_embeds\[5, 1, 30\] is {value}"):
-        model_of("Model")(inputs_embeds=embeddings)
-
-
-def test_rows_longer_than_the_table_of_positions():
-    """Guards: a row beyond max_position_embeddings is refused, also when generation grows into it."""
-    with pytest.raises(ValueError, match="12 tokens are more than max_position_embeddings=11"):
-        model_of("Model")(torch.ones(1, 12, dtype=torch.long))
-    with pytest.raises(ValueError, match="11"):
-        model_of("LMHeadModel").generate(torch.ones(1, 8, dtype=torch.long), max_new_tokens=5)
+@pytest.mark.parametrize("unpad_inputs", [False, True])
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"token_type_ids": torch.zeros(B, 3, dtype=torch.long)},
+        {"token_type_ids": torch.zeros(B, L + 2, dtype=torch.long)},
+        {"position_ids": torch.zeros(2, L, dtype=torch.long)},
+        {"input_ids": torch.full((B, L), V)},
+        {"input_ids": torch.zeros(B, L)},
+        {"input_ids": torch.ones(B, 12, dtype=torch.long), "token_type_ids": None, "attention_mask": None},
+    ],
+)
+def test_inputs_that_torch_refuses(change, unpad_inputs):
+    """Guards: ids that do not fit each other or their tables end in an error on every path, not in a result."""
+    with pytest.raises((RuntimeError, IndexError)):
+        model_of("Model", unpad_inputs=unpad_inputs)(**(inputs_of("Model") | change))
 
 
 @pytest.mark.parametrize(
@@ -92,6 +63,9 @@ def test_configurations_that_make_no_sense(change, message):
         config_of("Model", **change)
 
 
+LOSSES_OF_OURS = ["ForPreTraining", "ForMaskedLM", "LMHeadModel", "ForTokenClassification", "ForQuestionAnswering"]
+
+
 def without_labels(head: str) -> dict[str, torch.Tensor]:
     """Inputs in which nothing has a label."""
     inputs = inputs_of(head, labels=True)
@@ -102,7 +76,7 @@ def without_labels(head: str) -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.parametrize("unpad_inputs", [False, True])
-@pytest.mark.parametrize("head", HEADS[1:])
+@pytest.mark.parametrize("head", LOSSES_OF_OURS)
 def test_no_label_gives_zero(head, unpad_inputs):
     """Guards: the mean over no label is zero, and so are its gradients; with one label the loss is that of one."""
     model = model_of(head, unpad_inputs=unpad_inputs, sparse_prediction=unpad_inputs).eval()
@@ -118,7 +92,7 @@ def test_no_label_gives_zero(head, unpad_inputs):
         assert model(**inputs).loss > 0
 
 
-@pytest.mark.parametrize("head", HEADS[1:])
+@pytest.mark.parametrize("head", LOSSES_OF_OURS)
 def test_no_label_gives_zero_in_an_exported_graph(head):
     """Guards: a graph that was traced with labels gives zero for a batch without any, and the same loss with them."""
     model = model_of(head, num_hidden_layers=1).eval()
@@ -152,13 +126,14 @@ def test_a_score_of_minus_100_is_a_score(dtype):
 @pytest.mark.parametrize("sparse_prediction", [False, True])
 @pytest.mark.parametrize("unpad_inputs", [False, True])
 def test_labels_that_do_not_fit(head, sparse_prediction, unpad_inputs):
-    """Guards: labels of another shape or outside the vocabulary are named, where a sparse loss would take them."""
+    """Guards: labels of another shape are named, where a sparse loss would take them; others are torch's to refuse."""
     model = model_of(head, sparse_prediction=sparse_prediction, unpad_inputs=unpad_inputs)
     inputs = inputs_of(head, labels=True)
-    with pytest.raises(ValueError, match=r"labels have the shape \(13, 5\), the tokens \(13, 7\)"):
+    with pytest.raises((ValueError, RuntimeError), match=r"labels have the shape \(13, 5\), the tokens|expanded size"):
         model(**inputs | {"labels": inputs["labels"][:, :5]})
     inputs["labels"][3, 4] = V
-    with pytest.raises(ValueError, match=rf"labels\[3, 4\] is {V}: -100 or 0 to {V - 1}"):
+    inputs["attention_mask"][3] = 1
+    with pytest.raises(IndexError, match=f"Target {V} is out of bounds"):
         model(**inputs)
 
 
@@ -167,7 +142,7 @@ def test_mask_that_forgets_the_cache():
     model = model_of("LMHeadModel")
     ids = inputs_of("Model")["input_ids"]
     cache = model(ids[:, :4]).past_key_values
-    with pytest.raises(ValueError, match=r"attention_mask has the shape \(13, 3\) where .* 4 tokens in the cache"):
+    with pytest.raises(ValueError, match=r"attention_mask has the shape \(13, 3\) .* it takes \(13, 7\)"):
         model(ids[:, 4:], attention_mask=torch.ones(B, 3), past_key_values=cache)
 
 
@@ -180,22 +155,6 @@ def test_masks_of_four_dimensions():
         model = model_of("Model", attn_implementation=implementation, unpad_inputs=True).double().eval()
         outputs = model(ids, attention_mask=allowed).last_hidden_state
         assert torch.allclose(outputs, causal(ids).last_hidden_state, rtol=0, atol=1e-10)
-
-
-def test_limits_are_those_of_the_tables():
-    """Guards: after another table was put in, ids have its limits, whatever the configuration says."""
-    model = model_of("Model").eval()
-    ids = torch.tensor([[1, V + 20]])
-    with pytest.raises(ValueError, match=rf"input_ids\[0, 1\] is {V + 20}: the model knows 0 to {V - 1}\."):
-        model(ids)
-    model.set_input_embeddings(torch.nn.Embedding(V + 21, D))
-    model.embeddings.token_type_embeddings = torch.nn.Embedding(5, D)
-    assert model(ids, token_type_ids=torch.tensor([[1, 4]]))[0].isfinite().all() and model.config.vocab_size == V
-    with pytest.raises(ValueError, match=rf"input_ids\[0, 1\] is {V + 21}: the model knows 0 to {V + 20}\."):
-        model(ids + 1)
-    model.set_input_embeddings(torch.nn.Embedding(50, D))
-    with pytest.raises(ValueError, match=r"input_ids\[0, 0\] is 50: the model knows 0 to 49\."):
-        model(torch.tensor([[50]]))
 
 
 @pytest.mark.parametrize("unpad_inputs", [False, True])

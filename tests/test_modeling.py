@@ -255,7 +255,7 @@ def test_loading_keeps_every_weight(tmp_path):
     """Guards: what was saved from the pretraining model comes back bit for bit in each head, safetensors only."""
     pretrained = model_of("ForPreTraining")
     pretrained.save_pretrained(tmp_path)
-    code = {f"{part}_fixed_head_bert.py" for part in ("configuration", "inputs", "backends", "attention", "modeling")}
+    code = {f"{part}_fixed_head_bert.py" for part in ("configuration", "attention", "fast", "modeling")}
     assert {file.name for file in tmp_path.iterdir()} == {"config.json", "model.safetensors", *code}
     saved = pretrained.bert.state_dict()
     for auto_class in (
@@ -284,7 +284,7 @@ def test_every_head_is_saved_with_its_code_and_opens():
 
 def test_files_of_the_model_import_nothing_else_of_ours():
     """Guards: each imports those before it in this order, as the Hub can copy: no cycle, nothing of the package."""
-    names = [f"{part}_fixed_head_bert" for part in ("configuration", "inputs", "backends", "attention", "modeling")]
+    names = [f"{part}_fixed_head_bert" for part in ("configuration", "attention", "fast", "modeling")]
     package = Path(fixedbert.__file__).parent
     assert {file.stem for file in package.glob("*_fixed_head_bert.py")} == set(names)
     for place, name in enumerate(names):

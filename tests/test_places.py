@@ -65,7 +65,7 @@ def test_places_change_no_bit(objective, lengths, separate, changes):
     rows = examples(objective, lengths, separate)
     model = model_for(objective, **changes)
     plain, given = PretrainingCollator(0)(rows), PretrainingCollator(0, objective)(rows)
-    assert ("unpadded" in given) == (objective != "clm" or separate or len(set(lengths)) > 1)
+    assert ("tokens" in given) == (objective != "clm" or separate or len(set(lengths)) > 1)
     for one, other in zip(outcome(model, plain), outcome(model, given), strict=True):
         assert torch.equal(one, other)
 
@@ -74,7 +74,7 @@ def on_meta(batch):
     """A batch without data: whatever reads a tensor on the host raises."""
     if isinstance(batch, dict):
         return {name: on_meta(x) for name, x in batch.items()}
-    return batch.to("meta") if isinstance(batch, torch.Tensor) else batch
+    return batch.to("meta") if hasattr(batch, "to") else batch
 
 
 def step(model, batch):
@@ -104,29 +104,19 @@ def test_places_by_hand():
     for row, labels in zip(rows, ([-100, 8, -100], [-100], [-100, 5]), strict=True):
         row["labels"] = np.array(labels)
     batch = PretrainingCollator(0, "mlm+nsp")(rows)
-    unpadded = batch["unpadded"]
+    tokens = batch["tokens"]
     assert batch["labelled"].tolist() == [1, 7]
-    assert unpadded["index"].tolist() == [0, 1, 2, 3, 6, 7] and unpadded["sequence"].tolist() == [0, 0, 0, 1, 2, 2]
-    assert unpadded["cu_seq_lens"].tolist() == [0, 3, 4, 6] and unpadded["max_length"] == 3
-    last = unpadded["last_layer"]  # the first token of each row, and the labelled ones
-    assert last["queries"].tolist() == [0, 1, 3, 4, 5]
-    assert last["cu_seq_lens_q"].tolist() == [0, 2, 3, 5] and last["max_length_q"] == 2
+    assert tokens.places.tolist() == [0, 1, 2, 3, 6, 7] and tokens.sequence.tolist() == [0, 0, 0, 1, 2, 2]
+    assert tokens.ends.tolist() == [0, 3, 4, 6] and tokens.longest == 3
+    assert tokens.read.tolist() == [0, 1, 3, 4, 5]  # the first token of each row, and the labelled ones
+    assert tokens.read_ends.tolist() == [0, 2, 3, 5] and tokens.longest_read == 2
     assert "attention_mask" in batch and next(iter(batch)) == "input_ids"  # of which Trainer takes the batch size
 
 
 def test_a_mask_without_padding_is_left_out():
     """Guards: full rows of a causal model have no mask, which transformers would read; shorter ones keep theirs."""
     full, shorter = (PretrainingCollator(0, "clm")(examples("clm", lengths, False)) for lengths in ([5, 5], [5, 4]))
-    assert set(full) == {"input_ids", "labels"} and set(shorter) == {*full, "attention_mask", "unpadded"}
-
-
-def test_labelled_tokens_that_are_missing():
-    """Guards: on a CPU places that are not those of the labels are refused, and not trained on."""
-    batch = PretrainingCollator(0, "mlm")(examples("mlm", LENGTHS, False))
-    count = len(batch["labelled"])
-    batch["labelled"] = batch["labelled"][1:]
-    with pytest.raises(ValueError, match=f"labelled has {count - 1} of the {count} tokens that have a label"):
-        model_for("mlm")(**batch)
+    assert set(full) == {"input_ids", "labels"} and set(shorter) == {*full, "attention_mask", "tokens"}
 
 
 def test_places_for_another_head():
@@ -134,7 +124,7 @@ def test_places_for_another_head():
     batch = PretrainingCollator(0, "mlm")(examples("mlm", LENGTHS, False))
     inputs = {"input_ids": batch["input_ids"], "attention_mask": batch["attention_mask"]}
     model = model_of("ForNextSentencePrediction", unpad_inputs=True).eval()
-    assert torch.equal(model(**inputs, unpadded=batch["unpadded"]).logits, model(**inputs).logits)
+    assert torch.equal(model(**inputs, tokens=batch["tokens"]).logits, model(**inputs).logits)
 
 
 def fixed(objective: str, labels: int = 6) -> PretrainingCollator:

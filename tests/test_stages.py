@@ -143,7 +143,6 @@ def test_stages_that_make_no_sense(tmp_path, stages, message):
         ({}, {"optim": "adagrad"}, "--optim adagrad: only AdamW's state can grow"),
         ({}, {"torch_compile": True}, "--torch_compile: batches have one shape"),
         ({"qk_norm": True}, {}, "stage 2 of --stages: attention_head_size=13: with qk_norm"),
-        ({"attention": "some.Class"}, {}, "stage 2 of --stages: attention some.Class"),
     ],
 )
 def test_what_does_not_go_with_stages(tmp_path, config, options, message):

@@ -134,14 +134,6 @@ def test_qk_norm_has_no_twin():
         to_bert(model_of("Model", num_attention_heads=4, qk_norm=True))
 
 
-def test_attention_of_another_class_has_no_twin():
-    """Guards: what cannot be converted at all keeps its reason."""
-    model = model_of("Model")
-    model.config.attention = "mine"
-    with pytest.raises(InputError, match="only the attention of FixedHeadBert itself can be converted"):
-        to_bert(model)
-
-
 def test_scaled_queries_are_rounded_aloud(caplog):
     """Guards: in half precision a factor that is no power of two is reported."""
     to_bert(model_of("Model", num_attention_heads=3).bfloat16())

@@ -31,9 +31,8 @@ LAYERS = (
     ("data", "metrics"),
     ("counts", "families", "presets"),
     ("modeling_fixed_head_bert",),
+    ("fast_fixed_head_bert",),
     ("attention_fixed_head_bert",),
-    ("backends_fixed_head_bert",),
-    ("inputs_fixed_head_bert",),
     ("configuration_fixed_head_bert",),
     ("checkout", "checksums", "errors", "figures", "files", "locks", "plain_yaml"),
 )
@@ -126,7 +125,7 @@ def test_pictures_are_an_extra():
     assert not eager, f"import matplotlib within the functions that draw: {', '.join(sorted(set(eager)))}"
 
 
-@pytest.mark.parametrize("part", ["configuration", "backends", "attention", "inputs", "modeling"])
+@pytest.mark.parametrize("part", ["configuration", "attention", "fast", "modeling"])
 def test_files_of_the_model_need_transformers_alone(part):
     """Guards: what is saved with a checkpoint runs wherever transformers does: it imports nothing else but itself."""
     others = {name.split(".")[0] for name in imports(FILES[f"{part}_fixed_head_bert"])} - {"fixedbert"}

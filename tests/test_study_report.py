@@ -209,10 +209,10 @@ def test_objectives_are_not_compared():
 
 
 def test_commands_and_lists():
-    """Guards: the command of a study with an attention class has its flag; lists of numbers are in their order."""
-    records = [{**record, "scale": None, "attention": "my.Own@12345678"} for record in RECORDS[:3]]
+    """Guards: the command of a study that is not ours names its file; lists of numbers are in their order."""
+    records = [{**record, "scale": None} for record in RECORDS[:3]]
     first, _ = commands(make_report(records))
-    assert first == "fixedbert study heads.yaml --trust_remote_code --train_file TEXTS --output_dir heads"
+    assert first == "fixedbert study heads.yaml --train_file TEXTS --output_dir heads"
     assert [number(value, ".2g") for value in (248.4, 1000, 2.5e-5, -1234)] == ["250", "1,000", "2.5e-05", "-1,200"]
     assert number(1000, "+.4g") == "+1,000" and number(999.5, ".4g") == "999.5"
     assert joined([10, 2, 0.5]) == "0.5, 2, 10" and joined({"b", "a"}) == "a, b"

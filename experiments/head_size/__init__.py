@@ -17,14 +17,13 @@ from fixedbert.study.tasks import TASKS, Task
 
 from .figure import plot_beside
 from .report import limits_of_thresholds, threshold_section
-from .tasks import SYNTHETIC, WITH_SOURCE, task_settings, train_synthetic
+from .tasks import SYNTHETIC, task_settings, train_synthetic
 
 for name in SYNTHETIC:
     TASKS[name] = Task(
         partial(train_synthetic, name),
         task_settings(name),
         has_feed_forward=name == "recall",
-        has_source=name in WITH_SOURCE,
         single_queries=name == "memorise",
     )
 METRICS |= {

@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..inputs_fixed_head_bert import Unpadded, layout_of, places_of_labels
+from ..attention_fixed_head_bert import sequences_of
+from ..fast_fixed_head_bert import find_tokens, places_of_labels
 
 
 @dataclass
@@ -18,12 +19,12 @@ class PretrainingCollator:
     more document, without labels.
 
     With an `objective`, batches are for a FixedHeadBert: they say which tokens a step computes and predicts, the
-    `unpadded` and `labelled` of its forward. To find these on a GPU the host has to wait for it at each step. A mask
+    `tokens` and `labelled` of its forward. To find these on a GPU the host has to wait for it at each step. A mask
     without padding is left out.
 
     With `row_length` all batches have one shape, for torch.compile: rows of so many tokens, of which `row_labels` are
     predicted at most. `labelled` has so many places for each row: those left over are of a token without a label. A
-    graph computes padding, so that there is no `unpadded`.
+    graph computes padding, so that there are no `tokens`.
 
     Args:
         objective: mlm+nsp, mlm or clm.
@@ -63,9 +64,11 @@ class PretrainingCollator:
                 places = torch.cat([places, (~asked).flatten().nonzero()[0].expand(left)])
             added["labelled"] = places
         if self.row_length is None:
-            unpadded = Unpadded.of(layout_of(batch, batch.get("attention_mask")), batch["input_ids"], asked)
-            if unpadded is None:
+            shape, mask = batch["input_ids"].shape, batch.get("attention_mask")
+            sequences = sequences_of(batch.get("position_ids"), shape)
+            tokens = find_tokens(shape, mask, sequences, asked, pooled="next_sentence_label" in batch)
+            if tokens is None:
                 batch.pop("attention_mask", None)
             else:
-                added["unpadded"] = unpadded.for_model(asked, pooled="next_sentence_label" in batch)
+                added["tokens"] = tokens
         return batch | added

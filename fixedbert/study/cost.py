@@ -56,15 +56,14 @@ class StudyCost:
         return self.training_flops / (DEVICES["h100"] * UTILISATION)
 
 
-def study_cost(study: Study, share: str = "1/1", trust_remote_code: bool = False) -> StudyCost:
+def study_cost(study: Study, share: str = "1/1") -> StudyCost:
     """
-    The cost of a study, or of the `share` of it that one machine does, as of `run_study`, whose `trust_remote_code`
-    this is too.
+    The cost of a study, or of the `share` of it that one machine does, as of `run_study`.
 
     Raises:
-        InputError: `share` is not of the form 1/2, or a class of attention cannot be used.
+        InputError: `share` is not of the form 1/2.
     """
-    study, part = study.with_attentions(trust_remote_code), parse_share(share)
+    part = parse_share(share)
     first_runs = [
         study.run(series, point, study.learning_rates[0], study.seeds[0]) for series, point in study.places(part)
     ]

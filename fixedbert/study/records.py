@@ -25,14 +25,14 @@ COUNTED = "non_embedding_parameters"
 SHAPE = tuple(  # what a record has of the configuration
     dict.fromkeys(
         ("hidden_size", "num_hidden_layers", "num_attention_heads", "attention_head_size", "value_head_size",
-         "intermediate_size", "head_embedding", "qk_norm", "attention", *(axis for axis in AXES if axis != COUNTED))
+         "intermediate_size", "head_embedding", "qk_norm", *(axis for axis in AXES if axis != COUNTED))
     )
 )  # fmt: skip
 IDENTITY = ("study", "scale", "series", "point", "key")
 NUMBER, TEXT = (int, float, type(None)), (str, type(None))
 FIELDS = {  # of a record, with their types
     **dict.fromkeys(("study", "axis", "series", "key", "objective", "hardware"), (str,)),
-    **dict.fromkeys(("scale", "question", "equal", "to", "head_embedding", "attention", "texts", "commit"), TEXT),
+    **dict.fromkeys(("scale", "question", "equal", "to", "head_embedding", "texts", "commit"), TEXT),
     **dict.fromkeys(("point", "seed", "threads", "forward_flops"), (int,)),
     **dict.fromkeys(("hidden_size", "num_hidden_layers", "num_attention_heads", "attention_head_size"), (int,)),
     **dict.fromkeys(("value_head_size", "intermediate_size", "max_seq_length"), (int,)),

@@ -177,20 +177,6 @@ def condition_lines(report: Report) -> list[str]:
         *([f"Texts: {conditions.texts}."] if conditions.texts else []),
         "± is half the 95 % interval of Student's t over seeds; about one in twenty such intervals misses by chance. "
         "MFLOP/token: forward, layers alone.",
-        *attention_lines(report),
-    ]
-
-
-def attention_lines(report: Report) -> list[str]:
-    """Of series whose attention is a class of the user's."""
-    named = {name: [one["attention"] for one in shapes if one["attention"]] for name, shapes in report.series.items()}
-    classes = [f"{name}: {joined(set(found))}" for name, found in named.items() if found]
-    if not classes:
-        return []
-    return [
-        f"Attention classes of the user, each with the fingerprint of the files that define it: {'; '.join(classes)}. "
-        "Heads and head sizes are those of the configuration, FLOPs are counted by torch, and predictions are for "
-        "other series."
     ]
 
 
@@ -204,9 +190,8 @@ def commands(report: Report) -> list[str]:
     is_named = report.scale in named_studies().get(report.study, {}).get("scales", {})
     study = report.study if is_named else f"{report.study}.yaml"
     scale = f" --scale {report.scale}" if report.scale else ""
-    code = " --trust_remote_code" if any(shape["attention"] for shape in report.shapes) else ""
     texts = " --train_file TEXTS" if report.conditions.texts else ""
     return [
-        f"fixedbert study {study}{scale}{code}{texts} --output_dir {report.study}",
+        f"fixedbert study {study}{scale}{texts} --output_dir {report.study}",
         f"fixedbert study report {report.study}/runs.jsonl --output_dir {report.study}-report",
     ]

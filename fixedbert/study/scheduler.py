@@ -22,7 +22,6 @@ from ..errors import InputError, needs, note_what_is_left
 from ..files import json_text, write_whole, writing
 from ..locks import locked
 from ..training.output import on_main_process
-from .attentions import import_attentions
 from .records import METRICS, Record, read_records
 from .report import Report, make_report
 from .report_files import write_report
@@ -40,7 +39,6 @@ def run_study(
     processes: int | None = None,
     share: str = "1/1",
     take_over_output_dir: bool = False,
-    trust_remote_code: bool = False,
 ) -> Report:
     """
     Do all runs of a study that are not done yet, and write its report.
@@ -52,14 +50,13 @@ def run_study(
             processes do one run together.
         share: "1/2" does every second shape, "2/2" on another machine the others.
         take_over_output_dir: take `output_dir` from a study on another machine, which has to be dead.
-        trust_remote_code: import the classes that the study names for its attention.
 
     Raises:
-        InputError: classes or texts that are not as they should be, files of another study in `output_dir`, another
+        InputError: texts that are not as they should be, files of another study in `output_dir`, another
             process at work there, or a run that failed.
     """
     needs("matplotlib", "study")
-    part, sources, study = parse_share(share), sources or DataSources(), study.with_attentions(trust_remote_code)
+    part, sources = parse_share(share), sources or DataSources()
     if processes is not None and processes < 1:
         raise InputError(f"{processes}: at least 1.", "processes")
     commit()  # of the code as it is now
@@ -297,7 +294,6 @@ def work_for(connection: Connection, parent: int, threads: int, study: Study):
     end_with_parent(parent)
     torch.set_num_threads(threads)
     commit()
-    import_attentions(study.imported, study.folder)
     while True:
         try:
             run, folder, sources = connection.recv()

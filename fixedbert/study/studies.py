@@ -9,7 +9,7 @@ in full too.
 
 import math
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields
 from functools import cache, cached_property
 from pathlib import Path
 from typing import TypeVar
@@ -20,10 +20,9 @@ from ..checksums import fingerprint_of
 from ..configuration_fixed_head_bert import FixedHeadBertConfig
 from ..counts import forward_flops, parameters
 from ..errors import InputError
-from ..files import reading, reason_of
+from ..files import reading
 from ..plain_yaml import read_yaml
 from ..presets import SHAPE_FIELDS, preset_config
-from .attentions import import_attentions, try_attention
 from .records import AXES, COUNTED, Record
 from .tasks import STAGE, TASKS, has_feed_forward
 
@@ -35,7 +34,7 @@ EQUAL = {"parameters": lambda config, length: parameters(config)[1], "flops": fo
 GIVEN_BY_THE_STUDY = ("learning_rate", "seed", "objective", "output_dir", "config_name", "config_overrides")
 MOST_EXTENSIONS = 6  # learning rates beyond the grid, of a shape
 REQUIRED = ("question", "axis", "model", "series", "learning_rates", "seeds", "pretraining")
-NOT_IN_YAML = ("name", "scale", "folder", "imported")  # fields of a study that are not its author's
+NOT_IN_YAML = ("name", "scale")  # fields of a study that are not its author's
 Candidate = TypeVar("Candidate")
 
 
@@ -110,10 +109,6 @@ class Study:
             train the next one by the ratio of the grid, until it is not, or for MOST_EXTENSIONS rates.
         grid: arguments of pretraining that the runs of the grid have instead, to be shorter; the best rate is then
             trained in full with every seed.
-        attention: a class in the place of FixedHeadBertSelfAttention, as in my_module.MyAttention; a series can have
-            its own.
-        folder: where the module of such a class is looked up first: that of the YAML file.
-        imported: by the name of such a class, what configurations name it. A study with others has no shapes yet.
     """
 
     name: str
@@ -128,10 +123,7 @@ class Study:
     fine_tuning: dict[str, dict] = field(default_factory=dict)
     extend_learning_rates: bool = False
     grid: dict = field(default_factory=dict)
-    attention: str | None = None
     scale: str | None = None
-    folder: Path = Path()
-    imported: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self):
         def check(holds: bool, message: str):
@@ -204,39 +196,7 @@ class Study:
                 )
         for task in self.fine_tuning:
             check(task in FINE_TUNING, f"fine_tuning: {task}: there are {' and '.join(FINE_TUNING)}")
-        check("attention" not in self.model, "model: attention: it belongs beside model, or in a series")
-        for attention in (self.attention, *self.attentions):
-            is_dotted = isinstance(attention, str) and all(map(str.isidentifier, attention.split(".")))
-            check(
-                attention is None or is_dotted and "." in attention,
-                f"attention: {attention}: a class is named as in my_module.MyAttention",
-            )
-        if self.imported.keys() >= set(self.attentions):
-            self.shapes  # noqa: B018  every shape can be made
-
-    @property
-    def attentions(self) -> list[str]:
-        """The classes that shapes have for their attention."""
-        every = [{"attention": self.attention, **series} for series in self.series.values()]
-        names = [name for series in every for name in values_by_shape(series, "attention")]
-        return list(dict.fromkeys(name for name in names if name is not None))
-
-    def with_attentions(self, trust_remote_code: bool) -> "Study":
-        """
-        The study with its classes of attention imported, and its shapes made.
-
-        Raises:
-            InputError: there are such classes without `trust_remote_code`; or one cannot be imported, or does not do
-                what it has to.
-        """
-        if not (trust_remote_code and self.attentions):
-            self.shapes  # noqa: B018  every shape can be made
-            return self
-        try:
-            imported = import_attentions(self.attentions, self.folder)
-        except InputError as error:
-            raise InputError(f"study {self.name}: {error}") from error
-        return replace(self, imported=imported)
+        self.shapes  # noqa: B018  every shape can be made
 
     def check_stage(self, place: str, stage: dict):
         for name in STAGE:
@@ -302,23 +262,15 @@ class Study:
         By series, the fields of every shape's configuration; feed-forward widths are those after widening.
 
         Raises:
-            InputError: a class of attention is not imported, or a shape cannot be made.
+            InputError: a shape cannot be made.
         """
-        absent = [name for name in self.attentions if name not in self.imported]
-        if absent:
-            raise InputError(
-                f"is needed: study {self.name}: attention: {absent[0]} is code, which runs only where you ask for it.",
-                "trust_remote_code",
-            )
         made: dict[str, list[dict]] = {}
         for name, series in sorted(self.series.items(), key=lambda item: "to" in item[1]):
             made[name] = [self.shape(name, series, point, made) for point in range(shape_count(series))]
         return {name: made[name] for name in self.series}
 
     def shape(self, name: str, series: dict, point: int, made: dict[str, list[dict]]) -> dict:
-        every = {"attention": self.attention, **series}
-        changes = {key: value[point] if isinstance(value, list) else value for key, value in every.items()}
-        attention = changes.pop("attention")
+        changes = {key: value[point] if isinstance(value, list) else value for key, value in series.items()}
         objective = changes.pop("objective", self.objective)
         changes.pop("pretraining", None)
         equal, to = changes.pop("equal", None), changes.pop("to", None)
@@ -343,9 +295,6 @@ class Study:
                 raise InputError(f"study {self.name}, series {name}: {key} is missing, here and under model.")
         length = self.stages(name)[-1]["max_seq_length"]
         try:
-            if attention is not None:
-                fields_set["attention"] = self.imported[attention]
-                self.check_attention(name, point, attention, preset_config("tiny", **fields_set), length, objective)
             if to is not None:
                 goal = EQUAL[equal](preset_config("tiny", **made[to][self.reference_point(name, point)]), length)
                 fields_set["intermediate_size"] = matching_width(fields_set, goal, EQUAL[equal], length)
@@ -362,19 +311,6 @@ class Study:
         if len(set(config.head_sizes)) > 1:
             raise InputError(f"study {self.name}, series {name}: the heads of a shape have one size in all layers.")
         return fields_set | {"attention_head_size": config.head_dim}
-
-    def check_attention(
-        self, name: str, point: int, attention: str, config: FixedHeadBertConfig, length: int, objective: str
-    ):
-        """Raises InputError where the class does not do what shape `point` of the series `name` needs."""
-        try:
-            has_source = objective in TASKS and TASKS[objective].has_source
-            try_attention(config, length, has_source=has_source)
-        except Exception as error:  # of any kind, as it is the user's code
-            raise InputError(
-                f"study {self.name}, series {name}, shape {point + 1}: attention: {attention} fails "
-                f"({type(error).__name__}: {reason_of(error)}); docs/study.md says what such a class has."
-            ) from error
 
     def reference_point(self, name: str, point: int) -> int:
         """The shape that shape `point` of the series `name` was made equal to: its place in the series `to`."""
@@ -562,7 +498,7 @@ def load_study(name: str, scale: str | None = None) -> Study:
     unknown = [key for key in entries if key not in {one.name for one in fields(Study)} - {*NOT_IN_YAML}]
     if unknown:
         raise InputError(f"{place}: {unknown[0]}: no such key; docs/study.md lists them.")
-    entries |= {"name": file.stem, "scale": scale, "folder": file.absolute().parent}
+    entries |= {"name": file.stem, "scale": scale}
     if isinstance(entries.get("pretraining"), dict):
         entries["pretraining"] = [entries["pretraining"]]
     absent = [key for key in REQUIRED if key not in entries]

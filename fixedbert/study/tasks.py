@@ -21,14 +21,12 @@ class Task:
             decides between learning rates, `examples`, and metrics of METRICS.
         settings: of a stage those that are the task's own, with whether each must be given.
         has_feed_forward: whether its model has networks of the configuration's intermediate_size.
-        has_source: whether keys and values are of other tokens than the queries.
         single_queries: whether an example is one query, and not a row of tokens.
     """
 
     train: Callable[[FixedHeadBertConfig, dict, float, int], dict[str, float | None]]
     settings: dict[str, bool] = field(default_factory=dict)
     has_feed_forward: bool = False
-    has_source: bool = False
     single_queries: bool = False
 
 

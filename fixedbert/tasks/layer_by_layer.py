@@ -15,9 +15,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from tqdm import tqdm
+from transformers.masking_utils import create_causal_mask
 
 from ..attention_fixed_head_bert import FixedHeadBertAttention, FixedHeadBertSelfAttention
-from ..backends_fixed_head_bert import mask_for
 from ..conversion import Heads, heads_of, set_heads
 from ..errors import InputError
 from ..head_budgets import Curves, curves_of, heads_for_error, score_errors
@@ -172,7 +172,9 @@ class LayerByLayer:
 
     def attend(self, attention: FixedHeadBertAttention, hidden_states: Tensor) -> Tensor:
         """The attention of a layer with residual and LayerNorm, (B, L, D) -> (B, L, D)."""
-        mask = mask_for(self.model.config, hidden_states, None, None, None, output_attentions=False)
+        mask, config = None, self.model.config
+        if config.is_decoder:
+            mask = create_causal_mask(config, hidden_states, attention_mask=None, past_key_values=None)
         return attention(hidden_states, attention_mask=mask)[0]
 
     @torch.no_grad()

@@ -8,9 +8,7 @@ from accelerate import PartialState
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.models.auto.auto_factory import _BaseAutoModelClass
 
-from ..attention_fixed_head_bert import ATTENTION_CLASSES
 from ..checkpoints import read_config
-from ..configuration_fixed_head_bert import FixedHeadBertConfig
 from ..data.hub import check_place
 from ..data.tokenizers import check_size
 from ..errors import InputError
@@ -44,11 +42,6 @@ def load_config(arguments: ModelArguments, **changes) -> PreTrainedConfig:
             config = read_config(name, **arguments.hub_options(), **changes)
         if arguments.config_overrides:
             override(config, arguments.config_overrides)
-        if isinstance(config, FixedHeadBertConfig) and config.attention not in ATTENTION_CLASSES:
-            raise InputError(
-                f"{name}: the configuration names the attention {config.attention}, a class that is not part of "
-                "fixedbert; leave it out, or train with it in a study."
-            )
         return config
 
 

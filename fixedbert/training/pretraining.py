@@ -14,7 +14,7 @@ from transformers.utils import ModelOutput
 
 from ..data.epochs import EpochSampler, Examples
 from ..errors import InputError
-from ..inputs_fixed_head_bert import places_of_labels
+from ..fast_fixed_head_bert import places_of_labels
 from .arguments import CommonArguments
 from .trainer import CommonTrainer
 
@@ -201,7 +201,7 @@ def logits_and_targets(
     """
     if objective == "clm":
         logits, labels = logits[:, :-1], labels[:, 1:]
-    places = places_of_labels(labels, labelled)
+    places = places_of_labels(labels) if labelled is None else labelled
     return logits.flatten(0, 1)[places] if logits.dim() == 3 else logits, labels.flatten()[places]
 
 

@@ -88,7 +88,7 @@ def records_of(name: str, measure: str, values: dict, extra) -> list[dict]:
             shape = {field: getattr(run.config, field) for field in ("hidden_size", "num_hidden_layers")}
             shape |= {field: getattr(run.config, field) for field in ("num_attention_heads", "intermediate_size")}
             shape |= {"attention_head_size": run.config.head_dim, "value_head_size": run.config.value_head_sizes[0]}
-            shape |= {"head_embedding": None, "qk_norm": False, "attention": None, "max_seq_length": run.length}
+            shape |= {"head_embedding": None, "qk_norm": False, "max_seq_length": run.length}
             value = values(run) * (1 + 0.1 * seed)
             results = {"loss": value, measure: value, "converged": float(seed > 1), **extra(run)}
             place = {"key": run.key, "objective": name, "learning_rate": 0.01, "seed": seed, "results": results}

@@ -25,7 +25,6 @@ TASKS: dict[str, Callable[..., SyntheticTask]] = {
     "recall": Recall,
 }
 SYNTHETIC = (*PATTERNS, *TASKS, "memorise")
-WITH_SOURCE = ("nearest", "memorise", "extremes")  # whose keys and values are of other tokens than the queries
 PREDICTIONS = ("order", "predicted", "threshold")  # results that are theory's, of FixedHeadBert's heads alone
 
 
@@ -43,19 +42,8 @@ def train_synthetic(
         Divergence: a loss is not finite.
 
     Returns:
-        `loss`, which decides between learning rates, and metrics of records.py; without PREDICTIONS where the
-        attention is of another class.
+        `loss`, which decides between learning rates, and metrics of records.py.
     """
-    results = train_task(objective, config, stage, learning_rate, seed)
-    if config.attention is not None:
-        return {name: value for name, value in results.items() if name not in PREDICTIONS}
-    return results
-
-
-def train_task(
-    objective: str, config: FixedHeadBertConfig, stage: dict, learning_rate: float, seed: int
-) -> dict[str, float | None]:
-    """The same with all results."""
     length, rows, max_steps = (stage[name] for name in STAGE)
     if objective in PATTERNS:
         return train_mixing(objective, config, length, rows, max_steps, learning_rate, seed)

@@ -28,11 +28,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import one_hot, pad
 
-from fixedbert.attention_fixed_head_bert import self_attention
+from fixedbert.attention_fixed_head_bert import FixedHeadBertSelfAttention
 from fixedbert.configuration_fixed_head_bert import FixedHeadBertConfig
 from fixedbert.errors import InputError
 
-from .training import SyntheticTask, input_projections
+from .training import SyntheticTask
 
 
 class Average(SyntheticTask):
@@ -61,8 +61,8 @@ class Average(SyntheticTask):
             last = nn.Linear(mlp, width)
             nn.init.zeros_(last.weight)  # the input map begins as the identity
             self.mlp = nn.Sequential(nn.Linear(width, mlp), nn.ReLU(), last)
-        self.attention = self_attention(config)
-        for projection in input_projections(self.attention, width, "query", "key"):
+        self.attention = FixedHeadBertSelfAttention(config)
+        for projection in (self.attention.query, self.attention.key):
             nn.init.normal_(projection.weight[:, : 2 * length], std=0.2)  # larger ones learned less, in trials
             nn.init.zeros_(projection.weight[:, 2 * length :])  # attention begins without seeing the vectors
         self.output = nn.Linear(self.attention.all_head_size, self.size)

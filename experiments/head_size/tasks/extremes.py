@@ -27,11 +27,11 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from fixedbert.attention_fixed_head_bert import self_attention
+from fixedbert.attention_fixed_head_bert import FixedHeadBertSelfAttention
 from fixedbert.configuration_fixed_head_bert import FixedHeadBertConfig
 from fixedbert.errors import InputError
 
-from .training import SyntheticTask, input_projections
+from .training import SyntheticTask
 
 FEED_FORWARD = 64  # width of both MLPs
 SAMPLED = 20_000  # examples for the mean and variance of features and target
@@ -63,8 +63,8 @@ class Extremes(SyntheticTask):
         width = config.hidden_size
         self.encoder = nn.Sequential(nn.Linear(features, FEED_FORWARD), nn.ReLU(), nn.Linear(FEED_FORWARD, width))
         self.class_token = nn.Parameter(torch.randn(width) / width**0.5)
-        self.attention = self_attention(config)
-        for projection in input_projections(self.attention, width, "query", "key"):
+        self.attention = FixedHeadBertSelfAttention(config)
+        for projection in (self.attention.query, self.attention.key):
             nn.init.normal_(projection.weight)  # heads begin uneven, each in its own way
         heads = self.attention.all_head_size
         self.output = nn.Sequential(nn.Linear(heads, FEED_FORWARD), nn.GELU(), nn.Linear(FEED_FORWARD, 1))

@@ -19,12 +19,12 @@ import torch
 from torch import Tensor, nn
 from transformers import get_cosine_schedule_with_warmup
 
-from fixedbert.attention_fixed_head_bert import self_attention
+from fixedbert.attention_fixed_head_bert import FixedHeadBertSelfAttention
 from fixedbert.configuration_fixed_head_bert import FixedHeadBertConfig
 from fixedbert.dropout import use_fast_dropout
 
 from ..patterns import centred_log, least_head_size
-from .training import descend, input_projections
+from .training import descend
 
 PATTERNS = ("dense", "half", "sparse")
 EVALUATED = 20_000  # examples to evaluate on
@@ -97,10 +97,10 @@ class MixingLayer(nn.Module):
         super().__init__()
         config.hidden_size = length + 1  # one-hot positions and the number
         config._attn_implementation = "eager"
-        self.attention = self_attention(config)
+        self.attention = FixedHeadBertSelfAttention(config)
         self.output = nn.Linear(self.attention.all_head_size, 1)
         self.register_buffer("positions", torch.eye(length))
-        for projection in input_projections(self.attention, length + 1, "query", "key"):
+        for projection in (self.attention.query, self.attention.key):
             nn.init.normal_(projection.weight)  # attention begins uneven
             with torch.no_grad():
                 projection.weight[:, -1] = 0
@@ -144,6 +144,6 @@ def train_mixing(
         x = torch.randn(EVALUATED, length, generator=generator)
         error = (model(x) - x @ target).square().mean().item()
     results: dict[str, float | None] = {"loss": error, "error": error, "examples": steps * rows}
-    if task != "sparse" and config.num_attention_heads == 1 and config.attention is None:
+    if task != "sparse" and config.num_attention_heads == 1:
         results["floor"] = floor(P, config.head_dim)
     return results

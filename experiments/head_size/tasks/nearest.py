@@ -24,11 +24,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize, pad
 
-from fixedbert.attention_fixed_head_bert import self_attention
+from fixedbert.attention_fixed_head_bert import FixedHeadBertSelfAttention
 from fixedbert.configuration_fixed_head_bert import FixedHeadBertConfig
 from fixedbert.errors import InputError
 
-from .training import SyntheticTask, input_projections
+from .training import SyntheticTask
 
 GAP = 0.1
 CANDIDATES = 4  # drawn for each query
@@ -52,13 +52,13 @@ class Nearest(SyntheticTask):
         if length < 4 or dimension < 2:
             raise InputError(f"nearest: {length} tokens in {dimension} dimensions: at least 4, and 2.")
         self.points, self.dimension = length // 2, dimension
-        layers = [self_attention(config, layer_idx=layer) for layer in range(config.num_hidden_layers)]
+        layers = [FixedHeadBertSelfAttention(config, layer_idx=layer) for layer in range(config.num_hidden_layers)]
         outputs = [nn.Linear(layer.all_head_size, config.hidden_size) for layer in layers]
         for attention, output in zip(layers, outputs, strict=True):
-            for projection in input_projections(attention, config.hidden_size, "query", "key"):
+            for projection in (attention.query, attention.key):
                 # scores of a unit vector begin with a variance of one
                 nn.init.normal_(projection.weight)
-            for projection in (*input_projections(attention, config.hidden_size, "value"), output):
+            for projection in (attention.value, output):
                 # without a residual, what is passed on keeps its length
                 nn.init.orthogonal_(projection.weight)
         self.attention, self.output = nn.ModuleList(layers), nn.ModuleList(outputs)

@@ -58,15 +58,6 @@ class SyntheticTask(nn.Module):
         return (score - self.null) / (self.goal - self.null)
 
 
-def input_projections(attention: nn.Module, width: int, *names: str) -> list[nn.Linear]:
-    """
-    The linear maps of these names, such as query, that read the input of an attention in a model of this width. One
-    of another class can lack some: what it has instead begins as the class has made it.
-    """
-    found = (getattr(attention, name, None) for name in names)
-    return [one for one in found if isinstance(one, nn.Linear) and one.in_features == width]
-
-
 def is_flat(losses: list[float]) -> bool:
     """
     Whether no window of the second half has a loss 2 % below the lowest of the first; never in fewer than 16 windows.
