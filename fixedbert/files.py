@@ -170,7 +170,7 @@ def json_text(content: object, **options) -> str:
 
 
 def finite(content: Any) -> Any:
-    """The same objects, lists and values, with None for numbers that are not finite."""
+    """A copy of objects, lists and values, with None for numbers that are not finite."""
     if isinstance(content, dict):
         return {name: finite(value) for name, value in content.items()}
     if isinstance(content, list | tuple):

@@ -62,7 +62,7 @@ def plot_levels(panel: Axes, shapes: list[ShapeResult], metric: str):
 
 
 def plot_floors(panel: Axes, name: str, shapes: list[ShapeResult], color: str):
-    """Of dense patterns the least errors found, and from where on theory has zero; log2 n for the sparse ones."""
+    """The least errors found for dense patterns, and where theory has zero; log2 n for sparse ones."""
     floors = {
         shape["attention_head_size"]: shape.estimate("floor").mean for shape in shapes if "floor" in shape.metrics
     }

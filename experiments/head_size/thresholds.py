@@ -164,6 +164,6 @@ def fits(sizes: list[int], amounts: list[float]) -> tuple[float, float, float, f
 
 
 def results_of_task(shapes: list[ShapeResult]) -> dict:
-    """Those of a run that did not diverge, for what is the task's and so the same in all, such as its goal."""
+    """Results of any run that did not diverge: they have what is the task's, such as its goal."""
     every = (record["results"] for shape in shapes for record in shape.records)
     return next((results for results in every if results["loss"] is not None), {})

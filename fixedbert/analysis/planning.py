@@ -261,7 +261,7 @@ def describe(shape: Shape) -> str:
 
 
 def tokens_per_second(shape: Shape, length: int, rows: int = 4) -> float:
-    """Of a training step here, the better of two after one to warm up."""
+    """Speed of a training step here, the better of two after one to warm up."""
     model = FixedHeadBertForPreTraining(shape.config()).train()
     model.sparse_prediction = True
     use_fast_dropout(model)  # as the trainers do
@@ -290,7 +290,7 @@ GROWING = {  # what grows, with values
 
 @torch.no_grad()
 def forward_seconds(shape: Shape, length: int, tokens: int = 2048) -> np.ndarray:
-    """Of the layers here, for a token, (5,): of five passes, sorted."""
+    """Seconds of the layers here for a token, (5,): five passes, sorted."""
     model = FixedHeadBertModel(shape.config(), add_pooling_layer=False).eval()
     model.set_attn_implementation("eager")
     ids = torch.randint(shape.vocabulary, (max(1, tokens // length), length))

@@ -62,7 +62,7 @@ class ShapeResult:
 
     @property
     def metrics(self) -> list[str]:
-        """Those with a label."""
+        """Metrics that have a label."""
         found = {name for record in self.records for name in record["results"]}
         return [name for name, metric in METRICS.items() if metric.label and name in found]
 

@@ -136,7 +136,7 @@ def is_whole(folder: Path) -> bool:
 
 
 def step_of(checkpoint: Path) -> int:
-    """By its name; -1 if that is not a checkpoint's."""
+    """The step in a checkpoint's name; -1 for any other name."""
     found = STEP.fullmatch(checkpoint.name)
     return int(found[1]) if found else -1
 

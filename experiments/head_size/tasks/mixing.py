@@ -112,7 +112,7 @@ class MixingLayer(nn.Module):
 
 
 def without_last_column(gradient: Tensor) -> Tensor:
-    """That of the numbers' column: queries and keys go on without seeing them."""
+    """Inputs without the column of the numbers, which queries and keys must not see."""
     return torch.cat([gradient[:, :-1], torch.zeros_like(gradient[:, -1:])], dim=1)
 
 

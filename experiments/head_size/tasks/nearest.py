@@ -78,7 +78,7 @@ class Nearest(SyntheticTask):
         return self.output[-1](heads)[..., : self.dimension]
 
     def examples(self, rows: int, generator: torch.Generator) -> tuple[tuple[Tensor, ...], Tensor]:
-        """Of rows that are drawn, those with enough queries that have a gap."""
+        """Rows that have enough queries with a gap; others are drawn again."""
         shape, found, missing, draws = (self.dimension,), [], rows, 0
         while missing > 0:
             if draws == DRAWS and missing == rows:

@@ -160,7 +160,7 @@ def train(
 
 
 def means(values: list[float], window: int) -> list[float]:
-    """Of every whole window, one after the other."""
+    """Means of whole windows, one after the other."""
     return [sum(values[first : first + window]) / window for first in range(0, len(values) - window + 1, window)]
 
 
