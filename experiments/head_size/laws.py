@@ -10,7 +10,7 @@ EVIDENCE = (
 
 
 def condition_number(inner: int, length: int) -> float:
-    """Condition number of `length` x `inner` independent Gaussian numbers, in the limit; infinite if the two are equal."""
+    """Condition number of `length` x `inner` Gaussian numbers, in the limit; infinite if the two are equal."""
     if inner == length:
         return math.inf
     return (math.sqrt(inner) + math.sqrt(length)) / abs(math.sqrt(inner) - math.sqrt(length))
