@@ -37,7 +37,7 @@ ACCEPTED = {  # fields of a card that are true of converted weights too, with wh
 }
 
 
-def convert_checkpoint(
+def convert_checkpoint(  # noqa: PLR0913  the options of the command
     source: str | Path,
     output_dir: str | Path,
     attention_head_size: int | list[int] | None = None,

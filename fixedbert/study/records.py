@@ -135,10 +135,15 @@ def check_record(record: Record):
             raise ValueError(f"without {name}, and yet with a loss")
     if record["axis"] not in record:
         raise ValueError(f"without {record['axis']}")
-    for name, value in record["results"].items():
+    check_results(record["results"])
+    check_curve(record["curve"] or [])
+
+
+def check_results(results: dict):
+    """Raises ValueError where a result is not a finite number, or null."""
+    for name, value in results.items():
         if not isinstance(value, NUMBER) or isinstance(value, bool) or value is not None and not math.isfinite(value):
             raise ValueError(f"results: {name}: {str(value)[:100]}")
-    check_curve(record["curve"] or [])
 
 
 def check_curve(curve: list):

@@ -126,10 +126,7 @@ class Study:
     scale: str | None = None
 
     def __post_init__(self):
-        def check(holds: bool, message: str):
-            if not holds:
-                raise InputError(f"study {self.name}: {message}.")
-
+        check = self.check
         check(isinstance(self.question, str), "question: a text is needed")
         check(self.axis in AXES, f"axis: {self.axis}: there are {', '.join(AXES)}")
         of_configuration = self.axis == COUNTED or hasattr(FixedHeadBertConfig(), self.axis)
@@ -157,46 +154,54 @@ class Study:
             check(isinstance(stage, dict), "pretraining: arguments with their values are needed")
             self.check_stage("", stage)
         for name, series in self.series.items():
-            check(isinstance(series, dict), f"series {name}: fields with their values are needed")
-            objective = series.get("objective", self.objective)
-            known = (*OBJECTIVES, *TASKS)
-            check(objective in known, f"series {name}: objective {objective}: there are {', '.join(known)}")
-            check(
-                not (self.fine_tuning and objective in ("clm", *TASKS)),
-                f"series {name}: fine_tuning is for encoders, objective mlm or mlm+nsp, not {objective}",
-            )
-            check(isinstance(series.get("pretraining", {}), dict), f"series {name}: pretraining: arguments are needed")
-            in_full, of_grid = self.stages(name), self.stages(name, of_grid=True)
-            check(not self.grid or of_grid != in_full, f"grid: it changes nothing in series {name}; give max_steps")
-            for stage in (*in_full, *of_grid):
-                self.check_stage(f"series {name}: ", stage)
-                if objective in TASKS:
-                    check(len(stages) == 1, f"series {name}: pretraining: {objective} has a single stage")
-                    check(self.axis != COUNTED, f"axis: {self.axis} are not counted for {objective}")
-                    self.check_task(f"series {name}: ", stage, objective)
-            lengths = {len(value) for value in series.values() if isinstance(value, list)}
-            check(len(lengths) <= 1, f"series {name}: lists of {sorted(lengths)} values; they need as many as shapes")
-            check(0 not in lengths, f"series {name}: a list without values; it needs one for each shape")
-            check(
-                ("equal" in series) == ("to" in series),
-                f"series {name}: equal (in what) and to (which series) go together",
-            )
-            if "to" in series:
-                check(
-                    series["equal"] in EQUAL, f"series {name}: equal: {series['equal']}: there are {', '.join(EQUAL)}"
-                )
-                check(
-                    has_feed_forward(objective),
-                    f"series {name}: equal: {objective} has no feed-forward network to widen; leave equal and to out",
-                )
-                check(series["to"] in self.series, f"series {name}: to: {series['to']}: there is no such series")
-                check(
-                    "to" not in self.series[series["to"]],
-                    f"series {name}: to: {series['to']}: it is itself made equal to another one",
-                )
+            self.check_series(name, series)
         for task in self.fine_tuning:
             check(task in FINE_TUNING, f"fine_tuning: {task}: there are {' and '.join(FINE_TUNING)}")
         self.shapes  # noqa: B018  every shape can be made
+
+    def check(self, holds: bool, message: str):
+        """Raises InputError, with the name of the study and the message, if something does not hold."""
+        if not holds:
+            raise InputError(f"study {self.name}: {message}.")
+
+    def check_series(self, name: str, series: dict):
+        """Raises InputError where a series cannot be trained as it says."""
+        check = self.check
+        check(isinstance(series, dict), f"series {name}: fields with their values are needed")
+        objective = series.get("objective", self.objective)
+        known = (*OBJECTIVES, *TASKS)
+        check(objective in known, f"series {name}: objective {objective}: there are {', '.join(known)}")
+        check(
+            not (self.fine_tuning and objective in ("clm", *TASKS)),
+            f"series {name}: fine_tuning is for encoders, objective mlm or mlm+nsp, not {objective}",
+        )
+        check(isinstance(series.get("pretraining", {}), dict), f"series {name}: pretraining: arguments are needed")
+        in_full, of_grid = self.stages(name), self.stages(name, of_grid=True)
+        check(not self.grid or of_grid != in_full, f"grid: it changes nothing in series {name}; give max_steps")
+        for stage in (*in_full, *of_grid):
+            self.check_stage(f"series {name}: ", stage)
+            if objective in TASKS:
+                check(len(in_full) == 1, f"series {name}: pretraining: {objective} has a single stage")
+                check(self.axis != COUNTED, f"axis: {self.axis} are not counted for {objective}")
+                self.check_task(f"series {name}: ", stage, objective)
+        lengths = {len(value) for value in series.values() if isinstance(value, list)}
+        check(len(lengths) <= 1, f"series {name}: lists of {sorted(lengths)} values; they need as many as shapes")
+        check(0 not in lengths, f"series {name}: a list without values; it needs one for each shape")
+        check(
+            ("equal" in series) == ("to" in series),
+            f"series {name}: equal (in what) and to (which series) go together",
+        )
+        if "to" in series:
+            check(series["equal"] in EQUAL, f"series {name}: equal: {series['equal']}: there are {', '.join(EQUAL)}")
+            check(
+                has_feed_forward(objective),
+                f"series {name}: equal: {objective} has no feed-forward network to widen; leave equal and to out",
+            )
+            check(series["to"] in self.series, f"series {name}: to: {series['to']}: there is no such series")
+            check(
+                "to" not in self.series[series["to"]],
+                f"series {name}: to: {series['to']}: it is itself made equal to another one",
+            )
 
     def check_stage(self, place: str, stage: dict):
         for name in STAGE:
@@ -281,18 +286,7 @@ class Study:
             **self.model,
             **changes,
         }
-        known = FixedHeadBertConfig()
-        for key in fields_set:
-            if not hasattr(known, key):
-                raise InputError(f"study {self.name}, series {name}: {key} is no field of FixedHeadBertConfig.")
-        for key in ("value_head_size", "layer_attention_heads"):
-            if isinstance(fields_set.get(key), list):  # which a record would not say
-                raise InputError(f"study {self.name}, series {name}: {key}: a study's heads are all alike.")
-        if objective in TASKS and fields_set.get("head_embedding") is not None:
-            raise InputError(f"study {self.name}, series {name}: head_embedding: {objective} has no head embeddings.")
-        for key in SHAPE_FIELDS:
-            if key not in fields_set:
-                raise InputError(f"study {self.name}, series {name}: {key} is missing, here and under model.")
+        self.check_fields(name, fields_set, objective)
         length = self.stages(name)[-1]["max_seq_length"]
         try:
             if to is not None:
@@ -311,6 +305,18 @@ class Study:
         if len(set(config.head_sizes)) > 1:
             raise InputError(f"study {self.name}, series {name}: the heads of a shape have one size in all layers.")
         return fields_set | {"attention_head_size": config.head_dim}
+
+    def check_fields(self, name: str, given: dict, objective: str):
+        """Raises InputError where a shape of the series `name` lacks a field, or has one that a study cannot vary."""
+        check, known = self.check, FixedHeadBertConfig()
+        for key in given:
+            check(hasattr(known, key), f"series {name}: {key} is no field of FixedHeadBertConfig")
+        for key in ("value_head_size", "layer_attention_heads"):  # a record would not say them
+            check(not isinstance(given.get(key), list), f"series {name}: {key}: a study's heads are all alike")
+        has_none = objective not in TASKS or given.get("head_embedding") is None
+        check(has_none, f"series {name}: head_embedding: {objective} has no head embeddings")
+        for key in SHAPE_FIELDS:
+            check(key in given, f"series {name}: {key} is missing, here and under model")
 
     def reference_point(self, name: str, point: int) -> int:
         """The shape that shape `point` of the series `name` was made equal to: its place in the series `to`."""

@@ -7,7 +7,14 @@ from dataclasses import replace
 from shutil import rmtree
 
 from accelerate import PartialState
-from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoModelForPreTraining, TrainerCallback, set_seed
+from transformers import (
+    AutoModelForCausalLM,
+    AutoModelForMaskedLM,
+    AutoModelForPreTraining,
+    PreTrainedModel,
+    TrainerCallback,
+    set_seed,
+)
 from transformers.trainer_callback import ProgressCallback
 from transformers.trainer_pt_utils import AcceleratorConfig
 
@@ -30,6 +37,7 @@ from ..training.results import publish, record_metrics, write_summary
 from ..training.speed import keep_freed_memory, predict_labelled_tokens_only, skip_padding
 from ..training.stages import (
     BEGIN,
+    Stage,
     StageTrainer,
     Throughput,
     begin_stage,
@@ -57,11 +65,26 @@ def main(argv: list[str] | None = None, prog: str | None = None, callbacks: Sequ
     model_args, data_args, training_args = parse(
         command, ModelArguments, PretrainingDataArguments, PretrainingArguments, prog=prog
     )
+    pretrain(model_args, data_args, training_args, command, callbacks)
+
+
+def pretrain(
+    model_args: ModelArguments,
+    data_args: PretrainingDataArguments,
+    training_args: PretrainingArguments,
+    command: list[str],
+    callbacks: Sequence[TrainerCallback] = (),
+):
+    """
+    What `main` does, from arguments that are parsed. `command` is what the output directory keeps of them.
+
+    Raises:
+        InputError: arguments that contradict each other, or input that cannot be used.
+    """
     if not (training_args.do_train or training_args.do_eval):
         raise InputError("nothing to do: give --do_train, --do_eval or both.")
     keep_token(training_args)
-    objective = data_args.objective
-    config = load_config(model_args, is_decoder=objective == "clm")
+    config = load_config(model_args, is_decoder=data_args.objective == "clm")
     if data_args.separate_documents and config.model_type != "fixed_head_bert":
         raise InputError(f"--separate_documents: a model of the type {config.model_type} cannot keep documents apart.")
     stages = stages_of(config, data_args.max_seq_length, training_args)
@@ -73,62 +96,89 @@ def main(argv: list[str] | None = None, prog: str | None = None, callbacks: Sequ
     training_args.accelerator_config.non_blocking |= training_args.dataloader_pin_memory
 
     with output_directory(training_args, command) as checkpoint:
-        tokenizer, examples, held_out, corpus = make_examples(model_args, data_args, training_args, config, checkpoint)
+        data = make_examples(model_args, data_args, training_args, config, checkpoint)
+        corpus = data[-1]
         check_same_data(training_args.folder, corpus["fingerprint"])
         print_corpus(corpus)
-        rows = [examples.of_length(stage.max_seq_length) for stage in stages]
-        print_pairs(rows)
-        devices = training_args.world_size * max(training_args.n_gpu, 1)
-        throughput = Throughput()
+        run = StagedTraining(model_args, data_args, training_args, stages, *data[:-1])
+        print_pairs(run.rows)
         for place in range(place_of(checkpoint, stages), len(stages)):
-            stage = stages[place]
-            training_args.per_device_train_batch_size, training_args.gradient_accumulation_steps = stage.batch
-            if checkpoint and place and step_reached(checkpoint) == stages[place - 1].end:
-                checkpoint = begin_stage(checkpoint, stage, MODELS[objective], training_args)
-            if place and model_args.model_name_or_path:  # which has another shape than this stage and its checkpoint
-                model_args = replace(model_args, model_name_or_path=checkpoint)
-            model = load_model(MODELS[objective], model_args, stage.config, tokenizer, training_args.do_train)
-            skip_padding(model)
-            predict_labelled_tokens_only(model)
-            parameters = {
-                "all": model.num_parameters(),
-                "besides embeddings": model.num_parameters(exclude_embeddings=True),
-            }
-            PartialState().print(
-                f"{stage_text(stages, place)}{parameters['all']:,} parameters, "
-                f"{parameters['besides embeddings']:,} of them besides the embeddings"
-            )
-            trainer = StageTrainer(
-                model=model,
-                args=training_args,
-                callbacks=callbacks,
-                stages=stages[place:],
-                throughput=throughput,
-                data_lead=data_leads(stages, [len(of_stage) for of_stage in rows], devices)[place],
-                objective=objective,
-                inside_word=tokens_inside_words(tokenizer) if objective == "clm" else None,
-                train_dataset=rows[place],
-                eval_dataset=held_out,
-                data_collator=make_collator(tokenizer, model, data_args, training_args),
-                processing_class=tokenizer,
-            )
-            if not training_args.disable_tqdm:
-                trainer.remove_callback(ProgressCallback)
-                trainer.add_callback(ProgressLine)
-            last = place == len(stages) - 1
+            trainer = None  # before there is a larger one
+            gc.collect()  # a trainer and its callbacks refer to each other
+            trainer = run.trainer(place, checkpoint, callbacks)
             if training_args.do_train:
-                train(trainer, checkpoint, last)
-                checkpoint = str(training_args.folder / f"checkpoint-{trainer.state.global_step}")
-                if trainer.is_world_process_zero():
-                    rmtree(training_args.folder / BEGIN, ignore_errors=True)
-                stages[place] = replace(stage, end=trainer.state.global_step)  # a callback can end it before its step
-            if not last:
-                del model, trainer  # before there is a larger one
-                gc.collect()  # a trainer and its callbacks refer to each other
+                checkpoint = run.train(trainer, place)
         if training_args.do_eval:
             record_metrics(trainer, "eval", trainer.evaluate())
         if trainer.is_world_process_zero():
-            write_summary(trainer, corpus, parameters, [stage.examples_of_step(devices) for stage in stages], command)
+            sizes = [stage.examples_of_step(run.devices) for stage in stages]
+            write_summary(trainer, corpus, parameter_counts(trainer.model), sizes, command)
         if training_args.do_train:
             trainer.create_model_card()
     publish(trainer)
+
+
+class StagedTraining:
+    """
+    A pretraining: a Trainer for each stage, which continues from the checkpoint of the one before.
+
+    `rows` has the examples of each stage. `checkpoint` is where the trainer that was made last begins, if anywhere.
+    """
+
+    def __init__(self, model_args, data_args, training_args, stages: list[Stage], tokenizer, examples, held_out):
+        self.model_args, self.data_args, self.training_args = model_args, data_args, training_args
+        self.stages, self.tokenizer, self.held_out = stages, tokenizer, held_out
+        self.rows = [examples.of_length(stage.max_seq_length) for stage in stages]
+        self.devices = training_args.world_size * max(training_args.n_gpu, 1)
+        self.throughput = Throughput()
+        self.checkpoint: str | None = None
+
+    def trainer(self, place: int, checkpoint: str | None, callbacks: Sequence[TrainerCallback]) -> StageTrainer:
+        """The trainer of the stage at `place`, which begins at `checkpoint`: that of the stage itself or before it."""
+        stage, objective, arguments = self.stages[place], self.data_args.objective, self.training_args
+        arguments.per_device_train_batch_size, arguments.gradient_accumulation_steps = stage.batch
+        if checkpoint and place and step_reached(checkpoint) == self.stages[place - 1].end:
+            checkpoint = begin_stage(checkpoint, stage, MODELS[objective], arguments)
+        if place and self.model_args.model_name_or_path:  # another shape than this stage and its checkpoint
+            self.model_args = replace(self.model_args, model_name_or_path=checkpoint)
+        self.checkpoint = checkpoint
+        model = load_model(MODELS[objective], self.model_args, stage.config, self.tokenizer, arguments.do_train)
+        skip_padding(model)
+        predict_labelled_tokens_only(model)
+        parameters = parameter_counts(model)
+        PartialState().print(
+            f"{stage_text(self.stages, place)}{parameters['all']:,} parameters, "
+            f"{parameters['besides embeddings']:,} of them besides the embeddings"
+        )
+        trainer = StageTrainer(
+            model=model,
+            args=arguments,
+            callbacks=callbacks,
+            stages=self.stages[place:],
+            throughput=self.throughput,
+            data_lead=data_leads(self.stages, [len(rows) for rows in self.rows], self.devices)[place],
+            objective=objective,
+            inside_word=tokens_inside_words(self.tokenizer) if objective == "clm" else None,
+            train_dataset=self.rows[place],
+            eval_dataset=self.held_out,
+            data_collator=make_collator(self.tokenizer, model, self.data_args, arguments),
+            processing_class=self.tokenizer,
+        )
+        if not arguments.disable_tqdm:
+            trainer.remove_callback(ProgressCallback)
+            trainer.add_callback(ProgressLine)
+        return trainer
+
+    def train(self, trainer: StageTrainer, place: int) -> str:
+        """Train a stage to its end, and return its last checkpoint."""
+        folder = self.training_args.folder
+        train(trainer, self.checkpoint, last=place == len(self.stages) - 1)
+        if trainer.is_world_process_zero():
+            rmtree(folder / BEGIN, ignore_errors=True)
+        # A callback can end it before its step.
+        self.stages[place] = replace(self.stages[place], end=trainer.state.global_step)
+        return str(folder / f"checkpoint-{trainer.state.global_step}")
+
+
+def parameter_counts(model: PreTrainedModel) -> dict[str, int]:
+    return {"all": model.num_parameters(), "besides embeddings": model.num_parameters(exclude_embeddings=True)}
