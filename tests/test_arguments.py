@@ -166,7 +166,7 @@ warmup_steps optim optim_args weight_decay adam_beta1 adam_beta2 adam_epsilon op
 gradient_accumulation_steps average_tokens_across_devices max_grad_norm bf16 fp16 bf16_full_eval fp16_full_eval tf32
 activation_checkpointing activation_checkpointing_kwargs gradient_checkpointing gradient_checkpointing_kwargs
 torch_compile torch_compile_backend torch_compile_mode use_cache torch_empty_cache_steps logging_strategy logging_steps
-logging_first_step log_on_each_node include_num_input_tokens_seen log_level log_level_replica disable_tqdm report_to
+logging_first_step log_on_each_node log_level log_level_replica disable_tqdm report_to
 run_name project trackio_space_id trackio_bucket_id trackio_static_space_id eval_strategy eval_steps eval_delay
 per_device_eval_batch_size eval_on_start eval_accumulation_steps save_strategy save_steps
 save_on_each_node save_total_limit push_to_hub hub_token hub_private_repo hub_model_id
@@ -177,7 +177,9 @@ dataloader_multiprocessing_context dataloader_in_order ddp_find_unused_parameter
 ddp_broadcast_buffers ddp_static_graph ddp_backend ddp_timeout fsdp fsdp_config deepspeed debug skip_memory_metrics
 do_train do_eval resume_from_checkpoint local_rank
 """.split()
-IN_FINE_TUNING = "label_smoothing_factor label_names train_sampling_strategy data_seed do_predict"
+IN_FINE_TUNING = (
+    "label_smoothing_factor label_names train_sampling_strategy data_seed do_predict include_num_input_tokens_seen"
+)
 IN_PRETRAINING = "remove_unused_columns"
 
 

@@ -350,6 +350,7 @@ def test_command_writes_a_directory_like_any_other(checkpoint, tmp_path, capsys)
         [
             "convert",
             str(checkpoint),
+            "--output_dir",
             str(tmp_path / "fixed"),
             "--attention_head_size",
             "16",
@@ -595,8 +596,8 @@ def test_broken_tokenizer_is_no_missing_one(checkpoint, tmp_path, caplog):
     "arguments, message",
     [
         ([], "arguments are required"),
-        (["convert", "x", "y", "--attention_head", "3"], "unrecognized arguments: --attention_head"),
-        (["convert", "x", "y", "--attention_head_size", "many"], "invalid int value: 'many'"),
+        (["convert", "x", "--output_dir", "y", "--attention_head", "3"], "unrecognized arguments: --attention_head"),
+        (["convert", "x", "--output_dir", "y", "--attention_head_size", "many"], "invalid int value: 'many'"),
     ],
 )
 def test_arguments_that_make_no_sense(arguments, message):

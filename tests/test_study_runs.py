@@ -429,7 +429,7 @@ def test_texts_are_checked_before_anything_starts(text, questions, download, tmp
     (tmp_path / "rows").mkdir()
     (tmp_path / "rows" / "a.csv").write_text("text\nA sentence.\n")
     (tmp_path / "rows" / "b.csv").write_text("body\nA sentence.\n")
-    with pytest.raises(InputError, match="b.csv: no column 'text'.*body"):
+    with pytest.raises(InputError, match="b.csv, line 2: no column 'text'.*body"):
         train(write(tmp_path), tmp_path / "out", train_file=[str(tmp_path / "rows")])
     (tmp_path / "empty.jsonl").write_text("\n")
     with pytest.raises(InputError, match="empty.jsonl: there is no document"):

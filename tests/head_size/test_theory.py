@@ -303,7 +303,7 @@ def test_results_are_data(tmp_path):
 
 @pytest.mark.parametrize(
     "options, message",
-    [({"lengths": [8, 1]}, "lengths 1: a pattern needs 2"), ({"patterns": 0}, "patterns 0: at least")],
+    [({"lengths": [8, 1]}, "`lengths` 1: a pattern needs 2"), ({"patterns": 0}, "`patterns` 0: at least")],
 )
 def test_nothing_to_draw(tmp_path, options, message):
     """Guards: lengths and numbers of patterns that leave nothing to fit are refused, and leave no folder."""
