@@ -114,7 +114,8 @@ class FixedHeadBertSelfAttention(nn.Module):
         output, weights = attend(
             self, query, key, value, attention_mask, dropout=dropout, scaling=self.scaling, **kwargs
         )
-        output = output.reshape(*hidden_states.shape[:-1], self.num_attention_heads, -1)  # (B, Lq, H, V)
+        # Tensor parallelism leaves each process a part of the heads.
+        output = output.reshape(*hidden_states.shape[:-1], query.shape[1], -1)  # (B, Lq, H, V)
         output = output[..., : self.value_head_size]  # some kernels pad it
         if self.config.head_embedding is not None:
             e_value = self.head_embedding[2] if len(self.head_embedding) == 3 else self.value_embedding  # (H, V)
