@@ -191,7 +191,8 @@ def build_settings():
               "seed": 1, "results": {"loss": 2.0, "perplexity": 7.4}, "seconds": 1.0, "hardware": "2 CPU cores",
               "threads": 1, "versions": {"torch": "2"}, "commit": "c", "study": "s", "scale": None,
               "axis": "attention_head_size", "series": "fixed", "point": 0, "equal": None, "to": None,
-              "to_point": None}  # fmt: skip
+              "to_point": None, "value_head_size": 8, "decay_from": None, "of_grid": False, "curve": None,
+              "question": None}  # fmt: skip
     places = [(point, seed) for point in (0, 1) for seed in (1, 2)]
     runs = [
         {**record, "key": f"k{p}{s}", "point": p, "seed": s, "attention_head_size": 8 * (p + 1)} for p, s in places

@@ -31,7 +31,6 @@ RECORD = {
     "to": None,
     "to_point": None,
     "decay_from": None,
-    "attention": None,
     "of_grid": False,
     "curve": None,
     "question": None,
