@@ -10,11 +10,16 @@ from .files import reading
 
 
 class PlainLoader(yaml.SafeLoader):
-    """PyYAML's safe loader, in which a date is text, and a key is a text that is there once."""
+    """PyYAML's safe loader for plain values alone, in which a date is text, and a key is a text that is there once."""
 
     yaml_implicit_resolvers = {
         first: [(tag, pattern) for tag, pattern in resolvers if not tag.endswith(":timestamp")]
         for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+    yaml_constructors = {  # no bytes or sets
+        tag: construct
+        for tag, construct in yaml.SafeLoader.yaml_constructors.items()
+        if tag is None or tag.rpartition(":")[2] in ("null", "bool", "int", "float", "str", "seq", "map")
     }
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:

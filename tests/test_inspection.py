@@ -389,6 +389,17 @@ def test_model_without_all_weights_is_refused(model, text, tmp_path):
         inspect(str(folder), tmp_path / "out", text, max_seq_length=8)
 
 
+def test_heads_that_are_not_finite_are_refused(model, text, tmp_path):
+    """Guards: weights so large that scores overflow are named, and no page with gaps is written."""
+    folder = Path(shutil.copytree(model, tmp_path / "model"))
+    weights = load_file(folder / "model.safetensors")
+    weights["bert.encoder.layer.1.attention.self.key.weight"].fill_(3e38)
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(InputError, match="what its heads do is not finite"):
+        inspect(str(folder), tmp_path / "out", text, max_seq_length=8, max_samples=2)
+    assert not (tmp_path / "out").exists()
+
+
 def test_heads_that_an_encoder_lacks_are_not_reported(model, text, tmp_path):
     """Guards: a checkpoint with a prediction head is inspected without transformers' report of weights left over."""
     assert any(name.startswith("cls.") for name in load_file(Path(model) / "model.safetensors"))

@@ -38,6 +38,7 @@ from fixedbert_cli import main
         (b"a: &a [*a]\n", "a: a list of plain values is needed"),
         (b"a: " + b"[" * 5000 + b"]" * 5000, "recursion"),
         (b"a: !!python/object/apply:os.getcwd []\n", "could not determine a constructor"),
+        (b"config_name: !!binary aGVsbG8=\n", "could not determine a constructor"),
         (b"1: tiny\n", "line 1: a name is needed before the colon"),
         (b"train_file: [[a.txt]]\n", "train_file: a list of plain values is needed"),
         (b"seed: " + b"9" * 5000, "Exceeds the limit"),

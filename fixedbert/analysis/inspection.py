@@ -19,7 +19,7 @@ from ..data.sequences import report_sequences, sequences
 from ..data.tokenizers import check_size, load_tokenizer
 from ..errors import InputError, needs
 from ..families import FAMILIES, fixed_head_config
-from ..files import json_text, new_directory, reading
+from ..files import finite, json_text, new_directory, reading
 from ..weights import load_whole
 from .inspection_page import inspection_html
 from .inspection_picture import draw
@@ -95,7 +95,10 @@ def inspect(
         sentences = example_sentences(checkpoints[0], sample)
         inspections = [inspect_checkpoint(checkpoint, sample, sentences) for checkpoint in checkpoints]
         for name, inspection in zip(("inspection", "compared"), inspections, strict=False):
-            (folder / f"{name}.json").write_text(json_text(json_of(inspection), indent=1) + "\n")
+            found = json_of(inspection)
+            if finite(found) != found:
+                raise InputError(f"{inspection.model}: what its heads do is not finite; its weights are damaged.")
+            (folder / f"{name}.json").write_text(json_text(found, indent=1) + "\n")
             draw(inspection, folder / f"{name}.png")
         (folder / "inspection.html").write_text(inspection_html(inspections), encoding="utf-8")
     first, *others = inspections
