@@ -389,11 +389,12 @@ def test_model_without_all_weights_is_refused(model, text, tmp_path):
         inspect(str(folder), tmp_path / "out", text, max_seq_length=8)
 
 
-def test_heads_that_are_not_finite_are_refused(model, text, tmp_path):
-    """Guards: weights so large that scores overflow are named, and no page with gaps is written."""
+@pytest.mark.parametrize("name", ["attention.self.key", "intermediate.dense"])
+def test_heads_that_are_not_finite_are_refused(model, text, tmp_path, name):
+    """Guards: weights so large that products overflow are named, and no page with gaps is written."""
     folder = Path(shutil.copytree(model, tmp_path / "model"))
     weights = load_file(folder / "model.safetensors")
-    weights["bert.encoder.layer.1.attention.self.key.weight"].fill_(3e38)
+    weights[f"bert.encoder.layer.0.{name}.weight"].fill_(3e38)
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(InputError, match="what its heads do is not finite"):
         inspect(str(folder), tmp_path / "out", text, max_seq_length=8, max_samples=2)

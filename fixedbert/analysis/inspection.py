@@ -93,16 +93,23 @@ def inspect(
         for checkpoint in checkpoints:
             report_sequences([validation_file], checkpoint.tokenizer, max_seq_length, max_samples)
         sentences = example_sentences(checkpoints[0], sample)
-        inspections = [inspect_checkpoint(checkpoint, sample, sentences) for checkpoint in checkpoints]
+        try:
+            inspections = [inspect_checkpoint(checkpoint, sample, sentences) for checkpoint in checkpoints]
+        except torch.linalg.LinAlgError as error:  # of products that overflow
+            raise not_finite(" or ".join(checkpoint.name for checkpoint in checkpoints)) from error
         for name, inspection in zip(("inspection", "compared"), inspections, strict=False):
             found = json_of(inspection)
             if finite(found) != found:
-                raise InputError(f"{inspection.model}: what its heads do is not finite; its weights are damaged.")
+                raise not_finite(inspection.model)
             (folder / f"{name}.json").write_text(json_text(found, indent=1) + "\n")
             draw(inspection, folder / f"{name}.png")
         (folder / "inspection.html").write_text(inspection_html(inspections), encoding="utf-8")
     first, *others = inspections
     return replace(first, compared=others[0] if others else None)
+
+
+def not_finite(name: str) -> InputError:
+    return InputError(f"{name}: what its heads do is not finite; its weights are damaged.")
 
 
 def inspect_checkpoint(checkpoint: Checkpoint, sample: Sample, sentences: list[str]) -> Inspection:
