@@ -85,7 +85,7 @@ class ArgumentParser(argparse.ArgumentParser):
         super().__init__(allow_abbrev=False, **options)
 
     def error(self, message: str) -> NoReturn:
-        from fixedbert.errors import InputError
+        from fixedbert.support.errors import InputError
 
         raise InputError(f"{message}; {self.prog} --help lists the arguments.")
 
@@ -124,7 +124,7 @@ def convert_arguments(parser: ArgumentParser):
 
 
 def load_convert(**options) -> Run:
-    from fixedbert.checkpoint_conversion import convert_checkpoint
+    from fixedbert.conversion.convert import convert_checkpoint
 
     return lambda: print(convert_checkpoint(**options))
 
@@ -175,9 +175,9 @@ def shrink_arguments(parser: ArgumentParser):
 
 
 def load_shrink(model: str, output_dir: str | None, dry_run: bool, **options) -> Run:
-    from fixedbert.errors import InputError
-    from fixedbert.printing import shrinking_text
-    from fixedbert.tasks.shrinking import Distillation, Sizes, Text, predict, shrink
+    from fixedbert.shrinking.shrink import Distillation, Sizes, Text, predict, shrink
+    from fixedbert.shrinking.text import shrinking_text
+    from fixedbert.support.errors import InputError
 
     def chosen(*names: str) -> dict[str, Any]:
         return {name: options[name] for name in names}
@@ -213,7 +213,7 @@ def push_arguments(parser: ArgumentParser):
 
 
 def load_push(**options) -> Run:
-    from fixedbert.publishing import push
+    from fixedbert.publishing.push import push
 
     return lambda: print(push(**options))
 
@@ -227,7 +227,7 @@ def export_arguments(parser: ArgumentParser):
 
 
 def load_export(model: str, output_dir: str, format: str, int8: bool, **hub_options) -> Run:
-    from fixedbert.onnx_export import export_onnx
+    from fixedbert.publishing.export import export_onnx
 
     return lambda: print(export_onnx(model, output_dir, int8, **hub_options))
 
@@ -240,8 +240,8 @@ def theory_arguments(parser: ArgumentParser):
 
 
 def load_theory(**options) -> Run:
-    from fixedbert.checkout import experiment
-    from fixedbert.errors import InputError
+    from fixedbert.support.checkout import experiment
+    from fixedbert.support.errors import InputError
 
     found = experiment("head_size.theory")
     if found is None:
@@ -262,8 +262,8 @@ def inspect_arguments(parser: ArgumentParser):
 
 
 def load_inspect(**options) -> Run:
-    from fixedbert.analysis.inspection import inspect
-    from fixedbert.printing import inspection_text
+    from fixedbert.inspection.inspect import inspect
+    from fixedbert.inspection.text import inspection_text
 
     return lambda: print(inspection_text(inspect(**options)))
 
@@ -282,8 +282,7 @@ def plan_arguments(parser: ArgumentParser):
 
 
 def load_plan(**options) -> Run:
-    from fixedbert.analysis.planning import plan
-    from fixedbert.printing import plan_text
+    from fixedbert.planning import plan, plan_text
 
     return lambda: print(plan_text(plan(**options)))
 
@@ -327,8 +326,8 @@ def load_study(
     from accelerate import PartialState
 
     from fixedbert import study as studies
-    from fixedbert.errors import InputError
-    from fixedbert.printing import study_cost_text
+    from fixedbert.study.cost import study_cost_text
+    from fixedbert.support.errors import InputError
 
     def run():
         if name != "report" and files:
@@ -370,14 +369,17 @@ class Command:
     load: Callable[..., Run]
 
 
-# Modules of fixedbert.tasks, whose `main` has the flags of the script, and what they do.
+# Modules of fixedbert, whose `main` has the flags of the script, and what they do.
 TASKS = {
     "pretrain": (
-        "pretraining",
+        "pretraining.pretrain",
         "pretrain on a corpus: masked-LM with next-sentence prediction, masked-LM or causal LM alone",
     ),
-    "glue": ("glue", "fine-tune, evaluate and predict on GLUE, or on texts of one's own, alone or in pairs"),
-    "squad": ("squad", "fine-tune, evaluate and predict on questions whose answer is a span of a text"),
+    "glue": (
+        "fine_tuning.glue",
+        "fine-tune, evaluate and predict on GLUE, or on texts of one's own, alone or in pairs",
+    ),
+    "squad": ("fine_tuning.squad", "fine-tune, evaluate and predict on questions whose answer is a span of a text"),
 }
 COMMANDS = {
     "convert": Command(
@@ -441,7 +443,7 @@ def parse(words: list[str]) -> Callable[[], Run]:
 
 def load_task(name: str, *words: str) -> Run:
     module, _ = TASKS[name]
-    return partial(import_module(f"fixedbert.tasks.{module}").main, list(words), prog=f"fixedbert {name}")
+    return partial(import_module(f"fixedbert.{module}").main, list(words), prog=f"fixedbert {name}")
 
 
 def entry_point():
@@ -451,7 +453,7 @@ def entry_point():
         load = parse(sys.argv[1:])
     except ValueError as error:  # an InputError
         sys.exit(f"error: {error}")
-    from fixedbert.errors import exit_on_input_error
+    from fixedbert.support.errors import exit_on_input_error
 
     run = load()
     exit_on_input_error(run)

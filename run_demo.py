@@ -24,12 +24,12 @@ if __name__ == "__main__":
 import run_glue
 import run_pretraining
 import run_squad
-from fixedbert.data.rows import read_rows
 from fixedbert.data.sample import write_tasks
-from fixedbert.data.squad import load_squad
-from fixedbert.errors import InputError, exit_on_input_error
-from fixedbert.figures import drawing
-from fixedbert.metrics.squad import squad_scores
+from fixedbert.fine_tuning.questions import load_squad
+from fixedbert.fine_tuning.rows import read_rows
+from fixedbert.fine_tuning.squad_metrics import squad_scores
+from fixedbert.support.errors import InputError, exit_on_input_error
+from fixedbert.support.figures import drawing
 
 DEMO = Path("demo")
 PRETRAINED, START = "pretrained", ("pretrained", "from scratch")

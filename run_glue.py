@@ -15,8 +15,8 @@ import fixedbert_cli
 if __name__ == "__main__":
     fixedbert_cli.prepare_process()
 
-from fixedbert.errors import exit_on_input_error
-from fixedbert.tasks.glue import main
+from fixedbert.fine_tuning.glue import main
+from fixedbert.support.errors import exit_on_input_error
 
 if __name__ == "__main__":
     exit_on_input_error(main)

@@ -13,8 +13,9 @@ from tqdm import tqdm
 from transformers.utils import is_flash_attn_2_available
 
 from benchmarks.lines import Line
-from fixedbert import FixedHeadBertConfig, FixedHeadBertModel, fast_fixed_head_bert
-from fixedbert.fast_fixed_head_bert import LARGEST_HEAD, Tokens
+from fixedbert import FixedHeadBertConfig, FixedHeadBertModel
+from fixedbert.model import fast_fixed_head_bert
+from fixedbert.model.fast_fixed_head_bert import LARGEST_HEAD, Tokens
 
 LAYOUTS = ("whole rows", "unpadded", "packed")
 HALF = (torch.float16, torch.bfloat16)
@@ -95,7 +96,7 @@ def missing(way: Way, device: torch.device) -> str | None:
     if way == VARIABLE_LENGTH:
         return None if ampere else "torch's kernel needs a GPU of compute capability 8.0"
     if way.implementation == "flex_attention" and not on_gpu:
-        return "on a CPU it has no gradient; its values are compared in tests/test_attention.py"
+        return "on a CPU it has no gradient; its values are compared in tests/model/test_attention.py"
     return None
 
 

@@ -26,17 +26,17 @@ from benchmarks.sides import MANY, Batch, Side, Stages, Yardstick, scheduler_of
 from fixedbert.counts import training_flops
 from fixedbert.data.collator import PretrainingCollator
 from fixedbert.data.epochs import Examples
-from fixedbert.errors import InputError
-from fixedbert.plain_yaml import read_yaml
-from fixedbert.tasks.pretraining import MODELS
-from fixedbert.tasks.pretraining import main as run_pretraining
+from fixedbert.pretraining.examples import PretrainingDataArguments, make_examples
+from fixedbert.pretraining.pretrain import MODELS
+from fixedbert.pretraining.pretrain import main as run_pretraining
+from fixedbert.pretraining.stages import Stage, stages_of
+from fixedbert.pretraining.trainer import PretrainingArguments
+from fixedbert.support.errors import InputError
+from fixedbert.support.plain_yaml import read_yaml
 from fixedbert.training.arguments import RECIPES, ModelArguments, flags, parse, with_recipe
 from fixedbert.training.loading import load_config, load_model
 from fixedbert.training.precision import has_bf16
-from fixedbert.training.pretraining import PretrainingArguments
-from fixedbert.training.pretraining_data import PretrainingDataArguments, make_examples
 from fixedbert.training.speed import keep_freed_memory
-from fixedbert.training.stages import Stage, stages_of
 
 LENGTH, HELD_OUT, EVAL_BATCH = 128, 500, 50
 BERTS = {"weight_decay": 0.01, "adam_beta1": 0.9, "adam_beta2": 0.999, "adam_epsilon": 1e-8, "max_grad_norm": 1.0}

@@ -25,8 +25,8 @@ from transformers import BertConfig, BertForPreTraining
 
 from benchmarks.machine import description
 from fixedbert import convert
-from fixedbert.checkpoint_conversion import check_same_function, convert_checkpoint
-from fixedbert.checkpoints import load_bert
+from fixedbert.conversion.checkpoints import load_bert
+from fixedbert.conversion.convert import check_same_function, convert_checkpoint
 from fixedbert.data.sentences import split_document
 
 HEAD_SIZE = 128
@@ -70,7 +70,7 @@ def measure_large(folder: Path):
     written = folder / "wide" / "model.safetensors"
     print(f"  peak memory of the process        {peak / 1e9:6.2f} GB, {peak / size:.2f} times its size (target: 3)")
     print(f"  the command                       {whole:6.1f} s, of which")
-    start = [sys.executable, "-c", "import fixedbert.checkpoint_conversion"]
+    start = [sys.executable, "-c", "import fixedbert.conversion.convert"]
     imports, _ = timed(lambda: subprocess.run(start, check=True))
     print(f"    importing torch, transformers   {imports:6.1f} s")
     reading, model = timed(lambda: read_whole(folder / "large"))

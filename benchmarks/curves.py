@@ -3,7 +3,7 @@
 from itertools import pairwise
 from pathlib import Path
 
-from fixedbert.figures import drawing
+from fixedbert.support.figures import drawing
 
 Point = dict[str, float]
 Curve = list[Point]

@@ -13,7 +13,7 @@ from contextlib import redirect_stdout
 from pathlib import Path
 
 from benchmarks.machine import description
-from fixedbert.errors import exit_on_input_error
+from fixedbert.support.errors import exit_on_input_error
 
 import run_demo  # isort: skip  # after fixedbert, which comes before torch
 

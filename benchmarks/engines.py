@@ -29,10 +29,10 @@ from transformers import AutoModel, AutoTokenizer, BertTokenizer, PreTrainedToke
 from benchmarks.machine import description
 from benchmarks.turns import in_turns, ratio
 from fixedbert import FixedHeadBertConfig, FixedHeadBertModel
-from fixedbert.checkpoint_conversion import convert_checkpoint
-from fixedbert.files import reason_of
-from fixedbert.onnx_export import GRAPH, QUANTIZED, export_onnx, quiet
-from fixedbert.sentence_pooling import SentencePooling
+from fixedbert.conversion.convert import convert_checkpoint
+from fixedbert.publishing.export import GRAPH, QUANTIZED, export_onnx, quiet
+from fixedbert.publishing.pooling import SentencePooling
+from fixedbert.support.files import reason_of
 
 LONGEST, BATCH = 64, 32  # tokens of a text; texts
 HEAD = 32  # the size of stock heads, as MiniLM's

@@ -33,13 +33,13 @@ from transformers import (
 import fixedbert
 from benchmarks.machine import description, in_a_process
 from benchmarks.turns import ratio
-from fixedbert.data.glue import load_task, text_features
-from fixedbert.data.squad import SquadEvaluation, load_squad, questions_that_fit, squad_windows
 from fixedbert.data.tokenizers import load_tokenizer
-from fixedbert.dropout import use_fast_dropout
-from fixedbert.tasks.glue import main as run_glue
-from fixedbert.tasks.squad import main as run_squad
-from fixedbert.training.fine_tuning import first_rows, longest_first
+from fixedbert.fine_tuning.glue import main as run_glue
+from fixedbert.fine_tuning.questions import SquadEvaluation, load_squad, questions_that_fit, squad_windows
+from fixedbert.fine_tuning.squad import main as run_squad
+from fixedbert.fine_tuning.texts import load_task, text_features
+from fixedbert.fine_tuning.trainer import first_rows, longest_first
+from fixedbert.training.dropout import use_fast_dropout
 from fixedbert.training.precision import has_bf16
 from fixedbert.training.speed import keep_freed_memory
 

@@ -19,8 +19,8 @@ import fixedbert
 from benchmarks.machine import description
 from benchmarks.plain_pass import plain_pass, save, wikipedia
 from benchmarks.turns import in_turns, ratio
-from fixedbert.analysis.inspection import inspect
-from fixedbert.tasks.shrinking import Text
+from fixedbert.inspection.inspect import inspect
+from fixedbert.shrinking.shrink import Text
 
 SEQUENCES = 1000
 

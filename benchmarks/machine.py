@@ -13,8 +13,8 @@ import torch
 import transformers
 
 import fixedbert
-from fixedbert.data.processes import end_with_parent
-from fixedbert.errors import Stopped
+from fixedbert.support.errors import Stopped
+from fixedbert.support.processes import end_with_parent
 from fixedbert.training.precision import has_bf16
 
 Result = TypeVar("Result")

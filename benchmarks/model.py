@@ -22,8 +22,8 @@ from transformers import BertConfig, BertTokenizer
 import fixedbert
 from benchmarks.machine import description, resident_peak
 from benchmarks.turns import ratio
-from fixedbert.data.glue import load_task
-from fixedbert.dropout import use_fast_dropout
+from fixedbert.fine_tuning.texts import load_task
+from fixedbert.training.dropout import use_fast_dropout
 from fixedbert.training.precision import has_bf16
 from fixedbert.training.speed import keep_freed_memory
 

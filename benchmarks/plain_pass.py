@@ -8,7 +8,7 @@ import torch
 from transformers import AutoModel, BertTokenizer, PreTrainedModel
 
 from fixedbert.data.tokenizers import load_tokenizer
-from fixedbert.tasks.shrinking import Text
+from fixedbert.shrinking.shrink import Text
 
 LENGTH, BATCH = 128, 16
 

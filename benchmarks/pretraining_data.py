@@ -35,8 +35,8 @@ from fixedbert.data.masking import tokens_inside_words
 from fixedbert.data.packing import PackedExamples
 from fixedbert.data.pairs import PairExamples
 from fixedbert.data.store import prepare_store
-from fixedbert.dropout import use_fast_dropout
 from fixedbert.presets import preset_config
+from fixedbert.training.dropout import use_fast_dropout
 from fixedbert.training.speed import keep_freed_memory
 
 ROOT = Path(__file__).parents[1]
@@ -227,7 +227,7 @@ def making_batches(documents: Documents, progress: tqdm):
 
 START = """
 import os, sys, time
-from fixedbert.tasks import pretraining
+from fixedbert.pretraining import pretrain
 from transformers import TrainerCallback
 
 class FirstStep(TrainerCallback):
@@ -239,8 +239,8 @@ def train(trainer, checkpoint):
     trainer.add_callback(FirstStep())
     trainer.train()
 
-pretraining.train = train
-pretraining.main(sys.argv[1:])
+pretrain.train = train
+pretrain.main(sys.argv[1:])
 """
 
 

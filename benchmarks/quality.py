@@ -40,11 +40,11 @@ from benchmarks.machine import description, gpus, in_a_process
 from benchmarks.quality_table import BY_SEED, by_side, final_loss, markdown, references, rows_of
 from benchmarks.sides import train_in_turns
 from fixedbert.data.tokenizers import load_tokenizer
-from fixedbert.errors import InputError, exit_on_input_error, needs
-from fixedbert.files import write_whole
-from fixedbert.locks import locked
-from fixedbert.tasks.glue import main as run_glue
-from fixedbert.tasks.squad import main as run_squad
+from fixedbert.fine_tuning.glue import main as run_glue
+from fixedbert.fine_tuning.squad import main as run_squad
+from fixedbert.support.errors import InputError, exit_on_input_error, needs
+from fixedbert.support.files import write_whole
+from fixedbert.support.locks import locked
 from fixedbert.training.arguments import flags
 from fixedbert.training.output import read_command, run_arguments
 

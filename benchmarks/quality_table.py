@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from benchmarks.curves import AXES, ratio
-from fixedbert.errors import InputError
+from fixedbert.support.errors import InputError
 
 BY_SEED = dict[int, dict]  # results
 RATIOS = tuple((kind, axis) for kind in ("as_run", "equal") for axis in AXES)

@@ -27,13 +27,13 @@ from transformers import BatchEncoding, PreTrainedModel
 from benchmarks.machine import description
 from benchmarks.sentence_similarity import SentencePairs, Texts, batch_of, in_batches
 from benchmarks.turns import in_turns, ratio
-from fixedbert.checkpoints import load_bert
-from fixedbert.data.glue import load_task, with_labels_of_model
+from fixedbert.conversion.checkpoints import load_bert
+from fixedbert.conversion.families import head_of
 from fixedbert.data.tokenizers import load_tokenizer
-from fixedbert.errors import InputError
-from fixedbert.families import head_of
-from fixedbert.onnx_export import GRAPH, QUANTIZED, export_onnx
-from fixedbert.sentence_pooling import SentencePooling, read_pooling
+from fixedbert.fine_tuning.texts import load_task, with_labels_of_model
+from fixedbert.publishing.export import GRAPH, QUANTIZED, export_onnx
+from fixedbert.publishing.pooling import SentencePooling, read_pooling
+from fixedbert.support.errors import InputError
 
 BATCHES = (1, 32)
 

@@ -24,7 +24,7 @@ from benchmarks.machine import description, in_a_process, resident_peak
 from benchmarks.plain_pass import plain_pass, save, wikipedia
 from benchmarks.turns import in_turns, ratio
 from fixedbert import convert
-from fixedbert.tasks.shrinking import Sizes, Text, shrink
+from fixedbert.shrinking.shrink import Sizes, Text, shrink
 
 ROUNDS_OF_SPEED = 9
 SPEED_BATCH, SPEED_LENGTHS = 32, (128, 32)

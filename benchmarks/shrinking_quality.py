@@ -27,12 +27,12 @@ from tqdm import tqdm
 from transformers import DataCollatorForLanguageModeling
 
 from benchmarks.sentence_similarity import SentencePairs
-from fixedbert.conversion import Heads, set_heads
-from fixedbert.figures import drawing
-from fixedbert.sentence_pooling import SentencePooling
-from fixedbert.shrinking import Moments
-from fixedbert.tasks.layer_by_layer import LayerByLayer, tensors_of
-from fixedbert.tasks.shrinking import Distillation, Sizes, Text, load, shrink
+from fixedbert.conversion.growing import Heads, set_heads
+from fixedbert.publishing.pooling import SentencePooling
+from fixedbert.shrinking.cut import Moments
+from fixedbert.shrinking.layers import LayerByLayer, tensors_of
+from fixedbert.shrinking.shrink import Distillation, Sizes, Text, load, shrink
+from fixedbert.support.figures import drawing
 
 HELD_OUT, LENGTH = 200, 128  # sequences of novels for the masked-LM loss
 PARTS = {"scores": ("size",), "values": ("value_size",), "both": ("size", "value_size"), "heads": ("number",)}

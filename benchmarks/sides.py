@@ -20,9 +20,9 @@ from torch.optim.lr_scheduler import LRScheduler
 from transformers import PreTrainedModel, TrainerCallback, TrainingArguments, get_scheduler
 
 from fixedbert.counts import training_flops
-from fixedbert.errors import InputError
-from fixedbert.modeling_fixed_head_bert import FixedHeadBertPreTrainedModel
-from fixedbert.training.pretraining import logits_and_targets
+from fixedbert.model.modeling_fixed_head_bert import FixedHeadBertPreTrainedModel
+from fixedbert.pretraining.trainer import logits_and_targets
+from fixedbert.support.errors import InputError
 
 FEWEST_POINTS, MOST_POINTS = 5, 30  # of a curve, after the one before training: one a minute
 TURN = 120.0  # seconds

@@ -7,7 +7,7 @@ Draws docs/paper_tables.png, the picture of the README, from the figures that th
 from pathlib import Path
 
 from fixedbert import PRESETS
-from fixedbert.figures import drawing
+from fixedbert.support.figures import drawing
 
 SERIES = {
     "standard heads, d=1024: head size 128, 64, 32": ("standard-1024-", "s--"),

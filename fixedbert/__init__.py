@@ -3,12 +3,12 @@
 import transformers
 from transformers import AutoConfig, AutoTokenizer, BertTokenizer
 
-from . import modeling_fixed_head_bert
-from .configuration_fixed_head_bert import HEADS, FixedHeadBertConfig
-from .conversion import convert
-from .modeling_fixed_head_bert import *  # noqa: F403  the model, alone and with each head
+from .conversion.growing import convert
+from .conversion.to_bert import to_bert
+from .model import modeling_fixed_head_bert
+from .model.configuration_fixed_head_bert import HEADS, FixedHeadBertConfig
+from .model.modeling_fixed_head_bert import *  # noqa: F403  the model, alone and with each head
 from .presets import PRESETS, preset_config
-from .stock_twin import to_bert
 
 __version__ = "0.1.0"
 

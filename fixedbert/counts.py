@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from transformers import AutoModelForCausalLM, AutoModelForPreTraining, PreTrainedConfig
 
-from .configuration_fixed_head_bert import FixedHeadBertConfig
+from .model.configuration_fixed_head_bert import FixedHeadBertConfig
 
 PREDICTED = 0.15  # of the tokens, by BERT's recipe
 PAPER_TOKENS = {128: 1024 * 128 * 450_000, 512: 1024 * 512 * 50_000}  # by length: Bhojanapalli et al., appendix C

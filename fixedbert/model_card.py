@@ -16,12 +16,12 @@ from transformers import PreTrainedConfig, PreTrainedModel, Trainer, TrainingArg
 
 import fixedbert
 
-from .configuration_fixed_head_bert import HEADS, FixedHeadBertConfig
+from .conversion.families import FAMILIES, head_of
 from .counts import forward_flops, head_counts, head_sizes, parameters, size_text, value_head_sizes
 from .data.glue import TASKS
-from .errors import InputError
-from .families import FAMILIES, head_of
-from .files import output_path, reading
+from .model.configuration_fixed_head_bert import HEADS, FixedHeadBertConfig
+from .support.errors import InputError
+from .support.files import output_path, reading
 
 PAPER = "https://arxiv.org/abs/2002.07028"
 PIPELINES = {

@@ -8,7 +8,7 @@ model with 30,522 tokens has the printed parameter counts, to the million.
 
 from dataclasses import dataclass
 
-from .configuration_fixed_head_bert import FixedHeadBertConfig
+from .model.configuration_fixed_head_bert import FixedHeadBertConfig
 
 
 @dataclass(frozen=True)

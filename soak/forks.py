@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from transformers import PreTrainedConfig
 
-from fixedbert.errors import exit_on_input_error
+from fixedbert.support.errors import exit_on_input_error
 
 SECONDS = 30  # for one mutation; most take a tenth of a second, a resumed run three
 MEMORY = 2 * 2**30  # bytes, on top of what the parent has

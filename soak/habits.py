@@ -14,13 +14,13 @@ import safetensors.torch
 import torch
 from transformers import AutoModelForSequenceClassification, BertTokenizer
 
-from fixedbert.checkpoint_conversion import convert_checkpoint
-from fixedbert.data.glue import load_files, text_features
-from fixedbert.data.squad import load_squad, squad_windows
+from fixedbert.conversion.convert import convert_checkpoint
 from fixedbert.data.tokenizers import load_tokenizer
-from fixedbert.errors import InputError
-from fixedbert.files import POINTER
-from fixedbert.tasks.glue import main as run_glue
+from fixedbert.fine_tuning.glue import main as run_glue
+from fixedbert.fine_tuning.questions import load_squad, squad_windows
+from fixedbert.fine_tuning.texts import load_files, text_features
+from fixedbert.support.errors import InputError
+from fixedbert.support.files import POINTER
 from fixedbert.training.arguments import ModelArguments
 from fixedbert.training.loading import load_config, load_model
 

@@ -19,25 +19,27 @@ import torch
 import transformers
 from transformers import AutoModelForSequenceClassification, BertConfig, BertForMaskedLM, BertForPreTraining
 
-from fixedbert.analysis.inspection import inspect
-from fixedbert.checkpoint_conversion import convert_checkpoint
-from fixedbert.checkpoints import load_bert
+from fixedbert.conversion.checkpoints import load_bert
+from fixedbert.conversion.convert import convert_checkpoint
 from fixedbert.data import glue
 from fixedbert.data.corpora import Corpus
 from fixedbert.data.epochs import split_documents
 from fixedbert.data.pairs import PairExamples
-from fixedbert.data.squad import load_squad, squad_windows
 from fixedbert.data.store import prepare_store
 from fixedbert.data.tokenizers import load_tokenizer
-from fixedbert.printing import inspection_text
-from fixedbert.publishing import card_of, checkpoint_files
-from fixedbert.study import load_study, report_markdown, report_runs
-from fixedbert.tasks.glue import main as run_glue
+from fixedbert.fine_tuning.glue import main as run_glue
+from fixedbert.fine_tuning.questions import load_squad, squad_windows
+from fixedbert.inspection.inspect import inspect
+from fixedbert.inspection.text import inspection_text
+from fixedbert.pretraining.examples import PretrainingDataArguments
+from fixedbert.pretraining.trainer import PretrainingArguments
+from fixedbert.publishing.push import card_of, checkpoint_files
+from fixedbert.study.report_files import report_runs
+from fixedbert.study.report_text import report_markdown
+from fixedbert.study.studies import load_study
 from fixedbert.training.arguments import ModelArguments, parse, with_recipe
 from fixedbert.training.loading import load_config, load_model
 from fixedbert.training.output import WriteChecksums
-from fixedbert.training.pretraining import PretrainingArguments
-from fixedbert.training.pretraining_data import PretrainingDataArguments
 
 TESTS = Path(__file__).parents[1] / "tests"
 sys.path.append(str(TESTS))  # which write small files of most formats already

@@ -9,7 +9,9 @@ from pathlib import Path
 from subprocess import CompletedProcess
 
 CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(["fixedbert.training.arguments", "fixedbert.training.sweep", "fixedbert.data.squad"])
+CONTEXT.set_forkserver_preload(
+    ["fixedbert.training.arguments", "fixedbert.fine_tuning.sweep", "fixedbert.fine_tuning.questions"]
+)
 
 
 def execute(script: Path, arguments: list[str], folder: Path, streams: list[Path]):

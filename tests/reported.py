@@ -3,7 +3,10 @@
 import json
 from pathlib import Path
 
-from fixedbert.study import make_report, read_records, report_markdown, report_runs
+from fixedbert.study.records import read_records
+from fixedbert.study.report import make_report
+from fixedbert.study.report_files import report_runs
+from fixedbert.study.report_text import report_markdown
 
 RECORD = {
     "objective": "clm",

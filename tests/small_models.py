@@ -4,7 +4,8 @@ import torch
 import transformers
 
 import fixedbert
-from fixedbert import FixedHeadBertConfig, configuration_fixed_head_bert
+from fixedbert import FixedHeadBertConfig
+from fixedbert.model import configuration_fixed_head_bert
 
 HEADS = list(configuration_fixed_head_bert.HEADS)
 BERT_HEADS = [head for head in HEADS if hasattr(transformers, f"Bert{head}")]  # those to compare with

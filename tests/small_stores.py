@@ -5,9 +5,9 @@ from pathlib import Path
 
 import numpy as np
 
-from fixedbert.checksums import seal, write_sealed
 from fixedbert.data.documents import Documents
 from fixedbert.data.store import save_shard, used_documents
+from fixedbert.support.checksums import seal, write_sealed
 
 
 def store_of(

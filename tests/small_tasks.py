@@ -9,8 +9,8 @@ from transformers import BertTokenizer
 
 import fixedbert
 from fixedbert.data.glue import TASKS
-from fixedbert.tasks.glue import main as run_glue
-from fixedbert.tasks.squad import main as run_squad
+from fixedbert.fine_tuning.glue import main as run_glue
+from fixedbert.fine_tuning.squad import main as run_squad
 
 WORDS = "the a function takes returns list string file read write what does one two three four five six".split()
 QUICK = ("--use_cpu", "--bf16", "false", "--disable_tqdm", "true", "--save_strategy", "no")

@@ -10,7 +10,7 @@ import pytest
 from launch import ROOT
 
 import fixedbert_cli
-from fixedbert.errors import InputError
+from fixedbert.support.errors import InputError
 from fixedbert_cli import COMMANDS, TASKS, main
 
 
@@ -39,7 +39,7 @@ def test_help_comes_at_once(words):
 def test_tasks_in_the_help_are_those_of_the_package():
     """Guards: the help, which imports nothing, names the tasks that there are."""
     for module, _ in TASKS.values():
-        assert callable(import_module(f"fixedbert.tasks.{module}").main)
+        assert callable(import_module(f"fixedbert.{module}").main)
 
 
 def test_progress_in_a_file_is_a_line_now_and_then():

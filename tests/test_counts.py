@@ -9,8 +9,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers import AutoModelForPreTraining, BertConfig, BertModel
 
 from fixedbert import PRESETS, FixedHeadBertForPreTraining, FixedHeadBertModel, preset_config
-from fixedbert.analysis.planning import KNOWN
 from fixedbert.counts import Shape, forward_flops, layer_shapes, parameters, training_flops
+from fixedbert.planning import KNOWN
 
 STOCK = BertConfig(vocab_size=99, hidden_size=32, num_hidden_layers=3, num_attention_heads=4, intermediate_size=37)
 

@@ -13,7 +13,7 @@ from small_models import L, config_of, inputs_of, model_of
 from torch.utils.data import DataLoader
 from transformers import Trainer, TrainingArguments
 
-from fixedbert.training.pretraining import PretrainingArguments, PretrainingTrainer
+from fixedbert.pretraining.trainer import PretrainingArguments, PretrainingTrainer
 
 pytestmark = pytest.mark.slow  # every test starts two processes
 
@@ -130,7 +130,7 @@ for head in BY_TOKEN:
 EACH_ROW_ONCE = """
 import datasets, json
 from transformers import BertTokenizer
-from fixedbert.training.fine_tuning import FineTuningArguments, FineTuningTrainer
+from fixedbert.fine_tuning.trainer import FineTuningArguments, FineTuningTrainer
 tokenizer = BertTokenizer(vocab=sys.argv[2])
 rows = datasets.Dataset.from_list(
     [{"input_ids": [n, *range(1, 2 + n % 7)], "labels": n % 2, "length": 2 + n % 7} for n in range(48)])
@@ -155,8 +155,8 @@ for strategy in ("group_by_length", "random"):
 ONE_BAD_ROW = """
 import datasets, json
 from transformers import BertTokenizer, TrainerCallback
-from fixedbert.errors import InputError
-from fixedbert.training.fine_tuning import FineTuningArguments, FineTuningTrainer
+from fixedbert.support.errors import InputError
+from fixedbert.fine_tuning.trainer import FineTuningArguments, FineTuningTrainer
 rows = datasets.Dataset.from_list([{"input_ids": [n, 1, 2], "labels": n % 2, "length": 3} for n in range(48)])
 class Weights(TrainerCallback):
     def __init__(self):

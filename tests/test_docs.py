@@ -20,17 +20,21 @@ from small_models import config_of
 from transformers import BertConfig, BertForPreTraining, BertTokenizer, RobertaConfig, RobertaForMaskedLM
 
 import fixedbert_cli
-from fixedbert import FixedHeadBertForPreTraining, FixedHeadBertForSequenceClassification, FixedHeadBertModel
+from fixedbert import (
+    FixedHeadBertForPreTraining,
+    FixedHeadBertForSequenceClassification,
+    FixedHeadBertModel,
+)
 from fixedbert.data.sample import documents
-from fixedbert.onnx_export import export_onnx
+from fixedbert.fine_tuning.glue import GlueDataArguments
+from fixedbert.fine_tuning.squad import SquadDataArguments
+from fixedbert.fine_tuning.trainer import FineTuningArguments
 from fixedbert.presets import PRESETS
-from fixedbert.study import load_study
+from fixedbert.pretraining.examples import PretrainingDataArguments
+from fixedbert.pretraining.trainer import PretrainingArguments
+from fixedbert.publishing.export import export_onnx
+from fixedbert.study.studies import load_study
 from fixedbert.training.arguments import ModelArguments, check_flags
-from fixedbert.training.fine_tuning import FineTuningArguments
-from fixedbert.training.glue_data import GlueDataArguments
-from fixedbert.training.pretraining import PretrainingArguments
-from fixedbert.training.pretraining_data import PretrainingDataArguments
-from fixedbert.training.squad_data import SquadDataArguments
 
 ROOT = Path(__file__).parents[1]
 PAGES = [
@@ -279,7 +283,7 @@ def test_edits_of_the_maintainer_work(tmp_path):
         shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
     (tmp_path / "a.srt").write_text("1\n00:00:01 --> 00:00:02\nOne.\n\n")
     use = (
-        "from fixedbert.tasks.glue import glue, METRICS; from fixedbert.data.readers import *; "
+        "from fixedbert.fine_tuning.glue import glue, METRICS; from fixedbert.data.readers import *; "
         "print(glue.TASKS['boolq'].texts, METRICS['boolq'], *DataFile(Path('a.srt')).rows())"
     )
 
@@ -302,6 +306,11 @@ def test_edits_of_the_maintainer_work(tmp_path):
         last_line("-c", use)
         == "('question', 'passage') ('accuracy',) FileRow(number=3, values={'text': 'One.\\n'}, problem=None)"
     )
-    tests = ("tests/test_modeling.py", "tests/test_inputs.py", "tests/test_dropout.py", "tests/test_readers.py")
+    tests = (
+        "tests/model/test_modeling.py",
+        "tests/model/test_inputs.py",
+        "tests/training/test_dropout.py",
+        "tests/data/test_readers.py",
+    )
     passed = last_line("-m", "pytest", "-q", "-k", "ForTableQuestionAnswering or srt", *tests)
     assert re.match(r"[1-9]\d passed, \d+ deselected", passed), passed

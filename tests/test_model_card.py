@@ -13,7 +13,7 @@ from transformers import RobertaConfig
 from fixedbert import PRESETS, FixedHeadBertModel, preset_config
 from fixedbert.counts import forward_flops, parameters
 from fixedbert.model_card import checkpoint_card, data_of, flags_of, read_card, shape_table
-from fixedbert.tasks.pretraining import main as run_pretraining
+from fixedbert.pretraining.pretrain import main as run_pretraining
 
 CARDS = Path(__file__).parents[1] / "model_cards"
 

@@ -6,10 +6,9 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from fixedbert.analysis.planning import KNOWN, draw_cost, fitted_depth, plan, read_limit, tokens_per_second
 from fixedbert.counts import PAPER_TOKENS, Shape
-from fixedbert.errors import InputError
-from fixedbert.printing import plan_text
+from fixedbert.planning import KNOWN, draw_cost, fitted_depth, plan, plan_text, read_limit, tokens_per_second
+from fixedbert.support.errors import InputError
 from fixedbert_cli import main
 
 
@@ -51,7 +50,7 @@ def test_law_of_depth():
 def test_what_is_beside_a_shape(monkeypatch):
     """Guards: heads of exactly n - 1 reach the length, heads * size of exactly the width that; one less does not."""
     shapes = {"both": Shape(35, 2, 5, 7, 99), "neither": Shape(36, 2, 5, 7, 99)}
-    monkeypatch.setattr("fixedbert.analysis.planning.KNOWN", shapes)
+    monkeypatch.setattr("fixedbert.planning.KNOWN", shapes)
     (both, _), (longer, neither) = (plan(params="110M", max_seq_length=length).known for length in (8, 9))
     assert both.reaches_length and both.reaches_width
     assert not longer.reaches_length and longer.reaches_width
@@ -126,10 +125,10 @@ def test_python_of_the_page_runs(capsys):
 
 def test_measured_steps(monkeypatch, capsys):
     """Guards: --measure times real steps of the shapes shown."""
-    monkeypatch.setattr("fixedbert.analysis.planning.KNOWN", {"small": Shape(32, 1, 2, 16, 64, 99, 128)})
-    monkeypatch.setattr("fixedbert.analysis.planning.SHOWN", 1)
+    monkeypatch.setattr("fixedbert.planning.KNOWN", {"small": Shape(32, 1, 2, 16, 64, 99, 128)})
+    monkeypatch.setattr("fixedbert.planning.SHOWN", 1)
     assert tokens_per_second(Shape(32, 1, 2, 16, 64, 99, 128), 16) > 0
-    monkeypatch.setattr("fixedbert.analysis.planning.tokens_per_second", lambda shape, length: 12345.0)
+    monkeypatch.setattr("fixedbert.planning.tokens_per_second", lambda shape, length: 12345.0)
     main(["plan", "--params", "2500k", "--measure"])
     printed = capsys.readouterr().out
     assert "tokens/s *" in printed and printed.count(" 12,345 ") == 2
@@ -138,7 +137,7 @@ def test_measured_steps(monkeypatch, capsys):
 def test_picture_of_cost(monkeypatch, tmp_path):
     """Guards: calculated and measured cost are drawn on the same axes."""
     growing = {"heads": ("h", (1, 2)), "tokens in a row": ("length", (8, 16))}
-    monkeypatch.setattr("fixedbert.analysis.planning.GROWING", growing)
+    monkeypatch.setattr("fixedbert.planning.GROWING", growing)
     draw_cost(tmp_path / "cost.png")
     with Image.open(tmp_path / "cost.png") as picture:
         assert picture.width > 1000

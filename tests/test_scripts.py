@@ -22,8 +22,8 @@ from transformers import (
 import run_glue
 import run_pretraining
 import run_squad
-from fixedbert.dropout import FastDropout
-from fixedbert.errors import InputError
+from fixedbert.support.errors import InputError
+from fixedbert.training.dropout import FastDropout
 from fixedbert.training.output import whole_checkpoints
 from fixedbert.training.trainer import CommonTrainer
 

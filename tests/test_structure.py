@@ -15,32 +15,27 @@ SCRIPTS = {file.stem for file in ROOT.glob("*.py")} - {COMMAND} | {"benchmarks",
 # with it, where no longer one fits; "" is fixedbert/__init__.py.
 LAYERS = (
     ("__main__", COMMAND),
-    ("printing",),
     ("study",),
-    ("tasks",),
+    ("fine_tuning", "planning", "pretraining", "shrinking"),
     ("training",),
-    ("analysis",),
-    ("checkpoint_conversion", "onnx_export", "publishing"),
+    ("inspection", "publishing"),
+    ("conversion.convert",),
     ("model_card",),
     ("",),
-    ("head_budgets",),
-    ("shrinking",),
-    ("conversion", "stock_twin"),
-    ("checkpoints", "sentence_pooling"),
-    ("dropout", "tensorflow_checkpoint", "weights"),
-    ("data", "metrics"),
-    ("counts", "families", "presets"),
-    ("modeling_fixed_head_bert",),
-    ("fast_fixed_head_bert",),
-    ("attention_fixed_head_bert",),
-    ("configuration_fixed_head_bert",),
-    ("checkout", "checksums", "errors", "figures", "files", "locks", "plain_yaml"),
+    ("conversion",),
+    ("data",),
+    ("counts", "presets"),
+    ("model.modeling_fixed_head_bert",),
+    ("model.fast_fixed_head_bert",),
+    ("model.attention_fixed_head_bert",),
+    ("model",),
+    ("support",),
 )
 FLOORS = {name: floor for floor, names in enumerate(LAYERS) for name in names}
 
 
 def module_of(file: Path) -> str:
-    """data.glue for fixedbert/data/glue.py, "" for the package itself."""
+    """data.store for fixedbert/data/store.py, "" for the package itself."""
     parts = file.relative_to(PACKAGE).with_suffix("").parts
     return ".".join(part for part in parts if part != "__init__")
 
@@ -50,7 +45,7 @@ FILES |= {file.stem: file for file in ROOT.glob(f"{COMMAND}.py")}
 
 
 def imports(file: Path) -> list[str]:
-    """The absolute names of all that a file imports, wherever in it: fixedbert.errors.InputError, torch."""
+    """The absolute names of all that a file imports, wherever in it: fixedbert.support.errors.InputError, torch."""
     package = [*file.relative_to(ROOT).parent.parts]
     names = []
     for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
@@ -86,7 +81,7 @@ def floor_of(module: str) -> int:
 
 def test_layers_are_those_of_the_package():
     """Guards: a new module is given its layer, and a name without a module is taken out."""
-    gone = FLOORS.keys() - {module.split(".")[0] for module in FILES}
+    gone = FLOORS.keys() - FILES.keys()
     assert not gone, f"{', '.join(sorted(gone))}: no such module; take it out of LAYERS"
     assert all(floor_of(module) >= 0 for module in FILES)
 
@@ -128,5 +123,5 @@ def test_pictures_are_an_extra():
 @pytest.mark.parametrize("part", ["configuration", "attention", "fast", "modeling"])
 def test_files_of_the_model_need_transformers_alone(part):
     """Guards: what is saved with a checkpoint runs wherever transformers does: it imports nothing else but itself."""
-    others = {name.split(".")[0] for name in imports(FILES[f"{part}_fixed_head_bert"])} - {"fixedbert"}
+    others = {name.split(".")[0] for name in imports(FILES[f"model.{part}_fixed_head_bert"])} - {"fixedbert"}
     assert others - set(sys.stdlib_module_names) <= {"huggingface_hub", "torch", "transformers"}

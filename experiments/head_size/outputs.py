@@ -14,7 +14,7 @@ the rank is at most h v + 1; a bias of values changes nothing. Derived and teste
 import torch
 from torch import Tensor
 
-from fixedbert.errors import InputError
+from fixedbert.support.errors import InputError
 
 
 def values_for(X: Tensor, patterns: Tensor, Y: Tensor, value_size: int) -> tuple[Tensor, Tensor]:

@@ -14,7 +14,7 @@ on X of full column rank if and only if rank(C log P) <= p; for most P that rank
 import torch
 from torch import Tensor
 
-from fixedbert.errors import InputError
+from fixedbert.support.errors import InputError
 
 RANK_TOLERANCE = 1e-9  # of the largest singular value, below which one counts as zero in float64
 # The paper's example of a pattern that no head expresses on this sequence, whose second token is zero (section 2).

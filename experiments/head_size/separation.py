@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fixedbert.errors import InputError
+from fixedbert.support.errors import InputError
 
 
 @dataclass(frozen=True)

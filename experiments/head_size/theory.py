@@ -7,9 +7,9 @@ from pathlib import Path
 import torch
 from tqdm import tqdm
 
-from fixedbert.errors import InputError, needs
-from fixedbert.figures import drawing
-from fixedbert.files import new_directory
+from fixedbert.support.errors import InputError, needs
+from fixedbert.support.figures import drawing
+from fixedbert.support.files import new_directory
 
 from .outputs import output, values_for
 from .patterns import attention, fitted, kullback_leibler, least_head_size, random_pattern, truncated_fit, weights_for

@@ -1,1 +1,1 @@
-"""Corpora, tokenizers, pretraining examples, and the data of the fine-tuning tasks."""
+"""Data: corpora, tokenizers, and the examples of pretraining."""

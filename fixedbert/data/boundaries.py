@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable, Iterator
 
-from ..errors import InputError
+from ..support.errors import InputError
 
 DOCUMENT_BOUNDARIES = {
     "row": "a row of jsonl, csv, parquet or the Hub, or with the end of a text file",

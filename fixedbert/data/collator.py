@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..attention_fixed_head_bert import sequences_of
-from ..fast_fixed_head_bert import find_tokens, places_of_labels
+from ..model.attention_fixed_head_bert import sequences_of
+from ..model.fast_fixed_head_bert import find_tokens, places_of_labels
 
 
 @dataclass

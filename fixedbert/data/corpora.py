@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..checksums import content_hash_of
-from ..errors import InputError
-from ..files import reading
+from ..support.checksums import content_hash_of
+from ..support.errors import InputError
+from ..support.files import reading
 from . import sample
 from .boundaries import DOCUMENT_BOUNDARIES, Document, Row, documents_of
 from .corpus_files import corpus_files

@@ -4,8 +4,8 @@ import fnmatch
 import os
 from pathlib import Path
 
-from ..errors import InputError
-from ..files import reading
+from ..support.errors import InputError
+from ..support.files import reading
 from .readers import COMPRESSIONS, DAMAGED, READERS, file_format
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pyarrow
 
-from ..checksums import is_sealed
-from ..files import reading
+from ..support.checksums import is_sealed
+from ..support.files import reading
 
 DOCUMENT = np.dtype([("row", "i8"), ("tokens", "i4"), ("sentences", "i4"), ("corpus", "i4")])
 

@@ -16,8 +16,8 @@ import torch
 from filelock import FileLock
 from transformers import PreTrainedTokenizerBase
 
-from ..checksums import checksum_file, fingerprint_of, is_sealed, sealing
-from ..errors import InputError
+from ..support.checksums import checksum_file, fingerprint_of, is_sealed, sealing
+from ..support.errors import InputError
 from .documents import Documents
 from .masking import mask_tokens
 

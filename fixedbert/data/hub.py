@@ -9,7 +9,7 @@ from typing import Any
 from huggingface_hub import HfApi, try_to_load_from_cache
 from huggingface_hub.errors import HfHubHTTPError
 
-from ..errors import InputError
+from ..support.errors import InputError
 
 FILE_SUFFIXES = (".txt", ".json", ".yaml", ".yml", ".bin", ".safetensors", ".pt", ".index", ".model")
 

@@ -8,8 +8,8 @@ from accelerate import PartialState
 from huggingface_hub import try_to_load_from_cache
 from transformers import PreTrainedTokenizerBase
 
-from ..errors import InputError
-from ..files import read_object, reading
+from ..support.errors import InputError
+from ..support.files import read_object, reading
 from .readers import lines_of
 
 # What tokenizer.json calls the settings of BERT's normalizer, and what tokenizer_config.json and BertTokenizer do.

@@ -11,10 +11,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from ..errors import InputError
+from ..support.errors import InputError
+from ..support.processes import call_work, process_pool
 from .documents import Documents
 from .epochs import Examples
-from .processes import call_work, process_pool
 
 CONTINUES, RANDOM = 0, 1  # next_sentence_label, as in transformers' BERT
 PAIR_FIELDS = ("document_a", "start_a", "end_a", "document_b", "start_b", "end_b", "next_sentence_label")

@@ -2,8 +2,8 @@
 Readers: the rows of text, csv, tsv, json, jsonl and parquet files, one by one, by one set of rules for every command.
 
 To add a format, write its reader and give it a line in READERS, and a file with one row in EXAMPLES of
-tests/test_readers.py. A reader takes a DataFile and yields its rows. It raises an InputError with the place for a row
-that is damaged, and keeps `position` up to date.
+tests/data/test_readers.py. A reader takes a DataFile and yields its rows. It raises an InputError with the place for a
+row that is damaged, and keeps `position` up to date.
 """
 
 import codecs
@@ -22,8 +22,8 @@ import fsspec.utils
 import pyarrow
 import pyarrow.parquet
 
-from ..errors import InputError
-from ..files import reading, reason_of
+from ..support.errors import InputError
+from ..support.files import reading, reason_of
 from .boundaries import check_document
 
 COMPRESSIONS = (".gz", ".bz2", ".xz", ".zst")

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import sentencex
 
-from ..errors import InputError
+from ..support.errors import InputError
 
 # The languages that sentencex has rules for, and Chinese, to which its general rules apply. It treats every other code
 # as English.

@@ -31,14 +31,14 @@ from huggingface_hub import constants
 from tqdm import tqdm
 from transformers import PreTrainedTokenizerBase
 
-from ..checksums import content_hash_of, fingerprint_of, is_sealed, sealing, write_sealed
-from ..errors import InputError
-from ..files import reading, writing
+from ..support.checksums import content_hash_of, fingerprint_of, is_sealed, sealing, write_sealed
+from ..support.errors import InputError
+from ..support.files import reading, writing
+from ..support.processes import call_work, process_pool
 from .boundaries import Document
 from .corpora import Corpus, CorpusReader
 from .documents import DOCUMENT, Documents, as_arrays
 from .encoding import encode
-from .processes import call_work, process_pool
 from .sentences import check_language, split_document
 from .token_report import SHOWN, Tokenized, unknown_words
 

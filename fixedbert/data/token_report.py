@@ -11,7 +11,7 @@ import pyarrow
 from accelerate import PartialState
 from transformers import PreTrainedTokenizerBase
 
-from ..errors import InputError
+from ..support.errors import InputError
 from .encoding import encode
 
 # By BERT's vocabulary at most 0.02 % of the tokens of English text are unknown. Where capitals are kept that it lacks,

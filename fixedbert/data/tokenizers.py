@@ -15,12 +15,18 @@ from huggingface_hub import list_repo_files
 from tqdm import tqdm
 from transformers import AutoTokenizer, BertTokenizer, PreTrainedTokenizerBase
 
-from ..checksums import fingerprint_of
-from ..errors import InputError
-from ..files import reading
+from ..support.checksums import fingerprint_of
+from ..support.errors import InputError
+from ..support.files import reading
 from .corpora import Corpus, CorpusReader
 from .hub import check_place
-from .letter_case import check_case, check_vocabulary_files, has_settings, settings_of_tokenizer_json, tokens_of_file
+from .letter_case import (
+    check_case,
+    check_vocabulary_files,
+    has_settings,
+    settings_of_tokenizer_json,
+    tokens_of_file,
+)
 from .store import corpus_fingerprints, default_store_dir, only_one_writes
 from .token_report import LONGEST_WORD
 

@@ -1,6 +1,6 @@
 """The papers' tables and figures at any scale, with the controls they lack: `fixedbert study`."""
 
-from ..checkout import experiment
+from ..support.checkout import experiment
 from .cost import study_cost
 from .records import read_records
 from .report import Report, make_report

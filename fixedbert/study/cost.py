@@ -2,10 +2,14 @@
 
 from dataclasses import dataclass
 
-from ..analysis.planning import DEVICES, UTILISATION
 from ..counts import forward_flops, parameters
+from ..planning import DEVICES, UTILISATION
 from .studies import Study, parse_share
 from .tasks import TASKS, has_feed_forward
+
+# The size of a unit, its name, from the largest on.
+TOKENS = ((1e9, "billion tokens"), (1e6, "million tokens"), (1, "tokens"))
+TIMES = ((3600, "hours"), (60, "minutes"), (1, "seconds"))
 
 
 @dataclass(frozen=True)
@@ -95,3 +99,44 @@ def study_cost(study: Study, share: str = "1/1") -> StudyCost:
         sum(run.tokens for run in planned),
         sum(run.training_flops for run in planned),
     )
+
+
+def study_cost_text(cost: StudyCost) -> str:
+    """The shapes of a study with their counts, and what all runs cost."""
+    row = "{:<44} {:>5} {:>6} {:>5} {:>9} {:>6} {:>10} {:>12}"
+    lines = [
+        cost.question,
+        "",
+        row.format("series", "width", "layers", "heads", "head size", "ffn", "params", "MFLOP/token"),
+    ]
+    for shape in cost.shapes:
+        counted = "-" if shape.parameters is None else f"{shape.parameters / 1e6:,.2f} M"
+        ffn = "-" if shape.intermediate_size is None else shape.intermediate_size
+        lines.append(
+            row.format(
+                shape.series[:44], shape.hidden_size, shape.num_hidden_layers, shape.num_attention_heads,
+                shape.attention_head_size, ffn, counted, f"{shape.forward_flops / 1e6:.3f}",
+            )
+        )  # fmt: skip
+    more = ", and more where grids are extended" if cost.extended else ""
+    grid, seeds = ("in shorter runs ", f"{cost.seeds}") if cost.shorter_grid else ("", f"{cost.seeds - 1} more")
+    best = "" if seeds == "0 more" else f", and the best one for {seeds}"
+    on_gpu = ""
+    if cost.h100_seconds >= 3600:  # small shapes do not reach that share
+        on_gpu = f", {in_unit(cost.h100_seconds, TIMES)} of an H100 at {UTILISATION:.0%} of its peak, an assumption"
+    lines += [
+        "",
+        f"{cost.runs} runs{more}: {cost.distinct_shapes} different shapes, each with {cost.learning_rates} learning "
+        f"rate{'s' if cost.learning_rates > 1 else ''} {grid}for the first seed{best}; "
+        f"{in_unit(cost.tokens, TOKENS)}, {cost.training_flops:.2g} FLOPs in layers{on_gpu}",
+    ]
+    return "\n".join(lines)
+
+
+def in_unit(amount: float, units: tuple[tuple[float, str], ...]) -> str:
+    """An amount in the largest unit that it fills, with three digits."""
+    size, name = next((unit for unit in units if amount >= unit[0]), units[-1])
+    if amount < size:
+        return f"less than a {name.removesuffix('s')}"
+    amount /= size
+    return f"{amount:,.0f} {name}" if amount >= 100 else f"{amount:.3g} {name}"

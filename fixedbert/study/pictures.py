@@ -7,7 +7,7 @@ from io import BytesIO
 from textwrap import fill
 from typing import TYPE_CHECKING
 
-from ..figures import style
+from ..support.figures import style
 from .difference_figures import curves_figure, differences_figure
 from .figure import metrics_figure, plain
 from .report import Report

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from ..files import reading
+from ..support.files import reading
 
 Record: TypeAlias = dict[str, Any]  # JSON; check_record checks it against FIELDS
 

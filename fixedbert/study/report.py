@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from ..errors import InputError
+from ..support.errors import InputError
 from .curves import CurveDifference, curve_differences
 from .records import METRICS, Record
 from .shape_results import Estimate, ShapeResult, equal_pairs, shapes_by_series

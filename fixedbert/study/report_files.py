@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..errors import InputError, needs
-from ..files import new_directory, write_whole
+from ..support.errors import InputError, needs
+from ..support.files import new_directory, write_whole
 from .pictures import pictures_of
 from .records import read_records
 from .report import Report, make_report

@@ -14,9 +14,10 @@ from transformers import AutoConfig
 from transformers.trainer import TRAINER_STATE_NAME
 
 from ..counts import forward_flops
-from ..errors import Divergence, InputError
+from ..fine_tuning import glue, squad
 from ..model_card import hardware_name, versions
-from ..tasks import glue, pretraining, squad
+from ..pretraining import pretrain as pretraining
+from ..support.errors import Divergence, InputError
 from ..training.arguments import flags
 from .records import COUNTED, METRICS, SHAPE, Record
 from .sources import DataSources

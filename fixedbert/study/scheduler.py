@@ -17,10 +17,10 @@ import torch
 from accelerate import PartialState
 from tqdm import tqdm
 
-from ..data.processes import end_with_parent
-from ..errors import InputError, needs, note_what_is_left
-from ..files import json_text, write_whole, writing
-from ..locks import locked
+from ..support.errors import InputError, needs, note_what_is_left
+from ..support.files import json_text, write_whole, writing
+from ..support.locks import locked
+from ..support.processes import end_with_parent
 from ..training.output import on_main_process
 from .records import METRICS, Record, read_records
 from .report import Report, make_report

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import stats
 
-from ..errors import InputError
+from ..support.errors import InputError
 from .records import METRICS, SHAPE, Record
 from .studies import lowest_loss
 

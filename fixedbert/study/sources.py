@@ -7,16 +7,16 @@ from pathlib import Path
 
 from ..data.corpora import Corpus, CorpusReader
 from ..data.corpus_files import corpus_files
-from ..data.glue import load_task
 from ..data.readers import file_format
-from ..data.squad import load_squad
-from ..errors import InputError
+from ..fine_tuning.glue import GlueDataArguments
+from ..fine_tuning.questions import load_squad
+from ..fine_tuning.squad import SquadDataArguments
+from ..fine_tuning.texts import load_task
+from ..fine_tuning.trainer import FineTuningArguments
+from ..pretraining.examples import PretrainingDataArguments
+from ..pretraining.trainer import PretrainingArguments
+from ..support.errors import InputError
 from ..training.arguments import ModelArguments, check_flags, flags, parse
-from ..training.fine_tuning import FineTuningArguments
-from ..training.glue_data import GlueDataArguments
-from ..training.pretraining import PretrainingArguments
-from ..training.pretraining_data import PretrainingDataArguments
-from ..training.squad_data import SquadDataArguments
 from .studies import Study
 
 SQUAD_FILES = {"train_file": "train-v1.1.json", "validation_file": "dev-v1.1.json"}

@@ -16,13 +16,13 @@ from typing import TypeVar
 
 from huggingface_hub.errors import StrictDataclassError
 
-from ..checksums import fingerprint_of
-from ..configuration_fixed_head_bert import FixedHeadBertConfig
 from ..counts import forward_flops, parameters
-from ..errors import InputError
-from ..files import reading
-from ..plain_yaml import read_yaml
+from ..model.configuration_fixed_head_bert import FixedHeadBertConfig
 from ..presets import SHAPE_FIELDS, preset_config
+from ..support.checksums import fingerprint_of
+from ..support.errors import InputError
+from ..support.files import reading
+from ..support.plain_yaml import read_yaml
 from .records import AXES, COUNTED, Record
 from .tasks import STAGE, TASKS, has_feed_forward
 

@@ -6,7 +6,7 @@ some, with their metrics and named studies, and what a report says of them.
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from ..configuration_fixed_head_bert import FixedHeadBertConfig
+from ..model.configuration_fixed_head_bert import FixedHeadBertConfig
 
 STAGE = ("max_seq_length", "total_train_batch_size", "max_steps")  # what every objective of a study has
 

@@ -1,1 +1,1 @@
-"""What the scripts share: arguments, output directories, and the Trainer of pretraining."""
+"""What pretraining and fine-tuning share: arguments, output directories, the Trainer."""

@@ -16,11 +16,11 @@ from transformers.hf_argparser import string_to_bool
 from transformers.integrations import get_available_reporting_integrations, is_deepspeed_available
 from transformers.training_args import OptimizerNames
 
-from ..data.processes import check_shared_memory
-from ..errors import InputError
-from ..files import reason_of
-from ..plain_yaml import read_yaml
 from ..presets import PRESETS
+from ..support.errors import InputError
+from ..support.files import reason_of
+from ..support.plain_yaml import read_yaml
+from ..support.processes import check_shared_memory
 from .precision import leave_out_emulated_bf16
 
 RECIPES = Path(__file__).parents[1] / "recipes"  # they come with the package, and are named as in a checkout

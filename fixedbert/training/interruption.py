@@ -12,8 +12,8 @@ from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import SaveStrategy
 from transformers.utils import SAFE_WEIGHTS_NAME
 
-from ..errors import Stopped
-from ..files import reading
+from ..support.errors import Stopped
+from ..support.files import reading
 from .output import WriteChecksums
 from .results import record_metrics
 from .trainer import CommonTrainer

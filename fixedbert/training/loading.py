@@ -8,13 +8,13 @@ from accelerate import PartialState
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.models.auto.auto_factory import _BaseAutoModelClass
 
-from ..checkpoints import read_config
+from ..conversion.checkpoints import read_config
+from ..conversion.weights import load_whole
 from ..data.hub import check_place
 from ..data.tokenizers import check_size
-from ..errors import InputError
-from ..files import reading
 from ..presets import PRESETS, preset_config
-from ..weights import load_whole
+from ..support.errors import InputError
+from ..support.files import reading
 from .arguments import ModelArguments
 
 

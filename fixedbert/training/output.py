@@ -12,10 +12,18 @@ from accelerate import PartialState
 from accelerate.utils import broadcast_object_list, gather_object
 from transformers import TrainerCallback, TrainerState
 
-from ..checksums import content_hash_of
-from ..errors import InputError, note_what_is_left
-from ..files import check_free, output_path, read_object, reading, replace_empty, write_whole, writing
-from ..locks import locked
+from ..support.checksums import content_hash_of
+from ..support.errors import InputError, note_what_is_left
+from ..support.files import (
+    check_free,
+    output_path,
+    read_object,
+    reading,
+    replace_empty,
+    write_whole,
+    writing,
+)
+from ..support.locks import locked
 from .arguments import CommonArguments
 
 COMMAND_FILE = "command.json"

@@ -1,16 +1,9 @@
 """What a run leaves beside its model: metrics, the summary of pretraining, and a copy on the Hub."""
 
-import json
-from itertools import groupby
-
 from huggingface_hub.errors import HTTPError
 
-from ..errors import InputError, explain_hub_error
-from ..files import json_text, read_object, write_whole
-from ..model_card import hardware_name, versions
-from .output import SECRET, run_arguments
-from .pictures import draw_pretraining
-from .pretraining import PretrainingTrainer
+from ..support.errors import InputError, explain_hub_error
+from ..support.files import json_text, read_object, write_whole
 from .trainer import CommonTrainer
 
 
@@ -23,35 +16,6 @@ def record_metrics(trainer: CommonTrainer, split: str, metrics: dict[str, float]
         found = read_object(file, remedy) if file.exists() else {}
         for name, content in ((f"{split}_results.json", metrics), (file.name, found | metrics)):
             write_whole(folder / name, json_text(content, indent=4, sort_keys=True))
-
-
-def write_summary(trainer: PretrainingTrainer, corpus: dict, parameters: dict, batches: list[int], command: list[str]):
-    """
-    Write summary.json and, after training, pretraining.png beside the model.
-
-    Args:
-        batches: examples in a step, of each stage.
-    """
-    output, args = trainer.args.folder, trainer.args
-    summary = {
-        "objective": trainer.objective,
-        "config": trainer.model.config.to_diff_dict(),
-        "parameters": parameters,
-        "corpus": corpus,
-        "steps": trainer.state.global_step,
-        "examples in a step": batches[0] if len(set(batches)) == 1 else batches,
-        "real tokens seen": trainer.state.num_input_tokens_seen,
-        "results": json.loads((output / "all_results.json").read_text()),
-        "command": ["run_pretraining.py", *run_arguments(command, left_out=SECRET)],
-        "hardware": hardware_name(),
-        "processes": args.world_size,
-        "versions": versions(),
-    }
-    (output / "summary.json").write_text(json_text(summary, indent=1) + "\n")
-    if args.do_train:
-        size = " then ".join(str(batch) for batch, _ in groupby(batches))
-        title = f"{trainer.objective}, {parameters['all'] / 1e6:.1f} M parameters, {size} examples a step"
-        draw_pretraining(trainer.state.log_history, trainer.objective[:3], title, output / "pretraining.png")
 
 
 def publish(trainer: CommonTrainer):

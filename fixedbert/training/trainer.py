@@ -15,12 +15,12 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 from transformers import PreTrainedModel, Trainer, TrainerCallback
 from transformers.utils import logging
 
-from ..dropout import use_fast_dropout
-from ..errors import Divergence
-from ..files import finite, json_text, read_object, reading, write_whole
+from ..model.modeling_fixed_head_bert import FixedHeadBertPreTrainedModel
 from ..model_card import create_model_card
-from ..modeling_fixed_head_bert import FixedHeadBertPreTrainedModel
+from ..support.errors import Divergence
+from ..support.files import finite, json_text, read_object, reading, write_whole
 from .arguments import CommonArguments
+from .dropout import use_fast_dropout
 from .output import last_checkpoint, remedy_for
 from .speed import BusyMachine
 

@@ -8,11 +8,11 @@ import torch
 from experiments.head_size.patterns import least_head_size
 from experiments.head_size.tasks import train_synthetic
 from experiments.head_size.tasks.mixing import MixingLayer, floor, pattern
-from fixedbert.errors import Divergence
 from fixedbert.study.records import METRICS
 from fixedbert.study.run import execute
 from fixedbert.study.sources import DataSources
 from fixedbert.study.studies import load_study
+from fixedbert.support.errors import Divergence
 
 
 def train(run):

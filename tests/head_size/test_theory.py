@@ -24,8 +24,8 @@ from experiments.head_size.patterns import (
 )
 from experiments.head_size.separation import difference, included, separated, sequence
 from experiments.head_size.theory import theory
-from fixedbert.attention_fixed_head_bert import FixedHeadBertAttention, FixedHeadBertSelfAttention
-from fixedbert.errors import InputError
+from fixedbert.model.attention_fixed_head_bert import FixedHeadBertAttention, FixedHeadBertSelfAttention
+from fixedbert.support.errors import InputError
 from fixedbert_cli import main
 
 

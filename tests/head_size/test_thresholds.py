@@ -15,11 +15,11 @@ from experiments.head_size.thresholds import (
     fits,
     thresholds_of,
 )
-from fixedbert.printing import study_cost_text
-from fixedbert.study import make_report, report_markdown, study_cost
+from fixedbert.study.cost import study_cost, study_cost_text
 from fixedbert.study.figure import metrics_figure
-from fixedbert.study.report import Report
+from fixedbert.study.report import Report, make_report
 from fixedbert.study.report_files import write_report
+from fixedbert.study.report_text import report_markdown
 from fixedbert.study.studies import load_study
 
 

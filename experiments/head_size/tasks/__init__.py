@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from inspect import Parameter, signature
 
-from fixedbert.configuration_fixed_head_bert import FixedHeadBertConfig
+from fixedbert.model.configuration_fixed_head_bert import FixedHeadBertConfig
 from fixedbert.study.tasks import STAGE
 
 from .average import Average

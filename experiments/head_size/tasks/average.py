@@ -28,9 +28,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import one_hot, pad
 
-from fixedbert.attention_fixed_head_bert import FixedHeadBertSelfAttention
-from fixedbert.configuration_fixed_head_bert import FixedHeadBertConfig
-from fixedbert.errors import InputError
+from fixedbert.model.attention_fixed_head_bert import FixedHeadBertSelfAttention
+from fixedbert.model.configuration_fixed_head_bert import FixedHeadBertConfig
+from fixedbert.support.errors import InputError
 
 from .training import SyntheticTask
 

@@ -27,9 +27,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from fixedbert.attention_fixed_head_bert import FixedHeadBertSelfAttention
-from fixedbert.configuration_fixed_head_bert import FixedHeadBertConfig
-from fixedbert.errors import InputError
+from fixedbert.model.attention_fixed_head_bert import FixedHeadBertSelfAttention
+from fixedbert.model.configuration_fixed_head_bert import FixedHeadBertConfig
+from fixedbert.support.errors import InputError
 
 from .training import SyntheticTask
 

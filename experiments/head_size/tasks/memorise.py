@@ -23,9 +23,9 @@ from itertools import count
 import torch
 from torch import Tensor, nn
 
-from fixedbert.attention_fixed_head_bert import FixedHeadBertSelfAttention
-from fixedbert.configuration_fixed_head_bert import FixedHeadBertConfig
-from fixedbert.errors import Divergence, InputError
+from fixedbert.model.attention_fixed_head_bert import FixedHeadBertSelfAttention
+from fixedbert.model.configuration_fixed_head_bert import FixedHeadBertConfig
+from fixedbert.support.errors import Divergence, InputError
 
 from .training import WARM_UP, WINDOW, descend, is_flat, means
 

@@ -19,9 +19,9 @@ import torch
 from torch import Tensor, nn
 from transformers import get_cosine_schedule_with_warmup
 
-from fixedbert.attention_fixed_head_bert import FixedHeadBertSelfAttention
-from fixedbert.configuration_fixed_head_bert import FixedHeadBertConfig
-from fixedbert.dropout import use_fast_dropout
+from fixedbert.model.attention_fixed_head_bert import FixedHeadBertSelfAttention
+from fixedbert.model.configuration_fixed_head_bert import FixedHeadBertConfig
+from fixedbert.training.dropout import use_fast_dropout
 
 from ..patterns import centred_log, least_head_size
 from .training import descend

@@ -24,9 +24,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize, pad
 
-from fixedbert.attention_fixed_head_bert import FixedHeadBertSelfAttention
-from fixedbert.configuration_fixed_head_bert import FixedHeadBertConfig
-from fixedbert.errors import InputError
+from fixedbert.model.attention_fixed_head_bert import FixedHeadBertSelfAttention
+from fixedbert.model.configuration_fixed_head_bert import FixedHeadBertConfig
+from fixedbert.support.errors import InputError
 
 from .training import SyntheticTask
 

@@ -23,9 +23,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, pad
 
-from fixedbert.configuration_fixed_head_bert import FixedHeadBertConfig
-from fixedbert.errors import InputError
-from fixedbert.modeling_fixed_head_bert import FixedHeadBertLayer
+from fixedbert.model.configuration_fixed_head_bert import FixedHeadBertConfig
+from fixedbert.model.modeling_fixed_head_bert import FixedHeadBertLayer
+from fixedbert.support.errors import InputError
 
 from .training import SyntheticTask
 

@@ -6,8 +6,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from fixedbert.configuration_fixed_head_bert import FixedHeadBertConfig
-from fixedbert.errors import Divergence
+from fixedbert.model.configuration_fixed_head_bert import FixedHeadBertConfig
+from fixedbert.support.errors import Divergence
 
 WINDOW = 100  # steps whose means count
 AT_GOAL = 20  # steps whose mean measure has to be at the goal

@@ -1,1 +1,0 @@
-"""What head size means: the theory, and what a shape costs."""

@@ -1,0 +1,1 @@
+"""Conversion: any BERT to FixedHeadBert and back, every format of weights read, models made larger exactly."""

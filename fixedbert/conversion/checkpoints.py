@@ -1,0 +1,131 @@
+"""Checkpoints of BERT, in all formats that can be converted, read without running what they contain."""
+
+import os
+from collections.abc import Iterator
+from fnmatch import fnmatch
+from pathlib import Path
+
+import transformers
+from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
+
+from ..data.hub import check_place
+from ..model import modeling_fixed_head_bert
+from ..support.errors import InputError, listed
+from ..support.files import check_regular, reading
+from .families import FAMILIES, build, check_positions, fixed_head_config, head_of
+from .tensorflow_checkpoint import read_bert
+from .weights import check_finite, load_whole, shards_of
+
+HEADS_BY_PART = {"seq_relationship": "ForPreTraining", "cls.": "ForMaskedLM", "lm_head": "ForMaskedLM"}
+# What makes a sentence-transformers model of an encoder: how tokens are pooled, and how long a text can be.
+SENTENCE_FILES = ("modules.json", "*sentence*.json", "[0-9]*_*/*")
+
+
+def read_config(source: str | Path, **options) -> PreTrainedConfig:
+    """
+    The configuration of a model, in a directory or on the Hub, without the attention implementation that it names:
+    that can be a kernel on the Hub, which transformers would download and run.
+
+    Args:
+        options: of from_pretrained.
+
+    Raises:
+        InputError: there is none, or it asks for positions that the model of its type does not have in transformers 5.
+    """
+    if Path(source).is_dir() and not (Path(source) / "config.json").is_file():
+        raise InputError(f"{source}: there is no config.json in it; copy that of the model there.")
+    config = AutoConfig.from_pretrained(source, **{"trust_remote_code": False} | options)
+    try:
+        check_positions(config)
+    except InputError as error:
+        raise InputError(f"{source}: {error}") from error
+    config._attn_implementation = None
+    return config
+
+
+def files_of(source: Path) -> Iterator[Path]:
+    """The files of a model's directory that can be read: those directly in it, and sentence-transformers' modules."""
+    for file in source.rglob("*"):
+        name = file.relative_to(source).as_posix()
+        if "/" not in name or any(fnmatch(name, pattern) for pattern in SENTENCE_FILES):
+            yield file
+
+
+def check_inside(source: Path):
+    """
+    Raises:
+        InputError: a link, or an entry of an index, points out of the directory. In the Hub's cache links point to its
+            blobs.
+    """
+    home = Path(os.path.realpath(source))  # not Path.resolve, which fails on a link to itself
+    home = home.parent.parent if home.parent.name == "snapshots" else home
+    for file in files_of(source):
+        if not Path(os.path.realpath(file)).is_relative_to(home):
+            raise InputError(f"{file}: a link out of the directory is not followed; copy the file there.")
+    for index in source.glob("*.index.json"):
+        shards_of(index)
+
+
+def load_bert(source: str | Path, **hub_options) -> PreTrainedModel:
+    """
+    A model that can be converted, from a directory or the Hub, with the head that it was saved with.
+
+    Reads transformers' checkpoints in safetensors or in pytorch_model.bin, of which only tensors are read, and
+    Google's in TensorFlow's format (bert_config.json, bert_model.ckpt.index, bert_model.ckpt.data-00000-of-00001).
+
+    Args:
+        hub_options: `revision`, `token` and `cache_dir` of from_pretrained.
+
+    Raises:
+        InputError: not a BERT, or a file is damaged or has too few, too many or wrongly shaped tensors.
+    """
+    check_regular(source)
+    if is_tensorflow(source):
+        google = build(transformers.BertForPreTraining, *read_bert(Path(source)))
+        check_finite(source, google)
+        return google
+    check_place(str(source))
+    if Path(source).is_dir():
+        check_inside(Path(source))
+        if (Path(source) / "adapter_config.json").exists():  # names another model, which transformers would load
+            raise InputError(f"{source}: an adapter; merge it into its model first, by PEFT's merge_and_unload.")
+    with reading(source, "give a model that is whole", "no BERT can be read from it"):
+        config = read_config(source, **hub_options)
+        try:
+            fixed_head_config(config)
+            architecture = (config.architectures or [f"{FAMILIES[config.model_type]}Model"])[0]
+            head_of(architecture, config.model_type)
+        except InputError as error:
+            raise InputError(f"{source}: {error}") from error
+        model, unexpected = load_tensors(architecture, source, config, **hub_options)
+        # Google's uploads, for example, hold two heads and name one in config.json, or hold one and name none.
+        for part, head in HEADS_BY_PART.items():
+            if any(part in key for key in unexpected):
+                architecture = f"{FAMILIES[config.model_type]}{head}"
+                model, unexpected = load_tensors(architecture, source, config, **hub_options)
+                break
+    if unexpected:
+        raise InputError(f"{source}: a {architecture}, as config.json says, has no place for {listed(unexpected)}.")
+    return model
+
+
+def load_tensors(
+    architecture: str, source: str | Path, config: PreTrainedConfig, **hub_options
+) -> tuple[PreTrainedModel, list[str]]:
+    """The model, whole with its head, and the names of the tensors that it does not have."""
+    library = modeling_fixed_head_bert if config.model_type == "fixed_head_bert" else transformers
+    model_class = getattr(library, architecture)
+    model, loaded = load_whole(model_class, source, config, **hub_options)
+    missing = sorted(loaded["missing_keys"])
+    if missing and architecture.endswith("Model") and all("pooler" in key for key in missing):
+        model, loaded = load_whole(model_class, source, config, add_pooling_layer=False, **hub_options)
+        missing = []
+    for key, there, wanted in sorted(loaded["mismatched_keys"]):
+        raise InputError(f"{source}: {key} has the shape {tuple(there)} where config.json asks for {tuple(wanted)}.")
+    if missing:
+        raise InputError(f"{source}: there are no weights for {listed(missing)}; the file is incomplete.")
+    return model, sorted(loaded["unexpected_keys"])
+
+
+def is_tensorflow(source: str | Path) -> bool:
+    return Path(f"{source}.index").is_file() or any(Path(source).glob("*.index"))

@@ -1,0 +1,226 @@
+"""Conversion of a whole checkpoint into a new directory: weights, tokenizer, sentence pooling and card."""
+
+import logging
+import os
+import re
+import shutil
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate import PartialState
+from huggingface_hub import snapshot_download
+from transformers import PreTrainedModel
+
+from ..counts import head_counts, head_sizes, size_text, value_head_sizes
+from ..data.tokenizers import TOKENIZER_FILES, check_size, load_tokenizer, tokenizer_files
+from ..model.modeling_fixed_head_bert import FixedHeadBertPreTrainedModel
+from ..model_card import checkpoint_card, read_card
+from ..support.errors import InputError
+from ..support.files import new_directory, read_object, reading, reason_of
+from .checkpoints import SENTENCE_FILES, files_of, is_tensorflow, load_bert
+from .growing import convert
+from .to_bert import to_bert
+
+logger = logging.getLogger(__name__)
+
+CARD = "README.md"
+IDS = re.compile(r"[\w.-]+(/[\w.-]+)?")
+ACCEPTED = {  # fields of a card that are true of converted weights too, with what the Hub takes as their value
+    "license": re.compile(r"[a-z0-9.+-]+"),
+    "license_name": re.compile(r".+"),
+    "license_link": re.compile(r".+"),
+    "language": re.compile(r"[a-z]{2,3}|code|multilingual"),
+    "datasets": IDS,
+    "base_model": IDS,
+}
+
+
+def convert_checkpoint(  # noqa: PLR0913  the options of the command
+    source: str | Path,
+    output_dir: str | Path,
+    attention_head_size: int | list[int] | None = None,
+    num_attention_heads: int | None = None,
+    num_hidden_layers: int | None = None,
+    bert: bool = False,
+    seed: int = 0,
+    do_lower_case: bool | None = None,
+    value_head_size: int | list[int] | None = None,
+    intermediate_size: int | None = None,
+    **hub_options,
+) -> str:
+    """
+    Convert a checkpoint into a new directory, with its tokenizer and, for sentence-transformers, its pooling.
+
+    Args:
+        bert: convert a FixedHeadBert to transformers' BERT instead.
+        do_lower_case: of `load_tokenizer`; a TensorFlow checkpoint does not say.
+
+    Returns:
+        A sentence with both shapes, and the largest difference between the outputs of the two models.
+
+    Raises:
+        InputError: as `load_bert`, `convert` and `to_bert`; or `output_dir` exists and is not empty.
+    """
+    with new_directory(output_dir) as folder:
+        model = load_bert(source, **hub_options)
+        sizes: dict[str, Any] = {
+            "attention_head_size": one_for_all(attention_head_size),
+            "num_attention_heads": num_attention_heads,
+            "num_hidden_layers": num_hidden_layers,
+            "value_head_size": one_for_all(value_head_size),
+            "intermediate_size": intermediate_size,
+        }
+        converted: PreTrainedModel
+        try:
+            if not bert:
+                converted = convert(model, **sizes, seed=seed)
+            elif isinstance(model, FixedHeadBertPreTrainedModel):
+                unchanged = all(size is None for size in sizes.values())
+                converted = to_bert(model if unchanged else convert(model, **sizes, seed=seed))
+            else:
+                raise InputError(f"a {model.config.model_type} model; only a FixedHeadBert can become a BERT again.")
+            if converted.config.num_hidden_layers == model.config.num_hidden_layers:
+                found = f"largest difference of outputs {check_same_function(model, converted):.1g}"
+            else:
+                found = "not the same function"
+        except (RuntimeError, ValueError, OverflowError) as error:  # of a shape, of memory, of a seed
+            raise InputError(f"{source}: {reason_of(error)}") from error
+        done = f"{shape_of(model)} -> {shape_of(converted)}; {found}"
+        del model
+        converted.save_pretrained(folder)
+        beside = files_beside(source, **hub_options)
+        copy_tokenizer(beside, folder, do_lower_case)
+        copy_sentence_modules(beside, folder)
+        origin = {} if Path(source).exists() or is_tensorflow(source) else {"base_model": str(source)}
+        card = checkpoint_card(
+            converted.config,
+            type(converted).__name__,
+            Path(output_dir).name,
+            making=f"Converted from `{source if origin else Path(source).name}`: {done}.",
+            count=converted.num_parameters(),
+            **metadata_of(beside) | origin,
+        )
+        card.save(folder / CARD)
+    return done
+
+
+def one_for_all(sizes: int | list[int] | None) -> int | list[int] | None:
+    """A list of a single size, as the command line gives it, as the size of all layers."""
+    return sizes[0] if isinstance(sizes, list) and len(sizes) == 1 else sizes
+
+
+def shape_of(model: PreTrainedModel) -> str:
+    config = model.config
+    sizes = value_head_sizes(config)
+    values = "" if sizes == head_sizes(config) else f" with values of {size_text(sizes)}"
+    return (
+        f"{type(model).__name__}, {config.num_hidden_layers} layers of width {config.hidden_size} with "
+        f"{size_text(head_counts(config))} heads of {size_text(head_sizes(config))}{values}, feed-forward "
+        f"{config.intermediate_size}, {model.num_parameters() / 1e6:.1f} M parameters"
+    )
+
+
+@torch.no_grad()
+def check_same_function(one: PreTrainedModel, other: PreTrainedModel) -> float:
+    """
+    The largest difference between the models' outputs for two texts of 16 random tokens.
+
+    Raises:
+        InputError: it is larger than rounding, or not finite.
+    """
+    config = one.config
+    length = min(16, other.config.max_position_embeddings)
+    shape = (2, 2, length) if "MultipleChoice" in type(one).__name__ else (2, length)
+    ids = torch.randint(config.vocab_size - 1, shape, generator=torch.Generator().manual_seed(0))
+    ids += ids >= (config.pad_token_id or 0)  # RoBERTa gives padding no position
+    options = {"return_dict": True, "output_attentions": False, "output_hidden_states": False}
+    outputs = (model.eval()(input_ids=ids, **options).to_tuple() for model in (one, other))
+    pairs = [(a, b) for a, b in zip(*outputs, strict=True) if isinstance(a, torch.Tensor)]
+    largest = max(float(a.abs().max()) for a, _ in pairs)
+    difference = max(float((a - b).abs().max()) for a, b in pairs)
+    if not difference <= 100 * torch.finfo(one.dtype).eps * max(1, largest):
+        raise InputError(f"outputs up to {largest:.3g} differ by {difference:.3g} after conversion.")
+    return difference
+
+
+def files_beside(source: str | Path, **hub_options) -> Path:
+    """The folder of the small files beside the weights, downloaded where it is on the Hub."""
+    if Path(source).is_dir():
+        return Path(source)
+    if is_tensorflow(source):
+        return Path(source).parent
+    patterns = [*SENTENCE_FILES, *TOKENIZER_FILES, "config.json", CARD]
+    with reading(
+        source, "check its name and the connection to the Hub", "the files beside the weights cannot be downloaded"
+    ):
+        return Path(snapshot_download(str(source), allow_patterns=patterns, **hub_options))
+
+
+def copy_tokenizer(source: Path, folder: Path, do_lower_case: bool | None):
+    """
+    Raises:
+        InputError: as `load_tokenizer`, or the model in `folder` has too few embeddings for it.
+    """
+    if not tokenizer_files(str(source)):
+        logger.warning("%s has no tokenizer, so the new directory has none.", source)
+        return
+    vocabulary = source / "vocab.txt" if is_tensorflow(source) else source
+    tokenizer = load_tokenizer(str(vocabulary), do_lower_case, trust_remote_code=False)
+    check_size(tokenizer, read_object(folder / "config.json", "convert it again")["vocab_size"], source)
+    tokenizer.save_pretrained(folder)
+
+
+def copy_sentence_modules(source: Path, folder: Path):
+    """The files that tell sentence-transformers how to pool the encoder's output."""
+    if is_tensorflow(source) or not (source / "modules.json").is_file():
+        return
+    for file in files_of(source):
+        name = file.relative_to(source).as_posix()
+        if file.is_file() and any(fnmatch(name, pattern) for pattern in SENTENCE_FILES):
+            (folder / name).parent.mkdir(exist_ok=True, parents=True)
+            shutil.copyfile(file, folder / name)
+
+
+def accepted_by_hub(field: str, value: object) -> str | None:
+    """A value of a card's metadata in the form that the Hub takes, None if there is none."""
+    if field == "language" and value is False:  # "no" in YAML
+        return "no"
+    text = str(value).strip() if isinstance(value, str) else ""
+    if field in ("license", "language"):
+        text = text.lower().replace(" ", "-")
+    if field == "language" and text not in ("code", "multilingual"):
+        text = re.sub("[-_].*", "", text)  # a region or a script
+    return text if ACCEPTED[field].fullmatch(text) and text.lower() not in ("noinfo", "none", "null", "nan") else None
+
+
+def metadata_of(source: Path) -> dict:
+    """Fields of the source's card that are true of converted weights too."""
+    if not os.path.lexists(source / CARD):
+        return {}
+    try:
+        data = read_card(source / CARD).data
+    except InputError as error:
+        logger.warning("%s The new card does not have its licence, language and data sets.", error)
+        return {}
+    stated = {name: data.get(name) for name in ACCEPTED if data.get(name) is not None}
+    found: dict[str, Any] = {}
+    changes = []
+    for name, value in stated.items():
+        values = value if isinstance(value, list) else [value]
+        usable = [accepted_by_hub(name, one) for one in values]
+        kept = [one for one in dict.fromkeys(usable) if one]
+        if kept:
+            found[name] = kept if isinstance(value, list) else kept[0]
+        changes += [
+            f"{name} {old!r} {f'becomes {new!r}' if new else 'is left out'}"
+            for old, new in zip(values, usable, strict=True)
+            if old != new or new is None
+        ]
+    if changes:
+        PartialState().print(f"{source / CARD}: {', '.join(changes)}, as the Hub does not take it")
+    if (source / "modules.json").is_file():
+        found |= {"library_name": "sentence-transformers", "pipeline_tag": "sentence-similarity"}
+        found["tags"] = ["sentence-transformers", "sentence-similarity"]
+    return found

@@ -1,0 +1,1 @@
+"""Fine-tuning: GLUE and other texts, SQuAD and other questions, sweeps, distillation from a teacher."""

@@ -1,0 +1,131 @@
+"""What GLUE and SQuAD share: the arguments, and the run from a model to weights, results and pictures."""
+
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import replace
+
+from datasets import Dataset
+from transformers import EvalPrediction, PreTrainedConfig, PreTrainedTokenizerBase, set_seed
+from transformers.models.auto.auto_factory import _BaseAutoModelClass
+
+from ..data.tokenizers import load_tokenizer
+from ..support.errors import InputError
+from ..training.arguments import ModelArguments, keep_token, parse, with_recipe
+from ..training.interruption import train
+from ..training.loading import check_length, load_config, load_model, with_new_head
+from ..training.output import check_same_data, output_directory
+from ..training.results import publish
+from ..training.speed import keep_freed_memory, skip_padding
+from .features import data_fingerprint
+from .teacher import load_teacher
+from .trainer import FineTuningArguments, FineTuningDataArguments, FineTuningTrainer
+
+
+class FineTuningTask(ABC):
+    """
+    The examples of one run as features, with the evaluation and the predictions of a model on them.
+
+    Attributes:
+        auto_class: of the model and its head.
+        features: by split, of the splits that the run needs.
+        evaluated: the validation splits, longest rows first; the main split first.
+        compute_metrics: as Trainer takes it.
+        fingerprinted: what the data are besides their features, such as the names of labels.
+        new_head: whether the head of the model is for other labels, and to be replaced by a random one.
+    """
+
+    auto_class: type[_BaseAutoModelClass]
+    features: dict[str, Dataset]
+    evaluated: dict[str, Dataset]
+    compute_metrics: Callable[[EvalPrediction], dict[str, float]] | None
+    fingerprinted: tuple[object, ...] = ()
+    new_head = False
+
+    @abstractmethod
+    def __init__(
+        self,
+        name: str | None,
+        config: PreTrainedConfig,
+        tokenizer: PreTrainedTokenizerBase,
+        model_args: ModelArguments,
+        data_args: FineTuningDataArguments,
+        training_args: FineTuningArguments,
+    ):
+        """Read the examples, tokenize them, and write their labels into `config`."""
+
+    @abstractmethod
+    def evaluate(self, trainer: FineTuningTrainer):
+        """Write metrics of the validation splits, and a picture, into the output directory."""
+
+    @abstractmethod
+    def predict(self, trainer: FineTuningTrainer):
+        """Write predictions of the test splits into the output directory."""
+
+
+def parse_fine_tuning(
+    argv: list[str] | None, data_arguments: type[FineTuningDataArguments], prog: str | None
+) -> tuple:
+    """
+    (model arguments, data arguments, training arguments, all flags) of a command.
+
+    Raises:
+        InputError: an argument is wrong, or there is nothing to do.
+    """
+    command = with_recipe(sys.argv[1:] if argv is None else argv)
+    model_args, data_args, training_args = parse(
+        command, ModelArguments, data_arguments, FineTuningArguments, prog=prog
+    )
+    if not training_args.kinds:
+        raise InputError("nothing to do: give --do_train, --do_eval or --do_predict.")
+    keep_token(training_args)
+    keep_freed_memory(training_args.device)
+    return model_args, data_args, training_args, command
+
+
+def fine_tune(
+    kind: type[FineTuningTask],
+    name: str | None,
+    model_args: ModelArguments,
+    data_args: FineTuningDataArguments,
+    training_args: FineTuningArguments,
+    command: list[str],
+):
+    """One run, of the task `name`, in its output directory."""
+    set_seed(training_args.seed)
+    with output_directory(training_args, command) as checkpoint:
+        with training_args.main_process_first(desc="preparing the examples"):
+            config = load_config(model_args)
+            check_length(data_args.max_seq_length, config)
+            tokenizer = load_tokenizer(model_args.tokenizer, model_args.do_lower_case, **model_args.hub_options())
+            task = kind(name, config, tokenizer, model_args, data_args, training_args)
+        teacher = None
+        if training_args.do_train and training_args.teacher_model is not None:
+            teacher = load_teacher(
+                training_args.teacher_model, task.auto_class, model_args, config, tokenizer, data_args.max_seq_length
+            )
+        others = (*task.fingerprinted, teacher.fingerprint()) if teacher else task.fingerprinted
+        check_same_data(training_args.folder, data_fingerprint(task.features, *others))
+        if task.new_head:
+            model_args = replace(model_args, ignore_mismatched_sizes=True)
+        model = load_model(task.auto_class, model_args, config, tokenizer, training_args.do_train)
+        skip_padding(model)
+        trainer = FineTuningTrainer(
+            model=with_new_head(model) if task.new_head else model,
+            args=training_args,
+            train_dataset=task.features.get("train"),
+            eval_dataset=next(iter(task.evaluated.values()), None),
+            processing_class=tokenizer,
+            compute_metrics=task.compute_metrics,
+            pad_to=data_args.max_seq_length if data_args.pad_to_max_length else None,
+            teacher=teacher,
+        )
+        if training_args.do_train:
+            train(trainer, checkpoint)
+        if training_args.do_eval:
+            task.evaluate(trainer)
+        if training_args.do_predict:
+            task.predict(trainer)
+        if training_args.do_train:
+            trainer.create_model_card()
+    publish(trainer)

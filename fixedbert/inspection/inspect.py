@@ -1,0 +1,224 @@
+"""`fixedbert inspect`: a checkpoint, or two, on real text. `inspection_results.py` says what is measured."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from tqdm import tqdm
+from transformers import AutoModel, PreTrainedConfig, PreTrainedTokenizerBase
+
+from ..conversion.checkpoints import read_config
+from ..conversion.families import FAMILIES, fixed_head_config
+from ..conversion.weights import load_whole
+from ..data.corpora import Corpus, CorpusReader
+from ..data.encoding import encode
+from ..data.hub import check_place
+from ..data.sentences import ends_sentence, split_document
+from ..data.sequences import report_sequences, sequences
+from ..data.tokenizers import check_size, load_tokenizer
+from ..support.errors import InputError, needs
+from ..support.files import finite, json_text, new_directory, reading
+from .page import inspection_html
+from .picture import draw
+from .recorder import Recorder
+from .results import Example, Inspection, json_of
+
+EXAMPLES = 3  # sentences that the page shows the attention over
+EXAMPLE_TOKENS = 7, 32  # the fewest and the most of such a sentence, with [CLS] and [SEP]
+EXAMPLE_WEIGHTS = 1_000_000  # of attention, a byte each: the page of two checkpoints stays below 5 MB
+EXAMPLE_TEXT = 20_000  # characters in which they are looked for
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Which text is looked at, and how much of it: the arguments of `inspect` with these names."""
+
+    validation_file: str
+    max_seq_length: int
+    max_samples: int
+    importance_samples: int
+    batch_size: int
+
+    def __post_init__(self):
+        for field in ("max_samples", "importance_samples", "batch_size"):
+            if (count := getattr(self, field)) < 1:
+                raise InputError(f"{count}: must be at least 1.", field)
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    name: str
+    recorder: Recorder
+    tokenizer: PreTrainedTokenizerBase
+
+
+def inspect(
+    model: str,
+    output_dir: str | Path,
+    validation_file: str,
+    max_seq_length: int = 128,
+    max_samples: int = 1000,
+    importance_samples: int = 8,
+    batch_size: int = 16,
+    compare: str | None = None,
+    **hub_options,
+) -> Inspection:
+    """
+    Write inspection.html, a page with all that is found, inspection.json and inspection.png into `output_dir`, a new
+    directory.
+
+    Args:
+        model: directory or Hub id of a BERT-like encoder.
+        validation_file: file, folder or glob of the formats that pretraining reads; sequences are cut from its
+            documents.
+        max_samples: sequences to measure, the first ones.
+        importance_samples: of these, sequences for `importance`, which runs the model once for each head.
+        compare: directory or Hub id of a second encoder, inspected on the same text. The page shows both;
+            compared.json and compared.png are of the second.
+        hub_options: `revision`, `token` and `cache_dir` of from_pretrained; the revision is that of `model`.
+
+    Raises:
+        InputError: no such model or text, text shorter than one sequence, or a model whose attention cannot be seen.
+    """
+    sample = Sample(validation_file, max_seq_length, max_samples, importance_samples, batch_size)
+    needs("matplotlib", "plots")
+    CorpusReader(Corpus(validation_file))  # it is there, which is said before the model is loaded
+    with new_directory(output_dir) as folder:
+        checkpoints = [load(model, max_seq_length, **hub_options)]
+        if compare is not None:
+            checkpoints.append(load(compare, max_seq_length, **{**hub_options, "revision": "main"}))
+        for checkpoint in checkpoints:
+            report_sequences([validation_file], checkpoint.tokenizer, max_seq_length, max_samples)
+        sentences = example_sentences(checkpoints[0], sample)
+        try:
+            inspections = [inspect_checkpoint(checkpoint, sample, sentences) for checkpoint in checkpoints]
+        except torch.linalg.LinAlgError as error:  # of products that overflow
+            raise not_finite(" or ".join(checkpoint.name for checkpoint in checkpoints)) from error
+        for name, inspection in zip(("inspection", "compared"), inspections, strict=False):
+            found = json_of(inspection)
+            if finite(found) != found:
+                raise not_finite(inspection.model)
+            (folder / f"{name}.json").write_text(json_text(found, indent=1) + "\n")
+            draw(inspection, folder / f"{name}.png")
+        (folder / "inspection.html").write_text(inspection_html(inspections), encoding="utf-8")
+    first, *others = inspections
+    return replace(first, compared=others[0] if others else None)
+
+
+def not_finite(name: str) -> InputError:
+    return InputError(f"{name}: what its heads do is not finite; its weights are damaged.")
+
+
+def inspect_checkpoint(checkpoint: Checkpoint, sample: Sample, sentences: list[str]) -> Inspection:
+    """
+    Args:
+        sentences: for the examples.
+    """
+    recorder, length = checkpoint.recorder, sample.max_seq_length
+    batches = sequences([sample.validation_file], checkpoint.tokenizer, length, sample.batch_size)
+    first = measure_sequences(recorder, batches, sample.max_samples, sample.importance_samples)
+    if first is None:
+        raise InputError(
+            f"{sample.validation_file}: shorter than {length} tokens; give more text, or a lower max_seq_length."
+        )
+    rounds = 1 + len(sentences)
+    with tqdm(total=rounds * sum(recorder.counts), desc="silencing heads", unit="head") as progress:
+        importance = recorder.importance(first, progress)
+        examples = [example_of(sentence, checkpoint, length, progress) for sentence in sentences]
+    by_layer = recorder.means_by_layer()
+    return Inspection(
+        model=checkpoint.name,
+        layers=recorder.layers,
+        heads=recorder.heads,
+        head_counts=recorder.counts,
+        head_sizes=recorder.sizes,
+        can_grow=can_grow(recorder.model.config),
+        width=recorder.model.config.hidden_size,
+        max_seq_length=length,
+        sequences=recorder.sequences,
+        importance_sequences=len(first),
+        importance=importance,
+        examples=examples,
+        singular_values=by_layer["singular_values"],
+        likeness=by_layer["likeness"],
+        compared=None,
+        **recorder.means(length),
+    )
+
+
+def measure_sequences(recorder: Recorder, batches: Iterator[Tensor], most: int, kept: int) -> Tensor | None:
+    """Record the first `most` sequences; returns the first `kept` of them (kept, n), or None if there are none."""
+    first: Tensor | None = None
+    with tqdm(total=most, desc="measuring sequences", unit="sequence") as progress:
+        for ids in batches:
+            ids = ids[: most - recorder.sequences]
+            recorder.add_sequences(ids)
+            first = (ids if first is None else torch.cat([first, ids]))[:kept]
+            progress.update(len(ids))
+            if recorder.sequences >= most:
+                break
+    return first
+
+
+def longest_example(heads: int, length: int) -> int:
+    """The most tokens of an example for a model with so many heads in all layers, and sequences of `length`."""
+    fitting = math.isqrt(EXAMPLE_WEIGHTS // (EXAMPLES * heads))
+    return min(length, EXAMPLE_TOKENS[1], max(fitting, EXAMPLE_TOKENS[0]))
+
+
+def example_sentences(checkpoint: Checkpoint, sample: Sample) -> list[str]:
+    """The first EXAMPLES different sentences of the text that have neither too few nor too many tokens."""
+    found: dict[str, None] = {}
+    longest = longest_example(sum(checkpoint.recorder.counts), sample.max_seq_length)
+    for sentence in (" ".join(one.split()) for one in split_document(beginning(sample.validation_file))[0]):
+        tokens = len(encode(checkpoint.tokenizer, sentence, verbose=False)["input_ids"])
+        if ends_sentence(sentence) and EXAMPLE_TOKENS[0] <= tokens <= longest:
+            found[sentence] = None
+    return [*found][:EXAMPLES]
+
+
+def beginning(validation_file: str) -> str:
+    """The first EXAMPLE_TEXT characters of the text."""
+    rows, size = [], 0
+    for row, _ in CorpusReader(Corpus(validation_file, document_boundary="line")).rows():
+        rows.append(row.rstrip("\n"))
+        size += len(row)
+        if size >= EXAMPLE_TEXT:
+            break
+    return "\n".join(rows)[:EXAMPLE_TEXT]
+
+
+def example_of(sentence: str, checkpoint: Checkpoint, length: int, progress: tqdm) -> Example:
+    recorder, tokenizer = checkpoint.recorder, checkpoint.tokenizer
+    longest = longest_example(sum(recorder.counts), length)
+    ids = encode(tokenizer, sentence, truncation=True, max_length=longest, return_tensors="pt")["input_ids"]
+    tokens = [token.strip() for token in tokenizer.batch_decode(ids[0][:, None])]
+    return Example(sentence, tokens, recorder.attention(ids), recorder.token_changes(ids, progress))
+
+
+def load(name: str, length: int, **hub_options) -> Checkpoint:
+    check_place(name)
+    with reading(name, "give a model that is whole, and of a kind that transformers knows", "no model can be read"):
+        config = read_config(name, **hub_options)
+        model, _ = load_whole(AutoModel, name, config, dtype=torch.float32, trust_remote_code=False, **hub_options)
+    tokenizer = load_tokenizer(name, **hub_options)
+    check_size(tokenizer, config.vocab_size, name)
+    if getattr(config, "is_decoder", False) or not hasattr(getattr(model, "encoder", None), "layer"):
+        raise InputError(f"{name}: only encoders like BERT, which look both ways, can be inspected.")
+    longest = config.max_position_embeddings
+    if config.model_type in FAMILIES:  # of RoBERTa's positions some are not for tokens
+        longest = fixed_head_config(config).max_position_embeddings
+    if not 3 <= length <= longest:
+        raise InputError(f"{length}: {name} takes 3 to {longest} tokens.", "max_seq_length")
+    try:
+        return Checkpoint(name, Recorder(model.eval()), tokenizer)
+    except (AttributeError, ValueError) as error:
+        raise InputError(f"{name}: its attention cannot be seen: {str(error).splitlines()[0]}") from error
+
+
+def can_grow(config: PreTrainedConfig) -> bool:
+    """Whether `fixedbert convert` gives a model like this one larger heads."""
+    return config.model_type in FAMILIES and not getattr(config, "qk_norm", False)

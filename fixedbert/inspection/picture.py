@@ -1,0 +1,36 @@
+"""inspection.png: what `inspect` finds, as a picture."""
+
+from pathlib import Path
+from textwrap import fill
+
+from ..counts import size_text
+from ..support.figures import drawing
+from .results import PANELS, Inspection, limits
+
+
+def draw(inspection: Inspection, file: Path):
+    """A page of heat maps, layers x heads, and the condition numbers by layer."""
+    from matplotlib.ticker import MaxNLocator
+
+    layers, n = range(inspection.layers), inspection.max_seq_length
+    with drawing(12, 3.2 + 0.45 * inspection.layers * 2, file) as figure:
+        *maps, condition = figure.subplots(2, 3).flat
+        for panel, (name, title) in zip(maps, PANELS.items(), strict=True):
+            low, high = limits(name, [inspection])
+            image = panel.imshow(getattr(inspection, name).numpy(), aspect="auto", cmap="viridis", vmin=low, vmax=high)
+            panel.set(xlabel="head", ylabel="layer", yticks=layers)
+            panel.xaxis.set_major_locator(MaxNLocator(integer=True))
+            panel.set_title(title, fontsize="small")
+            figure.colorbar(image, ax=panel)
+        condition.barh(layers, inspection.condition.numpy(), color="C0")
+        condition.set(xlabel="condition number", ylabel="layer", xscale="log", xlim=(1, None), yticks=layers)
+        condition.invert_yaxis()
+        condition.set_title("output of all heads (1: all directions alike)", fontsize="small")
+        most = min(max(inspection.head_sizes), n - 1)
+        about = (
+            f"{Path(inspection.model).name}: {inspection.layers} layers of width {inspection.width}, "
+            f"{size_text(inspection.head_counts)} heads of {size_text(inspection.head_sizes)}, at most {most} "
+            f"dimensions; {inspection.sequences:,} sequences of {n} tokens. Uniform attention would have an entropy "
+            f"of {inspection.uniform_entropy:.2f} nats and a distance of {inspection.uniform_distance:.1f} tokens."
+        )
+        figure.suptitle(fill(about, 130))

@@ -1,0 +1,214 @@
+"""What attention modules do with sequences: the sums behind the measures of `inspection_results.py`."""
+
+import math
+import weakref
+from collections.abc import Callable
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+from tqdm import tqdm
+from transformers import PreTrainedModel
+from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, eager_mask
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+from ..counts import head_counts, head_sizes, value_head_sizes
+from ..support.errors import InputError
+
+NAME = "fixedbert_inspection"  # of the attention function among those of transformers
+NUMERICAL = 1e-6  # of the largest singular value; float32 leaves no more
+
+# The recorder, and the number of the layer, to which an attention module belongs.
+RECORDED: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
+
+
+def attend(module, query, key, value, attention_mask, scaling=None, **kwargs):
+    """Attention (B, n, H, P) of queries, keys and values (B, H, n, P), recorded on the way."""
+    scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
+    patterns = (query @ key.mT * scaling).softmax(dim=-1)  # (B, H, n, n)
+    reference, layer = RECORDED[module]
+    recorder = reference()
+    recorder.attention_calls += 1
+    if recorder.measuring:
+        recorder.measure(layer, query * scaling, key, patterns)
+    if recorder.patterns is not None:
+        recorder.patterns.append(patterns)
+    return (patterns @ value).transpose(1, 2).contiguous(), patterns
+
+
+ALL_ATTENTION_FUNCTIONS.register(NAME, attend)
+ALL_MASK_ATTENTION_FUNCTIONS.register(NAME, eager_mask)
+
+
+class Recorder:
+    """
+    Sums of the measures over sequences, collected by an attention function that every model of transformers calls.
+
+    Args:
+        model: bare, bidirectional, in evaluation mode, with BERT's names of modules.
+
+    Raises:
+        AttributeError, ValueError: modules of other names, or an attention that cannot be exchanged.
+    """
+
+    def __init__(self, model: PreTrainedModel):
+        self.model, config = model, model.config
+        self.layers, self.heads = config.num_hidden_layers, config.num_attention_heads
+        self.counts, self.sizes, self.value_sizes = head_counts(config), head_sizes(config), value_head_sizes(config)
+        self.sums: dict[str, Tensor] = {}
+        self.sums_by_layer: dict[str, list[Tensor]] = {}
+        self.log_condition = torch.zeros(self.layers, dtype=torch.float64)
+        self.sequences = self.attention_calls = 0
+        self.measuring = True
+        self.patterns: list[Tensor] | None = None  # of each layer, where they are asked for
+        self.ablated: tuple[int, int] | None = None  # layer and head
+        for number, layer in enumerate(self.encoder_layers):
+            RECORDED[layer.get_submodule("attention.self")] = weakref.ref(self), number
+            projection = layer.get_submodule("attention.output.dense")
+            projection.register_forward_pre_hook(partial(self.on_heads_output, number))
+        model.set_attn_implementation(NAME)
+
+    @property
+    def encoder_layers(self) -> list[nn.Module]:
+        return list(self.model.get_submodule("encoder.layer").children())
+
+    def on_heads_output(self, layer: int, module: nn.Module, args: tuple[Tensor]) -> tuple[Tensor] | None:
+        """Zero the ablated head's part of the heads' output (B, n, H V), or measure that output's condition number."""
+        (output,) = args
+        if self.ablated is not None and self.ablated[0] == layer:
+            size = self.value_sizes[layer]
+            output = output.clone()
+            output[..., self.ablated[1] * size : (self.ablated[1] + 1) * size] = 0
+            return (output,)
+        if self.measuring:
+            singular = svd(output.double())
+            largest = singular[:, 0].clamp_min(torch.finfo(singular.dtype).tiny)  # of heads that give zeros alone
+            floor = largest * torch.finfo(torch.float32).eps
+            self.log_condition[layer] += (largest / singular[:, -1].maximum(floor)).log().sum().cpu()
+        return None
+
+    def measure(self, layer: int, query: Tensor, key: Tensor, patterns: Tensor):
+        n = query.shape[2]
+        query, key = query.double(), key.double().expand_as(query)
+        rows = gram(query)
+        for prefix, keys in (("", key), ("pattern_", key - key.mean(dim=2, keepdim=True))):
+            singular = product_singular_values(rows, gram(keys)) if query.shape[-1] < n else svd(query @ keys.mT)
+            self.add(layer, f"{prefix}rank", (singular > NUMERICAL * singular.amax(-1, keepdim=True)).sum(-1))
+            self.add(layer, f"effective_{prefix}rank", effective_rank(singular))
+        self.add_by_layer(layer, "singular_values", singular)
+        self.add(layer, "entropy", torch.special.entr(patterns).sum(-1).mean(-1))
+        positions = torch.arange(n, device=patterns.device)
+        distances = (positions[:, None] - positions).abs().to(patterns.dtype)
+        self.add(layer, "distance", (patterns * distances).sum(-1).mean(-1))
+        flat = (patterns - 1 / n).flatten(2)
+        flat = flat / flat.norm(dim=-1, keepdim=True).clamp_min(1e-12)
+        cosine = flat @ flat.mT  # (B, H, H)
+        self.add_by_layer(layer, "likeness", cosine)
+        cosine.diagonal(dim1=1, dim2=2).fill_(-1)
+        self.add(layer, "similarity", cosine.amax(-1) if len(cosine[0]) > 1 else torch.zeros_like(cosine[..., 0]))
+
+    def add(self, layer: int, name: str, values: Tensor):
+        """Sum `values` (B, H) over the batch."""
+        if name not in self.sums:
+            self.sums[name] = self.zeros()
+        self.sums[name][layer, : self.counts[layer]] += values.double().sum(dim=0).cpu()
+
+    def add_by_layer(self, layer: int, name: str, values: Tensor):
+        """Sum `values` (B, H, any number) over the batch."""
+        sums = self.sums_by_layer.setdefault(name, [torch.zeros((), dtype=torch.float64)] * self.layers)
+        sums[layer] = sums[layer] + values.double().sum(dim=0).cpu()
+
+    def zeros(self) -> Tensor:
+        """(layers, heads), NaN where a layer has no such head."""
+        absent = torch.arange(self.heads) >= torch.tensor(self.counts)[:, None]
+        return torch.zeros(absent.shape, dtype=torch.float64).masked_fill(absent, math.nan)
+
+    @torch.no_grad()
+    def run(self, ids: Tensor) -> tuple[Tensor, ...]:
+        """The hidden states before each layer, and after the last (B, n, D)."""
+        self.attention_calls = 0
+        states = self.model(input_ids=ids.to(self.model.device), output_hidden_states=True).hidden_states
+        if self.attention_calls != self.layers:
+            raise InputError(
+                f"of {self.layers} layers the attention of {self.attention_calls} can be seen: no BERT inside."
+            )
+        return states
+
+    def add_sequences(self, ids: Tensor):
+        """Add the measures of sequences `ids` (B, n)."""
+        self.measuring = True
+        self.run(ids)
+        self.sequences += len(ids)
+
+    def attention(self, ids: Tensor) -> list[Tensor]:
+        """Attention of each layer over one sequence `ids` (1, n): (heads, n, n), a row for each query."""
+        self.measuring, self.patterns = False, []
+        self.run(ids)
+        patterns, self.patterns = self.patterns, None
+        return [of_layer[0].cpu() for of_layer in patterns]
+
+    def importance(self, ids: Tensor, progress: tqdm) -> Tensor:
+        """(layers, heads): the change of the last hidden states without a head, relative to their size."""
+        importance = self.zeros()
+        for layer, changes in enumerate(
+            self.silenced(ids, lambda change, states: change.norm() / states.norm(), progress)
+        ):
+            importance[layer, : len(changes)] = changes
+        return importance
+
+    def token_changes(self, ids: Tensor, progress: tqdm) -> list[Tensor]:
+        """By layer, each token's relative change without each head in one sequence `ids` (1, n): (heads, n)."""
+        return self.silenced(ids, lambda change, states: (change.norm(dim=-1) / states.norm(dim=-1))[0], progress)
+
+    @torch.no_grad()
+    def silenced(self, ids: Tensor, measure: Callable[[Tensor, Tensor], Tensor], progress: tqdm) -> list[Tensor]:
+        """By layer and head, `measure` of what the head changes in the last hidden states (B, n, D), and of these."""
+        self.measuring = False
+        states = self.run(ids)
+        found = []
+        for number, count in enumerate(self.counts):
+            changes = []
+            for head in range(count):
+                self.ablated = number, head
+                hidden = states[number]  # layers before this one do not change
+                for layer in self.encoder_layers[number:]:
+                    hidden = layer(hidden)
+                    hidden = hidden[0] if isinstance(hidden, tuple) else hidden
+                changes.append(measure(hidden - states[-1], states[-1]).cpu())
+                progress.update()
+            found.append(torch.stack(changes))
+        self.ablated = None
+        return found
+
+    def means(self, n: int) -> dict[str, Tensor]:
+        """Each measure (layers, heads), and "condition" (layers)."""
+        means = {name: values / self.sequences for name, values in self.sums.items()}
+        most = torch.tensor([min(size, n - 1) for size in self.sizes], dtype=torch.float64)
+        means["ceiling"] = means["effective_pattern_rank"] / most[:, None]
+        return means | {"condition": (self.log_condition / self.sequences).exp()}
+
+    def means_by_layer(self) -> dict[str, list[Tensor]]:
+        """`singular_values` and `likeness`, a tensor for each layer."""
+        return {name: [one / self.sequences for one in sums] for name, sums in self.sums_by_layer.items()}
+
+
+def gram(rows: Tensor) -> Tensor:
+    return rows.mT @ rows  # (B, H, P, P)
+
+
+def product_singular_values(rows: Tensor, columns: Tensor) -> Tensor:
+    """Singular values of Q K^T from Q^T Q and K^T K (B, H, P, P): roots of the eigenvalues of their product."""
+    values, vectors = torch.linalg.eigh(rows)
+    root = vectors * values.clamp_min(0).sqrt()[..., None, :]
+    return torch.linalg.eigvalsh(root.mT @ columns @ root).clamp_min(0).sqrt().flip(-1)
+
+
+def svd(matrix: Tensor) -> Tensor:
+    """Singular values, largest first, of (..., n, m), from the smaller of the two products with its transpose."""
+    square = matrix @ matrix.mT if matrix.shape[-2] <= matrix.shape[-1] else matrix.mT @ matrix
+    return torch.linalg.eigvalsh(square).clamp_min(0).sqrt().flip(-1)
+
+
+def effective_rank(singular: Tensor) -> Tensor:
+    shares = singular / singular.sum(-1, keepdim=True).clamp_min(1e-300)
+    return torch.special.entr(shares).sum(-1).exp()

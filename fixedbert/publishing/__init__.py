@@ -1,0 +1,1 @@
+"""Publishing: a checkpoint on the Hub, and as ONNX."""

@@ -1,0 +1,1 @@
+"""What every folder uses: errors, files, locks, figures."""

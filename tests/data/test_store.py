@@ -1,0 +1,287 @@
+"""The store: tokens and sentences of every document, prepared once, continued when interrupted, never stale."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import sentencex
+from accelerate import PartialState
+from small_stores import store_of
+from transformers import BertTokenizer
+
+from fixedbert.data import store as store_module
+from fixedbert.data.corpora import Corpus
+from fixedbert.data.documents import Documents
+from fixedbert.data.store import prepare_store, tokenize_sentences
+from fixedbert.data.tokenizers import load_tokenizer
+from fixedbert.support.errors import InputError
+
+
+@pytest.fixture
+def tokenizer(vocabulary):
+    return BertTokenizer(vocab=vocabulary)
+
+
+def sentences_of(documents: Documents, tokenizer) -> list[list[str]]:
+    return [
+        [tokenizer.decode(part) for part in np.split(documents.tokens(number), documents.ends(number))[:-1]]
+        for number in range(len(documents))
+    ]
+
+
+def rows(path: Path, *texts: str | None) -> Corpus:
+    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    return Corpus(str(path))
+
+
+def test_documents_give_tokens_and_sentences(tmp_path):
+    """Guards: rows of all shards come back whole, in order, without the empty ones."""
+    documents = store_of(tmp_path, [2, 3], [], [1], [4], shard=2)
+    assert len(documents) == 3
+    assert documents.tokens(0).tolist() == [0, 1, 2, 3, 4] and documents.ends(0).tolist() == [2, 5]
+    assert documents.tokens(1).tolist() == [2000] and documents.tokens(2).tolist() == [3000, 3001, 3002, 3003]
+    assert documents.table["tokens"].tolist() == [5, 1, 4] and documents.table["sentences"].tolist() == [2, 1, 1]
+
+
+def test_sentences_are_kept_apart_and_only_text_counts(tmp_path, tokenizer):
+    """Guards: sentences end where the splitter says; empty and repeated documents are left out and counted."""
+    corpus = rows(tmp_path / "a.jsonl", "The list. Two files read one string?", None, "  ", "Write.", "Write.", "")
+    documents = prepare_store([corpus], tokenizer, store_dir=tmp_path / "store")
+    assert sentences_of(documents, tokenizer) == [["the list.", "two files read one string?"], ["write."]]
+    counts = documents.description["counts"]
+    assert (counts["documents"], counts["empty_documents"], counts["duplicate_documents"]) == (6, 3, 1)
+    assert (counts["sentences"], counts["tokens"]) == (4, documents.table["tokens"].sum() + 2)
+
+
+def test_documents_are_tokenized_as_their_sentences_are(tokenizer):
+    """Guards: tokens and ends are those of each sentence alone, none is empty; "[SEP]" in a text is text."""
+    documents = [["the file.", "", "two [SEP] files [MASK]?", "Read[CLS]it"], [], ["¿¿"], ["\u200d", "a"]]
+    for sentences, (ids, ends) in zip(documents, tokenize_sentences(documents, tokenizer), strict=True):
+        plain = [sentence.replace("[", "[ ") for sentence in sentences]
+        alone = [tokenizer(sentence, add_special_tokens=False)["input_ids"] for sentence in plain]
+        assert ids.tolist() == sum(alone, []) and ids.dtype == np.uint16
+        assert ends.tolist() == sorted(set(np.cumsum([len(a) for a in alone])) - {0})
+        assert not set(ids.tolist()) & {tokenizer.sep_token_id, tokenizer.mask_token_id, tokenizer.cls_token_id}
+
+
+def test_real_text_is_tokenized_sentence_by_sentence(real_data):
+    """Guards: on a real novel, with the real vocabulary, the same tokens as the tokenizer gives for each sentence."""
+    tokenizer = load_tokenizer(str(next((real_data / "vocab").glob("*.txt"))))
+    text = sorted((real_data / "books").glob("*.txt"))[0].read_text(encoding="utf-8-sig")[:300_000]
+    sentences = list(sentencex.segment("en", text))
+    ((ids, ends),) = tokenize_sentences([sentences], tokenizer)
+    alone = tokenizer(sentences, add_special_tokens=False)["input_ids"]
+    assert ids.tolist() == sum(alone, []) and len(ids) > 50_000
+    assert ends.tolist() == sorted(set(np.cumsum([len(a) for a in alone])) - {0})
+
+
+def test_second_run_starts_at_once_and_changes_are_noticed(tmp_path, tokenizer, monkeypatch):
+    """Guards: nothing is prepared twice; another text, tokenizer, boundary or language never finds the old store."""
+    written = []
+    write = store_module.write_shard
+    monkeypatch.setattr(store_module, "write_shard", lambda *a: (written.append(a[3]), write(*a)))
+
+    def prepare(tokenizer=tokenizer, language="en", **options):
+        del written[:]
+        documents = prepare_store([Corpus(str(tmp_path / "*.txt"), **options)], tokenizer, language, 1, tmp_path / "s")
+        return len(written), len(documents)
+
+    (tmp_path / "a.txt").write_text("One file.\n\nTwo files.")
+    assert prepare() == (1, 1)
+    assert prepare() == (0, 1)
+    assert prepare(document_boundary="blank_line") == (1, 2)
+    assert prepare(language="de") == (1, 1)
+    more = BertTokenizer(vocab={**tokenizer.get_vocab(), "file.": len(tokenizer)})
+    assert prepare(more) == (1, 1)
+    (tmp_path / "a.txt").write_text("Six file.\n\nTwo files.")  # as long as before
+    assert prepare() == (1, 1)
+    (tmp_path / "b.txt").write_text("Three.")
+    assert prepare() == (1, 2)
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_processes_and_shards_do_not_change_the_store(tmp_path, tokenizer, monkeypatch, processes):
+    """Guards: however many processes and shards, the same documents in the same order."""
+    monkeypatch.setattr(store_module, "SHARD_DOCUMENTS", 7)
+    texts = [f"file {'one two three four'.split()[n % 4]} " * (n + 1) for n in range(40)]
+    documents = prepare_store([rows(tmp_path / "a.jsonl", *texts)], tokenizer, "en", processes, tmp_path / "store")
+    assert documents.description["shards"] == 6
+    expected = [[text] for text in texts]
+    assert [[s + " " for s in sentences] for sentences in sentences_of(documents, tokenizer)] == expected
+
+
+def test_broken_input_leaves_no_store_that_passes_for_a_whole_one(tmp_path, tokenizer, monkeypatch):
+    """Guards: after a corpus that breaks in the middle the next run prepares what is missing and nothing else."""
+    monkeypatch.setattr(store_module, "SHARD_DOCUMENTS", 2)
+    file = tmp_path / "a.jsonl"
+    corpus = rows(file, *(f"file {n}" for n in "abcdefg"))
+    whole, changed = file.read_text(), os.stat(file)
+    file.write_text(whole[:-19] + "x" * 18 + "\n")  # as long, and as old
+    os.utime(file, ns=(changed.st_atime_ns, changed.st_mtime_ns))
+    with pytest.raises(InputError, match=r"a\.jsonl, line 7: not JSON"):
+        prepare_store([corpus], tokenizer, store_dir=tmp_path / "store")
+    (folder,) = (path for path in (tmp_path / "store").iterdir() if path.is_dir())
+    assert len(list(folder.glob("shard-*.arrow"))) == 3 and not (folder / "store.json").exists()
+    with pytest.raises(InputError, match="not a whole store"):
+        Documents(folder)
+    file.write_text(whole)
+    os.utime(file, ns=(changed.st_atime_ns, changed.st_mtime_ns))
+    times = {path: path.stat().st_mtime_ns for path in folder.glob("shard-*.arrow")}
+    assert len(prepare_store([corpus], tokenizer, store_dir=tmp_path / "store")) == 7
+    assert all(path.stat().st_mtime_ns == before for path, before in times.items())
+
+
+PREPARE = """
+import sys, resource
+from transformers import BertTokenizer
+from fixedbert.data import store
+from fixedbert.data.corpora import Corpus
+from fixedbert.support.errors import exit_on_input_error
+store.SHARD_DOCUMENTS = 50
+limit = int(sys.argv[4])
+if limit:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+tokenizer = BertTokenizer(vocab=sys.argv[1])
+exit_on_input_error(lambda: store.prepare_store([Corpus(sys.argv[2])], tokenizer, "en", 2, sys.argv[3]))
+"""
+
+
+@pytest.fixture
+def small_shards(monkeypatch):
+    """As in PREPARE, so that what it leaves is gone on with."""
+    monkeypatch.setattr(store_module, "SHARD_DOCUMENTS", 50)
+
+
+def prepare_command(vocabulary, corpus: Corpus, folder: Path, limit: int = 0) -> list[str]:
+    return [sys.executable, "-c", PREPARE, vocabulary, corpus.source, str(folder), str(limit)]
+
+
+def test_full_disk_is_one_sentence_and_is_continued(tmp_path, vocabulary, tokenizer, small_shards):
+    """Guards: no space while preparing, here a limit on a file's size: one sentence, no partial file, continued."""
+    corpus = rows(tmp_path / "a.jsonl", *(f"file {n} " + "one two three " * (n % 100) for n in range(200)))
+    run = subprocess.run(
+        prepare_command(vocabulary, corpus, tmp_path / "store", 9000), capture_output=True, text=True, timeout=120
+    )
+    assert run.returncode == 1 and "Traceback" not in run.stderr
+    assert "no space left" in run.stderr and "--store_dir" in run.stderr
+    assert not list((tmp_path / "store").rglob("*.partial")) and not list((tmp_path / "store").rglob("store.json"))
+    assert len(prepare_store([corpus], tokenizer, store_dir=tmp_path / "store")) == 200
+
+
+def test_killed_preparation_goes_on(tmp_path, vocabulary, tokenizer, small_shards):
+    """Guards: after SIGKILL in the middle the workers are gone, what is done is kept, and the rest is prepared."""
+    corpus = rows(tmp_path / "a.jsonl", *(f"file {n} " + "one two three. " * 300 for n in range(2000)))
+    run = subprocess.Popen(prepare_command(vocabulary, corpus, tmp_path / "store"), stderr=subprocess.DEVNULL)
+    while run.poll() is None and len(list((tmp_path / "store").rglob("shard-*.arrow"))) < 3:
+        time.sleep(0.01)
+    os.kill(run.pid, signal.SIGKILL)
+    run.wait()
+    time.sleep(0.5)
+    (folder,) = (path for path in (tmp_path / "store").iterdir() if path.is_dir())
+    done = len(list(folder.glob("shard-*.arrow")))
+    time.sleep(0.5)
+    assert not (folder / "store.json").exists() and len(list(folder.glob("shard-*.arrow"))) == done
+    documents = prepare_store([corpus], tokenizer, store_dir=tmp_path / "store")
+    assert len(documents) == 2000 and not list(folder.glob("*.partial"))
+
+
+def test_damaged_shard_is_said(tmp_path):
+    """Guards: a shard that is cut off after the store was finished is named, not read as something else."""
+    documents = store_of(tmp_path, [2, 3], [1], [4], shard=2)
+    shard = tmp_path / "shard-000001.arrow"
+    shard.write_bytes(shard.read_bytes()[:-40])
+    with pytest.raises(InputError, match="not a whole store.*remove it"):
+        Documents(documents.folder)
+
+
+@pytest.mark.parametrize("name", ["shard-000000.arrow", "documents.npy", "store.json"])
+def test_another_bit_in_a_store_is_said(tmp_path, name):
+    """Guards: no file of a store is read after a change that leaves it readable: token ids, lengths, settings."""
+    documents = store_of(tmp_path, [2, 3], [1], [4], shard=2)
+    whole = (documents.folder / name).read_bytes()
+    for place in (len(whole) // 3, len(whole) // 2, len(whole) - 3):
+        (documents.folder / name).write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+        with pytest.raises(InputError, match=f"not a whole store .{name}.*remove it"):
+            Documents(documents.folder)
+    (documents.folder / name).write_bytes(whole)
+    assert len(Documents(documents.folder)) == 3
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_one_process_reads_the_whole_store(tmp_path, tokenizer, monkeypatch, first):
+    """Guards: one process of a machine compares the checksums of a store, which takes seconds for each 10 GB."""
+    corpus = Corpus(str(tmp_path / "a.txt"))
+    (tmp_path / "a.txt").write_text("One file.")
+    prepare_store([corpus], tokenizer, store_dir=tmp_path / "store")
+    verified = []
+    monkeypatch.setattr("fixedbert.data.documents.is_sealed", lambda file: verified.append(file.name) or True)
+    monkeypatch.setattr(PartialState, "is_local_main_process", first)
+    assert len(prepare_store([corpus], tokenizer, store_dir=tmp_path / "store")) == 1
+    assert verified == ["store.json", "documents.npy", "shard-000000.arrow"] * first
+
+
+def test_content_is_what_a_store_depends_on(tmp_path, tokenizer, monkeypatch):
+    """Guards: a rewritten file of the same size and time is another text, moved it is the same; it is hashed once."""
+    read = []
+    hash_of = store_module.content_hash_of
+    monkeypatch.setattr(store_module, "content_hash_of", lambda file: (read.append(file.name), hash_of(file))[1])
+    monkeypatch.setattr(store_module, "JUST_CHANGED", 0)
+
+    def store_of_texts(name: str) -> str:
+        return prepare_store([Corpus(str(tmp_path / name))], tokenizer, store_dir=tmp_path / "store").folder.name
+
+    file = tmp_path / "a.txt"
+    file.write_text("One file.")
+    os.utime(file, ns=(10**18, 10**18))
+    time.sleep(0.02)
+    first = store_of_texts("a.txt")
+    assert store_of_texts("a.txt") == first and read == ["a.txt"]
+    file.write_text("Two file.")
+    os.utime(file, ns=(10**18, 10**18))
+    time.sleep(0.02)
+    assert store_of_texts("a.txt") != first and read == ["a.txt"] * 2
+    (tmp_path / "b.txt").write_text("One file.")
+    assert store_of_texts("b.txt") == first
+    (tmp_path / "store" / "contents.json").write_text("{}")  # damaged: not trusted
+    assert store_of_texts("b.txt") == first
+
+
+MEMORY = """
+import sys
+from transformers import BertTokenizer
+from fixedbert.data import store
+from fixedbert.data.corpora import Corpus
+store.SHARD_CHARACTERS = 300_000
+documents = store.prepare_store([Corpus(sys.argv[2])], BertTokenizer(vocab=sys.argv[1]), "en", 1, sys.argv[3])
+assert len(documents) == int(sys.argv[4])
+print(next(line.split()[1] for line in open("/proc/self/status") if line.startswith("VmHWM")))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="peak memory is read from /proc")
+def test_memory_does_not_grow_with_the_corpus(tmp_path, vocabulary):
+    """Guards: preparing four times the text takes the same resident memory: a shard's, not the corpus's."""
+    peaks = []
+    for count in (250, 1000):
+        corpus = rows(tmp_path / f"{count}.jsonl", *(f"{n} " + "file one two. " * 1500 for n in range(count)))
+        command = [sys.executable, "-c", MEMORY, vocabulary, corpus.source, str(tmp_path / "store"), str(count)]
+        run = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300)
+        peaks.append(int(run.stdout) / 1024)
+    text = (tmp_path / "1000.jsonl").stat().st_size / 2**20
+    assert text > 18 and peaks[1] - peaks[0] < 0.5 * text, peaks  # MiB
+
+
+def test_long_documents_are_tokenized_in_pieces(tokenizer, monkeypatch):
+    """Guards: a book is not tokenized at once, and comes out the same."""
+    sentences = [f"{word} file ." for word in "one two three four five".split()] * 7
+    ((ids, ends),) = tokenize_sentences([sentences], tokenizer)
+    monkeypatch.setattr(store_module, "PIECE_CHARACTERS", 20)
+    ((ids_of_pieces, ends_of_pieces),) = tokenize_sentences([sentences], tokenizer)
+    assert ids.tolist() == ids_of_pieces.tolist() and ends.tolist() == ends_of_pieces.tolist() and len(ends) == 35

@@ -1,0 +1,512 @@
+"""run_glue.py and run_squad.py: drop-in for transformers' scripts, several runs at once, any order and batch size."""
+
+import json
+import os
+import re
+import shutil
+import signal
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from launch import ROOT, TWO_PROCESSES, finished, launch
+from safetensors.torch import load_file
+from small_tasks import QUICK, glue, glue_arguments, squad
+from transformers import (
+    AutoModelForQuestionAnswering,
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    BertConfig,
+    BertForPreTraining,
+    Trainer,
+    TrainingArguments,
+    set_seed,
+)
+
+from fixedbert.fine_tuning.glue import GlueDataArguments
+from fixedbert.fine_tuning.glue import main as run_glue
+from fixedbert.fine_tuning.squad import SquadDataArguments
+from fixedbert.fine_tuning.squad import main as run_squad
+from fixedbert.fine_tuning.texts import load_task, text_features
+from fixedbert.fine_tuning.trainer import FineTuningArguments, FineTuningTrainer, LengthGroupedSampler
+from fixedbert.support.errors import InputError
+from fixedbert.training.arguments import ModelArguments, parse
+
+
+def test_steps_are_those_of_transformers(model, download, tmp_path):
+    """Guards: with transformers' order, a plain Trainer over padded features has the same losses step by step."""
+    steps = ("--do_train", "--num_train_epochs", "2", "--per_device_train_batch_size", "4", "--logging_steps", "1")
+    glue(model, download, tmp_path / "ours", *steps, "--train_sampling_strategy", "random", "--learning_rate", "1e-3")
+    state = json.loads((tmp_path / "ours/trainer_state.json").read_text())
+
+    tokenizer = AutoTokenizer.from_pretrained(model)
+    rows = load_task("rte", download, ("train",)).splits["train"]
+
+    def tokenize(batch):
+        return tokenizer(batch["sentence1"], batch["sentence2"], padding="max_length", max_length=64, truncation=True)
+
+    plain_args = TrainingArguments(
+        output_dir=str(tmp_path / "plain"),
+        use_cpu=True,
+        num_train_epochs=2,
+        per_device_train_batch_size=4,
+        logging_steps=1,
+        learning_rate=1e-3,
+        save_strategy="no",
+        disable_tqdm=True,
+    )
+    set_seed(42)
+    plain = Trainer(
+        model=AutoModelForSequenceClassification.from_pretrained(model, num_labels=2),
+        args=plain_args,
+        train_dataset=rows.map(tokenize, batched=True),
+        processing_class=tokenizer,
+    )
+    plain.train()
+    losses = [[e["loss"] for e in log if "loss" in e] for log in (state["log_history"], plain.state.log_history)]
+    assert len(losses[0]) == state["global_step"] == 2 * 6
+    assert losses[0] == pytest.approx(losses[1], rel=1e-4)
+
+
+@pytest.mark.parametrize("stock", [False, True])
+def test_results_do_not_depend_on_batches(model, download, tmp_path, stock):
+    """Guards: batch size, padding and order leave metrics, loss and predictions as they are; predictions keep rows."""
+    if stock:  # BERT itself: the baseline costs one flag
+        tokenizer = AutoTokenizer.from_pretrained(model)
+        shape = {"hidden_size": 30, "num_hidden_layers": 2, "num_attention_heads": 5, "intermediate_size": 37}
+        torch.manual_seed(0)
+        BertForPreTraining(
+            BertConfig(vocab_size=len(tokenizer), max_position_embeddings=128, initializer_range=0.2, **shape)
+        ).save_pretrained(tmp_path / "stock")
+        tokenizer.save_pretrained(tmp_path / "stock")
+        model = str(tmp_path / "stock")
+    train = ("--do_train", "--max_steps", "30", "--learning_rate", "3e-3", "--max_seq_length", "60")
+    glue(model, download, tmp_path / "trained", *train, task="stsb")
+    trained = str(tmp_path / "trained")
+    kind = json.loads((tmp_path / "trained/config.json").read_text())["model_type"]
+    assert kind == ("bert" if stock else "fixed_head_bert")
+    results, predictions = [], []
+    for number, more in enumerate([(), ("--per_device_eval_batch_size", "3"), ("--pad_to_max_length", "true")]):
+        output = tmp_path / str(number)
+        both = ("--do_eval", "--do_predict", "--max_seq_length", "60")
+        results.append(glue(trained, download, output, *both, *more, task="stsb"))
+        predictions.append((output / "STS-B.tsv").read_text())
+    for other in results[1:]:
+        for name in ("eval_pearson", "eval_spearmanr", "eval_loss"):
+            assert other[name] == pytest.approx(results[0][name], rel=1e-4)
+    assert predictions[0] == predictions[1] == predictions[2]
+
+    loaded = AutoModelForSequenceClassification.from_pretrained(trained).eval()
+    tokenizer = AutoTokenizer.from_pretrained(trained)
+    rows = load_task("stsb", download, ("test",)).splits["test"]
+    one_by_one = [
+        loaded(**tokenizer(row["sentence1"], row["sentence2"], return_tensors="pt")).logits.item() for row in rows
+    ]
+    written = [float(line.split("\t")[1]) for line in predictions[0].splitlines()[1:]]
+    assert written == pytest.approx(np.clip(one_by_one, 0, 5), abs=1e-3) and len(set(written)) > 3
+
+
+def test_squad_from_training_to_answers(model, questions, tmp_path):
+    """Guards: SQuAD 2.0 with the files and names of run_qa.py; batch size and padding do not matter."""
+    output = tmp_path / "trained"
+    steps = ("--max_steps", "5", "--learning_rate", "1e-3", "--null_score_diff_threshold", "best")
+    found = squad(model, questions, output, "--do_train", "--do_eval", "--do_predict", *steps)
+    names = {"exact", "f1", "total", "HasAns_f1", "NoAns_exact", "best_f1", "best_f1_thresh", "loss", "samples"}
+    assert {f"eval_{name}" for name in names} <= set(found)
+    assert found["eval_f1"] == pytest.approx(found["eval_best_f1"])  # the threshold was chosen here
+    answers = {kind: json.loads((output / f"{kind}_predictions.json").read_text()) for kind in ("eval", "predict")}
+    assert list(answers["eval"]) == [f"q{number}" for number in range(31)]
+    assert answers["predict"] == answers["eval"]  # the same questions, and the threshold that was chosen
+    n_best = json.loads((output / "eval_nbest_predictions.json").read_text())
+    assert set(n_best["q0"][0]) == {"text", "probability", "start_logit", "end_logit"}
+    odds = json.loads((output / "eval_null_odds.json").read_text())
+    assert {q for q, text in answers["eval"].items() if not text} == {
+        q for q, value in odds.items() if value > found["eval_null_score_diff_threshold"]
+    }
+    assert (output / "squad.png").read_bytes()[:4] == b"\x89PNG"
+    AutoModelForQuestionAnswering.from_pretrained(output)
+    for number, more in enumerate([("--per_device_eval_batch_size", "3"), ("--pad_to_max_length", "true")]):
+        again = squad(str(output), questions, tmp_path / str(number), "--do_eval", *more)
+        assert again["eval_loss"] == pytest.approx(found["eval_loss"], rel=1e-5)
+        other = json.loads((tmp_path / str(number) / "eval_null_odds.json").read_text())
+        assert other == pytest.approx(odds, abs=1e-4)
+
+
+def test_head_for_other_labels_is_new(model, download, tmp_path, capsys):
+    """Guards: RTE from a model of MNLI trains a new head on the old layers; the same labels keep the head."""
+    glue(model, download, tmp_path / "mnli", "--do_train", "--max_steps", "2", task="mnli")
+    still = ("--do_train", "--max_steps", "1", "--learning_rate", "0")
+    glue(str(tmp_path / "mnli"), download, tmp_path / "rte", *still, task="rte")
+    glue(str(tmp_path / "mnli"), download, tmp_path / "again", *still, task="mnli")
+    glue(str(tmp_path / "rte"), download, tmp_path / "mrpc", *still, task="mrpc")  # as many labels, but others
+    assert "replaced by a new one, for entailment, not_entailment" in capsys.readouterr().out
+    weights = {name: load_file(tmp_path / name / "model.safetensors") for name in ("mnli", "rte", "again", "mrpc")}
+    query = "bert.encoder.layer.1.attention.self.query.weight"
+    assert all(torch.equal(weights["mnli"][query], weights[name][query]) for name in weights)
+    assert weights["rte"]["classifier.weight"].shape == (2, 32)
+    assert torch.equal(weights["mnli"]["classifier.weight"], weights["again"]["classifier.weight"])
+    assert not torch.equal(weights["rte"]["classifier.weight"], weights["mrpc"]["classifier.weight"])
+    with pytest.raises(
+        InputError, match="the model's labels are entailment, neutral, contradiction, and those of the"
+    ):
+        glue(str(tmp_path / "mnli"), download, tmp_path / "no", "--do_eval", task="rte")
+
+
+def test_a_model_without_a_head_is_not_evaluated(model, download, questions, tmp_path):
+    """Guards: results and predictions of random heads are refused, with the name of what is missing."""
+    with pytest.raises(InputError, match="it has no weights for classifier.bias, classifier.weight; give a model of"):
+        glue(model, download, tmp_path / "no", "--do_predict", task="ax")
+    with pytest.raises(InputError, match="it has no weights for qa_outputs.bias, qa_outputs.weight"):
+        squad(model, questions, tmp_path / "no", "--do_eval")
+    assert not (tmp_path / "no").exists()
+
+
+def test_metrics_are_in_the_task_s_numbers(model, download, tmp_path):
+    """Guards: F1 is that of GLUE's positive class, also for a model that numbers the labels the other way."""
+    train = ("--do_train", "--max_steps", "30", "--learning_rate", "3e-3")
+    glue(model, download, tmp_path / "trained", *train, task="mrpc")
+    turned = AutoModelForSequenceClassification.from_pretrained(tmp_path / "trained")
+    turned.config.id2label, turned.config.label2id = (
+        {0: "EQUIVALENT", 1: "NOT_EQUIVALENT"},
+        {"EQUIVALENT": 0, "NOT_EQUIVALENT": 1},
+    )
+    with torch.no_grad():
+        turned.classifier.weight.copy_(turned.classifier.weight.flip(0))
+        turned.classifier.bias.copy_(turned.classifier.bias.flip(0))
+    turned.save_pretrained(tmp_path / "turned")
+    AutoTokenizer.from_pretrained(model).save_pretrained(tmp_path / "turned")
+    both = ("--do_eval", "--do_predict")
+    one, two = (
+        glue(str(tmp_path / name), download, tmp_path / f"{name}-eval", *both, task="mrpc")
+        for name in ("trained", "turned")
+    )
+    for name in ("eval_accuracy", "eval_f1", "eval_loss"):
+        assert one[name] == pytest.approx(two[name])
+    assert one["eval_f1"] > 0
+    files = [(tmp_path / f"{name}-eval/MRPC.tsv").read_text() for name in ("trained", "turned")]
+    assert files[0] == files[1]
+
+
+def test_a_model_without_names_of_labels(model, tmp_path, capsys):
+    """Guards: turned labels without names are evaluated with a word about their order, and predicted by number."""
+    file = tmp_path / "rows.csv"
+    file.write_text("text,label\n" + 9 * "one,yes\ntwo,no\nthree one,yes\n")
+
+    def run(start, output, *more):
+        files = [word for kind in ("train", "validation", "test") for word in (f"--{kind}_file", str(file))]
+        folder = ("--output_dir", str(tmp_path / output))
+        run_glue(["--model_name_or_path", start, *files, *QUICK, *folder, *more, "--do_eval"])
+        return json.loads((tmp_path / output / "all_results.json").read_text())
+
+    run(model, "trained", "--do_train", "--max_steps", "30", "--learning_rate", "3e-3")
+    turned = AutoModelForSequenceClassification.from_pretrained(tmp_path / "trained")
+    turned.config.id2label, turned.config.label2id = {0: "LABEL_0", 1: "LABEL_1"}, {"LABEL_0": 0, "LABEL_1": 1}
+    with torch.no_grad():
+        turned.classifier.weight.copy_(turned.classifier.weight.flip(0))
+        turned.classifier.bias.copy_(turned.classifier.bias.flip(0))
+    turned.save_pretrained(tmp_path / "turned")
+    AutoTokenizer.from_pretrained(model).save_pretrained(tmp_path / "turned")
+    capsys.readouterr()
+    assert run(str(tmp_path / "turned"), "out", "--do_predict")["eval_accuracy"] == 0
+    told = capsys.readouterr().out
+    assert "their order is unknown, and was taken to be that of the data (LABEL_0 = 'no', LABEL_1 = 'yes')" in told
+    assert "LABEL_0 = 'yes', LABEL_1 = 'no' the model would have 1.000: if that is its order" in told
+    written = (tmp_path / "out/predict_results.txt").read_text().split()[3::2]
+    assert written == ["LABEL_0", "LABEL_1", "LABEL_0"] * 9
+
+
+def train_on_eleven(model, data, tmp_path, script, *more):
+    """Weights after an epoch of steps of 8 and of 3 rows, in batches of 8 and of 2."""
+    weights = []
+    for size, steps in ((8, 1), (2, 4)):
+        batch = ("--per_device_train_batch_size", str(size), "--gradient_accumulation_steps", str(steps))
+        run = ("--do_train", "--num_train_epochs", "1", "--max_train_samples", "11", "--learning_rate", "1e-2")
+        output = tmp_path / f"{script.__name__}-{size}"
+        script(model, data, output, *run, *batch, "--optim", "sgd", *more)
+        weights.append(load_file(output / "model.safetensors"))
+        losses = [
+            entry["loss"] for entry in json.loads((output / "trainer_state.json").read_text())["log_history"][:2]
+        ]
+        weights[-1]["losses"] = torch.tensor(losses)
+    start = load_file(Path(model, "model.safetensors"))
+    query = "bert.encoder.layer.1.attention.self.query.weight"
+    assert not torch.equal(start[query], weights[0][query])
+    return weights
+
+
+@pytest.mark.parametrize("task", ["rte", "stsb", "squad"])
+@pytest.mark.parametrize("taught", [False, True])
+def test_accumulated_steps_are_large_steps(model, download, questions, tmp_path, task, taught):
+    """Guards: batches of 2 in steps of 4 train like batches of 8, also in a last step of 2 and 1 rows."""
+    script, data, more = (squad, questions, ()) if task == "squad" else (partial(glue, task=task), download, ())
+    if taught:
+        script(model, data, tmp_path / "teacher", "--do_train", "--max_steps", "1")
+        more = ("--teacher_model", str(tmp_path / "teacher"))
+    script.__name__ = task
+    one, two = train_on_eleven(model, data, tmp_path, script, *more)
+    assert len(one["losses"]) == 2
+    for name in one:
+        torch.testing.assert_close(one[name], two[name], rtol=1e-5, atol=2e-6, msg=name)
+
+
+def test_rows_to_evaluate_on_that_were_trained_on(model, questions, tmp_path, capsys):
+    """Guards: a copy of the training rows, whole or in part, in another format and with other blanks, is counted."""
+    train, dev = tmp_path / "train.csv", tmp_path / "dev.tsv"
+    train.write_text("sentence1,sentence2,label\none,two,no\ntwo,one,yes\nthree,one,no\n")
+    run = ("--do_train", "--do_eval", "--max_steps", "1")
+
+    def told(*rows):
+        dev.write_text("sentence1\tsentence2\tlabel\n" + "\n".join(rows) + "\n")
+        files = ("--train_file", str(train), "--validation_file", str(dev))
+        folder = ("--output_dir", str(tmp_path / f"out-{len(list(tmp_path.iterdir()))}"))
+        run_glue(["--model_name_or_path", model, *files, *QUICK, *folder, *run])
+        return [line for line in capsys.readouterr().out.splitlines() if "training rows" in line]
+
+    (line,) = told("one\ttwo \tyes", "two\t one\tyes", "one\tone\tno")
+    assert line.startswith("validation: 2 of 3 rows have the texts of training rows, and measure")
+    assert told("one\tthree\tyes", "two\ttwo\tno") == []
+    squad(model, questions, tmp_path / "questions", *run)
+    assert "validation: 31 of 31 rows have the texts of training rows" in capsys.readouterr().out
+
+
+def test_counts_and_thresholds_that_make_no_sense(model, download, questions, tmp_path):
+    """Guards: no examples, or a threshold chosen on nothing, are refused at once; a smaller count cuts predictions."""
+    for script in (glue, squad):
+        with pytest.raises(InputError, match="--max_eval_samples 0: give at least 1"):
+            script(
+                model,
+                download if script is glue else questions,
+                tmp_path / "no",
+                "--do_eval",
+                "--max_eval_samples",
+                "0",
+            )
+    with pytest.raises(InputError, match="--null_score_diff_threshold best is chosen on the validation questions"):
+        squad(model, questions, tmp_path / "no", "--do_predict", "--null_score_diff_threshold", "best")
+    with pytest.raises(InputError, match="--null_score_diff_threshold high: a number, or best"):
+        squad(model, questions, tmp_path / "no", "--do_train", "--null_score_diff_threshold", "high")
+    few = ("--do_train", "--do_predict", "--max_steps", "1", "--max_predict_samples", "3")
+    glue(model, download, tmp_path / "few", *few)
+    assert len((tmp_path / "few/RTE.tsv").read_text().splitlines()) == 1 + 3
+    found = squad(model, questions, tmp_path / "few-questions", *few)
+    assert len(json.loads((tmp_path / "few-questions/predict_predictions.json").read_text())) == 3
+    assert {"predict_f1", "predict_samples"} <= set(found)  # these have answers
+
+
+def test_early_stopping_keeps_the_best(model, download, tmp_path):
+    """Guards: training ends after so many evaluations without a better metric, with the best checkpoint's weights."""
+    steps = ("--max_steps", "9", "--learning_rate", "0", "--eval_strategy", "steps", "--eval_steps", "1")
+    best = ("--save_strategy", "steps", "--save_steps", "1", "--load_best_model_at_end", "--metric_for_best_model")
+    stop = (*best, "accuracy", "--early_stopping_patience", "2")
+    glue(model, download, tmp_path / "out", "--do_train", "--do_eval", *steps, *stop)
+    state = json.loads((tmp_path / "out/trainer_state.json").read_text())
+    assert state["global_step"] == 3 and state["best_global_step"] == 1
+    with pytest.raises(InputError, match="--early_stopping_patience needs --load_best_model_at_end"):
+        glue(model, download, tmp_path / "no", "--do_train", "--early_stopping_patience", "2")
+
+
+def test_stopped_run_goes_on_to_the_same_weights(model, download, tmp_path, monkeypatch):
+    """Guards: stopped in the second epoch, the same command ends with the same bits: order and state are restored."""
+    steps = ("--do_train", "--num_train_epochs", "3", "--per_device_train_batch_size", "4", "--learning_rate", "1e-3")
+    glue(model, download, tmp_path / "whole", *steps)
+    original, calls = FineTuningTrainer.training_step, []
+
+    def stopping(self, *args, **kwargs):
+        calls.append(1)
+        if len(calls) == 8:  # of 18; an epoch has 6
+            os.kill(os.getpid(), signal.SIGTERM)
+        return original(self, *args, **kwargs)
+
+    monkeypatch.setattr(FineTuningTrainer, "training_step", stopping)
+    with pytest.raises(SystemExit, match="143"):
+        glue(model, download, tmp_path / "stopped", *steps)
+    glue(model, download, tmp_path / "stopped", *steps)
+    assert len(calls) == 18
+    one, two = (load_file(tmp_path / name / "model.safetensors") for name in ("whole", "stopped"))
+    assert all(torch.equal(one[name], two[name]) for name in one)
+
+
+def reversed_lines(text):
+    header, *rows = text.splitlines()
+    return "\n".join([header, *reversed(rows)])
+
+
+def with_another_answer(text):
+    rows = [json.loads(line) for line in text.splitlines()]
+    row = next(row for row in rows if row["answers"]["text"])
+    row["answers"]["text"].append(row["context"].split()[0])
+    row["answers"]["answer_start"].append(0)
+    return "\n".join(map(json.dumps, rows))
+
+
+@pytest.mark.parametrize(
+    ("script", "change"),
+    [
+        (run_glue, reversed_lines),
+        (run_glue, lambda text: text.replace(",yes", ",yea")),
+        (run_squad, reversed_lines),
+        (run_squad, with_another_answer),
+    ],
+    ids=["rows", "labels", "questions", "answers"],
+)
+def test_other_data_are_not_continued_on(model, questions, tmp_path, monkeypatch, script, change):
+    """Guards: where rows, labels or further answers changed, a stopped run says so; with the old it goes on."""
+    steps = ("--do_train", "--max_steps", "3", "--save_strategy", "steps", "--save_steps", "1")
+    file = tmp_path / "rows.csv" if script is run_glue else Path(shutil.copy(questions, tmp_path))
+    if script is run_glue:
+        rows = [f"the {word},{label}" for word in ("list", "string", "file") for label in ("no", "yes")]
+        file.write_text("\n".join(["sentence1,label", *rows]) + "\n")
+
+    def run():
+        if script is run_glue:
+            texts = ["--model_name_or_path", model, "--train_file", str(file)]
+            run_glue([*texts, *QUICK, "--output_dir", str(tmp_path / "run"), *steps])
+        else:
+            squad(model, str(file), tmp_path / "run", *steps)
+
+    def stop(trainer, checkpoint):
+        trainer.train()
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr("fixedbert.fine_tuning.fine_tune.train", stop)
+        run()
+    whole, changed = file.read_text(), file.stat()
+    file.write_text(change(whole))
+    assert file.read_text() != whole
+    os.utime(file, ns=(changed.st_atime_ns, changed.st_mtime_ns))
+    with pytest.raises(
+        InputError, match="run.partial: the texts, .* are not those that the unfinished run began with"
+    ):
+        run()
+    file.write_text(whole)
+    run()
+    assert (tmp_path / "run" / "model.safetensors").exists()
+
+
+@pytest.mark.slow
+def test_two_processes_are_one(model, download, tmp_path):
+    """Guards: `accelerate launch` on two CPU processes trains to the weights of one and reports its metrics."""
+    steps = ("--do_train", "--do_eval", "--do_predict", "--num_train_epochs", "2", "--learning_rate", "1e-3")
+    runs = {name: ("--per_device_train_batch_size", batch) for name, batch in (("one", "6"), ("two", "3"))}
+    commands = {
+        name: glue_arguments(model, download, tmp_path / name, *steps, *batch, "--max_train_samples", "18")
+        for name, batch in runs.items()
+    }
+    process = launch(*TWO_PROCESSES, str(ROOT / "run_glue.py"), *commands["two"])
+    run_glue(commands["one"])
+    finished(process)
+    one, two = (load_file(tmp_path / name / "model.safetensors") for name in runs)
+    for name in one:
+        if not name.endswith("key.bias"):  # it has no gradient but rounding errors, which Adam makes large
+            assert torch.allclose(one[name], two[name], rtol=1e-4, atol=1e-5), name
+    results = [json.loads((tmp_path / name / "all_results.json").read_text()) for name in runs]
+    assert results[0]["eval_accuracy"] == results[1]["eval_accuracy"]
+    assert results[0]["eval_loss"] == pytest.approx(results[1]["eval_loss"], rel=1e-5)
+    assert (tmp_path / "one/RTE.tsv").read_text() == (tmp_path / "two/RTE.tsv").read_text()
+
+
+@pytest.mark.slow
+def test_two_processes_evaluate_squad_like_one(model, questions, tmp_path):
+    """Guards: answers, scores and loss of SQuAD on two processes, whose last batch is filled up, are those of one."""
+    squad(model, questions, tmp_path / "trained", "--do_train", "--max_steps", "3")
+    files = (
+        "--validation_file",
+        questions,
+        "--max_seq_length",
+        "32",
+        "--doc_stride",
+        "8",
+        "--version_2_with_negative",
+    )
+    more = (*files, *QUICK, "--do_eval", "--per_device_eval_batch_size", "4", "--output_dir")
+    process = launch(
+        *TWO_PROCESSES,
+        *(str(ROOT / "run_squad.py"), "--model_name_or_path", str(tmp_path / "trained"), *more, str(tmp_path / "two")),
+    )
+    run_squad(["--model_name_or_path", str(tmp_path / "trained"), *more, str(tmp_path / "one")])
+    finished(process)
+    one, two = (json.loads((tmp_path / name / "all_results.json").read_text()) for name in ("one", "two"))
+    for name in ("eval_f1", "eval_exact", "eval_best_f1", "eval_loss", "eval_samples"):
+        assert one[name] == pytest.approx(two[name], rel=1e-5), name
+
+
+def test_batches_of_like_lengths():
+    """Guards: every row once; like lengths together, whatever the processes; another order in each epoch and seed."""
+    rng = np.random.default_rng(0)
+    lengths = rng.integers(5, 128, 1300).tolist()
+    sampler = LengthGroupedSampler(lengths, 13, seed=3)
+    first = list(sampler)
+    assert sorted(first) == list(range(1300)) and first == list(LengthGroupedSampler(lengths, 13, seed=3))
+    batches = np.array([lengths[i] for i in first]).reshape(-1, 13)
+    assert (batches.max(1) - batches.min(1)).mean() < 10  # of 123
+    assert batches[0].max() == max(lengths)  # what does not fit into memory is seen at once
+    falls = (np.diff(batches[1:].mean(1)) < 0).mean()
+    assert 0.35 < falls < 0.65  # not from long to short
+    odd = list(LengthGroupedSampler(lengths[:1295], 13, seed=3))  # the last step has fewer
+    assert sorted(odd) == list(range(1295))
+    batches = [[lengths[i] for i in odd[start : start + 13]] for start in range(0, 1295, 13)]
+    assert np.mean([max(batch) - min(batch) for batch in batches]) < 10
+    sampler.set_epoch(1)
+    assert list(sampler) != first and list(LengthGroupedSampler(lengths, 13, seed=4)) != first
+
+
+def test_label_smoothing_is_for_classes(model, download, questions, tmp_path):
+    """Guards: it changes the loss of a classification; of numbers and answers, where it would do nothing or harm, it
+    is refused."""
+    flags = ("--do_train", "--max_steps", "1", "--logging_steps", "1", "--train_sampling_strategy", "random")
+    losses = [
+        glue(model, download, tmp_path / amount, *flags, "--label_smoothing_factor", amount)["train_loss"]
+        for amount in ("0", "0.5")
+    ]
+    assert abs(losses[0] - losses[1]) > 1e-3
+    with pytest.raises(InputError, match="--label_smoothing_factor is for classes"):
+        glue(model, download, tmp_path / "stsb", *flags, "--label_smoothing_factor", "0.5", task="stsb")
+    with pytest.raises(InputError, match="--label_smoothing_factor is for classes"):
+        squad(model, questions, tmp_path / "squad", *flags, "--label_smoothing_factor", "0.5")
+
+
+def test_evaluation_is_not_shuffled(model, download, tmp_path):
+    """Guards: grouping training by length does not shuffle evaluation, as it does in transformers' Trainer."""
+    tokenizer = AutoTokenizer.from_pretrained(model)
+    features = text_features(load_task("rte", download, ("train",)).splits["train"], tokenizer, 32)
+    arguments = FineTuningArguments(output_dir=str(tmp_path), use_cpu=True, bf16=False, per_device_eval_batch_size=4)
+    loaded = AutoModelForSequenceClassification.from_pretrained(model)
+    trainer = FineTuningTrainer(model=loaded, args=arguments, processing_class=tokenizer)
+    assert arguments.train_sampling_strategy == "group_by_length"
+    assert np.array_equal(trainer.predict(features).label_ids, features["label"][:])
+
+
+# The arguments of transformers' run_glue.py and run_qa.py (version 4.55 and later), besides TrainingArguments.
+COMMON = (
+    "model_name_or_path config_name tokenizer_name cache_dir model_revision token trust_remote_code "
+    "dataset_name dataset_config_name max_seq_length overwrite_cache pad_to_max_length max_train_samples "
+    "max_eval_samples max_predict_samples train_file validation_file test_file"
+).split()
+OF_RUN_GLUE = [*COMMON, "task_name", "ignore_mismatched_sizes"]
+OF_RUN_QA = [
+    *COMMON,
+    "preprocessing_num_workers",
+    "version_2_with_negative",
+    "null_score_diff_threshold",
+    "doc_stride",
+]
+OF_RUN_QA += ["n_best_size", "max_answer_length"]
+REFUSED = ("use_fast_tokenizer", "use_auth_token", "evaluation_strategy", "overwrite_output_dir", "no_cuda")
+
+
+@pytest.mark.parametrize("data_arguments, names", [(GlueDataArguments, OF_RUN_GLUE), (SquadDataArguments, OF_RUN_QA)])
+def test_every_flag_is_taken_or_refused(data_arguments, names, tmp_path):
+    """Guards: each flag of transformers' scripts is taken, and on the page, or refused."""
+    page = (ROOT / "docs" / "fine_tuning.md").read_text(encoding="utf-8")
+    for name in [*names, *REFUSED]:
+        value = "16" if re.search("(?<!pad_to_max_)length$|samples$|stride$|n_best_size$|workers$", name) else "true"
+        command = [f"--{name}", value, "--output_dir", str(tmp_path)]
+        if name in REFUSED:
+            with pytest.raises(InputError, match=f"^--{name}: no such argument; --help lists those there are"):
+                parse(command, ModelArguments, data_arguments, FineTuningArguments)
+        else:
+            parse(command, ModelArguments, data_arguments, FineTuningArguments)
+            assert f"`--{name}`" in page, name

@@ -1,0 +1,176 @@
+"""Metrics: SQuAD's published scores to the last printed digit, hand-computed values, and no network."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from fixedbert.fine_tuning import glue_metrics as glue
+from fixedbert.fine_tuning import squad_metrics as squad
+from fixedbert.fine_tuning.glue_metrics import METRICS, Glue, glue_scores
+from fixedbert.fine_tuning.squad_metrics import (
+    Squad,
+    best_threshold,
+    exact_match,
+    f1,
+    normalize_answer,
+    squad_scores,
+    squad_v2_scores,
+)
+
+
+def test_normalisation_is_squad_s():
+    """Guards: case, ASCII punctuation, articles and spaces do not count; words that contain an article do."""
+    assert normalize_answer("  The  Theatre, an A-Team's  ") == "theatre ateams"
+
+
+def test_hand_computed_scores():
+    """Guards: words are counted with multiplicity, the best of several answers counts, a missing prediction is 0."""
+    assert exact_match("The cat!", "cat") == 1.0
+    assert f1("a big black cat", "black black cat") == pytest.approx(2 * 2 / (3 + 3))
+    assert f1("dog", "cat") == 0.0
+    scores = squad_scores({"1": "black cat"}, {"1": ["dog", "cat"], "2": ["dog"]})
+    assert scores == {"exact_match": 0.0, "f1": pytest.approx(100 * (2 / 3) / 2)}
+
+
+def test_scores_with_unanswerable_questions():
+    """Guards: SQuAD 2.0's rules: an empty text is right where there is no answer, null scores count, parts apart."""
+    answers = {"1": ["black cat"], "2": [], "3": ["the"], "4": [], "5": ["dog"]}  # "the" is no answer: an article
+    predictions = {"1": "cat", "2": "", "3": "", "4": "dog"}  # none for 5
+    scores = squad_v2_scores(predictions, answers)
+    assert scores == {
+        "exact": 100 * 2 / 5,
+        "f1": pytest.approx(100 * (2 / 3 + 2) / 5),
+        "total": 5,
+        "HasAns_exact": 0.0,
+        "HasAns_f1": pytest.approx(100 * (2 / 3) / 2),
+        "HasAns_total": 2,
+        "NoAns_exact": pytest.approx(200 / 3),
+        "NoAns_f1": pytest.approx(200 / 3),
+        "NoAns_total": 3,
+    }
+    nulls = {"1": 0.1, "2": 0.2, "3": 0.3, "4": 0.9, "5": 0.0}
+    assert squad_v2_scores(predictions, answers, nulls, threshold=0.5)["NoAns_exact"] == 100.0
+    assert squad_v2_scores(predictions, answers, nulls, threshold=0.05)["HasAns_f1"] == 0.0
+
+
+def test_best_threshold_is_the_best_of_all():
+    """Guards: the threshold that is chosen gives the score it promises, and no other threshold gives more."""
+    rng = np.random.default_rng(0)
+    for _ in range(30):
+        size = 13
+        has_answer = rng.random(size) < 0.5
+        empty = rng.random(size) < 0.2
+        scores = np.where(has_answer, rng.random(size), empty)
+        nulls = rng.normal(size=size)
+
+        def score_at(threshold, scores=scores, nulls=nulls, has_answer=has_answer):
+            return 100 * np.where(nulls > threshold, ~has_answer, scores).mean()
+
+        best, threshold = best_threshold(scores, nulls, has_answer, empty)
+        assert best == pytest.approx(score_at(threshold))
+        assert best == pytest.approx(max(score_at(candidate) for candidate in [*nulls, nulls.min() - 1]))
+
+
+@pytest.mark.parametrize(
+    "system, version, expected",
+    [
+        ("v1.1-bert-ensemble", "v1.1", (86.206, 92.196)),
+        ("v1.1-r-net-plus", "v1.1", (82.469, 88.478)),
+        ("v1.1-logistic-regression", "v1.1", (40.142, 50.982)),  # 13 questions have no prediction
+        ("v2.0-bert-single", "v2.0", (78.742, 81.775)),
+    ],
+)
+def test_published_squad_scores(real_data, system, version, expected):
+    """Guards: predictions of known systems on the SQuAD dev sets score what was published for them."""
+    predictions = json.loads(next((real_data / "squad/predictions").glob(f"{system}*")).read_text())
+    articles = json.loads((real_data / f"squad/dev-{version}.json").read_text())["data"]
+    answers = {
+        question["id"]: [answer["text"] for answer in question["answers"]]
+        for article in articles
+        for paragraph in article["paragraphs"]
+        for question in paragraph["qas"]
+    }
+    if version == "v1.1":
+        scores = squad_scores(predictions, answers)
+        assert (round(scores["exact_match"], 3), round(scores["f1"], 3)) == expected
+    else:
+        scores = squad_v2_scores(predictions, answers)
+        assert (round(scores["exact"], 3), round(scores["f1"], 3)) == expected
+        assert (scores["HasAns_total"], scores["NoAns_total"]) == (5928, 5945)
+
+
+@pytest.mark.parametrize("task", METRICS)
+def test_glue_metrics_against_their_formulas(task):
+    """Guards: every task has its metrics, and these are what their definitions say."""
+    predictions, labels = np.array([0, 1, 1, 1, 0, 1, 1]), np.array([0, 1, 0, 1, 1, 1, 0])
+    tp, fp, fn, tn = 3, 2, 1, 1
+    expected = {
+        "accuracy": 4 / 7,
+        "f1": 2 * tp / (2 * tp + fp + fn),
+        "matthews_correlation": (tp * tn - fp * fn) / ((tp + fp) * (tp + fn) * (tn + fp) * (tn + fn)) ** 0.5,
+    }
+    if "pearson" in METRICS[task]:
+        predictions, labels = np.array([1.0, 2.5, 0.0, 4.0]), np.array([0.5, 3.0, 1.0, 9.0])
+        x, y = predictions - predictions.mean(), labels - labels.mean()
+        expected = {
+            "mse": (0.5**2 + 0.5**2 + 1 + 25) / 4,
+            "pearson": (x @ y) / (x @ x * (y @ y)) ** 0.5,
+            "spearmanr": 1 - 6 * (1 + 1) / (4 * 15),  # ranks 2 3 1 4 and 1 3 2 4
+        }
+    names = {"cola": ["matthews_correlation"], "stsb": ["pearson", "spearmanr"], "mrpc": ["accuracy", "f1"]}
+    names |= {"qqp": names["mrpc"], "regression": ["pearson", "spearmanr", "mse"]}
+    assert glue_scores(task, predictions, labels) == {
+        name: pytest.approx(expected[name], rel=1e-12) for name in names.get(task, ["accuracy"])
+    }
+
+
+def test_constant_predictions_have_no_correlation():
+    """Guards: a model that always says the same scores 0, not NaN, which is no JSON and cannot be compared."""
+    assert glue_scores("stsb", np.ones(5), np.arange(5)) == {"pearson": 0.0, "spearmanr": 0.0}
+    assert glue_scores("cola", np.ones(5, int), np.array([0, 1, 1, 0, 1])) == {"matthews_correlation": 0.0}
+
+
+def test_evaluate_modules():
+    """Guards: the modules take the inputs of evaluate's own and give our functions' results; bad names are said."""
+    mrpc = Glue("mrpc", keep_in_memory=True)
+    assert mrpc.compute(predictions=[0, 1, 1], references=[0, 1, 0]) == glue_scores("mrpc", [0, 1, 1], [0, 1, 0])
+    stsb = Glue("stsb", keep_in_memory=True)
+    assert stsb.compute(predictions=[0.1, 1.7, 3], references=[0, 1, 2.5])["spearmanr"] == pytest.approx(1.0)
+    answers = {"text": ["black cat"], "answer_start": [3]}
+    predictions = [{"id": "1", "prediction_text": "cat"}, {"id": "2", "prediction_text": "dog"}]
+    references = [{"id": "1", "answers": answers}, {"id": "2", "answers": {"text": ["dog"], "answer_start": [0]}}]
+    one = Squad(keep_in_memory=True).compute(predictions=predictions, references=references)
+    assert one == {"exact_match": 50.0, "f1": pytest.approx(100 * (2 / 3 + 1) / 2)}
+    for row, odds in zip(predictions, (0.0, 1.0), strict=True):
+        row["no_answer_probability"] = odds
+    references[1]["answers"] = {"text": [], "answer_start": []}
+    two = Squad("squad_v2", keep_in_memory=True)
+    scores = two.compute(predictions=predictions, references=references, no_answer_threshold=0.5)
+    assert (scores["exact"], scores["NoAns_exact"], scores["best_f1"]) == (50.0, 100.0, pytest.approx(500 / 6))
+    with pytest.raises(ValueError, match="mrpq: no such task; there are cola"):
+        Glue("mrpq")
+    with pytest.raises(ValueError, match="squad3: no such version"):
+        Squad("squad3")
+
+
+def test_evaluate_loads_them_from_the_package_without_a_network():
+    """Guards: `evaluate.load` of the package's files works where every connection fails."""
+    code = f"""
+import socket
+def refuse(*_, **__): raise OSError("no network")
+socket.socket.connect = socket.create_connection = refuse
+import evaluate
+assert evaluate.load({glue.__file__!r}, "cola").compute(predictions=[0, 1], references=[0, 1]) == {{
+    "matthews_correlation": 1.0
+}}
+answers = {{"text": ["cat"], "answer_start": [0]}}
+print(evaluate.load({squad.__file__!r}).compute(
+    predictions=[{{"id": "1", "prediction_text": "the cat"}}], references=[{{"id": "1", "answers": answers}}]
+))
+"""
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+    assert "'exact_match': 100.0" in run.stdout

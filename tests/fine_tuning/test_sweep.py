@@ -1,0 +1,158 @@
+"""Several runs from one command: all tasks, seeds, the grid; nothing is done twice, and nothing finished is lost."""
+
+import json
+import re
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from small_tasks import glue, squad
+from transformers import (
+    AutoModelForSequenceClassification,
+)
+
+from fixedbert.data.glue import TASKS
+from fixedbert.fine_tuning.glue import main as run_glue
+from fixedbert.fine_tuning.sweep import Run, arguments_of, plan_runs
+from fixedbert.fine_tuning.trainer import FineTuningArguments
+from fixedbert.support.errors import InputError
+
+
+def test_all_tasks_in_one_command(model, download, tmp_path, capsys):
+    """Guards: every task trains, evaluates and predicts; AX by MNLI's model; one table with the average; pictures."""
+    output = tmp_path / "out"
+    steps = ("--max_steps", "2", "--per_device_train_batch_size", "4")
+    glue(model, download, output, "--do_train", "--do_eval", "--do_predict", "--seeds", "5", *steps, task="all")
+    for name, task in TASKS.items():
+        folder = output / name / "seed-5"
+        files = [task.submission(split) for split in task.files if split.startswith("test")]
+        for file in files:
+            lines = (folder / file).read_text().splitlines()
+            assert lines[0] == "index\tprediction"
+            assert [line.split("\t")[0] for line in lines[1:]] == [str(100 + number) for number in range(7)]
+            allowed = {str(n) for n in range(len(task.labels))} if task.numbered else set(task.labels)
+            assert not allowed or {line.split("\t")[1] for line in lines[1:]} <= allowed
+        if name != "ax":
+            assert (folder / "glue.png").read_bytes()[:4] == b"\x89PNG"
+            found = json.loads((folder / "all_results.json").read_text())
+            assert (found["train_samples"], found["eval_samples"]) == (23, 13)
+            AutoModelForSequenceClassification.from_pretrained(folder)
+    results = json.loads((output / "results.json").read_text())
+    assert [run["task"] for run in results["runs"]] == [task for task in TASKS if task != "ax"]
+    by_task = {run["task"]: run for run in results["runs"]}
+    main = {"cola": "eval_matthews_correlation", "mrpc": "eval_combined_score", "qqp": "eval_combined_score"}
+    main |= {"stsb": "eval_combined_score"}
+    scores = {task: run[main.get(task, "eval_accuracy")] for task, run in by_task.items()}
+    scores["mnli"] = (by_task["mnli"]["eval_accuracy"] + by_task["mnli"]["eval_accuracy_mm"]) / 2
+    assert results["average"] == [pytest.approx(np.mean(list(scores.values())))]
+    del scores["wnli"]
+    assert results["average without wnli"] == [pytest.approx(np.mean(list(scores.values())))]
+    table = capsys.readouterr().out
+    for line in (r"stsb +pearson", r"stsb +spearmanr", r"mnli +accuracy_mm", r"average +-?0\.\d{4}"):
+        assert re.search(line, table)
+    assert (output / "results.png").read_bytes()[:4] == b"\x89PNG"
+
+
+def test_runs_of_a_sweep_are_not_done_twice(model, download, tmp_path, capsys):
+    """Guards: after an error or interruption the same command does what is left; the directory appears when all is."""
+    output, steps = tmp_path / "out", ("--do_train", "--do_eval", "--max_steps", "1", "--seeds", "1", "2")
+    bad = tmp_path / "glue"
+    (bad / "WNLI").mkdir(parents=True)
+    for file in ("train.tsv", "dev.tsv"):
+        for folder in ("RTE", "WNLI"):
+            (bad / folder).mkdir(exist_ok=True)
+            (bad / folder / file).write_text(open(f"{download}/{folder}/{file}").read())
+    good = (bad / "WNLI/dev.tsv").read_text()
+    (bad / "WNLI/dev.tsv").write_text(good + "7\tone\ttwo\n")
+    with pytest.raises(InputError, match="WNLI/dev.tsv"):
+        glue(model, str(bad), output, *steps, task="rte wnli")
+    assert not output.exists() and (tmp_path / "out.partial/rte/seed-2/model.safetensors").exists()
+    with pytest.raises(InputError, match="unfinished runs with other arguments"):
+        glue(model, str(bad), output, *steps, "--learning_rate", "1", task="rte wnli")
+    (bad / "WNLI/dev.tsv").write_text(good)
+    capsys.readouterr()
+    glue(model, str(bad), output, *steps, task="rte wnli")
+    told = capsys.readouterr().out
+    assert "rte/seed-1: done already" in told and "run 3 of 4: wnli/seed-1" in told
+    assert not (tmp_path / "out.partial").exists()
+    weights = [load_file(output / f"rte/seed-{seed}/model.safetensors") for seed in (1, 2)]
+    assert not torch.equal(weights[0]["classifier.weight"], weights[1]["classifier.weight"])
+
+
+def test_grid_of_the_bert_paper(tmp_path):
+    """Guards: batch 16 and 32, three learning rates, 2 to 4 epochs, for every task and seed, shared out on devices."""
+    training_args = FineTuningArguments(output_dir=str(tmp_path), grid="bert", seeds=[1, 2], use_cpu=True)
+    runs = plan_runs(["rte"], training_args)
+    assert len(runs) == len({run.folder for run in runs}) == 18 * 2
+    assert runs[0].folder == "rte/train-batch-size-16-learning-rate-5e-05-epochs-2/seed-1"
+    assert {run.settings for run in runs} == {
+        (("train_batch_size", batch), ("learning_rate", rate), ("num_train_epochs", epochs))
+        for batch in (16, 32)
+        for rate in (5e-5, 3e-5, 2e-5)
+        for epochs in (2, 3, 4)
+    }
+    training_args.gradient_accumulation_steps = 4
+    arguments = arguments_of(runs[-1], training_args, tmp_path / "run")
+    assert (arguments.per_device_train_batch_size, arguments.learning_rate, arguments.num_train_epochs) == (8, 2e-5, 4)
+    assert (arguments.seed, arguments.output_dir) == (2, str(tmp_path / "run"))
+    assert arguments.hub_model_id.startswith(f"{tmp_path.name}-rte-train-batch-size-32")  # each run a repository
+    assert training_args.learning_rate == 5e-5  # untouched
+    training_args.gradient_accumulation_steps = 3
+    with pytest.raises(InputError, match="a batch of 16 cannot be shared out among 3"):
+        arguments_of(runs[0], training_args, tmp_path / "run")
+    training_args.grid = "bart"
+    with pytest.raises(InputError, match="--grid bart: no such grid; there is bert"):
+        plan_runs(["rte"], training_args)
+    training_args.grid, training_args.seeds = None, [3, 3]
+    with pytest.raises(InputError, match="each seed can be there once"):
+        plan_runs(["rte"], training_args)
+    assert Run(None, 7).folder == "seed-7"
+
+
+def test_grid_is_one_table(model, download, questions, tmp_path, capsys, monkeypatch):
+    """Guards: all points of the grid stand in one table, in which the best is marked; SQuAD has it too."""
+    monkeypatch.setattr("fixedbert.fine_tuning.sweep.GRIDS", {"bert": {"learning_rate": (1e-3, 0.0)}})
+    glue(model, download, tmp_path / "out", "--do_train", "--do_eval", "--num_train_epochs", "2", "--grid", "bert")
+    lines = [
+        line for line in capsys.readouterr().out.splitlines() if "learning_rate" in line and line.startswith("rte")
+    ]
+    assert len(lines) == 2 and sum("<- best" in line for line in lines) == 1
+    results = json.loads((tmp_path / "out/results.json").read_text())
+    best = max(run["eval_accuracy"] for run in results["runs"])
+    assert results["best"]["rte"]["accuracy"] == [best]
+    run = "rte/learning-rate-0.001/seed-42"
+    command = json.loads((tmp_path / "out" / run / "command.json").read_text())  # that of the run alone
+    run_glue([*command, "--output_dir", str(tmp_path / "again")])
+    one, two = (load_file(folder / "model.safetensors") for folder in (tmp_path / "out" / run, tmp_path / "again"))
+    assert all(torch.equal(one[name], two[name]) for name in one)
+
+    with pytest.raises(InputError, match="--grid varies the epochs"):
+        glue(model, download, tmp_path / "no", "--do_train", "--max_steps", "9", "--grid", "bert")
+    steps = ("--do_train", "--do_eval", "--num_train_epochs", "1", "--grid", "bert")
+    squad(model, questions, tmp_path / "squad", *steps)
+    assert len(json.loads((tmp_path / "squad/results.json").read_text())["best"]["data"]["f1"]) == 1
+
+
+def test_diagnostics_come_after_mnli(model, download, tmp_path):
+    """Guards: AX is predicted by the model just trained, wherever its name stands."""
+    steps = ("--do_train", "--do_predict", "--max_steps", "1")
+    glue(model, download, tmp_path / "out", *steps, task="ax mnli")
+    alone = tmp_path / "alone"
+    glue(str(tmp_path / "out/mnli/seed-42"), download, alone, "--do_predict", task="ax")
+    assert (alone / "AX.tsv").read_text() == (tmp_path / "out/ax/seed-42/AX.tsv").read_text()
+    for flag in ("--do_train", "--do_eval"):
+        with pytest.raises(InputError, match="ax has no rows for"):
+            glue(model, download, tmp_path / "no", flag, task="ax")
+
+
+def test_finished_evaluations_of_a_sweep_are_kept(model, download, tmp_path):
+    """Guards: an error in a later run takes nothing from those that are done, though they trained nothing."""
+    glue(model, download, tmp_path / "trained", "--do_train", "--max_steps", "1", task="rte")
+    bad = tmp_path / "glue"
+    for folder, more in (("RTE", ""), ("WNLI", "7\tone\ttwo\n")):
+        (bad / folder).mkdir(parents=True)
+        (bad / folder / "dev.tsv").write_text(open(f"{download}/{folder}/dev.tsv").read() + more)
+    with pytest.raises(InputError):
+        glue(str(tmp_path / "trained"), str(bad), tmp_path / "out", "--do_eval", task="rte wnli")
+    assert (tmp_path / "out.partial/rte/seed-42/all_results.json").exists()

@@ -1,0 +1,337 @@
+"""inspection.html: its numbers are those of the inspection, and it works in a browser, by mouse and by keyboard."""
+
+import json
+import math
+import re
+from base64 import b64decode
+from collections.abc import Iterator
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+import torch
+from browsers import chromium
+
+from fixedbert.inspection.inspect import EXAMPLES, inspect, longest_example
+from fixedbert.inspection.page import inspection_html
+from fixedbert.inspection.results import PANELS, Example, Inspection, json_of, nearest_heads
+from fixedbert.inspection.text import inspection_text
+from fixedbert.support.errors import InputError
+from fixedbert_cli import main
+
+EVIL = "</script><script>document.title = 'broken'</script><b>&amp;"
+
+
+class Page(HTMLParser):
+    """The tags of a page, and the data for its script."""
+
+    def __init__(self, html: str):
+        super().__init__()
+        self.tags: list[tuple[str, dict]] = []
+        self.texts: list[str] = []
+        self.feed(html)
+        found = next(i for i, (tag, attributes) in enumerate(self.tags) if attributes.get("id") == "data")
+        self.data = json.loads(self.texts[found], parse_constant=pytest.fail)
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+        self.texts.append("")
+
+    def handle_data(self, data):
+        if self.texts:
+            self.texts[-1] += data
+
+
+def inspection_of(
+    name: str, counts: list[int], sizes: list[int], tokens: list[str], examples: int = 2, seed: int = 0
+) -> Inspection:
+    """An inspection of sequences of 128 tokens with random measures of the given shape."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def random(*shape) -> torch.Tensor:
+        return torch.rand(*shape, generator=generator, dtype=torch.float64)
+
+    layers, heads, n = len(counts), max(counts), len(tokens)
+    absent = torch.arange(heads) >= torch.tensor(counts)[:, None]
+    names = ("rank", "effective_rank", "pattern_rank", "effective_pattern_rank", "entropy", "distance", "similarity")
+    measures = {one: random(layers, heads).masked_fill(absent, math.nan) for one in (*names, "ceiling", "importance")}
+    return Inspection(
+        name, layers, heads, counts, sizes, True, 64, 128, 13, 7, condition=1 + random(layers), **measures,
+        singular_values=[random(h, p).sort(descending=True).values for h, p in zip(counts, sizes, strict=True)],
+        likeness=[random(h, h) for h in counts],
+        examples=[
+            Example(
+                f"Sentence {number}.", tokens,
+                attention=[random(h, n, n).softmax(-1) for h in counts], changes=[random(h, n) for h in counts],
+            )
+            for number in range(examples)
+        ],
+        compared=None,
+    )  # fmt: skip
+
+
+BEFORE = inspection_of("runs/before", [2, 5, 3], [3, 13, 6], ["[CLS]", "the", "function", "returns", EVIL, "[SEP]"])
+AFTER = inspection_of(
+    "runs/after", [2, 3, 3], [6, 16, 6], ["[CLS]", "the", "function", "returns", "x", "[SEP]"], seed=1
+)
+
+
+@pytest.fixture
+def text(tmp_path) -> str:
+    file = tmp_path / "text.txt"
+    file.write_text("The function takes a list and returns one string. What does the file read? Read.\n" * 40)
+    return str(file)
+
+
+def same_numbers(shown: object, exact: object) -> bool:
+    if isinstance(exact, list):
+        return len(shown) == len(exact) and all(map(same_numbers, shown, exact))
+    return shown == pytest.approx(exact, rel=5e-4) if isinstance(exact, float) else shown == exact
+
+
+def check_numbers(found: Inspection, side: dict):
+    """Numbers of the page have four digits, changes of tokens three; attention is in bytes."""
+    for name, value in json_of(found).items():
+        assert same_numbers(side[name], value), name
+    assert side["nearest"] == found.nearest
+    for example, shown in zip(found.examples, side["examples"], strict=True):
+        weights = torch.cat([of_layer.flatten() for of_layer in example.attention])
+        assert list(b64decode(shown["attention"])) == [round(255 * one) for one in weights.tolist()]
+        assert shown["tokens"] == example.tokens
+        for changes, of_layer in zip(example.changes, shown["changes"], strict=True):
+            assert torch.tensor(of_layer).allclose(changes.float(), rtol=1e-2)
+
+
+def test_numbers_of_the_page_are_those_of_the_inspection(model, text, tmp_path):
+    """Guards: a page of two checkpoints has what Python gets of both, with scales that all values are within."""
+    found = inspect(
+        model, tmp_path / "out", text, max_seq_length=16, max_samples=5, importance_samples=3, compare=model
+    )
+    assert {file.name for file in (tmp_path / "out").iterdir()} == {
+        "inspection.html", "inspection.json", "inspection.png", "compared.json", "compared.png",
+    }  # fmt: skip
+    data = Page((tmp_path / "out" / "inspection.html").read_text(encoding="utf-8")).data
+    assert found.compared is not None and torch.equal(found.compared.entropy, found.entropy)
+    for one, side in zip((found, found.compared), data["checkpoints"], strict=True):
+        check_numbers(one, side)
+    sentences = [example["sentence"] for example in data["checkpoints"][1]["examples"]]
+    assert sentences == ["The function takes a list and returns one string.", "What does the file read?"]
+    assert data["checkpoints"][0]["examples"][1]["tokens"] == "[CLS] what does the file read ? [SEP]".split()
+    for one in data["maps"]:
+        low, high = one["limits"]
+        assert low == 0 and getattr(found, one["name"]).max() <= high + 1e-6
+    assert json.loads((tmp_path / "out" / "compared.json").read_text()) == json_of(found.compared)
+
+
+def test_second_checkpoint_is_loaded_first(model, text, tmp_path, monkeypatch):
+    """Guards: a second checkpoint that is not there is named before anything is measured, and nothing is left."""
+    monkeypatch.setattr("fixedbert.inspection.recorder.Recorder.add_sequences", pytest.fail)
+    with pytest.raises(InputError, match="nowhere"):
+        inspect(model, tmp_path / "out", text, max_seq_length=16, compare=str(tmp_path / "nowhere"))
+    assert not list(tmp_path.glob("out*"))
+
+
+def test_command_compares(monkeypatch, capsys):
+    """Guards: `--compare` reaches the inspection, and the text of the second checkpoint follows that of the first."""
+    asked = {}
+
+    def inspected(**options) -> Inspection:
+        asked.update(options)
+        return replace(BEFORE, compared=AFTER)
+
+    monkeypatch.setattr("fixedbert.inspection.inspect.inspect", inspected)
+    main("inspect before --compare after --output_dir out --validation_file text.txt".split())
+    assert (asked["model"], asked["compare"]) == ("before", "after")
+    assert capsys.readouterr().out == f"{inspection_text(BEFORE)}\n\n{inspection_text(AFTER)}\n"
+
+
+def test_text_stays_text():
+    """Guards: names and tokens with markup in them do not end a script or become tags."""
+    page = Page(inspection_html([inspection_of("<i>" + EVIL, [1], [3], [EVIL] * 5), BEFORE]))
+    tags = [tag for tag, _ in page.tags]
+    assert tags.count("script") == 2 and "i" not in tags and "b" not in tags
+    assert page.data["checkpoints"][0]["examples"][0]["tokens"] == [EVIL] * 5
+    check_numbers(BEFORE, page.data["checkpoints"][1])
+
+
+def test_page_refers_to_nothing_outside():
+    """Guards: no address but SVG's namespace, nothing that loads, and a policy that forbids it."""
+    html = inspection_html([BEFORE])
+    attributes = {name for _, found in Page(html).tags for name in found}
+    assert attributes.isdisjoint(("src", "href", "srcset", "action"))
+    assert set(re.findall(r"\w+://[^\"')\s]*", html)) == {"http://www.w3.org/2000/svg"}
+    assert "default-src 'none'" in html and "url(" not in html and "@import" not in html
+
+
+def test_size_of_two_large_models():
+    """Guards: a page of two models of BERT-large's depth, with 32 heads of 128 and all examples, is below 5 MB."""
+    tokens = ["token"] * longest_example(24 * 32, 128)
+    assert longest_example(12 * 12, 128) == 32 and longest_example(12 * 12, 16) == 16
+    large = [inspection_of(name, [32] * 24, [128] * 24, tokens, EXAMPLES) for name in ("one", "other")]
+    assert 3e6 < len(inspection_html(large)) < 5e6
+
+
+def test_nearest_head():
+    """Guards: a head is not its own nearest, and the only one has none."""
+    cosines = torch.tensor([[1.0, 0.2, 0.4], [0.2, 1.0, -0.1], [0.4, -0.1, 1.0]])
+    assert nearest_heads(cosines) == [2, 0, 0] and nearest_heads(cosines[:1, :1]) == [None]
+
+
+# --- In a browser ---
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator:
+    with chromium() as opened:
+        yield opened
+
+
+class Reader:
+    """A person at the page: mouse, keyboard and eyes."""
+
+    def __init__(self, browser, folder: Path, *inspections: Inspection):
+        from selenium.webdriver import ActionChains
+        from selenium.webdriver.common.keys import Keys
+        from selenium.webdriver.support.ui import WebDriverWait
+
+        self.browser, self.keys, self.hand = browser, Keys, ActionChains(browser)
+        file = folder / "inspection.html"
+        file.write_text(inspection_html([*inspections]), encoding="utf-8")
+        browser.get(file.as_uri())
+        WebDriverWait(browser, 20).until(lambda _: self.all(".map button"))  # on a busy machine
+
+    def all(self, selector: str) -> list:
+        return self.browser.find_elements("css selector", selector)
+
+    def one(self, selector: str):
+        return self.browser.find_element("css selector", selector)
+
+    def texts(self, selector: str) -> list[str]:
+        return [found.text for found in self.all(selector)]
+
+    def press(self, *keys: str):
+        for key in keys:
+            self.browser.switch_to.active_element.send_keys(key)
+
+    def label(self) -> str | None:
+        """The label of what has the focus."""
+        return self.browser.switch_to.active_element.get_attribute("aria-label")
+
+    def errors(self) -> list:
+        return self.browser.get_log("browser")
+
+
+@pytest.fixture
+def alone(browser, tmp_path) -> Reader:
+    return Reader(browser, tmp_path, BEFORE)
+
+
+def digits(value: float) -> str:
+    return f"{float(f'{float(value):.3g}'):g}"
+
+
+def test_maps_show_numbers(alone):
+    """Guards: a map for each measure with a cell for each head, whose number is shown under the mouse."""
+    assert len(alone.all(".map")) == len(PANELS) and len(alone.all(".map button")) == len(PANELS) * (2 + 5 + 3)
+    section = alone.all(".measure")[list(PANELS).index("entropy")]
+    assert section.find_element("tag name", "h2").text == PANELS["entropy"]
+    cell = section.find_element("css selector", "[data-row='1'][data-column='4']")
+    alone.hand.move_to_element(cell).perform()
+    shown = section.find_element("class name", "readout").text
+    assert shown == f"layer 1, head 4: {digits(BEFORE.entropy[1, 4])}"
+    assert alone.errors() == []
+
+
+def test_keyboard_alone(alone):
+    """Guards: Tab, arrows and Enter reach a head, and Escape leads back to its cell."""
+    alone.press(alone.keys.TAB)
+    assert alone.label() == f"layer 0, head 0: {digits(BEFORE.ceiling[0, 0])}"
+    alone.press(alone.keys.ARROW_DOWN, alone.keys.ARROW_RIGHT, alone.keys.ARROW_RIGHT)
+    place = f"layer 1, head 2: {digits(BEFORE.ceiling[1, 2])}"
+    assert alone.label() == place and alone.one(".readout").text == place
+    alone.press(alone.keys.ARROW_DOWN, alone.keys.ARROW_DOWN)  # below the last layer is nothing
+    assert alone.label() == f"layer 2, head 2: {digits(BEFORE.ceiling[2, 2])}"
+    alone.press(alone.keys.ENTER)
+    assert alone.one("dialog").is_displayed() and alone.one(".choice").get_property("value") == "2 2"
+    alone.press(alone.keys.ESCAPE)
+    assert not alone.one("dialog").is_displayed()
+    assert alone.label() == f"layer 2, head 2: {digits(BEFORE.ceiling[2, 2])}"
+
+
+def test_details_of_a_head(alone):
+    """Guards: a click shows the head's attention, changes, nearest head, singular values and measures."""
+    alone.one(".map [data-row='1'][data-column='3']").click()
+    tokens = BEFORE.examples[0].tokens
+    assert alone.texts(".queries button") == tokens and alone.browser.title == "Heads of before"
+    alone.hand.move_to_element(alone.all(".queries button")[3]).perform()
+    weights = BEFORE.examples[0].attention[1][3, 3]
+    assert alone.texts(".key .weight") == [f"{round(255 * float(one)) / 255:.2f}" for one in weights]
+    visible = alone.all("g[visibility=visible]")
+    assert len(visible) == 1 and len(visible[0].find_elements("tag name", "line")) == len(tokens)
+    assert alone.one(".panel .readout").text.startswith("returns attends to ")
+    assert alone.texts(".change small") == [digits(one) for one in BEFORE.examples[0].changes[1][3]]
+    assert f"by {digits(100 * BEFORE.importance[1, 3])} %" in alone.one(".importance").text
+    assert len(alone.all(".bars span")) == 13
+    assert f"effective rank is {digits(BEFORE.effective_pattern_rank[1, 3])} of at most 13" in alone.one(".rank").text
+    nearest = BEFORE.nearest[1][3]
+    alone.one(".nearest button").click()
+    assert alone.one(".choice").get_property("value") == f"1 {nearest}"
+    assert alone.texts(".measures td")[1] == digits(BEFORE.ceiling[1, nearest])
+    alone.one("#sentence").send_keys(alone.keys.ARROW_DOWN)
+    assert alone.texts(".change small") == [digits(one) for one in BEFORE.examples[1].changes[1][nearest]]
+    assert alone.errors() == []
+
+
+def test_two_checkpoints(browser, tmp_path):
+    """Guards: a head is shown beside the one in its place, and where there is none beside the one chosen before."""
+    both = Reader(browser, tmp_path, BEFORE, AFTER)
+    assert both.texts("h1") == ["Heads of before and after"] and len(both.all(".map")) == 2 * len(PANELS)
+    cell = both.one(".map [data-row='1'][data-column='2']")
+    both.hand.move_to_element(cell).perform()
+    values = [digits(one.ceiling[1, 2]) for one in (BEFORE, AFTER)]
+    assert both.one(".readout").text == f"layer 1, head 2: before: {values[0]}; after: {values[1]}"
+    cell.click()
+    assert [found.get_property("value") for found in both.all(".choice")] == ["1 2", "1 2"]
+    assert [len(found.find_elements("tag name", "span")) for found in both.all(".bars")] == [13, 16]
+    both.press(both.keys.ESCAPE)
+    both.one(".map [data-row='1'][data-column='4']").click()
+    assert [found.get_property("value") for found in both.all(".choice")] == ["1 4", "1 2"]
+    both.all(".choice")[1].send_keys(both.keys.ARROW_UP)
+    assert [found.get_property("value") for found in both.all(".choice")] == ["1 4", "1 1"]
+    assert both.errors() == []
+
+
+def test_text_without_sentences(browser, tmp_path):
+    """Guards: where the text has no example, the rest of a head's details is there."""
+    page = Reader(browser, tmp_path, inspection_of("m", [1], [3], ["a"], examples=0))
+    page.one(".map button").click()
+    assert "no sentence" in page.one(".attention").text and len(page.all(".bars span")) == 3
+    assert page.one(".nearest").text == "It is the only head of its layer."
+    assert page.errors() == []
+
+
+@pytest.mark.parametrize("width", [400, 1400])
+def test_page_fits_its_window(browser, tmp_path, width):
+    """Guards: on a telephone and on a desk nothing is wider than the window."""
+    browser.execute_cdp_cmd(
+        "Emulation.setDeviceMetricsOverride", {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+    )
+    both = Reader(browser, tmp_path, BEFORE, AFTER)
+    both.one(".map [data-row='1'][data-column='2']").click()
+    for place in ("document.documentElement", "document.querySelector('dialog')"):
+        inside, outside = browser.execute_script(f"return [{place}.scrollWidth, {place}.clientWidth]")
+        assert inside <= outside + 1, place  # of rounding
+    browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+def test_two_large_models_open_at_once(browser, tmp_path):
+    """Guards: a page of two models as large as BERT-large is laid out a few times, not once for each of its cells."""
+    tokens = ["token"] * longest_example(24 * 16, 128)
+    large = [inspection_of(name, [16] * 24, [64] * 24, tokens, EXAMPLES) for name in ("one", "other")]
+    browser.execute_cdp_cmd("Performance.enable", {})
+    page = Reader(browser, tmp_path, *large)
+    assert page.errors() == [] and len(page.all(".map button")) == 2 * len(PANELS) * 24 * 16
+    metrics = {one["name"]: one["value"] for one in browser.execute_cdp_cmd("Performance.getMetrics", {})["metrics"]}
+    assert 0 < metrics["LayoutCount"] < 10 and 0 < metrics["RecalcStyleCount"] < 20
+    assert metrics["Nodes"] < 8 * len(PANELS) * 2 * 24 * 16  # heads are opened on request

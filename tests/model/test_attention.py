@@ -1,0 +1,463 @@
+"""The attention: equal to a naive reference in every variant and on every backend, with the papers' identities."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from small_models import UNEQUAL, B, D, H, L, P, config_of, inputs_of, model_of
+from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.masking_utils import sdpa_mask
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+from fixedbert import (
+    FixedHeadBertConfig,
+    FixedHeadBertForMaskedLM,
+    FixedHeadBertModel,
+    preset_config,
+)
+from fixedbert.model import attention_fixed_head_bert, fast_fixed_head_bert
+from fixedbert.model.attention_fixed_head_bert import eager_attention_forward
+from fixedbert.model.fast_fixed_head_bert import Lengths, way_to_attend
+
+VARIANTS = [
+    {},
+    {"head_embedding": "add"},
+    {"head_embedding": "mul"},
+    {"qk_norm": True},
+    {"head_embedding": "add", "qk_norm": True},
+    {"value_head_size": 4},
+    {"value_head_size": [9, 4, 6], "layer_attention_heads": [2, 5, 3]},
+    {"attention_head_size": [3, P, 8], "value_head_size": P, "layer_attention_heads": [H, 1, H]},
+    {"head_embedding": "add", "value_head_size": 9},
+    {"head_embedding": "mul", "value_head_size": 4, "layer_attention_heads": [4, 5, 1]},
+]
+
+
+def reference_heads(x: np.ndarray, layer: dict[str, np.ndarray], allowed: np.ndarray, variant: dict) -> np.ndarray:
+    """
+    What the heads give for one sequence x (L, D), as the papers write it: (L, H V), head by head, query by query.
+
+    `allowed` (L, L) says which keys a query sees. Embeddings of heads are those of Xue and Aletras (2023), literally:
+    every head adds its own to queries, keys and values, or multiplies them with 1 + its own.
+    """
+    embed = {
+        None: lambda y, e: y,
+        "add": lambda y, e: y + e,
+        "mul": lambda y, e: y * (1 + e),
+    }[variant.get("head_embedding")]
+
+    embeddings, of_values = layer.get("attention.self.head_embedding"), layer.get("attention.self.value_embedding")
+    rows = {name: len(layer[f"attention.self.{name}.bias"]) for name in ("query", "key", "value")}
+    heads = layer["attention.output.dense.weight"].shape[1] // rows["value"]  # 1, or those that share a projection
+    shared = embeddings is not None
+    H = heads if shared else layer["num_attention_heads"]
+    sizes = {name: number if shared else number // H for name, number in rows.items()}
+
+    def head(name, i):
+        weight, bias = layer[f"attention.self.{name}.weight"], layer[f"attention.self.{name}.bias"]
+        part = slice(None) if shared else slice(i * sizes[name], (i + 1) * sizes[name])
+        y = x @ weight[part].T + bias[part]
+        if variant.get("qk_norm") and name != "value":
+            root_mean_square = np.sqrt((y**2).mean(-1, keepdims=True) + 1e-12)
+            y = y / root_mean_square * layer[f"attention.self.{name[0]}_norm.weight"]
+        if not shared:
+            return y
+        if name == "value" and of_values is not None:
+            return embed(y, of_values[i])
+        return embed(y, embeddings[("query", "key", "value").index(name), i])
+
+    P, V = sizes["query"], sizes["value"]
+    outputs = np.zeros((len(x), H * V))
+    for i in range(H):
+        q, k, v = head("query", i), head("key", i), head("value", i)
+        for row in range(len(x)):
+            keys = np.flatnonzero(allowed[row])
+            scores = np.array([q[row] @ k[key] / np.sqrt(P) for key in keys])
+            weights = np.exp(scores - scores.max()) / np.exp(scores - scores.max()).sum()
+            outputs[row, i * V : (i + 1) * V] = sum(w * v[key] for w, key in zip(weights, keys, strict=True))
+    return outputs
+
+
+def reference_layer(x: np.ndarray, layer: dict[str, np.ndarray], allowed: np.ndarray, variant: dict) -> np.ndarray:
+    """One post-LayerNorm layer for one sequence: the heads, W_o, residual, LayerNorm, feed-forward: (L, D)."""
+
+    def linear(name, y):
+        return y @ layer[f"{name}.weight"].T + layer[f"{name}.bias"]
+
+    def layer_norm(name, y):
+        centred = y - y.mean(-1, keepdims=True)
+        scaled = centred / np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-12)
+        return scaled * layer[f"{name}.weight"] + layer[f"{name}.bias"]
+
+    heads = reference_heads(x, layer, allowed, variant)
+    x = layer_norm("attention.output.LayerNorm", linear("attention.output.dense", heads) + x)
+    inner = linear("intermediate.dense", x)
+    inner = inner * 0.5 * (1 + torch.erf(torch.from_numpy(inner) / 2**0.5).numpy())
+    return layer_norm("output.LayerNorm", linear("output.dense", inner) + x)
+
+
+def with_random_norms(model):
+    """Scales of norms begin as ones, which would hide one that is left out."""
+    torch.manual_seed(2)
+    for name, parameter in model.named_parameters():
+        if "_norm" in name:
+            torch.nn.init.normal_(parameter)
+    return model
+
+
+@pytest.mark.parametrize("variant", VARIANTS, ids=str)
+@pytest.mark.parametrize("is_decoder", [False, True])
+@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
+def test_layers_equal_the_naive_reference(implementation, is_decoder, variant):
+    """Guards: every variant of the attention is its paper's, in float64, with real padding, to 1e-10."""
+    changes = {"attn_implementation": implementation, "is_decoder": is_decoder, **variant}
+    model = with_random_norms(model_of("Model", **changes)).double().eval()
+    inputs = inputs_of("Model")
+    outputs = model(**inputs, output_hidden_states=True)
+    for index, layer in enumerate(model.encoder.layer):
+        weights = {name: value.detach().numpy() for name, value in layer.named_parameters()}
+        weights["num_attention_heads"] = variant.get("layer_attention_heads", [H] * 3)[index]
+        for row in range(B):
+            real = inputs["attention_mask"][row].bool().numpy()
+            allowed = np.tile(real, (L, 1)) & (np.tri(L, dtype=bool) if is_decoder else True)
+            expected = reference_layer(outputs.hidden_states[index][row].detach().numpy(), weights, allowed, variant)
+            actual = outputs.hidden_states[index + 1][row].detach().numpy()
+            assert np.abs(actual - expected)[real].max() < 1e-10
+
+
+@pytest.mark.parametrize("variant", VARIANTS, ids=str)
+def test_backends_agree_in_values_and_gradients(variant):
+    """Guards: eager and sdpa are the same function in float64, also where heads share their keys."""
+    models = [model_of("Model", attn_implementation=name, **variant).double().eval() for name in ("eager", "sdpa")]
+    inputs = inputs_of("Model")
+    real = inputs["attention_mask"].bool()
+    hidden_states = [model(**inputs).last_hidden_state[real] for model in models]
+    assert torch.allclose(*hidden_states, rtol=0, atol=1e-12)
+    for hidden in hidden_states:
+        hidden.pow(3).sum().backward()
+    for (name, one), (_, other) in zip(*(model.named_parameters() for model in models), strict=True):
+        if one.grad is not None or other.grad is not None:
+            assert torch.allclose(one.grad, other.grad, rtol=1e-10, atol=1e-10), name
+
+
+def test_added_key_embedding_leaves_the_softmax():
+    """Guards: the identity of ADD: e^K changes nothing and gets no gradient, e^V is an offset of the output."""
+    model = model_of("Model", head_embedding="add").double().eval()
+    attention = model.encoder.layer[1].attention.self
+    x = torch.randn(B, L, D, dtype=torch.float64)
+    before = attention(x)[0]
+    before.pow(2).sum().backward()
+    assert attention.head_embedding.grad[1].abs().max() == 0
+    assert attention.head_embedding.grad[0].abs().max() > 0 and attention.head_embedding.grad[2].abs().max() > 0
+    shift = torch.randn(H, P, dtype=torch.float64)
+    with torch.no_grad():
+        attention.head_embedding[1] += torch.randn(H, P, dtype=torch.float64)
+        assert torch.equal(attention(x)[0], before)
+        attention.head_embedding[2] += shift
+    assert torch.allclose(attention(x)[0], before + shift.flatten(), rtol=0, atol=1e-12)
+
+
+def test_multiplied_embeddings_act_by_their_product():
+    """Guards: the identity of MUL: queries and keys may swap their embeddings, 1 + e^V is a factor of the output."""
+    model = model_of("Model", head_embedding="mul").double().eval()
+    attention = model.encoder.layer[1].attention.self
+    x = torch.randn(B, L, D, dtype=torch.float64)
+    before = attention(x)[0]
+    with torch.no_grad():
+        attention.head_embedding[[0, 1]] = attention.head_embedding[[1, 0]]
+        assert torch.allclose(attention(x)[0], before, rtol=0, atol=1e-12)
+        attention.head_embedding[2] = 2 * (1 + attention.head_embedding[2]) - 1
+    assert torch.allclose(attention(x)[0], 2 * before, rtol=0, atol=1e-12)
+
+
+def count(model, biases: bool = False) -> int:
+    """Parameters of the attention blocks alone."""
+    return sum(
+        parameter.numel()
+        for name, parameter in model.named_parameters()
+        if ".attention." in name and "LayerNorm" not in name and (biases or not name.endswith("bias"))
+    )
+
+
+def test_parameter_counts_of_head_embeddings():
+    """Guards: BERT-base with head embeddings has 8.875 M parameters of attention, 3nd a layer more than without."""
+    with torch.device("meta"):
+        standard = FixedHeadBertModel(FixedHeadBertConfig(attention_head_size=None))
+        for how in ("add", "mul"):
+            shared = FixedHeadBertModel(FixedHeadBertConfig(attention_head_size=64, head_embedding=how))
+            single_head = count(shared) - sum(p.numel() for n, p in shared.named_parameters() if "head_embedding" in n)
+            assert count(shared) == 12 * (149_760 + 768 * 768) == 8_875_008
+            assert count(shared) - single_head == 12 * 3 * 12 * 64
+    assert count(standard) == 28_311_552
+
+
+def test_shared_keys_and_values_are_not_copied(monkeypatch):
+    """Guards: with head embeddings a backend gets views of one head's keys and values, and one head is cached."""
+    seen = []
+
+    def spy(module, query, key, value, *args, **kwargs):
+        seen.append((key, value))
+        return ALL_ATTENTION_FUNCTIONS["sdpa"](module, query, key, value, *args, **kwargs)
+
+    monkeypatch.setitem(ALL_ATTENTION_FUNCTIONS._global_mapping, "spy", spy)
+    model = model_of("LMHeadModel", head_embedding="mul", attn_implementation="sdpa").eval()
+    model.config._attn_implementation = "spy"
+    cache = model(inputs_of("Model")["input_ids"], use_cache=True).past_key_values
+    for key, value in seen:
+        assert key.shape == value.shape == (B, H, L, P)
+        assert key.stride(1) == value.stride(1) == 0
+    assert cache.layers[0].keys.shape == (B, 1, L, P)
+
+
+@pytest.mark.parametrize("unpad_inputs", [False, True])
+@pytest.mark.parametrize("variant", VARIANTS, ids=str)
+def test_an_attention_like_that_of_vllm(variant, unpad_inputs, monkeypatch):
+    """Guards: vLLM's backend gives (tokens, H P) for one row, and knows by itself its sequences."""
+    seen = []
+
+    def vllm(module, query, key, value, attention_mask, scaling, **kwargs):
+        seen.append((attention_mask, module.layer_idx, tuple(query.shape), tuple(key.shape)))
+        assert query.shape[-1] == key.shape[-1] == value.shape[-1]  # of which vLLM's kernels know one size
+        size = query.shape[-1]
+        rows = (x.transpose(1, 2).reshape(x.shape[2], -1) for x in (query, key, value))  # (tokens, heads * size)
+        query, key, value = (x.unflatten(-1, (-1, size)).transpose(0, 1) for x in rows)  # (heads, tokens, size)
+        outputs = []
+        for start, end in ((0, 3), (3, 7)):
+            part_q, part_k, part_v = (x[:, start:end] for x in (query, key, value))
+            outputs.append((scaling * part_q @ part_k.mT).softmax(-1) @ part_v)
+        return torch.cat(outputs, 1).transpose(0, 1).flatten(1), None
+
+    monkeypatch.setitem(ALL_ATTENTION_FUNCTIONS._global_mapping, "vllm", vllm)
+    model = with_random_norms(model_of("Model", attn_implementation="eager", **variant)).double().eval()
+    inputs = {
+        "input_ids": inputs_of("Model")["input_ids"][:1],
+        "position_ids": torch.tensor([[0, 1, 2, 0, 1, 2, 3]]),
+    }
+    expected = model(**inputs).last_hidden_state
+    model.unpad_inputs = unpad_inputs
+    model.config._attn_implementation = "vllm"
+    assert torch.allclose(model(**inputs).last_hidden_state, expected, rtol=0, atol=1e-12)
+    for layer, found in enumerate(seen):
+        config = model.config
+        heads, size = config.head_counts[layer], max(config.head_sizes[layer], config.value_head_sizes[layer])
+        assert found == (None, layer, (1, heads, L, size), (1, heads, L, size))
+    assert len(seen) == 3
+
+
+@pytest.mark.parametrize("unpad_inputs", [False, True])
+@pytest.mark.parametrize("variant", VARIANTS, ids=str)
+def test_a_registered_attention_function(variant, unpad_inputs, monkeypatch):
+    """Guards: a function with transformers' interface gets heads of one size and its mask, or rows without padding."""
+    masks = []
+
+    def registered(module, query, key, value, attention_mask, scaling, dropout=0.0, **kwargs):
+        assert query.shape[1] == key.shape[1] and query.shape[-1] == key.shape[-1] == value.shape[-1]
+        masks.append(attention_mask)
+        scores = scaling * query @ key.mT
+        if attention_mask is not None:
+            scores = scores.masked_fill(~attention_mask, -torch.inf)
+        return (scores.softmax(-1) @ value).transpose(1, 2), None
+
+    monkeypatch.setitem(AttentionInterface._global_mapping, "registered", registered)
+    monkeypatch.setitem(AttentionMaskInterface._global_mapping, "registered", sdpa_mask)
+    model = with_random_norms(model_of("Model", attn_implementation="eager", **variant)).double().eval()
+    inputs = inputs_of("Model")
+    real = inputs["attention_mask"].bool()
+    expected = model(**inputs).last_hidden_state[real]
+    model.unpad_inputs = unpad_inputs
+    model.set_attn_implementation("registered")
+    assert torch.allclose(model(**inputs).last_hidden_state[real], expected, rtol=0, atol=1e-12)
+    assert len(masks) >= 3 and all((mask is None) == unpad_inputs for mask in masks)
+
+
+def test_qk_norm_bounds_the_scores():
+    """Guards: with qk_norm no score exceeds sqrt(head size), whatever the size of the weights."""
+    model = model_of("Model", qk_norm=True).double().eval()
+    attention = model.encoder.layer[0].attention.self
+    x = 1000 * torch.randn(B, L, D, dtype=torch.float64)
+    query, key = (
+        attention.project(attention.query, x, P, "q_norm"),
+        attention.project(attention.key, x, P, "k_norm"),
+    )
+    scores = attention.scaling * query @ key.transpose(2, 3)
+    assert P**0.5 * 0.9 < scores.abs().max() <= P**0.5 + 1e-9
+    assert "qk_norm" not in str(model_of("Model")) and not FixedHeadBertConfig().qk_norm
+
+
+@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
+@pytest.mark.parametrize("unpad_inputs", [False, True])
+def test_output_attentions_are_not_empty(implementation, unpad_inputs):
+    """Guards: every layer's probabilities come out whatever the backend, not an empty tuple as in transformers."""
+    model = model_of("Model", attn_implementation=implementation, unpad_inputs=unpad_inputs).double().eval()
+    inputs = inputs_of("Model")
+    real = inputs["attention_mask"].bool()
+    outputs = model(**inputs, output_attentions=True)
+    assert [tuple(attention.shape) for attention in outputs.attentions] == [(B, H, L, L)] * 3
+    for attention in outputs.attentions:
+        by_query = attention.transpose(1, 2)[real]  # (T, H, L)
+        assert torch.allclose(by_query.sum(-1), torch.ones(len(by_query), H, dtype=torch.float64))
+        assert attention.masked_select(~real[:, None, None]).abs().max() == 0
+    plain = model(**inputs).last_hidden_state
+    assert torch.allclose(outputs.last_hidden_state[real], plain[real], rtol=0, atol=1e-12)
+
+
+def test_attentions_come_out_when_the_configuration_asks(tmp_path):
+    """Guards: output_attentions=True in a configuration is not forgotten either."""
+    model_of("ForMaskedLM").save_pretrained(tmp_path)
+    model = FixedHeadBertForMaskedLM.from_pretrained(tmp_path, output_attentions=True)
+    assert len(model(**inputs_of("ForMaskedLM")).attentions) == 3
+
+
+def test_implementation_is_switched_at_run_time():
+    """Guards: set_attn_implementation takes effect on a built model."""
+    model = model_of("Model", attn_implementation="sdpa").double().eval()
+    inputs, calls = inputs_of("Model"), []
+    expected = model(**inputs).last_hidden_state
+    model.set_attn_implementation("eager")
+    original = attention_fixed_head_bert.eager_attention_forward
+    try:
+        attention_fixed_head_bert.eager_attention_forward = lambda *a, **k: calls.append(1) or original(*a, **k)
+        actual = model(**inputs).last_hidden_state
+    finally:
+        attention_fixed_head_bert.eager_attention_forward = original
+    assert len(calls) == 3
+    real = inputs["attention_mask"].bool()
+    assert torch.allclose(actual[real], expected[real], rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("variant", [{}, UNEQUAL])
+def test_flex_attention_computes_the_same(variant):
+    """Guards: block masks of flex attention admit the same keys: padded, unpadded and packed."""
+    model, flex = (
+        model_of("Model", attn_implementation=name, **variant).eval() for name in ("sdpa", "flex_attention")
+    )
+    inputs = inputs_of("Model")
+    packed = {"input_ids": inputs["input_ids"], "position_ids": torch.tensor([[0, 1, 2, 0, 1, 0, 1]])}
+    real = inputs["attention_mask"].bool()
+    with torch.no_grad():
+        for unpad_inputs in (False, True):
+            flex.unpad_inputs = unpad_inputs
+            expected, actual = (m(**inputs).last_hidden_state[real] for m in (model, flex))
+            assert torch.allclose(actual, expected, atol=1e-4)
+            expected, actual = (m(**packed).last_hidden_state for m in (model, flex))
+            assert torch.allclose(actual, expected, atol=1e-4)
+
+
+def sequences(causal: bool, dtype=torch.float64):
+    """A module, queries (1, H, 9, P), keys and values (1, H, 14, P) of sequences of 2, 0, 7 and 6, 1, 7 tokens."""
+    module = model_of("Model", is_decoder=causal).encoder.layer[0].attention.self.eval()
+    lengths_q, lengths_k = ([6, 1, 7], [6, 1, 7]) if causal else ([2, 0, 7], [6, 1, 7])
+    generator = torch.Generator().manual_seed(3)
+    query, key, value = (
+        torch.randn(1, H, sum(lengths), P, dtype=dtype, generator=generator)
+        for lengths in (lengths_q, lengths_k, lengths_k)
+    )
+    ends = (torch.tensor([0, *np.cumsum(lengths)], dtype=torch.int32) for lengths in (lengths_q, lengths_k))
+    return module, query, key, value, Lengths(*ends, 7, 7)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("kernel", ["one by one", "padded", "variable length"])
+def test_every_backend_of_unequal_sequences_agrees(kernel, causal, monkeypatch):
+    """Guards: sequences one by one (CPU), padded again, or in a variable-length kernel (stood in for) are the same."""
+    module, query, key, value, lengths = sequences(causal)
+    handed_over = []
+
+    def variable_length(q, k, v, cu_q, cu_k, max_q, max_k, *, scale, window_size):  # torch's signature
+        handed_over.append((cu_q, cu_k))
+        assert window_size == ((-1, 0) if causal else (-1, -1))
+        outputs = []
+        for i in range(len(cu_q) - 1):
+            part_q = q[cu_q[i] : cu_q[i + 1]].transpose(0, 1)
+            part_k, part_v = (x[cu_k[i] : cu_k[i + 1]].transpose(0, 1) for x in (k, v))
+            scores = scale * part_q @ part_k.mT
+            if causal:
+                scores = scores.masked_fill(~torch.ones(scores.shape[-2:], dtype=torch.bool).tril(), -torch.inf)
+            outputs.append((scores.softmax(-1) @ part_v).transpose(0, 1))
+        return torch.cat(outputs)
+
+    monkeypatch.setattr(fast_fixed_head_bert, "varlen_attn", variable_length)
+    attention = eager_attention_forward if kernel == "one by one" and not causal else ALL_ATTENTION_FUNCTIONS["sdpa"]
+    attend = getattr(fast_fixed_head_bert, kernel.replace(" ", "_"))
+    output = attend(attention, module, query, key, value, lengths, dropout=0.0, scaling=P**-0.5)
+    expected = variable_length(
+        *(x[0].transpose(0, 1) for x in (query, key, value)),
+        *lengths,
+        scale=P**-0.5,
+        window_size=(-1, 0) if causal else (-1, -1),
+    )
+    assert torch.allclose(output, expected, rtol=0, atol=1e-12)
+    if kernel == "variable length":
+        assert handed_over[0][0] is lengths.cu_seq_lens_q and handed_over[0][1] is lengths.cu_seq_lens_k
+
+
+UNEVEN, EVEN = [0, 6, 7, 14], [0, 7, 14]
+ON_CUDA = {"device": "cuda", "dtype": torch.bfloat16, "size": 8}
+
+
+@pytest.mark.parametrize(
+    "ends, case, name",
+    [
+        (EVEN, {}, "in_a_batch"),
+        (UNEVEN, {}, "one_by_one"),
+        (EVEN, ON_CUDA, "in_a_batch"),
+        (UNEVEN, ON_CUDA, "variable_length"),
+        (UNEVEN, ON_CUDA | {"size": 6}, "padded"),
+        (UNEVEN, ON_CUDA | {"size": 264}, "padded"),
+        (UNEVEN, ON_CUDA | {"dtype": torch.float32}, "padded"),
+        (UNEVEN, ON_CUDA | {"dropout": 0.1}, "padded"),
+    ],
+)
+def test_which_way_of_sequences_is_chosen(ends, case, name, monkeypatch):
+    """Guards: sequences of a row attend in the way that is fastest for their lengths, device, size and precision."""
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
+    x = SimpleNamespace(  # no such device is needed
+        shape=(1, H, 14, case.get("size", P)),
+        dtype=case.get("dtype", torch.float32),
+        device=torch.device(case.get("device", "cpu")),
+    )
+    lengths = Lengths(torch.tensor(ends), torch.tensor(ends), 7, 7)
+    chosen = way_to_attend(ALL_ATTENTION_FUNCTIONS["sdpa"], x, x, x, lengths, case.get("dropout", 0.0))
+    assert chosen is getattr(fast_fixed_head_bert, name)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("size", [P, 64, 512])
+def test_unpadding_on_a_gpu(size):
+    """Guards: on a GPU unpadded bf16, by whichever kernel takes the head size, is what float32 on the CPU gives."""
+    model = model_of("Model", unpad_inputs=True, attention_head_size=size, initializer_range=0.05).eval()
+    inputs = inputs_of("Model")
+    expected = model(**inputs).last_hidden_state
+    model = model.to("cuda", torch.bfloat16)
+    actual = model(**{name: x.cuda() for name, x in inputs.items()}).last_hidden_state
+    assert torch.allclose(actual.float().cpu(), expected, atol=0.05)
+
+
+def test_lengths_go_to_flash_attention_without_padding(monkeypatch):
+    """Guards: a backend that takes lengths gets them, with one row of real tokens and no mask."""
+    seen = []
+
+    def flash(module, query, key, value, attention_mask, **kwargs):
+        seen.append((tuple(query.shape), attention_mask, kwargs["cu_seq_lens_q"].tolist(), kwargs["max_length_q"]))
+        lengths = Lengths(*(kwargs.pop(name) for name in Lengths._fields))
+        kernel = ALL_ATTENTION_FUNCTIONS["sdpa"]
+        return fast_fixed_head_bert.within_sequences(kernel, module, query, key, value, lengths, **kwargs)
+
+    monkeypatch.setitem(ALL_ATTENTION_FUNCTIONS._global_mapping, "flash_attention_2", flash)
+    model = model_of("Model", attn_implementation="sdpa", unpad_inputs=True).eval()
+    inputs = inputs_of("Model")
+    expected = model(**inputs).last_hidden_state
+    model.config._attn_implementation = "flash_attention_2"
+    assert torch.allclose(model(**inputs).last_hidden_state, expected, atol=1e-5)
+    lengths = inputs["attention_mask"].sum(1)
+    assert seen == [((1, H, int(lengths.sum()), P), None, [0, *lengths.cumsum(0).tolist()], int(lengths.max()))] * 3
+    seen.clear()
+    model(**inputs, read_at=False)
+    assert seen[2] == ((1, H, B, P), None, list(range(B + 1)), 1)
+
+
+def test_presets_take_the_variants():
+    """Guards: head embeddings and qk_norm combine with any named shape."""
+    config = preset_config("tiny", head_embedding="mul", qk_norm=True)
+    assert config.num_key_value_heads == 1 and config_of("Model").num_key_value_heads == H

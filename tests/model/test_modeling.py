@@ -1,0 +1,560 @@
+"""The model: bit-identical to BERT where it is BERT, and what transformers expects of a model of its own."""
+
+import ast
+import inspect
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import transformers
+from small_models import BERT_HEADS, HEADS, SHAPE, B, D, H, L, P, V, config_of, inputs_of, model_of
+from transformers import (
+    AutoModel,
+    AutoModelForMaskedLM,
+    AutoModelForQuestionAnswering,
+    AutoModelForSequenceClassification,
+    BertConfig,
+    BertTokenizer,
+    Trainer,
+    TrainingArguments,
+)
+from transformers.dynamic_module_utils import get_class_from_dynamic_module
+
+import fixedbert
+from fixedbert.model import modeling_fixed_head_bert
+from fixedbert.model.configuration_fixed_head_bert import AUTO_MAP
+from fixedbert.model.configuration_fixed_head_bert import HEADS as HEADS_OF_MODEL
+
+
+@pytest.mark.parametrize("head", BERT_HEADS)
+def test_without_head_size_it_is_bert_bit_for_bit(head, tmp_path):
+    """Guards: with attention_head_size=None a BERT checkpoint loads by name and every output and loss is identical."""
+    torch.manual_seed(0)
+    decoder = head == "LMHeadModel"
+    bert = getattr(transformers, f"Bert{head}")(BertConfig(**SHAPE, num_attention_heads=4, is_decoder=decoder)).eval()
+    bert.save_pretrained(tmp_path)
+    model_class = getattr(fixedbert, f"FixedHeadBert{head}")
+    config = config_of(head, num_attention_heads=4, attention_head_size=None)
+    model, info = model_class.from_pretrained(tmp_path, config=config, output_loading_info=True)
+    assert not any(info.values())
+    for labels in (False, True)[: 1 if head == "Model" else 2]:
+        inputs = inputs_of(head, labels)
+        if inputs.get("labels", torch.empty(0)).shape == (B, L):  # what differs is that labels at padding do not count
+            inputs["labels"] = inputs["labels"].masked_fill(inputs["attention_mask"] == 0, -100)
+        outputs, expected = model.eval()(**inputs), bert(**inputs)
+        assert [name for name in outputs if name not in ("masked_lm_loss", "next_sentence_loss")] == list(expected)
+        assert list(outputs)[: len(expected)] == list(expected)
+        for ours, theirs in zip(outputs.to_tuple(), expected.to_tuple(), strict=False):
+            if isinstance(ours, torch.Tensor):  # not the cache of the causal head
+                assert torch.equal(ours, theirs)
+
+
+@pytest.mark.parametrize("padded", [False, True])
+def test_in_training_it_is_bert_bit_for_bit(padded):
+    """Guards: with dropout, from one seed, outputs and gradients of a bare model are those of BERT with eager."""
+    shape = {**SHAPE, "num_attention_heads": 4, "hidden_dropout_prob": 0.2, "attention_probs_dropout_prob": 0.3}
+    bert = transformers.BertModel(BertConfig(**shape, attn_implementation="eager"))
+    model = model_of("Model", **shape, attention_head_size=None, attn_implementation="eager")
+    model.load_state_dict(bert.state_dict())
+    inputs = inputs_of("Model")
+    if not padded:
+        del inputs["attention_mask"]
+    outputs = []
+    for each in (bert, model):
+        torch.manual_seed(5)
+        outputs.append(each.train()(**inputs))
+        (outputs[-1].last_hidden_state.pow(3).sum() + outputs[-1].pooler_output.pow(3).sum()).backward()
+    assert torch.equal(outputs[0].last_hidden_state, outputs[1].last_hidden_state)
+    assert torch.equal(outputs[0].pooler_output, outputs[1].pooler_output)
+    assert not torch.equal(outputs[0].last_hidden_state, bert(**inputs).last_hidden_state)  # there is dropout
+    for (name, theirs), (_, ours) in zip(bert.named_parameters(), model.named_parameters(), strict=True):
+        assert torch.equal(theirs.grad, ours.grad), name
+
+
+def test_projections_have_the_paper_s_shapes():
+    """Guards: W_q, W_k, W_v map D to H P and W_o maps H P back; the head size is really used."""
+    attention = model_of("Model").encoder.layer[0].attention
+    assert [tuple(getattr(attention.self, name).weight.shape) for name in ("query", "key", "value")] == [
+        (H * P, D)
+    ] * 3
+    assert tuple(attention.output.dense.weight.shape) == (D, H * P)
+    assert attention.self.scaling == P**-0.5
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_head_sizes_by_layer(head, tmp_path):
+    """Guards: each layer has projections of its own size, in every head, saved and reloaded, eager and sdpa."""
+    model = model_of(head, attention_head_size=[3, 13, 6]).eval()
+    shapes = [layer.attention.output.dense.weight.shape for layer in model.base_model.encoder.layer]
+    assert shapes == [(D, H * 3), (D, H * 13), (D, H * 6)]
+    inputs = inputs_of(head)
+    expected = model(**inputs).to_tuple()
+    model.save_pretrained(tmp_path)
+    again = type(model).from_pretrained(tmp_path, attn_implementation="eager").eval()
+    for ours, theirs in zip(again(**inputs).to_tuple(), expected, strict=True):
+        if isinstance(ours, torch.Tensor):
+            assert torch.allclose(ours, theirs, atol=1e-4)
+    if head == "LMHeadModel":
+        ids = inputs["input_ids"][:2, :3]
+        cached, whole = (
+            model.generate(ids, max_new_tokens=4, use_cache=cache, do_sample=False) for cache in (True, False)
+        )
+        assert torch.equal(cached, whole)
+
+
+@pytest.mark.parametrize("head", ["ForPreTraining", "ForMaskedLM"])
+def test_sparse_prediction_changes_neither_loss_nor_gradients(head):
+    """Guards: computing the masked-LM head at labelled positions only is the same training."""
+    dense, sparse = (model_of(head, sparse_prediction=value).double().eval() for value in (False, True))
+    inputs = inputs_of(head, labels=True)
+    for model in (dense, sparse):
+        model(**inputs).loss.backward()
+    outputs = sparse(**inputs)
+    assert torch.allclose(dense(**inputs).loss, outputs.loss, rtol=0, atol=1e-12)
+    logits = outputs.logits if head == "ForMaskedLM" else outputs.prediction_logits
+    assert logits.shape == (int((inputs["labels"].ne(-100) & inputs["attention_mask"].bool()).sum()), V)
+    for (name, one), (_, other) in zip(dense.named_parameters(), sparse.named_parameters(), strict=True):
+        if one.grad is not None or other.grad is not None:
+            assert torch.allclose(one.grad, other.grad, rtol=0, atol=1e-12), name
+
+
+def test_both_losses_of_pretraining():
+    """Guards: the loss is the sum of two, which are returned beside it and are not taken for logits by Trainer."""
+    model = model_of("ForPreTraining").eval()
+    inputs = inputs_of("ForPreTraining", labels=True)
+    outputs = model(**inputs)
+    labels = inputs["labels"].masked_fill(inputs["attention_mask"] == 0, -100)
+    expected = torch.nn.functional.cross_entropy(outputs.prediction_logits.flatten(0, 1), labels.flatten())
+    assert torch.equal(outputs.masked_lm_loss, expected)
+    expected = torch.nn.functional.cross_entropy(outputs.seq_relationship_logits, inputs["next_sentence_label"])
+    assert torch.equal(outputs.next_sentence_loss, expected)
+    assert torch.equal(outputs.loss, outputs.masked_lm_loss + outputs.next_sentence_loss)
+    del inputs["next_sentence_label"]
+    assert list(model(**inputs)) == ["prediction_logits", "seq_relationship_logits"]
+    assert {"masked_lm_loss", "next_sentence_loss"} < {*model.config.keys_to_ignore_at_inference}
+
+
+@pytest.mark.parametrize("head", HEADS[1:])
+def test_gradient_accumulation_equals_one_large_batch(head, tmp_path):
+    """Guards: Trainer with 4 steps of 4 logs the loss and gradient norm of one of 16; stock BERT is wrong by 4."""
+
+    inputs = inputs_of(head, labels=True, size=16)
+    if -100 in inputs.get("labels", ()):  # as many labelled tokens in every row, so that means of means agree
+        inputs["labels"] = torch.where(torch.arange(L) % 2 == 0, inputs["input_ids"], -100)
+        inputs["attention_mask"][:] = 1
+    rows = [{name: tensor[row] for name, tensor in inputs.items()} for row in range(16)]
+    logs = []
+    for batch, steps in ((16, 1), (4, 4)):
+        arguments = TrainingArguments(
+            output_dir=str(tmp_path),
+            per_device_train_batch_size=batch,
+            gradient_accumulation_steps=steps,
+            max_steps=1,
+            logging_steps=1,
+            save_strategy="no",
+            use_cpu=True,
+            disable_tqdm=True,
+        )
+        model = model_of(head, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+        trainer = Trainer(model=model, args=arguments, train_dataset=rows)
+        trainer.train()
+        logs.append(trainer.state.log_history[0])
+    assert logs[0]["loss"] == pytest.approx(logs[1]["loss"], rel=1e-5)
+    assert logs[0]["grad_norm"] == pytest.approx(logs[1]["grad_norm"], rel=1e-5)
+
+
+def test_saved_directory_opens_in_a_fresh_process(tmp_path, vocabulary):
+    """Guards: after `import fixedbert` alone a directory opens by every Auto class, and by AutoTokenizer."""
+    model_of("ForPreTraining").save_pretrained(tmp_path)
+    BertTokenizer(vocab=vocabulary).save_pretrained(tmp_path)
+    script = f"""
+import fixedbert, transformers
+for name in {[name for name in AUTO_MAP if name != "AutoConfig"]}:
+    model = getattr(transformers, name).from_pretrained({str(tmp_path)!r})
+    assert model.config.attention_head_size == {P}
+    print(type(model).__name__)
+print(type(transformers.AutoTokenizer.from_pretrained({str(tmp_path)!r})).__name__)
+"""
+    root = Path(fixedbert.__file__).parents[1]
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=root)
+    assert run.stdout.split() == [
+        *(reference.split(".")[1] for name, reference in AUTO_MAP.items() if name != "AutoConfig"),
+        "BertTokenizer",
+    ]
+
+
+def test_auto_classes_of_the_heads():
+    """Guards: which class each Auto class opens, and that the package has no other."""
+    assert AUTO_MAP == {
+        "AutoConfig": "configuration_fixed_head_bert.FixedHeadBertConfig",
+        "AutoModel": "modeling_fixed_head_bert.FixedHeadBertModel",
+        "AutoModelForTextEncoding": "modeling_fixed_head_bert.FixedHeadBertModel",
+        "AutoModelForPreTraining": "modeling_fixed_head_bert.FixedHeadBertForPreTraining",
+        "AutoModelForMaskedLM": "modeling_fixed_head_bert.FixedHeadBertForMaskedLM",
+        "AutoModelForCausalLM": "modeling_fixed_head_bert.FixedHeadBertLMHeadModel",
+        "AutoModelForNextSentencePrediction": "modeling_fixed_head_bert.FixedHeadBertForNextSentencePrediction",
+        "AutoModelForSequenceClassification": "modeling_fixed_head_bert.FixedHeadBertForSequenceClassification",
+        "AutoModelForMultipleChoice": "modeling_fixed_head_bert.FixedHeadBertForMultipleChoice",
+        "AutoModelForTokenClassification": "modeling_fixed_head_bert.FixedHeadBertForTokenClassification",
+        "AutoModelForQuestionAnswering": "modeling_fixed_head_bert.FixedHeadBertForQuestionAnswering",
+    }
+
+
+def test_head_with_a_class_alone():
+    """Guards: a class of the model's file that HEADS does not have fails as it is defined, in a sentence."""
+    body = {"__module__": modeling_fixed_head_bert.__name__}
+    with pytest.raises(ImportError, match="FixedHeadBertForNothing: add ForNothing to HEADS in configuration_"):
+        type("FixedHeadBertForNothing", (fixedbert.FixedHeadBertPreTrainedModel,), body)
+    mine = type("Mine", (fixedbert.FixedHeadBertForMaskedLM,), {})
+    assert mine._auto_class is None  # a user's own class needs no entry
+
+
+def test_head_with_an_entry_alone(monkeypatch):
+    """Guards: an entry of HEADS without a class, or with one that __all__ does not have, fails as the package is
+    imported, in a sentence."""
+    message = (
+        "HEADS has ForNothing: add a class FixedHeadBertForNothing to modeling_fixed_head_bert.py and its __all__"
+    )
+    monkeypatch.setitem(HEADS_OF_MODEL, "ForNothing", ("AutoModelForMaskedLM",))
+    with pytest.raises(ImportError, match=message):
+        fixedbert.register()
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_loading_changes_no_field(head, tmp_path):
+    """Guards: every field that was saved, whatever its value, is that of the loaded model and of its base model."""
+    changes = {
+        "is_decoder": True,
+        "tie_word_embeddings": False,
+        "use_cache": False,
+        "unpad_inputs": True,
+        "sparse_prediction": True,
+        "attention_head_size": [3, 13, 6],
+        "head_embedding": "mul",
+        "qk_norm": True,
+        "problem_type": "multi_label_classification",
+        "num_labels": 3,
+        "chunk_size_feed_forward": 2,
+        "output_hidden_states": True,
+        "classifier_dropout": 0.25,
+        "dtype": "float64",
+    }
+    model_of(head, **changes).double().save_pretrained(tmp_path)
+    model = getattr(fixedbert, f"FixedHeadBert{head}").from_pretrained(tmp_path, attn_implementation="eager")
+    saved = fixedbert.FixedHeadBertConfig.from_pretrained(tmp_path)
+    assert {name: getattr(saved, name) for name in changes} == changes | {"dtype": torch.float64}
+    assert model.config.to_diff_dict() == saved.to_diff_dict()
+    assert model.config is model.base_model.config and model.config._attn_implementation == "eager"
+    assert model.base_model.unpad_inputs and getattr(model, "sparse_prediction", True)
+
+
+def test_loading_keeps_every_weight(tmp_path):
+    """Guards: what was saved from the pretraining model comes back bit for bit in each head, safetensors only."""
+    pretrained = model_of("ForPreTraining")
+    pretrained.save_pretrained(tmp_path)
+    code = {f"{part}_fixed_head_bert.py" for part in ("configuration", "attention", "fast", "modeling")}
+    assert {file.name for file in tmp_path.iterdir()} == {"config.json", "model.safetensors", *code}
+    saved = pretrained.bert.state_dict()
+    for auto_class in (
+        AutoModel,
+        AutoModelForMaskedLM,
+        AutoModelForSequenceClassification,
+        AutoModelForQuestionAnswering,
+    ):
+        model = auto_class.from_pretrained(tmp_path)
+        loaded = (model if auto_class is AutoModel else model.bert).state_dict()
+        assert loaded.keys() <= saved.keys()
+        assert all(torch.equal(loaded[name], saved[name]) for name in loaded)
+
+
+def test_every_head_is_saved_with_its_code_and_opens():
+    """Guards: a head is in __all__, in AUTO_MAP, and names as its own one of the Auto classes that open it."""
+    opened = {}
+    for auto_class, reference in AUTO_MAP.items():
+        opened.setdefault(reference.split(".")[1], []).append(auto_class)
+    assert {"FixedHeadBertConfig", *modeling_fixed_head_bert.__all__} - opened.keys() == {
+        "FixedHeadBertPreTrainedModel"
+    }, "a head of __all__ is missing from AUTO_MAP"
+    for name, auto_classes in opened.items():
+        assert getattr(fixedbert, name)._auto_class in auto_classes, f"{name} needs an _auto_class of {auto_classes}"
+
+
+def test_files_of_the_model_import_nothing_else_of_ours():
+    """Guards: each imports those before it in this order, as the Hub can copy: no cycle, nothing of the package."""
+    names = [f"{part}_fixed_head_bert" for part in ("configuration", "attention", "fast", "modeling")]
+    package = Path(fixedbert.__file__).parent
+    assert {file.stem for file in package.glob("*_fixed_head_bert.py")} == set(names)
+    for place, name in enumerate(names):
+        code = (package / f"{name}.py").read_text()
+        assert code.startswith("# Copyright 2026 The fixedbert authors.")
+        imports = [node for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Import | ast.ImportFrom)]
+        ours = [node.module for node in imports if isinstance(node, ast.ImportFrom) and node.level]
+        assert set(ours) <= set(names[:place]), name
+        assert not any("fixedbert" in alias.name for node in imports for alias in node.names), name
+
+
+@pytest.mark.parametrize("head", BERT_HEADS[1:])
+def test_arguments_by_position(head):
+    """Guards: the signature of a head is BERT's, arguments go by it in their order, and none too many is dropped."""
+    model = model_of(head).eval()
+    signature = inspect.signature(model.forward)
+    assert signature == inspect.signature(getattr(transformers, f"Bert{head}").forward.__get__(model))
+    inputs = inputs_of(head, labels=True)
+    by_position = [inputs.get(name) for name, x in signature.parameters.items() if x.kind is not x.VAR_KEYWORD]
+    while by_position[-1] is None:  # not every default is None
+        by_position.pop()
+    assert torch.equal(model(*by_position).loss, model(**inputs).loss)
+    with pytest.raises(TypeError, match="by position, not 30"):
+        model(*[None] * 30)
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_transformers_sees_that_attention_can_be_set(head):
+    """Guards: it reads the source of a head's file, and only warns where it does not find there what it looks for."""
+    model = model_of(head, attn_implementation="sdpa")
+    assert model._can_set_attn_implementation() and model.base_model._can_set_attn_implementation()
+    model.set_attn_implementation("eager")
+    assert model.config._attn_implementation == model.base_model.config._attn_implementation == "eager"
+    text = "ALL_ATTENTION_FUNCTIONS.get_interface(self.config._attn_implementation, eager_attention_forward)"
+    attention = type(model.base_model.encoder.layer[0].attention.self)
+    assert attention.__name__.endswith("Attention") and text in inspect.getsource(inspect.getmodule(attention))
+
+
+def test_tied_weights_survive_saving_and_resizing(tmp_path):
+    """Guards: the output embeddings stay the input embeddings."""
+    model_of("ForMaskedLM").save_pretrained(tmp_path)
+    model = AutoModelForMaskedLM.from_pretrained(tmp_path)
+    model.resize_token_embeddings(V + 5)
+    assert model.cls.predictions.decoder.weight is model.bert.embeddings.word_embeddings.weight
+    assert model.cls.predictions.decoder.bias.shape == (V + 5,)
+
+
+@pytest.mark.parametrize("head", ["ForPreTraining", "ForMaskedLM", "LMHeadModel"])
+def test_untied_embeddings_leave_no_parameter_without_gradient(head, tmp_path):
+    """Guards: without tying, BERT's two output biases are one, trained, saved, loaded and resized as one."""
+    model = model_of(head, tie_word_embeddings=False)
+    model(**inputs_of(head, labels=True)).loss.backward()
+    assert [name for name, parameter in model.named_parameters() if parameter.grad is None] == []
+    torch.nn.init.normal_(model.cls.predictions.bias)
+    model.save_pretrained(tmp_path)
+    again, info = type(model).from_pretrained(tmp_path, output_loading_info=True)
+    assert not any(info.values())
+    assert torch.equal(again.cls.predictions.decoder.bias, model.cls.predictions.bias)
+    assert again.cls.predictions.decoder.weight is not again.bert.embeddings.word_embeddings.weight
+    again.resize_token_embeddings(V + 5)
+    assert again.cls.predictions.bias is again.cls.predictions.decoder.bias
+    assert again.cls.predictions.bias.shape == (V + 5,)
+
+
+def test_untied_bert_checkpoints_keep_the_bias_that_bert_used(tmp_path):
+    """Guards: of the two biases in an untied BERT checkpoint the decoder's is the one that counts."""
+    shape = {**SHAPE, "num_attention_heads": 4, "tie_word_embeddings": False}
+    bert = transformers.BertForMaskedLM(BertConfig(**shape)).eval()
+    torch.nn.init.normal_(bert.cls.predictions.decoder.bias)
+    bert.save_pretrained(tmp_path)
+    config = config_of("ForMaskedLM", **shape, attention_head_size=None)
+    model = fixedbert.FixedHeadBertForMaskedLM.from_pretrained(tmp_path, config=config).eval()
+    inputs = inputs_of("ForMaskedLM")
+    assert torch.equal(model(**inputs).logits, bert(**inputs).logits)
+
+
+def test_importing_twice_is_harmless():
+    """Guards: a second import, or remote code of the same model type, does not fail on what is registered already."""
+    script = """
+import sys, fixedbert
+for name in [name for name in sys.modules if name.split(".")[0] == "fixedbert"]:
+    del sys.modules[name]
+import fixedbert
+from transformers import AutoModel
+assert type(AutoModel.from_config(fixedbert.preset_config("tiny"))) is fixedbert.FixedHeadBertModel
+"""
+    subprocess.run([sys.executable, "-c", script], check=True, capture_output=True)
+
+
+@pytest.mark.parametrize("saved", HEADS)
+def test_every_head_opens_from_every_other(saved, tmp_path):
+    """Guards: a directory saved by one head opens as any other, with every weight that they share."""
+    model = model_of(saved, is_decoder=False, head_embedding="add", qk_norm=True)
+    model.save_pretrained(tmp_path)
+    weights = {name.removeprefix("bert."): value for name, value in model.state_dict().items()}
+    for head in HEADS:
+        other = getattr(fixedbert, f"FixedHeadBert{head}").from_pretrained(tmp_path, ignore_mismatched_sizes=True)
+        shared = {name.removeprefix("bert."): value for name, value in other.state_dict().items()}
+        for name in shared.keys() & weights.keys():
+            if not name.startswith("classifier") or head == saved:  # classifiers of different heads differ in shape
+                assert torch.equal(shared[name], weights[name]), (head, name)
+        assert sum(name.startswith("encoder.") for name in shared) == sum(x.startswith("encoder.") for x in weights)
+
+
+def test_classifiers_of_another_size_begin_anew(tmp_path):
+    """Guards: ignore_mismatched_sizes keeps everything but the classifier."""
+    model_of("ForSequenceClassification", num_labels=2).save_pretrained(tmp_path)
+    model, info = AutoModelForSequenceClassification.from_pretrained(
+        tmp_path, num_labels=5, ignore_mismatched_sizes=True, output_loading_info=True
+    )
+    assert {key[0] for key in info["mismatched_keys"]} == {"classifier.weight", "classifier.bias"}
+    assert model(**inputs_of("ForSequenceClassification")).logits.shape == (B, 5)
+
+
+def test_weights_begin_as_documented():
+    """Guards: every parameter is initialised, from the meta device too: normal, biases zero, norms one."""
+    changes = {"head_embedding": "add", "qk_norm": True, "initializer_range": 0.02, "hidden_size": 128}
+    changes |= {"num_attention_heads": 12, "attention_head_size": 64, "intermediate_size": 512}
+    with torch.device("meta"):
+        model = model_of("ForPreTraining", **changes)
+    model.to_empty(device="cpu")
+    for tensor in (*model.parameters(), *model.buffers()):
+        tensor.data.fill_(7)
+    model.init_weights()
+    for name, parameter in model.named_parameters():
+        if name.endswith("bias"):
+            assert parameter.abs().max() == 0, name
+        elif "norm" in name.lower():
+            assert torch.equal(parameter, torch.ones_like(parameter)), name
+        else:
+            deviation = 0.02 / parameter.numel() ** 0.5
+            assert abs(parameter.mean()) < 5 * deviation and abs(parameter.std() - 0.02) < 5 * deviation, name
+    assert model.bert.embeddings.position_ids[0].tolist() == list(range(11))
+    assert model.bert.embeddings.token_type_ids.abs().max() == 0
+
+
+def test_weights_that_a_checkpoint_lacks_are_initialised_and_no_others(tmp_path):
+    """Guards: head embeddings missing in a checkpoint get their distribution; what was loaded stays as it was."""
+    model = model_of("Model", head_embedding="mul")
+    state = {name: value for name, value in model.state_dict().items() if "layer.1.attention.self.head" not in name}
+    model.save_pretrained(tmp_path, state_dict=state)
+    again, info = type(model).from_pretrained(tmp_path, output_loading_info=True)
+    assert info["missing_keys"] == {"encoder.layer.1.attention.self.head_embedding"}
+    for name, value in again.state_dict().items():
+        assert (name not in state) or torch.equal(value, state[name])
+    missing = again.encoder.layer[1].attention.self.head_embedding
+    assert 0.3 < missing.std() < 0.7  # initializer_range 0.5
+
+
+@pytest.mark.parametrize("unpad_inputs", [False, True])
+@pytest.mark.parametrize("head", HEADS)
+def test_a_row_does_not_know_its_batch(head, unpad_inputs):
+    """Guards: outputs of a row are the same alone and among others, in float64."""
+    model = model_of(head, unpad_inputs=unpad_inputs).double().eval()
+    inputs = inputs_of(head)
+    together = model(**inputs)[0]
+    for row in (0, 5, 12):
+        alone = model(**{name: x[row : row + 1] for name, x in inputs.items()})[0]
+        assert torch.allclose(together[row : row + 1], alone, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("head", [head for head in HEADS if head != "ForMultipleChoice"])
+def test_embeddings_stand_for_ids(head):
+    """Guards: inputs_embeds gives what input_ids gives, bit for bit."""
+    model = model_of(head).eval()
+    inputs = inputs_of(head)
+    expected = model(**inputs)[0]
+    embeddings = model.get_input_embeddings()(inputs.pop("input_ids"))
+    assert torch.equal(model(inputs_embeds=embeddings, **inputs)[0], expected)
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_tuples_equal_dictionaries(head):
+    """Guards: return_dict=False gives the same values in the same order, hidden states and attentions included."""
+    model = model_of(head, attn_implementation="eager").eval()
+    inputs = inputs_of(head, labels=head != "Model")
+    asked = {"output_hidden_states": True, "output_attentions": True, "use_cache": False}
+    asked = asked if head in ("Model", "LMHeadModel") else {x: v for x, v in asked.items() if x != "use_cache"}
+    as_tuple, as_dict = model(**inputs, **asked, return_dict=False), model(**inputs, **asked).to_tuple()
+
+    def flat(values):
+        return [x for value in values for x in (flat(value) if isinstance(value, tuple) else [value])]
+
+    assert len(flat(as_tuple)) == len(flat(as_dict)) > 7
+    assert all(torch.equal(one, other) for one, other in zip(flat(as_tuple), flat(as_dict), strict=True))
+
+
+@pytest.mark.parametrize("asked", [{"hidden_states"}, {"attentions"}, {"hidden_states", "attentions"}], ids=sorted)
+@pytest.mark.parametrize("head", ["ForSequenceClassification", "ForTokenClassification", "ForPreTraining"])
+def test_gradients_of_hidden_states_and_attentions_are_kept(head, asked):
+    """Guards: hidden states and attentions lie on the way to the loss; their gradients are the same unpadded."""
+    inputs = inputs_of(head, labels=True)
+    real = inputs["attention_mask"].bool()
+    gradients = []
+    for unpad_inputs in (False, True):
+        model = model_of(head, unpad_inputs=unpad_inputs, attn_implementation="eager").double().eval()
+        outputs = model(**inputs, **{f"output_{name}": True for name in asked})
+        kept = [tensor for name in sorted(asked) for tensor in outputs[name]]
+        for tensor in kept:
+            tensor.retain_grad()
+        outputs.loss.backward()
+        gradients.append([tensor.grad for tensor in kept])
+    assert len(gradients[0]) == 3 * ("attentions" in asked) + 4 * ("hidden_states" in asked)
+    for plain, unpadded in zip(*gradients, strict=True):
+        if plain.ndim == 4:  # attentions (B, H, L, L) of a query to real tokens
+            plain, unpadded = ((x * real[:, None, None]).transpose(1, 2) for x in (plain, unpadded))
+        assert unpadded[real].abs().max() > 0
+        assert torch.allclose(unpadded[real], plain[real], rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize(
+    "problem_type, num_labels",
+    [("regression", 1), ("single_label_classification", 3), ("multi_label_classification", 3)],
+)
+def test_problem_types(problem_type, num_labels):
+    """Guards: sequence classification trains as regression, one label or many."""
+    model = model_of("ForSequenceClassification", problem_type=problem_type, num_labels=num_labels).eval()
+    inputs = inputs_of("ForSequenceClassification")
+    logits = model(**inputs).logits
+    if problem_type == "regression":
+        labels = torch.randn(B)
+        expected = (logits.squeeze(-1) - labels).pow(2).mean()
+    elif problem_type == "single_label_classification":
+        labels = torch.arange(B) % 3
+        expected = -logits.log_softmax(-1)[torch.arange(B), labels].mean()
+    else:
+        labels = (torch.arange(B * 3).view(B, 3) % 2).float()
+        expected = -(labels * logits.sigmoid().log() + (1 - labels) * (-logits).sigmoid().log()).mean()
+    assert torch.allclose(model(**inputs, labels=labels).loss, expected, rtol=1e-4)
+
+
+def test_feed_forward_in_chunks():
+    """Guards: chunk_size_feed_forward changes memory, not values; rows without padding are left in chunks too."""
+    for unpad_inputs in (False, True):
+        whole = model_of("Model", unpad_inputs=unpad_inputs).double().eval()
+        inputs = {"input_ids": inputs_of("Model")["input_ids"]}
+        chunked = model_of("Model", unpad_inputs=unpad_inputs, chunk_size_feed_forward=1).double().eval()
+        assert torch.allclose(chunked(**inputs)[0], whole(**inputs)[0], rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("variant", [{}, {"unpad_inputs": True, "sparse_prediction": True}, {"head_embedding": "add"}])
+@pytest.mark.parametrize("head", HEADS[1:])
+def test_training_in_bfloat16(head, variant):
+    """Guards: under bf16 autocast every head's loss is close to float32's, and all gradients are finite."""
+    model = model_of(head, initializer_range=0.05, **variant).eval()
+    inputs = inputs_of(head, labels=True)
+    expected = model(**inputs).loss
+    with torch.autocast("cpu", torch.bfloat16):
+        loss = model(**inputs).loss
+    loss.backward()
+    assert torch.allclose(loss.float(), expected, rtol=0.02)
+    assert all(parameter.grad.isfinite().all() for parameter in model.parameters() if parameter.grad is not None)
+
+
+class OnesOwn(fixedbert.FixedHeadBertForMaskedLM):
+    """A user's class, in a file of her own."""
+
+
+@pytest.mark.parametrize("module", [__name__, "__main__"])
+def test_a_class_of_ones_own_is_saved_so_that_it_opens(module, tmp_path, monkeypatch):
+    """Guards: what a subclass saves has every file that config.json names, and opens by them, and by the subclass."""
+    monkeypatch.setattr(OnesOwn, "__module__", module)
+    model = OnesOwn(config_of("ForMaskedLM")).eval()
+    model.save_pretrained(tmp_path)
+    named = json.loads((tmp_path / "config.json").read_text())["auto_map"]
+    assert named == AUTO_MAP
+    assert {f"{place.split('.')[0]}.py" for place in named.values()} <= {file.name for file in tmp_path.glob("*.py")}
+    assert not (tmp_path / "test_modeling.py").exists()
+    saved = get_class_from_dynamic_module(named["AutoModelForMaskedLM"], tmp_path)
+    assert saved.__module__.startswith("transformers_modules.")
+    inputs = inputs_of("ForMaskedLM")
+    for model_class in (saved, OnesOwn, AutoModelForMaskedLM):
+        assert torch.equal(model_class.from_pretrained(tmp_path).eval()(**inputs).logits, model(**inputs).logits)

@@ -1,0 +1,176 @@
+"""Places of tokens that the collator finds: nothing changes by them, a step reads nothing back, shapes stay."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from small_models import UNEQUAL, V, model_of
+from torch.nn.utils import clip_grad_norm_
+
+from fixedbert.data.collator import PretrainingCollator
+from fixedbert.data.masking import target_count
+from fixedbert.pretraining.examples import make_collator
+
+HEADS = {"mlm+nsp": "ForPreTraining", "mlm": "ForMaskedLM", "clm": "LMHeadModel"}
+LENGTHS = [7, 3, 11, 2, 11, 5, 10]
+# Objective, lengths of the rows, and whether their documents are separate.
+KINDS = [
+    ("mlm+nsp", LENGTHS, False),
+    ("mlm", LENGTHS, False),
+    ("mlm", [11] * 5, False),
+    ("mlm", [11] * 5, True),
+    ("clm", LENGTHS, False),
+    ("clm", [11] * 5, False),
+    ("clm", [11] * 5, True),
+]
+MODELS = [{}, {"attn_implementation": "sdpa"}, UNEQUAL | {"attn_implementation": "eager"}]
+
+
+def examples(objective: str, lengths: list[int], separate: bool, seed: int = 1) -> list[dict[str, np.ndarray]]:
+    """Pretraining examples of these lengths, about a third of their tokens labelled; a token of [CLS] is not."""
+    rng = np.random.default_rng(seed)
+    found = []
+    for length in lengths:
+        ids = rng.integers(1, V, size=length)
+        asked = rng.random(length) < (0.3 if objective != "clm" else 1.0)
+        asked[:2] = [False, True][:length]
+        example = {"input_ids": ids, "labels": np.where(asked, ids, -100)}
+        if separate:
+            first = int(rng.integers(1, length))
+            example["position_ids"] = np.concatenate([np.arange(first), np.arange(length - first)])
+        if objective == "mlm+nsp":
+            example |= {"token_type_ids": rng.integers(2, size=length), "next_sentence_label": int(rng.integers(2))}
+        found.append(example)
+    return found
+
+
+def model_for(objective: str, **changes):
+    return model_of(HEADS[objective], unpad_inputs=True, sparse_prediction=True, **changes).train()
+
+
+def outcome(model, batch: dict) -> list[torch.Tensor]:
+    """The loss and all gradients of a training step, with the same dropout each time."""
+    torch.manual_seed(5)
+    model.zero_grad()
+    outputs = model(**batch)
+    outputs.loss.backward()
+    return [outputs.loss, outputs[1], *(x.grad for x in model.parameters() if x.grad is not None)]
+
+
+@pytest.mark.parametrize("changes", MODELS, ids=str)
+@pytest.mark.parametrize("objective, lengths, separate", KINDS)
+def test_places_change_no_bit(objective, lengths, separate, changes):
+    """Guards: loss, logits and gradients with the collator's places are those of a model that finds them itself."""
+    rows = examples(objective, lengths, separate)
+    model = model_for(objective, **changes)
+    plain, given = PretrainingCollator(0)(rows), PretrainingCollator(0, objective)(rows)
+    assert ("tokens" in given) == (objective != "clm" or separate or len(set(lengths)) > 1)
+    for one, other in zip(outcome(model, plain), outcome(model, given), strict=True):
+        assert torch.equal(one, other)
+
+
+def on_meta(batch):
+    """A batch without data: whatever reads a tensor on the host raises."""
+    if isinstance(batch, dict):
+        return {name: on_meta(x) for name, x in batch.items()}
+    return batch.to("meta") if hasattr(batch, "to") else batch
+
+
+def step(model, batch):
+    loss = model(**batch).loss
+    loss.backward()
+    clip_grad_norm_(model.parameters(), 1.0)
+    torch.optim.AdamW(model.parameters()).step()
+
+
+@pytest.mark.parametrize("objective, lengths, separate", KINDS)
+def test_a_step_reads_nothing_back(objective, lengths, separate):
+    """Guards: with the collator's places no number goes back to the host in a step, for which it would have to wait
+    for a GPU; without them some do."""
+    rows = examples(objective, lengths, separate)
+    with torch.device("meta"):
+        model = model_for(objective, attn_implementation="sdpa")
+    step(model, on_meta(PretrainingCollator(0, objective)(rows)))
+    plain = PretrainingCollator(0)(rows)
+    if "attention_mask" in plain:  # from which the places are read
+        with pytest.raises((RuntimeError, NotImplementedError), match="meta"):
+            step(model, on_meta(plain))
+
+
+def test_places_by_hand():
+    """Guards: the places of real tokens, of labelled ones, and of what the last layer computes."""
+    rows = examples("mlm+nsp", [3, 1, 2], False)
+    for row, labels in zip(rows, ([-100, 8, -100], [-100], [-100, 5]), strict=True):
+        row["labels"] = np.array(labels)
+    batch = PretrainingCollator(0, "mlm+nsp")(rows)
+    tokens = batch["tokens"]
+    assert batch["labelled"].tolist() == [1, 7]
+    assert tokens.places.tolist() == [0, 1, 2, 3, 6, 7] and tokens.sequence.tolist() == [0, 0, 0, 1, 2, 2]
+    assert tokens.ends.tolist() == [0, 3, 4, 6] and tokens.longest == 3
+    assert tokens.read.tolist() == [0, 1, 3, 4, 5]  # the first token of each row, and the labelled ones
+    assert tokens.read_ends.tolist() == [0, 2, 3, 5] and tokens.longest_read == 2
+    assert "attention_mask" in batch and next(iter(batch)) == "input_ids"  # of which Trainer takes the batch size
+
+
+def test_a_mask_without_padding_is_left_out():
+    """Guards: full rows of a causal model have no mask, which transformers would read; shorter ones keep theirs."""
+    full, shorter = (PretrainingCollator(0, "clm")(examples("clm", lengths, False)) for lengths in ([5, 5], [5, 4]))
+    assert set(full) == {"input_ids", "labels"} and set(shorter) == {*full, "attention_mask", "tokens"}
+
+
+def test_places_for_another_head():
+    """Guards: a head that reads other tokens than the collator meant finds them itself."""
+    batch = PretrainingCollator(0, "mlm")(examples("mlm", LENGTHS, False))
+    inputs = {"input_ids": batch["input_ids"], "attention_mask": batch["attention_mask"]}
+    model = model_of("ForNextSentencePrediction", unpad_inputs=True).eval()
+    assert torch.equal(model(**inputs, tokens=batch["tokens"]).logits, model(**inputs).logits)
+
+
+def fixed(objective: str, labels: int = 6) -> PretrainingCollator:
+    return PretrainingCollator(0, objective, row_length=11, row_labels=labels)
+
+
+@pytest.mark.parametrize("objective, lengths, separate", KINDS)
+def test_batches_of_one_shape(objective, lengths, separate):
+    """Guards: padded to one length, with as many places of labels, batches have one shape and the same loss."""
+    shapes = set()
+    model = model_for(objective).double().eval()
+    for seed in range(4):
+        rows = examples(objective, lengths[seed % 2 :][:4], separate, seed)
+        batch = fixed(objective)(rows)
+        shapes.add(tuple((name, tuple(x.shape)) for name, x in batch.items()))
+        expected = model(**PretrainingCollator(0)(rows)).loss
+        assert torch.allclose(model(**batch).loss, expected, rtol=0, atol=1e-12)
+    assert len(shapes) == 1
+    more = fixed(objective, labels=1)(rows)  # more labels than foreseen: none is lost
+    assert torch.allclose(model(**more).loss, expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    "backend, objective, separate",
+    [("eager", "mlm+nsp", False), pytest.param("inductor", "mlm", True, marks=pytest.mark.slow)],
+)
+def test_compiled_once(backend, objective, separate):
+    """Guards: a compiled training step is compiled for the first batch and for no other, and its loss is right."""
+    model = model_for(objective, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+    compiled = torch.compile(model, backend=backend)
+    for seed in range(4):
+        rows = examples(objective, [11, 7 + seed, 11], separate, seed)
+        batch = fixed(objective)(rows)
+        with torch.compiler.set_stance("default" if seed == 0 else "fail_on_recompile"):
+            loss = compiled(**batch).loss
+            loss.backward()
+        assert torch.allclose(loss, model(**batch).loss, rtol=1e-3)
+
+
+@pytest.mark.parametrize("devices, torch_compile", [(1, False), (2, False), (1, True)])
+def test_the_collator_of_a_run(devices, torch_compile):
+    """Guards: a run has places of tokens unless DataParallel splits its batches; compiled it has one shape."""
+    data_args = SimpleNamespace(objective="mlm", max_seq_length=37, mlm_probability=0.2)
+    training_args = SimpleNamespace(n_gpu=devices, torch_compile=torch_compile)
+    collator = make_collator(SimpleNamespace(pad_token_id=3), model_for("mlm"), data_args, training_args)
+    expected = PretrainingCollator(3, "mlm" if devices == 1 else None)
+    if torch_compile:
+        expected.row_length, expected.row_labels = 37, target_count(37, 0.2)
+    assert collator == expected and target_count(37, 0.2) == 7

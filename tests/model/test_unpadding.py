@@ -1,0 +1,379 @@
+"""Unpadding and packed rows: no token that does not count is computed, and nothing else changes."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from small_models import HEADS, UNEQUAL, B, D, L, V, config_of, inputs_of, model_of
+from transformers import Trainer, TrainingArguments
+
+from fixedbert.model.fast_fixed_head_bert import Tokens
+from fixedbert.model.modeling_fixed_head_bert import FixedHeadBertLayer
+
+VARIANTS = [{}, {"head_embedding": "add"}, {"head_embedding": "mul", "qk_norm": True}, {"is_decoder": True}]
+VARIANTS += [UNEQUAL]
+
+
+def padded_inputs(head: str, side: str) -> dict[str, torch.Tensor]:
+    """Inputs with labels, padded on the right or left or with holes; no label at padding, nor predicted from there."""
+    inputs = inputs_of(head, labels=head != "Model")
+    mask = inputs["attention_mask"]
+    if side == "left":
+        mask = mask.flip(-1)
+    elif side == "holes":
+        mask = (torch.rand(mask.shape, generator=torch.Generator().manual_seed(3)) > 0.4).long()
+        mask[..., 2] = 1
+    inputs["attention_mask"] = mask
+    if "labels" in inputs and inputs["labels"].shape == mask.shape:
+        inputs["labels"] = inputs["labels"].masked_fill(mask == 0, -100)
+        if head == "LMHeadModel":
+            inputs["labels"][:, 1:] = inputs["labels"][:, 1:].masked_fill(mask[:, :-1] == 0, -100)
+    return inputs
+
+
+def pair_of(head: str, **changes):
+    """A plain model and one that leaves padding out, with the same weights, in float64."""
+    plain = model_of(head, **changes).double().eval()
+    sparse = head in ("ForPreTraining", "ForMaskedLM")
+    unpadded = model_of(head, unpad_inputs=True, sparse_prediction=sparse, **changes).double().eval()
+    unpadded.load_state_dict(plain.state_dict())
+    return plain, unpadded
+
+
+@pytest.mark.parametrize("variant", VARIANTS, ids=str)
+@pytest.mark.parametrize("side", ["right", "left", "holes"])
+@pytest.mark.parametrize("head", HEADS)
+def test_unpadding_changes_nothing_that_counts(head, side, variant):
+    """Guards: with real padding the same values where a token is, zeros elsewhere, the same loss and gradients."""
+    plain, unpadded = pair_of(head, **variant)
+    inputs = padded_inputs(head, side)
+    real = inputs["attention_mask"].bool()
+    asked = {"use_cache": False} if head in ("Model", "LMHeadModel") else {}
+    expected, actual = (model(**inputs, **asked) for model in (plain, unpadded))
+    by_token = {"Model": ["last_hidden_state"], "ForTokenClassification": ["logits"], "LMHeadModel": ["logits"]}
+    by_token["ForQuestionAnswering"] = ["start_logits", "end_logits"]
+    for name in by_token.get(head, ()):
+        assert torch.allclose(actual[name][real], expected[name][real], rtol=0, atol=1e-10)
+        lowest = torch.finfo(torch.float64).min if head == "ForQuestionAnswering" else 0  # zero might win there
+        assert (actual[name][~real] == lowest).all()
+    if head == "Model":
+        assert torch.allclose(actual.pooler_output, expected.pooler_output, rtol=0, atol=1e-10)
+    elif head != "ForQuestionAnswering":  # whose loss would know the padding, see below
+        assert torch.allclose(actual.loss, expected.loss, rtol=0, atol=1e-10)
+        expected.loss.backward()
+        actual.loss.backward()
+        for (name, one), (_, other) in zip(plain.named_parameters(), unpadded.named_parameters(), strict=True):
+            if one.grad is not None or other.grad is not None:
+                assert torch.allclose(one.grad, other.grad, rtol=0, atol=1e-9), name
+
+
+@pytest.mark.parametrize("head", ["ForPreTraining", "ForMaskedLM"])
+def test_logits_are_zero_at_padding(head):
+    """Guards: without labels the prediction head gives every real token's logits, and zeros at padding."""
+    plain, unpadded = pair_of(head)
+    inputs = inputs_of(head)
+    real = inputs["attention_mask"].bool()
+    expected, actual = plain(**inputs)[0], unpadded(**inputs)[0]
+    assert actual.shape == (B, L, V)
+    assert torch.allclose(actual[real], expected[real], rtol=0, atol=1e-10)
+    assert actual[~real].abs().max() == 0
+
+
+@pytest.mark.parametrize("sparse_prediction", [False, True])
+@pytest.mark.parametrize("side", ["right", "left", "holes"])
+@pytest.mark.parametrize("head", ["ForPreTraining", "ForMaskedLM", "LMHeadModel", "ForTokenClassification"])
+def test_labels_at_padding_are_left_out(head, side, sparse_prediction):
+    """Guards: padding is neither predicted nor predicted from, unpadded or not: one loss and one gradient."""
+    inputs = padded_inputs(head, side)
+    labelled = inputs_of(head, labels=True)["labels"]
+    assert (labelled.ne(-100) & inputs["attention_mask"].eq(0)).any()
+    losses, gradients = [], []
+    for unpad_inputs in (False, True):
+        model = model_of(head, unpad_inputs=unpad_inputs, sparse_prediction=sparse_prediction).double().eval()
+        for labels in (inputs["labels"], labelled):
+            loss = model(**inputs | {"labels": labels}).loss
+            gradients.append(torch.autograd.grad(loss, model.base_model.encoder.layer[0].output.dense.weight)[0])
+            losses.append(loss)
+    for loss, gradient in zip(losses, gradients, strict=True):
+        assert torch.allclose(loss, losses[0], rtol=0, atol=1e-10)
+        assert torch.allclose(gradient, gradients[0], rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("untrained", [False, True])
+def test_the_loss_of_question_answering_beside_stock(untrained):
+    """Guards: unpadded it is that of stock's own logits over real tokens; stock adds padding to the softmax."""
+    plain, unpadded = pair_of("ForQuestionAnswering")
+    for model in (plain, unpadded):
+        if untrained:  # all tokens as likely, as before training
+            torch.nn.init.zeros_(model.qa_outputs.weight)
+            torch.nn.init.zeros_(model.qa_outputs.bias)
+    inputs = inputs_of("ForQuestionAnswering", labels=True)
+    real = inputs["attention_mask"].bool()
+    inputs["start_positions"] %= real.sum(1)
+    inputs["end_positions"] %= real.sum(1)
+    outputs, loss = plain(**inputs), unpadded(**inputs).loss
+    missing = [
+        (logits.logsumexp(1) - logits.masked_fill(~real, -torch.inf).logsumexp(1)).mean()
+        for logits in (outputs.start_logits, outputs.end_logits)
+    ]
+    assert torch.allclose(outputs.loss - sum(missing) / 2, loss, rtol=0, atol=1e-10)
+    if untrained:
+        lengths = real.sum(1).double()
+        assert torch.allclose(outputs.loss, torch.tensor(L).double().log())
+        assert torch.allclose(loss, lengths.log().mean())
+
+
+def test_answers_are_sought_among_real_tokens():
+    """Guards: the loss of question answering does not depend on how much a batch is padded."""
+    model = model_of("ForQuestionAnswering", unpad_inputs=True).double().eval()
+    inputs = inputs_of("ForQuestionAnswering", labels=True)
+    lengths = inputs["attention_mask"].sum(1)
+    inputs["start_positions"] %= lengths
+    inputs["end_positions"] %= lengths
+    alone = [
+        model(
+            **{
+                name: x[row : row + 1, : lengths[row]] if x.ndim == 2 else x[row : row + 1]
+                for name, x in inputs.items()
+            }
+        )
+        for row in range(B)
+    ]
+    assert torch.allclose(model(**inputs).loss, torch.stack([output.loss for output in alone]).mean())
+    losses = []
+    for place in (L, L - 1):  # outside the row, as BERT's script marks an answer that was cut off, and at padding
+        inputs["start_positions"][lengths.argmin()] = place
+        losses.append(model(**inputs).loss)
+    assert lengths.min() < L and losses[0] == losses[1] != model(**inputs | {"start_positions": lengths - 1}).loss
+
+
+def test_only_real_tokens_are_computed(monkeypatch):
+    """Guards: layers see (1, T, D), and the last one of a head that reads less only what is read."""
+    shapes = []
+    original = FixedHeadBertLayer.feed_forward_chunk
+    monkeypatch.setattr(
+        FixedHeadBertLayer, "feed_forward_chunk", lambda self, x: shapes.append(tuple(x.shape)) or original(self, x)
+    )
+    for head, last in (("Model", None), ("ForSequenceClassification", B), ("ForPreTraining", "labelled")):
+        shapes.clear()
+        model = model_of(head, unpad_inputs=True, sparse_prediction=True).eval()
+        inputs = padded_inputs(head, "right")
+        model(**inputs)
+        T, D = int(inputs["attention_mask"].sum()), model.config.hidden_size
+        if last == "labelled":
+            wanted = inputs["labels"] != -100
+            wanted[:, 0] = True  # for the pooler
+            last = int(wanted.sum())
+        assert shapes == [(1, T, D), (1, T, D), (1, last or T, D)]
+
+
+@pytest.mark.parametrize("unpad_inputs", [False, True])
+@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
+@pytest.mark.parametrize("is_decoder", [False, True])
+def test_packed_rows_do_not_see_each_other(is_decoder, implementation, unpad_inputs):
+    """Guards: sequences in one row, told by position_ids that restart, are exactly what each is alone."""
+    model = model_of("Model", is_decoder=is_decoder, attn_implementation=implementation, unpad_inputs=unpad_inputs)
+    model = model.double().eval()
+    ids = inputs_of("Model")["input_ids"][:2]
+    rows = [[0, 1, 2, 0, 1, 0, 1], [0, 1, 0, 1, 2, 5, 0]]  # a position left out is no restart
+    outputs = model(input_ids=ids, position_ids=torch.tensor(rows)).last_hidden_state
+    for row, starts in enumerate(([0, 3, 5, 7], [0, 2, 6, 7])):
+        for start, end in zip(starts, starts[1:], strict=False):
+            places = torch.tensor([rows[row][start:end]])
+            alone = model(input_ids=ids[row : row + 1, start:end], position_ids=places).last_hidden_state
+            assert torch.allclose(outputs[row : row + 1, start:end], alone, rtol=0, atol=1e-12)
+
+
+def test_packed_row_with_lengths_of_a_collator():
+    """Guards: what DataCollatorWithFlattening gives, lengths included, is understood without flash attention."""
+    from transformers import DataCollatorWithFlattening
+
+    model = model_of("Model", attn_implementation="eager").double().eval()
+    rows = [{"input_ids": list(range(1, 1 + n))} for n in (3, 5, 2)]
+    batch = DataCollatorWithFlattening(return_flash_attn_kwargs=True, return_tensors="pt")(rows)
+    batch.pop("labels")
+    outputs = model(**batch).last_hidden_state
+    alone = [model(input_ids=torch.tensor([row["input_ids"]])).last_hidden_state for row in rows]
+    assert torch.allclose(outputs, torch.cat(alone, 1), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("use_reentrant, variant", [(False, {}), (True, {}), (False, UNEQUAL)])
+def test_gradient_checkpointing_is_the_same_training(use_reentrant, variant):
+    """Guards: unpadded, with a narrow last layer and dropout, recomputing activations changes no gradient."""
+    model = model_of("ForPreTraining", unpad_inputs=True, sparse_prediction=True, **variant).double().train()
+    inputs = padded_inputs("ForPreTraining", "left")
+    gradients = []
+    for checkpointing in (False, True):
+        if checkpointing:
+            model.gradient_checkpointing_enable({"use_reentrant": use_reentrant})
+        torch.manual_seed(5)
+        model.zero_grad()
+        model(**inputs).loss.backward()
+        gradients.append([parameter.grad.clone() for parameter in model.parameters()])
+    for one, other in zip(*gradients, strict=True):
+        assert torch.allclose(one, other, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
+@pytest.mark.parametrize("unpad_inputs", [False, True])
+def test_rows_of_padding_give_zeros(unpad_inputs, implementation):
+    """Guards: a row without a real token, or a batch of such, is never NaN, zeros unpadded, and does not disturb the
+    others."""
+    model = model_of("Model", unpad_inputs=unpad_inputs, attn_implementation=implementation).eval()
+    inputs = inputs_of("Model")
+    expected = model(**inputs).last_hidden_state
+    inputs["attention_mask"][3] = 0
+    actual = model(**inputs).last_hidden_state
+    assert actual.isfinite().all() and (not unpad_inputs or actual[3].abs().max() == 0)
+    others = inputs["attention_mask"].bool()
+    assert torch.allclose(actual[others], expected[others], atol=1e-5)
+    inputs["attention_mask"][:] = 0
+    outputs = model(**inputs)
+    assert outputs.last_hidden_state.isfinite().all() and outputs.pooler_output.isfinite().all()
+    assert not unpad_inputs or outputs.last_hidden_state.abs().max() == 0
+
+
+def test_hidden_states_keep_their_shape():
+    """Guards: all hidden states come out as (B, L, D), equal at real tokens, the last one being the output, which is
+    zero at padding."""
+    plain, unpadded = pair_of("Model")
+    inputs = inputs_of("Model")
+    real = inputs["attention_mask"].bool()
+    outputs = unpadded(**inputs, output_hidden_states=True)
+    assert len(outputs.hidden_states) == 4 and outputs.hidden_states[-1] is outputs.last_hidden_state
+    for one, other in zip(
+        outputs.hidden_states, plain(**inputs, output_hidden_states=True).hidden_states, strict=True
+    ):
+        assert torch.allclose(one[real], other[real], rtol=0, atol=1e-10)
+    assert outputs.last_hidden_state[~real].abs().max() == 0
+
+
+def test_pooled_output_is_the_first_real_token_s():
+    """Guards: padded on the left, a sequence is classified as it is alone."""
+    for unpad_inputs in (False, True):
+        model = model_of("ForSequenceClassification", unpad_inputs=unpad_inputs).double().eval()
+        ids = inputs_of("Model")["input_ids"][:1]
+        positions = torch.tensor([[0, 0, 0, 0, 1, 2, 3]])
+        mask = torch.tensor([[0, 0, 0, 1, 1, 1, 1]])
+        padded = model(input_ids=ids, attention_mask=mask, position_ids=positions).logits
+        assert torch.allclose(padded, model(input_ids=ids[:, 3:]).logits, rtol=0, atol=1e-12)
+
+
+def test_embeddings_instead_of_ids_are_unpadded_too():
+    """Guards: inputs_embeds and position ids of shape (1, L) go the same way."""
+    plain, unpadded = pair_of("Model")
+    inputs = inputs_of("Model")
+    inputs["inputs_embeds"] = plain.embeddings.word_embeddings(inputs.pop("input_ids"))
+    inputs["position_ids"] = torch.arange(L)[None] + 2
+    real = inputs["attention_mask"].bool()
+    expected, actual = (model(**inputs).last_hidden_state[real] for model in (plain, unpadded))
+    assert torch.allclose(actual, expected, rtol=0, atol=1e-10)
+
+
+def test_decoding_with_a_cache_keeps_its_padding():
+    """Guards: a cache needs whole rows: with one, nothing is left out, and generation is the same."""
+    plain, unpadded = pair_of("LMHeadModel", max_position_embeddings=32)
+    ids = inputs_of("Model")["input_ids"][:3]
+    mask = torch.ones_like(ids)
+    mask[0, :3] = 0
+    expected, actual = (
+        model.generate(ids, attention_mask=mask, max_new_tokens=8, pad_token_id=0) for model in (plain, unpadded)
+    )
+    assert torch.equal(actual, expected)
+
+
+def test_places_of_tokens():
+    """Guards: where tokens are taken from and put back, worked out by hand for two rows of which one is packed."""
+    real = torch.tensor([[0, 1, 1], [1, 1, 1]], dtype=torch.bool)
+    tokens = Tokens.of(real, sequences=torch.tensor([[0, 0, 0], [0, 1, 1]]))
+    assert tokens.places.tolist() == [1, 2, 3, 4, 5]
+    assert tokens.ends.tolist() == [0, 2, 3, 5] and tokens.longest == 2
+    x = torch.arange(6).view(2, 3)
+    assert tokens.take(x, real.shape).tolist() == [[1, 2, 3, 4, 5]]
+    assert tokens.put_back(tokens.take(x, real.shape), real.shape).tolist() == [[0, 1, 2], [3, 4, 5]]
+    tokens = tokens.read_at(torch.tensor([[0, 0, 1], [0, 0, 0]], dtype=torch.bool), real.shape, pooled=True)
+    assert tokens.read.tolist() == [0, 1, 2]  # the first of each row, and the one wanted
+    assert tokens.read_ends.tolist() == [0, 2, 3, 3] and tokens.longest_read == 2
+    only = replace(tokens, last_layer=torch.nn.Identity())
+    assert only.put_back(torch.tensor([[7, 8, 9]]), real.shape).tolist() == [[0, 7, 8], [9, 0, 0]]
+
+
+@pytest.mark.parametrize("head, variant", [*((head, {}) for head in HEADS), ("LMHeadModel", UNEQUAL)])
+def test_export_steps_aside(head, variant):
+    """Guards: torch.export of a model that unpads holds the padded computation, for any batch and length."""
+    model = model_of(head, unpad_inputs=True, **variant).eval()
+    inputs = inputs_of(head) | ({"use_cache": False} if head == "LMHeadModel" else {})
+    batch, length = torch.export.Dim("batch"), torch.export.Dim("length", max=11)
+    axes = {0: batch} if head == "ForMultipleChoice" else {0: batch, 1: length}  # BERT's own fixes the length there
+    shapes = {name: axes if isinstance(x, torch.Tensor) else None for name, x in inputs.items()}
+    exported = torch.export.export(model, (), inputs, dynamic_shapes=shapes).module()
+    shorter = L if head == "ForMultipleChoice" else 5
+    fewer = {name: x[:3, ..., :shorter] if isinstance(x, torch.Tensor) else x for name, x in inputs.items()}
+    for given in (inputs, fewer):
+        for one, other in zip(exported(**given).values(), model(**given).values(), strict=True):
+            assert torch.allclose(one, other, atol=1e-4)
+
+
+@pytest.mark.parametrize("variant", [{}, UNEQUAL])
+def test_compiling_and_tracing_step_aside(variant):
+    """Guards: torch.compile captures the whole graph of a model that unpads, and torch.jit.trace works."""
+    model = model_of("Model", unpad_inputs=True, **variant).eval()
+    inputs = inputs_of("Model")
+    expected = model(**inputs).last_hidden_state
+    compiled = torch.compile(model, backend="eager", fullgraph=True)
+    assert torch.allclose(compiled(**inputs).last_hidden_state, expected, atol=1e-4)
+    names = ("input_ids", "attention_mask", "token_type_ids")
+    traced = torch.jit.trace(model, tuple(inputs[name] for name in names), strict=False)
+    outputs = traced(*(inputs[name] for name in names))
+    assert torch.allclose(outputs["last_hidden_state"], expected, atol=1e-4)
+
+
+def test_configuration_alone_switches_it_on(tmp_path):
+    """Guards: unpad_inputs is kept in config.json and can be set when loading."""
+    model_of("Model").save_pretrained(tmp_path)
+    from transformers import AutoModel
+
+    assert not AutoModel.from_pretrained(tmp_path).unpad_inputs
+    model = AutoModel.from_pretrained(tmp_path, unpad_inputs=True)
+    assert model.unpad_inputs
+    model.save_pretrained(tmp_path / "again")
+    assert AutoModel.from_pretrained(tmp_path / "again").unpad_inputs
+    assert not config_of("Model").unpad_inputs
+
+
+def test_noise_of_trainer_is_scaled_by_the_length_of_a_row(tmp_path):
+    """Guards: NEFTune divides by the length of what is embedded: of whole rows, not of one row of all tokens."""
+    model = model_of("ForMaskedLM", unpad_inputs=True)
+    inputs = inputs_of("ForMaskedLM", labels=True)
+    table, noises = model.get_input_embeddings(), []
+
+    class Watched(Trainer):
+        def training_step(self, *args, **kwargs):  # Trainer's own hook is in place
+            def watch(_, ids, output):
+                noises.append(output - table.weight[ids[0]])
+
+            handle = table.register_forward_hook(watch)
+            loss = super().training_step(*args, **kwargs)
+            handle.remove()
+            return loss
+
+    settings = {"max_steps": 1, "per_device_train_batch_size": B, "use_cpu": True, "report_to": "none"}
+    arguments = TrainingArguments(str(tmp_path), neftune_noise_alpha=5.0, save_strategy="no", **settings)
+    rows = [{name: x[row] for name, x in inputs.items()} for row in range(B)]
+    Watched(model, arguments, train_dataset=rows).train()
+    assert noises[0].shape == (B, L, D)
+    assert float(noises[0].detach().abs().max()) == pytest.approx(5 / (L * D) ** 0.5, rel=0.01)
+    lengths = []
+    table.register_forward_hook(lambda _, ids, output: lengths.append(ids[0].shape))
+    model(**inputs)
+    assert lengths == [(1, int(inputs["attention_mask"].sum()))]
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_half_precision_has_finite_gradients_at_padding(head):
+    """Guards: no norm is taken of the zeros at padding, whose deviation is no number of 16 bits."""
+    model = model_of(head, unpad_inputs=True).half().eval()
+    outputs = model(**inputs_of(head, labels=head != "Model"))
+    (outputs.last_hidden_state.float().mean() if head == "Model" else outputs.loss).backward()
+    gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
+    assert all(gradient.isfinite().all() for gradient in gradients) and len(gradients) > 40

@@ -1,0 +1,501 @@
+"""How a study runs: checks before it begins, what is killed, continued, shared out and launched together."""
+
+import json
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from multiprocessing import Pipe
+from pathlib import Path
+
+import psutil
+import pytest
+from launch import TWO_PROCESSES, finished, launch
+from small_studies import OF_A_PATTERN, SMALL, line_of, table, write
+
+from fixedbert.counts import forward_flops
+from fixedbert.presets import preset_config
+from fixedbert.study.records import read_records
+from fixedbert.study.report import Report, make_report
+from fixedbert.study.report_files import report_runs
+from fixedbert.study.report_text import report_markdown
+from fixedbert.study.run import constant_steps, execute
+from fixedbert.study.scheduler import RunLog, receive, run_study, study_directory, visible_gpu
+from fixedbert.study.sources import DataSources
+from fixedbert.study.studies import load_study
+from fixedbert.support.errors import InputError
+from fixedbert.support.locks import locked
+
+HEADS = {"num_attention_heads": 5, "attention_head_size": 6}
+WARMUP_STABLE_DECAY = {
+    "warmup_steps": 2,
+    "lr_scheduler_type": "warmup_stable_decay",
+    "lr_scheduler_kwargs": {"num_decay_steps": 3},
+}
+
+
+def train(file: str, output: Path, processes=None, share="1/1", take_over_output_dir=False, **sources) -> Report:
+    study = load_study(file)
+    return run_study(study, output, DataSources(**sources), processes, share, take_over_output_dir)
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory) -> str:
+    """40 documents of a few sentences."""
+    file = tmp_path_factory.mktemp("text") / "text.jsonl"
+    words = "the function takes one string and returns two lists of three words".split()
+    lines = []
+    for number in range(40):
+        sentences = (
+            " ".join(words[(number * 7 + place * 3 + k) % len(words)] for k in range(9)) for place in range(12)
+        )
+        lines.append(json.dumps({"text": ". ".join(sentences) + "."}))
+    file.write_text("\n".join(lines) + "\n")
+    return str(file)
+
+
+def test_a_training_of_two_series_is_done_once(tmp_path):
+    """Guards: where two series have the same shape, its line is copied under the name of the second."""
+    series = {"standard": {"num_attention_heads": [4, 8], "attention_head_size": None}}
+    series["fixed"] = {"num_attention_heads": [4, 8], "attention_head_size": 8}
+    lines = RunLog(tmp_path, table(series=series), (1, 1))
+    assert [(run.series, run.point) for run in lines.ready()] == [("standard", 0), ("standard", 1), ("fixed", 1)]
+    for run in lines.ready():
+        lines.add(run, line_of(lines.study, run, 1.0))
+    assert lines.ready() == [] and lines.done == lines.total
+    places = ("standard", 0), ("standard", 1), ("fixed", 1)
+    assert lines.done == sum(lines.study.run(*place, 0.003, 5).training_flops for place in places)
+    written = [json.loads(line) for line in (tmp_path / "runs.jsonl").read_text().splitlines()]
+    assert [(line["series"], line["point"]) for line in written] == [
+        ("standard", 0), ("standard", 1), ("fixed", 1), ("fixed", 0)
+    ]  # fmt: skip
+    assert written[0]["key"] == written[3]["key"]
+    # Half a line, of a process that was killed, is cut off.
+    whole = (tmp_path / "runs.jsonl").read_text()
+    (tmp_path / "runs.jsonl").write_text(whole + whole[:50])
+    assert RunLog(tmp_path, lines.study, (1, 1)).records == written
+    assert (tmp_path / "runs.jsonl").read_text() == whole
+    # What does not change a training can change.
+    asked = replace(lines.study, question="Another?", axis="hidden_size")
+    assert {(line["question"], line["axis"]) for line in RunLog(tmp_path, asked, (1, 1)).records} == {
+        ("Another?", "hidden_size")
+    }
+    # Lines of shapes that the study no longer has are not mixed with those it has.
+    with pytest.raises(InputError, match="standard, shape 1 is not what it was"):
+        RunLog(tmp_path, table(series=series, model={**SMALL["model"], "intermediate_size": 38}), (1, 1))
+
+
+def test_the_total_follows_what_is_known(tmp_path):
+    """Guards: an extended grid adds to the total of the bar; a run that ended early counts with what it trained."""
+    series = {"fixed": HEADS}
+    lines = RunLog(tmp_path, table(learning_rates=[0.1, 0.2], seeds=[5, 6], extend_learning_rates=True,
+                                   series=series), (1, 1))  # fmt: skip
+    whole = lines.study.run("fixed", 0, 0.1, 5).training_flops
+    assert (lines.done, lines.total) == (0, 3 * whole)
+    for rate, loss, trained in ((0.1, 2.0, whole), (0.2, 1.0, whole - 500)):
+        run = lines.study.run("fixed", 0, rate, 5)
+        lines.add(run, {**line_of(lines.study, run, loss), "training_flops": trained})
+    assert (lines.done, lines.total) == (2 * whole - 500, 4 * whole - 500)
+    (beyond,) = lines.ready()
+    assert len(lines.left()) == 2  # with the other seed: as many processes have work
+    lines.add(beyond, line_of(lines.study, beyond, 3.0))
+    (last,) = lines.ready()
+    lines.add(last, line_of(lines.study, last, 1.0))
+    assert lines.ready() == [] and lines.done == lines.total == 4 * whole - 500
+
+
+def start(study_file: str, text: str, vocabulary: str, output: Path, *more: str) -> subprocess.Popen:
+    command = [sys.executable, "-m", "fixedbert", "study", study_file, "--train_file", text, "--processes", "1"]
+    command += ["--tokenizer_name", vocabulary, "--output_dir", str(output), *more]
+    return subprocess.Popen(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+
+
+def comparable(folder: Path) -> list[dict]:
+    """The lines, but for seconds, in the order of their keys."""
+    lines = [json.loads(line) for line in (folder / "runs.jsonl").read_text().splitlines()]
+    return sorted(({**line, "seconds": 0} for line in lines), key=lambda line: line["key"])
+
+
+@pytest.mark.slow
+def test_killed_and_continued_gives_the_same_lines(text, vocabulary, tmp_path):
+    """
+    Guards: a study of two runs, killed within the second and continued, has the lines of one that was not, with the
+    losses along the way.
+    """
+    evaluated = {**SMALL["pretraining"], "eval_strategy": "steps", "eval_steps": 4}
+    file, killed, whole = write(tmp_path, pretraining=evaluated), tmp_path / "killed", tmp_path / "whole"
+    process = start(file, text, vocabulary, killed)
+    deadline = time.monotonic() + 120
+    while (
+        not list(killed.glob("unfinished/*/stage-1.partial/checkpoint-10/trainer_state.json"))
+        or not (killed / "runs.jsonl").read_text()
+    ):
+        assert process.poll() is None and time.monotonic() < deadline, process.communicate()[0]
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    before = (killed / "runs.jsonl").read_text()
+    assert len(before.splitlines()) == 1
+    with open(killed / "runs.jsonl", "a") as opened:
+        opened.write(before[:100])
+    finished(start(file, text, vocabulary, killed))
+    assert (killed / "runs.jsonl").read_text().startswith(before)
+    assert json.loads((killed / "runs.jsonl").read_text().splitlines()[1])["seconds"] is None
+    finished(start(file, text, vocabulary, whole))
+    assert comparable(killed) == comparable(whole) and len(comparable(whole)) == 2
+    report = {"report.md", "report.png", "differences.png", "curves.png"}
+    assert {path.name for path in whole.iterdir()} == {"study.json", "runs.jsonl", *report}
+
+    # The record says what was run.
+    line = comparable(whole)[0]
+    config = preset_config("tiny", **table().shapes["fixed"][line["point"]])
+    assert (line["hidden_size"], line["attention_head_size"], line["intermediate_size"]) == (32, 6, 37)
+    assert (line["num_attention_heads"], line["seed"], line["learning_rate"]) == ((5, 3)[line["point"]], 5, 0.003)
+    assert 0.95 * 30 * 4 * 16 < line["tokens"] <= 30 * 4 * 16 and line["objective"] == "clm"  # the last row is short
+    assert line["training_flops"] == 3 * forward_flops(config, 16) * 30 * 4 * 16
+    layer = 4 * 32 * 6 * line["num_attention_heads"] + 3 * 6 * line["num_attention_heads"] + 32
+    layer += 2 * 32 * 37 + 37 + 32 + 4 * 32
+    vocabulary_size = len(Path(vocabulary).read_text().splitlines())
+    head = 32 * 32 + 32 + 2 * 32 + vocabulary_size
+    assert line["non_embedding_parameters"] == layer + 2 * 32 + head
+    assert line["parameters"] == line["non_embedding_parameters"] + (vocabulary_size + 16 + 2) * 32
+    assert len(line["curve"]) == 8 and line["curve"][-1] == [line["tokens"], line["results"]["loss"]]
+    assert line["results"]["perplexity"] == pytest.approx(2.718281828 ** line["results"]["loss"])
+    assert set(line["versions"]) == {"fixedbert", "torch", "transformers", "python"}
+
+    # What is done is not done again, and other texts do not go into the same folder.
+    again = comparable(whole)
+    finished(start(file, text, vocabulary, whole))
+    assert comparable(whole) == again
+    with pytest.raises(InputError, match="another study or other texts"):
+        train(file, whole, train_file=[text, text], tokenizer_name=vocabulary)
+
+
+@pytest.mark.slow
+def test_interrupted_runs_save_a_checkpoint(text, vocabulary, tmp_path):
+    """Guards: Ctrl-C stops the runs at a checkpoint, without a traceback, and leaves no process behind."""
+    steps = {**SMALL["pretraining"], "max_steps": 100_000, "save_steps": 100_000}
+    process = start(write(tmp_path, pretraining=steps), text, vocabulary, tmp_path / "out")
+    deadline = time.monotonic() + 120
+    while not list(tmp_path.glob("out/unfinished/*/stage-1.partial")):
+        assert process.poll() is None and time.monotonic() < deadline, process.communicate()[0]
+        time.sleep(0.05)
+    log = next(tmp_path.glob("out/unfinished/*.log"))
+    while "tokens_per_second" not in log.read_text():
+        assert process.poll() is None and time.monotonic() < deadline, log.read_text()
+        time.sleep(0.05)
+    children = psutil.Process(process.pid).children(recursive=True)
+    process.send_signal(signal.SIGINT)
+    output, _ = process.communicate(timeout=60)
+    assert len(children) >= 1 and psutil.wait_procs(children, timeout=20)[1] == []
+    assert (
+        process.returncode == 130
+        and "interrupted: the same command goes on with the runs that" in output
+        and "Traceback" not in output
+    )
+    assert len(list(tmp_path.glob("out/unfinished/*/stage-1.partial/checkpoint-*/trainer_state.json"))) == 1
+
+
+@pytest.mark.slow
+def test_shares_and_workers_make_up_the_study(tmp_path):
+    """Guards: two workers at once, and two machines with a share each, give the report of the whole study."""
+    synthetic = {
+        "axis": "attention_head_size",
+        "learning_rates": [0.03, 0.1],
+        "seeds": [1, 2],
+        "model": {"hidden_size": 6, "num_hidden_layers": 1, "num_attention_heads": 1, "intermediate_size": 1},
+        "pretraining": {"max_seq_length": 5, "total_train_batch_size": 7, "max_steps": 40},
+        "series": {"dense": {"objective": "dense", "attention_head_size": [1, 2, 4, 5]}},
+    }
+    file = write(tmp_path, **synthetic)
+    train(file, tmp_path / "whole", processes=2)
+    for number in (1, 2):
+        train(file, tmp_path / f"share-{number}", processes=1, share=f"{number}/2")
+    assert multiprocessing.active_children() == []
+    whole, first, second = (tmp_path / name / "runs.jsonl" for name in ("whole", "share-1", "share-2"))
+    assert [len(lines.read_text().splitlines()) for lines in (whole, first, second)] == [12, 6, 6]
+    texts = [
+        report_markdown(report_runs(files, tmp_path / f"report-{len(files)}")) for files in ([whole], [first, second])
+    ]
+    rows = [[line for line in text.splitlines() if line.startswith(("| ", "- "))] for text in texts]
+    assert rows[0] == rows[1] and sum(row.startswith("| ") for row in rows[0]) == 1 + 4
+    assert sum(row.startswith("- dense, size of a head 1 to 5: ") for row in rows[0]) == 1
+
+
+@pytest.mark.slow
+def test_a_task_with_a_threshold_is_continued(tmp_path):
+    """Guards: a study of a task, killed and continued, has the lines of one that was not, and extends its grids."""
+    tiny = {
+        "axis": "attention_head_size",
+        "objective": "nearest",
+        "learning_rates": [0.01, 0.03],
+        "extend_learning_rates": True,
+        "seeds": [1, 2],
+        "model": {"hidden_size": 6, "num_hidden_layers": 1, "num_attention_heads": 1, "intermediate_size": 1},
+        "pretraining": {"max_seq_length": 8, "total_train_batch_size": 4, "max_steps": 60, "dimension": 3},
+        "series": {"one head": {"attention_head_size": [1, 3], "value_head_size": 3}},
+    }
+    file = write(tmp_path, **tiny)
+    train(file, tmp_path / "whole", processes=1)
+    whole = (tmp_path / "whole" / "runs.jsonl").read_text()
+    lines = whole.splitlines(keepends=True)
+    assert len(lines) >= 2 * (3 + 1) and len({json.loads(line)["learning_rate"] for line in lines}) >= 3
+    killed = tmp_path / "killed"
+    killed.mkdir()
+    (killed / "study.json").write_text((tmp_path / "whole" / "study.json").read_text())
+    (killed / "runs.jsonl").write_text("".join(lines[:3]) + lines[3][:60])
+    train(file, killed, processes=1)
+    assert comparable(killed) == comparable(tmp_path / "whole")
+    report = (killed / "report.md").read_text()
+    assert "- one head: predicted 3, found" in report and "no runs" not in report
+
+
+@pytest.mark.slow
+def test_two_processes_do_one_run_together(text, vocabulary, tmp_path):
+    """Guards: under accelerate launch two processes train each run together, and write its line once."""
+    file = write(tmp_path, series={"fixed": HEADS})
+    data = ("--train_file", text, "--tokenizer_name", vocabulary, "--output_dir", str(tmp_path / "out"))
+    finished(launch(*TWO_PROCESSES, "-m", "fixedbert", "study", file, *data))
+    (line,) = comparable(tmp_path / "out")
+    assert 0.95 * 30 * 4 * 16 < line["tokens"] <= 30 * 4 * 16  # as many as on one
+    assert (tmp_path / "out" / "report.md").exists()
+
+
+@pytest.mark.slow
+def test_all_processes_end_where_the_directory_is_refused(tmp_path):
+    """Guards: under accelerate launch every process ends by itself, with the sentence of the main process."""
+    file = write(tmp_path, objective="dense", pretraining=OF_A_PATTERN)
+    with locked(tmp_path / "out"):
+        process = launch(*TWO_PROCESSES, "-m", "fixedbert", "study", file, "--output_dir", str(tmp_path / "out"))
+        printed, _ = process.communicate(timeout=300)
+    assert process.returncode == 1
+    assert printed.count(f"error: {tmp_path / 'out'}: another process works there") == 2, printed[-3000:]
+
+
+@pytest.mark.slow
+def test_two_stages_and_fine_tuning(text, vocabulary, download, questions, tmp_path):
+    """Guards: stages go on one from another with other examples; MNLI and SQuAD follow, and all is in the record."""
+    (tmp_path / "squad").mkdir()
+    paragraphs = []
+    for row in map(json.loads, Path(questions).read_text().splitlines()):
+        answers = [
+            dict(zip(row["answers"], values, strict=True)) for values in zip(*row["answers"].values(), strict=True)
+        ]
+        if answers:
+            asked = {"id": row["id"], "question": row["question"], "answers": answers}
+            paragraphs.append({"context": row["context"], "qas": [asked]})
+    for name in ("train-v1.1.json", "dev-v1.1.json"):
+        file = tmp_path / "squad" / name
+        file.write_text(json.dumps({"version": "1.1", "data": [{"title": "words", "paragraphs": paragraphs}]}))
+    first = {**SMALL["pretraining"], "max_steps": 10}
+    tune = {"max_steps": 3, "train_batch_size": 4, "max_seq_length": 32, "bf16": False}
+    made = table(
+        objective="mlm",
+        pretraining=[first, {**first, "max_steps": 5, "max_seq_length": 24}],
+        fine_tuning={"mnli": tune, "squad": {**tune, "doc_stride": 8}},
+    )
+    data = DataSources(
+        train_file=[text], tokenizer_name=vocabulary, glue_dir=download, squad_dir=str(tmp_path / "squad")
+    )
+    data.check(made)
+    line = execute(made.run("fixed", 0, 0.003, 5), tmp_path / "run", data)
+    summaries = [json.loads((tmp_path / "run" / f"stage-{n}" / "summary.json").read_text()) for n in (1, 2)]
+    assert [summary["steps"] for summary in summaries] == [10, 5]
+    commands = [json.loads((tmp_path / "run" / f"stage-{n}" / "command.json").read_text()) for n in (1, 2)]
+    assert [command[command.index("--seed") + 1] for command in commands] == ["5", "1005"]
+    assert str(tmp_path / "run" / "stage-1") in commands[1]
+    assert line["tokens"] == sum(summary["real tokens seen"] for summary in summaries)
+    assert line["max_seq_length"] == 24
+    results = line["results"]
+    assert set(results) == {
+        "loss", "masked_perplexity", "accuracy", "mnli_accuracy", "mnli_accuracy_mm", "squad_f1", "squad_exact_match"
+    }  # fmt: skip
+    assert results["loss"] == pytest.approx(summaries[1]["results"]["eval_mlm_loss"])
+    for task, name, found in (("mnli", "mnli_accuracy", "eval_accuracy"), ("squad", "squad_f1", "eval_f1")):
+        scores = json.loads((tmp_path / "run" / task / "all_results.json").read_text())
+        assert results[name] == scores[found]
+
+
+def test_evaluations_along_the_way(text, vocabulary, tmp_path):
+    """Guards: the curve has every evaluation, and evaluations leave the weights as they are, with dropout too."""
+    data = DataSources(train_file=[text], tokenizer_name=vocabulary)
+    model = {**SMALL["model"], "hidden_dropout_prob": 0.2, "attention_probs_dropout_prob": 0.2}
+    weights, records = [], []
+    for changes in ({}, {"eval_strategy": "steps", "eval_steps": 4}):
+        folder = tmp_path / str(len(records))
+        stage = {**SMALL["pretraining"], **WARMUP_STABLE_DECAY, "max_steps": 13, "logging_steps": 4, **changes}
+        made = table(model=model, pretraining=stage)
+        records.append(execute(made.run("fixed", 1, 0.003, 5), folder, data))
+        weights.append((folder / "stage-1" / "model.safetensors").read_bytes())
+    assert weights[0] == weights[1]
+    end = [records[1]["tokens"], records[1]["results"]["loss"]]
+    assert records[0]["curve"] == [end]
+    (*along, last), logged = records[1]["curve"], json.loads((folder / "stage-1" / "trainer_state.json").read_text())
+    losses = {entry["step"]: entry["eval_clm_loss"] for entry in logged["log_history"] if "eval_loss" in entry}
+    assert along == [[pytest.approx(step * 4 * 16, rel=0.05), losses[step]] for step in (4, 8, 12)] and last == end
+    rates = {entry["step"]: entry["learning_rate"] for entry in logged["log_history"] if "loss" in entry}
+    assert rates[4] == rates[8] == 0.003 > rates[12] > 0
+    assert [record["decay_from"] for record in records] == [None, along[1][0]]  # the rate falls after step 10
+    constant = {"lr_scheduler_type": "constant", "lr_scheduler_kwargs": None}
+    for changes, steps in ((WARMUP_STABLE_DECAY, 10), (constant, 13), ({}, 0), ({"lr_scheduler_type": "cosine"}, 0)):
+        assert constant_steps({**SMALL["pretraining"], "max_steps": 13, **changes}) == steps
+
+
+@pytest.mark.slow
+def test_failed_and_killed_runs(text, tmp_path):
+    """Guards: a run that cannot be done, and a worker that is killed, end the study with a sentence that says so."""
+    with pytest.raises(InputError, match="fixed, shape 1, learning rate 0.003, seed 5: .*none.txt: no such"):
+        train(write(tmp_path), tmp_path / "out", processes=1, train_file=[text], tokenizer_name="none.txt")
+    # Nothing is done yet: the same folder takes other arguments.
+    with pytest.raises(InputError, match="other.txt: no such"):
+        train(write(tmp_path), tmp_path / "out", processes=1, train_file=[text], tokenizer_name="other.txt")
+    ours, theirs = Pipe()
+    theirs.close()
+    with pytest.raises(InputError, match="a run was killed"):
+        receive(ours)
+
+
+def test_a_divergence_on_a_text_has_no_count(text, tmp_path):
+    """Guards: the record of a run that diverged does not say that it has seen all the tokens that were planned."""
+    study = load_study(write(tmp_path))
+    run = study.run("fixed", 0, 1e30, 5)
+    record = execute(run, tmp_path / "run", DataSources(train_file=[text])) | study.labels(run)
+    assert record["results"] == {"loss": None} and record["tokens"] is record["training_flops"] is None
+    lines = RunLog(tmp_path, study, (1, 1))
+    lines.add(run, record)
+    assert lines.done == 0 < lines.total
+    (log,) = tmp_path.glob("*.jsonl")
+    assert "of unknown numbers of tokens" in report_markdown(make_report(read_records([log])))
+
+
+def hold(folder: Path, entered):
+    with study_directory(folder, table(objective="dense", pretraining=OF_A_PATTERN), DataSources()):
+        entered.set()
+        time.sleep(300)
+
+
+def test_one_process_at_a_time(tmp_path, text):
+    """Guards: two studies cannot write into one folder, nor one into a folder of something else."""
+    context = multiprocessing.get_context("fork")
+    entered = context.Event()
+    first = context.Process(target=hold, args=(tmp_path / "out", entered))
+    first.start()
+    try:
+        assert entered.wait(60)
+        with pytest.raises(InputError, match=rf"out: another process works there \(process {first.pid} on "):
+            train(write(tmp_path), tmp_path / "out", train_file=[text])
+    finally:
+        first.kill()
+        first.join()
+    (tmp_path / "other.lock").write_text("7\nelsewhere\n")
+    with pytest.raises(InputError, match="process 7 on elsewhere.*`take_over_output_dir`"):
+        train(write(tmp_path), tmp_path / "other", train_file=[text])
+    assert not (tmp_path / "other").exists()
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "thesis.txt").write_text("mine")
+    with pytest.raises(InputError, match="not empty"):
+        train(write(tmp_path), tmp_path / "other", train_file=[text], take_over_output_dir=True)
+    assert (tmp_path / "other" / "thesis.txt").read_text() == "mine" and not (tmp_path / "other.lock").exists()
+
+
+def test_workers_share_the_gpus(monkeypatch):
+    """Guards: workers get the GPUs that this process may use in turn, and its own environment stays."""
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+    for before, expected in (("4,7", ["4", "7", "4"]), (None, ["0", "1", "0"])):
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+        if before:
+            monkeypatch.setenv("CUDA_VISIBLE_DEVICES", before)
+        found = []
+        for number in range(3):
+            with visible_gpu(number):
+                found.append(os.environ["CUDA_VISIBLE_DEVICES"])
+        assert found == expected and os.environ.get("CUDA_VISIBLE_DEVICES") == before
+
+
+def test_texts_are_checked_before_anything_starts(text, questions, download, tmp_path, monkeypatch):
+    """Guards: a corpus without its column, a damaged SQuAD file and missing tasks of GLUE are refused at once."""
+
+    def none(*_):
+        raise AssertionError("workers were started")
+
+    monkeypatch.setattr("fixedbert.study.scheduler.worker_processes", none)
+    (tmp_path / "rows").mkdir()
+    (tmp_path / "rows" / "a.csv").write_text("text\nA sentence.\n")
+    (tmp_path / "rows" / "b.csv").write_text("body\nA sentence.\n")
+    with pytest.raises(InputError, match="b.csv, line 2: no column 'text'.*body"):
+        train(write(tmp_path), tmp_path / "out", train_file=[str(tmp_path / "rows")])
+    (tmp_path / "empty.jsonl").write_text("\n")
+    with pytest.raises(InputError, match="empty.jsonl: there is no document"):
+        train(write(tmp_path), tmp_path / "out", train_file=[str(tmp_path / "empty.jsonl")])
+    for name in ("train-v1.1.json", "dev-v1.1.json"):
+        (tmp_path / name).write_text('{"data": [{"paragraphs": 3}]}')
+    tuned = {"objective": "mlm", "fine_tuning": {"squad": {"max_seq_length": 16}, "mnli": {"max_seq_length": 16}}}
+    file = write(tmp_path, **tuned)
+    with pytest.raises(InputError, match="train-v1.1.json: "):
+        train(file, tmp_path / "out", train_file=[text], squad_dir=str(tmp_path))
+    with pytest.raises(InputError, match="train.tsv"):
+        train(file, tmp_path / "out", train_file=[text], glue_dir=str(tmp_path))
+    with pytest.raises(InputError, match="`glue_dir` .*: no such folder") as caught:
+        train(file, tmp_path / "out", train_file=[text], glue_dir=str(tmp_path / "none"))
+    assert caught.value.field == "glue_dir"  # the command line makes a flag of it
+    assert not (tmp_path / "out").exists()
+
+
+def test_texts_are_checked_without_reading_them_all(tmp_path, monkeypatch):
+    """Guards: of many text files the check reads one; its documents can be empty."""
+    (tmp_path / "texts").mkdir()
+    (tmp_path / "texts" / "a.txt").write_text("")
+    (tmp_path / "texts" / "b.txt").write_text("A sentence.\n")
+    (tmp_path / "texts" / "c.txt").write_bytes(b"\xff")
+    (tmp_path / "rows.jsonl").write_text('{"text": ""}\n{"text": "A sentence."}\n')
+    table = load_study(write(tmp_path))
+    DataSources(train_file=[str(tmp_path / "texts"), str(tmp_path / "rows.jsonl")]).check(table)
+    (tmp_path / "texts" / "b.txt").unlink()
+    broken = DataSources(train_file=[str(tmp_path / "texts")])
+    with pytest.raises(InputError, match="c.txt, line 1: byte 1 is not UTF-8"):
+        broken.check(table)
+
+
+@pytest.mark.parametrize(
+    "changes, message",
+    [
+        ({"pretraining": {**SMALL["pretraining"], "save_step": 5}}, "series fixed: pretraining: --save_step: no such"),
+        (
+            {"pretraining": {**SMALL["pretraining"], "save_steps": "often"}},
+            "series fixed: pretraining: argument --save_steps.*invalid float",
+        ),
+        ({"grid": {"max_steps": 10, "seed_of_data": 3}}, "series fixed: grid: --seed_of_data: no such argument"),
+        (
+            {"series": {**SMALL["series"], "own": {**HEADS, "pretraining": {"lr": 0.1}}}},
+            "series own: pretraining: --lr: no such argument",
+        ),
+        (
+            {"objective": "mlm", "fine_tuning": {"mnli": {"epochs": 3}}},
+            "fine_tuning: mnli: --epochs: no such",
+        ),
+        (
+            {"objective": "mlm", "fine_tuning": {"squad": {"doc_stride": "x"}}},
+            "fine_tuning: squad: argument --doc_stride.*invalid int",
+        ),
+    ],
+)
+def test_arguments_are_checked_before_anything_starts(text, tmp_path, changes, message):
+    """Guards: an argument that no script takes is refused at once, of a later series, of the grid, of fine-tuning."""
+    with pytest.raises(InputError, match=f"^study small, {message}"):
+        train(write(tmp_path, **changes), tmp_path / "out", train_file=[text])
+    assert not (tmp_path / "out").exists()
+
+
+def test_arguments_of_the_scripts_are_taken(text):
+    """Guards: the check knows the objective of a series, the batch that the study shares out, and other columns."""
+    stage = {**SMALL["pretraining"], **WARMUP_STABLE_DECAY, "separate_documents": True}
+    own = {**HEADS, "pretraining": {"text_column_name": "body"}}
+    tuned = {"objective": "mlm", "fine_tuning": {"mnli": {"train_batch_size": 4, "max_seq_length": 16}}}
+    made = table(pretraining=stage, series={"a": HEADS}, **tuned)
+    DataSources(train_file=[text]).check(made)
+    made = table(pretraining=stage, series={"a": HEADS, "b": own})
+    with pytest.raises(InputError, match="no column 'body'"):
+        DataSources(train_file=[text]).check(made)

@@ -1,0 +1,402 @@
+"""What a study is: its tables, what is run when, what it costs, and what makes no sense in it."""
+
+import math
+import re
+from pathlib import Path
+
+import pytest
+from small_studies import OF_A_PATTERN, SMALL, line_of, table, write
+
+from fixedbert.counts import forward_flops, parameters
+from fixedbert.presets import PRESETS, preset_config
+from fixedbert.study import studies
+from fixedbert.study.cost import TIMES, TOKENS, in_unit, study_cost, study_cost_text
+from fixedbert.study.records import METRICS
+from fixedbert.study.shape_results import shapes_by_series
+from fixedbert.study.studies import MOST_EXTENSIONS, load_study, named_studies, parse_share
+from fixedbert.study.tasks import TASKS
+from fixedbert.support.errors import InputError
+from fixedbert_cli import main
+
+NAMES = tuple(named_studies())
+OF_TASKS = {"synthetic", *TASKS}.__contains__
+
+
+@pytest.mark.parametrize(
+    "name, scale", [(name, scale) for name in NAMES if not OF_TASKS(name) for scale in named_studies()[name]["scales"]]
+)
+def test_shapes_made_equal_are_equal(name, scale):
+    """Guards: every named study can be made at every scale, and what is to be equal is, to one unit of the width."""
+    made = load_study(name, scale)
+    for series, shapes in made.shapes.items():
+        for point, shape in enumerate(shapes):
+            equal = made.series[series].get("equal")
+            if equal is None:
+                continue
+            goal = made.reference_point(series, point)
+            length = made.pretraining[-1]["max_seq_length"]
+            config = preset_config("tiny", **shape)
+            other = preset_config("tiny", **made.shapes[made.series[series]["to"]][goal])
+            if equal == "parameters":
+                counts, unit = (parameters(config)[1], parameters(other)[1]), 2 * config.hidden_size + 1
+            else:
+                counts, unit = (forward_flops(config, length), forward_flops(other, length)), 4 * config.hidden_size
+            assert abs(counts[0] - counts[1]) <= config.num_hidden_layers * unit / 2
+
+
+def test_paper_scale_is_the_papers():
+    """Guards: heads and head-size at paper scale have the parameters that the paper prints in Tables 1, 2A and 2B."""
+    printed = {
+        (p.hidden_size, p.num_attention_heads, preset_config(n).head_dim): p.parameters
+        for n, p in PRESETS.items()
+        if p.parameters
+    }
+    found = set()
+    for name in ("heads", "head-size"):
+        made = load_study(name, "paper")
+        for series, shapes in made.shapes.items():
+            for shape in shapes:
+                config = preset_config("tiny", **shape)
+                key = (config.hidden_size, config.num_attention_heads, config.head_dim)
+                if key in printed and "to" not in made.series[series]:
+                    assert round(parameters(config)[0] / 1e6) == printed[key]
+                    found.add(key)
+    assert len(found) == 3 + 4 + 3
+    stages = load_study("heads", "paper").pretraining
+    assert [stage["max_seq_length"] for stage in stages] == [128, 512]
+    assert [stage["max_steps"] for stage in stages] == [450_000, 50_000]
+
+
+def test_every_shape_is_tuned_alike():
+    """
+    Guards: the whole grid with the first seed, then the best rate alone with the others; what diverged loses. A shape
+    is complete before the next one goes on.
+    """
+    made = table(learning_rates=[0.1, 0.2, 0.3], seeds=[7, 8, 9])
+    grid = made.runs([])
+    assert [(run.point, run.learning_rate, run.seed) for run in grid] == [
+        (point, rate, 7) for point in (0, 1) for rate in (0.1, 0.2, 0.3)
+    ]
+    lines = [line_of(made, run, loss) for run, loss in zip(grid[:3], [3.0, 2.0, None], strict=True)]
+    ready = made.runs(lines)
+    assert [(run.point, run.learning_rate, run.seed) for run in ready] == [
+        (0, 0.2, 8), (0, 0.2, 9), *((1, rate, 7) for rate in (0.1, 0.2, 0.3))
+    ]  # fmt: skip
+    lines += [line_of(made, run, 1.0) for run in ready]
+    assert [(run.point, run.seed) for run in made.runs(lines)] == [(1, 8), (1, 9)]
+    lines += [line_of(made, run, 1.0) for run in made.runs(lines)]
+    assert made.runs(lines) == [] and len(lines) == 2 * (3 + 2)
+
+
+def test_grids_are_extended_until_the_best_rate_is_inside():
+    """Guards: beyond the best rate the next by the ratio comes with the first seed, until there is a worse one."""
+    made = table(learning_rates=[0.1, 0.3], seeds=[7, 8], extend_learning_rates=True)
+    lines = []
+
+    def train(losses):
+        ready = [run for run in made.runs(lines) if run.point == 0]
+        assert [run.seed for run in ready] == [7] * len(ready)
+        assert [run.learning_rate for run in ready] == list(losses)
+        lines.extend(line_of(made, run, losses[run.learning_rate]) for run in ready)
+
+    train({0.1: 3.0, 0.3: 2.0})
+    train({0.9: 1.0})
+    train({2.7: None})
+    assert [(run.learning_rate, run.seed) for run in made.runs(lines) if run.point == 0] == [(0.9, 8)]
+    # Downwards too, from where all diverged; no further than MOST_EXTENSIONS, and not where rates are as good.
+    assert made.rate_beyond([(None, 0.1), (None, 0.3)]) == 0.0333
+    assert made.rate_beyond([(1.0, 0.1), (1.0, 0.3)]) is None
+    assert made.rate_beyond([(1.0 + place, 0.1 * 3**place) for place in range(2 + MOST_EXTENSIONS)]) is None
+    assert table(learning_rates=[0.1, 0.3]).rate_beyond([(1.0, 0.1), (2.0, 0.3)]) is None
+
+
+def test_a_shorter_grid_chooses_the_rate_alone():
+    """Guards: with `grid` its runs are short, and the best rate is then trained in full with the first seed too."""
+    own = {"num_attention_heads": 5, "attention_head_size": 6}
+    made = table(learning_rates=[0.1, 0.3], seeds=[7, 8], extend_learning_rates=True, grid={"max_steps": 11},
+                 series={"a": own, "b": {**own, "pretraining": {"save_steps": 3}}})  # fmt: skip
+    lines = []
+
+    def train(losses: dict[float, float], of_grid: bool):
+        ready = [run for run in made.runs(lines) if run.series == "b"]
+        assert {run.learning_rate for run in ready} == losses.keys()
+        assert all(run.pretraining[0]["max_steps"] == (11 if of_grid else 30) for run in ready)
+        assert all(run.pretraining[0]["save_steps"] == 3 and run.of_grid == of_grid for run in ready)
+        assert [run.seed for run in ready] == ([7] * len(ready) if of_grid else [7, 8])
+        lines.extend(line_of(made, run, losses[run.learning_rate]) for run in ready)
+
+    train({0.1: 2.0, 0.3: 1.0}, of_grid=True)
+    train({0.9: 3.0}, of_grid=True)
+    assert shapes_by_series(lines) == {}  # runs of the grid are no results
+    train({0.3: 4.0}, of_grid=False)
+    assert [run for run in made.runs(lines) if run.series == "b"] == []
+    assert [made.run_of(line).key for line in lines] == [line["key"] for line in lines]
+    ((shape,),) = shapes_by_series(lines).values()
+    assert [record["seed"] for record in shape.records] == [7, 8] and shape["results"] == {"loss": 4.0}
+    assert sorted(shape.learning_rates) == [0.1, 0.3, 0.9] and shape.end_of_grid is None
+    cost = study_cost(made)
+    assert (cost.runs, cost.tokens) == (2 * (2 + 2), 2 * (2 * 11 + 2 * 30) * 4 * 16)
+    printed = "8 runs, and more where grids are extended: 2 different shapes, each with 2 learning rates in shorter "
+    assert printed + "runs for the first seed, and the best one for 2; " in study_cost_text(cost)
+
+
+def test_series_have_pretraining_of_their_own():
+    """Guards: a series replaces some arguments for its own runs; without any, a training keeps its fingerprint."""
+    own = {"num_attention_heads": 5, "attention_head_size": 6}
+    made = table(series={"short": {**own, "pretraining": {"max_seq_length": 8}}, "as it is": own})
+    short, whole = made.run("short", 0, 0.003, 5), made.run("as it is", 0, 0.003, 5)
+    assert (short.length, whole.length) == (8, 16) and short.key != whole.key
+    assert short.pretraining == [{**SMALL["pretraining"], "max_seq_length": 8}]
+    assert whole.pretraining == [SMALL["pretraining"]]
+    assert short.config.max_position_embeddings == 8
+
+
+def test_shares_make_up_the_study():
+    """Guards: the shares of several machines have every shape once, with its whole grid."""
+    made = load_study("heads", "tiny")
+    parts = [made.places((number, 3)) for number in (1, 2, 3)]
+    assert sorted(sum(parts, [])) == sorted(made.places()) and len(made.places()) == 12
+    assert parse_share("2/3") == (2, 3)
+
+
+@pytest.mark.parametrize(
+    "changes, message",
+    [
+        ({"question": {"what": "colour"}}, "question: a text is needed"),
+        ({"axis": "colour"}, "axis: colour: there are num_attention_heads"),
+        ({"seeds": ["1e-3"]}, "seeds: 1e-3 is no number that YAML knows; it takes 1.0e-3 for one"),
+        ({"learning_rates": ["1e-3"]}, "learning_rates: 1e-3 is no number"),
+        ({"learning_rates": [math.nan]}, "learning_rates: nan is not a finite number above 0"),
+        (
+            {"pretraining": {**SMALL["pretraining"], "max_steps": 0}},
+            "max_steps is missing, or not a whole number above",
+        ),
+        ({"pretraining": {**SMALL["pretraining"], "seed": 3}}, "pretraining: seed is not for a stage"),
+        ({"model": 5}, "model: names with their values"),
+        ({"pretraining": {**SMALL["pretraining"], "stages": ["{}"]}}, "pretraining: stages: the shapes of a study"),
+        ({"pretraining": 5}, "pretraining: arguments with their values"),
+        ({"series": {"a": None}}, "series a: fields with their values"),
+        ({"scales": {"tiny": 5}}, "`scale` is missing: study .* has tiny"),
+        ({"series": {"a": {"num_attention_heads": 2, "attention_head_size": [[3, 4]]}}}, "series a: "),
+        ({"seeds": []}, "seeds: a list of numbers is needed"),
+        ({"seeds": [1, 1]}, "seeds: each can be there once"),
+        ({"series": {}}, "series: names with shapes"),
+        ({"objective": "rtd"}, "objective rtd: there are"),
+        ({"pretraining": {"max_steps": 5}}, "pretraining: max_seq_length is missing"),
+        ({"series": {"a": {"num_attention_heads": [1, 2], "attention_head_size": [1, 2, 3]}}}, r"lists of \[2, 3\]"),
+        ({"series": {"a": {"num_attention_heads": 2, "equal": "parameters"}}}, "go together"),
+        ({"series": {"a": {"num_attention_heads": 2, "equal": "parameters", "to": "b"}}}, "no such series"),
+        ({"series": {"a": {"num_attention_heads": 5, "attention_head_size": None}}}, "hidden_size"),
+        ({"series": {"a": {"num_attention_heads": 5, "head_width": 3}}}, "head_width is no field"),
+        ({"series": {"a": {"attention_head_size": 3}}}, "num_attention_heads is missing"),
+        ({"fine_tuning": {"mnli": {}}}, "fine_tuning is for encoders"),
+        ({"objective": "mlm", "fine_tuning": {"cola": {}}}, "fine_tuning: cola: there are mnli and squad"),
+        (
+            {
+                "series": {
+                    "large": {
+                        "num_attention_heads": 50,
+                        "attention_head_size": 6,
+                        "equal": "parameters",
+                        "to": "small",
+                    },
+                    "small": {"num_attention_heads": 2, "attention_head_size": 6},
+                }
+            },
+            "series large: its shape 1 has more parameters than that of small",
+        ),
+        (
+            {
+                "series": {
+                    "a": {"num_attention_heads": 4, "attention_head_size": 6, "equal": "flops", "to": "b"},
+                    "b": {"num_attention_heads": [2, 3], "attention_head_size": 6},
+                }
+            },
+            "b needs one shape, or one with num_attention_heads 4",
+        ),
+        ({"colour": "red"}, "colour: no such key"),
+        ({"seeds": [True]}, "seeds: True is no number"),
+        ({"series": {"a": {"num_attention_heads": []}}}, "series a: a list without values"),
+        ({"extend_learning_rates": 3}, "extend_learning_rates: true or false"),
+        ({"extend_learning_rates": True}, "extend_learning_rates: a grid of two"),
+        ({"grid": 3}, "grid: names with their values"),
+        ({"grid": {"max_steps": 30}}, "grid: it changes nothing in series fixed; give max_steps"),
+        ({"grid": {"max_steps": 0}}, "series fixed: pretraining: max_steps is missing, or not a whole number"),
+        (
+            {"pretraining": {**SMALL["pretraining"], "lr_scheduler_type": "warmup_stable_decay"}},
+            "pretraining: lr_scheduler_kwargs: num_decay_steps is missing, or not a whole number",
+        ),
+        (
+            {
+                "objective": "sparse",
+                "pretraining": OF_A_PATTERN,
+                "series": {
+                    "small": {
+                        "num_attention_heads": 2,
+                        "attention_head_size": 3,
+                        "equal": "parameters",
+                        "to": "large",
+                    },
+                    "large": {"num_attention_heads": 2, "attention_head_size": 6},
+                },
+            },
+            "series small: equal: sparse has no feed-forward network to widen; leave equal and to out",
+        ),
+        (
+            {"series": {"a": {"num_attention_heads": 2, "pretraining": {"seed": 3}}}},
+            "series a: pretraining: seed is not",
+        ),
+        ({"objective": "recall"}, "series fixed: pretraining: logging_steps: recall has max_seq_length, .*, symbols"),
+        (
+            {"objective": "dense", "pretraining": [OF_A_PATTERN] * 2},
+            "series fixed: pretraining: dense has a single stage",
+        ),
+        (
+            {"objective": "dense", "pretraining": OF_A_PATTERN, "axis": "non_embedding_parameters"},
+            "are not counted for",
+        ),
+        (
+            {
+                "objective": "dense",
+                "pretraining": OF_A_PATTERN,
+                "model": {**SMALL["model"], "head_embedding": "mul"},
+            },
+            "dense has no head embeddings",
+        ),
+        ({"objective": "average", "pretraining": OF_A_PATTERN}, "subset is missing, which average needs"),
+        (
+            {"objective": "average", "pretraining": {**OF_A_PATTERN, "subset": 2, "mlp": True}},
+            "mlp: True is not a whole number",
+        ),
+        ({"model": {**SMALL["model"], "value_head_size": [3]}}, "value_head_size: a study's heads are all alike"),
+    ],
+)
+def test_bad_studies(tmp_path, changes, message):
+    """Guards: what makes no sense in a study is said in a sentence, with its name and place, before anything runs."""
+    with pytest.raises(InputError, match=message):
+        main(["study", write(tmp_path, **changes), "--output_dir", str(tmp_path / "out"), "--dataset_name", "sample"])
+    assert not (tmp_path / "out").exists()
+
+
+def add_study(tmp_path, monkeypatch, text: str):
+    """Add a study to a copy of studies.yaml."""
+    file = tmp_path / "studies.yaml"
+    file.write_text(f"{studies.NAMED_STUDIES[0].read_text(encoding='utf-8')}\n{text}\n", encoding="utf-8")
+    monkeypatch.setattr(studies, "NAMED_STUDIES", [file])
+    monkeypatch.setattr(studies, "named_studies", studies.named_studies.__wrapped__)
+
+
+ADDED = """
+added:
+  question: Is it there?
+  axis: value_width
+  seeds: [1]
+  learning_rates: [1.0e-3]
+  model: {hidden_size: 64, num_hidden_layers: 1, intermediate_size: 64, num_attention_heads: 2}
+  pretraining: {max_seq_length: 8, total_train_batch_size: 4, max_steps: 2}
+"""
+
+
+@pytest.mark.parametrize(
+    "text, axes, message",
+    [
+        ("added:", (), "study added: question is missing"),
+        (ADDED, (), "study added: series is missing"),
+        (ADDED + "  series: {a: {num_attention_heads: 2}}", (), "study added: axis: value_width: there are"),
+        (ADDED + "  series: {a: {num_attention_heads: 2}}", ("value_width",), "value_width is no property of"),
+    ],
+)
+def test_incomplete_additions_name_what_is_missing(tmp_path, monkeypatch, text, axes, message):
+    """Guards: a study that is added to studies.yaml without one of its parts says which one, as it is loaded."""
+    monkeypatch.setattr(studies, "AXES", {**studies.AXES, **dict.fromkeys(axes, "a label")})
+    add_study(tmp_path, monkeypatch, text)
+    with pytest.raises(InputError, match=message):
+        load_study("added")
+
+
+def test_a_study_is_added_in_one_place(tmp_path, monkeypatch, capsys):
+    """Guards: an entry of studies.yaml is all that a study needs."""
+    text = ADDED.replace("value_width", "attention_head_size") + "  series: {a: {attention_head_size: [2, 3]}}"
+    add_study(tmp_path, monkeypatch, text)
+    main(["study", "added", "--dry_run"])
+    assert "2 runs: 2 different shapes" in capsys.readouterr().out
+
+
+def test_metrics_are_complete():
+    """Guards: every task that a study trains has metrics, and every metric is of such a task."""
+    tasks = {*studies.OBJECTIVES, *studies.FINE_TUNING, "synthetic"}
+    for name, metric in METRICS.items():
+        assert metric.task in tasks | {"pretraining"}, f"METRICS: {name}: no study trains the task {metric.task}"
+    for task in tasks:
+        reported = [metric for metric in METRICS.values() if metric.task == task and metric.label]
+        assert reported, f"METRICS in study/records.py lacks a metric with a label for the task {task}"
+
+
+def test_named_studies_are_complete():
+    """Guards: every study has its scales, and its line in docs/study.md."""
+    page = (Path(__file__).parents[2] / "docs" / "study.md").read_text(encoding="utf-8")
+    for name, entries in named_studies().items():
+        assert f"\n| `{name}` |" in page, f"docs/study.md lacks the study {name}"
+        for scale in entries["scales"]:
+            assert load_study(name, scale).places()
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (["heads"], "`scale` is missing: study heads has tiny, day, small, paper"),
+        (["heads", "--scale", "huge"], "`scale` huge: study heads has tiny, day, small, paper"),
+        (["tails"], "study tails: there are heads, head-size"),
+        (["none.yaml"], "none.yaml: .*No such file"),
+        (["heads", "--scale", "tiny"], "`output_dir` is missing"),
+        (["heads", "--scale", "tiny", "--output_dir", "OUT", "--processes", "0"], "`processes` 0: at least 1"),
+        (["report", "runs.jsonl"], "`output_dir` is missing"),
+        (["heads", "--scale", "tiny", "--output_dir", "OUT"], "no corpus: give train_file"),
+        (["heads", "runs.jsonl", "--scale", "tiny"], "only report takes files"),
+        (["heads", "--scale", "tiny", "--share", "3/2", "--dry_run"], "`share` 3/2"),
+        (["report", "none.jsonl", "--output_dir", "OUT"], "none.jsonl"),
+        (["report", "--output_dir", "OUT"], "no runs to report: give the runs.jsonl of a study"),
+    ],
+)
+def test_bad_arguments(tmp_path, arguments, message):
+    """Guards: a wrong name, scale or share ends with a sentence, and writes nothing."""
+    output = tmp_path / "out"
+    with pytest.raises(InputError, match=message):
+        main(["study", *(str(output) if word == "OUT" else word for word in arguments)])
+    assert not output.exists()
+
+
+def test_plan(capsys):
+    """Guards: a dry run says every shape with its counts and the cost, and starts nothing."""
+    main(["study", "heads", "--scale", "paper", "--dry_run"])
+    printed = capsys.readouterr().out
+    assert "318.91 M" in printed and "hours of an H100" in printed
+    main(["study", "heads", "--scale", "tiny", "--dry_run"])
+    # Twelve shapes, of which two series have the same: 2 heads of 32 in width 64.
+    assert "55 runs: 11 different shapes, each with 3 learning rates" in capsys.readouterr().out
+
+
+def test_commands_and_study_of_the_page(tmp_path, capsys):
+    """Guards: the commands of docs/study.md are taken, and the study on it can be made."""
+    page = (Path(__file__).parents[2] / "docs" / "study.md").read_text(encoding="utf-8")
+    commands = [line.split("#")[0].split() for line in re.findall(r"^    fixedbert (.*)$", page, re.MULTILINE)]
+    studies = [command for command in commands if command[1] in NAMES]
+    assert len(studies) >= 4
+    for command in studies:
+        main([*(word for word in command if word != "--dry_run"), "--dry_run"])
+        assert "different shapes, each with" in capsys.readouterr().out
+    (text,) = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
+    (tmp_path / "own.yaml").write_text(text)
+    made = load_study(str(tmp_path / "own.yaml"))
+    assert len(made.places()) == 6 and made.axis == "num_attention_heads"
+
+
+def test_units_of_the_plan():
+    """Guards: tokens and time are said in units in which a person can read them."""
+    sizes = [in_unit(tokens, TOKENS) for tokens in (640, 20_480, 1_230_000, 25_000_000, 59e9, 123_456e9)]
+    assert sizes == ["640 tokens", "20,480 tokens", "1.23 million tokens", "25 million tokens", "59 billion tokens",
+                     "123,456 billion tokens"]  # fmt: skip
+    times = [in_unit(seconds, TIMES) for seconds in (0.072, 59, 90, 7200, 3_600_000)]
+    assert times == ["less than a second", "59 seconds", "1.5 minutes", "2 hours", "1,000 hours"]
+    plan = study_cost_text(study_cost(table()))
+    assert "; 3,840 tokens, " in plan and "H100" not in plan  # small shapes say nothing of one

@@ -1,0 +1,65 @@
+"""Errors of input: the field at fault, and packages that are not installed."""
+
+import pickle
+import subprocess
+import sys
+
+import pytest
+
+from experiments.head_size.theory import theory
+from fixedbert.inspection.inspect import inspect
+from fixedbert.planning import plan
+from fixedbert.support.errors import InputError, exit_on_input_error, needs
+
+pytestmark = pytest.mark.usefixtures("same_signals")
+
+
+def test_field_is_a_flag_on_the_command_line():
+    """Guards: Python reads the names of parameters, the command line their flags; other words stay the same."""
+    with pytest.raises(InputError, match="^`max_seq_length` 4: BERT's rows have 8 to 512 tokens.$") as error:
+        plan(max_seq_length=4, params="110M")
+    assert error.value.field == "max_seq_length"
+    with pytest.raises(SystemExit, match="^error: --max_seq_length 4: BERT's rows"):
+        exit_on_input_error(lambda: plan(max_seq_length=4, params="110M"))
+    with pytest.raises(SystemExit, match="^error: no budget"):
+        exit_on_input_error(plan)
+
+    def refuse():
+        raise InputError("a: give `num_attention_heads` 12, or `pip install a`.")
+
+    with pytest.raises(SystemExit, match="^error: a: give --num_attention_heads 12, or `pip install a`.$"):
+        exit_on_input_error(refuse)
+
+
+def test_field_comes_through_to_another_process():
+    """Guards: an error keeps its message and its field when a worker sends it."""
+    error = pickle.loads(pickle.dumps(InputError("4: too short.", "max_seq_length")))
+    assert (str(error), error.field) == ("`max_seq_length` 4: too short.", "max_seq_length")
+
+
+def test_missing_package_is_a_sentence(monkeypatch, tmp_path):
+    """Guards: what draws a picture says at its start which extra is missing, and leaves nothing."""
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    sentence = r'matplotlib is not installed: pip install "fixedbert\[plots\]"\.'
+    for draw in (
+        lambda: needs("matplotlib", "plots"),
+        lambda: plan(params="110M", output_dir=tmp_path / "out"),
+        lambda: theory(tmp_path / "out"),
+        lambda: inspect("model", tmp_path / "out", "text.txt"),
+    ):
+        with pytest.raises(InputError, match=sentence):
+            draw()
+    assert not list(tmp_path.iterdir())
+
+
+def test_analysis_needs_no_matplotlib_but_to_draw():
+    """Guards: without the extra everything can be imported, and planning works."""
+    code = (
+        "import sys; sys.modules['matplotlib'] = None\n"
+        "from fixedbert.planning import plan_text\n"
+        "from fixedbert.planning import plan\n"
+        "print(plan_text(plan(params='110M')))"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+    assert "BERT-base" in run.stdout

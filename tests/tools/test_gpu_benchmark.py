@@ -1,0 +1,143 @@
+"""`python -m benchmarks.gpu` on a CPU: it agrees, says what it left out, and fails where a backend is wrong."""
+
+import json
+from concurrent.futures.process import BrokenProcessPool
+
+import pytest
+import torch
+
+from benchmarks import backends, gpu, pretraining_steps
+from fixedbert.model import fast_fixed_head_bert
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch):
+    monkeypatch.setitem(backends.SCALES, "cpu", backends.Scale([7, 1, 4], [(6, 10)]))
+
+
+def lines_of(tmp_path, status: int) -> dict[str, dict]:
+    """The lines by title, where the program ends with this status."""
+    file = tmp_path / "found.json"
+    assert gpu.main(["--output_json", str(file)]) == status
+    return {line["title"]: line for line in json.loads(file.read_text())["lines"]}
+
+
+def test_backends_agree_on_a_cpu(tmp_path, capsys):
+    """Guards: each way to attend is compared in three precisions, or says why not; all numbers are in the file."""
+    lines = lines_of(tmp_path, 0)
+    for way in ("eager", "sdpa", "sdpa, padded", "sdpa, one by one"):
+        for dtype in ("float32", "float16", "bfloat16"):
+            line = lines[f"{way}, {dtype}"]
+            assert line["right"] and len(line["values"]["cases"]) == (6 if way in ("eager", "sdpa") else 4)
+    left_out = {title: line["left_out"] for title, line in lines.items() if line["left_out"]}
+    assert {"flash_attention_2", "flex_attention", "sdpa, variable length", "two processes"} <= set(left_out)
+    printed = capsys.readouterr().out
+    assert all(f"left out: {reason}" in printed for reason in left_out.values()) and "nothing is wrong" in printed
+
+
+def test_a_wrong_backend_is_named(tmp_path, monkeypatch, capsys):
+    """Guards: where a backend shifts its output by a token the program says which, and its status is 1."""
+    monkeypatch.setattr(backends, "LAYOUTS", ("packed",))
+    original = fast_fixed_head_bert.padded
+    monkeypatch.setattr(fast_fixed_head_bert, "padded", lambda *x, **named: original(*x, **named).roll(1, 0))
+    lines = lines_of(tmp_path, 1)
+    wrong = {title for title, line in lines.items() if line["right"] is False}
+    assert {f"sdpa, padded, {dtype}" for dtype in ("float32", "float16", "bfloat16")} <= wrong
+    assert all("padded" in title for title in wrong) and "wrong: sdpa, padded" in capsys.readouterr().out
+
+
+def test_a_backend_that_raises_is_named(tmp_path, monkeypatch):
+    """Guards: a kernel that raises is a wrong line with its message; the others go on."""
+
+    def broken(*args, **kwargs):
+        raise RuntimeError("no such kernel")
+
+    monkeypatch.setattr(backends, "LAYOUTS", ("packed",))
+    monkeypatch.setattr(fast_fixed_head_bert, "one_by_one", broken)
+    monkeypatch.setattr(backends, "dropout_line", lambda way, *args: backends.Line(f"dropout: {way}"))
+    lines = lines_of(tmp_path, 1)
+    line = lines["sdpa, one by one, float32"]
+    assert line["right"] is False and "RuntimeError: no such kernel" in line["found"]
+    assert lines["sdpa, padded, float32"]["right"]
+
+
+def test_backends_that_raise_beside_eager(tmp_path, monkeypatch):
+    """Guards: where eager itself raises, another backend that does is wrong too, and one that does not is judged."""
+    original = backends.outcome
+
+    def outcome(case, way, lengths, device, dtype):
+        if dtype is not torch.float64 and (way == backends.EAGER or "padded" in str(way)):
+            raise RuntimeError("no such kernel")
+        return original(case, way, lengths, device, dtype)
+
+    monkeypatch.setattr(backends, "outcome", outcome)
+    lines = lines_of(tmp_path, 1)
+    assert [lines[f"{way}, float32"]["right"] for way in ("eager", "sdpa, padded", "sdpa")] == [False, False, True]
+
+
+def test_dropout_that_is_not_applied(monkeypatch):
+    """Guards: dropout is seen in the probabilities themselves: a backend without it is wrong."""
+    assert backends.dropout_line(backends.EAGER, CPU, torch.float32).right
+    monkeypatch.setattr(torch.nn.Dropout, "forward", lambda self, x: x)
+    assert backends.dropout_line(backends.EAGER, CPU, torch.float32).right is False
+
+
+def test_steps_are_counted(monkeypatch):
+    """Guards: what a GPU would measure runs: tokens and FLOPs of the counted steps, and the text of a line."""
+    monkeypatch.setattr(pretraining_steps, "LENGTH", 16)
+    monkeypatch.setattr(pretraining_steps, "SHORTER", 0)
+    monkeypatch.setattr(pretraining_steps, "WARM_UP", 1)
+    found = pretraining_steps.steps("tiny", CPU, rows=3, count=2)
+    shape = pretraining_steps.KNOWN["tiny"]
+    assert found.tokens == 2 * 3 * 16 and found.flops == pytest.approx(6 * shape.training_flops(16, 2))
+    assert found.waits is None and found.graphs == 0 and found.seconds > 0
+    assert "tokens/s" in found.text(product=1e12)
+    assert pretraining_steps.product_rate(CPU, 8) > 0
+
+
+def test_too_little_memory_is_left_out(monkeypatch):
+    """Guards: a variant for which there is no memory is not counted as wrong, also where the error is only quoted."""
+
+    def line_of(error: Exception):
+        def fail(_):
+            raise error
+
+        monkeypatch.setattr(pretraining_steps, "in_a_process", fail)
+        return pretraining_steps.step_line("compiled", print, product=1.0)
+
+    texts = ("-- Process 1: torch.OutOfMemoryError: GPU 0", "CUDA error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
+    for error in (torch.OutOfMemoryError("GPU 0"), *map(RuntimeError, texts)):
+        assert line_of(error).left_out == "out of memory" and line_of(error).right is None
+    assert line_of(RuntimeError("no kernel")).right is False
+
+
+def test_search_for_the_largest_batch(monkeypatch):
+    """Guards: each kind of error for too little memory halves the rows, and a search that fails costs its preset
+    alone."""
+    errors = {256: RuntimeError("CUDA error: out of memory"), 128: RuntimeError("CUBLAS_STATUS_ALLOC_FAILED")}
+    errors |= {64: torch.OutOfMemoryError("GPU 0")}
+    lost, fits, never = pretraining_steps.PRESETS
+
+    def run(_work, preset=fits, _device=None, rows=32, _count=1):  # a search has arguments
+        if preset == lost:
+            raise BrokenProcessPool("terminated abruptly")
+        if preset == never or rows in errors:
+            raise errors.get(rows, errors[64])
+        return pretraining_steps.Steps(1, 1.0, 9, 9.0, 0, 0)
+
+    monkeypatch.setattr(pretraining_steps, "in_a_process", run)
+    monkeypatch.setattr(pretraining_steps, "product_rate", lambda *_: 1.0)
+    product, first, *variants, last, _ = pretraining_steps.speed_lines(torch.device("cuda"))
+    assert first.title.startswith(lost) and first.right is False and "BrokenProcessPool" in first.found
+    assert [line.title for line in variants] == [f"{fits}, 32 rows: {name}" for name in pretraining_steps.VARIANTS]
+    assert all(line.values for line in variants)
+    assert last.title.startswith(never) and last.left_out == "out of memory"
+
+
+@pytest.mark.slow
+def test_two_processes():
+    """Guards: two processes take steps together, and both are counted."""
+    found = pretraining_steps.in_two_processes("tiny", "cpu", rows=2, count=1)
+    assert found.processes == 2 and found.tokens > 2 * 128
