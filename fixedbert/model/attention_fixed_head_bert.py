@@ -21,7 +21,7 @@ X is (B, L, D). W_o of the concatenated heads is the sum over i. BERT's dropout,
 |---|---|---|
 | B, L | batch, sequence length (Lq of queries, Lk of keys) | -, n |
 | D | hidden_size | d |
-| H | num_attention_heads, or that of the layer | h |
+| H | num_attention_heads, or the layer's own number | h |
 | P | attention_head_size, which BERT computes as D / H | d_p |
 | V | value_head_size, P by default | d_p |
 | G | heads of keys and values: H, or 1 where all heads share them | H, 1 |
@@ -82,9 +82,9 @@ class FixedHeadBertSelfAttention(nn.Module):
             self.head_embedding = nn.Parameter(torch.empty(shape))  # e^Q, e^K and, where it fits, e^V
             if not of_one_size:
                 self.value_embedding = nn.Parameter(torch.empty(self.num_attention_heads, self.value_head_size))
-        if config.qk_norm:
-            self.q_norm = nn.RMSNorm(self.attention_head_size, eps=config.layer_norm_eps)
-            self.k_norm = nn.RMSNorm(self.attention_head_size, eps=config.layer_norm_eps)
+        norm = partial(nn.RMSNorm, self.attention_head_size, eps=config.layer_norm_eps)
+        self.q_norm = norm() if config.qk_norm else None
+        self.k_norm = norm() if config.qk_norm else None
         self.dropout = nn.Dropout(config.attention_probs_dropout_prob)
 
     def forward(
@@ -102,7 +102,7 @@ class FixedHeadBertSelfAttention(nn.Module):
             The heads (B, Lq, H V), and their probabilities (B, H, Lq, Lk) where the backend keeps them.
         """
         source = hidden_states if encoder_hidden_states is None else encoder_hidden_states
-        query = self.project(self.query, hidden_states, self.attention_head_size, norm="q_norm")  # (B, G, Lq, P)
+        query = self.project(self.query, hidden_states, self.attention_head_size, self.q_norm)  # (B, G, Lq, P)
         key, value = self.keys_and_values(source, past_key_values)  # (B, G, Lk, P), (B, G, Lk, V)
         if self.config.head_embedding is not None:
             e_query, e_key = self.head_embedding[:2, :, None]  # (H, 1, P) each
@@ -110,10 +110,8 @@ class FixedHeadBertSelfAttention(nn.Module):
 
         interface = ALL_ATTENTION_FUNCTIONS.get_interface(self.config._attn_implementation, eager_attention_forward)
         attend = attention_function(interface, attention_mask, **kwargs)
-        dropout = self.dropout.p if self.training else 0.0
-        output, weights = attend(
-            self, query, key, value, attention_mask, dropout=dropout, scaling=self.scaling, **kwargs
-        )
+        rate = self.dropout.p if self.training else 0.0
+        output, weights = attend(self, query, key, value, attention_mask, dropout=rate, scaling=self.scaling, **kwargs)
         # Tensor parallelism leaves each process a part of the heads.
         output = output.reshape(*hidden_states.shape[:-1], query.shape[1], -1)  # (B, Lq, H, V)
         output = output[..., : self.value_head_size]  # some kernels pad it
@@ -122,12 +120,11 @@ class FixedHeadBertSelfAttention(nn.Module):
             output = self.embed(output, e_value)
         return output.flatten(-2), weights
 
-    def project(self, projection: nn.Linear, hidden_states: torch.Tensor, size: int, norm: str | None = None):
+    def project(self, projection: nn.Linear, hidden_states: torch.Tensor, size: int, norm: nn.RMSNorm | None = None):
         """(B, L, D) -> (B, G, L, size)"""
         heads = projection(hidden_states).unflatten(-1, (-1, size))  # (B, L, G, size)
-        if norm is not None and self.config.qk_norm:
-            rms_norm = getattr(self, norm)
-            heads = rms_norm(heads.to(rms_norm.weight.dtype)).to(heads.dtype)
+        if norm is not None:
+            heads = norm(heads.to(norm.weight.dtype)).to(heads.dtype)
         return heads.transpose(1, 2)
 
     def embed(self, x: torch.Tensor, e: torch.Tensor, e_key: torch.Tensor | None = None) -> torch.Tensor:
@@ -137,27 +134,22 @@ class FixedHeadBertSelfAttention(nn.Module):
         return x * (1 + e if e_key is None else (1 + e) * (1 + e_key))
 
     def keys_and_values(self, hidden_states: torch.Tensor, past_key_values: Cache | None):
-        """Keys (B, G, Lk, P) and values (B, G, Lk, V), after those in the cache; an encoder's are computed once."""
+        """Keys (B, G, Lk, P) and values (B, G, Lk, V), after the cached ones; an encoder's are computed once."""
         cache = past_key_values
-        if isinstance(past_key_values, EncoderDecoderCache):
-            if not self.is_cross_attention:
-                cache = past_key_values.self_attention_cache
-            else:
-                cache = past_key_values.cross_attention_cache
-                if past_key_values.is_updated.get(self.layer_idx):
-                    return cache.layers[self.layer_idx].keys, cache.layers[self.layer_idx].values
-                past_key_values.is_updated[self.layer_idx] = True
-        key = self.project(self.key, hidden_states, self.attention_head_size, norm="k_norm")
+        if isinstance(cache, EncoderDecoderCache) and self.is_cross_attention:
+            is_updated, cache = cache.is_updated, cache.cross_attention_cache
+            if is_updated.get(self.layer_idx):
+                return cache.layers[self.layer_idx].keys, cache.layers[self.layer_idx].values
+            is_updated[self.layer_idx] = True
+        elif isinstance(cache, EncoderDecoderCache):
+            cache = cache.self_attention_cache
+        key = self.project(self.key, hidden_states, self.attention_head_size, self.k_norm)
         value = self.project(self.value, hidden_states, self.value_head_size)
         return (key, value) if cache is None else cache.update(key, value, self.layer_idx)
 
 
 def attention_function(interface: Callable, attention_mask, output_attentions=None, **kwargs) -> Callable:
-    """
-    What computes softmax(Q K^T / sqrt(P)) V: the configured `interface`, unless probabilities are asked, which only
-    eager keeps. It takes queries (B, H, Lq, P), keys (B, G, Lk, P), values (B, G, Lk, V), a mask, `scaling` and
-    `dropout`, and returns the output (B, Lq, H, V) and the probabilities (B, H, Lq, Lk).
-    """
+    """The configured `interface`, called as eager_attention_forward; eager itself where probabilities are asked."""
     if hasattr(attention_mask, "attend"):  # not a tensor, but what knows the sequences of a row
         return attention_mask.attend
     if output_attentions or interface is eager_attention_forward:
@@ -165,17 +157,11 @@ def attention_function(interface: Callable, attention_mask, output_attentions=No
     return partial(by_kernel, interface)
 
 
-def eager_attention_forward(
-    module: FixedHeadBertSelfAttention,
-    query,
-    key,
-    value,
-    attention_mask,
-    scaling: float,
-    dropout: float = 0.0,
-    **kwargs,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """The definition, in matrices. Heads that share keys are more queries of one head: nothing is copied."""
+def eager_attention_forward(module, query, key, value, attention_mask, scaling: float, dropout=0.0, **kwargs):
+    """
+    The definition, in matrices: queries (B, H, Lq, P), keys (B, G, Lk, P) and values (B, G, Lk, V) -> the output
+    (B, Lq, H, V) and the probabilities (B, H, Lq, Lk). Heads that share keys are more queries of one head.
+    """
     B, H, length, P = query.shape
     scores = torch.matmul(query.reshape(B, key.shape[1], -1, P), key.transpose(2, 3))  # (B, G, H/G Lq, Lk)
     scores = scores.view(B, H, length, -1) * scaling
@@ -197,6 +183,13 @@ def by_kernel(kernel: Callable, module: nn.Module, query, key, value, attention_
     if query.shape[-1] != value.shape[-1]:
         query, key, value = (pad(x, (0, size - x.shape[-1])) for x in (query, key, value))
     return kernel(module, query, key, value, attention_mask, **kwargs)
+
+
+def padding_in(attention_mask, outputs: torch.Tensor) -> torch.Tensor | None:
+    """(B, L), true where `outputs` (B, L, ...) are at padding; None without a mask (B, L), which says so."""
+    if isinstance(attention_mask, torch.Tensor) and attention_mask.ndim == 2:
+        return ~attention_mask[:, -outputs.shape[1] :].to(outputs.device).bool()  # the mask may cover a cache
+    return None
 
 
 def is_symbolic(x: torch.Tensor) -> bool:

@@ -4,7 +4,6 @@
 import copy
 from difflib import get_close_matches
 
-import torch
 from huggingface_hub.dataclasses import strict
 from transformers import BertConfig
 from transformers.utils import logging
@@ -55,7 +54,7 @@ class FixedHeadBertConfig(BertConfig):
             num_attention_heads`: stock BERT; only then must the division be exact. `head_size` and `head_dim` are
             aliases; reading one gives the effective size, the largest if layers differ.
         value_head_size (`int` or `list[int]`, *optional*):
-            Size of each value head where it differs from that of queries and keys; a list has one for each layer.
+            Size of each value head where it differs from `attention_head_size`; a list has one for each layer.
         layer_attention_heads (`list[int]`, *optional*):
             Number of heads of each layer, the largest of which is `num_attention_heads`. `None`: the same in all.
         head_embedding (`"add"` or `"mul"`, *optional*):
@@ -65,9 +64,9 @@ class FixedHeadBertConfig(BertConfig):
             Normalise every projected query and key (RMSNorm with a learned scale, before any head embedding): the
             size of a head then no longer sets the temperature of its softmax.
         unpad_inputs (`bool`, *optional*, defaults to `False`):
-            Compute real tokens only, and in the last layer only what the head reads. Outputs keep their shape; last
-            hidden states and logits of tokens are zero at padding, those of the ends of an answer the lowest number.
-            Read when a model is built; afterwards, set `model.base_model.unpad_inputs`.
+            Compute real tokens only, and in the last layer only what the head reads. Outputs keep their shape, with
+            zeros at padding (start and end logits of answers: the lowest number). Read when a model is built;
+            afterwards, set `model.base_model.unpad_inputs`.
         sparse_prediction (`bool`, *optional*, defaults to `False`):
             With labels, compute the masked-LM head only where there is one: logits have the shape (labelled tokens,
             vocab_size), which Trainer's own evaluation does not expect. Read when a model is built; afterwards, set
@@ -76,7 +75,7 @@ class FixedHeadBertConfig(BertConfig):
     Raises:
         StrictDataclassError: a size or a count below 1, a value of the wrong type, or heads that do not divide the
             width without `attention_head_size`.
-        ValueError: fields that contradict each other, or a dtype that is no floating-point type.
+        ValueError: fields that contradict each other.
 
     An unknown key is kept, as transformers does, but never without a warning.
     """
@@ -104,20 +103,12 @@ class FixedHeadBertConfig(BertConfig):
     sparse_prediction: bool = False
 
     def __post_init__(self, **kwargs):
-        dtype = getattr(torch, self.dtype, None) if isinstance(self.dtype, str) else self.dtype
-        if self.dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
-            raise ValueError(f"dtype must be a floating-point type such as float32 or bfloat16, not {self.dtype}.")
-        for alias in ("head_size", "head_dim"):
-            if alias in kwargs:
-                size, default = kwargs.pop(alias), type(self).attention_head_size
-                if self.attention_head_size not in (default, size):
-                    raise ValueError(f"{alias}={size} and attention_head_size={self.attention_head_size} disagree.")
-                self.attention_head_size = size
-        if "num_key_value_heads" in kwargs:
-            self.num_key_value_heads = kwargs.pop("num_key_value_heads")
-        if self.head_embedding is not None:  # the projection that all heads share cannot be split between processes
-            self.__dict__["base_model_tp_plan"] = None
-        elif self.qk_norm:  # every process normalises its own heads with the same scale
+        for alias in kwargs.keys() & {"head_size", "head_dim"}:
+            size, default = kwargs.pop(alias), type(self).attention_head_size
+            if self.attention_head_size not in (default, size):
+                raise ValueError(f"{alias}={size} and attention_head_size={self.attention_head_size} disagree.")
+            self.attention_head_size = size
+        if self.qk_norm:  # every process normalises its own heads with the same scale
             norms = ("encoder.layer.*.attention.self.q_norm", "encoder.layer.*.attention.self.k_norm")
             plan = self.base_model_tp_plan | dict.fromkeys(norms, "replicated_with_grad_allreduce")
             self.__dict__["base_model_tp_plan"] = plan
@@ -128,11 +119,10 @@ class FixedHeadBertConfig(BertConfig):
 
     @classmethod
     def _warn_of_unknown(cls, keys):
-        for key in keys:
-            if key not in TRANSFORMERS_KEYS:
-                near = get_close_matches(key, cls.__dataclass_fields__, n=1)
-                hint = f" Did you mean {near[0]!r}?" if near else ""
-                logger.warning(f"{cls.__name__} has no field {key!r}: it has no effect.{hint}")
+        for key in sorted(set(keys) - TRANSFORMERS_KEYS):
+            near = get_close_matches(key, cls.__dataclass_fields__, n=1)
+            hint = f" Did you mean {near[0]!r}?" if near else ""
+            logger.warning(f"{cls.__name__} has no field {key!r}: it has no effect.{hint}")
 
     @classmethod
     def from_dict(cls, config_dict, **kwargs):
@@ -146,10 +136,7 @@ class FixedHeadBertConfig(BertConfig):
     @property
     def head_sizes(self) -> list[int]:
         """The size of queries and keys in force in each layer."""
-        size = self.attention_head_size
-        return self.by_layer(
-            "attention_head_size", self.hidden_size // self.num_attention_heads if size is None else 0
-        )
+        return self.by_layer("attention_head_size", self.hidden_size // self.num_attention_heads)
 
     @property
     def value_head_sizes(self) -> list[int]:
@@ -167,10 +154,7 @@ class FixedHeadBertConfig(BertConfig):
         if not isinstance(value, list):
             return [default if value is None else value] * self.num_hidden_layers
         if len(value) != self.num_hidden_layers:
-            raise ValueError(
-                f"{field} has {len(value)} values for {self.num_hidden_layers} layers: give one for each, or one "
-                "for all."
-            )
+            raise ValueError(f"{field} has {len(value)} values for {self.num_hidden_layers} layers; give each one.")
         return list(value)
 
     @property
@@ -186,62 +170,37 @@ class FixedHeadBertConfig(BertConfig):
 
     @property
     def num_key_value_heads(self) -> int:
-        """Heads of keys and values that are computed and cached; it can only be set to what it is."""
+        """Heads of keys and values that are computed and cached. Cannot be set."""
         return self.num_attention_heads if self.head_embedding is None else 1
-
-    @num_key_value_heads.setter
-    def num_key_value_heads(self, heads: int | None):
-        if heads not in (None, self.num_key_value_heads):
-            raise ValueError(
-                f"num_key_value_heads={heads}: this model has {self.num_key_value_heads}, by num_attention_heads and "
-                "head_embedding; leave it out."
-            )
 
     @property
     def per_layer_config(self) -> list["FixedHeadBertConfig"]:
-        """
-        The configuration of each layer, by which transformers allocates static caches, unless `qk_head_dim` says that
-        values have another size than keys.
-        """
+        """A configuration for each layer: transformers reads from it the shapes of keys and values in a cache."""
         layers = []
         for heads, size, value_size in zip(self.head_counts, self.head_sizes, self.value_head_sizes, strict=True):
             layer = copy.copy(self)
             vars(layer).update(num_attention_heads=heads, layer_attention_heads=None)
             vars(layer).update(attention_head_size=size, value_head_size=value_size)
-            vars(layer).update(qk_head_dim=None if size == value_size else size)
+            vars(layer).update(qk_head_dim=None if size == value_size else size)  # where given, there is no static one
             layers.append(layer)
         return layers
 
     @per_layer_config.setter
     def per_layer_config(self, fields: dict | None):
-        if fields:
-            raise ValueError(
-                "per_layer_config: give attention_head_size, value_head_size and layer_attention_heads as lists."
-            )
+        raise AttributeError("per_layer_config follows from the other fields: give attention_head_size, ... as lists.")
 
     def validate_architecture(self):
         """Called by `strict` after construction."""
-        of_layers = {
-            "attention_head_size": self.head_sizes if self.attention_head_size is not None else [1],
-            "value_head_size": self.value_head_sizes if self.value_head_size is not None else [1],
-            "layer_attention_heads": self.head_counts if self.layer_attention_heads is not None else [1],
-        }
         for field in (
-            "vocab_size",
-            "hidden_size",
-            "num_hidden_layers",
-            "num_attention_heads",
-            "intermediate_size",
-            "max_position_embeddings",
-            "type_vocab_size",
-            *of_layers,
-        ):
-            if min(of_layers.get(field, [getattr(self, field)])) < 1:
+            "num_hidden_layers vocab_size hidden_size num_attention_heads intermediate_size max_position_embeddings "
+            "type_vocab_size attention_head_size value_head_size layer_attention_heads"
+        ).split():
+            if min(self.by_layer(field, 1), default=0) < 1:  # by layer, as there is none where that number is 0
                 raise ValueError(f"{field} must be at least 1, not {getattr(self, field)}.")
         if self.attention_head_size is None and self.hidden_size % self.num_attention_heads:
             raise ValueError(
                 f"hidden_size {self.hidden_size} is not a multiple of num_attention_heads {self.num_attention_heads}: "
-                "give attention_head_size, which frees one of the other."
+                "give attention_head_size."
             )
         if max(self.head_counts) != self.num_attention_heads:
             raise ValueError(

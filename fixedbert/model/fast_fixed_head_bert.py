@@ -1,6 +1,6 @@
 # Copyright 2026 The fixedbert authors. Licensed under the Apache License, Version 2.0.
 """
-The fast path: nothing is computed that no output needs. Values and gradients are those of whole rows.
+The fast path: nothing is computed that no output needs. Values and gradients are the plain path's.
 
 With `unpad_inputs` the real tokens of a batch (B, L) become one row (1, T), whose tokens attend within their own
 sequence, and the last layer computes only the tokens that the head reads. What cannot go this way computes whole rows.
@@ -10,7 +10,7 @@ that are read; in the attention H heads of size P, values V, and G heads of keys
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
 from typing import NamedTuple
@@ -29,6 +29,7 @@ from .attention_fixed_head_bert import (
     by_kernel,
     eager_attention_forward,
     is_symbolic,
+    padding_in,
     sequences_of,
 )
 
@@ -38,30 +39,19 @@ LARGEST_HEAD = 256  # of torch's kernel for sequences of unequal lengths
 @dataclass
 class Tokens:
     """
-    The tokens of a batch (B, L) that are computed, as one row (1, T), and those of them that the head reads. Layers
-    get it in the place of a mask.
-
-    Args:
-        places: of the tokens in the flat batch, (T).
-        sequence: the number of the sequence that each is in, (T).
-        ends: of the S sequences in the row, (S + 1) from 0.
-        longest: the length of the longest sequence.
-        read: indices into the row of the tokens that the last layer computes, (N); None for all.
-        read_ends: of the sequences among these, (S + 1).
-        longest_read: the largest number of them in a sequence.
-        pooled: whether the first token of each row is among them.
-        last_layer: the layer that computes no others.
+    The tokens of a batch (B, L) that are computed, as one row (1, T), and which of them the head reads. Layers get it
+    in the place of a mask.
     """
 
-    places: torch.Tensor
-    sequence: torch.Tensor
-    ends: torch.Tensor
-    longest: int
-    read: torch.Tensor | None = None
-    read_ends: torch.Tensor | None = None
-    longest_read: int = 0
-    pooled: bool = False
-    last_layer: nn.Module | None = None
+    places: torch.Tensor  # of the tokens in the flat batch, (T)
+    sequence: torch.Tensor  # the number of each token's sequence, (T)
+    ends: torch.Tensor  # of the S sequences in the row, (S + 1) from 0
+    longest: int  # the length of the longest sequence
+    read: torch.Tensor | None = None  # indices into the row of the tokens that the last layer computes, (N); None: all
+    read_ends: torch.Tensor | None = None  # of the sequences among these, (S + 1) from 0
+    longest_read: int = 0  # the largest number of them in a sequence
+    pooled: bool = False  # whether the first token of each row is among them
+    last_layer: nn.Module | None = None  # the layer that computes only them
 
     @classmethod
     def of(cls, real: torch.Tensor, sequences: torch.Tensor | None = None) -> "Tokens":
@@ -88,16 +78,15 @@ class Tokens:
 
     def to(self, device, non_blocking: bool = False) -> "Tokens":
         """As a tensor's, by which accelerate moves a batch."""
-        moved = {one.name: getattr(self, one.name) for one in fields(self)}
-        moved |= {k: x.to(device, non_blocking=non_blocking) for k, x in moved.items() if isinstance(x, torch.Tensor)}
-        return Tokens(**moved)
+        tensors: dict = {name: x for name, x in vars(self).items() if isinstance(x, torch.Tensor)}
+        return replace(self, **{name: x.to(device, non_blocking=non_blocking) for name, x in tensors.items()})
 
     def take(self, x: torch.Tensor, shape: torch.Size) -> torch.Tensor:
         """(B, L, ...) or (1, L, ...), where `shape` is B and L -> (1, T, ...)"""
         return x.expand(*shape, *x.shape[2:]).flatten(0, 1)[self.places.to(x.device)][None]
 
     def put_back(self, x: torch.Tensor, shape: torch.Size) -> torch.Tensor:
-        """(1, T, ...), or (1, N, ...) of those that are read -> (B, L, ...), zeros elsewhere."""
+        """(1, T, ...), or (1, N, ...) of the tokens that are read -> (B, L, ...), zeros elsewhere."""
         places = self.places if self.last_layer is None else self.places[self.read]
         rows = x.new_zeros(shape.numel(), *x.shape[2:]).index_copy(0, places.to(x.device), x[0])
         return rows.unflatten(0, shape)
@@ -132,9 +121,9 @@ def ends_of(lengths: torch.Tensor) -> tuple[torch.Tensor, int]:
 
 def find_tokens(shape: torch.Size, attention_mask, sequences, read_at, pooled: bool, device=None) -> Tokens | None:
     """
-    The tokens of a batch of this `shape` (B, L) with a mask, or with the `sequences` (B, L) of rows without one, and a
-    head that reads the last layer at the tokens `read_at` (B, L), False for none, None for all, and with `pooled` at
-    the first of each row. None where whole rows in all layers are no more.
+    The tokens of a batch of this `shape` (B, L) with a mask, or with the `sequences` (B, L) of rows without one. The
+    head reads the last layer at the tokens `read_at` (B, L), False for none, None for all, and with `pooled` at the
+    first of each row. Returns None where that is all of whole rows.
     """
     if attention_mask is not None:
         real = attention_mask.bool()
@@ -148,9 +137,7 @@ def find_tokens(shape: torch.Size, attention_mask, sequences, read_at, pooled: b
     return tokens if read_at is None else tokens.read_at(read_at, shape, pooled)
 
 
-def fast_forward(
-    model, given: torch.Tensor, attention_mask, read_at, tokens: Tokens | None, inputs: dict
-) -> ModelOutput:
+def fast_forward(model, given, attention_mask, read_at, tokens: Tokens | None, inputs: dict) -> ModelOutput:
     """The forward of a FixedHeadBertModel, for ids or embeddings `given`, with zeros at what it leaves out."""
     positions = inputs.get("position_ids")
     shape, pooled = given.shape[:2], model.pooler is not None
@@ -200,10 +187,9 @@ def needs_whole_rows(model, given: torch.Tensor, attention_mask, sequences, toke
 def whole_rows(model, attention_mask, inputs: dict) -> ModelOutput:
     """The plain forward. With `unpad_inputs` the last hidden states are zero at padding, as if it were left out."""
     outputs = model.whole_rows(attention_mask, **inputs)
-    if model.unpad_inputs and isinstance(attention_mask, torch.Tensor) and attention_mask.ndim == 2:
-        last = outputs.last_hidden_state
-        padding = attention_mask[:, -last.shape[1] :].to(last.device) == 0  # the mask may cover a cache
-        last = outputs.last_hidden_state = last.masked_fill(padding[..., None], 0)
+    padding = padding_in(attention_mask, outputs.last_hidden_state)
+    if model.unpad_inputs and padding is not None:
+        last = outputs.last_hidden_state = outputs.last_hidden_state.masked_fill(padding[..., None], 0)
         outputs.pooler_output = model.pool(last, attention_mask)
         if outputs.hidden_states and outputs.hidden_states[-1] is not None:
             outputs.hidden_states = (*outputs.hidden_states[:-1], last)
@@ -214,7 +200,6 @@ def at_real_tokens(head: nn.Module, hidden_states: torch.Tensor, padding: torch.
     """`head`, (B, L, D) -> (B, L, V), which is not computed where there is `padding` (B, L), but zero."""
     if padding is None or padding.shape != hidden_states.shape[:2]:
         return head(hidden_states)
-    padding = padding.to(hidden_states.device)
     if is_symbolic(hidden_states):
         return head(hidden_states).masked_fill(padding[..., None], 0)
     logits = head(hidden_states[~padding])  # (T, V)
@@ -231,38 +216,28 @@ class Lengths(NamedTuple):
 
 
 def within_sequences(kernel: Callable, module, query, key, value, lengths: Lengths, dropout: float, **kwargs):
-    """
-    Attention within each of the S sequences of a row, by a `kernel` that knows batches: queries (1, H, Tq, P), keys
-    (1, G, Tk, P) and values (1, G, Tk, V); output (1, Tq, H, V).
-    """
+    """Attention within each sequence of a row, by a `kernel` for batches: queries (1, H, T, P) -> (1, T, H, V)."""
     attend = way_to_attend(kernel, query, key, value, lengths, dropout)
     return attend(kernel, module, query, key, value, lengths, dropout=dropout, **kwargs)[None], None
 
 
-def way_to_attend(
-    kernel: Callable, query, key, value, lengths: Lengths, dropout: float
-) -> Callable[..., torch.Tensor]:
+def way_to_attend(kernel: Callable, query, key, value, lengths: Lengths, dropout: float) -> Callable:
     """The fastest of the functions below."""
-    S = len(lengths.cu_seq_lens_q) - 1
+    S, size = len(lengths.cu_seq_lens_q) - 1, max(query.shape[-1], value.shape[-1])
     if query.shape[2] == S * lengths.max_length_q and key.shape[2] == S * lengths.max_length_k:
         return in_a_batch
     if query.device.type == "cpu":
         return one_by_one
-    is_sdpa = kernel is ALL_ATTENTION_FUNCTIONS["sdpa"]
-    return variable_length if is_sdpa and has_variable_length(query, value, dropout) else padded
-
-
-def has_variable_length(query: torch.Tensor, value: torch.Tensor, dropout: float) -> bool:
-    """Whether torch's kernel for sequences of unequal lengths takes these queries and values."""
-    size = max(query.shape[-1], value.shape[-1])
-    return (
-        query.device.type == "cuda"
+    has_variable_length = (
+        kernel is ALL_ATTENTION_FUNCTIONS["sdpa"]
+        and query.device.type == "cuda"
         and query.dtype in (torch.float16, torch.bfloat16)
         and size % 8 == 0
         and size <= LARGEST_HEAD
         and dropout == 0
         and torch.cuda.get_device_capability(query.device) >= (8, 0)
     )
+    return variable_length if has_variable_length else padded
 
 
 def in_a_batch(kernel, module, query, key, value, lengths: Lengths, **kwargs) -> torch.Tensor:
@@ -286,13 +261,11 @@ def one_by_one(kernel, module, query, key, value, lengths: Lengths, **kwargs) ->
     return torch.cat(outputs)
 
 
-def variable_length(kernel, module, query, key, value, lengths: Lengths, scaling: float, **kwargs) -> torch.Tensor:
+def variable_length(kernel, module, query, key, value, lengths: Lengths, scaling: float, **kwargs):
     """torch's own kernel for sequences of unequal lengths, in place of `kernel`."""
     query, key, value = (x[0].transpose(0, 1) for x in (query, key, value))  # (T, H, P)
     window = (-1, 0) if module.is_causal else (-1, -1)
-    output = varlen_attn(query, key, value, *lengths, scale=scaling, window_size=window)
-    assert isinstance(output, torch.Tensor)  # a pair only with return_aux
-    return output
+    return varlen_attn(query, key, value, *lengths, scale=scaling, window_size=window)
 
 
 def padded(kernel, module, query, key, value, lengths: Lengths, **kwargs) -> torch.Tensor:

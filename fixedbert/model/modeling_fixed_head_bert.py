@@ -31,27 +31,31 @@ from transformers.utils import ModelOutput, logging
 from transformers.utils.generic import can_return_tuple
 from transformers.utils.output_capturing import OutputRecorder
 
-from .attention_fixed_head_bert import FixedHeadBertAttention, FixedHeadBertSelfAttention, is_symbolic, sequences_of
+from .attention_fixed_head_bert import (
+    FixedHeadBertAttention,
+    FixedHeadBertSelfAttention,
+    is_symbolic,
+    padding_in,
+    sequences_of,
+)
 from .configuration_fixed_head_bert import HEADS, FixedHeadBertConfig
 from .fast_fixed_head_bert import Tokens, at_real_tokens, fast_forward, places_of_labels
 
 logger = logging.get_logger(__name__)
 
-# Tensor parallelism of the prediction head: by words, as that of the embeddings that it is tied to.
+# Tensor parallelism of the prediction head: by words, like the embeddings that it is tied to.
 SPLIT_PREDICTIONS = {"cls.predictions.decoder": "colwise_gather_output", "cls.predictions.bias": "colwise"}
 
 
 def forward_like(stock: type[PreTrainedModel]) -> Callable:
     """A decorator: the forward of a head, which takes arguments by name, gets the signature of BERT's `stock` head."""
-    names = [name for name, x in signature(stock.forward).parameters.items() if x.kind is not x.VAR_KEYWORD][1:]
+    stock_signature = signature(stock.forward)
 
     def decorate(forward: Callable) -> Callable:
         @can_return_tuple
         @wraps(stock.forward)
         def by_name(self, *args, **kwargs):
-            if len(args) > len(names):
-                raise TypeError(f"forward takes {len(names)} arguments by position, not {len(args)}.")
-            return forward(self, **dict(zip(names, args, strict=False)), **kwargs)
+            return forward(**stock_signature.bind_partial(self, *args).arguments, **kwargs)
 
         return by_name
 
@@ -122,11 +126,6 @@ class FixedHeadBertPreTrainedModel(bert.BertPreTrainedModel):
             custom_object_save(FixedHeadBertPreTrainedModel, save_directory)
         super().save_pretrained(save_directory, is_main_process, *args, **kwargs)
 
-    def post_init(self):
-        super().post_init()
-        if self.config.base_model_tp_plan is None:  # no head is split without the embeddings that it is tied to
-            self._tp_plan = {}
-
     @torch.no_grad()
     def _init_weights(self, module):
         super()._init_weights(module)
@@ -135,10 +134,7 @@ class FixedHeadBertPreTrainedModel(bert.BertPreTrainedModel):
                 init.normal_(embedding, mean=0.0, std=self.config.initializer_range)
 
     def get_expanded_tied_weights_keys(self, all_submodels: bool = False) -> dict:
-        """
-        BERT has its output bias twice, beside the decoder and in it. The two are one parameter also where the
-        embeddings are not tied: the one beside the decoder would never get a gradient.
-        """
+        """BERT has its output bias beside the decoder and in it: one parameter, also where embeddings are not tied."""
         tied = super().get_expanded_tied_weights_keys(all_submodels)
         biases = {key: source for key, source in (self._tied_weights_keys or {}).items() if key.endswith("bias")}
         return tied | biases
@@ -146,25 +142,25 @@ class FixedHeadBertPreTrainedModel(bert.BertPreTrainedModel):
     def predict(self, head: nn.Module, hidden_states: torch.Tensor, labels, attention_mask, sparse: bool, labelled):
         """
         Logits (B, L, V) of the masked-LM `head` and labels (B, L), -100 at padding. With labels and `sparse`, logits
-        (N, V) and labels (N) of the labelled tokens alone, whose places are looked for where they are not given: the
-        others add nothing to the loss, and in BERT's recipe they are 85 % of the work.
+        (N, V) and labels (N) of the labelled tokens alone, at the places `labelled` (N), which are searched if None.
+        The other tokens add nothing to the loss; in BERT's recipe they are 85 % of the work.
         """
         if labels is not None:
             labels = labels_of_tokens(labels, hidden_states, attention_mask)
             if sparse:
                 labelled = places_of_labels(labels) if labelled is None else labelled
                 return head(hidden_states.flatten(0, 1)[labelled]), labels.flatten()[labelled]
-        return at_real_tokens(head, hidden_states, self.padding_left_out(attention_mask)), labels
+        return at_real_tokens(head, hidden_states, self.padding_left_out(attention_mask, hidden_states)), labels
 
-    def padding_left_out(self, attention_mask) -> torch.Tensor | None:
-        """(B, L), true at padding, with `unpad_inputs`; None where there is none to leave out."""
-        return padding_in(attention_mask) if self.base_model.unpad_inputs else None
+    def padding_left_out(self, attention_mask, outputs: torch.Tensor) -> torch.Tensor | None:
+        """(B, L), true where `outputs` (B, L, ...) are at padding, with `unpad_inputs`; None where nothing is."""
+        return padding_in(attention_mask, outputs) if self.base_model.unpad_inputs else None
 
     @classmethod
     def maybe_distribute_model(cls, model, distributed_config, *args, **kwargs):
         """transformers' own, where every process gets whole heads, and as many as the others, in every layer."""
         processes = getattr(distributed_config, "tp_size", None) or 1
-        counts = sorted(set(model.config.head_counts))
+        counts = sorted({*model.config.head_counts, model.config.num_key_value_heads})
         if model.tp_plan and any(heads % processes for heads in counts):
             raise ValueError(f"tp_size={processes} has to divide all numbers of heads: {', '.join(map(str, counts))}.")
         return super().maybe_distribute_model(model, distributed_config, *args, **kwargs)
@@ -188,11 +184,11 @@ class FixedHeadBertModel(FixedHeadBertPreTrainedModel, bert.BertModel):
     def forward(self, attention_mask=None, read_at=None, tokens: Tokens | None = None, **inputs) -> ModelOutput:
         """
         BERT's arguments. Without `attention_mask`, a row is several sequences where its `position_ids` (B, L) do not
-        rise, and tokens attend within their sequence. The pooled output is that of the first real token of a row.
+        rise, and tokens attend within their sequence. The pooled output is computed from the first real token.
 
         `read_at` is for heads that need the last hidden state at some tokens alone, beside the pooled one: a mask
-        (B, L), or False for none. `tokens` are those to compute, where they are known: to find them the host has to
-        wait for a GPU. Only `unpad_inputs` makes use of both.
+        (B, L), or False for none. `tokens` to compute are given where they are known: to find them the host has
+        to wait for a GPU. Only `unpad_inputs` makes use of both.
 
         Raises:
             ValueError: inputs of a wrong shape.
@@ -225,24 +221,22 @@ class FixedHeadBertModel(FixedHeadBertPreTrainedModel, bert.BertModel):
             )
             inputs["use_cache"] = inputs.get("use_cache") if sequences is None else False
         outputs = super().forward(attention_mask=mask, **inputs, return_dict=True)
-        if padding_in(attention_mask) is not None:
+        if padding_in(attention_mask, given) is not None:
             outputs.pooler_output = self.pool(outputs.last_hidden_state, attention_mask)
         return outputs
 
     def pool(self, hidden_states: torch.Tensor, attention_mask) -> torch.Tensor | None:
         """BERT's pooler, where there is one, on the first real token of each row: (B, L, D) -> (B, D)."""
-        padding = padding_in(attention_mask)
+        padding = padding_in(attention_mask, hidden_states)
         if padding is not None and self.pooler is not None:
-            real = ~padding[:, -hidden_states.shape[1] :].to(hidden_states.device)
-            index = real.int().argmax(dim=-1)[:, None, None]  # (B, 1, 1)
+            index = (~padding).int().argmax(dim=-1)[:, None, None]  # (B, 1, 1)
             hidden_states = hidden_states.gather(1, index.expand(-1, -1, hidden_states.shape[-1]))  # (B, 1, D)
         return None if self.pooler is None else self.pooler(hidden_states)
 
 
 def given_in(inputs: dict) -> torch.Tensor:
     """The ids (B, L), or the embeddings (B, L, D) in their place. Raises ValueError for both or neither."""
-    ids, embeddings = inputs.get("input_ids"), inputs.get("inputs_embeds")
-    given = [x for x in (ids, embeddings) if x is not None]
+    given = [x for x in (inputs.get("input_ids"), inputs.get("inputs_embeds")) if x is not None]
     if len(given) != 1:
         raise ValueError("Give either input_ids or inputs_embeds.")
     return given[0]
@@ -255,28 +249,19 @@ def check_mask(attention_mask, given: torch.Tensor, past_key_values):
     if attention_mask.ndim == 4 and (attention_mask.dtype == torch.bool or attention_mask.is_floating_point()):
         return
     past = 0 if past_key_values is None else int(past_key_values.get_seq_length())
-    if attention_mask.ndim != 2 or attention_mask.shape != (given.shape[0], past + given.shape[1]):
+    if attention_mask.shape != (given.shape[0], past + given.shape[1]):
         raise ValueError(
             f"attention_mask has the shape {tuple(attention_mask.shape)} and holds {attention_mask.dtype}: it takes "
             f"{given.shape[0], past + given.shape[1]}, or four dimensions with bool or floating-point numbers."
         )
 
 
-def padding_in(attention_mask) -> torch.Tensor | None:
-    """(B, L), true at padding; None without a mask of two dimensions, which alone says what is padding."""
-    if isinstance(attention_mask, torch.Tensor) and attention_mask.ndim == 2:
-        return ~attention_mask.bool()
-    return None
-
-
 def labels_of_tokens(labels: torch.Tensor, outputs: torch.Tensor, attention_mask) -> torch.Tensor:
     """`labels` (B, L) with -100 at padding, which has no loss. Raises ValueError where outputs are not (B, L, ...)."""
     if labels.shape != outputs.shape[:2]:
         raise ValueError(f"labels have the shape {tuple(labels.shape)}, the tokens {tuple(outputs.shape[:2])}.")
-    labels, padding = labels.to(outputs.device), padding_in(attention_mask)
-    if padding is None:
-        return labels
-    return labels.masked_fill(padding[:, -labels.shape[1] :].to(labels.device), -100)  # the mask may cover a cache
+    labels, padding = labels.to(outputs.device), padding_in(attention_mask, outputs)
+    return labels if padding is None else labels.masked_fill(padding, -100)
 
 
 def token_loss(logits: torch.Tensor, labels: torch.Tensor, num_items_in_batch=None) -> torch.Tensor:
@@ -399,7 +384,7 @@ class FixedHeadBertLMHeadModel(FixedHeadBertPreTrainedModel, bert.BertLMHeadMode
             inputs["use_cache"] = False
         outputs = self.bert(attention_mask=attention_mask, return_dict=True, **inputs)
         kept = slice_logits_to_keep(outputs.last_hidden_state, logits_to_keep)
-        logits = at_real_tokens(self.cls, kept, self.padding_left_out(attention_mask))
+        logits = at_real_tokens(self.cls, kept, self.padding_left_out(attention_mask, outputs.last_hidden_state))
         loss = None
         if labels is not None:
             if shift_labels is None:
@@ -493,8 +478,8 @@ class FixedHeadBertForTokenClassification(FixedHeadBertPreTrainedModel, bert.Ber
         if labels is not None:
             labels = labels_of_tokens(labels, outputs.logits, attention_mask)
             loss = token_loss(outputs.logits, labels, num_items_in_batch)
-        if (padding := self.padding_left_out(attention_mask)) is not None:
-            outputs.logits = outputs.logits.masked_fill(padding[..., None].to(outputs.logits.device), 0)
+        if (padding := self.padding_left_out(attention_mask, outputs.logits)) is not None:
+            outputs.logits = outputs.logits.masked_fill(padding[..., None], 0)
         return modeling_outputs.TokenClassifierOutput(**{"loss": loss, **outputs})
 
 
@@ -514,10 +499,9 @@ class FixedHeadBertForQuestionAnswering(FixedHeadBertPreTrainedModel, bert.BertF
     @forward_like(bert.BertForQuestionAnswering)
     def forward(self, attention_mask=None, start_positions=None, end_positions=None, **inputs):
         outputs = super().forward(attention_mask=attention_mask, **inputs, return_dict=True)
-        if (padding := self.padding_left_out(attention_mask)) is not None:
+        if (padding := self.padding_left_out(attention_mask, outputs.start_logits)) is not None:
             for name in ("start_logits", "end_logits"):
-                logits = outputs[name]
-                outputs[name] = logits.masked_fill(padding.to(logits.device), torch.finfo(logits.dtype).min)
+                outputs[name] = outputs[name].masked_fill(padding, torch.finfo(outputs[name].dtype).min)
         if start_positions is None or end_positions is None:
             return outputs
         starts = answer_loss(outputs.start_logits, start_positions, padding)
@@ -525,15 +509,4 @@ class FixedHeadBertForQuestionAnswering(FixedHeadBertPreTrainedModel, bert.BertF
         return modeling_outputs.QuestionAnsweringModelOutput(loss=(starts + ends) / 2, **outputs)
 
 
-__all__ = [
-    "FixedHeadBertForMaskedLM",
-    "FixedHeadBertForMultipleChoice",
-    "FixedHeadBertForNextSentencePrediction",
-    "FixedHeadBertForPreTraining",
-    "FixedHeadBertForQuestionAnswering",
-    "FixedHeadBertForSequenceClassification",
-    "FixedHeadBertForTokenClassification",
-    "FixedHeadBertLMHeadModel",
-    "FixedHeadBertModel",
-    "FixedHeadBertPreTrainedModel",
-]
+__all__ = ["FixedHeadBertPreTrainedModel", *(head.__name__ for head in FixedHeadBertPreTrainedModel.__subclasses__())]

@@ -298,7 +298,7 @@ class Study:
                         "even without a feed-forward network."
                     )
             config = preset_config("tiny", **fields_set)
-        except (ValueError, TypeError, StrictDataclassError) as error:
+        except (ValueError, TypeError, AttributeError, StrictDataclassError) as error:
             if isinstance(error, InputError):
                 raise
             raise InputError(f"study {self.name}, series {name}: {error.__cause__ or error}") from error

@@ -277,8 +277,8 @@ def test_qk_norm_bounds_the_scores():
     attention = model.encoder.layer[0].attention.self
     x = 1000 * torch.randn(B, L, D, dtype=torch.float64)
     query, key = (
-        attention.project(attention.query, x, P, "q_norm"),
-        attention.project(attention.key, x, P, "k_norm"),
+        attention.project(attention.query, x, P, attention.q_norm),
+        attention.project(attention.key, x, P, attention.k_norm),
     )
     scores = attention.scaling * query @ key.transpose(2, 3)
     assert P**0.5 * 0.9 < scores.abs().max() <= P**0.5 + 1e-9

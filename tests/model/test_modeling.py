@@ -213,11 +213,8 @@ def test_head_with_a_class_alone():
 
 
 def test_head_with_an_entry_alone(monkeypatch):
-    """Guards: an entry of HEADS without a class, or with one that __all__ does not have, fails as the package is
-    imported, in a sentence."""
-    message = (
-        "HEADS has ForNothing: add a class FixedHeadBertForNothing to modeling_fixed_head_bert.py and its __all__"
-    )
+    """Guards: an entry of HEADS without a class fails as the package is imported, in a sentence."""
+    message = "HEADS has ForNothing: add a class FixedHeadBertForNothing to modeling_fixed_head_bert.py"
     monkeypatch.setitem(HEADS_OF_MODEL, "ForNothing", ("AutoModelForMaskedLM",))
     with pytest.raises(ImportError, match=message):
         fixedbert.register()
@@ -275,9 +272,8 @@ def test_every_head_is_saved_with_its_code_and_opens():
     opened = {}
     for auto_class, reference in AUTO_MAP.items():
         opened.setdefault(reference.split(".")[1], []).append(auto_class)
-    assert {"FixedHeadBertConfig", *modeling_fixed_head_bert.__all__} - opened.keys() == {
-        "FixedHeadBertPreTrainedModel"
-    }, "a head of __all__ is missing from AUTO_MAP"
+    names = {"FixedHeadBertConfig", *modeling_fixed_head_bert.__all__}
+    assert names - {"FixedHeadBertPreTrainedModel"} == opened.keys()
     for name, auto_classes in opened.items():
         assert getattr(fixedbert, name)._auto_class in auto_classes, f"{name} needs an _auto_class of {auto_classes}"
 
@@ -307,7 +303,7 @@ def test_arguments_by_position(head):
     while by_position[-1] is None:  # not every default is None
         by_position.pop()
     assert torch.equal(model(*by_position).loss, model(**inputs).loss)
-    with pytest.raises(TypeError, match="by position, not 30"):
+    with pytest.raises(TypeError, match="too many positional arguments"):
         model(*[None] * 30)
 
 
