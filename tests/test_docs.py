@@ -39,7 +39,7 @@ from fixedbert.training.arguments import ModelArguments, check_flags
 ROOT = Path(__file__).parents[1]
 PAGES = [
     file.relative_to(ROOT).as_posix()
-    for pattern in ("README.md", "CONTRIBUTING.md", "docs/**/*.md", "benchmarks/README.md", "model_cards/README.md")
+    for pattern in ("*.md", "docs/**/*.md", "benchmarks/*.md", "model_cards/*.md", "soak/*.md")
     for file in sorted(ROOT.glob(pattern))
 ]
 TASKS = {
