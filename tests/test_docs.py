@@ -258,7 +258,7 @@ def test_python_runs(page, number, code, workplace, tmp_path):
 
 EDITS = re.findall(
     r"`((?:fixedbert|tests)/[\w/]+\.py)`[^`]*```diff\n(.*?)```",
-    (ROOT / "docs" / "walkthrough_maintainer.md").read_text("utf-8"),
+    (ROOT / "CONTRIBUTING.md").read_text("utf-8"),
     re.DOTALL,
 )
 
