@@ -73,7 +73,7 @@ benchmark: .venv/installed
 	$(BIN)/python -m benchmarks.shrinking
 	$(BIN)/python -m benchmarks.busy
 
-# Trials from outside, docs/trials.md: a share of at most 20 minutes, all of them, an hour of training.
+# Trials from outside, soak/README.md: a share of at most 20 minutes, all of them, an hour of training.
 soak: .venv/installed
 	rm -rf soak-output/share
 	$(BIN)/python -m soak run --output_dir soak-output/share --mutations 800 --kills 10 --disks 4

@@ -11,7 +11,7 @@ project, author, version = "fixedbert", "The fixedbert authors", fixedbert.__ver
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.viewcode", "sphinx_copybutton"]
 # The source is the whole checkout, so that pages can link to each other as they do on the Hub and in an editor.
 root_doc = "docs/index"
-include_patterns = ["CONTRIBUTING.md", "CHANGELOG.md", "benchmarks/README.md", "docs/**", "model_cards/*.md"]
+include_patterns = ["CONTRIBUTING.md", "CHANGELOG.md", "docs/**", "benchmarks/*.md", "model_cards/*.md", "soak/*.md"]
 exclude_patterns = ["docs/README.md"]  # index.md includes it
 source_suffix = {".md": "markdown"}
 myst_heading_anchors = 4

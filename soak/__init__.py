@@ -1,1 +1,1 @@
-"""Trials of fixedbert from outside: damage, habits, killed runs, full disks, an hour of training. docs/trials.md."""
+"""Trials of fixedbert from outside: damage, habits, killed runs, full disks, an hour of training. soak/README.md."""

@@ -6,7 +6,7 @@ Trials of fixedbert from outside, by hand or by `make soak`, `make soak-full`, `
     python -m soak mutate --kind "rows: csv" --number 13                      # one mutation again, with its files kept
     python -m soak flatness --minutes 60
 
-docs/trials.md says what they try and how to read the tables.
+soak/README.md says what they try and how to read the tables.
 """
 
 import argparse

@@ -39,7 +39,7 @@ from fixedbert.training.arguments import ModelArguments, check_flags
 ROOT = Path(__file__).parents[1]
 PAGES = [
     file.relative_to(ROOT).as_posix()
-    for pattern in ("README.md", "CONTRIBUTING.md", "docs/**/*.md", "benchmarks/README.md", "model_cards/README.md")
+    for pattern in ("*.md", "docs/**/*.md", "benchmarks/*.md", "model_cards/*.md", "soak/*.md")
     for file in sorted(ROOT.glob(pattern))
 ]
 TASKS = {
@@ -258,7 +258,7 @@ def test_python_runs(page, number, code, workplace, tmp_path):
 
 EDITS = re.findall(
     r"`((?:fixedbert|tests)/[\w/]+\.py)`[^`]*```diff\n(.*?)```",
-    (ROOT / "docs" / "walkthrough_maintainer.md").read_text("utf-8"),
+    (ROOT / "CONTRIBUTING.md").read_text("utf-8"),
     re.DOTALL,
 )
 

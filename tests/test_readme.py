@@ -11,6 +11,8 @@ PAGES = [
     ROOT / "CONTRIBUTING.md",
     *sorted(ROOT.glob("docs/**/*.md")),
     ROOT / "benchmarks" / "README.md",
+    ROOT / "model_cards" / "README.md",
+    ROOT / "soak" / "README.md",
 ]
 
 

@@ -272,7 +272,7 @@ def test_python_of_the_page_runs(tmp_path, monkeypatch, capsys):
     """Guards: the Python of docs/theory.md prints what it says."""
     monkeypatch.chdir(tmp_path)
     page = (Path(__file__).parents[2] / "docs" / "theory.md").read_text(encoding="utf-8")
-    construction, checks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    _, construction, checks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     exec(construction, {})
     least, error = capsys.readouterr().out.splitlines()
     assert least == "7" and float(re.search(r"\d[\d.e-]*", error)[0]) < 1e-13
