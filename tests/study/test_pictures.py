@@ -3,9 +3,8 @@
 import pytest
 from reported import RECORDS, curve, lines, with_curves
 
-from fixedbert.study.difference_figures import bounds, curves_figure, differences_figure
-from fixedbert.study.figure import metrics_figure, sideways
 from fixedbert.study.report import make_report
+from fixedbert.study.report_files import bounds, curves_figure, differences_figure, metrics_figure, sideways
 from fixedbert.study.shape_results import Estimate
 
 

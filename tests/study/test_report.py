@@ -8,11 +8,10 @@ import pytest
 from PIL import Image
 from reported import RECORDS, curve, lines, report, text_of, write
 
-from fixedbert.study.figure import metrics_figure
-from fixedbert.study.limits import limits_of
 from fixedbert.study.records import read_records
 from fixedbert.study.report import make_report
-from fixedbert.study.report_text import commands, joined, number, table
+from fixedbert.study.report_files import metrics_figure
+from fixedbert.study.report_text import commands, joined, limits_of, number, table
 from fixedbert.support.errors import InputError
 from fixedbert_cli import main
 
