@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..support.errors import InputError, needs
+from ..support.errors import InputError, naming, needs
 from ..support.figures import style
 from ..support.files import new_directory, write_whole
 from .records import AXES, COUNTED, METRICS, read_records
@@ -52,10 +52,8 @@ def report_runs(files: Sequence[str | Path], output_dir: str | Path) -> Report:
         raise InputError("no runs to report: give the runs.jsonl of a study.")
     with new_directory(output_dir) as folder:
         records = read_records(files)
-        try:
+        with naming(", ".join(map(str, files))):
             report = make_report(records)
-        except InputError as error:
-            raise InputError(f"{', '.join(map(str, files))}: {error}") from error
         write_report(report, folder)
     return report
 
