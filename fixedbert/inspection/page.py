@@ -10,7 +10,6 @@ from pathlib import Path
 from string import Template
 
 import torch
-from torch import Tensor
 
 from .results import PANELS, Example, Inspection, json_of, limits
 
@@ -39,12 +38,7 @@ def page_file(name: str) -> str:
 
 
 def json_in_html(data: object) -> str:
-    """
-    JSON for a script element, which no text in it can end.
-
-    Raises:
-        ValueError: a number is not finite.
-    """
+    """JSON, of finite numbers, for a script element, which no text in it can end."""
     return json.dumps(data, allow_nan=False, separators=(",", ":")).replace("<", r"\u003c")
 
 
@@ -78,7 +72,7 @@ def example_data(example: Example) -> dict[str, object]:
     return {
         "sentence": example.sentence,
         "tokens": example.tokens,
-        "attention": b64encode(in_bytes(weights)).decode(),
+        "attention": b64encode((weights * FULL).round().to(torch.uint8).numpy().tobytes()).decode(),
         "changes": [rounded(of_layer.tolist(), digits=3) for of_layer in example.changes],
     }
 
@@ -88,7 +82,3 @@ def rounded(value: object, digits: int = 4) -> object:
     if isinstance(value, list):
         return [rounded(one, digits) for one in value]
     return float(f"{value:.{digits}g}") if isinstance(value, float) else value
-
-
-def in_bytes(weights: Tensor) -> bytes:
-    return (weights * FULL).round().to(torch.uint8).numpy().tobytes()
