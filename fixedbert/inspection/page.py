@@ -20,10 +20,7 @@ def inspection_html(inspections: list[Inspection]) -> str:
     """A page for one inspection, or two."""
     names = names_of(inspections)
     about = [f"{name}: {inspection.summary}." for name, inspection in zip(names, inspections, strict=True)]
-    about.append(
-        f"Uniform attention would have an entropy of {inspections[0].uniform_entropy:.2f} nats and a distance of "
-        f"{inspections[0].uniform_distance:.1f} tokens."
-    )
+    about.append(inspections[0].uniform)
     return Template(page_file("page.html")).substitute(
         title=escape(f"Heads of {' and '.join(names)}"),
         style=page_file("page.css"),

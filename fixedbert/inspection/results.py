@@ -101,13 +101,13 @@ class Inspection:
         )
 
     @property
-    def uniform_entropy(self) -> float:
-        return math.log(self.max_seq_length)
-
-    @property
-    def uniform_distance(self) -> float:
+    def uniform(self) -> str:
+        """What uniform attention would measure, in a sentence."""
         n = self.max_seq_length
-        return (n * n - 1) / 3 / n
+        return (
+            f"Uniform attention would have an entropy of {math.log(n):.2f} nats and a distance of "
+            f"{(n * n - 1) / 3 / n:.1f} tokens."
+        )
 
     @property
     def even_layers(self) -> list[int]:
@@ -130,7 +130,7 @@ def nearest_heads(cosines: Tensor) -> list[int | None]:
 
 def limits(name: str, inspections: list[Inspection]) -> tuple[float, float]:
     """The ends of the scale on which a measure of PANELS is drawn, the same for all `inspections`."""
-    bounds = {"ceiling": 1.0, "similarity": 1.0, "entropy": inspections[0].uniform_entropy}
+    bounds = {"ceiling": 1.0, "similarity": 1.0, "entropy": math.log(inspections[0].max_seq_length)}
     if name in bounds:
         return 0.0, bounds[name]
     return 0.0, max(float(getattr(inspection, name).nan_to_num().max()) for inspection in inspections)

@@ -1,7 +1,4 @@
-"""
-The files of a report: report.md, and pictures of every metric against the axis, of the differences in the end, and of
-those along the training.
-"""
+"""The files of a report: report.md, and pictures of every metric against the axis, and of differences in training."""
 
 from __future__ import annotations
 
@@ -18,21 +15,19 @@ from ..support.errors import InputError, naming, needs
 from ..support.figures import style
 from ..support.files import new_directory, write_whole
 from .records import AXES, COUNTED, METRICS, read_records
-from .report import CurveDifference, Finding, Report, make_report
-from .report_text import joined, pair, report_markdown, with_interval
+from .report import CurveDifference, Report, make_report
+from .report_text import joined, report_markdown
 from .shape_results import Estimate, ShapeResult, is_open
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-HIGHER_IS_BETTER = ("mnli_accuracy", "mnli_accuracy_mm", "squad_f1", "squad_exact_match", "recalled", "memorised")
 MARKERS, COLORS = "os^Dv<>pP*Xdh8", 10  # matplotlib's, which then begin again
 STEP, WIDEST = 0.014, 0.6  # between neighbouring series, of the axis; of all, of the least distance of two values
 LETTER, HANDLE = 0.072, 0.55  # inches of a legend's entry
 SAME = 0.05  # in logarithms: nearer values, such as parameters made equal, are one place
-LABEL = 52  # characters in a line of a row's label
-ROW = 0.42  # inches
+TITLE = 52  # characters in a line of a panel's title
 # What a checkout adds to a panel: by the report, the metric and the field of the axis.
 BESIDE: list[Callable[[Axes, Report, str, str], None]] = []
 
@@ -59,18 +54,10 @@ def report_runs(files: Sequence[str | Path], output_dir: str | Path) -> Report:
 
 
 def write_report(report: Report, folder: Path):
-    """
-    Write report.md and the pictures: report.png, differences.png where shapes are compared, and curves.png where runs
-    have curves.
-    """
-    compared = any(finding.difference.values for finding in report.findings)
-    pictures = (
-        ("report.png", metrics_figure, bool(report.compared_metrics)),
-        ("differences.png", differences_figure, compared),
-        ("curves.png", curves_figure, bool(report.curves)),
-    )
-    for name, draw, there_is_something in pictures:
-        if there_is_something:
+    """Write report.md and the pictures: report.png of all metrics, and curves.png where runs have curves."""
+    pictures = {"report.png": (metrics_figure, report.compared_metrics), "curves.png": (curves_figure, report.curves)}
+    for name, (draw, shown) in pictures.items():
+        if shown:
             picture = BytesIO()
             with style():
                 draw(report).savefig(picture, format="png")
@@ -174,51 +161,7 @@ def plot_seeds(panel: Axes, shape: ShapeResult, metric: str, place: float, color
             panel.plot(place, value, marker, color=color, markerfacecolor=inside, markersize=5, alpha=0.7)
 
 
-# Differences paired by seed against a zero line: in the end a row for each pair of shapes, and along the training.
-
-
-def differences_figure(report: Report) -> Figure:
-    """A panel for each metric, with a row for each of its findings."""
-    from matplotlib.figure import Figure
-
-    by_metric: dict[str, list[Finding]] = {}
-    for finding in report.findings:
-        if finding.metric in report.compared_metrics and finding.difference.values:
-            by_metric.setdefault(finding.metric, []).append(finding)
-    heights = [ROW * len(found) + 0.9 for found in by_metric.values()]
-    figure = Figure(figsize=(11, sum(heights) + 0.3))
-    panels = figure.subplots(len(by_metric), squeeze=False, height_ratios=heights)[:, 0]
-    for panel, (metric, found) in zip(panels, by_metric.items(), strict=True):
-        plot_findings(panel, found, report.axis)
-        better = "right" if metric in HIGHER_IS_BETTER else "left"
-        panel.set_xlabel(f"difference in {METRICS[metric].label}; {better} of zero is better")
-    shown = [finding for found in by_metric.values() for finding in found]
-    notes = {
-        "differences in the end, paired by seed (ticks), with 95 % intervals": True,
-        "hollow: one seed, no interval": any(len(one.difference.values) == 1 for one in shown),
-        "blue: the last of a series less its first": any(one.from_series == one.to_series for one in shown),
-        "orange: less the shape that it was made equal to": any(one.from_series != one.to_series for one in shown),
-    }
-    entitle(figure, report, "; ".join(note for note, holds in notes.items() if holds))
-    return figure
-
-
-def plot_findings(panel: Axes, findings: list[Finding], axis: str):
-    for row, finding in enumerate(findings):
-        estimate, color = finding.difference, "C0" if finding.from_series == finding.to_series else "C1"
-        seeds, mean, half = len(estimate.values), estimate.mean, estimate.half_interval
-        panel.plot(estimate.values, [row + 0.22] * seeds, "|", color=color, markersize=6, alpha=0.6)
-        if seeds > 1:
-            panel.plot([mean - half, mean + half], [row, row], "-", color=color, linewidth=2)
-        panel.plot(mean, row, "o", color=color, markerfacecolor=color if seeds > 1 else "none")
-        text = f"{with_interval(estimate)}  ({seeds} seed{'s' if seeds > 1 else ''})"
-        panel.text(1.01, row, text, transform=panel.get_yaxis_transform(), va="center", fontsize="small")
-    panel.axvline(0, color="black", linewidth=1)
-    panel.set_xlim(*bounds([finding.difference for finding in findings]))
-    panel.set_ylim(len(findings) - 0.5, -0.5)
-    labels = [fill(plain(pair(finding, axis)), LABEL) for finding in findings]
-    panel.set_yticks(range(len(findings)), labels, fontsize="small")
-    panel.grid(axis="x")
+# Differences along the training, paired by seed, against a zero line.
 
 
 def curves_figure(report: Report) -> Figure:
@@ -260,7 +203,7 @@ def plot_curves(panel: Axes, curves: list[CurveDifference], axis: str):
         panel.plot(tokens, means, "o-", color=color, markersize=4, markerfacecolor=inside, label=label)
     first = curves[0]
     other = f"{axis} {first.from_value:,}" if first.from_series == first.to_series else first.from_series
-    panel.set_title(fill(plain(f"{first.to_series}: difference from {other}"), LABEL))
+    panel.set_title(fill(plain(f"{first.to_series}: difference from {other}"), TITLE))
     panel.axhline(0, color="black", linewidth=1)
     for end in {curve.decay_from for curve in curves if curve.rate_falls and curve.decay_from is not None}:
         panel.axvline(end, color="black", linewidth=1, linestyle=":")

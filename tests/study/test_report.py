@@ -62,7 +62,7 @@ def test_report_of_fixed_records_is_exact(tmp_path, capsys):
     assert (tmp_path / "out" / "report.md").read_text() == TEXT
     with Image.open(tmp_path / "out" / "report.png") as picture:
         assert picture.width > 1000
-    files = {"report.md", "report.png", "differences.png"}
+    files = {"report.md", "report.png"}
     assert {path.name for path in (tmp_path / "out").iterdir()} == files
 
 
