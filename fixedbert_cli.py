@@ -326,7 +326,6 @@ def load_study(
     from accelerate import PartialState
 
     from fixedbert import study as studies
-    from fixedbert.study.cost import study_cost_text
     from fixedbert.support.errors import InputError
 
     def run():
@@ -334,13 +333,13 @@ def load_study(
             raise InputError(f"{files[0]}: one study at a time; only report takes files.")
         study = None if name == "report" else studies.load_study(name, scale)
         if study and dry_run:
-            return print(study_cost_text(studies.study_cost(study, share)))
+            return print(studies.study_cost_text(study, share))
         if output_dir is None:
             raise InputError("is missing: say where the records of runs and the report are to go.", "output_dir")
         if study is None:
             return print(studies.report_markdown(studies.report_runs(files, output_dir)))
         state = PartialState(cpu=not torch.accelerator.is_available())
-        state.print(study_cost_text(studies.study_cost(study, share)), flush=True)
+        state.print(studies.study_cost_text(study, share), flush=True)
         arguments = study, output_dir, studies.DataSources(**sources), processes, share, take_over_output_dir
         report = studies.run_study(*arguments)
         if state.is_main_process:

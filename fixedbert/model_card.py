@@ -40,6 +40,10 @@ REQUIRED = {
     "tags": "words to find it by",
 }
 SCRIPTS = {"ForSequenceClassification": "run_glue.py", "ForQuestionAnswering": "run_squad.py"}
+LIMITS = (
+    "The results are of one run with one seed, and on validation data. They do not compare head sizes. The model has "
+    "whatever biases its texts have."
+)
 # Results in a Trainer's all_results.json that say nothing about quality.
 NO_RESULTS = re.compile(r"runtime|per_second|_samples|model_preparation")
 CITATION = """
@@ -55,17 +59,6 @@ CITATION = """
 """
 
 
-def make_card(title: str, sections: dict[str, str], **metadata: Any) -> ModelCard:
-    """A card with a title, sections by heading ("" for the introduction) and metadata; empty sections are left out."""
-    text = "\n".join(
-        f"## {heading}\n\n{body.strip()}\n" if heading else f"{body.strip()}\n"
-        for heading, body in sections.items()
-        if body.strip()
-    )
-    data = ModelCardData(**{"library_name": "transformers", **metadata})
-    return ModelCard(f"---\n{data.to_yaml()}\n---\n\n# {title}\n\n{text}", ignore_metadata_errors=False)
-
-
 def table(rows: list[tuple], header: tuple[str, ...]) -> str:
     lines = [header, ("---",) * len(header), *rows]
     return "\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines)
@@ -76,14 +69,10 @@ def shape_table(config: PreTrainedConfig, count: int | None = None) -> str:
     Sizes, exact parameters and operations of a BERT or FixedHeadBert, in Markdown.
 
     Args:
-        count: parameters of a given model; by default those with the heads of pretraining.
+        count: parameters of a given model; by default the model's with the heads of pretraining.
     """
-    counts, sizes, values, width = (
-        head_counts(config),
-        head_sizes(config),
-        value_head_sizes(config),
-        config.hidden_size,
-    )
+    counts, sizes, values = head_counts(config), head_sizes(config), value_head_sizes(config)
+    width = config.hidden_size
     heads, pruned = config.num_attention_heads, len(set(counts)) > 1
     standard = values == sizes and all(h * p == width for h, p in zip(counts, sizes, strict=True))
     inner = [h * p for h, p in zip(counts, sizes, strict=True)]
@@ -167,9 +156,9 @@ def checkpoint_card(
     shown = {
         key.removeprefix("eval_"): value
         for key, value in (results or {}).items()
-        if key.startswith("eval_") and not NO_RESULTS.search(key) and isinstance(value, float | int)
+        if key.startswith("eval_") and not NO_RESULTS.search(key)
+        if isinstance(value, float | int) and math.isfinite(value)
     }
-    shown = {key: value for key, value in shown.items() if math.isfinite(value)}
     if shown and evaluated_on and pipeline:
         about: dict[str, Any] = {f"dataset_{key}": value for key, value in evaluated_on.items()}
         metadata["model_name"] = name.split("/")[-1]
@@ -184,26 +173,21 @@ def checkpoint_card(
         else f"`{architecture}`, made with fixedbert."
     )
     where = f" on {evaluated_on['name']}" if evaluated_on else ""
+    rows = [(key, f"{value:.4g}") for key, value in shown.items()]
     sections = {
-        "": introduction,
         "Shape": shape_table(config, count),
         "How it was made": making,
-        f"Results{where}": table([(key, f"{value:.4g}") for key, value in shown.items()], ("metric", "value"))
-        if shown
-        else "",
+        f"Results{where}": table(rows, ("metric", "value")) if shown else "",
         "Limits": LIMITS if shown else "The quality of this model has not been measured.",
         "How to load it": loading or how_to_load(name, auto_class, fixed),
         "To cite": CITATION,
     }
+    text = "\n".join(f"## {heading}\n\n{body.strip()}\n" for heading, body in sections.items() if body.strip())
     tags = ["fixedbert", "bert"] + (["custom_code"] if fixed and not loading else [])
-    metadata = {"pipeline_tag": pipeline, **metadata, "tags": tags + metadata.get("tags", [])}
-    return make_card(name.split("/")[-1], sections, **metadata)
-
-
-LIMITS = (
-    "The results are of one run with one seed, and on validation data. They do not compare head sizes. The model has "
-    "whatever biases its texts have."
-)
+    metadata = {"library_name": "transformers", "pipeline_tag": pipeline, **metadata}
+    metadata["tags"] = tags + metadata.get("tags", [])
+    head = f"---\n{ModelCardData(**metadata).to_yaml()}\n---\n\n# {name.split('/')[-1]}\n\n{introduction}\n\n"
+    return ModelCard(head + text, ignore_metadata_errors=False)
 
 
 def trained_card(model: PreTrainedModel, args: TrainingArguments, steps: int, name: str, **metadata: Any) -> ModelCard:
@@ -283,7 +267,7 @@ def flags_of(command: list[str]) -> dict[str, list[str]]:
 def create_model_card(
     trainer: Trainer, license: str | None = None, model_name: str | None = None, **metadata: Any
 ) -> None:
-    """The method of our Trainers in place of transformers': writes README.md into the output directory."""
+    """Write README.md into the output directory: the method of our Trainers in place of transformers'."""
     model = trainer.model
     if not isinstance(model, PreTrainedModel) or model.config.model_type not in FAMILIES:
         return Trainer.create_model_card(trainer, license=license, model_name=model_name, **metadata)
@@ -300,20 +284,14 @@ def create_model_card(
 
 
 def check_card(card: ModelCard, file: str | Path):
-    """
-    Raises:
-        InputError: a card lacks one of REQUIRED.
-    """
+    """Refuse a card that lacks one of REQUIRED."""
     for field, meaning in REQUIRED.items():
         if not getattr(card.data, field, None):
             raise InputError(f"{file}: the metadata has no {field} ({meaning}); add it between the lines of dashes.")
 
 
 def read_card(file: str | Path) -> ModelCard:
-    """
-    Raises:
-        InputError: no such file, or its metadata are not a YAML mapping.
-    """
+    """The card in a file, whose metadata have to be a YAML mapping."""
     with reading(file, "correct the metadata between the lines of dashes", "the card cannot be read"):
         return ModelCard(Path(file).read_text(encoding="utf-8"), ignore_metadata_errors=False)
 

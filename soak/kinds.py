@@ -21,7 +21,6 @@ from transformers import AutoModelForSequenceClassification, BertConfig, BertFor
 
 from fixedbert.conversion.checkpoints import load_bert
 from fixedbert.conversion.convert import convert_checkpoint
-from fixedbert.data import glue
 from fixedbert.data.corpora import Corpus
 from fixedbert.data.epochs import split_documents
 from fixedbert.data.pairs import PairExamples
@@ -29,11 +28,12 @@ from fixedbert.data.store import prepare_store
 from fixedbert.data.tokenizers import load_tokenizer
 from fixedbert.fine_tuning.glue import main as run_glue
 from fixedbert.fine_tuning.questions import load_squad, squad_windows
+from fixedbert.fine_tuning.texts import load_files, load_task, text_features
 from fixedbert.inspection.inspect import inspect
 from fixedbert.inspection.text import inspection_text
 from fixedbert.pretraining.examples import PretrainingDataArguments
 from fixedbert.pretraining.trainer import PretrainingArguments
-from fixedbert.publishing.push import card_of, checkpoint_files
+from fixedbert.publishing.push import card_of, checked_config, checkpoint_files
 from fixedbert.study.report_files import report_runs
 from fixedbert.study.report_text import report_markdown
 from fixedbert.study.studies import load_study
@@ -265,7 +265,9 @@ def inspected():
 
 
 def pushed():
-    return sorted(checkpoint_files(Path("pushed"))), card_of(Path("pushed"), "user/name", None)
+    folder = Path("pushed")
+    (architecture,) = checked_config(folder)["architectures"]
+    return sorted(checkpoint_files(folder)), card_of(folder, architecture, "user/name", None)
 
 
 def documents(file: str, **options):
@@ -291,14 +293,14 @@ def examples():
 
 def rows(file: str) -> Callable:
     def load():
-        data = glue.load_files({"train": file})
+        data = load_files({"train": file})
         return data.labels, data.splits["train"].to_dict()
 
     return load
 
 
 def glue_task():
-    data = glue.load_task("stsb", "glue", ("train",))
+    data = load_task("stsb", "glue", ("train",))
     return data.labels, data.splits["train"].to_dict()
 
 
@@ -308,8 +310,8 @@ def questions(file: str) -> Callable:
 
 def features():
     datasets.config.HF_DATASETS_CACHE = Path("cache")
-    data = glue.load_files({"train": "rows.csv"})
-    return glue.text_features(data.splits["train"], load_tokenizer(VOCABULARY), 16).to_dict()
+    data = load_files({"train": "rows.csv"})
+    return text_features(data.splits["train"], load_tokenizer(VOCABULARY), 16).to_dict()
 
 
 def windows():

@@ -8,15 +8,14 @@ them.
 from functools import partial
 from pathlib import Path
 
-from fixedbert.study.figure import BESIDE
-from fixedbert.study.limits import KINDS
 from fixedbert.study.records import METRICS, Metric
-from fixedbert.study.report_text import FIRST
+from fixedbert.study.report_files import BESIDE
+from fixedbert.study.report_text import FIRST, LIMITS
 from fixedbert.study.studies import NAMED_STUDIES
 from fixedbert.study.tasks import TASKS, Task
 
 from .figure import plot_beside
-from .report import limits_of_thresholds, threshold_section
+from .report import limits_of_thresholds, threshold_answer
 from .tasks import SYNTHETIC, task_settings, train_synthetic
 
 for name in SYNTHETIC:
@@ -48,6 +47,6 @@ METRICS |= {
     "threshold": Metric("synthetic", ("threshold",), missing="none"),
 }
 NAMED_STUDIES.append(Path(__file__).with_name("studies.yaml"))
-FIRST.append(threshold_section)
-KINDS.append(limits_of_thresholds)
+FIRST.append(threshold_answer)
+LIMITS.append(limits_of_thresholds)
 BESIDE.append(plot_beside)

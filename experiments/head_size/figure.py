@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fixedbert.study.figure import plain
 from fixedbert.study.records import METRICS
 from fixedbert.study.report import Report
+from fixedbert.study.report_files import plain
 from fixedbert.study.shape_results import ShapeResult
 
 from .thresholds import predicted_by_theory, results_of_task

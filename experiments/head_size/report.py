@@ -2,25 +2,22 @@
 
 from fixedbert.study.records import AXES
 from fixedbert.study.report import Report
-from fixedbert.study.report_text import Section
+from fixedbert.study.report_text import Answer
 
 from .thresholds import KNEE, RULES, Growth, Threshold, thresholds_of
 
 
-def threshold_section(report: Report) -> Section:
-    """What was predicted and found, of tasks for which theory has a threshold."""
+def threshold_answer(report: Report) -> Answer:
+    """What was predicted and found, where theory has a threshold of the task."""
     thresholds = thresholds_of(report.series, report.axis)
-    return Section(threshold_text(report, thresholds), [threshold_line(one) for one in thresholds])
-
-
-def threshold_text(report: Report, thresholds: list[Threshold]) -> str:
     claims = {one.claim: None for one in thresholds}
     axis = AXES[report.axis]
     of_goal = f"{axis} from which on the best seed reaches the goal" if claims.keys() - {KNEE} else ""
     of_knee = f"{axis} at which the growth of what is memorised ends" if KNEE in claims else ""
     compared = {one.claim for one in thresholds if one.predicted is not None or one.growth}
     rules = [RULES[claim] for claim in claims if claim in compared]
-    return "; ".join([f"Thresholds: {' or '.join(filter(None, (of_goal, of_knee)))}", *rules]) + ":"
+    text = "; ".join([f"Thresholds: {' or '.join(filter(None, (of_goal, of_knee)))}", *rules]) + ":"
+    return text, [threshold_line(one) for one in thresholds]
 
 
 def threshold_line(threshold: Threshold) -> str:
@@ -50,17 +47,16 @@ def growth_text(growth: Growth) -> str:
     return f"no knee: {law} fits as well, with residuals of {power}, of the best knee {knee}"
 
 
-def limits_of_thresholds(report: Report) -> list[str]:
+def limits_of_thresholds(report: Report) -> dict[str, bool]:
     thresholds = thresholds_of(report.series, report.axis)
     goals = any(threshold.claim != KNEE for threshold in thresholds)
     orders = [one.series for one in thresholds if one.order is not None]
     knees = any(threshold.claim == KNEE for threshold in thresholds)
     at_limit = sum(threshold.at_limit for threshold in thresholds)
-    limits = {
+    return {
         "That no run of a shape reached the goal does not show that it cannot: training may be stuck, or its loss be "
         "flat before it goes on. Between two shapes of a series a threshold is not known.": goals,
-        f"Of {'; '.join(orders)} theory names an order alone: only the scaling can be compared.": orders,
+        f"Of {'; '.join(orders)} theory names an order alone: only the scaling can be compared.": bool(orders),
         "Theory has a lower bound of what can be memorised: growth past the knee does not contradict it.": knees,
-        f"Runs that fitted as many examples as were tried, so that their most is not known: {at_limit}.": at_limit,
+        f"Runs that fitted as many examples as were tried, so that their most is not known: {at_limit}.": at_limit > 0,
     }
-    return [limit for limit, holds in limits.items() if holds]

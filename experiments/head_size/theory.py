@@ -20,85 +20,51 @@ FLOOR = 1e-16  # nats; what is smaller is rounding
 
 @dataclass(frozen=True)
 class Theorem1:
-    """
-    Theorem 1 on a random pattern.
+    """Theorem 1 on a random pattern: the largest errors of a probability."""
 
-    Attributes:
-        length: n, tokens of the pattern.
-        errors: by head size, the largest error of a probability with the weights of the construction.
-        too_small: a head size below n - 1.
-        error_too_small: the largest error of a probability with the best head of that size.
-    """
-
-    length: int
-    errors: dict[int, float]
-    too_small: int
-    error_too_small: float
+    length: int  # n, tokens of the pattern
+    errors: dict[int, float]  # by head size, with the weights of the construction
+    too_small: int  # a head size below n - 1
+    error_too_small: float  # with the best head of that size
 
 
 @dataclass(frozen=True)
 class Theorem2:
-    """
-    Theorem 2: a layer of fixed heads beside one of standard heads.
-
-    Attributes:
-        width, heads: of both layers; standard heads have the size width / heads.
-        head_size: of the fixed heads.
-        differences: by case of the proof, the largest difference of their outputs.
-        closed_form_errors: by case, how far the differences are from the closed form; the third case has none.
-    """
+    """Theorem 2: a layer of fixed heads beside a standard one, of the same width and number of heads."""
 
     width: int
     heads: int
-    head_size: int
-    differences: dict[int, float]
-    closed_form_errors: dict[int, float]
+    head_size: int  # of the fixed heads; standard heads have the size width / heads
+    differences: dict[int, float]  # the largest of outputs, by case of the proof
+    closed_form_errors: dict[int, float]  # how far the differences are from the closed form; the third case has none
 
 
 @dataclass(frozen=True)
 class ValueRank:
-    """
-    The rank criterion for values, on a random output of full rank and random patterns.
+    """The rank criterion for values, on a random output of full rank and random patterns."""
 
-    Attributes:
-        length: n, tokens of the sequence; the rank of the output.
-        heads: of the layer.
-        size, error: the least size of values that gives the output, n / heads, and its largest error.
-        too_small: one less.
-        error_too_small: Frobenius norm by which the best values of that size are off.
-        least_error: what it has to be: the norm of the singular values of the output beyond heads * too_small.
-    """
-
-    length: int
+    length: int  # n, tokens of the sequence, and the rank of the output
     heads: int
-    size: int
-    error: float
-    too_small: int
-    error_too_small: float
-    least_error: float
+    size: int  # the least of values that gives the output, n / heads
+    error: float  # its largest
+    too_small: int  # one less
+    error_too_small: float  # Frobenius norm by which the best values of that size are off
+    least_error: float  # what it has to be: the norm of the output's singular values beyond heads * too_small
 
 
 @dataclass(frozen=True)
 class PatternFits:
-    """
-    Fits of random patterns by heads of every size from 1 to `length`.
-
-    Attributes:
-        length: n, tokens of the patterns.
-        least_head_sizes: of each pattern, the smallest head that expresses it.
-        truncated: by head size from 1, the divergence of the fit with the largest singular values, in nats; a median.
-        fitted: the same after gradient descent from there.
-    """
+    """Fits of random patterns over `length` tokens by heads of every size from 1 on: medians of divergences (nats)."""
 
     length: int
-    least_head_sizes: tuple[int, ...]
-    truncated: tuple[float, ...]
-    fitted: tuple[float, ...]
+    least_head_sizes: tuple[int, ...]  # for each pattern, the smallest head that expresses it
+    truncated: tuple[float, ...]  # by head size: the fit with the largest singular values
+    fitted: tuple[float, ...]  # the same after gradient descent from there
 
 
 @dataclass(frozen=True)
 class Theory:
-    """What `theory` finds: the checks of both theorems and of the size of values, and the fits for each length."""
+    """The checks of both theorems and of the size of values, and the fits for each length."""
 
     theorem_1: Theorem1
     theorem_2: Theorem2

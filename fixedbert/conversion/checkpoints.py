@@ -10,24 +10,21 @@ from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
 
 from ..data.hub import check_place
 from ..model import modeling_fixed_head_bert
-from ..support.errors import InputError, listed
+from ..support.errors import InputError, listed, naming
 from ..support.files import check_regular, reading
 from .families import FAMILIES, build, check_positions, fixed_head_config, head_of
 from .tensorflow_checkpoint import read_bert
 from .weights import check_finite, load_whole, shards_of
 
 HEADS_BY_PART = {"seq_relationship": "ForPreTraining", "cls.": "ForMaskedLM", "lm_head": "ForMaskedLM"}
-# What makes a sentence-transformers model of an encoder: how tokens are pooled, and how long a text can be.
+# How sentence-transformers pools the tokens of an encoder, and how long a text can be.
 SENTENCE_FILES = ("modules.json", "*sentence*.json", "[0-9]*_*/*")
 
 
 def read_config(source: str | Path, **options) -> PreTrainedConfig:
     """
-    The configuration of a model, in a directory or on the Hub, without the attention implementation that it names:
-    that can be a kernel on the Hub, which transformers would download and run.
-
-    Args:
-        options: of from_pretrained.
+    The configuration of a model, in a directory or on the Hub, by from_pretrained with `options`. It goes without the
+    attention implementation that it names, which can be a kernel on the Hub that transformers would download and run.
 
     Raises:
         InputError: there is none, or it asks for positions that the model of its type does not have in transformers 5.
@@ -35,10 +32,8 @@ def read_config(source: str | Path, **options) -> PreTrainedConfig:
     if Path(source).is_dir() and not (Path(source) / "config.json").is_file():
         raise InputError(f"{source}: there is no config.json in it; copy that of the model there.")
     config = AutoConfig.from_pretrained(source, **{"trust_remote_code": False} | options)
-    try:
+    with naming(source):
         check_positions(config)
-    except InputError as error:
-        raise InputError(f"{source}: {error}") from error
     config._attn_implementation = None
     return config
 
@@ -52,13 +47,9 @@ def files_of(source: Path) -> Iterator[Path]:
 
 
 def check_inside(source: Path):
-    """
-    Raises:
-        InputError: a link, or an entry of an index, points out of the directory. In the Hub's cache links point to its
-            blobs.
-    """
+    """Refuse a link, or an entry of an index, that points out of the directory."""
     home = Path(os.path.realpath(source))  # not Path.resolve, which fails on a link to itself
-    home = home.parent.parent if home.parent.name == "snapshots" else home
+    home = home.parent.parent if home.parent.name == "snapshots" else home  # the Hub's cache has links to its blobs
     for file in files_of(source):
         if not Path(os.path.realpath(file)).is_relative_to(home):
             raise InputError(f"{file}: a link out of the directory is not followed; copy the file there.")
@@ -91,12 +82,10 @@ def load_bert(source: str | Path, **hub_options) -> PreTrainedModel:
             raise InputError(f"{source}: an adapter; merge it into its model first, by PEFT's merge_and_unload.")
     with reading(source, "give a model that is whole", "no BERT can be read from it"):
         config = read_config(source, **hub_options)
-        try:
+        with naming(source):
             fixed_head_config(config)
             architecture = (config.architectures or [f"{FAMILIES[config.model_type]}Model"])[0]
             head_of(architecture, config.model_type)
-        except InputError as error:
-            raise InputError(f"{source}: {error}") from error
         model, unexpected = load_tensors(architecture, source, config, **hub_options)
         # Google's uploads, for example, hold two heads and name one in config.json, or hold one and name none.
         for part, head in HEADS_BY_PART.items():

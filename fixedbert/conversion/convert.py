@@ -66,21 +66,18 @@ def convert_checkpoint(  # noqa: PLR0913  the options of the command
     with new_directory(output_dir) as folder:
         model = load_bert(source, **hub_options)
         sizes: dict[str, Any] = {
-            "attention_head_size": one_for_all(attention_head_size),
+            "attention_head_size": attention_head_size,
             "num_attention_heads": num_attention_heads,
             "num_hidden_layers": num_hidden_layers,
-            "value_head_size": one_for_all(value_head_size),
+            "value_head_size": value_head_size,
             "intermediate_size": intermediate_size,
         }
-        converted: PreTrainedModel
         try:
-            if not bert:
-                converted = convert(model, **sizes, seed=seed)
-            elif isinstance(model, FixedHeadBertPreTrainedModel):
-                unchanged = all(size is None for size in sizes.values())
-                converted = to_bert(model if unchanged else convert(model, **sizes, seed=seed))
-            else:
+            if bert and not isinstance(model, FixedHeadBertPreTrainedModel):
                 raise InputError(f"a {model.config.model_type} model; only a FixedHeadBert can become a BERT again.")
+            unchanged = bert and all(size is None for size in sizes.values())
+            larger = model if unchanged else convert(model, **sizes, seed=seed)
+            converted = to_bert(larger) if bert else larger
             if converted.config.num_hidden_layers == model.config.num_hidden_layers:
                 found = f"largest difference of outputs {check_same_function(model, converted):.1g}"
             else:
@@ -106,11 +103,6 @@ def convert_checkpoint(  # noqa: PLR0913  the options of the command
     return done
 
 
-def one_for_all(sizes: int | list[int] | None) -> int | list[int] | None:
-    """A list of a single size, as the command line gives it, as the size of all layers."""
-    return sizes[0] if isinstance(sizes, list) and len(sizes) == 1 else sizes
-
-
 def shape_of(model: PreTrainedModel) -> str:
     config = model.config
     sizes = value_head_sizes(config)
@@ -124,12 +116,7 @@ def shape_of(model: PreTrainedModel) -> str:
 
 @torch.no_grad()
 def check_same_function(one: PreTrainedModel, other: PreTrainedModel) -> float:
-    """
-    The largest difference between the models' outputs for two texts of 16 random tokens.
-
-    Raises:
-        InputError: it is larger than rounding, or not finite.
-    """
+    """The largest difference between the models' outputs for two texts of 16 random tokens: rounding, or an error."""
     config = one.config
     length = min(16, other.config.max_position_embeddings)
     shape = (2, 2, length) if "MultipleChoice" in type(one).__name__ else (2, length)
@@ -152,17 +139,13 @@ def files_beside(source: str | Path, **hub_options) -> Path:
     if is_tensorflow(source):
         return Path(source).parent
     patterns = [*SENTENCE_FILES, *TOKENIZER_FILES, "config.json", CARD]
-    with reading(
-        source, "check its name and the connection to the Hub", "the files beside the weights cannot be downloaded"
-    ):
+    remedy = "check its name and the connection to the Hub"
+    with reading(source, remedy, "the files beside the weights cannot be downloaded"):
         return Path(snapshot_download(str(source), allow_patterns=patterns, **hub_options))
 
 
 def copy_tokenizer(source: Path, folder: Path, do_lower_case: bool | None):
-    """
-    Raises:
-        InputError: as `load_tokenizer`, or the model in `folder` has too few embeddings for it.
-    """
+    """Save a tokenizer beside the model in `folder`, which needs embeddings for all of its tokens."""
     if not tokenizer_files(str(source)):
         logger.warning("%s has no tokenizer, so the new directory has none.", source)
         return
@@ -197,29 +180,25 @@ def accepted_by_hub(field: str, value: object) -> str | None:
 
 def metadata_of(source: Path) -> dict:
     """Fields of the source's card that are true of converted weights too."""
-    if not os.path.lexists(source / CARD):
+    card = source / CARD
+    if not os.path.lexists(card):
         return {}
     try:
-        data = read_card(source / CARD).data
+        data = read_card(card).data
     except InputError as error:
         logger.warning("%s The new card does not have its licence, language and data sets.", error)
         return {}
-    stated = {name: data.get(name) for name in ACCEPTED if data.get(name) is not None}
     found: dict[str, Any] = {}
-    changes = []
-    for name, value in stated.items():
-        values = value if isinstance(value, list) else [value]
-        usable = [accepted_by_hub(name, one) for one in values]
-        kept = [one for one in dict.fromkeys(usable) if one]
-        if kept:
-            found[name] = kept if isinstance(value, list) else kept[0]
-        changes += [
-            f"{name} {old!r} {f'becomes {new!r}' if new else 'is left out'}"
-            for old, new in zip(values, usable, strict=True)
-            if old != new or new is None
-        ]
-    if changes:
-        PartialState().print(f"{source / CARD}: {', '.join(changes)}, as the Hub does not take it")
+    for name in ACCEPTED:
+        value = data.get(name)
+        values = value if isinstance(value, list) else [] if value is None else [value]
+        kept = [accepted_by_hub(name, one) for one in values]
+        for old, new in zip(values, kept, strict=True):
+            if old != new or new is None:
+                change = f"becomes {new!r}" if new else "is left out"
+                PartialState().print(f"{card}: {name} {old!r} {change}, as the Hub does not take it")
+        if taken := [one for one in dict.fromkeys(kept) if one]:
+            found[name] = taken if isinstance(value, list) else taken[0]
     if (source / "modules.json").is_file():
         found |= {"library_name": "sentence-transformers", "pipeline_tag": "sentence-similarity"}
         found["tags"] = ["sentence-transformers", "sentence-similarity"]

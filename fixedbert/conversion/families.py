@@ -22,17 +22,13 @@ FAMILIES = {
 
 
 def head_of(architecture: str, model_type: str) -> str:
-    """
-    One of HEADS: what follows the family's name in the name of a model's class.
-
-    Raises:
-        InputError: the class is not of this family, or has another head.
-    """
+    """One of HEADS, what follows the family's name in the name of a model's class; another class is refused."""
     head = architecture.removeprefix(FAMILIES[model_type])
     head = "LMHeadModel" if head == "ForCausalLM" else head
     if head not in HEADS or head == architecture:
-        known = ", ".join(HEADS)
-        raise InputError(f"{architecture} cannot be converted, only {FAMILIES[model_type]} with one of {known}.")
+        raise InputError(
+            f"{architecture} cannot be converted, only {FAMILIES[model_type]} with one of {', '.join(HEADS)}."
+        )
     return head
 
 
@@ -45,7 +41,7 @@ def shared_fields(config: PreTrainedConfig) -> dict:
 
 def fixed_head_config(config: PreTrainedConfig) -> FixedHeadBertConfig:
     """
-    The configuration of the FixedHeadBert that has the function of a model with this one.
+    The configuration of the FixedHeadBert with the function of a model with `config`.
 
     Raises:
         InputError: it is of none of FAMILIES, is quantized, or has relative positions.
@@ -69,10 +65,7 @@ def fixed_head_config(config: PreTrainedConfig) -> FixedHeadBertConfig:
 
 
 def check_positions(config: PreTrainedConfig):
-    """
-    Raises:
-        InputError: relative positions, of a model that has them in transformers 5 no more. It would ignore the field.
-    """
+    """Refuse relative positions where transformers 5 has them no more, and would ignore the field."""
     kind = getattr(config, "position_embedding_type", None) or "absolute"
     known = "position_embedding_type" in getattr(type(config), "__dataclass_fields__", ())
     if kind != "absolute" and not known:

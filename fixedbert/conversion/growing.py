@@ -49,11 +49,7 @@ ROBERTA_NAMES = (
     (r"^classifier\.out_proj", "classifier"),
 )
 LAYER = re.compile(r"(.*encoder\.layer\.)(\d+)(\..*)")
-FEED_FORWARD = {
-    ".intermediate.dense.weight": 0,
-    ".intermediate.dense.bias": 0,
-    ".output.dense.weight": 1,
-}  # neurons' axis
+FEED_FORWARD = {".intermediate.dense.weight": 0, ".intermediate.dense.bias": 0, ".output.dense.weight": 1}  # by axis
 ATTENTION = re.compile(r"attention\.(?:self\.(query|key|value)|(output)\.dense)\.(weight|bias)$")
 
 
@@ -71,12 +67,15 @@ class Heads(NamedTuple):
 
 def heads_of(config: FixedHeadBertConfig) -> list[Heads]:
     """The heads of each layer."""
-    shapes = zip(config.head_counts, config.head_sizes, config.value_head_sizes, strict=True)
-    return [Heads(*shape) for shape in shapes]
+    return [*map(Heads, config.head_counts, config.head_sizes, config.value_head_sizes)]
 
 
 def set_heads(config: FixedHeadBertConfig, heads: list[Heads]):
-    """Give a configuration these, one for each of its layers."""
+    """Give a configuration the heads of each of its layers."""
+
+    def one_or_list(sizes: list[int]) -> int | list[int]:
+        return sizes[0] if len(set(sizes)) == 1 else sizes
+
     counts, sizes, value_sizes = (list(numbers) for numbers in zip(*heads, strict=True))
     config.num_attention_heads = max(counts)
     config.layer_attention_heads = counts if len(set(counts)) > 1 else None
@@ -123,7 +122,7 @@ def convert(
     old = config_of_layers(config, chosen)
     new = larger_config(old, attention_head_size, num_attention_heads, value_head_size, intermediate_size)
     check_rounding(model.dtype, heads_of(old), heads_of(new))
-    if chosen != list(range(config.num_hidden_layers)):
+    if layers != config.num_hidden_layers:
         old_layers = config.num_hidden_layers
         logger.warning("The function changes: of %d layers these become %d: %s.", old_layers, layers, chosen)
     generator = torch.Generator().manual_seed(seed)
@@ -161,7 +160,7 @@ def larger_config(
     counts = numbers(num_attention_heads, "num_attention_heads", [heads.number for heads in old])
     sizes = numbers(attention_head_size, "attention_head_size", [heads.size for heads in old])
     value_sizes = numbers(value_head_size, "value_head_size", [heads.value_size for heads in old])
-    new = [Heads(*shape) for shape in zip(counts, sizes, value_sizes, strict=True)]
+    new = [*map(Heads, counts, sizes, value_sizes)]
     check_growth(config, old, new)
     neurons = config.intermediate_size if intermediate_size is None else intermediate_size
     if neurons < config.intermediate_size:
@@ -176,26 +175,17 @@ def larger_config(
 
 
 def numbers(given: int | list[int] | None, field: str, old: list[int]) -> list[int]:
-    """
-    One for each layer, of one for all, of a list, or by default the old ones.
-
-    Raises:
-        InputError: a list of another length.
-    """
-    if isinstance(given, list) and len(given) != len(old):
-        raise InputError(f"{len(given)} values of {field} for {len(old)} layers: give one for each, or one for all.")
-    return old if given is None else given if isinstance(given, list) else [given] * len(old)
-
-
-def one_or_list(sizes: list[int]) -> int | list[int]:
-    return sizes[0] if len(set(sizes)) == 1 else sizes
+    """One for each layer: the old ones where none are given, and a single one for all layers."""
+    if given is None:
+        return old
+    values = given if isinstance(given, list) else [given]
+    if len(values) not in (1, len(old)):
+        raise InputError(f"{len(values)} values of {field} for {len(old)} layers: give one for each, or one for all.")
+    return values * (len(old) // len(values))
 
 
 def check_growth(config: FixedHeadBertConfig, old: list[Heads], new: list[Heads]):
-    """
-    Raises:
-        InputError: in some layer heads would become fewer or smaller, or cannot become so.
-    """
+    """Refuse heads that would become fewer or smaller in some layer, and sizes that no such model has."""
     for before, after in zip(old, new, strict=True):
         if min(after) < 1:
             raise InputError(f"{after}: there must be at least 1 of each.")
@@ -268,8 +258,7 @@ def enlarge_feed_forward(
 def padded(
     values: torch.Tensor, shape: tuple[int, ...], deviation: float, generator: torch.Generator | None
 ) -> torch.Tensor:
-    """A new tensor of `shape` that begins with `values` along each axis. Elsewhere it is random, or zero without a
-    generator."""
+    """A tensor that begins with `values` along each axis. Elsewhere it is random, or zero without a generator."""
     wide = torch.zeros(shape, dtype=values.dtype)
     if generator is not None:  # on the CPU, where the seed decides, whatever the device
         wide.normal_(0, deviation, generator=generator)

@@ -12,7 +12,7 @@ import torch
 from transformers import BertConfig, BertForPreTraining
 
 from ..support.errors import InputError, listed
-from ..support.files import read_object
+from ..support.files import read_object, reading, reason_of
 
 logger = logging.getLogger(__name__)
 
@@ -20,24 +20,11 @@ MAGIC = bytes.fromhex("57fb808b247547db")  # the last bytes of a table
 DTYPES = {1: "<f4", 3: "<i4", 9: "<i8", 19: "<f2"}  # by number in tensorflow/core/framework/types.proto
 OPTIMIZER = re.compile(r"(^|/)(adam_[mv]|AdamWeightDecayOptimizer(_\d+)?|global_step)(/|$)")
 TIED = ("cls.predictions.decoder.weight", "cls.predictions.decoder.bias")
-SIZES = (
-    "vocab_size",
-    "hidden_size",
-    "num_hidden_layers",
-    "num_attention_heads",
-    "intermediate_size",
-    "max_position_embeddings",
-    "type_vocab_size",
-)
+SIZES = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size",
+         "max_position_embeddings", "type_vocab_size")  # fmt: skip
 # Fields of Google's later configurations that its own model does not read.
-UNUSED = {
-    "directionality",
-    "pooler_fc_size",
-    "pooler_num_attention_heads",
-    "pooler_num_fc_layers",
-    "pooler_size_per_head",
-    "pooler_type",
-}
+UNUSED = {"directionality", "pooler_fc_size", "pooler_num_attention_heads", "pooler_num_fc_layers",
+          "pooler_size_per_head", "pooler_type"}  # fmt: skip
 RENAMED = (  # from transformers' names to Google's, applied in order
     (r"_embeddings\.weight$", "_embeddings"),
     (r"LayerNorm\.weight$", "LayerNorm.gamma"),
@@ -89,33 +76,22 @@ def read_bert(path: Path) -> tuple[BertConfig, dict[str, torch.Tensor]]:
 
 def read_tensors(prefix: Path) -> dict[str, np.ndarray]:
     """
-    The variables of a TensorFlow checkpoint, by name.
+    The variables of a TensorFlow checkpoint, by name, as read-only arrays that are memory-mapped.
 
-    The format is that of tensorflow/core/util/tensor_bundle and tensorflow/core/protobuf/tensor_bundle.proto, its
-    index a table of LevelDB (doc/table_format.md there).
+    The format is described in tensorflow/core/util/tensor_bundle and tensorflow/core/protobuf/tensor_bundle.proto; its
+    index is a table of LevelDB (doc/table_format.md there). Only the checksums of the index are verified: the values'
+    would take minutes.
 
     Args:
         prefix: the path of bert_model.ckpt.index without .index.
 
-    Returns:
-        Read-only arrays with the shape and type of their variables (float32, float16, int32 or int64), memory-mapped.
-        Only the checksums of the index are verified: those of the values would take minutes.
-
     Raises:
         InputError: a file is missing, incomplete or of another format, or not supported: a compressed index,
-            big-endian values, variables in slices, other types.
+            big-endian values, variables in slices, other types than float32, float16, int32 and int64.
     """
     file = Path(f"{prefix}.index")
-    try:
+    with reading(file, "download it again", "damaged, or not the index of a TensorFlow checkpoint"):
         return map_entries(prefix, dict(table_items(file.read_bytes(), file)), file)
-    except InputError:
-        raise
-    except OSError as error:
-        raise InputError(f"{file}: cannot be read ({error.strerror}); give a checkpoint with this file.") from error
-    except Exception as error:  # of any kind, for random bytes
-        raise InputError(
-            f"{file}: damaged, or not the index of a TensorFlow checkpoint; download it again."
-        ) from error
 
 
 def map_entries(prefix: Path, entries: dict[bytes, bytes], file: Path) -> dict[str, np.ndarray]:
@@ -155,11 +131,9 @@ def map_entries(prefix: Path, entries: dict[bytes, bytes], file: Path) -> dict[s
 
 
 def map_file(file: Path) -> np.ndarray:
-    try:
+    with reading(file, "put it beside the .index file"):
         empty = not file.stat().st_size  # which cannot be mapped
         return np.empty(0, np.uint8) if empty else np.asarray(np.memmap(file, np.uint8, "r"))
-    except OSError as error:
-        raise InputError(f"{file}: cannot be read ({error.strerror}); put it beside the .index file.") from error
 
 
 def table_items(table: bytes, file: Path) -> Iterator[tuple[bytes, bytes]]:
@@ -221,18 +195,11 @@ def varint(data: bytes, at: int) -> tuple[int, int]:
 def masked_crc32c(data: bytes) -> int:
     crc = 0xFFFFFFFF
     for byte in data:
-        crc = crc >> 8 ^ CRC32C[(crc ^ byte) & 255]
+        crc ^= byte
+        for _ in range(8):
+            crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
     crc ^= 0xFFFFFFFF
     return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
-
-
-def crc32c_of_byte(crc: int) -> int:
-    for _ in range(8):
-        crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
-    return crc
-
-
-CRC32C = [crc32c_of_byte(byte) for byte in range(256)]
 
 
 def checkpoint_prefix(path: Path) -> Path:
@@ -247,12 +214,7 @@ def checkpoint_prefix(path: Path) -> Path:
 
 
 def read_bert_config(file: Path, variables: int) -> tuple[BertConfig, dict[str, tuple[int, ...]]]:
-    """
-    The configuration, and the shapes of the parameters by transformers' names.
-
-    Args:
-        variables: how many the checkpoint has.
-    """
+    """The configuration, and the shapes of the parameters by transformers' names, of a checkpoint's `variables`."""
     values = read_object(file, "put it beside the checkpoint, as it came")
     missing = [name for name in SIZES if name not in values]
     if missing:
@@ -267,8 +229,7 @@ def read_bert_config(file: Path, variables: int) -> tuple[BertConfig, dict[str, 
         with torch.device("meta"):
             parameters = BertForPreTraining(config).state_dict()
     except Exception as error:  # of any kind, for an unusable value
-        reason = " ".join(str(error).split()).rstrip(".")
-        raise InputError(f"{file}: no BERT can be made of it ({reason}); correct it.") from error
+        raise InputError(f"{file}: no BERT can be made of it ({reason_of(error)}); correct it.") from error
     return config, {name: tuple(tensor.shape) for name, tensor in parameters.items() if name not in TIED}
 
 

@@ -3,9 +3,9 @@ The stock twin of a FixedHeadBert: transformers' BERT with the same function, fo
 
 BERT has n heads of size D / n in every layer of width D. A model gets such heads in two steps:
 
-1. Shared projections with head embeddings (MHE) become the projections of each head: those multiplied with, or added
-   to, its embeddings.
-2. Dimensions and heads are added, as in conversion.py but with zeros alone. What is added stays zero in training.
+1. Shared projections with head embeddings (MHE) become projections of each head, multiplied with its embeddings, or
+   with them added.
+2. Dimensions and heads are added, as in growing.py but with zeros alone. What is added stays zero in training.
 """
 
 import copy
@@ -16,7 +16,6 @@ import transformers
 from transformers import BertConfig, PreTrainedModel
 
 from ..model.configuration_fixed_head_bert import FixedHeadBertConfig
-from ..model.modeling_fixed_head_bert import FixedHeadBertPreTrainedModel
 from ..support.errors import InputError
 from .families import build, fixed_head_config, head_of, shared_fields
 from .growing import Heads, check_rounding, enlarge, heads_of, set_heads
@@ -25,10 +24,10 @@ SHARED = re.compile(r"(.*attention\.self\.)(query|key|value)\.(weight|bias)")
 EMBEDDED = ("query", "key", "value")  # the order of head embeddings
 
 
-def to_bert(model: FixedHeadBertPreTrainedModel) -> PreTrainedModel:
+def to_bert(model: PreTrainedModel) -> PreTrainedModel:
     """
-    transformers' BERT with the function of `model`: bit for bit where it has the shape of a BERT, otherwise up to
-    rounding.
+    transformers' BERT with the function of a FixedHeadBert: bit for bit where that has the shape of a BERT, otherwise
+    up to rounding.
 
     Returns:
         The model, in evaluation mode, with the dtype of `model` and no memory shared with it.
@@ -57,11 +56,8 @@ def to_bert(model: FixedHeadBertPreTrainedModel) -> PreTrainedModel:
 
 def stock_heads(config: FixedHeadBertConfig) -> int:
     """
-    The fewest heads of a BERT of this width that can hold those of every layer. More heads would have as many
-    parameters, and more scores to compute.
-
-    Raises:
-        InputError: the heads of such a BERT are too few or too small.
+    The fewest heads with which a BERT of this width has room for the heads of every layer. More of them would have as
+    many parameters, and more scores to compute.
     """
     layers, width = heads_of(config), config.hidden_size
     number, size = max(heads.number for heads in layers), max(max(heads[1:]) for heads in layers)
@@ -78,17 +74,16 @@ def unfolded(tensors: dict[str, torch.Tensor], config: FixedHeadBertConfig) -> d
     """The parameters with projections for each head in place of shared ones with head embeddings."""
     if config.head_embedding is None:
         return tensors
-    own = {
-        name: tensor for name, tensor in tensors.items() if not name.endswith(("head_embedding", "value_embedding"))
-    }
+    embeddings = ("head_embedding", "value_embedding")
+    own = {name: tensor for name, tensor in tensors.items() if not name.endswith(embeddings)}
     for name in own:
         if match := SHARED.fullmatch(name):
             prefix, part, kind = match.groups()
-            embeddings = tensors[f"{prefix}head_embedding"]  # (3, H, P), or without that of values (2, H, P)
-            if part == "value" and len(embeddings) == 2:
+            of_heads = tensors[f"{prefix}head_embedding"]  # (3, H, P), or (2, H, P) where values have their own
+            if part == "value" and len(of_heads) == 2:
                 embedding = tensors[f"{prefix}value_embedding"]
             else:
-                embedding = embeddings[EMBEDDED.index(part)]  # (H, P)
+                embedding = of_heads[EMBEDDED.index(part)]  # (H, P)
             own[name] = embed(tensors[name], embedding, config.head_embedding, kind)
     return own
 

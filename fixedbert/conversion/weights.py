@@ -19,11 +19,9 @@ from ..support.files import read_object, reading
 
 # In the order in which transformers looks for them.
 FILES = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
-PLACE_OPTIONS = ("revision", "token", "cache_dir")  # of from_pretrained: where a file is
 FLOATS = {"F16": torch.float16, "BF16": torch.bfloat16, "F32": torch.float32, "F64": torch.float64}
 FLOATS |= {str(dtype): dtype for dtype in FLOATS.values()}
 LEFT_OUT = ("pooler", "decoder")  # parts of a body that some heads do without
-DAMAGED = "the weights are damaged or incomplete"
 
 
 def load_whole(model_class: Any, source: str | Path, config: PreTrainedConfig, **options) -> tuple[Any, dict]:
@@ -43,7 +41,7 @@ def load_whole(model_class: Any, source: str | Path, config: PreTrainedConfig, *
         InputError: the file lacks weights of the base model, has others, has no floating-point numbers for them, or
             cannot be read.
     """
-    place = {name: options[name] for name in PLACE_OPTIONS if options.get(name) is not None}
+    place = {name: options[name] for name in ("revision", "token", "cache_dir") if options.get(name) is not None}
     dtypes = tensors_of(source, **place)
     if "dtype" not in options:
         options["dtype"] = precision_of(source, config, dtypes)
@@ -66,37 +64,26 @@ def tensors_of(source: str | Path, **place) -> dict[str, str]:
     """The types of the tensors that a model is loaded from, by the names that the file has for them."""
     for name in FILES:
         file = cached_file(source, name, _raise_exceptions_for_missing_entries=False, **place)
-        if file is None:
-            continue
-        if file.endswith(".json"):
-            shards = shards_of(Path(file))
-            files = [cached_file(source, shard, **place) for shard in shards]
-        else:
-            files = [file]
-        return {name: dtype for file in files for name, dtype in read_types(Path(str(file))).items()}
+        if file is not None:
+            shards = shards_of(Path(file)) if file.endswith(".json") else [name]
+            files = [Path(str(cached_file(source, shard, **place))) for shard in shards]
+            return {name: dtype for file in files for name, dtype in read_types(file).items()}
     return {}  # transformers says so
 
 
 def shards_of(index: Path) -> list[str]:
-    """
-    The files that an index of weights names.
-
-    Raises:
-        InputError: it names none, or one that is not beside it.
-    """
+    """The files that an index of weights names; one that is not beside it is refused."""
     weight_map = read_object(index, "download it again").get("weight_map")
-    names = set()
-    for name in weight_map.values() if isinstance(weight_map, dict) else [None]:
+    names = weight_map.values() if isinstance(weight_map, dict) else [None]
+    for name in names:
         if not isinstance(name, str) or Path(name).name != name:
-            problem = f"weight_map names no file beside it ({str(name)[:100]})"
-            raise InputError(f"{index}: {problem}; download it again.")
-        names.add(name)
-    return sorted(names)
+            raise InputError(f"{index}: weight_map names no file beside it ({str(name)[:100]}); download it again.")
+    return sorted({*names})
 
 
 def read_types(file: Path) -> dict[str, str]:
     """The types of the tensors in a file, by their names; no code in it is run."""
-    with reading(file, "download it again", DAMAGED):
+    with reading(file, "download it again", "the weights are damaged or incomplete"):
         if file.suffix == ".safetensors":
             with safe_open(file, framework="pt") as tensors:
                 return {name: tensors.get_slice(name).get_dtype() for name in tensors.keys()}  # noqa: SIM118
@@ -113,12 +100,7 @@ def read_types(file: Path) -> dict[str, str]:
 
 
 def types_in(file: Path, found: object) -> dict[str, str]:
-    """
-    The types of the tensors in what a pickle holds.
-
-    Raises:
-        InputError: it is not one tensor to a name.
-    """
+    """The types of the tensors in what a pickle holds, which has to be one tensor to a name."""
     if not isinstance(found, dict) or not found:
         raise InputError(f"{file}: holds no tensors with names, but {type(found).__name__}; save a state_dict.")
     for name, value in found.items():
@@ -151,14 +133,11 @@ def precision_of(source: str | Path, config: PreTrainedConfig, dtypes: dict[str,
 
 def check_body(source: str | Path, model: PreTrainedModel, loaded: dict, names: list[str]):
     """
-    Check that the base model has its weights from the file, and the file no more of it.
+    Refuse weights of the base model that are missing, left over, or of another shape.
 
     Args:
         loaded: transformers' loading info.
-        names: those in the file.
-
-    Raises:
-        InputError: weights of the base model are missing, left over, or of another shape.
+        names: of the tensors in the file.
     """
     base, prefix = model.base_model, f"{model.base_model_prefix}."
     parts = {name for name, _ in base.named_children()}
@@ -182,8 +161,10 @@ def check_body(source: str | Path, model: PreTrainedModel, loaded: dict, names: 
         )
     for name, there, wanted in sorted(loaded["mismatched_keys"]):
         if needed(name):
-            problem = f"{name} has the shape {tuple(there)} where the configuration asks for {tuple(wanted)}"
-            raise InputError(f"{source}: {problem}; give the one that belongs to the weights.")
+            raise InputError(
+                f"{source}: {name} has the shape {tuple(there)} where the configuration asks for {tuple(wanted)}; "
+                "give the one that belongs to the weights."
+            )
     if unexpected:
         raise InputError(
             f"{source}: a {type(model).__name__}, as the configuration has it, has no place for {listed(unexpected)}; "
@@ -223,10 +204,7 @@ def prefix_text(prefix: str, names: list[str], found: str | None = None) -> str:
 
 
 def check_numbers(source: str | Path, model: PreTrainedModel, dtypes: dict[str, str], unused: set[str]):
-    """
-    Raises:
-        InputError: a weight was saved as anything but floating-point numbers of 16 bits or more, or is not finite.
-    """
+    """Refuse weights that were not saved as floating-point numbers of 16 bits or more, or are not finite."""
     buffers = {name.rpartition(".")[2] for name, _ in model.named_buffers()}
     for name, dtype in dtypes.items():
         if dtype not in FLOATS and name not in unused and name.rpartition(".")[2] not in buffers:
@@ -238,10 +216,7 @@ def check_numbers(source: str | Path, model: PreTrainedModel, dtypes: dict[str, 
 
 
 def check_finite(source: str | Path, model: PreTrainedModel):
-    """
-    Raises:
-        InputError: a weight is infinite or not a number.
-    """
+    """Refuse weights that are infinite or not a number."""
     for name, weight in model.named_parameters():
         if weight.device.type != "meta" and not weight.isfinite().all():
             raise InputError(f"{source}: {name} is not finite everywhere; the weights are damaged, give others.")

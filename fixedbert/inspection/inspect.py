@@ -1,4 +1,4 @@
-"""`fixedbert inspect`: a checkpoint, or two, on real text. `inspection_results.py` says what is measured."""
+"""`fixedbert inspect`: a checkpoint, or two, on real text. `results.py` says what is measured."""
 
 import math
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 from tqdm import tqdm
-from transformers import AutoModel, PreTrainedConfig, PreTrainedTokenizerBase
+from transformers import AutoModel, PreTrainedTokenizerBase
 
 from ..conversion.checkpoints import read_config
 from ..conversion.families import FAMILIES, fixed_head_config
@@ -20,7 +20,7 @@ from ..data.sentences import ends_sentence, split_document
 from ..data.sequences import report_sequences, sequences
 from ..data.tokenizers import check_size, load_tokenizer
 from ..support.errors import InputError, needs
-from ..support.files import finite, json_text, new_directory, reading
+from ..support.files import finite, json_text, new_directory, reading, reason_of
 from .page import inspection_html
 from .picture import draw
 from .recorder import Recorder
@@ -47,12 +47,23 @@ class Sample:
             if (count := getattr(self, field)) < 1:
                 raise InputError(f"{count}: must be at least 1.", field)
 
+    def beginning(self) -> str:
+        """The first EXAMPLE_TEXT characters of the text."""
+        rows, size = [], 0
+        for row, _ in CorpusReader(Corpus(self.validation_file, document_boundary="line")).rows():
+            rows.append(row.rstrip("\n"))
+            size += len(row)
+            if size >= EXAMPLE_TEXT:
+                break
+        return "\n".join(rows)[:EXAMPLE_TEXT]
+
 
 @dataclass(frozen=True)
 class Checkpoint:
     name: str
     recorder: Recorder
     tokenizer: PreTrainedTokenizerBase
+    longest_example: int  # tokens
 
 
 def inspect(
@@ -113,10 +124,7 @@ def not_finite(name: str) -> InputError:
 
 
 def inspect_checkpoint(checkpoint: Checkpoint, sample: Sample, sentences: list[str]) -> Inspection:
-    """
-    Args:
-        sentences: for the examples.
-    """
+    """What the heads do with the sample, and as examples with the sentences."""
     recorder, length = checkpoint.recorder, sample.max_seq_length
     batches = sequences([sample.validation_file], checkpoint.tokenizer, length, sample.batch_size)
     first = measure_sequences(recorder, batches, sample.max_samples, sample.importance_samples)
@@ -127,16 +135,16 @@ def inspect_checkpoint(checkpoint: Checkpoint, sample: Sample, sentences: list[s
     rounds = 1 + len(sentences)
     with tqdm(total=rounds * sum(recorder.counts), desc="silencing heads", unit="head") as progress:
         importance = recorder.importance(first, progress)
-        examples = [example_of(sentence, checkpoint, length, progress) for sentence in sentences]
-    by_layer = recorder.means_by_layer()
+        examples = [example_of(sentence, checkpoint, progress) for sentence in sentences]
+    by_layer, config = recorder.means_by_layer(), recorder.model.config
     return Inspection(
         model=checkpoint.name,
         layers=recorder.layers,
         heads=recorder.heads,
         head_counts=recorder.counts,
         head_sizes=recorder.sizes,
-        can_grow=can_grow(recorder.model.config),
-        width=recorder.model.config.hidden_size,
+        can_grow=config.model_type in FAMILIES and not getattr(config, "qk_norm", False),
+        width=config.hidden_size,
         max_seq_length=length,
         sequences=recorder.sequences,
         importance_sequences=len(first),
@@ -151,50 +159,32 @@ def inspect_checkpoint(checkpoint: Checkpoint, sample: Sample, sentences: list[s
 
 def measure_sequences(recorder: Recorder, batches: Iterator[Tensor], most: int, kept: int) -> Tensor | None:
     """Record the first `most` sequences; returns the first `kept` of them (kept, n), or None if there are none."""
-    first: Tensor | None = None
+    first: list[Tensor] = []
     with tqdm(total=most, desc="measuring sequences", unit="sequence") as progress:
         for ids in batches:
             ids = ids[: most - recorder.sequences]
             recorder.add_sequences(ids)
-            first = (ids if first is None else torch.cat([first, ids]))[:kept]
+            first += ids[: kept - len(first)]
             progress.update(len(ids))
             if recorder.sequences >= most:
                 break
-    return first
-
-
-def longest_example(heads: int, length: int) -> int:
-    """The most tokens of an example for a model with so many heads in all layers, and sequences of `length`."""
-    fitting = math.isqrt(EXAMPLE_WEIGHTS // (EXAMPLES * heads))
-    return min(length, EXAMPLE_TOKENS[1], max(fitting, EXAMPLE_TOKENS[0]))
+    return torch.stack(first) if first else None
 
 
 def example_sentences(checkpoint: Checkpoint, sample: Sample) -> list[str]:
     """The first EXAMPLES different sentences of the text that have neither too few nor too many tokens."""
     found: dict[str, None] = {}
-    longest = longest_example(sum(checkpoint.recorder.counts), sample.max_seq_length)
-    for sentence in (" ".join(one.split()) for one in split_document(beginning(sample.validation_file))[0]):
+    for sentence in (" ".join(one.split()) for one in split_document(sample.beginning())[0]):
         tokens = len(encode(checkpoint.tokenizer, sentence, verbose=False)["input_ids"])
-        if ends_sentence(sentence) and EXAMPLE_TOKENS[0] <= tokens <= longest:
+        if ends_sentence(sentence) and EXAMPLE_TOKENS[0] <= tokens <= checkpoint.longest_example:
             found[sentence] = None
     return [*found][:EXAMPLES]
 
 
-def beginning(validation_file: str) -> str:
-    """The first EXAMPLE_TEXT characters of the text."""
-    rows, size = [], 0
-    for row, _ in CorpusReader(Corpus(validation_file, document_boundary="line")).rows():
-        rows.append(row.rstrip("\n"))
-        size += len(row)
-        if size >= EXAMPLE_TEXT:
-            break
-    return "\n".join(rows)[:EXAMPLE_TEXT]
-
-
-def example_of(sentence: str, checkpoint: Checkpoint, length: int, progress: tqdm) -> Example:
+def example_of(sentence: str, checkpoint: Checkpoint, progress: tqdm) -> Example:
     recorder, tokenizer = checkpoint.recorder, checkpoint.tokenizer
-    longest = longest_example(sum(recorder.counts), length)
-    ids = encode(tokenizer, sentence, truncation=True, max_length=longest, return_tensors="pt")["input_ids"]
+    options = {"truncation": True, "max_length": checkpoint.longest_example, "return_tensors": "pt"}
+    ids = encode(tokenizer, sentence, **options)["input_ids"]
     tokens = [token.strip() for token in tokenizer.batch_decode(ids[0][:, None])]
     return Example(sentence, tokens, recorder.attention(ids), recorder.token_changes(ids, progress))
 
@@ -214,11 +204,13 @@ def load(name: str, length: int, **hub_options) -> Checkpoint:
     if not 3 <= length <= longest:
         raise InputError(f"{length}: {name} takes 3 to {longest} tokens.", "max_seq_length")
     try:
-        return Checkpoint(name, Recorder(model.eval()), tokenizer)
+        recorder = Recorder(model.eval())
     except (AttributeError, ValueError) as error:
-        raise InputError(f"{name}: its attention cannot be seen: {str(error).splitlines()[0]}") from error
+        raise InputError(f"{name}: its attention cannot be seen: {reason_of(error)}.") from error
+    return Checkpoint(name, recorder, tokenizer, longest_example(sum(recorder.counts), length))
 
 
-def can_grow(config: PreTrainedConfig) -> bool:
-    """Whether `fixedbert convert` gives a model like this one larger heads."""
-    return config.model_type in FAMILIES and not getattr(config, "qk_norm", False)
+def longest_example(heads: int, length: int) -> int:
+    """The most tokens of an example for a model with so many heads in all layers, and sequences of `length`."""
+    fitting = math.isqrt(EXAMPLE_WEIGHTS // (EXAMPLES * heads))
+    return min(length, EXAMPLE_TOKENS[1], max(fitting, EXAMPLE_TOKENS[0]))

@@ -10,7 +10,6 @@ from pathlib import Path
 from string import Template
 
 import torch
-from torch import Tensor
 
 from .results import PANELS, Example, Inspection, json_of, limits
 
@@ -21,10 +20,7 @@ def inspection_html(inspections: list[Inspection]) -> str:
     """A page for one inspection, or two."""
     names = names_of(inspections)
     about = [f"{name}: {inspection.summary}." for name, inspection in zip(names, inspections, strict=True)]
-    about.append(
-        f"Uniform attention would have an entropy of {inspections[0].uniform_entropy:.2f} nats and a distance of "
-        f"{inspections[0].uniform_distance:.1f} tokens."
-    )
+    about.append(inspections[0].uniform)
     return Template(page_file("page.html")).substitute(
         title=escape(f"Heads of {' and '.join(names)}"),
         style=page_file("page.css"),
@@ -39,12 +35,7 @@ def page_file(name: str) -> str:
 
 
 def json_in_html(data: object) -> str:
-    """
-    JSON for a script element, which no text in it can end.
-
-    Raises:
-        ValueError: a number is not finite.
-    """
+    """JSON, of finite numbers, for a script element, which no text in it can end."""
     return json.dumps(data, allow_nan=False, separators=(",", ":")).replace("<", r"\u003c")
 
 
@@ -78,7 +69,7 @@ def example_data(example: Example) -> dict[str, object]:
     return {
         "sentence": example.sentence,
         "tokens": example.tokens,
-        "attention": b64encode(in_bytes(weights)).decode(),
+        "attention": b64encode((weights * FULL).round().to(torch.uint8).numpy().tobytes()).decode(),
         "changes": [rounded(of_layer.tolist(), digits=3) for of_layer in example.changes],
     }
 
@@ -88,7 +79,3 @@ def rounded(value: object, digits: int = 4) -> object:
     if isinstance(value, list):
         return [rounded(one, digits) for one in value]
     return float(f"{value:.{digits}g}") if isinstance(value, float) else value
-
-
-def in_bytes(weights: Tensor) -> bytes:
-    return (weights * FULL).round().to(torch.uint8).numpy().tobytes()

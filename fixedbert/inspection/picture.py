@@ -3,7 +3,6 @@
 from pathlib import Path
 from textwrap import fill
 
-from ..counts import size_text
 from ..support.figures import drawing
 from .results import PANELS, Inspection, limits
 
@@ -12,7 +11,7 @@ def draw(inspection: Inspection, file: Path):
     """A page of heat maps, layers x heads, and the condition numbers by layer."""
     from matplotlib.ticker import MaxNLocator
 
-    layers, n = range(inspection.layers), inspection.max_seq_length
+    layers = range(inspection.layers)
     with drawing(12, 3.2 + 0.45 * inspection.layers * 2, file) as figure:
         *maps, condition = figure.subplots(2, 3).flat
         for panel, (name, title) in zip(maps, PANELS.items(), strict=True):
@@ -26,11 +25,4 @@ def draw(inspection: Inspection, file: Path):
         condition.set(xlabel="condition number", ylabel="layer", xscale="log", xlim=(1, None), yticks=layers)
         condition.invert_yaxis()
         condition.set_title("output of all heads (1: all directions alike)", fontsize="small")
-        most = min(max(inspection.head_sizes), n - 1)
-        about = (
-            f"{Path(inspection.model).name}: {inspection.layers} layers of width {inspection.width}, "
-            f"{size_text(inspection.head_counts)} heads of {size_text(inspection.head_sizes)}, at most {most} "
-            f"dimensions; {inspection.sequences:,} sequences of {n} tokens. Uniform attention would have an entropy "
-            f"of {inspection.uniform_entropy:.2f} nats and a distance of {inspection.uniform_distance:.1f} tokens."
-        )
-        figure.suptitle(fill(about, 130))
+        figure.suptitle(fill(f"{Path(inspection.model).name}: {inspection.summary}. {inspection.uniform}", 130))

@@ -1,4 +1,4 @@
-"""What attention modules do with sequences: the sums behind the measures of `inspection_results.py`."""
+"""What attention modules do with sequences: the sums behind the measures of `results.py`."""
 
 import math
 import weakref
@@ -90,9 +90,8 @@ class Recorder:
     def measure(self, layer: int, query: Tensor, key: Tensor, patterns: Tensor):
         n = query.shape[2]
         query, key = query.double(), key.double().expand_as(query)
-        rows = gram(query)
         for prefix, keys in (("", key), ("pattern_", key - key.mean(dim=2, keepdim=True))):
-            singular = product_singular_values(rows, gram(keys)) if query.shape[-1] < n else svd(query @ keys.mT)
+            singular = product_singular_values(query, keys) if query.shape[-1] < n else svd(query @ keys.mT)
             self.add(layer, f"{prefix}rank", (singular > NUMERICAL * singular.amax(-1, keepdim=True)).sum(-1))
             self.add(layer, f"effective_{prefix}rank", effective_rank(singular))
         self.add_by_layer(layer, "singular_values", singular)
@@ -150,9 +149,8 @@ class Recorder:
     def importance(self, ids: Tensor, progress: tqdm) -> Tensor:
         """(layers, heads): the change of the last hidden states without a head, relative to their size."""
         importance = self.zeros()
-        for layer, changes in enumerate(
-            self.silenced(ids, lambda change, states: change.norm() / states.norm(), progress)
-        ):
+        by_layer = self.silenced(ids, lambda change, states: change.norm() / states.norm(), progress)
+        for layer, changes in enumerate(by_layer):
             importance[layer, : len(changes)] = changes
         return importance
 
@@ -192,15 +190,11 @@ class Recorder:
         return {name: [one / self.sequences for one in sums] for name, sums in self.sums_by_layer.items()}
 
 
-def gram(rows: Tensor) -> Tensor:
-    return rows.mT @ rows  # (B, H, P, P)
-
-
-def product_singular_values(rows: Tensor, columns: Tensor) -> Tensor:
+def product_singular_values(query: Tensor, key: Tensor) -> Tensor:
     """Singular values of Q K^T from Q^T Q and K^T K (B, H, P, P): roots of the eigenvalues of their product."""
-    values, vectors = torch.linalg.eigh(rows)
+    values, vectors = torch.linalg.eigh(query.mT @ query)
     root = vectors * values.clamp_min(0).sqrt()[..., None, :]
-    return torch.linalg.eigvalsh(root.mT @ columns @ root).clamp_min(0).sqrt().flip(-1)
+    return torch.linalg.eigvalsh(root.mT @ (key.mT @ key) @ root).clamp_min(0).sqrt().flip(-1)
 
 
 def svd(matrix: Tensor) -> Tensor:

@@ -24,7 +24,6 @@ directions that the output projection ignores, and at most 1 / eps of float32.
 import math
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from ..counts import size_text
@@ -63,28 +62,15 @@ class Inspection:
     heads than another, the rest of its row is NaN. `singular_values` and `likeness` are lists by layer.
 
     Attributes:
-        model: as it was given.
-        heads: the most that a layer has.
-        head_counts, head_sizes: of each layer.
         can_grow: whether `fixedbert convert` gives a model like this one larger heads.
-        width: hidden_size.
-        max_seq_length: tokens of a sequence.
-        sequences: how many were measured.
-        importance_sequences: how many of these were measured for `importance`.
-        rank, effective_rank, pattern_rank, effective_pattern_rank: dimensions.
-        entropy: nats.
-        distance: tokens.
-        similarity, ceiling, importance: shares; `condition` has no unit.
-        singular_values: of each layer (heads, min(head size, tokens)), as the scores in nats.
-        likeness: of each layer (heads, heads).
-        examples: sentences with the attention of every head.
-        compared: what is found of the checkpoint that this one is compared with.
+        importance_sequences: how many of the `sequences` were measured for `importance`.
+        compared: the other checkpoint's inspection, where two are compared.
     """
 
     model: str
     layers: int
-    heads: int
-    head_counts: list[int]
+    heads: int  # the most that a layer has
+    head_counts: list[int]  # by layer
     head_sizes: list[int]
     can_grow: bool
     width: int
@@ -101,8 +87,8 @@ class Inspection:
     ceiling: Tensor
     condition: Tensor
     importance: Tensor
-    singular_values: list[Tensor]
-    likeness: list[Tensor]
+    singular_values: list[Tensor]  # (heads, min(head size, tokens))
+    likeness: list[Tensor]  # (heads, heads)
     examples: list[Example]
     compared: "Inspection | None"
 
@@ -115,13 +101,13 @@ class Inspection:
         )
 
     @property
-    def uniform_entropy(self) -> float:
-        return math.log(self.max_seq_length)
-
-    @property
-    def uniform_distance(self) -> float:
+    def uniform(self) -> str:
+        """What uniform attention would measure, in a sentence."""
         n = self.max_seq_length
-        return (n * n - 1) / 3 / n
+        return (
+            f"Uniform attention would have an entropy of {math.log(n):.2f} nats and a distance of "
+            f"{(n * n - 1) / 3 / n:.1f} tokens."
+        )
 
     @property
     def even_layers(self) -> list[int]:
@@ -138,15 +124,13 @@ class Inspection:
 
 def nearest_heads(cosines: Tensor) -> list[int | None]:
     """For each head of `cosines` (heads, heads) the other head with the largest cosine."""
-    if len(cosines) == 1:
-        return [None]
-    others = cosines.masked_fill(torch.eye(len(cosines), dtype=torch.bool), -math.inf)
-    return others.argmax(dim=1).tolist()
+    others = cosines.clone().fill_diagonal_(-math.inf)
+    return others.argmax(dim=1).tolist() if len(cosines) > 1 else [None]
 
 
 def limits(name: str, inspections: list[Inspection]) -> tuple[float, float]:
     """The ends of the scale on which a measure of PANELS is drawn, the same for all `inspections`."""
-    bounds = {"ceiling": 1.0, "similarity": 1.0, "entropy": inspections[0].uniform_entropy}
+    bounds = {"ceiling": 1.0, "similarity": 1.0, "entropy": math.log(inspections[0].max_seq_length)}
     if name in bounds:
         return 0.0, bounds[name]
     return 0.0, max(float(getattr(inspection, name).nan_to_num().max()) for inspection in inspections)
@@ -154,8 +138,8 @@ def limits(name: str, inspections: list[Inspection]) -> tuple[float, float]:
 
 def json_of(inspection: Inspection) -> dict[str, object]:
     """
-    The fields of inspection.json, which has some under longer names, and lists only heads that are there. Examples are
-    left to the page.
+    The fields of inspection.json, some of them under longer names, with only the heads that are there, and without the
+    examples.
     """
     names = {
         "head_counts": "heads by layer",

@@ -18,19 +18,12 @@ from torch.nn.functional import cosine_similarity
 from transformers import BertConfig, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from ..conversion.checkpoints import is_tensorflow, load_bert
-from ..conversion.convert import (
-    CARD,
-    copy_sentence_modules,
-    copy_tokenizer,
-    files_beside,
-    metadata_of,
-    shape_of,
-)
+from ..conversion.convert import CARD, copy_sentence_modules, copy_tokenizer, files_beside, metadata_of, shape_of
 from ..conversion.families import fixed_head_config, head_of, shared_fields
 from ..data.tokenizers import load_tokenizer
 from ..model.configuration_fixed_head_bert import FixedHeadBertConfig
 from ..model_card import checkpoint_card
-from ..support.errors import InputError, needs
+from ..support.errors import InputError, naming, needs
 from ..support.files import new_directory, reason_of
 from .pooling import SentencePooling, read_pooling
 
@@ -38,15 +31,15 @@ GRAPH, QUANTIZED = "onnx/model.onnx", "onnx/model_quantized.onnx"  # the names t
 OPSET = 18  # optimum's, which torch's exporter writes without a conversion
 LARGEST_FILE = 2**31  # bytes, of a protobuf
 TOLERANCE = 1e-4  # of outputs in float32, relative to those above 1
-FEW = 8  # numbers, of which a cosine says little
+FEW = 8  # numbers, about which a cosine says little
 
-# The outputs of each head by optimum's names; logits for the others.
+# The outputs of a head by optimum's names; logits for all others.
 OUTPUTS = {
     "Model": ("last_hidden_state",),
     "ForPreTraining": ("prediction_logits", "seq_relationship_logits"),
     "ForQuestionAnswering": ("start_logits", "end_logits"),
 }
-EMBEDDING = "sentence_embedding"  # after them, of a sentence-transformers model
+EMBEDDING = "sentence_embedding"  # after them, for a sentence-transformers model
 # An odd number of texts, of different lengths, on which graphs are compared with the model.
 TEXTS = [
     "The cat sat on the mat.",
@@ -102,11 +95,9 @@ def export_onnx(source: str | Path, output_dir: str | Path, int8: bool = False, 
                 f"({head}): load it by SentenceTransformer and save it, which keeps the encoder, or remove the file."
             )
         graph = Graph(model, head, read_pooling(beside) if head == "Model" else None)
-        try:
+        with naming(source):
             check_model(model)
             done = f"{shape_of(model)} -> {write_graphs(graph, texts_for(graph, tokenizer), folder, int8)}"
-        except InputError as error:
-            raise InputError(f"{source}: {error}") from error
         config_of(graph).save_pretrained(folder)
         if model.can_generate() and model.generation_config is not None:
             model.generation_config.use_cache = False
@@ -121,10 +112,7 @@ def export_onnx(source: str | Path, output_dir: str | Path, int8: bool = False, 
 
 
 def check_model(model: PreTrainedModel):
-    """
-    Raises:
-        InputError: the model cannot be exported.
-    """
+    """Refuse a model that cannot be exported."""
     if getattr(model.config, "add_cross_attention", False):
         raise InputError("cannot be exported with add_cross_attention: the graph has no input for what it sees.")
     size = sum(parameter.nbytes for parameter in model.parameters())
@@ -135,9 +123,7 @@ def check_model(model: PreTrainedModel):
 def texts_for(graph: Graph, tokenizer: PreTrainedTokenizerBase) -> list[dict[str, Tensor]]:
     """
     The texts as inputs (B, L), or (B, 2, L) for multiple choice: all with padding, pairs of them, and each by itself.
-
-    Raises:
-        InputError: the tokenizer has ids that the model does not know.
+    A tokenizer with ids that the model does not know is refused.
     """
     config = fixed_head_config(graph.model.config)
     if len(tokenizer) > config.vocab_size:
@@ -161,15 +147,7 @@ def texts_for(graph: Graph, tokenizer: PreTrainedTokenizerBase) -> list[dict[str
 
 
 def write_graphs(graph: Graph, batches: list[dict[str, Tensor]], folder: Path, int8: bool) -> str:
-    """
-    Write the graph, with `int8` also a quantized one, and compare them with the model.
-
-    Returns:
-        What was written, and the differences.
-
-    Raises:
-        InputError: the graph cannot be traced, or does not compute what the model computes.
-    """
+    """Write the graph, with `int8` also a quantized one; say what was written, and how far it is from the model."""
     graph.model.config.use_cache = False  # a cache would be an output
     with torch.no_grad():
         expected = [graph(**batch) for batch in batches]
@@ -181,27 +159,21 @@ def write_graphs(graph: Graph, batches: list[dict[str, Tensor]], folder: Path, i
             f"the graph's outputs differ from the model's by {difference:.2g}, more than {TOLERANCE:g}; "
             "please report it with the model's config.json."
         )
-    done = f"{GRAPH}, {megabytes(folder / GRAPH)}, largest difference of outputs {difference:.1g}"
+    done = f"{GRAPH}, {(folder / GRAPH).stat().st_size / 1e6:.1f} MB, largest difference of outputs {difference:.1g}"
     if graph.model.config.is_decoder:
         done += ", without a cache"
     if int8:
         quantize(folder / GRAPH, folder / QUANTIZED)
         cosine = lowest_cosine(expected, run(folder / QUANTIZED, batches))
-        done += f"; {QUANTIZED}, {megabytes(folder / QUANTIZED)}, cosine of outputs at least {cosine:.4f}"
+        size = (folder / QUANTIZED).stat().st_size / 1e6
+        done += f"; {QUANTIZED}, {size:.1f} MB, cosine of outputs at least {cosine:.4f}"
     return done
-
-
-def megabytes(file: Path) -> str:
-    return f"{file.stat().st_size / 1e6:.1f} MB"
 
 
 def trace(graph: Graph, batch: dict[str, Tensor], file: Path):
     """
-    Write the graph for any batch, and for any length that the model takes, with eager attention: that of sdpa has more
+    Write the graph for any batch, and for any length that the model takes, with eager attention: sdpa's has more
     operations, and pads values that have another size than keys.
-
-    Raises:
-        InputError: torch's exporter cannot trace the model.
     """
     longest = fixed_head_config(graph.model.config).max_position_embeddings
     axes = [torch.export.Dim("batch_size"), torch.export.Dim("sequence_length", max=longest)]
@@ -241,10 +213,7 @@ def quiet() -> Iterator[None]:
 
 
 def quantize(file: Path, quantized: Path):
-    """
-    Write the graph with matrices and embedding tables in int8. The inputs of a matrix are quantized as they come, by
-    their range in the batch.
-    """
+    """The graph with matrices and embedding tables in int8; the inputs of a matrix are quantized as they come."""
     import onnx
     from onnxruntime.quantization import quantize_dynamic
     from onnxruntime.quantization.shape_inference import quant_pre_process
@@ -291,8 +260,8 @@ def lowest_cosine(expected: list[list[Tensor]], found: list[list[Tensor]]) -> fl
 
 def config_of(graph: Graph) -> PreTrainedConfig:
     """
-    The configuration that is saved. Of a FixedHeadBert it is a BERT's, as libraries that run graphs need no more, and
-    know no other model type without remote code.
+    The configuration that is saved. A FixedHeadBert gets a BERT's: libraries that run graphs need no more, and know no
+    other model type without remote code.
     """
     config = graph.model.config
     if config.model_type != FixedHeadBertConfig.model_type:

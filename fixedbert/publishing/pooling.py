@@ -10,7 +10,6 @@ from torch import Tensor, nn
 from ..support.errors import InputError
 from ..support.files import read_object, reading
 
-MODULES = "modules.json"
 SAVE_AGAIN = "save the model again with sentence-transformers"
 
 
@@ -62,21 +61,6 @@ class SentencePooling(nn.Module):
         return nn.functional.normalize(pooled, dim=-1) if self.normalize else pooled
 
 
-def modules_of(folder: Path) -> list[tuple[str, str]] | None:
-    """
-    Kind and folder of each module of a sentence-transformers directory; None if it is not one.
-
-    Raises:
-        InputError: the file that lists them is damaged.
-    """
-    file = folder / MODULES
-    if not file.is_file():
-        return None
-    with reading(file, SAVE_AGAIN):
-        modules = json.loads(file.read_text(encoding="utf-8"))
-        return [(module["type"].split(".")[-1], module["path"]) for module in modules]
-
-
 def read_pooling(folder: Path) -> SentencePooling | None:
     """
     The pooling of the model in a directory; None if it is no sentence-transformers model.
@@ -84,15 +68,15 @@ def read_pooling(folder: Path) -> SentencePooling | None:
     Raises:
         InputError: a file is damaged, or names a module or a mode that is not known here.
     """
-    modules = modules_of(folder)
-    if modules is None:
+    file = folder / "modules.json"
+    if not file.is_file():
         return None
-    kinds = [kind for kind, _ in modules]
-    if kinds not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]):
-        raise InputError(
-            f"{folder / MODULES}: has {', '.join(kinds)}; only Transformer, Pooling and Normalize can be exported."
-        )
-    return SentencePooling(read_modes(folder / modules[1][1] / "config.json"), normalize="Normalize" in kinds)
+    with reading(file, SAVE_AGAIN):
+        modules = json.loads(file.read_text(encoding="utf-8"))
+        kinds, places = zip(*((module["type"].split(".")[-1], module["path"]) for module in modules), strict=True)
+    if kinds not in (("Transformer", "Pooling"), ("Transformer", "Pooling", "Normalize")):
+        raise InputError(f"{file}: has {', '.join(kinds)}; only Transformer, Pooling and Normalize can be exported.")
+    return SentencePooling(read_modes(folder / places[1] / "config.json"), normalize="Normalize" in kinds)
 
 
 def read_modes(file: Path) -> list[str]:

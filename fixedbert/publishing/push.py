@@ -6,11 +6,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi, ModelCard
-from huggingface_hub.errors import (  # HTTPError: also a connection that breaks
-    HfHubHTTPError,
-    HTTPError,
-    LocalTokenNotFoundError,
-)
+from huggingface_hub.errors import HfHubHTTPError, HTTPError, LocalTokenNotFoundError
 from safetensors import safe_open
 
 from ..conversion.checkpoints import SENTENCE_FILES
@@ -40,9 +36,7 @@ PARTS = (
 )
 SAVE_AGAIN = "save the model again"
 WEIGHTS = re.compile(r"(model|pytorch_model)[^/]*\.(safetensors|safetensors\.index\.json|bin|bin\.index\.json)")
-CODE = {
-    file.name: file for file in (Path(__file__).parents[1] / "model").glob("*_fixed_head_bert.py")
-}  # the files of the model
+CODE = {file.name: file for file in (Path(__file__).parents[1] / "model").glob("*_fixed_head_bert.py")}
 
 
 def push(
@@ -71,9 +65,9 @@ def push(
             nothing on the Hub has changed.
     """
     folder = Path(folder)
-    files = checkpoint_files(folder)
-    contents = {"README.md": card_of(folder, repo_id, license)}
     config = checked_config(folder)
+    files = checkpoint_files(folder)
+    contents = {"README.md": card_of(folder, config["architectures"][0], repo_id, license)}
     if not (CODE.keys() <= files.keys() and AUTO_MAP.keys() <= config.get("auto_map", {}).keys()):  # of older versions
         foreign = {key: value for key, value in config.get("auto_map", {}).items() if key not in AUTO_MAP}
         config["auto_map"] = AUTO_MAP | foreign
@@ -98,20 +92,12 @@ def push(
         ).commit_url
     except InputError:
         raise
-    except (HTTPError, OSError, RuntimeError, ValueError) as error:
+    except (HTTPError, OSError, RuntimeError, ValueError) as error:  # HTTPError also where the connection breaks
         raise InputError(f"{repo_id}: {explain_hub_error(error)}") from error
 
 
 def checkpoint_files(folder: Path) -> dict[str, Path]:
-    """
-    The files to upload, by name.
-
-    Raises:
-        InputError: the directory is incomplete, or weights cannot be opened.
-    """
-    if not (folder / "config.json").is_file():
-        raise InputError(f"{folder}: no config.json; give the directory of a model.")
-    checked_config(folder)
+    """The files to upload, by name; a directory that is incomplete, or has damaged weights, is refused."""
     names = [file.relative_to(folder).as_posix() for file in sorted(folder.rglob("*")) if file.is_file()]
     files = {
         name: folder / name
@@ -136,12 +122,9 @@ def checkpoint_files(folder: Path) -> dict[str, Path]:
 
 
 def checked_config(folder: Path) -> dict:
-    """
-    The content of a FixedHeadBert's config.json.
-
-    Raises:
-        InputError: it cannot be read, or is of another model.
-    """
+    """The content of a FixedHeadBert's config.json; that of another model is refused."""
+    if not (folder / "config.json").is_file():
+        raise InputError(f"{folder}: no config.json; give the directory of a model.")
     config = read_object(folder / "config.json", SAVE_AGAIN)
     if config.get("model_type") != FixedHeadBertConfig.model_type:
         kind = config.get("model_type", "nameless")
@@ -154,11 +137,10 @@ def checked_config(folder: Path) -> dict:
     return config
 
 
-def card_of(folder: Path, repo_id: str, license: str | None) -> bytes:
+def card_of(folder: Path, architecture: str, repo_id: str, license: str | None) -> bytes:
     """The card in the directory, with `license` if it has none, or a new card."""
     file = folder / "README.md"
     if not file.exists():
-        architecture = checked_config(folder)["architectures"][0]
         card = checkpoint_card(FixedHeadBertConfig.from_pretrained(folder), architecture, repo_id, license=license)
         check_card(card, file)
         return str(card).encode()
@@ -172,10 +154,7 @@ def card_of(folder: Path, repo_id: str, license: str | None) -> bytes:
 
 
 def check_token(api: HfApi):
-    """
-    Raises:
-        InputError: there is no token, or one without the right to write. This comes before a repository is created.
-    """
+    """Refuse a missing token, or one that may not write, before a repository is created."""
     try:
         token = api.whoami().get("auth", {}).get("accessToken", {})
     except LocalTokenNotFoundError as error:

@@ -23,7 +23,6 @@ from ..conversion.convert import (
     copy_tokenizer,
     files_beside,
     metadata_of,
-    one_for_all,
 )
 from ..conversion.growing import Heads, convert, heads_of, numbers
 from ..data.corpora import Corpus, CorpusReader
@@ -147,10 +146,10 @@ class Sizes:
             InputError: they are no cut of what it has.
         """
         old = heads_of(config)
-        size, value_size = one_for_all(self.attention_head_size), one_for_all(self.value_head_size)
+        size, value_size = self.attention_head_size, self.value_head_size
         if value_size is None and config.value_head_size is None:
             value_size = size
-        counts = numbers(one_for_all(self.num_attention_heads), "num_attention_heads", [heads.number for heads in old])
+        counts = numbers(self.num_attention_heads, "num_attention_heads", [heads.number for heads in old])
         sizes = numbers(size, "attention_head_size", [heads.size for heads in old])
         value_sizes = numbers(value_size, "value_head_size", [heads.value_size for heads in old])
         new = [Heads(*shape) for shape in zip(counts, sizes, value_sizes, strict=True)]

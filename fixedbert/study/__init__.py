@@ -1,7 +1,7 @@
 """The papers' tables and figures at any scale, with the controls they lack: `fixedbert study`."""
 
 from ..support.checkout import experiment
-from .cost import study_cost
+from .cost import study_cost_text
 from .records import read_records
 from .report import Report, make_report
 from .report_files import report_runs
@@ -19,7 +19,7 @@ __all__ = [
     "report_markdown",
     "report_runs",
     "run_study",
-    "study_cost",
+    "study_cost_text",
 ]
 
 experiment("head_size")  # tasks without a text, in a checkout

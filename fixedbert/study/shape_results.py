@@ -77,7 +77,7 @@ class ShapeResult:
         return {
             record["seed"]: record["curve"]
             for record in self.records
-            if record.get("curve") and record["results"]["loss"] is not None
+            if record["curve"] and record["results"]["loss"] is not None
         }
 
     @property
@@ -112,23 +112,18 @@ def is_open(results: dict) -> bool:
 
 def shapes_by_series(records: list[Record]) -> dict[str, list[ShapeResult]]:
     """By series, its shapes in their order, with the runs of the learning rate that went on to most seeds."""
+    names = list(dict.fromkeys(record["series"] for record in records))
+    places = sorted({(names.index(record["series"]), record["point"]) for record in records})
     series: dict[str, list[ShapeResult]] = {}
-    for name in dict.fromkeys(record["series"] for record in records):
-        for point in sorted({record["point"] for record in records if record["series"] == name}):
-            by_rate: dict[float, list[Record]] = {}
-            of_shape = [record for record in records if (record["series"], record["point"]) == (name, point)]
-            for record in of_shape:
-                if not record.get("of_grid"):
-                    by_rate.setdefault(record["learning_rate"], []).append(record)
-            if not by_rate:
-                continue
-            if len({shape_of(record) for runs in by_rate.values() for record in runs}) > 1:
-                raise InputError(f"{name}, shape {point + 1}: runs of different shapes; report them apart.")
-            if any(len({record["seed"] for record in runs}) < len(runs) for runs in by_rate.values()):
-                raise InputError(
-                    f"{name}, shape {point + 1}: a seed has several runs, of different settings; report them apart."
-                )
-            most = max(len(runs) for runs in by_rate.values())
+    for name, point in ((names[number], point) for number, point in places):
+        of_shape = [record for record in records if (record["series"], record["point"]) == (name, point)]
+        by_rate: dict[float, list[Record]] = {}
+        for record in of_shape:
+            if not record["of_grid"]:
+                by_rate.setdefault(record["learning_rate"], []).append(record)
+        if by_rate:
+            check_alike(list(by_rate.values()), f"{name}, shape {point + 1}")
+            most = max(map(len, by_rate.values()))
             best = lowest_loss([(runs[0]["results"], runs) for runs in by_rate.values() if len(runs) == most])
             rates = list(dict.fromkeys(record["learning_rate"] for record in of_shape))
             shape = ShapeResult(sorted(best, key=lambda record: record["seed"]), rates)
@@ -136,8 +131,16 @@ def shapes_by_series(records: list[Record]) -> dict[str, list[ShapeResult]]:
     return series
 
 
-def shape_of(record: Record) -> tuple:
-    return tuple(record.get(name) for name in ("objective", *SHAPE, "max_seq_length"))
+def check_alike(by_rate: list[list[Record]], place: str):
+    """
+    Raises:
+        InputError: the runs of a shape are of different ones, or a seed has two runs with one learning rate.
+    """
+    fields = ("objective", *SHAPE, "max_seq_length")
+    if len({tuple(record.get(name) for name in fields) for runs in by_rate for record in runs}) > 1:
+        raise InputError(f"{place}: runs of different shapes; report them apart.")
+    if any(len({record["seed"] for record in runs}) < len(runs) for runs in by_rate):
+        raise InputError(f"{place}: a seed has several runs, of different settings; report them apart.")
 
 
 def equal_pairs(series: dict[str, list[ShapeResult]]) -> Iterator[tuple[ShapeResult, ShapeResult]]:

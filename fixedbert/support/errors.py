@@ -3,7 +3,8 @@
 import re
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 
 from huggingface_hub.errors import HTTPError  # of requests to the Hub, also where the connection breaks
@@ -43,11 +44,17 @@ class Divergence(InputError):
         self.examples = examples
 
 
+@contextmanager
+def naming(place: object) -> Iterator[None]:
+    """The message of an InputError within begins with the place where it was found."""
+    try:
+        yield
+    except InputError as error:
+        raise InputError(f"{place}: {error}") from error
+
+
 def needs(package: str, extra: str):
-    """
-    Raises:
-        InputError: `package` is not installed; it comes with the extra `extra` of fixedbert.
-    """
+    """Refuse to go on without `package`, which comes with the extra `extra` of fixedbert."""
     if find_spec(package) is None:
         raise InputError(f'{package} is not installed: pip install "fixedbert[{extra}]".')
 
@@ -66,17 +73,12 @@ def listed(names: list[str]) -> str:
 
 
 def note_what_is_left(error: BaseException, left: str):
-    """Keep with an exception what is left of the work: a clause, which `exit_on_input_error` adds to its last line."""
+    """Say in a clause what an exception leaves of the work: `exit_on_input_error` adds it to its last line."""
     vars(error)["left"] = left
 
 
 def stop(number: int, _frame: object):
     raise Stopped(number)
-
-
-def as_flags(message: str) -> str:
-    """A message with parameters as the command line has them: `name` becomes --name."""
-    return re.sub(r"`(\w+)`", r"--\1", message)
 
 
 def exit_on_input_error(main: Callable[[], object]):
@@ -91,7 +93,7 @@ def exit_on_input_error(main: Callable[[], object]):
     try:
         main()
     except InputError as error:
-        sys.exit(f"error: {as_flags(str(error))}")
+        sys.exit("error: " + re.sub(r"`(\w+)`", r"--\1", str(error)))  # parameters as the command line has them
     except HTTPError as error:
         sys.exit(f"error: {explain_hub_error(error)}")
     except (KeyboardInterrupt, Stopped) as error:

@@ -61,9 +61,8 @@ def reading(file: object, remedy: str, problem: str = "cannot be read") -> Itera
 
 def check_regular(place: object):
     """
-    Raises:
-        InputError: `place`, or a file in the folder of that name, is a pipe, a device or a socket, from which a read
-            might never return; or `place` is a Git LFS pointer. A folder may have some beside what is read.
+    Refuse a pipe, a device or a socket, from which a read might never return, in the place of a file or in a folder;
+    and a Git LFS pointer in the place of a file. A folder may have some beside what is read.
     """
     place = str(place)
     files = [entry.path for entry in os.scandir(place)] if os.path.isdir(place) else [place]
@@ -76,21 +75,15 @@ def check_regular(place: object):
 
 def check_pointers(place: object):
     """
-    Raises:
-        InputError: `place`, or a file in the folder of that name that transformers would read, is what Git leaves in
-            place of a large file that was not downloaded.
+    Refuse what Git leaves in the place of a large file that was not downloaded: `place`, or a file in the folder of
+    that name that transformers would read.
     """
     folder = Path(str(place))
     for file in sorted(folder.iterdir()) if folder.is_dir() else [folder]:
-        wanted = file == folder or file.suffix in READ_SUFFIXES
-        if wanted and file.is_file() and is_pointer(file):
+        wanted = (file == folder or file.suffix in READ_SUFFIXES) and file.is_file()
+        small = wanted and file.stat().st_size <= LARGEST_POINTER and os.access(file, os.R_OK)
+        if small and file.read_bytes().startswith(POINTER):
             raise InputError(f"{file}: a Git LFS pointer, not the file itself; run git lfs pull where it was cloned.")
-
-
-def is_pointer(file: Path) -> bool:
-    if file.stat().st_size > LARGEST_POINTER or not os.access(file, os.R_OK):
-        return False
-    return file.read_bytes().startswith(POINTER)
 
 
 @contextmanager
@@ -179,12 +172,7 @@ def finite(content: Any) -> Any:
 
 
 def read_object(file: Path, remedy: str) -> dict:
-    """
-    The object in a JSON file.
-
-    Raises:
-        InputError: the file does not exist, is damaged, or holds no object.
-    """
+    """The object in a JSON file."""
     with reading(file, remedy):
         found = json.loads(file.read_bytes().decode("utf-8"))
     if not isinstance(found, dict):
@@ -216,20 +204,14 @@ def new_directory(output_dir: str | Path | None) -> Iterator[Path]:
 
 
 def output_path(output_dir: str | Path | None) -> Path:
-    """
-    Raises:
-        InputError: no output directory is given.
-    """
+    """The output directory as a path, which has to be given."""
     if output_dir is None:
         raise InputError("is missing: say where the results are to go.", "output_dir")
     return Path(output_dir)
 
 
 def check_free(final: Path):
-    """
-    Raises:
-        InputError: the output directory exists and is not an empty directory.
-    """
+    """Refuse an output directory that exists and is not an empty directory."""
     if final.exists() and (not final.is_dir() or any(final.iterdir())):
         raise InputError(f"{final}: the output directory is not empty; give another one, or remove it.")
 

@@ -36,7 +36,8 @@ def locked(folder: Path, take_over: bool = False) -> Iterator[None]:
         try:
             lock.acquire()
         except Timeout as error:
-            check_holder(path, folder, take_over, error)
+            if problem := problem_of_holder(path, take_over):
+                raise InputError(f"{folder}: another process works there {problem}") from error
             path.unlink(missing_ok=True)
             lock.acquire()
     try:
@@ -45,20 +46,14 @@ def locked(folder: Path, take_over: bool = False) -> Iterator[None]:
         lock.release()
 
 
-def check_holder(path: Path, folder: Path, take_over: bool, error: Timeout):
-    """
-    Raises:
-        InputError: a living process holds the lock, or one on another machine without `take_over`.
-    """
+def problem_of_holder(path: Path, take_over: bool) -> str | None:
+    """Who holds the lock, and what to do; None for a process on another machine where its lock is taken over."""
     process, host, since = "?", "an unknown host", "?"
     with suppress(OSError, ValueError):  # it can be released meanwhile, or have no text
         since = datetime.fromtimestamp(path.stat().st_mtime).astimezone().isoformat(" ", "seconds")
         process, host, *_ = path.read_text().split()
     host = host.partition("?")[0]  # filelock adds the namespace of a container's processes
-    who = f"{folder}: another process works there (process {process} on {host}, since {since})"
+    who = f"(process {process} on {host}, since {since})"
     if host == gethostname():
-        raise InputError(f"{who}; wait until it ends, or give another `output_dir`.") from error
-    if not take_over:
-        raise InputError(
-            f"{who}; if it is dead, give `take_over_output_dir`, or else another `output_dir`."
-        ) from error
+        return f"{who}; wait until it ends, or give another `output_dir`."
+    return None if take_over else f"{who}; if it is dead, give `take_over_output_dir`, or else another `output_dir`."

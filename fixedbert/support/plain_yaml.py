@@ -35,12 +35,7 @@ class PlainLoader(yaml.SafeLoader):
 
 
 def read_yaml(file: Path, remedy: str) -> dict:
-    """
-    The mapping in a YAML file.
-
-    Raises:
-        InputError: the file does not exist, is not YAML, has what PlainLoader refuses, or is not a mapping.
-    """
+    """The mapping in a YAML file, of values that PlainLoader takes."""
     with reading(file, remedy):
         try:
             found = yaml.load(file.read_bytes().decode("utf-8"), PlainLoader)

@@ -19,9 +19,8 @@ work: Callable[..., Any]  # of a worker process
 
 def process_pool(num_proc: int, function: Callable[..., Any], *arguments: object) -> ProcessPoolExecutor:
     """
-    A pool to which `call_work` is submitted: each call is `function(*arguments, *others)`.
-
-    Workers get `arguments` once, and without a copy where they can fork.
+    A pool to which `call_work` is submitted: each call is `function(*arguments, *others)`. Workers get `arguments`
+    once, and without a copy where they can fork.
     """
     check_shared_memory()
     # As in `datasets`: a fork imports nothing and shares memory.
@@ -35,10 +34,7 @@ def call_work(*others: object) -> Any:
 
 
 def check_shared_memory():
-    """
-    Raises:
-        InputError: processes cannot share locks, because /dev/shm is full or cannot be written.
-    """
+    """Refuse several processes where they cannot share locks, as /dev/shm is full or cannot be written."""
     try:
         multiprocessing.Lock()
     except OSError as error:

@@ -9,7 +9,6 @@ import torch
 from PIL import Image
 from small_models import H, P, config_of
 
-from experiments.head_size.laws import condition_number
 from experiments.head_size.outputs import output, values_for
 from experiments.head_size.patterns import (
     COUNTER_EXAMPLE,
@@ -256,16 +255,6 @@ def test_identities_of_head_embeddings():
             change = torch.Tensor.add if embedding == "add" else lambda x, e: x * (1 + e)
             whole = (change(Q, e_q) @ change(K, e_k).T / P**0.5).softmax(dim=1) @ change(V, e_v)
             assert torch.allclose(reduced, whole, atol=1e-12) and torch.allclose(found[:, head], whole, atol=1e-12)
-
-
-def test_condition_number():
-    """Guards: the printed values, agreement with Gaussian matrices, and infinity where there are more tokens."""
-    for length, inner, value in ((197, 768, 3.05), (197, 1024, 2.56), (128, 768, 2.38), (128, 1536, 1.81)):
-        assert condition_number(inner, length) == pytest.approx(value, abs=0.006)
-    singular = torch.linalg.svdvals(gaussian(128, 768))
-    assert float(singular[0] / singular[-1]) == pytest.approx(condition_number(768, 128), rel=0.06)
-    assert condition_number(128, 128) == math.inf
-    assert condition_number(64, 197) == condition_number(197, 64)
 
 
 def test_python_of_the_page_runs(tmp_path, monkeypatch, capsys):

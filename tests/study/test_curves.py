@@ -3,10 +3,9 @@
 import pytest
 from reported import RECORDS, curve, report, with_curves, write
 
-from fixedbert.study.curves import CurveDifference
-from fixedbert.study.difference_figures import curves_figure
-from fixedbert.study.limits import limits_of
-from fixedbert.study.report import make_report
+from fixedbert.study.report import CurveDifference, make_report
+from fixedbert.study.report_files import curves_figure
+from fixedbert.study.report_text import limits_of
 from fixedbert.study.shape_results import Estimate
 
 

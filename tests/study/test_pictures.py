@@ -1,31 +1,11 @@
 """The pictures of a study's report."""
 
 import pytest
-from reported import RECORDS, curve, lines, with_curves
+from reported import RECORDS, curve, with_curves
 
-from fixedbert.study.difference_figures import bounds, curves_figure, differences_figure
-from fixedbert.study.figure import metrics_figure, sideways
 from fixedbert.study.report import make_report
+from fixedbert.study.report_files import bounds, curves_figure, metrics_figure, sideways
 from fixedbert.study.shape_results import Estimate
-
-
-def test_picture_of_differences():
-    """Guards: of every pair a dot at the mean, its interval and its seeds; one seed is hollow, without an interval."""
-    report = make_report([*RECORDS, *lines("lone", 0, 2, [9.0]), *lines("lone", 1, 4, [8.5])])
-    (panel,) = differences_figure(report).axes
-    dots = {line.get_ydata()[0]: line for line in panel.lines if line.get_marker() == "o"}
-    assert {row: pytest.approx(line.get_xdata()[0]) for row, line in dots.items()} == {0: -2.5, 1: -0.5, 2: -0.25}
-    assert [line.get_markerfacecolor() for line in dots.values()] == ["C0", "none", "C1"]
-    intervals = {line.get_ydata()[0]: list(line.get_xdata()) for line in panel.lines if line.get_linewidth() == 2}
-    assert intervals.keys() == {0, 2}
-    half = 4.302653 * 1.5 / 3**0.5
-    assert intervals[0] == [pytest.approx(-2.5 - half), pytest.approx(-2.5 + half)]
-    seeds = [sorted(line.get_xdata()) for line in panel.lines if line.get_marker() == "|"]
-    assert seeds == [[-4, -2.5, -1], [-0.5], [pytest.approx(-0.4), pytest.approx(-0.1)]]
-    assert [text.get_text() for text in panel.texts][1:] == ["-0.5  (1 seed)", "-0.25 ± 1.9  (2 seeds)"]
-    assert panel.get_xlabel() == "difference in held-out perplexity; left of zero is better"
-    low, high = panel.get_xlim()
-    assert low <= -2.5 - half and high >= -2.5 + half
 
 
 def test_axis_of_differences():

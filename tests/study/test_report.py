@@ -8,11 +8,10 @@ import pytest
 from PIL import Image
 from reported import RECORDS, curve, lines, report, text_of, write
 
-from fixedbert.study.figure import metrics_figure
-from fixedbert.study.limits import limits_of
 from fixedbert.study.records import read_records
 from fixedbert.study.report import make_report
-from fixedbert.study.report_text import commands, joined, number, table
+from fixedbert.study.report_files import metrics_figure
+from fixedbert.study.report_text import commands, joined, limits_of, number, table
 from fixedbert.support.errors import InputError
 from fixedbert_cli import main
 
@@ -63,7 +62,7 @@ def test_report_of_fixed_records_is_exact(tmp_path, capsys):
     assert (tmp_path / "out" / "report.md").read_text() == TEXT
     with Image.open(tmp_path / "out" / "report.png") as picture:
         assert picture.width > 1000
-    files = {"report.md", "report.png", "differences.png"}
+    files = {"report.md", "report.png"}
     assert {path.name for path in (tmp_path / "out").iterdir()} == files
 
 

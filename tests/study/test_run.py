@@ -146,7 +146,7 @@ def test_killed_and_continued_gives_the_same_lines(text, vocabulary, tmp_path):
     assert json.loads((killed / "runs.jsonl").read_text().splitlines()[1])["seconds"] is None
     finished(start(file, text, vocabulary, whole))
     assert comparable(killed) == comparable(whole) and len(comparable(whole)) == 2
-    report = {"report.md", "report.png", "differences.png", "curves.png"}
+    report = {"report.md", "report.png", "curves.png"}
     assert {path.name for path in whole.iterdir()} == {"study.json", "runs.jsonl", *report}
 
     # The record says what was run.

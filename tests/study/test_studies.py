@@ -10,7 +10,7 @@ from small_studies import OF_A_PATTERN, SMALL, line_of, table, write
 from fixedbert.counts import forward_flops, parameters
 from fixedbert.presets import PRESETS, preset_config
 from fixedbert.study import studies
-from fixedbert.study.cost import TIMES, TOKENS, in_unit, study_cost, study_cost_text
+from fixedbert.study.cost import study_cost_text
 from fixedbert.study.records import METRICS
 from fixedbert.study.shape_results import shapes_by_series
 from fixedbert.study.studies import MOST_EXTENSIONS, load_study, named_studies, parse_share
@@ -134,10 +134,9 @@ def test_a_shorter_grid_chooses_the_rate_alone():
     ((shape,),) = shapes_by_series(lines).values()
     assert [record["seed"] for record in shape.records] == [7, 8] and shape["results"] == {"loss": 4.0}
     assert sorted(shape.learning_rates) == [0.1, 0.3, 0.9] and shape.end_of_grid is None
-    cost = study_cost(made)
-    assert (cost.runs, cost.tokens) == (2 * (2 + 2), 2 * (2 * 11 + 2 * 30) * 4 * 16)
     printed = "8 runs, and more where grids are extended: 2 different shapes, each with 2 learning rates in shorter "
-    assert printed + "runs for the first seed, and the best one for 2; " in study_cost_text(cost)
+    printed += f"runs for the first seed, and the best one for 2; {2 * (2 * 11 + 2 * 30) * 4 * 16:,} tokens, "
+    assert printed in study_cost_text(made)
 
 
 def test_series_have_pretraining_of_their_own():
@@ -391,12 +390,7 @@ def test_commands_and_study_of_the_page(tmp_path, capsys):
     assert len(made.places()) == 6 and made.axis == "num_attention_heads"
 
 
-def test_units_of_the_plan():
-    """Guards: tokens and time are said in units in which a person can read them."""
-    sizes = [in_unit(tokens, TOKENS) for tokens in (640, 20_480, 1_230_000, 25_000_000, 59e9, 123_456e9)]
-    assert sizes == ["640 tokens", "20,480 tokens", "1.23 million tokens", "25 million tokens", "59 billion tokens",
-                     "123,456 billion tokens"]  # fmt: skip
-    times = [in_unit(seconds, TIMES) for seconds in (0.072, 59, 90, 7200, 3_600_000)]
-    assert times == ["less than a second", "59 seconds", "1.5 minutes", "2 hours", "1,000 hours"]
-    plan = study_cost_text(study_cost(table()))
-    assert "; 3,840 tokens, " in plan and "H100" not in plan  # small shapes say nothing of one
+def test_plan_of_small_shapes():
+    """Guards: small shapes, which reach no large share of its peak, say nothing of a GPU."""
+    plan = study_cost_text(table())
+    assert "; 3,840 tokens, " in plan and "H100" not in plan
