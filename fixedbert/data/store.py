@@ -42,7 +42,7 @@ from .encoding import encode
 from .sentences import check_language, split_document
 from .token_report import SHOWN, Tokenized, unknown_words
 
-FORMAT = 3  # raise it when the same corpus would give another store
+FORMAT = 4  # raise it when the same corpus would give another store
 SHARD_CHARACTERS = 4_000_000  # of text; the most that an interruption loses, in each process
 SHARD_DOCUMENTS = 50_000
 JUST_CHANGED = 2  # seconds, in which another change can leave size and times as they are

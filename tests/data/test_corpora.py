@@ -74,7 +74,7 @@ def test_boundaries_from_a_column_and_from_empty_rows(tmp_path):
     pyarrow.parquet.write_table(table, tmp_path / "b.parquet")
     for file in ("a.jsonl", "b.parquet"):
         found = documents(tmp_path / file, document_boundary="column", document_column="book")
-        assert found == [["One.", "Two."], ["Three."], ["", "Four."]]
+        assert found == [["One.", "Two."], ["Three."], ["Four."]]
         assert documents(tmp_path / file, document_boundary="blank_line") == ["One.\nTwo.\nThree.\n", "Four.\n"]
     with pytest.raises(InputError, match="no column 'volume'.*--document_column_name"):
         documents(tmp_path / "b.parquet", document_boundary="column", document_column="volume")
