@@ -5,24 +5,18 @@ All counts are of BERT's pretraining model: embeddings, layers, pooler, masked-L
 """
 
 import math
-import os
 import time
 from collections.abc import Iterator
-from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import product
-from pathlib import Path
 
-import numpy as np
 import torch
 from tqdm import tqdm
 
 from .counts import PREDICTED, Shape
-from .model.modeling_fixed_head_bert import FixedHeadBertForPreTraining, FixedHeadBertModel
+from .model.modeling_fixed_head_bert import FixedHeadBertForPreTraining
 from .presets import PRESETS
-from .support.errors import InputError, needs
-from .support.figures import drawing
-from .support.files import new_directory
+from .support.errors import InputError
 from .training.dropout import use_fast_dropout
 
 # Peak of matrix products in half precision without sparsity, as the data sheets have it (FLOP/s).
@@ -147,7 +141,6 @@ def plan(
     hours: str | None = None,
     device: str = "h100",
     measure: bool = False,
-    output_dir: str | Path | None = None,
 ) -> Plan:
     """
     Shapes that fit all budgets given: the ten that use most of them, no two of the same width and depth.
@@ -162,7 +155,6 @@ def plan(
         hours: of the paper's recipe on `device`.
         device: one of DEVICES.
         measure: time a training step of each shape that is returned, here, instead of estimating.
-        output_dir: a new directory for cost.png: how cost grows, calculated and measured.
 
     Raises:
         InputError: no budget, one that no shape fits (it names the nearest), or an unknown device.
@@ -176,16 +168,11 @@ def plan(
         raise InputError(f"{device}: there are {', '.join(DEVICES)}; measure times this machine.", "device")
     if not 8 <= max_seq_length <= 512:
         raise InputError(f"{max_seq_length}: BERT's rows have 8 to 512 tokens.", "max_seq_length")
-    if output_dir is not None:
-        needs("matplotlib", "plots")
     budget = Budget(limits, max_seq_length, DEVICES[device.lower()] * UTILISATION)
     shapes = [("", shape) for shape in fullest(fitting(budget), budget)]
     known = [(name, shape) for name, shape in KNOWN.items() if shape.positions >= max_seq_length]
-    with new_directory(output_dir) if output_dir is not None else nullcontext() as folder:
-        if folder is not None:
-            draw_cost(folder / "cost.png")
-        progress = tqdm([*shapes, *known], desc="timing steps", disable=not measure, leave=False)
-        planned = [planned_shape(name, shape, budget, measure) for name, shape in progress]
+    progress = tqdm([*shapes, *known], desc="timing steps", disable=not measure, leave=False)
+    planned = [planned_shape(name, shape, budget, measure) for name, shape in progress]
     found, known_ones = tuple(planned[: len(shapes)]), tuple(planned[len(shapes) :])
     return Plan(max_seq_length, budgets, device.lower(), measure, found, known_ones)
 
@@ -279,67 +266,6 @@ def tokens_per_second(shape: Shape, length: int, rows: int = 4) -> float:
         optimizer.zero_grad()
         seconds.append(time.perf_counter() - began)
     return ids.numel() / min(seconds[1:])
-
-
-BASE = Shape(256, 4, 8, 32, 1024, vocabulary=1000)
-GROWING = {  # what grows, with values
-    "heads": ("h", (2, 4, 8, 16, 32)),
-    "head size": ("p", (8, 16, 32, 64, 128)),
-    "width (feed-forward 4 x)": ("d", (64, 128, 256, 512)),
-    "layers": ("L", (1, 2, 4, 8, 16)),
-    "tokens in a row": ("length", (32, 64, 128, 256, 512)),
-}
-
-
-@torch.no_grad()
-def forward_seconds(shape: Shape, length: int, tokens: int = 2048) -> np.ndarray:
-    """Seconds of the layers here for a token, (5,): five passes, sorted."""
-    model = FixedHeadBertModel(shape.config(), add_pooling_layer=False).eval()
-    model.set_attn_implementation("eager")
-    ids = torch.randint(shape.vocabulary, (max(1, tokens // length), length))
-    seconds = []
-    for _ in range(6):
-        began = time.perf_counter()
-        model(ids)
-        seconds.append(time.perf_counter() - began)
-    return np.sort(seconds[1:]) / ids.numel()
-
-
-def draw_cost(file: Path):
-    """
-    Forward cost of a token against each dimension: FLOPs, and seconds measured here, on one scale.
-
-    Dots are medians of five passes, with bars from the fastest to the slowest.
-    """
-    with drawing(16, 4, file) as figure:
-        panels = figure.subplots(1, len(GROWING), sharey=True)
-        base_flops = BASE.forward_flops(128, 0) / 128
-        forward_seconds(BASE, 128)  # warms up
-        base_seconds = float(np.median(forward_seconds(BASE, 128)))
-        for panel, (name, (field, values)) in zip(panels, GROWING.items(), strict=True):
-            shapes = []
-            for value in values:
-                changes = {} if field == "length" else {field: value, **({"F": 4 * value} if field == "d" else {})}
-                shapes.append((replace(BASE, **changes), value if field == "length" else 128))
-            calculated = [shape.forward_flops(length, 0) / length / base_flops for shape, length in shapes]
-            seconds = [forward_seconds(shape, length) for shape, length in shapes]
-            base = np.median(seconds[shapes.index((BASE, 128))]) if (BASE, 128) in shapes else base_seconds
-            relative = np.stack(seconds) / base  # (values, 5)
-            middle = np.median(relative, axis=1)
-            bars = np.abs(relative[:, [0, -1]].T - middle)
-            panel.plot(values, calculated, "-", label="FLOPs, calculated")
-            panel.errorbar(values, middle, bars, fmt="o--", capsize=3, label="seconds, measured")
-            panel.set(xlabel=name, xscale="log", yscale="log")
-            panel.set_xticks(values, labels=map(str, values), minor=False)
-            panel.minorticks_off()
-        panels[0].set_ylabel("cost of a token, relative to the base")
-        ticks = [0.125, 0.25, 0.5, 1, 2, 4, 8]
-        panels[0].set_yticks(ticks, labels=[f"{tick:g}" for tick in ticks], minor=False)
-        panels[0].legend()
-        figure.suptitle(
-            f"Forward pass; base: {describe(BASE)}, rows of 128: {base_flops / 1e6:.1f} MFLOP and "
-            f"{base_seconds * 1e6:.0f} microseconds a token on {torch.get_num_threads()} of {os.cpu_count()} cores"
-        )
 
 
 def plan_text(plan: Plan) -> str:
