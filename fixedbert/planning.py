@@ -26,7 +26,7 @@ WIDTHS = (*range(64, 1024, 64), *range(1024, 2049, 128))
 LAYERS = (2, 3, 4, 5, 6, 8, 10, 12, 14, 16, 18, 20, 24, 28, 32, 36, 48)
 HEADS = (1, 2, 4, 6, 8, 12, 16, 20, 24, 32)
 HEAD_SIZES = (16, 32, 64, 96, 128, 256)
-FEED_FORWARD = (4, 8)  # times the width: BERT's, and that of the paper's narrow models
+FEED_FORWARD = (4, 8)  # times the width: BERT's, and the paper's narrow models'
 USED = 0.85  # of the budget, at least
 SHOWN = 10
 KNOWN = {
@@ -34,18 +34,14 @@ KNOWN = {
     "BERT-large": Shape(1024, 24, 16, 64, 4096),
     **{
         name: Shape(
-            preset.hidden_size,
-            preset.num_hidden_layers,
-            preset.num_attention_heads,
-            preset.attention_head_size or preset.hidden_size // preset.num_attention_heads,
-            preset.intermediate_size,
-            preset.vocab_size,
-            preset.max_position_embeddings,
+            p.hidden_size, p.num_hidden_layers, p.num_attention_heads,
+            p.attention_head_size or p.hidden_size // p.num_attention_heads,
+            p.intermediate_size, p.vocab_size, p.max_position_embeddings,
         )
-        for name, preset in PRESETS.items()
-        if not preset.is_decoder
+        for name, p in PRESETS.items()
+        if not p.is_decoder
     },
-}
+}  # fmt: skip
 
 
 COLUMNS = "{:<20} {:>5} {:>6} {:>5} {:>9} {:>6} {:>8} {:>9} {:>9} {:>13} {:>11} {:>7} {:>7} {:>7} {:>7} {:>7}"
@@ -53,58 +49,33 @@ COLUMNS = "{:<20} {:>5} {:>6} {:>5} {:>9} {:>6} {:>8} {:>9} {:>9} {:>13} {:>11} 
 
 @dataclass(frozen=True)
 class PlannedShape:
-    """
-    A shape and what it costs. Parameters and operations are exact, memory and time are estimates.
+    """A shape and what it costs. Parameters and operations are exact, memory and time are estimates."""
 
-    Attributes:
-        name: of a known model; empty for a shape that fits the budget.
-        parameters: of the pretraining model.
-        forward_flops, training_flops: FLOPs for each token.
-        training_memory, inference_memory: bytes, for 32 rows in float32.
-        tokens_per_second: in training, calculated for the device, or measured here.
-        hours: of the paper's recipe on the device, calculated.
-        reaches_length: whether the head size is at least n - 1: a head then has every pattern over n tokens.
-        reaches_width: whether heads * head size is at least the width: every standard layer of this width with as many
-            heads is then included.
-        log_3_width: layers up to which depth gains more than width, in a network without softmax and feed-forward.
-        fitted_depth: layers of a law fitted to causal language models; None below the widths that it holds for.
-    """
-
-    name: str
+    name: str  # of a known model; "" for a shape that fits the budget
     shape: Shape
-    parameters: int
-    forward_flops: float
+    parameters: int  # of the pretraining model
+    forward_flops: float  # for each token
     training_flops: float
-    training_memory: float
+    training_memory: float  # bytes, for 32 rows in float32
     inference_memory: float
-    tokens_per_second: float
-    hours: float
-    reaches_length: bool
-    reaches_width: bool
-    log_3_width: float
-    fitted_depth: float | None
+    tokens_per_second: float  # in training, calculated for the device, or measured here
+    hours: float  # of the paper's recipe on the device, calculated
+    reaches_length: bool  # p >= n - 1: a head has every pattern over n tokens
+    reaches_width: bool  # h p >= d: every standard layer of this width with as many heads is included
+    log_3_width: float  # layers up to which depth gains more than width, without softmax and feed-forward
+    fitted_depth: float | None  # by a law of causal language models; None below the widths that it holds for
 
 
 @dataclass(frozen=True)
 class Plan:
-    """
-    What `plan` finds.
+    """What `plan` finds."""
 
-    Attributes:
-        max_seq_length: tokens of a row in training.
-        budgets: as given, by name.
-        device: one of DEVICES, for which time is calculated.
-        measured: whether `tokens_per_second` was measured on this machine.
-        shapes: some that fit the budgets, the one that uses most first.
-        known: BERT-base, BERT-large and the presets that have positions for `max_seq_length`.
-    """
-
-    max_seq_length: int
-    budgets: dict[str, str]
-    device: str
-    measured: bool
-    shapes: tuple[PlannedShape, ...]
-    known: tuple[PlannedShape, ...]
+    max_seq_length: int  # tokens of a row in training
+    budgets: dict[str, str]  # as given, by name
+    device: str  # one of DEVICES, for which time is calculated
+    measured: bool  # whether `tokens_per_second` was measured on this machine
+    shapes: tuple[PlannedShape, ...]  # some that fit the budgets, the one that uses most first
+    known: tuple[PlannedShape, ...]  # BERT-base, BERT-large and the presets with positions for `max_seq_length`
 
 
 @dataclass(frozen=True)
@@ -116,20 +87,15 @@ class Budget:
     speed: float
 
     def cost(self, name: str, shape: Shape) -> float:
-        """In the unit of the limit of that name."""
-        match name:
-            case "params":
-                return shape.parameters
-            case "flops":
-                return shape.training_flops(self.length, PREDICTED * self.length) / self.length
-            case "memory":
-                return shape.memory(self.length)[0]
-            case "hours":
-                return shape.paper_hours(self.speed)
-        raise KeyError(name)
+        """What a shape takes of a limit, in its unit."""
+        if name == "params":
+            return shape.parameters
+        if name == "flops":
+            return shape.training_flops(self.length, PREDICTED * self.length) / self.length
+        return shape.memory(self.length)[0] if name == "memory" else shape.paper_hours(self.speed)
 
     def share(self, shape: Shape) -> float:
-        """How much of the budget a shape uses, of that limit of which it uses most."""
+        """How much of the budget a shape uses, by the limit that it is nearest to."""
         return max(self.cost(name, shape) / limit for name, limit in self.limits.items())
 
 
@@ -169,7 +135,7 @@ def plan(
     if not 8 <= max_seq_length <= 512:
         raise InputError(f"{max_seq_length}: BERT's rows have 8 to 512 tokens.", "max_seq_length")
     budget = Budget(limits, max_seq_length, DEVICES[device.lower()] * UTILISATION)
-    shapes = [("", shape) for shape in fullest(fitting(budget), budget)]
+    shapes = [("", shape) for shape in fullest(budget)]
     known = [(name, shape) for name, shape in KNOWN.items() if shape.positions >= max_seq_length]
     progress = tqdm([*shapes, *known], desc="timing steps", disable=not measure, leave=False)
     planned = [planned_shape(name, shape, budget, measure) for name, shape in progress]
@@ -195,27 +161,21 @@ def candidates() -> Iterator[Shape]:
             yield Shape(d, L, h, p, factor * d)
 
 
-def fitting(budget: Budget) -> list[Shape]:
+def fullest(budget: Budget) -> list[Shape]:
     """
-    The candidates that fit, and use enough of the budget.
+    The SHOWN candidates that fit and use most of the budget, one of each width and depth.
 
     Raises:
         InputError: there is none; it names the nearest.
     """
-    shares = [(budget.share(shape), shape) for shape in candidates()]
-    found = [shape for share, shape in shares if USED <= share <= 1]
-    if not found:
-        _, nearest = min(shares, key=lambda pair: abs(math.log(pair[0])))
+    shares = {shape: budget.share(shape) for shape in candidates()}
+    first: dict[tuple[int, int], Shape] = {}
+    for shape in sorted((shape for shape in shares if USED <= shares[shape] <= 1), key=shares.get, reverse=True):
+        first.setdefault((shape.d, shape.L), shape)
+    if not first:
+        nearest = min(shares, key=lambda shape: abs(math.log(shares[shape])))
         near = ", ".join(f"{name} {budget.cost(name, nearest):.3g}" for name in budget.limits)
         raise InputError(f"no shape fits; the nearest is {describe(nearest)} with {near}.")
-    return found
-
-
-def fullest(shapes: list[Shape], budget: Budget) -> list[Shape]:
-    """The SHOWN that use most of the budget, one of each width and depth."""
-    first: dict[tuple[int, int], Shape] = {}
-    for shape in sorted(shapes, key=budget.share, reverse=True):
-        first.setdefault((shape.d, shape.L), shape)
     return list(first.values())[:SHOWN]
 
 

@@ -10,36 +10,24 @@ class GlueTask:
 
     Its metrics are in METRICS of fixedbert/fine_tuning/glue_metrics.py.
 
-    Args:
-        folder: of the download.
-        texts: columns of the texts on the Hub.
-        labels: names in the order of their numbers, as on the Hub; none for a regression.
-        file_texts: columns of the texts in the tsv files, where they are others.
-        label: column of the label in the tsv files.
-        header: columns of the files that have no header line.
-        numbered: whether files and submissions have the numbers of the labels and not their names.
-        files: of the download, by split of the Hub; for labelled splits the first of the evaluated ones is the main.
-        submissions: files of a submission, by split of the Hub.
-        dataset_name: of the Hub.
-        dataset_config_name: its configuration; by default the name of the task.
-
     Raises:
         ValueError: the fields do not fit one another.
     """
 
-    folder: str
-    texts: tuple[str, ...]
-    labels: tuple[str, ...]
-    file_texts: tuple[str, ...] = ()
-    label: str = "label"
-    header: tuple[str, ...] | None = None
-    numbered: bool = False
+    folder: str  # of the download
+    texts: tuple[str, ...]  # columns of the texts on the Hub
+    labels: tuple[str, ...]  # names in the order of their numbers, as on the Hub; none for a regression
+    file_texts: tuple[str, ...] = ()  # columns of the texts in the tsv files, where they are others
+    label: str = "label"  # column in the tsv files
+    header: tuple[str, ...] | None = None  # columns of the files that have no header line
+    numbered: bool = False  # whether files and submissions have the numbers of the labels and not their names
+    # Files of the download, by split of the Hub. Of several validation splits the first is the main one.
     files: dict[str, str] = field(
         default_factory=lambda: {"train": "train.tsv", "validation": "dev.tsv", "test": "test.tsv"}
     )
-    submissions: dict[str, str] | None = None
-    dataset_name: str = "nyu-mll/glue"
-    dataset_config_name: str | None = None
+    submissions: dict[str, str] | None = None  # files of a submission, by split of the Hub
+    dataset_name: str = "nyu-mll/glue"  # of the Hub
+    dataset_config_name: str | None = None  # by default the name of the task
 
     def __post_init__(self):
         object.__setattr__(self, "file_texts", self.file_texts or self.texts)  # the dataclass is frozen

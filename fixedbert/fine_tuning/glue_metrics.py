@@ -21,7 +21,7 @@ MEASURES = {
     "spearmanr": lambda predictions, labels: correlation(spearmanr, predictions, labels),
 }
 
-# The metrics of each task of GLUE (Wang et al., 2018, table 1), with transformers' names, and those of other data.
+# The metrics of each task of GLUE (Wang et al., 2018, table 1), with transformers' names, and of other data.
 METRICS = {
     "cola": ("matthews_correlation",),
     "sst2": ("accuracy",),
