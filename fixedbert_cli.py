@@ -276,9 +276,6 @@ def plan_arguments(parser: ArgumentParser):
     parser.add_argument("--hours", help="budget: hours of the paper's recipe on --device")
     parser.add_argument("--device", default="h100", help="hardware to calculate for")
     parser.add_argument("--measure", action="store_true", help="time a training step of each shape on this machine")
-    parser.add_argument(
-        "--output_dir", help="a directory to write: a picture of how cost grows, calculated and measured"
-    )
 
 
 def load_plan(**options) -> Run:

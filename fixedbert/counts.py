@@ -2,7 +2,7 @@
 What a BERT or FixedHeadBert costs: parameters, floating-point operations, memory. The only formulas of it.
 
 In the papers' symbols: width d, L layers, h heads of size p, feed-forward width F, sequences of n tokens. Operations
-are those of matrix products, two for each multiplication and addition. What depends on h p here depends on the width
+are matrix products, two for each multiplication and addition. What depends on h p here depends on the width
 in BERT, where it is the same.
 """
 
@@ -21,7 +21,7 @@ PAPER_TOKENS = {128: 1024 * 128 * 450_000, 512: 1024 * 512 * 50_000}  # by lengt
 @dataclass(frozen=True)
 class LayerShape:
     """
-    The sizes of one layer, v that of values. With a shared projection all heads have the same queries, keys and values
+    The sizes of one layer, v for values. With a shared projection all heads have the same queries, keys and values
     (MHE).
     """
 

@@ -5,24 +5,18 @@ All counts are of BERT's pretraining model: embeddings, layers, pooler, masked-L
 """
 
 import math
-import os
 import time
 from collections.abc import Iterator
-from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import product
-from pathlib import Path
 
-import numpy as np
 import torch
 from tqdm import tqdm
 
 from .counts import PREDICTED, Shape
-from .model.modeling_fixed_head_bert import FixedHeadBertForPreTraining, FixedHeadBertModel
+from .model.modeling_fixed_head_bert import FixedHeadBertForPreTraining
 from .presets import PRESETS
-from .support.errors import InputError, needs
-from .support.figures import drawing
-from .support.files import new_directory
+from .support.errors import InputError
 from .training.dropout import use_fast_dropout
 
 # Peak of matrix products in half precision without sparsity, as the data sheets have it (FLOP/s).
@@ -32,7 +26,7 @@ WIDTHS = (*range(64, 1024, 64), *range(1024, 2049, 128))
 LAYERS = (2, 3, 4, 5, 6, 8, 10, 12, 14, 16, 18, 20, 24, 28, 32, 36, 48)
 HEADS = (1, 2, 4, 6, 8, 12, 16, 20, 24, 32)
 HEAD_SIZES = (16, 32, 64, 96, 128, 256)
-FEED_FORWARD = (4, 8)  # times the width: BERT's, and that of the paper's narrow models
+FEED_FORWARD = (4, 8)  # times the width: BERT's, and the paper's narrow models'
 USED = 0.85  # of the budget, at least
 SHOWN = 10
 KNOWN = {
@@ -40,18 +34,14 @@ KNOWN = {
     "BERT-large": Shape(1024, 24, 16, 64, 4096),
     **{
         name: Shape(
-            preset.hidden_size,
-            preset.num_hidden_layers,
-            preset.num_attention_heads,
-            preset.attention_head_size or preset.hidden_size // preset.num_attention_heads,
-            preset.intermediate_size,
-            preset.vocab_size,
-            preset.max_position_embeddings,
+            p.hidden_size, p.num_hidden_layers, p.num_attention_heads,
+            p.attention_head_size or p.hidden_size // p.num_attention_heads,
+            p.intermediate_size, p.vocab_size, p.max_position_embeddings,
         )
-        for name, preset in PRESETS.items()
-        if not preset.is_decoder
+        for name, p in PRESETS.items()
+        if not p.is_decoder
     },
-}
+}  # fmt: skip
 
 
 COLUMNS = "{:<20} {:>5} {:>6} {:>5} {:>9} {:>6} {:>8} {:>9} {:>9} {:>13} {:>11} {:>7} {:>7} {:>7} {:>7} {:>7}"
@@ -59,58 +49,33 @@ COLUMNS = "{:<20} {:>5} {:>6} {:>5} {:>9} {:>6} {:>8} {:>9} {:>9} {:>13} {:>11} 
 
 @dataclass(frozen=True)
 class PlannedShape:
-    """
-    A shape and what it costs. Parameters and operations are exact, memory and time are estimates.
+    """A shape and what it costs. Parameters and operations are exact, memory and time are estimates."""
 
-    Attributes:
-        name: of a known model; empty for a shape that fits the budget.
-        parameters: of the pretraining model.
-        forward_flops, training_flops: FLOPs for each token.
-        training_memory, inference_memory: bytes, for 32 rows in float32.
-        tokens_per_second: in training, calculated for the device, or measured here.
-        hours: of the paper's recipe on the device, calculated.
-        reaches_length: whether the head size is at least n - 1: a head then has every pattern over n tokens.
-        reaches_width: whether heads * head size is at least the width: every standard layer of this width with as many
-            heads is then included.
-        log_3_width: layers up to which depth gains more than width, in a network without softmax and feed-forward.
-        fitted_depth: layers of a law fitted to causal language models; None below the widths that it holds for.
-    """
-
-    name: str
+    name: str  # of a known model; "" for a shape that fits the budget
     shape: Shape
-    parameters: int
-    forward_flops: float
+    parameters: int  # of the pretraining model
+    forward_flops: float  # for each token
     training_flops: float
-    training_memory: float
+    training_memory: float  # bytes, for 32 rows in float32
     inference_memory: float
-    tokens_per_second: float
-    hours: float
-    reaches_length: bool
-    reaches_width: bool
-    log_3_width: float
-    fitted_depth: float | None
+    tokens_per_second: float  # in training, calculated for the device, or measured here
+    hours: float  # of the paper's recipe on the device, calculated
+    reaches_length: bool  # p >= n - 1: a head has every pattern over n tokens
+    reaches_width: bool  # h p >= d: every standard layer of this width with as many heads is included
+    log_3_width: float  # layers up to which depth gains more than width, without softmax and feed-forward
+    fitted_depth: float | None  # by a law of causal language models; None below the widths that it holds for
 
 
 @dataclass(frozen=True)
 class Plan:
-    """
-    What `plan` finds.
+    """What `plan` finds."""
 
-    Attributes:
-        max_seq_length: tokens of a row in training.
-        budgets: as given, by name.
-        device: one of DEVICES, for which time is calculated.
-        measured: whether `tokens_per_second` was measured on this machine.
-        shapes: some that fit the budgets, the one that uses most first.
-        known: BERT-base, BERT-large and the presets that have positions for `max_seq_length`.
-    """
-
-    max_seq_length: int
-    budgets: dict[str, str]
-    device: str
-    measured: bool
-    shapes: tuple[PlannedShape, ...]
-    known: tuple[PlannedShape, ...]
+    max_seq_length: int  # tokens of a row in training
+    budgets: dict[str, str]  # as given, by name
+    device: str  # one of DEVICES, for which time is calculated
+    measured: bool  # whether `tokens_per_second` was measured on this machine
+    shapes: tuple[PlannedShape, ...]  # some that fit the budgets, the one that uses most first
+    known: tuple[PlannedShape, ...]  # BERT-base, BERT-large and the presets with positions for `max_seq_length`
 
 
 @dataclass(frozen=True)
@@ -122,20 +87,15 @@ class Budget:
     speed: float
 
     def cost(self, name: str, shape: Shape) -> float:
-        """In the unit of the limit of that name."""
-        match name:
-            case "params":
-                return shape.parameters
-            case "flops":
-                return shape.training_flops(self.length, PREDICTED * self.length) / self.length
-            case "memory":
-                return shape.memory(self.length)[0]
-            case "hours":
-                return shape.paper_hours(self.speed)
-        raise KeyError(name)
+        """What a shape takes of a limit, in its unit."""
+        if name == "params":
+            return shape.parameters
+        if name == "flops":
+            return shape.training_flops(self.length, PREDICTED * self.length) / self.length
+        return shape.memory(self.length)[0] if name == "memory" else shape.paper_hours(self.speed)
 
     def share(self, shape: Shape) -> float:
-        """How much of the budget a shape uses, of that limit of which it uses most."""
+        """How much of the budget a shape uses, by the limit that it is nearest to."""
         return max(self.cost(name, shape) / limit for name, limit in self.limits.items())
 
 
@@ -147,7 +107,6 @@ def plan(
     hours: str | None = None,
     device: str = "h100",
     measure: bool = False,
-    output_dir: str | Path | None = None,
 ) -> Plan:
     """
     Shapes that fit all budgets given: the ten that use most of them, no two of the same width and depth.
@@ -162,7 +121,6 @@ def plan(
         hours: of the paper's recipe on `device`.
         device: one of DEVICES.
         measure: time a training step of each shape that is returned, here, instead of estimating.
-        output_dir: a new directory for cost.png: how cost grows, calculated and measured.
 
     Raises:
         InputError: no budget, one that no shape fits (it names the nearest), or an unknown device.
@@ -176,16 +134,11 @@ def plan(
         raise InputError(f"{device}: there are {', '.join(DEVICES)}; measure times this machine.", "device")
     if not 8 <= max_seq_length <= 512:
         raise InputError(f"{max_seq_length}: BERT's rows have 8 to 512 tokens.", "max_seq_length")
-    if output_dir is not None:
-        needs("matplotlib", "plots")
     budget = Budget(limits, max_seq_length, DEVICES[device.lower()] * UTILISATION)
-    shapes = [("", shape) for shape in fullest(fitting(budget), budget)]
+    shapes = [("", shape) for shape in fullest(budget)]
     known = [(name, shape) for name, shape in KNOWN.items() if shape.positions >= max_seq_length]
-    with new_directory(output_dir) if output_dir is not None else nullcontext() as folder:
-        if folder is not None:
-            draw_cost(folder / "cost.png")
-        progress = tqdm([*shapes, *known], desc="timing steps", disable=not measure, leave=False)
-        planned = [planned_shape(name, shape, budget, measure) for name, shape in progress]
+    progress = tqdm([*shapes, *known], desc="timing steps", disable=not measure, leave=False)
+    planned = [planned_shape(name, shape, budget, measure) for name, shape in progress]
     found, known_ones = tuple(planned[: len(shapes)]), tuple(planned[len(shapes) :])
     return Plan(max_seq_length, budgets, device.lower(), measure, found, known_ones)
 
@@ -208,27 +161,21 @@ def candidates() -> Iterator[Shape]:
             yield Shape(d, L, h, p, factor * d)
 
 
-def fitting(budget: Budget) -> list[Shape]:
+def fullest(budget: Budget) -> list[Shape]:
     """
-    The candidates that fit, and use enough of the budget.
+    The SHOWN candidates that fit and use most of the budget, one of each width and depth.
 
     Raises:
         InputError: there is none; it names the nearest.
     """
-    shares = [(budget.share(shape), shape) for shape in candidates()]
-    found = [shape for share, shape in shares if USED <= share <= 1]
-    if not found:
-        _, nearest = min(shares, key=lambda pair: abs(math.log(pair[0])))
+    shares = {shape: budget.share(shape) for shape in candidates()}
+    first: dict[tuple[int, int], Shape] = {}
+    for shape in sorted((shape for shape in shares if USED <= shares[shape] <= 1), key=shares.get, reverse=True):
+        first.setdefault((shape.d, shape.L), shape)
+    if not first:
+        nearest = min(shares, key=lambda shape: abs(math.log(shares[shape])))
         near = ", ".join(f"{name} {budget.cost(name, nearest):.3g}" for name in budget.limits)
         raise InputError(f"no shape fits; the nearest is {describe(nearest)} with {near}.")
-    return found
-
-
-def fullest(shapes: list[Shape], budget: Budget) -> list[Shape]:
-    """The SHOWN that use most of the budget, one of each width and depth."""
-    first: dict[tuple[int, int], Shape] = {}
-    for shape in sorted(shapes, key=budget.share, reverse=True):
-        first.setdefault((shape.d, shape.L), shape)
     return list(first.values())[:SHOWN]
 
 
@@ -279,67 +226,6 @@ def tokens_per_second(shape: Shape, length: int, rows: int = 4) -> float:
         optimizer.zero_grad()
         seconds.append(time.perf_counter() - began)
     return ids.numel() / min(seconds[1:])
-
-
-BASE = Shape(256, 4, 8, 32, 1024, vocabulary=1000)
-GROWING = {  # what grows, with values
-    "heads": ("h", (2, 4, 8, 16, 32)),
-    "head size": ("p", (8, 16, 32, 64, 128)),
-    "width (feed-forward 4 x)": ("d", (64, 128, 256, 512)),
-    "layers": ("L", (1, 2, 4, 8, 16)),
-    "tokens in a row": ("length", (32, 64, 128, 256, 512)),
-}
-
-
-@torch.no_grad()
-def forward_seconds(shape: Shape, length: int, tokens: int = 2048) -> np.ndarray:
-    """Seconds of the layers here for a token, (5,): five passes, sorted."""
-    model = FixedHeadBertModel(shape.config(), add_pooling_layer=False).eval()
-    model.set_attn_implementation("eager")
-    ids = torch.randint(shape.vocabulary, (max(1, tokens // length), length))
-    seconds = []
-    for _ in range(6):
-        began = time.perf_counter()
-        model(ids)
-        seconds.append(time.perf_counter() - began)
-    return np.sort(seconds[1:]) / ids.numel()
-
-
-def draw_cost(file: Path):
-    """
-    Forward cost of a token against each dimension: FLOPs, and seconds measured here, on one scale.
-
-    Dots are medians of five passes, with bars from the fastest to the slowest.
-    """
-    with drawing(16, 4, file) as figure:
-        panels = figure.subplots(1, len(GROWING), sharey=True)
-        base_flops = BASE.forward_flops(128, 0) / 128
-        forward_seconds(BASE, 128)  # warms up
-        base_seconds = float(np.median(forward_seconds(BASE, 128)))
-        for panel, (name, (field, values)) in zip(panels, GROWING.items(), strict=True):
-            shapes = []
-            for value in values:
-                changes = {} if field == "length" else {field: value, **({"F": 4 * value} if field == "d" else {})}
-                shapes.append((replace(BASE, **changes), value if field == "length" else 128))
-            calculated = [shape.forward_flops(length, 0) / length / base_flops for shape, length in shapes]
-            seconds = [forward_seconds(shape, length) for shape, length in shapes]
-            base = np.median(seconds[shapes.index((BASE, 128))]) if (BASE, 128) in shapes else base_seconds
-            relative = np.stack(seconds) / base  # (values, 5)
-            middle = np.median(relative, axis=1)
-            bars = np.abs(relative[:, [0, -1]].T - middle)
-            panel.plot(values, calculated, "-", label="FLOPs, calculated")
-            panel.errorbar(values, middle, bars, fmt="o--", capsize=3, label="seconds, measured")
-            panel.set(xlabel=name, xscale="log", yscale="log")
-            panel.set_xticks(values, labels=map(str, values), minor=False)
-            panel.minorticks_off()
-        panels[0].set_ylabel("cost of a token, relative to the base")
-        ticks = [0.125, 0.25, 0.5, 1, 2, 4, 8]
-        panels[0].set_yticks(ticks, labels=[f"{tick:g}" for tick in ticks], minor=False)
-        panels[0].legend()
-        figure.suptitle(
-            f"Forward pass; base: {describe(BASE)}, rows of 128: {base_flops / 1e6:.1f} MFLOP and "
-            f"{base_seconds * 1e6:.0f} microseconds a token on {torch.get_num_threads()} of {os.cpu_count()} cores"
-        )
 
 
 def plan_text(plan: Plan) -> str:

@@ -10,6 +10,11 @@ from dataclasses import dataclass
 
 from .model.configuration_fixed_head_bert import FixedHeadBertConfig
 
+SHAPE_FIELDS = (
+    "hidden_size", "num_hidden_layers", "num_attention_heads", "attention_head_size", "intermediate_size",
+    "vocab_size", "max_position_embeddings", "is_decoder",
+)  # fmt: skip
+
 
 @dataclass(frozen=True)
 class Preset:
@@ -92,18 +97,5 @@ def preset_config(name: str, **changes) -> FixedHeadBertConfig:
     """
     if name not in PRESETS:
         raise KeyError(f"no preset {name!r}; there are {', '.join(PRESETS)}")
-    preset = PRESETS[name]
-    shape = {field: getattr(preset, field) for field in SHAPE_FIELDS}
-    return FixedHeadBertConfig(**{**shape, **changes})
-
-
-SHAPE_FIELDS = (
-    "hidden_size",
-    "num_hidden_layers",
-    "num_attention_heads",
-    "attention_head_size",
-    "intermediate_size",
-    "vocab_size",
-    "max_position_embeddings",
-    "is_decoder",
-)
+    shape = {field: getattr(PRESETS[name], field) for field in SHAPE_FIELDS}
+    return FixedHeadBertConfig(**shape | changes)

@@ -4,10 +4,9 @@ import re
 from pathlib import Path
 
 import pytest
-from PIL import Image
 
 from fixedbert.counts import PAPER_TOKENS, Shape
-from fixedbert.planning import KNOWN, draw_cost, fitted_depth, plan, plan_text, read_limit, tokens_per_second
+from fixedbert.planning import KNOWN, fitted_depth, plan, plan_text, read_limit, tokens_per_second
 from fixedbert.support.errors import InputError
 from fixedbert_cli import main
 
@@ -132,12 +131,3 @@ def test_measured_steps(monkeypatch, capsys):
     main(["plan", "--params", "2500k", "--measure"])
     printed = capsys.readouterr().out
     assert "tokens/s *" in printed and printed.count(" 12,345 ") == 2
-
-
-def test_picture_of_cost(monkeypatch, tmp_path):
-    """Guards: calculated and measured cost are drawn on the same axes."""
-    growing = {"heads": ("h", (1, 2)), "tokens in a row": ("length", (8, 16))}
-    monkeypatch.setattr("fixedbert.planning.GROWING", growing)
-    draw_cost(tmp_path / "cost.png")
-    with Image.open(tmp_path / "cost.png") as picture:
-        assert picture.width > 1000

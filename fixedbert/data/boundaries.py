@@ -36,12 +36,33 @@ def documents_of(rows: Iterable[Row], boundary: str, source: str) -> Iterator[Do
     """
     if boundary in ("row", "line"):
         yield from (text for text, _ in rows)
-    elif boundary == "blank_line":
-        yield from joined_until_blank(rows, source)
-    elif boundary == "column":
-        yield from grouped_by_value(rows, source)
-    else:
-        yield from cut_at_chapters(rows, source)
+        return
+    texts: list[str] = []  # of the document so far
+    size, last = 0, None
+    for text, value in rows:
+        if boundary == "blank_line":
+            ended = not text.strip()
+        elif boundary == "column":
+            ended = value != last
+        else:
+            ended = len(texts) == INFERRED_LENGTH or (len(text) < 60 and CHAPTER.match(text) is not None)
+        last = value
+        if ended and texts:
+            yield whole(texts, boundary)
+            texts, size = [], 0
+        if text.strip():
+            texts.append(text)
+            size += len(text)
+            check_document(size, source)
+    if texts:
+        yield whole(texts, boundary)
+
+
+def whole(texts: list[str], boundary: str) -> Document:
+    """A document of its lines, or of its sentences."""
+    if boundary != "blank_line":
+        return texts
+    return "".join(text if text.endswith("\n") else text + "\n" for text in texts)
 
 
 def check_document(size: int, source: object):
@@ -54,50 +75,3 @@ def check_document(size: int, source: object):
             f"{source}: more than {LARGEST_DOCUMENT >> 20} MiB in one document; say what ends one in it with "
             "`document_boundary` line, blank_line or inferred."
         )
-
-
-def joined_until_blank(rows: Iterable[Row], source: str) -> Iterator[str]:
-    lines: list[str] = []
-    size = 0
-    for text, _ in rows:
-        if text.strip():
-            lines.append(text if text.endswith("\n") else text + "\n")
-            size += len(text)
-            check_document(size, source)
-        elif lines:
-            yield "".join(lines)
-            lines, size = [], 0
-    if lines:
-        yield "".join(lines)
-
-
-def grouped_by_value(rows: Iterable[Row], source: str) -> Iterator[list[str]]:
-    sentences: list[str] = []
-    current, size = None, 0
-    for text, value in rows:
-        if value != current and sentences:
-            yield sentences
-            sentences, size = [], 0
-        current = value
-        sentences.append(text)
-        size += len(text)
-        check_document(size, source)
-    if sentences:
-        yield sentences
-
-
-def cut_at_chapters(rows: Iterable[Row], source: str) -> Iterator[list[str]]:
-    """Sentences of a stream without boundaries, such as the copies of BookCorpus on the Hub."""
-    sentences: list[str] = []
-    size = 0
-    for text, _ in rows:
-        chapter = len(text) < 60 and CHAPTER.match(text)
-        if sentences and (chapter or len(sentences) == INFERRED_LENGTH):
-            yield sentences
-            sentences, size = [], 0
-        if text.strip():
-            sentences.append(text)
-            size += len(text)
-            check_document(size, source)
-    if sentences:
-        yield sentences

@@ -22,9 +22,9 @@ class PretrainingCollator:
     `tokens` and `labelled` of its forward. To find these on a GPU the host has to wait for it at each step. A mask
     without padding is left out.
 
-    With `row_length` all batches have one shape, for torch.compile: rows of so many tokens, of which `row_labels` are
-    predicted at most. `labelled` has so many places for each row: those left over are of a token without a label. A
-    graph computes padding, so that there are no `tokens`.
+    With `row_length` all batches have one shape, for torch.compile: rows of so many tokens, with at most `row_labels`
+    predictions in each. `labelled` has that many places for each row; the ones left over point to a token without a
+    label. A graph computes padding, so that there are no `tokens`.
 
     Args:
         objective: mlm+nsp, mlm or clm.

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tqdm import tqdm
+
 from ..support.checksums import content_hash_of
 from ..support.errors import InputError
 from ..support.files import reading
@@ -59,24 +61,16 @@ class Corpus:
     """
     One source of text, and what its documents are.
 
-    Args:
-        source: "sample" for the built-in sample, a file, folder or glob, or the Hub id of a data set.
-        on_hub: whether `source` is a Hub id.
-        config_name: configuration of the Hub's data set.
-        text_column: column with the text, for all but .txt files.
-        document_boundary: what ends a document, one of DOCUMENT_BOUNDARIES. By "column" and "inferred" every row is a
-            sentence; else text is split into sentences.
-        document_column: the column for the boundary "column".
-        hub_options: `cache_dir` and `token` for the Hub.
+    By the boundaries "column" and "inferred" every row is a sentence; else text is split into sentences.
     """
 
-    source: str
+    source: str  # a file, folder or glob; or on the Hub the id of a data set, or "sample" for the built-in sample
     on_hub: bool = False
-    config_name: str | None = None
-    text_column: str = "text"
-    document_boundary: str = "row"
-    document_column: str | None = None
-    hub_options: dict[str, Any] = field(default_factory=dict, hash=False)
+    config_name: str | None = None  # of the Hub's data set
+    text_column: str = "text"  # for all but .txt files
+    document_boundary: str = "row"  # one of DOCUMENT_BOUNDARIES
+    document_column: str | None = None  # for the boundary "column"
+    hub_options: dict[str, Any] = field(default_factory=dict, hash=False)  # `cache_dir` and `token`
 
     def __post_init__(self):
         if self.document_boundary not in DOCUMENT_BOUNDARIES:
@@ -180,3 +174,13 @@ class CorpusReader:
             self.empty_files += rows == 0
             done += path.stat().st_size
             self.position = done
+
+
+def all_documents(readers: list[CorpusReader], desc: str) -> Iterator[tuple[Document, int]]:
+    """The documents of several corpora, each with the number of its corpus, with a progress bar."""
+    total = sum(reader.size for reader in readers)
+    with tqdm(total=total, unit="B", unit_scale=True, desc=desc, disable=None) as bar:
+        for number, reader in enumerate(readers):
+            for document in reader:
+                yield document, number
+                bar.update(sum(reader.position for reader in readers) - bar.n)

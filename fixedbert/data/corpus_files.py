@@ -1,4 +1,4 @@
-"""The files of a corpus: those of a path, a folder or a glob, each once."""
+"""The files of a corpus, by a path, a folder or a glob, each once."""
 
 import fnmatch
 import os
@@ -24,7 +24,7 @@ def corpus_files(pattern: str) -> list[Path]:
         found = matches(start, Path(pattern).relative_to(start).parts)
         for file in (file for match in found for file in files_below(match)):
             own = os.path.realpath(file)
-            if own not in files or os.path.abspath(file) == own:  # a file's own name comes before that of a link
+            if own not in files or os.path.abspath(file) == own:  # a file's own name comes before a link's
                 files[own] = file
     if not files:
         raise InputError(f"{pattern}: no such file, and no folder or glob with {', '.join(READERS)} files in it.")

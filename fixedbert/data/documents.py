@@ -17,6 +17,10 @@ def as_arrays(column: pyarrow.ListArray) -> tuple[np.ndarray, np.ndarray]:
     return column.values.to_numpy(zero_copy_only=True), column.offsets.to_numpy(zero_copy_only=True)
 
 
+def shard_name(number: int) -> str:
+    return f"shard-{number:06}.arrow"
+
+
 class Documents:
     """
     Random access to the tokens and sentences of the documents of a prepared store, in memory-mapped files.
@@ -41,7 +45,7 @@ class Documents:
             rows = [0]
             for shard in range(self.description["shards"]):
                 # The arrays keep the memory map open.
-                source = pyarrow.memory_map(str(self.checked(f"shard-{shard:06}.arrow", verify)))
+                source = pyarrow.memory_map(str(self.checked(shard_name(shard), verify)))
                 batch = pyarrow.ipc.open_file(source).get_batch(0)
                 self.input_ids.append(as_arrays(batch.column("input_ids")))
                 self.sentence_ends.append(as_arrays(batch.column("sentence_ends")))

@@ -51,7 +51,7 @@ class Examples(torch.utils.data.Dataset):
     (seed, epoch, index).
 
     Every epoch has a plan, an array that says which tokens go into which example. The first process that needs it
-    makes it and keeps it in the store with its checksum. A damaged plan is made again. The length is that of epoch 0,
+    makes it and keeps it in the store with its checksum. A damaged plan is made again. The length is epoch 0's,
     so that steps can be counted. If another epoch has a few examples more, these are left out; if it has fewer, its
     first ones are repeated.
 
@@ -133,7 +133,7 @@ class Examples(torch.utils.data.Dataset):
                         if not is_sealed(path):
                             self.write_plan(path, epoch)
                             self.written.add(epoch)
-                    if epoch > 2 and epoch - 2 in self.written:  # that of epoch 0 gives the length
+                    if epoch > 2 and epoch - 2 in self.written:  # epoch 0's gives the length
                         old = folder / f"{name}-{epoch - 2}"
                         old.unlink(missing_ok=True)
                         checksum_file(old).unlink(missing_ok=True)
@@ -212,8 +212,8 @@ def shuffled(size: int, seed: tuple[int, ...], chunk: int = 2**16) -> Iterator[n
     """
     The numbers 0 to size - 1 in random order, in blocks, without all of them in memory.
 
-    A Feistel network (Luby and Rackoff, 1988) permutes the numbers with an even count of bits. Those below `size`, in
-    their order, are a permutation too.
+    A Feistel network (Luby and Rackoff, 1988) permutes the numbers with an even count of bits. The ones below `size`,
+    in their order, are a permutation too.
     """
     half = max((size - 1).bit_length() + 1, 2) // 2
     keys = np.random.default_rng(seed).integers(2**63, size=SHUFFLE_ROUNDS, dtype=np.uint64)

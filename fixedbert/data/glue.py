@@ -2,9 +2,6 @@
 
 from dataclasses import dataclass, field
 
-LABELLED = {"train": "train.tsv", "validation": "dev.tsv"}
-INFERENCE = ("entailment", "not_entailment")
-
 
 @dataclass(frozen=True)
 class GlueTask:
@@ -13,36 +10,27 @@ class GlueTask:
 
     Its metrics are in METRICS of fixedbert/fine_tuning/glue_metrics.py.
 
-    Args:
-        folder: of the download.
-        texts: columns of the texts on the Hub.
-        labels: names in the order of their numbers, as on the Hub; none for a regression.
-        file_texts: columns of the texts in the tsv files.
-        label: column of the label in the tsv files.
-        header: columns of the files that have no header line.
-        numbered: whether files and submissions have the numbers of the labels and not their names.
-        files: of the download, by split of the Hub; for labelled splits the first of the evaluated ones is the main.
-        submissions: files of a submission, by split of the Hub.
-        dataset_name: of the Hub.
-        dataset_config_name: its configuration; by default the name of the task.
-
     Raises:
         ValueError: the fields do not fit one another.
     """
 
-    folder: str
-    texts: tuple[str, ...]
-    labels: tuple[str, ...]
-    file_texts: tuple[str, ...]
-    label: str = "label"
-    header: tuple[str, ...] | None = None
-    numbered: bool = False
-    files: dict[str, str] = field(default_factory=lambda: {**LABELLED, "test": "test.tsv"})
-    submissions: dict[str, str] | None = None
-    dataset_name: str = "nyu-mll/glue"
-    dataset_config_name: str | None = None
+    folder: str  # of the download
+    texts: tuple[str, ...]  # columns of the texts on the Hub
+    labels: tuple[str, ...]  # names in the order of their numbers, as on the Hub; none for a regression
+    file_texts: tuple[str, ...] = ()  # columns of the texts in the tsv files, where they are others
+    label: str = "label"  # column in the tsv files
+    header: tuple[str, ...] | None = None  # columns of the files that have no header line
+    numbered: bool = False  # whether files and submissions have the numbers of the labels and not their names
+    # Files of the download, by split of the Hub. Of several validation splits the first is the main one.
+    files: dict[str, str] = field(
+        default_factory=lambda: {"train": "train.tsv", "validation": "dev.tsv", "test": "test.tsv"}
+    )
+    submissions: dict[str, str] | None = None  # files of a submission, by split of the Hub
+    dataset_name: str = "nyu-mll/glue"  # of the Hub
+    dataset_config_name: str | None = None  # by default the name of the task
 
     def __post_init__(self):
+        object.__setattr__(self, "file_texts", self.file_texts or self.texts)  # the dataclass is frozen
         if len(self.texts) not in (1, 2) or len(self.texts) != len(self.file_texts):
             raise ValueError(f"{self.folder}: texts and file_texts: name one or two columns, as many in both.")
         if len(self.labels) == 1:
@@ -54,18 +42,20 @@ class GlueTask:
         return (self.submissions or {"test": f"{self.folder}.tsv"}).get(split, "")
 
 
+NLI = {
+    "texts": ("premise", "hypothesis"),
+    "labels": ("entailment", "neutral", "contradiction"),
+    "file_texts": ("sentence1", "sentence2"),
+}
 TASKS = {
     "cola": GlueTask(
         "CoLA",
         texts=("sentence",),
         labels=("unacceptable", "acceptable"),
-        file_texts=("sentence",),
         header=("source", "label", "mark", "sentence"),
         numbered=True,
     ),
-    "sst2": GlueTask(
-        "SST-2", texts=("sentence",), labels=("negative", "positive"), file_texts=("sentence",), numbered=True
-    ),
+    "sst2": GlueTask("SST-2", texts=("sentence",), labels=("negative", "positive"), numbered=True),
     "mrpc": GlueTask(
         "MRPC",
         texts=("sentence1", "sentence2"),
@@ -74,22 +64,17 @@ TASKS = {
         label="Quality",
         numbered=True,
     ),
-    "stsb": GlueTask(
-        "STS-B", texts=("sentence1", "sentence2"), labels=(), file_texts=("sentence1", "sentence2"), label="score"
-    ),
+    "stsb": GlueTask("STS-B", texts=("sentence1", "sentence2"), labels=(), label="score"),
     "qqp": GlueTask(
         "QQP",
         texts=("question1", "question2"),
         labels=("not_duplicate", "duplicate"),
-        file_texts=("question1", "question2"),
         label="is_duplicate",
         numbered=True,
     ),
     "mnli": GlueTask(
         "MNLI",
-        texts=("premise", "hypothesis"),
-        labels=("entailment", "neutral", "contradiction"),
-        file_texts=("sentence1", "sentence2"),
+        **NLI,
         label="gold_label",
         files={
             "train": "train.tsv",
@@ -100,21 +85,9 @@ TASKS = {
         },
         submissions={"test_matched": "MNLI-m.tsv", "test_mismatched": "MNLI-mm.tsv"},
     ),
-    "qnli": GlueTask("QNLI", texts=("question", "sentence"), labels=INFERENCE, file_texts=("question", "sentence")),
-    "rte": GlueTask("RTE", texts=("sentence1", "sentence2"), labels=INFERENCE, file_texts=("sentence1", "sentence2")),
-    "wnli": GlueTask(
-        "WNLI",
-        texts=("sentence1", "sentence2"),
-        labels=tuple(reversed(INFERENCE)),
-        file_texts=("sentence1", "sentence2"),
-        numbered=True,
-    ),
+    "qnli": GlueTask("QNLI", texts=("question", "sentence"), labels=("entailment", "not_entailment")),
+    "rte": GlueTask("RTE", texts=("sentence1", "sentence2"), labels=("entailment", "not_entailment")),
+    "wnli": GlueTask("WNLI", texts=("sentence1", "sentence2"), labels=("not_entailment", "entailment"), numbered=True),
     # The diagnostics: to be predicted by a model of MNLI.
-    "ax": GlueTask(
-        "AX",
-        texts=("premise", "hypothesis"),
-        labels=("entailment", "neutral", "contradiction"),
-        file_texts=("sentence1", "sentence2"),
-        files={"test": "diagnostic.tsv"},
-    ),
+    "ax": GlueTask("AX", **NLI, files={"test": "diagnostic.tsv"}),
 }

@@ -19,7 +19,7 @@ def check_place(name: str, others: Iterable[str] = ()):
     Check where a model is to be loaded from: a directory, or the name of a model on the Hub.
 
     Args:
-        others: names that are valid elsewhere, such as those of presets.
+        others: names that are valid too, such as presets.
 
     Raises:
         InputError: `name` is neither, or probably a misspelt directory or one of `others`.

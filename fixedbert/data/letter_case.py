@@ -2,6 +2,7 @@
 
 import codecs
 import json
+import re
 from pathlib import Path
 
 from accelerate import PartialState
@@ -18,6 +19,7 @@ SETTINGS = {
     "strip_accents": "strip_accents",
     "handle_chinese_chars": "tokenize_chinese_chars",
 }
+REMEDY = "give the tokenizer that belongs to the model"
 NAMED = 0.001  # of a vocabulary; BERT's has fewer tokens that it never gives
 MOST_UNREACHABLE = 0.05
 SHOWN = 3  # examples
@@ -43,24 +45,22 @@ def settings_of_tokenizer_json(name: str, do_lower_case: bool | None, **options)
     Raises:
         InputError: the two files disagree.
     """
-    files = {file: file_of(name, file, **options) for file in ("tokenizer.json", "tokenizer_config.json")}
-    remedy = "give the tokenizer that belongs to the model"
-    read = {file: read_object(path, remedy) if path else {} for file, path in files.items()}
-    normalizer, config = read["tokenizer.json"].get("normalizer") or {}, read["tokenizer_config.json"]
+    paths = [file_of(name, file, **options) for file in ("tokenizer.json", "tokenizer_config.json")]
+    tokenizer, config = (read_object(path, REMEDY) if path else {} for path in paths)
+    normalizer = tokenizer.get("normalizer") or {}
     if normalizer.get("type") != "BertNormalizer":
         return {}
-    found = {}
-    for key, setting in SETTINGS.items():
-        if normalizer.get(key) is None or (setting == "do_lower_case" and do_lower_case is not None):
-            continue
-        if config.get(setting) is None:
-            found[setting] = normalizer[key]
-        elif config[setting] != normalizer[key]:
+    asked = {"do_lower_case"} if do_lower_case is not None else set()
+    found = {
+        key: normalizer[key] for key in SETTINGS if normalizer.get(key) is not None and SETTINGS[key] not in asked
+    }
+    for key, value in found.items():
+        if config.get(SETTINGS[key]) not in (None, value):
             raise InputError(
-                f"{name}: {setting} is {config[setting]} in tokenizer_config.json, and {key} is {normalizer[key]} in "
-                "tokenizer.json; correct the one that is not the model's."
+                f"{name}: {SETTINGS[key]} is {config[SETTINGS[key]]} in tokenizer_config.json, and {key} is {value} "
+                "in tokenizer.json; correct the one that is not the model's."
             )
-    return found
+    return {SETTINGS[key]: value for key, value in found.items() if config.get(SETTINGS[key]) is None}
 
 
 def has_settings(tokenizer: PreTrainedTokenizerBase, settings: dict[str, bool]) -> bool:
@@ -82,25 +82,19 @@ def check_vocabulary_files(name: str, **options):
         InputError: a directory has a tokenizer.json, which is read, and beside it a vocab.txt with other tokens; or a
             vocab.txt alone that begins with a byte order mark, which transformers takes for a part of the first token.
     """
-    files = [file_of(name, file, **options) for file in ("tokenizer.json", "vocab.txt")]
-    if files[1] is None:
+    content_file, vocabulary_file = (file_of(name, file, **options) for file in ("tokenizer.json", "vocab.txt"))
+    if vocabulary_file is None:
         return
-    if files[0] is None:
-        if files[1].read_bytes().startswith(codecs.BOM_UTF8):
-            raise InputError(f"{files[1]}: begins with a byte order mark, in its first token; remove the mark.")
-        return
-    content = read_object(files[0], "give the tokenizer that belongs to the model")
+    if content_file is None and vocabulary_file.read_bytes().startswith(codecs.BOM_UTF8):
+        raise InputError(f"{vocabulary_file}: begins with a byte order mark, in its first token; remove the mark.")
+    content = read_object(content_file, REMEDY) if content_file else {}
     model = content.get("model") or {}
     if model.get("type") != "WordPiece":
         return
-    listed = {token: number for number, token in enumerate(tokens_of_file(files[1]))}
-    added = {token["content"] for token in content.get("added_tokens") or []}
-    differing = [
-        token
-        for token in {**listed, **model["vocab"]}
-        if token and token not in added and listed.get(token) != model["vocab"].get(token)
-    ]
-    if differing:
+    lines = {token: number for number, token in enumerate(tokens_of_file(vocabulary_file))}
+    added = {"", *(token["content"] for token in content.get("added_tokens") or [])}
+    tokens = {**lines, **model["vocab"]}.keys() - added
+    if differing := sorted(token for token in tokens if lines.get(token) != model["vocab"].get(token)):
         raise InputError(
             f"{name}: vocab.txt has other tokens than tokenizer.json, {len(differing):,} of them, such as "
             f"{differing[0]!r}; remove the file that is not the model's."
@@ -130,8 +124,11 @@ def check_case(name: str, tokenizer: PreTrainedTokenizerBase, do_lower_case: boo
     if model["type"] != "WordPiece":
         return
     special = set(tokenizer.all_special_tokens)
-    words = {token: token.removeprefix(model["continuing_subword_prefix"]) for token in model["vocab"]}
-    words = {token: word for token, word in words.items() if token not in special and not is_placeholder(word)}
+    words = {
+        token: token.removeprefix(model["continuing_subword_prefix"])
+        for token in model["vocab"]
+        if token not in special and not re.fullmatch(r"\[.+\]", token)  # [unused0] and the like are no text
+    }
     never = [token for token, word in words.items() if normalize(word).replace(" ", "") != word.replace(" ", "")]
     share = len(never) / max(len(words), 1)
     examples = ", ".join(map(repr, never[:SHOWN]))
@@ -146,17 +143,3 @@ def check_case(name: str, tokenizer: PreTrainedTokenizerBase, do_lower_case: boo
             f"{name}: {len(never):,} of {len(words):,} tokens never come, such as {examples}, because the tokenizer "
             "changes case or accents"
         )
-    elif not lowers and any(word.islower() for word in words.values()) and not any(map(has_capital, words.values())):
-        PartialState().print(
-            f"{name}: the tokenizer keeps capitals, and none of its {len(words):,} tokens has one, so that words with "
-            "capitals are unknown"
-        )
-
-
-def is_placeholder(word: str) -> bool:
-    """[unused0] and the like, which are no text."""
-    return word.startswith("[") and word.endswith("]") and len(word) > 2
-
-
-def has_capital(word: str) -> bool:
-    return word != word.lower()

@@ -11,9 +11,10 @@ import csv
 import io
 import json
 import re
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, zip_longest
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -45,23 +46,14 @@ class FileRow(NamedTuple):
 
 @dataclass
 class DataFile:
-    """
-    A file that is read.
-
-    Args:
-        columns: those that are needed; None for all. A reader may give others too.
-        header: names of the columns of a csv or tsv file without a header line.
-        whole: whether a text file is one row, and not a row for each line.
-        unit: what the numbers of its rows count, "line" or "row".
-        position: bytes of the file that have been read.
-    """
+    """A file that is read."""
 
     path: Path
-    columns: Collection[str] | None = None
-    header: tuple[str, ...] | None = None
-    whole: bool = True
-    unit: str = "line"
-    position: int = 0
+    columns: Collection[str] | None = None  # that are needed; None for all. A reader may give others too
+    header: tuple[str, ...] | None = None  # the columns of a csv or tsv file without a header line
+    whole: bool = True  # whether a text file is one row, and not a row for each line
+    unit: str = "line"  # what the numbers of its rows count, or "row"
+    position: int = 0  # bytes of the file that have been read
 
     def place(self, number: int) -> str:
         return f"{self.path}, {self.unit} {number}"
@@ -162,18 +154,13 @@ def read_table(file: DataFile) -> Iterator[FileRow]:
                 header = tuple(fields)
                 check_names(header, file.place(begin))
             elif fields:
-                yield table_row(begin, fields, header or ())
+                size, columns = len(fields), header or ()
+                problem = TOO_FEW if size < len(columns) else TOO_MANY if size > len(columns) else None
+                yield FileRow(begin, dict(zip_longest(columns, fields[: len(columns)])), problem)
             begin = skipped + reader.line_num + 1
     except csv.Error as error:
         quotes = "" if tabs else "; a field that begins with a quote ends with one, and quotes inside are doubled"
         raise InputError(f"{file.place(begin)}: not csv: {error}{quotes}.") from error
-
-
-def table_row(number: int, fields: list[str], header: tuple[str, ...]) -> FileRow:
-    size = len(header)
-    values = [*fields[:size], *[None] * (size - len(fields))]
-    problem = TOO_FEW if len(fields) < size else TOO_MANY if len(fields) > size else None
-    return FileRow(number, dict(zip(header, values, strict=True)), problem)
 
 
 def delimiter_of(line: str) -> tuple[str, int]:
@@ -190,11 +177,9 @@ def check_names(names: Iterable[str], place: str):
     Raises:
         InputError: two columns have the same name.
     """
-    seen = set()
-    for name in names:
-        if name in seen:
-            raise InputError(f"{place}: two columns have the same name, {name!r}; rename one of them.")
-        seen.add(name)
+    (name, count), *_ = Counter(names).most_common(1) or [("", 0)]
+    if count > 1:
+        raise InputError(f"{place}: two columns have the same name, {name!r}; rename one of them.")
 
 
 def read_json(file: DataFile) -> Iterator[FileRow]:
@@ -204,9 +189,7 @@ def read_json(file: DataFile) -> Iterator[FileRow]:
     if file_format(file.path) == ".json" and first.startswith("["):
         file.unit = "row"
         for number, row in enumerate(json_value("".join([first, *lines]), str(file.path))):
-            if not isinstance(row, dict):
-                raise InputError(f"{file.place(number)}: not a JSON object; each row has to be one.")
-            yield FileRow(number, row)
+            yield FileRow(number, checked_object(row, file.place(number)))
         return
     for number, line in enumerate(chain([first], lines), 1):
         if line.strip():
@@ -220,7 +203,10 @@ def json_object(text: str, place: str) -> dict:
     Raises:
         InputError: not JSON, not an object, or an object with a field twice.
     """
-    row = json_value(text, place)
+    return checked_object(json_value(text, place), place)
+
+
+def checked_object(row: object, place: str) -> dict:
     if not isinstance(row, dict):
         raise InputError(f"{place}: not a JSON object; each row has to be one.")
     return row
@@ -258,13 +244,12 @@ def read_parquet(file: DataFile) -> Iterator[FileRow]:
 
 def arrow_rows(batch: pyarrow.RecordBatch | pyarrow.Table) -> Iterator[dict[str, Any]]:
     """Rows of a batch, with bytes of text, as old parquet files have them, decoded."""
-    columns = (column.cast(pyarrow.string()) if is_text(column.type) else column for column in batch.columns)
-    for values in zip(*(column.to_pylist() for column in columns), strict=True):
+    columns = []
+    for column in batch.columns:
+        kind = column.type.value_type if pyarrow.types.is_dictionary(column.type) else column.type
+        columns.append((column.cast(pyarrow.string()) if str(kind) in TEXTS else column).to_pylist())
+    for values in zip(*columns, strict=True):
         yield dict(zip(batch.schema.names, values, strict=True))
-
-
-def is_text(column: pyarrow.DataType) -> bool:
-    return str(column.value_type if pyarrow.types.is_dictionary(column) else column) in TEXTS
 
 
 def why_no_text(value: object, what: str) -> str | None:

@@ -20,21 +20,12 @@ import json
 import random
 import sys
 import sysconfig
+from contextlib import suppress
 from pathlib import Path
 from pydoc_data.topics import topics
 
 # Packages of the standard library that are tests, tools or data.
-LEFT_OUT = {
-    "test",
-    "tests",
-    "idlelib",
-    "lib2to3",
-    "turtledemo",
-    "encodings",
-    "pydoc_data",
-    "site-packages",
-    "dist-packages",
-}
+LEFT_OUT = set("test tests idlelib lib2to3 turtledemo encodings pydoc_data site-packages dist-packages".split())
 
 # Things of each subject, and what is said of them.
 SUBJECTS = {
@@ -70,20 +61,15 @@ TRAINED = 14  # things of each subject in the rows to train on
 def documents() -> list[str]:
     """The documentation of this Python, a document for each topic of pydoc and each module of the standard library."""
     folder = Path(sysconfig.get_path("stdlib"))
+    documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
     texts = list(topics.values())
     for file in sorted(folder.rglob("*.py")):
-        if LEFT_OUT.isdisjoint(file.relative_to(folder).parts):
-            texts.append("\n\n".join(docstrings(file)))
+        if not LEFT_OUT.isdisjoint(file.relative_to(folder).parts):
+            continue
+        with suppress(SyntaxError):  # a template, not a module
+            nodes = (node for node in ast.walk(ast.parse(file.read_bytes())) if isinstance(node, documented))
+            texts.append("\n\n".join(filter(None, map(ast.get_docstring, nodes))))
     return [text for text in texts if text]
-
-
-def docstrings(file: Path) -> list[str]:
-    try:
-        nodes = list(ast.walk(ast.parse(file.read_bytes())))
-    except SyntaxError:  # a template, not a module
-        return []
-    documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-    return [text for node in nodes if isinstance(node, documented) and (text := ast.get_docstring(node))]
 
 
 def stories(count: int, seed: int, sentences: int = 12) -> list[str]:
@@ -118,13 +104,9 @@ def sentence_pairs(count: int, split: str) -> list[dict[str, str]]:
         subject, other = rng.sample(list(SUBJECTS), 2)
         one, two = rng.sample(things_of(subject, split), 2)
         said = rng.choice(SUBJECTS[other if number % 2 else subject][1])
-        rows.append(
-            {
-                "sentence1": f"here are the {one} and the {two}.",
-                "sentence2": f"each of them {said}.",
-                "label": "not_entailment" if number % 2 else "entailment",
-            }
-        )
+        label = "not_entailment" if number % 2 else "entailment"
+        texts = {"sentence1": f"here are the {one} and the {two}.", "sentence2": f"each of them {said}."}
+        rows.append(texts | {"label": label})
     rng.shuffle(rows)
     return rows
 
@@ -143,28 +125,23 @@ def questions(count: int, split: str) -> dict:
         plant = things[subjects.index("plants")]
         answer = {"text": plant, "answer_start": context.index(f"the {plant}") + 4}
         question = f"which of them {rng.choice(SUBJECTS['plants'][1])}?"
-        paragraphs.append(
-            {
-                "context": context,
-                "qas": [{"id": f"synthetic-{split}-{number}", "question": question, "answers": [answer]}],
-            }
-        )
+        asked = {"id": f"synthetic-{split}-{number}", "question": question, "answers": [answer]}
+        paragraphs.append({"context": context, "qas": [asked]})
     return {"version": "synthetic", "data": [{"title": "synthetic", "paragraphs": paragraphs}]}
 
 
 def write_tasks(folder: str | Path):
     """Write stories.txt, and train and dev of pairs/*.tsv and questions/*.json, always the same."""
+    for task in ("pairs", "questions"):
+        Path(folder, task).mkdir(parents=True, exist_ok=True)
     for split, pairs, asked in (("train", 6000, 8000), ("dev", 500, 500)):
-        file = Path(folder, "pairs", f"{split}.tsv")
-        file.parent.mkdir(parents=True, exist_ok=True)
-        with open(file, "w", encoding="utf-8", newline="") as lines:
+        with open(Path(folder, "pairs", f"{split}.tsv"), "w", encoding="utf-8", newline="") as lines:
             rows = sentence_pairs(pairs, split)
             writer = csv.DictWriter(lines, rows[0], delimiter="\t", quoting=csv.QUOTE_NONE, lineterminator="\n")
             writer.writeheader()
             writer.writerows(rows)
-        file = Path(folder, "questions", f"{split}.json")
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(json.dumps(questions(asked, split), indent=1) + "\n", encoding="utf-8")
+        content = json.dumps(questions(asked, split), indent=1) + "\n"
+        Path(folder, "questions", f"{split}.json").write_text(content, encoding="utf-8")
     Path(folder, "stories.txt").write_text("\n".join(stories(3000, seed=1)) + "\n", encoding="utf-8")
 
 

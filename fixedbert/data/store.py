@@ -14,21 +14,21 @@ Each file has its checksum beside it, .sha256. contents.json, beside the stores,
 import hashlib
 import json
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ALL_COMPLETED, FIRST_COMPLETED, Future, wait
+from concurrent.futures import Future
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import pyarrow
 from accelerate import PartialState
 from filelock import FileLock
 from huggingface_hub import constants
-from tqdm import tqdm
 from transformers import PreTrainedTokenizerBase
 
 from ..support.checksums import content_hash_of, fingerprint_of, is_sealed, sealing, write_sealed
@@ -36,17 +36,18 @@ from ..support.errors import InputError
 from ..support.files import reading, writing
 from ..support.processes import call_work, process_pool
 from .boundaries import Document
-from .corpora import Corpus, CorpusReader
-from .documents import DOCUMENT, Documents, as_arrays
+from .corpora import Corpus, CorpusReader, all_documents
+from .documents import DOCUMENT, Documents, as_arrays, shard_name
 from .encoding import encode
 from .sentences import check_language, split_document
 from .token_report import SHOWN, Tokenized, unknown_words
 
-FORMAT = 3  # raise it when the same corpus would give another store
+FORMAT = 4  # raise it when the same corpus would give another store
 SHARD_CHARACTERS = 4_000_000  # of text; the most that an interruption loses, in each process
 SHARD_DOCUMENTS = 50_000
 JUST_CHANGED = 2  # seconds, in which another change can leave size and times as they are
 PIECE_CHARACTERS = 500_000  # tokenized at once, with more than 100 bytes of memory for each
+Item = TypeVar("Item")
 
 
 def default_store_dir() -> Path:
@@ -160,30 +161,16 @@ def fill_store(
     folder: Path,
     readers: list[CorpusReader],
     tokenizer: PreTrainedTokenizerBase,
-    write_shard: Callable[[str, list[Document], list[int]], object],
+    write: Callable[[str, list[Document], list[int]], object],
     num_proc: int,
     settings: dict[str, object],
 ):
     """Write all missing shards, then documents.npy and store.json."""
-    bar = tqdm(
-        total=sum(reader.size for reader in readers),
-        unit="B",
-        unit_scale=True,
-        desc="Splitting into sentences and tokenizing",
-        disable=None,
-    )
-    shards = 0
-    with bar, shard_writer(num_proc, write_shard) as write:
-        for batch, corpora in shards_of(readers):
-            path = folder / f"shard-{shards:06}.arrow"
-            if not is_sealed(path):
-                write(path.name, batch, corpora)
-            shards += 1
-            bar.update(sum(reader.position for reader in readers) - bar.n)
+    shards = write_shards(folder, readers, write, num_proc)
     counts: Counter[str] = Counter()
     examples: dict[str, list[str]] = {}
     for shard in range(shards):
-        with pyarrow.memory_map(str(folder / f"shard-{shard:06}.arrow")) as source:
+        with pyarrow.memory_map(str(folder / shard_name(shard))) as source:
             metadata = pyarrow.ipc.open_file(source).schema.metadata
         counts.update(json.loads(metadata[b"counts"]))
         for kind, found in json.loads(metadata[b"examples"]).items():
@@ -207,50 +194,52 @@ def fill_store(
     write_sealed(folder / "store.json", json.dumps(description, indent=1) + "\n")
 
 
-def shards_of(readers: list[CorpusReader]) -> Iterator[tuple[list[Document], list[int]]]:
-    """The documents of all corpora, a shard at a time, and the number of the corpus of each."""
-    documents: list[Document] = []
-    numbers: list[int] = []
-    characters = 0
-    for number, reader in enumerate(readers):
-        for document in reader:
-            documents.append(document)
-            numbers.append(number)
-            characters += len(document) if isinstance(document, str) else sum(map(len, document))
-            if characters >= SHARD_CHARACTERS or len(documents) == SHARD_DOCUMENTS:
-                yield documents, numbers
-                documents, numbers, characters = [], [], 0
-    if documents:
-        yield documents, numbers
-
-
-@contextmanager
-def shard_writer(
-    num_proc: int, write_shard: Callable[[str, list[Document], list[int]], object]
-) -> Iterator[Callable[[str, list[Document], list[int]], object]]:
-    """`write_shard` at once or in one of several processes. All shards are written when the context ends."""
-    if num_proc == 1:
-        yield write_shard
-        return
-    pool = process_pool(num_proc, write_shard)
-    pending: set[Future] = set()
-
-    def collect(when: str):
-        done, others = wait(pending, return_when=when)
-        pending.intersection_update(others)
-        for future in done:
-            future.result()
-
-    def submit(name: str, documents: list[Document], corpora: list[int]):
-        while len(pending) > num_proc:  # one shard waits for each that is written, so that memory stays bounded
-            collect(FIRST_COMPLETED)
-        pending.add(pool.submit(call_work, name, documents, corpora))
-
+def write_shards(
+    folder: Path,
+    readers: list[CorpusReader],
+    write: Callable[[str, list[Document], list[int]], object],
+    num_proc: int,
+) -> int:
+    """Call `write` for each shard that is missing, here or in several processes. Returns how many shards there are."""
+    documents_read = all_documents(readers, "Splitting into sentences and tokenizing")
+    pool = process_pool(num_proc, write) if num_proc > 1 else None
+    pending: deque[Future] = deque()
+    shards = 0
     try:
-        yield submit
-        collect(ALL_COMPLETED)
+        for shard in in_groups(documents_read, lambda one: characters_of(one[0]), SHARD_CHARACTERS, SHARD_DOCUMENTS):
+            documents, corpora = map(list, zip(*shard, strict=True))
+            path = folder / shard_name(shards)
+            shards += 1
+            if not is_sealed(path) and pool is None:
+                write(path.name, documents, corpora)
+            elif not is_sealed(path):
+                pending.append(pool.submit(call_work, path.name, documents, corpora))
+                if len(pending) > 2 * num_proc:  # one waits for each that is written, so that memory stays bounded
+                    pending.popleft().result()
+        for future in pending:
+            future.result()
     finally:
-        pool.shutdown(cancel_futures=True)
+        if pool is not None:
+            pool.shutdown(cancel_futures=True)
+    return shards
+
+
+def in_groups(items: Iterable[Item], size: Callable[[Item], int], most: int, count: int = 0) -> Iterator[list[Item]]:
+    """The items in lists. A list ends with the item that makes it `most` in size, or the `count`-th of it."""
+    group: list[Item] = []
+    total = 0
+    for item in items:
+        group.append(item)
+        total += size(item)
+        if total >= most or len(group) == count:
+            yield group
+            group, total = [], 0
+    if group:
+        yield group
+
+
+def characters_of(document: Document) -> int:
+    return len(document) if isinstance(document, str) else sum(map(len, document))
 
 
 def write_shard(
@@ -262,30 +251,24 @@ def write_shard(
     documents: list[Document],
     corpora: list[int],
 ):
-    """
-    Split documents into sentences, tokenize them and write them to the file `name`.
-
-    Args:
-        corpora: the number of the corpus of each document.
-    """
+    """Split documents, of the corpora with these numbers, into sentences; tokenize and write them to a file."""
     counts = Counter(documents=len(documents))
     sentences: list[list[str]] = []
     examples: dict[str, list[str]] = {"headings": [], "unknown": []}
     for document in documents:
         if isinstance(document, str):
-            counts["characters"] += len(document)
             parts, headings = split_document(document, language, leave_out_headings) if document else ([], [])
             counts["headings_left_out"] += len(headings)
             examples["headings"] = [*dict.fromkeys(examples["headings"] + headings)][:SHOWN]
         else:
-            counts["characters"] += sum(map(len, document))
             parts = document
+        counts["characters"] += characters_of(document)
         sentences.append(parts)
     tokens = tokenize_sentences(sentences, tokenizer)
     counts["sentences"] = sum(len(ends) for _, ends in tokens)
     counts["tokens"] = sum(len(ids) for ids, _ in tokens)
     counts["empty_documents"] = sum(len(ids) == 0 for ids, _ in tokens)
-    unknown = [int((ids == tokenizer.unk_token_id).sum()) for ids, _ in tokens]
+    unknown = [int((ids == tokenizer.unk_token_id).sum()) for ids, _ in tokens]  # of each document
     counts["unknown"] = sum(unknown)
     texts = (part for parts, count in zip(sentences, unknown, strict=True) if count for part in parts)
     examples["unknown"] = unknown_words(texts, tokenizer)
@@ -327,7 +310,7 @@ def tokenize_sentences(
         ids: list[np.ndarray] = [np.empty(0, dtype)]
         ends: list[np.ndarray] = [np.empty(0, np.int32)]
         length = 0
-        for piece in pieces(sentences):
+        for piece in in_groups(sentences, len, PIECE_CHARACTERS):
             if any(token in sentence for sentence in piece for token in special):  # a text about BERT
                 found = encode(tokenizer, piece, **options)["input_ids"]
                 part = np.array([token for ids in found for token in (*ids, separator_id)], dtype=dtype)
@@ -343,20 +326,6 @@ def tokenize_sentences(
         sentence_ends = np.unique(np.concatenate(ends))
         tokens.append((np.concatenate(ids), sentence_ends[sentence_ends > 0]))  # no empty sentences
     return tokens
-
-
-def pieces(sentences: list[str]) -> Iterator[list[str]]:
-    """The sentences of a document, in pieces of about PIECE_CHARACTERS."""
-    piece: list[str] = []
-    characters = 0
-    for sentence in sentences:
-        piece.append(sentence)
-        characters += len(sentence)
-        if characters >= PIECE_CHARACTERS:
-            yield piece
-            piece, characters = [], 0
-    if piece:
-        yield piece
 
 
 def save_shard(
@@ -390,7 +359,7 @@ def used_documents(folder: Path, shards: int) -> np.ndarray:
     """The documents with a text, without duplicates, (documents,) of dtype DOCUMENT."""
     parts, hashes, row = [], [], 0
     for shard in range(shards):
-        with pyarrow.memory_map(str(folder / f"shard-{shard:06}.arrow")) as source:
+        with pyarrow.memory_map(str(folder / shard_name(shard))) as source:
             table = pyarrow.ipc.open_file(source).read_all()
             part = np.empty(len(table), DOCUMENT)
             part["row"] = np.arange(row, row + len(table))

@@ -1,6 +1,5 @@
 """What tokenizing did to texts, in one line for every flow: unknown words, rows that were cut, headings left out."""
 
-import unicodedata
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import islice
@@ -9,6 +8,7 @@ import datasets
 import numpy as np
 import pyarrow
 from accelerate import PartialState
+from tokenizers.normalizers import BertNormalizer
 from transformers import PreTrainedTokenizerBase
 
 from ..support.errors import InputError
@@ -26,25 +26,16 @@ LONGEST_WORD = 100  # characters, beyond which WordPiece gives [UNK]
 
 @dataclass
 class Tokenized:
-    """
-    Counts of texts that became tokens.
+    """Counts of texts that became tokens."""
 
-    Attributes:
-        tokens: without padding.
-        unknown: how many of them are unknown, of `unknown_words` for example.
-        rows: rows that were made, if each text is one.
-        cut: how many of them were longer than `length` tokens.
-        headings: headings that were left out, for example those of `heading_lines`.
-    """
-
-    tokens: int = 0
+    tokens: int = 0  # without padding
     unknown: int = 0
-    unknown_words: list[str] = field(default_factory=list)
-    rows: int | None = None
-    cut: int = 0
+    unknown_words: list[str] = field(default_factory=list)  # examples
+    rows: int | None = None  # if each text is one
+    cut: int = 0  # rows that were longer than `length` tokens
     length: int | None = None
-    headings: int = 0
-    heading_lines: list[str] = field(default_factory=list)
+    headings: int = 0  # that were left out
+    heading_lines: list[str] = field(default_factory=list)  # examples
 
     def add(self, text: str, ids: list[int], tokenizer: PreTrainedTokenizerBase):
         """Count the tokens of a text, which are not cut."""
@@ -74,10 +65,7 @@ def tokenized_features(
 
 
 def unknown_words(texts: Iterable[str], tokenizer: PreTrainedTokenizerBase, known: Iterable[str] = ()) -> list[str]:
-    """
-    The first SHOWN different words, those in `known` among them, for which the tokenizer has the unknown token; fewer,
-    if the first SEARCHED texts have fewer.
-    """
+    """The first SHOWN words without a token, those in `known` among them; fewer, if the first SEARCHED texts have."""
     words = dict.fromkeys(known)
     for text in islice(texts, SEARCHED):
         encoded = encode(tokenizer, text, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
@@ -124,16 +112,7 @@ def why_unknown(words: list[str], tokenizer: PreTrainedTokenizerBase) -> str:
         return f"words of more than {LONGEST_WORD} characters are not looked into; put blanks between their parts"
     if any(word in vocabulary for word in words):
         return "the vocabulary has them, but the tokenizer changes case or accents; give --do_lower_case false"
-    plain = [ids_of(without_case_and_accents(word), tokenizer) for word in words]
-    if plain and all(tokenizer.unk_token_id not in ids for ids in plain):
+    plain = BertNormalizer(strip_accents=True, lowercase=True).normalize_str
+    if words and not unknown_words(map(plain, words), tokenizer):
         return "the vocabulary has them in lower case and without accents alone; give --do_lower_case true"
     return "it lacks their letters; give a tokenizer whose vocabulary is of such text, or train one on it"
-
-
-def ids_of(text: str, tokenizer: PreTrainedTokenizerBase) -> list[int]:
-    return encode(tokenizer, text, add_special_tokens=False, verbose=False)["input_ids"]
-
-
-def without_case_and_accents(word: str) -> str:
-    letters = unicodedata.normalize("NFD", word.lower())
-    return "".join(letter for letter in letters if unicodedata.category(letter) != "Mn")

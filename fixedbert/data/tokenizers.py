@@ -1,6 +1,5 @@
 """Tokenizers: an existing one, a vocabulary file, or WordPiece trained on the corpus."""
 
-import json
 import re
 import shutil
 import zlib
@@ -10,15 +9,13 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from accelerate import PartialState
 from huggingface_hub import list_repo_files
-from tqdm import tqdm
 from transformers import AutoTokenizer, BertTokenizer, PreTrainedTokenizerBase
 
 from ..support.checksums import fingerprint_of
 from ..support.errors import InputError
 from ..support.files import reading
-from .corpora import Corpus, CorpusReader
+from .corpora import Corpus, CorpusReader, all_documents
 from .hub import check_place
 from .letter_case import (
     check_case,
@@ -30,20 +27,12 @@ from .letter_case import (
 from .store import corpus_fingerprints, default_store_dir, only_one_writes
 from .token_report import LONGEST_WORD
 
-FORMAT = 2  # raise it when the same corpus would give another vocabulary
+FORMAT = 3  # raise it when the same corpus would give another vocabulary
 SMALLEST_VOCABULARY = 7  # the special tokens, and a letter at the beginning of words and inside
-LEFT_OUT = "left_out.json"  # the characters for which a trained vocabulary has no room
 TOKENIZER_FILES = (
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "vocab.txt",
-    "vocab.json",
-    "merges.txt",
-    "sentencepiece.bpe.model",
-    "spiece.model",
-)
+    "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.txt",
+    "vocab.json", "merges.txt", "sentencepiece.bpe.model", "spiece.model",
+)  # fmt: skip
 
 
 def load_tokenizer(name_or_path: str | None, do_lower_case: bool | None = None, **options) -> PreTrainedTokenizerBase:
@@ -61,36 +50,38 @@ def load_tokenizer(name_or_path: str | None, do_lower_case: bool | None = None, 
     if name_or_path is None:
         raise InputError("no tokenizer: give `tokenizer_name` with a directory, a Hub id or a vocab.txt.")
     if Path(name_or_path).suffix == ".txt" and not Path(name_or_path).is_dir():
-        of_file = vocabulary_tokenizer(name_or_path, True if do_lower_case is None else do_lower_case)
-        check_case(name_or_path, of_file, do_lower_case)
-        return of_file
-    check_place(name_or_path)
+        tokenizer: PreTrainedTokenizerBase = vocabulary_tokenizer(name_or_path, do_lower_case is not False)
+    else:
+        tokenizer = pretrained_tokenizer(name_or_path, do_lower_case, **{"trust_remote_code": False} | options)
+    check_case(name_or_path, tokenizer, do_lower_case)
+    return tokenizer
+
+
+def pretrained_tokenizer(name: str, do_lower_case: bool | None, **options) -> PreTrainedTokenizerBase:
+    """The tokenizer of a directory or Hub id, checked for what `load_tokenizer` refuses, but for its case."""
+    check_place(name)
     problem = "give the tokenizer that belongs to the model", "no tokenizer could be loaded from it"
-    options = {"trust_remote_code": False} | options
-    with reading(name_or_path, *problem):
-        tokenizer = AutoTokenizer.from_pretrained(name_or_path, **options)
-    settings: dict[str, Any] = settings_of_tokenizer_json(name_or_path, do_lower_case, **options)
+    with reading(name, *problem):
+        tokenizer = AutoTokenizer.from_pretrained(name, **options)
+    settings: dict[str, Any] = settings_of_tokenizer_json(name, do_lower_case, **options)
     if do_lower_case is not None:
         settings["do_lower_case"] = do_lower_case
-    with reading(name_or_path, *problem):
+    with reading(name, *problem):
         if not has_settings(tokenizer, settings):
-            tokenizer = type(tokenizer).from_pretrained(name_or_path, **options, **settings)
-        tokenizer("a \U0001f9ff")  # which reads the remaining settings, also that of unknown tokens
+            tokenizer = type(tokenizer).from_pretrained(name, **options, **settings)
+        tokenizer("a \U0001f9ff")  # which reads the remaining settings, also the unknown token
     # If a directory has no tokenizer, transformers 5 makes one of special tokens alone.
     if len(tokenizer) <= len(tokenizer.all_special_tokens):
-        if not tokenizer_files(name_or_path, **options):
-            raise InputError(
-                f"{name_or_path}: there is no tokenizer in it; save that of the model there, or name one."
-            )
+        if not tokenizer_files(name, **options):
+            raise InputError(f"{name}: there is no tokenizer in it; save the model's there, or name one.")
         raise InputError(
-            f"{name_or_path}: its tokenizer has special tokens alone, as BertTokenizer(vocab_file=...) gives one in "
+            f"{name}: its tokenizer has special tokens alone, as BertTokenizer(vocab_file=...) gives one in "
             "transformers 5; make it with BertTokenizer(vocab=...), and save it again."
         )
     absent = [role for role in ("cls", "sep", "pad", "mask") if getattr(tokenizer, f"{role}_token_id") is None]
     if absent:
-        raise InputError(f"{name_or_path}: not a tokenizer for BERT, it has no {' and no '.join(absent)} token.")
-    check_vocabulary_files(name_or_path, **options)
-    check_case(name_or_path, tokenizer, do_lower_case)
+        raise InputError(f"{name}: not a tokenizer for BERT, it has no {' and no '.join(absent)} token.")
+    check_vocabulary_files(name, **options)
     return tokenizer
 
 
@@ -125,7 +116,7 @@ def vocabulary_tokenizer(file: str, do_lower_case: bool) -> BertTokenizer:
 def check_same_vocabulary(tokenizer: PreTrainedTokenizerBase, name: str, model: str | None, **options):
     """
     Raises:
-        InputError: the tokenizer `name` has other ids for tokens than that of `model`, or that one cannot be loaded.
+        InputError: the tokenizer `name` has other ids for tokens than the one of `model`, or that cannot be loaded.
     """
     if model is None or model == name:
         return
@@ -174,8 +165,9 @@ def trained_tokenizer(
         InputError: a corpus cannot be read or has no text.
     """
     if vocab_size < SMALLEST_VOCABULARY:
-        least = f"{SMALLEST_VOCABULARY} is the least"
-        raise InputError(f"{vocab_size}: no room for special tokens and letters; {least}.", "vocab_size")
+        raise InputError(
+            f"{vocab_size}: no room for special tokens and letters; {SMALLEST_VOCABULARY} is the least.", "vocab_size"
+        )
     readers = [CorpusReader(corpus) for corpus in corpora]
     store_dir = Path(store_dir or default_store_dir())
     contents = corpus_fingerprints(readers, store_dir)
@@ -183,51 +175,37 @@ def trained_tokenizer(
     folder = store_dir / f"tokenizer-{fingerprint_of(settings)}"
     with only_one_writes(folder):
         if not folder.exists():
-            tokenizer, left_out = train(readers, vocab_size, do_lower_case, share)
+            tokenizer = train(readers, vocab_size, do_lower_case, share)
             partial = folder.with_name(folder.name + ".partial")
             shutil.rmtree(partial, ignore_errors=True)
             tokenizer.save_pretrained(partial)
-            (partial / LEFT_OUT).write_text(json.dumps(left_out))
             partial.rename(folder)
-    left_out = json.loads((folder / LEFT_OUT).read_text())
-    if left_out:
-        PartialState().print(
-            f"{len(left_out):,} characters do not fit into a vocabulary of {vocab_size:,} tokens, such as "
-            f"{', '.join(map(repr, left_out[:3]))}, and words with them are unknown; a larger --vocab_size has room"
-        )
     return AutoTokenizer.from_pretrained(folder)
 
 
-def train(
-    readers: list[CorpusReader], vocab_size: int, do_lower_case: bool, share: float
-) -> tuple[PreTrainedTokenizerBase, list[str]]:
-    """A tokenizer of at most `vocab_size` tokens, and the characters of the texts for which it has no room."""
+def train(readers: list[CorpusReader], vocab_size: int, do_lower_case: bool, share: float) -> PreTrainedTokenizerBase:
     untrained = BertTokenizer(do_lower_case=do_lower_case)
     shortened = without_long_words(untrained)
-
-    def trained(**options) -> PreTrainedTokenizerBase:
-        texts = (shortened(text) for text in texts_of(readers) if in_share(text, share))
-        first = next(texts, None)
-        if first is None:
-            reason = "the corpus is empty."
-            if share < 1:
-                reason = f"no text in a share of {share} of its documents; give a larger `tokenizer_train_share`."
-            raise InputError(f"{', '.join(reader.corpus.source for reader in readers)}: {reason}")
-        return untrained.train_new_from_iterator(chain([first], texts), vocab_size, show_progress=False, **options)
-
-    tokenizer = trained()
+    sources = ", ".join(reader.corpus.source for reader in readers)
+    texts = (shortened(text) for text in texts_of(readers) if in_share(text, share))
+    first = next(texts, None)
+    if first is None and share < 1:
+        raise InputError(
+            f"{sources}: no text in a share of {share} of its documents; give a larger `tokenizer_train_share`."
+        )
+    if first is None:
+        raise InputError(f"{sources}: the corpus is empty.")
+    # The trainer takes every character at the beginning of words and inside, however many these are. Without room for
+    # all, the rare ones become unknown.
+    characters = (vocab_size - len(untrained)) // 2
+    tokenizer = untrained.train_new_from_iterator(
+        chain([first], texts), vocab_size, show_progress=False, limit_alphabet=characters
+    )
     if len(tokenizer) == len(untrained):
-        sources = ", ".join(reader.corpus.source for reader in readers)
         raise InputError(
             f"{sources}: all words have more than {LONGEST_WORD} characters; put blanks between their parts."
         )
-    if len(tokenizer) <= vocab_size:
-        return tokenizer, []
-    # The trainer takes every character, at the beginning of a word and inside, however many that are.
-    inside, room = sum(token.startswith("##") for token in tokenizer.get_vocab()), vocab_size - len(untrained)
-    small = trained(limit_alphabet=max(room // 2, room - inside))
-    kept = {token.removeprefix("##") for token in small.get_vocab()}
-    return small, sorted({token.removeprefix("##") for token in tokenizer.get_vocab()} - kept)
+    return tokenizer
 
 
 def without_long_words(tokenizer: PreTrainedTokenizerBase) -> Callable[[str], str]:
@@ -244,14 +222,10 @@ def without_long_words(tokenizer: PreTrainedTokenizerBase) -> Callable[[str], st
 
 def texts_of(readers: list[CorpusReader]) -> Iterator[str]:
     """The documents that are not empty, with a progress bar."""
-    total = sum(reader.size for reader in readers)
-    with tqdm(total=total, unit="B", unit_scale=True, desc="Training a tokenizer", disable=None) as bar:
-        for reader in readers:
-            for document in reader:
-                text = document if isinstance(document, str) else "\n".join(document)
-                if text and not text.isspace():
-                    yield text
-                bar.update(sum(reader.position for reader in readers) - bar.n)
+    for document, _ in all_documents(readers, "Training a tokenizer"):
+        text = document if isinstance(document, str) else "\n".join(document)
+        if text and not text.isspace():
+            yield text
 
 
 def in_share(text: str, share: float) -> bool:

@@ -23,7 +23,7 @@ from ..training.arguments import ModelArguments
 from ..training.results import record_metrics
 from .fine_tune import FineTuningTask, fine_tune, parse_fine_tuning
 from .glue_metrics import MEASURES, METRICS, glue_scores
-from .labels import listed, names_of_task, plain
+from .labels import enumerated, names_of_task, plain
 from .pictures import draw_glue
 from .sweep import sweep
 from .texts import TextData, load_dataset, load_files, load_task, text_features, with_labels_of_model
@@ -261,7 +261,7 @@ class GlueEvaluation:
             if name in there
         ]
         return (
-            f"the accuracy is {found:.3f}{below}; in the order {listed(order)} the model would have {best:.3f}: "
+            f"the accuracy is {found:.3f}{below}; in the order {enumerated(order)} the model would have {best:.3f}: "
             "if that is its order, write it into id2label of its config.json"
         )
 

@@ -10,11 +10,10 @@ from accelerate import PartialState
 from transformers import PreTrainedConfig
 
 from ..data.glue import TASKS
-from ..fine_tuning.rows import Rows, as_float
 from ..support.errors import InputError
+from .rows import Rows, as_float
 
-NAMED = "labels_are_names"  # in a configuration: somebody named the labels LABEL_0 and so on, as transformers would
-LONGEST_NAME = 100  # characters of a label in a message
+SHOWN, LONGEST_NAME = 20, 100  # labels in a message, and characters of each
 TRUTH = {"true": 1.0, "false": 0.0}  # as numbers of JSON and of pandas
 
 
@@ -104,27 +103,22 @@ def is_regression(name: str, values: list[str], train: bool) -> bool:
             (`check_single`, and to `train` on also `check_repeated`).
     """
     check_single(name, values)
-    if has_fractions(name, values):
-        PartialState().print(
-            f"{name}: the labels are numbers with fractions, so this is a regression; with --do_regression false they "
-            "are classes"
-        )
-        return True
+    word = next((value for value in values if as_float(value) is None), None)
+    if any(as_float(value) is not None and re.search(r"[.eEnN]", value) for value in values):
+        if word is not None:
+            raise InputError(
+                f"{name}: the label {word!r} is a word, but others are numbers with fractions; say `do_regression` "
+                "true or false."
+            )
+        if not all(map(is_whole, values)):
+            PartialState().print(
+                f"{name}: the labels are numbers with fractions, so this is a regression; with --do_regression false "
+                "they are classes"
+            )
+            return True
     if train:
         check_repeated(name, values)
     return False
-
-
-def has_fractions(name: str, values: list[str]) -> bool:
-    if not any(as_float(value) is not None and re.search(r"[.eEnN]", value) for value in values):
-        return False
-    word = next((value for value in values if as_float(value) is None), None)
-    if word is not None:
-        raise InputError(
-            f"{name}: the label {word!r} is a word, but others are numbers with fractions; say `do_regression` true "
-            "or false."
-        )
-    return not all(map(is_whole, values))
 
 
 def by_number(label: str) -> tuple:
@@ -134,28 +128,28 @@ def by_number(label: str) -> tuple:
 
 
 def problem_of_label(value: str, labels: list[str]) -> str | None:
-    """What is wrong with a label, which has to be one of `labels` or, if there are none, a number."""
+    """What is wrong with a label, which has to be one of `labels` or, if there are none, a finite number."""
     number = as_float(value)
-    if not labels:
-        return None if number is not None and math.isfinite(number) else f"the label {value!r} is not a finite number"
-    if value in labels:
+    if not labels and (number is None or not math.isfinite(number)):
+        return f"the label {value!r} is not a finite number"
+    if not labels or value in labels:
         return None
     kind = "a fraction, not a class" if number is not None and not number.is_integer() else "unknown"
     return f"the label {value!r} is {kind}; there are {', '.join(labels)}"
 
 
 def other_labels(known: list[str], labels: list[str]) -> InputError:
-    old, new = (listed(names) or "a number" for names in (known, labels))
+    old, new = (enumerated(names) or "a number" for names in (known, labels))
     return InputError(
         f"the model's labels are {old}, and those of the data {new}; give data with the labels of the model, or train "
         "a new head with `do_train`."
     )
 
 
-def listed(names: list[str], most: int = 20) -> str:
+def enumerated(names: list[str]) -> str:
     """The first names, and how many more there are."""
-    more = [f"and {len(names) - most:,} more"] if len(names) > most else []
-    return ", ".join([*(name[:LONGEST_NAME] for name in names[:most]), *more])
+    more = [f"and {len(names) - SHOWN:,} more"] if len(names) > SHOWN else []
+    return ", ".join([*(name[:LONGEST_NAME] for name in names[:SHOWN]), *more])
 
 
 def plain(name: str) -> str:
@@ -163,8 +157,9 @@ def plain(name: str) -> str:
     return re.sub(r"(?<=\w)[-_\s]+(?=\w)", "_", unicodedata.normalize("NFKC", name).strip()).casefold()
 
 
-def by_name(labels: list[str], known: list[str]) -> list[tuple[str, int]]:
-    return list(zip(labels, numbers_among(known, labels), strict=True))
+def same_names(labels: list[str], known: list[str]) -> bool:
+    """Whether all labels are among the known ones, perhaps written in another way."""
+    return {plain(label) for label in labels} <= {plain(name) for name in known}
 
 
 def numbers_among(known: list[str], labels: list[str]) -> list[int]:
@@ -187,10 +182,10 @@ def labels_of_model(config: PreTrainedConfig) -> list[str] | None:
         return []
     if set(names) == set(others) and any(others[name] != number for number, name in enumerate(names)):
         raise InputError(
-            f"the model's config.json numbers the labels {listed(names)} in one way in id2label and in another way in "
-            "label2id: correct one of the two."
+            f"the model's config.json numbers the labels {enumerated(names)} in one way in id2label and in another "
+            "way in label2id: correct one of the two."
         )
-    if is_named(names) or getattr(config, NAMED, False):
+    if is_named(names):
         return names
     if len(names) == 1:
         return []
@@ -209,15 +204,9 @@ def default_names(config: PreTrainedConfig) -> list[str]:
     return [str(name) for _, name in sorted((config.id2label or {}).items())]
 
 
-def can_classify(config: PreTrainedConfig) -> bool:
-    """Whether the configuration names a model with a head for classes or scores."""
-    return any("SequenceClassification" in name for name in config.architectures or ())
-
-
 def names_of_task(task: str, labels: list[str]) -> list[str]:
     """What a submission has for a model's labels: the task's names or numbers; the model's own where these differ."""
-    names = [plain(name) for name in TASKS[task].labels]
-    if not {plain(label) for label in labels} <= set(names):
+    names = list(TASKS[task].labels)
+    if not same_names(labels, names):
         return labels
-    numbers = [names.index(plain(label)) for label in labels]
-    return [str(number) if TASKS[task].numbered else TASKS[task].labels[number] for number in numbers]
+    return [str(number) if TASKS[task].numbered else names[number] for number in numbers_among(names, labels)]

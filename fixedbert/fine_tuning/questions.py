@@ -31,8 +31,10 @@ FEATURES = datasets.Features(
 LAYOUTS = (".json", ".jsonl", ".parquet")
 LABEL = ("label_start", "label_end")  # of a training window: the characters of its label, or one of the next two
 NOT_HERE, NO_TOKEN = -1, -2  # the answer is in another window; the tokenizer drops all its characters
-NO_TOKEN_IS = "have no token, and count as no answer"
-NO_WINDOW_IS = "are whole in no window, and count as no answer"
+NO_LABEL = {
+    NOT_HERE: "are whole in no window, and count as no answer",
+    NO_TOKEN: "have no token, and count as no answer",
+}
 LONGEST = 100  # characters of an answer in a message
 NO_ANSWER: dict[str, list] = {"text": [], "answer_start": []}
 Found = tuple[dict, dict, dict]  # what has the question, the context and the title of a row
@@ -260,10 +262,9 @@ def make_windows(
     contexts = []  # of each window the place of its first token of the context, and the offsets of all, (tokens, 2)
     offsets_of: dict[int, list[np.ndarray]] = {}
     for window, row in enumerate(rows):
-        parts = windows.sequence_ids(window)
-        first, end = parts.index(1) if 1 in parts else 0, len(parts) - parts[::-1].index(1) if 1 in parts else 0
-        offsets = np.array(offset_mapping[window][first:end], dtype=np.int64).reshape(-1, 2)
-        contexts.append((first, offsets, len(parts)))
+        parts = np.equal(windows.sequence_ids(window), 1)  # (L,)
+        offsets = np.array(offset_mapping[window], dtype=np.int64)[parts]
+        contexts.append((int(parts.argmax()), offsets, len(parts)))
         offsets_of.setdefault(row, []).append(offsets)
     answers_of = {
         row: characters_of(np.concatenate(offsets), batch["answers"][row]) for row, offsets in offsets_of.items()
@@ -320,20 +321,17 @@ def token_span(offsets: np.ndarray, start: int, end: int) -> tuple[int, int] | N
 def print_labels(rows: datasets.Dataset, windows: datasets.Dataset):
     """Print how many training questions have labels that are not the text of an answer, and why, with examples."""
     table = windows.with_format("arrow")[:]
-    questions, starts, ends = (table[name].to_numpy() for name in ("question", *LABEL))
-    labelled = dict(zip(questions[starts >= 0], zip(starts[starts >= 0], ends[starts >= 0], strict=True), strict=True))
-    without_token = set(questions[starts == NO_TOKEN])
-    examples: dict[str, list[str]] = {"are not the text of the answer": [], NO_TOKEN_IS: [], NO_WINDOW_IS: []}
+    labels: dict[int, tuple[int, int]] = {}  # of each question the label of a window that has one
+    for question, *label in zip(*(table[name].to_pylist() for name in ("question", *LABEL)), strict=True):
+        labels[question] = max(labels.get(question, label), label)
+    examples: dict[str, list[str]] = {"are not the text of the answer": [], **{what: [] for what in NO_LABEL.values()}}
     for number, (name, context, answers) in enumerate(zip(rows["id"], rows["context"], rows["answers"], strict=True)):
-        texts = [text.strip() for text in answers["text"]]
-        if number in labelled:
-            text = context[slice(*labelled[number])]
-            if text.strip() not in texts:
-                examples["are not the text of the answer"].append(
-                    f"{name}: {text[:LONGEST]!r} for {texts[0][:LONGEST]!r}"
-                )
-        elif texts:
-            examples[NO_TOKEN_IS if number in without_token else NO_WINDOW_IS].append(name)
+        (start, end), texts = labels[number], [text.strip() for text in answers["text"]]
+        if start < 0 and texts:
+            examples[NO_LABEL[start]].append(name)
+        elif start >= 0 and context[start:end].strip() not in texts:
+            text = context[start:end]
+            examples["are not the text of the answer"].append(f"{name}: {text[:LONGEST]!r} for {texts[0][:LONGEST]!r}")
     found = [
         f"{len(some):,} {what} ({', '.join(some[:3])}{', ...' if len(some) > 3 else ''})"
         for what, some in examples.items()
@@ -350,11 +348,11 @@ class SquadEvaluation:
     As in BERT and in transformers' run_qa.py, candidates are all pairs of a window's `n_best_size` best starts and
     ends that are a span of at most `max_answer_length` tokens of the context, and of all windows of a question the
     best `n_best_size` are kept. With `version_2_with_negative` the answer is empty if the logits of [CLS], in the
-    window where they are lowest, are more than `null_score_diff_threshold` above those of the best span. "best"
+    window where they are lowest, are more than `null_score_diff_threshold` above the best span's. "best"
     chooses the threshold with the best F1.
 
     After a call, by question id: `predictions`, the texts; `n_best`, each with probability and logits; `null_odds`,
-    the logits of [CLS] minus those of the best span.
+    the logits of [CLS] minus the best span's.
     """
 
     def __init__(
@@ -404,8 +402,7 @@ class SquadEvaluation:
                 span = next((candidate for candidate in candidates if candidate[0]), None)  # the best with a text
                 texts[name] = span[0] if span else ""
                 self.null_odds[name] = float(sum(no_answer[1:]) - (sum(span[1:]) if span else 0.0))
-                candidates.append(no_answer)
-                candidates.sort(key=lambda candidate: -sum(candidate[1:]))
+                candidates = sorted([*candidates, no_answer], key=lambda candidate: -sum(candidate[1:]))
                 candidates = candidates[: self.n_best_size]
                 if no_answer not in candidates:
                     candidates.append(no_answer)

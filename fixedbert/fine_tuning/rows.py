@@ -19,22 +19,13 @@ LONGEST_PLACE = 300  # characters; an id or a label can be long
 
 @dataclass
 class Rows:
-    """
-    The rows of a file or data set.
-
-    Args:
-        name: of the file or data set, for messages.
-        columns: values by column, as they are in the file; None where a row has none.
-        lines: the line of each row, or its number.
-        unit: what `lines` counts, "line" or "row".
-        problems: what is wrong with a row, by its number, where no column shows it.
-    """
+    """The rows of a file or data set, for which messages have `name`."""
 
     name: str
-    columns: dict[str, list]
-    lines: list[int]
-    unit: str = "line"
-    problems: dict[int, str] = field(default_factory=dict)
+    columns: dict[str, list]  # values as they are in the file; None where a row has none
+    lines: list[int]  # the line of each row, or its number
+    unit: str = "line"  # what `lines` counts, or "row"
+    problems: dict[int, str] = field(default_factory=dict)  # what is wrong with a row, where no column shows it
 
     def __len__(self) -> int:
         return len(self.lines)
@@ -42,17 +33,14 @@ class Rows:
     def place(self, number: int) -> str:
         return f"{self.unit} {self.lines[number]}"
 
-    def of(self, *columns: str) -> list[list]:
+    def check(self, columns: Iterable[str], remedy: str = ""):
         """
-        The values of columns.
-
         Raises:
             InputError: there is no such column.
         """
         for column in columns:
             if column not in self.columns:
-                raise InputError(f"{self.name}: no column {column!r}; there are {', '.join(self.columns)}.")
-        return [self.columns[column] for column in columns]
+                raise InputError(f"{self.name}: no column {column!r}; there are {', '.join(self.columns)}{remedy}.")
 
     def text_columns(self, label: str) -> tuple[str, ...]:
         """
@@ -83,6 +71,8 @@ class Rows:
 
     def without(self, numbers: Iterable[int]) -> "Rows":
         gone = set(numbers)
+        if not gone:
+            return self
         kept = [number for number in range(len(self)) if number not in gone]
         return Rows(
             self.name,
@@ -112,10 +102,11 @@ def usable_rows(
     Raises:
         InputError: a row cannot be used, without `skip_bad_rows`.
     """
-    rows.of(*texts, *([label] if label else []))
-    short = [number for number, problem in rows.problems.items() if problem == TOO_FEW] if short_rows else []
-    check_usable(rows.name, {n: f"{rows.place(n)}: too short" for n in short}, len(rows), skip_bad_rows=True)
-    rows = rows.without(short) if short else rows
+    rows.check((*texts, label) if label else texts)
+    if short_rows:
+        short = {n: f"{rows.place(n)}: too short" for n, problem in rows.problems.items() if problem == TOO_FEW}
+        check_usable(rows.name, short, len(rows), skip_bad_rows=True)
+        rows = rows.without(short)
     problems, empty = dict(rows.problems), 0
     for number in range(len(rows)):
         for name in texts:
@@ -176,9 +167,15 @@ def as_float(value: str) -> float | None:
 
 
 def without_problems(rows: Rows, problems: dict[int, str], skip_bad_rows: bool) -> Rows:
+    """
+    The rows without those that have problems.
+
+    Raises:
+        InputError: no row is left, or there are problems, without `skip_bad_rows`.
+    """
     places = {number: f"{rows.place(number)}: {problem}" for number, problem in problems.items()}
     check_usable(rows.name, places, len(rows), skip_bad_rows)
-    rows = rows.without(problems) if problems else rows
+    rows = rows.without(problems)
     if not len(rows):
         raise InputError(f"{rows.name}: no rows.")
     return rows

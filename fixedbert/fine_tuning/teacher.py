@@ -19,7 +19,7 @@ from ..support.errors import InputError
 from ..training.arguments import ModelArguments
 from ..training.loading import check_length, load_config, load_model
 from ..training.speed import skip_padding
-from .labels import numbers_among, plain
+from .labels import default_names, numbers_among, plain
 
 # Where tokenizers of one vocabulary can differ: capitals, accents, special tokens, segments.
 PROBE = ("A naïve Test [MASK]", "Öl: 1.5")
@@ -27,25 +27,18 @@ PROBE = ("A naïve Test [MASK]", "Öl: 1.5")
 
 @dataclass
 class Teacher:
-    """
-    A fine-tuned model whose logits are the targets of a student.
-
-    Attributes:
-        input_names: the inputs that it takes.
-        classes: for each class of the student, the number that the teacher gives it; one for a regression; None for
-            answers in a text.
-    """
+    """A fine-tuned model whose logits are the targets of a student."""
 
     model: PreTrainedModel
-    input_names: tuple[str, ...]
-    classes: list[int] | None
+    input_names: tuple[str, ...]  # that it takes
+    classes: list[int] | None  # the teacher's number for each class of the student; None for answers in a text
 
     def loss(self, inputs: dict[str, torch.Tensor], outputs: ModelOutput, temperature: float) -> torch.Tensor:
         """
         How far a student's outputs are from the teacher's: a mean over the rows of the batch.
 
         Of classes this is `soft_target_loss`, of scores the squared error, of answers the mean of `soft_target_loss`
-        over starts and ends, each of which is one of the row's real tokens.
+        over starts and ends, among the row's real tokens.
 
         Args:
             inputs: of the batch; input_ids and attention_mask are (B, L).
@@ -149,7 +142,7 @@ def classes_of(name: str, teacher: PreTrainedConfig, student: PreTrainedConfig) 
     Raises:
         InputError: the labels have other names.
     """
-    own, labels = ([label for _, label in sorted((config.id2label or {}).items())] for config in (teacher, student))
+    own, labels = default_names(teacher), default_names(student)
     if teacher.problem_type in (None, student.problem_type):
         if student.problem_type == "regression" and len(own) == 1:
             return [0]

@@ -1,6 +1,7 @@
 """Texts and pairs of texts with labels or scores: GLUE, and csv, tsv, jsonl and parquet files of one's own."""
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -11,26 +12,23 @@ from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 from ..data.encoding import encode
 from ..data.glue import TASKS
 from ..data.hub import load_from_hub
-from ..fine_tuning.features import prepare_features
-from ..fine_tuning.rows import Rows, read_rows, rows_of_dataset, usable_rows, without_problems
 from ..support.errors import InputError
+from .features import prepare_features
 from .labels import (
-    NAMED,
-    by_name,
     by_number,
-    can_classify,
     check_forms,
     default_names,
+    enumerated,
     is_regression,
     is_whole,
     labels_of_model,
-    listed,
     numbers_among,
     other_labels,
-    plain,
     problem_of_label,
+    same_names,
     with_whole_numbers,
 )
+from .rows import Rows, read_rows, rows_of_dataset, usable_rows, without_problems
 
 
 @dataclass
@@ -49,19 +47,14 @@ class TextData:
         """The splits for "train", "validation" or "test", the main one first."""
         return {split: data for split, data in self.splits.items() if split.split("_")[0] == kind}
 
-    def numbered_as(self, labels: list[str]) -> "TextData":
-        """These rows with the label numbers of a model whose names are `labels`, perhaps written in another way."""
-        return self.renumbered(labels, numbers_among(labels, self.labels or []))
-
-    def renumbered(self, labels: list[str], number: list[int]) -> "TextData":
+    def renumbered(self, labels: list[str], number: list[int], assumed: Sequence[str] = ()) -> "TextData":
         """These rows with other labels; label i becomes `number[i]`."""
-
-        def renumber(data: datasets.Dataset) -> datasets.Dataset:
-            if "label" not in data.column_names:
-                return data
-            return data.remove_columns("label").add_column("label", [number[label] for label in data["label"]])
-
-        return TextData(labels, {split: renumber(data) for split, data in self.splits.items()})
+        splits = dict(self.splits)
+        for split, data in splits.items():
+            if "label" in data.column_names:
+                column = [number[label] for label in data["label"]]
+                splits[split] = data.remove_columns("label").add_column("label", column)
+        return TextData(labels, splits, [*assumed])
 
 
 def load_task(
@@ -88,34 +81,27 @@ def load_task(
     absent = set(kinds) - {split.split("_")[0] for split in files}
     if absent:
         raise InputError(f"{name} has no rows for {' and '.join(sorted(absent))}: it is to be predicted.", "task_name")
-    labels = [str(number) for number in range(len(task.labels))] if task.numbered else list(task.labels)
     if data_dir is None:
         config = task.dataset_config_name or name
         hub = load_from_hub(task.dataset_name, config, **hub_options)
-        sources = {
-            split: (rows_of_dataset(hub[split], f"{task.dataset_name}, {config}, {split}"), task.texts)
-            for split in files
-        }
-        labels, label = list(task.labels), "label"
+        sources = {split: rows_of_dataset(hub[split], f"{task.dataset_name}, {config}, {split}") for split in files}
+        texts, label, labels = task.texts, "label", list(task.labels)
     else:
-        folder = Path(data_dir)
         names = (task.folder, "diagnostic") if name == "ax" else (task.folder,)  # the download has both
-        folder = next((folder / inner for inner in names if (folder / inner).is_dir()), folder)
-        sources = {}
-        for split, file in files.items():
-            header = task.header if split != "test" else None
-            sources[split] = (read_rows(folder / file, header), task.file_texts)
-        label = task.label
+        folder = next((found for inner in names if (found := Path(data_dir, inner)).is_dir()), Path(data_dir))
+        sources = {
+            split: read_rows(folder / file, task.header if split != "test" else None) for split, file in files.items()
+        }
+        texts, label, labels = task.file_texts, task.label, list(task.labels)
+        if task.numbered:
+            labels = list(map(str, range(len(labels))))
     splits = {}
-    for split, (rows, texts) in sources.items():
+    for split, rows in sources.items():
         column = None if split.startswith("test") else label
         # QQP has lines that are too short, which the Hub's copy leaves out too.
         rows = usable_rows(rows, texts, column, skip_bad_rows, short_rows=data_dir is not None, empty_texts=True)
         splits[split] = make_split(rows, texts, column, labels, skip_bad_rows)
-    print_labels(
-        data := TextData(list(task.labels), splits), {split: rows.name for split, (rows, _) in sources.items()}
-    )
-    return data
+    return reported(TextData(list(task.labels), splits), sources)
 
 
 def load_files(
@@ -124,7 +110,7 @@ def load_files(
     """
     Texts from files of one's own, by split: train, validation, test.
 
-    If labels are numbers with fractions, this is a regression. Else labels are those of the training file (or, without
+    If labels are numbers with fractions, this is a regression. Else the labels are the training file's (or, without
     one, of the validation file), sorted.
 
     Args:
@@ -166,15 +152,8 @@ def own_texts(
 ) -> TextData:
     label_of = {split: None if split == "test" else label_column for split in sources}
     for split, rows in sources.items():
-        for column in (*(text_columns or ()), *filter(None, [label_of[split]])):
-            if column not in rows.columns:
-                argument = "`label_column_name`" if column == label_column else "`text_column_names`"
-                if column == label_column:
-                    check_one_column(rows)
-                raise InputError(
-                    f"{rows.name}: no column {column!r}; there are {', '.join(rows.columns)}; name the right one with "
-                    f"{argument}."
-                )
+        rows.check(text_columns or (), "; name the right one with `text_column_names`")
+        rows.check([label_column] if label_of[split] else (), "; name the right one with `label_column_name`")
     texts = text_columns or next(iter(sources.values())).text_columns(label_column)
     rows_of = {split: usable_rows(rows, texts, label_of[split], skip_bad_rows) for split, rows in sources.items()}
     labels = None
@@ -184,9 +163,8 @@ def own_texts(
         if do_regression is None:
             do_regression = is_regression(name, values, first == "train")
         if not do_regression and all(map(is_whole, values)):
-            rows_of |= {
-                split: with_whole_numbers(rows, label_column) for split, rows in rows_of.items() if split != "test"
-            }
+            for split in filter(label_of.get, sources):
+                rows_of[split] = with_whole_numbers(rows_of[split], label_column)
             values = rows_of[first].columns[label_column]
         labels = [] if do_regression else sorted(set(values), key=by_number)
         check_forms(name, labels)
@@ -195,39 +173,21 @@ def own_texts(
     splits = {
         split: make_split(rows, texts, label_of[split], labels or [], skip_bad_rows) for split, rows in rows_of.items()
     }
-    print_labels(data := TextData(labels, splits), {split: rows.name for split, rows in rows_of.items()})
-    return data
+    return reported(TextData(labels, splits), rows_of)
 
 
-def check_one_column(rows: Rows):
-    """
-    Raises:
-        InputError: several columns hold 0 and 1 alone, or true and false.
-    """
-    flags = [
-        name
-        for name, values in rows.columns.items()
-        if {str(value).strip().casefold().removesuffix(".0") for value in values} <= {"0", "1", "true", "false"}
-    ]
-    if len(flags) > 1:
-        raise InputError(
-            f"{rows.name}: the columns {listed(flags)} are several labels of a row: train on one at a time, with "
-            "`label_column_name`."
-        )
-
-
-def print_labels(data: TextData, names: dict[str, str]):
-    """Print the classes and their rows, or the range of scores, in the first split that has labels."""
+def reported(data: TextData, sources: dict[str, Rows]) -> TextData:
+    """The data. Prints the classes and their rows, or the range of scores, in the first split that has labels."""
     split = next((split for split, rows in data.splits.items() if "label" in rows.column_names), None)
-    if split is None or data.labels is None:
-        return
-    values = data.splits[split]["label"][:]
-    if data.labels:
-        rows = Counter(values)
-        counts = [f"{label!r} {rows[number]:,}" for number, label in enumerate(data.labels)]
-        PartialState().print(f"{len(counts):,} classes in {names[split]}: {listed(counts)}")
-    else:
-        PartialState().print(f"{len(values):,} numbers in {names[split]}, from {min(values):g} to {max(values):g}")
+    if split is not None:
+        values, name = data.splits[split]["label"][:], sources[split].name
+        if data.labels:
+            rows = Counter(values)
+            counts = [f"{label!r} {rows[number]:,}" for number, label in enumerate(data.labels)]
+            PartialState().print(f"{len(counts):,} classes in {name}: {enumerated(counts)}")
+        else:
+            PartialState().print(f"{len(values):,} numbers in {name}, from {min(values):g} to {max(values):g}")
+    return data
 
 
 def make_split(
@@ -245,9 +205,9 @@ def make_split(
         InputError: a label is not among them, without `skip_bad_rows`.
     """
     if label:
-        problems = {n: problem_of_label(value, labels) for n, value in enumerate(rows.of(label)[0])}
+        problems = {n: problem_of_label(value, labels) for n, value in enumerate(rows.columns[label])}
         rows = without_problems(rows, {n: problem for n, problem in problems.items() if problem}, skip_bad_rows)
-    split = {f"sentence{place}": column for place, column in enumerate(rows.of(*texts), start=1)}
+    split = {f"sentence{place}": rows.columns[column] for place, column in enumerate(texts, start=1)}
     if label:
         number_of = {name: number for number, name in enumerate(labels)}
         split["label"] = [number_of[value] if labels else float(value) for value in rows.columns[label]]
@@ -264,31 +224,33 @@ def with_labels_of_model(data: TextData, config: PreTrainedConfig, train: bool) 
     Raises:
         InputError: the head is for other labels, and there is no training.
     """
-    known, labels = labels_of_model(config), data.labels
-    if known is None and not train and can_classify(config):
+    known, labels, new_head = labels_of_model(config), data.labels, False
+    if known is None and labels and same_names(labels, default_names(config)):
+        known = default_names(config)  # whoever calls labels LABEL_0 and so on means these
+    has_head = any("SequenceClassification" in name for name in config.architectures or ())
+    if known is None and not train and has_head:
         return with_unnamed_labels(data, default_names(config)), False
-    new_head = False
     if labels is None:
         if known is None:
             raise InputError("the labels are unknown: give a model that was fine-tuned, or `train_file`.")
         data = TextData(known, data.splits)
-    elif known and labels and {plain(label) for label in labels} <= {plain(label) for label in known}:
-        data = data.numbered_as(known)
+    elif known and labels and same_names(labels, known):
+        numbers = numbers_among(known, labels)
+        data = data.renumbered(known, numbers)
         if known != labels:
-            names = [f"{label!r} is its {number}, {known[number]!r}" for label, number in by_name(labels, known)]
-            PartialState().print(f"the labels of the data are those of the model by name: {listed(names)}")
+            names = [
+                f"{one!r} is its {number}, {known[number]!r}" for one, number in zip(labels, numbers, strict=True)
+            ]
+            PartialState().print(f"the labels of the data are those of the model by name: {enumerated(names)}")
     elif known is not None and known != labels:
         if not train:
             raise other_labels(known, labels)
-        old, new = (listed(names) or "a number" for names in (known, labels))
+        old, new = (enumerated(names) or "a number" for names in (known, labels))
         PartialState().print(f"the model's head, for {old}, is replaced by a new one, for {new}")
         new_head = True
     names = data.labels or ["LABEL_0"]
     config.id2label, config.label2id = dict(enumerate(names)), {name: number for number, name in enumerate(names)}
     config.problem_type = "single_label_classification" if data.labels else "regression"
-    vars(config).pop(NAMED, None)
-    if data.labels and labels_of_model(config) is None:
-        setattr(config, NAMED, True)
     return data, new_head
 
 
@@ -300,27 +262,21 @@ def with_unnamed_labels(data: TextData, own: list[str]) -> TextData:
     Raises:
         InputError: the data has more labels, or numbers to predict.
     """
-    labels, of_model = data.labels, f"the model's labels have no names but {listed(own)}"
+    labels, of_model = data.labels, f"the model's labels have no names but {enumerated(own)}"
     if labels is None:
         PartialState().print(f"{of_model}, which are written as predictions")
         return TextData(own, data.splits)
     if not labels or len(labels) > len(own):
         raise other_labels(own, labels)
-    if {plain(label) for label in labels} <= {plain(name) for name in own}:
-        return data.numbered_as(own)
-    numbers = list(range(len(labels)))
-    if all(label.isdecimal() and int(label) < len(own) for label in labels):
-        numbers = [int(label) for label in labels]
-    assumed = list(own)
-    for number, label in zip(numbers, labels, strict=True):
-        assumed[number] = label
-    names = [f"{own[number]} = {label!r}" for number, label in zip(numbers, labels, strict=True)]
+    as_numbers = all(label.isdecimal() and int(label) < len(own) for label in labels)
+    meant = {int(label) if as_numbers else place: label for place, label in enumerate(labels)}  # by the model's number
+    names = [f"{own[number]} = {label!r}" for number, label in meant.items()]
     written = "; predictions are written as the model's own names" if data.of_kind("test") else ""
     PartialState().print(
-        f"{of_model}: their order is unknown, and was taken to be that of the data ({listed(names)}); with the right "
-        f"names in id2label of its config.json this is not needed{written}"
+        f"{of_model}: their order is unknown, and was taken to be that of the data ({enumerated(names)}); with the "
+        f"right names in id2label of its config.json this is not needed{written}"
     )
-    return TextData(own, data.renumbered(own, numbers).splits, assumed)
+    return data.renumbered(own, [*meant], [meant.get(number, name) for number, name in enumerate(own)])
 
 
 def tokenize(batch: dict, tokenizer: PreTrainedTokenizerBase, max_seq_length: int) -> dict:

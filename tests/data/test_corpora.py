@@ -74,7 +74,7 @@ def test_boundaries_from_a_column_and_from_empty_rows(tmp_path):
     pyarrow.parquet.write_table(table, tmp_path / "b.parquet")
     for file in ("a.jsonl", "b.parquet"):
         found = documents(tmp_path / file, document_boundary="column", document_column="book")
-        assert found == [["One.", "Two."], ["Three."], ["", "Four."]]
+        assert found == [["One.", "Two."], ["Three."], ["Four."]]
         assert documents(tmp_path / file, document_boundary="blank_line") == ["One.\nTwo.\nThree.\n", "Four.\n"]
     with pytest.raises(InputError, match="no column 'volume'.*--document_column_name"):
         documents(tmp_path / "b.parquet", document_boundary="column", document_column="volume")
@@ -299,17 +299,14 @@ def test_words_that_wordpiece_never_looks_into_are_not_trained_on(tmp_path):
         trained_tokenizer([Corpus(str(tmp_path / "b.txt"))], 200, store_dir=tmp_path)
 
 
-def test_vocabulary_is_no_larger_than_asked(tmp_path, capsys):
-    """Guards: of more characters than there is room for the commonest are taken, and the run says how many are not."""
+def test_vocabulary_is_no_larger_than_asked(tmp_path):
+    """Guards: of more characters than there is room for, at the beginning of words and inside, the commonest stay."""
     characters = [chr(0x4E00 + number) for number in range(900)]
     (tmp_path / "a.txt").write_text("".join(characters) + "".join(characters[:30]) + " ab bc" * 9)
     corpora = [Corpus(str(tmp_path / "a.txt"))]
-    for size, left_out in ((2000, 0), (100, 810), (40, 870), (7, 902)):
-        for _ in range(2):  # the second one is kept from the first
-            tokenizer = trained_tokenizer(corpora, size, store_dir=tmp_path)
-            assert len(tokenizer) <= size and len(tokenizer) >= min(size - 2, 900)
-            said = capsys.readouterr().out
-            assert said.startswith(f"{left_out} characters do not fit into a vocabulary of {size}") == (left_out > 0)
+    for size, least in ((2000, 5 + 902), (100, 5 + 47), (40, 5 + 17), (7, 6)):
+        tokenizer = trained_tokenizer(corpora, size, store_dir=tmp_path)
+        assert least <= len(tokenizer) <= size
         known = [character for character in characters if tokenizer.tokenize(character) != ["[UNK]"]]
         assert size < 100 or characters[:30] == known[:30]
     with pytest.raises(InputError, match="^`vocab_size` 6: no room .* 7 is the least"):

@@ -152,21 +152,9 @@ def test_ends_of_sentences_in_other_scripts():
     assert split_document(text, "ja")[0] == ["これは文です。"] * 12_000
 
 
-@pytest.mark.parametrize(
-    "code, hint",
-    [
-        ("German", "did you mean de"),
-        ("DE", "did you mean de"),
-        ("pt-BR", "did you mean pt"),
-        ("en_GB", "did you mean en"),
-        ("deutsch", "did you mean de"),
-        ("xx", "; there are am, ar"),
-        ("sv", "; there are am, ar"),
-        ("", "; there are am, ar"),
-    ],
-)
-def test_unknown_languages_are_refused(code, hint):
-    """Guards: a code without rules of its own is no English in silence; the near one is offered."""
-    with pytest.raises(InputError, match=f"'{code}': no language that texts can be split in.*{hint}.*uk, zh.*general"):
+@pytest.mark.parametrize("code", ["German", "DE", "pt-BR", "xx", "sv", ""])
+def test_unknown_languages_are_refused(code):
+    """Guards: a code without rules of its own is no English in silence; the known ones are listed."""
+    with pytest.raises(InputError, match=f"'{code}': no language that texts can be split in; give one of am.* uk, zh"):
         check_language(code)
     check_language("de")

@@ -1,0 +1,86 @@
+"""
+python -m benchmarks.cost FILE
+
+Draws how the cost of a forward pass grows with heads, head size, width, layers and length: operations as
+fixedbert.counts has them, and seconds measured here, on one scale.
+"""
+
+import argparse
+import os
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from fixedbert.counts import Shape
+from fixedbert.model.modeling_fixed_head_bert import FixedHeadBertModel
+from fixedbert.planning import describe
+from fixedbert.support.figures import drawing
+
+BASE = Shape(256, 4, 8, 32, 1024, vocabulary=1000)
+GROWING = {  # what grows, with values
+    "heads": ("h", (2, 4, 8, 16, 32)),
+    "head size": ("p", (8, 16, 32, 64, 128)),
+    "width (feed-forward 4 x)": ("d", (64, 128, 256, 512)),
+    "layers": ("L", (1, 2, 4, 8, 16)),
+    "tokens in a row": ("length", (32, 64, 128, 256, 512)),
+}
+
+
+@torch.no_grad()
+def forward_seconds(shape: Shape, length: int, tokens: int = 2048) -> np.ndarray:
+    """Seconds of the layers here for a token, (5,): five passes, sorted."""
+    model = FixedHeadBertModel(shape.config(), add_pooling_layer=False).eval()
+    model.set_attn_implementation("eager")
+    ids = torch.randint(shape.vocabulary, (max(1, tokens // length), length))
+    seconds = []
+    for _ in range(6):
+        began = time.perf_counter()
+        model(ids)
+        seconds.append(time.perf_counter() - began)
+    return np.sort(seconds[1:]) / ids.numel()
+
+
+def draw_cost(file: Path):
+    """
+    Forward cost of a token against each dimension: FLOPs, and seconds measured here, on one scale.
+
+    Dots are medians of five passes, with bars from the fastest to the slowest.
+    """
+    with drawing(16, 4, file) as figure:
+        panels = figure.subplots(1, len(GROWING), sharey=True)
+        base_flops = BASE.forward_flops(128, 0) / 128
+        forward_seconds(BASE, 128)  # warms up
+        base_seconds = float(np.median(forward_seconds(BASE, 128)))
+        for panel, (name, (field, values)) in zip(panels, GROWING.items(), strict=True):
+            shapes = []
+            for value in values:
+                changes = {} if field == "length" else {field: value, **({"F": 4 * value} if field == "d" else {})}
+                shapes.append((replace(BASE, **changes), value if field == "length" else 128))
+            calculated = [shape.forward_flops(length, 0) / length / base_flops for shape, length in shapes]
+            seconds = [forward_seconds(shape, length) for shape, length in shapes]
+            base = np.median(seconds[shapes.index((BASE, 128))]) if (BASE, 128) in shapes else base_seconds
+            relative = np.stack(seconds) / base  # (values, 5)
+            middle = np.median(relative, axis=1)
+            bars = np.abs(relative[:, [0, -1]].T - middle)
+            panel.plot(values, calculated, "-", label="FLOPs, calculated")
+            panel.errorbar(values, middle, bars, fmt="o--", capsize=3, label="seconds, measured")
+            panel.set(xlabel=name, xscale="log", yscale="log")
+            panel.set_xticks(values, labels=map(str, values), minor=False)
+            panel.minorticks_off()
+        panels[0].set_ylabel("cost of a token, relative to the base")
+        ticks = [0.125, 0.25, 0.5, 1, 2, 4, 8]
+        panels[0].set_yticks(ticks, labels=[f"{tick:g}" for tick in ticks], minor=False)
+        panels[0].legend()
+        figure.suptitle(
+            f"Forward pass; base: {describe(BASE)}, rows of 128: {base_flops / 1e6:.1f} MFLOP and "
+            f"{base_seconds * 1e6:.0f} microseconds a token on {torch.get_num_threads()} of {os.cpu_count()} cores"
+        )
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.cost", description=__doc__)
+    parser.add_argument("file", type=Path, help="of the picture, such as docs/cost.png")
+    draw_cost(parser.parse_args().file)
