@@ -1,6 +1,5 @@
 """What benchmarks.quality compares: stock BERT under a plain Trainer, and recipes of run_pretraining.py."""
 
-import json
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -27,13 +26,13 @@ from fixedbert.counts import training_flops
 from fixedbert.data.collator import PretrainingCollator
 from fixedbert.data.epochs import Examples
 from fixedbert.pretraining.examples import PretrainingDataArguments, make_examples
-from fixedbert.pretraining.pretrain import MODELS
+from fixedbert.pretraining.pretrain import ARGUMENTS, MODELS
 from fixedbert.pretraining.pretrain import main as run_pretraining
 from fixedbert.pretraining.stages import Stage, stages_of
 from fixedbert.pretraining.trainer import PretrainingArguments
 from fixedbert.support.errors import InputError
-from fixedbert.support.plain_yaml import read_yaml
-from fixedbert.training.arguments import RECIPES, ModelArguments, flags, parse, with_recipe
+from fixedbert.support.plain_yaml import flags, read_yaml
+from fixedbert.training.arguments import RECIPES, ModelArguments, make_arguments, read_arguments, with_recipe
 from fixedbert.training.loading import load_config, load_model
 from fixedbert.training.precision import has_bf16
 from fixedbert.training.speed import keep_freed_memory
@@ -144,8 +143,8 @@ def text_flags() -> list[str]:
 def bert_examples(seed: int) -> tuple[PreTrainedTokenizerBase, Examples, Dataset]:
     """BERT's pairs of the text, 15 % of them masked: tokenizer, examples to train on, some of the held-out ones."""
     options = {"max_seq_length": LENGTH, "max_eval_samples": HELD_OUT, "seed": seed}
-    arguments = parse([*text_flags(), *flags(options)], ModelArguments, PretrainingDataArguments, PretrainingArguments)
-    return make_examples(*arguments, BertConfig(), None)[:3]
+    given = read_arguments([*text_flags(), *flags(options)], *ARGUMENTS)
+    return make_examples(*make_arguments(given, *ARGUMENTS), BertConfig(), None)[:3]
 
 
 def held_out_batches(seed: int) -> list[Batch]:
@@ -221,12 +220,8 @@ def read_trials(file: str, names: list[str], tokenizer: PreTrainedTokenizerBase)
 def recipe_of(recipe: str, entries: list[str], tokenizer: PreTrainedTokenizerBase) -> tuple[Recipe, dict[str, int]]:
     """The one with these flags; `recipe` is what errors call it."""
     command = [*flags(device_options()), *entries]
-    arguments = parse(
-        [*command, *flags({"output_dir": "unused", "do_train": True})],
-        ModelArguments,
-        PretrainingDataArguments,
-        PretrainingArguments,
-    )
+    given = read_arguments([*command, *flags({"output_dir": "unused", "do_train": True})], *ARGUMENTS)
+    arguments = make_arguments(given, *ARGUMENTS)
     check_comparable(recipe, *arguments)
     model_args, data_args, training_args = arguments
     config = load_config(model_args)
@@ -241,8 +236,7 @@ def recipe_of(recipe: str, entries: list[str], tokenizer: PreTrainedTokenizerBas
     run |= {"max_steps": MANY, "disable_tqdm": True, "report_to": "none"}
     run["use_cpu"] = device_options()["use_cpu"]  # whatever the recipe has: all on one device
     if training_args.stages:
-        given = map(json.loads, training_args.stages)
-        run |= {"max_steps": -1, "stages": [stage | {"steps": MANY} for stage in given]}
+        run |= {"max_steps": -1, "stages": [stage | {"steps": MANY} for stage in training_args.stages]}
     parts = parts_of_time(stages, data_args.mlm_probability)
     ends = [(part, stage.end) for part, stage in zip(parts, stages, strict=True)]
     of_model = parameters(MODELS[data_args.objective], stages[-1].config)

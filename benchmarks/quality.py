@@ -40,13 +40,12 @@ from benchmarks.machine import description, gpus, in_a_process
 from benchmarks.quality_table import BY_SEED, by_side, final_loss, markdown, references, rows_of
 from benchmarks.sides import train_in_turns
 from fixedbert.data.tokenizers import load_tokenizer
-from fixedbert.fine_tuning.glue import main as run_glue
-from fixedbert.fine_tuning.squad import main as run_squad
+from fixedbert.fine_tuning.sweep import sweep
+from fixedbert.study.sources import FINE_TUNED
 from fixedbert.support.errors import InputError, exit_on_input_error, needs
-from fixedbert.support.files import write_whole
+from fixedbert.support.files import read_object, write_whole
 from fixedbert.support.locks import locked
-from fixedbert.training.arguments import flags
-from fixedbert.training.output import read_command, run_arguments
+from fixedbert.training.output import COMMAND_FILE
 
 Contenders = dict[str, tuple[Stock | Recipe, dict]]  # by name, with what is recorded of each
 
@@ -179,13 +178,13 @@ def cut_short(results: list[dict]) -> str:
 
 COMMON = {"per_device_train_batch_size": 32, "warmup_steps": 0.1, "save_strategy": "no", "seeds": [1, 2, 3]}
 COMMON |= {"do_train": True, "do_eval": True, "disable_tqdm": True}
-COMMON |= {"config_overrides": "hidden_dropout_prob=0,attention_probs_dropout_prob=0"}  # not each its own
+COMMON |= {"config_overrides": {"hidden_dropout_prob": 0, "attention_probs_dropout_prob": 0}}  # not each its own
 METRICS = {  # of each task: name in its results, heading, factor to per cent
     "mnli": (("eval_accuracy", "MNLI matched", 100), ("eval_accuracy_mm", "mismatched", 100)),
     "squad": (("eval_f1", "SQuAD F1", 1), ("eval_exact_match", "exact match", 1)),
 }
 SQUAD = {"train_file": "squad/train-v1.1.json", "validation_file": "squad/dev-v1.1.json"}
-PATHS = ("--output_dir", "--model_name_or_path", "--data_dir", *(f"--{name}" for name in SQUAD))
+PATHS = ("output_dir", "model_name_or_path", "data_dir", *SQUAD)
 
 
 def check_installed(fine_tuned: bool):
@@ -196,45 +195,45 @@ def check_installed(fine_tuned: bool):
             raise InputError(f"{data_folder() / name} is not there: add it, or leave out --fine_tune.")
 
 
-def fine_tuning_command(task: str, model: Path, output: Path) -> list[str]:
+def fine_tuning_fields(task: str, model: Path, output: Path) -> dict:
     """
-    The command that fine-tunes a model, with the settings of "mini, fine-tuned" in model_cards/README.md.
+    What fine-tunes a model, with the settings of "mini, fine-tuned" in model_cards/README.md.
     None has dropout: stock BERT would have that of its pretraining, and recipes theirs.
     Windows are not longer than the rows of stock BERT's training: its later positions still have random vectors.
     """
     data, options = data_folder(), COMMON | {"model_name_or_path": str(model), "output_dir": str(output)}
     options |= device_options()
     if task == "mnli":
-        task_options = {"task_name": "mnli", "data_dir": str(data / "glue"), "num_train_epochs": 3}
-        return flags(options | task_options | {"learning_rate": 2e-4})
+        task_options = {"task_name": ["mnli"], "data_dir": str(data / "glue"), "num_train_epochs": 3}
+        return options | task_options | {"learning_rate": 2e-4}
     files = {name: str(data / file) for name, file in SQUAD.items()}
     windows = {"max_seq_length": LENGTH, "doc_stride": 32}
     task_options = {"max_train_samples": 8000, "num_train_epochs": 2, "learning_rate": 3e-4}
-    return flags(options | files | windows | task_options)
+    return options | files | windows | task_options
 
 
-def fine_tune(task: str, command: list[str]):
-    (run_glue if task == "mnli" else run_squad)(command)
+def fine_tune(task: str, given: dict):
+    sweep(FINE_TUNED[task], **given)
 
 
-def check_settings(output: Path, command: list[str]):
-    """Raises InputError where earlier results of fine-tuning had other settings than the command, paths apart."""
-    earlier, now = (run_arguments(words, left_out=PATHS) for words in (read_command(output), command))
-    if earlier != now:
-        other = ", ".join(sorted({*earlier} ^ {*now}))
+def check_settings(output: Path, given: dict):
+    """Raises InputError where earlier results of fine-tuning had other settings, paths apart."""
+    earlier = read_object(output / COMMAND_FILE, f"remove {output}")
+    names = sorted({*earlier, *given} - {*PATHS})
+    if other := ", ".join(name for name in names if earlier.get(name) != given.get(name)):
         raise InputError(f"{output}: fine-tuned with other settings ({other}); remove it, and it is fine-tuned again.")
 
 
 def print_fine_tuned(names: list[str], folder: Path):
     """Fine-tune the models that are not yet, and print means and ranges over the seeds of fine-tuning."""
     outputs = {(name, task): folder / "fine_tuned" / f"{name}-{task}" for name in names for task in METRICS}
-    commands = {(name, task): fine_tuning_command(task, folder / name, outputs[name, task]) for name, task in outputs}
+    given = {(name, task): fine_tuning_fields(task, folder / name, outputs[name, task]) for name, task in outputs}
     missing = [key for key, output in outputs.items() if not output.exists()]
     for key, output in outputs.items():
         if key not in missing:
-            check_settings(output, commands[key])
+            check_settings(output, given[key])
     for name, task in tqdm(missing, desc="fine-tuning", leave=False):
-        in_a_process(fine_tune, task, commands[name, task])
+        in_a_process(fine_tune, task, given[name, task])
     row = f"{{:<{max(map(len, names))}}}" + " {:>22}" * sum(map(len, METRICS.values()))
     print("\nin per cent, the mean of three seeds (range)")
     print(row.format("", *(heading for metrics in METRICS.values() for _, heading, _ in metrics)))

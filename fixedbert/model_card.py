@@ -22,6 +22,7 @@ from .data.glue import TASKS
 from .model.configuration_fixed_head_bert import HEADS, FixedHeadBertConfig
 from .support.errors import InputError
 from .support.files import output_path, reading
+from .support.plain_yaml import flags
 
 PAPER = "https://arxiv.org/abs/2002.07028"
 PIPELINES = {
@@ -191,21 +192,20 @@ def checkpoint_card(
 
 
 def trained_card(model: PreTrainedModel, args: TrainingArguments, steps: int, name: str, **metadata: Any) -> ModelCard:
-    """The card of a trained model. Its flags, data and results are read from the output directory."""
+    """The card of a trained model. What it was given, its data and results are read from the output directory."""
     folder, architecture = output_path(args.output_dir), type(model).__name__
-    command = read_json(folder / "command.json", [])
-    flags = flags_of(command)
-    base, teacher = (flags.get(name, [""])[0] for name in ("model_name_or_path", "teacher_model"))
+    given = read_json(folder / "command.json", {})
+    base, teacher = given.get("model_name_or_path"), given.get("teacher_model")
     if base and not Path(base).exists():
         metadata.setdefault("base_model", base)
-    trained_on, hub_ids, evaluated_on = data_of(flags)
+    script = next((file for head, file in SCRIPTS.items() if architecture.endswith(head)), "run_pretraining.py")
+    trained_on, hub_ids, evaluated_on = data_of(given, script)
     if hub_ids:
         metadata.setdefault("datasets", hub_ids)
     summary = read_json(folder / "summary.json", {})
     seen = f", {summary['real tokens seen']:,} real tokens seen" if summary.get("real tokens seen") else ""
-    script = next((file for head, file in SCRIPTS.items() if architecture.endswith(head)), "run_pretraining.py")
     # Of paths on this machine, which are private, only the last part.
-    words = [Path(word).name if word.startswith(("/", "~")) else word for word in command]
+    words = [Path(word).name if word.startswith(("/", "~")) else word for word in flags(given)]
     distilled = f"\n- Distilled from: {public_name(teacher)}" if teacher else ""
     making = f"""
 - Started from: {public_name(base) if base else "random weights"}{distilled}
@@ -229,39 +229,26 @@ def public_name(model: str) -> str:
     return f"`{Path(model).name if Path(model).exists() else model}`"
 
 
-def data_of(flags: dict[str, list[str]]) -> tuple[list[str], list[str], dict[str, str]]:
-    """What a command trains on, in words and as ids of the Hub, and what it evaluates on (see `checkpoint_card`)."""
-    task = flags.get("task_name", [""])[0].lower()
-    if task in TASKS and "data_dir" not in flags:
+def data_of(given: dict[str, Any], script: str) -> tuple[list[str], list[str], dict[str, str]]:
+    """What a run trains on, in words and as ids of the Hub, and what it evaluates on (see `checkpoint_card`)."""
+    task = "".join(given.get("task_name") or []).lower()  # of a run that leaves a card there is one
+    if task in TASKS and "data_dir" not in given:
         source, config = TASKS[task].dataset_name, TASKS[task].dataset_config_name or task
         evaluated_on = {"type": source, "name": f"GLUE {task}", "config": config, "split": "validation"}
         return [f"GLUE {task}"], [source], evaluated_on
     if task in TASKS:
         return [f"GLUE {task}, from files"], [], {"type": "files", "name": f"GLUE {task}, from files"}
-    names = flags.get("dataset_name", [])
+    found = (given.get(name) or [] for name in ("dataset_name", "train_file", "validation_file"))
+    names, files, held_out = ([one] if isinstance(one, str) else one for one in found)
     hub_ids = [name for name in names if "/" in name and not Path(name).exists()]
-    trained_on = [Path(name).name if Path(name).exists() else name for name in names + flags.get("train_file", [])]
-    if files := flags.get("validation_file"):
-        evaluated_on = {"type": "files", "name": Path(files[0]).name, "split": "validation"}
-    elif "objective" in flags or "train_file" in flags or not hub_ids:
+    trained_on = [Path(name).name if Path(name).exists() else name for name in names + files]
+    if held_out:
+        evaluated_on = {"type": "files", "name": Path(held_out[0]).name, "split": "validation"}
+    elif script == "run_pretraining.py" or not hub_ids:
         evaluated_on = {"type": "held-out", "name": "held-out documents of the training data"}
     else:
         evaluated_on = {"type": hub_ids[0], "name": hub_ids[0], "split": "validation"}
     return trained_on, hub_ids, evaluated_on
-
-
-def flags_of(command: list[str]) -> dict[str, list[str]]:
-    """`--name value ...` and `--name=value` as lists of values by name."""
-    flags: dict[str, list[str]] = {}
-    values: list[str] = []
-    for word in command:
-        if word.startswith("--"):
-            name, equals, value = word.removeprefix("--").partition("=")
-            values = flags.setdefault(name.replace("-", "_"), [])
-            values += [value] if equals else []
-        else:
-            values.append(word)
-    return flags
 
 
 def create_model_card(

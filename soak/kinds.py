@@ -31,13 +31,12 @@ from fixedbert.fine_tuning.questions import load_squad, squad_windows
 from fixedbert.fine_tuning.texts import load_files, load_task, text_features
 from fixedbert.inspection.inspect import inspect
 from fixedbert.inspection.text import inspection_text
-from fixedbert.pretraining.examples import PretrainingDataArguments
-from fixedbert.pretraining.trainer import PretrainingArguments
+from fixedbert.pretraining.pretrain import ARGUMENTS
 from fixedbert.publishing.push import card_of, checked_config, checkpoint_files
 from fixedbert.study.report_files import report_runs
 from fixedbert.study.report_text import report_markdown
 from fixedbert.study.studies import load_study
-from fixedbert.training.arguments import ModelArguments, parse, with_recipe
+from fixedbert.training.arguments import ModelArguments, make_arguments, read_arguments
 from fixedbert.training.loading import load_config, load_model
 from fixedbert.training.output import WriteChecksums
 
@@ -322,7 +321,7 @@ def windows():
 
 def recipe(file: str) -> Callable:
     def load():
-        parsed = parse(with_recipe([file]), ModelArguments, PretrainingDataArguments, PretrainingArguments)
+        parsed = make_arguments(read_arguments([file], *ARGUMENTS), *ARGUMENTS)
         return [{name: value for name, value in vars(one).items() if name[0] != "_"} for one in parsed]
 
     return load

@@ -3,6 +3,8 @@
 import json
 from pathlib import Path
 
+from fixedbert.training.arguments import make_arguments, read_arguments
+
 SHAPE = "hidden_size=32,num_attention_heads=5,attention_head_size=6,intermediate_size=37"
 QUICK = [
     "--max_steps",
@@ -39,3 +41,8 @@ def squad_of(model: Path, tasks: Path, output: Path, *more: str) -> list[str]:
 
 def results(output: Path) -> dict:
     return json.loads((output / "all_results.json").read_text())
+
+
+def parse(argv: list[str], *types: type) -> tuple:
+    """Instances of dataclasses, from flags."""
+    return make_arguments(read_arguments(argv, *types), *types)

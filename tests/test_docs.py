@@ -34,7 +34,7 @@ from fixedbert.pretraining.examples import PretrainingDataArguments
 from fixedbert.pretraining.trainer import PretrainingArguments
 from fixedbert.publishing.export import export_onnx
 from fixedbert.study.studies import load_study
-from fixedbert.training.arguments import ModelArguments, check_flags
+from fixedbert.training.arguments import ModelArguments, read_arguments
 
 ROOT = Path(__file__).parents[1]
 PAGES = [
@@ -93,7 +93,7 @@ def check_task(name: str, words: list[str]):
     if words and words[0].endswith(".yaml"):
         recipe = words.pop(0)
         assert (ROOT / recipe).exists() or (ROOT / "fixedbert" / recipe).exists(), recipe
-    check_flags(words, ModelArguments, *TASKS[name])
+    read_arguments(words, ModelArguments, *TASKS[name])
     if "--config_name" in words:
         assert words[words.index("--config_name") + 1] in PRESETS
 

@@ -12,9 +12,10 @@ from transformers import RobertaConfig
 
 from fixedbert import PRESETS, FixedHeadBertModel, preset_config
 from fixedbert.counts import forward_flops, parameters
-from fixedbert.model_card import checkpoint_card, data_of, flags_of, read_card, shape_table
+from fixedbert.model_card import checkpoint_card, data_of, read_card, shape_table
 from fixedbert.pretraining.pretrain import main as run_pretraining
 
+HELD_OUT = "held-out documents of the training data"
 CARDS = Path(__file__).parents[1] / "model_cards"
 
 
@@ -120,18 +121,19 @@ def test_card_of_a_roberta_can_be_loaded():
 
 
 @pytest.mark.parametrize(
-    "command, expected",
+    "script, given, expected",
     [
-        ("--task-name MNLI", (["GLUE mnli"], ["nyu-mll/glue"], "GLUE mnli")),
-        ("--task_name mnli --data_dir x", (["GLUE mnli, from files"], [], "GLUE mnli, from files")),
-        ("--train_file a/tr.csv --validation_file a/va.csv", (["a/tr.csv"], [], "va.csv")),
-        ("--dataset_name rajpurkar/squad", (["rajpurkar/squad"], ["rajpurkar/squad"], "rajpurkar/squad")),
-        ("--dataset_name sample --objective mlm", (["sample"], [], "held-out documents of the training data")),
+        ("glue", {"task_name": ["MNLI"]}, (["GLUE mnli"], ["nyu-mll/glue"], "GLUE mnli")),
+        ("glue", {"task_name": "mnli", "data_dir": "x"}, (["GLUE mnli, from files"], [], "GLUE mnli, from files")),
+        ("glue", {"train_file": "a/tr.csv", "validation_file": "a/va.csv"}, (["a/tr.csv"], [], "va.csv")),
+        ("squad", {"dataset_name": "rajpurkar/squad"}, (["rajpurkar/squad"], ["rajpurkar/squad"], "rajpurkar/squad")),
+        ("pretraining", {"dataset_name": ["a/b", "c"], "train_file": "d"}, (["a/b", "c", "d"], ["a/b"], HELD_OUT)),
+        ("pretraining", {"train_file": ["a/x.txt", "b"]}, (["a/x.txt", "b"], [], HELD_OUT)),
     ],
 )
-def test_data_of_a_command(command, expected):
-    """Guards: training data are told from validation data, and ids of the Hub from files."""
-    trained_on, hub_ids, evaluated_on = data_of(flags_of(command.split()))
+def test_data_of_a_run(script, given, expected):
+    """Guards: training data are told from validation data, ids of the Hub from files, pretraining from fine-tuning."""
+    trained_on, hub_ids, evaluated_on = data_of(given, f"run_{script}.py")
     assert (trained_on, hub_ids, evaluated_on["name"]) == expected
 
 
@@ -140,9 +142,3 @@ def test_card_survives_reading(tmp_path):
     card = checkpoint_card(preset_config("tiny"), "FixedHeadBertForPreTraining", "tiny", license="apache-2.0")
     card.save(tmp_path / "README.md")
     assert str(read_card(tmp_path / "README.md")) == str(card)
-
-
-def test_flags_of_a_command():
-    """Guards: both ways to write a flag, several values and none, are understood."""
-    command = ["--task_name=mnli", "--seeds", "1", "2", "--do_train", "--learning_rate", "-1"]
-    assert flags_of(command) == {"task_name": ["mnli"], "seeds": ["1", "2"], "do_train": [], "learning_rate": ["-1"]}

@@ -33,11 +33,11 @@ class Columns:
         Raises:
             InputError: one of the columns is not `there`.
         """
-        for column, argument in ((self.text, "--text_column_name"), (self.document, "--document_column_name")):
+        for column, argument in ((self.text, "text_column_name"), (self.document, "document_column_name")):
             if column is not None and column not in there:
                 raise InputError(
                     f"{place}: no column {column!r} (there are {', '.join(there) or 'none'}); name the right one "
-                    f"with {argument}."
+                    f"with `{argument}`."
                 )
 
     def of(self, values: dict[str, Any], place: str) -> Row:
@@ -51,7 +51,7 @@ class Columns:
         text = values[self.text]
         if problem := why_no_text(text, repr(self.text)):
             raise InputError(
-                f"{place}: {problem}; correct it, or name the column with the text with --text_column_name."
+                f"{place}: {problem}; correct it, or name the column with the text with `text_column_name`."
             )
         return text or "", values[self.document] if self.document else None
 
@@ -79,7 +79,7 @@ class Corpus:
             )
         if (self.document_boundary == "column") != (self.document_column is not None):
             raise InputError(
-                f"{self.source}: --document_boundary column and --document_column_name go together; one is missing."
+                f"{self.source}: `document_boundary` column and `document_column_name` go together; one is missing."
             )
 
     @property

@@ -1,17 +1,16 @@
 """What GLUE and SQuAD share: the arguments, and the run from a model to weights, results and pictures."""
 
-import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 from datasets import Dataset
 from transformers import EvalPrediction, PreTrainedConfig, PreTrainedTokenizerBase, set_seed
 from transformers.models.auto.auto_factory import _BaseAutoModelClass
 
 from ..data.tokenizers import load_tokenizer
-from ..support.errors import InputError
-from ..training.arguments import ModelArguments, keep_token, parse, with_recipe
+from ..training.arguments import ModelArguments, keep_token
 from ..training.interruption import train
 from ..training.loading import check_length, load_config, load_model, with_new_head
 from ..training.output import check_same_data, output_directory
@@ -27,6 +26,7 @@ class FineTuningTask(ABC):
     The examples of one run as features, with the evaluation and the predictions of a model on them.
 
     Attributes:
+        arguments: the dataclasses whose fields a run has: of the model, the data and the training.
         auto_class: of the model and its head.
         features: by split, of the splits that the run needs.
         evaluated: the validation splits, longest rows first; the main split first.
@@ -35,6 +35,7 @@ class FineTuningTask(ABC):
         new_head: whether the head of the model is for other labels, and to be replaced by a random one.
     """
 
+    arguments: tuple[type[ModelArguments], type[FineTuningDataArguments], type[FineTuningArguments]]
     auto_class: type[_BaseAutoModelClass]
     features: dict[str, Dataset]
     evaluated: dict[str, Dataset]
@@ -63,37 +64,18 @@ class FineTuningTask(ABC):
         """Write predictions of the test splits into the output directory."""
 
 
-def parse_fine_tuning(
-    argv: list[str] | None, data_arguments: type[FineTuningDataArguments], prog: str | None
-) -> tuple:
-    """
-    (model arguments, data arguments, training arguments, all flags) of a command.
-
-    Raises:
-        InputError: an argument is wrong, or there is nothing to do.
-    """
-    command = with_recipe(sys.argv[1:] if argv is None else argv)
-    model_args, data_args, training_args = parse(
-        command, ModelArguments, data_arguments, FineTuningArguments, prog=prog
-    )
-    if not training_args.kinds:
-        raise InputError("nothing to do: give --do_train, --do_eval or --do_predict.")
-    keep_token(training_args)
-    keep_freed_memory(training_args.device)
-    return model_args, data_args, training_args, command
-
-
 def fine_tune(
     kind: type[FineTuningTask],
     name: str | None,
-    model_args: ModelArguments,
-    data_args: FineTuningDataArguments,
-    training_args: FineTuningArguments,
-    command: list[str],
+    arguments: tuple[ModelArguments, FineTuningDataArguments, FineTuningArguments],
+    given: dict[str, Any],
 ):
-    """One run, of the task `name`, in its output directory."""
+    """One run, of the task `name`, in its output directory; `arguments` are made of the fields `given`."""
+    model_args, data_args, training_args = arguments
+    keep_token(training_args)
+    keep_freed_memory(training_args.device)
     set_seed(training_args.seed)
-    with output_directory(training_args, command) as checkpoint:
+    with output_directory(training_args, given) as checkpoint:
         with training_args.main_process_first(desc="preparing the examples"):
             config = load_config(model_args)
             check_length(data_args.max_seq_length, config)

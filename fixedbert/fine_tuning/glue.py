@@ -1,7 +1,6 @@
 """Fine-tune, evaluate and predict on texts or pairs of texts: the tasks of GLUE, or one's own files."""
 
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 
 import datasets
@@ -19,9 +18,9 @@ from ..data.glue import TASKS
 from ..data.token_report import report_tokens, tokenized_features
 from ..support.errors import InputError
 from ..support.files import write_whole
-from ..training.arguments import ModelArguments
+from ..training.arguments import ModelArguments, read_arguments
 from ..training.results import record_metrics
-from .fine_tune import FineTuningTask, fine_tune, parse_fine_tuning
+from .fine_tune import FineTuningTask
 from .glue_metrics import MEASURES, METRICS, glue_scores
 from .labels import enumerated, names_of_task, plain
 from .pictures import draw_glue
@@ -61,7 +60,7 @@ class GlueDataArguments(FineTuningDataArguments):
         """The columns of one's own files, for `load_files`."""
         texts = tuple(self.text_column_names.split(",")) if self.text_column_names else None
         if texts and (len(texts) > 2 or self.label_column_name in texts):
-            raise InputError(f"--text_column_names {self.text_column_names}: one or two columns, and not the label's.")
+            raise InputError(f"{self.text_column_names}: one or two columns, not the label's.", "text_column_names")
         return {"text_columns": texts, "label_column": self.label_column_name}
 
     def tasks(self, predict: bool) -> list[str | None]:
@@ -73,7 +72,7 @@ class GlueDataArguments(FineTuningDataArguments):
             names = [name for name in TASKS if name != "ax" or predict]
         for name in names:
             if name not in TASKS:
-                raise InputError(f"--task_name {name}: no such task; there are {', '.join(TASKS)}, and all.")
+                raise InputError(f"{name}: no such task; there are {', '.join(TASKS)}, and all.", "task_name")
         return sorted(dict.fromkeys(names), key=lambda name: name == "ax")
 
 
@@ -82,12 +81,12 @@ def load_texts(task: str | None, arguments: GlueDataArguments, kinds: tuple[str,
     skip = arguments.skip_bad_rows
     named = [name for name in ("task_name", "dataset_name", "train_file") if getattr(arguments, name)]
     if len(named) > 1:
-        raise InputError(f"--{named[0]} and --{named[1]}: give one of the two.")
+        raise InputError(f"and `{named[1]}`: give one of the two.", named[0])
     columns = arguments.columns()
     if task:
         if arguments.text_column_names or arguments.label_column_name != "label":
             raise InputError(
-                f"--task_name {task}: its columns are known; leave --text_column_names and --label_column_name out."
+                f"{task}: its columns are known; leave `text_column_names` and `label_column_name` out.", "task_name"
             )
         return load_task(task, arguments.data_dir, kinds, skip, **hub_options)
     if arguments.dataset_name:
@@ -95,10 +94,10 @@ def load_texts(task: str | None, arguments: GlueDataArguments, kinds: tuple[str,
         return load_dataset(name, config, kinds, arguments.do_regression, skip, **columns, **hub_options)
     files = {kind: getattr(arguments, f"{kind}_file") for kind in kinds}
     if not any(files.values()):
-        raise InputError("no data: give --task_name, --dataset_name, or --train_file and --validation_file.")
+        raise InputError("no data: give `task_name`, `dataset_name`, or `train_file` and `validation_file`.")
     for kind, file in files.items():
         if file is None:
-            raise InputError(f"no rows for {kind}: give --{kind}_file.")
+            raise InputError(f"no rows for {kind}: give `{kind}_file`.")
     return load_files(files, arguments.do_regression, skip, **columns)
 
 
@@ -107,17 +106,16 @@ def main(argv: list[str] | None = None, prog: str | None = None):
     Fine-tune on one task or more, with one seed or more.
 
     Args:
-        argv: flags, perhaps after a recipe; by default sys.argv's.
+        argv: flags, perhaps after a recipe; by default those of this process.
         prog: what the help calls the program.
     """
-    model_args, data_args, training_args, command = parse_fine_tuning(argv, GlueDataArguments, prog)
-    tasks = data_args.tasks(training_args.do_predict)
-    sweep(partial(fine_tune, TextClassification), tasks, model_args, data_args, training_args, command)
+    sweep(TextClassification, **read_arguments(argv, *TextClassification.arguments, prog=prog))
 
 
 class TextClassification(FineTuningTask):
     """A task of GLUE, or other texts with classes or scores."""
 
+    arguments = (ModelArguments, GlueDataArguments, FineTuningArguments)
     auto_class = AutoModelForSequenceClassification
 
     def __init__(

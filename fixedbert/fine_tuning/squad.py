@@ -1,7 +1,6 @@
 """Fine-tune, evaluate and predict on questions whose answer is a span of a text: SQuAD 1.1 and 2.0."""
 
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 
 import datasets
@@ -11,9 +10,9 @@ from ..data.hub import load_from_hub
 from ..data.token_report import report_tokens, tokenized_features
 from ..support.errors import InputError
 from ..support.files import json_text, write_whole
-from ..training.arguments import ModelArguments
+from ..training.arguments import ModelArguments, read_arguments
 from ..training.results import record_metrics
-from .fine_tune import FineTuningTask, fine_tune, parse_fine_tuning
+from .fine_tune import FineTuningTask
 from .pictures import draw_squad
 from .questions import SquadEvaluation, load_squad, question_rows, questions_that_fit, squad_windows
 from .sweep import sweep
@@ -58,7 +57,7 @@ class SquadDataArguments(FineTuningDataArguments):
             return float(self.null_score_diff_threshold)
         except ValueError:
             raise InputError(
-                f"--null_score_diff_threshold {self.null_score_diff_threshold}: a number, or best."
+                f"{self.null_score_diff_threshold}: a number, or best.", "null_score_diff_threshold"
             ) from None
 
     def source(self, kind: str) -> str:
@@ -67,7 +66,7 @@ class SquadDataArguments(FineTuningDataArguments):
             return f"{self.dataset_name}, {kind}"
         file = getattr(self, f"{kind}_file")
         if file is None:
-            raise InputError(f"no questions for {kind}: give --{kind}_file or --dataset_name.")
+            raise InputError(f"no questions for {kind}: give `{kind}_file` or `dataset_name`.")
         return file
 
 
@@ -77,7 +76,7 @@ def load_questions(arguments: SquadDataArguments, kind: str, **hub_options) -> d
     if not arguments.dataset_name:
         return load_squad(arguments.source(kind), *options)
     if arguments.train_file or arguments.validation_file or arguments.test_file:
-        raise InputError("--dataset_name and files: give one of the two.")
+        raise InputError("and files: give one of the two.", "dataset_name")
     splits = load_from_hub(arguments.dataset_name, arguments.dataset_config_name, **hub_options)
     if kind not in splits:
         raise InputError(f"{arguments.dataset_name}: it has no split {kind}; there are {', '.join(splits)}.")
@@ -89,18 +88,16 @@ def main(argv: list[str] | None = None, prog: str | None = None):
     Fine-tune on questions, with one seed or more.
 
     Args:
-        argv: flags, perhaps after a recipe; by default sys.argv's.
+        argv: flags, perhaps after a recipe; by default those of this process.
         prog: what the help calls the program.
     """
-    model_args, data_args, training_args, command = parse_fine_tuning(argv, SquadDataArguments, prog)
-    if data_args.threshold() == "best" and not training_args.do_eval:
-        raise InputError("--null_score_diff_threshold best is chosen on the validation questions: give --do_eval too.")
-    sweep(partial(fine_tune, QuestionAnswering), [None], model_args, data_args, training_args, command)
+    sweep(QuestionAnswering, **read_arguments(argv, *QuestionAnswering.arguments, prog=prog))
 
 
 class QuestionAnswering(FineTuningTask):
     """Questions with a context each, in windows of tokens."""
 
+    arguments = (ModelArguments, SquadDataArguments, FineTuningArguments)
     auto_class = AutoModelForQuestionAnswering
 
     def __init__(
@@ -112,6 +109,10 @@ class QuestionAnswering(FineTuningTask):
         data_args: SquadDataArguments,
         training_args: FineTuningArguments,
     ):
+        if data_args.threshold() == "best" and not training_args.do_eval:
+            raise InputError(
+                "best is chosen on the validation questions: give `do_eval` too.", "null_score_diff_threshold"
+            )
         self.features, self.evaluations = {}, {}
         train = None
         size = (data_args.max_seq_length, data_args.doc_stride)

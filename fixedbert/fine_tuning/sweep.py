@@ -1,21 +1,23 @@
 """Several fine-tuning runs from one command: tasks, seeds and the BERT paper's grid, in one table and picture."""
 
-import copy
 import gc
 import json
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from statistics import mean, median
+from typing import Any
 
 from accelerate import PartialState
 
 from ..support.errors import InputError, note_what_is_left
 from ..support.files import check_free, json_text, output_path, write_whole
-from ..training.output import COMMAND_FILE, give_final_name, held, read_command, run_arguments, write_command
+from ..training.arguments import make_arguments
+from ..training.output import COMMAND_FILE, check_same_command, give_final_name, held, write_command
+from .fine_tune import FineTuningTask, fine_tune
 from .pictures import draw_sweep
 from .trainer import FineTuningArguments, is_metric
 
@@ -54,96 +56,90 @@ def plan_runs(tasks: list[str | None], training_args: FineTuningArguments) -> li
     """
     grid = training_args.grid
     if grid is not None and grid not in GRIDS:
-        raise InputError(f"--grid {grid}: no such grid; there is {', '.join(GRIDS)}.")
+        raise InputError(f"{grid}: no such grid; there is {', '.join(GRIDS)}.", "grid")
     if grid is not None and training_args.max_steps > 0:
-        raise InputError("--grid varies the epochs, which --max_steps overrides: give one of the two.")
+        raise InputError("varies the epochs, which `max_steps` overrides: give one of the two.", "grid")
     seeds = training_args.seeds or [training_args.seed]
     if len(set(seeds)) < len(seeds):
-        raise InputError(f"--seeds {' '.join(map(str, seeds))}: each seed can be there once.")
+        raise InputError(f"{' '.join(map(str, seeds))}: each seed can be there once.", "seeds")
     if training_args.teacher_model is not None and len(set(tasks) - {"ax"}) > 1:
-        raise InputError("--teacher_model is of one task: give one --task_name.")
+        raise InputError("is of one task: give one `task_name`.", "teacher_model")
     values = GRIDS[grid] if grid else {}
     points = [tuple(zip(values, point, strict=True)) for point in product(*values.values())]
     return [Run(task, seed, point) for task in tasks for point in points for seed in seeds]
 
 
-def sweep(
-    fine_tune: Callable, tasks: list[str | None], model_args, data_args, training_args: FineTuningArguments, command
-):
+def sweep(kind: type[FineTuningTask], **given: Any):
     """
-    Call `fine_tune(task, model_args, data_args, training_args, command)` for every run, each with an output directory
-    of its own; a single run has --output_dir for itself.
+    Fine-tune for every task, seed and point of the grid, each with an output directory of its own; a single run has
+    `output_dir` for itself.
 
-    After an interruption the same command runs what is not finished.
+    After an interruption the same call runs what is not finished.
+
+    Args:
+        given: fields of `kind.arguments`.
+
+    Raises:
+        InputError: fields that contradict each other, or input that cannot be used.
     """
-    runs = plan_runs(tasks, training_args)
+    arguments = make_arguments(given, *kind.arguments)
+    _, data_args, training_args = arguments
+    if not training_args.kinds:
+        raise InputError("nothing to do: give `do_train`, `do_eval` or `do_predict`.")
+    runs = plan_runs(data_args.tasks(training_args.do_predict), training_args)
     if len(runs) == 1 and training_args.seeds is None:
-        fine_tune(tasks[0], model_args, data_args, training_args, command)
-        return
+        return fine_tune(kind, runs[0].task, arguments, given)
     if training_args.resume_from_checkpoint is not None:
-        raise InputError("--resume_from_checkpoint is for one run; several go on by themselves with the same command.")
-    with sweep_directory(training_args, command) as folder:
+        raise InputError("is for one run; several go on by themselves when started again.", "resume_from_checkpoint")
+    with sweep_directory(training_args, given) as folder:
         for number, run in enumerate(runs, start=1):
-            output = folder / run.folder
-            if output.exists():
+            if (folder / run.folder).exists():
                 PartialState().print(f"{run.folder}: done already")
                 continue
             PartialState().print(f"\n=== run {number} of {len(runs)}: {run.folder}", flush=True)
-            run_args, run_model = arguments_of(run, training_args, output), copy.copy(model_args)
-            if run.task == "ax":  # no data to train on: MNLI's model predicts it
-                run_args.do_train = run_args.do_eval = run_args.load_best_model_at_end = False
-                run_args.eval_strategy, run_args.early_stopping_patience = "no", None
-                trained = folder / run.folder.replace("ax/", "mnli/", 1)
-                if trained.exists():
-                    run_model.model_name_or_path = str(trained)
-                    run_model.config_name = run_model.config_overrides = run_model.tokenizer_name = None
-            fine_tune(run.task, run_model, copy.copy(data_args), run_args, command_of(run, run_args, command))
+            of_run = fields_of(run, given, training_args, folder)
+            fine_tune(kind, run.task, make_arguments(of_run, *kind.arguments), of_run)
             gc.collect()
         if PartialState().is_main_process:
             summarize(folder, runs)
 
 
-def arguments_of(run: Run, training_args: FineTuningArguments, output: Path) -> FineTuningArguments:
-    arguments = copy.copy(training_args)
-    arguments.output_dir, arguments.seed = str(output), run.seed
-    name = arguments.hub_model_id or training_args.folder.name
-    arguments.hub_model_id = "-".join([name, *run.folder.split("/")])
-    for name, value in run.settings:
-        if name == "train_batch_size":
-            name = "per_device_train_batch_size"
-            at_once = arguments.world_size * max(arguments.n_gpu, 1) * arguments.gradient_accumulation_steps
-            if value % at_once:
-                raise InputError(f"--grid: a batch of {value} cannot be shared out among {at_once} devices and steps.")
-            value //= at_once
-        setattr(arguments, name, value)
-    return arguments
-
-
-def command_of(run: Run, arguments: FineTuningArguments, command: list[str]) -> list[str]:
-    """The command of this run alone."""
-    flags = run_arguments(command, left_out=("--task_name", "--seed", "--seeds", "--grid", "--output_dir"))
-    flags += ["--task_name", run.task] if run.task else []
-    names = [{"train_batch_size": "per_device_train_batch_size"}.get(name, name) for name, _ in run.settings]
-    return flags + [word for name in ("seed", *names) for word in (f"--{name}", str(getattr(arguments, name)))]
+def fields_of(run: Run, given: dict[str, Any], training_args: FineTuningArguments, folder: Path) -> dict[str, Any]:
+    """What this run alone is given, in the folder of the sweep."""
+    name = training_args.hub_model_id or training_args.folder.name
+    fields: dict[str, Any] = given | {"seeds": None, "grid": None, "seed": run.seed, **dict(run.settings)}
+    fields |= {"output_dir": str(folder / run.folder), "hub_model_id": "-".join([name, *run.folder.split("/")])}
+    if run.task:
+        fields["task_name"] = [run.task]
+    if (batch := fields.pop("train_batch_size", None)) is not None:
+        at_once = training_args.world_size * max(training_args.n_gpu, 1) * training_args.gradient_accumulation_steps
+        if batch % at_once:
+            raise InputError(f"`grid`: a batch of {batch} cannot be shared out among {at_once} devices and steps.")
+        fields["per_device_train_batch_size"] = batch // at_once
+    if run.task == "ax":  # no data to train on: MNLI's model predicts it
+        fields |= dict.fromkeys(("do_train", "do_eval", "load_best_model_at_end", "push_to_hub"), False)
+        fields |= {"eval_strategy": "no", "early_stopping_patience": None}
+        trained = folder / run.folder.replace("ax/", "mnli/", 1)
+        if trained.exists():
+            fields |= dict.fromkeys(("config_name", "config_overrides", "tokenizer_name"))
+            fields["model_name_or_path"] = str(trained)
+    return {name: value for name, value in fields.items() if value is not None}
 
 
 @contextmanager
-def sweep_directory(training_args: FineTuningArguments, command: list[str]) -> Iterator[Path]:
+def sweep_directory(training_args: FineTuningArguments, given: dict[str, Any]) -> Iterator[Path]:
     """OUTPUT.partial for the runs, renamed when all are done; the same command resumes there."""
     final = output_path(training_args.output_dir)
     with held(final, training_args):
         check_free(final)
         partial = final.with_name(final.name + ".partial")
         state = PartialState()
-        if partial.exists() and run_arguments(read_command(partial)) != run_arguments(command):
-            raise InputError(
-                f"{partial}: unfinished runs with other arguments (its {COMMAND_FILE} has them); remove it, or give "
-                "another --output_dir."
-            )
+        if partial.exists():
+            check_same_command(partial, given)
         state.wait_for_everyone()
         if state.is_main_process and not partial.exists():
             partial.mkdir(parents=True)
-            write_command(partial, command)
+            write_command(partial, given)
         state.wait_for_everyone()
         try:
             yield partial

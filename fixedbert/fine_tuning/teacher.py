@@ -130,7 +130,7 @@ def load_teacher(
         model = load_model(auto_class, arguments, config, tokenizer, train=False)
         classes = classes_of(name, config, student) if auto_class is AutoModelForSequenceClassification else None
     except InputError as error:
-        raise InputError(f"--teacher_model: {error}") from error
+        raise InputError(f"`teacher_model`: {error}") from error
     skip_padding(model)
     return Teacher(model.eval(), tuple(expected), classes)
 

@@ -15,7 +15,7 @@ from transformers import DataCollatorWithPadding, EarlyStoppingCallback
 from transformers.trainer_pt_utils import get_length_grouped_indices
 
 from ..support.errors import InputError
-from ..training.arguments import CommonArguments
+from ..training.arguments import CommonArguments, check_seeds
 from ..training.precision import has_bf16
 from ..training.trainer import CommonTrainer
 from .teacher import Teacher
@@ -74,22 +74,23 @@ class FineTuningArguments(CommonArguments):
         if self.bf16 is None:
             self.bf16 = not self.fp16 and has_bf16(self.use_cpu)
         if self.eval_strategy == "steps" and self.eval_steps is None and self.logging_steps == LOGGING:
-            self.eval_steps = 500  # it follows --logging_steps, which transformers sets to this
+            self.eval_steps = 500  # it follows `logging_steps`, which transformers sets to this
         super().__post_init__()
+        check_seeds(self.seeds or [])
         self.dataloader_pin_memory &= self.device.type != "cpu"
         if self.early_stopping_patience is not None:
             self.restore_callback_states_from_checkpoint = True
             if not self.load_best_model_at_end:
                 raise InputError(
-                    "--early_stopping_patience needs --load_best_model_at_end, which keeps the best checkpoint."
+                    "needs `load_best_model_at_end`, which keeps the best checkpoint.", "early_stopping_patience"
                 )
         if not 0 < self.distillation_temperature < math.inf:
-            raise InputError(f"--distillation_temperature {self.distillation_temperature}: give a number above 0.")
+            raise InputError(f"{self.distillation_temperature}: give a number above 0.", "distillation_temperature")
         if not 0 <= self.distillation_weight <= 1:
-            raise InputError(f"--distillation_weight {self.distillation_weight}: give a number from 0 to 1.")
+            raise InputError(f"{self.distillation_weight}: give a number from 0 to 1.", "distillation_weight")
         for name in ("distillation_temperature", "distillation_weight"):
             if self.teacher_model is None and getattr(self, name) != getattr(type(self), name):
-                raise InputError(f"--{name} needs --teacher_model, the model to learn from.")
+                raise InputError("needs `teacher_model`, the model to learn from.", name)
 
     @property
     def kinds(self) -> tuple[str, ...]:
@@ -120,7 +121,11 @@ class FineTuningDataArguments:
         for name in ("max_train_samples", "max_eval_samples", "max_predict_samples"):
             count = getattr(self, name)
             if count is not None and count < 1:
-                raise InputError(f"--{name} {count}: give at least 1, or leave it out for all.")
+                raise InputError(f"{count}: give at least 1, or leave it out for all.", name)
+
+    def tasks(self, predict: bool) -> list[str | None]:
+        """The names of the tasks, in the order of their runs; None for data without a name."""
+        return [None]
 
     def max_samples(self, kind: str) -> int | None:
         """The most examples of "train", "validation" or "test"; None for all."""
@@ -184,14 +189,14 @@ class FineTuningTrainer(CommonTrainer):
         if teacher is not None:
             if absent := set(teacher.input_names) - self.columns:
                 raise InputError(
-                    f"--teacher_model: it reads {', '.join(sorted(absent))}, which {type(self.model).__name__} does "
+                    f"`teacher_model`: it reads {', '.join(sorted(absent))}, which {type(self.model).__name__} does "
                     "not; give a teacher that needs no more inputs than the model to train."
                 )
             module: torch.nn.Module = teacher.model
             module.to(self.args.device)
         smoothed = self.label_names == ["labels"] and (self.model.config.num_labels or 0) > 1
         if training_args.label_smoothing_factor and not smoothed:
-            raise InputError("--label_smoothing_factor is for classes: leave it out for numbers and for answers.")
+            raise InputError("is for classes: leave it out for numbers and for answers.", "label_smoothing_factor")
         if training_args.early_stopping_patience is not None:
             self.add_callback(EarlyStoppingCallback(training_args.early_stopping_patience))
 

@@ -3,6 +3,7 @@
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 from accelerate import PartialState
@@ -27,7 +28,7 @@ from ..model.modeling_fixed_head_bert import FixedHeadBertPreTrainedModel
 from ..support.checksums import fingerprint_of
 from ..support.errors import InputError
 from ..training.arguments import ModelArguments
-from .trainer import OBJECTIVES, PretrainingArguments
+from .trainer import PretrainingArguments
 
 BOUNDARIES = "; ".join(f"{name}: {text}" for name, text in DOCUMENT_BOUNDARIES.items())
 
@@ -40,14 +41,13 @@ def corpus_option(default: str | None, help: str):
 
 @dataclass
 class PretrainingDataArguments:
-    """Which text, and how examples are made of it. Corpora of --dataset_name come first, then --train_file."""
+    """Which text, and how examples are made of it. Corpora of `dataset_name` come first, then `train_file`."""
 
-    objective: str = field(
+    objective: Literal["mlm+nsp", "mlm", "clm"] = field(
         default="mlm+nsp",
         metadata={
             "help": "Pairs of segments with masked tokens (mlm+nsp), packed rows with masked tokens (mlm), or "
             "packed rows whose next tokens are predicted (clm).",
-            "choices": list(OBJECTIVES),
         },
     )
     dataset_name: list[str] | None = field(
@@ -104,22 +104,22 @@ class PretrainingDataArguments:
 
     def __post_init__(self):
         if self.separate_documents and self.objective == "mlm+nsp":
-            raise InputError("--separate_documents is for packed rows: --objective mlm or clm.")
+            raise InputError("is for packed rows: `objective` mlm or clm.", "separate_documents")
         check_language(self.language)
         if self.leave_out_headings and self.language != "en":
-            raise InputError(f"--leave_out_headings: headings are told by English words, not in {self.language!r}.")
+            raise InputError(f"`leave_out_headings`: headings are told by English words, not in {self.language!r}.")
         if self.whole_word_mask and self.objective == "clm":
-            raise InputError("--whole_word_mask is for masked-LM: --objective mlm+nsp or mlm.")
+            raise InputError("is for masked-LM: `objective` mlm+nsp or mlm.", "whole_word_mask")
         if not 0 <= self.short_seq_prob <= 1:
-            raise InputError(f"--short_seq_prob {self.short_seq_prob}: a share, from 0 to 1.")
+            raise InputError(f"{self.short_seq_prob}: a share, from 0 to 1.", "short_seq_prob")
         for name, most in (("mlm_probability", 1), ("tokenizer_train_share", 1), ("validation_split_percentage", 99)):
             if not 0 < getattr(self, name) <= most:
-                raise InputError(f"--{name} {getattr(self, name)}: more than 0 and at most {most}.")
+                raise InputError(f"{getattr(self, name)}: more than 0 and at most {most}.", name)
         for name in ("max_eval_samples", "preprocessing_num_workers", "vocab_size"):
             if getattr(self, name) is not None and getattr(self, name) < 1:
-                raise InputError(f"--{name} {getattr(self, name)}: at least 1.")
+                raise InputError(f"{getattr(self, name)}: at least 1.", name)
         if self.corpus_weights and (min(self.corpus_weights) < 0 or not any(self.corpus_weights)):
-            raise InputError("--corpus_weights: none may be negative, and not all 0.")
+            raise InputError("`corpus_weights`: none may be negative, and not all 0.")
 
     @property
     def processes(self) -> int:
@@ -131,13 +131,13 @@ class PretrainingDataArguments:
         sources = [(name, True) for name in self.dataset_name or []]
         sources += [(file, False) for file in self.train_file or []]
         if not sources:
-            raise InputError("no corpus: give --train_file, or --dataset_name (`sample` is the built-in one).")
+            raise InputError("no corpus: give `train_file`, or `dataset_name` (sample is the built-in one).")
         options = ("dataset_config_name", "text_column_name", "document_boundary", "document_column_name")
         columns = []
         for name in (*options, "corpus_weights"):
             values = getattr(self, name)
             if values is not None and len(values) not in (1, len(sources)):
-                raise InputError(f"--{name}: {len(values)} values for {len(sources)} corpora; give one, or one each.")
+                raise InputError(f"`{name}`: {len(values)} values for {len(sources)} corpora; give one, or one each.")
             if name in options:
                 values = [None if value in (None, "none") else value for value in values]
                 columns.append(values * len(sources) if len(values) == 1 else values)
@@ -180,12 +180,12 @@ def make_examples(
         weights = weights * len(corpora)
     examples = kind(documents, numbers, tokenizer, seed=training_args.seed, weights=weights, **settings)
     held_out = kind(held_out_documents, held_out_numbers, tokenizer, seed=0, **settings)
-    if training_args.world_size > 1:  # machines that share no --store_dir each train a tokenizer and read their files
+    if training_args.world_size > 1:  # machines that share no `store_dir` each train a tokenizer and read their files
         made = gather_object([(tokenizer_state(tokenizer), documents.description["counts"], len(examples))])
         if any(other != made[0] for other in made):
             raise InputError(
-                "the machines have different tokenizers or texts: give all the same --tokenizer_name and files, or a "
-                "--store_dir that they share."
+                "the machines have different tokenizers or texts: give all the same `tokenizer_name` and files, or a "
+                "`store_dir` that they share."
             )
     corpus = {
         **documents.description,
@@ -256,7 +256,7 @@ def prepare_documents(
     for name in data_args.validation_file:
         for file in corpus_files(name):
             if file.resolve() in trained_on:
-                raise InputError(f"{file}: in --validation_file, and in --train_file too; it cannot be held out.")
+                raise InputError(f"{file}: in `validation_file`, and in `train_file` too; it cannot be held out.")
     first = corpora[0]
     held_out = prepared(
         [
@@ -284,7 +284,7 @@ def example_settings(
     if data_args.whole_word_mask:
         settings["inside_word"] = tokens_inside_words(tokenizer)
         if settings["inside_word"] is None:
-            raise InputError("--whole_word_mask: the tokenizer is not WordPiece, which marks what is inside of words.")
+            raise InputError("`whole_word_mask`: the tokenizer is not WordPiece, which marks what is inside of words.")
     if data_args.objective == "mlm+nsp":
         return PairExamples, settings | {"short_seq_prob": data_args.short_seq_prob}
     return PackedExamples, settings | {
@@ -299,7 +299,7 @@ def make_collator(
     data_args: PretrainingDataArguments,
     training_args: PretrainingArguments,
 ) -> PretrainingCollator:
-    """Batches for the model: of one shape with --torch_compile, and with places of tokens for a FixedHeadBert."""
+    """Batches for the model: of one shape with `torch_compile`, and with places of tokens for a FixedHeadBert."""
     collator = PretrainingCollator(tokenizer.pad_token_id)
     if isinstance(model, FixedHeadBertPreTrainedModel) and training_args.n_gpu < 2:  # DataParallel splits all by rows
         collator.objective = data_args.objective

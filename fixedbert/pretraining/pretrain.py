@@ -2,11 +2,11 @@
 
 import gc
 import json
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import groupby
 from shutil import rmtree
+from typing import Any
 
 from accelerate import PartialState
 from transformers import (
@@ -24,10 +24,11 @@ from ..data.masking import tokens_inside_words
 from ..model_card import hardware_name, versions
 from ..support.errors import InputError
 from ..support.files import json_text
-from ..training.arguments import ModelArguments, keep_token, parse, with_recipe
+from ..support.plain_yaml import flags
+from ..training.arguments import ModelArguments, keep_token, make_arguments, read_arguments
 from ..training.interruption import train
 from ..training.loading import load_config, load_model
-from ..training.output import SECRET, check_same_data, output_directory, run_arguments
+from ..training.output import check_same_data, output_directory, without_secrets
 from ..training.results import publish, record_metrics
 from ..training.speed import keep_freed_memory, predict_labelled_tokens_only, skip_padding
 from .examples import (
@@ -53,45 +54,40 @@ from .stages import (
 )
 from .trainer import PretrainingArguments, PretrainingTrainer
 
+ARGUMENTS = (ModelArguments, PretrainingDataArguments, PretrainingArguments)
 MODELS = {"mlm+nsp": AutoModelForPreTraining, "mlm": AutoModelForMaskedLM, "clm": AutoModelForCausalLM}
 
 
 def main(argv: list[str] | None = None, prog: str | None = None, callbacks: Sequence[TrainerCallback] = ()):
     """
+    What `pretrain` does, by flags.
+
+    Args:
+        argv: flags, perhaps after a recipe; by default those of this process.
+        prog: what the help calls the program.
+    """
+    pretrain(callbacks, **read_arguments(argv, *ARGUMENTS, prog=prog))
+
+
+def pretrain(callbacks: Sequence[TrainerCallback] = (), **given: Any):
+    """
     From a corpus to weights, a picture and a summary in the output directory.
 
     Args:
-        argv: flags, perhaps after a recipe; by default sys.argv's.
-        prog: what the help calls the program.
         callbacks: of Trainer, besides those that it has here anyway. One that stops the training in
             on_step_end ends its stage; such a run cannot be continued after an interruption.
-    """
-    command = with_recipe(sys.argv[1:] if argv is None else argv)
-    model_args, data_args, training_args = parse(
-        command, ModelArguments, PretrainingDataArguments, PretrainingArguments, prog=prog
-    )
-    pretrain(model_args, data_args, training_args, command, callbacks)
-
-
-def pretrain(
-    model_args: ModelArguments,
-    data_args: PretrainingDataArguments,
-    training_args: PretrainingArguments,
-    command: list[str],
-    callbacks: Sequence[TrainerCallback] = (),
-):
-    """
-    What `main` does, from arguments that are parsed. `command` is what the output directory keeps of them.
+        given: fields of ARGUMENTS.
 
     Raises:
-        InputError: arguments that contradict each other, or input that cannot be used.
+        InputError: fields that contradict each other, or input that cannot be used.
     """
+    model_args, data_args, training_args = make_arguments(given, *ARGUMENTS)
     if not (training_args.do_train or training_args.do_eval):
-        raise InputError("nothing to do: give --do_train, --do_eval or both.")
+        raise InputError("nothing to do: give `do_train`, `do_eval` or both.")
     keep_token(training_args)
     config = load_config(model_args, is_decoder=data_args.objective == "clm")
     if data_args.separate_documents and config.model_type != "fixed_head_bert":
-        raise InputError(f"--separate_documents: a model of the type {config.model_type} cannot keep documents apart.")
+        raise InputError(f"`separate_documents`: a model of the type {config.model_type} cannot keep documents apart.")
     stages = stages_of(config, data_args.max_seq_length, training_args)
     data_args.max_seq_length = stages[-1].max_seq_length  # of held-out examples, from the first stage on
     set_seed(training_args.seed)
@@ -100,7 +96,7 @@ def pretrain(
     assert isinstance(training_args.accelerator_config, AcceleratorConfig)  # TrainingArguments makes one
     training_args.accelerator_config.non_blocking |= training_args.dataloader_pin_memory
 
-    with output_directory(training_args, command) as checkpoint:
+    with output_directory(training_args, given) as checkpoint:
         data = make_examples(model_args, data_args, training_args, config, checkpoint)
         corpus = data[-1]
         check_same_data(training_args.folder, corpus["fingerprint"])
@@ -117,7 +113,7 @@ def pretrain(
             record_metrics(trainer, "eval", trainer.evaluate())
         if trainer.is_world_process_zero():
             sizes = [stage.examples_of_step(run.devices) for stage in stages]
-            write_summary(trainer, corpus, parameter_counts(trainer.model), sizes, command)
+            write_summary(trainer, corpus, parameter_counts(trainer.model), sizes, given)
         if training_args.do_train:
             trainer.create_model_card()
     publish(trainer)
@@ -189,7 +185,7 @@ def parameter_counts(model: PreTrainedModel) -> dict[str, int]:
     return {"all": model.num_parameters(), "besides embeddings": model.num_parameters(exclude_embeddings=True)}
 
 
-def write_summary(trainer: PretrainingTrainer, corpus: dict, parameters: dict, batches: list[int], command: list[str]):
+def write_summary(trainer: PretrainingTrainer, corpus: dict, parameters: dict, batches: list[int], given: dict):
     """
     Write summary.json and, after training, pretraining.png beside the model.
 
@@ -206,7 +202,7 @@ def write_summary(trainer: PretrainingTrainer, corpus: dict, parameters: dict, b
         "examples in a step": batches[0] if len(set(batches)) == 1 else batches,
         "real tokens seen": trainer.state.num_input_tokens_seen,
         "results": json.loads((output / "all_results.json").read_text()),
-        "command": ["run_pretraining.py", *run_arguments(command, left_out=SECRET)],
+        "command": ["run_pretraining.py", *flags(without_secrets(given))],
         "hardware": hardware_name(),
         "processes": args.world_size,
         "versions": versions(),

@@ -7,7 +7,6 @@ next stage continues from the copy as from any other.
 """
 
 import copy
-import json
 import os
 import shutil
 import time
@@ -65,7 +64,7 @@ class Stage:
 
 def stages_of(config: PreTrainedConfig, max_seq_length: int, arguments: PretrainingArguments) -> list[Stage]:
     """
-    The stages of --stages, whose steps become --max_steps; without them a single one.
+    The stages of `stages`, whose steps become `max_steps`; without them a single one.
 
     Args:
         config: of the model that the first stage begins with.
@@ -74,43 +73,36 @@ def stages_of(config: PreTrainedConfig, max_seq_length: int, arguments: Pretrain
     Raises:
         InputError: a stage makes no sense, or is not an exact growth of the one before.
     """
-    given = [read_stage(number, text) for number, text in enumerate(arguments.stages or [], 1)]
+    given = arguments.stages or []
+    for number, changes in enumerate(given, 1):
+        check_stage(f"stage {number} of `stages`", changes)
     if given:
         check_arguments(arguments, given)
         arguments.max_steps = sum(changes["steps"] for changes in given)
-    flags = {"max_seq_length": max_seq_length}
+    now: dict[str, int] = {"max_seq_length": max_seq_length}
     stages, end = [], 0
     for number, changes in enumerate(given or [{"steps": arguments.max_steps}], 1):
         end += changes["steps"]
         growth = {name: value for name, value in changes.items() if name in SIZES}
-        flags |= {name: value for name, value in changes.items() if name == "max_seq_length" or name in BATCH}
+        now |= {name: value for name, value in changes.items() if name == "max_seq_length" or name in BATCH}
         try:
             if growth:
                 config = grown_config(number, config, growth)
-            check_length(flags["max_seq_length"], config)
-            batch = batch_of(arguments, {name: flags[name] for name in BATCH if name in flags})
+            check_length(now["max_seq_length"], config)
+            batch = batch_of(arguments, {name: now[name] for name in BATCH if name in now})
         except InputError as error:
             if not given:
                 raise
-            raise InputError(f"stage {number} of --stages: {error}") from error
-        stages.append(Stage(end, growth, config, flags["max_seq_length"], batch))
+            raise InputError(f"stage {number} of `stages`: {error}") from error
+        stages.append(Stage(end, growth, config, now["max_seq_length"], batch))
     return stages
 
 
-def read_stage(number: int, text: str) -> dict[str, Any]:
+def check_stage(where: str, changes: dict[str, Any]):
     """
-    The fields of a stage, of a mapping in JSON.
-
     Raises:
-        InputError: it is none, or has other fields or values than a stage can have.
+        InputError: a stage has other fields or values than it can have.
     """
-    where = f"stage {number} of --stages"
-    try:
-        changes = json.loads(text)
-    except ValueError:
-        changes = None
-    if not isinstance(changes, dict):
-        raise InputError(f"{where}: {text[:100]}: give a mapping of names to values, with steps among them.")
     for name, value in changes.items():
         if name not in FIELDS:
             raise InputError(f"{where}: {name}: no stage can change it, only {', '.join(FIELDS[1:])}; leave it out.")
@@ -119,27 +111,26 @@ def read_stage(number: int, text: str) -> dict[str, Any]:
             raise InputError(f"{where}: {name} {value}: give a whole number of at least 1.")
     if "steps" not in changes:
         raise InputError(f"{where}: it has no steps; say how many.")
-    return changes
 
 
 def check_arguments(arguments: PretrainingArguments, given: list[dict[str, Any]]):
-    """Raises InputError where other flags do not go with --stages."""
+    """Raises InputError where other arguments do not go with `stages`."""
     steps = sum(changes["steps"] for changes in given)
     if not arguments.do_train:
-        raise InputError("--stages: they are for training; give --do_train too.")
+        raise InputError("`stages`: they are for training; give `do_train` too.")
     if arguments.max_steps not in (-1, steps):
-        raise InputError(f"--max_steps {arguments.max_steps}: the stages have {steps} steps together; leave it out.")
+        raise InputError(f"{arguments.max_steps}: the stages have {steps} steps together; leave it out.", "max_steps")
     if arguments.load_best_model_at_end or arguments.save_strategy == SaveStrategy.BEST:
-        raise InputError("--stages: the best checkpoint can be of another shape; leave out what keeps or loads it.")
+        raise InputError("`stages`: the best checkpoint can be of another shape; leave out what keeps or loads it.")
     if arguments.torch_compile and any("max_seq_length" in changes for changes in given):
-        raise InputError("--torch_compile: batches have one shape; leave it out, or max_seq_length in --stages.")
+        raise InputError("`torch_compile`: batches have one shape; leave it out, or max_seq_length in `stages`.")
     if not any(name in changes for changes in given for name in SIZES):
         return
     optimizer = OptimizerNames(arguments.optim)
     if optimizer not in (OptimizerNames.ADAMW_TORCH, OptimizerNames.ADAMW_TORCH_FUSED):
-        raise InputError(f"--optim {optimizer.value}: only AdamW's state can grow with a model; leave it out.")
+        raise InputError(f"{optimizer.value}: only AdamW's state can grow with a model; leave it out.", "optim")
     if arguments.fsdp or any(os.environ.get(f"ACCELERATE_USE_{name}") == "true" for name in ("FSDP", "DEEPSPEED")):
-        raise InputError("--stages: a model that is spread over devices cannot grow; leave out FSDP and DeepSpeed.")
+        raise InputError("`stages`: a model that is spread over devices cannot grow; leave out FSDP and DeepSpeed.")
 
 
 def grown_config(number: int, config: PreTrainedConfig, growth: dict[str, Any]) -> FixedHeadBertConfig:
@@ -149,7 +140,7 @@ def grown_config(number: int, config: PreTrainedConfig, growth: dict[str, Any]) 
     """
     name = next(iter(growth))
     if number == 1:
-        raise InputError(f"{name}: the first shape is that of the model; give it in --config_overrides.")
+        raise InputError(f"{name}: the first shape is that of the model; give it in `config_overrides`.")
     if not isinstance(config, FixedHeadBertConfig):
         raise InputError(f"{name}: a model of the type {config.model_type} cannot grow; convert it first.")
     fixed_head_config(config)

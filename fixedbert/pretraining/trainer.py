@@ -44,7 +44,7 @@ class PretrainingArguments(CommonArguments):
             "--per_device_train_batch_size examples on a device at once."
         },
     )
-    stages: list[str] | None = field(
+    stages: list[dict] | None = field(
         default=None,
         metadata={
             "help": "In a recipe, a list of mappings: the steps of each stage, and what is another from then on: "
@@ -55,12 +55,12 @@ class PretrainingArguments(CommonArguments):
 
     refused: ClassVar[dict[str, tuple[object, str]]] = CommonArguments.refused | {
         "label_smoothing_factor": (0.0, "the losses of pretraining are those of BERT, without label smoothing"),
-        "label_names": (None, "the labels follow from --objective"),
-        "train_sampling_strategy": ("random", "the order of the examples follows from --seed and the epoch"),
-        "data_seed": (None, "the examples follow from --seed"),
+        "label_names": (None, "the labels follow from `objective`"),
+        "train_sampling_strategy": ("random", "the order of the examples follows from `seed` and the epoch"),
+        "data_seed": (None, "the examples follow from `seed`"),
         "include_num_input_tokens_seen": ("no", "tokens without padding are counted anyway"),
         "accelerator_config.dispatch_batches": (None, "a batch has places of tokens, and cannot be divided"),
-        "do_predict": (False, "pretraining has nothing to predict; it has --do_eval"),
+        "do_predict": (False, "pretraining has nothing to predict; it has `do_eval`"),
     }
 
     def reach_total_train_batch_size(self):
@@ -74,12 +74,12 @@ class PretrainingArguments(CommonArguments):
             return
         devices = self.world_size * max(self.n_gpu, 1)
         if self.gradient_accumulation_steps != 1:
-            raise InputError("--total_train_batch_size sets --gradient_accumulation_steps: give one of the two.")
+            raise InputError("sets `gradient_accumulation_steps`: give one of the two.", "total_train_batch_size")
         share, rest = divmod(self.total_train_batch_size, devices)
         if rest or not share:
             raise InputError(
-                f"--total_train_batch_size {self.total_train_batch_size} cannot be shared out evenly among {devices} "
-                "devices."
+                f"{self.total_train_batch_size} cannot be shared out evenly among {devices} devices.",
+                "total_train_batch_size",
             )
         at_once = min(self.per_device_train_batch_size, share)
         while share % at_once:

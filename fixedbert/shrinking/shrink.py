@@ -34,7 +34,7 @@ from ..model_card import checkpoint_card, table
 from ..support.errors import InputError
 from ..support.figures import drawing, with_matplotlib
 from ..support.files import json_text, new_directory, output_path, read_object
-from ..training.arguments import CommonArguments, check_seeds, flags
+from ..training.arguments import CommonArguments, check_seeds
 from ..training.interruption import train
 from ..training.output import check_same_data, output_directory
 from ..training.precision import has_bf16
@@ -198,9 +198,7 @@ class Shrinking:
         worse = [str(number) for number, (layer, after) in pairs if after > layer.from_original]
         if not worse:
             return "all layers are nearer to the original"
-        return (
-            f"the errors of layers {', '.join(worse)} are larger than before: give more text, or more --distil_steps"
-        )
+        return f"the errors of layers {', '.join(worse)} are larger than before: give more text, or more steps"
 
     @property
     def limit(self) -> str:
@@ -285,8 +283,8 @@ def shrink(
             return cut_into(folder, name, model, text, sizes, **hub_options)
     args = distillation.arguments(output_path(output_dir), text.batch_size)
     given = {"model": str(model), "revision": hub_options.get("revision")}
-    command = flags(given | asdict(text) | asdict(sizes) | asdict(distillation))
-    with output_directory(args, command) as checkpoint:
+    given |= asdict(text) | asdict(sizes) | asdict(distillation)
+    with output_directory(args, given) as checkpoint:
         cut = args.folder / CUT
         if not cut.exists():
             partial_cut = args.folder / f"{CUT}.partial"

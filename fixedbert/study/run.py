@@ -14,13 +14,12 @@ from transformers import AutoConfig
 from transformers.trainer import TRAINER_STATE_NAME
 
 from ..counts import forward_flops
-from ..fine_tuning import glue, squad
+from ..fine_tuning.sweep import sweep
 from ..model_card import hardware_name, versions
 from ..pretraining import pretrain as pretraining
 from ..support.errors import Divergence, InputError
-from ..training.arguments import flags
 from .records import COUNTED, METRICS, SHAPE, Record
-from .sources import DataSources
+from .sources import FINE_TUNED, DataSources
 from .studies import FINE_TUNING, Run
 from .tasks import TASKS
 
@@ -100,13 +99,12 @@ def pretrain(run: Run, folder: Path, sources: DataSources) -> tuple[Path, list[d
         seed = run.seed + 1000 * (number - 1)  # a later stage draws other examples
         settings = {"objective": run.objective, "learning_rate": run.learning_rate, "seed": seed, **stage}
         if number == 1:
-            overrides = ",".join(f"{name}={value}" for name, value in run.model.items())
-            settings |= {"config_name": "tiny", "config_overrides": overrides}
+            settings |= {"config_name": "tiny", "config_overrides": run.model}
         else:
             settings |= {"model_name_or_path": str(folder / f"stage-{number - 1}")}
         if not output.exists():
-            of_all = flags({"output_dir": str(output), **flow_settings()})
-            pretraining.main([*flags(settings), *sources.pretraining_flags(), *of_all])
+            settings |= {**sources.settings(), "store_dir": sources.store_dir, **flow_settings()}
+            pretraining.pretrain(**settings, output_dir=str(output))
         summaries.append(json.loads((output / "summary.json").read_text(encoding="utf-8")))
     return output, summaries
 
@@ -150,8 +148,7 @@ def fine_tune(run: Run, task: str, trained: Path, folder: Path, sources: DataSou
             if rows % devices:
                 raise InputError(f"fine_tuning: a batch of {rows} cannot be shared out among {devices} processes.")
             settings["per_device_train_batch_size"] = rows // devices
-        main = {"mnli": glue, "squad": squad}[task].main
-        main([*flags(settings), *sources.fine_tuning_flags(task), *flags({"output_dir": str(output)})])
+        sweep(FINE_TUNED[task], **settings, **sources.fine_tuning_data(task), output_dir=str(output))
     return json.loads((output / "all_results.json").read_text(encoding="utf-8"))
 
 

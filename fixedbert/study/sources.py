@@ -4,29 +4,30 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
+from typing import Any
 
 from ..data.corpora import Corpus, CorpusReader
 from ..data.corpus_files import corpus_files
 from ..data.readers import file_format
-from ..fine_tuning.glue import GlueDataArguments
+from ..fine_tuning.fine_tune import FineTuningTask
+from ..fine_tuning.glue import TextClassification
 from ..fine_tuning.questions import load_squad
-from ..fine_tuning.squad import SquadDataArguments
+from ..fine_tuning.squad import QuestionAnswering
 from ..fine_tuning.texts import load_task
-from ..fine_tuning.trainer import FineTuningArguments
 from ..pretraining.examples import PretrainingDataArguments
-from ..pretraining.trainer import PretrainingArguments
+from ..pretraining.pretrain import ARGUMENTS
 from ..support.errors import InputError
-from ..training.arguments import ModelArguments, check_flags, flags, parse
+from ..training.arguments import ModelArguments, check_types, make_arguments
 from .studies import Study
 
 SQUAD_FILES = {"train_file": "train-v1.1.json", "validation_file": "dev-v1.1.json"}
-FINE_TUNING_DATA = {"mnli": GlueDataArguments, "squad": SquadDataArguments}
+FINE_TUNED: dict[str, type[FineTuningTask]] = {"mnli": TextClassification, "squad": QuestionAnswering}
 
 
 @dataclass(frozen=True)
 class DataSources:
     """
-    Where the texts of a study are: arguments of run_pretraining.py; `glue_dir` is --data_dir of run_glue.py, and
+    Where the texts of a study are: arguments of pretraining; `glue_dir` is `data_dir` of GLUE's arguments, and
     `squad_dir` a folder with SQuAD 1.1's train-v1.1.json and dev-v1.1.json. Without these two the Hub is asked.
     """
 
@@ -55,7 +56,7 @@ class DataSources:
         read: list[list[Corpus]] = []
         for place, stage in stages:
             with named(f"study {study.name}, {place}"):
-                check_flags(flags(stage), PretrainingDataArguments, PretrainingArguments, ModelArguments)
+                check_types(stage, *ARGUMENTS)
             corpora = self.corpora(stage)
             if corpora not in read:
                 check_corpora(corpora)
@@ -63,7 +64,7 @@ class DataSources:
         for task, arguments in study.fine_tuning.items():
             own = {name: value for name, value in arguments.items() if name != "train_batch_size"}  # of all devices
             with named(f"study {study.name}, fine_tuning: {task}"):
-                check_flags(flags(own), FINE_TUNING_DATA[task], FineTuningArguments, ModelArguments)
+                check_types(own, *FINE_TUNED[task].arguments)
         if "squad" in study.fine_tuning and self.squad_dir:
             for name in SQUAD_FILES.values():
                 if not Path(self.squad_dir, name).is_file():
@@ -78,7 +79,7 @@ class DataSources:
         """Corpora of a stage, to train on and held out."""
         names = {option.name for option in fields(PretrainingDataArguments)}
         of_texts = {name: value for name, value in {**stage, **self.settings()}.items() if name in names}
-        (arguments,) = parse(flags(of_texts), PretrainingDataArguments)
+        (arguments,) = make_arguments(of_texts, PretrainingDataArguments)
         corpora = arguments.corpora(ModelArguments())
         return corpora + [replace(corpora[0], source=file, on_hub=False) for file in arguments.validation_file or []]
 
@@ -86,15 +87,13 @@ class DataSources:
         """What decides which texts pretraining has."""
         return {name: value for name, value in asdict(self).items() if value is not None and not name.endswith("_dir")}
 
-    def pretraining_flags(self) -> list[str]:
-        return flags({**self.settings(), "store_dir": self.store_dir})
-
-    def fine_tuning_flags(self, task: str) -> list[str]:
+    def fine_tuning_data(self, task: str) -> dict[str, Any]:
+        """The fields of the task's data arguments that say where its texts are."""
         if task == "mnli":
-            return flags({"task_name": "mnli", "data_dir": self.glue_dir})
+            return {"task_name": ["mnli"], "data_dir": self.glue_dir}
         if self.squad_dir is None:
-            return flags({"dataset_name": "rajpurkar/squad"})
-        return flags({name: str(Path(self.squad_dir, file)) for name, file in SQUAD_FILES.items()})
+            return {"dataset_name": "rajpurkar/squad"}
+        return {name: str(Path(self.squad_dir, file)) for name, file in SQUAD_FILES.items()}
 
 
 def check_corpora(corpora: list[Corpus]):

@@ -1,5 +1,6 @@
 """YAML of recipes and studies: names with plain values, and no name twice."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -45,3 +46,13 @@ def read_yaml(file: Path, remedy: str) -> dict:
     if not isinstance(found, dict):
         raise InputError(f"{file}: holds no names with values; {remedy}.")
     return found
+
+
+def flags(entries: dict) -> list[str]:
+    """A recipe on the command line: `--name value` for every entry, with all values of a list; None is left out."""
+    words = []
+    for name, value in entries.items():
+        if value is not None:
+            values = value if isinstance(value, list) else [value]
+            words += [f"--{name}", *(json.dumps(one) if isinstance(one, dict) else str(one) for one in values)]
+    return words

@@ -1,16 +1,21 @@
-"""Command-line arguments of the scripts, with the names of transformers' example scripts; recipes in YAML."""
+"""Arguments of the scripts, with the names of transformers' example scripts: by flags, recipes or keywords."""
 
 import json
 import math
 import os
+import re
+import sys
 from argparse import SUPPRESS
+from ast import literal_eval
+from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from inspect import get_annotations
 from operator import attrgetter
 from pathlib import Path
-from typing import ClassVar, get_type_hints
+from typing import Any, ClassVar, get_type_hints
 
 import torch
+from huggingface_hub.dataclasses import type_validator
 from transformers import HfArgumentParser, Trainer, TrainingArguments
 from transformers.hf_argparser import string_to_bool
 from transformers.integrations import get_available_reporting_integrations, is_deepspeed_available
@@ -19,7 +24,7 @@ from transformers.training_args import OptimizerNames
 from ..presets import PRESETS
 from ..support.errors import InputError
 from ..support.files import reason_of
-from ..support.plain_yaml import read_yaml
+from ..support.plain_yaml import flags, read_yaml
 from ..support.processes import check_shared_memory
 from .precision import leave_out_emulated_bf16
 
@@ -38,7 +43,7 @@ class ModelArguments:
         default=None,
         metadata={"help": f"Directory or Hub id of a configuration, or a preset: {', '.join(PRESETS)}."},
     )
-    config_overrides: str | None = field(
+    config_overrides: dict | None = field(
         default=None, metadata={"help": "Changes to the configuration: num_attention_heads=12,attention_head_size=64"}
     )
     tokenizer_name: str | None = field(
@@ -66,7 +71,7 @@ class ModelArguments:
 
     @property
     def preset(self) -> str | None:
-        """The preset that --config_name means: a name of one, if there is no directory of that name."""
+        """The preset that `config_name` means: a name of one, if there is no directory of that name."""
         name = self.config_name
         return name if name in PRESETS and not Path(name).exists() else None
 
@@ -103,16 +108,6 @@ def with_recipe(argv: list[str]) -> list[str]:
     return flags(entries) + argv[1:]
 
 
-def flags(entries: dict) -> list[str]:
-    """`--name value` for every entry, with all values of a list; None is left out."""
-    words = []
-    for name, value in entries.items():
-        if value is not None:
-            values = value if isinstance(value, list) else [value]
-            words += [f"--{name}", *(json.dumps(one) if isinstance(one, dict) else str(one) for one in values)]
-    return words
-
-
 @dataclass
 class CommonArguments(TrainingArguments):
     """transformers' TrainingArguments, without what our trainers cannot honour."""
@@ -138,7 +133,7 @@ class CommonArguments(TrainingArguments):
         "dataloader_drop_last": (False, "evaluations and predictions would leave out their last rows"),
         "save_only_model": (False, "a run goes on from its checkpoints, which takes the optimizer's state too"),
         "enable_jit_checkpoint": (False, "a run saves a checkpoint on SIGTERM anyway"),
-        "accelerator_config.split_batches": (False, "--per_device_train_batch_size is always that of one device"),
+        "accelerator_config.split_batches": (False, "`per_device_train_batch_size` is always that of one device"),
         "prediction_loss_only": (False, "metrics need the predictions"),
         "batch_eval_metrics": (False, "metrics are of all predictions together"),
         "eval_do_concat_batches": (True, "metrics are of all predictions together"),
@@ -161,18 +156,22 @@ class CommonArguments(TrainingArguments):
         leave_out_emulated_bf16(self)
         largest = torch.finfo(torch.float32).max
         if not 0 <= self.learning_rate <= largest:
-            raise InputError(f"--learning_rate {self.learning_rate}: give a number from 0 to {largest:.1e}.")
+            raise InputError(f"{self.learning_rate}: give a number from 0 to {largest:.1e}.", "learning_rate")
         if not 0 < self.num_train_epochs < math.inf:
-            raise InputError(f"--num_train_epochs {self.num_train_epochs}: give a number above 0.")
+            raise InputError(f"{self.num_train_epochs}: give a number above 0.", "num_train_epochs")
         if self.max_steps < 1 and self.max_steps != -1:
-            raise InputError(f"--max_steps {self.max_steps}: give at least 1, or leave it out to train by epochs.")
+            raise InputError(f"{self.max_steps}: give at least 1, or leave it out to train by epochs.", "max_steps")
         if self.max_nonfinite_steps < 1:
-            raise InputError(f"--max_nonfinite_steps {self.max_nonfinite_steps}: give at least 1.")
+            raise InputError(f"{self.max_nonfinite_steps}: give at least 1.", "max_nonfinite_steps")
         for name, (only, reason) in self.refused.items():
             if (value := attrgetter(name)(self)) != only:
-                flag, _, entry = name.partition(".")
-                given = f"with {entry}" if entry else value
-                raise InputError(f"--{flag} {given} is not supported: {reason}; leave it out.")
+                given, _, entry = name.partition(".")
+                what = f"with {entry}" if entry else value
+                raise InputError(f"{what} is not supported: {reason}; leave it out.", given)
+        if self.push_to_hub and not self.do_train:
+            raise InputError("sends what was trained: give `do_train` too.", "push_to_hub")
+        check_packages(self)
+        check_seeds([self.seed, self.data_seed or 0])
 
 
 class ArgumentParser(HfArgumentParser):
@@ -186,6 +185,8 @@ class ArgumentParser(HfArgumentParser):
         for action in self._actions:
             if action.type is string_to_bool and action.nargs is None:  # of `bool | None`, which wants a value there
                 action.nargs, action.const = "?", True
+            if action.type is dict:
+                action.type = mapping
 
     def _add_dataclass_arguments(self, dtype):
         hints = get_type_hints(dtype)
@@ -206,52 +207,99 @@ class ArgumentParser(HfArgumentParser):
         raise InputError(f"{message}; --help lists the arguments.")
 
 
-def parse(argv: list[str], *types: type, prog: str | None = None) -> tuple:
+def mapping(text: str) -> dict:
+    """`name=value,name=value`, or a mapping in JSON; a value is a number, a list, a word, true, false or none."""
+    if text.lstrip().startswith("{"):
+        return json.loads(text)
+    constants = {"true": True, "false": False, "none": None}
+    found = {}
+    for entry in re.split(r",(?=\s*\w+\s*=)", text):  # commas within a list separate no entries
+        name, equals, value = (part.strip() for part in entry.partition("="))
+        if not equals:
+            raise ValueError(f"{entry} is not of the form name=value")
+        try:
+            found[name] = constants[value.lower()] if value.lower() in constants else literal_eval(value)
+        except (ValueError, SyntaxError):
+            found[name] = value  # a word, such as gelu
+    return found
+
+
+def read_arguments(argv: list[str] | None, *types: type, prog: str | None = None) -> dict[str, Any]:
     """
-    The arguments as instances of the dataclasses `types`.
+    The fields of the dataclasses `types` for which a command gives another value than the default.
 
     Args:
+        argv: flags, perhaps after a recipe; None for those of this process.
         prog: what the help calls the program; by default the script.
 
     Raises:
-        InputError: an argument that none of them has, or a value that makes no sense.
+        InputError: an argument that none of the dataclasses has, or a value of another type.
     """
+    parser = ArgumentParser(types, prog)
+    parsed, unknown = parser.parse_known_args(with_recipe(sys.argv[1:] if argv is None else argv))
+    if unknown:
+        raise InputError(f"{unknown[0].split('=')[0]}: no such argument; --help lists those there are.")
+    defaults = vars(parser.parse_args([]))  # of some, argparse converts the default too
+    return {name: value for name, value in vars(parsed).items() if value != defaults[name]}
+
+
+def make_arguments(given: dict[str, Any], *types: type) -> tuple:
+    """
+    Instances of the dataclasses `types` from the values of their fields.
+
+    Raises:
+        InputError: a field that none of them has, or a value that makes no sense.
+    """
+    given = check_types(given, *types)
+    names = [{member.name for member in fields(kind)} & given.keys() for kind in types]
     try:
-        *parsed, unknown = ArgumentParser(types, prog).parse_args_into_dataclasses(argv, return_remaining_strings=True)
+        return tuple(kind(**{name: given[name] for name in own}) for kind, own in zip(types, names, strict=True))
     except InputError:
         raise
     except Exception as error:  # TrainingArguments has many, and libraries that are not there have theirs
         raise InputError(f"the arguments cannot be used: {reason_of(error)}") from error
-    refuse_unknown(unknown)
-    for arguments in parsed:
-        if isinstance(arguments, TrainingArguments):
-            check_packages(arguments)
-            check_seeds([arguments.seed, arguments.data_seed or 0, *(getattr(arguments, "seeds", None) or [])])
-        if getattr(arguments, "push_to_hub", False) and not arguments.do_train:
-            raise InputError("--push_to_hub sends what was trained: give --do_train too.")
-    return tuple(parsed)
+
+
+def check_types(given: dict[str, Any], *types: type) -> dict[str, Any]:
+    """
+    Check names and types alone, without what TrainingArguments sets up for training.
+
+    Returns:
+        The values of the fields, without those that are None.
+
+    Raises:
+        InputError: a field that none of the dataclasses `types` has, or a value of another type.
+    """
+    hints: dict[str, Any] = {}
+    for kind in types:
+        known = get_type_hints(kind)
+        hints |= {member.name: known[member.name] for member in fields(kind) if member.init}
+    given = {name: value for name, value in given.items() if value is not None}
+    for name in given:
+        if name not in hints:
+            raise InputError(f"`{name}`: no such argument.")
+    return {name: of_type(name, value, hints[name]) for name, value in given.items()}
+
+
+def of_type(name: str, value: Any, kind: Any) -> Any:
+    """A value for a field of the type `kind`: whole numbers can stand for others, and one value for a list of one."""
+    for fitting in (value, with_floats(value), [value], [with_floats(value)]):
+        with suppress(TypeError):
+            type_validator(name, fitting, kind)
+            return fitting
+    raise InputError(f"{value!r} is not of the type {getattr(kind, '__name__', kind)}.", name)
+
+
+def with_floats(value: Any) -> Any:
+    if isinstance(value, list):
+        return [with_floats(one) for one in value]
+    return float(value) if type(value) is int else value
 
 
 def keep_token(arguments: TrainingArguments):
-    """Leave --hub_token to the environment of this process: Trainer saves its arguments, and uploads them."""
+    """Leave `hub_token` to the environment of this process: Trainer saves its arguments, and uploads them."""
     if arguments.hub_token:
         os.environ["HF_TOKEN"], arguments.hub_token = arguments.hub_token, None
-
-
-def check_flags(argv: list[str], *types: type):
-    """
-    Names and types alone, as `parse` has them, without what TrainingArguments sets up for training.
-
-    Raises:
-        InputError: an argument that none of the dataclasses `types` has, or a value of another type.
-    """
-    _, unknown = ArgumentParser(types).parse_known_args(argv)
-    refuse_unknown(unknown)
-
-
-def refuse_unknown(unknown: list[str]):
-    if unknown:
-        raise InputError(f"{unknown[0].split('=')[0]}: no such argument; --help lists those there are.")
 
 
 def check_packages(arguments: TrainingArguments):
@@ -261,15 +309,14 @@ def check_packages(arguments: TrainingArguments):
     assert isinstance(arguments.report_to, list)  # as TrainingArguments leaves it
     for name in arguments.report_to:
         if name not in get_available_reporting_integrations():
-            raise InputError(f"--report_to {name}: it is not installed; `pip install {name}`, or --report_to none.")
+            raise InputError(f"{name}: it is not installed; pip install {name}, or give none.", "report_to")
     if arguments.deepspeed and not is_deepspeed_available():
-        raise InputError("--deepspeed: it is not installed; `pip install deepspeed`, or leave it out.")
+        raise InputError("`deepspeed`: it is not installed; pip install deepspeed, or leave it out.")
     try:
         Trainer.get_optimizer_cls_and_kwargs(arguments)
     except ImportError as error:
-        raise InputError(
-            f"--optim {OptimizerNames(arguments.optim).value}: {reason_of(error)}; give another."
-        ) from error
+        name = OptimizerNames(arguments.optim).value
+        raise InputError(f"{name}: {reason_of(error)}; give another.", "optim") from error
     except ValueError:  # some need the model
         pass
 
@@ -277,4 +324,4 @@ def check_packages(arguments: TrainingArguments):
 def check_seeds(seeds: list[int]):
     for seed in seeds:
         if not 0 <= seed < 2**32:
-            raise InputError(f"--seed {seed}: give a number from 0 to {2**32 - 1}.")
+            raise InputError(f"{seed}: give a number from 0 to {2**32 - 1}.", "seed")

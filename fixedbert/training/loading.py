@@ -1,8 +1,7 @@
 """From the arguments to the configuration and the model."""
 
-import re
-from ast import literal_eval
 from pathlib import Path
+from typing import Any
 
 from accelerate import PartialState
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
@@ -20,17 +19,17 @@ from .arguments import ModelArguments
 
 def load_config(arguments: ModelArguments, **changes) -> PreTrainedConfig:
     """
-    The configuration of the model or preset that the arguments name, with `changes` and --config_overrides on top.
+    The configuration of the model or preset that the arguments name, with `changes` and `config_overrides` on top.
 
     Raises:
         InputError: there is no such model, or its configuration makes no sense.
     """
     name = arguments.config_name or arguments.model_name_or_path
     if name is None:
-        raise InputError("no model: give --model_name_or_path, or --config_name with a preset for random weights.")
+        raise InputError("no model: give `model_name_or_path`, or `config_name` with a preset for random weights.")
     if not arguments.preset:
         if name in PRESETS and not Path(name).exists():
-            raise InputError(f"{name}: a preset has no weights to start from; give --config_name {name}.")
+            raise InputError(f"{name}: a preset has no weights to start from; give it as `config_name`.")
         check_place(name, PRESETS if arguments.config_name else ())
     with reading(
         name, "give one whose config.json is whole, with settings that it can have", "its configuration cannot be used"
@@ -45,17 +44,10 @@ def load_config(arguments: ModelArguments, **changes) -> PreTrainedConfig:
         return config
 
 
-def override(config: PreTrainedConfig, changes: str):
-    """Set fields from `name=value,name=value`; a value is a number, a word, true, false or none."""
-    constants = {"true": True, "false": False, "none": None}
-    for change in re.split(r",(?=\s*\w+\s*=)", changes):  # commas within a list separate no fields
-        name, equals, value = (part.strip() for part in change.partition("="))
-        if not equals or not hasattr(config, name):
-            raise InputError(f"--config_overrides {change}: not of the form field=value with a field of the model.")
-        try:
-            value = constants[value.lower()] if value.lower() in constants else literal_eval(value)
-        except (ValueError, SyntaxError):
-            pass  # a word, such as gelu
+def override(config: PreTrainedConfig, changes: dict[str, Any]):
+    for name, value in changes.items():
+        if not hasattr(config, name):
+            raise InputError(f"{name}: no field of the model.", "config_overrides")
         setattr(config, name, value)
     config.validate()
 
@@ -63,11 +55,12 @@ def override(config: PreTrainedConfig, changes: str):
 def check_length(max_seq_length: int, config: PreTrainedConfig):
     """Raises InputError where a sequence would be longer than the model's table of positions, or hold no pair."""
     if max_seq_length < 8:
-        raise InputError(f"--max_seq_length {max_seq_length} leaves no room for a pair of texts: 8 is the least.")
+        raise InputError(f"{max_seq_length} leaves no room for a pair of texts: 8 is the least.", "max_seq_length")
     if max_seq_length > config.max_position_embeddings:
         raise InputError(
-            f"--max_seq_length {max_seq_length} is more than the {config.max_position_embeddings} positions of the "
-            "model: lower it, or for a new model raise max_position_embeddings with --config_overrides."
+            f"{max_seq_length} is more than the {config.max_position_embeddings} positions of the model: lower it, or "
+            "for a new model raise max_position_embeddings with `config_overrides`.",
+            "max_seq_length",
         )
 
 
@@ -79,7 +72,7 @@ def load_model(
     train: bool = True,
 ) -> PreTrainedModel:
     """
-    The model of --model_name_or_path, or one with random weights, as large as the tokenizer's vocabulary.
+    The model of `model_name_or_path`, or one with random weights, as large as the tokenizer's vocabulary.
 
     Raises:
         InputError: no such model, one with fewer tokens than the tokenizer has, one whose base model is not all there,
@@ -104,13 +97,13 @@ def load_model(
             key, there, wanted = sorted(loaded["mismatched_keys"])[0]
             raise InputError(
                 f"{arguments.model_name_or_path}: {key} has the shape {tuple(there)} where {tuple(wanted)} is needed; "
-                "to keep the rest, and begin with a head of random weights, give --ignore_mismatched_sizes."
+                "to keep the rest, and begin with a head of random weights, give `ignore_mismatched_sizes`."
             )
         absent = sorted({*loaded["missing_keys"], *(key for key, *_ in loaded["mismatched_keys"])})
         if absent and not train:
             raise InputError(
                 f"{arguments.model_name_or_path}: it has no weights for {', '.join(absent)}; give a model of this "
-                "task, or train one first, with --do_train."
+                "task, or train one first, with `do_train`."
             )
         if absent:
             PartialState().print(f"{arguments.model_name_or_path}: new, with random weights: {', '.join(absent)}")

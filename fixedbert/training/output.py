@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 from accelerate import PartialState
 from accelerate.utils import broadcast_object_list, gather_object
@@ -16,6 +17,7 @@ from ..support.checksums import content_hash_of
 from ..support.errors import InputError, note_what_is_left
 from ..support.files import (
     check_free,
+    json_text,
     output_path,
     read_object,
     reading,
@@ -30,18 +32,20 @@ COMMAND_FILE = "command.json"
 DATA_FILE = "data.json"
 CHECKSUMS = "checksums.json"  # of a checkpoint's files
 STEP = re.compile(r"checkpoint-(\d{1,18})", re.ASCII)
-SECRET = ("--token", "--hub_token")  # written nowhere
-NOT_PART_OF_THE_RUN = ("--output_dir", "--resume_from_checkpoint", "--take_over_output_dir", *SECRET)
+SECRET = ("token", "hub_token")  # written nowhere
+NOT_PART_OF_THE_RUN = ("output_dir", "resume_from_checkpoint", "take_over_output_dir")
 
 
 @contextmanager
-def output_directory(training_args: CommonArguments, command: list[str]) -> Iterator[str | None]:
+def output_directory(training_args: CommonArguments, given: dict[str, Any]) -> Iterator[str | None]:
     """
     Run in `output_dir`.partial, and rename it when the run is complete. One process locks the directory for the run.
 
     An interrupted run keeps its .partial directory if it has a checkpoint or the trained model. The same command then
-    resumes, and the context is the path of the checkpoint. Any other failure leaves nothing. The flags of the run are
-    in its command.json.
+    resumes, and the context is the path of the checkpoint. Any other failure leaves nothing.
+
+    Args:
+        given: the fields that the run was given, which its command.json keeps.
 
     Raises:
         InputError: the directory is not empty or cannot be written, another process uses it, an unfinished run there
@@ -55,13 +59,10 @@ def output_directory(training_args: CommonArguments, command: list[str]) -> Iter
         state = PartialState()
         if state.num_processes > 1 and len({Path(path or "").name for path in gather_object([checkpoint])}) > 1:
             raise InputError(
-                f"{partial}: not all machines see the same checkpoints; give an --output_dir that they share."
+                f"{partial}: not all machines see the same checkpoints; give an `output_dir` that they share."
             )
-        if checkpoint and run_arguments(read_command(partial)) != run_arguments(command):
-            raise InputError(
-                f"{partial}: an unfinished run with other arguments (its {COMMAND_FILE} has them); remove it, or give "
-                "another --output_dir."
-            )
+        if checkpoint:
+            check_same_command(partial, given)
         if str(training_args.resume_from_checkpoint).lower() not in ("none", "true", "false"):
             checkpoint = training_args.resume_from_checkpoint
         if checkpoint and checkpoint != str(partial):
@@ -70,7 +71,7 @@ def output_directory(training_args: CommonArguments, command: list[str]) -> Iter
         if state.is_main_process:
             tidy_up(partial, checkpoint)
             if not (partial / COMMAND_FILE).exists():
-                write_command(partial, command)
+                write_command(partial, given)
         state.wait_for_everyone()
         training_args.output_dir = str(partial)
         training_args.hub_model_id = training_args.hub_model_id or final.name
@@ -157,7 +158,7 @@ def whole_checkpoints(folder: Path) -> list[Path]:
 def set_aside_later(partial: Path, checkpoint: Path):
     """
     Rename the checkpoints after one that the user goes back to, and what says that the model is trained: the run would
-    otherwise go on from them when it is stopped, and Trainer keep them instead of its own, for --save_total_limit.
+    otherwise go on from them when it is stopped, and Trainer keep them instead of its own, for `save_total_limit`.
     """
     later = [path for path in whole_checkpoints(partial) if step_of(path) > step_of(checkpoint)]
     if is_whole(partial):
@@ -176,18 +177,28 @@ def last_checkpoint(folder: Path) -> str | None:
     return str(whole_checkpoints(folder)[-1]) if whole_checkpoints(folder) else None
 
 
-def write_command(partial: Path, command: list[str]):
-    """Write the flags of a run, without tokens, beside its results."""
-    write_whole(partial / COMMAND_FILE, json.dumps(run_arguments(command, left_out=SECRET), indent=1) + "\n")
+def without_secrets(given: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in given.items() if name not in SECRET}
 
 
-def read_command(partial: Path) -> list[str]:
-    file, remedy = partial / COMMAND_FILE, f"remove {partial}"
-    with reading(file, remedy):
-        command = json.loads(file.read_bytes().decode("utf-8"))
-    if not isinstance(command, list) or not all(isinstance(word, str) for word in command):
-        raise InputError(f"{file}: not the words of a command; {remedy}.")
-    return command
+def write_command(partial: Path, given: dict[str, Any]):
+    """Write what a run was given beside its results, without tokens: a recipe that repeats it."""
+    write_whole(partial / COMMAND_FILE, json_text(without_secrets(given), indent=1) + "\n")
+
+
+def check_same_command(partial: Path, given: dict[str, Any]):
+    """
+    Raises:
+        InputError: the unfinished run in `partial` was given something else.
+    """
+    remedy = f"remove {partial}"
+    earlier, now = read_object(partial / COMMAND_FILE, remedy), json.loads(json_text(without_secrets(given)))
+    names = [name for name in {**earlier, **now} if name not in NOT_PART_OF_THE_RUN]
+    if other := [name for name in names if earlier.get(name) != now.get(name)]:
+        raise InputError(
+            f"{partial}: an unfinished run with other arguments ({', '.join(other)}; its {COMMAND_FILE} has them); "
+            "remove it, or give another `output_dir`."
+        )
 
 
 def check_same_data(output_dir: Path, fingerprint: str):
@@ -216,7 +227,7 @@ def check_readable(checkpoint: Path, processes: int):
             the message names the checkpoint before. What else cannot be loaded is said when Trainer loads it.
     """
     if not checkpoint.is_dir():
-        raise InputError(f"--resume_from_checkpoint {checkpoint}: no such directory.")
+        raise InputError(f"{checkpoint}: no such directory.", "resume_from_checkpoint")
     states = [checkpoint / f"rng_state_{process}.pth" for process in range(processes)] if processes > 1 else []
     problem, remedy = "the checkpoint cannot be read", remedy_for(checkpoint)
     checksums = read_object(checkpoint / CHECKSUMS, remedy) if (checkpoint / CHECKSUMS).exists() else {}
@@ -234,7 +245,7 @@ def remedy_for(checkpoint: Path) -> str:
     step = step_of(checkpoint)
     before = [str(path) for path in whole_checkpoints(checkpoint.parent) if step < 0 or step_of(path) < step]
     if before:
-        return f"go on from the one before with --resume_from_checkpoint {before[-1]}"
+        return f"go on from the one before with `resume_from_checkpoint` {before[-1]}"
     return f"remove {checkpoint.parent} and start anew"
 
 
@@ -248,14 +259,3 @@ class WriteChecksums(TrainerCallback):
             (checkpoint / CHECKSUMS).unlink(missing_ok=True)  # of an earlier save of the same step
             found = {file.name: content_hash_of(file) for file in sorted(checkpoint.iterdir()) if file.is_file()}
             write_whole(checkpoint / CHECKSUMS, json.dumps(found, indent=1) + "\n")
-
-
-def run_arguments(command: list[str], left_out: tuple[str, ...] = NOT_PART_OF_THE_RUN) -> list[str]:
-    """The flags of a command with their values, without those to leave out."""
-    kept, skip = [], False
-    for word in command:
-        if word.startswith("--"):
-            skip = "--" + word.split("=")[0].removeprefix("--").replace("-", "_") in left_out
-        if not skip:
-            kept.append(word)
-    return kept

@@ -20,7 +20,7 @@ def record_metrics(trainer: CommonTrainer, split: str, metrics: dict[str, float]
 
 def publish(trainer: CommonTrainer):
     """
-    With --push_to_hub, upload the output directory, which has its final name by then.
+    With `push_to_hub`, upload the output directory, which has its final name by then.
 
     Raises:
         InputError: the Hub refuses or cannot be reached.

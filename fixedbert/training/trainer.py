@@ -71,7 +71,7 @@ class CommonTrainer(Trainer):
                 raise
 
     def loader(self, dataset: Dataset, batch_size: int, sampler: Sampler, **options) -> DataLoader:
-        """Batches in the order of `sampler`, shared out among the processes; `options` win over --dataloader_*."""
+        """Batches in the order of `sampler`, shared out among the processes; `options` win over dataloader_*."""
         names = [field.name for field in fields(self.args) if field.name.startswith("dataloader_")]
         given = {name.removeprefix("dataloader_"): getattr(self.args, name) for name in names}
         batches = DataLoader(dataset, batch_size, sampler=sampler, collate_fn=self.data_collator, **given | options)
@@ -157,7 +157,7 @@ class CommonTrainer(Trainer):
         checkpoint = last_checkpoint(self.args.folder)
         kept = f"the last good checkpoint is {checkpoint}" if checkpoint else "no checkpoint was saved before"
         return Divergence(
-            f"{sentence}; nothing was saved since, {kept}: lower --learning_rate, or see whether the weights at the "
+            f"{sentence}; nothing was saved since, {kept}: lower `learning_rate`, or see whether the weights at the "
             "start or the examples are damaged."
         )
 

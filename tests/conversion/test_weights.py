@@ -196,18 +196,16 @@ def test_the_body_has_its_shape(folder):
     """Guards: --ignore_mismatched_sizes, and a head for other labels, never draw weights of the body anew."""
     bert_of("ForSequenceClassification", num_labels=3).save_pretrained(folder)
     arguments = {"auto_class": AutoModelForSequenceClassification, "ignore_mismatched_sizes": True}
-    with pytest.raises(
-        InputError, match="classifier.bias has the shape .3,. where .2,. is needed; .*--ignore_mismatc"
-    ):
-        to_train(folder, config_overrides="num_labels=2")
-    model = to_train(folder, config_overrides="num_labels=2", **arguments)
+    with pytest.raises(InputError, match="classifier.bias has the shape .3,. where .2,. is needed; .*`ignore_mismatc"):
+        to_train(folder, config_overrides={"num_labels": 2})
+    model = to_train(folder, config_overrides={"num_labels": 2}, **arguments)
     assert model.classifier.weight.shape == (2, 32) and torch.equal(
         model.state_dict()[QUERY], tensors_in(folder)[QUERY]
     )
     with pytest.raises(
         InputError, match="layer.0.intermediate.dense.bias has the shape .37,. where the configuration"
     ):
-        to_train(folder, config_overrides="intermediate_size=36", **arguments)
+        to_train(folder, config_overrides={"intermediate_size": 36}, **arguments)
 
 
 @pytest.mark.parametrize("kind", ["relative_key", "relative_key_query"])

@@ -76,7 +76,7 @@ def test_boundaries_from_a_column_and_from_empty_rows(tmp_path):
         found = documents(tmp_path / file, document_boundary="column", document_column="book")
         assert found == [["One.", "Two."], ["Three."], ["Four."]]
         assert documents(tmp_path / file, document_boundary="blank_line") == ["One.\nTwo.\nThree.\n", "Four.\n"]
-    with pytest.raises(InputError, match="no column 'volume'.*--document_column_name"):
+    with pytest.raises(InputError, match="no column 'volume'.*`document_column_name`"):
         documents(tmp_path / "b.parquet", document_boundary="column", document_column="volume")
     with pytest.raises(InputError, match="go together"):
         Corpus("a.jsonl", document_boundary="column")
@@ -96,7 +96,7 @@ def test_text_column_can_be_named(tmp_path):
     """Guards: another column than "text" is taken on request, and asked for with those there are."""
     (tmp_path / "a.jsonl").write_text('{"body": "One."}\n')
     assert documents(tmp_path, text_column="body") == ["One."]
-    with pytest.raises(InputError, match=r"a\.jsonl, line 1: no column 'text' \(there are body\).*--text_column_name"):
+    with pytest.raises(InputError, match=r"a\.jsonl, line 1: no column 'text' \(there are body\).*`text_column_name`"):
         documents(tmp_path)
 
 

@@ -13,6 +13,7 @@ import pytest
 import torch
 from launch import ROOT, TWO_PROCESSES, finished, launch
 from safetensors.torch import load_file
+from small_scripts import parse
 from small_tasks import QUICK, glue, glue_arguments, squad
 from transformers import (
     AutoModelForQuestionAnswering,
@@ -32,7 +33,7 @@ from fixedbert.fine_tuning.squad import main as run_squad
 from fixedbert.fine_tuning.texts import load_task, text_features
 from fixedbert.fine_tuning.trainer import FineTuningArguments, FineTuningTrainer, LengthGroupedSampler
 from fixedbert.support.errors import InputError
-from fixedbert.training.arguments import ModelArguments, parse
+from fixedbert.training.arguments import ModelArguments
 
 
 def test_steps_are_those_of_transformers(model, download, tmp_path):
@@ -274,7 +275,7 @@ def test_rows_to_evaluate_on_that_were_trained_on(model, questions, tmp_path, ca
 def test_counts_and_thresholds_that_make_no_sense(model, download, questions, tmp_path):
     """Guards: no examples, or a threshold chosen on nothing, are refused at once; a smaller count cuts predictions."""
     for script in (glue, squad):
-        with pytest.raises(InputError, match="--max_eval_samples 0: give at least 1"):
+        with pytest.raises(InputError, match="`max_eval_samples` 0: give at least 1"):
             script(
                 model,
                 download if script is glue else questions,
@@ -283,9 +284,9 @@ def test_counts_and_thresholds_that_make_no_sense(model, download, questions, tm
                 "--max_eval_samples",
                 "0",
             )
-    with pytest.raises(InputError, match="--null_score_diff_threshold best is chosen on the validation questions"):
+    with pytest.raises(InputError, match="`null_score_diff_threshold` best is chosen on the validation questions"):
         squad(model, questions, tmp_path / "no", "--do_predict", "--null_score_diff_threshold", "best")
-    with pytest.raises(InputError, match="--null_score_diff_threshold high: a number, or best"):
+    with pytest.raises(InputError, match="`null_score_diff_threshold` high: a number, or best"):
         squad(model, questions, tmp_path / "no", "--do_train", "--null_score_diff_threshold", "high")
     few = ("--do_train", "--do_predict", "--max_steps", "1", "--max_predict_samples", "3")
     glue(model, download, tmp_path / "few", *few)
@@ -303,7 +304,7 @@ def test_early_stopping_keeps_the_best(model, download, tmp_path):
     glue(model, download, tmp_path / "out", "--do_train", "--do_eval", *steps, *stop)
     state = json.loads((tmp_path / "out/trainer_state.json").read_text())
     assert state["global_step"] == 3 and state["best_global_step"] == 1
-    with pytest.raises(InputError, match="--early_stopping_patience needs --load_best_model_at_end"):
+    with pytest.raises(InputError, match="`early_stopping_patience` needs `load_best_model_at_end`"):
         glue(model, download, tmp_path / "no", "--do_train", "--early_stopping_patience", "2")
 
 
@@ -462,9 +463,9 @@ def test_label_smoothing_is_for_classes(model, download, questions, tmp_path):
         for amount in ("0", "0.5")
     ]
     assert abs(losses[0] - losses[1]) > 1e-3
-    with pytest.raises(InputError, match="--label_smoothing_factor is for classes"):
+    with pytest.raises(InputError, match="`label_smoothing_factor` is for classes"):
         glue(model, download, tmp_path / "stsb", *flags, "--label_smoothing_factor", "0.5", task="stsb")
-    with pytest.raises(InputError, match="--label_smoothing_factor is for classes"):
+    with pytest.raises(InputError, match="`label_smoothing_factor` is for classes"):
         squad(model, questions, tmp_path / "squad", *flags, "--label_smoothing_factor", "0.5")
 
 

@@ -14,7 +14,7 @@ from transformers import (
 
 from fixedbert.data.glue import TASKS
 from fixedbert.fine_tuning.glue import main as run_glue
-from fixedbert.fine_tuning.sweep import Run, arguments_of, plan_runs
+from fixedbert.fine_tuning.sweep import Run, fields_of, plan_runs
 from fixedbert.fine_tuning.trainer import FineTuningArguments
 from fixedbert.support.errors import InputError
 
@@ -68,7 +68,7 @@ def test_runs_of_a_sweep_are_not_done_twice(model, download, tmp_path, capsys):
     with pytest.raises(InputError, match="WNLI/dev.tsv"):
         glue(model, str(bad), output, *steps, task="rte wnli")
     assert not output.exists() and (tmp_path / "out.partial/rte/seed-2/model.safetensors").exists()
-    with pytest.raises(InputError, match="unfinished runs with other arguments"):
+    with pytest.raises(InputError, match=r"an unfinished run with other arguments \(learning_rate;"):
         glue(model, str(bad), output, *steps, "--learning_rate", "1", task="rte wnli")
     (bad / "WNLI/dev.tsv").write_text(good)
     capsys.readouterr()
@@ -93,16 +93,23 @@ def test_grid_of_the_bert_paper(tmp_path):
         for epochs in (2, 3, 4)
     }
     training_args.gradient_accumulation_steps = 4
-    arguments = arguments_of(runs[-1], training_args, tmp_path / "run")
-    assert (arguments.per_device_train_batch_size, arguments.learning_rate, arguments.num_train_epochs) == (8, 2e-5, 4)
-    assert (arguments.seed, arguments.output_dir) == (2, str(tmp_path / "run"))
-    assert arguments.hub_model_id.startswith(f"{tmp_path.name}-rte-train-batch-size-32")  # each run a repository
-    assert training_args.learning_rate == 5e-5  # untouched
+    given = {"grid": "bert", "seeds": [1, 2], "learning_rate": 0.5, "bf16": False}
+    fields = fields_of(runs[-1], given, training_args, tmp_path)
+    assert fields.pop("hub_model_id").startswith(f"{tmp_path.name}-rte-train-batch-size-32")  # each run a repository
+    assert fields == {
+        "bf16": False,
+        "task_name": ["rte"],
+        "seed": 2,
+        "per_device_train_batch_size": 8,
+        "learning_rate": 2e-5,
+        "num_train_epochs": 4.0,
+        "output_dir": str(tmp_path / runs[-1].folder),
+    }
     training_args.gradient_accumulation_steps = 3
     with pytest.raises(InputError, match="a batch of 16 cannot be shared out among 3"):
-        arguments_of(runs[0], training_args, tmp_path / "run")
+        fields_of(runs[0], given, training_args, tmp_path)
     training_args.grid = "bart"
-    with pytest.raises(InputError, match="--grid bart: no such grid; there is bert"):
+    with pytest.raises(InputError, match="`grid` bart: no such grid; there is bert"):
         plan_runs(["rte"], training_args)
     training_args.grid, training_args.seeds = None, [3, 3]
     with pytest.raises(InputError, match="each seed can be there once"):
@@ -122,12 +129,12 @@ def test_grid_is_one_table(model, download, questions, tmp_path, capsys, monkeyp
     best = max(run["eval_accuracy"] for run in results["runs"])
     assert results["best"]["rte"]["accuracy"] == [best]
     run = "rte/learning-rate-0.001/seed-42"
-    command = json.loads((tmp_path / "out" / run / "command.json").read_text())  # that of the run alone
-    run_glue([*command, "--output_dir", str(tmp_path / "again")])
+    command = tmp_path / "out" / run / "command.json"  # a recipe of the run alone
+    run_glue([str(command), "--output_dir", str(tmp_path / "again")])
     one, two = (load_file(folder / "model.safetensors") for folder in (tmp_path / "out" / run, tmp_path / "again"))
     assert all(torch.equal(one[name], two[name]) for name in one)
 
-    with pytest.raises(InputError, match="--grid varies the epochs"):
+    with pytest.raises(InputError, match="`grid` varies the epochs"):
         glue(model, download, tmp_path / "no", "--do_train", "--max_steps", "9", "--grid", "bert")
     steps = ("--do_train", "--do_eval", "--num_train_epochs", "1", "--grid", "bert")
     squad(model, questions, tmp_path / "squad", *steps)

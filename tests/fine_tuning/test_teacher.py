@@ -265,7 +265,7 @@ def changing(**fields):
             "its labels are LABEL_0, LABEL_1, and those of",
         ),
         (changing(problem_type="multi_label_classification"), "its labels are .*; give a model of this task"),
-        (changing(max_position_embeddings=16), "--max_seq_length 32 is more than the 16 positions"),
+        (changing(max_position_embeddings=16), "`max_seq_length` 32 is more than the 16 positions"),
     ],
     ids=["no tokenizer", "vocabulary", "capitals", "names", "several labels", "positions"],
 )
@@ -274,25 +274,25 @@ def test_other_teachers_are_refused(teacher, tmp_path, change, message):
     shutil.copytree(teacher, tmp_path / "teacher")
     student = AutoModelForSequenceClassification.from_pretrained(teacher).config
     change(tmp_path / "teacher")
-    with pytest.raises(InputError, match=f"^--teacher_model: .*{message}"):
+    with pytest.raises(InputError, match=f"^`teacher_model`: .*{message}"):
         loaded(str(tmp_path / "teacher"), student, AutoTokenizer.from_pretrained(teacher))
 
 
 def test_a_teacher_is_of_the_task(model, teacher, download, questions, tmp_path):
     """Guards: no random head teaches; scores and classes are not mixed up; one teacher is not that of many tasks."""
     taught = ("--do_train", "--max_steps", "1", "--teacher_model")
-    absent = "^--teacher_model: .* it has no weights for {}.bias, {}.weight; give a model of this task"
+    absent = "^`teacher_model`: .* it has no weights for {}.bias, {}.weight; give a model of this task"
     with pytest.raises(InputError, match=absent.format("classifier", "classifier")):
         glue(model, download, tmp_path / "no", *taught, model)
     with pytest.raises(InputError, match=absent.format("qa_outputs", "qa_outputs")):
         squad(model, questions, tmp_path / "no", *taught, teacher)
     with pytest.raises(InputError, match="its labels are entailment, not_entailment, and those of the data a number"):
         glue(model, download, tmp_path / "no", *taught, teacher, task="stsb")
-    with pytest.raises(InputError, match="--teacher_model is of one task: give one --task_name"):
+    with pytest.raises(InputError, match="`teacher_model` is of one task: give one `task_name`"):
         glue(model, download, tmp_path / "no", *taught, teacher, task="rte mrpc")
-    with pytest.raises(InputError, match=f"^--teacher_model: {re.escape(str(tmp_path / 'nothing'))}"):
+    with pytest.raises(InputError, match=f"^`teacher_model`: {re.escape(str(tmp_path / 'nothing'))}"):
         glue(model, download, tmp_path / "no", *taught, str(tmp_path / "nothing"))
-    with pytest.raises(InputError, match="^--teacher_model: "):
+    with pytest.raises(InputError, match="^`teacher_model`: "):
         glue(model, download, tmp_path / "no", *taught, "")
     assert not (tmp_path / "no").exists()
     glue(model, download, tmp_path / "score", *taught[:-1], task="stsb")
@@ -307,7 +307,7 @@ def test_a_teacher_reads_no_more_than_its_student(model, teacher, download, tmp_
     DistilBertModel(config).save_pretrained(tmp_path / "student")
     tokenizer.save_pretrained(tmp_path / "student")
     taught = ("--do_train", "--max_steps", "1", "--teacher_model", teacher)
-    with pytest.raises(InputError, match="^--teacher_model: it reads token_type_ids, which DistilBert"):
+    with pytest.raises(InputError, match="^`teacher_model`: it reads token_type_ids, which DistilBert"):
         glue(str(tmp_path / "student"), download, tmp_path / "no", *taught)
     assert not (tmp_path / "no").exists()
 
@@ -315,11 +315,11 @@ def test_a_teacher_reads_no_more_than_its_student(model, teacher, download, tmp_
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        ({"distillation_weight": 0.9}, "--distillation_weight needs --teacher_model"),
-        ({"distillation_temperature": 3.0}, "--distillation_temperature needs --teacher_model"),
-        ({"distillation_temperature": 0.0}, "--distillation_temperature 0.0: give a number above 0"),
-        ({"distillation_temperature": math.nan}, "--distillation_temperature nan: give a number above 0"),
-        ({"distillation_weight": 1.5}, "--distillation_weight 1.5: give a number from 0 to 1"),
+        ({"distillation_weight": 0.9}, "`distillation_weight` needs `teacher_model`"),
+        ({"distillation_temperature": 3.0}, "`distillation_temperature` needs `teacher_model`"),
+        ({"distillation_temperature": 0.0}, "`distillation_temperature` 0.0: give a number above 0"),
+        ({"distillation_temperature": math.nan}, "`distillation_temperature` nan: give a number above 0"),
+        ({"distillation_weight": 1.5}, "`distillation_weight` 1.5: give a number from 0 to 1"),
     ],
 )
 def test_flags_that_make_no_sense(tmp_path, flags, message):

@@ -96,8 +96,7 @@ def test_stage_goes_on_in_the_epoch():
 
 
 def arguments_of(tmp_path, *stages, **options) -> PretrainingArguments:
-    texts = [one if isinstance(one, str) else json.dumps(one) for one in stages]
-    options = {"do_train": True, "use_cpu": True, "report_to": "none", "stages": texts, **options}
+    options = {"do_train": True, "use_cpu": True, "report_to": "none", "stages": [*stages], **options}
     return PretrainingArguments(output_dir=str(tmp_path / "run"), **options)
 
 
@@ -107,21 +106,20 @@ FIRST = {"steps": 3}
 @pytest.mark.parametrize(
     "stages, message",
     [
-        (["[1]"], "stage 1 of --stages: .*give a mapping of names to values"),
-        ([FIRST, {"steps": 0}], "stage 2 of --stages: steps 0: give a whole number of at least 1"),
+        ([FIRST, {"steps": 0}], "stage 2 of `stages`: steps 0: give a whole number of at least 1"),
         ([FIRST, {"steps": 2.5}], "steps 2.5: give a whole number"),
         ([FIRST, {"steps": True}], "steps True: give a whole number"),
-        ([FIRST, {"num_attention_heads": 7}], "stage 2 of --stages: it has no steps"),
+        ([FIRST, {"num_attention_heads": 7}], "stage 2 of `stages`: it has no steps"),
         ([FIRST, {"steps": 4, "num_hidden_layers": 4}], "num_hidden_layers: no stage can change it, only num_att"),
         ([FIRST, {"steps": 4, "head_embedding": "add"}], "head_embedding: no stage can change it"),
         ([FIRST, {"steps": 4, "num_attention_heads": [7, 5, 5]}], r"num_attention_heads \[7, 5, 5\]: give a whole"),
         ([FIRST, {"steps": 4, "attention_head_size": []}], r"attention_head_size \[\]: give a whole number"),
-        ([FIRST, {"steps": 4, "attention_head_size": [7, 8]}], "stage 2 of --stages: 2 values of attention_head_size"),
-        ([FIRST, {"steps": 4, "attention_head_size": 5}], "stage 2 of --stages: 5 heads of 5 cannot represent 5 hea"),
-        ([FIRST, {"steps": 4, "intermediate_size": 36}], "stage 2 of --stages: .*36 cannot represent 37 neurons"),
+        ([FIRST, {"steps": 4, "attention_head_size": [7, 8]}], "stage 2 of `stages`: 2 values of attention_head_size"),
+        ([FIRST, {"steps": 4, "attention_head_size": 5}], "stage 2 of `stages`: 5 heads of 5 cannot represent 5 hea"),
+        ([FIRST, {"steps": 4, "intermediate_size": 36}], "stage 2 of `stages`: .*36 cannot represent 37 neurons"),
         ([{"steps": 4, "intermediate_size": 53}], "intermediate_size: the first shape is that of the model"),
-        ([FIRST, {"steps": 4, "max_seq_length": 12}], "stage 2 of --stages: --max_seq_length 12 is more than the 11"),
-        ([{**FIRST, "max_seq_length": 4}], "stage 1 of --stages: --max_seq_length 4 leaves no room"),
+        ([FIRST, {"steps": 4, "max_seq_length": 12}], "stage 2 of `stages`: `max_seq_length` 12 is more than the 11"),
+        ([{**FIRST, "max_seq_length": 4}], "stage 1 of `stages`: `max_seq_length` 4 leaves no room"),
     ],
 )
 def test_stages_that_make_no_sense(tmp_path, stages, message):
@@ -133,16 +131,16 @@ def test_stages_that_make_no_sense(tmp_path, stages, message):
 @pytest.mark.parametrize(
     "config, options, message",
     [
-        ({}, {"max_steps": 8}, "--max_steps 8: the stages have 7 steps together"),
-        ({}, {"do_train": False}, "give --do_train too"),
+        ({}, {"max_steps": 8}, "`max_steps` 8: the stages have 7 steps together"),
+        ({}, {"do_train": False}, "give `do_train` too"),
         (
             {},
             {"save_strategy": "best", "metric_for_best_model": "loss"},
             "the best checkpoint can be of another shape",
         ),
-        ({}, {"optim": "adagrad"}, "--optim adagrad: only AdamW's state can grow"),
-        ({}, {"torch_compile": True}, "--torch_compile: batches have one shape"),
-        ({"qk_norm": True}, {}, "stage 2 of --stages: attention_head_size=13: with qk_norm"),
+        ({}, {"optim": "adagrad"}, "`optim` adagrad: only AdamW's state can grow"),
+        ({}, {"torch_compile": True}, "`torch_compile`: batches have one shape"),
+        ({"qk_norm": True}, {}, "stage 2 of `stages`: attention_head_size=13: with qk_norm"),
     ],
 )
 def test_what_does_not_go_with_stages(tmp_path, config, options, message):

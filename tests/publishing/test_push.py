@@ -13,6 +13,7 @@ import torch
 from huggingface_hub import ModelCard, constants
 from loopback_hub import LoopbackHub
 from small_models import HEADS, UNEQUAL, inputs_of, model_of
+from small_scripts import parse
 from small_tasks import glue_arguments, write_model
 from transformers import AutoConfig, BertTokenizer
 
@@ -21,7 +22,7 @@ from fixedbert.fine_tuning.glue import GlueDataArguments
 from fixedbert.fine_tuning.trainer import FineTuningArguments
 from fixedbert.model.configuration_fixed_head_bert import AUTO_MAP
 from fixedbert.support.errors import InputError
-from fixedbert.training.arguments import ModelArguments, parse
+from fixedbert.training.arguments import ModelArguments
 from fixedbert_cli import main
 
 ROOT = Path(__file__).parents[2]
@@ -261,7 +262,7 @@ def test_push_that_fails_in_the_end_loses_nothing(hub, folder, download, tmp_pat
 
 def test_nothing_trained_is_pushed():
     """Guards: evaluation alone does not publish somebody else's weights as ours."""
-    with pytest.raises(InputError, match="--push_to_hub sends what was trained: give --do_train too"):
+    with pytest.raises(InputError, match="`push_to_hub` sends what was trained: give `do_train` too"):
         parse(["--do_eval", "--push_to_hub", "--output_dir", "x"], FineTuningArguments)
 
 

@@ -195,7 +195,7 @@ def test_stock_models(tmp_path, vocabulary, text, kind):
         (["--intermediate_size", "9", "--max_samples", "9"], "layer 0: the text has 81 tokens; give 148 or more"),
         (["--keep", "0.5", "--seed", "1"], "--seed is for the training that --distil_steps asks for"),
         (["--keep", "0.5", "--distil_steps", "-1"], "`distil_steps` -1: give at least 1"),
-        (["--keep", "0.5", "--distil_steps", "2", "--seed", "-1"], "seed -1: give a number from 0"),
+        (["--keep", "0.5", "--distil_steps", "2", "--seed", "-1"], "`seed` -1: give a number from 0"),
     ],
 )
 def test_bad_input(model, text, tmp_path, more, message):

@@ -305,8 +305,8 @@ def test_two_stages_and_fine_tuning(text, vocabulary, download, questions, tmp_p
     summaries = [json.loads((tmp_path / "run" / f"stage-{n}" / "summary.json").read_text()) for n in (1, 2)]
     assert [summary["steps"] for summary in summaries] == [10, 5]
     commands = [json.loads((tmp_path / "run" / f"stage-{n}" / "command.json").read_text()) for n in (1, 2)]
-    assert [command[command.index("--seed") + 1] for command in commands] == ["5", "1005"]
-    assert str(tmp_path / "run" / "stage-1") in commands[1]
+    assert [command["seed"] for command in commands] == [5, 1005]
+    assert commands[1]["model_name_or_path"] == str(tmp_path / "run" / "stage-1")
     assert line["tokens"] == sum(summary["real tokens seen"] for summary in summaries)
     assert line["max_seq_length"] == 24
     results = line["results"]
@@ -462,23 +462,23 @@ def test_texts_are_checked_without_reading_them_all(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     "changes, message",
     [
-        ({"pretraining": {**SMALL["pretraining"], "save_step": 5}}, "series fixed: pretraining: --save_step: no such"),
+        ({"pretraining": {**SMALL["pretraining"], "save_step": 5}}, "series fixed: pretraining: `save_step`: no such"),
         (
             {"pretraining": {**SMALL["pretraining"], "save_steps": "often"}},
-            "series fixed: pretraining: argument --save_steps.*invalid float",
+            "series fixed: pretraining: `save_steps` .* is not of the type .*float",
         ),
-        ({"grid": {"max_steps": 10, "seed_of_data": 3}}, "series fixed: grid: --seed_of_data: no such argument"),
+        ({"grid": {"max_steps": 10, "seed_of_data": 3}}, "series fixed: grid: `seed_of_data`: no such argument"),
         (
             {"series": {**SMALL["series"], "own": {**HEADS, "pretraining": {"lr": 0.1}}}},
-            "series own: pretraining: --lr: no such argument",
+            "series own: pretraining: `lr`: no such argument",
         ),
         (
             {"objective": "mlm", "fine_tuning": {"mnli": {"epochs": 3}}},
-            "fine_tuning: mnli: --epochs: no such",
+            "fine_tuning: mnli: `epochs`: no such",
         ),
         (
             {"objective": "mlm", "fine_tuning": {"squad": {"doc_stride": "x"}}},
-            "fine_tuning: squad: argument --doc_stride.*invalid int",
+            "fine_tuning: squad: `doc_stride` .* is not of the type .*int",
         ),
     ],
 )

@@ -9,6 +9,7 @@ import pytest
 import torch
 import yaml
 from datasets import Dataset
+from small_scripts import parse
 from transformers import BertConfig
 
 from benchmarks import contenders, quality, sides
@@ -16,13 +17,12 @@ from benchmarks.curves import ratio, where
 from benchmarks.quality_table import best_stock, by_side, markdown, ratio_text, rows_of
 from fixedbert.counts import training_flops
 from fixedbert.data.tokenizers import load_tokenizer
-from fixedbert.fine_tuning.glue import GlueDataArguments
-from fixedbert.fine_tuning.squad import SquadDataArguments
-from fixedbert.fine_tuning.trainer import FineTuningArguments
+from fixedbert.fine_tuning.glue import TextClassification
+from fixedbert.fine_tuning.squad import QuestionAnswering
 from fixedbert.pretraining.examples import PretrainingDataArguments, make_examples
 from fixedbert.pretraining.trainer import PretrainingArguments
 from fixedbert.support.errors import InputError
-from fixedbert.training.arguments import ModelArguments, parse
+from fixedbert.training.arguments import ModelArguments, make_arguments, mapping
 from fixedbert.training.output import write_command
 
 WORDS = "the a function takes returns list string file read write what does one two three four five six".split()
@@ -333,7 +333,9 @@ def test_parts_of_time_by_hand(data, tmp_path):
     stages = [{"steps": 60}, {"steps": 40, **changes}]
     file = write_recipe(tmp_path, max_steps=None, max_seq_length=32, mlm_probability=0.25, stages=stages)
     recipe, sizes = contenders.read_recipe(file, load_tokenizer(contenders.vocabulary()))
-    _, config = (contenders.load_config(ModelArguments(config_name="tiny", config_overrides=OVERRIDES)) for _ in "ab")
+    _, config = (
+        contenders.load_config(ModelArguments(config_name="tiny", config_overrides=mapping(OVERRIDES))) for _ in "ab"
+    )
     config.vocab_size = len(load_tokenizer(contenders.vocabulary()))
     first = 60 * 4 * training_flops(config, 32, 8)
     config.intermediate_size = 40
@@ -342,7 +344,7 @@ def test_parts_of_time_by_hand(data, tmp_path):
     assert sizes == contenders.parameters(contenders.MODELS["mlm+nsp"], config)
     arguments = parse(command_of(file), ModelArguments, PretrainingDataArguments, PretrainingArguments)[2]
     assert arguments.stages is not None and arguments.max_steps == -1
-    assert [json.loads(stage)["steps"] for stage in arguments.stages] == [sides.MANY] * 2
+    assert [stage["steps"] for stage in arguments.stages] == [sides.MANY] * 2
 
 
 def test_folder_with_other_files(data, tmp_path):
@@ -355,37 +357,38 @@ def test_folder_with_other_files(data, tmp_path):
 
 def test_fine_tuning_is_the_same_for_all(tmp_path, monkeypatch, capsys):
     """
-    Guards: both scripts take the command, which differs in the model alone, not in its dropout; what is done is not
+    Guards: both tasks take the settings, which differ in the model alone, not in its dropout; what is done is not
     done again, and not shown beside results of other settings.
     """
     commands = []
 
-    def script(kind, metrics):
-        def main(command):
-            model_args, _, training_args = parse(command, ModelArguments, kind, FineTuningArguments)
-            commands.append([word for word in command if "models" not in word])
-            assert "models" in model_args.model_name_or_path and training_args.seeds == [1, 2, 3]
-            assert model_args.config_overrides == "hidden_dropout_prob=0,attention_probs_dropout_prob=0"
-            training_args.folder.mkdir(parents=True)
-            write_command(training_args.folder, command)
-            runs = [{name: value + seed / 100 for name, value in metrics.items()} for seed in training_args.seeds]
-            (training_args.folder / "results.json").write_text(json.dumps({"runs": runs}))
+    metrics = {
+        TextClassification: {"eval_accuracy": 0.4, "eval_accuracy_mm": 0.5},
+        QuestionAnswering: {"eval_f1": 11, "eval_exact_match": 4},
+    }
 
-        return main
+    def sweep(kind, **given):
+        model_args, _, training_args = make_arguments(given, *kind.arguments)
+        commands.append({name: value for name, value in given.items() if "models" not in str(value)})
+        assert "models" in model_args.model_name_or_path and training_args.seeds == [1, 2, 3]
+        assert model_args.config_overrides == {"hidden_dropout_prob": 0, "attention_probs_dropout_prob": 0}
+        training_args.folder.mkdir(parents=True)
+        write_command(training_args.folder, given)
+        runs = [{name: value + seed / 100 for name, value in metrics[kind].items()} for seed in training_args.seeds]
+        (training_args.folder / "results.json").write_text(json.dumps({"runs": runs}))
 
     monkeypatch.setenv("FIXEDBERT_DATA", "data")
     monkeypatch.setattr(quality, "in_a_process", lambda work, *arguments: work(*arguments))
-    monkeypatch.setattr(
-        quality, "run_glue", script(GlueDataArguments, {"eval_accuracy": 0.4, "eval_accuracy_mm": 0.5})
-    )
-    monkeypatch.setattr(quality, "run_squad", script(SquadDataArguments, {"eval_f1": 11, "eval_exact_match": 4}))
+    monkeypatch.setattr(quality, "sweep", sweep)
     for _ in range(2):
         quality.print_fine_tuned(["stock", "ours"], tmp_path / "models")
     assert len(commands) == 4 and commands[:2] == commands[2:]
     (line,) = {line for line in capsys.readouterr().out.splitlines() if line.startswith("ours")}
     assert line.split() == "ours 42.0 (41.0-43.0) 52.0 (51.0-53.0) 11.0 (11.0-11.0) 4.0 (4.0-4.0)".split()
     monkeypatch.setitem(quality.COMMON, "per_device_train_batch_size", 16)
-    with pytest.raises(InputError, match=r"ours-mnli: fine-tuned with other settings \(16, 32\); remove it"):
+    with pytest.raises(
+        InputError, match=r"ours-mnli: fine-tuned with other settings \(per_device_train_batch_size\); remove it"
+    ):
         quality.print_fine_tuned(["ours"], tmp_path / "models")
 
 

@@ -1,6 +1,8 @@
 """Arguments, recipes and configurations: what they become, and what is refused."""
 
+import json
 import os
+import re
 from dataclasses import fields
 
 import numpy as np
@@ -11,6 +13,7 @@ from accelerate.commands.config.config_args import load_config_from_file
 from accelerate.commands.launch import _validate_launch_command, launch_command_parser
 from accelerate.utils.fsdp_utils import fsdp2_prepare_auto_wrap_policy
 from accelerate.utils.launch import prepare_multi_gpu_env
+from small_scripts import parse
 from transformers import (
     TrainingArguments,
     get_scheduler,
@@ -24,7 +27,15 @@ from fixedbert.presets import preset_config
 from fixedbert.pretraining.examples import PretrainingDataArguments
 from fixedbert.pretraining.trainer import PretrainingArguments
 from fixedbert.support.errors import InputError
-from fixedbert.training.arguments import RECIPES, ArgumentParser, ModelArguments, keep_token, parse, with_recipe
+from fixedbert.training.arguments import (
+    RECIPES,
+    ArgumentParser,
+    ModelArguments,
+    keep_token,
+    make_arguments,
+    read_arguments,
+    with_recipe,
+)
 from fixedbert.training.loading import load_config
 
 
@@ -223,15 +234,16 @@ def test_what_has_no_effect_or_no_sense_is_refused(flags):
     if name.removeprefix("--") not in IN_FINE_TUNING.split():
         kinds.append(FineTuningArguments)
     for kind in kinds:
-        with pytest.raises(InputError, match=rf"^{name}[ .].*(is not supported: .*; leave it out|: give )"):
+        field = name.removeprefix("--")
+        with pytest.raises(InputError, match=f"^`{field}` .*(is not supported: .*; leave it out|: give )"):
             parse([*flags.split(), "--use_cpu"], kind)
 
 
 def test_refused_arguments_by_the_name_that_is_given():
     """Guards: an entry of --accelerator_config is named as such, and --help lists no argument that is never taken."""
-    with pytest.raises(InputError, match="^--accelerator_config with split_batches is not supported: "):
+    with pytest.raises(InputError, match="^`accelerator_config` with split_batches is not supported: "):
         parse(["--accelerator_config", '{"split_batches":true}', "--use_cpu"], FineTuningArguments)
-    with pytest.raises(InputError, match="^--accelerator_config with dispatch_batches is not supported: "):
+    with pytest.raises(InputError, match="^`accelerator_config` with dispatch_batches is not supported: "):
         parse(["--accelerator_config", '{"dispatch_batches":true}', "--use_cpu"], PretrainingArguments)
     shown = ArgumentParser([FineTuningArguments]).format_help()
     assert "--max_nonfinite_steps" in shown and "logging_nan_inf_filter" not in shown
@@ -255,14 +267,59 @@ def test_misspelt_arguments_are_refused_not_guessed():
         parse(["--learning_rate", "fast"], TrainingArguments)
 
 
+def test_fields_have_their_types():
+    """Guards: keywords are as strict as flags: a text is no number, a number no text, and no name is guessed."""
+    given = {"learning_rate": 1, "corpus_weights": [1, 2.5], "max_steps": None, "use_cpu": True, "train_file": "a"}
+    data, training = make_arguments(given, PretrainingDataArguments, PretrainingArguments)
+    assert data.train_file == ["a"]
+    assert (training.learning_rate, training.max_steps, data.corpus_weights) == (1, -1, [1, 2.5])
+    for name, value in (
+        ("learning_rate", "1e-3"), ("max_steps", 2.0), ("max_steps", True), ("seed", "1"), ("train_file", ["a", 5]),
+        ("language", 5), ("objective", "rtd"), ("do_train", "true"), ("stages", ["{}"]),
+    ):  # fmt: skip
+        with pytest.raises(InputError, match=f"^`{name}` {re.escape(repr(value))} is not of the type "):
+            make_arguments({name: value}, PretrainingDataArguments, PretrainingArguments)
+    with pytest.raises(InputError, match="^`max_step`: no such argument"):
+        make_arguments({"max_step": 1}, ModelArguments, PretrainingArguments)
+
+
+def test_what_a_command_gives_is_a_recipe_of_it(tmp_path):
+    """Guards: a command is the fields with another value than the default; written as a recipe, they come back."""
+    kinds = (ModelArguments, PretrainingDataArguments, PretrainingArguments)
+    argv = ["--seed=42", "--bf16", "false", "--stages", '{"steps": 3}', '{"steps": 4, "value_head_size": [7, 8]}']
+    argv += [
+        "--train-file",
+        "a",
+        "b",
+        "--config_overrides",
+        "hidden_act=relu,attention_head_size=[3, 4]",
+        "--do_train",
+    ]
+    given = read_arguments(argv, *kinds)
+    assert given == {
+        "config_overrides": {"hidden_act": "relu", "attention_head_size": [3, 4]},
+        "train_file": ["a", "b"],
+        "do_train": True,
+        "stages": [{"steps": 3}, {"steps": 4, "value_head_size": [7, 8]}],
+    }
+    (tmp_path / "command.json").write_text(json.dumps(given))
+    assert read_arguments([str(tmp_path / "command.json"), "--seed", "42"], *kinds) == given
+    with pytest.raises(InputError, match=r"--stages: invalid mapping value: '\[1\]'"):
+        read_arguments(["--stages", "[1]"], *kinds)
+
+
 def test_configurations_come_from_presets_with_overrides():
     """Guards: --config_name takes a preset, --config_overrides any field, and their errors name the model."""
-    config = load_config(ModelArguments(config_name="tiny", config_overrides="num_attention_heads=3"), num_labels=5)
+
+    def arguments(overrides):
+        return parse(["--config_name", "tiny", "--config_overrides", overrides], ModelArguments)[0]
+
+    config = load_config(arguments("num_attention_heads=3"), num_labels=5)
     assert (config.num_attention_heads, config.attention_head_size, config.num_labels) == (3, 64, 5)
     overrides = (
         "num_attention_heads=8,attention_head_size=None,hidden_act=relu,layer_norm_eps=1e-6,tie_word_embeddings=false"
     )
-    config = load_config(ModelArguments(config_name="tiny", config_overrides=overrides))
+    config = load_config(arguments(overrides))
     assert (config.head_dim, config.hidden_act, config.layer_norm_eps, config.tie_word_embeddings) == (
         16,
         "relu",
@@ -270,9 +327,10 @@ def test_configurations_come_from_presets_with_overrides():
         False,
     )
     for overrides in ("num_attention_heads=0", "nonsense=1", "num_attention_heads=x", "hidden_size"):
-        with pytest.raises(InputError, match="^(tiny|--config_overrides)"):
-            load_config(ModelArguments(config_name="tiny", config_overrides=overrides))
-    with pytest.raises(InputError, match="--config_name"):
+        with pytest.raises(InputError, match="^(tiny|`config_overrides` nonsense|argument --config_overrides)"):
+            load_config(arguments(overrides))
+    assert arguments('{"attention_head_size": [8, null]}').config_overrides == {"attention_head_size": [8, None]}
+    with pytest.raises(InputError, match="`config_name`"):
         load_config(ModelArguments())
     with pytest.raises(InputError, match="^nowhere/nothing: "):
         load_config(ModelArguments(model_name_or_path="nowhere/nothing"))

@@ -19,9 +19,11 @@ from transformers import TrainerCallback
 
 import run_glue
 import run_pretraining
+from fixedbert.pretraining.pretrain import ARGUMENTS
 from fixedbert.support.errors import InputError
+from fixedbert.training.arguments import read_arguments
 from fixedbert.training.interruption import train
-from fixedbert.training.output import whole_checkpoints
+from fixedbert.training.output import whole_checkpoints, write_command
 
 
 def interrupted(arguments: list[str], output: Path, checkpoint: str, kill: int) -> Path:
@@ -170,7 +172,7 @@ def test_damaged_checkpoint_is_one_sentence(corpus, pretrained, tmp_path):
     weights.write_bytes(weights.read_bytes()[:1000])
     with pytest.raises(InputError, match="checkpoint-10: the checkpoint cannot be loaded") as said:
         run_pretraining.main(command)
-    before = str(said.value).split("--resume_from_checkpoint ")[1].rstrip(".")
+    before = str(said.value).split("`resume_from_checkpoint` ")[1].rstrip(".")
     run_pretraining.main([*command, "--resume_from_checkpoint", before])
     assert results(tmp_path / "run")["train_loss"] > 0
 
@@ -240,6 +242,6 @@ def test_sigterm_stops_all_processes_at_the_same_step(corpus, pretrained, tmp_pa
     step = int(whole_checkpoints(partial)[-1].name.removeprefix("checkpoint-"))
     assert "stopped by SIGTERM" in output and process.returncode != 0 and 5 <= step < 2000
     more = (*fixed, "--max_steps", str(step + 3))
-    (partial / "command.json").write_text(json.dumps(pretraining(corpus, tmp_path / "run", *more)))
+    write_command(partial, read_arguments(pretraining(corpus, tmp_path / "run", *more), *ARGUMENTS))
     finished(launch(*TWO_PROCESSES, str(ROOT / "run_pretraining.py"), *pretraining(corpus, tmp_path / "run", *more)))
     assert json.loads((tmp_path / "run" / "trainer_state.json").read_text())["global_step"] == step + 3

@@ -20,6 +20,7 @@ from safetensors.torch import load_file, save_file
 from small_tasks import glue, glue_arguments
 
 from fixedbert.fine_tuning import glue as glue_task
+from fixedbert.fine_tuning.glue import TextClassification
 from fixedbert.fine_tuning.glue import main as run_glue
 from fixedbert.fine_tuning.sweep import sweep_directory
 from fixedbert.fine_tuning.trainer import FineTuningArguments, FineTuningTrainer
@@ -28,8 +29,14 @@ from fixedbert.support.checksums import content_hash_of
 from fixedbert.support.errors import InputError, exit_on_input_error
 from fixedbert.support.files import new_directory, writing
 from fixedbert.support.locks import locked
-from fixedbert.training.arguments import CommonArguments
-from fixedbert.training.output import last_checkpoint, output_directory, run_arguments, whole_checkpoints
+from fixedbert.training.arguments import CommonArguments, read_arguments
+from fixedbert.training.output import (
+    check_same_command,
+    last_checkpoint,
+    output_directory,
+    whole_checkpoints,
+    write_command,
+)
 
 TRAIN = ("--do_train", "--do_eval", "--max_steps", "3")
 SAVE = (*TRAIN, "--save_strategy", "steps", "--save_steps", "1")
@@ -40,7 +47,8 @@ pytestmark = pytest.mark.usefixtures("same_signals")
 
 def hold(directory, output: str, command: list[str], entered):
     """In another process: be at work in an output directory until killed."""
-    with directory(FineTuningArguments(output_dir=output, use_cpu=True), command):
+    given = read_arguments(command, *TextClassification.arguments)
+    with directory(FineTuningArguments(output_dir=output, use_cpu=True), given):
         entered.set()
         time.sleep(300)
 
@@ -124,7 +132,7 @@ def test_every_run_can_take_over_a_directory(tmp_path):
     """Guards: the flag that frees a directory belongs to all training arguments."""
     (tmp_path / "out.lock").write_text(OTHER_HOST)
     arguments = CommonArguments(output_dir=str(tmp_path / "out"), use_cpu=True, take_over_output_dir=True)
-    with output_directory(arguments, []):
+    with output_directory(arguments, {}):
         assert (tmp_path / "out.lock").read_text().startswith(f"{os.getpid()}\n")
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
@@ -356,7 +364,7 @@ def test_damaged_checkpoints_are_said(tmp_path):
         (folder / "trainer_state.json").write_text(json.dumps({"global_step": step}))
         checksums = {file.name: content_hash_of(file) for file in folder.iterdir()}
         (folder / "checksums.json").write_text(json.dumps(checksums))
-    command = ["--output_dir", str(tmp_path / "run")]
+    command = {"output_dir": str(tmp_path / "run")}
     (partial / "command.json").write_text(json.dumps(command))
     newest = partial / "checkpoint-10"
 
@@ -368,7 +376,7 @@ def test_damaged_checkpoints_are_said(tmp_path):
     for name in ("model.safetensors", "optimizer.pt", "trainer_state.json"):
         whole = (newest / name).read_bytes()
         (newest / name).write_bytes(b"{[}" if name.endswith("json") else whole[: len(whole) // 2])
-        with pytest.raises(InputError, match=rf"checkpoint-10/{name}.*--resume_from_checkpoint .*checkpoint-5"):
+        with pytest.raises(InputError, match=rf"checkpoint-10/{name}.*`resume_from_checkpoint` .*checkpoint-5"):
             start()
         with pytest.raises(KeyboardInterrupt, match="checkpoint-5"):
             start(resume_from_checkpoint=str(partial / "checkpoint-5"))
@@ -393,7 +401,7 @@ def test_damaged_checkpoints_are_said(tmp_path):
 def test_output_directory_appears_whole_or_not_at_all(tmp_path):
     """Guards: a failed run leaves nothing, one with a checkpoint keeps it and is continued, a whole one is renamed."""
     final, partial = tmp_path / "run", tmp_path / "run.partial"
-    command = ["--output_dir", str(final), "--seed", "1"]
+    command = {"output_dir": str(final), "seed": 1}
 
     def arguments():
         return CommonArguments(output_dir=str(final), use_cpu=True)
@@ -417,4 +425,14 @@ def test_output_directory_appears_whole_or_not_at_all(tmp_path):
 
     with pytest.raises(InputError, match="not empty"), output_directory(arguments(), command):
         pass
-    assert run_arguments(["--output_dir", "x", "--a", "1", "--resume_from_checkpoint", "--b"]) == ["--a", "1", "--b"]
+
+
+def test_what_makes_a_run_another_one(tmp_path):
+    """Guards: a run continues what was given the same fields, wherever and from where; a token is written nowhere."""
+    write_command(tmp_path, {"output_dir": "x", "seed": 1, "config_overrides": {"a": None}, "hub_token": "hf_write"})
+    assert "hf_write" not in (tmp_path / "command.json").read_text()
+    same = {"config_overrides": {"a": None}, "seed": 1, "resume_from_checkpoint": "y", "bf16": None, "token": "hf"}
+    check_same_command(tmp_path, same)
+    other = r"other arguments \(seed, bf16; its command.json has them\); remove it, or give another `output_dir`\.$"
+    with pytest.raises(InputError, match=other):
+        check_same_command(tmp_path, {"config_overrides": {"a": None}, "bf16": False})

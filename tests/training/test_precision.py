@@ -5,12 +5,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from small_scripts import parse
 
 from benchmarks import model
 from fixedbert.fine_tuning.trainer import FineTuningArguments
 from fixedbert.pretraining.examples import PretrainingDataArguments
 from fixedbert.pretraining.trainer import PretrainingArguments
-from fixedbert.training.arguments import RECIPES, ModelArguments, parse, with_recipe
+from fixedbert.training.arguments import RECIPES, ModelArguments, with_recipe
 from fixedbert.training.precision import has_bf16
 
 WITHOUT = ("avx2", "avx512_f", "avx512_vnni", "neon")
