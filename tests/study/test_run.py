@@ -11,9 +11,10 @@ from dataclasses import replace
 from multiprocessing import Pipe
 from pathlib import Path
 
+import forked
 import psutil
 import pytest
-from launch import TWO_PROCESSES, finished, launch
+from launch import ROOT, finished
 from small_studies import OF_A_PATTERN, SMALL, line_of, table, write
 
 from fixedbert.counts import forward_flops
@@ -255,10 +256,10 @@ def test_a_task_with_a_threshold_is_continued(tmp_path):
 
 @pytest.mark.slow
 def test_two_processes_do_one_run_together(text, vocabulary, tmp_path):
-    """Guards: under accelerate launch two processes train each run together, and write its line once."""
+    """Guards: two processes train each run together, and write its line once."""
     file = write(tmp_path, series={"fixed": HEADS})
     data = ("--train_file", text, "--tokenizer_name", vocabulary, "--output_dir", str(tmp_path / "out"))
-    finished(launch(*TWO_PROCESSES, "-m", "fixedbert", "study", file, *data))
+    forked.Pair(ROOT / "fixedbert/__main__.py", ["study", file, *data], tmp_path / "printed").finished()
     (line,) = comparable(tmp_path / "out")
     assert 0.95 * 30 * 4 * 16 < line["tokens"] <= 30 * 4 * 16  # as many as on one
     assert (tmp_path / "out" / "report.md").exists()
@@ -266,13 +267,13 @@ def test_two_processes_do_one_run_together(text, vocabulary, tmp_path):
 
 @pytest.mark.slow
 def test_all_processes_end_where_the_directory_is_refused(tmp_path):
-    """Guards: under accelerate launch every process ends by itself, with the sentence of the main process."""
+    """Guards: every one of two processes ends by itself, with the sentence of the main process."""
     file = write(tmp_path, objective="dense", pretraining=OF_A_PATTERN)
     with locked(tmp_path / "out"):
-        process = launch(*TWO_PROCESSES, "-m", "fixedbert", "study", file, "--output_dir", str(tmp_path / "out"))
-        printed, _ = process.communicate(timeout=300)
-    assert process.returncode == 1
-    assert printed.count(f"error: {tmp_path / 'out'}: another process works there") == 2, printed[-3000:]
+        words = ["study", file, "--output_dir", str(tmp_path / "out")]
+        done = forked.Pair(ROOT / "fixedbert/__main__.py", words, tmp_path / "printed").ended()
+    for one in done:
+        assert one.returncode == 1 and f"error: {tmp_path / 'out'}: another process works there" in one.stderr
 
 
 @pytest.mark.slow
