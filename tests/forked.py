@@ -7,6 +7,7 @@ import random
 import runpy
 import socket
 import sys
+from collections.abc import Callable
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from subprocess import CompletedProcess
@@ -22,12 +23,12 @@ CONTEXT.set_forkserver_preload(
 )
 
 
-def execute(script: Path, arguments: list[str], folder: Path, streams: list[Path], environment: dict | None = None):
+def execute(script: Path, arguments: list[str], folder: Path, streams: list[Path], environment: dict[str, str]):
     gc.freeze()
     for number, file in enumerate(streams, start=1):
         os.dup2(os.open(file, os.O_WRONLY | os.O_CREAT), number)
     os.chdir(folder)
-    os.environ.update(environment or {})
+    os.environ.update(environment)
     sys.argv, sys.path[0] = [str(script), *arguments], str(script.parent)
     runpy.run_path(str(script), run_name="__main__")
 
@@ -51,6 +52,21 @@ def ended(process: BaseProcess, output: Path) -> CompletedProcess:
     assert process.exitcode is not None, "the script has not ended"
     printed = [(output / name).read_text() for name in ("stdout.txt", "stderr.txt")]
     return CompletedProcess([], process.exitcode, *printed)
+
+
+class Workers:
+    """In the place of the context of multiprocessing with which a study starts its workers."""
+
+    def __init__(self, method: str):
+        self.Pipe = CONTEXT.Pipe
+
+    def Process(self, target: Callable, args: tuple) -> BaseProcess:
+        return CONTEXT.Process(target=work, args=(target, args))
+
+
+def work(target: Callable, args: tuple):
+    connection, _, _, study = args
+    target(connection, os.getppid(), 1, study)  # it ends with its parent, the server; threads do not survive a fork
 
 
 class Pair:
