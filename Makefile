@@ -5,10 +5,11 @@ PYTHON ?= python3
 OLDEST_PYTHON ?= python3.10
 BIN := .venv/bin
 PYTEST := -m pytest -n 2 --dist worksteal
-QUICK := -m "not slow"
+PACKAGE := --ignore=tests/tools
+QUICK := -m "not slow" $(PACKAGE)
 INSTALL := pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test test-slow test-all test-oldest test-newest coverage browser dist \
+.PHONY: demo test test-slow test-tools test-all test-oldest test-newest coverage browser dist \
 	docs benchmark soak soak-full soak-flatness lint clean
 
 demo: .venv/installed
@@ -18,7 +19,11 @@ test: .venv/installed
 	$(BIN)/python $(PYTEST) $(QUICK)
 
 test-slow: .venv/installed
-	$(BIN)/python $(PYTEST) -m slow
+	$(BIN)/python $(PYTEST) -m slow $(PACKAGE)
+
+# Benchmarks, trials, the demo and the Hub of the tests: what is no part of the package.
+test-tools: .venv/installed
+	$(BIN)/python $(PYTEST) tests/tools
 
 test-all: .venv/installed
 	$(BIN)/python $(PYTEST)

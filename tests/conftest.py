@@ -1,6 +1,7 @@
 """Shared by all tests: no network, and real data where FIXEDBERT_DATA names it."""
 
 import atexit
+import gc
 import os
 import resource
 import shutil
@@ -22,6 +23,12 @@ from string import ascii_lowercase as LETTERS  # noqa: E402
 import pytest  # noqa: E402
 from small_scripts import pretraining  # noqa: E402
 from small_tasks import write_download, write_model, write_questions  # noqa: E402
+
+
+def pytest_collection_finish():
+    """What imports left behind is not searched for garbage: Trainer and matplotlib collect it after every run."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture
@@ -101,11 +108,14 @@ def pretrained(corpus, tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="session")
 def tasks(tmp_path_factory) -> Path:
-    """Tasks of texts and of questions, of the built-in sample."""
-    from fixedbert.data.sample import write_tasks
+    """Tasks of texts and of questions, a fiftieth of the built-in sample."""
+    from fixedbert.data import sample
 
     folder = tmp_path_factory.mktemp("tasks")
-    write_tasks(folder)
+    with pytest.MonkeyPatch.context() as patch:
+        for rows in (sample.sentence_pairs, sample.questions):
+            patch.setattr(sample, rows.__name__, lambda count, split, rows=rows: rows(count // 50, split))
+        sample.write_tasks(folder)
     return folder
 
 

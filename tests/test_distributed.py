@@ -3,10 +3,9 @@
 import json
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
+import forked
 import pytest
 import torch
 from small_models import L, config_of, inputs_of, model_of
@@ -17,16 +16,16 @@ from fixedbert.pretraining.trainer import PretrainingArguments, PretrainingTrain
 
 pytestmark = pytest.mark.slow  # every test starts two processes
 
-START = """
+START = f"""
 import sys
-sys.path.insert(0, "tests")
+sys.path.insert(0, {str(Path(__file__).parent)!r})
 import copy, os, torch, torch.distributed as dist, fixedbert
 from small_models import *
 rank = int(os.environ["RANK"])
 def batch(head, rows):
     inputs = inputs_of(head, labels=True, size=4)
     inputs["labels"] = inputs["labels"].masked_fill(inputs["attention_mask"] == 0, -100)
-    return {name: x[rows] for name, x in inputs.items()}
+    return {{name: x[rows] for name, x in inputs.items()}}
 """
 
 END = """
@@ -241,14 +240,9 @@ def first_step(head: str, accumulation: int, output: str) -> list[float]:
 
 def run(script: str, *arguments: str) -> str:
     """The output of the script, run by two processes; the first argument is a folder for it."""
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
     file = Path(arguments[0]) / "script.py"
     file.write_text(START + script + END)
-    result = subprocess.run(
-        [*command, str(file), *arguments], capture_output=True, text=True, cwd=Path(__file__).parents[1], timeout=120
-    )
-    assert result.returncode == 0, result.stderr[-3000:]
-    return result.stdout
+    return forked.Pair(file, list(arguments), file.parent).finished()
 
 
 def test_sharded_parameters_get_the_same_gradients(tmp_path):

@@ -1,9 +1,7 @@
 """The scripts from end to end on tiny data: results, recipes, several processes, bad input."""
 
 import json
-import random
 import shutil
-import socket
 from pathlib import Path
 
 import forked
@@ -280,7 +278,8 @@ def assert_same_training(one: Path, two: Path):
 
 @pytest.mark.slow
 def test_two_processes_train_like_one(corpus, pretrained, tmp_path):
-    """Guards: two processes see what one with twice the batch sees: same losses, tokens, weights and metrics."""
+    """Guards: under accelerate launch two processes see what one with twice the batch sees: same losses, tokens,
+    weights and metrics."""
     one, two = compared(corpus, pretrained, tmp_path)  # two epochs and more, whose last steps are filled up
     process = launch(*TWO_PROCESSES, str(ROOT / "run_pretraining.py"), *two)
     run_pretraining.main(one)
@@ -293,20 +292,11 @@ def test_two_processes_train_like_one(corpus, pretrained, tmp_path):
 
 @pytest.mark.slow
 def test_two_machines_train_like_one(corpus, pretrained, tmp_path):
-    """Guards: the multi-node command line, with two machines of a process each, here both on loopback."""
+    """Guards: two machines of a process each, of which both are the first of theirs, train what one trains."""
     one, two = compared(corpus, pretrained, tmp_path)
-    with socket.socket() as free:
-        # Below those that systems hand out, so that no connection gets it before the first machine listens there.
-        free.bind(("127.0.0.1", random.SystemRandom().randrange(20_000, 30_000)))
-        port = str(free.getsockname()[1])
-    machines = ("--multi_gpu", "--num_machines", "2", "--num_processes", "2", "--mixed_precision", "no")
-    address = ("--main_process_ip", "127.0.0.1", "--main_process_port", port, "--rdzv_backend", "static")
-    processes = [
-        launch(*machines, *address, "--machine_rank", rank, str(ROOT / "run_pretraining.py"), *two)
-        for rank in ("0", "1")
-    ]
+    pair = forked.Pair(ROOT / "run_pretraining.py", two, tmp_path / "printed", machines=2)
     run_pretraining.main(one)
-    finished(*processes)
+    pair.finished()
     assert_same_training(tmp_path / "one", tmp_path / "two")
 
 

@@ -1,5 +1,7 @@
 """Metrics of GLUE's tasks, and of other classifications and regressions, by scikit-learn and scipy."""
 
+import datasets
+import evaluate
 import numpy as np
 from scipy.stats import pearsonr, spearmanr
 from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
@@ -47,3 +49,22 @@ def glue_scores(task: str, predictions: np.ndarray, labels: np.ndarray) -> dict[
     """
     predictions, labels = np.asarray(predictions), np.asarray(labels)
     return {name: MEASURES[name](predictions, labels) for name in METRICS[task]}
+
+
+class Glue(evaluate.Metric):
+    """`glue_scores` as an `evaluate` module; its configuration is a key of METRICS."""
+
+    def _info(self):
+        if self.config_name not in METRICS:
+            raise ValueError(f"{self.config_name}: no such task; there are {', '.join(METRICS)}")
+        kind = datasets.Value("float64" if "pearson" in METRICS[self.config_name] else "int64")
+        return evaluate.MetricInfo(
+            description="The metrics of a task of GLUE.",
+            citation="Wang et al., 2018, GLUE: A Multi-Task Benchmark and Analysis Platform, arXiv:1804.07461",
+            inputs_description=glue_scores.__doc__,
+            features=datasets.Features({"predictions": kind, "references": kind}),
+            format="numpy",
+        )
+
+    def _compute(self, predictions, references):
+        return glue_scores(self.config_name, predictions, references)

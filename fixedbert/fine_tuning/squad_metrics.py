@@ -5,6 +5,8 @@ import string
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 
+import datasets
+import evaluate
 import numpy as np
 
 PUNCTUATION = str.maketrans("", "", string.punctuation)
@@ -114,3 +116,38 @@ def best_threshold(
     else:  # "no answer" is best for all
         threshold = 0.0 if null_scores.min() > 0 else null_scores.min() - 1
     return 100 * float(totals[taken]) / len(scores), float(threshold)
+
+
+class Squad(evaluate.Metric):
+    """
+    `squad_scores` or, with the configuration squad_v2, `squad_v2_scores` as an `evaluate` module, with the inputs of
+    the modules of these names on the Hub: predictions with id, prediction_text and, for squad_v2,
+    no_answer_probability; references with id and answers.
+    """
+
+    config_name: str
+
+    def _info(self):
+        if self.config_name == "default":
+            self.config_name = "squad"
+        if self.config_name not in ("squad", "squad_v2"):
+            raise ValueError(f"{self.config_name}: no such version; there are squad and squad_v2")
+        text = datasets.Value("string")
+        prediction = {"id": text, "prediction_text": text}
+        if self.config_name == "squad_v2":
+            prediction["no_answer_probability"] = datasets.Value("float32")
+        answers = {"text": datasets.List(text), "answer_start": datasets.List(datasets.Value("int32"))}
+        return evaluate.MetricInfo(
+            description="Exact match and F1 of SQuAD 1.1 or 2.0.",
+            citation="Rajpurkar et al., 2016, arXiv:1606.05250; Rajpurkar et al., 2018, arXiv:1806.03822",
+            inputs_description=(squad_v2_scores if self.config_name == "squad_v2" else squad_scores).__doc__,
+            features=datasets.Features({"predictions": prediction, "references": {"id": text, "answers": answers}}),
+        )
+
+    def _compute(self, predictions, references, no_answer_threshold: float = 1.0):
+        texts = {prediction["id"]: prediction["prediction_text"] for prediction in predictions}
+        answers = {reference["id"]: reference["answers"]["text"] for reference in references}
+        if self.config_name == "squad":
+            return squad_scores(texts, answers)
+        null_scores = {prediction["id"]: prediction["no_answer_probability"] for prediction in predictions}
+        return squad_v2_scores(texts, answers, null_scores, no_answer_threshold)

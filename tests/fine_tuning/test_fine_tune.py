@@ -8,10 +8,11 @@ import signal
 from functools import partial
 from pathlib import Path
 
+import forked
 import numpy as np
 import pytest
 import torch
-from launch import ROOT, TWO_PROCESSES, finished, launch
+from launch import ROOT
 from safetensors.torch import load_file
 from small_scripts import parse
 from small_tasks import QUICK, glue, glue_arguments, squad
@@ -389,16 +390,16 @@ def test_other_data_are_not_continued_on(model, questions, tmp_path, monkeypatch
 
 @pytest.mark.slow
 def test_two_processes_are_one(model, download, tmp_path):
-    """Guards: `accelerate launch` on two CPU processes trains to the weights of one and reports its metrics."""
+    """Guards: two processes train to the weights of one and report its metrics."""
     steps = ("--do_train", "--do_eval", "--do_predict", "--num_train_epochs", "2", "--learning_rate", "1e-3")
     runs = {name: ("--per_device_train_batch_size", batch) for name, batch in (("one", "6"), ("two", "3"))}
     commands = {
         name: glue_arguments(model, download, tmp_path / name, *steps, *batch, "--max_train_samples", "18")
         for name, batch in runs.items()
     }
-    process = launch(*TWO_PROCESSES, str(ROOT / "run_glue.py"), *commands["two"])
+    pair = forked.Pair(ROOT / "run_glue.py", commands["two"], tmp_path / "printed")
     run_glue(commands["one"])
-    finished(process)
+    pair.finished()
     one, two = (load_file(tmp_path / name / "model.safetensors") for name in runs)
     for name in one:
         if not name.endswith("key.bias"):  # it has no gradient but rounding errors, which Adam makes large
@@ -413,22 +414,13 @@ def test_two_processes_are_one(model, download, tmp_path):
 def test_two_processes_evaluate_squad_like_one(model, questions, tmp_path):
     """Guards: answers, scores and loss of SQuAD on two processes, whose last batch is filled up, are those of one."""
     squad(model, questions, tmp_path / "trained", "--do_train", "--max_steps", "3")
-    files = (
-        "--validation_file",
-        questions,
-        "--max_seq_length",
-        "32",
-        "--doc_stride",
-        "8",
-        "--version_2_with_negative",
-    )
-    more = (*files, *QUICK, "--do_eval", "--per_device_eval_batch_size", "4", "--output_dir")
-    process = launch(
-        *TWO_PROCESSES,
-        *(str(ROOT / "run_squad.py"), "--model_name_or_path", str(tmp_path / "trained"), *more, str(tmp_path / "two")),
-    )
-    run_squad(["--model_name_or_path", str(tmp_path / "trained"), *more, str(tmp_path / "one")])
-    finished(process)
+    files = ("--validation_file", questions, "--version_2_with_negative")
+    size = ("--max_seq_length", "32", "--doc_stride", "8", "--per_device_eval_batch_size", "4")
+    more = (*files, *size, *QUICK, "--do_eval", "--output_dir")
+    start = ("--model_name_or_path", str(tmp_path / "trained"))
+    pair = forked.Pair(ROOT / "run_squad.py", [*start, *more, str(tmp_path / "two")], tmp_path / "printed")
+    run_squad([*start, *more, str(tmp_path / "one")])
+    pair.finished()
     one, two = (json.loads((tmp_path / name / "all_results.json").read_text()) for name in ("one", "two"))
     for name in ("eval_f1", "eval_exact", "eval_best_f1", "eval_loss", "eval_samples"):
         assert one[name] == pytest.approx(two[name], rel=1e-5), name

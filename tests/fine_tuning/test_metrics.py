@@ -1,12 +1,17 @@
-"""Metrics: SQuAD's published scores to the last printed digit, and hand-computed values."""
+"""Metrics: SQuAD's published scores to the last printed digit, hand-computed values, and no network."""
 
 import json
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 
-from fixedbert.fine_tuning.glue_metrics import METRICS, glue_scores
+from fixedbert.fine_tuning import glue_metrics as glue
+from fixedbert.fine_tuning import squad_metrics as squad
+from fixedbert.fine_tuning.glue_metrics import METRICS, Glue, glue_scores
 from fixedbert.fine_tuning.squad_metrics import (
+    Squad,
     best_threshold,
     exact_match,
     f1,
@@ -126,3 +131,46 @@ def test_constant_predictions_have_no_correlation():
     """Guards: a model that always says the same scores 0, not NaN, which is no JSON and cannot be compared."""
     assert glue_scores("stsb", np.ones(5), np.arange(5)) == {"pearson": 0.0, "spearmanr": 0.0}
     assert glue_scores("cola", np.ones(5, int), np.array([0, 1, 1, 0, 1])) == {"matthews_correlation": 0.0}
+
+
+def test_evaluate_modules():
+    """Guards: the modules take the inputs of evaluate's own and give our functions' results; bad names are said."""
+    mrpc = Glue("mrpc", keep_in_memory=True)
+    assert mrpc.compute(predictions=[0, 1, 1], references=[0, 1, 0]) == glue_scores("mrpc", [0, 1, 1], [0, 1, 0])
+    stsb = Glue("stsb", keep_in_memory=True)
+    assert stsb.compute(predictions=[0.1, 1.7, 3], references=[0, 1, 2.5])["spearmanr"] == pytest.approx(1.0)
+    answers = {"text": ["black cat"], "answer_start": [3]}
+    predictions = [{"id": "1", "prediction_text": "cat"}, {"id": "2", "prediction_text": "dog"}]
+    references = [{"id": "1", "answers": answers}, {"id": "2", "answers": {"text": ["dog"], "answer_start": [0]}}]
+    one = Squad(keep_in_memory=True).compute(predictions=predictions, references=references)
+    assert one == {"exact_match": 50.0, "f1": pytest.approx(100 * (2 / 3 + 1) / 2)}
+    for row, odds in zip(predictions, (0.0, 1.0), strict=True):
+        row["no_answer_probability"] = odds
+    references[1]["answers"] = {"text": [], "answer_start": []}
+    two = Squad("squad_v2", keep_in_memory=True)
+    scores = two.compute(predictions=predictions, references=references, no_answer_threshold=0.5)
+    assert (scores["exact"], scores["NoAns_exact"], scores["best_f1"]) == (50.0, 100.0, pytest.approx(500 / 6))
+    with pytest.raises(ValueError, match="mrpq: no such task; there are cola"):
+        Glue("mrpq")
+    with pytest.raises(ValueError, match="squad3: no such version"):
+        Squad("squad3")
+
+
+def test_evaluate_loads_them_from_the_package_without_a_network():
+    """Guards: `evaluate.load` of the package's files works where every connection fails."""
+    code = f"""
+import socket
+def refuse(*_, **__): raise OSError("no network")
+socket.socket.connect = socket.create_connection = refuse
+import evaluate
+assert evaluate.load({glue.__file__!r}, "cola").compute(predictions=[0, 1], references=[0, 1]) == {{
+    "matthews_correlation": 1.0
+}}
+answers = {{"text": ["cat"], "answer_start": [0]}}
+print(evaluate.load({squad.__file__!r}).compute(
+    predictions=[{{"id": "1", "prediction_text": "the cat"}}], references=[{{"id": "1", "answers": answers}}]
+))
+"""
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+    assert "'exact_match': 100.0" in run.stdout

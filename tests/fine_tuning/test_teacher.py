@@ -9,9 +9,10 @@ import shutil
 import signal
 from pathlib import Path
 
+import forked
 import pytest
 import torch
-from launch import ROOT, TWO_PROCESSES, finished, launch
+from launch import ROOT
 from safetensors.torch import load_file
 from small_models import inputs_of, model_of
 from small_tasks import glue, glue_arguments, squad
@@ -337,9 +338,9 @@ def test_two_processes_with_a_teacher_are_one(model, teacher, download, tmp_path
         for name, batch in (("one", "6"), ("two", "3"))
     }
     commands = {name: [*words, "--max_train_samples", "18"] for name, words in commands.items()}
-    process = launch(*TWO_PROCESSES, str(ROOT / "run_glue.py"), *commands["two"])
+    pair = forked.Pair(ROOT / "run_glue.py", commands["two"], tmp_path / "printed")
     run_glue(commands["one"])
-    finished(process)
+    pair.finished()
     one, two = (load_file(tmp_path / name / "model.safetensors") for name in ("one", "two"))
     assert one.keys() == two.keys()
     for name in one:

@@ -10,10 +10,12 @@ import time
 from dataclasses import replace
 from multiprocessing import Pipe
 from pathlib import Path
+from types import SimpleNamespace
 
+import forked
 import psutil
 import pytest
-from launch import TWO_PROCESSES, finished, launch
+from launch import ROOT
 from small_studies import OF_A_PATTERN, SMALL, line_of, table, write
 
 from fixedbert.counts import forward_flops
@@ -40,6 +42,12 @@ WARMUP_STABLE_DECAY = {
 def train(file: str, output: Path, processes=None, share="1/1", take_over_output_dir=False, **sources) -> Report:
     study = load_study(file)
     return run_study(study, output, DataSources(**sources), processes, share, take_over_output_dir)
+
+
+@pytest.fixture
+def copied_workers(monkeypatch):
+    """Workers that need not import anything."""
+    monkeypatch.setattr("fixedbert.study.scheduler.multiprocessing", SimpleNamespace(get_context=forked.Workers))
 
 
 @pytest.fixture(scope="module")
@@ -127,6 +135,7 @@ def test_killed_and_continued_gives_the_same_lines(text, vocabulary, tmp_path):
     """
     evaluated = {**SMALL["pretraining"], "eval_strategy": "steps", "eval_steps": 4}
     file, killed, whole = write(tmp_path, pretraining=evaluated), tmp_path / "killed", tmp_path / "whole"
+    sources = {"train_file": [text], "tokenizer_name": vocabulary}
     process = start(file, text, vocabulary, killed)
     deadline = time.monotonic() + 120
     while (
@@ -141,10 +150,10 @@ def test_killed_and_continued_gives_the_same_lines(text, vocabulary, tmp_path):
     assert len(before.splitlines()) == 1
     with open(killed / "runs.jsonl", "a") as opened:
         opened.write(before[:100])
-    finished(start(file, text, vocabulary, killed))
+    train(file, killed, processes=1, **sources)
     assert (killed / "runs.jsonl").read_text().startswith(before)
     assert json.loads((killed / "runs.jsonl").read_text().splitlines()[1])["seconds"] is None
-    finished(start(file, text, vocabulary, whole))
+    train(file, whole, processes=1, **sources)
     assert comparable(killed) == comparable(whole) and len(comparable(whole)) == 2
     report = {"report.md", "report.png", "curves.png"}
     assert {path.name for path in whole.iterdir()} == {"study.json", "runs.jsonl", *report}
@@ -168,10 +177,10 @@ def test_killed_and_continued_gives_the_same_lines(text, vocabulary, tmp_path):
 
     # What is done is not done again, and other texts do not go into the same folder.
     again = comparable(whole)
-    finished(start(file, text, vocabulary, whole))
+    train(file, whole, processes=1, **sources)
     assert comparable(whole) == again
     with pytest.raises(InputError, match="another study or other texts"):
-        train(file, whole, train_file=[text, text], tokenizer_name=vocabulary)
+        train(file, whole, **sources | {"train_file": [text, text]})
 
 
 @pytest.mark.slow
@@ -200,7 +209,7 @@ def test_interrupted_runs_save_a_checkpoint(text, vocabulary, tmp_path):
 
 
 @pytest.mark.slow
-def test_shares_and_workers_make_up_the_study(tmp_path):
+def test_shares_and_workers_make_up_the_study(tmp_path, copied_workers):
     """Guards: two workers at once, and two machines with a share each, give the report of the whole study."""
     synthetic = {
         "axis": "attention_head_size",
@@ -226,7 +235,7 @@ def test_shares_and_workers_make_up_the_study(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_task_with_a_threshold_is_continued(tmp_path):
+def test_a_task_with_a_threshold_is_continued(tmp_path, copied_workers):
     """Guards: a study of a task, killed and continued, has the lines of one that was not, and extends its grids."""
     tiny = {
         "axis": "attention_head_size",
@@ -255,10 +264,10 @@ def test_a_task_with_a_threshold_is_continued(tmp_path):
 
 @pytest.mark.slow
 def test_two_processes_do_one_run_together(text, vocabulary, tmp_path):
-    """Guards: under accelerate launch two processes train each run together, and write its line once."""
+    """Guards: two processes train each run together, and write its line once."""
     file = write(tmp_path, series={"fixed": HEADS})
     data = ("--train_file", text, "--tokenizer_name", vocabulary, "--output_dir", str(tmp_path / "out"))
-    finished(launch(*TWO_PROCESSES, "-m", "fixedbert", "study", file, *data))
+    forked.Pair(ROOT / "fixedbert/__main__.py", ["study", file, *data], tmp_path / "printed").finished()
     (line,) = comparable(tmp_path / "out")
     assert 0.95 * 30 * 4 * 16 < line["tokens"] <= 30 * 4 * 16  # as many as on one
     assert (tmp_path / "out" / "report.md").exists()
@@ -266,13 +275,13 @@ def test_two_processes_do_one_run_together(text, vocabulary, tmp_path):
 
 @pytest.mark.slow
 def test_all_processes_end_where_the_directory_is_refused(tmp_path):
-    """Guards: under accelerate launch every process ends by itself, with the sentence of the main process."""
+    """Guards: every one of two processes ends by itself, with the sentence of the main process."""
     file = write(tmp_path, objective="dense", pretraining=OF_A_PATTERN)
     with locked(tmp_path / "out"):
-        process = launch(*TWO_PROCESSES, "-m", "fixedbert", "study", file, "--output_dir", str(tmp_path / "out"))
-        printed, _ = process.communicate(timeout=300)
-    assert process.returncode == 1
-    assert printed.count(f"error: {tmp_path / 'out'}: another process works there") == 2, printed[-3000:]
+        words = ["study", file, "--output_dir", str(tmp_path / "out")]
+        done = forked.Pair(ROOT / "fixedbert/__main__.py", words, tmp_path / "printed").ended()
+    for one in done:
+        assert one.returncode == 1 and f"error: {tmp_path / 'out'}: another process works there" in one.stderr
 
 
 @pytest.mark.slow
@@ -345,7 +354,7 @@ def test_evaluations_along_the_way(text, vocabulary, tmp_path):
 
 
 @pytest.mark.slow
-def test_failed_and_killed_runs(text, tmp_path):
+def test_failed_and_killed_runs(text, tmp_path, copied_workers):
     """Guards: a run that cannot be done, and a worker that is killed, end the study with a sentence that says so."""
     with pytest.raises(InputError, match="fixed, shape 1, learning rate 0.003, seed 5: .*none.txt: no such"):
         train(write(tmp_path), tmp_path / "out", processes=1, train_file=[text], tokenizer_name="none.txt")

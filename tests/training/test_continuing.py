@@ -11,7 +11,7 @@ import forked
 import pytest
 import torch
 import transformers
-from launch import ROOT, TWO_PROCESSES, finished, launch
+from launch import ROOT
 from packaging.version import Version
 from safetensors.torch import load_file
 from small_scripts import glue_of, pretraining, results
@@ -231,17 +231,23 @@ def test_sigterm_stops_all_processes_at_the_same_step(corpus, pretrained, tmp_pa
     """Guards: a scheduler's SIGTERM reaches processes at different steps; all stop with one checkpoint, and go on."""
     fixed = ("--max_steps", "2000", "--save_steps", "5", "--tokenizer_name", str(pretrained))
     arguments = pretraining(corpus, tmp_path / "run", *fixed)
-    process = launch(*TWO_PROCESSES, str(ROOT / "run_pretraining.py"), *arguments, start_new_session=True)
+    pair = forked.Pair(ROOT / "run_pretraining.py", arguments, tmp_path / "stopped")
     partial = tmp_path / "run.partial"
     began = time.monotonic()
-    while process.poll() is None and not list(partial.glob("checkpoint-5/trainer_state.json")):
+    while all(process.is_alive() for process in pair.processes) and not list(
+        partial.glob("checkpoint-5/trainer_state.json")
+    ):
         assert time.monotonic() - began < 300
         time.sleep(0.02)
-    process.terminate()
-    output, _ = process.communicate(timeout=300)
+    for process in pair.processes:
+        process.terminate()
+        time.sleep(0.05)  # some steps
+    done = pair.ended()
     step = int(whole_checkpoints(partial)[-1].name.removeprefix("checkpoint-"))
-    assert "stopped by SIGTERM" in output and process.returncode != 0 and 5 <= step < 2000
+    assert [one.returncode for one in done] == [128 + signal.SIGTERM] * 2 and 5 <= step < 2000
+    assert "stopped by SIGTERM" in done[0].stderr
     more = (*fixed, "--max_steps", str(step + 3))
-    write_command(partial, read_arguments(pretraining(corpus, tmp_path / "run", *more), *ARGUMENTS))
-    finished(launch(*TWO_PROCESSES, str(ROOT / "run_pretraining.py"), *pretraining(corpus, tmp_path / "run", *more)))
+    arguments = pretraining(corpus, tmp_path / "run", *more)
+    write_command(partial, read_arguments(arguments, *ARGUMENTS))
+    forked.Pair(ROOT / "run_pretraining.py", arguments, tmp_path / "continued").finished()
     assert json.loads((tmp_path / "run" / "trainer_state.json").read_text())["global_step"] == step + 3

@@ -13,9 +13,10 @@ import sys
 import time
 from pathlib import Path
 
+import forked
 import pytest
 import torch
-from launch import ROOT, TWO_PROCESSES, launch
+from launch import ROOT
 from safetensors.torch import load_file, save_file
 from small_tasks import glue, glue_arguments
 
@@ -138,14 +139,12 @@ def test_every_run_can_take_over_a_directory(tmp_path):
 
 
 @pytest.mark.slow
-def test_no_process_waits_for_a_lock(model, download, tmp_path):
+def test_no_process_waits_for_a_lock(model, download, tmp_path, tmp_path_factory):
     """Guards: where the main process cannot have the directory all end with the sentence, and none hangs."""
     (tmp_path / "out.lock").write_text(OTHER_HOST)
-    process = launch(
-        *TWO_PROCESSES, str(ROOT / "run_glue.py"), *glue_arguments(model, download, tmp_path / "out", *TRAIN)
-    )
-    output, _ = process.communicate(timeout=120)
-    assert process.returncode != 0 and output.count("error: ") == output.count("process 7 on elsewhere") == 2
+    arguments = glue_arguments(model, download, tmp_path / "out", *TRAIN)
+    for done in forked.Pair(ROOT / "run_glue.py", arguments, tmp_path_factory.mktemp("printed")).ended():
+        assert done.returncode == 1 and done.stderr.count("error: ") == 1 and "process 7 on elsewhere" in done.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["out.lock"]
 
 
