@@ -66,7 +66,7 @@ dist: .venv/installed
 docs: .venv/installed
 	$(BIN)/$(INSTALL) --constraint constraints.txt --editable ".[docs]"
 	$(BIN)/python -m sphinx -W --keep-going -q -c docs . build/site
-	@echo build/site/docs/index.html
+	@echo build/site/index.html
 
 benchmark: .venv/installed
 	$(BIN)/python -m benchmarks.model

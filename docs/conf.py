@@ -24,12 +24,24 @@ pygments_dark_style = "github-dark"
 
 def setup(app):
     app.connect("autodoc-process-docstring", as_restructured_text)
+    app.connect("build-finished", lead_to_the_front)
+
+
+def lead_to_the_front(app, exception):
+    """The site's index.html leads to the front page, which is in docs/ as its source is."""
+    page = f'<!doctype html><meta http-equiv="refresh" content="0; url={root_doc}.html">'
+    (Path(app.outdir) / "index.html").write_text(page, encoding="utf-8")
 
 
 def as_restructured_text(app, what, name, obj, options, lines: list[str]):
     """Our docstrings are Markdown: `code` in single backticks, and in modules tables and indented formulas."""
-    literal, result = False, []
-    for line in lines:
+    literal, result, whole = False, [], []
+    for line in lines:  # a piece of code that goes on in the next line
+        if whole and whole[-1].count("`") % 2:
+            whole[-1] += " " + line.strip()
+        else:
+            whole.append(line)
+    for line in whole:
         starts = what == "module" and line.startswith(("    ", "|"))
         if starts and not literal:
             result += ["::", ""]
