@@ -136,7 +136,7 @@ def inspect_checkpoint(checkpoint: Checkpoint, sample: Sample, sentences: list[s
     with tqdm(total=rounds * sum(recorder.counts), desc="silencing heads", unit="head") as progress:
         importance = recorder.importance(first, progress)
         examples = [example_of(sentence, checkpoint, progress) for sentence in sentences]
-    by_layer, config = recorder.means_by_layer(), recorder.model.config
+    config = recorder.model.config
     return Inspection(
         model=checkpoint.name,
         layers=recorder.layers,
@@ -150,8 +150,6 @@ def inspect_checkpoint(checkpoint: Checkpoint, sample: Sample, sentences: list[s
         importance_sequences=len(first),
         importance=importance,
         examples=examples,
-        singular_values=by_layer["singular_values"],
-        likeness=by_layer["likeness"],
         compared=None,
         **recorder.means(length),
     )
