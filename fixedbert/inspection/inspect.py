@@ -89,7 +89,7 @@ def inspect(
         importance_samples: of these, sequences for `importance`, which runs the model once for each head.
         compare: directory or Hub id of a second encoder, inspected on the same text. The page shows both;
             compared.json and compared.png are of the second.
-        hub_options: `revision`, `token` and `cache_dir` of from_pretrained; the revision is that of `model`.
+        hub_options: `revision` (of `model` alone), `token` and `cache_dir` of from_pretrained.
 
     Raises:
         InputError: no such model or text, text shorter than one sequence, or a model whose attention cannot be seen.

@@ -17,7 +17,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from ..counts import head_counts, head_sizes, value_head_sizes
 from ..support.errors import InputError
 
-NAME = "fixedbert_inspection"  # of the attention function among those of transformers
+NAME = "fixedbert_inspection"  # by which transformers knows the attention function
 NUMERICAL = 1e-6  # of the largest singular value; float32 leaves no more
 
 # The recorder, and the number of the layer, to which an attention module belongs.

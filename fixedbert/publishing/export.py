@@ -222,7 +222,7 @@ def quantize(file: Path, quantized: Path):
     with quiet():
         quant_pre_process(file, folded, skip_symbolic_shape=True)  # transposes hide matrices from quantize_dynamic
         model = onnx.load(folded)
-        del model.graph.value_info[:]  # has the shapes of weights that quantize_dynamic transposes, those of a pooler
+        del model.graph.value_info[:]  # has the shapes of a pooler's weights, which quantize_dynamic transposes
         # Weights of 7 bits: on x86 without VNNI, sums of products of 8 bits overflow.
         quantize_dynamic(model, quantized, per_channel=True, reduce_range=True)
     folded.unlink()

@@ -122,7 +122,7 @@ def checkpoint_files(folder: Path) -> dict[str, Path]:
 
 
 def checked_config(folder: Path) -> dict:
-    """The content of a FixedHeadBert's config.json; that of another model is refused."""
+    """The content of a FixedHeadBert's config.json; another model is refused."""
     if not (folder / "config.json").is_file():
         raise InputError(f"{folder}: no config.json; give the directory of a model.")
     config = read_object(folder / "config.json", SAVE_AGAIN)
