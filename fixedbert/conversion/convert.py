@@ -165,7 +165,7 @@ def copy_tokenizer(source: Path, folder: Path, do_lower_case: bool | None):
 
 def copy_sentence_modules(source: Path, folder: Path):
     """The files that tell sentence-transformers how to pool the encoder's output."""
-    if is_tensorflow(source) or not (source / "modules.json").is_file():
+    if not (source / "modules.json").is_file():
         return
     for file in files_of(source):
         name = file.relative_to(source).as_posix()
