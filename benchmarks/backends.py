@@ -23,7 +23,7 @@ DROPOUT = 0.25
 # Eager may differ from float64 by so many times the precision of the numbers (epsilon) ...
 EAGER_EPSILONS = 32
 # ... and another backend by EPSILONS more than TIMES_EAGER times eager's distance. Gradients of queries and keys are
-# differences of nearly equal numbers: in float32, with heads of 512, those of sdpa are up to 3.5 times as far off as
+# differences of nearly equal numbers: in float32, with heads of 512, sdpa's are up to 3.5 times as far off as
 # eager's. 8 leaves room for other processors.
 EPSILONS, TIMES_EAGER = 2, {torch.float32: 8, torch.float16: 3, torch.bfloat16: 3}
 

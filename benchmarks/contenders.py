@@ -133,7 +133,7 @@ def vocabulary() -> str:
 
 
 def text_flags() -> list[str]:
-    """The text, and what documents it has: those that are held out follow from it."""
+    """The text, and what documents it has, which decide what is held out."""
     text = [str(data_folder() / "wikipedia"), str(data_folder() / "books")]
     files = {"train_file": text, "tokenizer_name": vocabulary()}
     options = {"document_boundary": "row", "leave_out_headings": True, "validation_split_percentage": 5}
@@ -167,7 +167,7 @@ class Recipe:
     Args:
         command: its flags. What follows in them wins: to train alone, for as long as it is let. The text is added
             when a side begins: its paths are this machine's, and do not belong in results.
-        stages: those of its schedule; without stages a single one.
+        stages: of its schedule; without stages a single one.
         equal: its settings that stock BERT can have too.
     """
 
@@ -280,7 +280,7 @@ def parts_of_time(stages: list[Stage], predicted: float) -> list[float]:
 
 
 class EpochAfterEpoch(Dataset):
-    """New pairs and masks in each pass, as recipes have them; a plain Trainer asks for those of epoch 0 each time."""
+    """New pairs and masks in each pass, as recipes have them; a plain Trainer asks for epoch 0 each time."""
 
     def __init__(self, examples: Examples):
         self.examples, self.taken = examples, 0

@@ -30,7 +30,7 @@ def draw(curves: dict[str, list[Curve]], labels: dict[str, dict[str, str]], leve
     Loss against time and against operations.
 
     Args:
-        curves: of each side those of its seeds; the first one is what the others are compared with.
+        curves: by side, one for each seed; the others are compared with the first side.
         labels: of each axis what is added to the names.
         level: a loss, for a dotted line.
     """

@@ -1,10 +1,10 @@
 """
 python -m benchmarks.engines
 
-Every engine with every shape of heads, as a table in Markdown: the largest difference of its embeddings to those of
-torch, and its texts a second beside torch, by turns in the same run; or the sentence that it says. Models are random,
-of --hidden_size and --num_hidden_layers. Engines that are not installed say so, and nothing is downloaded. README.md
-in this folder says how to read it.
+Every engine with every shape of heads, as a table in Markdown: the largest difference of its embeddings to torch's,
+and its texts a second beside torch, by turns in the same run; or the sentence that it says. Models are random, of
+--hidden_size and --num_hidden_layers. Engines that are not installed say so, and nothing is downloaded. README.md in
+this folder says how to read it.
 """
 
 import argparse

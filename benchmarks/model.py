@@ -154,7 +154,7 @@ def worker(side: str, work: Work, lengths: list[int], exact_memory: bool, pipe):
     """
     One side of a comparison, in a process of its own: takes the steps it is told to and says how long they took, in
     the end its peak memory. With `exact_memory` glibc hands back at once what tensors free: slow, but then resident
-    memory is that of the tensors.
+    memory is the tensors' own.
     """
     if exact_memory:
         ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, 2**17)

@@ -36,7 +36,7 @@ VARIANTS = {
 
 @dataclass
 class Steps:
-    """`flops` are those that the model needs for the real tokens of all steps, `waits` those of a host in one step."""
+    """`flops` for the real tokens of all steps, as the model needs them, and how often the host `waits` in a step."""
 
     count: int
     seconds: float
@@ -167,7 +167,7 @@ def largest_batch(preset: str, device: torch.device) -> int:
 
 
 def is_out_of_memory(error: Exception) -> bool:
-    """Also where the error is one of CUDA's, or is quoted in that of another process or of torch.compile."""
+    """Also where the error comes from CUDA, or is quoted by another process or by torch.compile."""
     text = f"{type(error).__name__}: {error}"
     return any(words in text for words in ("OutOfMemoryError", "out of memory", "_STATUS_ALLOC_FAILED"))
 

@@ -170,7 +170,7 @@ def show(folder: Path, sides: dict[str, BY_SEED], drawn: list[str]):
 
 
 def cut_short(results: list[dict]) -> str:
-    """A sentence on the sides that were stopped, whose last loss is not that of the whole time."""
+    """A sentence on the sides that were stopped, whose last loss does not come after the whole time."""
     last = {result["side"]: result["points"][-1]["seconds"] / 60 for result in results}
     sides = ", ".join(f"{side} after {end:.0f}" for side, end in last.items() if end < 0.99 * results[0]["minutes"])
     return f" Stopped before the time was over, in minutes: {sides}." if sides else ""
@@ -198,7 +198,7 @@ def check_installed(fine_tuned: bool):
 def fine_tuning_fields(task: str, model: Path, output: Path) -> dict:
     """
     What fine-tunes a model, with the settings of "mini, fine-tuned" in model_cards/README.md.
-    None has dropout: stock BERT would have that of its pretraining, and recipes theirs.
+    None has dropout: stock BERT would have its pretraining's, and recipes theirs.
     Windows are not longer than the rows of stock BERT's training: its later positions still have random vectors.
     """
     data, options = data_folder(), COMMON | {"model_name_or_path": str(model), "output_dir": str(output)}

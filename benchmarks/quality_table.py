@@ -99,7 +99,7 @@ def best_stock(sides: dict[str, BY_SEED], settings: dict | None = None) -> str |
 
 
 def references(sides: dict[str, BY_SEED], runs: BY_SEED) -> dict[str, str]:
-    """The stock BERTs that a side is compared with: as people run it, and a recipe with that of its settings too."""
+    """The stock BERTs that a side is compared with: as people run it, and for a recipe one with its settings too."""
     found = {"as_run": best_stock(sides)}
     if not list(runs.values())[-1]["stock"] and (settings := settings_of(runs)) is not None:
         found["equal"] = best_stock(sides, settings)

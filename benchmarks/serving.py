@@ -45,7 +45,7 @@ class Measure(NamedTuple):
     texts: Texts
     answers: Callable[[Tensor, BatchEncoding], Tensor]  # of the output of a batch
     columns: tuple[str, str]
-    quality: Callable[[Tensor, Tensor], tuple[str, str]]  # of answers beside those of torch
+    quality: Callable[[Tensor, Tensor], tuple[str, str]]  # of answers, beside torch's
 
 
 def embeddings(folder: Path, data: Path) -> Measure:

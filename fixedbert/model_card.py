@@ -73,34 +73,32 @@ def shape_table(config: PreTrainedConfig, count: int | None = None) -> str:
         count: parameters of a given model; by default the model's with the heads of pretraining.
     """
     counts, sizes, values = head_counts(config), head_sizes(config), value_head_sizes(config)
-    width = config.hidden_size
-    heads, pruned = config.num_attention_heads, len(set(counts)) > 1
-    standard = values == sizes and all(h * p == width for h, p in zip(counts, sizes, strict=True))
-    inner = [h * p for h, p in zip(counts, sizes, strict=True)]
+    width, inner = config.hidden_size, [h * p for h, p in zip(counts, sizes, strict=True)]
+    standard = values == sizes and set(inner) == {width} or len(set(counts)) > 1  # or pruned
+    embedding = getattr(config, "head_embedding", None)
     everything, layers = parameters(config)
-    rows = [
-        ("width (d)", width),
-        ("layers", config.num_hidden_layers),
-        ("heads (h)", size_text(counts)),
-        ("head size (d_p)", size_text(sizes) + ("" if standard or pruned else f"; BERT's would be {width / heads:g}")),
-        ("heads x head size", size_text(inner)),
-        ("feed-forward width", config.intermediate_size),
-        ("longest text", f"{config.max_position_embeddings:,} tokens"),
-        ("vocabulary", f"{config.vocab_size:,}"),
-        ("parameters", f"{count:,}") if count else ("parameters, with the heads of pretraining", f"{everything:,}"),
-        ("parameters of the layers", f"{layers:,}"),
-    ]
-    if values != sizes:
-        rows.insert(4, ("size of values", size_text(values)))
-    if getattr(config, "head_embedding", None):
-        rows.insert(4, ("heads' projections", f"shared, with head embeddings ({config.head_embedding})"))
-    if getattr(config, "qk_norm", False):
-        rows.insert(4, ("queries and keys", "normalised (RMSNorm)"))
+    rows = {
+        "width (d)": width,
+        "layers": config.num_hidden_layers,
+        "heads (h)": size_text(counts),
+        "head size (d_p)": size_text(sizes)
+        + ("" if standard else f"; BERT's would be {width / config.num_attention_heads:g}"),
+        "queries and keys": "normalised (RMSNorm)" if getattr(config, "qk_norm", False) else None,
+        "heads' projections": f"shared, with head embeddings ({embedding})" if embedding else None,
+        "size of values": size_text(values) if values != sizes else None,
+        "heads x head size": size_text(inner),
+        "feed-forward width": config.intermediate_size,
+        "longest text": f"{config.max_position_embeddings:,} tokens",
+        "vocabulary": f"{config.vocab_size:,}",
+        "parameters" + ("" if count else ", with the heads of pretraining"): f"{count or everything:,}",
+        "parameters of the layers": f"{layers:,}",
+    }
     for length in (128, 512):
         if length <= config.max_position_embeddings:
             flops = f"{forward_flops(config, length) / 1e6:,.1f} MFLOP"
-            rows.append((f"layers, forward, for each of {length} tokens", flops))
-    return table(rows, ("", "")) + "\n\nA training step takes three times the operations of the layers' forward pass."
+            rows[f"layers, forward, for each of {length} tokens"] = flops
+    shown = [(name, value) for name, value in rows.items() if value is not None]
+    return table(shown, ("", "")) + "\n\nA training step takes three times the operations of the layers' forward pass."
 
 
 def how_to_load(name: str, auto_class: str, fixed: bool) -> str:

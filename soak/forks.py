@@ -35,7 +35,7 @@ class Verdict(NamedTuple):
 
 class Job(NamedTuple):
     """
-    A function that is called in `folder`, an empty directory; `names` are those of the file that a message may use.
+    A function that is called in `folder`, an empty directory; `names` are what a message may call the file.
 
     `prepare` is called before: what it raises is a defect of the harness.
     """

@@ -645,7 +645,7 @@ def steps(folder: Path, place: Place, habit: Habit | None = None) -> tuple[Calla
 
 
 def files_here() -> set[str]:
-    """All files but those that are kept for the next run."""
+    """All files that are not kept for the next run."""
     return {str(file) for file in Path().rglob("*") if file.is_file() and file.parts[0] not in ("store", "cache")}
 
 

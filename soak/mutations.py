@@ -96,7 +96,7 @@ def job(folder: Path, valid: Path, name: str, number: int | None, seed: int) -> 
             kind.load()
         (file,) = Path().glob(kind.file)
         change = "nothing" if number is None else mutate(file, kind.form, number, f"{seed} {name}")
-        # A recipe's entries are arguments, which their messages name; a study's name is that of its file.
+        # A recipe's entries are arguments, which their messages name; a study has the name of its file.
         names = {"recipe.yaml": ["--"], "recipe.json": ["--"], "study.yaml": ["study study"]}.get(file.name, [])
         return change, [*names, file.name, *(f"{part}{after}" for part in file.parts[:-1] for after in "/:,")]
 

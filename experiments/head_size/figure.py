@@ -16,7 +16,7 @@ from .thresholds import predicted_by_theory, results_of_task
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-MEASURES = ("relative_error", "recalled", "memorised")  # of which theory says something
+MEASURES = ("relative_error", "recalled", "memorised")  # theory says something about them
 
 
 def plot_beside(panel: Axes, report: Report, metric: str, field: str):

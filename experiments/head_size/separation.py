@@ -88,7 +88,7 @@ def separated(case: int, d: int, heads: int, head_size: int, seed: int = 0) -> t
     U = gaussian(head_size, d).T @ gaussian(head_size, d)  # of rank p
     if case == 1:
         f = MultiHead(W_q, W_k, gaussian(heads, size, d), gaussian(heads, d, size))
-    else:  # M_f = M_g: the blocks of any invertible matrix are W_v, those of M times its inverse W_o
+    else:  # M_f = M_g: W_v are blocks of any invertible matrix, and W_o blocks of M times its inverse
         B_0 = gaussian(d, d)
         right = (M @ torch.linalg.inv(B_0)).view(d, heads, size).transpose(0, 1)
         if case == 3:  # all heads of f alike, and U differs from theirs by a skew-symmetric matrix of the missing rank

@@ -10,7 +10,7 @@ from fixedbert.study.shape_results import ShapeResult, reached_goal
 
 MARGIN = 1.5  # the factor within which a knee agrees with the prediction
 KNEES = 400  # tried in the search for one
-NEARER = 0.5  # of the mean squared residual of a power law: that of a knee has to be less
+NEARER = 0.5  # times the mean squared residual of a power law; a knee's has to be less
 TIE = 1e-9  # between variances of logarithms
 
 # What theory claims of a task, and the rule by which a threshold agrees with the claim.
@@ -55,7 +55,7 @@ class Threshold:
     Args:
         claim: the kind of what theory says, one of RULES.
         predicted: None where theory names no number.
-        order: that of the number, where theory names no more than this.
+        order: of magnitude of the number, where theory names no more than this.
         found: the least value on the axis from which on all shapes reach the goal of the task with their best seed, of
             `memorise` the knee of the means; None where there is none.
         missed: the largest value on the axis whose shape misses the goal with every seed; None where there is none.

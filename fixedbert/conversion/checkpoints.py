@@ -30,7 +30,7 @@ def read_config(source: str | Path, **options) -> PreTrainedConfig:
         InputError: there is none, or it asks for positions that the model of its type does not have in transformers 5.
     """
     if Path(source).is_dir() and not (Path(source) / "config.json").is_file():
-        raise InputError(f"{source}: there is no config.json in it; copy that of the model there.")
+        raise InputError(f"{source}: there is no config.json in it; copy the model's there.")
     config = AutoConfig.from_pretrained(source, **{"trust_remote_code": False} | options)
     with naming(source):
         check_positions(config)
@@ -61,8 +61,8 @@ def load_bert(source: str | Path, **hub_options) -> PreTrainedModel:
     """
     A model that can be converted, from a directory or the Hub, with the head that it was saved with.
 
-    Reads transformers' checkpoints in safetensors or in pytorch_model.bin, of which only tensors are read, and
-    Google's in TensorFlow's format (bert_config.json, bert_model.ckpt.index, bert_model.ckpt.data-00000-of-00001).
+    Reads transformers' checkpoints in safetensors or in pytorch_model.bin, tensors alone, and Google's in TensorFlow's
+    format (bert_config.json, bert_model.ckpt.index, bert_model.ckpt.data-00000-of-00001).
 
     Args:
         hub_options: `revision`, `token` and `cache_dir` of from_pretrained.

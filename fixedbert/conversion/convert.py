@@ -87,19 +87,10 @@ def convert_checkpoint(  # noqa: PLR0913  the options of the command
         done = f"{shape_of(model)} -> {shape_of(converted)}; {found}"
         del model
         converted.save_pretrained(folder)
-        beside = files_beside(source, **hub_options)
-        copy_tokenizer(beside, folder, do_lower_case)
-        copy_sentence_modules(beside, folder)
-        origin = {} if Path(source).exists() or is_tensorflow(source) else {"base_model": str(source)}
-        card = checkpoint_card(
-            converted.config,
-            type(converted).__name__,
-            Path(output_dir).name,
-            making=f"Converted from `{source if origin else Path(source).name}`: {done}.",
-            count=converted.num_parameters(),
-            **metadata_of(beside) | origin,
-        )
-        card.save(folder / CARD)
+        origin, metadata = copy_beside(source, files_beside(source, **hub_options), folder, do_lower_case)
+        names, making = (type(converted).__name__, Path(output_dir).name), f"Converted from `{origin}`: {done}."
+        count = converted.num_parameters()
+        checkpoint_card(converted.config, *names, making, count=count, **metadata).save(folder / CARD)
     return done
 
 
@@ -144,6 +135,23 @@ def files_beside(source: str | Path, **hub_options) -> Path:
         return Path(snapshot_download(str(source), allow_patterns=patterns, **hub_options))
 
 
+def copy_beside(
+    source: str | Path, beside: Path, folder: Path, do_lower_case: bool | None = None
+) -> tuple[str, dict[str, Any]]:
+    """
+    Copy tokenizer and pooling of sentences from `beside` the weights of `source` into `folder`.
+
+    Returns:
+        For a card, the name of the source, without a path of this machine, and what the source's card says.
+    """
+    copy_tokenizer(beside, folder, do_lower_case)
+    copy_sentence_modules(beside, folder)
+    metadata = metadata_of(beside)
+    if Path(source).exists() or is_tensorflow(source):
+        return Path(source).name, metadata
+    return str(source), metadata | {"base_model": str(source)}
+
+
 def copy_tokenizer(source: Path, folder: Path, do_lower_case: bool | None):
     """Save a tokenizer beside the model in `folder`, which needs embeddings for all of its tokens."""
     if not tokenizer_files(str(source)):
@@ -157,7 +165,7 @@ def copy_tokenizer(source: Path, folder: Path, do_lower_case: bool | None):
 
 def copy_sentence_modules(source: Path, folder: Path):
     """The files that tell sentence-transformers how to pool the encoder's output."""
-    if is_tensorflow(source) or not (source / "modules.json").is_file():
+    if not (source / "modules.json").is_file():
         return
     for file in files_of(source):
         name = file.relative_to(source).as_posix()

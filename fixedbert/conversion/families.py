@@ -33,7 +33,7 @@ def head_of(architecture: str, model_type: str) -> str:
 
 
 def shared_fields(config: PreTrainedConfig) -> dict:
-    """The fields of `config` that any BERT's can have, but for those that name a class or a version."""
+    """The fields of `config` that any BERT's can have, without the names of classes and versions."""
     shared = BertConfig.__dataclass_fields__
     own = ("architectures", "model_type", "transformers_version", "dtype")
     return {name: value for name, value in config.to_dict().items() if name in shared and name not in own}
@@ -97,7 +97,7 @@ def build(
     model: Model
     model, loaded = result
     if loaded["missing_keys"] or loaded["unexpected_keys"] or loaded["mismatched_keys"]:
-        raise InputError(f"the parameters are not those of a {model_class.__name__}: {loaded}")
+        raise InputError(f"the parameters do not belong to a {model_class.__name__}: {loaded}")
     if like is None:
         return model
     if like.can_generate():

@@ -96,17 +96,14 @@ def convert(
     A FixedHeadBert with the function of `model`, up to rounding: 1e-10 in float64, 1e-5 in float32.
 
     Args:
-        model: a BERT, a RoBERTa-like model, or a FixedHeadBert, bare or with any head. Of RoBERTa, which gives padding
-            no position, texts padded on the right keep their function.
-        attention_head_size: of the new model, or a list with that of each of its layers; at least that of `model`,
-            which is the default.
-        num_attention_heads: of every layer of the new model, at least as many as `model` has, the default.
+        model: a BERT, a RoBERTa-like model, or a FixedHeadBert, bare or with any head. RoBERTa gives padding no
+            position: it keeps the function for texts padded on the right.
+        attention_head_size, num_attention_heads, value_head_size, intermediate_size: as much as `model` has, the
+            default, or more; the sizes of heads can be lists with one for each layer. Values that have the size of
+            queries and keys keep it.
         num_hidden_layers: layers of the new model; layer i is layer i * old // new of `model`. Another number changes
             the function, with a warning.
-        seed: of the random numbers in new heads, dimensions and neurons.
-        value_head_size: of the new model, as attention_head_size; by default that of `model` where it is another than
-            attention_head_size, else the new attention_head_size.
-        intermediate_size: neurons of the feed-forward networks, at least as many as `model` has, the default.
+        seed: for the random numbers in new heads, dimensions and neurons.
 
     Returns:
         The model, in evaluation mode, with the dtype of `model` and no memory shared with it.
@@ -315,7 +312,7 @@ def enlarge_head_embedding(
     generator: torch.Generator | None,
     scale: float,
 ) -> torch.Tensor:
-    """A copy of embeddings (3, H, P), or without that of values (2, H, P), for heads and head size `shape`."""
+    """A copy of embeddings (3, H, P), or (2, H, P) where values have their own, for heads and head size `shape`."""
     factor = tensor.new_ones(len(tensor), 1, 1)
     factor[0] = scale if config.head_embedding == "add" else 1  # added to queries, which are scaled
     wide = padded(tensor * factor, (len(tensor), *shape), config.initializer_range, generator)

@@ -189,7 +189,7 @@ def why_missing(own: str, missing: list[str], names: list[str], other: list[str]
         return prefix_text(prefix, names)
     if other:
         return f"the file has {listed(other)} instead; give the config.json that belongs to the weights"
-    return "the file is incomplete, or config.json is that of another model"
+    return "the file is incomplete, or config.json belongs to another model"
 
 
 def prefix_text(prefix: str, names: list[str], found: str | None = None) -> str:

@@ -89,7 +89,7 @@ def inspect(
         importance_samples: of these, sequences for `importance`, which runs the model once for each head.
         compare: directory or Hub id of a second encoder, inspected on the same text. The page shows both;
             compared.json and compared.png are of the second.
-        hub_options: `revision`, `token` and `cache_dir` of from_pretrained; the revision is that of `model`.
+        hub_options: `revision` (of `model` alone), `token` and `cache_dir` of from_pretrained.
 
     Raises:
         InputError: no such model or text, text shorter than one sequence, or a model whose attention cannot be seen.
@@ -136,7 +136,7 @@ def inspect_checkpoint(checkpoint: Checkpoint, sample: Sample, sentences: list[s
     with tqdm(total=rounds * sum(recorder.counts), desc="silencing heads", unit="head") as progress:
         importance = recorder.importance(first, progress)
         examples = [example_of(sentence, checkpoint, progress) for sentence in sentences]
-    by_layer, config = recorder.means_by_layer(), recorder.model.config
+    config = recorder.model.config
     return Inspection(
         model=checkpoint.name,
         layers=recorder.layers,
@@ -150,8 +150,6 @@ def inspect_checkpoint(checkpoint: Checkpoint, sample: Sample, sentences: list[s
         importance_sequences=len(first),
         importance=importance,
         examples=examples,
-        singular_values=by_layer["singular_values"],
-        likeness=by_layer["likeness"],
         compared=None,
         **recorder.means(length),
     )

@@ -4,9 +4,11 @@ import math
 import weakref
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
 from tqdm import tqdm
 from transformers import PreTrainedModel
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, eager_mask
@@ -15,7 +17,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from ..counts import head_counts, head_sizes, value_head_sizes
 from ..support.errors import InputError
 
-NAME = "fixedbert_inspection"  # of the attention function among those of transformers
+NAME = "fixedbert_inspection"  # by which transformers knows the attention function
 NUMERICAL = 1e-6  # of the largest singular value; float32 leaves no more
 
 # The recorder, and the number of the layer, to which an attention module belongs.
@@ -55,9 +57,7 @@ class Recorder:
         self.model, config = model, model.config
         self.layers, self.heads = config.num_hidden_layers, config.num_attention_heads
         self.counts, self.sizes, self.value_sizes = head_counts(config), head_sizes(config), value_head_sizes(config)
-        self.sums: dict[str, Tensor] = {}
-        self.sums_by_layer: dict[str, list[Tensor]] = {}
-        self.log_condition = torch.zeros(self.layers, dtype=torch.float64)
+        self.sums: dict[str, list[Tensor]] = {}  # over sequences, for each layer
         self.sequences = self.attention_calls = 0
         self.measuring = True
         self.patterns: list[Tensor] | None = None  # of each layer, where they are asked for
@@ -84,7 +84,7 @@ class Recorder:
             singular = svd(output.double())
             largest = singular[:, 0].clamp_min(torch.finfo(singular.dtype).tiny)  # of heads that give zeros alone
             floor = largest * torch.finfo(torch.float32).eps
-            self.log_condition[layer] += (largest / singular[:, -1].maximum(floor)).log().sum().cpu()
+            self.add(layer, "log_condition", (largest / singular[:, -1].maximum(floor)).log())
         return None
 
     def measure(self, layer: int, query: Tensor, key: Tensor, patterns: Tensor):
@@ -94,7 +94,7 @@ class Recorder:
             singular = product_singular_values(query, keys) if query.shape[-1] < n else svd(query @ keys.mT)
             self.add(layer, f"{prefix}rank", (singular > NUMERICAL * singular.amax(-1, keepdim=True)).sum(-1))
             self.add(layer, f"effective_{prefix}rank", effective_rank(singular))
-        self.add_by_layer(layer, "singular_values", singular)
+        self.add(layer, "singular_values", singular)
         self.add(layer, "entropy", torch.special.entr(patterns).sum(-1).mean(-1))
         positions = torch.arange(n, device=patterns.device)
         distances = (positions[:, None] - positions).abs().to(patterns.dtype)
@@ -102,25 +102,14 @@ class Recorder:
         flat = (patterns - 1 / n).flatten(2)
         flat = flat / flat.norm(dim=-1, keepdim=True).clamp_min(1e-12)
         cosine = flat @ flat.mT  # (B, H, H)
-        self.add_by_layer(layer, "likeness", cosine)
+        self.add(layer, "likeness", cosine)
         cosine.diagonal(dim1=1, dim2=2).fill_(-1)
         self.add(layer, "similarity", cosine.amax(-1) if len(cosine[0]) > 1 else torch.zeros_like(cosine[..., 0]))
 
     def add(self, layer: int, name: str, values: Tensor):
-        """Sum `values` (B, H) over the batch."""
-        if name not in self.sums:
-            self.sums[name] = self.zeros()
-        self.sums[name][layer, : self.counts[layer]] += values.double().sum(dim=0).cpu()
-
-    def add_by_layer(self, layer: int, name: str, values: Tensor):
-        """Sum `values` (B, H, any number) over the batch."""
-        sums = self.sums_by_layer.setdefault(name, [torch.zeros((), dtype=torch.float64)] * self.layers)
+        """Sum `values` (B, ...) over the batch."""
+        sums = self.sums.setdefault(name, [torch.zeros((), dtype=torch.float64)] * self.layers)
         sums[layer] = sums[layer] + values.double().sum(dim=0).cpu()
-
-    def zeros(self) -> Tensor:
-        """(layers, heads), NaN where a layer has no such head."""
-        absent = torch.arange(self.heads) >= torch.tensor(self.counts)[:, None]
-        return torch.zeros(absent.shape, dtype=torch.float64).masked_fill(absent, math.nan)
 
     @torch.no_grad()
     def run(self, ids: Tensor) -> tuple[Tensor, ...]:
@@ -148,11 +137,7 @@ class Recorder:
 
     def importance(self, ids: Tensor, progress: tqdm) -> Tensor:
         """(layers, heads): the change of the last hidden states without a head, relative to their size."""
-        importance = self.zeros()
-        by_layer = self.silenced(ids, lambda change, states: change.norm() / states.norm(), progress)
-        for layer, changes in enumerate(by_layer):
-            importance[layer, : len(changes)] = changes
-        return importance
+        return table(self.silenced(ids, lambda change, states: change.norm() / states.norm(), progress))
 
     def token_changes(self, ids: Tensor, progress: tqdm) -> list[Tensor]:
         """By layer, each token's relative change without each head in one sequence `ids` (1, n): (heads, n)."""
@@ -178,16 +163,23 @@ class Recorder:
         self.ablated = None
         return found
 
-    def means(self, n: int) -> dict[str, Tensor]:
-        """Each measure (layers, heads), and "condition" (layers)."""
-        means = {name: values / self.sequences for name, values in self.sums.items()}
+    def means(self, n: int) -> dict[str, Any]:
+        """
+        The measures for sequences of n tokens: each (layers, heads), `condition` (layers,), and for each layer
+        `singular_values` and `likeness`.
+        """
+        means: dict[str, Any] = {name: [one / self.sequences for one in sums] for name, sums in self.sums.items()}
+        by_layer = {name: means.pop(name) for name in ("singular_values", "likeness")}
+        condition = torch.stack(means.pop("log_condition")).exp()
+        found = {name: table(values) for name, values in means.items()}
         most = torch.tensor([min(size, n - 1) for size in self.sizes], dtype=torch.float64)
-        means["ceiling"] = means["effective_pattern_rank"] / most[:, None]
-        return means | {"condition": (self.log_condition / self.sequences).exp()}
+        ceiling = found["effective_pattern_rank"] / most[:, None]
+        return {**found, **by_layer, "condition": condition, "ceiling": ceiling}
 
-    def means_by_layer(self) -> dict[str, list[Tensor]]:
-        """`singular_values` and `likeness`, a tensor for each layer."""
-        return {name: [one / self.sequences for one in sums] for name, sums in self.sums_by_layer.items()}
+
+def table(by_layer: list[Tensor]) -> Tensor:
+    """(layers, heads), NaN where a layer has no such head."""
+    return pad_sequence(by_layer, batch_first=True, padding_value=math.nan).double()
 
 
 def product_singular_values(query: Tensor, key: Tensor) -> Tensor:

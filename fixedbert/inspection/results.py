@@ -11,11 +11,11 @@ For each layer and head, in means over sequences of n tokens, with queries Q and
                    head uses its size, and not what it could not express
     entropy        of the attention of a query (nats; ln n is uniform)
     distance       between a query and what it attends to (tokens)
-    similarity     cosine of the head's pattern, less uniform attention, to that of the most similar head of its layer
+    similarity     cosine of the head's pattern, less uniform attention, to the most similar head's in its layer
     importance     how far the last hidden states move when the head gives zeros, relative to their size
     singular_values
                    of C log P, largest first
-    likeness       to each head of its layer: the cosine of which `similarity` takes the largest in each sequence
+    likeness       to each head of its layer: the cosine; `similarity` takes the largest in each sequence
 
 and for each layer the condition number of the heads' concatenated output (n, h p), whose mean is geometric: with
 directions that the output projection ignores, and at most 1 / eps of float32.

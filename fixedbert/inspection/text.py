@@ -1,7 +1,5 @@
 """What `fixedbert inspect` prints: a row for each head, and where larger heads are worth a try."""
 
-from torch import Tensor
-
 from ..counts import size_text
 from .results import EVEN_SHARE, Inspection
 
@@ -24,7 +22,7 @@ def inspection_text(inspection: Inspection) -> str:
         f"{inspection.model}: {inspection.summary}",
         "layer head " + " ".join(f"{heading:>11}" for heading in MEASURES.values()),
     ]
-    measures: list[Tensor] = [getattr(inspection, name) for name in MEASURES]
+    measures = [getattr(inspection, name) for name in MEASURES]
     for layer in range(inspection.layers):
         for head in range(inspection.head_counts[layer]):
             values = " ".join(f"{float(measure[layer, head]):>11.3g}" for measure in measures)

@@ -18,7 +18,7 @@ from torch.nn.functional import cosine_similarity
 from transformers import BertConfig, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from ..conversion.checkpoints import is_tensorflow, load_bert
-from ..conversion.convert import CARD, copy_sentence_modules, copy_tokenizer, files_beside, metadata_of, shape_of
+from ..conversion.convert import CARD, copy_beside, files_beside, shape_of
 from ..conversion.families import fixed_head_config, head_of, shared_fields
 from ..data.tokenizers import load_tokenizer
 from ..model.configuration_fixed_head_bert import FixedHeadBertConfig
@@ -102,12 +102,9 @@ def export_onnx(source: str | Path, output_dir: str | Path, int8: bool = False, 
         if model.can_generate() and model.generation_config is not None:
             model.generation_config.use_cache = False
             model.generation_config.save_pretrained(folder)
-        copy_tokenizer(beside, folder, do_lower_case=None)
-        copy_sentence_modules(beside, folder)
-        origin = {} if Path(source).exists() else {"base_model": str(source)}
-        metadata = {"library_name": "onnx"} | metadata_of(beside) | origin
-        making = f"Exported from `{source if origin else Path(source).name}`: {done}."
-        card_of(graph, Path(output_dir).name, making, metadata).save(folder / CARD)
+        origin, metadata = copy_beside(source, beside, folder)
+        making = f"Exported from `{origin}`: {done}."
+        card_of(graph, Path(output_dir).name, making, {"library_name": "onnx"} | metadata).save(folder / CARD)
     return done
 
 
@@ -222,7 +219,7 @@ def quantize(file: Path, quantized: Path):
     with quiet():
         quant_pre_process(file, folded, skip_symbolic_shape=True)  # transposes hide matrices from quantize_dynamic
         model = onnx.load(folded)
-        del model.graph.value_info[:]  # has the shapes of weights that quantize_dynamic transposes, those of a pooler
+        del model.graph.value_info[:]  # has the shapes of a pooler's weights, which quantize_dynamic transposes
         # Weights of 7 bits: on x86 without VNNI, sums of products of 8 bits overflow.
         quantize_dynamic(model, quantized, per_channel=True, reduce_range=True)
     folded.unlink()

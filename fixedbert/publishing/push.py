@@ -6,7 +6,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi, ModelCard
-from huggingface_hub.errors import HfHubHTTPError, HTTPError, LocalTokenNotFoundError
+from huggingface_hub.errors import HTTPError
 from safetensors import safe_open
 
 from ..conversion.checkpoints import SENTENCE_FILES
@@ -79,7 +79,6 @@ def push(
 
     api = HfApi(token=token)
     try:
-        check_token(api)
         repo_id = api.create_repo(repo_id, private=private, exist_ok=True).repo_id
         before = api.model_info(repo_id)
         if private and not before.private:
@@ -122,7 +121,7 @@ def checkpoint_files(folder: Path) -> dict[str, Path]:
 
 
 def checked_config(folder: Path) -> dict:
-    """The content of a FixedHeadBert's config.json; that of another model is refused."""
+    """The content of a FixedHeadBert's config.json; another model is refused."""
     if not (folder / "config.json").is_file():
         raise InputError(f"{folder}: no config.json; give the directory of a model.")
     config = read_object(folder / "config.json", SAVE_AGAIN)
@@ -151,17 +150,3 @@ def card_of(folder: Path, architecture: str, repo_id: str, license: str | None) 
         content = content.replace(b"---", f"---\nlicense: {license}".encode(), 1)
     check_card(ModelCard(content.decode(), ignore_metadata_errors=False), file)
     return content
-
-
-def check_token(api: HfApi):
-    """Refuse a missing token, or one that may not write, before a repository is created."""
-    try:
-        token = api.whoami().get("auth", {}).get("accessToken", {})
-    except LocalTokenNotFoundError as error:
-        raise InputError("no token; log in with `hf auth login`, or give `token`.") from error
-    except HfHubHTTPError as error:
-        if error.response is not None and error.response.status_code == 401:
-            raise InputError("the Hub knows no such token; log in with `hf auth login`, or give `token`.") from error
-        raise
-    if token.get("role") == "read":
-        raise InputError(f"the token {token.get('displayName', '')!r} may only read; make one that may write.")

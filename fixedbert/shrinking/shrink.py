@@ -19,10 +19,8 @@ from transformers import PreTrainedTokenizerBase
 from ..conversion.checkpoints import is_tensorflow, load_bert
 from ..conversion.convert import (
     CARD,
-    copy_sentence_modules,
-    copy_tokenizer,
+    copy_beside,
     files_beside,
-    metadata_of,
 )
 from ..conversion.growing import Heads, convert, heads_of, numbers
 from ..data.corpora import Corpus, CorpusReader
@@ -407,21 +405,11 @@ def write_beside(
     **hub_options,
 ):
     """Write what belongs beside the weights: tokenizer, pooling of sentences, errors, picture and card."""
-    beside = files_beside(found.model, **hub_options)
-    copy_tokenizer(beside, folder, do_lower_case)
-    copy_sentence_modules(beside, folder)
+    _, metadata = copy_beside(found.model, files_beside(found.model, **hub_options), folder, do_lower_case)
     (folder / ERRORS).write_text(json_text(asdict(found), indent=1) + "\n")
     draw(found, folder / "shrinking.png")
-    origin = {} if Path(found.model).exists() or is_tensorflow(found.model) else {"base_model": found.model}
-    card = checkpoint_card(
-        cut.config,
-        type(cut).__name__,
-        name,
-        making=making(found),
-        count=cut.num_parameters(),
-        **metadata_of(beside) | origin,
-    )
-    card.save(folder / CARD)
+    names, count = (type(cut).__name__, name), cut.num_parameters()
+    checkpoint_card(cut.config, *names, making(found), count=count, **metadata).save(folder / CARD)
 
 
 def load(

@@ -12,7 +12,7 @@ def study_cost_text(study: Study, share: str = "1/1") -> str:
     """
     The shapes of a study with their counts, and what all runs cost, or the `share` of them that one machine does.
 
-    Tokens are those of pretraining, and FLOPs those of the layers.
+    Tokens are counted in pretraining, and FLOPs in the layers.
 
     Raises:
         InputError: `share` is not of the form 1/2.

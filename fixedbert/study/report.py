@@ -41,7 +41,7 @@ class Finding:
 @dataclass(frozen=True)
 class CurveDifference:
     """
-    The held-out loss of a shape less that of another one, in nats, at the evaluations that all their runs have.
+    The held-out loss of a shape less another's, in nats, at the evaluations that all their runs have.
 
     Args:
         differences: by tokens seen, in their order, two or more; each with the same seeds.
@@ -67,7 +67,7 @@ class CurveDifference:
 
     @property
     def middle(self) -> int:
-        """Tokens seen at the evaluation nearest to half of those that are judged, before their last."""
+        """Tokens seen at the evaluation nearest to half of the last one's that is judged."""
         *before, last = self.judged
         return min(before, key=lambda tokens: abs(tokens - last / 2))
 

@@ -51,7 +51,7 @@ class Estimate:
 class ShapeResult:
     """
     One shape of a series: its runs with the best learning rate, one for each seed. `shape["hidden_size"]`, or another
-    field, is that of its first record that has it: parameters are not known of a run that diverged.
+    field, comes from the first record that has it: a run that diverged does not know its parameters.
     """
 
     records: list[Record]

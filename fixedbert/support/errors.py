@@ -112,7 +112,9 @@ def explain_hub_error(error: Exception) -> str:
     if response is None:  # a refused upload has its reason in its cause
         return f"{error}{f' ({error.__cause__})' if error.__cause__ else ''}; no file on the Hub has changed."
     reason = getattr(error, "server_message", None) or str(error).splitlines()[0]
-    if response.status_code in (401, 403):
+    if response.status_code == 401:
+        return f"the Hub was given no token that it knows ({reason}); log in with `hf auth login`, or give `token`."
+    if response.status_code == 403:
         return f"the token has no right to do this ({reason})."
     if response.status_code in (409, 412):
         return f"the repository changed during the upload ({reason}); check what is new, and run the command again."

@@ -90,8 +90,8 @@ def check_pointers(place: object):
 def writing(folder: str | Path, remedy: str) -> Iterator[None]:
     """
     The boundary around writing to `folder`, its partial form and its lock: a full disk, no permission or a read-only
-    file system becomes an InputError. It can be around a whole run: errors of other files pass, but for those that
-    only writing has, and so do all others while the folder can be written.
+    file system becomes an InputError. It can be around a whole run: while the folder can be written, errors of other
+    files pass, unless only writing has them.
 
     Args:
         remedy: what to do, a clause without a full stop.
@@ -102,7 +102,7 @@ def writing(folder: str | Path, remedy: str) -> Iterator[None]:
         raise
     except Exception as error:  # of any kind: torch and libraries in Rust have no errno
         folder = Path(folder)
-        name = getattr(error, "filename2", None) or getattr(error, "filename", None)  # the first is that of a copy
+        name = getattr(error, "filename2", None) or getattr(error, "filename", None)  # the first names a copy
         number = error.errno if isinstance(error, OSError) else None
         if name is not None and (number in ONLY_WRITING or is_of(Path(str(name)).absolute(), folder.absolute())):
             problem = problem_of(Path(str(name)), number)

@@ -141,7 +141,7 @@ def test_missing_parts_of_the_body(folder):
     write(folder, {name: tensor for name, tensor in tensors.items() if not name.startswith(LAYER)})
     check_refused(folder, "encoder.layer.1.attention.output.LayerNorm.bias'", "13 more; the file is incomplete")
     write(folder, {name: tensor for name, tensor in tensors.items() if "query.bias" not in name})
-    check_refused(folder, "'; the file is incomplete, or config.json is that of another model.")
+    check_refused(folder, "'; the file is incomplete, or config.json belongs to another model.")
     write(folder, tensors)
     configure(folder, num_hidden_layers=4)
     check_refused(folder, "encoder.layer.3.attention.output.LayerNorm.bias'", "13 more; the file is incomplete")
@@ -343,7 +343,7 @@ def test_git_lfs_pointers_as_files(tmp_path, name):
 def test_directories_without_a_configuration(folder):
     """Guards: no config.json is said as that, not as a model type that nobody has heard of."""
     (folder / "config.json").unlink()
-    check_refused(folder, ": there is no config.json in it; copy that of the model there.")
+    check_refused(folder, ": there is no config.json in it; copy the model's there.")
 
 
 def test_shards_are_checked_like_one_file(folder):

@@ -4,7 +4,7 @@ average: every token has to give the mean of the vectors at q tokens, which it n
 Each of n tokens has a place, a vector z of standard normal numbers, and a set S of q places drawn uniformly; its
 output is the mean of z over S. The input is the one-hot place, S as n zeros and ones, and z. The model is one
 attention layer with W_o; with `mlp` > 0 an MLP of that width is added to its input, x + MLP(x), so that queries can be
-any function of S. The size of queries and keys varies, that of values is the size of z.
+any function of S. The size of queries and keys varies, values are as large as z.
 
 Prediction, with the MLP: size 2 q suffices for any n, with keys on the moment curve, as any q vertices of a cyclic
 polytope in 2 q dimensions are a face of it. Here with (cos t, sin t, ..., cos q t, sin q t), t = 2 pi i / n, and

@@ -110,7 +110,7 @@ def train_memorise(
         same; `at_limit`, 1 if every T that was tried was fitted, up to `most`, so that `memorised` is only a lower
         bound; `converged`, 1 if training at the least T that was not fitted ended each time because its loss was flat,
         0 if at the cap or if there is no such T; `examples`, the queries trained on in the whole search; `predicted`,
-        H min(n, p), of which only the growth is claimed; `threshold`, n; `null`.
+        H min(n, p), a claim about growth alone; `threshold`, n; `null`.
     """
     if most < grid(1):
         raise InputError(f"memorise: total_train_batch_size {most}: at least {grid(1)}, the fewest queries tried.")
@@ -125,7 +125,7 @@ def train_memorise(
             try:
                 needed, ended, taken = fit(config, context, queries[:T], labels[:T], max_steps, learning_rate, weights)
             except Divergence as error:
-                error.examples += seen  # with those of the other T
+                error.examples += seen  # with the other T's
                 raise
             seen += T * taken
             all_ended = all_ended and ended

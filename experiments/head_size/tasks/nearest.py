@@ -2,7 +2,7 @@
 nearest: every query has to give the one of n points that is nearest to it.
 
 Points and queries are unit vectors, drawn uniformly in d dimensions; of the points the nearest to a query has an inner
-product with it that is larger by at least 0.1 than that of any other. (Among the points themselves there would be
+product with it that is larger by at least 0.1 than any other's. (Among the points themselves there would be
 nothing to find: the inner product of a unit vector with itself is the largest.) The model is attention alone, without
 residual, feed-forward network or LayerNorm. In its last layer queries see the points alone; in one before it also
 themselves, as without a residual nothing else keeps them, and points see the points.
@@ -32,7 +32,7 @@ from .training import SyntheticTask
 
 GAP = 0.1
 CANDIDATES = 4  # drawn for each query
-DRAWS = 100  # of which none has enough queries with a gap: it is too rare
+DRAWS = 100  # if none has enough queries with a gap, it is too rare
 
 
 class Nearest(SyntheticTask):

@@ -4,7 +4,7 @@ recall: multi-query associative recall. Pairs of a key and a value, then every k
 Keys and values are drawn without replacement from two vocabularies; the queries are all keys of the row, in another
 order. Embeddings of a token and of the one before it are added, so that a value knows its key and positions, of which
 there are none, do not decide. Two layers of the model, causal, with a linear classifier over the values. The size of
-queries and keys varies, that of values is fixed.
+queries and keys varies, the size of values is fixed.
 
 Prediction: no threshold of capacity past a few dimensions. A head of size 2 suffices, with keys on a circle: scores
 c cos(a_i - a_j) are largest for the key itself, by c (1 - cos(2 pi / symbols)). With a size of log2 symbols, keys are
@@ -52,7 +52,7 @@ class Recall(SyntheticTask):
         self.pairs, self.symbols, self.threshold = length // 3, symbols, 2.0
         self.null = 1 / self.pairs
         self.token = nn.Embedding(2 * symbols, config.hidden_size)
-        self.previous = nn.Embedding(2 * symbols + 1, config.hidden_size)  # the last: that of the first token
+        self.previous = nn.Embedding(2 * symbols + 1, config.hidden_size)  # the last stands before the first token
         self.layers = nn.ModuleList(FixedHeadBertLayer(config, layer) for layer in range(config.num_hidden_layers))
         self.classifier = nn.Linear(config.hidden_size, symbols)
         tokens = 3 * self.pairs
