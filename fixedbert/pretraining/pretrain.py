@@ -59,13 +59,7 @@ MODELS = {"mlm+nsp": AutoModelForPreTraining, "mlm": AutoModelForMaskedLM, "clm"
 
 
 def main(argv: list[str] | None = None, prog: str | None = None, callbacks: Sequence[TrainerCallback] = ()):
-    """
-    What `pretrain` does, by flags.
-
-    Args:
-        argv: flags, perhaps after a recipe; by default those of this process.
-        prog: what the help calls the program.
-    """
+    """What `pretrain` does. `argv` are flags, as in `read_arguments`."""
     pretrain(callbacks, **read_arguments(argv, *ARGUMENTS, prog=prog))
 
 
