@@ -102,13 +102,7 @@ def load_texts(task: str | None, arguments: GlueDataArguments, kinds: tuple[str,
 
 
 def main(argv: list[str] | None = None, prog: str | None = None):
-    """
-    Fine-tune on one task or more, with one seed or more.
-
-    Args:
-        argv: flags, perhaps after a recipe; by default those of this process.
-        prog: what the help calls the program.
-    """
+    """Fine-tune on one task or more, with one seed or more. `argv` are flags, as in `read_arguments`."""
     sweep(TextClassification, **read_arguments(argv, *TextClassification.arguments, prog=prog))
 
 

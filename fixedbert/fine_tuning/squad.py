@@ -84,13 +84,7 @@ def load_questions(arguments: SquadDataArguments, kind: str, **hub_options) -> d
 
 
 def main(argv: list[str] | None = None, prog: str | None = None):
-    """
-    Fine-tune on questions, with one seed or more.
-
-    Args:
-        argv: flags, perhaps after a recipe; by default those of this process.
-        prog: what the help calls the program.
-    """
+    """Fine-tune on questions, with one seed or more. `argv` are flags, as in `read_arguments`."""
     sweep(QuestionAnswering, **read_arguments(argv, *QuestionAnswering.arguments, prog=prog))
 
 

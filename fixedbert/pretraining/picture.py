@@ -1,14 +1,8 @@
 """pretraining.png: losses and accuracies against tokens."""
 
-from __future__ import annotations
-
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ..support.figures import drawing, with_matplotlib
-
-if TYPE_CHECKING:
-    pass
 
 PRETRAINING_PANELS = (
     ("loss", "cross-entropy (nats)"),

@@ -59,13 +59,7 @@ MODELS = {"mlm+nsp": AutoModelForPreTraining, "mlm": AutoModelForMaskedLM, "clm"
 
 
 def main(argv: list[str] | None = None, prog: str | None = None, callbacks: Sequence[TrainerCallback] = ()):
-    """
-    What `pretrain` does, by flags.
-
-    Args:
-        argv: flags, perhaps after a recipe; by default those of this process.
-        prog: what the help calls the program.
-    """
+    """What `pretrain` does. `argv` are flags, as in `read_arguments`."""
     pretrain(callbacks, **read_arguments(argv, *ARGUMENTS, prog=prog))
 
 
@@ -104,11 +98,12 @@ def pretrain(callbacks: Sequence[TrainerCallback] = (), **given: Any):
         run = StagedTraining(model_args, data_args, training_args, stages, *data[:-1])
         print_pairs(run.rows)
         for place in range(place_of(checkpoint, stages), len(stages)):
-            trainer = None  # before there is a larger one
-            gc.collect()  # a trainer and its callbacks refer to each other
             trainer = run.trainer(place, checkpoint, callbacks)
             if training_args.do_train:
                 checkpoint = run.train(trainer, place)
+            if place < len(stages) - 1:
+                del trainer  # before there is a larger one
+                gc.collect()  # a trainer and its callbacks refer to each other
         if training_args.do_eval:
             record_metrics(trainer, "eval", trainer.evaluate())
         if trainer.is_world_process_zero():

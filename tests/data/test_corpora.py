@@ -155,7 +155,7 @@ def test_bad_files_are_one_sentence_with_the_place(tmp_path, name, sentence):
 @pytest.mark.parametrize(
     "name, content, sentence",
     [
-        ("a.jsonl", '{"text": ["a b"]}', "line 1: 'text' is a list, not text; .*--text_column_name"),
+        ("a.jsonl", '{"text": ["a b"]}', "line 1: 'text' is a list, not text; .*`text_column_name`"),
         ("a.jsonl", '{"text": "x"}\n{"text": 7}', "line 2: 'text' is a number, not text"),
         ("a.jsonl", '{"text": NaN}', "line 1: 'text' is a number, not text"),
         ("a.jsonl", '{"text": true}', "line 1: 'text' is true or false, not text"),
@@ -166,7 +166,7 @@ def test_bad_files_are_one_sentence_with_the_place(tmp_path, name, sentence):
         ("a.csv", "id,text\n1,x\n2,y,z\n", "line 3: more fields than the header has columns"),
         ("a.csv", "id,text\n1,x\n2\n", "line 3: fewer fields than the header has columns"),
         ("a.tsv", "text\ttext\nx\ty\n", "line 1: two columns have the same name, 'text'"),
-        ("a.parquet", {"text": [1, 2]}, "row 0: 'text' is a number, not text; .*--text_column_name"),
+        ("a.parquet", {"text": [1, 2]}, "row 0: 'text' is a number, not text; .*`text_column_name`"),
         ("a.parquet", {"text": [["x"]]}, "row 0: 'text' is a list, not text"),
     ],
 )
