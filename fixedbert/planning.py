@@ -170,7 +170,7 @@ def fullest(budget: Budget) -> list[Shape]:
     """
     shares = {shape: budget.share(shape) for shape in candidates()}
     first: dict[tuple[int, int], Shape] = {}
-    for shape in sorted((shape for shape in shares if USED <= shares[shape] <= 1), key=shares.get, reverse=True):
+    for shape in sorted((shape for shape in shares if USED <= shares[shape] <= 1), key=budget.share, reverse=True):
         first.setdefault((shape.d, shape.L), shape)
     if not first:
         nearest = min(shares, key=lambda shape: abs(math.log(shares[shape])))

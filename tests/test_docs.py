@@ -283,9 +283,8 @@ def test_edits_of_the_maintainer_work(tmp_path):
         shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
     (tmp_path / "a.srt").write_text("1\n00:00:01 --> 00:00:02\nOne.\n\n")
     use = (
-        "from fixedbert.data import glue; from fixedbert.fine_tuning.glue_metrics import METRICS; "
-        "from fixedbert.data.readers import *; "
-        "print(glue.TASKS['boolq'].texts, METRICS['boolq'], *DataFile(Path('a.srt')).rows())"
+        "from fixedbert.fine_tuning.glue import METRICS, TASKS; from fixedbert.data.readers import *; "
+        "print(TASKS['boolq'].texts, METRICS['boolq'], *DataFile(Path('a.srt')).rows())"
     )
 
     def make(edits: list[tuple[str, str]]):

@@ -1,6 +1,6 @@
 """The tasks of GLUE: their columns, labels and files."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 
 @dataclass(frozen=True)
@@ -42,11 +42,21 @@ class GlueTask:
         return (self.submissions or {"test": f"{self.folder}.tsv"}).get(split, "")
 
 
-NLI = {
-    "texts": ("premise", "hypothesis"),
-    "labels": ("entailment", "neutral", "contradiction"),
-    "file_texts": ("sentence1", "sentence2"),
-}
+MNLI = GlueTask(
+    "MNLI",
+    texts=("premise", "hypothesis"),
+    labels=("entailment", "neutral", "contradiction"),
+    file_texts=("sentence1", "sentence2"),
+    label="gold_label",
+    files={
+        "train": "train.tsv",
+        "validation_matched": "dev_matched.tsv",
+        "validation_mismatched": "dev_mismatched.tsv",
+        "test_matched": "test_matched.tsv",
+        "test_mismatched": "test_mismatched.tsv",
+    },
+    submissions={"test_matched": "MNLI-m.tsv", "test_mismatched": "MNLI-mm.tsv"},
+)
 TASKS = {
     "cola": GlueTask(
         "CoLA",
@@ -72,22 +82,10 @@ TASKS = {
         label="is_duplicate",
         numbered=True,
     ),
-    "mnli": GlueTask(
-        "MNLI",
-        **NLI,
-        label="gold_label",
-        files={
-            "train": "train.tsv",
-            "validation_matched": "dev_matched.tsv",
-            "validation_mismatched": "dev_mismatched.tsv",
-            "test_matched": "test_matched.tsv",
-            "test_mismatched": "test_mismatched.tsv",
-        },
-        submissions={"test_matched": "MNLI-m.tsv", "test_mismatched": "MNLI-mm.tsv"},
-    ),
+    "mnli": MNLI,
     "qnli": GlueTask("QNLI", texts=("question", "sentence"), labels=("entailment", "not_entailment")),
     "rte": GlueTask("RTE", texts=("sentence1", "sentence2"), labels=("entailment", "not_entailment")),
     "wnli": GlueTask("WNLI", texts=("sentence1", "sentence2"), labels=("not_entailment", "entailment"), numbered=True),
     # The diagnostics: to be predicted by a model of MNLI.
-    "ax": GlueTask("AX", **NLI, files={"test": "diagnostic.tsv"}),
+    "ax": replace(MNLI, folder="AX", files={"test": "diagnostic.tsv"}, submissions=None),
 }

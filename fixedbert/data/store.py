@@ -210,9 +210,11 @@ def write_shards(
             documents, corpora = map(list, zip(*shard, strict=True))
             path = folder / shard_name(shards)
             shards += 1
-            if not is_sealed(path) and pool is None:
+            if is_sealed(path):
+                continue
+            if pool is None:
                 write(path.name, documents, corpora)
-            elif not is_sealed(path):
+            else:
                 pending.append(pool.submit(call_work, path.name, documents, corpora))
                 if len(pending) > 2 * num_proc:  # one waits for each that is written, so that memory stays bounded
                     pending.popleft().result()

@@ -27,7 +27,7 @@ from .letter_case import (
 from .store import corpus_fingerprints, default_store_dir, only_one_writes
 from .token_report import LONGEST_WORD
 
-FORMAT = 3  # raise it when the same corpus would give another vocabulary
+FORMAT = 2  # raise it when the same corpus would give another vocabulary
 SMALLEST_VOCABULARY = 7  # the special tokens, and a letter at the beginning of words and inside
 TOKENIZER_FILES = (
     "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.txt",
@@ -187,20 +187,21 @@ def train(readers: list[CorpusReader], vocab_size: int, do_lower_case: bool, sha
     untrained = BertTokenizer(do_lower_case=do_lower_case)
     shortened = without_long_words(untrained)
     sources = ", ".join(reader.corpus.source for reader in readers)
-    texts = (shortened(text) for text in texts_of(readers) if in_share(text, share))
-    first = next(texts, None)
-    if first is None and share < 1:
-        raise InputError(
-            f"{sources}: no text in a share of {share} of its documents; give a larger `tokenizer_train_share`."
-        )
-    if first is None:
-        raise InputError(f"{sources}: the corpus is empty.")
-    # The trainer takes every character at the beginning of words and inside, however many these are. Without room for
-    # all, the rare ones become unknown.
-    characters = (vocab_size - len(untrained)) // 2
-    tokenizer = untrained.train_new_from_iterator(
-        chain([first], texts), vocab_size, show_progress=False, limit_alphabet=characters
-    )
+
+    def trained(**options) -> PreTrainedTokenizerBase:
+        texts = (shortened(text) for text in texts_of(readers) if in_share(text, share))
+        first = next(texts, None)
+        if first is None:
+            reason = "the corpus is empty."
+            if share < 1:
+                reason = f"no text in a share of {share} of its documents; give a larger `tokenizer_train_share`."
+            raise InputError(f"{sources}: {reason}")
+        return untrained.train_new_from_iterator(chain([first], texts), vocab_size, show_progress=False, **options)
+
+    tokenizer = trained()
+    if len(tokenizer) > vocab_size:  # the trainer takes every character, at the beginning of words and inside
+        inside, room = sum(token.startswith("##") for token in tokenizer.get_vocab()), vocab_size - len(untrained)
+        tokenizer = trained(limit_alphabet=max(room // 2, room - inside))
     if len(tokenizer) == len(untrained):
         raise InputError(
             f"{sources}: all words have more than {LONGEST_WORD} characters; put blanks between their parts."

@@ -262,7 +262,7 @@ def make_windows(
     contexts = []  # of each window the place of its first token of the context, and the offsets of all, (tokens, 2)
     offsets_of: dict[int, list[np.ndarray]] = {}
     for window, row in enumerate(rows):
-        parts = np.equal(windows.sequence_ids(window), 1)  # (L,)
+        parts = np.array([part == 1 for part in windows.sequence_ids(window)])  # (L,)
         offsets = np.array(offset_mapping[window], dtype=np.int64)[parts]
         contexts.append((int(parts.argmax()), offsets, len(parts)))
         offsets_of.setdefault(row, []).append(offsets)
@@ -322,8 +322,8 @@ def print_labels(rows: datasets.Dataset, windows: datasets.Dataset):
     """Print how many training questions have labels that are not the text of an answer, and why, with examples."""
     table = windows.with_format("arrow")[:]
     labels: dict[int, tuple[int, int]] = {}  # of each question the label of a window that has one
-    for question, *label in zip(*(table[name].to_pylist() for name in ("question", *LABEL)), strict=True):
-        labels[question] = max(labels.get(question, label), label)
+    for question, start, end in zip(*(table[name].to_pylist() for name in ("question", *LABEL)), strict=True):
+        labels[question] = max(labels.get(question, (start, end)), (start, end))
     examples: dict[str, list[str]] = {"are not the text of the answer": [], **{what: [] for what in NO_LABEL.values()}}
     for number, (name, context, answers) in enumerate(zip(rows["id"], rows["context"], rows["answers"], strict=True)):
         (start, end), texts = labels[number], [text.strip() for text in answers["text"]]
