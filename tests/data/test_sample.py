@@ -1,6 +1,8 @@
 """The built-in sample: deterministic, balanced, and not to be solved without looking into both segments."""
 
+import json
 from collections import Counter, defaultdict
+from pathlib import Path
 
 import pytest
 
@@ -12,11 +14,12 @@ SUBJECT_OF = {thing: subject for subject, (things, _) in SUBJECTS.items() for th
 SUBJECT_SAID = {saying: subject for subject, (_, sayings) in SUBJECTS.items() for saying in sayings}
 
 
-def test_text_comes_from_this_python():
+def test_text_comes_from_this_python(monkeypatch):
     """Guards: enough documents of real prose, the same ones each time, none of them empty."""
     texts = documents()
-    assert len(texts) > 250 and sum(map(len, texts)) > 1_000_000
-    assert all(texts) and texts == documents()
+    assert len(texts) > 250 and sum(map(len, texts)) > 1_000_000 and all(texts)
+    monkeypatch.setattr("sysconfig.get_path", lambda _: Path(json.__file__).parent)
+    assert documents() == documents()
 
 
 def things_in(text: str) -> list[str]:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import forked
 import pytest
 import torch
 import transformers
@@ -361,7 +362,7 @@ def test_untied_bert_checkpoints_keep_the_bias_that_bert_used(tmp_path):
     assert torch.equal(model(**inputs).logits, bert(**inputs).logits)
 
 
-def test_importing_twice_is_harmless():
+def test_importing_twice_is_harmless(tmp_path):
     """Guards: a second import, or remote code of the same model type, does not fail on what is registered already."""
     script = """
 import sys, fixedbert
@@ -371,7 +372,9 @@ import fixedbert
 from transformers import AutoModel
 assert type(AutoModel.from_config(fixedbert.preset_config("tiny"))) is fixedbert.FixedHeadBertModel
 """
-    subprocess.run([sys.executable, "-c", script], check=True, capture_output=True)
+    (tmp_path / "twice.py").write_text(script)
+    done = forked.run(tmp_path / "twice.py", [], tmp_path, tmp_path)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("saved", HEADS)
