@@ -138,6 +138,7 @@ def test_picture_of_cost(monkeypatch, tmp_path):
     """Guards: calculated and measured cost are drawn on the same axes."""
     growing = {"heads": ("h", (1, 2)), "tokens in a row": ("length", (8, 16))}
     monkeypatch.setattr("fixedbert.planning.GROWING", growing)
+    monkeypatch.setattr("fixedbert.planning.BASE", Shape(32, 1, 2, 8, 64, vocabulary=100))
     draw_cost(tmp_path / "cost.png")
     with Image.open(tmp_path / "cost.png") as picture:
         assert picture.width > 1000

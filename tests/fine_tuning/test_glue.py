@@ -834,10 +834,10 @@ def test_incomplete_tasks_name_what_is_missing(change, message):
 def test_tasks_without_metrics_are_refused(monkeypatch):
     """Guards: a task without its metric, or with one that nothing computes, fails before anything is trained."""
     monkeypatch.setitem(TASKS, "added", GlueTask(**ADDED))
-    with pytest.raises(ValueError, match="the task added has no metrics: add them to METRICS in fixedbert/metrics/"):
+    with pytest.raises(ValueError, match="the task added has no metrics: add them to METRICS in glue_metrics.py"):
         check_metrics()
     monkeypatch.setitem(METRICS, "added", ("recall",))
-    with pytest.raises(ValueError, match="the metric recall of added: add it to MEASURES in fixedbert/metrics/"):
+    with pytest.raises(ValueError, match="the metric recall of added: add it to MEASURES in glue_metrics.py"):
         check_metrics()
     monkeypatch.setitem(METRICS, "added", ("f1",))
     check_metrics()
