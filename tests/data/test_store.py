@@ -2,6 +2,7 @@
 
 import json
 import os
+import subprocess
 import sys
 import time
 from multiprocessing.process import BaseProcess
@@ -254,6 +255,7 @@ def test_content_is_what_a_store_depends_on(tmp_path, tokenizer, monkeypatch):
 
 
 MEMORY = """
+import subprocess
 import sys
 from transformers import BertTokenizer
 from fixedbert.data import store
@@ -270,12 +272,11 @@ print(next(line.split()[1] for line in open("/proc/self/status") if line.startsw
 def test_memory_does_not_grow_with_the_corpus(tmp_path, vocabulary):
     """Guards: preparing four times the text takes the same resident memory: a shard's, not the corpus's."""
     peaks = []
-    (tmp_path / "memory.py").write_text(MEMORY)
     for count in (250, 1000):
         corpus = rows(tmp_path / f"{count}.jsonl", *(f"{n} " + "file one two. " * 1500 for n in range(count)))
-        words = [vocabulary, corpus.source, str(tmp_path / "store"), str(count)]
-        peaks.append(int(forked.run(tmp_path / "memory.py", words, tmp_path, tmp_path).stdout) / 1024)
-        (tmp_path / "stdout.txt").unlink()
+        command = [sys.executable, "-c", MEMORY, vocabulary, corpus.source, str(tmp_path / "store"), str(count)]
+        run = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300)
+        peaks.append(int(run.stdout) / 1024)
     text = (tmp_path / "1000.jsonl").stat().st_size / 2**20
     assert text > 18 and peaks[1] - peaks[0] < 0.5 * text, peaks  # MiB
 
