@@ -37,9 +37,8 @@ def test_stories_have_one_subject_each_and_name_every_thing():
 @pytest.mark.parametrize("rows", [sentence_pairs, questions], ids=lambda rows: rows.__name__)
 def test_things_of_the_evaluation_are_not_trained_on(rows):
     """Guards: the rows to evaluate on name 6 things of each subject that no row to train on names."""
-    train, dev = (
-        {word for word in SUBJECT_OF if f"the {word}" in str(rows(900, split))} for split in ("train", "dev")
-    )
+    texts = [str(rows(900, split)) for split in ("train", "dev")]
+    train, dev = ({word for word in SUBJECT_OF if f"the {word}" in text} for text in texts)
     assert not train & dev and (len(train), len(dev)) == (4 * 14, 4 * 6)
     assert dev == {thing for subject in SUBJECTS for thing in things_of(subject, "dev")}
 

@@ -255,7 +255,6 @@ def test_content_is_what_a_store_depends_on(tmp_path, tokenizer, monkeypatch):
 
 
 MEMORY = """
-import subprocess
 import sys
 from transformers import BertTokenizer
 from fixedbert.data import store
