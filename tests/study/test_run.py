@@ -235,7 +235,7 @@ def test_shares_and_workers_make_up_the_study(tmp_path, copied_workers):
 
 
 @pytest.mark.slow
-def test_a_task_with_a_threshold_is_continued(tmp_path, copied_workers):
+def test_a_task_with_a_threshold_is_continued(tmp_path):
     """Guards: a study of a task, killed and continued, has the lines of one that was not, and extends its grids."""
     tiny = {
         "axis": "attention_head_size",
@@ -354,7 +354,7 @@ def test_evaluations_along_the_way(text, vocabulary, tmp_path):
 
 
 @pytest.mark.slow
-def test_failed_and_killed_runs(text, tmp_path, copied_workers):
+def test_failed_and_killed_runs(text, tmp_path):
     """Guards: a run that cannot be done, and a worker that is killed, end the study with a sentence that says so."""
     with pytest.raises(InputError, match="fixed, shape 1, learning rate 0.003, seed 5: .*none.txt: no such"):
         train(write(tmp_path), tmp_path / "out", processes=1, train_file=[text], tokenizer_name="none.txt")
