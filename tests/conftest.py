@@ -108,13 +108,13 @@ def pretrained(corpus, tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="session")
 def tasks(tmp_path_factory) -> Path:
-    """Tasks of texts and of questions, a fiftieth of the built-in sample."""
+    """Tasks of texts and of questions, a twentieth of the built-in sample."""
     from fixedbert.data import sample
 
     folder = tmp_path_factory.mktemp("tasks")
     with pytest.MonkeyPatch.context() as patch:
         for rows in (sample.sentence_pairs, sample.questions):
-            patch.setattr(sample, rows.__name__, lambda count, split, rows=rows: rows(count // 50, split))
+            patch.setattr(sample, rows.__name__, lambda count, split, rows=rows: rows(count // 20, split))
         sample.write_tasks(folder)
     return folder
 

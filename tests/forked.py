@@ -48,7 +48,7 @@ def run(script: Path, arguments: list[str], folder: Path, output: Path) -> Compl
 
 def ended(process: BaseProcess, output: Path) -> CompletedProcess:
     """What a process has printed, at its end."""
-    process.join(timeout=120)
+    process.join(timeout=300)
     assert process.exitcode is not None, "the script has not ended"
     printed = [(output / name).read_text() for name in ("stdout.txt", "stderr.txt")]
     return CompletedProcess([], process.exitcode, *printed)

@@ -6,6 +6,7 @@ import sys
 from dataclasses import replace
 from importlib import import_module
 
+import forked
 import pytest
 from launch import ROOT
 
@@ -91,13 +92,17 @@ def test_errors_of_grammar_point_to_the_help(given, words, message):
     assert given == []
 
 
-def test_flows_are_commands():
+def test_flows_are_commands(tmp_path, tmp_path_factory):
     """Guards: `python -m fixedbert glue` has the arguments of run_glue.py and its own name."""
-    done = python("-m", "fixedbert", "glue", "--help")
+
+    def run(*words: str) -> subprocess.CompletedProcess:
+        return forked.run(ROOT / "fixedbert/__main__.py", [*words], tmp_path, tmp_path_factory.mktemp("printed"))
+
+    done = run("glue", "--help")
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("usage: fixedbert glue [-h]")
     assert "--task_name" in done.stdout
-    refused = python("-m", "fixedbert", "squad", "--output_dir", "out")
+    refused = run("squad", "--output_dir", "out")
     assert (refused.returncode, refused.stderr) == (
         1,
         "error: nothing to do: give --do_train, --do_eval or --do_predict.\n",

@@ -1,11 +1,10 @@
 """The tools around transformers take the model for one of their own: one test each, on a small model."""
 
 import copy
-import os
-import subprocess
 import sys
 import warnings
 
+import forked
 import pytest
 import torch
 from small_models import UNEQUAL, H, bert_of, inputs_of, model_of
@@ -266,14 +265,16 @@ def test_label_smoothing_of_trainer_predicts_the_next_token(tmp_path, monkeypatc
         assert names["smoothed_loss"](ours) == pytest.approx(expected, rel=1e-5)
     model.save_pretrained(tmp_path / "model")
     alone = """
-sys.modules["fixedbert"] = None  # as if it were not installed
-model = AutoModelForCausalLM.from_pretrained(sys.argv[1], trust_remote_code=True)
-assert type(model).__module__.startswith("transformers_modules.")
-print("loss", smoothed_loss(model))
+from transformers.dynamic_module_utils import get_class_from_dynamic_module
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+for name in [name for name in sys.modules if name.split(".")[0] == "fixedbert"]:
+    sys.modules[name] = None  # as if it were not installed
+del MODEL_FOR_CAUSAL_LM_MAPPING_NAMES["FixedHeadBertLMHeadModel"]
+saved = get_class_from_dynamic_module("modeling_fixed_head_bert.FixedHeadBertLMHeadModel", sys.argv[1])
+print("loss", smoothed_loss(saved.from_pretrained(sys.argv[1])))
 """
     (tmp_path / "alone.py").write_text(SMOOTHED_LOSS + alone)
-    words = [sys.executable, tmp_path / "alone.py", tmp_path / "model", tmp_path / "out"]
-    environment = {**os.environ, "HF_MODULES_CACHE": str(tmp_path / "modules")}
-    done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=120)
+    done = forked.run(tmp_path / "alone.py", [str(tmp_path / "model"), str(tmp_path / "out")], tmp_path, tmp_path)
     assert done.returncode == 0, done.stderr
     assert float(done.stdout.split("loss ")[1]) == pytest.approx(expected, rel=1e-5)

@@ -218,8 +218,9 @@ def test_document_without_boundaries_is_refused(tmp_path, monkeypatch):
     """Guards: a text file too large for one document is an error that says how to cut it, not one huge document."""
     monkeypatch.setattr("fixedbert.data.boundaries.LARGEST_DOCUMENT", 2**20)
     (tmp_path / "a.txt").write_text("x" * (2**20 + 1))
-    (tmp_path / "b.txt").write_text("x\n" * 2**20)
-    (tmp_path / "c.csv").write_text("text,id\n" + "x,1\n" * (2**20 + 1))
+    line = "x" * 1023
+    (tmp_path / "b.txt").write_text(f"{line}\n" * 1025)
+    (tmp_path / "c.csv").write_text("text,id\n" + f"{line},1\n" * 1026)
     column = {"document_boundary": "column", "document_column": "id"}
     for name, options in (("a.txt", {}), ("b.txt", {"document_boundary": "blank_line"}), ("c.csv", column)):
         with pytest.raises(InputError, match=rf"{name}: more than 1 MiB in one document.*`document_boundary`"):

@@ -1,6 +1,8 @@
 """The built-in sample: deterministic, balanced, and not to be solved without looking into both segments."""
 
+import json
 from collections import Counter, defaultdict
+from pathlib import Path
 
 import pytest
 
@@ -12,11 +14,12 @@ SUBJECT_OF = {thing: subject for subject, (things, _) in SUBJECTS.items() for th
 SUBJECT_SAID = {saying: subject for subject, (_, sayings) in SUBJECTS.items() for saying in sayings}
 
 
-def test_text_comes_from_this_python():
+def test_text_comes_from_this_python(monkeypatch):
     """Guards: enough documents of real prose, the same ones each time, none of them empty."""
     texts = documents()
-    assert len(texts) > 250 and sum(map(len, texts)) > 1_000_000
-    assert all(texts) and texts == documents()
+    assert len(texts) > 250 and sum(map(len, texts)) > 1_000_000 and all(texts)
+    monkeypatch.setattr("sysconfig.get_path", lambda _: Path(json.__file__).parent)
+    assert documents() == documents()
 
 
 def things_in(text: str) -> list[str]:
@@ -34,9 +37,8 @@ def test_stories_have_one_subject_each_and_name_every_thing():
 @pytest.mark.parametrize("rows", [sentence_pairs, questions], ids=lambda rows: rows.__name__)
 def test_things_of_the_evaluation_are_not_trained_on(rows):
     """Guards: the rows to evaluate on name 6 things of each subject that no row to train on names."""
-    train, dev = (
-        {word for word in SUBJECT_OF if f"the {word}" in str(rows(900, split))} for split in ("train", "dev")
-    )
+    texts = [str(rows(900, split)) for split in ("train", "dev")]
+    train, dev = ({word for word in SUBJECT_OF if f"the {word}" in text} for text in texts)
     assert not train & dev and (len(train), len(dev)) == (4 * 14, 4 * 6)
     assert dev == {thing for subject in SUBJECTS for thing in things_of(subject, "dev")}
 

@@ -326,6 +326,7 @@ def test_implementation_is_switched_at_run_time():
     assert torch.allclose(actual[real], expected[real], rtol=0, atol=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("variant", [{}, UNEQUAL])
 def test_flex_attention_computes_the_same(variant):
     """Guards: block masks of flex attention admit the same keys: padded, unpadded and packed."""

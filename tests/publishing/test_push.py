@@ -383,26 +383,6 @@ def test_commit_in_between_is_not_overwritten(online, folder):
     assert "model.safetensors" not in online.files("user/model")
 
 
-def test_download_that_breaks_is_finished(hub, folder, tmp_path):
-    """Guards: weights whose download is cut come whole at the next try, and never half a model from the cache."""
-    files = {file.name: file.read_bytes() for file in folder.iterdir() if file.is_file()}
-    hub.create("user/model")
-    hub.commit("user/model", files)
-    hub.fail("GET", "model.safetensors", cut=1000)
-    torch.save(fixedbert.FixedHeadBertModel.from_pretrained(folder).state_dict(), tmp_path / "expected.pt")
-    run(hub, f"""
-import sys; sys.path.insert(0, {str(ROOT)!r})
-import fixedbert, torch, transformers
-try:
-    model = transformers.AutoModel.from_pretrained("user/model")
-except OSError:  # older clients of the Hub do not try again of their own accord
-    model = transformers.AutoModel.from_pretrained("user/model")
-expected = torch.load({str(tmp_path / "expected.pt")!r})
-assert all(torch.equal(tensor, expected[name]) for name, tensor in model.state_dict().items())
-""", tmp_path)  # fmt: skip
-    assert sum(path.endswith("model.safetensors") for method, path in hub.requests if method == "GET") >= 2
-
-
 @pytest.mark.slow
 def test_conversion_reads_from_the_hub(hub, tmp_path, vocabulary):
     """Guards: `fixedbert convert user/bert OUT` takes weights, tokenizer, licence and pooling from the Hub."""
@@ -447,6 +427,7 @@ def test_commands_of_the_page_run(online, folder, monkeypatch, tmp_path):
     parse(command.replace("\\\n", " ").split(), ModelArguments, GlueDataArguments, FineTuningArguments)
 
 
+@pytest.mark.slow
 def test_python_of_the_loading_page_runs(hub, folder, tmp_path):
     """Guards: both pieces of docs/loading.md open what was pushed, the second one without fixedbert."""
     hub.create("user/mini")

@@ -15,7 +15,7 @@ from types import SimpleNamespace
 import forked
 import psutil
 import pytest
-from launch import ROOT
+from launch import ROOT, finished
 from small_studies import OF_A_PATTERN, SMALL, line_of, table, write
 
 from fixedbert.counts import forward_flops
@@ -135,7 +135,6 @@ def test_killed_and_continued_gives_the_same_lines(text, vocabulary, tmp_path):
     """
     evaluated = {**SMALL["pretraining"], "eval_strategy": "steps", "eval_steps": 4}
     file, killed, whole = write(tmp_path, pretraining=evaluated), tmp_path / "killed", tmp_path / "whole"
-    sources = {"train_file": [text], "tokenizer_name": vocabulary}
     process = start(file, text, vocabulary, killed)
     deadline = time.monotonic() + 120
     while (
@@ -150,10 +149,10 @@ def test_killed_and_continued_gives_the_same_lines(text, vocabulary, tmp_path):
     assert len(before.splitlines()) == 1
     with open(killed / "runs.jsonl", "a") as opened:
         opened.write(before[:100])
-    train(file, killed, processes=1, **sources)
+    finished(start(file, text, vocabulary, killed))
     assert (killed / "runs.jsonl").read_text().startswith(before)
     assert json.loads((killed / "runs.jsonl").read_text().splitlines()[1])["seconds"] is None
-    train(file, whole, processes=1, **sources)
+    finished(start(file, text, vocabulary, whole))
     assert comparable(killed) == comparable(whole) and len(comparable(whole)) == 2
     report = {"report.md", "report.png", "curves.png"}
     assert {path.name for path in whole.iterdir()} == {"study.json", "runs.jsonl", *report}
@@ -177,10 +176,10 @@ def test_killed_and_continued_gives_the_same_lines(text, vocabulary, tmp_path):
 
     # What is done is not done again, and other texts do not go into the same folder.
     again = comparable(whole)
-    train(file, whole, processes=1, **sources)
+    finished(start(file, text, vocabulary, whole))
     assert comparable(whole) == again
     with pytest.raises(InputError, match="another study or other texts"):
-        train(file, whole, **sources | {"train_file": [text, text]})
+        train(file, whole, train_file=[text, text], tokenizer_name=vocabulary)
 
 
 @pytest.mark.slow
@@ -235,7 +234,7 @@ def test_shares_and_workers_make_up_the_study(tmp_path, copied_workers):
 
 
 @pytest.mark.slow
-def test_a_task_with_a_threshold_is_continued(tmp_path, copied_workers):
+def test_a_task_with_a_threshold_is_continued(tmp_path):
     """Guards: a study of a task, killed and continued, has the lines of one that was not, and extends its grids."""
     tiny = {
         "axis": "attention_head_size",
@@ -354,7 +353,7 @@ def test_evaluations_along_the_way(text, vocabulary, tmp_path):
 
 
 @pytest.mark.slow
-def test_failed_and_killed_runs(text, tmp_path, copied_workers):
+def test_failed_and_killed_runs(text, tmp_path):
     """Guards: a run that cannot be done, and a worker that is killed, end the study with a sentence that says so."""
     with pytest.raises(InputError, match="fixed, shape 1, learning rate 0.003, seed 5: .*none.txt: no such"):
         train(write(tmp_path), tmp_path / "out", processes=1, train_file=[text], tokenizer_name="none.txt")

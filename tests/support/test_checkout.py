@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 SCRIPT = """
 import sys
@@ -26,6 +28,7 @@ for words in (
 """
 
 
+@pytest.mark.slow
 def test_package_without_experiments(tmp_path):
     """Guards: without experiments/ studies of language models work, and each thing that needs it says so."""
     shutil.copytree(ROOT / "fixedbert", tmp_path / "fixedbert", ignore=shutil.ignore_patterns("__pycache__"))

@@ -1,9 +1,9 @@
 """Errors of input: the field at fault, and packages that are not installed."""
 
 import pickle
-import subprocess
 import sys
 
+import forked
 import pytest
 
 from experiments.head_size.theory import theory
@@ -52,14 +52,19 @@ def test_missing_package_is_a_sentence(monkeypatch, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_analysis_needs_no_matplotlib_but_to_draw():
+def test_analysis_needs_no_matplotlib_but_to_draw(tmp_path):
     """Guards: without the extra everything can be imported, and planning works."""
     code = (
-        "import sys; sys.modules['matplotlib'] = None\n"
+        "import sys\n"
+        "for name in [*sys.modules]:\n"
+        "    if name.split('.')[0] in ('fixedbert', 'matplotlib'):\n"
+        "        del sys.modules[name]\n"
+        "sys.modules['matplotlib'] = None\n"
         "from fixedbert.planning import plan_text\n"
         "from fixedbert.planning import plan\n"
         "print(plan_text(plan(params='110M')))"
     )
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    (tmp_path / "plan.py").write_text(code)
+    run = forked.run(tmp_path / "plan.py", [], tmp_path, tmp_path)
     assert run.returncode == 0, run.stderr
     assert "BERT-base" in run.stdout

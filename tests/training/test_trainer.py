@@ -5,11 +5,10 @@ import ctypes
 import inspect
 import json
 import math
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
+import forked
 import numpy as np
 import pytest
 import torch
@@ -320,7 +319,7 @@ def test_checkpoints_of_others_are_not_continued(about_to_step, tmp_path, conten
 
 
 @pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "malloc_info"), reason="not glibc")
-def test_freed_memory_is_kept():
+def test_freed_memory_is_kept(tmp_path):
     """Guards: after the call the pages of large tensors stay with the process: no new page faults."""
     script = """
 import resource, torch
@@ -337,8 +336,8 @@ keep_freed_memory(torch.device("cpu"))
 faults()
 print(faults())
 """
-    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert int(run.stdout) < 4096
+    (tmp_path / "faults.py").write_text(script)
+    assert int(forked.run(tmp_path / "faults.py", [], tmp_path, tmp_path).stdout) < 4096
 
 
 def test_share_of_the_time_in_which_threads_wait_for_a_processor(tmp_path):
