@@ -449,9 +449,12 @@ def entry_point():
         load = parse(sys.argv[1:])
     except ValueError as error:  # an InputError
         sys.exit(f"error: {error}")
-    from fixedbert.support.errors import exit_on_input_error
+    from fixedbert.support.errors import InputError, exit_on_input_error
 
-    run = load()
+    try:
+        run = load()
+    except InputError as error:
+        sys.exit(f"error: {error}")
     exit_on_input_error(run)
 
 

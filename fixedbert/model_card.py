@@ -1,4 +1,8 @@
-"""Model cards: what a checkpoint is and costs, how it was made, its results, and how to load it."""
+"""
+Model cards: what a checkpoint is and costs, how it was made, its results, and how to load it.
+
+`checkpoint_card` composes every card. Each command saves its own; `create_model_card` is what a Trainer calls.
+"""
 
 import json
 import math

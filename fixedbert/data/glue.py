@@ -1,4 +1,8 @@
-"""The tasks of GLUE: their columns, labels and files."""
+"""
+The tasks of GLUE: their columns, labels and files.
+
+To add a task, give it an entry in TASKS, and its metrics in METRICS of fixedbert/fine_tuning/glue_metrics.py.
+"""
 
 from dataclasses import dataclass, field, replace
 

@@ -1,4 +1,8 @@
-"""Labels of texts: what a column of labels is, and whose names and numbers a model and its data use."""
+"""
+Labels of texts: what a column of labels is, and whose names and numbers a model and its data use.
+
+What is wrong with a row's label is said here; `check_usable` of rows.py refuses the rows.
+"""
 
 import math
 import re
@@ -89,7 +93,7 @@ def with_whole_numbers(rows: Rows, column: str) -> Rows:
         return rows
     PartialState().print(
         f"{rows.name}: the labels are whole numbers, so they are classes: {values[changed]} is {whole[changed]}; with "
-        "--do_regression true they are numbers to predict"
+        "`do_regression` true they are numbers to predict"
     )
     return replace(rows, columns={**rows.columns, column: whole})
 
@@ -112,7 +116,7 @@ def is_regression(name: str, values: list[str], train: bool) -> bool:
             )
         if not all(map(is_whole, values)):
             PartialState().print(
-                f"{name}: the labels are numbers with fractions, so this is a regression; with --do_regression false "
+                f"{name}: the labels are numbers with fractions, so this is a regression; with `do_regression` false "
                 "they are classes"
             )
             return True

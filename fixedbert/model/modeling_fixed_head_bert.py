@@ -3,7 +3,8 @@
 FixedHeadBert: BERT whose attention heads have a size of their own. The layer, the model and its heads.
 
 What is BERT comes from transformers, and so do all parameter names. Written here is the difference: constructors with
-the attention of attention_fixed_head_bert.py, masks of packed rows, and losses that do not count padding.
+the attention of attention_fixed_head_bert.py, masks of packed rows, and losses that do not count padding and
+are zero for a batch without any label (`mean_loss`).
 
 Shapes: B batch, L length, D hidden_size, V vocabulary.
 """

@@ -1,4 +1,9 @@
-"""A checkpoint on the Hub: checked before anything is sent, and uploaded in one commit, whole or not at all."""
+"""
+A checkpoint on the Hub: checked before anything is sent, and uploaded in one commit, whole or not at all.
+
+`save_pretrained` writes the model's code beside the weights, as the classes are registered for it
+(`FixedHeadBertPreTrainedModel.__init_subclass__`); where it is not there, `push` adds it (`CODE`).
+"""
 
 import json
 import re

@@ -2,7 +2,7 @@
 Sizes and numbers of heads for a budget: of parameters, or of error.
 
 What a smaller size of scores or values, or a head less, adds to the error of a layer's output is predicted from the
-singular values of shrinking.py. Heads then become smaller step by step, each time where a parameter costs least.
+singular values of cut.py. Heads then become smaller step by step, each time where a parameter costs least.
 """
 
 from collections.abc import Iterator

@@ -1,7 +1,8 @@
 """
 Shrink: a BERT with fewer and smaller heads, cut to what a text uses, and trained to repair what is lost.
 
-The mathematics is in fixedbert/shrinking/cut.py, the way through the layers in layer_by_layer.py.
+Layers are cut from the first to the last: whole heads, then scores, then values, then neurons. cut.py has the
+mathematics, layers.py the way through the layers, and budget.py chooses sizes for `keep` and `tolerance`.
 """
 
 import hashlib

@@ -1,4 +1,9 @@
-"""All runs of a study: several at once, each recorded as it ends; what is done is not done again."""
+"""
+All runs of a study: several at once, each recorded as it ends; what is done is not done again.
+
+What is to be run next, `Study.runs` of studies.py says; `RunLog.ready` leaves out what is running, and
+`run_in_parallel` hands runs to processes. Machines share a study by `--share`, each in a directory of its own.
+"""
 
 import gc
 import multiprocessing

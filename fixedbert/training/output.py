@@ -1,4 +1,9 @@
-"""Output directories that appear when they are complete, and runs that resume."""
+"""
+Output directories that appear when they are complete, and runs that resume.
+
+Before a run goes on, its arguments (`check_same_command`), its checkpoint (`check_readable`) and its data
+(`check_same_data`) are compared with what the directory has.
+"""
 
 import json
 import re

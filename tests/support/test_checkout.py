@@ -16,7 +16,6 @@ from fixedbert_cli import main
 
 records = sys.argv[1]
 for words in (
-    "theory --output_dir out",
     "study nearest --scale tiny --dry_run",
     f"study report {records} --output_dir out",
     "study heads --scale tiny --dry_run",
@@ -37,8 +36,12 @@ def test_package_without_experiments(tmp_path):
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
     command = [sys.executable, "-c", SCRIPT, str(records)]
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=240)
-    theory, named, report, *heads = done.stdout.splitlines()
-    assert theory == "error: theory: its code is in experiments/head_size of a checkout of fixedbert; run it there."
+    named, report, *heads = done.stdout.splitlines()
     assert named.startswith("error: study nearest: there are heads, head-size, width, mhe, depth, or a YAML file")
     assert "runs of the task recall, which this installation does not have" in report
     assert "different shapes, each with" in heads[-1] and not (tmp_path / "out").exists()
+    command = [sys.executable, "-m", "fixedbert", "theory", "--output_dir", "out"]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 1 and done.stderr == (
+        "error: theory: its code is in experiments/head_size of a checkout of fixedbert; run it there.\n"
+    )
