@@ -17,7 +17,7 @@ from transformers import PreTrainedConfig, PreTrainedModel, Trainer, TrainingArg
 import fixedbert
 
 from .configuration_fixed_head_bert import HEADS, FixedHeadBertConfig
-from .counts import forward_flops, head_counts, head_sizes, parameters, size_text, value_head_sizes
+from .counts import forward_flops, head_counts, head_sizes, neuron_counts, parameters, size_text, value_head_sizes
 from .data.glue import TASKS
 from .errors import InputError
 from .families import FAMILIES, head_of
@@ -94,7 +94,7 @@ def shape_table(config: PreTrainedConfig, count: int | None = None) -> str:
         ("heads (h)", size_text(counts)),
         ("head size (d_p)", size_text(sizes) + ("" if standard or pruned else f"; BERT's would be {width / heads:g}")),
         ("heads x head size", size_text(inner)),
-        ("feed-forward width", config.intermediate_size),
+        ("feed-forward width", size_text(neuron_counts(config))),
         ("longest text", f"{config.max_position_embeddings:,} tokens"),
         ("vocabulary", f"{config.vocab_size:,}"),
         ("parameters", f"{count:,}") if count else ("parameters, with the heads of pretraining", f"{everything:,}"),

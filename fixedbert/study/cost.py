@@ -78,7 +78,7 @@ def study_cost(study: Study, share: str = "1/1") -> StudyCost:
                 config.num_hidden_layers,
                 config.num_attention_heads,
                 config.head_dim,
-                config.intermediate_size if has_feed_forward(run.objective) else None,
+                config.neuron_counts[0] if has_feed_forward(run.objective) else None,
                 None if is_generated else parameters(config)[0],
                 forward_flops(config, run.length),
             )
