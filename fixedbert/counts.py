@@ -133,15 +133,20 @@ def head_counts(config: PreTrainedConfig) -> list[int]:
     return getattr(config, "head_counts", None) or [config.num_attention_heads] * config.num_hidden_layers
 
 
+def neuron_counts(config: PreTrainedConfig) -> list[int]:
+    """The number of feed-forward neurons in each layer."""
+    return getattr(config, "neuron_counts", None) or [config.intermediate_size] * config.num_hidden_layers
+
+
 def size_text(sizes: list[int]) -> str:
-    """Head sizes by layer in words: one number where they are the same."""
+    """Sizes by layer in words: one number where they are the same."""
     return str(sizes[0]) if len(set(sizes)) == 1 else ", ".join(map(str, sizes))
 
 
 def layer_shapes(config: PreTrainedConfig) -> list[LayerShape]:
-    d, F, shared = config.hidden_size, config.intermediate_size, bool(getattr(config, "head_embedding", None))
-    sizes = zip(head_counts(config), head_sizes(config), value_head_sizes(config), strict=True)
-    return [LayerShape(d, h, p, v, F, shared) for h, p, v in sizes]
+    d, shared = config.hidden_size, bool(getattr(config, "head_embedding", None))
+    sizes = zip(head_counts(config), head_sizes(config), value_head_sizes(config), neuron_counts(config), strict=True)
+    return [LayerShape(d, h, p, v, F, shared and h > 0) for h, p, v, F in sizes]
 
 
 def forward_flops(config: PreTrainedConfig, length: int) -> int:

@@ -21,7 +21,7 @@ from transformers import PreTrainedConfig, PreTrainedModel, Trainer, TrainingArg
 import fixedbert
 
 from .conversion.families import FAMILIES, head_of
-from .counts import forward_flops, head_counts, head_sizes, parameters, size_text, value_head_sizes
+from .counts import forward_flops, head_counts, head_sizes, neuron_counts, parameters, size_text, value_head_sizes
 from .data.glue import TASKS
 from .model.configuration_fixed_head_bert import HEADS, FixedHeadBertConfig
 from .support.errors import InputError
@@ -91,7 +91,7 @@ def shape_table(config: PreTrainedConfig, count: int | None = None) -> str:
         "heads' projections": f"shared, with head embeddings ({embedding})" if embedding else None,
         "size of values": size_text(values) if values != sizes else None,
         "heads x head size": size_text(inner),
-        "feed-forward width": config.intermediate_size,
+        "feed-forward width": size_text(neuron_counts(config)),
         "longest text": f"{config.max_position_embeddings:,} tokens",
         "vocabulary": f"{config.vocab_size:,}",
         "parameters" + ("" if count else ", with the heads of pretraining"): f"{count or everything:,}",

@@ -46,11 +46,18 @@ def test_parameters_of_a_preset_by_hand():
             assert round(parameters(preset_config(name))[0] / 1e6) == preset.parameters
 
 
-@pytest.mark.parametrize("changes", [{}, {"head_embedding": "mul"}], ids=["own", "shared"])
+EMPTY = {"layer_attention_heads": [0, 5, 3], "intermediate_size": [11, 37, 0]}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"head_embedding": "mul"}, EMPTY, EMPTY | {"head_embedding": "mul"}],
+    ids=["own", "shared", "empty", "empty and shared"],
+)
 def test_training_with_unequal_heads(changes):
     """Guards: where layers have other heads, weights are those of the model, and forward and backward of its layers
     together take three times the forward operations."""
-    config = config_of("ForPreTraining", **UNEQUAL, **changes, attn_implementation="eager")
+    config = config_of("ForPreTraining", **UNEQUAL | changes, attn_implementation="eager")
     model = FixedHeadBertModel(config, add_pooling_layer=False)
     matrices = [p for name, p in model.encoder.named_parameters() if p.ndim == 2 and "embedding" not in name]
     assert sum(layer.weights for layer in layer_shapes(config)) == sum(p.numel() for p in matrices)

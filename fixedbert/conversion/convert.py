@@ -13,7 +13,7 @@ from accelerate import PartialState
 from huggingface_hub import snapshot_download
 from transformers import PreTrainedModel
 
-from ..counts import head_counts, head_sizes, size_text, value_head_sizes
+from ..counts import head_counts, head_sizes, neuron_counts, size_text, value_head_sizes
 from ..data.tokenizers import TOKENIZER_FILES, check_size, load_tokenizer, tokenizer_files
 from ..model.modeling_fixed_head_bert import FixedHeadBertPreTrainedModel
 from ..model_card import checkpoint_card, read_card
@@ -101,7 +101,7 @@ def shape_of(model: PreTrainedModel) -> str:
     return (
         f"{type(model).__name__}, {config.num_hidden_layers} layers of width {config.hidden_size} with "
         f"{size_text(head_counts(config))} heads of {size_text(head_sizes(config))}{values}, feed-forward "
-        f"{config.intermediate_size}, {model.num_parameters() / 1e6:.1f} M parameters"
+        f"{size_text(neuron_counts(config))}, {model.num_parameters() / 1e6:.1f} M parameters"
     )
 
 

@@ -70,12 +70,12 @@ def heads_of(config: FixedHeadBertConfig) -> list[Heads]:
     return [*map(Heads, config.head_counts, config.head_sizes, config.value_head_sizes)]
 
 
+def one_or_list(sizes: list[int]) -> int | list[int]:
+    return sizes[0] if len(set(sizes)) == 1 else sizes
+
+
 def set_heads(config: FixedHeadBertConfig, heads: list[Heads]):
     """Give a configuration the heads of each of its layers."""
-
-    def one_or_list(sizes: list[int]) -> int | list[int]:
-        return sizes[0] if len(set(sizes)) == 1 else sizes
-
     counts, sizes, value_sizes = (list(numbers) for numbers in zip(*heads, strict=True))
     config.num_attention_heads = max(counts)
     config.layer_attention_heads = counts if len(set(counts)) > 1 else None
@@ -90,7 +90,7 @@ def convert(
     num_hidden_layers: int | None = None,
     seed: int = 0,
     value_head_size: int | list[int] | None = None,
-    intermediate_size: int | None = None,
+    intermediate_size: int | list[int] | None = None,
 ) -> FixedHeadBertPreTrainedModel:
     """
     A FixedHeadBert with the function of `model`, up to rounding: 1e-10 in float64, 1e-5 in float32.
@@ -99,8 +99,8 @@ def convert(
         model: a BERT, a RoBERTa-like model, or a FixedHeadBert, bare or with any head. RoBERTa gives padding no
             position: it keeps the function for texts padded on the right.
         attention_head_size, num_attention_heads, value_head_size, intermediate_size: as much as `model` has, the
-            default, or more; the sizes of heads can be lists with one for each layer. Values that have the size of
-            queries and keys keep it.
+            default, or more; sizes of heads and numbers of neurons can be lists with one for each layer. Values that
+            have the size of queries and keys keep it.
         num_hidden_layers: layers of the new model; layer i is layer i * old // new of `model`. Another number changes
             the function, with a warning.
         seed: for the random numbers in new heads, dimensions and neurons.
@@ -131,7 +131,7 @@ def convert(
 def config_of_layers(config: FixedHeadBertConfig, chosen: list[int]) -> FixedHeadBertConfig:
     """The configuration of a model made of the layers `chosen`; some may be repeated or left out."""
     config = copy.deepcopy(config)
-    for field in ("attention_head_size", "value_head_size", "layer_attention_heads"):
+    for field in ("attention_head_size", "value_head_size", "layer_attention_heads", "intermediate_size"):
         if isinstance(sizes := getattr(config, field), list):
             setattr(config, field, [sizes[layer] for layer in chosen])
     config.num_hidden_layers = len(chosen)
@@ -143,7 +143,7 @@ def larger_config(
     attention_head_size: int | list[int] | None = None,
     num_attention_heads: int | None = None,
     value_head_size: int | list[int] | None = None,
-    intermediate_size: int | None = None,
+    intermediate_size: int | list[int] | None = None,
 ) -> FixedHeadBertConfig:
     """
     The configuration with these sizes (see `convert`) of a model that can have any function of one with `config`.
@@ -159,15 +159,16 @@ def larger_config(
     value_sizes = numbers(value_head_size, "value_head_size", [heads.value_size for heads in old])
     new = [*map(Heads, counts, sizes, value_sizes)]
     check_growth(config, old, new)
-    neurons = config.intermediate_size if intermediate_size is None else intermediate_size
-    if neurons < config.intermediate_size:
-        raise InputError(
-            f"intermediate_size={neurons} cannot represent {config.intermediate_size} neurons: give so many or "
-            "more, or cut them with `fixedbert shrink`."
-        )
+    neurons = numbers(intermediate_size, "intermediate_size", config.neuron_counts)
+    for now, then in zip(config.neuron_counts, neurons, strict=True):
+        if then < now:
+            raise InputError(
+                f"intermediate_size={then} cannot represent {now} neurons: give so many or more, or cut them with "
+                "`fixedbert shrink`."
+            )
     larger = copy.deepcopy(config)
     set_heads(larger, new)
-    larger.intermediate_size = neurons
+    larger.intermediate_size = one_or_list(neurons)
     return larger
 
 
@@ -184,8 +185,10 @@ def numbers(given: int | list[int] | None, field: str, old: list[int]) -> list[i
 def check_growth(config: FixedHeadBertConfig, old: list[Heads], new: list[Heads]):
     """Refuse heads that would become fewer or smaller in some layer, and sizes that no such model has."""
     for before, after in zip(old, new, strict=True):
-        if min(after) < 1:
+        if min(after[1:]) < 1 or after.number < min(before.number, 1):
             raise InputError(f"{after}: there must be at least 1 of each.")
+        if before.number < 1 <= after.number and (config.qk_norm or config.head_embedding):
+            raise InputError("a layer without heads stays without with qk_norm or head_embedding.")
         if any(new < old for old, new in zip(before, after, strict=True)):
             values = "" if before.value_size == before.size else f" and `value_head_size` {before.value_size} or more"
             raise InputError(
@@ -230,22 +233,43 @@ def enlarge(
     """
     heads = list(zip(heads_of(old), heads_of(new), strict=True))
     enlarged = {}
-    for name, tensor in tensors.items():
+    for name, tensor in with_empty(tensors, old, new).items():
         match = LAYER.fullmatch(name)
         if match is None:
             enlarged[name] = tensor.clone()
         elif (axis := FEED_FORWARD.get(match[3])) is not None:
-            enlarged[name] = enlarge_feed_forward(tensor, axis, old, new.intermediate_size, generator)
+            enlarged[name] = enlarge_feed_forward(tensor, axis, old, new.neuron_counts[int(match[2])], generator)
         else:
             enlarged[name] = enlarge_attention(name, tensor, old, *heads[int(match[2])], generator, power)
     return enlarged
+
+
+def with_empty(
+    tensors: dict[str, torch.Tensor], old: FixedHeadBertConfig, new: FixedHeadBertConfig
+) -> dict[str, torch.Tensor]:
+    """`tensors`, and weights of no size for the layers of `old` without heads or neurons that have some in `new`."""
+    found = dict(tensors)
+    for name, bias in tensors.items():
+        match = LAYER.fullmatch(name)
+        added: tuple[str, ...] = ()
+        if match and match[3] == ".attention.output.dense.bias":
+            if old.head_counts[int(match[2])] < 1 <= new.head_counts[int(match[2])]:
+                added = tuple(f".attention.self.{part}" for part in ("query", "key", "value"))
+        elif match and match[3] == ".output.dense.bias":
+            if old.neuron_counts[int(match[2])] < 1 <= new.neuron_counts[int(match[2])]:
+                added = (".intermediate.dense",)
+        for part in added:
+            prefix = f"{name.removesuffix(match[3])}{part}" if match else part
+            found |= {f"{prefix}.weight": bias.new_zeros(0, len(bias)), f"{prefix}.bias": bias.new_zeros(0)}
+            found[name.removesuffix("bias") + "weight"] = bias.new_zeros(len(bias), 0)
+    return found
 
 
 def enlarge_feed_forward(
     tensor: torch.Tensor, axis: int, config: FixedHeadBertConfig, neurons: int, generator: torch.Generator | None
 ) -> torch.Tensor:
     """A copy of a parameter of a feed-forward network that has its neurons along `axis`, for so many of them."""
-    if neurons == config.intermediate_size:
+    if neurons == tensor.shape[axis]:
         return tensor.clone()
     shape = (*tensor.shape[:axis], neurons, *tensor.shape[axis + 1 :])
     in_front = axis == 0 and tensor.dim() == 2
@@ -274,7 +298,7 @@ def enlarge_attention(
     power: int,
 ) -> torch.Tensor:
     """A copy of the parameter `name` of a layer for an attention with the heads `new` instead of `old`."""
-    (_, size, value_size), (heads, new_size, new_value_size) = old, new
+    (old_heads, size, value_size), (heads, new_size, new_value_size) = old, new
     if old == new:
         return tensor.clone()
     scale = (new_size / size) ** (power / 2)
@@ -290,13 +314,13 @@ def enlarge_attention(
         return tensor.clone()
     part, kind = match[1] or match[2], match[3]
     if part == "output":
-        parts = tensor.unflatten(1, (-1, value_size))  # (D, H, V)
+        parts = tensor.unflatten(1, (old_heads, value_size))  # (D, H, V)
         return fill(parts, (len(tensor), heads, new_value_size), generator=None).flatten(1)
     if config.head_embedding is not None:
-        heads = 1  # one projection, which all share
+        old_heads = heads = 1  # one projection, which all share
     if part == "value":
         size, new_size = value_size, new_value_size
-    values = tensor.unflatten(0, (-1, size))  # (G, P, D), a bias (G, P)
+    values = tensor.unflatten(0, (old_heads, size))  # (G, P, D), a bias (G, P)
     if part == "query":
         values = values * scale
     wide = fill(values, (heads, new_size, *values.shape[2:]), generator=generator if kind == "weight" else None)

@@ -5,7 +5,8 @@ BERT has n heads of size D / n in every layer of width D. A model gets such head
 
 1. Shared projections with head embeddings (MHE) become projections of each head, multiplied with its embeddings, or
    with them added.
-2. Dimensions and heads are added, as in growing.py but with zeros alone. What is added stays zero in training.
+2. Dimensions, heads and neurons are added, as in growing.py but with zeros alone. What is added stays zero in
+   training.
 """
 
 import copy
@@ -49,7 +50,8 @@ def to_bert(model: PreTrainedModel) -> PreTrainedModel:
     plain.head_embedding = None
     larger = copy.deepcopy(plain)
     set_heads(larger, new)
-    stock = BertConfig(**shared_fields(config) | {"num_attention_heads": number})
+    larger.intermediate_size = neurons = max(1, *config.neuron_counts)
+    stock = BertConfig(**shared_fields(config) | {"num_attention_heads": number, "intermediate_size": neurons})
     model_class: type[PreTrainedModel] = getattr(transformers, f"Bert{head}")
     return build(model_class, stock, enlarge(unfolded(model.state_dict(), config), plain, larger), model)
 

@@ -57,6 +57,8 @@ class Recorder:
         self.model, config = model, model.config
         self.layers, self.heads = config.num_hidden_layers, config.num_attention_heads
         self.counts, self.sizes, self.value_sizes = head_counts(config), head_sizes(config), value_head_sizes(config)
+        if 0 in self.counts:
+            raise ValueError(f"layer {self.counts.index(0)} has no heads to look at")
         self.sums: dict[str, list[Tensor]] = {}  # over sequences, for each layer
         self.sequences = self.attention_calls = 0
         self.measuring = True

@@ -71,6 +71,8 @@ class FixedHeadBertSelfAttention(nn.Module):
         self.is_causal = is_causal
         self.is_cross_attention = is_cross_attention
         self.layer_idx = layer_idx
+        if self.num_attention_heads == 0:
+            return
 
         G = self.num_attention_heads if config.head_embedding is None else 1
         self.query = nn.Linear(config.hidden_size, G * self.attention_head_size)  # D -> G P
@@ -101,6 +103,9 @@ class FixedHeadBertSelfAttention(nn.Module):
         Returns:
             The heads (B, Lq, H V), and their probabilities (B, H, Lq, Lk) where the backend keeps them.
         """
+        if self.num_attention_heads == 0:  # the bias that takes the place of W_o reads the shape alone
+            batch, length, _ = hidden_states.shape
+            return hidden_states, hidden_states.new_zeros(batch, 0, length, length)
         source = hidden_states if encoder_hidden_states is None else encoder_hidden_states
         query = self.project(self.query, hidden_states, self.attention_head_size, self.q_norm)  # (B, G, Lq, P)
         key, value = self.keys_and_values(source, past_key_values)  # (B, G, Lk, P), (B, G, Lk, V)
@@ -206,12 +211,23 @@ def sequences_of(position_ids: torch.Tensor | None, shape: torch.Size) -> torch.
     return starts.cumsum(-1) if is_symbolic(starts) or starts.any() else None
 
 
-class FixedHeadBertSelfOutput(BertSelfOutput):
-    """W_o with BERT's dropout, residual and LayerNorm: (B, L, H V) -> (B, L, D)."""
+class Bias(nn.Module):
+    """A linear layer without inputs: of any x (B, L, ...) its bias, (B, L, D)."""
 
-    def __init__(self, config: FixedHeadBertConfig, all_head_size: int):
+    def __init__(self, size: int):
+        super().__init__()
+        self.bias = nn.Parameter(torch.zeros(size))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.bias.expand(*x.shape[:2], -1)
+
+
+class FixedHeadBertSelfOutput(BertSelfOutput):
+    """W_o with BERT's dropout, residual and LayerNorm: (B, L, H V) -> (B, L, D). The same follows the neurons."""
+
+    def __init__(self, config: FixedHeadBertConfig, inputs: int):
         nn.Module.__init__(self)
-        self.dense = nn.Linear(all_head_size, config.hidden_size)  # H V -> D
+        self.add_module("dense", nn.Linear(inputs, config.hidden_size) if inputs else Bias(config.hidden_size))
         self.LayerNorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
 

@@ -55,7 +55,10 @@ class FixedHeadBertConfig(BertConfig):
         value_head_size (`int` or `list[int]`, *optional*):
             Size of each value head where it differs from `attention_head_size`; a list has one for each layer.
         layer_attention_heads (`list[int]`, *optional*):
-            Number of heads of each layer, the largest of which is `num_attention_heads`. `None`: the same in all.
+            Number of heads of each layer, the largest of which is `num_attention_heads`. `None`: the same in all. A
+            layer may have none: of its attention a bias is left.
+        intermediate_size (`int` or `list[int]`, *optional*, defaults to 3072):
+            Neurons of the feed-forward network; a list has one number for each layer, which may be 0.
         head_embedding (`"add"` or `"mul"`, *optional*):
             One projection that all heads share, and an embedding for each head, as in "Pit One Against Many" (Xue and
             Aletras, 2023, arXiv 2310.07911): added to queries, keys and values, or multiplied as 1 + embedding.
@@ -72,8 +75,8 @@ class FixedHeadBertConfig(BertConfig):
             `model.sparse_prediction`.
 
     Raises:
-        StrictDataclassError: a size or a count below 1, a value of the wrong type, or heads that do not divide the
-            width without `attention_head_size`.
+        StrictDataclassError: a size or a count that is too small, a value of the wrong type, or heads that do not
+            divide the width without `attention_head_size`.
         ValueError: fields that contradict each other.
 
     An unknown key is kept, as transformers does, but never without a warning.
@@ -96,6 +99,7 @@ class FixedHeadBertConfig(BertConfig):
     attention_head_size: int | list[int] | None = 128
     value_head_size: int | list[int] | None = None
     layer_attention_heads: list[int] | None = None
+    intermediate_size: int | list[int] = 3072  # type: ignore[assignment]  # BERT's is an int
     head_embedding: str | None = None
     qk_norm: bool = False
     unpad_inputs: bool = False
@@ -147,6 +151,11 @@ class FixedHeadBertConfig(BertConfig):
         """The number of heads in force in each layer."""
         return self.by_layer("layer_attention_heads", self.num_attention_heads)
 
+    @property
+    def neuron_counts(self) -> list[int]:
+        """The number of neurons in force in each layer."""
+        return self.by_layer("intermediate_size", 0)
+
     def by_layer(self, field: str, default: int) -> list[int]:
         """The value of `field` in each layer: a list has them all, a number is for all, None means `default`."""
         value = getattr(self, field)
@@ -194,8 +203,9 @@ class FixedHeadBertConfig(BertConfig):
             "num_hidden_layers vocab_size hidden_size num_attention_heads intermediate_size max_position_embeddings "
             "type_vocab_size attention_head_size value_head_size layer_attention_heads"
         ).split():
-            if min(self.by_layer(field, 1), default=0) < 1:  # by layer, as there is none where that number is 0
-                raise ValueError(f"{field} must be at least 1, not {getattr(self, field)}.")
+            least = 0 if field in ("intermediate_size", "layer_attention_heads") else 1
+            if min(self.by_layer(field, 1), default=-1) < least:  # by layer, as there is none where that number is 0
+                raise ValueError(f"{field} must be at least {least}, not {getattr(self, field)}.")
         if self.attention_head_size is None and self.hidden_size % self.num_attention_heads:
             raise ValueError(
                 f"hidden_size {self.hidden_size} is not a multiple of num_attention_heads {self.num_attention_heads}: "
@@ -206,6 +216,8 @@ class FixedHeadBertConfig(BertConfig):
                 f"layer_attention_heads {self.layer_attention_heads}: the largest must be num_attention_heads, which "
                 f"is {self.num_attention_heads}."
             )
+        if self.is_decoder and 0 in self.head_counts:  # whose keys a cache would count
+            raise ValueError(f"layer_attention_heads {self.layer_attention_heads}: a decoder needs some in each.")
         if self.head_embedding not in (None, "add", "mul"):
             raise ValueError(f'head_embedding must be None, "add" or "mul", not {self.head_embedding!r}.')
         super().validate_architecture()

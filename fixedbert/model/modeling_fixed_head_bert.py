@@ -33,8 +33,10 @@ from transformers.utils.generic import can_return_tuple
 from transformers.utils.output_capturing import OutputRecorder
 
 from .attention_fixed_head_bert import (
+    Bias,
     FixedHeadBertAttention,
     FixedHeadBertSelfAttention,
+    FixedHeadBertSelfOutput,
     is_symbolic,
     padding_in,
     sequences_of,
@@ -63,6 +65,10 @@ def forward_like(stock: type[PreTrainedModel]) -> Callable:
     return decorate
 
 
+class FixedHeadBertOutput(bert.BertOutput):
+    __init__ = FixedHeadBertSelfOutput.__init__
+
+
 class FixedHeadBertLayer(bert.BertLayer):
     attention: FixedHeadBertAttention
 
@@ -77,8 +83,10 @@ class FixedHeadBertLayer(bert.BertLayer):
             if not self.is_decoder:
                 raise ValueError("add_cross_attention=True needs is_decoder=True.")
             self.crossattention = FixedHeadBertAttention(config, layer_idx=layer_idx, is_cross_attention=True)
-        self.intermediate = bert.BertIntermediate(config)
-        self.output = bert.BertOutput(config)
+        layer = copy.copy(config)
+        vars(layer).update(intermediate_size=config.neuron_counts[layer_idx or 0])
+        self.add_module("intermediate", bert.BertIntermediate(layer) if layer.intermediate_size else nn.Identity())
+        self.output = FixedHeadBertOutput(config, layer.intermediate_size)
 
     def forward(self, hidden_states: torch.Tensor, attention_mask=None, *args, **kwargs) -> torch.Tensor:
         """BERT's, (B, L, D) -> (B, L, D); the last one of the fast path computes the tokens that are read."""
@@ -130,6 +138,8 @@ class FixedHeadBertPreTrainedModel(bert.BertPreTrainedModel):
     @torch.no_grad()
     def _init_weights(self, module):
         super()._init_weights(module)
+        if isinstance(module, Bias):
+            init.zeros_(module.bias)
         if isinstance(module, FixedHeadBertSelfAttention) and self.config.head_embedding is not None:
             for embedding in module.parameters(recurse=False):
                 init.normal_(embedding, mean=0.0, std=self.config.initializer_range)
@@ -162,6 +172,8 @@ class FixedHeadBertPreTrainedModel(bert.BertPreTrainedModel):
         """transformers' own, where every process gets whole heads, and as many as the others, in every layer."""
         processes = getattr(distributed_config, "tp_size", None) or 1
         counts = sorted({*model.config.head_counts, model.config.num_key_value_heads})
+        if processes > 1 and 0 in (*counts, *model.config.neuron_counts):
+            raise ValueError("tp_size: a layer without heads or neurons cannot be split.")
         if model.tp_plan and any(heads % processes for heads in counts):
             raise ValueError(f"tp_size={processes} has to divide all numbers of heads: {', '.join(map(str, counts))}.")
         return super().maybe_distribute_model(model, distributed_config, *args, **kwargs)

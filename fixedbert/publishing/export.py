@@ -263,7 +263,8 @@ def config_of(graph: Graph) -> PreTrainedConfig:
     config = graph.model.config
     if config.model_type != FixedHeadBertConfig.model_type:
         return config
-    return BertConfig(**shared_fields(config), architectures=[f"Bert{graph.head}"])
+    fields = shared_fields(config) | {"intermediate_size": max(config.neuron_counts)}  # one number, not a list
+    return BertConfig(**fields, architectures=[f"Bert{graph.head}"])
 
 
 def card_of(graph: Graph, name: str, making: str, metadata: dict[str, Any]) -> ModelCard:

@@ -279,7 +279,7 @@ class LayerByLayer:
             for number in range(len(self.layers)):
                 wanted = None if heads is None else heads[number]
                 errors = self.cut_attention(number, wanted, tolerance, multiple_of)
-                lost = self.cut_feed_forward(number, intermediate_size or config.intermediate_size)
+                lost = self.cut_feed_forward(number, intermediate_size or config.neuron_counts[number])
                 found.append(replace(errors, feed_forward_error=lost))
         set_heads(config, [layer.after for layer in found])
         config.intermediate_size = intermediate_size or config.intermediate_size

@@ -152,8 +152,11 @@ class Sizes:
         sizes = numbers(size, "attention_head_size", [heads.size for heads in old])
         value_sizes = numbers(value_size, "value_head_size", [heads.value_size for heads in old])
         new = [Heads(*shape) for shape in zip(counts, sizes, value_sizes, strict=True)]
-        if self.intermediate_size is not None and not 1 <= self.intermediate_size <= config.intermediate_size:
-            raise InputError(f"{self.intermediate_size}: give 1 to {config.intermediate_size}.", "intermediate_size")
+        most = min(config.neuron_counts)
+        if min(config.head_counts) < 1 or most < 1:
+            raise InputError("a layer has no heads or no neurons: give the model that it was cut from.")
+        if self.intermediate_size is not None and not 1 <= self.intermediate_size <= most:
+            raise InputError(f"{self.intermediate_size}: give 1 to {most}.", "intermediate_size")
         for number, (before, after) in enumerate(zip(old, new, strict=True)):
             if min(after) < 1 or any(new > old for old, new in zip(before, after, strict=True)):
                 raise InputError(
@@ -350,7 +353,7 @@ def predict(model: str | Path, text: Text, **hub_options) -> Shrinking:
         length,
         config.max_position_embeddings,
         layers,
-        intermediate_size=(config.intermediate_size,) * 2,
+        intermediate_size=(max(config.neuron_counts),) * 2,
         parameters=(original.num_parameters(),) * 2,
         cut=False,
     )
@@ -363,7 +366,7 @@ def cut_into(folder: Path, name: str, model: str | Path, text: Text, sizes: Size
     text = replace(text, length=length)
     report_sequences(text.files, tokenizer, length, text.most)
     config, dtype = cut.config, cut.dtype
-    neurons, parameters_before = config.intermediate_size, cut.num_parameters()
+    neurons, parameters_before = max(config.neuron_counts), cut.num_parameters()
     heads: list[Heads] | None = sizes.heads(config)  # sizes that are no cut are refused before the work begins
     work = LayerByLayer(for_calculation(cut), partial(text.batches, tokenizer), dtype)
     if sizes.keep is not None:
@@ -380,7 +383,7 @@ def cut_into(folder: Path, name: str, model: str | Path, text: Text, sizes: Size
         length,
         config.max_position_embeddings,
         layers,
-        intermediate_size=(neurons, config.intermediate_size),
+        intermediate_size=(neurons, max(config.neuron_counts)),
         parameters=(parameters_before, cut.num_parameters()),
     )
     in_dtype(cut, dtype).save_pretrained(folder)

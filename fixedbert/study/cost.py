@@ -46,6 +46,6 @@ def shape_row(run: Run) -> str:
     counted = "-" if run.objective in TASKS else f"{parameters(config)[0] / 1e6:,.2f} M"
     return ROW(
         run.series[:44], config.hidden_size, config.num_hidden_layers, config.num_attention_heads, config.head_dim,
-        config.intermediate_size if has_feed_forward(run.objective) else "-", counted,
+        config.neuron_counts[0] if has_feed_forward(run.objective) else "-", counted,
         f"{forward_flops(config, run.length) / 1e6:.3f}",
     )  # fmt: skip

@@ -311,8 +311,8 @@ class Study:
         check, known = self.check, FixedHeadBertConfig()
         for key in given:
             check(hasattr(known, key), f"series {name}: {key} is no field of FixedHeadBertConfig")
-        for key in ("value_head_size", "layer_attention_heads"):  # a record would not say them
-            check(not isinstance(given.get(key), list), f"series {name}: {key}: a study's heads are all alike")
+        for key in ("value_head_size", "layer_attention_heads", "intermediate_size"):  # a record would not say them
+            check(not isinstance(given.get(key), list), f"series {name}: {key}: a study's layers are all alike")
         has_none = objective not in TASKS or given.get("head_embedding") is None
         check(has_none, f"series {name}: head_embedding: {objective} has no head embeddings")
         for key in SHAPE_FIELDS:

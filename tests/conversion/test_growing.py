@@ -145,6 +145,24 @@ def test_neurons_of_a_bert_are_added():
     assert torch.equal(new.output.dense.bias, old.output.dense.bias)
 
 
+@pytest.mark.parametrize(
+    "sizes", [{"intermediate_size": [4, 41, 37]}, {"intermediate_size": 39, "num_attention_heads": 7}]
+)
+def test_neurons_and_heads_of_each_layer_grow(sizes):
+    """Guards: layers grow from their own numbers of neurons and heads, also from none, and keep the function."""
+    changes = {"layer_attention_heads": [5, 0, 3], "intermediate_size": [0, 11, 37]}
+    model = model_of("ForMaskedLM", **changes).double().eval()
+    new = convert(model, **sizes)
+    assert new.config.intermediate_size == sizes["intermediate_size"]
+    assert new.config.head_counts == ([7] * 3 if "num_attention_heads" in sizes else [5, 0, 3])
+    assert differences(model, new, inputs_of("ForMaskedLM")) < 1e-10
+    with pytest.raises(InputError, match="intermediate_size=10 cannot represent 11 neurons"):
+        convert(model, intermediate_size=[0, 10, 37])
+    with pytest.raises(InputError, match="a layer without heads stays without"):
+        convert(model_of("ForMaskedLM", head_embedding="add", **changes), num_attention_heads=5)
+    assert convert(model, num_hidden_layers=1).config.intermediate_size == 0
+
+
 def test_fewer_neurons_are_refused():
     """Guards: neurons cannot be left out without a change, and the sentence names the command that can cut them."""
     sentence = "intermediate_size=36 cannot represent 37 neurons: give so many or more, .*`fixedbert shrink`"

@@ -61,7 +61,10 @@ def test_a_size_of_values_and_heads_for_each_layer(tmp_path):
         ({"value_head_size": [4, 9]}, "value_head_size has 2 values for 3 layers"),
         ({"value_head_size": 0}, "value_head_size must be at least 1, not 0"),
         ({"layer_attention_heads": [5, 5]}, "layer_attention_heads has 2 values for 3 layers"),
-        ({"layer_attention_heads": [0, 5, 5]}, "layer_attention_heads must be at least 1"),
+        ({"layer_attention_heads": [-1, 5, 5]}, "layer_attention_heads must be at least 0"),
+        ({"layer_attention_heads": [0, 5, 5], "is_decoder": True}, "a decoder needs some in each"),
+        ({"intermediate_size": [37, 0]}, "intermediate_size has 2 values for 3 layers"),
+        ({"intermediate_size": [37, 0, -2]}, "intermediate_size must be at least 0"),
         ({"layer_attention_heads": [4, 4, 3]}, "the largest must be num_attention_heads, which is 5"),
     ):
         with pytest.raises(StrictDataclassError, match=message):

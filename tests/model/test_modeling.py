@@ -557,3 +557,54 @@ def test_a_class_of_ones_own_is_saved_so_that_it_opens(module, tmp_path, monkeyp
     inputs = inputs_of("ForMaskedLM")
     for model_class in (saved, OnesOwn, AutoModelForMaskedLM):
         assert torch.equal(model_class.from_pretrained(tmp_path).eval()(**inputs).logits, model(**inputs).logits)
+
+
+EMPTY = {"layer_attention_heads": [5, 0, 3], "intermediate_size": [0, 11, 37], "attention_head_size": [3, 4, 4]}
+
+
+@pytest.mark.parametrize("head", ["Model", "ForMaskedLM", "ForSequenceClassification", "ForQuestionAnswering"])
+@pytest.mark.parametrize("layers", [(0, 1, 2), (1, 2, 0), (2, 0, 1)])
+def test_layers_without_heads_or_neurons(head, layers):
+    """Guards: a sublayer that has none left is its bias alone, on every path and with its gradient; a BERT of whole
+    layers whose output matrices are zero there gives the same."""
+    changes = {name: [sizes[layer] for layer in layers] for name, sizes in EMPTY.items()}
+    model = model_of(head, attn_implementation="sdpa", **changes).double().eval()
+    for name, parameter in model.named_parameters():
+        if name.endswith("bias"):
+            torch.nn.init.normal_(parameter, std=0.5)
+    empty, without = layers.index(1), layers.index(0)
+    found = {
+        name.split(".", 1)[1] for name in model.base_model.encoder.layer[empty].state_dict() if "attention" in name
+    }
+    assert found == {"output.dense.bias", "output.LayerNorm.weight", "output.LayerNorm.bias"}
+    assert not [name for name in model.base_model.encoder.layer[without].state_dict() if "intermediate" in name]
+    whole = fixedbert.to_bert(model)
+    assert whole.config.intermediate_size == 37 and whole.config.num_attention_heads == 8
+    inputs = inputs_of(head)
+    real = inputs["attention_mask"].bool()
+    expected = whole(**inputs)[0]
+    for unpad_inputs in (False, True):
+        model.base_model.unpad_inputs = unpad_inputs
+        actual = model(**inputs)[0]
+        if head in ("Model", "ForMaskedLM", "ForQuestionAnswering"):
+            actual, reference = actual[real], expected[real]
+        else:
+            reference = expected
+        assert torch.allclose(actual, reference, rtol=0, atol=1e-10)
+    model(**inputs)[0][real if head != "ForSequenceClassification" else ...].pow(2).sum().backward()
+    layer = model.base_model.encoder.layer
+    assert layer[empty].attention.output.dense.bias.grad.abs().min() > 0
+    assert layer[without].output.dense.bias.grad.abs().min() > 0
+    attentions = model(**inputs, output_attentions=True).attentions
+    assert [a.shape[1] for a in attentions] == changes["layer_attention_heads"]
+
+
+def test_layers_without_heads_are_saved_and_opened(tmp_path):
+    """Guards: a model without some sublayers is initialised, saved and opened, with its numbers of neurons."""
+    model = model_of("ForPreTraining", **EMPTY)
+    assert not model.bert.encoder.layer[1].attention.output.dense.bias.any()
+    model.save_pretrained(tmp_path)
+    again, report = fixedbert.FixedHeadBertForPreTraining.from_pretrained(tmp_path, output_loading_info=True)
+    assert not report["missing_keys"] and not report["unexpected_keys"]
+    assert again.config.neuron_counts == [0, 11, 37] and again.config.head_counts == [5, 0, 3]
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), again.parameters(), strict=True))

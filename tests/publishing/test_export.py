@@ -90,8 +90,9 @@ def test_every_head(head, tmp_path):
         {"head_embedding": "mul", "value_head_size": 7},
         {"qk_norm": True, "attn_implementation": "eager"},
         {"is_decoder": True, **UNEQUAL},
+        {"num_hidden_layers": 3, "layer_attention_heads": [5, 0, 3], "intermediate_size": [0, 11, 37]},
     ],
-    ids=["added embeddings", "multiplied embeddings", "qk_norm", "decoder"],
+    ids=["added embeddings", "multiplied embeddings", "qk_norm", "decoder", "empty sublayers"],
 )
 def test_every_attention(shape, tmp_path):
     """Guards: shared projections, normalised queries and keys, and a causal mask are in the graph, on odd batches."""

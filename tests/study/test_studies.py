@@ -267,7 +267,7 @@ def test_shares_make_up_the_study():
             {"objective": "average", "pretraining": {**OF_A_PATTERN, "subset": 2, "mlp": True}},
             "mlp: True is not a whole number",
         ),
-        ({"model": {**SMALL["model"], "value_head_size": [3]}}, "value_head_size: a study's heads are all alike"),
+        ({"model": {**SMALL["model"], "value_head_size": [3]}}, "value_head_size: a study's layers are all alike"),
     ],
 )
 def test_bad_studies(tmp_path, changes, message):
