@@ -80,7 +80,11 @@ def draw_cost(file: Path):
         )
 
 
-if __name__ == "__main__":
+def main():
     parser = argparse.ArgumentParser(prog="python -m benchmarks.cost", description=__doc__)
     parser.add_argument("file", type=Path, help="of the picture, such as docs/cost.png")
     draw_cost(parser.parse_args().file)
+
+
+if __name__ == "__main__":
+    main()

@@ -54,7 +54,7 @@ def test_files_of_the_architecture_exist():
     """Guards: each file and folder of the tables is there, and each module of the package is in one of them."""
     text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
     names = {name for row in re.findall(r"^\|(.*?)\|", text, re.MULTILINE) for name in re.findall(r"`([\w./]+)`", row)}
-    assert len(names) > 30
+    assert len(names) > 20
     for name in names:
         assert (ROOT / name).exists() or (ROOT / "fixedbert" / name).exists(), name
     modules = {file.name + ("/" if file.is_dir() else "") for file in (ROOT / "fixedbert").iterdir()}

@@ -27,7 +27,6 @@ X is (B, L, D). W_o of the concatenated heads is the sum over i. BERT's dropout,
 | G | heads of keys and values: H, or 1 where all heads share them | H, 1 |
 """
 
-from collections.abc import Callable
 from functools import partial
 
 import torch
@@ -113,8 +112,13 @@ class FixedHeadBertSelfAttention(nn.Module):
             e_query, e_key = self.head_embedding[:2, :, None]  # (H, 1, P) each
             query = self.embed(query, e_query, e_key)  # (B, H, Lq, P)
 
-        interface = ALL_ATTENTION_FUNCTIONS.get_interface(self.config._attn_implementation, eager_attention_forward)
-        attend = attention_function(interface, attention_mask, **kwargs)
+        attend = ALL_ATTENTION_FUNCTIONS.get_interface(self.config._attn_implementation, eager_attention_forward)
+        if within := getattr(attention_mask, "attend", None):  # no tensor, but what knows the sequences of a row
+            attend = partial(within, attend)
+        elif kwargs.get("output_attentions"):
+            attend = eager_attention_forward  # no other keeps probabilities
+        elif attend is not eager_attention_forward:
+            query, key, value = of_one_shape(query, key, value)
         rate = self.dropout.p if self.training else 0.0
         output, weights = attend(self, query, key, value, attention_mask, dropout=rate, scaling=self.scaling, **kwargs)
         # Tensor parallelism leaves each process a part of the heads.
@@ -153,15 +157,6 @@ class FixedHeadBertSelfAttention(nn.Module):
         return (key, value) if cache is None else cache.update(key, value, self.layer_idx)
 
 
-def attention_function(interface: Callable, attention_mask, output_attentions=None, **kwargs) -> Callable:
-    """The configured `interface`, called as eager_attention_forward; eager itself where probabilities are asked."""
-    if hasattr(attention_mask, "attend"):  # not a tensor, but what knows the sequences of a row
-        return attention_mask.attend
-    if output_attentions or interface is eager_attention_forward:
-        return eager_attention_forward
-    return partial(by_kernel, interface)
-
-
 def eager_attention_forward(module, query, key, value, attention_mask, scaling: float, dropout=0.0, **kwargs):
     """
     The definition, in matrices: queries (B, H, Lq, P), keys (B, G, Lk, P) and values (B, G, Lk, V) -> the output
@@ -181,34 +176,13 @@ def eager_attention_forward(module, query, key, value, attention_mask, scaling: 
     return output.view(B, H, length, -1).transpose(1, 2).contiguous(), weights
 
 
-def by_kernel(kernel: Callable, module: nn.Module, query, key, value, attention_mask, **kwargs):
-    """A function of transformers, which takes heads of one number and size: shared ones are views, zeros fill up."""
+def of_one_shape(query, key, value) -> tuple[torch.Tensor, ...]:
+    """In one number of heads and one size, for transformers' functions: shared heads are views, zeros fill up."""
     size = max(query.shape[-1], value.shape[-1])
     key, value = (x.expand(-1, query.shape[1], -1, -1) for x in (key, value))
     if query.shape[-1] != value.shape[-1]:
         query, key, value = (pad(x, (0, size - x.shape[-1])) for x in (query, key, value))
-    return kernel(module, query, key, value, attention_mask, **kwargs)
-
-
-def padding_in(attention_mask, outputs: torch.Tensor) -> torch.Tensor | None:
-    """(B, L), true where `outputs` (B, L, ...) are at padding; None without a mask (B, L), which says so."""
-    if isinstance(attention_mask, torch.Tensor) and attention_mask.ndim == 2:
-        return ~attention_mask[:, -outputs.shape[1] :].to(outputs.device).bool()  # the mask may cover a cache
-    return None
-
-
-def is_symbolic(x: torch.Tensor) -> bool:
-    """Whether values cannot be read: a graph is traced, `x` is on the meta device, or vmap has batched it."""
-    return is_tracing(x) or x.is_meta or torch._C._functorch.is_batchedtensor(x)
-
-
-def sequences_of(position_ids: torch.Tensor | None, shape: torch.Size) -> torch.Tensor | None:
-    """The number of each token's sequence in its row, (B, L), where `position_ids` restart within one; else None."""
-    if position_ids is None:
-        return None
-    position_ids = position_ids.expand(shape)
-    starts = position_ids.diff(prepend=position_ids[:, :1] - 1) <= 0
-    return starts.cumsum(-1) if is_symbolic(starts) or starts.any() else None
+    return query, key, value
 
 
 class Bias(nn.Module):
@@ -241,3 +215,24 @@ class FixedHeadBertAttention(BertAttention):
         attention = FixedHeadBertSelfAttention(config, is_causal, layer_idx, is_cross_attention)
         self.add_module("self", attention)  # assigned to self.self, it would have to be one of BERT's types
         self.output = FixedHeadBertSelfOutput(config, attention.all_head_size)
+
+
+def padding_in(attention_mask, outputs: torch.Tensor) -> torch.Tensor | None:
+    """(B, L), true where `outputs` (B, L, ...) are at padding; None without a mask (B, L), which says so."""
+    if isinstance(attention_mask, torch.Tensor) and attention_mask.ndim == 2:
+        return ~attention_mask[:, -outputs.shape[1] :].to(outputs.device).bool()  # the mask may cover a cache
+    return None
+
+
+def is_symbolic(x: torch.Tensor) -> bool:
+    """Whether values cannot be read: a graph is traced, `x` is on the meta device, or vmap has batched it."""
+    return is_tracing(x) or x.is_meta or torch._C._functorch.is_batchedtensor(x)
+
+
+def sequences_of(position_ids: torch.Tensor | None, shape: torch.Size) -> torch.Tensor | None:
+    """The number of each token's sequence in its row, (B, L), where `position_ids` restart within one; else None."""
+    if position_ids is None:
+        return None
+    position_ids = position_ids.expand(shape)
+    starts = position_ids.diff(prepend=position_ids[:, :1] - 1) <= 0
+    return starts.cumsum(-1) if is_symbolic(starts) or starts.any() else None

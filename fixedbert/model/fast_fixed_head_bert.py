@@ -11,7 +11,6 @@ that are read; in the attention H heads of size P, values V, and G heads of keys
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import groupby
 from typing import NamedTuple
 
@@ -26,9 +25,9 @@ from transformers.utils.import_utils import is_tracing
 
 from .attention_fixed_head_bert import (
     FixedHeadBertSelfAttention,
-    by_kernel,
     eager_attention_forward,
     is_symbolic,
+    of_one_shape,
     padding_in,
     sequences_of,
 )
@@ -97,21 +96,20 @@ class Tokens:
         output, _ = layer.attention(queries, self, encoder_hidden_states=hidden_states)
         return layer.feed_forward_chunk(output)
 
-    def attend(self, module: FixedHeadBertSelfAttention, query, key, value, attention_mask, **kwargs):
+    def attend(
+        self, kernel: Callable, module: FixedHeadBertSelfAttention, query, key, value, attention_mask, **kwargs
+    ):
         """Attention within sequences: queries (1, H, T or N, P), keys (1, G, T, P), values (1, G, T, V)."""
         lengths = Lengths(self.ends, self.ends, self.longest, self.longest)
         if query.shape[2] < key.shape[2] and self.read_ends is not None:
             lengths = lengths._replace(cu_seq_lens_q=self.read_ends, max_length_q=self.longest_read)
-        name = module.config._attn_implementation or "eager"
-        kernel = ALL_ATTENTION_FUNCTIONS.get_interface(name, eager_attention_forward)
-        if "flash" in name:  # it takes the lengths
-            return by_kernel(kernel, module, query, key, value, None, **lengths._asdict(), **kwargs)
         if kernel is eager_attention_forward and (module.is_causal or query.device.type != "cpu"):
             kernel = ALL_ATTENTION_FUNCTIONS["sdpa"]  # eager would need a mask within sequences
-        attend = partial(within_sequences, kernel)
-        if kernel is eager_attention_forward:
-            return attend(module, query, key, value, lengths, **kwargs)
-        return by_kernel(attend, module, query, key, value, lengths, **kwargs)
+        if kernel is not eager_attention_forward:
+            query, key, value = of_one_shape(query, key, value)
+        if "flash" in (module.config._attn_implementation or ""):  # it takes the lengths
+            return kernel(module, query, key, value, None, **lengths._asdict(), **kwargs)
+        return within_sequences(kernel, module, query, key, value, lengths, **kwargs)
 
 
 def ends_of(lengths: torch.Tensor) -> tuple[torch.Tensor, int]:
@@ -168,12 +166,15 @@ def fast_forward(model, given, attention_mask, read_at, tokens: Tokens | None, i
 def needs_whole_rows(model, given: torch.Tensor, attention_mask, sequences, tokens, inputs: dict) -> bool:
     """Whether nothing may be left out: a graph is traced, all is to be returned, or something has the rows' shape."""
     config, name = model.config, model.config._attn_implementation
-    asked = [(inputs.get(name), getattr(config, name)) for name in ("output_attentions", "output_hidden_states")]
-    use_cache = config.use_cache if inputs.get("use_cache") is None else inputs["use_cache"]
+
+    def asked(field: str):
+        return getattr(config, field) if inputs.get(field) is None else inputs[field]
+
     return (
         (is_symbolic(given) if tokens is None else is_tracing(given))
-        or any((default if given is None else given) is not False for given, default in asked)
-        or (config.is_decoder and use_cache and sequences is None and not model.training)
+        or asked("output_attentions") is not False
+        or asked("output_hidden_states") is not False
+        or (config.is_decoder and asked("use_cache") and sequences is None and not model.training)
         or inputs.get("past_key_values") is not None
         or inputs.get("encoder_hidden_states") is not None
         or not (attention_mask is None or isinstance(attention_mask, torch.Tensor) and attention_mask.ndim == 2)
@@ -186,7 +187,7 @@ def needs_whole_rows(model, given: torch.Tensor, attention_mask, sequences, toke
 
 def whole_rows(model, attention_mask, inputs: dict) -> ModelOutput:
     """The plain forward. With `unpad_inputs` the last hidden states are zero at padding, as if it were left out."""
-    outputs = model.whole_rows(attention_mask, **inputs)
+    outputs = model.plain_forward(attention_mask, **inputs)
     padding = padding_in(attention_mask, outputs.last_hidden_state)
     if model.unpad_inputs and padding is not None:
         last = outputs.last_hidden_state = outputs.last_hidden_state.masked_fill(padding[..., None], 0)

@@ -210,9 +210,9 @@ class FixedHeadBertModel(FixedHeadBertPreTrainedModel, bert.BertModel):
         check_mask(attention_mask, given, inputs.get("past_key_values"))
         if self.unpad_inputs or "flash" in self.config._attn_implementation:  # which has no mask for packed rows
             return fast_forward(self, given, attention_mask, read_at, tokens, inputs)
-        return self.whole_rows(attention_mask, **inputs)
+        return self.plain_forward(attention_mask, **inputs)
 
-    def whole_rows(self, attention_mask, **inputs) -> ModelOutput:
+    def plain_forward(self, attention_mask, **inputs) -> ModelOutput:
         """BERT's forward, with masks for packed rows and for the eager attention that gives probabilities."""
         given, past_key_values = given_in(inputs), inputs.get("past_key_values")
         if inputs.get("output_attentions") is None:

@@ -43,7 +43,6 @@ def test_missing_package_is_a_sentence(monkeypatch, tmp_path):
     sentence = r'matplotlib is not installed: pip install "fixedbert\[plots\]"\.'
     for draw in (
         lambda: needs("matplotlib", "plots"),
-        lambda: plan(params="110M", output_dir=tmp_path / "out"),
         lambda: theory(tmp_path / "out"),
         lambda: inspect("model", tmp_path / "out", "text.txt"),
     ):
