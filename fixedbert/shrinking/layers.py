@@ -1,104 +1,31 @@
 """
-A model cut layer after layer: each is calibrated on what the layers before it give once they are cut, and measured.
+A model's layers while rows pass through them: what is summed up for the mathematics of cut.py, and the cut itself.
 
-The hidden states of the text are kept in files and read a batch at a time: memory does not grow with the text.
+Rows are batches of a model's arguments. Padding is left out of all sums.
 """
 
 import copy
-import math
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
-from pathlib import Path
+from collections.abc import Iterator
+from contextlib import contextmanager
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from tqdm import tqdm
-from transformers.masking_utils import create_causal_mask
+from transformers.masking_utils import create_bidirectional_mask, create_causal_mask
 
-from ..conversion.growing import Heads, heads_of, set_heads
+from ..conversion.growing import Heads, heads_of
 from ..model.attention_fixed_head_bert import FixedHeadBertAttention, FixedHeadBertSelfAttention
 from ..model.modeling_fixed_head_bert import FixedHeadBertLayer, FixedHeadBertPreTrainedModel
-from ..support.errors import InputError
-from .budget import Curves, curves_of, heads_for_error, score_errors
-from .cut import RANK_TOLERANCE, Moments, SecondMoments, cut_attention, remove_inputs
+from .answers import Answering, Batch, forward, real
+from .budget import Shape, head_choices
+from .cut import Refit, SecondMoments, check_finite, cut_size, least_squares, remove_inputs, root, size_errors
 
-PILOT = 16  # sequences, at most, on which the effect of scores on the output is measured
-ROUNDING = 1e-6  # of the sum of squares, up to which a predicted error may be rounding
-# Of all sequences: what layers take in the original model and in the cut one, what the feed-forward network takes in
-# the cut one, and W_o's output in the original model, and before the cut in the cut one.
-STATES = ("original", "cut", "attended", "original output", "uncut output")
+NEURON_STEPS = 192  # at most so many steps of a removal of neurons
 
 
-@dataclass(frozen=True)
-class LayerErrors:
-    """
-    Relative errors of a layer in the Frobenius norm, over all tokens of the text.
-
-    Attributes:
-        before, after: its heads.
-        scores: predicted from the singular values on the uncut model, of the scores less their mean for each query, by
-            the size that is kept, from 0 on.
-        values: the same of the attention's output (W_o's with bias, before the residual), by the size of values.
-        heads: the same by the number of heads that are left out; of 0 alone where none may be.
-        error: measured, of the attention's output after the cut against before, on the same inputs.
-        from_original: measured, of the attention's output in the cut model against that in the original.
-        feed_forward_error: measured, of the feed-forward network's output on the same inputs; 0 where it is not cut.
-    """
-
-    before: Heads
-    after: Heads
-    scores: list[float]
-    values: list[float]
-    heads: list[float]
-    error: float = 0.0
-    from_original: float = 0.0
-    feed_forward_error: float = 0.0
-
-    @classmethod
-    def predicted(cls, moments: Moments, curves: Curves) -> "LayerErrors":
-        """Without a cut."""
-        scores = score_errors(moments)
-        of_scores = (scores / scores[0]).sqrt() if scores[0] > 0 else scores
-        of_values = curves.values.sum(dim=0).sqrt()
-        of_heads = curves.heads_removed.sqrt()
-        return cls(moments.heads, moments.heads, of_scores.tolist(), of_values.tolist(), of_heads.tolist())
-
-
-class HiddenStates:
-    """
-    Hidden states (N, L, D) of sequences, in a file. Only the batch that is read or written is in memory. The file is
-    not mapped: on a full disk, writing to a map kills the process.
-    """
-
-    def __init__(self, file: Path, length: int, width: int, dtype: torch.dtype, device: torch.device):
-        self.file, self.shape, self.device = file, (length, width), device
-        self.dtype = np.dtype(str(dtype).removeprefix("torch."))
-        file.touch()
-
-    def place(self, row: int) -> int:
-        """Where a sequence begins, in bytes."""
-        return row * math.prod(self.shape) * self.dtype.itemsize
-
-    def __getitem__(self, batch: slice) -> Tensor:
-        count = (batch.stop - batch.start) * math.prod(self.shape)
-        states = np.fromfile(self.file, self.dtype, count, offset=self.place(batch.start))
-        return torch.from_numpy(states).view(-1, *self.shape).to(self.device)
-
-    def __setitem__(self, batch: slice, states: Tensor):
-        with open(self.file, "r+b") as file:
-            file.seek(self.place(batch.start))
-            file.write(states.cpu().numpy().tobytes())
-
-
-class Watched:
-    """Tensors of the last forward pass: queries and keys (B, L, H P), z (B, L, H V), and W_o's output."""
-
-    queries: Tensor
-    keys: Tensor
-    z: Tensor
-    output: Tensor  # (B, L, D)
+def shapes_of(model: FixedHeadBertPreTrainedModel) -> list[Shape]:
+    neurons = [layer.intermediate.dense.out_features for layer in layers_of(model)]
+    return [Shape(*shape) for shape in zip(heads_of(model.config), neurons, strict=True)]
 
 
 def layers_of(model: FixedHeadBertPreTrainedModel) -> list[FixedHeadBertLayer]:
@@ -112,277 +39,229 @@ def heads_in(attention: FixedHeadBertAttention) -> FixedHeadBertSelfAttention:
     return module
 
 
-@contextmanager
-def watched(attention: FixedHeadBertAttention) -> Iterator[Watched]:
-    """What `attention` computes in here."""
-    seen, heads = Watched(), heads_in(attention)
+class LayerStatistics:
+    """
+    What a layer of the original computes with the rows.
 
-    def see(*names: str) -> Callable[[nn.Module, tuple[Tensor], Tensor], None]:
-        def hook(module, args, output):
-            seen.__dict__.update(zip(names, (output, *args), strict=False))
+    Attributes:
+        heads: z of all heads together, (1, H V); neurons: (1, F).
+        heads_metric, neurons_metric: gradients behind W_o and behind the feed-forward network, (1, D).
+        queries, keys: (H, P), the keys less their mean in a row.
+        score_errors: by size, (H): the mean of |G^(1/2) W_o dz|^2 over the tokens, as cut.py says.
+    """
 
-        return hook
+    def __init__(self, shape: Shape, width: int):
+        number, size, value_size = shape.heads
+        self.heads, self.heads_metric = SecondMoments(1, number * value_size), SecondMoments(1, width)
+        self.neurons, self.neurons_metric = SecondMoments(1, shape.neurons), SecondMoments(1, width)
+        self.queries, self.keys = SecondMoments(number, size), SecondMoments(number, size)
+        self.score_errors: dict[int, Tensor] = {}
 
-    handles = [
-        heads.query.register_forward_hook(see("queries")),
-        heads.key.register_forward_hook(see("keys")),
-        attention.get_submodule("output.dense").register_forward_hook(see("output", "z")),
+
+def statistics(
+    model: FixedHeadBertPreTrainedModel, rows: list[Batch], answering: Answering
+) -> tuple[list[LayerStatistics], float]:
+    """One pass forwards and backwards. Returns the sums of each layer, and the tokens of a row in the mean."""
+    layers = layers_of(model)
+    found = [LayerStatistics(shape, model.config.hidden_size) for shape in shapes_of(model)]
+    seen: dict[nn.Module, tuple[Tensor, Tensor]] = {}
+
+    def keep(module, args, output):
+        output.retain_grad()
+        seen[module] = args[0].detach(), output
+
+    def begin(module, args, output):
+        return output.requires_grad_()
+
+    modules = [
+        (
+            x.attention.get_submodule("output.dense"),
+            x.output.dense,
+            heads_in(x.attention).query,
+            heads_in(x.attention).key,
+        )
+        for x in layers
     ]
+    handles = [module.register_forward_hook(keep) for of_layer in modules for module in of_layer]
+    handles.append(model.base_model.get_submodule("embeddings").register_forward_hook(begin))
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    count = 0
+    model.requires_grad_(False)
     try:
-        yield seen
+        for batch in tqdm(rows, "what moves the answers", unit="batch"):
+            torch.stack([answers.surprise() for answers in answering(model, batch)]).sum().backward()
+            place, count = real(batch), count + len(batch["input_ids"])
+            for sums, of_layer in zip(found, modules, strict=True):
+                (z, heads), (a, neurons), (_, query), (_, key) = (seen[module] for module in of_layer)
+                sums.heads.add(z[place])
+                sums.heads_metric.add(heads.grad[place])
+                sums.neurons.add(a[place])
+                sums.neurons_metric.add(neurons.grad[place])
+                sums.queries.add(query.detach()[place])
+                sums.keys.add(less_mean(key.detach(), place)[place])
+            seen.clear()
     finally:
         for handle in handles:
             handle.remove()
+        for parameter in trained:
+            parameter.requires_grad_()
+    for sums in found:
+        for moments in (sums.heads, sums.neurons, sums.queries, sums.keys, sums.heads_metric, sums.neurons_metric):
+            check_finite(moments.sum)
+    measure_scores(model, rows, found)
+    return found, found[0].heads.tokens / count
 
 
-class Difference:
-    """Sums of squares over a text, in float64: of a difference, and of what it is relative to."""
-
-    def __init__(self):
-        self.of_difference = self.of_reference = 0.0
-
-    def add(self, other: Tensor, reference: Tensor):
-        self.of_difference += float((other.double() - reference.double()).square().sum())
-        self.of_reference += float(reference.double().square().sum())
-
-    @property
-    def relative(self) -> float:
-        return (self.of_difference / self.of_reference) ** 0.5 if self.of_difference else 0.0
-
-
-class LayerByLayer:
-    """
-    Args:
-        model: in evaluation mode. `cut` makes it the cut model, its configuration too, and can be called once.
-        text: gives the batches of the text, ids (B, L), anew at each call.
-        dtype: that the cut model is saved in; its weights are rounded to it as they are made, and errors are those of
-            rounded weights. By default that of `model`, in which all is computed.
-    """
-
-    def __init__(
-        self,
-        model: FixedHeadBertPreTrainedModel,
-        text: Callable[[], Iterator[Tensor]],
-        dtype: torch.dtype | None = None,
-    ):
-        self.model, self.text, self.dtype = model, text, dtype or model.dtype
-        self.embeddings, self.layers = model.base_model.get_submodule("embeddings"), layers_of(model)
-        self.heads = heads_of(model.config)
-        self.tokens = 0  # of the text, when it has been read
-
-    def attend(self, attention: FixedHeadBertAttention, hidden_states: Tensor) -> Tensor:
-        """The attention of a layer with residual and LayerNorm, (B, L, D) -> (B, L, D)."""
-        mask, config = None, self.model.config
-        if config.is_decoder:
-            mask = create_causal_mask(config, hidden_states, attention_mask=None, past_key_values=None)
-        return attention(hidden_states, attention_mask=mask)[0]
-
-    @torch.no_grad()
-    def curves(self) -> tuple[list[Curves], list[LayerErrors]]:
-        """
-        What is predicted of the uncut model, from one forward pass over the text.
-
-        Raises:
-            InputError: too little text, or a text without variance.
-        """
-        moments = [Moments(heads, of_all=True) for heads in self.heads]
-        inputs = [torch.empty(0)] * len(self.layers)  # of each layer, for the first sequences
-        for ids in tqdm(self.text(), "reading", unit="batch"):
-            hidden_states = self.embeddings(input_ids=ids.to(self.model.device))
-            for number, layer in enumerate(self.layers):
-                inputs[number] = torch.cat([inputs[number], hidden_states])[:PILOT].clone()  # not a view of a batch
-                with watched(layer.attention) as seen:
-                    hidden_states = layer.feed_forward_chunk(self.attend(layer.attention, hidden_states))
-                moments[number].add(seen.queries, seen.keys, seen.z, seen.output)
-        self.tokens = moments[0].z.tokens
-        for number, of_layer in enumerate(moments):
-            check(of_layer, number)
-        found = [
-            self.curves_of(layer.attention, of_layer, states)
-            for layer, of_layer, states in zip(self.layers, moments, inputs, strict=True)
-        ]
-        return found, [LayerErrors.predicted(*of_layer) for of_layer in zip(moments, found, strict=True)]
-
-    def curves_of(self, attention: FixedHeadBertAttention, moments: Moments, inputs: Tensor) -> Curves:
-        """
-        Curves of a layer. How far an error of scores moves its output is measured on hidden states `inputs` (B, L, D),
-        with queries and keys of half the size, or of less where half loses nothing.
-        """
-        errors, sensitivity = score_errors(moments), 0.0
-        felt = int((errors > ROUNDING * errors[0]).sum()) - 1  # the largest size at which something is lost
-        less = moments.heads._replace(size=max(1, min(moments.heads.size // 2, felt)))
-        error = float(errors[less.size])
-        if error > 0:
-            cut, difference = self.with_heads(attention, less, moments), Difference()
-            with watched(attention) as before, watched(cut) as after:
-                self.attend(attention, inputs)
-                self.attend(cut, inputs)
-            difference.add(after.output, before.output)
-            sensitivity = difference.relative**2 / error
-        return curves_of(tensors_of(attention), moments, sensitivity)
-
-    def with_heads(self, attention: FixedHeadBertAttention, heads: Heads, moments: Moments) -> FixedHeadBertAttention:
-        """The attention cut to these heads; itself where nothing changes."""
-        if heads == moments.heads:
-            return attention
-        return self.attention_of(cut_attention(tensors_of(attention), heads, moments), heads)
-
-    def attention_of(self, tensors: dict[str, Tensor], heads: Heads) -> FixedHeadBertAttention:
-        """An attention with these parameters, rounded."""
-        config = copy.copy(self.model.config)
-        set_heads(config, [heads] * config.num_hidden_layers)
-        with torch.device("meta"):
-            attention = FixedHeadBertAttention(config, is_causal=config.is_decoder)
-        heads_in(attention).config = self.model.config  # what is set there later is for this layer too
-        attention.load_state_dict({name: self.rounded(tensor) for name, tensor in tensors.items()}, assign=True)
-        return attention.eval().to(self.model.device)
-
-    def rounded(self, tensor: Tensor) -> Tensor:
-        return tensor.to(self.dtype).to(tensor.dtype)
-
-    @torch.no_grad()
-    def cut(
-        self,
-        folder: Path,
-        heads: list[Heads] | None = None,
-        tolerance: float = 0.0,
-        multiple_of: int = 1,
-        intermediate_size: int | None = None,
-    ) -> list[LayerErrors]:
-        """
-        Cut the model.
-
-        Args:
-            folder: a new one, for the hidden states of the text.
-            heads: of each layer; None for the smallest whose error is at most `tolerance`.
-            multiple_of: what sizes that follow from `tolerance` are multiples of.
-            intermediate_size: neurons of the feed-forward networks; None for all.
-
-        Raises:
-            InputError: as `curves`.
-        """
-        folder.mkdir()
-        config, found = self.model.config, []
-        self.batches: list[slice] = []
-        self.states: dict[str, HiddenStates] = {}
-        self.tokens = 0
-        for ids in self.text():
-            if not self.batches:
-                shape = ids.shape[1], config.hidden_size, self.model.dtype, self.model.device
-                self.states = {name: HiddenStates(folder / name, *shape) for name in STATES}
-            begin = self.batches[-1].stop if self.batches else 0
-            self.batches.append(slice(begin, begin + len(ids)))
-            embedded = self.embeddings(input_ids=ids.to(self.model.device))
-            self.states["original"][self.batches[-1]] = self.states["cut"][self.batches[-1]] = embedded
-            self.tokens += ids.numel()
-        with tqdm(total=len(self.layers) * len(self.batches), desc="cutting", unit="batch") as self.progress:
-            for number in range(len(self.layers)):
-                wanted = None if heads is None else heads[number]
-                errors = self.cut_attention(number, wanted, tolerance, multiple_of)
-                lost = self.cut_feed_forward(number, intermediate_size or config.neuron_counts[number])
-                found.append(replace(errors, feed_forward_error=lost))
-        set_heads(config, [layer.after for layer in found])
-        config.intermediate_size = intermediate_size or config.intermediate_size
-        return found
-
-    def cut_attention(self, number: int, wanted: Heads | None, tolerance: float, multiple_of: int) -> LayerErrors:
-        """
-        Cut the attention of a layer. States of the original model move on to the next layer, those of the cut one to
-        the feed-forward network.
-        """
-        layer, old, states = self.layers[number], self.heads[number], self.states
-        attention = layer.attention
-        leave_out = wanted is None or wanted.number < old.number
-        of_original, of_cut = Moments(old, leave_out), Moments(old, leave_out)
-        with watched(attention) as seen:
-            for batch in self.batches:
-                attended = self.attend(attention, states["original"][batch])
-                of_original.add(seen.queries, seen.keys, seen.z, seen.output)
-                states["original output"][batch] = seen.output
-                states["original"][batch] = layer.feed_forward_chunk(attended)
-                self.attend(attention, states["cut"][batch])
-                of_cut.add(seen.queries, seen.keys, seen.z, seen.output)
-                states["uncut output"][batch] = seen.output
-                self.progress.update()
-        check(of_cut, number)
-        curves = (
-            None
-            if wanted
-            else self.curves_of(attention, of_cut, states["cut"][slice(0, min(PILOT, self.batches[-1].stop))])
-        )
-        aim = tolerance
-        while True:
-            heads = wanted or old
-            if curves is not None and aim > RANK_TOLERANCE:
-                heads = heads_for_error(curves, aim, multiple_of)
-            layer.attention = self.with_heads(attention, heads, of_cut)
-            heads_in(layer.attention).layer_idx = number
-            error, from_original = Difference(), Difference()
-            with watched(layer.attention) as seen:
-                for batch in self.batches:
-                    states["attended"][batch] = self.attend(layer.attention, states["cut"][batch])
-                    error.add(seen.output, states["uncut output"][batch])
-                    from_original.add(seen.output, states["original output"][batch])
-            if wanted or error.relative <= tolerance:
-                break
-            aim *= 0.9 * tolerance / error.relative  # more was lost than predicted
-        predicted = LayerErrors.predicted(of_original, curves_of(tensors_of(attention), of_original))
-        return replace(predicted, after=heads, error=error.relative, from_original=from_original.relative)
-
-    def cut_feed_forward(self, number: int, size: int) -> float:
-        """Cut the feed-forward network of a layer. States of the cut model move on to the next. Returns the error."""
-        states, layer = self.states, self.layers[number]
-        first, last = layer.intermediate, layer.output
-        if size == first.dense.out_features:
-            for batch in self.batches:
-                states["cut"][batch] = layer.feed_forward_chunk(states["attended"][batch])
-            return 0.0
-        moments = SecondMoments(1, first.dense.out_features)
-        for batch in self.batches:
-            neurons = first(states["attended"][batch])  # (B, L, F)
-            moments.add(neurons)
-            states["uncut output"][batch] = last.dense(neurons)
-        check(moments, number)
-        removal = remove_inputs(last.dense.weight.cpu(), moments.mean[0], moments.about_mean[0], 1, size)
-        weights = first.dense.weight[removal.kept], first.dense.bias[removal.kept]
-        first.dense = linear(*weights)
-        bias = last.dense.bias + removal.lost_mean.to(last.dense.bias)
-        last.dense = linear(self.rounded(removal.weight.to(bias)), self.rounded(bias))
-        error = Difference()
-        for batch in self.batches:
-            attended = states["attended"][batch]
-            output = last.dense(first(attended))
-            error.add(output, states["uncut output"][batch])
-            states["cut"][batch] = last.LayerNorm(output + attended)
-        return error.relative
+def less_mean(states: Tensor, place: Tensor) -> Tensor:
+    """States (B, L, N) less the mean of each row's real tokens."""
+    weights = place[..., None].to(states.dtype)
+    return states - (states * weights).sum(dim=1, keepdim=True) / weights.sum(dim=1, keepdim=True)
 
 
 @torch.no_grad()
-def errors_from_original(
-    cut: FixedHeadBertPreTrainedModel, original: FixedHeadBertPreTrainedModel, batches: Iterator[Tensor]
-) -> list[float]:
-    """The relative errors of each layer's attention output, as `LayerErrors.from_original`, of a whole model."""
-    found = [Difference() for _ in layers_of(original)]
-    for ids in tqdm(batches, "comparing", unit="batch"):
-        with ExitStack() as stack:
-            seen = []
-            for model in (cut, original):
-                seen.append([stack.enter_context(watched(layer.attention)) for layer in layers_of(model)])
-                model.base_model(input_ids=ids.to(model.device))
-        for difference, after, before in zip(found, *seen, strict=True):
-            difference.add(after.output, before.output)
-    return [difference.relative for difference in found]
+def measure_scores(model: FixedHeadBertPreTrainedModel, rows: list[Batch], found: list[LayerStatistics]):
+    """Fill in what smaller queries and keys do to the heads' outputs, in the metric of the answers."""
+    layers, shapes = layers_of(model), shapes_of(model)
+    variants, maps = [], []
+    for layer, shape, sums in zip(layers, shapes, found, strict=True):
+        heads = heads_in(layer.attention)
+        sizes = sorted({choice.size for choice in head_choices(shape.heads)} - {shape.heads.size})
+        variants.append({size: with_smaller_scores(heads, sums, size) for size in sizes})
+        sums.score_errors = {size: torch.zeros(shape.heads.number, dtype=torch.float64) for size in sizes}
+        sums.score_errors[shape.heads.size] = torch.zeros(shape.heads.number, dtype=torch.float64)
+        W_o = layer.attention.get_submodule("output.dense").weight
+        to_metric = root(sums.heads_metric.about_zero[0]).to(W_o) @ W_o  # (D, H V)
+        maps.append(to_metric.T.unflatten(0, (shape.heads.number, -1)))  # (H, V, D)
+    for batch in tqdm(rows[::4], "what scores do", unit="batch"):
+        place = real(batch)
+        with watched(*(heads_in(layer.attention) for layer in layers)) as seen:
+            forward(model, batch)
+        for layer, of_layer, to_metric, sums in zip(layers, variants, maps, found, strict=True):
+            hidden_states, output = seen[heads_in(layer.attention)]
+            mask = attention_mask_for(model, hidden_states, batch)
+            for size, smaller in of_layer.items():
+                change = smaller(hidden_states, attention_mask=mask)[0] - output[0]
+                change = change[place].unflatten(-1, to_metric.shape[:2]).transpose(0, 1)  # (H, n, V)
+                sums.score_errors[size] += (change @ to_metric).square().sum(dim=(1, 2)).double().cpu()
+    tokens = sum(int(real(batch).sum()) for batch in rows[::4])
+    for sums in found:
+        sums.score_errors = {size: errors / tokens for size, errors in sums.score_errors.items()}
 
 
-def check(moments: Moments | SecondMoments, number: int):
+def smaller_scores(heads: FixedHeadBertSelfAttention, sums: LayerStatistics, size: int, kept: list[int]):
+    """Weights and biases of queries and keys of the heads `kept` with this size: (h, p, D) and (h, p) each."""
+    number = heads.num_attention_heads
+    weights = {
+        name: torch.cat([x.weight, x.bias[:, None]], dim=1).detach().cpu().double().unflatten(0, (number, -1))[kept]
+        for name, x in (("query", heads.query), ("key", heads.key))
+    }
+    moments = sums.queries.about_zero[kept], sums.keys.about_zero[kept]
+    cut = [
+        cut_size(q, k[:, :-1], L, R, size)  # the softmax forgets the bias of keys
+        for q, k, L, R in zip(weights["query"], weights["key"], *moments, strict=True)
+    ]
+    queries, keys = map(torch.stack, zip(*cut, strict=True))
+    queries = queries * (size / heads.attention_head_size) ** 0.5  # scores are divided by the root of the new size
+    return queries[..., :-1], queries[..., -1], keys, torch.zeros_like(queries[..., -1])
+
+
+def with_smaller_scores(heads: FixedHeadBertSelfAttention, sums: LayerStatistics, size: int):
+    smaller = copy.copy(heads)  # shares all but queries and keys
+    smaller._modules = dict(heads._modules)
+    smaller.attention_head_size, smaller.scaling = size, size**-0.5
+    W_q, b_q, W_k, b_k = (
+        x.flatten(0, 1).to(heads.query.weight)
+        for x in smaller_scores(heads, sums, size, list(range(heads.num_attention_heads)))
+    )
+    smaller.query, smaller.key = linear(W_q, b_q), linear(W_k, b_k)
+    return smaller
+
+
+class LayerCosts:
     """
-    Raises:
-        InputError: the text shows too little to the layer of this number.
+    What cuts of a layer cost, in nats for a row, and the parameters that they leave.
+
+    Args:
+        layer: the original.
+        sums: what it computes with the rows.
+        tokens: of a row in the mean.
     """
-    try:
-        moments.check()
-    except InputError as error:
-        raise InputError(f"layer {number}: {error}") from error
+
+    def __init__(self, layer: FixedHeadBertLayer, shape: Shape, sums: LayerStatistics, tokens: float):
+        self.layer, self.shape, self.sums = layer, shape, sums
+        value_size = shape.heads.value_size
+        W_o, W_f = (
+            x.weight.detach().cpu().double()
+            for x in (layer.attention.get_submodule("output.dense"), layer.output.dense)
+        )
+        self.M_z, self.M_a = sums.heads.about_mean[0], sums.neurons.about_mean[0]
+        metric_o, metric_f = sums.heads_metric.about_zero[0], sums.neurons_metric.about_zero[0]
+        self.heads = remove_inputs(root(metric_o) @ W_o, self.M_z, value_size)
+        self.neurons = remove_inputs(root(metric_f) @ W_f, self.M_a, 1, -(-shape.neurons // NEURON_STEPS))
+        half, number = tokens / 2, shape.heads.number
+        self.z = self.M_z.view(number, value_size, number, value_size).diagonal(dim1=0, dim2=2).permute(2, 0, 1)
+        W_h = W_o.T.unflatten(0, (number, -1))  # (H, V, D)
+        self.g = W_h @ metric_o @ W_h.mT  # (H, V, V), of the gradients at z
+        self.scores = {size: half * errors for size, errors in sums.score_errors.items()}
+        self.values = half * size_errors(self.z, self.g)
+        self.heads_left_out, self.neurons_left_out = half * self.heads.costs, half * self.neurons.costs
+
+    def of_heads(self, heads: Heads) -> float:
+        kept = self.heads.kept(heads.number)
+        cost = self.heads_left_out[self.shape.heads.number - heads.number]
+        return float(cost + self.scores[heads.size][kept].sum() + self.values[kept, heads.value_size].sum())
+
+    def of_neurons(self, neurons: int) -> float:
+        return float(self.neurons_left_out[self.shape.neurons - neurons])
+
+    def cut_heads(self, heads: Heads) -> dict[str, Tensor]:
+        """The attention's parameters by BERT's names, in float64, fitted to the original's inputs."""
+        old, kept = self.shape.heads, self.heads.kept(heads.number)
+        state = {name: tensor.cpu().double() for name, tensor in self.layer.attention.state_dict().items()}
+        parts = {
+            f"{name}.{kind}": state[f"self.{name}.{kind}"].unflatten(0, (old.number, -1))[kept]  # (h, P, D) or (h, P)
+            for name in ("query", "key", "value")
+            for kind in ("weight", "bias")
+        }
+        places = torch.arange(old.number * old.value_size).view(old.number, -1)[kept].flatten()
+        W_o = (
+            least_squares(state["output.dense.weight"], self.M_z, places)
+            if kept
+            else state["output.dense.weight"][:, :0]
+        )
+        bias = state["output.dense.weight"] @ self.sums.heads.mean[0] - W_o @ self.sums.heads.mean[0][places]
+        if heads.size < old.size and kept:
+            smaller = smaller_scores(heads_in(self.layer.attention), self.sums, heads.size, kept)
+            parts |= zip(("query.weight", "query.bias", "key.weight", "key.bias"), smaller, strict=True)
+        if heads.value_size < old.value_size and kept:
+            values = torch.cat([parts["value.weight"], parts["value.bias"][..., None]], dim=2)
+            outputs = W_o.T.unflatten(0, (len(kept), -1))  # (h, V, D)
+            cut = [
+                cut_size(v, o, L, R, heads.value_size)
+                for v, o, L, R in zip(values, outputs, self.z[kept], self.g[kept], strict=True)
+            ]
+            values, outputs = map(torch.stack, zip(*cut, strict=True))
+            parts["value.weight"], parts["value.bias"], W_o = (
+                values[..., :-1],
+                values[..., -1],
+                outputs.flatten(0, 1).T,
+            )
+        state |= {f"self.{name}": part.flatten(0, 1) for name, part in parts.items()}
+        state["output.dense.weight"], state["output.dense.bias"] = W_o, state["output.dense.bias"] + bias
+        return state
+
+    def cut_neurons(self, neurons: int) -> dict[str, Tensor]:
+        """The feed-forward network's parameters by BERT's names, in float64, fitted to the original's inputs."""
+        kept = torch.tensor(self.neurons.kept(neurons), dtype=torch.long)
+        first, last = self.layer.intermediate.dense, self.layer.output.dense
+        weight, mean = last.weight.detach().cpu().double(), self.sums.neurons.mean[0]
+        W = least_squares(weight, self.M_a, kept)
+        return {
+            "intermediate.dense.weight": first.weight.detach().cpu()[kept].double(),
+            "intermediate.dense.bias": first.bias.detach().cpu()[kept].double(),
+            "output.dense.weight": W,
+            "output.dense.bias": last.bias.detach().cpu().double() + weight @ mean - W @ mean[kept],
+        }
 
 
 def linear(weight: Tensor, bias: Tensor) -> nn.Linear:
@@ -392,5 +271,65 @@ def linear(weight: Tensor, bias: Tensor) -> nn.Linear:
     return module
 
 
-def tensors_of(attention: FixedHeadBertAttention) -> dict[str, Tensor]:
-    return {name: tensor.cpu() for name, tensor in attention.state_dict().items()}
+@contextmanager
+def watched(*modules: nn.Module) -> Iterator[dict[nn.Module, tuple[Tensor, Tensor]]]:
+    """The first argument and the output of each module, of its last call."""
+    seen: dict[nn.Module, tuple[Tensor, Tensor]] = {}
+    handles = [
+        module.register_forward_hook(lambda module, args, output: seen.update({module: (args[0], output)}))
+        for module in modules
+    ]
+    try:
+        yield seen
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def attention_mask_for(model: FixedHeadBertPreTrainedModel, hidden_states: Tensor, batch: Batch) -> Tensor | None:
+    make = create_causal_mask if model.config.is_decoder else create_bidirectional_mask
+    options = {"past_key_values": None} if model.config.is_decoder else {}
+    return make(model.config, hidden_states, attention_mask=batch["attention_mask"], **options)
+
+
+@torch.no_grad()
+def refit(original: FixedHeadBertPreTrainedModel, cut: FixedHeadBertPreTrainedModel, rows: list[Batch]):
+    """
+    Give W_o and the last map of each feed-forward network of `cut` weights that bring its hidden states nearest to the
+    original's: in the model's order, each on what the cut model really gives.
+    """
+    embeddings = original.base_model.get_submodule("embeddings")
+    names = ("input_ids", "token_type_ids")
+    states = [embeddings(**{name: batch[name] for name in names if name in batch}) for batch in rows]
+    own = list(states)
+    pairs = list(zip(layers_of(original), layers_of(cut), strict=True))
+    with tqdm(total=len(pairs) * len(rows), desc="refitting", unit="batch") as progress:
+        for before, after in pairs:
+            W_o, W_f = after.attention.get_submodule("output.dense"), after.output.dense
+            heads, neurons = Refit(W_o.in_features, W_o.out_features), Refit(W_f.in_features, W_f.out_features)
+            inputs = []
+            for number, batch in enumerate(rows):
+                mask = attention_mask_for(original, states[number], batch)
+                place = real(batch)
+                wanted = heads_in(before.attention)(states[number], attention_mask=mask)[0]
+                wanted = before.attention.get_submodule("output.dense")(wanted) + states[number]
+                attended = before.attention.get_submodule("output.LayerNorm")(wanted)
+                a = heads_in(after.attention)(own[number], attention_mask=mask)[0]
+                heads.add(a[place], (wanted - own[number])[place])
+                last = before.output.dense(before.intermediate(attended)) + attended
+                states[number] = before.output.LayerNorm(last)
+                inputs.append((a, last))
+            set_linear(W_o, *heads.solution(W_o.weight.cpu()))
+            for number, batch in enumerate(rows):
+                a, last = inputs[number]
+                place = real(batch)
+                own[number] = after.attention.get_submodule("output.LayerNorm")(W_o(a) + own[number])
+                neurons.add(after.intermediate(own[number])[place], (last - own[number])[place])
+            set_linear(W_f, *neurons.solution(W_f.weight.cpu()))
+            for number in range(len(rows)):
+                own[number] = after.output(after.intermediate(own[number]), own[number])
+                progress.update()
+
+
+def set_linear(module: nn.Linear, weight: Tensor, bias: Tensor):
+    module.weight.data, module.bias.data = weight.to(module.weight), bias.to(module.bias)

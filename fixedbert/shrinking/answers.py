@@ -1,0 +1,121 @@
+"""What a model answers: distributions, and how far those of two models are apart."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.functional import (
+    binary_cross_entropy_with_logits,
+    cross_entropy,
+    kl_div,
+    log_softmax,
+    logsigmoid,
+    normalize,
+)
+from transformers import PreTrainedModel
+
+Batch = dict[str, Tensor]
+PLACES = "places"  # of a batch: where a masked LM predicts, (B, L)
+
+
+@dataclass(frozen=True)
+class Answers:
+    """
+    Independent answers to a batch.
+
+    Args:
+        values: (n, C): logits of classes, logits of labels that exclude none, or numbers with errors of variance one.
+        kind: "classes", "labels" or "numbers".
+    """
+
+    values: Tensor
+    kind: str
+
+    def surprise(self) -> Tensor:
+        """-log p(y), the sum over all answers, with y drawn from p: its gradients make up the Fisher information."""
+        values = self.values.float()
+        if self.kind == "classes":
+            drawn = torch.multinomial(values.detach().softmax(-1), 1).squeeze(1)
+            return cross_entropy(values, drawn, reduction="sum")
+        if self.kind == "labels":
+            drawn = torch.bernoulli(values.detach().sigmoid())
+            return binary_cross_entropy_with_logits(values, drawn, reduction="sum")
+        return (values * torch.randn_like(values)).sum()
+
+    def divergence(self, other: "Answers") -> Tensor:
+        """KL(these || other) in nats, the sum over all answers."""
+        mine, others = self.values.float(), other.values.float()
+        if self.kind == "classes":
+            return kl_div(log_softmax(others, -1), log_softmax(mine, -1), reduction="sum", log_target=True)
+        if self.kind == "labels":
+            share = mine.sigmoid()
+            gain = share * (logsigmoid(mine) - logsigmoid(others))
+            return (gain + (1 - share) * (logsigmoid(-mine) - logsigmoid(-others))).sum()
+        return (mine - others).square().sum() / 2
+
+
+Answering = Callable[[PreTrainedModel, Batch], list[Answers]]
+
+
+def answering(model: PreTrainedModel, pooling: Callable[[Tensor, Tensor], Tensor] | None = None) -> Answering:
+    """
+    How a model of this class is asked.
+
+    Args:
+        pooling: of a bare model: hidden states (B, L, D) and an attention mask (B, L) to embeddings (B, D).
+    """
+    head = type(model).__name__.partition("For")[2]
+    if head in ("PreTraining", "MaskedLM"):
+        return masked_words
+    if head == "QuestionAnswering":
+        return spans
+    if head == "TokenClassification":
+        return lambda model, batch: [Answers(forward(model, batch).logits[real(batch)], "classes")]
+    if not head and pooling is not None:
+        return lambda model, batch: embeddings(model, batch, pooling)
+    if not head:
+        return states
+    return classes
+
+
+def forward(model: PreTrainedModel, batch: Batch):
+    return model(**{name: x for name, x in batch.items() if name != PLACES})
+
+
+def real(batch: Batch) -> Tensor:
+    return batch["attention_mask"].bool()
+
+
+def classes(model: PreTrainedModel, batch: Batch) -> list[Answers]:
+    """The distribution over classes, of each label, or around each number."""
+    kinds = {"regression": "numbers", "multi_label_classification": "labels"}
+    default = "numbers" if model.config.num_labels == 1 else "classes"
+    return [Answers(forward(model, batch).logits, kinds.get(model.config.problem_type, default))]
+
+
+def spans(model: PreTrainedModel, batch: Batch) -> list[Answers]:
+    """Two distributions over the tokens: where the answer begins, and where it ends."""
+    outputs = forward(model, batch)
+    return [
+        Answers(logits.masked_fill(~real(batch), torch.finfo(logits.dtype).min), "classes")
+        for logits in (outputs.start_logits, outputs.end_logits)
+    ]
+
+
+def masked_words(model: PreTrainedModel, batch: Batch) -> list[Answers]:
+    """The distributions over words at the masked places."""
+    inputs = {name: x for name, x in batch.items() if name != PLACES}
+    hidden_states = model.base_model(**inputs).last_hidden_state
+    return [Answers(model.get_submodule("cls.predictions")(hidden_states[batch[PLACES]]), "classes")]
+
+
+def embeddings(model: PreTrainedModel, batch: Batch, pooling) -> list[Answers]:
+    """The embedding of each text, of length one: half the squared distance is one less the cosine."""
+    states = forward(model, batch).last_hidden_state
+    return [Answers(normalize(pooling(states, batch["attention_mask"]), dim=-1), "numbers")]
+
+
+def states(model: PreTrainedModel, batch: Batch) -> list[Answers]:
+    """The last hidden state of each token, of length one."""
+    return [Answers(normalize(forward(model, batch).last_hidden_state[real(batch)], dim=-1), "numbers")]
