@@ -131,13 +131,11 @@ def load_convert(**options) -> Run:
 
 def shrink_arguments(parser: ArgumentParser):
     parser.add_argument("model", help="directory or Hub id of a BERT, a RoBERTa-like model or a FixedHeadBert")
-    parser.add_argument("--output_dir", help="the directory to write; not for --dry_run")
-    parser.add_argument(
-        "--train_file",
-        nargs="+",
-        required=True,
-        help="files, folders or globs: .txt, .jsonl, .csv, .parquet; heads are cut to what this text uses",
-    )
+    parser.add_argument("--output_dir", required=True, help="the directory to write")
+    parser.add_argument("--speedup", type=float, help="times as fast as the original on this machine, such as 2")
+    parser.add_argument("--milliseconds", type=float, help="for a batch of the rows on this machine")
+    parser.add_argument("--params", type=float, help="parameters of the whole model, such as 15e6")
+    parser.add_argument("--flops", type=float, help="operations of a forward pass, for a row of the mean length")
     parser.add_argument(
         "--attention_head_size", type=int, nargs="+", help="size of queries and keys, or one for each layer"
     )
@@ -145,25 +143,22 @@ def shrink_arguments(parser: ArgumentParser):
         "--value_head_size", type=int, nargs="+", help="size of values; default: the same, as long as it was the same"
     )
     parser.add_argument("--num_attention_heads", type=int, nargs="+", help="number of heads, or one for each layer")
-    parser.add_argument("--keep", type=float, help="share of the attention's parameters to keep, such as 0.5")
+    parser.add_argument("--intermediate_size", type=int, nargs="+", help="neurons, or a number for each layer")
+    parser.add_argument("--task_name", help="the GLUE task of the model, whose training rows it is cut by")
+    parser.add_argument("--data_dir", help="folder of the task in the layout of the GLUE download; default: the Hub")
     parser.add_argument(
-        "--tolerance", type=float, help="largest relative error of each layer's attention on the text, such as 0.01"
+        "--train_file",
+        nargs="+",
+        help="or files with rows of its task: texts or pairs (.csv, .tsv, .jsonl, .parquet, .txt), questions (.json), "
+        "running text for a masked LM; labels are not needed",
     )
+    parser.add_argument("--latency_table", help="file with measured times, which is written if it is not there")
     parser.add_argument(
-        "--multiple_of", type=int, default=1, help="what sizes by --keep or --tolerance are multiples of"
+        "--max_seq_length", type=int, help="tokens of a row, at most; default: as many as the model takes, at most 512"
     )
-    parser.add_argument("--intermediate_size", type=int, help="neurons of the feed-forward networks")
-    parser.add_argument("--dry_run", action="store_true", help="only predict errors by size")
-    parser.add_argument("--distil_steps", type=int, help="steps of training towards the original's hidden states")
-    parser.add_argument("--learning_rate", type=float, help="of this training; default: 3e-4")
-    parser.add_argument("--seed", type=int, help="of this training; default: 0")
-    parser.add_argument(
-        "--max_seq_length",
-        type=int,
-        help="tokens of a sequence: as many as you will use; default: as many as the model takes, at most 512",
-    )
-    parser.add_argument("--max_samples", type=int, default=250, help="sequences to cut by")
-    parser.add_argument("--batch_size", type=int, default=16, help="sequences at once")
+    parser.add_argument("--max_samples", type=int, default=1500, help="rows to cut by")
+    parser.add_argument("--batch_size", type=int, default=32, help="rows at once, for the times too")
+    parser.add_argument("--seed", type=int, default=0, help="for the order of the rows")
     parser.add_argument(
         "--cased",
         dest="do_lower_case",
@@ -174,31 +169,17 @@ def shrink_arguments(parser: ArgumentParser):
     hub_arguments(parser)
 
 
-def load_shrink(model: str, output_dir: str | None, dry_run: bool, **options) -> Run:
-    from fixedbert.shrinking.shrink import Distillation, Sizes, Text, predict, shrink
+def load_shrink(model: str, output_dir: str, latency_table: str | None, **options) -> Run:
+    from fixedbert.shrinking.rows import Rows
+    from fixedbert.shrinking.shrink import Target, shrink
     from fixedbert.shrinking.text import shrinking_text
-    from fixedbert.support.errors import InputError
-
-    def chosen(*names: str) -> dict[str, Any]:
-        return {name: options[name] for name in names}
 
     def run():
-        sizes, steps = chosen(*(field.name for field in fields(Sizes))), options["distil_steps"]
-        asked = {**sizes, "multiple_of": None, "distil_steps": steps}
-        given = [name for name, value in asked.items() if value is not None]
-        if dry_run and given:
-            raise InputError(f"--dry_run predicts errors at all sizes, and cuts nothing: leave out --{given[0]}.")
-        settings = {name: value for name, value in chosen("learning_rate", "seed").items() if value is not None}
-        if settings and steps is None:
-            raise InputError(f"--{next(iter(settings))} is for the training that --distil_steps asks for: give both.")
-        hub_options = chosen("revision", "cache_dir", "token")
-        text = Text(*chosen("train_file", "max_seq_length", "max_samples", "batch_size", "do_lower_case").values())
-        if dry_run:
-            found = predict(model, text, **hub_options)
-        else:
-            distillation = None if steps is None else Distillation(steps, **settings)
-            found = shrink(model, output_dir, text, Sizes(**sizes), distillation, **hub_options)
-        print(shrinking_text(found))
+        hub_options = {name: options[name] for name in ("revision", "cache_dir", "token")}
+        target = Target(**{field.name: options[field.name] for field in fields(Target)})
+        names = ("task_name", "data_dir", "train_file", "max_seq_length", "max_samples", "batch_size", "seed")
+        rows = Rows(*(options[name] for name in (*names, "do_lower_case")))
+        print(shrinking_text(shrink(model, output_dir, rows, target, latency_table, **hub_options)))
 
     return run
 

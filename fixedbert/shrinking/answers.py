@@ -54,6 +54,12 @@ class Answers:
             return (gain + (1 - share) * (logsigmoid(-mine) - logsigmoid(-others))).sum()
         return (mine - others).square().sum() / 2
 
+    def agreement(self, other: "Answers") -> Tensor:
+        """How many answers are the same: the likeliest class, or all labels."""
+        if self.kind == "classes":
+            return (self.values.argmax(-1) == other.values.argmax(-1)).sum()
+        return ((self.values > 0) == (other.values > 0)).all(dim=-1).sum()
+
 
 Answering = Callable[[PreTrainedModel, Batch], list[Answers]]
 
@@ -70,7 +76,7 @@ def answering(model: PreTrainedModel, pooling: Callable[[Tensor, Tensor], Tensor
         return masked_words
     if head == "QuestionAnswering":
         return spans
-    if head == "TokenClassification":
+    if head == "TokenClassification" or type(model).__name__.endswith("LMHeadModel"):
         return lambda model, batch: [Answers(forward(model, batch).logits[real(batch)], "classes")]
     if not head and pooling is not None:
         return lambda model, batch: embeddings(model, batch, pooling)
@@ -91,7 +97,7 @@ def classes(model: PreTrainedModel, batch: Batch) -> list[Answers]:
     """The distribution over classes, of each label, or around each number."""
     kinds = {"regression": "numbers", "multi_label_classification": "labels"}
     default = "numbers" if model.config.num_labels == 1 else "classes"
-    return [Answers(forward(model, batch).logits, kinds.get(model.config.problem_type, default))]
+    return [Answers(forward(model, batch).logits, kinds.get(model.config.problem_type or "", default))]
 
 
 def spans(model: PreTrainedModel, batch: Batch) -> list[Answers]:
@@ -119,3 +125,28 @@ def embeddings(model: PreTrainedModel, batch: Batch, pooling) -> list[Answers]:
 def states(model: PreTrainedModel, batch: Batch) -> list[Answers]:
     """The last hidden state of each token, of length one."""
     return [Answers(normalize(forward(model, batch).last_hidden_state[real(batch)], dim=-1), "numbers")]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """
+    How far a model's answers are from the original's.
+
+    Args:
+        divergence: KL(original || model) in nats, the mean over rows; of embeddings, one less the cosine.
+        agreement: share of the answers that are the same; None for numbers.
+    """
+
+    divergence: float
+    agreement: float | None
+
+
+@torch.no_grad()
+def compare(original: PreTrainedModel, other: PreTrainedModel, rows: list[Batch], answering: Answering) -> Comparison:
+    divergence, same, count = 0.0, 0, 0
+    for batch in rows:
+        for mine, others in zip(answering(original, batch), answering(other, batch), strict=True):
+            divergence += float(mine.divergence(others))
+            if mine.kind != "numbers":
+                same, count = same + int(mine.agreement(others)), count + len(mine.values)
+    return Comparison(divergence / sum(len(batch["input_ids"]) for batch in rows), same / count if count else None)

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -11,7 +11,6 @@ from ..conversion.growing import Heads
 from ..support.errors import InputError
 
 UNITS = 4000  # in which a budget is counted
-Choice = TypeVar("Choice")
 
 
 @dataclass(frozen=True)
@@ -44,7 +43,7 @@ class Option(NamedTuple):
         price: what it takes of the budget.
     """
 
-    choice: object
+    choice: Any
     cost: float
     price: float
 

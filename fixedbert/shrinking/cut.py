@@ -20,14 +20,14 @@ Sizes. A matrix B of rank p < P between two maps, x^T B y for x^T y, has the mea
 
     E (x^T (I - B) y)^2 = || L^(1/2) (I - B) R^(1/2) ||_F^2,    L = E x x^T,  R = E y y^T,
 
-where x and y are independent, and the best B has the p largest singular values of L^(1/2) R^(1/2) = U S V^T (Eckart and
-Young): B = F^T K with F = U_p^T L^(-1/2) and K = U_p^T L^(1/2), or F = V_p^T R^(1/2) and K = V_p^T R^(-1/2): the same
-where both have an inverse. The side is taken whose moment has the better condition (`cut_size`). On any input, not on
-these rows alone, it is exact where the weights of the two maps allow it.
+where x and y are independent, and the best B has the p largest singular values of L^(1/2) R^(1/2) = U S V^T (Eckart
+and Young): B = F^T K with F = U_p^T L^(-1/2) and K = U_p^T L^(1/2), or F = V_p^T R^(1/2) and K = V_p^T R^(-1/2): the
+same where both have an inverse. The side is taken whose moment has the better condition (`cut_size`). On any input,
+not on these rows alone, it is exact where the weights of the two maps allow it.
 
-- Scores q^T k: x is a query, y a key less the mean of the keys of its row, which the softmax forgets. What the error of
-  scores costs is no matter of second order, as the softmax of a sharp head has gradients near zero. It is measured: the
-  heads' outputs with smaller queries and keys differ by dz, which costs 1/2 T E |G^(1/2) W_o dz|^2.
+- Scores q^T k: x is a query, y a key less the mean of the keys of its row, which the softmax forgets. What an error
+  of scores costs is no matter of second order: the softmax of a sharp head has gradients near zero. So it is measured:
+  the heads' outputs with smaller queries and keys differ by dz, which costs 1/2 T E |G^(1/2) W_o dz|^2.
 - Values: of a head, z less its mean is x, and the gradients W_o^T g are y. The cost is 1/2 T times the error above.
 
 Refit. What a cut model's sublayer adds is made to come nearest to what the original's sum W a + b + residual was, by

@@ -4,6 +4,7 @@ import copy
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from statistics import median
 
@@ -90,7 +91,7 @@ def measure(model: FixedHeadBertPreTrainedModel, shapes: Sequence[Shape], inputs
     states = [torch.randn(*shape, width, dtype=model.dtype, device=model.device) for shape in inputs]
     for turn in tqdm(range(ROUNDS), "measuring", unit="round"):
         for part, run in parts.items():
-            times[part][turn] = sum(seconds_of(lambda x=x, run=run: run(x), model.device) for x in states)
+            times[part][turn] = sum(seconds_of(partial(run, x), model.device) for x in states)
     found = {part: median(seconds) / len(inputs) for part, seconds in times.items()}
     return LatencyTable(
         machine_name(),

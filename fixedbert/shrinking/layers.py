@@ -64,7 +64,7 @@ def statistics(
     """One pass forwards and backwards. Returns the sums of each layer, and the tokens of a row in the mean."""
     layers = layers_of(model)
     found = [LayerStatistics(shape, model.config.hidden_size) for shape in shapes_of(model)]
-    seen: dict[nn.Module, tuple[Tensor, Tensor]] = {}
+    seen: dict[nn.Module, tuple[Tensor, Tensor]] = {}  # inputs and outputs, with their gradients
 
     def keep(module, args, output):
         output.retain_grad()
@@ -94,9 +94,9 @@ def statistics(
             for sums, of_layer in zip(found, modules, strict=True):
                 (z, heads), (a, neurons), (_, query), (_, key) = (seen[module] for module in of_layer)
                 sums.heads.add(z[place])
-                sums.heads_metric.add(heads.grad[place])
+                sums.heads_metric.add(gradient(heads)[place])
                 sums.neurons.add(a[place])
-                sums.neurons_metric.add(neurons.grad[place])
+                sums.neurons_metric.add(gradient(neurons)[place])
                 sums.queries.add(query.detach()[place])
                 sums.keys.add(less_mean(key.detach(), place)[place])
             seen.clear()
@@ -110,6 +110,11 @@ def statistics(
             check_finite(moments.sum)
     measure_scores(model, rows, found)
     return found, found[0].heads.tokens / count
+
+
+def gradient(states: Tensor) -> Tensor:
+    assert states.grad is not None
+    return states.grad
 
 
 def less_mean(states: Tensor, place: Tensor) -> Tensor:
@@ -129,7 +134,7 @@ def measure_scores(model: FixedHeadBertPreTrainedModel, rows: list[Batch], found
         variants.append({size: with_smaller_scores(heads, sums, size) for size in sizes})
         sums.score_errors = {size: torch.zeros(shape.heads.number, dtype=torch.float64) for size in sizes}
         sums.score_errors[shape.heads.size] = torch.zeros(shape.heads.number, dtype=torch.float64)
-        W_o = layer.attention.get_submodule("output.dense").weight
+        W_o = layer.attention.get_parameter("output.dense.weight")
         to_metric = root(sums.heads_metric.about_zero[0]).to(W_o) @ W_o  # (D, H V)
         maps.append(to_metric.T.unflatten(0, (shape.heads.number, -1)))  # (H, V, D)
     for batch in tqdm(rows[::4], "what scores do", unit="batch"):
@@ -190,10 +195,8 @@ class LayerCosts:
     def __init__(self, layer: FixedHeadBertLayer, shape: Shape, sums: LayerStatistics, tokens: float):
         self.layer, self.shape, self.sums = layer, shape, sums
         value_size = shape.heads.value_size
-        W_o, W_f = (
-            x.weight.detach().cpu().double()
-            for x in (layer.attention.get_submodule("output.dense"), layer.output.dense)
-        )
+        names = ("attention.output.dense.weight", "output.dense.weight")
+        W_o, W_f = (layer.get_parameter(name).detach().cpu().double() for name in names)
         self.M_z, self.M_a = sums.heads.about_mean[0], sums.neurons.about_mean[0]
         metric_o, metric_f = sums.heads_metric.about_zero[0], sums.neurons_metric.about_zero[0]
         self.heads = remove_inputs(root(metric_o) @ W_o, self.M_z, value_size)
@@ -286,10 +289,11 @@ def watched(*modules: nn.Module) -> Iterator[dict[nn.Module, tuple[Tensor, Tenso
             handle.remove()
 
 
-def attention_mask_for(model: FixedHeadBertPreTrainedModel, hidden_states: Tensor, batch: Batch) -> Tensor | None:
-    make = create_causal_mask if model.config.is_decoder else create_bidirectional_mask
-    options = {"past_key_values": None} if model.config.is_decoder else {}
-    return make(model.config, hidden_states, attention_mask=batch["attention_mask"], **options)
+def attention_mask_for(model: FixedHeadBertPreTrainedModel, hidden_states: Tensor, batch: Batch):
+    mask = batch["attention_mask"]
+    if model.config.is_decoder:
+        return create_causal_mask(model.config, hidden_states, attention_mask=mask, past_key_values=None)
+    return create_bidirectional_mask(model.config, hidden_states, attention_mask=mask)
 
 
 @torch.no_grad()
@@ -305,8 +309,9 @@ def refit(original: FixedHeadBertPreTrainedModel, cut: FixedHeadBertPreTrainedMo
     pairs = list(zip(layers_of(original), layers_of(cut), strict=True))
     with tqdm(total=len(pairs) * len(rows), desc="refitting", unit="batch") as progress:
         for before, after in pairs:
-            W_o, W_f = after.attention.get_submodule("output.dense"), after.output.dense
-            heads, neurons = Refit(W_o.in_features, W_o.out_features), Refit(W_f.in_features, W_f.out_features)
+            W_o, W_f = after.attention.get_submodule("output.dense"), after.output.get_submodule("dense")
+            width = original.config.hidden_size
+            heads, neurons = Refit(inputs_of(W_o), width), Refit(inputs_of(W_f), width)
             inputs = []
             for number, batch in enumerate(rows):
                 mask = attention_mask_for(original, states[number], batch)
@@ -314,22 +319,34 @@ def refit(original: FixedHeadBertPreTrainedModel, cut: FixedHeadBertPreTrainedMo
                 wanted = heads_in(before.attention)(states[number], attention_mask=mask)[0]
                 wanted = before.attention.get_submodule("output.dense")(wanted) + states[number]
                 attended = before.attention.get_submodule("output.LayerNorm")(wanted)
-                a = heads_in(after.attention)(own[number], attention_mask=mask)[0]
-                heads.add(a[place], (wanted - own[number])[place])
+                a = heads_in(after.attention)(own[number], attention_mask=mask)[0] if inputs_of(W_o) else own[number]
+                heads.add(a[place][:, : inputs_of(W_o)], (wanted - own[number])[place])
                 last = before.output.dense(before.intermediate(attended)) + attended
                 states[number] = before.output.LayerNorm(last)
                 inputs.append((a, last))
-            set_linear(W_o, *heads.solution(W_o.weight.cpu()))
+            set_linear(W_o, *heads.solution(weight_of(W_o, width)))
             for number, batch in enumerate(rows):
                 a, last = inputs[number]
                 place = real(batch)
                 own[number] = after.attention.get_submodule("output.LayerNorm")(W_o(a) + own[number])
-                neurons.add(after.intermediate(own[number])[place], (last - own[number])[place])
-            set_linear(W_f, *neurons.solution(W_f.weight.cpu()))
+                neurons.add(after.intermediate(own[number])[place][:, : inputs_of(W_f)], (last - own[number])[place])
+            set_linear(W_f, *neurons.solution(weight_of(W_f, width)))
             for number in range(len(rows)):
                 own[number] = after.output(after.intermediate(own[number]), own[number])
                 progress.update()
 
 
-def set_linear(module: nn.Linear, weight: Tensor, bias: Tensor):
-    module.weight.data, module.bias.data = weight.to(module.weight), bias.to(module.bias)
+def inputs_of(dense: nn.Module) -> int:
+    """None where the sublayer is a bias alone."""
+    return dense.in_features if isinstance(dense, nn.Linear) else 0
+
+
+def weight_of(dense: nn.Module, width: int) -> Tensor:
+    return dense.weight.detach().cpu() if isinstance(dense, nn.Linear) else torch.zeros(width, 0)
+
+
+def set_linear(dense: nn.Module, weight: Tensor, bias: Tensor):
+    if isinstance(dense, nn.Linear):
+        dense.weight.data = weight.to(dense.weight)
+    parameter = dense.get_parameter("bias")
+    parameter.data = bias.to(parameter)

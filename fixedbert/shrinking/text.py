@@ -1,39 +1,131 @@
-"""What `fixedbert shrink` prints: errors predicted by size, and those measured where the model was cut."""
+"""What shrinking did, in words for the terminal and the card, and as a picture."""
 
-from .shrink import Shrinking
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..model_card import table
+from ..support.figures import drawing, with_matplotlib
+from .answers import Comparison
+from .budget import Shape
 
 
-def shrinking_text(shrinking: Shrinking) -> str:
-    """Predicted errors by size, and where the model was cut its heads and the measured errors."""
-    layers = shrinking.layers
-    lines = [
-        f"{shrinking.model}: {len(layers)} layers; {shrinking.tokens:,} tokens in sequences of "
-        f"{shrinking.max_seq_length}",
-        "relative errors predicted from the singular values on the uncut model, by size:",
-    ]
-    for name in ("scores", "values", "heads"):
-        curves = [getattr(layer, name) for layer in layers]
-        places = sorted({round(share * (len(curve) - 1) / 8) for curve in curves for share in range(9)})
-        if places == [0]:
-            continue
-        unit = "left out" if name == "heads" else "size"
-        lines.append(f"{name:<8} {unit:>8} " + " ".join(f"{place:>6}" for place in places))
-        for number, curve in enumerate(curves):
-            shown = (f"{curve[place]:>6.3f}" if place < len(curve) else " " * 6 for place in places)
-            lines.append(f"{'layer':>12} {number:>4} " + " ".join(shown))
-    if shrinking.cut:
-        lines += ["", "cut, with relative errors of the attention's output measured on the text:"]
-        for number, layer in enumerate(layers):
-            measured = f"{layer.error:.3f} on the same inputs, {layer.from_original:.3f} from the original"
-            if shrinking.repaired:
-                measured += f", {shrinking.repaired[number]:.3f} after training"
-            if layer.feed_forward_error:
-                measured += f"; of the feed-forward network's {layer.feed_forward_error:.3f}"
-            lines.append(f"  layer {number}: {layer.before} -> {layer.after}: {measured}")
-        before, after = shrinking.parameters
-        lines.append(f"parameters of the model: {before:,} -> {after:,}, {1 - after / before:.1%} less")
-        if shrinking.repaired:
-            lines.append(f"{shrinking.distil_steps:,} steps of training: {shrinking.outcome}")
-    if shrinking.limit:
-        lines.append(f"{shrinking.limit} Give --max_seq_length as long as your inputs.")
+@dataclass(frozen=True)
+class Shrinking:
+    """
+    What `shrink` did.
+
+    Args:
+        model: as it was given.
+        rows, tokens: that it was cut by, and their tokens in the mean.
+        before, after: heads and neurons of each layer.
+        predicted: what the cuts cost the answers to second order, in nats for a row.
+        comparison: measured on rows that it was not cut by.
+        parameters, operations: before and after; operations of a row of the mean length.
+        seconds: of a batch, before and after, measured in turns; None for a dry run.
+        speedup: the median of their ratios; `by_table`: what the table of latencies had for it.
+        repaired: the comparison after training, and its `distil_steps`.
+    """
+
+    model: str
+    rows: int
+    tokens: float
+    before: list[Shape]
+    after: list[Shape]
+    predicted: float
+    comparison: Comparison
+    parameters: tuple[int, int]
+    operations: tuple[int, int]
+    seconds: tuple[float, float]
+    speedup: float
+    by_table: float | None = None
+    distil_steps: int = 0
+    repaired: Comparison | None = None
+    machine: str = ""
+
+
+def answers_text(comparison: Comparison) -> str:
+    if comparison.agreement is None:
+        return f"they differ by {comparison.divergence:.2g} nats (of embeddings, one less the cosine)"
+    return f"{comparison.agreement:.1%} are the same, KL {comparison.divergence:.2g} nats"
+
+
+def verdict(found: Shrinking) -> str:
+    """What was reached, in one sentence."""
+    (ops, fewer), (params, left) = found.operations, found.parameters
+    faster = f"{found.speedup:.2f} times as fast as the original"
+    predicted = f" ({found.by_table:.2f} by the table of latencies)" if found.by_table else ""
+    return (
+        f"{faster}{predicted}, with {fewer / ops:.0%} of the operations and {left / params:.0%} of the parameters; of "
+        f"its answers on rows that it was not cut by, {answers_text(found.comparison)}."
+    )
+
+
+def shrinking_text(found: Shrinking) -> str:
+    """Heads and neurons of each layer, and what was reached."""
+    lines = [f"{found.model}: cut by {found.rows:,} rows of {found.tokens:.0f} tokens in the mean"]
+    for number, (before, after) in enumerate(zip(found.before, found.after, strict=True)):
+        neurons = f"{before.neurons:,} -> {after.neurons:,} neurons"
+        lines.append(f"  layer {number}: {before.heads} -> {after.heads}; {neurons}")
+    seconds, less = (1000 * time for time in found.seconds)
+    lines += [f"{seconds:.1f} -> {less:.1f} ms for batches of short, middling and long rows", verdict(found)]
+    if found.repaired is not None:
+        lines.append(f"after {found.distil_steps:,} steps of training, {answers_text(found.repaired)}.")
     return "\n".join(lines)
+
+
+def making(found: Shrinking) -> str:
+    """How the model was made, for its card, in Markdown."""
+    name = Path(found.model).resolve().name if Path(found.model).exists() else found.model
+    layers = zip(found.before, found.after, strict=True)
+    rows = [
+        (number, before.heads, after.heads, f"{before.neurons:,}", f"{after.neurons:,}")
+        for number, (before, after) in enumerate(layers)
+    ]
+    training = ""
+    if found.repaired is not None:
+        training = f" After {found.distil_steps:,} steps of training without labels, {answers_text(found.repaired)}."
+    machine = f" Times are of {found.machine}." if found.machine else ""
+    return f"""
+Cut from `{name}` by what {found.rows:,} rows of its task, {found.tokens:.0f} tokens in the mean, say of its answers; \
+no labels were used. It is {verdict(found)}{training}{machine}
+
+{table(rows, ("layer", "heads before", "after", "neurons before", "after"))}
+
+![What is left of each layer](shrinking.png)
+"""
+
+
+@with_matplotlib
+def draw(found: Shrinking, file: Path):
+    """What is left of each layer, and of the whole model."""
+    with drawing(9, 3.6, file) as figure:
+        layers, model = figure.subplots(1, 2, width_ratios=(2, 1))
+        places = range(len(found.after))
+        layer_pairs = list(zip(found.before, found.after, strict=True))
+        for shift, name, left in (
+            (
+                -0.2,
+                "dimensions of heads",
+                [share(*(inner(x) for x in pair)) for pair in layer_pairs],
+            ),
+            (0.2, "neurons", [share(*(x.neurons for x in pair)) for pair in layer_pairs]),
+        ):
+            layers.bar([place + shift for place in places], left, 0.4, label=name)
+        layers.set(xlabel="layer", ylabel="left, per cent", ylim=(0, 105), xticks=list(places))
+        layers.legend()
+        names, amounts = ("parameters", "operations", "time"), (found.parameters, found.operations, found.seconds)
+        bars = model.bar(names, [share(*amount) for amount in amounts], color="C2")
+        model.bar_label(bars, fmt="%.0f")
+        model.set(ylabel="left, per cent", ylim=(0, 105))
+        figure.suptitle(f"{found.speedup:.2f} times as fast; of the answers, {answers_text(found.comparison)}")
+
+
+def inner(shape: Shape) -> int:
+    """Dimensions of all heads together."""
+    number, size, value_size = shape.heads
+    return number * (size + value_size)
+
+
+def share(before: float, after: float) -> float:
+    """In per cent."""
+    return 100 * after / before if before else 0.0
