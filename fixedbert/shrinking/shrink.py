@@ -1,8 +1,9 @@
 """
 Shrink: a BERT with fewer and smaller heads, cut to what a text uses, and trained to repair what is lost.
 
-Layers are cut from the first to the last: whole heads, then scores, then values, then neurons. cut.py has the
-mathematics, layers.py the way through the layers, and budget.py chooses sizes for `keep` and `tolerance`.
+Layers are cut from the first to the last (`LayerByLayer.cut` of layers.py): whole heads, then scores, then values
+(`cut_attention` of cut.py, which has the mathematics), then neurons. budget.py chooses sizes for `keep` and
+`tolerance`.
 """
 
 import hashlib
