@@ -10,11 +10,13 @@ from unittest.mock import patch
 
 import torch
 from tqdm import tqdm
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.utils import is_flash_attn_2_available
 
 from benchmarks.lines import Line
 from fixedbert import FixedHeadBertConfig, FixedHeadBertModel
 from fixedbert.model import fast_fixed_head_bert
+from fixedbert.model.attention_fixed_head_bert import eager_attention_forward
 from fixedbert.model.fast_fixed_head_bert import LARGEST_HEAD, Tokens
 
 LAYOUTS = ("whole rows", "unpadded", "packed")
@@ -230,7 +232,8 @@ def dropped(way: Way, lengths: list[int], device: torch.device, dtype: torch.dty
     known = Tokens.of(real).to(device)
     with way.chosen(), torch.no_grad():
         heads = {"dropout": DROPOUT, "scaling": module.scaling}
-        output, _ = known.attend(module, query, key, value, None, **heads)  # (1, T, H, V)
+        kernel = ALL_ATTENTION_FUNCTIONS.get_interface(config._attn_implementation, eager_attention_forward)
+        output, _ = known.attend(kernel, module, query, key, value, None, **heads)  # (1, T, H, V)
     zeros, kept, expected = 0, [], []
     for start, length in zip(ends.tolist(), lengths, strict=False):
         part = slice(start, start + length)

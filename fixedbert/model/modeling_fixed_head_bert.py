@@ -4,7 +4,7 @@ FixedHeadBert: BERT whose attention heads have a size of their own. The layer, t
 
 What is BERT comes from transformers, and so do all parameter names. Written here is the difference: constructors with
 the attention of attention_fixed_head_bert.py, masks of packed rows, and losses that do not count padding and
-are zero for a batch without any label (`mean_loss`).
+are zero where no token and no answer of a batch has a label (`mean_loss`).
 
 Shapes: B batch, L length, D hidden_size, V vocabulary.
 """

@@ -1,4 +1,8 @@
-"""The error for input that the user can correct, and how a script ends with an error, a signal or an interruption."""
+"""
+The error for input that the user can correct, and how a script ends with an error, a signal or an interruption.
+
+The library names fields; `exit_on_input_error` turns them into flags.
+"""
 
 import re
 import signal

@@ -332,7 +332,7 @@ def test_whole_numbers_with_a_point_are_classes(tmp_path, capsys):
     """Guards: 0.0, 1.0 and 2.0 of pandas are the classes 0, 1 and 2, in every file, and that is said."""
     assert labelled(tmp_path, [0.0, 2.0, 1.0]).labels == ["0", "1", "2"]
     told = capsys.readouterr().out
-    assert "whole numbers, so they are classes: 0.0 is 0; with --do_regression true they are numbers" in told
+    assert "whole numbers, so they are classes: 0.0 is 0; with `do_regression` true they are numbers" in told
     train = own_file(tmp_path, "text\tlabel\nx\t1\ny\t-1\n")
     dev = own_file(tmp_path, "text\tlabel\nx\t-1.0\ny\t1.0\n", "dev.tsv")
     data = load_files({"train": train, "validation": dev})
