@@ -50,30 +50,38 @@ class Option(NamedTuple):
 
 def cheapest(parts: Sequence[Sequence[Option]], budget: float) -> list[Option]:
     """
-    An option for each part, with the least sum of costs whose prices do not exceed the budget: exactly, but that
-    prices are rounded up to a 4000th of the budget.
+    An option for each part, with the least sum of costs whose prices do not exceed the budget, counted in 4000ths.
 
     Raises:
         InputError: there is none.
     """
     least = sum(min(option.price for option in part) for part in parts)
-    if least > budget:
-        raise InputError(f"{budget:g}: the least that can be reached is {least:g}.")
+    if least > budget * (1 + 1e-9):
+        raise InputError(f"the least that the layers can take is {least:.4g}, and the target leaves {budget:.4g}.")
+    units = [np.array([int(option.price / budget * UNITS + 1e-6) for option in part]) for part in parts]
     best = np.zeros(UNITS + 1)  # by what is spent at most, so far
     taken = []
-    for part in parts:
-        units = [min(UNITS + 1, int(np.ceil(option.price / budget * UNITS - 1e-9))) for option in part]
+    for part, prices in zip(parts, units, strict=True):
         sums = np.full((len(part), UNITS + 1), np.inf)
-        for number, (option, price) in enumerate(zip(part, units, strict=True)):
+        for number, (option, price) in enumerate(zip(part, prices, strict=True)):
             if price <= UNITS:
                 sums[number, price:] = best[: UNITS + 1 - price] + option.cost
-        taken.append((sums.argmin(axis=0), units))
+        taken.append(sums.argmin(axis=0))
         best = sums.min(axis=0)
-    if not np.isfinite(best[UNITS]):
-        return [min(part, key=lambda option: option.price) for part in parts]
-    chosen, spent = [], UNITS
-    for part, (choices, units) in zip(reversed(parts), reversed(taken), strict=True):
+    for spent in range(UNITS, -1, -1):  # fractions of units, which are not counted, can make a sum too large
+        if np.isfinite(best[spent]) and fits(chosen := chosen_at(spent, parts, units, taken), budget):
+            return chosen
+    return [min(part, key=lambda option: option.price) for part in parts]
+
+
+def chosen_at(spent: int, parts: Sequence[Sequence[Option]], units: list, taken: list) -> list[Option]:
+    chosen = []
+    for part, prices, choices in zip(reversed(parts), reversed(units), reversed(taken), strict=True):
         number = int(choices[spent])
         chosen.append(part[number])
-        spent -= units[number]
+        spent -= int(prices[number])
     return chosen[::-1]
+
+
+def fits(chosen: list[Option], budget: float) -> bool:
+    return sum(option.price for option in chosen) <= budget * (1 + 1e-9)

@@ -156,9 +156,9 @@ def cut_size(A: Tensor, C: Tensor, L: Tensor, R: Tensor, size: int) -> tuple[Ten
     root_l, root_r = root(ridged(L)), root(ridged(R))
     U, _, Vh = torch.linalg.svd(root_l @ root_r)
     if condition(L) <= condition(R):
-        F, K = U[:, :size].T @ torch.linalg.inv(root_l), U[:, :size].T @ root_l
+        F, K = U[:, :size].T @ torch.linalg.pinv(root_l), U[:, :size].T @ root_l
     else:
-        F, K = Vh[:size] @ root_r, Vh[:size] @ torch.linalg.inv(root_r)
+        F, K = Vh[:size] @ root_r, Vh[:size] @ torch.linalg.pinv(root_r)
     first, second = F @ A, K @ C
     balance = (norms(second) / norms(first)).sqrt()  # factors of like size, which trains better
     return balance * first, second / balance
@@ -241,7 +241,7 @@ def ridged(M: Tensor) -> Tensor:
 
 def condition(M: Tensor) -> float:
     values = torch.linalg.eigvalsh(M.double())
-    return float(values[-1] / values[0].clamp(min=torch.finfo(torch.float64).tiny))
+    return float(values[-1] / values[0]) if values[0] > 0 else float("inf")
 
 
 def check_finite(sums: Tensor):

@@ -119,7 +119,8 @@ def wait(device: torch.device):
 
 def attention_of(model: FixedHeadBertPreTrainedModel, heads: Heads) -> Callable:
     config = copy.copy(model.config)
-    set_heads(config, [heads] * config.num_hidden_layers)
+    config.num_hidden_layers = 2  # one of them has heads
+    set_heads(config, [heads, heads._replace(number=max(1, heads.number))])
     attention = FixedHeadBertAttention(config, layer_idx=0).to(model.device, model.dtype).eval()
     return lambda states: attention(states)[0]
 
