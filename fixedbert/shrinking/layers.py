@@ -24,8 +24,7 @@ NEURON_STEPS = 192  # at most so many steps of a removal of neurons
 
 
 def shapes_of(model: FixedHeadBertPreTrainedModel) -> list[Shape]:
-    neurons = [layer.intermediate.dense.out_features for layer in layers_of(model)]
-    return [Shape(*shape) for shape in zip(heads_of(model.config), neurons, strict=True)]
+    return [Shape(*shape) for shape in zip(heads_of(model.config), model.config.neuron_counts, strict=True)]
 
 
 def layers_of(model: FixedHeadBertPreTrainedModel) -> list[FixedHeadBertLayer]:
