@@ -158,6 +158,8 @@ def shrink_arguments(parser: ArgumentParser):
     )
     parser.add_argument("--max_samples", type=int, default=1500, help="rows to cut by")
     parser.add_argument("--batch_size", type=int, default=32, help="rows at once, for the times too")
+    parser.add_argument("--distil_steps", type=int, help="steps of training towards the original's answers, after it")
+    parser.add_argument("--learning_rate", type=float, help="for this training; default: 2e-4")
     parser.add_argument("--seed", type=int, default=0, help="for the order of the rows")
     parser.add_argument(
         "--cased",
@@ -170,16 +172,23 @@ def shrink_arguments(parser: ArgumentParser):
 
 
 def load_shrink(model: str, output_dir: str, latency_table: str | None, **options) -> Run:
+    from fixedbert.shrinking.repair import Repair
     from fixedbert.shrinking.rows import Rows
     from fixedbert.shrinking.shrink import Target, shrink
     from fixedbert.shrinking.text import shrinking_text
+    from fixedbert.support.errors import InputError
 
     def run():
         hub_options = {name: options[name] for name in ("revision", "cache_dir", "token")}
         target = Target(**{field.name: options[field.name] for field in fields(Target)})
         names = ("task_name", "data_dir", "train_file", "max_seq_length", "max_samples", "batch_size", "seed")
         rows = Rows(*(options[name] for name in (*names, "do_lower_case")))
-        print(shrinking_text(shrink(model, output_dir, rows, target, latency_table, **hub_options)))
+        steps, rate = options["distil_steps"], options["learning_rate"]
+        if rate is not None and steps is None:
+            raise InputError("is for the training that `distil_steps` asks for: give both.", "learning_rate")
+        settings = {"seed": options["seed"]} | ({} if rate is None else {"learning_rate": rate})
+        repair = None if steps is None else Repair(steps, **settings)
+        print(shrinking_text(shrink(model, output_dir, rows, target, latency_table, repair, **hub_options)))
 
     return run
 

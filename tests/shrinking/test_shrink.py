@@ -5,6 +5,7 @@ import random
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from small_models import model_of
 from small_texts import SHAPE, WORDS, save
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
@@ -15,6 +16,7 @@ from fixedbert.shrinking.answers import answering
 from fixedbert.shrinking.budget import Shape
 from fixedbert.shrinking.latency import LatencyTable
 from fixedbert.shrinking.layers import refit, shapes_of, statistics
+from fixedbert.shrinking.repair import Repair
 from fixedbert.shrinking.rows import Rows, masked
 from fixedbert.shrinking.shrink import Target, Work, latencies, shrink, with_shapes
 from fixedbert.shrinking.text import shrinking_text
@@ -169,6 +171,34 @@ def test_rows_of_every_kind(texts, tmp_path):
     ids = torch.tensor([[2, 7, 8, 3]] * 2000)
     share = masked({"input_ids": ids}, tokenizer, generator)["places"].float().mean() * 2
     assert 0.5 <= share <= 0.6  # one of two at least
+
+
+@pytest.mark.parametrize("stopped", [None, 5])
+def test_repair_brings_answers_nearer_and_continues(model, texts, tmp_path, monkeypatch, stopped):
+    """Guards: training after a deep cut brings the answers nearer; one that was broken off goes on, to the
+    same weights."""
+    target = Target(num_attention_heads=2, intermediate_size=7)
+    repair = Repair(150, learning_rate=1e-3)
+    monkeypatch.setattr("fixedbert.shrinking.repair.has_bf16", lambda _: False)
+
+    def run(folder):
+        return shrink(model, folder, rows(texts), target, repair=repair)
+
+    whole = run(tmp_path / "whole")
+    assert whole.distil_steps == 150 and whole.repaired.divergence < 0.8 * whole.comparison.divergence
+    assert not list((tmp_path / "whole").glob("c*-*")) and not (tmp_path / "whole" / "cut").exists()
+    if stopped:
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr("fixedbert.shrinking.shrink.compare", broken_off)
+            run(tmp_path / "again")
+        assert (tmp_path / "again.partial").exists()
+        run(tmp_path / "again")
+        one, other = (load_file(tmp_path / name / "model.safetensors") for name in ("whole", "again"))
+        assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+def broken_off(*_):
+    raise KeyboardInterrupt
 
 
 REFUSED = {
