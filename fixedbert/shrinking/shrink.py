@@ -275,7 +275,8 @@ def choose(
     parts = [options(layer, prices) for layer in costs]
     layers = sum(prices.heads(shape.heads) + prices.neurons(shape.neurons) for shape in shapes_of(work.model))
     wanted, rest = budget_of(work, target, layers)
-    budget, fitting = wanted, []
+    budget = wanted
+    fitting: list[tuple] = []  # whether it misses, by how much, its number, and the cut
     for _ in range(TRIES):
         found = cheapest([part for pair in parts for part in pair], budget - rest)
         chosen = [Shape(heads.choice, neurons.choice) for heads, neurons in zip(found[::2], found[1::2], strict=True)]

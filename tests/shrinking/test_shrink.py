@@ -187,18 +187,18 @@ def test_repair_brings_answers_nearer_and_continues(model, texts, tmp_path, monk
     whole = run(tmp_path / "whole")
     assert whole.distil_steps == 150 and whole.repaired.divergence < 0.8 * whole.comparison.divergence
     assert not list((tmp_path / "whole").glob("c*-*")) and not (tmp_path / "whole" / "cut").exists()
+
+    def broken_off(*_, **__):
+        raise KeyboardInterrupt
+
     if stopped:
         with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-            patch.setattr("fixedbert.shrinking.shrink.compare", broken_off)
+            patch.setattr("fixedbert.shrinking.shrink.RepairTrainer.save_state", broken_off)
             run(tmp_path / "again")
         assert (tmp_path / "again.partial").exists()
         run(tmp_path / "again")
         one, other = (load_file(tmp_path / name / "model.safetensors") for name in ("whole", "again"))
         assert all(torch.equal(one[name], other[name]) for name in one)
-
-
-def broken_off(*_):
-    raise KeyboardInterrupt
 
 
 REFUSED = {
