@@ -17,10 +17,9 @@ import transformers
 
 import fixedbert
 from benchmarks.machine import description
-from benchmarks.plain_pass import plain_pass, save, wikipedia
+from benchmarks.plain_pass import BATCH, LENGTH, Text, plain_pass, save, wikipedia
 from benchmarks.turns import in_turns, ratio
 from fixedbert.inspection.inspect import inspect
-from fixedbert.shrinking.shrink import Text
 
 SEQUENCES = 1000
 
@@ -33,7 +32,7 @@ def seconds_of(work: Callable[[], None]) -> float:
 
 def inspected(folder: str, text: Text):
     with tempfile.TemporaryDirectory() as output:
-        inspect(folder, Path(output) / "out", text.files[0], text.length, text.most, batch_size=text.batch_size)
+        inspect(folder, Path(output) / "out", text.file, LENGTH, text.sequences, batch_size=BATCH)
 
 
 def main():
@@ -55,7 +54,7 @@ def main():
         }
         times = in_turns(sides, arguments.rounds)
     print(
-        f"{description()}\n{SEQUENCES:,} sequences of {text.length} tokens: plain forward with attentions "
+        f"{description()}\n{SEQUENCES:,} sequences of {LENGTH} tokens: plain forward with attentions "
         f"{statistics.median(times['plain']):.1f} s, inspect {statistics.median(times['inspect']):.1f} s, ratio "
         f"{ratio(times['inspect'], times['plain'])}; target: at most 3"
     )

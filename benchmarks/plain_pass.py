@@ -2,13 +2,17 @@
 
 import os
 import sys
+from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
-from transformers import AutoModel, BertTokenizer, PreTrainedModel
+from torch import Tensor
+from transformers import AutoModel, BertTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
+from fixedbert.data.sequences import sequences
 from fixedbert.data.tokenizers import load_tokenizer
-from fixedbert.shrinking.shrink import Text
 
 LENGTH, BATCH = 128, 16
 
@@ -19,8 +23,18 @@ def data_folder() -> Path:
     return Path(os.environ["FIXEDBERT_DATA"])
 
 
+class Text(NamedTuple):
+    """The first `sequences` of LENGTH tokens of a file."""
+
+    file: str
+    sequences: int
+
+    def batches(self, tokenizer: PreTrainedTokenizerBase) -> Iterator[Tensor]:
+        yield from islice(sequences([self.file], tokenizer, LENGTH, BATCH), -(-self.sequences // BATCH))
+
+
 def wikipedia(sequences: int) -> Text:
-    return Text([str(min((data_folder() / "wikipedia").glob("*.parquet")))], LENGTH, sequences, BATCH)
+    return Text(str(min((data_folder() / "wikipedia").glob("*.parquet"))), sequences)
 
 
 def save(model: PreTrainedModel, folder: str | Path):

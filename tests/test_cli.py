@@ -78,7 +78,7 @@ def given(monkeypatch) -> list[dict]:
         ("convert bert", "required: --output_dir; fixedbert convert --help"),
         ("inspect bert --output_dir out", "required: --validation_file; fixedbert inspect --help"),
         ("convert bert wide --output_dir out", "unrecognized arguments: wide;"),
-        ("shrink bert --output_dir out", "required: --train_file; fixedbert shrink --help"),
+        ("shrink bert --speedup 2", "required: --output_dir; fixedbert shrink --help"),
         ("plan out", "unrecognized arguments: out;"),
         ("plan --seq 64", "unrecognized arguments: --seq 64;"),
         ("study heads --scale", "argument --scale: expected one argument; fixedbert study --help"),

@@ -50,8 +50,7 @@ RUN = {"convert", "shrink", "export", "inspect", "plan", "theory"}
 # What makes the commands that run shorter: fewer steps and sequences, no timing.
 SHORTER = {
     "--validation_file": "--max_samples 16 --importance_samples 1 --validation_file",
-    "shrink all-MiniLM-L6-v2": "shrink all-MiniLM-L6-v2 --max_samples 16",
-    "--distil_steps 300": "--distil_steps 2",
+    "--speedup 2": "--batch_size 2 --params 1e9",
     "--measure": "",
     "theory --out": "theory --lengths 4 --patterns 1 --out",
 }
