@@ -18,6 +18,7 @@ from ..support.errors import InputError
 from .rows import Rows, as_float
 
 SHOWN, LONGEST_NAME = 20, 100  # labels in a message, and characters of each
+NAMED = "labels_are_names"  # in a configuration: somebody named the labels LABEL_0 and so on, as transformers would
 TRUTH = {"true": 1.0, "false": 0.0}  # as numbers of JSON and of pandas
 
 
@@ -189,7 +190,7 @@ def labels_of_model(config: PreTrainedConfig) -> list[str] | None:
             f"the model's config.json numbers the labels {enumerated(names)} in one way in id2label and in another "
             "way in label2id: correct one of the two."
         )
-    if is_named(names):
+    if is_named(names) or getattr(config, NAMED, False):
         return names
     if len(names) == 1:
         return []

@@ -15,6 +15,7 @@ from ..data.hub import load_from_hub
 from ..support.errors import InputError
 from .features import prepare_features
 from .labels import (
+    NAMED,
     by_number,
     check_forms,
     default_names,
@@ -225,8 +226,6 @@ def with_labels_of_model(data: TextData, config: PreTrainedConfig, train: bool) 
         InputError: the head is for other labels, and there is no training.
     """
     known, labels, new_head = labels_of_model(config), data.labels, False
-    if known is None and labels and same_names(labels, default_names(config)):
-        known = default_names(config)  # whoever calls labels LABEL_0 and so on means these
     has_head = any("SequenceClassification" in name for name in config.architectures or ())
     if known is None and not train and has_head:
         return with_unnamed_labels(data, default_names(config)), False
@@ -251,6 +250,9 @@ def with_labels_of_model(data: TextData, config: PreTrainedConfig, train: bool) 
     names = data.labels or ["LABEL_0"]
     config.id2label, config.label2id = dict(enumerate(names)), {name: number for number, name in enumerate(names)}
     config.problem_type = "single_label_classification" if data.labels else "regression"
+    vars(config).pop(NAMED, None)
+    if data.labels and labels_of_model(config) is None:
+        setattr(config, NAMED, True)
     return data, new_head
 
 
@@ -268,6 +270,8 @@ def with_unnamed_labels(data: TextData, own: list[str]) -> TextData:
         return TextData(own, data.splits)
     if not labels or len(labels) > len(own):
         raise other_labels(own, labels)
+    if same_names(labels, own):
+        return data.renumbered(own, numbers_among(own, labels))
     as_numbers = all(label.isdecimal() and int(label) < len(own) for label in labels)
     meant = {int(label) if as_numbers else place: label for place, label in enumerate(labels)}  # by the model's number
     names = [f"{own[number]} = {label!r}" for number, label in meant.items()]

@@ -14,7 +14,8 @@ logger = logging.get_logger(__name__)
 TRANSFORMERS_KEYS = set(
     "_attn_implementation _commit_hash _from_auto _from_pipeline _name_or_path attn_implementation auto_map "
     "code_revision dtype experts_implementation model_max_length model_type name_or_path num_labels output_attentions "
-    "per_layer_config quantization_config tokenizer_class torch_dtype trust_remote_code".split()
+    "per_layer_config quantization_config tokenizer_class torch_dtype trust_remote_code "
+    "labels_are_names".split()  # of fine-tuning: names like LABEL_0 in id2label are the user's own
 )
 
 # The model alone and with each head: what follows "FixedHeadBert" in the name of the class, and the Auto classes that
