@@ -170,8 +170,13 @@ class FixedHeadBertConfig(BertConfig):
 
     @property
     def num_key_value_heads(self) -> int:
-        """Heads of keys and values that are computed and cached. Cannot be set."""
+        """Heads of keys and values that are computed and cached. A config.json may have their true number too."""
         return self.num_attention_heads if self.head_embedding is None else 1
+
+    @num_key_value_heads.setter
+    def num_key_value_heads(self, number: int | None):
+        if number not in (None, self.num_key_value_heads):
+            raise ValueError(f"num_key_value_heads is {self.num_key_value_heads}, not {number}: leave it out.")
 
     @property
     def per_layer_config(self) -> list["FixedHeadBertConfig"]:
