@@ -47,6 +47,14 @@ def check_single(name: str, values: list[str]):
                 )
 
 
+def flag_columns(rows: Rows) -> list[str]:
+    """The columns that hold 0 and 1 alone, or true and false."""
+    forms = {
+        name: {str(one).strip().casefold().removesuffix(".0") for one in rows.columns[name]} for name in rows.columns
+    }
+    return [name for name, found in forms.items() if found <= {"0", "1", "true", "false"}]
+
+
 def check_repeated(name: str, values: list[str]):
     """
     Raises:

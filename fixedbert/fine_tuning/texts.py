@@ -20,6 +20,7 @@ from .labels import (
     check_forms,
     default_names,
     enumerated,
+    flag_columns,
     is_regression,
     is_whole,
     labels_of_model,
@@ -154,7 +155,11 @@ def own_texts(
     label_of = {split: None if split == "test" else label_column for split in sources}
     for split, rows in sources.items():
         rows.check(text_columns or (), "; name the right one with `text_column_names`")
-        rows.check([label_column] if label_of[split] else (), "; name the right one with `label_column_name`")
+        if label_of[split]:
+            flags = flag_columns(rows)
+            several = f"; the columns {enumerated(flags)} are several labels of a row, of which to train on one"
+            remedy = "; name the right one with `label_column_name`"
+            rows.check([label_column], (several if len(flags) > 1 else "") + remedy)
     texts = text_columns or next(iter(sources.values())).text_columns(label_column)
     rows_of = {split: usable_rows(rows, texts, label_of[split], skip_bad_rows) for split, rows in sources.items()}
     labels = None

@@ -410,11 +410,12 @@ def test_texts_that_come_again_are_texts(tmp_path):
 
 
 def test_several_columns_of_labels(tmp_path):
-    """Guards: where there are several columns of labels, one has to be named."""
+    """Guards: columns of 0 and 1 are called several labels of a row, of which one has to be named."""
     file = own_file(tmp_path, "text\ttoxic\tinsult\na b\t0\t1.0\nb c\t1\t1.0\n")
-    with pytest.raises(
-        InputError, match="no column 'label'; there are text, toxic, insult; name .*`label_column_name`"
-    ):
+    sentence = (
+        "the columns toxic, insult are several labels of a row, of which to train on one; name .*`label_column_name`"
+    )
+    with pytest.raises(InputError, match=f"no column 'label'; there are text, toxic, insult; {sentence}"):
         load_files({"train": file})
     assert load_files({"train": file}, text_columns=("text",), label_column="toxic").labels == ["0", "1"]
 
