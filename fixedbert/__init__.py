@@ -29,7 +29,7 @@ def register():
     for head, auto_classes in HEADS.items():
         name = f"FixedHeadBert{head}"
         if name not in modeling_fixed_head_bert.__all__:
-            raise ImportError(f"HEADS has {head}: add a class {name} to modeling_fixed_head_bert.py.")
+            raise ImportError(f"HEADS has {head}: add a class {name} to modeling_fixed_head_bert.py and its __all__.")
         model_class = getattr(modeling_fixed_head_bert, name)
         for auto_class in auto_classes:
             getattr(transformers, auto_class).register(FixedHeadBertConfig, model_class, exist_ok=True)

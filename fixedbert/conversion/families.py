@@ -34,7 +34,7 @@ def head_of(architecture: str, model_type: str) -> str:
 
 def shared_fields(config: PreTrainedConfig) -> dict:
     """The fields of `config` that any BERT's can have, without the names of classes and versions."""
-    shared = BertConfig.__dataclass_fields__
+    shared = {*BertConfig.__dataclass_fields__, "labels_are_names"}
     own = ("architectures", "model_type", "transformers_version", "dtype")
     return {name: value for name, value in config.to_dict().items() if name in shared and name not in own}
 

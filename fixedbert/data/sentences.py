@@ -12,6 +12,11 @@ from ..support.errors import InputError
 LANGUAGES = tuple(
     "am ar bg bn ca da de el en es fi fr gu hi hy it ja kk kn ml mr my nl pa pl pt ru sk ta te uk zh".split()
 )
+NAMES = (  # of these languages, in their order
+    "amharic arabic bulgarian bengali catalan danish german greek english spanish finnish french gujarati hindi "
+    "armenian italian japanese kazakh kannada malayalam marathi burmese dutch punjabi polish portuguese russian "
+    "slovak tamil telugu ukrainian chinese".split()
+)
 # A heading has no finite verb. English verbs and pronouns by which a short sentence is recognised:
 SENTENCE_WORDS = frozenset(
     "i you he she it we they who there is are am was were be been has have had do does did can could will would shall "
@@ -34,8 +39,11 @@ def check_language(code: str):
         InputError: sentencex has no rules for this language, or it is not a code of LANGUAGES.
     """
     if code not in LANGUAGES:
+        codes = dict(zip([*NAMES, *LANGUAGES], [*LANGUAGES, *LANGUAGES], strict=True))
+        near = codes.get(re.split("[-_]", code.lower())[0])
+        hint = f"did you mean {near}? Give" if near else "give"
         raise InputError(
-            f"{code!r}: no language that texts can be split in; give one of {', '.join(LANGUAGES)}, or en for its "
+            f"{code!r}: no language that texts can be split in; {hint} one of {', '.join(LANGUAGES)}, or en for its "
             "general rules.",
             "language",
         )

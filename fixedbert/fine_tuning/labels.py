@@ -18,6 +18,7 @@ from ..support.errors import InputError
 from .rows import Rows, as_float
 
 SHOWN, LONGEST_NAME = 20, 100  # labels in a message, and characters of each
+NAMED = "labels_are_names"  # in a configuration: somebody named the labels LABEL_0 and so on, as transformers would
 TRUTH = {"true": 1.0, "false": 0.0}  # as numbers of JSON and of pandas
 
 
@@ -44,6 +45,14 @@ def check_single(name: str, values: list[str]):
                     f"{name}: the label {label!r} is several labels, and a row has one: make a column of yes and no "
                     f"for each, and train on one at a time with `label_column_name`{remedy}."
                 )
+
+
+def flag_columns(rows: Rows) -> list[str]:
+    """The columns that hold 0 and 1 alone, or true and false."""
+    forms = {
+        name: {str(one).strip().casefold().removesuffix(".0") for one in rows.columns[name]} for name in rows.columns
+    }
+    return [name for name, found in forms.items() if found <= {"0", "1", "true", "false"}]
 
 
 def check_repeated(name: str, values: list[str]):
@@ -189,7 +198,7 @@ def labels_of_model(config: PreTrainedConfig) -> list[str] | None:
             f"the model's config.json numbers the labels {enumerated(names)} in one way in id2label and in another "
             "way in label2id: correct one of the two."
         )
-    if is_named(names):
+    if is_named(names) or getattr(config, NAMED, False):
         return names
     if len(names) == 1:
         return []

@@ -15,10 +15,12 @@ from ..data.hub import load_from_hub
 from ..support.errors import InputError
 from .features import prepare_features
 from .labels import (
+    NAMED,
     by_number,
     check_forms,
     default_names,
     enumerated,
+    flag_columns,
     is_regression,
     is_whole,
     labels_of_model,
@@ -153,7 +155,11 @@ def own_texts(
     label_of = {split: None if split == "test" else label_column for split in sources}
     for split, rows in sources.items():
         rows.check(text_columns or (), "; name the right one with `text_column_names`")
-        rows.check([label_column] if label_of[split] else (), "; name the right one with `label_column_name`")
+        if label_of[split]:
+            flags = flag_columns(rows)
+            several = f"; the columns {enumerated(flags)} are several labels of a row, of which to train on one"
+            remedy = "; name the right one with `label_column_name`"
+            rows.check([label_column], (several if len(flags) > 1 else "") + remedy)
     texts = text_columns or next(iter(sources.values())).text_columns(label_column)
     rows_of = {split: usable_rows(rows, texts, label_of[split], skip_bad_rows) for split, rows in sources.items()}
     labels = None
@@ -225,8 +231,6 @@ def with_labels_of_model(data: TextData, config: PreTrainedConfig, train: bool) 
         InputError: the head is for other labels, and there is no training.
     """
     known, labels, new_head = labels_of_model(config), data.labels, False
-    if known is None and labels and same_names(labels, default_names(config)):
-        known = default_names(config)  # whoever calls labels LABEL_0 and so on means these
     has_head = any("SequenceClassification" in name for name in config.architectures or ())
     if known is None and not train and has_head:
         return with_unnamed_labels(data, default_names(config)), False
@@ -251,6 +255,9 @@ def with_labels_of_model(data: TextData, config: PreTrainedConfig, train: bool) 
     names = data.labels or ["LABEL_0"]
     config.id2label, config.label2id = dict(enumerate(names)), {name: number for number, name in enumerate(names)}
     config.problem_type = "single_label_classification" if data.labels else "regression"
+    vars(config).pop(NAMED, None)
+    if data.labels and labels_of_model(config) is None:
+        setattr(config, NAMED, True)
     return data, new_head
 
 
@@ -268,6 +275,8 @@ def with_unnamed_labels(data: TextData, own: list[str]) -> TextData:
         return TextData(own, data.splits)
     if not labels or len(labels) > len(own):
         raise other_labels(own, labels)
+    if same_names(labels, own):
+        return data.renumbered(own, numbers_among(own, labels))
     as_numbers = all(label.isdecimal() and int(label) < len(own) for label in labels)
     meant = {int(label) if as_numbers else place: label for place, label in enumerate(labels)}  # by the model's number
     names = [f"{own[number]} = {label!r}" for number, label in meant.items()]

@@ -35,8 +35,6 @@ from torch.nn.functional import pad
 from transformers.cache_utils import Cache, EncoderDecoderCache
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.models.bert.modeling_bert import BertAttention, BertSelfOutput
-from transformers.processing_utils import Unpack
-from transformers.utils import TransformersKwargs
 from transformers.utils.import_utils import is_tracing
 
 from .configuration_fixed_head_bert import FixedHeadBertConfig
@@ -89,12 +87,7 @@ class FixedHeadBertSelfAttention(nn.Module):
         self.dropout = nn.Dropout(config.attention_probs_dropout_prob)
 
     def forward(
-        self,
-        hidden_states: torch.Tensor,
-        encoder_hidden_states: torch.Tensor | None = None,
-        attention_mask: torch.Tensor | None = None,
-        past_key_values: Cache | None = None,
-        **kwargs: Unpack[TransformersKwargs],
+        self, hidden_states, encoder_hidden_states=None, attention_mask=None, past_key_values=None, **kwargs
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """
         Queries of `hidden_states` (B, Lq, D); keys and values of the same or of `encoder_hidden_states` (B, Lk, D).

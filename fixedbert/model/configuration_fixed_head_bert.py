@@ -10,15 +10,15 @@ from transformers.utils import logging
 
 logger = logging.get_logger(__name__)
 
-# Keys that transformers puts into a config.json or passes to a configuration although they are not fields of it.
+# Keys that transformers, or fine-tuning (labels_are_names), gives to a configuration although they are not fields.
 TRANSFORMERS_KEYS = set(
-    "_attn_implementation _commit_hash _from_auto _from_pipeline _name_or_path attn_implementation auto_map "
-    "code_revision dtype experts_implementation model_max_length model_type name_or_path num_labels output_attentions "
-    "per_layer_config quantization_config tokenizer_class torch_dtype trust_remote_code".split()
+    "_attn_implementation _commit_hash _from_auto _from_pipeline _name_or_path attn_implementation auto_map dtype "
+    "code_revision experts_implementation labels_are_names model_max_length model_type name_or_path num_labels "
+    "output_attentions per_layer_config quantization_config tokenizer_class torch_dtype trust_remote_code".split()
 )
 
 # The model alone and with each head: what follows "FixedHeadBert" in the name of the class, and the Auto classes that
-# open it, its own first. A new head is a line here and a class in modeling_fixed_head_bert.py.
+# open it, its own first. A new head is a line here, and a class and a name of __all__ in modeling_fixed_head_bert.py.
 HEADS = {
     "Model": ("AutoModel", "AutoModelForTextEncoding"),
     "ForPreTraining": ("AutoModelForPreTraining",),
@@ -31,8 +31,7 @@ HEADS = {
     "ForQuestionAnswering": ("AutoModelForQuestionAnswering",),
 }
 
-# Every config.json has all of it, whichever head was saved. With the files of code, which are saved along, a
-# checkpoint opens where this package is not installed.
+# In every config.json: a checkpoint opens by its own files of code where this package is not installed.
 AUTO_MAP = {"AutoConfig": "configuration_fixed_head_bert.FixedHeadBertConfig"} | {
     auto_class: f"modeling_fixed_head_bert.FixedHeadBert{head}"
     for head, auto_classes in HEADS.items()
@@ -70,9 +69,8 @@ class FixedHeadBertConfig(BertConfig):
             zeros at padding (start and end logits of answers: the lowest number). Read when a model is built;
             afterwards, set `model.base_model.unpad_inputs`.
         sparse_prediction (`bool`, *optional*, defaults to `False`):
-            With labels, compute the masked-LM head only where there is one: logits have the shape (labelled tokens,
-            vocab_size), which Trainer's own evaluation does not expect. Read when a model is built; afterwards, set
-            `model.sparse_prediction`.
+            With labels, compute the masked-LM head only where there is one: logits (labelled tokens, vocab_size),
+            which Trainer's own evaluation does not expect. In a built model, set `model.sparse_prediction`.
 
     Raises:
         StrictDataclassError: a size or a count that is too small, a value of the wrong type, or heads that do not
@@ -178,8 +176,13 @@ class FixedHeadBertConfig(BertConfig):
 
     @property
     def num_key_value_heads(self) -> int:
-        """Heads of keys and values that are computed and cached. Cannot be set."""
+        """Heads of keys and values that are computed and cached. A config.json may have their true number too."""
         return self.num_attention_heads if self.head_embedding is None else 1
+
+    @num_key_value_heads.setter
+    def num_key_value_heads(self, number: int | None):
+        if number not in (None, self.num_key_value_heads):
+            raise ValueError(f"num_key_value_heads is {self.num_key_value_heads}, not {number}: leave it out.")
 
     @property
     def per_layer_config(self) -> list["FixedHeadBertConfig"]:

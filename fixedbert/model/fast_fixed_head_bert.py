@@ -5,8 +5,7 @@ The fast path: nothing is computed that no output needs. Values and gradients ar
 With `unpad_inputs` the real tokens of a batch (B, L) become one row (1, T), whose tokens attend within their own
 sequence, and the last layer computes only the tokens that the head reads. What cannot go this way computes whole rows.
 
-Shapes: B batch, L length, D hidden_size; T tokens of a batch without its padding, S sequences in it, N of the tokens
-that are read; in the attention H heads of size P, values V, and G heads of keys and values.
+Shapes as in attention_fixed_head_bert.py; T tokens of a batch without padding, S sequences, N tokens that are read.
 """
 
 from collections.abc import Callable

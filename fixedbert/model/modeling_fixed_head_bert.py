@@ -106,9 +106,8 @@ class FixedHeadBertPreTrainedModel(bert.BertPreTrainedModel):
     """Weight initialisation, loading and saving: BERT's."""
 
     config: FixedHeadBertConfig
-    # BERT's losses are means over a batch. Where a forward has **kwargs, Trainer assumes that it has divided by the
-    # whole accumulated batch: loss and gradient would be too large by the number of accumulation steps. Heads with
-    # labels for tokens do divide by what Trainer counted.
+    # BERT's losses are means over a batch. Trainer takes a forward with **kwargs to divide by the number of labels
+    # in all accumulated batches, which only heads with labels for tokens do: the others' gradients would be too large.
     accepts_loss_kwargs = False
     _can_record_outputs = {
         "hidden_states": FixedHeadBertLayer,
@@ -366,8 +365,7 @@ class FixedHeadBertForMaskedLM(FixedHeadBertPreTrainedModel, bert.BertForMaskedL
         sparse = self.sparse_prediction and labels is not None
         wanted = labels != -100 if sparse else None
         outputs = self.bert(attention_mask=attention_mask, read_at=wanted, return_dict=True, **inputs)
-        hidden_states = outputs.last_hidden_state
-        logits, labels = self.predict(self.cls, hidden_states, labels, attention_mask, sparse, labelled)
+        logits, labels = self.predict(self.cls, outputs.last_hidden_state, labels, attention_mask, sparse, labelled)
         loss = None if labels is None else token_loss(logits, labels, num_items_in_batch)
         return modeling_outputs.MaskedLMOutput(loss, logits, outputs.hidden_states, outputs.attentions)
 
@@ -522,4 +520,15 @@ class FixedHeadBertForQuestionAnswering(FixedHeadBertPreTrainedModel, bert.BertF
         return modeling_outputs.QuestionAnsweringModelOutput(loss=(starts + ends) / 2, **outputs)
 
 
-__all__ = ["FixedHeadBertPreTrainedModel", *(head.__name__ for head in FixedHeadBertPreTrainedModel.__subclasses__())]
+__all__ = [
+    "FixedHeadBertForMaskedLM",
+    "FixedHeadBertForMultipleChoice",
+    "FixedHeadBertForNextSentencePrediction",
+    "FixedHeadBertForPreTraining",
+    "FixedHeadBertForQuestionAnswering",
+    "FixedHeadBertForSequenceClassification",
+    "FixedHeadBertForTokenClassification",
+    "FixedHeadBertLMHeadModel",
+    "FixedHeadBertModel",
+    "FixedHeadBertPreTrainedModel",
+]

@@ -152,9 +152,23 @@ def test_ends_of_sentences_in_other_scripts():
     assert split_document(text, "ja")[0] == ["これは文です。"] * 12_000
 
 
-@pytest.mark.parametrize("code", ["German", "DE", "pt-BR", "xx", "sv", ""])
-def test_unknown_languages_are_refused(code):
-    """Guards: a code without rules of its own is no English in silence; the known ones are listed."""
-    with pytest.raises(InputError, match=f"'{code}': no language that texts can be split in; give one of am.* uk, zh"):
+@pytest.mark.parametrize(
+    "code, hint",
+    [
+        ("German", "did you mean de. Give"),
+        ("chinese", "did you mean zh. Give"),
+        ("DE", "did you mean de. Give"),
+        ("pt-BR", "did you mean pt. Give"),
+        ("en_GB", "did you mean en. Give"),
+        ("xx", "give"),
+        ("sv", "give"),
+        ("", "give"),
+    ],
+)
+def test_unknown_languages_are_refused(code, hint):
+    """Guards: a code without rules of its own is no English in silence; the likely one and the known are named."""
+    with pytest.raises(
+        InputError, match=f"'{code}': no language that texts can be split in; {hint} one of am.* uk, zh"
+    ):
         check_language(code)
     check_language("de")

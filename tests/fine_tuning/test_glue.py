@@ -410,11 +410,12 @@ def test_texts_that_come_again_are_texts(tmp_path):
 
 
 def test_several_columns_of_labels(tmp_path):
-    """Guards: where there are several columns of labels, one has to be named."""
+    """Guards: columns of 0 and 1 are called several labels of a row, of which one has to be named."""
     file = own_file(tmp_path, "text\ttoxic\tinsult\na b\t0\t1.0\nb c\t1\t1.0\n")
-    with pytest.raises(
-        InputError, match="no column 'label'; there are text, toxic, insult; name .*`label_column_name`"
-    ):
+    sentence = (
+        "the columns toxic, insult are several labels of a row, of which to train on one; name .*`label_column_name`"
+    )
+    with pytest.raises(InputError, match=f"no column 'label'; there are text, toxic, insult; {sentence}"):
         load_files({"train": file})
     assert load_files({"train": file}, text_columns=("text",), label_column="toxic").labels == ["0", "1"]
 
@@ -592,15 +593,29 @@ def test_labels_that_are_called_label_0_are_names_after_training(tmp_path):
         config.save_pretrained(tmp_path)
         config = type(config).from_pretrained(tmp_path)
         config = fixed_head_config(config)
-        config.architectures = UNNAMED["architectures"]
         part = own_file(tmp_path, "text\tlabel\nx\tLABEL_2\ny\tLABEL_0\n", "part.tsv")
         data, _ = with_labels_of_model(load_files({"validation": part}), config, train=False)
         assert data.labels == ["LABEL_0", "LABEL_1", "LABEL_2"] and not data.assumed
         assert data.splits["validation"]["label"][:] == [2, 0]
         data, _ = with_labels_of_model(TextData(None, {}), config, train=False)
         assert data.labels == ["LABEL_0", "LABEL_1", "LABEL_2"]
+        with pytest.raises(InputError, match="labels are LABEL_0, LABEL_1, LABEL_2, and those of the data no, yes"):
+            with_labels_of_model(TextData(["no", "yes"], {}), config, train=False)
         data, new_head = with_labels_of_model(load_files({"train": part}), config, train=True)
         assert data.labels == ["LABEL_0", "LABEL_1", "LABEL_2"] and not new_head
+        _, new_head = with_labels_of_model(TextData(["no", "yes"], {}), config, train=True)
+        assert new_head and not hasattr(config, "labels_are_names")
+
+
+def test_names_of_the_user_are_kept(capsys, caplog):
+    """Guards: `label_0` of the training file stays so in the model, which warns of nothing, and is not LABEL_0."""
+    config = BertConfig()
+    data, new_head = with_labels_of_model(TextData(["label_0", "label_1"], {}), config, train=True)
+    assert data.labels == ["label_0", "label_1"] and not new_head
+    assert config.id2label == {0: "label_0", 1: "label_1"} and capsys.readouterr().out == ""
+    with caplog.at_level("WARNING", logger="fixedbert"):
+        assert labels_of_model(fixed_head_config(config)) == ["label_0", "label_1"]
+    assert not caplog.records
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """The configuration: the head size is free, nothing vanishes silently, nonsense is refused by name."""
 
+import json
 import logging
 
 import pytest
@@ -125,16 +126,36 @@ def test_conflicting_head_sizes_are_refused():
 
 
 @pytest.mark.parametrize(
-    "field, value", [("num_key_value_heads", 2), ("per_layer_config", {0: {"num_attention_heads": 3}})]
+    "field, value, error",
+    [
+        ("num_key_value_heads", 2, ValueError),
+        ("per_layer_config", {0: {"num_attention_heads": 3}}, AttributeError),
+    ],
 )
-def test_what_follows_from_other_fields_cannot_be_set(field, value):
+def test_what_follows_from_other_fields_cannot_be_set(field, value, error):
     """Guards: what transformers reads and the fields of this model decide is refused by name, not kept or dropped."""
-    with pytest.raises(AttributeError, match=field):
+    with pytest.raises(error, match=field):
         FixedHeadBertConfig(**{field: value})
     config = FixedHeadBertConfig(num_attention_heads=5)
-    with pytest.raises(AttributeError, match=field):
+    with pytest.raises(error, match=field):
         setattr(config, field, value)
     assert config.num_key_value_heads == 5 and field not in config.to_dict()
+
+
+@pytest.mark.parametrize("fields, heads", [({}, 5), ({"head_embedding": "add"}, 1)])
+def test_true_number_of_key_value_heads_is_accepted(caplog, tmp_path, fields, heads):
+    """Guards: a config.json that has num_key_value_heads too opens where it is true or null, without a warning."""
+    FixedHeadBertConfig(num_attention_heads=5, **fields).save_pretrained(tmp_path)
+    file = tmp_path / "config.json"
+    written = json.loads(file.read_text())
+    for number in (heads, None):
+        file.write_text(json.dumps({"num_key_value_heads": number} | written))
+        with caplog.at_level(logging.WARNING, logger="fixedbert"):
+            config = FixedHeadBertConfig.from_pretrained(tmp_path)
+        assert config.num_key_value_heads == heads and not caplog.records
+    file.write_text(json.dumps(written | {"num_key_value_heads": 3}))
+    with pytest.raises(ValueError, match=f"num_key_value_heads is {heads}, not 3: leave it out"):
+        FixedHeadBertConfig.from_pretrained(tmp_path)
 
 
 def test_unknown_keys_warn_and_suggest(caplog):

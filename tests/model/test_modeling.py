@@ -215,7 +215,9 @@ def test_head_with_a_class_alone():
 
 def test_head_with_an_entry_alone(monkeypatch):
     """Guards: an entry of HEADS without a class fails as the package is imported, in a sentence."""
-    message = "HEADS has ForNothing: add a class FixedHeadBertForNothing to modeling_fixed_head_bert.py"
+    message = (
+        "HEADS has ForNothing: add a class FixedHeadBertForNothing to modeling_fixed_head_bert.py and its __all__"
+    )
     monkeypatch.setitem(HEADS_OF_MODEL, "ForNothing", ("AutoModelForMaskedLM",))
     with pytest.raises(ImportError, match=message):
         fixedbert.register()
@@ -273,8 +275,9 @@ def test_every_head_is_saved_with_its_code_and_opens():
     opened = {}
     for auto_class, reference in AUTO_MAP.items():
         opened.setdefault(reference.split(".")[1], []).append(auto_class)
-    names = {"FixedHeadBertConfig", *modeling_fixed_head_bert.__all__}
-    assert names - {"FixedHeadBertPreTrainedModel"} == opened.keys()
+    names = {f"FixedHeadBert{head}" for head in HEADS_OF_MODEL}
+    assert names | {"FixedHeadBertPreTrainedModel"} == set(modeling_fixed_head_bert.__all__)
+    assert names | {"FixedHeadBertConfig"} == opened.keys()
     for name, auto_classes in opened.items():
         assert getattr(fixedbert, name)._auto_class in auto_classes, f"{name} needs an _auto_class of {auto_classes}"
 
