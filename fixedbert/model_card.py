@@ -207,7 +207,7 @@ def trained_card(model: PreTrainedModel, args: TrainingArguments, steps: int, na
     summary = read_json(folder / "summary.json", {})
     seen = f", {summary['real tokens seen']:,} real tokens seen" if summary.get("real tokens seen") else ""
     # Of paths on this machine, which are private, only the last part.
-    words = [Path(word).name if word.startswith(("/", "~")) else word for word in flags(given)]
+    words = [Path(word).name if word.startswith(("/", "~")) else word for word in flags(given | {"output_dir": None})]
     distilled = f"\n- Distilled from: {public_name(teacher)}" if teacher else ""
     making = f"""
 - Started from: {public_name(base) if base else "random weights"}{distilled}
@@ -234,7 +234,7 @@ def public_name(model: str) -> str:
 def data_of(given: dict[str, Any], script: str) -> tuple[list[str], list[str], dict[str, str]]:
     """What a run trains on, in words and as ids of the Hub, and what it evaluates on (see `checkpoint_card`)."""
     task = "".join(given.get("task_name") or []).lower()  # of a run that leaves a card there is one
-    if task in TASKS and "data_dir" not in given:
+    if task in TASKS and not given.get("data_dir"):
         source, config = TASKS[task].dataset_name, TASKS[task].dataset_config_name or task
         evaluated_on = {"type": source, "name": f"GLUE {task}", "config": config, "split": "validation"}
         return [f"GLUE {task}"], [source], evaluated_on

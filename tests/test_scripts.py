@@ -300,6 +300,18 @@ def test_two_machines_train_like_one(corpus, pretrained, tmp_path):
     assert_same_training(tmp_path / "one", tmp_path / "two")
 
 
+@pytest.mark.slow
+def test_multi_node_recipe_starts_two_machines(corpus, tmp_path):
+    """Guards: the command line of multi_node.yaml joins two machines of a process each, here both on loopback."""
+    recipe = str(ROOT / "fixedbert/recipes/accelerate/multi_node.yaml")
+    machines = ("--config_file", recipe, "--num_processes", "2", "--mixed_precision", "no")
+    address = ("--main_process_ip", "127.0.0.1", "--main_process_port", forked.free_port())
+    arguments = pretraining(corpus, tmp_path / "two", "--max_steps", "1", "--do_eval", "false")
+    script = str(ROOT / "run_pretraining.py")
+    finished(*(launch(*machines, *address, "--machine_rank", rank, script, *arguments) for rank in ("0", "1")))
+    assert json.loads((tmp_path / "two" / "summary.json").read_text())["processes"] == 2
+
+
 def bad(corpus, pretrained, tasks, tmp_path, name) -> tuple[str, list[str], str]:
     """Script, arguments and the sentence that is expected."""
     output = tmp_path / "output"

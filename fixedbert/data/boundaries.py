@@ -9,7 +9,7 @@ DOCUMENT_BOUNDARIES = {
     "row": "a row of jsonl, csv, parquet or the Hub, or with the end of a text file",
     "line": "a line of a text file",
     "blank_line": "a blank line, an empty row",
-    "column": "another value in --document_column_name",
+    "column": "another value in the document column",
     "inferred": "a row that looks like the beginning of a chapter, or else 500 rows",
 }
 LARGEST_DOCUMENT = 2**28  # bytes; a larger one means that its boundaries were missed

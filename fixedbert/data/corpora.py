@@ -89,7 +89,7 @@ class Corpus:
     def description(self) -> str:
         """Where the text comes from and what ends its documents, in one line."""
         ends = DOCUMENT_BOUNDARIES[self.document_boundary].replace(
-            "--document_column_name", f"{self.document_column!r}"
+            "the document column", f"the column {self.document_column!r}"
         )
         return f"{self.source}{f' ({self.config_name})' if self.config_name else ''}: a document ends with {ends}"
 

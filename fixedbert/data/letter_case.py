@@ -117,7 +117,7 @@ def check_case(name: str, tokenizer: PreTrainedTokenizerBase, do_lower_case: boo
     lowers = normalize("A") == "a"
     if do_lower_case is not None and lowers != do_lower_case:
         raise InputError(
-            f"{name}: `do_lower_case` {str(do_lower_case).lower()} (--cased) cannot be kept: the tokenizer is not "
+            f"{name}: `do_lower_case` {str(do_lower_case).lower()} (`cased`) cannot be kept: the tokenizer is not "
             "BERT's own, and has no such setting; leave it out."
         )
     model = json.loads(backend.to_str())["model"]
@@ -135,7 +135,7 @@ def check_case(name: str, tokenizer: PreTrainedTokenizerBase, do_lower_case: boo
     if share > MOST_UNREACHABLE and do_lower_case is None:
         raise InputError(
             f"{name}: the tokenizer changes case or accents, so that {share:.0%} of its tokens never come, such as "
-            f"{examples}; give `do_lower_case` false (--cased for convert and shrink), or set do_lower_case and "
+            f"{examples}; give `do_lower_case` false (`cased` for convert and shrink), or set do_lower_case and "
             "strip_accents in its tokenizer_config.json."
         )
     if share > NAMED:

@@ -111,8 +111,8 @@ def why_unknown(words: list[str], tokenizer: PreTrainedTokenizerBase) -> str:
     if words and all(len(word) > LONGEST_WORD for word in words):
         return f"words of more than {LONGEST_WORD} characters are not looked into; put blanks between their parts"
     if any(word in vocabulary for word in words):
-        return "the vocabulary has them, but the tokenizer changes case or accents; give --do_lower_case false"
+        return "the vocabulary has them, but the tokenizer changes case or accents; give `do_lower_case` false"
     plain = BertNormalizer(strip_accents=True, lowercase=True).normalize_str
     if words and not unknown_words(map(plain, words), tokenizer):
-        return "the vocabulary has them in lower case and without accents alone; give --do_lower_case true"
+        return "the vocabulary has them in lower case and without accents alone; give `do_lower_case` true"
     return "it lacks their letters; give a tokenizer whose vocabulary is of such text, or train one on it"

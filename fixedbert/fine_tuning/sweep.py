@@ -15,7 +15,7 @@ from accelerate import PartialState
 
 from ..support.errors import InputError, note_what_is_left
 from ..support.files import check_free, json_text, output_path, write_whole
-from ..training.arguments import make_arguments
+from ..training.arguments import check_types, make_arguments
 from ..training.output import COMMAND_FILE, check_same_command, give_final_name, held, write_command
 from .fine_tune import FineTuningTask, fine_tune
 from .pictures import draw_sweep
@@ -82,6 +82,7 @@ def sweep(kind: type[FineTuningTask], **given: Any):
     Raises:
         InputError: fields that contradict each other, or input that cannot be used.
     """
+    given = check_types(given, *kind.arguments)
     arguments = make_arguments(given, *kind.arguments)
     _, data_args, training_args = arguments
     if not training_args.kinds:
@@ -106,9 +107,11 @@ def sweep(kind: type[FineTuningTask], **given: Any):
 
 def fields_of(run: Run, given: dict[str, Any], training_args: FineTuningArguments, folder: Path) -> dict[str, Any]:
     """What this run alone is given, in the folder of the sweep."""
-    name = training_args.hub_model_id or training_args.folder.name
     fields: dict[str, Any] = given | {"seeds": None, "grid": None, "seed": run.seed, **dict(run.settings)}
-    fields |= {"output_dir": str(folder / run.folder), "hub_model_id": "-".join([name, *run.folder.split("/")])}
+    fields["output_dir"] = str(folder / run.folder)
+    if training_args.push_to_hub:
+        name = training_args.hub_model_id or training_args.folder.name
+        fields["hub_model_id"] = "-".join([name, *run.folder.split("/")])
     if run.task:
         fields["task_name"] = [run.task]
     if (batch := fields.pop("train_batch_size", None)) is not None:

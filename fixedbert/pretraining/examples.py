@@ -39,11 +39,14 @@ def corpus_option(default: str | None, help: str):
     )
 
 
+Objective = Literal["mlm+nsp", "mlm", "clm"]
+
+
 @dataclass
 class PretrainingDataArguments:
     """Which text, and how examples are made of it. Corpora of `dataset_name` come first, then `train_file`."""
 
-    objective: Literal["mlm+nsp", "mlm", "clm"] = field(
+    objective: Objective = field(
         default="mlm+nsp",
         metadata={
             "help": "Pairs of segments with masked tokens (mlm+nsp), packed rows with masked tokens (mlm), or "

@@ -25,7 +25,7 @@ from ..model_card import hardware_name, versions
 from ..support.errors import InputError
 from ..support.files import json_text
 from ..support.plain_yaml import flags
-from ..training.arguments import ModelArguments, keep_token, make_arguments, read_arguments
+from ..training.arguments import ModelArguments, check_types, keep_token, make_arguments, read_arguments
 from ..training.interruption import train
 from ..training.loading import load_config, load_model
 from ..training.output import check_same_data, output_directory, without_secrets
@@ -75,6 +75,7 @@ def pretrain(callbacks: Sequence[TrainerCallback] = (), **given: Any):
     Raises:
         InputError: fields that contradict each other, or input that cannot be used.
     """
+    given = check_types(given, *ARGUMENTS)
     model_args, data_args, training_args = make_arguments(given, *ARGUMENTS)
     if not (training_args.do_train or training_args.do_eval):
         raise InputError("nothing to do: give `do_train`, `do_eval` or both.")

@@ -18,7 +18,6 @@ from ..support.errors import InputError
 from ..training.arguments import CommonArguments
 from ..training.trainer import CommonTrainer
 
-OBJECTIVES = ("mlm+nsp", "mlm", "clm")
 # What is summed over an example: enough to get every mean right whatever the batch size.
 SUMS = {
     "mlm+nsp": ("mlm_loss", "mlm_correct", "mlm_tokens", "nsp_loss", "nsp_correct"),
@@ -98,7 +97,7 @@ class PretrainingTrainer(CommonTrainer):
     and the fill ratio, the share of real tokens among all that the batches have room for.
 
     Args:
-        objective: one of OBJECTIVES.
+        objective: an `Objective`.
         inside_word: from `tokens_inside_words`, to report perplexity by word.
     """
 

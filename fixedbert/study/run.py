@@ -103,7 +103,9 @@ def pretrain(run: Run, folder: Path, sources: DataSources) -> tuple[Path, list[d
         else:
             settings |= {"model_name_or_path": str(folder / f"stage-{number - 1}")}
         if not output.exists():
-            settings |= {**sources.settings(), "store_dir": sources.store_dir, **flow_settings()}
+            settings |= sources.settings() | flow_settings()
+            if sources.store_dir is not None:
+                settings["store_dir"] = sources.store_dir
             pretraining.pretrain(**settings, output_dir=str(output))
         summaries.append(json.loads((output / "summary.json").read_text(encoding="utf-8")))
     return output, summaries
@@ -148,7 +150,8 @@ def fine_tune(run: Run, task: str, trained: Path, folder: Path, sources: DataSou
             if rows % devices:
                 raise InputError(f"fine_tuning: a batch of {rows} cannot be shared out among {devices} processes.")
             settings["per_device_train_batch_size"] = rows // devices
-        sweep(FINE_TUNED[task], **settings, **sources.fine_tuning_data(task), output_dir=str(output))
+        settings |= sources.fine_tuning_data(task) | {"output_dir": str(output)}  # the command's before the study's
+        sweep(FINE_TUNED[task], **settings)
     return json.loads((output / "all_results.json").read_text(encoding="utf-8"))
 
 

@@ -90,7 +90,7 @@ class DataSources:
     def fine_tuning_data(self, task: str) -> dict[str, Any]:
         """The fields of the task's data arguments that say where its texts are."""
         if task == "mnli":
-            return {"task_name": ["mnli"], "data_dir": self.glue_dir}
+            return {"task_name": ["mnli"]} | ({"data_dir": self.glue_dir} if self.glue_dir else {})
         if self.squad_dir is None:
             return {"dataset_name": "rajpurkar/squad"}
         return {name: str(Path(self.squad_dir, file)) for name, file in SQUAD_FILES.items()}

@@ -12,13 +12,14 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, fields
 from functools import cache, cached_property
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeVar, get_args
 
 from huggingface_hub.errors import StrictDataclassError
 
 from ..counts import forward_flops, parameters
 from ..model.configuration_fixed_head_bert import FixedHeadBertConfig
 from ..presets import SHAPE_FIELDS, preset_config
+from ..pretraining.examples import Objective
 from ..support.checksums import fingerprint_of
 from ..support.errors import InputError
 from ..support.files import reading
@@ -27,7 +28,7 @@ from .records import AXES, COUNTED, Record
 from .tasks import STAGE, TASKS, has_feed_forward
 
 NAMED_STUDIES = [Path(__file__).with_name("studies.yaml")]  # a checkout adds another
-OBJECTIVES = ("mlm+nsp", "mlm", "clm")  # on a text, beside TASKS
+OBJECTIVES = get_args(Objective)  # on a text, beside TASKS
 FINE_TUNING = {"mnli": 128, "squad": 384}  # tasks, with the length of their rows where a study does not say
 # In what shapes can be made equal; both without embeddings.
 EQUAL = {"parameters": lambda config, length: parameters(config)[1], "flops": forward_flops}

@@ -97,15 +97,20 @@ def exit_on_input_error(main: Callable[[], object]):
     try:
         main()
     except InputError as error:
-        sys.exit("error: " + re.sub(r"`(\w+)`", r"--\1", str(error)))  # parameters as the command line has them
+        sys.exit(f"error: {with_flags(str(error))}")
     except HTTPError as error:
-        sys.exit(f"error: {explain_hub_error(error)}")
+        sys.exit(f"error: {with_flags(explain_hub_error(error))}")
     except (KeyboardInterrupt, Stopped) as error:
         status = error.code if isinstance(error, Stopped) else 128 + signal.SIGINT
         reason = "stopped by SIGTERM" if status == 128 + signal.SIGTERM else "interrupted"
         left = getattr(error, "left", "")
         print(f"\n{reason}{left and ': '}{left}", file=sys.stderr)  # on a line of its own, after a progress bar
         sys.exit(status)
+
+
+def with_flags(sentence: str) -> str:
+    """Parameters, which stand as `name`, as the command line has them."""
+    return re.sub(r"`(\w+)`", r"--\1", sentence)
 
 
 def explain_hub_error(error: Exception) -> str:

@@ -5,7 +5,7 @@ import math
 import os
 import re
 import sys
-from argparse import SUPPRESS
+from argparse import SUPPRESS, ArgumentTypeError
 from ast import literal_eval
 from contextlib import suppress
 from dataclasses import dataclass, field, fields
@@ -210,13 +210,16 @@ class ArgumentParser(HfArgumentParser):
 def mapping(text: str) -> dict:
     """`name=value,name=value`, or a mapping in JSON; a value is a number, a list, a word, true, false or none."""
     if text.lstrip().startswith("{"):
-        return json.loads(text)
+        try:
+            return json.loads(text)
+        except ValueError as error:
+            raise ArgumentTypeError(f"{text} is no mapping in JSON: {error}") from error
     constants = {"true": True, "false": False, "none": None}
     found = {}
     for entry in re.split(r",(?=\s*\w+\s*=)", text):  # commas within a list separate no entries
         name, equals, value = (part.strip() for part in entry.partition("="))
         if not equals:
-            raise ValueError(f"{entry} is not of the form name=value")
+            raise ArgumentTypeError(f"{entry} is not of the form name=value; give name=value,name=value or JSON")
         try:
             found[name] = constants[value.lower()] if value.lower() in constants else literal_eval(value)
         except (ValueError, SyntaxError):
@@ -265,12 +268,13 @@ def check_types(given: dict[str, Any], *types: type) -> dict[str, Any]:
     Check names and types alone, without what TrainingArguments sets up for training.
 
     Returns:
-        The values of the fields, without those that are None.
+        The values of the fields, without those that are None or the default.
 
     Raises:
         InputError: a field that none of the dataclasses `types` has, or a value of another type.
     """
     hints: dict[str, Any] = {}
+    defaults = vars(ArgumentParser(types).parse_args([]))
     for kind in types:
         known = get_type_hints(kind)
         hints |= {member.name: known[member.name] for member in fields(kind) if member.init}
@@ -278,16 +282,30 @@ def check_types(given: dict[str, Any], *types: type) -> dict[str, Any]:
     for name in given:
         if name not in hints:
             raise InputError(f"`{name}`: no such argument.")
-    return {name: of_type(name, value, hints[name]) for name, value in given.items()}
+    given = {name: of_type(name, value, hints[name]) for name, value in given.items()}
+    return {name: value for name, value in given.items() if value != defaults.get(name)}
 
 
 def of_type(name: str, value: Any, kind: Any) -> Any:
-    """A value for a field of the type `kind`: whole numbers can stand for others, and one value for a list of one."""
-    for fitting in (value, with_floats(value), [value], [with_floats(value)]):
+    """
+    A value for a field of the type `kind`: whole numbers can stand for others, one value for a list of one, and text
+    for a number or a mapping, as YAML reads 5e-5.
+    """
+    if isinstance(value, str) and value.startswith("{") and "dict" in str(kind):
+        value = json.loads(value)
+    value = str(value) if isinstance(value, Path) else list(value) if isinstance(value, tuple) else value
+    readings = [value, with_floats(value), [value], [with_floats(value)]]
+    if isinstance(value, str):
+        with suppress(ValueError):
+            readings.append(float(value))
+    for fitting in readings:
         with suppress(TypeError):
             type_validator(name, fitting, kind)
             return fitting
-    raise InputError(f"{value!r} is not of the type {getattr(kind, '__name__', kind)}.", name)
+    quotes = ": put it in quotes" if not isinstance(value, str) and "str" in str(kind) else ""
+    raise InputError(
+        f"{value!r} is not of the type {kind.__name__ if isinstance(kind, type) else kind}{quotes}.", name
+    )
 
 
 def with_floats(value: Any) -> Any:

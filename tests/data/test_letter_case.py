@@ -52,7 +52,7 @@ def test_flags_hold_for_directories(tmp_path):
 
 def test_cased_vocabularies_are_not_lower_cased_in_silence(tmp_path, capsys):
     """Guards: where nothing says so, or tokenizer_config.json contradicts it, a cased vocabulary is refused."""
-    sentence = "so that 40% of its tokens never come, such as 'The', 'C', 'Cl'; give `do_lower_case` false .--cased"
+    sentence = "so that 40% of its tokens never come, such as 'The', 'C', 'Cl'; give `do_lower_case` false .`cased`"
     for number, config in enumerate((None, {}, {"do_lower_case": True})):
         with pytest.raises(InputError, match=sentence):
             load_tokenizer(directory(tmp_path / str(number), config=config))
@@ -158,7 +158,7 @@ def test_flags_that_a_tokenizer_cannot_keep_are_refused(tmp_path, vocabulary):
     assert (
         load_tokenizer(str(tmp_path)).tokenize("THE") == load_tokenizer(str(tmp_path), True).tokenize("THE") == ["the"]
     )
-    with pytest.raises(InputError, match="`do_lower_case` false .--cased. cannot be kept"):
+    with pytest.raises(InputError, match="`do_lower_case` false .`cased`. cannot be kept"):
         load_tokenizer(str(tmp_path), False)
 
 

@@ -49,7 +49,7 @@ def test_pairs_that_are_cut_are_counted_once(tokenizer):
         (
             "The List reads",
             False,
-            "the vocabulary has them in lower case and without accents alone; give --do_low",
+            "the vocabulary has them in lower case and without accents alone; give `do_low",
         ),
         ("日本語 テスト", None, "it lacks their letters; give a tokenizer whose vocabulary is of such text"),
     ],
@@ -73,7 +73,9 @@ def test_case_that_the_tokenizer_changes_is_the_reason(tmp_path):
     file.write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "C", "Cl", "o"]))
     tokenizer, found = load_tokenizer(str(file), True), Tokenized()
     found.add("C Cl o " * 100, tokenizer("C Cl o " * 100, add_special_tokens=False)["input_ids"], tokenizer)
-    with pytest.raises(InputError, match="67% of 300 tokens .*'C', 'Cl': the vocabulary has them, .*--do_lower_case"):
+    with pytest.raises(
+        InputError, match="67% of 300 tokens .*'C', 'Cl': the vocabulary has them, .*`do_lower_case` false"
+    ):
         report_tokens("texts", found, tokenizer)
 
 

@@ -92,7 +92,7 @@ def test_grid_of_the_bert_paper(tmp_path):
         for rate in (5e-5, 3e-5, 2e-5)
         for epochs in (2, 3, 4)
     }
-    training_args.gradient_accumulation_steps = 4
+    training_args.gradient_accumulation_steps, training_args.push_to_hub = 4, True
     given = {"grid": "bert", "seeds": [1, 2], "learning_rate": 0.5, "bf16": False}
     fields = fields_of(runs[-1], given, training_args, tmp_path)
     assert fields.pop("hub_model_id").startswith(f"{tmp_path.name}-rte-train-batch-size-32")  # each run a repository

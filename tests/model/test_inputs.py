@@ -4,6 +4,7 @@ import pytest
 import torch
 from huggingface_hub.errors import StrictDataclassError
 from small_models import B, D, L, V, config_of, inputs_of, model_of
+from transformers import AutoModel
 
 
 @pytest.mark.parametrize("unpad_inputs", [False, True])
@@ -53,13 +54,20 @@ def test_inputs_that_torch_refuses(change, unpad_inputs):
         ({"num_attention_heads": 0}, "num_attention_heads must be at least 1, not 0"),
         ({"attention_head_size": -4}, "attention_head_size must be at least 1.*not -4"),
         ({"attention_head_size": 6.5}, "attention_head_size"),
-        ({"dtype": "float33"}, "has no attribute 'float33'"),
     ],
 )
 def test_configurations_that_make_no_sense(change, message):
-    """Guards: a bad field is refused when the configuration is made, by name and value."""
-    with pytest.raises((StrictDataclassError, AttributeError), match=message):
+    """Guards: a bad field is refused when the configuration is made, by name, and by value where it is ours to say."""
+    with pytest.raises(StrictDataclassError, match=message):
         config_of("Model", **change)
+
+
+def test_dtypes_that_no_model_can_have():
+    """Guards: torch refuses an unknown dtype in a configuration, and transformers refuses to make a model in int8."""
+    with pytest.raises(AttributeError, match="^module 'torch' has no attribute 'float33'$"):
+        config_of("Model", dtype="float33")
+    with pytest.raises(ValueError, match="cannot be instantiated under `dtype=torch.int8`"):
+        AutoModel.from_config(config_of("Model", dtype="int8"))
 
 
 LOSSES_OF_OURS = ["ForPreTraining", "ForMaskedLM", "LMHeadModel", "ForTokenClassification", "ForQuestionAnswering"]

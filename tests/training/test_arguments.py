@@ -31,6 +31,7 @@ from fixedbert.training.arguments import (
     RECIPES,
     ArgumentParser,
     ModelArguments,
+    check_types,
     keep_token,
     make_arguments,
     read_arguments,
@@ -274,11 +275,17 @@ def test_fields_have_their_types():
     assert data.train_file == ["a"]
     assert (training.learning_rate, training.max_steps, data.corpus_weights) == (1, -1, [1, 2.5])
     for name, value in (
-        ("learning_rate", "1e-3"), ("max_steps", 2.0), ("max_steps", True), ("seed", "1"), ("train_file", ["a", 5]),
+        ("learning_rate", "fast"), ("max_steps", 2.0), ("max_steps", True), ("seed", "1"), ("train_file", ["a", 5]),
         ("language", 5), ("objective", "rtd"), ("do_train", "true"), ("stages", ["{}"]),
     ):  # fmt: skip
         with pytest.raises(InputError, match=f"^`{name}` {re.escape(repr(value))} is not of the type "):
             make_arguments({name: value}, PretrainingDataArguments, PretrainingArguments)
+    _, training = make_arguments({"learning_rate": "5e-5"}, PretrainingDataArguments, PretrainingArguments)
+    assert training.learning_rate == 5e-5  # as YAML reads it
+    with pytest.raises(InputError, match="`objective` 'rtd' is not of the type .*'mlm', 'clm'"):
+        make_arguments({"objective": "rtd"}, PretrainingDataArguments, PretrainingArguments)
+    with pytest.raises(InputError, match="`language` 5 is not of the type .*: put it in quotes"):
+        make_arguments({"language": 5}, PretrainingDataArguments, PretrainingArguments)
     with pytest.raises(InputError, match="^`max_step`: no such argument"):
         make_arguments({"max_step": 1}, ModelArguments, PretrainingArguments)
 
@@ -304,8 +311,17 @@ def test_what_a_command_gives_is_a_recipe_of_it(tmp_path):
     }
     (tmp_path / "command.json").write_text(json.dumps(given))
     assert read_arguments([str(tmp_path / "command.json"), "--seed", "42"], *kinds) == given
-    with pytest.raises(InputError, match=r"--stages: invalid mapping value: '\[1\]'"):
+    with pytest.raises(InputError, match=r"--stages: \[1\] is not of the form name=value; give name=value,name=value"):
         read_arguments(["--stages", "[1]"], *kinds)
+    with pytest.raises(InputError, match=r"--stages: \{1\} is no mapping in JSON"):
+        read_arguments(["--stages", "{1}"], *kinds)
+
+
+def test_what_keywords_give_is_what_a_command_would(tmp_path):
+    """Guards: a run from Python can be continued by its command.json: defaults are left out, values in one form."""
+    given = {"train_file": tmp_path / "a", "seed": 42, "lr_scheduler_kwargs": '{"a": 1}'}
+    found = check_types(given, PretrainingDataArguments, PretrainingArguments)
+    assert found == {"train_file": [str(tmp_path / "a")], "lr_scheduler_kwargs": {"a": 1}}
 
 
 def test_configurations_come_from_presets_with_overrides():

@@ -7,6 +7,7 @@ import json
 import math
 from pathlib import Path
 from types import SimpleNamespace
+from typing import get_args
 
 import forked
 import numpy as np
@@ -26,9 +27,10 @@ from transformers import (
 )
 
 from fixedbert.fine_tuning.trainer import FineTuningArguments
+from fixedbert.pretraining.examples import Objective
 from fixedbert.pretraining.picture import draw_pretraining
 from fixedbert.pretraining.progress import ProgressLine
-from fixedbert.pretraining.trainer import OBJECTIVES, SUMS, pretraining_metrics, separate_losses, sums_by_example
+from fixedbert.pretraining.trainer import SUMS, pretraining_metrics, separate_losses, sums_by_example
 from fixedbert.support.errors import Divergence, InputError
 from fixedbert.training import speed
 from fixedbert.training.arguments import CommonArguments
@@ -62,7 +64,7 @@ def test_trainer_is_used_by_its_public_parts():
         assert list(inspect.signature(getattr(Trainer, name)).parameters) == ["self", *arguments]
 
 
-@pytest.mark.parametrize("objective", OBJECTIVES)
+@pytest.mark.parametrize("objective", get_args(Objective))
 def test_held_out_metrics_equal_the_plain_ones(objective):
     """Guards: sums by example, from dense or sparse logits, give the losses and accuracies of the whole set."""
     torch.manual_seed(0)
