@@ -16,9 +16,20 @@ from transformers.masking_utils import create_bidirectional_mask, create_causal_
 from ..conversion.growing import Heads, heads_of
 from ..model.attention_fixed_head_bert import FixedHeadBertAttention, FixedHeadBertSelfAttention
 from ..model.modeling_fixed_head_bert import FixedHeadBertLayer, FixedHeadBertPreTrainedModel
+from ..support.errors import InputError
 from .answers import Answering, Batch, forward, real
 from .budget import Shape, head_choices
-from .cut import Refit, SecondMoments, check_finite, cut_size, least_squares, remove_inputs, root, size_errors
+from .cut import (
+    TOKENS_PER_DIMENSION,
+    Refit,
+    SecondMoments,
+    check_finite,
+    cut_size,
+    least_squares,
+    remove_inputs,
+    root,
+    size_errors,
+)
 
 NEURON_STEPS = 192  # at most so many steps of a removal of neurons
 
@@ -107,8 +118,17 @@ def statistics(
     for sums in found:
         for moments in (sums.heads, sums.neurons, sums.queries, sums.keys, sums.heads_metric, sums.neurons_metric):
             check_finite(moments.sum)
+    check_tokens(found)
     measure_scores(model, rows, found)
     return found, found[0].heads.tokens / count
+
+
+def check_tokens(found: list[LayerStatistics]):
+    """Refuse rows that are too few for least squares on what feeds the largest sublayer."""
+    largest = max(len(moments.sum[0]) for sums in found for moments in (sums.heads, sums.neurons))
+    tokens, needed = found[0].heads.tokens, TOKENS_PER_DIMENSION * largest
+    if tokens < needed:
+        raise InputError(f"the rows have {tokens:,} tokens; give {needed:,} or more, 4 for each input of a sublayer.")
 
 
 def gradient(states: Tensor) -> Tensor:

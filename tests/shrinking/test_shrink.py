@@ -133,7 +133,7 @@ def test_padding_counts_nowhere(model, texts):
         real = int(batch["attention_mask"][row].sum())
         singles.append({name: x[row : row + 1, :real] for name, x in batch.items()})
     found = []
-    for given in ([batch] * 4, singles * 4):
+    for given in ([batch] * 12, singles * 12):
         torch.manual_seed(0)
         found.append(statistics(work.model, given, answering(work.model)))
     (together, tokens), (apart, same) = found
@@ -226,6 +226,7 @@ def test_what_cannot_be_done_is_said(model, texts, tmp_path):
     LatencyTable("a machine", 32, [(1, 7)], [], []).write(tmp_path / "empty.json")
     cases = {
         "200 rows are too few: give 400 or more": (rows(texts, batch_size=200), Target(params=2e4), None),
+        "the rows have .* tokens; give 224 or more": (rows(texts, batch_size=5, most=10), Target(params=2e4), None),
         "layer 1: 8 heads of 8 .*shrinking leaves at most": (rows(texts), Target(num_attention_heads=[7, 8, 7]), None),
         "what is not cut takes .* parameters, and the target is 1e\\+03": (rows(texts), Target(params=1000), None),
         "measured for a width of 64, not of 32": (rows(texts), Target(speedup=2.0), "wide.json"),
