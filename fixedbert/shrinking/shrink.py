@@ -132,6 +132,8 @@ class Work:
     @classmethod
     def load(cls, model: str | Path, rows: Rows, **hub_options) -> "Work":
         loaded, tokenizer, pooling = load(model, rows.do_lower_case, **hub_options)
+        if 0 in (*loaded.config.head_counts, *loaded.config.neuron_counts):
+            raise InputError(f"{model}: a layer has no heads or no neurons; give the model that it was cut from.")
         batches = rows.batches(loaded, tokenizer, pooled=pooling is not None)
         held_out = batches[HELD_OUT // 2 :: HELD_OUT] or batches[:1]
         kept = [batch for number, batch in enumerate(batches) if number % HELD_OUT != HELD_OUT // 2] or batches
@@ -408,8 +410,6 @@ def load(
         if getattr(config, name, None):
             raise InputError(f"{model}: cannot be shrunk with {name}={getattr(config, name)!r}: {reason}.")
     fixed = found if isinstance(found, FixedHeadBertPreTrainedModel) else convert(found)
-    if 0 in (*fixed.config.head_counts, *fixed.config.neuron_counts):
-        raise InputError(f"{model}: a layer has no heads or no neurons; give the model that it was cut from.")
     beside = files_beside(model, **hub_options)
     vocabulary = beside / "vocab.txt" if is_tensorflow(model) else beside
     tokenizer = load_tokenizer(str(vocabulary), do_lower_case, trust_remote_code=False)
