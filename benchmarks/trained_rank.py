@@ -17,8 +17,8 @@ import transformers
 from tqdm import tqdm
 
 from benchmarks.machine import description
-from fixedbert.counts import forward_flops
 from fixedbert.conversion.growing import Heads
+from fixedbert.counts import forward_flops
 from fixedbert.shrinking.answers import compare
 from fixedbert.shrinking.budget import Shape
 from fixedbert.shrinking.layers import refit, shapes_of

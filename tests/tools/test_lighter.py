@@ -1,0 +1,49 @@
+"""The benchmark of lighter models: quality, answers and speed beside the original's, and the picture."""
+
+import json
+
+import pytest
+import torch
+from small_models import model_of
+
+pytest.importorskip("onnxruntime")
+pytest.importorskip("onnxscript")
+from small_texts import SHAPE, TEXTS, save  # noqa: E402
+
+from benchmarks import lighter  # noqa: E402
+
+LABELS = ["contradiction", "entailment", "neutral"]  # not in the order of the data set
+
+
+@pytest.fixture
+def data(tmp_path, monkeypatch):
+    """Five pairs of MNLI."""
+    folder = tmp_path / "data/glue/MNLI"
+    folder.mkdir(parents=True)
+    for name in ("dev_matched", "dev_mismatched"):
+        rows = [f"{TEXTS[number % 4]}\t{TEXTS[number % 3]}\t{LABELS[number % 3]}" for number in range(5)]
+        (folder / f"{name}.tsv").write_text("\n".join(["sentence1\tsentence2\tgold_label", *rows]) + "\n")
+    monkeypatch.setenv("FIXEDBERT_DATA", str(tmp_path / "data"))
+
+
+def test_a_lighter_model_beside_the_original(data, tmp_path, capsys):
+    """Guards: each has its own accuracy, the share of the original's answers, ratios to it, and a place in the picture."""
+    for name, always, layers in (("original", 1, 2), ("lighter", 0, 1)):
+        shape = SHAPE | {"num_hidden_layers": layers}
+        model = model_of("ForSequenceClassification", id2label=dict(enumerate(LABELS)), **shape)
+        with torch.no_grad():
+            model.classifier.weight.zero_()
+            model.classifier.bias.copy_(torch.eye(3)[always])  # entailment is right for 2 of 5, contradiction too
+        save(model, tmp_path / name)
+    models, file = [str(tmp_path / name) for name in ("original", "lighter")], tmp_path / "found.json"
+    lighter.main(["measure", "mnli", *models, "--int8", "--rounds", "1", "--output", str(file)])
+    rows = {row["name"]: row for row in json.loads(file.read_text())["rows"]}
+    assert list(rows) == ["original", "lighter", "original int8", "lighter int8"]
+    for name, row in rows.items():
+        assert row["scores"]["validation_matched"] == {"accuracy": 0.4}
+        assert row["same"] == (1.0 if "original" in name else 0.0)
+    assert rows["original"]["speed"]["one thread"] == [1.0, 1.0, 1.0]
+    assert rows["lighter"]["flops"] < rows["original"]["flops"]
+    assert "| 40.00 / 40.00 |" in capsys.readouterr().out
+    lighter.main(["draw", str(file), "--output", str(tmp_path / "picture.png")])
+    assert (tmp_path / "picture.png").stat().st_size > 5000
