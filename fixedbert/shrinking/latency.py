@@ -19,7 +19,7 @@ from ..support.errors import InputError
 from ..support.files import json_text, read_object, write_whole
 from .budget import Shape, head_choices, neuron_choices
 
-ROUNDS = 5  # measurements of a part, of which the median counts
+ROUNDS = 5  # measurements, of which the median counts
 Inputs = tuple[int, int]  # rows and tokens of a batch
 
 
@@ -91,6 +91,7 @@ def measure(model: FixedHeadBertPreTrainedModel, shapes: Sequence[Shape], inputs
     states = [torch.randn(*shape, width, dtype=model.dtype, device=model.device) for shape in inputs]
     for turn in tqdm(range(ROUNDS), "measuring", unit="round"):
         for part, run in parts.items():
+            run(states[0])  # not counted
             times[part][turn] = sum(seconds_of(partial(run, x), model.device) for x in states)
     found = {part: median(seconds) / len(inputs) for part, seconds in times.items()}
     return LatencyTable(
@@ -103,8 +104,7 @@ def measure(model: FixedHeadBertPreTrainedModel, shapes: Sequence[Shape], inputs
 
 
 def seconds_of(run: Callable[[], object], device: torch.device) -> float:
-    """How long a call takes, after one that is not counted."""
-    run()
+    """How long a call takes."""
     wait(device)
     begin = time.perf_counter()
     run()
@@ -134,8 +134,16 @@ def feed_forward_of(model: FixedHeadBertPreTrainedModel, neurons: int) -> Callab
 
 
 @torch.inference_mode()
-def ratio(before: Callable[[], object], after: Callable[[], object], device: torch.device, rounds: int = 9):
+def duration(run: Callable[[], object], device: torch.device) -> float:
+    """Seconds that a call takes: the median over some rounds."""
+    run()  # not counted
+    return median(seconds_of(run, device) for _ in range(ROUNDS))
+
+
+@torch.inference_mode()
+def ratio(before: Callable[[], object], after: Callable[[], object], device: torch.device, rounds: int = 7):
     """Seconds of each, measured in turns, and how many times faster the second is: the median over the rounds."""
+    before(), after()  # not counted
     pairs = [(seconds_of(before, device), seconds_of(after, device)) for _ in range(rounds)]
     first, second = zip(*pairs, strict=True)
     return median(first), median(second), median(a / b for a, b in pairs)

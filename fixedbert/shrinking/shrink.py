@@ -38,7 +38,7 @@ from ..training.interruption import train
 from ..training.output import check_same_data, output_directory
 from .answers import Answering, Batch, Comparison, answering, compare
 from .budget import Option, Shape, cheapest, head_choices, neuron_choices
-from .latency import LatencyTable, measure, ratio
+from .latency import LatencyTable, duration, measure, ratio
 from .layers import LayerCosts, layers_of, refit, shapes_of, statistics
 from .repair import Repair, RepairTrainer
 from .rows import Rows, shapes_of_batches
@@ -332,7 +332,7 @@ def options(layer: LayerCosts, prices: Prices) -> tuple[list[Option], list[Optio
 def budget_of(work: Work, target: Target, layers: float) -> tuple[float, float]:
     """What the model may take, and what it takes beside its layers; refused where nothing would be left for them."""
     if target.is_time:
-        seconds, _, _ = ratio(work.timed(work.model), work.timed(work.model), work.model.device)
+        seconds = duration(work.timed(work.model), work.model.device)
         rest = max(0.0, seconds / len(shapes_of_batches(work.rows)) - layers)
         wanted = (target.milliseconds or 0) / 1000 if target.speedup is None else (layers + rest) / target.speedup
         unit = "seconds"
