@@ -158,7 +158,13 @@ def shrink_arguments(parser: ArgumentParser):
     )
     parser.add_argument("--max_samples", type=int, default=1500, help="rows to cut by")
     parser.add_argument("--batch_size", type=int, default=32, help="rows at once, for the times too")
-    parser.add_argument("--distil_steps", type=int, help="steps of training towards the original's answers, after it")
+    parser.add_argument(
+        "--distil_steps",
+        type=int,
+        nargs="?",
+        const=1000,
+        help="steps of training towards the original's answers, after it; without a number 1000",
+    )
     parser.add_argument("--learning_rate", type=float, help="for this training; default: 2e-4")
     parser.add_argument("--seed", type=int, default=0, help="for the order of the rows")
     parser.add_argument(

@@ -1,11 +1,11 @@
 """
-python -m benchmarks.lighter measure TASK ORIGINAL [MODEL ...] [--int8] --output FILE
+python -m benchmarks.lighter measure TASK ORIGINAL [MODEL ...] [--int8 MODEL ...] --output FILE
 python -m benchmarks.lighter draw FILE [FILE ...] --output PICTURE
 
 Lighter models beside the original: quality on the dev sets of a task of GLUE, how many answers are the original's, and
 speed, by turns in the same run: batches of 32 texts on all threads and on one, and one text at a time on all threads.
-The task is STS-B for encoders that make an embedding of a text: their cosines are compared with the scores. With
-`--int8` each model is also measured as a graph of ONNX in int8. Needs FIXEDBERT_DATA with glue/.
+The task is STS-B for encoders that make an embedding of a text: their cosines are compared with the scores. Models of
+`--int8` are also measured as graphs of ONNX in int8. Needs FIXEDBERT_DATA with glue/.
 """
 
 import argparse
@@ -115,7 +115,7 @@ def speeds(sides: dict[str, Model], batches: list[BatchEncoding], rounds: int, t
 
 
 @torch.no_grad()
-def measure(task_name: str, folders: list[Path], int8: bool, rounds: int, data: Path, temporary: Path) -> dict:
+def measure(task_name: str, folders: list[Path], int8: list[Path], rounds: int, data: Path, temporary: Path) -> dict:
     """
     Measure models, the original first.
 
@@ -127,8 +127,8 @@ def measure(task_name: str, folders: list[Path], int8: bool, rounds: int, data: 
     task = Task(task_name, next(iter(models.values())), load_tokenizer(str(folders[0])), data)
     pooling = read_pooling(folders[0])
     inputs, found = task.batches(), {}
-    graphs = {f"{folder.name} int8": temporary / folder.name for folder in folders if int8}
-    for folder, exported in zip(folders, graphs.values(), strict=False):
+    graphs = {f"{folder.name} int8": temporary / folder.name for folder in int8}
+    for folder, exported in zip(int8, graphs.values(), strict=True):
         export_onnx(folder, exported, int8=True)
     for name, count, size in (("one thread", 1, SIZE), ("one text", threads, 1), ("batches", threads, SIZE)):
         torch.set_num_threads(count)  # which the graphs' sessions take over
@@ -198,7 +198,7 @@ def main(argv: list[str] | None = None):
     measuring = commands.add_parser("measure")
     measuring.add_argument("task", choices=MAIN)
     measuring.add_argument("models", nargs="+", type=Path, help="directories, the original first")
-    measuring.add_argument("--int8", action="store_true")
+    measuring.add_argument("--int8", nargs="*", type=Path, default=[], help="some of the models")
     measuring.add_argument("--rounds", type=int, default=7)
     measuring.add_argument("--output", type=Path, required=True, help="a file of JSON")
     drawn = commands.add_parser("draw")

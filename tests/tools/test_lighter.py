@@ -36,7 +36,7 @@ def test_a_lighter_model_beside_the_original(data, tmp_path, capsys):
             model.classifier.bias.copy_(torch.eye(3)[always])  # entailment is right for 2 of 5, contradiction too
         save(model, tmp_path / name)
     models, file = [str(tmp_path / name) for name in ("original", "lighter")], tmp_path / "found.json"
-    lighter.main(["measure", "mnli", *models, "--int8", "--rounds", "1", "--output", str(file)])
+    lighter.main(["measure", "mnli", *models, "--int8", *models, "--rounds", "1", "--output", str(file)])
     rows = {row["name"]: row for row in json.loads(file.read_text())["rows"]}
     assert list(rows) == ["original", "lighter", "original int8", "lighter int8"]
     for name, row in rows.items():
