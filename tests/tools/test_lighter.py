@@ -27,7 +27,7 @@ def data(tmp_path, monkeypatch):
 
 
 def test_a_lighter_model_beside_the_original(data, tmp_path, capsys):
-    """Guards: each has its own accuracy, share of the original's answers and ratios to it, and the picture is drawn."""
+    """Guards: each has its own accuracy, share of the original's answers and ratios to it, a picture is drawn."""
     for name, always, layers in (("original", 1, 2), ("lighter", 0, 1)):
         shape = SHAPE | {"num_hidden_layers": layers}
         model = model_of("ForSequenceClassification", id2label=dict(enumerate(LABELS)), **shape)
