@@ -4,7 +4,6 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -78,7 +77,6 @@ class Rows:
         """
         head = type(model).__name__.removeprefix("FixedHeadBert").partition("For")[2]
         length, most = self.length_for(model), most or self.most
-        options: dict[str, Any] = {"tokenizer": tokenizer, "max_length": length}
         if head == "MultipleChoice":
             raise InputError("a model that chooses among several texts cannot be cut by rows yet.")
         if head == "QuestionAnswering":
@@ -86,7 +84,7 @@ class Rows:
         elif head in ("PreTraining", "MaskedLM") or not (head or pooled):
             features = self.running_text(tokenizer, length, most)
         else:
-            features = self.texts(**options)
+            features = self.texts(tokenizer, length, alone=pooled)
         rows = list(features)
         if len(rows) < 2 * self.batch_size:
             raise InputError(
@@ -103,10 +101,11 @@ class Rows:
             batches.append({name: x.to(model.device) for name, x in batch.items()})
         return batches
 
-    def texts(self, tokenizer: PreTrainedTokenizerBase, max_length: int) -> Iterator[dict]:
-        """Texts, or pairs of texts, as token ids."""
+    def texts(self, tokenizer: PreTrainedTokenizerBase, length: int, alone: bool) -> Iterator[dict]:
+        """Texts, or pairs of texts, as token ids; of a pair one text and the other where each has its own embedding."""
         for texts in self.raw_texts():
-            yield dict(encode(tokenizer, *texts, max_length=max_length, truncation=True))
+            for row in [[text] for text in texts] if alone else [texts]:
+                yield dict(encode(tokenizer, *row, max_length=length, truncation=True))
 
     def raw_texts(self) -> Iterator[tuple[str, ...]]:
         if self.task_name is not None:

@@ -168,6 +168,9 @@ def test_rows_of_every_kind(texts, tmp_path):
         assert not places[:, [0, -1]].any()  # [CLS] and [SEP]
     embedded = rows(texts).batches(encoder, tokenizer, pooled=True)
     assert sum(len(batch["input_ids"]) for batch in embedded) == 200
+    apart = rows(texts, files=[str(texts / "pairs.csv")]).batches(encoder, tokenizer, pooled=True)
+    assert sum(len(batch["input_ids"]) for batch in apart) == 200  # each text of 100 pairs has its own embedding
+    assert not any(batch["token_type_ids"].any() for batch in apart)
     generator = torch.Generator().manual_seed(0)
     ids = torch.tensor([[2, 7, 8, 3]] * 2000)
     share = masked({"input_ids": ids}, tokenizer, generator)["places"].float().mean() * 2
