@@ -102,7 +102,7 @@ class Rows:
         return batches
 
     def texts(self, tokenizer: PreTrainedTokenizerBase, length: int, alone: bool) -> Iterator[dict]:
-        """Texts, or pairs of texts, as token ids; of a pair one text and the other where each has its own embedding."""
+        """Token ids of texts, or of pairs of texts; each text `alone` where it has an embedding of its own."""
         for texts in self.raw_texts():
             for row in [[text] for text in texts] if alone else [texts]:
                 yield dict(encode(tokenizer, *row, max_length=length, truncation=True))
