@@ -1,6 +1,7 @@
 """How long each part of a model takes on this machine: a table of measured times, by heads, sizes and neurons."""
 
 import copy
+import operator
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
@@ -43,10 +44,18 @@ class LatencyTable:
     neurons: list[tuple[int, float]]
 
     def of_heads(self) -> dict[Heads, float]:
-        return {Heads(*shape): seconds for *shape, seconds in self.heads}
+        """Seconds of each attention, or of a larger one if that took less: it could be used in its place."""
+        found = {Heads(*shape): seconds for *shape, seconds in self.heads}
+        return {
+            heads: min(seconds for other, seconds in found.items() if all(map(operator.ge, other, heads)))
+            for heads in found
+        }
 
     def of_neurons(self) -> dict[int, float]:
-        return dict(self.neurons)
+        """Seconds of each feed-forward network, or of a larger one if that took less."""
+        return {
+            number: min(seconds for other, seconds in self.neurons if other >= number) for number, _ in self.neurons
+        }
 
     def write(self, file: Path):
         write_whole(file, json_text(asdict(self), indent=1) + "\n")

@@ -47,7 +47,7 @@ from .text import Shrinking, draw, making
 CUT = "cut"  # where the cut model is kept while it is trained
 RESULTS = "shrinking.json"
 HELD_OUT = 6  # of so many rows one is kept for the comparison of the answers
-TRIES = 4  # to meet a speed on the clock of the whole model
+TRIES = 6  # to meet a speed on the clock of the whole model
 NEAR, ENOUGH = 0.99, 1.04  # times the speed that is asked for: no more tries
 
 
@@ -277,7 +277,7 @@ def choose(
     parts = [options(layer, prices) for layer in costs]
     layers = sum(prices.heads(shape.heads) + prices.neurons(shape.neurons) for shape in shapes_of(work.model))
     wanted, rest = budget_of(work, target, layers)
-    budget = wanted
+    budget, fast, slow = wanted, (0.0, 0.0), None  # budgets with the share of the time wanted that they took
     fitting: list[tuple] = []  # whether it misses, by how much, its number, and the cut
     for _ in range(TRIES):
         found = cheapest([part for pair in parts for part in pair], budget - rest)
@@ -291,9 +291,19 @@ def choose(
         fitting.append((reached < NEAR, abs(reached - 1), len(fitting), chosen, cut, by_table))
         if NEAR <= reached <= ENOUGH:
             break
-        budget = max(budget * reached, rest + (budget - rest) / 2)
+        if reached < 1:
+            slow = budget, 1 / reached
+        else:
+            fast = budget, 1 / reached
+        budget = max(between(fast, slow) if slow else budget * reached, rest + (budget - rest) / 2)
     *_, chosen, cut, by_table = min(fitting)
     return chosen, cut, by_table
+
+
+def between(fast: tuple[float, float], slow: tuple[float, float]) -> float:
+    """The budget that takes the time wanted, by a line through two that took less and more."""
+    (low, less), (high, more) = fast, slow
+    return low + (high - low) * min(max((1 - less) / (more - less), 0.1), 0.9)
 
 
 class Prices(NamedTuple):
