@@ -1,20 +1,25 @@
 """Checkpoints of BERT, in all formats that can be converted, read without running what they contain."""
 
 import os
+import re
 from collections.abc import Iterator
 from fnmatch import fnmatch
 from pathlib import Path
 
 import transformers
+from accelerate import PartialState
 from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
 
+from ..counts import size_text
 from ..data.hub import check_place
 from ..model import modeling_fixed_head_bert
+from ..model.configuration_fixed_head_bert import FixedHeadBertConfig
 from ..support.errors import InputError, listed, naming
 from ..support.files import check_regular, reading
 from .families import FAMILIES, build, check_positions, fixed_head_config, head_of
+from .growing import Heads, one_or_list, set_heads
 from .tensorflow_checkpoint import read_bert
-from .weights import check_finite, load_whole, shards_of
+from .weights import Stored, check_finite, load_whole, shards_of, tensors_of
 
 HEADS_BY_PART = {"seq_relationship": "ForPreTraining", "cls.": "ForMaskedLM", "lm_head": "ForMaskedLM"}
 # How sentence-transformers pools the tokens of an encoder, and how long a text can be.
@@ -62,7 +67,8 @@ def load_bert(source: str | Path, **hub_options) -> PreTrainedModel:
     A model that can be converted, from a directory or the Hub, with the head that it was saved with.
 
     Reads transformers' checkpoints in safetensors or in pytorch_model.bin, tensors alone, and Google's in TensorFlow's
-    format (bert_config.json, bert_model.ckpt.index, bert_model.ckpt.data-00000-of-00001).
+    format (bert_config.json, bert_model.ckpt.index, bert_model.ckpt.data-00000-of-00001). A BERT whose weights are
+    pruned, which transformers cannot hold, becomes a FixedHeadBert.
 
     Args:
         hub_options: `revision`, `token` and `cache_dir` of from_pretrained.
@@ -85,7 +91,11 @@ def load_bert(source: str | Path, **hub_options) -> PreTrainedModel:
         with naming(source):
             fixed_head_config(config)
             architecture = (config.architectures or [f"{FAMILIES[config.model_type]}Model"])[0]
-            head_of(architecture, config.model_type)
+            head = head_of(architecture, config.model_type)
+            if config.model_type == "bert" and (pruned := pruned_config(config, tensors_of(source, **hub_options))):
+                config, architecture = pruned, f"FixedHeadBert{head}"
+                heads, neurons = size_text(pruned.head_counts), size_text(pruned.neuron_counts)
+                PartialState().print(f"{source}: pruned, by its weights to {heads} heads and {neurons} neurons.")
         model, unexpected = load_tensors(architecture, source, config, **hub_options)
         # Google's uploads, for example, hold two heads and name one in config.json, or hold one and name none.
         for part, head in HEADS_BY_PART.items():
@@ -96,6 +106,55 @@ def load_bert(source: str | Path, **hub_options) -> PreTrainedModel:
     if unexpected:
         raise InputError(f"{source}: a {architecture}, as config.json says, has no place for {listed(unexpected)}.")
     return model
+
+
+def pruned_config(config: PreTrainedConfig, tensors: dict[str, Stored]) -> FixedHeadBertConfig | None:
+    """
+    The configuration of a BERT whose weights lack heads or neurons, as that of a FixedHeadBert, whose parameters have
+    the same names. What is left of heads keeps its size. None where nothing is pruned.
+
+    Raises:
+        InputError: `pruned_heads` of `config`, the heads by layer that are gone, contradicts the weights.
+    """
+    number, layers = config.num_attention_heads, config.num_hidden_layers
+    size = config.hidden_size // number
+    queries = rows_by_layer("attention.self.query", tensors, layers, config.hidden_size)
+    heads = [rows // size for rows in queries]
+    neurons = rows_by_layer("intermediate.dense", tensors, layers, config.intermediate_size)
+    if any(rows % size for rows in (config.hidden_size, *queries)):
+        return None  # which is refused by its shape
+    check_pruned_heads(config, heads)
+    old, new = [number] * layers + [config.intermediate_size] * layers, heads + neurons
+    if new == old or any(now > then for now, then in zip(new, old, strict=True)):
+        return None
+    pruned = fixed_head_config(config)
+    set_heads(pruned, [Heads(count, size, size) for count in heads])
+    pruned.intermediate_size = one_or_list(neurons)
+    return pruned
+
+
+def rows_by_layer(part: str, tensors: dict[str, Stored], layers: int, default: int) -> list[int]:
+    """The rows of a weight in each layer, by the end of its name."""
+    found = {
+        int(match[1]): tensor.shape[0]
+        for name, tensor in tensors.items()
+        if (match := re.search(rf"encoder\.layer\.(\d+)\.{re.escape(part)}\.weight$", name))
+    }
+    return [found.get(layer, default) for layer in range(layers)]
+
+
+def check_pruned_heads(config: PreTrainedConfig, heads: list[int]):
+    """Refuse `pruned_heads` by which a layer has not the heads that its weights have."""
+    number, gone = config.num_attention_heads, getattr(config, "pruned_heads", None) or {}
+    there = dict(enumerate(heads))
+    for layer, pruned in gone.items():
+        there[int(layer)] = there.get(int(layer), 0) + len({*range(number)} & {*pruned})
+    for layer, count in there.items():
+        if gone and count != number:
+            raise InputError(
+                f"pruned_heads in config.json contradicts the weights: layer {layer} would have had {count} heads, "
+                f"not {number}; give the config.json that belongs to the weights."
+            )
 
 
 def load_tensors(
