@@ -93,7 +93,7 @@ class ArgumentParser(argparse.ArgumentParser):
 def convert_arguments(parser: ArgumentParser):
     parser.add_argument(
         "source",
-        help="directory or Hub id of a BERT, a RoBERTa-like model or a FixedHeadBert, "
+        help="directory or Hub id of a BERT, a RoBERTa-like model, a DistilBERT, an ELECTRA or a FixedHeadBert, "
         "or a directory of Google's TensorFlow checkpoints",
     )
     parser.add_argument("--output_dir", required=True, help="the directory to write")

@@ -91,6 +91,7 @@ def load_bert(source: str | Path, **hub_options) -> PreTrainedModel:
         with naming(source):
             fixed_head_config(config)
             architecture = (config.architectures or [f"{FAMILIES[config.model_type]}Model"])[0]
+            fixed_head_config(config, architecture)
             head = head_of(architecture, config.model_type)
             if config.model_type == "bert" and (pruned := pruned_config(config, tensors_of(source, **hub_options))):
                 config, architecture = pruned, f"FixedHeadBert{head}"

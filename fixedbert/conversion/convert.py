@@ -20,6 +20,7 @@ from ..model_card import checkpoint_card, read_card
 from ..support.errors import InputError
 from ..support.files import new_directory, read_object, reading, reason_of
 from .checkpoints import SENTENCE_FILES, files_of, is_tensorflow, load_bert
+from .families import fixed_head_config
 from .growing import convert
 from .to_bert import to_bert
 
@@ -95,7 +96,7 @@ def convert_checkpoint(  # noqa: PLR0913  the options of the command
 
 
 def shape_of(model: PreTrainedModel) -> str:
-    config = model.config
+    config = fixed_head_config(model.config)
     sizes = value_head_sizes(config)
     values = "" if sizes == head_sizes(config) else f" with values of {size_text(sizes)}"
     return (

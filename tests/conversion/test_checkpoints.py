@@ -5,12 +5,14 @@ from pathlib import Path
 
 import pytest
 import torch
+import transformers
 from safetensors.torch import save_file
 from small_models import bert_of, differences, inputs_of
-from transformers import AutoModelForSequenceClassification, PreTrainedModel
+from transformers import AutoModelForSequenceClassification, AutoTokenizer, PreTrainedModel
 
 from fixedbert import FixedHeadBertForSequenceClassification, convert
 from fixedbert.conversion.checkpoints import load_bert
+from fixedbert.conversion.families import fixed_head_config
 from fixedbert.support.errors import InputError
 from fixedbert_cli import main
 
@@ -101,3 +103,78 @@ def test_pruned_heads_belong_to_the_weights(tmp_path):
     write(tmp_path, dict(bert.state_dict()) | {query: torch.ones(13, 32)})
     with pytest.raises(InputError, match=r"1.attention.self.query.weight has the shape \(13, 32\)"):
         load_bert(tmp_path)
+
+
+FAMILIES = {"DistilBert": {"hidden_dim": 37}, "Electra": {"embedding_size": 32}}
+
+
+def model_of_family(family: str, head: str, **changes) -> PreTrainedModel:
+    return bert_of(head, family, **{"initializer_range": 0.1} | FAMILIES[family] | changes)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize(
+    "family, head",
+    [(family, head) for family in FAMILIES for head in ("Model", "ForMaskedLM", "ForSequenceClassification",
+                                                        "ForTokenClassification", "ForQuestionAnswering")]
+    + [("DistilBert", "ForMultipleChoice"), ("Electra", "ForCausalLM")],
+)  # fmt: skip
+def test_distilbert_and_electra_are_berts(family, head, tied, tmp_path):
+    """Guards: DistilBERT and ELECTRA come in with their function, at padding too, and grow like a BERT."""
+    fields = {"sinusoidal_pos_embds": True, "activation": "relu"} if family == "DistilBert" else {}
+    model = model_of_family(family, head, tie_word_embeddings=tied, **fields)
+    model.save_pretrained(tmp_path)
+    fixed = convert(load_bert(tmp_path))
+    ours = "LMHeadModel" if head == "ForCausalLM" else head
+    assert type(fixed).__name__ == f"FixedHeadBert{ours}"
+    given = inputs_of(ours)
+    known = {name: x for name, x in given.items() if family == "Electra" or name != "token_type_ids"}
+    expected = model(**known).to_tuple()
+    for inputs in (known, given):  # token types, which BERT's tokenizers give, are nothing to what was a DistilBERT
+        for one, other in zip(fixed(**inputs).to_tuple(), expected, strict=True):
+            assert not isinstance(one, torch.Tensor) or (one - other).abs().max() <= 1e-6
+    larger = convert(model.double(), attention_head_size=13, num_attention_heads=5, intermediate_size=[37, 40, 53])
+    assert differences(larger, model, known) <= 1e-10
+
+
+def test_dropout_and_labels_of_distilbert():
+    """Guards: each of DistilBERT's rates goes where BERT has it: layers, attention, classifiers of texts."""
+    rates = {"dropout": 0.13, "attention_dropout": 0.17, "seq_classif_dropout": 0.19, "id2label": {0: "no", 1: "yes"}}
+    for head, rate in (("ForSequenceClassification", 0.19), ("ForTokenClassification", 0.13)):
+        fixed = convert(model_of_family("DistilBert", head, **rates))
+        assert fixed.dropout.p == rate and fixed.config.id2label == {0: "no", 1: "yes"}
+        layer = fixed.bert.encoder.layer[0]
+        assert (layer.attention.self.dropout.p, layer.output.dropout.p) == (0.17, 0.13)
+
+
+def test_tokenizer_of_distilbert_works_with_what_it_becomes(tmp_path, vocabulary):
+    """Guards: pairs of texts, by a tokenizer with token types or without, give DistilBERT's own answers."""
+    model = model_of_family("DistilBert", "ForSequenceClassification")
+    for name in ("DistilBertTokenizer", "BertTokenizer"):
+        model.save_pretrained(tmp_path / name)
+        getattr(transformers, name)(vocab=vocabulary).save_pretrained(tmp_path / name)
+        main(["convert", str(tmp_path / name), "--output_dir", str(tmp_path / f"fixed{name}")])
+        tokenizer = AutoTokenizer.from_pretrained(tmp_path / f"fixed{name}")
+        fixed = AutoModelForSequenceClassification.from_pretrained(tmp_path / f"fixed{name}")
+        inputs = tokenizer("the list", "a function takes", return_tensors="pt")
+        assert ("token_type_ids" in inputs) == (name == "BertTokenizer")
+        expected = model(inputs["input_ids"], inputs["attention_mask"]).logits
+        assert (fixed(**inputs).logits - expected).abs().max() <= 1e-6
+
+
+@pytest.mark.parametrize(
+    "head, fields, sentence",
+    [
+        ("Model", {"embedding_size": 16}, "embedding_size 16: a BERT has embeddings of its hidden_size, 32; give"),
+        ("ForPreTraining", {}, "ElectraForPreTraining: no BERT has this head; .* name ElectraModel"),
+        ("ForMaskedLM", {"hidden_act": "relu"}, "hidden_act 'relu': ELECTRA's prediction head has gelu"),
+    ],
+)
+def test_an_electra_that_is_no_bert(head, fields, sentence, tmp_path):
+    """Guards: what BERT has not is refused in one sentence, from a file and in Python; its shape can still be read."""
+    model = model_of_family("Electra", head, **fields)
+    model.save_pretrained(tmp_path)
+    for load in (lambda: load_bert(tmp_path), lambda: convert(model)):
+        with pytest.raises(InputError, match=sentence):
+            load()
+    assert fixed_head_config(model.config).max_position_embeddings == 13
