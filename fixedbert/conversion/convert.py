@@ -48,7 +48,8 @@ def convert_checkpoint(  # noqa: PLR0913  the options of the command
     seed: int = 0,
     do_lower_case: bool | None = None,
     value_head_size: int | list[int] | None = None,
-    intermediate_size: int | None = None,
+    intermediate_size: int | list[int] | None = None,
+    architecture: str | None = None,
     **hub_options,
 ) -> str:
     """
@@ -56,6 +57,7 @@ def convert_checkpoint(  # noqa: PLR0913  the options of the command
 
     Args:
         bert: convert a FixedHeadBert to transformers' BERT instead.
+        architecture: of `load_bert`.
         do_lower_case: of `load_tokenizer`; a TensorFlow checkpoint does not say.
 
     Returns:
@@ -65,7 +67,7 @@ def convert_checkpoint(  # noqa: PLR0913  the options of the command
         InputError: as `load_bert`, `convert` and `to_bert`; or `output_dir` exists and is not empty.
     """
     with new_directory(output_dir) as folder:
-        model = load_bert(source, **hub_options)
+        model = load_bert(source, architecture, **hub_options)
         sizes: dict[str, Any] = {
             "attention_head_size": attention_head_size,
             "num_attention_heads": num_attention_heads,
@@ -155,10 +157,14 @@ def copy_beside(
 
 def copy_tokenizer(source: Path, folder: Path, do_lower_case: bool | None):
     """Save a tokenizer beside the model in `folder`, which needs embeddings for all of its tokens."""
-    if not tokenizer_files(str(source)):
+    files = tokenizer_files(str(source))
+    if not files:
         logger.warning("%s has no tokenizer, so the new directory has none.", source)
         return
-    vocabulary = source / "vocab.txt" if is_tensorflow(source) else source
+    bare = is_tensorflow(source) or (
+        files == ["vocab.txt"] and "model_type" not in read_object(source / "config.json", "copy it again")
+    )  # of a BERT, though nothing says so
+    vocabulary = source / "vocab.txt" if bare else source
     tokenizer = load_tokenizer(str(vocabulary), do_lower_case, trust_remote_code=False)
     check_size(tokenizer, read_object(folder / "config.json", "convert it again")["vocab_size"], source)
     tokenizer.save_pretrained(folder)

@@ -97,7 +97,9 @@ def check_electra(config: PreTrainedConfig, head: str | None):
             "give an ELECTRA with such, of the size base or large."
         )
     if head in ("ForPreTraining", "ForMultipleChoice"):
-        raise InputError(f"Electra{head}: no BERT has this head; to drop it, name ElectraModel with `architecture`.")
+        raise InputError(
+            f"Electra{head}: no BERT has this head; give ElectraModel as `architecture` of fixedbert convert."
+        )
     if head in ("ForMaskedLM", "LMHeadModel") and config.hidden_act != "gelu":
         raise InputError(
             f"hidden_act {config.hidden_act!r}: ELECTRA's prediction head has gelu, and BERT's has that of the layers."

@@ -8,14 +8,16 @@ import torch
 import transformers
 from safetensors.torch import save_file
 from small_models import bert_of, differences, inputs_of
-from transformers import AutoModelForSequenceClassification, AutoTokenizer, PreTrainedModel
+from transformers import AutoModel, AutoModelForSequenceClassification, AutoTokenizer, PreTrainedModel
 
 from fixedbert import FixedHeadBertForSequenceClassification, convert
 from fixedbert.conversion.checkpoints import load_bert
 from fixedbert.conversion.families import fixed_head_config
+from fixedbert.data.tokenizers import load_tokenizer
 from fixedbert.support.errors import InputError
 from fixedbert_cli import main
 
+TYPE = ("model_type", "architectures", "transformers_version")
 PRUNED_HEADS = {0: [1, 2], 2: [0, 1, 2, 3]}  # of 4 of size 8: all of layer 2
 
 
@@ -166,7 +168,7 @@ def test_tokenizer_of_distilbert_works_with_what_it_becomes(tmp_path, vocabulary
     "head, fields, sentence",
     [
         ("Model", {"embedding_size": 16}, "embedding_size 16: a BERT has embeddings of its hidden_size, 32; give"),
-        ("ForPreTraining", {}, "ElectraForPreTraining: no BERT has this head; .* name ElectraModel"),
+        ("ForPreTraining", {}, "ElectraForPreTraining: no BERT has this head; give ElectraModel as `architecture`"),
         ("ForMaskedLM", {"hidden_act": "relu"}, "hidden_act 'relu': ELECTRA's prediction head has gelu"),
     ],
 )
@@ -178,3 +180,84 @@ def test_an_electra_that_is_no_bert(head, fields, sentence, tmp_path):
         with pytest.raises(InputError, match=sentence):
             load()
     assert fixed_head_config(model.config).max_position_embeddings == 13
+
+
+def test_the_discriminator_of_an_electra_without_its_head(tmp_path, capsys):
+    """Guards: its body comes in by the name of the class, and the head that is dropped is named."""
+    model = model_of_family("Electra", "ForPreTraining")
+    model.save_pretrained(tmp_path)
+    body = convert(load_bert(tmp_path, "ElectraModel"))
+    assert (
+        "dropped, as ElectraModel has no place for it: discriminator_predictions.dense.bias" in capsys.readouterr().out
+    )
+    assert differences(body, model.electra, inputs_of("Model")) <= 1e-6
+
+
+@pytest.mark.parametrize(
+    "family, head",
+    [("Bert", head) for head in ("ForMaskedLM", "ForTokenClassification", "ForQuestionAnswering", "LMHeadModel")]
+    + [("Roberta", "ForSequenceClassification")],
+)
+def test_an_unused_pooler_is_dropped_aloud(family, head, tmp_path, capsys):
+    """Guards: the pooler that earlier versions saved with heads that do without is dropped, with its names."""
+    model = bert_of(head, family)
+    model.save_pretrained(tmp_path)
+    prefix = family.lower()
+    pooler = {f"{prefix}.pooler.dense.bias": torch.ones(32), f"{prefix}.pooler.dense.weight": torch.ones(32, 32)}
+    write(tmp_path, dict(model.state_dict()) | pooler, pickled=True)
+    loaded = load_bert(tmp_path)
+    line = f"{tmp_path}: dropped, as {family}{head} has no place for it: {', '.join(pooler)}."
+    assert capsys.readouterr().out.splitlines() == [line]
+    assert differences(loaded, model, inputs_of(head)) == 0
+
+
+def test_a_model_with_heads_of_its_own(tmp_path, capsys):
+    """Guards: a class that is not transformers' is refused with the flag that helps, and what is dropped is named."""
+    model = bert_of("ForMaskedLM")
+    model.save_pretrained(tmp_path)
+    own = {"bert.pooler.dense.weight": torch.ones(32, 32), "cls.species.bias": torch.ones(6)}
+    write(tmp_path, dict(model.state_dict()) | own, pickled=True)
+    for name, sentence in (
+        ("SpeciesBert", "SpeciesBert cannot be converted, only Bert with one of Model, .*; name one of these with"),
+        ("BertForMaskedLM", "has no place for 'cls.species.bias'; to drop what a class has no place for, name the"),
+    ):
+        configure(tmp_path, architectures=[name])
+        with pytest.raises(InputError, match=f"{tmp_path}: .*{sentence} .*`architecture` of fixedbert convert."):
+            load_bert(tmp_path)
+    assert "dropped" not in capsys.readouterr().out
+    loaded = load_bert(tmp_path, "BertForMaskedLM")
+    line = f"{tmp_path}: dropped, as BertForMaskedLM has no place for it: {', '.join(own)}."
+    assert capsys.readouterr().out.splitlines() == [line]
+    assert differences(loaded, model, inputs_of("ForMaskedLM")) == 0
+    with pytest.raises(InputError, match="no weights for 'classifier.bias', 'classifier.weight'"):
+        load_bert(tmp_path, "BertForTokenClassification")
+    with pytest.raises(InputError, match="RobertaForMaskedLM cannot be converted, only Bert with"):
+        load_bert(tmp_path, "RobertaForMaskedLM")
+    (tmp_path / "bert_model.ckpt.index").touch()
+    with pytest.raises(InputError, match="a TensorFlow checkpoint has one class; leave `architecture` out"):
+        load_bert(tmp_path, "BertForMaskedLM")
+
+
+def test_a_checkpoint_of_2019(tmp_path):
+    """Guards: without a model type, in torch's first format, with a cased vocabulary alone, neurons in a list."""
+    folder, vocabulary = tmp_path / "old", ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "C", "c", "O", "N"]
+    model = bert_of("Model", vocab_size=len(vocabulary))
+    model.save_pretrained(folder)
+    fields = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(
+        json.dumps({k: v for k, v in fields.items() if k not in TYPE} | {"pruned_heads": {}})
+    )
+    (folder / "model.safetensors").unlink()
+    torch.save(dict(model.state_dict()), folder / "pytorch_model.bin", _use_new_zipfile_serialization=False)
+    (folder / "vocab.txt").write_text("\n".join(vocabulary) + "\n")
+    with pytest.raises(
+        InputError, match="config.json has no model_type; add it, .*`architecture` of fixedbert convert"
+    ):
+        load_bert(folder)
+    arguments = ["--architecture", "BertModel", "--cased", "--intermediate_size", "37", "40", "53"]
+    main(["convert", str(folder), "--output_dir", str(tmp_path / "fixed"), *arguments])
+    assert load_tokenizer(str(tmp_path / "fixed")).tokenize("c C O") == ["c", "C", "O"]
+    fixed = AutoModel.from_pretrained(tmp_path / "fixed")
+    assert fixed.config.intermediate_size == [37, 40, 53]
+    inputs = inputs_of("Model") | {"input_ids": inputs_of("Model")["input_ids"] % len(vocabulary)}
+    assert differences(fixed, model, inputs) <= 1e-4
