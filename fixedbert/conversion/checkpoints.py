@@ -126,8 +126,7 @@ def load_bert(source: str | Path, architecture: str | None = None, **hub_options
 
 def class_of(source: str | Path, architecture: str | None, **hub_options) -> tuple[PreTrainedConfig, str]:
     """The configuration of a model, and the name of its class: `architecture`, or what config.json says."""
-    named = architecture or ""
-    model_type = next((kind for kind, family in FAMILIES.items() if named.startswith(family)), None)
+    model_type = next((kind for kind, family in FAMILIES.items() if (architecture or "").startswith(family)), None)
     config = read_config(source, model_type, **hub_options)
     with naming(source):
         fixed_head_config(config)
@@ -167,6 +166,7 @@ def pruned_config(config: PreTrainedConfig, tensors: dict[str, Stored]) -> Fixed
     pruned = fixed_head_config(config)
     set_heads(pruned, [Heads(count, size, size) for count in heads])
     pruned.intermediate_size = one_or_list(neurons)
+    pruned.validate()
     return pruned
 
 

@@ -125,9 +125,8 @@ def convert(
     Raises:
         InputError: `model` is not a BERT, or its heads or neurons would become fewer, or its heads smaller.
     """
-    architecture = type(model).__name__
-    config = fixed_head_config(model.config, architecture)
-    head = head_of(architecture, model.config.model_type)
+    config = fixed_head_config(model.config, type(model).__name__)
+    head = head_of(type(model).__name__, model.config.model_type)
     layers = config.num_hidden_layers if num_hidden_layers is None else num_hidden_layers
     if layers < 1:
         raise InputError(f"num_hidden_layers must be at least 1, not {layers}.")
