@@ -93,7 +93,7 @@ class ArgumentParser(argparse.ArgumentParser):
 def convert_arguments(parser: ArgumentParser):
     parser.add_argument(
         "source",
-        help="directory or Hub id of a BERT, a RoBERTa-like model or a FixedHeadBert, "
+        help="directory or Hub id of a BERT, a RoBERTa-like model, a DistilBERT, an ELECTRA or a FixedHeadBert, "
         "or a directory of Google's TensorFlow checkpoints",
     )
     parser.add_argument("--output_dir", required=True, help="the directory to write")
@@ -108,9 +108,17 @@ def convert_arguments(parser: ArgumentParser):
     )
     parser.add_argument("--num_attention_heads", type=int, help="number of heads; default, and at least, the source's")
     parser.add_argument(
-        "--intermediate_size", type=int, help="feed-forward neurons; default, and at least, the source's"
+        "--intermediate_size",
+        type=int,
+        nargs="+",
+        help="feed-forward neurons, or a number for each layer; default, and at least, the source's",
     )
     parser.add_argument("--num_hidden_layers", type=int, help="number of layers, the old ones repeated or left out")
+    parser.add_argument(
+        "--architecture",
+        help="class of the source where its config.json names none of transformers, such as BertForMaskedLM; tensors "
+        "that it has no place for are dropped",
+    )
     parser.add_argument("--bert", action="store_true", help="from a FixedHeadBert to a BERT of transformers")
     parser.add_argument("--seed", type=int, default=0, help="of the random numbers in what is new")
     parser.add_argument(

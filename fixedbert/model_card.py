@@ -20,7 +20,7 @@ from transformers import PreTrainedConfig, PreTrainedModel, Trainer, TrainingArg
 
 import fixedbert
 
-from .conversion.families import FAMILIES, head_of
+from .conversion.families import FAMILIES, fixed_head_config, head_of
 from .counts import forward_flops, head_counts, head_sizes, neuron_counts, parameters, size_text, value_head_sizes
 from .data.glue import TASKS
 from .model.configuration_fixed_head_bert import HEADS, FixedHeadBertConfig
@@ -76,6 +76,8 @@ def shape_table(config: PreTrainedConfig, count: int | None = None) -> str:
     Args:
         count: parameters of a given model; by default the model's with the heads of pretraining.
     """
+    if config.model_type == "distilbert":  # which has names of its own
+        config = fixed_head_config(config)
     counts, sizes, values = head_counts(config), head_sizes(config), value_head_sizes(config)
     width, inner = config.hidden_size, [h * p for h, p in zip(counts, sizes, strict=True)]
     standard = values == sizes and set(inner) == {width} or len(set(counts)) > 1  # or pruned

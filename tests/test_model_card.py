@@ -8,7 +8,7 @@ import pytest
 import yaml
 from huggingface_hub import ModelCard
 from small_tasks import glue, squad
-from transformers import RobertaConfig
+from transformers import DistilBertConfig, RobertaConfig
 
 from fixedbert import PRESETS, FixedHeadBertModel, preset_config
 from fixedbert.counts import forward_flops, parameters
@@ -118,6 +118,14 @@ def test_card_of_a_roberta_can_be_loaded():
     data = metadata(card)
     assert "import AutoTokenizer, AutoModelForSequenceClassification" in str(card) and "trust_remote" not in str(card)
     assert [m["type"] for r in data["model-index"][0]["results"] for m in r["metrics"]] == ["accuracy"]
+
+
+def test_card_of_a_distilbert_has_its_shape():
+    """Guards: fields under DistilBERT's own names are in the card of a model that the scripts have trained."""
+    config = DistilBertConfig(dim=32, n_layers=2, n_heads=4, hidden_dim=37, vocab_size=99)
+    card = str(checkpoint_card(config, "DistilBertForSequenceClassification", "me/d", count=12345))
+    assert "| feed-forward width | 37 |" in card and "| head size (d_p) | 8 |" in card
+    assert f"| parameters of the layers | {2 * (4 * (32 * 32 + 32) + 2 * 32 * 37 + 37 + 32 + 4 * 32):,} |" in card
 
 
 @pytest.mark.parametrize(

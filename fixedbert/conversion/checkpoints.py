@@ -1,37 +1,56 @@
 """Checkpoints of BERT, in all formats that can be converted, read without running what they contain."""
 
 import os
+import re
 from collections.abc import Iterator
 from fnmatch import fnmatch
 from pathlib import Path
 
 import transformers
+from accelerate import PartialState
 from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
 
+from ..counts import size_text
 from ..data.hub import check_place
 from ..model import modeling_fixed_head_bert
+from ..model.configuration_fixed_head_bert import FixedHeadBertConfig
 from ..support.errors import InputError, listed, naming
 from ..support.files import check_regular, reading
 from .families import FAMILIES, build, check_positions, fixed_head_config, head_of
+from .growing import Heads, one_or_list, set_heads
 from .tensorflow_checkpoint import read_bert
-from .weights import check_finite, load_whole, shards_of
+from .weights import Stored, check_finite, load_whole, shards_of, tensors_of
 
 HEADS_BY_PART = {"seq_relationship": "ForPreTraining", "cls.": "ForMaskedLM", "lm_head": "ForMaskedLM"}
+POOLER = ("pooler.dense.weight", "pooler.dense.bias")  # which earlier versions saved with heads that do without
 # How sentence-transformers pools the tokens of an encoder, and how long a text can be.
 SENTENCE_FILES = ("modules.json", "*sentence*.json", "[0-9]*_*/*")
 
 
-def read_config(source: str | Path, **options) -> PreTrainedConfig:
+def read_config(source: str | Path, model_type: str | None = None, **options) -> PreTrainedConfig:
     """
     The configuration of a model, in a directory or on the Hub, by from_pretrained with `options`. It goes without the
     attention implementation that it names, which can be a kernel on the Hub that transformers would download and run.
 
+    Args:
+        model_type: of a config.json without one, as transformers wrote it in 2019.
+
     Raises:
-        InputError: there is none, or it asks for positions that the model of its type does not have in transformers 5.
+        InputError: there is none, it has no type, or it asks for positions that the model of its type does not have in
+            transformers 5.
     """
     if Path(source).is_dir() and not (Path(source) / "config.json").is_file():
         raise InputError(f"{source}: there is no config.json in it; copy the model's there.")
-    config = AutoConfig.from_pretrained(source, **{"trust_remote_code": False} | options)
+    fields, _ = PreTrainedConfig.get_config_dict(source, **options)
+    if "model_type" in fields:
+        config = AutoConfig.from_pretrained(source, **{"trust_remote_code": False} | options)
+    elif model_type:
+        config = AutoConfig.for_model(model_type, **fields)
+    else:
+        raise InputError(
+            f'{source}: config.json has no model_type; add it, such as "model_type": "bert", or name the class of the '
+            "model with `architecture` of fixedbert convert."
+        )
     with naming(source):
         check_positions(config)
     config._attn_implementation = None
@@ -57,14 +76,17 @@ def check_inside(source: Path):
         shards_of(index)
 
 
-def load_bert(source: str | Path, **hub_options) -> PreTrainedModel:
+def load_bert(source: str | Path, architecture: str | None = None, **hub_options) -> PreTrainedModel:
     """
-    A model that can be converted, from a directory or the Hub, with the head that it was saved with.
+    A model that can be converted, from a directory or the Hub, with the head that it was saved with. What is dropped
+    is printed: a pooler that its class does not have, and with `architecture` all that lies outside the base model.
 
     Reads transformers' checkpoints in safetensors or in pytorch_model.bin, tensors alone, and Google's in TensorFlow's
-    format (bert_config.json, bert_model.ckpt.index, bert_model.ckpt.data-00000-of-00001).
+    format (bert_config.json, bert_model.ckpt.index, bert_model.ckpt.data-00000-of-00001). A BERT whose weights are
+    pruned, which transformers cannot hold, becomes a FixedHeadBert.
 
     Args:
+        architecture: the class to load, such as BertForMaskedLM, in place of what config.json names.
         hub_options: `revision`, `token` and `cache_dir` of from_pretrained.
 
     Raises:
@@ -72,6 +94,8 @@ def load_bert(source: str | Path, **hub_options) -> PreTrainedModel:
     """
     check_regular(source)
     if is_tensorflow(source):
+        if architecture:
+            raise InputError(f"{source}: a TensorFlow checkpoint has one class; leave `architecture` out.")
         google = build(transformers.BertForPreTraining, *read_bert(Path(source)))
         check_finite(source, google)
         return google
@@ -81,21 +105,93 @@ def load_bert(source: str | Path, **hub_options) -> PreTrainedModel:
         if (Path(source) / "adapter_config.json").exists():  # names another model, which transformers would load
             raise InputError(f"{source}: an adapter; merge it into its model first, by PEFT's merge_and_unload.")
     with reading(source, "give a model that is whole", "no BERT can be read from it"):
-        config = read_config(source, **hub_options)
-        with naming(source):
-            fixed_head_config(config)
-            architecture = (config.architectures or [f"{FAMILIES[config.model_type]}Model"])[0]
-            head_of(architecture, config.model_type)
-        model, unexpected = load_tensors(architecture, source, config, **hub_options)
+        config, found = class_of(source, architecture, **hub_options)
+        model, unexpected = load_tensors(found, source, config, **hub_options)
         # Google's uploads, for example, hold two heads and name one in config.json, or hold one and name none.
         for part, head in HEADS_BY_PART.items():
-            if any(part in key for key in unexpected):
-                architecture = f"{FAMILIES[config.model_type]}{head}"
-                model, unexpected = load_tensors(architecture, source, config, **hub_options)
+            if architecture is None and any(part in key for key in unexpected):
+                found = f"{FAMILIES[config.model_type]}{head}"
+                model, unexpected = load_tensors(found, source, config, **hub_options)
                 break
+    refused = [] if architecture else [name for name in unexpected if not name.endswith(POOLER)]
+    if refused:
+        raise InputError(
+            f"{source}: a {found}, as config.json says, has no place for {listed(refused)}; to drop what a class has "
+            "no place for, name the class with `architecture` of fixedbert convert."
+        )
     if unexpected:
-        raise InputError(f"{source}: a {architecture}, as config.json says, has no place for {listed(unexpected)}.")
+        PartialState().print(f"{source}: dropped, as {found} has no place for it: {', '.join(unexpected)}.")
     return model
+
+
+def class_of(source: str | Path, architecture: str | None, **hub_options) -> tuple[PreTrainedConfig, str]:
+    """The configuration of a model, and the name of its class: `architecture`, or what config.json says."""
+    model_type = next((kind for kind, family in FAMILIES.items() if (architecture or "").startswith(family)), None)
+    config = read_config(source, model_type, **hub_options)
+    with naming(source):
+        fixed_head_config(config)
+        found = architecture or (config.architectures or [f"{FAMILIES[config.model_type]}Model"])[0]
+        try:
+            head = head_of(found, config.model_type)
+        except InputError as error:
+            remedy = "name one of these with `architecture` of fixedbert convert"
+            raise InputError(f"{str(error).rstrip('.')}; {remedy}.") from error
+        fixed_head_config(config, found)
+        if config.model_type == "bert" and (pruned := pruned_config(config, tensors_of(source, **hub_options))):
+            heads, neurons = size_text(pruned.head_counts), size_text(pruned.neuron_counts)
+            PartialState().print(f"{source}: pruned, by its weights to {heads} heads and {neurons} neurons.")
+            return pruned, f"FixedHeadBert{head}"
+    return config, found
+
+
+def pruned_config(config: PreTrainedConfig, tensors: dict[str, Stored]) -> FixedHeadBertConfig | None:
+    """
+    The configuration of a BERT whose weights lack heads or neurons, as that of a FixedHeadBert, whose parameters have
+    the same names. What is left of heads keeps its size. None where nothing is pruned.
+
+    Raises:
+        InputError: `pruned_heads` of `config`, the heads by layer that are gone, contradicts the weights.
+    """
+    number, layers = config.num_attention_heads, config.num_hidden_layers
+    size = config.hidden_size // number
+    queries = rows_by_layer("attention.self.query", tensors, layers, config.hidden_size)
+    heads = [rows // size for rows in queries]
+    neurons = rows_by_layer("intermediate.dense", tensors, layers, config.intermediate_size)
+    if any(rows % size for rows in (config.hidden_size, *queries)):
+        return None  # which is refused by its shape
+    check_pruned_heads(config, heads)
+    old, new = [number] * layers + [config.intermediate_size] * layers, heads + neurons
+    if new == old or any(now > then for now, then in zip(new, old, strict=True)):
+        return None
+    pruned = fixed_head_config(config)
+    set_heads(pruned, [Heads(count, size, size) for count in heads])
+    pruned.intermediate_size = one_or_list(neurons)
+    pruned.validate()
+    return pruned
+
+
+def rows_by_layer(part: str, tensors: dict[str, Stored], layers: int, default: int) -> list[int]:
+    """The rows of a weight in each layer, by the end of its name."""
+    found = {
+        int(match[1]): tensor.shape[0]
+        for name, tensor in tensors.items()
+        if (match := re.search(rf"encoder\.layer\.(\d+)\.{re.escape(part)}\.weight$", name))
+    }
+    return [found.get(layer, default) for layer in range(layers)]
+
+
+def check_pruned_heads(config: PreTrainedConfig, heads: list[int]):
+    """Refuse `pruned_heads` by which a layer has not the heads that its weights have."""
+    number, gone = config.num_attention_heads, getattr(config, "pruned_heads", None) or {}
+    there = dict(enumerate(heads))
+    for layer, pruned in gone.items():
+        there[int(layer)] = there.get(int(layer), 0) + len({*range(number)} & {*pruned})
+    for layer, count in there.items():
+        if gone and count != number:
+            raise InputError(
+                f"pruned_heads in config.json contradicts the weights: layer {layer} would have had {count} heads, "
+                f"not {number}; give the config.json that belongs to the weights."
+            )
 
 
 def load_tensors(

@@ -20,6 +20,7 @@ from ..model_card import checkpoint_card, read_card
 from ..support.errors import InputError
 from ..support.files import new_directory, read_object, reading, reason_of
 from .checkpoints import SENTENCE_FILES, files_of, is_tensorflow, load_bert
+from .families import fixed_head_config
 from .growing import convert
 from .to_bert import to_bert
 
@@ -47,7 +48,8 @@ def convert_checkpoint(  # noqa: PLR0913  the options of the command
     seed: int = 0,
     do_lower_case: bool | None = None,
     value_head_size: int | list[int] | None = None,
-    intermediate_size: int | None = None,
+    intermediate_size: int | list[int] | None = None,
+    architecture: str | None = None,
     **hub_options,
 ) -> str:
     """
@@ -55,6 +57,7 @@ def convert_checkpoint(  # noqa: PLR0913  the options of the command
 
     Args:
         bert: convert a FixedHeadBert to transformers' BERT instead.
+        architecture: of `load_bert`.
         do_lower_case: of `load_tokenizer`; a TensorFlow checkpoint does not say.
 
     Returns:
@@ -64,7 +67,7 @@ def convert_checkpoint(  # noqa: PLR0913  the options of the command
         InputError: as `load_bert`, `convert` and `to_bert`; or `output_dir` exists and is not empty.
     """
     with new_directory(output_dir) as folder:
-        model = load_bert(source, **hub_options)
+        model = load_bert(source, architecture, **hub_options)
         sizes: dict[str, Any] = {
             "attention_head_size": attention_head_size,
             "num_attention_heads": num_attention_heads,
@@ -95,7 +98,7 @@ def convert_checkpoint(  # noqa: PLR0913  the options of the command
 
 
 def shape_of(model: PreTrainedModel) -> str:
-    config = model.config
+    config = fixed_head_config(model.config)
     sizes = value_head_sizes(config)
     values = "" if sizes == head_sizes(config) else f" with values of {size_text(sizes)}"
     return (
@@ -154,10 +157,14 @@ def copy_beside(
 
 def copy_tokenizer(source: Path, folder: Path, do_lower_case: bool | None):
     """Save a tokenizer beside the model in `folder`, which needs embeddings for all of its tokens."""
-    if not tokenizer_files(str(source)):
+    files = tokenizer_files(str(source))
+    if not files:
         logger.warning("%s has no tokenizer, so the new directory has none.", source)
         return
-    vocabulary = source / "vocab.txt" if is_tensorflow(source) else source
+    bare = is_tensorflow(source) or (
+        files == ["vocab.txt"] and "model_type" not in read_object(source / "config.json", "copy it again")
+    )  # of a BERT, though nothing says so
+    vocabulary = source / "vocab.txt" if bare else source
     tokenizer = load_tokenizer(str(vocabulary), do_lower_case, trust_remote_code=False)
     check_size(tokenizer, read_object(folder / "config.json", "convert it again")["vocab_size"], source)
     tokenizer.save_pretrained(folder)

@@ -17,7 +17,19 @@ FAMILIES = {
     "roberta": "Roberta",
     "xlm-roberta": "XLMRoberta",
     "camembert": "Camembert",
+    "distilbert": "DistilBert",
+    "electra": "Electra",
     "fixed_head_bert": "FixedHeadBert",
+}
+ROBERTAS = ("roberta", "xlm-roberta", "camembert")  # whose positions begin after pad_token_id
+DISTILBERT_FIELDS = {  # by BERT's names
+    "hidden_size": "dim",
+    "num_hidden_layers": "n_layers",
+    "num_attention_heads": "n_heads",
+    "intermediate_size": "hidden_dim",
+    "hidden_act": "activation",
+    "hidden_dropout_prob": "dropout",
+    "attention_probs_dropout_prob": "attention_dropout",
 }
 
 
@@ -39,12 +51,16 @@ def shared_fields(config: PreTrainedConfig) -> dict:
     return {name: value for name, value in config.to_dict().items() if name in shared and name not in own}
 
 
-def fixed_head_config(config: PreTrainedConfig) -> FixedHeadBertConfig:
+def fixed_head_config(config: PreTrainedConfig, architecture: str | None = None) -> FixedHeadBertConfig:
     """
     The configuration of the FixedHeadBert with the function of a model with `config`.
 
+    Args:
+        architecture: the name of the model's class, where it is known.
+
     Raises:
-        InputError: it is of none of FAMILIES, is quantized, or has relative positions.
+        InputError: it is of none of FAMILIES, is quantized, or has relative positions; or the class is none that can
+            be converted.
     """
     if config.model_type not in FAMILIES:
         raise InputError(
@@ -54,14 +70,40 @@ def fixed_head_config(config: PreTrainedConfig) -> FixedHeadBertConfig:
     check_positions(config)
     if getattr(config, "quantization_config", None):
         raise InputError("quantization_config: quantized weights cannot be converted; give those it was made from.")
+    head = head_of(architecture, config.model_type) if architecture else None
     if config.model_type == "fixed_head_bert":
         return FixedHeadBertConfig.from_dict(config.to_dict(), architectures=None)
     fields = shared_fields(config)
-    if config.model_type != "bert":
+    if config.model_type in ROBERTAS:
         if config.pad_token_id is None:
             raise InputError("config.json has no pad_token_id, after which RoBERTa's positions begin; add it.")
         fields["max_position_embeddings"] -= config.pad_token_id + 1
+    elif config.model_type == "distilbert":
+        fields |= {name: getattr(config, own) for name, own in DISTILBERT_FIELDS.items()}
+        fields["pooler_hidden_act"] = "relu"
+        if head in ("ForSequenceClassification", "ForMultipleChoice"):
+            fields["classifier_dropout"] = config.seq_classif_dropout
+    elif config.model_type == "electra":
+        fields["pooler_hidden_act"] = "gelu"
+        check_electra(config, head)
     return FixedHeadBertConfig(**fields, attention_head_size=config.hidden_size // config.num_attention_heads)
+
+
+def check_electra(config: PreTrainedConfig, head: str | None):
+    """Refuse an ELECTRA with a head whose function no BERT has."""
+    if head and config.embedding_size != config.hidden_size:
+        raise InputError(
+            f"embedding_size {config.embedding_size}: a BERT has embeddings of its hidden_size, {config.hidden_size}; "
+            "give an ELECTRA with such, of the size base or large."
+        )
+    if head in ("ForPreTraining", "ForMultipleChoice"):
+        raise InputError(
+            f"Electra{head}: no BERT has this head; give ElectraModel as `architecture` of fixedbert convert."
+        )
+    if head in ("ForMaskedLM", "LMHeadModel") and config.hidden_act != "gelu":
+        raise InputError(
+            f"hidden_act {config.hidden_act!r}: ELECTRA's prediction head has gelu, and BERT's has that of the layers."
+        )
 
 
 def check_positions(config: PreTrainedConfig):

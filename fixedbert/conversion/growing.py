@@ -35,18 +35,32 @@ from ..model import modeling_fixed_head_bert
 from ..model.configuration_fixed_head_bert import FixedHeadBertConfig
 from ..model.modeling_fixed_head_bert import FixedHeadBertPreTrainedModel
 from ..support.errors import InputError
-from .families import build, fixed_head_config, head_of
+from .families import ROBERTAS, build, fixed_head_config, head_of
 
 logger = logging.getLogger(__name__)
 
-# RoBERTa's names for BERT's parts. Its classifier begins with what is BERT's pooler.
-ROBERTA_NAMES = (
-    (r"^roberta\.", "bert."),
+# Names that RoBERTa, DistilBERT and ELECTRA have for BERT's parts. Classifiers begin with what is BERT's pooler.
+BERT_NAMES = (
+    (r"^(roberta|distilbert|electra)\.", "bert."),
     (r"^lm_head\.(bias|decoder)", r"cls.predictions.\1"),
     (r"^lm_head\.dense", "cls.predictions.transform.dense"),
     (r"^lm_head\.layer_norm", "cls.predictions.transform.LayerNorm"),
     (r"^classifier\.dense", "bert.pooler.dense"),
     (r"^classifier\.out_proj", "classifier"),
+    (r"transformer\.layer\.", "encoder.layer."),
+    (r"attention\.q_lin", "attention.self.query"),
+    (r"attention\.k_lin", "attention.self.key"),
+    (r"attention\.v_lin", "attention.self.value"),
+    (r"attention\.out_lin", "attention.output.dense"),
+    (r"sa_layer_norm", "attention.output.LayerNorm"),
+    (r"ffn\.lin1", "intermediate.dense"),
+    (r"ffn\.lin2", "output.dense"),
+    (r"output_layer_norm", "output.LayerNorm"),
+    (r"^(vocab_transform|generator_predictions\.dense)", "cls.predictions.transform.dense"),
+    (r"^(vocab_layer_norm|generator_predictions\.LayerNorm)", "cls.predictions.transform.LayerNorm"),
+    (r"^(vocab_projector|generator_lm_head)\.weight", "cls.predictions.decoder.weight"),
+    (r"^(vocab_projector|generator_lm_head)\.bias", "cls.predictions.bias"),
+    (r"^pre_classifier", "bert.pooler.dense"),
 )
 LAYER = re.compile(r"(.*encoder\.layer\.)(\d+)(\..*)")
 FEED_FORWARD = {".intermediate.dense.weight": 0, ".intermediate.dense.bias": 0, ".output.dense.weight": 1}  # by axis
@@ -111,7 +125,8 @@ def convert(
     Raises:
         InputError: `model` is not a BERT, or its heads or neurons would become fewer, or its heads smaller.
     """
-    config, head = fixed_head_config(model.config), head_of(type(model).__name__, model.config.model_type)
+    config = fixed_head_config(model.config, type(model).__name__)
+    head = head_of(type(model).__name__, model.config.model_type)
     layers = config.num_hidden_layers if num_hidden_layers is None else num_hidden_layers
     if layers < 1:
         raise InputError(f"num_hidden_layers must be at least 1, not {layers}.")
@@ -362,8 +377,11 @@ def bert_tensors(model: PreTrainedModel) -> dict[str, torch.Tensor]:
     tensors = model.state_dict()
     if model.config.model_type in ("bert", "fixed_head_bert"):
         return tensors
-    for pattern, name in ROBERTA_NAMES:
+    for pattern, name in BERT_NAMES:
         tensors = {re.sub(pattern, name, old): tensor for old, tensor in tensors.items()}
-    first = model.config.pad_token_id + 1  # RoBERTa counts positions from there
     positions = next(name for name in tensors if name.endswith("position_embeddings.weight"))
-    return tensors | {positions: tensors[positions][first:]}
+    if model.config.model_type == "distilbert":  # zeros, as BERT's tokenizers give token types and it has none
+        tensors[positions.replace("position", "token_type")] = torch.zeros_like(tensors[positions][:2])
+    if model.config.model_type in ROBERTAS:
+        tensors[positions] = tensors[positions][model.config.pad_token_id + 1 :]
+    return tensors

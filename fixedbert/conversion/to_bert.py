@@ -42,6 +42,11 @@ def to_bert(model: PreTrainedModel) -> PreTrainedModel:
             "qk_norm: BERT normalises neither queries nor keys, so no BERT has this function; use the FixedHeadBert "
             "itself."
         )
+    if config.pooler_hidden_act != "tanh" and any("pooler" in name for name in model.state_dict()):
+        raise InputError(
+            f"pooler_hidden_act {config.pooler_hidden_act!r}: BERT's pooler has tanh, so no BERT has this function; "
+            "use the FixedHeadBert itself."
+        )
     old, number = heads_of(config), stock_heads(config)
     size = config.hidden_size // number
     new = [Heads(number, size, size)] * len(old)

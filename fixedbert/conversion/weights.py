@@ -5,7 +5,7 @@ import zipfile
 from functools import reduce
 from pathlib import Path
 from pickle import UnpicklingError
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from accelerate import PartialState
@@ -22,6 +22,13 @@ FILES = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin
 FLOATS = {"F16": torch.float16, "BF16": torch.bfloat16, "F32": torch.float32, "F64": torch.float64}
 FLOATS |= {str(dtype): dtype for dtype in FLOATS.values()}
 LEFT_OUT = ("pooler", "decoder")  # parts of a body that some heads do without
+
+
+class Stored(NamedTuple):
+    """A tensor in a file: the name that the file has for its type, and its shape."""
+
+    dtype: str
+    shape: tuple[int, ...]
 
 
 def load_whole(model_class: Any, source: str | Path, config: PreTrainedConfig, **options) -> tuple[Any, dict]:
@@ -41,8 +48,8 @@ def load_whole(model_class: Any, source: str | Path, config: PreTrainedConfig, *
         InputError: the file lacks weights of the base model, has others, has no floating-point numbers for them, or
             cannot be read.
     """
-    place = {name: options[name] for name in ("revision", "token", "cache_dir") if options.get(name) is not None}
-    dtypes = tensors_of(source, **place)
+    stored = tensors_of(source, **options)
+    dtypes = {name: tensor.dtype for name, tensor in stored.items()}
     if "dtype" not in options:
         options["dtype"] = precision_of(source, config, dtypes)
     options |= {"config": config, "output_loading_info": True, "ignore_mismatched_sizes": True}
@@ -53,21 +60,24 @@ def load_whole(model_class: Any, source: str | Path, config: PreTrainedConfig, *
     finally:
         logging.set_verbosity(verbosity)
     buffers = {name.rpartition(".")[2] for name, _ in model.named_buffers()}  # which earlier versions saved
-    loaded["unexpected_keys"] = {name for name in loaded["unexpected_keys"] if name.rpartition(".")[2] not in buffers}
+    nothing = {name for name, tensor in stored.items() if 0 in tensor.shape}  # in a layer whose heads are all pruned
+    unexpected = loaded["unexpected_keys"] - nothing
+    loaded["unexpected_keys"] = {name for name in unexpected if name.rpartition(".")[2] not in buffers}
     check_body(source, model, loaded, sorted(dtypes))
     if not getattr(config, "quantization_config", None):
         check_numbers(source, model, dtypes, loaded["unexpected_keys"])
     return model, loaded
 
 
-def tensors_of(source: str | Path, **place) -> dict[str, str]:
-    """The types of the tensors that a model is loaded from, by the names that the file has for them."""
+def tensors_of(source: str | Path, **options) -> dict[str, Stored]:
+    """The tensors that from_pretrained with `options` loads a model from, by the names that the file has for them."""
+    place = {name: options[name] for name in ("revision", "token", "cache_dir") if options.get(name) is not None}
     for name in FILES:
         file = cached_file(source, name, _raise_exceptions_for_missing_entries=False, **place)
         if file is not None:
             shards = shards_of(Path(file)) if file.endswith(".json") else [name]
             files = [Path(str(cached_file(source, shard, **place))) for shard in shards]
-            return {name: dtype for file in files for name, dtype in read_types(file).items()}
+            return {name: tensor for file in files for name, tensor in read_header(file).items()}
     return {}  # transformers says so
 
 
@@ -81,12 +91,13 @@ def shards_of(index: Path) -> list[str]:
     return sorted({*names})
 
 
-def read_types(file: Path) -> dict[str, str]:
-    """The types of the tensors in a file, by their names; no code in it is run."""
+def read_header(file: Path) -> dict[str, Stored]:
+    """The tensors in a file, by their names; no code in it is run."""
     with reading(file, "download it again", "the weights are damaged or incomplete"):
         if file.suffix == ".safetensors":
             with safe_open(file, framework="pt") as tensors:
-                return {name: tensors.get_slice(name).get_dtype() for name in tensors.keys()}  # noqa: SIM118
+                slices = {name: tensors.get_slice(name) for name in tensors.keys()}  # noqa: SIM118
+                return {name: Stored(one.get_dtype(), tuple(one.get_shape())) for name, one in slices.items()}
         members = zipfile.ZipFile(file).namelist() if zipfile.is_zipfile(file) else []
         if any(name.endswith("/constants.pkl") for name in members):
             raise InputError(
@@ -96,11 +107,11 @@ def read_types(file: Path) -> dict[str, str]:
             found = torch.load(file, map_location="meta", weights_only=True)
         except (UnpicklingError, EOFError) as error:
             raise InputError(f"{file}: the pickle is damaged or holds more than tensors; it was not run.") from error
-    return types_in(file, found)
+    return stored_in(file, found)
 
 
-def types_in(file: Path, found: object) -> dict[str, str]:
-    """The types of the tensors in what a pickle holds, which has to be one tensor to a name."""
+def stored_in(file: Path, found: object) -> dict[str, Stored]:
+    """The tensors in what a pickle holds, which has to be one tensor to a name."""
     if not isinstance(found, dict) or not found:
         raise InputError(f"{file}: holds no tensors with names, but {type(found).__name__}; save a state_dict.")
     for name, value in found.items():
@@ -112,7 +123,7 @@ def types_in(file: Path, found: object) -> dict[str, str]:
     for name, value in found.items():
         if not isinstance(value, torch.Tensor):
             raise InputError(f"{file}: {name!r} is no tensor, but {type(value).__name__}; save the tensors alone.")
-    return {str(name): str(tensor.dtype) for name, tensor in found.items()}
+    return {str(name): Stored(str(tensor.dtype), tuple(tensor.shape)) for name, tensor in found.items()}
 
 
 def precision_of(source: str | Path, config: PreTrainedConfig, dtypes: dict[str, str]) -> torch.dtype | str:

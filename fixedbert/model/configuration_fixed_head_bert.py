@@ -64,6 +64,8 @@ class FixedHeadBertConfig(BertConfig):
         qk_norm (`bool`, *optional*, defaults to `False`):
             Normalise every projected query and key (RMSNorm with a learned scale, before any head embedding): the
             size of a head then no longer sets the temperature of its softmax.
+        pooler_hidden_act (`"tanh"`, `"relu"` or `"gelu"`, *optional*, defaults to `"tanh"`):
+            Activation of the pooler: BERT's, DistilBERT's or ELECTRA's.
         unpad_inputs (`bool`, *optional*, defaults to `False`):
             Compute real tokens only, and in the last layer only what the head reads. Outputs keep their shape, with
             zeros at padding (start and end logits of answers: the lowest number). Read when a model is built;
@@ -100,6 +102,7 @@ class FixedHeadBertConfig(BertConfig):
     intermediate_size: int | list[int] = 3072  # type: ignore[assignment]  # BERT's is an int
     head_embedding: str | None = None
     qk_norm: bool = False
+    pooler_hidden_act: str = "tanh"
     unpad_inputs: bool = False
     sparse_prediction: bool = False
 
@@ -223,6 +226,8 @@ class FixedHeadBertConfig(BertConfig):
             raise ValueError(f"layer_attention_heads {self.layer_attention_heads}: a decoder needs some in each.")
         if self.head_embedding not in (None, "add", "mul"):
             raise ValueError(f'head_embedding must be None, "add" or "mul", not {self.head_embedding!r}.')
+        if self.pooler_hidden_act not in ("tanh", "relu", "gelu"):
+            raise ValueError(f'pooler_hidden_act must be "tanh", "relu" or "gelu", not {self.pooler_hidden_act!r}.')
         super().validate_architecture()
 
 

@@ -21,6 +21,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy, pad
 from transformers import initialization as init
 from transformers import modeling_outputs
+from transformers.activations import ACT2FN
 from transformers.dynamic_module_utils import custom_object_save
 from transformers.generation import GenerationMixin
 from transformers.masking_utils import create_bidirectional_mask, create_causal_mask, packed_sequence_mask_function
@@ -100,6 +101,14 @@ class FixedHeadBertEncoder(bert.BertEncoder):
         nn.Module.__init__(self)
         self.config = config
         self.layer = nn.ModuleList([FixedHeadBertLayer(config, layer_idx=i) for i in range(config.num_hidden_layers)])
+
+
+class FixedHeadBertPooler(bert.BertPooler):
+    """BERT's, with an activation of choice: the hidden state (D) of the first token -> (D)."""
+
+    def __init__(self, config: FixedHeadBertConfig):
+        super().__init__(config)
+        self.activation = ACT2FN[config.pooler_hidden_act]
 
 
 class FixedHeadBertPreTrainedModel(bert.BertPreTrainedModel):
@@ -189,7 +198,7 @@ class FixedHeadBertModel(FixedHeadBertPreTrainedModel, bert.BertModel):
         self.unpad_inputs = config.unpad_inputs
         self.embeddings = bert.BertEmbeddings(config)
         self.encoder = FixedHeadBertEncoder(config)
-        self.pooler = bert.BertPooler(config) if add_pooling_layer else None
+        self.pooler = FixedHeadBertPooler(config) if add_pooling_layer else None
         self.post_init()
 
     @forward_like(bert.BertModel)

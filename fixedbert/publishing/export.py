@@ -20,6 +20,7 @@ from transformers import BertConfig, PreTrainedConfig, PreTrainedModel, PreTrain
 from ..conversion.checkpoints import is_tensorflow, load_bert
 from ..conversion.convert import CARD, copy_beside, files_beside, shape_of
 from ..conversion.families import fixed_head_config, head_of, shared_fields
+from ..conversion.growing import convert
 from ..data.tokenizers import load_tokenizer
 from ..model.configuration_fixed_head_bert import FixedHeadBertConfig
 from ..model_card import checkpoint_card
@@ -87,6 +88,7 @@ def export_onnx(source: str | Path, output_dir: str | Path, int8: bool = False, 
         if is_tensorflow(source):
             raise InputError(f"{source}: a TensorFlow checkpoint; run it through fixedbert convert first.")
         model, beside = load_bert(source, **hub_options).float().eval(), files_beside(source, **hub_options)
+        model = convert(model) if model.config.model_type == "distilbert" else model  # whose graph has no token types
         tokenizer = load_tokenizer(str(beside), trust_remote_code=False)
         head = head_of(type(model).__name__, model.config.model_type)
         if head != "Model" and (beside / "modules.json").is_file():

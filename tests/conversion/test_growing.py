@@ -630,9 +630,13 @@ def test_commands_of_the_page_run(tmp_path, vocabulary, monkeypatch):
     monkeypatch.chdir(tmp_path)
     tokenizer = transformers.BertTokenizer(vocab=vocabulary)
     google = bert_of("ForMaskedLM", vocab_size=len(tokenizer))
-    for folder, model in (("bert", google), ("roberta", bert_of("ForMaskedLM", "Roberta"))):
+    old = bert_of("Model", vocab_size=len(tokenizer))
+    for folder, model in (("bert", google), ("roberta", bert_of("ForMaskedLM", "Roberta")), ("bert_2019", old)):
         model.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
+    fields = json.loads(Path("bert_2019/config.json").read_text())
+    del fields["model_type"], fields["architectures"]
+    Path("bert_2019/config.json").write_text(json.dumps(fields))
     original = Path("uncased_L-12_H-768_A-12")
     original.mkdir()
     (original / "bert_config.json").write_text(json.dumps(CONFIG))
@@ -640,7 +644,7 @@ def test_commands_of_the_page_run(tmp_path, vocabulary, monkeypatch):
     write_checkpoint(original / "bert_model.ckpt", google_variables(bert_of("ForPreTraining")))
     page = page.replace("google-bert/bert-base-uncased", "bert").replace("FacebookAI/roberta-base", "roberta")
     commands = re.findall(r"^    fixedbert (.*)$", page, re.MULTILINE)
-    assert len(commands) == 10
+    assert len(commands) == 11
     for command in commands:
         words = [word for word in command.split() if word not in ("64", "96")]  # the little models have three layers
         main(words + ["9", "13", "8"] if words[-1] == "--attention_head_size" else words)

@@ -134,6 +134,15 @@ def test_qk_norm_has_no_twin():
         to_bert(model_of("Model", num_attention_heads=4, qk_norm=True))
 
 
+def test_another_pooler_has_no_twin():
+    """Guards: a pooler of DistilBERT or ELECTRA is refused in one sentence; a model without a pooler has its twin."""
+    changes = {"num_attention_heads": 4, "pooler_hidden_act": "relu"}
+    with pytest.raises(InputError, match="pooler_hidden_act 'relu': BERT's pooler has tanh, so no BERT has"):
+        to_bert(model_of("ForSequenceClassification", **changes))
+    model = random_model("ForMaskedLM", **changes)
+    assert_twins(model, to_bert(model), inputs_of("ForMaskedLM"))
+
+
 def test_scaled_queries_are_rounded_aloud(caplog):
     """Guards: in half precision a factor that is no power of two is reported."""
     to_bert(model_of("Model", num_attention_heads=3).bfloat16())

@@ -4,6 +4,7 @@ import json
 import logging
 
 import pytest
+import torch
 from huggingface_hub.errors import StrictDataclassError
 from small_models import UNEQUAL, config_of
 from transformers import AutoConfig
@@ -109,6 +110,17 @@ def test_heads_need_not_divide_the_width():
     assert FixedHeadBertConfig(hidden_size=32, num_attention_heads=5, attention_head_size=6).head_dim == 6
     with pytest.raises(StrictDataclassError, match="hidden_size 32 is not a multiple of num_attention_heads 5"):
         FixedHeadBertConfig(hidden_size=32, num_attention_heads=5, attention_head_size=None)
+
+
+def test_activation_of_the_pooler():
+    """Guards: the activation that is asked for is the pooler's, BERT's by default; another name is refused."""
+    states = torch.linspace(-3, 3, 2 * 3 * 32).view(2, 3, 32)
+    for name, function in (("tanh", torch.tanh), ("relu", torch.relu), ("gelu", torch.nn.functional.gelu)):
+        pooler = FixedHeadBertModel(config_of("Model", pooler_hidden_act=name)).pooler
+        assert torch.equal(pooler(states), function(pooler.dense(states[:, 0])))
+    assert FixedHeadBertConfig().pooler_hidden_act == "tanh"
+    with pytest.raises(StrictDataclassError, match="pooler_hidden_act must be .*, not 'silu'"):
+        FixedHeadBertConfig(pooler_hidden_act="silu")
 
 
 @pytest.mark.parametrize("field", ["attention_head_size", "num_attention_heads", "hidden_size", "vocab_size"])

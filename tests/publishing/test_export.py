@@ -281,6 +281,19 @@ def test_types_that_the_model_does_not_have(tmp_path):
         assert list(batch) == ["input_ids", "attention_mask"]
 
 
+def test_distilbert_is_exported(tmp_path):
+    """Guards: a DistilBERT becomes a graph with its answers, though it has neither BERT's settings nor segments."""
+    config = transformers.DistilBertConfig(
+        vocab_size=SHAPE["vocab_size"], dim=32, n_layers=2, n_heads=4, hidden_dim=37
+    )
+    model = transformers.DistilBertForSequenceClassification(config).eval()
+    save(model, tmp_path / "model")
+    export_onnx(tmp_path / "model", tmp_path / "graph")
+    inputs = tokens_of(tmp_path / "graph")
+    expected = model(inputs["input_ids"], inputs["attention_mask"]).logits
+    assert (outputs_of(tmp_path / "graph", inputs)["logits"] - expected).abs().max() <= 1e-5
+
+
 def test_missing_packages(tmp_path, monkeypatch):
     """Guards: without the extra the command says how to install it."""
     monkeypatch.setattr(errors, "find_spec", lambda name: None)

@@ -1,0 +1,263 @@
+"""Checkpoints of more than plain BERTs: pruned ones, other families, and heads of their own."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+import transformers
+from safetensors.torch import save_file
+from small_models import bert_of, differences, inputs_of
+from transformers import AutoModel, AutoModelForSequenceClassification, AutoTokenizer, PreTrainedModel
+
+from fixedbert import FixedHeadBertForSequenceClassification, convert
+from fixedbert.conversion.checkpoints import load_bert
+from fixedbert.conversion.families import fixed_head_config
+from fixedbert.data.tokenizers import load_tokenizer
+from fixedbert.support.errors import InputError
+from fixedbert_cli import main
+
+TYPE = ("model_type", "architectures", "transformers_version")
+PRUNED_HEADS = {0: [1, 2], 2: [0, 1, 2, 3]}  # of 4 of size 8: all of layer 2
+
+
+def configure(folder: Path, **fields):
+    file = folder / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | fields))
+
+
+def write(folder: Path, tensors: dict[str, torch.Tensor], pickled: bool = False):
+    (folder / "model.safetensors").unlink(missing_ok=True)
+    if pickled:
+        torch.save(tensors, folder / "pytorch_model.bin")
+    else:
+        save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+
+
+def prune(bert: PreTrainedModel, folder: Path, neurons: dict[int, int], pickled: bool) -> PreTrainedModel:
+    """Write `bert` without PRUNED_HEADS and with the first `neurons` of a layer alone; returns it with them masked."""
+    tensors = dict(bert.state_dict())
+    for number, layer in enumerate(bert.base_model.encoder.layer):
+        gone = PRUNED_HEADS.get(number, [])
+        kept = torch.tensor([i for i in range(32) if i // 8 not in gone], dtype=torch.long)
+        count = neurons.get(number, 37)
+        for part, rows in {"attention.self.query": kept, "attention.self.key": kept, "attention.self.value": kept,
+                           "intermediate.dense": torch.arange(count)}.items():  # fmt: skip
+            for kind in ("weight", "bias"):
+                name = f"bert.encoder.layer.{number}.{part}.{kind}"
+                tensors[name] = tensors[name][rows].clone()
+        for part, columns in {"attention.output": kept, "output": torch.arange(count)}.items():
+            name = f"bert.encoder.layer.{number}.{part}.dense.weight"
+            tensors[name] = tensors[name][:, columns].clone()
+        with torch.no_grad():
+            layer.attention.output.dense.weight.view(32, 4, 8)[:, gone] = 0
+            layer.output.dense.weight[:, count:] = 0
+    bert.save_pretrained(folder)
+    configure(folder, pruned_heads=PRUNED_HEADS)
+    write(folder, tensors, pickled)
+    return bert
+
+
+@pytest.mark.parametrize("pickled", [False, True])
+@pytest.mark.parametrize("neurons", [{}, {0: 5, 1: 0, 2: 36}])
+def test_pruned_bert_is_the_masked_one(tmp_path, neurons, pickled, capsys):
+    """Guards: a BERT saved without heads and neurons, some layers without any, computes what the masked one does."""
+    labels = {0: "no", 1: "yes", 2: "maybe"}
+    bert = bert_of("ForSequenceClassification", id2label=labels, initializer_range=0.1)
+    masked = prune(bert, tmp_path / "pruned", neurons, pickled)
+    counts = [neurons.get(layer, 37) for layer in range(3)]
+    pruned = load_bert(tmp_path / "pruned")
+    assert f"pruned, by its weights to 2, 4, 0 heads and {', '.join(map(str, counts)) if neurons else 37} neurons" in (
+        capsys.readouterr().out
+    )
+    assert (pruned.config.head_counts, pruned.config.neuron_counts) == ([2, 4, 0], counts)
+    assert type(pruned) is FixedHeadBertForSequenceClassification and pruned.config.id2label == labels
+    assert differences(pruned, masked, inputs_of("ForSequenceClassification")) <= 1e-6
+    main(["convert", str(tmp_path / "pruned"), "--output_dir", str(tmp_path / "fixed")])
+    opened = AutoModelForSequenceClassification.from_pretrained(tmp_path / "fixed")
+    assert differences(opened, masked, inputs_of("ForSequenceClassification")) <= 1e-6
+    larger = convert(pruned, num_attention_heads=4, intermediate_size=37)
+    assert differences(larger, masked, inputs_of("ForSequenceClassification")) <= 1e-5
+
+
+def test_pruned_heads_belong_to_the_weights(tmp_path):
+    """Guards: weights decide where config.json is silent; where it contradicts them, or they are no heads, it ends."""
+    masked = prune(bert_of("ForSequenceClassification", initializer_range=0.1), tmp_path, {}, pickled=False)
+    configure(tmp_path, pruned_heads={})
+    assert differences(load_bert(tmp_path), masked, inputs_of("ForSequenceClassification")) <= 1e-6
+    for heads, layer, count in (
+        ({0: [1], 2: [0, 1, 2, 3]}, 0, 3),
+        ({0: [1, 2]}, 2, 0),
+        ({0: [1, 4], 2: [0, 1, 2, 3]}, 0, 3),
+        (PRUNED_HEADS | {3: [1]}, 3, 1),
+    ):
+        configure(tmp_path, pruned_heads=heads)
+        sentence = f"{tmp_path}: pruned_heads .* contradicts the weights: layer {layer} would have had {count} heads"
+        with pytest.raises(InputError, match=sentence):
+            load_bert(tmp_path)
+    bert = bert_of("ForSequenceClassification")
+    bert.save_pretrained(tmp_path)
+    configure(tmp_path, pruned_heads={1: [3]})
+    with pytest.raises(InputError, match="layer 1 would have had 5 heads, not 4; give"):
+        load_bert(tmp_path)
+    query = "bert.encoder.layer.1.attention.self.query.weight"
+    configure(tmp_path, pruned_heads={})
+    write(tmp_path, dict(bert.state_dict()) | {query: torch.ones(13, 32)})
+    with pytest.raises(InputError, match=r"1.attention.self.query.weight has the shape \(13, 32\)"):
+        load_bert(tmp_path)
+
+
+FAMILIES = {"DistilBert": {"hidden_dim": 37}, "Electra": {"embedding_size": 32}}
+
+
+def model_of_family(family: str, head: str, **changes) -> PreTrainedModel:
+    return bert_of(head, family, **{"initializer_range": 0.1} | FAMILIES[family] | changes)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize(
+    "family, head",
+    [(family, head) for family in FAMILIES for head in ("Model", "ForMaskedLM", "ForSequenceClassification",
+                                                        "ForTokenClassification", "ForQuestionAnswering")]
+    + [("DistilBert", "ForMultipleChoice"), ("Electra", "ForCausalLM")],
+)  # fmt: skip
+def test_distilbert_and_electra_are_berts(family, head, tied, tmp_path):
+    """Guards: DistilBERT and ELECTRA come in with their function, at padding too, and grow like a BERT."""
+    fields = {"sinusoidal_pos_embds": True, "activation": "relu"} if family == "DistilBert" else {}
+    model = model_of_family(family, head, tie_word_embeddings=tied, **fields)
+    model.save_pretrained(tmp_path)
+    fixed = convert(load_bert(tmp_path))
+    ours = "LMHeadModel" if head == "ForCausalLM" else head
+    assert type(fixed).__name__ == f"FixedHeadBert{ours}"
+    given = inputs_of(ours)
+    known = {name: x for name, x in given.items() if family == "Electra" or name != "token_type_ids"}
+    expected = model(**known).to_tuple()
+    for inputs in (known, given):  # token types, which BERT's tokenizers give, are nothing to what was a DistilBERT
+        for one, other in zip(fixed(**inputs).to_tuple(), expected, strict=True):
+            assert not isinstance(one, torch.Tensor) or (one - other).abs().max() <= 1e-6
+    larger = convert(model.double(), attention_head_size=13, num_attention_heads=5, intermediate_size=[37, 40, 53])
+    assert differences(larger, model, known) <= 1e-10
+
+
+def test_dropout_and_labels_of_distilbert():
+    """Guards: each of DistilBERT's rates goes where BERT has it: layers, attention, classifiers of texts."""
+    rates = {"dropout": 0.13, "attention_dropout": 0.17, "seq_classif_dropout": 0.19, "id2label": {0: "no", 1: "yes"}}
+    for head, rate in (("ForSequenceClassification", 0.19), ("ForTokenClassification", 0.13)):
+        fixed = convert(model_of_family("DistilBert", head, **rates))
+        assert fixed.dropout.p == rate and fixed.config.id2label == {0: "no", 1: "yes"}
+        layer = fixed.bert.encoder.layer[0]
+        assert (layer.attention.self.dropout.p, layer.output.dropout.p) == (0.17, 0.13)
+
+
+def test_tokenizer_of_distilbert_works_with_what_it_becomes(tmp_path, vocabulary):
+    """Guards: pairs of texts, by a tokenizer with token types or without, give DistilBERT's own answers."""
+    model = model_of_family("DistilBert", "ForSequenceClassification")
+    for name in ("DistilBertTokenizer", "BertTokenizer"):
+        model.save_pretrained(tmp_path / name)
+        getattr(transformers, name)(vocab=vocabulary).save_pretrained(tmp_path / name)
+        main(["convert", str(tmp_path / name), "--output_dir", str(tmp_path / f"fixed{name}")])
+        tokenizer = AutoTokenizer.from_pretrained(tmp_path / f"fixed{name}")
+        fixed = AutoModelForSequenceClassification.from_pretrained(tmp_path / f"fixed{name}")
+        inputs = tokenizer("the list", "a function takes", return_tensors="pt")
+        assert ("token_type_ids" in inputs) == (name == "BertTokenizer")
+        expected = model(inputs["input_ids"], inputs["attention_mask"]).logits
+        assert (fixed(**inputs).logits - expected).abs().max() <= 1e-6
+
+
+@pytest.mark.parametrize(
+    "head, fields, sentence",
+    [
+        ("Model", {"embedding_size": 16}, "embedding_size 16: a BERT has embeddings of its hidden_size, 32; give"),
+        ("ForPreTraining", {}, "ElectraForPreTraining: no BERT has this head; give ElectraModel as `architecture`"),
+        ("ForMaskedLM", {"hidden_act": "relu"}, "hidden_act 'relu': ELECTRA's prediction head has gelu"),
+    ],
+)
+def test_an_electra_that_is_no_bert(head, fields, sentence, tmp_path):
+    """Guards: what BERT has not is refused in one sentence, from a file and in Python; its shape can still be read."""
+    model = model_of_family("Electra", head, **fields)
+    model.save_pretrained(tmp_path)
+    for load in (lambda: load_bert(tmp_path), lambda: convert(model)):
+        with pytest.raises(InputError, match=sentence):
+            load()
+    assert fixed_head_config(model.config).max_position_embeddings == 13
+
+
+def test_the_discriminator_of_an_electra_without_its_head(tmp_path, capsys):
+    """Guards: its body comes in by the name of the class, and the head that is dropped is named."""
+    model = model_of_family("Electra", "ForPreTraining")
+    model.save_pretrained(tmp_path)
+    body = convert(load_bert(tmp_path, "ElectraModel"))
+    assert (
+        "dropped, as ElectraModel has no place for it: discriminator_predictions.dense.bias" in capsys.readouterr().out
+    )
+    assert differences(body, model.electra, inputs_of("Model")) <= 1e-6
+
+
+@pytest.mark.parametrize(
+    "family, head",
+    [("Bert", head) for head in ("ForMaskedLM", "ForTokenClassification", "ForQuestionAnswering", "LMHeadModel")]
+    + [("Roberta", "ForSequenceClassification")],
+)
+def test_an_unused_pooler_is_dropped_aloud(family, head, tmp_path, capsys):
+    """Guards: the pooler that earlier versions saved with heads that do without is dropped, with its names."""
+    model = bert_of(head, family)
+    model.save_pretrained(tmp_path)
+    prefix = family.lower()
+    pooler = {f"{prefix}.pooler.dense.bias": torch.ones(32), f"{prefix}.pooler.dense.weight": torch.ones(32, 32)}
+    write(tmp_path, dict(model.state_dict()) | pooler, pickled=True)
+    loaded = load_bert(tmp_path)
+    line = f"{tmp_path}: dropped, as {family}{head} has no place for it: {', '.join(pooler)}."
+    assert capsys.readouterr().out.splitlines() == [line]
+    assert differences(loaded, model, inputs_of(head)) == 0
+
+
+def test_a_model_with_heads_of_its_own(tmp_path, capsys):
+    """Guards: a class that is not transformers' is refused with the flag that helps, and what is dropped is named."""
+    model = bert_of("ForMaskedLM")
+    model.save_pretrained(tmp_path)
+    own = {"bert.pooler.dense.weight": torch.ones(32, 32), "cls.species.bias": torch.ones(6)}
+    write(tmp_path, dict(model.state_dict()) | own, pickled=True)
+    for name, sentence in (
+        ("SpeciesBert", "SpeciesBert cannot be converted, only Bert with one of Model, .*; name one of these with"),
+        ("BertForMaskedLM", "has no place for 'cls.species.bias'; to drop what a class has no place for, name the"),
+    ):
+        configure(tmp_path, architectures=[name])
+        with pytest.raises(InputError, match=f"{tmp_path}: .*{sentence} .*`architecture` of fixedbert convert."):
+            load_bert(tmp_path)
+    assert "dropped" not in capsys.readouterr().out
+    loaded = load_bert(tmp_path, "BertForMaskedLM")
+    line = f"{tmp_path}: dropped, as BertForMaskedLM has no place for it: {', '.join(own)}."
+    assert capsys.readouterr().out.splitlines() == [line]
+    assert differences(loaded, model, inputs_of("ForMaskedLM")) == 0
+    with pytest.raises(InputError, match="no weights for 'classifier.bias', 'classifier.weight'"):
+        load_bert(tmp_path, "BertForTokenClassification")
+    with pytest.raises(InputError, match="RobertaForMaskedLM cannot be converted, only Bert with"):
+        load_bert(tmp_path, "RobertaForMaskedLM")
+    (tmp_path / "bert_model.ckpt.index").touch()
+    with pytest.raises(InputError, match="a TensorFlow checkpoint has one class; leave `architecture` out"):
+        load_bert(tmp_path, "BertForMaskedLM")
+
+
+def test_a_checkpoint_of_2019(tmp_path):
+    """Guards: without a model type, in torch's first format, with a cased vocabulary alone, neurons in a list."""
+    folder, vocabulary = tmp_path / "old", ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "C", "c", "O", "N"]
+    model = bert_of("Model", vocab_size=len(vocabulary))
+    model.save_pretrained(folder)
+    fields = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(
+        json.dumps({k: v for k, v in fields.items() if k not in TYPE} | {"pruned_heads": {}})
+    )
+    (folder / "model.safetensors").unlink()
+    torch.save(dict(model.state_dict()), folder / "pytorch_model.bin", _use_new_zipfile_serialization=False)
+    (folder / "vocab.txt").write_text("\n".join(vocabulary) + "\n")
+    with pytest.raises(
+        InputError, match="config.json has no model_type; add it, .*`architecture` of fixedbert convert"
+    ):
+        load_bert(folder)
+    arguments = ["--architecture", "BertModel", "--cased", "--intermediate_size", "37", "40", "53"]
+    main(["convert", str(folder), "--output_dir", str(tmp_path / "fixed"), *arguments])
+    assert load_tokenizer(str(tmp_path / "fixed")).tokenize("c C O") == ["c", "C", "O"]
+    fixed = AutoModel.from_pretrained(tmp_path / "fixed")
+    assert fixed.config.intermediate_size == [37, 40, 53]
+    inputs = inputs_of("Model") | {"input_ids": inputs_of("Model")["input_ids"] % len(vocabulary)}
+    assert differences(fixed, model, inputs) <= 1e-4
