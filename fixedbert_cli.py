@@ -188,17 +188,15 @@ def load_shrink(model: str, output_dir: str, latency_table: str | None, **option
 
     def run():
         hub_options = {name: options[name] for name in ("revision", "cache_dir", "token")}
-        asked = {field.name: options[field.name] for field in fields(Target)}
         names = ("task_name", "data_dir", "train_file", "max_seq_length", "max_samples", "batch_size", "seed")
         given = [options[name] for name in (*names, "do_lower_case")]
-        vocabulary = options["vocabulary"]
-        if vocabulary is not None and not any([*asked.values(), latency_table, options["distil_steps"]]):
-            rows = Rows(*given) if options["task_name"] or options["train_file"] else None
-            text = Text(vocabulary, rows)
+        asked = {field.name: options[field.name] for field in fields(Target)}
+        vocabulary, steps, rate = options["vocabulary"], options["distil_steps"], options["learning_rate"]
+        if vocabulary is not None and all(x is None for x in (*asked.values(), latency_table, steps, rate)):
+            text = Text(vocabulary, None if given[:3] == [None] * 3 else Rows(*given))
             print(vocabulary_text(shrink_vocabulary(model, output_dir, text, given[-1], **hub_options)))
             return
         target, rows = Target(**asked), Rows(*given)
-        steps, rate = options["distil_steps"], options["learning_rate"]
         if rate is not None and steps is None:
             raise InputError("is for the training that `distil_steps` asks for: give both.", "learning_rate")
         settings = {"seed": options["seed"]} | ({} if rate is None else {"learning_rate": rate})

@@ -15,6 +15,7 @@ A token with a character that has no token of its own stays as well.
 
 import copy
 import hashlib
+import json
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
@@ -150,7 +151,8 @@ def cut_vocabulary(
     renumber_tokenizer(parts, new_ids)
     (folder / TOKENIZER).write_text(json_text(parts, ensure_ascii=False), encoding="utf-8")
     smaller = AutoTokenizer.from_pretrained(folder)
-    same = smaller.get_vocab() == {token: new_ids[old] for token, old in ids.items() if old in new_ids}
+    same = json.loads(smaller.backend_tokenizer.to_str())["model"] == parts["model"]
+    same &= smaller.get_vocab() == {token: new_ids[old] for token, old in ids.items() if old in new_ids}
     if not same or read(smaller, chain(strings_in(prompts), text), kept)[1] != seen:
         raise InputError("is impossible: a tokenizer of its tokens alone reads the text differently.", "vocabulary")
     cut = with_tokens(model, new_ids)
@@ -187,7 +189,7 @@ def tokens_that_stay(model: dict[str, Any], used: set[int]) -> set[int]:
     found = {ids[token] for token in kept}
     if kind == "Unigram":
         lowest = min(range(len(pieces)), key=lambda number: pieces[number][1])
-        found |= {lowest, *range((model["unk_id"] or 0) + 1)}  # XLM-RoBERTa's class knows the unknown token by its id
+        found |= {lowest} if model["unk_id"] is None else {lowest, model["unk_id"]}
     return found
 
 
@@ -215,11 +217,12 @@ def renumber_tokenizer(parts: dict[str, Any], new_ids: dict[int, int]):
     model = parts["model"]
     if model["type"] == "Unigram":
         model["vocab"] = [piece for number, piece in enumerate(model["vocab"]) if number in new_ids]
+        model["unk_id"] = new_ids.get(model["unk_id"])
     else:
         model["vocab"] = {token: new_ids[old] for token, old in model["vocab"].items() if old in new_ids}
     if model["type"] == "BPE":
         start, tokens = len(model["continuing_subword_prefix"] or ""), model["vocab"]
-        model["merges"] = [(one, other) for one, other in model["merges"] if one + other[start:] in tokens]
+        model["merges"] = [[one, other] for one, other in model["merges"] if one + other[start:] in tokens]
     for token in parts["added_tokens"]:
         token["id"] = new_ids[token["id"]]
     if padding := parts.get("padding"):
