@@ -186,6 +186,8 @@ def shrink(
             task's or too few, a target that cannot be reached, or several processes.
     """
     name, text = output_path(output_dir).name, None if vocabulary is None else Text(vocabulary, rows)
+    for _ in text or ():
+        pass  # what is wrong in the text is said before the work begins
     if repair is None:
         with new_directory(output_dir) as folder:
             work = Work.load(model, rows, **hub_options)

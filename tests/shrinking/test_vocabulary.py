@@ -266,6 +266,9 @@ def test_what_is_refused(tmp_path):
         assert not list(tmp_path.glob("out*"))
     with pytest.raises(InputError, match="needs files with text"):
         Text([])
+    rows = Rows(files=[str(tmp_path / "a.txt")])
+    with pytest.raises(InputError, match="b.txt: no such file"):  # before the rows are found to be too few
+        shrink(tmp_path / "good", tmp_path / "out", rows, Target(params=1e4), vocabulary=[str(tmp_path / "b.txt")])
 
 
 @pytest.mark.parametrize("wrong", ["ids", "case"])
