@@ -225,8 +225,7 @@ def renumber_tokenizer(parts: dict[str, Any], new_ids: dict[int, int]):
         model["merges"] = [[one, other] for one, other in model["merges"] if one + other[start:] in tokens]
     for token in parts["added_tokens"]:
         token["id"] = new_ids[token["id"]]
-    if padding := parts.get("padding"):
-        padding["pad_id"] = new_ids[padding["pad_id"]]
+    parts["padding"] = None  # transformers sets it with each call
     processor = parts.get("post_processor") or {}
     for one in (processor, *processor.get("processors", ())):
         for token in one.get("special_tokens", {}).values():

@@ -46,7 +46,6 @@ def by_suffix() -> PreTrainedTokenizerFast:
     backend.add_tokens(["mat,"])
     ends = [(token, backend.token_to_id(token)) for token in ("[SEP]", "[CLS]")]
     backend.post_processor = processors.Sequence([processors.BertProcessing(*ends)])
-    backend.enable_padding(pad_id=backend.token_to_id("[PAD]"), pad_token="[PAD]")
     return PreTrainedTokenizerFast(tokenizer_object=backend, **BERT)
 
 
@@ -137,7 +136,7 @@ def test_nothing_becomes_unknown(shrunk):
 
 
 def test_ids_of_settings_follow(shrunk):
-    """Guards: special tokens of the configuration, of the tokenizer and of padding are the same tokens as before."""
+    """Guards: special tokens of the configuration, of the tokenizer and of pairs are the same tokens as before."""
     _, (old, reader), (new, smaller) = shrunk
     assert new.config.vocab_size == len(smaller) == new.bert.embeddings.word_embeddings.num_embeddings
     for name in ("pad_token_id", "cls_token_id", "eos_token_id", "mask_token_id", "bos_token_id"):
@@ -146,9 +145,6 @@ def test_ids_of_settings_follow(shrunk):
     assert smaller.special_tokens_map == reader.special_tokens_map
     pairs = [one.convert_ids_to_tokens(one("The cat", "and")["input_ids"]) for one in (reader, smaller)]
     assert pairs[0] == pairs[1]
-    padding = [json.loads(one.backend_tokenizer.to_str())["padding"] for one in (reader, smaller)]
-    if padding[0]:
-        assert smaller.convert_ids_to_tokens(padding[1]["pad_id"]) == padding[1]["pad_token"] == "[PAD]"
 
 
 def test_tokens_that_others_need_stay():
