@@ -160,6 +160,13 @@ def shrink_arguments(parser: ArgumentParser):
         help="or files with rows of its task: texts or pairs (.csv, .tsv, .jsonl, .parquet, .txt), questions (.json), "
         "running text for a masked LM; labels are not needed",
     )
+    parser.add_argument(
+        "--vocabulary",
+        nargs="*",
+        metavar="FILE",
+        help="keep the tokens of the text in these files or folders and in the rows, and all characters; without a "
+        "target only the vocabulary is cut",
+    )
     parser.add_argument("--latency_table", help="file with measured times, which is written if it is not there")
     parser.add_argument(
         "--max_seq_length", type=int, help="tokens of a row, at most; default: as many as the model takes, at most 512"
@@ -189,20 +196,27 @@ def load_shrink(model: str, output_dir: str, latency_table: str | None, **option
     from fixedbert.shrinking.repair import Repair
     from fixedbert.shrinking.rows import Rows
     from fixedbert.shrinking.shrink import Target, shrink
-    from fixedbert.shrinking.text import shrinking_text
+    from fixedbert.shrinking.text import shrinking_text, vocabulary_text
+    from fixedbert.shrinking.vocabulary import Text, shrink_vocabulary
     from fixedbert.support.errors import InputError
 
     def run():
         hub_options = {name: options[name] for name in ("revision", "cache_dir", "token")}
-        target = Target(**{field.name: options[field.name] for field in fields(Target)})
         names = ("task_name", "data_dir", "train_file", "max_seq_length", "max_samples", "batch_size", "seed")
-        rows = Rows(*(options[name] for name in (*names, "do_lower_case")))
-        steps, rate = options["distil_steps"], options["learning_rate"]
+        given = [options[name] for name in (*names, "do_lower_case")]
+        asked = {field.name: options[field.name] for field in fields(Target)}
+        vocabulary, steps, rate = options["vocabulary"], options["distil_steps"], options["learning_rate"]
+        if vocabulary is not None and all(x is None for x in (*asked.values(), latency_table, steps, rate)):
+            text = Text(vocabulary, None if given[:3] == [None] * 3 else Rows(*given))
+            print(vocabulary_text(shrink_vocabulary(model, output_dir, text, given[-1], **hub_options)))
+            return
+        target, rows = Target(**asked), Rows(*given)
         if rate is not None and steps is None:
             raise InputError("is for the training that `distil_steps` asks for: give both.", "learning_rate")
         settings = {"seed": options["seed"]} | ({} if rate is None else {"learning_rate": rate})
         repair = None if steps is None else Repair(steps, **settings)
-        print(shrinking_text(shrink(model, output_dir, rows, target, latency_table, repair, **hub_options)))
+        found = shrink(model, output_dir, rows, target, latency_table, repair, vocabulary, **hub_options)
+        print(shrinking_text(found))
 
     return run
 

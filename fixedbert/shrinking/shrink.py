@@ -7,6 +7,7 @@ Shrink: a BERT made lighter to a speed, with the same answers; as a directory li
 4. budget.py: the cuts of all layers that cost least for the target, on the clock of the whole model.
 5. layers.py again: what stays is refitted, layer after layer, towards the original's hidden states.
 6. repair.py: training towards the original's answers, where it is asked for.
+7. vocabulary.py: the tokens of a text alone, where that is asked for.
 """
 
 import copy
@@ -42,10 +43,10 @@ from .latency import LatencyTable, duration, measure, ratio
 from .layers import LayerCosts, layers_of, refit, shapes_of, statistics
 from .repair import Repair, RepairTrainer
 from .rows import Rows, shapes_of_batches
-from .text import Shrinking, draw, making
+from .text import RESULTS, Shrinking, draw, making
+from .vocabulary import Text, cut_vocabulary
 
 CUT = "cut"  # where the cut model is kept while it is trained
-RESULTS = "shrinking.json"
 HELD_OUT = 6  # of so many rows one is kept for the comparison of the answers
 TRIES = 6  # to meet a speed on the clock of the whole model
 NEAR, ENOUGH = 0.99, 1.04  # times the speed that is asked for: no more tries
@@ -167,6 +168,7 @@ def shrink(
     target: Target,
     latency_table: str | Path | None = None,
     repair: Repair | None = None,
+    vocabulary: list[str] | None = None,
     **hub_options,
 ) -> Shrinking:
     """
@@ -178,22 +180,24 @@ def shrink(
         model: directory or Hub id.
         latency_table: a file with times that were measured; without it they are measured, and where it does not exist
             yet, written there.
+        vocabulary: files with text. Tokens that neither they nor the rows use are cut from the result.
         hub_options: `revision`, `token` and `cache_dir` of from_pretrained.
 
     Raises:
         InputError: no such model, a model that cannot be cut (MHE, qk_norm, cross-attention), rows that are not its
             task's or too few, a target that cannot be reached, or several processes.
     """
-    name = output_path(output_dir).name
+    name, text = output_path(output_dir).name, None if vocabulary is None else Text(vocabulary, rows)
+    for _ in text or ():
+        pass  # what is wrong in the text is said before the work begins
     if repair is None:
         with new_directory(output_dir) as folder:
             work = Work.load(model, rows, **hub_options)
             found, cut = lighter(work, target, latency_table)
             cut.save_pretrained(folder)
-            write_beside(folder, name, found, cut, rows.do_lower_case, **hub_options)
-        return found
+            return write_beside(folder, name, found, cut, rows.do_lower_case, text, **hub_options)
     args = repair.arguments(output_path(output_dir))
-    given = {"model": str(model), "revision": hub_options.get("revision")}
+    given = {"model": str(model), "revision": hub_options.get("revision"), "vocabulary": vocabulary}
     with output_directory(args, given | asdict(rows) | asdict(target) | asdict(repair)) as checkpoint:
         work, first = Work.load(model, rows, **hub_options), args.folder / CUT
         if not first.exists():
@@ -212,7 +216,7 @@ def shrink(
         student.requires_grad_().eval()
         repaired = compare(work.model, student, work.held_out, work.ask)
         found = replace(found, distil_steps=repair.steps, repaired=repaired)
-        write_beside(args.folder, name, found, student, rows.do_lower_case, **hub_options)
+        found = write_beside(args.folder, name, found, student, rows.do_lower_case, text, **hub_options)
         for folder in (first, *args.folder.glob("checkpoint-*")):
             shutil.rmtree(folder)
     return found
@@ -393,14 +397,24 @@ def write_beside(
     found: Shrinking,
     cut: FixedHeadBertPreTrainedModel,
     do_lower_case: bool | None,
+    text: Text | None = None,
     **hub_options,
-):
-    """Write what belongs beside the weights: tokenizer, pooling of sentences, results, picture and card."""
+) -> Shrinking:
+    """
+    Write what belongs beside the weights: tokenizer, pooling of sentences, results, picture and card. With a text, the
+    model in the folder is left with its tokens.
+    """
     _, metadata = copy_beside(found.model, files_beside(found.model, **hub_options), folder, do_lower_case)
+    if text is not None:
+        cut, left = cut_vocabulary(cut, folder, text)
+        found = replace(found, vocabulary=left, parameters=(found.parameters[0], left.parameters[1]))
     (folder / RESULTS).write_text(json_text(asdict(found), indent=1) + "\n")
     draw(found, folder / "shrinking.png")
     names, count = (type(cut).__name__, name), cut.num_parameters()
     checkpoint_card(cut.config, *names, making(found), count=count, **metadata).save(folder / CARD)
+    if text is not None:
+        cut.save_pretrained(folder)  # last: what was trained is there until then
+    return found
 
 
 def load(

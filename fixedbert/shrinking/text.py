@@ -8,6 +8,24 @@ from ..support.figures import drawing, with_matplotlib
 from .answers import Comparison
 from .budget import Shape
 
+RESULTS = "shrinking.json"
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """
+    What a smaller vocabulary is.
+
+    Args:
+        used: tokens that the text has.
+        tokens, parameters, size: before and after; the size of the weights in bytes.
+    """
+
+    used: int
+    tokens: tuple[int, int]
+    parameters: tuple[int, int]
+    size: tuple[int, int]
+
 
 @dataclass(frozen=True)
 class Shrinking:
@@ -24,6 +42,7 @@ class Shrinking:
         seconds: of a batch, before and after, measured in turns; None for a dry run.
         speedup: the median of their ratios; `by_table`: what the table of latencies had for it.
         repaired: the comparison after training, and its `distil_steps`.
+        vocabulary: what was cut of it after all that.
     """
 
     model: str
@@ -41,6 +60,17 @@ class Shrinking:
     distil_steps: int = 0
     repaired: Comparison | None = None
     machine: str = ""
+    vocabulary: Vocabulary | None = None
+
+
+def vocabulary_text(found: Vocabulary) -> str:
+    """What is left of a vocabulary, and what that saves, in two sentences."""
+    (old, new), (params, left), (before, after) = found.tokens, found.parameters, found.size
+    return (
+        f"{new:,} of {old:,} tokens are left: the {found.used:,} of the text, for which outputs are the same, special "
+        f"ones, and all characters. The model has {left / 1e6:.1f} of {params / 1e6:.1f} M parameters, "
+        f"and is {(before - after) / 1e6:.1f} MB smaller ({after / 1e6:.1f} of {before / 1e6:.1f} MB)."
+    )
 
 
 def answers_text(comparison: Comparison) -> str:
@@ -70,6 +100,8 @@ def shrinking_text(found: Shrinking) -> str:
     lines += [f"{seconds:.1f} -> {less:.1f} ms for batches of short, middling and long rows", verdict(found)]
     if found.repaired is not None:
         lines.append(f"after {found.distil_steps:,} steps of training, {answers_text(found.repaired)}.")
+    if found.vocabulary is not None:
+        lines.append(vocabulary_text(found.vocabulary))
     return "\n".join(lines)
 
 
@@ -85,9 +117,10 @@ def making(found: Shrinking) -> str:
     if found.repaired is not None:
         training = f" After {found.distil_steps:,} steps of training without labels, {answers_text(found.repaired)}."
     machine = f" Times are of {found.machine}." if found.machine else ""
+    vocabulary = f" {vocabulary_text(found.vocabulary)}" if found.vocabulary else ""
     return f"""
 Cut from `{name}` by what {found.rows:,} rows of its task, {found.tokens:.0f} tokens in the mean, say of its answers; \
-no labels were used. It is {verdict(found)}{training}{machine}
+no labels were used. It is {verdict(found)}{training}{machine}{vocabulary}
 
 {table(rows, ("layer", "heads before", "after", "neurons before", "after"))}
 
