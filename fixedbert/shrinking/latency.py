@@ -119,8 +119,8 @@ def wait(device: torch.device):
 
 def attention_of(model: FixedHeadBertPreTrainedModel, heads: Heads) -> Callable:
     config = copy.copy(model.config)
-    config.num_hidden_layers = 2  # one of them has heads
-    set_heads(config, [heads, heads._replace(number=max(1, heads.number))])
+    config.num_hidden_layers = 1
+    set_heads(config, [heads])
     attention = FixedHeadBertAttention(config, layer_idx=0).to(model.device, model.dtype).eval()
     return lambda states: attention(states)[0]
 

@@ -12,6 +12,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 import fixedbert
 from fixedbert.conversion.growing import Heads
+from fixedbert.conversion.to_bert import to_bert
 from fixedbert.shrinking.answers import answering
 from fixedbert.shrinking.budget import Shape
 from fixedbert.shrinking.latency import LatencyTable
@@ -105,6 +106,16 @@ def test_sizes_by_hand_and_empty_sublayers(model, texts, tmp_path):
     cut = AutoModelForSequenceClassification.from_pretrained(tmp_path / "out")
     assert shapes_of(cut) == found.after
     assert "attention.output.dense.weight" not in dict(cut.bert.encoder.layer[0].named_parameters())
+
+
+def test_nothing_is_left_of_the_layers(model, texts, tmp_path):
+    """Guards: without any head or neuron a model computes constants, opens again, and has its twin among BERTs."""
+    found = shrink(model, tmp_path / "out", rows(texts), Target(num_attention_heads=0, intermediate_size=0))
+    assert found.after == [Shape(Heads(0, 8, 8), 0)] * 3
+    cut = AutoModelForSequenceClassification.from_pretrained(tmp_path / "out").eval()
+    inputs = {"input_ids": torch.randint(5, 60, (3, 7))}
+    with torch.no_grad():
+        assert torch.allclose(to_bert(cut)(**inputs).logits, cut(**inputs).logits, atol=1e-5)
 
 
 def test_a_refit_brings_answers_nearer(model, texts):
