@@ -152,6 +152,9 @@ def shrink_arguments(parser: ArgumentParser):
         help="or files with rows of its task: texts or pairs (.csv, .tsv, .jsonl, .parquet, .txt), questions (.json), "
         "running text for a masked LM; labels are not needed",
     )
+    parser.add_argument(
+        "--text_column_names", help="columns of a table with the texts: one, or two with a comma between"
+    )
     parser.add_argument("--latency_table", help="file with measured times, which is written if it is not there")
     parser.add_argument(
         "--max_seq_length", type=int, help="tokens of a row, at most; default: as many as the model takes, at most 512"
@@ -182,7 +185,8 @@ def load_shrink(model: str, output_dir: str, latency_table: str | None, **option
         hub_options = {name: options[name] for name in ("revision", "cache_dir", "token")}
         target = Target(**{field.name: options[field.name] for field in fields(Target)})
         names = ("task_name", "data_dir", "train_file", "max_seq_length", "max_samples", "batch_size", "seed")
-        rows = Rows(*(options[name] for name in (*names, "do_lower_case")))
+        columns = options["text_column_names"]
+        rows = Rows(*(options[name] for name in (*names, "do_lower_case")), columns and tuple(columns.split(",")))
         steps, rate = options["distil_steps"], options["learning_rate"]
         if rate is not None and steps is None:
             raise InputError("is for the training that `distil_steps` asks for: give both.", "learning_rate")
