@@ -187,6 +187,8 @@ def shrink(
     name = output_path(output_dir).name
     if latency_table is not None and not target.is_time:
         raise InputError("is for `speedup` or `milliseconds`: leave it out.", "latency_table")
+    if latency_table is not None and not Path(latency_table).parent.is_dir():
+        raise InputError(f"{latency_table}: the folder is not there; make it first.", "latency_table")
     if repair is None:
         with new_directory(output_dir) as folder:
             work = Work.load(model, rows, **hub_options)

@@ -319,6 +319,7 @@ def test_what_cannot_be_done_is_said(model, texts, tmp_path):
             None,
         ),
         "12 rows are too few: give 26 or more": (rows(texts, most=12), Target(params=2e4), None),
+        "a/none.json: the folder is not there": (rows(texts), Target(speedup=2.0), "a/none.json"),
         "`latency_table` is for `speedup` or `milliseconds`": (rows(texts), Target(params=2e4), "wide.json"),
         "coarse.json: lacks cuts of layers of 7 heads of 8 and 48 neurons": (
             rows(texts),
