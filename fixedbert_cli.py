@@ -186,8 +186,8 @@ def load_shrink(model: str, output_dir: str, latency_table: str | None, **option
         target = Target(**{field.name: options[field.name] for field in fields(Target)})
         names = ("task_name", "data_dir", "train_file", "max_seq_length", "max_samples", "batch_size", "seed")
         columns = options["text_column_names"]
-        text_columns = None if columns is None else tuple(columns.split(","))
-        rows = Rows(*(options[name] for name in (*names, "do_lower_case")), text_columns=text_columns)
+        options["text_columns"] = None if columns is None else tuple(columns.split(","))
+        rows = Rows(*(options[name] for name in (*names, "do_lower_case", "text_columns")))
         steps, rate = options["distil_steps"], options["learning_rate"]
         if rate is not None and steps is None:
             raise InputError("is for the training that `distil_steps` asks for: give both.", "learning_rate")
