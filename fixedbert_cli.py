@@ -161,6 +161,9 @@ def shrink_arguments(parser: ArgumentParser):
         "running text for a masked LM; labels are not needed",
     )
     parser.add_argument(
+        "--text_column_names", help="columns of a table with the texts: one, or two with a comma between"
+    )
+    parser.add_argument(
         "--vocabulary",
         nargs="*",
         metavar="FILE",
@@ -203,12 +206,14 @@ def load_shrink(model: str, output_dir: str, latency_table: str | None, **option
     def run():
         hub_options = {name: options[name] for name in ("revision", "cache_dir", "token")}
         names = ("task_name", "data_dir", "train_file", "max_seq_length", "max_samples", "batch_size", "seed")
-        given = [options[name] for name in (*names, "do_lower_case")]
+        columns = options["text_column_names"]
+        options["text_columns"] = None if columns is None else tuple(columns.split(","))
+        given = [options[name] for name in (*names, "do_lower_case", "text_columns")]
         asked = {field.name: options[field.name] for field in fields(Target)}
         vocabulary, steps, rate = options["vocabulary"], options["distil_steps"], options["learning_rate"]
         if vocabulary is not None and all(x is None for x in (*asked.values(), latency_table, steps, rate)):
             text = Text(vocabulary, None if given[:3] == [None] * 3 else Rows(*given))
-            print(vocabulary_text(shrink_vocabulary(model, output_dir, text, given[-1], **hub_options)))
+            print(vocabulary_text(shrink_vocabulary(model, output_dir, text, options["do_lower_case"], **hub_options)))
             return
         target, rows = Target(**asked), Rows(*given)
         if rate is not None and steps is None:

@@ -91,8 +91,8 @@ def one_or_list(sizes: list[int]) -> int | list[int]:
 def set_heads(config: FixedHeadBertConfig, heads: list[Heads]):
     """Give a configuration the heads of each of its layers."""
     counts, sizes, value_sizes = (list(numbers) for numbers in zip(*heads, strict=True))
-    config.num_attention_heads = max(counts)
-    config.layer_attention_heads = counts if len(set(counts)) > 1 else None
+    config.num_attention_heads = max(1, *counts)  # of a model without heads too
+    config.layer_attention_heads = counts if set(counts) != {config.num_attention_heads} else None
     config.attention_head_size = one_or_list(sizes)
     config.value_head_size = None if value_sizes == sizes else one_or_list(value_sizes)
 

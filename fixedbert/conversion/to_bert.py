@@ -67,7 +67,7 @@ def stock_heads(config: FixedHeadBertConfig) -> int:
     many parameters, and more scores to compute.
     """
     layers, width = heads_of(config), config.hidden_size
-    number, size = max(heads.number for heads in layers), max(max(heads[1:]) for heads in layers)
+    number, size = max(1, *(heads.number for heads in layers)), max(max(heads[1:]) for heads in layers)
     for heads in range(number, width // size + 1):
         if width % heads == 0:
             return heads

@@ -101,7 +101,7 @@ function layerTable(checkpoint) {
   const table = element("table", {}, element("tr", {}, ...header));
   if (checkpoints.length > 1) table.prepend(element("caption", {}, checkpoint.name));
   checkpoint.condition.forEach((condition, layer) => {
-    const cells = [layer, checkpoint["heads by layer"][layer], checkpoint["head sizes"][layer], text(condition)];
+    const cells = [layer, checkpoint["heads by layer"][layer], checkpoint["head sizes"][layer], condition === null ? "" : text(condition)];
     table.append(element("tr", {}, ...cells.map((cell) => element("td", {}, cell))));
   });
   return table;

@@ -57,14 +57,16 @@ class Recorder:
         self.model, config = model, model.config
         self.layers, self.heads = config.num_hidden_layers, config.num_attention_heads
         self.counts, self.sizes, self.value_sizes = head_counts(config), head_sizes(config), value_head_sizes(config)
-        if 0 in self.counts:
-            raise ValueError(f"layer {self.counts.index(0)} has no heads to look at")
+        if not any(self.counts):
+            raise ValueError("no layer has heads to look at")
         self.sums: dict[str, list[Tensor]] = {}  # over sequences, for each layer
         self.sequences = self.attention_calls = 0
         self.measuring = True
         self.patterns: list[Tensor] | None = None  # of each layer, where they are asked for
         self.ablated: tuple[int, int] | None = None  # layer and head
         for number, layer in enumerate(self.encoder_layers):
+            if self.counts[number] == 0:
+                continue
             RECORDED[layer.get_submodule("attention.self")] = weakref.ref(self), number
             projection = layer.get_submodule("attention.output.dense")
             projection.register_forward_pre_hook(partial(self.on_heads_output, number))
@@ -109,8 +111,10 @@ class Recorder:
         self.add(layer, "similarity", cosine.amax(-1) if len(cosine[0]) > 1 else torch.zeros_like(cosine[..., 0]))
 
     def add(self, layer: int, name: str, values: Tensor):
-        """Sum `values` (B, ...) over the batch."""
-        sums = self.sums.setdefault(name, [torch.zeros((), dtype=torch.float64)] * self.layers)
+        """Sum `values` (B, ...) over the batch. Of a layer without heads the sum stays empty, its condition NaN."""
+        nothing = torch.tensor(math.nan) if values.ndim == 1 else torch.zeros(0, *values.shape[3:])
+        zero = torch.zeros((), dtype=torch.float64)
+        sums = self.sums.setdefault(name, [zero if count else nothing for count in self.counts])
         sums[layer] = sums[layer] + values.double().sum(dim=0).cpu()
 
     @torch.no_grad()
@@ -118,9 +122,9 @@ class Recorder:
         """The hidden states before each layer, and after the last (B, n, D)."""
         self.attention_calls = 0
         states = self.model(input_ids=ids.to(self.model.device), output_hidden_states=True).hidden_states
-        if self.attention_calls != self.layers:
+        if self.attention_calls != (layers := sum(map(bool, self.counts))):  # that have heads
             raise InputError(
-                f"of {self.layers} layers the attention of {self.attention_calls} can be seen: no BERT inside."
+                f"of {layers} layers the attention of {self.attention_calls} can be seen: no BERT inside."
             )
         return states
 
@@ -134,8 +138,9 @@ class Recorder:
         """Attention of each layer over one sequence `ids` (1, n): (heads, n, n), a row for each query."""
         self.measuring, self.patterns = False, []
         self.run(ids)
-        patterns, self.patterns = self.patterns, None
-        return [of_layer[0].cpu() for of_layer in patterns]
+        patterns, self.patterns = iter(self.patterns), None
+        nothing = torch.zeros(0, ids.shape[1], ids.shape[1])
+        return [next(patterns)[0].cpu() if count else nothing for count in self.counts]
 
     def importance(self, ids: Tensor, progress: tqdm) -> Tensor:
         """(layers, heads): the change of the last hidden states without a head, relative to their size."""
@@ -161,7 +166,7 @@ class Recorder:
                     hidden = hidden[0] if isinstance(hidden, tuple) else hidden
                 changes.append(measure(hidden - states[-1], states[-1]).cpu())
                 progress.update()
-            found.append(torch.stack(changes))
+            found.append(torch.stack(changes) if changes else measure(states[-1], states[-1]).cpu()[None][:0])
         self.ablated = None
         return found
 

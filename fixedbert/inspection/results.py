@@ -59,7 +59,8 @@ class Example:
 class Inspection:
     """
     What `inspect` finds: the measures above, each (layers, heads), and `condition`, (layers,). Where a layer has fewer
-    heads than another, the rest of its row is NaN. `singular_values` and `likeness` are lists by layer.
+    heads than another, the rest of its row is NaN; where it has none, `condition` is too. `singular_values` and
+    `likeness` are lists by layer.
 
     Attributes:
         can_grow: whether `fixedbert convert` gives a model like this one larger heads.
@@ -124,8 +125,9 @@ class Inspection:
 
 def nearest_heads(cosines: Tensor) -> list[int | None]:
     """For each head of `cosines` (heads, heads) the other head with the largest cosine."""
-    others = cosines.clone().fill_diagonal_(-math.inf)
-    return others.argmax(dim=1).tolist() if len(cosines) > 1 else [None]
+    if len(cosines) < 2:
+        return [None] * len(cosines)
+    return cosines.clone().fill_diagonal_(-math.inf).argmax(dim=1).tolist()
 
 
 def limits(name: str, inspections: list[Inspection]) -> tuple[float, float]:
@@ -156,7 +158,9 @@ def json_of(inspection: Inspection) -> dict[str, object]:
         if not isinstance(value, Tensor):
             return value
         rows = value.tolist()
-        return rows if value.ndim == 1 else [row[:n] for row, n in zip(rows, inspection.head_counts, strict=True)]
+        if value.ndim == 1:
+            return [row if count else None for row, count in zip(rows, inspection.head_counts, strict=True)]
+        return [row[:n] for row, n in zip(rows, inspection.head_counts, strict=True)]
 
     fields = {name: value for name, value in vars(inspection).items() if name not in ("examples", "compared")}
     return {names.get(name, name): listed_values(value) for name, value in fields.items()}

@@ -27,8 +27,8 @@ def inspection_text(inspection: Inspection) -> str:
         for head in range(inspection.head_counts[layer]):
             values = " ".join(f"{float(measure[layer, head]):>11.3g}" for measure in measures)
             lines.append(f"{layer:>5} {head:>4} {values}")
-        condition = float(inspection.condition[layer])
-        lines.append(f"{layer:>5}      condition number of all heads' output: {condition:.3g}")
+        condition = f"condition number of all heads' output: {float(inspection.condition[layer]):.3g}"
+        lines.append(f"{layer:>5}      {condition if inspection.head_counts[layer] else 'no heads'}")
     lines += ["", suggestion(inspection)]
     if inspection.compared is not None:
         lines += ["", inspection_text(inspection.compared)]

@@ -217,10 +217,10 @@ class FixedHeadBertConfig(BertConfig):
                 f"hidden_size {self.hidden_size} is not a multiple of num_attention_heads {self.num_attention_heads}: "
                 "give attention_head_size."
             )
-        if max(self.head_counts) != self.num_attention_heads:
+        if max(self.head_counts) not in (0, self.num_attention_heads):
             raise ValueError(
                 f"layer_attention_heads {self.layer_attention_heads}: the largest must be num_attention_heads, which "
-                f"is {self.num_attention_heads}."
+                f"is {self.num_attention_heads}, or all 0."
             )
         if self.is_decoder and 0 in self.head_counts:  # whose keys a cache would count
             raise ValueError(f"layer_attention_heads {self.layer_attention_heads}: a decoder needs some in each.")

@@ -35,6 +35,7 @@ class LatencyTable:
         inputs: rows and tokens of batches.
         heads: (heads, size, value size, seconds) of each attention with its residual and LayerNorm.
         neurons: (neurons, seconds) of each feed-forward network with its residual and LayerNorm.
+        rest: seconds of the encoder beside its layers, which is not cut.
     """
 
     machine: str
@@ -42,6 +43,11 @@ class LatencyTable:
     inputs: list[Inputs]
     heads: list[tuple[int, int, int, float]]
     neurons: list[tuple[int, float]]
+    rest: float
+
+    @property
+    def is_of_this_machine(self) -> bool:
+        return self.machine == machine_name()
 
     def of_heads(self) -> dict[Heads, float]:
         """Seconds of each attention, or of a larger one if that took less: it could be used in its place."""
@@ -77,9 +83,10 @@ class LatencyTable:
         if table.width != width:
             raise InputError(f"{file}: measured for a width of {table.width}, not of {width}.", "latency_table")
         for shape in shapes:
-            if shape.heads not in heads or shape.neurons not in neurons:
+            if {*head_choices(shape.heads)} - {*heads} or {*neuron_choices(shape.neurons)} - {*neurons}:
                 raise InputError(
-                    f"{file}: lacks layers of {shape.heads} and {shape.neurons} neurons.", "latency_table"
+                    f"{file}: lacks cuts of layers of {shape.heads} and {shape.neurons} neurons.",
+                    "latency_table",
                 )
         return table
 
@@ -103,12 +110,16 @@ def measure(model: FixedHeadBertPreTrainedModel, shapes: Sequence[Shape], inputs
             run(states[0])  # not counted
             times[part][turn] = sum(seconds_of(partial(run, x), model.device) for x in states)
     found = {part: median(seconds) / len(inputs) for part, seconds in times.items()}
+    ids = [torch.full(shape, 5, device=model.device) for shape in inputs]
+    whole = [sum(seconds_of(partial(model.base_model, x), model.device) for x in ids) for _ in range(ROUNDS)]
+    layers = sum(found[shape.heads] + found[shape.neurons] for shape in shapes)
     return LatencyTable(
         machine_name(),
         width,
         inputs,
         [(*part, seconds) for part, seconds in found.items() if isinstance(part, Heads)],
         [(part, seconds) for part, seconds in found.items() if isinstance(part, int)],
+        max(0.0, median(whole) / len(inputs) - layers),
     )
 
 
@@ -128,8 +139,8 @@ def wait(device: torch.device):
 
 def attention_of(model: FixedHeadBertPreTrainedModel, heads: Heads) -> Callable:
     config = copy.copy(model.config)
-    config.num_hidden_layers = 2  # one of them has heads
-    set_heads(config, [heads, heads._replace(number=max(1, heads.number))])
+    config.num_hidden_layers = 1
+    set_heads(config, [heads])
     attention = FixedHeadBertAttention(config, layer_idx=0).to(model.device, model.dtype).eval()
     return lambda states: attention(states)[0]
 

@@ -7,11 +7,13 @@ from pathlib import Path
 
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from ..data.corpora import Corpus, CorpusReader
 from ..data.encoding import encode
+from ..data.glue import TASKS
 from ..data.sequences import sequences
+from ..fine_tuning.labels import default_names, enumerated, labels_of_model, same_names
 from ..fine_tuning.questions import load_squad, squad_windows
 from ..fine_tuning.texts import TextData, load_files, load_task
 from ..support.errors import InputError
@@ -39,6 +41,7 @@ class Rows:
         batch_size: rows at once; also what times are measured with.
         seed: for the order.
         do_lower_case: as in `load_tokenizer`; a TensorFlow checkpoint does not say.
+        text_columns: one or two columns of tables; by default as in `load_files`.
     """
 
     task_name: str | None = None
@@ -49,6 +52,7 @@ class Rows:
     batch_size: int = 32
     seed: int = 0
     do_lower_case: bool | None = None
+    text_columns: tuple[str, ...] | None = None
 
     def __post_init__(self):
         for name, count in (("max_samples", self.most), ("batch_size", self.batch_size)):
@@ -58,6 +62,8 @@ class Rows:
             raise InputError("give `task_name` or `train_file`: the rows of the model's own task.")
         if self.data_dir is not None and self.task_name is None:
             raise InputError("is the folder of a GLUE task: give `task_name` too.", "data_dir")
+        if self.text_columns is not None and (self.files is None or len(self.text_columns) > 2):
+            raise InputError("are one or two, of tables in `train_file`.", "text_column_names")
 
     def length_for(self, model: PreTrainedModel) -> int:
         longest = model.config.max_position_embeddings
@@ -84,11 +90,13 @@ class Rows:
         elif head in ("PreTraining", "MaskedLM") or not (head or pooled):
             features = self.running_text(tokenizer, length, most)
         else:
+            self.check_labels(model.config, head)
             features = self.texts(tokenizer, length, alone=pooled)
         rows = list(features)
-        if len(rows) < 2 * self.batch_size:
+        if (count := min(len(rows), self.most)) < 2 * self.batch_size:
             raise InputError(
-                f"{len(rows)} rows are too few: give {2 * self.batch_size} or more, or a lower `batch_size`."
+                f"{count} rows are too few: give {2 * self.batch_size} or more, with a `max_samples` that takes them, "
+                "or a lower `batch_size`."
             )
         random.Random(self.seed).shuffle(rows)
         rows = sorted(rows[:most], key=lambda row: len(row["input_ids"]))
@@ -101,6 +109,24 @@ class Rows:
             batches.append({name: x.to(model.device) for name, x in batch.items()})
         return batches
 
+    def check_labels(self, config: PreTrainedConfig, head: str):
+        """Refuse a task of GLUE with other labels than a classifier's."""
+        task = TASKS.get((self.task_name or "").lower())
+        if task is None or head != "SequenceClassification":
+            return
+        known, labels = labels_of_model(config), list(task.labels)
+        if known is None or all(name.isdecimal() for name in known):  # of which the number alone says something
+            same = config.num_labels == max(1, len(labels))
+        else:
+            same = len(known) == len(labels) and same_names(labels, known)
+        if not same:
+            own = enumerated(default_names(config) if known is None else known)
+            raise InputError(
+                f"{self.task_name}: its labels are {enumerated(labels) or 'numbers'}, and the model's are "
+                f"{own or 'numbers'}: give the rows of its own task, or texts by `train_file`.",
+                "task_name",
+            )
+
     def texts(self, tokenizer: PreTrainedTokenizerBase, length: int, alone: bool) -> Iterator[dict]:
         """Token ids of texts, or of pairs of texts; each text `alone` where it has an embedding of its own."""
         for texts in self.raw_texts():
@@ -112,7 +138,7 @@ class Rows:
             yield from columns_of(load_task(self.task_name.lower(), self.data_dir, ("train",)))
         for file in self.files or ():
             if Path(file).suffix in TABLES:
-                yield from columns_of(load_files({"test": file}))
+                yield from columns_of(load_files({"test": file}, text_columns=self.text_columns))
             else:
                 lines = CorpusReader(Corpus(file, document_boundary="line"))
                 yield from ((line,) for line in lines if isinstance(line, str) and line.strip())

@@ -39,7 +39,7 @@ from ..training.interruption import train
 from ..training.output import check_same_data, output_directory
 from .answers import Answering, Batch, Comparison, answering, compare
 from .budget import Option, Shape, cheapest, head_choices, neuron_choices
-from .latency import LatencyTable, duration, measure, ratio
+from .latency import LatencyTable, duration, machine_name, measure, ratio
 from .layers import LayerCosts, layers_of, refit, shapes_of, statistics
 from .repair import Repair, RepairTrainer
 from .rows import Rows, shapes_of_batches
@@ -136,8 +136,10 @@ class Work:
         if 0 in (*loaded.config.head_counts, *loaded.config.neuron_counts):
             raise InputError(f"{model}: a layer has no heads or no neurons; give the model that it was cut from.")
         batches = rows.batches(loaded, tokenizer, pooled=pooling is not None)
-        held_out = batches[HELD_OUT // 2 :: HELD_OUT] or batches[:1]
-        kept = [batch for number, batch in enumerate(batches) if number % HELD_OUT != HELD_OUT // 2] or batches
+        last = len(batches) - 1
+        places = range(min(HELD_OUT // 2, last), len(batches), HELD_OUT)
+        held_out = [batches[number] for number in places]
+        kept = [batch for number, batch in enumerate(batches) if number not in places]
         return cls(str(model), loaded, tokenizer, pooling, kept, held_out, answering(loaded, pooling), rows.seed)
 
     def costs(self) -> list[LayerCosts]:
@@ -179,7 +181,7 @@ def shrink(
     Args:
         model: directory or Hub id.
         latency_table: a file with times that were measured; without it they are measured, and where it does not exist
-            yet, written there.
+            yet, written there. By those of another machine the cut is chosen, without the clock of this one.
         vocabulary: files with text. Tokens that neither they nor the rows use are cut from the result.
         hub_options: `revision`, `token` and `cache_dir` of from_pretrained.
 
@@ -188,6 +190,10 @@ def shrink(
             task's or too few, a target that cannot be reached, or several processes.
     """
     name, text = output_path(output_dir).name, None if vocabulary is None else Text(vocabulary, rows)
+    if latency_table is not None and not target.is_time:
+        raise InputError("is for `speedup` or `milliseconds`: leave it out.", "latency_table")
+    if latency_table is not None and not Path(latency_table).parent.is_dir():
+        raise InputError(f"{latency_table}: the folder is not there; make it first.", "latency_table")
     for _ in text or ():
         pass  # what is wrong in the text is said before the work begins
     if repair is None:
@@ -247,7 +253,8 @@ def lighter(
         (before / batches, after / batches),
         speedup,
         by_table,
-        machine=work.table.machine if work.table else "",
+        machine=machine_name(),
+        table_of="" if work.table is None or work.table.is_of_this_machine else work.table.machine,
     )
     return found, cut
 
@@ -263,9 +270,16 @@ def read_shrinking(file: Path) -> Shrinking:
 def latencies(work: Work, file: str | Path | None) -> LatencyTable:
     """The table in `file`; measured here where there is none."""
     shapes = shapes_of(work.model)
+    inputs = shapes_of_batches(work.rows)
     if file is not None and Path(file).exists():
-        return LatencyTable.read(Path(file), work.model.config.hidden_size, shapes)
-    table = measure(work.model, shapes, shapes_of_batches(work.rows))
+        table = LatencyTable.read(Path(file), work.model.config.hidden_size, shapes)
+        if inputs != [tuple(shape) for shape in table.inputs]:
+            sizes = (", ".join(f"{rows} x {tokens}" for rows, tokens in x) for x in (table.inputs, inputs))
+            PartialState().print(
+                "{}: measured for batches of {} tokens, while these rows make {}".format(file, *sizes)
+            )
+        return table
+    table = measure(work.model, shapes, inputs)
     if file is not None:
         table.write(Path(file))
     return table
@@ -280,7 +294,8 @@ def choose(
     prices = prices_of(work, target)
     parts = [options(layer, prices) for layer in costs]
     layers = sum(prices.heads(shape.heads) + prices.neurons(shape.neurons) for shape in shapes_of(work.model))
-    wanted, rest = budget_of(work, target, layers)
+    least = sum(min(option.price for option in part) for pair in parts for part in pair)
+    wanted, rest = budget_of(work, target, layers, least)
     budget, fast, slow = wanted, (0.0, 0.0), None  # budgets with the share of the time wanted that they took
     fitting: list[tuple] = []  # whether it misses, by how much, its number, and the cut
     for _ in range(TRIES):
@@ -291,6 +306,8 @@ def choose(
             return chosen, cut, None
         _, _, speedup = ratio(work.timed(work.model), work.timed(cut), work.model.device)
         by_table = (layers + rest) / (rest + sum(option.price for option in found))
+        if work.table is not None and not work.table.is_of_this_machine:
+            return chosen, cut, by_table
         reached = speedup * wanted / (layers + rest)  # of what was asked for
         fitting.append((reached < NEAR, abs(reached - 1), len(fitting), chosen, cut, by_table))
         if NEAR <= reached <= ENOUGH:
@@ -299,8 +316,11 @@ def choose(
             slow = budget, 1 / reached
         else:
             fast = budget, 1 / reached
-        budget = max(between(fast, slow) if slow else budget * reached, rest + (budget - rest) / 2)
-    *_, chosen, cut, by_table = min(fitting)
+        budget = between(fast, slow) if slow else budget * reached
+        budget = max(budget, rest + (budget - rest) / 2, rest + least)
+    missed, *_, chosen, cut, by_table = min(fitting)
+    if missed:
+        PartialState().print(f"the time asked for is not reached on the clock, in {TRIES} tries; the nearest is taken")
     return chosen, cut, by_table
 
 
@@ -343,11 +363,16 @@ def options(layer: LayerCosts, prices: Prices) -> tuple[list[Option], list[Optio
     )
 
 
-def budget_of(work: Work, target: Target, layers: float) -> tuple[float, float]:
-    """What the model may take, and what it takes beside its layers; refused where nothing would be left for them."""
-    if target.is_time:
-        seconds = duration(work.timed(work.model), work.model.device)
-        rest = max(0.0, seconds / len(shapes_of_batches(work.rows)) - layers)
+def budget_of(work: Work, target: Target, layers: float, least: float) -> tuple[float, float]:
+    """
+    What the model may take, and what it takes beside its `layers`; refused where it is less than the `least` that they
+    can be cut to, or no less than there is.
+    """
+    if work.table is not None:
+        rest = work.table.rest
+        if work.table.is_of_this_machine:
+            seconds = duration(work.timed(work.model), work.model.device)
+            rest = max(0.0, seconds / len(shapes_of_batches(work.rows)) - layers)
         wanted = (target.milliseconds or 0) / 1000 if target.speedup is None else (layers + rest) / target.speedup
         unit = "seconds"
     elif target.params is not None:
@@ -355,10 +380,14 @@ def budget_of(work: Work, target: Target, layers: float) -> tuple[float, float]:
     else:
         rest, unit = forward_flops(work.model.config, work.length) - layers, "operations"
         wanted = target.flops or 0
-    if wanted <= rest:
+    if wanted >= layers + rest:
         raise InputError(
-            f"what is not cut takes {rest:.3g} {unit}, and the target is {wanted:.3g}: less than "
-            f"{(layers + rest) / rest:.1f} times can be reached."
+            f"the model takes {layers + rest:.4g} {unit}, and the target is {wanted:.4g}: nothing to cut."
+        )
+    if wanted < least + rest:
+        raise InputError(
+            f"the least that can be left takes {least + rest:.4g} {unit}, and the target is {wanted:.4g}: at most "
+            f"{int(100 * (layers + rest) / (least + rest)) / 100:.2f} times less can be reached."
         )
     return wanted, rest
 

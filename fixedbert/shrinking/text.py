@@ -43,6 +43,7 @@ class Shrinking:
         speedup: the median of their ratios; `by_table`: what the table of latencies had for it.
         repaired: the comparison after training, and its `distil_steps`.
         vocabulary: what was cut of it after all that.
+        machine: where the seconds were measured; `table_of`: where the table's were, if that is another.
     """
 
     model: str
@@ -60,6 +61,7 @@ class Shrinking:
     distil_steps: int = 0
     repaired: Comparison | None = None
     machine: str = ""
+    table_of: str = ""
     vocabulary: Vocabulary | None = None
 
 
@@ -84,6 +86,9 @@ def verdict(found: Shrinking) -> str:
     (ops, fewer), (params, left) = found.operations, found.parameters
     faster = f"{found.speedup:.2f} times as fast as the original"
     predicted = f" ({found.by_table:.2f} by the table of latencies)" if found.by_table else ""
+    if found.table_of:
+        faster = f"{found.by_table:.2f} times as fast as the original on {found.table_of}, as its table predicts"
+        predicted = f" ({found.speedup:.2f} measured on {found.machine})"
     return (
         f"{faster}{predicted}, with {fewer / ops:.0%} of the operations and {left / params:.0%} of the parameters; of "
         f"its answers on rows that it was not cut by, {answers_text(found.comparison)}."
@@ -150,7 +155,8 @@ def draw(found: Shrinking, file: Path):
         bars = model.bar(names, [share(*amount) for amount in amounts], color="C2")
         model.bar_label(bars, fmt="%.0f")
         model.set(ylabel="left, per cent", ylim=(0, 105))
-        figure.suptitle(f"{found.speedup:.2f} times as fast; of the answers, {answers_text(found.comparison)}")
+        speedup = found.by_table if found.table_of else found.speedup
+        figure.suptitle(f"{speedup:.2f} times as fast; of the answers, {answers_text(found.comparison)}")
 
 
 def inner(shape: Shape) -> int:

@@ -14,6 +14,7 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file, save_file
 from small_models import UNEQUAL, H, P, model_of
+from small_texts import SHAPE, save
 from transformers import (
     AutoModel,
     BertConfig,
@@ -27,7 +28,7 @@ from transformers import (
 from transformers.testing_utils import CaptureLogger
 from transformers.utils import logging
 
-from fixedbert import convert
+from fixedbert import convert, to_bert
 from fixedbert.data.sequences import sequences
 from fixedbert.inspection.inspect import inspect
 from fixedbert.inspection.picture import draw
@@ -125,6 +126,32 @@ def test_attention_over_one_sequence():
         model.encoder.layer[2].attention.output.dense.weight[:, 2 * 6 :] = 0  # the third of three heads of 6
     moved = (model(one).last_hidden_state[0] - whole).norm(dim=-1) / whole.norm(dim=-1)
     assert torch.allclose(changes[2][2], moved)
+
+
+def test_layers_without_heads(tmp_path, capsys):
+    """Guards: of a layer without heads nothing is shown, and the others' measures are those of a layer that is there
+    but silent."""
+    changes = {"layer_attention_heads": [0, 5, 3], "attention_head_size": 4, "initializer_range": 0.2}
+    model = model_of("Model", **changes).double().eval()
+    whole = to_bert(model)
+    found, expected = measure(model), measure(whole)
+    for name in ("rank", "entropy", "distance", "effective_pattern_rank"):
+        assert found[name].shape == (3, 5) and found[name][0].isnan().all() and found[name][2, 3:].isnan().all()
+        assert torch.allclose(found[name][1], expected[name][1, :5], rtol=1e-4), name
+    assert found["condition"].isnan().tolist() == [True, False, False]
+    recorder = recorded(model)
+    assert [x.shape for x in recorder.attention(ids(1))] == [(0, N, N), (5, N, N), (3, N, N)]
+    assert [x.shape for x in recorder.token_changes(ids(1), Progress())] == [(0, N), (5, N), (3, N)]
+    save(model_of("Model", **changes | SHAPE), tmp_path / "model")
+    (tmp_path / "text.txt").write_text("the cat sat on the mat . where the dog ran .\n" * 9)
+    words = ["--validation_file", f"{tmp_path / 'text.txt'}", "--max_seq_length", "11"]
+    main(["inspect", f"{tmp_path / 'model'}", "--output_dir", f"{tmp_path / 'out'}", *words])
+    assert "    0      no heads\n    1    0 " in capsys.readouterr().out
+    written = json.loads((tmp_path / "out" / "inspection.json").read_text())
+    assert written["condition"][0] is None and written["rank"][0] == [] and len(written["rank"][2]) == 3
+    save(model_of("Model", layer_attention_heads=[0, 0, 0], **SHAPE), tmp_path / "none")
+    with pytest.raises(InputError, match="no layer has heads to look at"):
+        main(["inspect", f"{tmp_path / 'none'}", "--output_dir", f"{tmp_path / 'no'}", *words])
 
 
 def test_rank_of_constructed_heads():

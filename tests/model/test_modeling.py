@@ -5,6 +5,7 @@ import inspect
 import json
 import subprocess
 import sys
+from itertools import product
 from pathlib import Path
 
 import forked
@@ -600,6 +601,31 @@ def test_layers_without_heads_or_neurons(head, layers):
     assert layer[without].output.dense.bias.grad.abs().min() > 0
     attentions = model(**inputs, output_attentions=True).attentions
     assert [a.shape[1] for a in attentions] == changes["layer_attention_heads"]
+
+
+@pytest.mark.parametrize(("counts", "neurons"), [([0, 5, 0], [0, 7, 0]), ([0, 0, 0], 0)])
+def test_layers_without_heads_in_packed_rows_and_checkpointing(counts, neurons):
+    """Guards: with empty first and last sublayers, or no others, packed rows are their sequences alone, and gradient
+    checkpointing has the same gradients."""
+    model = model_of("Model", layer_attention_heads=counts, intermediate_size=neurons).double()
+    for name, parameter in model.eval().named_parameters():
+        if name.endswith("bias"):
+            torch.nn.init.normal_(parameter, std=0.5)
+    ids, positions = torch.randint(V, (1, 7)), torch.tensor([[0, 1, 2, 0, 1, 2, 3]])
+    alone = torch.cat([model(part).last_hidden_state for part in ids.split([3, 4], dim=1)], dim=1)
+    for implementation, unpad_inputs in product(("eager", "sdpa"), (False, True)):
+        model.set_attn_implementation(implementation)
+        model.base_model.unpad_inputs = unpad_inputs
+        packed = model(ids, position_ids=positions).last_hidden_state
+        assert torch.allclose(packed, alone, rtol=0, atol=1e-12)
+    gradients = []
+    for checkpointing in (False, True):
+        getattr(model, f"gradient_checkpointing_{'enable' if checkpointing else 'disable'}")()
+        model.zero_grad()
+        torch.manual_seed(0)
+        model.train()(ids).last_hidden_state.square().sum().backward()
+        gradients.append([parameter.grad for parameter in model.encoder.parameters()])
+    assert all(map(torch.equal, *gradients)) and all(gradient.any() for gradient in gradients[0])
 
 
 def test_layers_without_heads_are_saved_and_opened(tmp_path):

@@ -92,8 +92,9 @@ def test_every_head(head, tmp_path):
         {"qk_norm": True, "attn_implementation": "eager"},
         {"is_decoder": True, **UNEQUAL},
         {"num_hidden_layers": 3, "layer_attention_heads": [5, 0, 3], "intermediate_size": [0, 11, 37]},
+        {"num_hidden_layers": 3, "layer_attention_heads": [0, 0, 0], "intermediate_size": 0},
     ],
-    ids=["added embeddings", "multiplied embeddings", "qk_norm", "decoder", "empty sublayers"],
+    ids=["added embeddings", "multiplied embeddings", "qk_norm", "decoder", "empty sublayers", "no sublayers"],
 )
 def test_every_attention(shape, tmp_path):
     """Guards: shared projections, normalised queries and keys, and a causal mask are in the graph, on odd batches."""
@@ -111,9 +112,10 @@ def test_every_attention(shape, tmp_path):
 
 @pytest.fixture(scope="module")
 def sentences(tmp_path_factory):
-    """A sentence-transformers model with unequal heads, and its exported directory."""
+    """A sentence-transformers model with unequal heads, some of its sublayers empty, and its exported directory."""
     folder = tmp_path_factory.mktemp("sentences")
-    save_sentence_model(folder / "model", "Pooling", "Normalize", **UNEQUAL)
+    empty = {"layer_attention_heads": [2, 0, 5], "intermediate_size": [37, 11, 0]}
+    save_sentence_model(folder / "model", "Pooling", "Normalize", **UNEQUAL | empty)
     (folder / "done").write_text(export_onnx(folder / "model", folder / "graph", int8=True))
     return folder
 
@@ -141,7 +143,7 @@ def test_int8(sentences):
     assert 0.98 < float(cosine) < 1
     onnx = pytest.importorskip("onnx")
     kinds = [node.op_type for node in onnx.load(files[1]).graph.node]
-    assert kinds.count("MatMulInteger") == 3 * 6  # of three layers; the products of the attention have no weights
+    assert kinds.count("MatMulInteger") == 6 + 2 + 4  # of three layers; the products of the attention have no weights
     assert "cosine of outputs at least 0.9" in (sentences / "done").read_text()
 
 

@@ -12,6 +12,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 import fixedbert
 from fixedbert.conversion.growing import Heads
+from fixedbert.conversion.to_bert import to_bert
 from fixedbert.shrinking.answers import answering
 from fixedbert.shrinking.budget import Shape
 from fixedbert.shrinking.latency import LatencyTable
@@ -81,10 +82,27 @@ def test_a_speed_is_met_by_the_table(model, texts, tmp_path, monkeypatch):
     prices = [
         (h, p, v, h * (p + v) * 1e-2) for h in range(8) for p in (2, 4, 6, 8) for v in (2, 4, 6, 8) if h or p == v == 8
     ]
-    LatencyTable("a machine", 32, [(13, 7)], prices, [(n, n * 1e-2) for n in range(49)]).write(table)
+    monkeypatch.setattr("fixedbert.shrinking.latency.machine_name", lambda: "a machine")
+    LatencyTable("a machine", 32, [(13, 7)], prices, [(n, n * 1e-2) for n in range(49)], 1e-2).write(table)
     found = shrink(model, tmp_path / "out", rows(texts), Target(speedup=2.0), table)
-    assert found.speedup == 2.0 and found.machine == "a machine"
+    assert found.speedup == 2.0 and not found.table_of
     assert found.by_table > 2.0  # the first choice was slower on the clock than by the table: more went
+
+
+def test_a_table_of_another_machine(model, texts, tmp_path, capsys):
+    """Guards: a cut is chosen by another machine's times alone, and the report says whose they are."""
+    sizes = (2, 4, 6, 8)
+    prices = [(h, p, v, h * (p + v) * 1e-2) for h in range(8) for p in sizes for v in sizes if h or p == v == 8]
+    table = LatencyTable("a server", 32, [(13, 7)], prices, [(n, n * 1e-2) for n in range(49)], 0.5)
+    table.write(tmp_path / "table.json")
+    found = shrink(model, tmp_path / "out", rows(texts), Target(speedup=2.0), tmp_path / "table.json")
+    assert "measured for batches of 13 x 7 tokens, while these rows make 13 x " in capsys.readouterr().out
+    seconds = 0.5 + sum(table.of_heads()[x.heads] + table.of_neurons()[x.neurons] for x in found.after)
+    assert found.by_table == pytest.approx((0.5 + 3 * (1.12 + 0.48)) / seconds) and 2.0 <= found.by_table < 2.1
+    said = f"{found.by_table:.2f} times as fast as the original on a server, as its table predicts ("
+    assert said in shrinking_text(found) and said in (tmp_path / "out" / "README.md").read_text()
+    with pytest.raises(InputError, match="the least that can be left takes 0.5 seconds, .* at most 10.60 times less"):
+        shrink(model, tmp_path / "no", rows(texts), Target(speedup=11.0), tmp_path / "table.json")
 
 
 def test_times_are_measured_and_kept(model, texts, tmp_path):
@@ -106,6 +124,16 @@ def test_sizes_by_hand_and_empty_sublayers(model, texts, tmp_path):
     cut = AutoModelForSequenceClassification.from_pretrained(tmp_path / "out")
     assert shapes_of(cut) == found.after
     assert "attention.output.dense.weight" not in dict(cut.bert.encoder.layer[0].named_parameters())
+
+
+def test_nothing_is_left_of_the_layers(model, texts, tmp_path):
+    """Guards: without any head or neuron a model computes constants, opens again, and has its twin among BERTs."""
+    found = shrink(model, tmp_path / "out", rows(texts), Target(num_attention_heads=0, intermediate_size=0))
+    assert found.after == [Shape(Heads(0, 8, 8), 0)] * 3
+    cut = AutoModelForSequenceClassification.from_pretrained(tmp_path / "out").eval()
+    inputs = {"input_ids": torch.randint(5, 60, (3, 7))}
+    with torch.no_grad():
+        assert torch.allclose(to_bert(cut)(**inputs).logits, cut(**inputs).logits, atol=1e-5)
 
 
 def test_a_refit_brings_answers_nearer(model, texts):
@@ -205,12 +233,62 @@ def test_repair_brings_answers_nearer_and_continues(model, texts, tmp_path, monk
         assert all(torch.equal(one[name], other[name]) for name in one)
 
 
+@pytest.mark.parametrize(
+    ("task", "names", "refused"),
+    [
+        (
+            "stsb",
+            None,
+            "its labels are numbers, and the model's are LABEL_0, LABEL_1, LABEL_2: give the rows",
+        ),
+        ("rte", ["entailment", "neutral", "contradiction"], "entailment, not_entailment, and the model's are entail"),
+        ("qqp", ["no", "yes"], "its labels are not_duplicate, duplicate, and the model's are no, yes"),
+        ("cola", [], "its labels are unacceptable, acceptable, and the model's are numbers"),
+        ("mnli", ["Contradiction", "neutral", "entailment"], None),
+        ("sst2", ["0", "1"], None),
+        ("stsb", [], None),
+    ],
+)
+def test_a_task_that_is_not_the_models(task, names, refused):
+    """Guards: a task of GLUE with other labels is refused, by name or by number; another order is not."""
+    model = model_of("ForSequenceClassification", num_labels=3 if names is None else max(1, len(names)))
+    if names:
+        model.config.id2label = dict(enumerate(names))
+        model.config.label2id = {name: number for number, name in enumerate(names)}
+    given = Rows(task_name=task.upper(), data_dir="glue")
+    if refused is None:
+        return given.check_labels(model.config, "SequenceClassification")
+    with pytest.raises(InputError, match=f"{task.upper()}: .*{refused}"):
+        given.check_labels(model.config, "SequenceClassification")
+
+
+def test_rows_that_cut_and_rows_that_compare_are_others(model, texts):
+    """Guards: with as few as two batches too, answers are compared on rows that the model is not cut by."""
+    for most, kept in ((26, [13]), (39, [13, 13]), (100, [13] * 6 + [9])):
+        work = Work.load(model, rows(texts, most=most))
+        assert [len(batch["input_ids"]) for batch in work.rows] == kept
+        assert len(work.held_out) == 1 and all(batch is not work.held_out[0] for batch in work.rows)
+
+
+def test_labels_are_not_read_as_texts(model, texts, tmp_path):
+    """Guards: a column of labels is no text; where its name is another, the columns with texts can be named."""
+    lines = (texts / "rows.txt").read_text().splitlines()
+    kinds = [f"{line},{'pos' if number % 2 else 'neg'}" for number, line in enumerate(lines)]
+    found = []
+    for name, columns in (("label", None), ("kind", ("text",))):
+        (tmp_path / "rows.csv").write_text("\n".join([f"text,{name}", *kinds]) + "\n")
+        given = rows(texts, files=[str(tmp_path / "rows.csv")], text_columns=columns)
+        found.append(list(given.raw_texts()))
+    assert found[0] == found[1] == [(line,) for line in lines]
+
+
 REFUSED = {
     "give one of `speedup`": lambda f: Target(),
     "give one of `speedup`, ": lambda f: Target(speedup=2.0, params=1e6),
     "0.9: give more than 1": lambda f: Target(speedup=0.9),
     "give `task_name` or `train_file`": lambda f: Rows(),
     "is the folder of a GLUE task": lambda f: Rows(files=["a.txt"], data_dir="glue"),
+    "are one or two, of tables": lambda f: Rows(task_name="mnli", text_columns=("a",)),
     "0: must be at least 1": lambda f: Rows(files=["a.txt"], most=0),
 }
 
@@ -224,17 +302,36 @@ def test_arguments_that_make_no_sense(sentence):
 
 def test_what_cannot_be_done_is_said(model, texts, tmp_path):
     """Guards: too few rows, sizes that are no cut, a target out of reach, a table of another model; nothing stays."""
-    wide = LatencyTable("a machine", 64, [(1, 7)], [], [])
+    empty = model_of("ForSequenceClassification", **SHAPE, layer_attention_heads=[0, 0, 0], intermediate_size=0)
+    wide = LatencyTable("a machine", 64, [(1, 7)], [], [], 0.0)
     wide.write(tmp_path / "wide.json")
     (tmp_path / "none.json").write_text("[]")
-    LatencyTable("a machine", 32, [(1, 7)], [], []).write(tmp_path / "empty.json")
+    LatencyTable("a machine", 32, [(1, 7)], [], [], 0.0).write(tmp_path / "empty.json")
+    LatencyTable("a machine", 32, [(1, 7)], [(7, 8, 8, 1.0)], [(48, 1.0)], 0.0).write(tmp_path / "coarse.json")
     cases = {
         "200 rows are too few: give 400 or more": (rows(texts, batch_size=200), Target(params=2e4), None),
         "the rows have .* tokens; give 224 or more": (rows(texts, batch_size=5, most=10), Target(params=2e4), None),
         "layer 1: 8 heads of 8 .*shrinking leaves at most": (rows(texts), Target(num_attention_heads=[7, 8, 7]), None),
-        "what is not cut takes .* parameters, and the target is 1e\\+03": (rows(texts), Target(params=1000), None),
+        f"the least that can be left takes {empty.num_parameters()} parameters, .* 1000: at most .* times less": (
+            rows(texts),
+            Target(params=1000),
+            None,
+        ),
+        "the model takes .* parameters, and the target is 1e\\+09: nothing to cut": (
+            rows(texts),
+            Target(params=1e9),
+            None,
+        ),
+        "12 rows are too few: give 26 or more": (rows(texts, most=12), Target(params=2e4), None),
+        "a/none.json: the folder is not there": (rows(texts), Target(speedup=2.0), "a/none.json"),
+        "`latency_table` is for `speedup` or `milliseconds`": (rows(texts), Target(params=2e4), "wide.json"),
+        "coarse.json: lacks cuts of layers of 7 heads of 8 and 48 neurons": (
+            rows(texts),
+            Target(speedup=2.0),
+            "coarse.json",
+        ),
         "measured for a width of 64, not of 32": (rows(texts), Target(speedup=2.0), "wide.json"),
-        "lacks layers of 7 heads of 8": (rows(texts), Target(speedup=2.0), "empty.json"),
+        "empty.json: lacks cuts of layers of 7 heads of 8": (rows(texts), Target(speedup=2.0), "empty.json"),
         "none.json: ": (rows(texts), Target(speedup=2.0), "none.json"),
         "2: the model takes 3 to 23 tokens": (rows(texts, length=2), Target(params=2e4), None),
     }
