@@ -180,8 +180,8 @@ def shrink_arguments(parser: ArgumentParser):
         "--distil_steps",
         type=int,
         nargs="?",
-        const=1000,
-        help="steps of training towards the original's answers, after it; without a number 1000",
+        const=600,
+        help="steps of training towards the original's answers, after it; without a number 600",
     )
     parser.add_argument("--learning_rate", type=float, help="for this training; default: 2e-4")
     parser.add_argument("--seed", type=int, default=0, help="for the order of the rows")
