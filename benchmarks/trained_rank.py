@@ -26,7 +26,7 @@ from fixedbert.shrinking.rows import Rows
 from fixedbert.shrinking.shrink import Work, with_shapes
 from fixedbert.support.figures import drawing
 
-EIGHTHS = (7, 6, 5, 4, 3, 2, 1)
+EIGHTHS = (6, 4, 3, 2, 1)
 PARTS = {
     "rank of scores": lambda heads, neurons, left: (heads._replace(size=left(heads.size)), neurons),
     "size of values": lambda heads, neurons, left: (heads._replace(value_size=left(heads.value_size)), neurons),
