@@ -194,6 +194,8 @@ def test_rows_of_every_kind(texts, tmp_path):
         places = batch["places"]
         assert places.any(dim=1).all() and (batch["input_ids"][places] == tokenizer.mask_token_id).all()
         assert not places[:, [0, -1]].any()  # [CLS] and [SEP]
+    with pytest.raises(InputError, match="this model takes running text, of the column text"):
+        rows(texts, files=["a.csv"], text_columns=("a",)).batches(masked_lm, tokenizer, False)
     embedded = rows(texts).batches(encoder, tokenizer, pooled=True)
     assert sum(len(batch["input_ids"]) for batch in embedded) == 200
     apart = rows(texts, files=[str(texts / "pairs.csv")]).batches(encoder, tokenizer, pooled=True)
@@ -289,6 +291,7 @@ REFUSED = {
     "give `task_name` or `train_file`": lambda f: Rows(),
     "is the folder of a GLUE task": lambda f: Rows(files=["a.txt"], data_dir="glue"),
     "are one or two, of tables": lambda f: Rows(task_name="mnli", text_columns=("a",)),
+    "are one or two, of tables in `train_file`": lambda f: Rows(files=["a.csv", "a.txt"], text_columns=("a",)),
     "0: must be at least 1": lambda f: Rows(files=["a.txt"], most=0),
 }
 

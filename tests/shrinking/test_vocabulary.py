@@ -296,5 +296,6 @@ def test_the_command(tmp_path, capsys):
     main(words)
     assert capsys.readouterr().out.startswith("60 of 69 tokens are left: the 4 of the text,")
     assert AutoModelForSequenceClassification.from_pretrained(tmp_path / "out").config.vocab_size == 60
-    with pytest.raises(InputError, match="give one of `speedup`"):
-        main([*words, "--distil_steps", "3"])
+    for flag in ("--distil_steps", "--text_column_names"):
+        with pytest.raises(InputError, match="give one of `speedup`"):
+            main([*words, flag, "3"])
