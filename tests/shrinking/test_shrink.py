@@ -1,6 +1,7 @@
 """`fixedbert shrink`: from a model and rows of its task to a lighter directory, and what is refused."""
 
 import json
+import platform
 import random
 
 import pytest
@@ -15,7 +16,7 @@ from fixedbert.conversion.growing import Heads
 from fixedbert.conversion.to_bert import to_bert
 from fixedbert.shrinking.answers import answering
 from fixedbert.shrinking.budget import Shape
-from fixedbert.shrinking.latency import LatencyTable
+from fixedbert.shrinking.latency import LatencyTable, machine_name
 from fixedbert.shrinking.layers import refit, shapes_of, statistics
 from fixedbert.shrinking.repair import Repair
 from fixedbert.shrinking.rows import Rows, masked
@@ -103,6 +104,17 @@ def test_a_table_of_another_machine(model, texts, tmp_path, capsys):
     assert said in shrinking_text(found) and said in (tmp_path / "out" / "README.md").read_text()
     with pytest.raises(InputError, match="the least that can be left takes 0.5 seconds, .* at most 10.60 times less"):
         shrink(model, tmp_path / "no", rows(texts), Target(speedup=11.0), tmp_path / "table.json")
+
+
+def test_machines_are_told_apart_by_their_processor(tmp_path, monkeypatch):
+    """Guards: a table of a machine with as many cores, but another processor, is another machine's."""
+    monkeypatch.setattr("fixedbert.shrinking.latency.CPUINFO", tmp_path / "cpuinfo")
+    assert platform.machine() in machine_name() or platform.processor() in machine_name()
+    (tmp_path / "cpuinfo").write_text("processor\t: 0\nmodel name\t: A Fast One @ 5 GHz\n")
+    table = LatencyTable(machine_name(), 32, [(13, 7)], [], [], 0.0)
+    assert ", A Fast One @ 5 GHz, " in table.machine and table.is_of_this_machine
+    (tmp_path / "cpuinfo").write_text("processor\t: 0\nmodel name\t: A Slow One\n")
+    assert not table.is_of_this_machine
 
 
 def test_times_are_measured_and_kept(model, texts, tmp_path):
