@@ -18,7 +18,7 @@ from fixedbert.shrinking.answers import answering
 from fixedbert.shrinking.budget import Shape
 from fixedbert.shrinking.latency import LatencyTable, machine_name
 from fixedbert.shrinking.layers import refit, shapes_of, statistics
-from fixedbert.shrinking.repair import Repair
+from fixedbert.shrinking.repair import Repair, RepairTrainer
 from fixedbert.shrinking.rows import Rows, masked
 from fixedbert.shrinking.shrink import Target, Work, latencies, shrink, with_shapes
 from fixedbert.shrinking.text import shrinking_text
@@ -219,10 +219,10 @@ def test_rows_of_every_kind(texts, tmp_path):
     assert 0.5 <= share <= 0.6  # one of two at least
 
 
-@pytest.mark.parametrize("stopped", [None, 5])
+@pytest.mark.parametrize("stopped", [None, "the end", "the second step"])
 def test_repair_brings_answers_nearer_and_continues(model, texts, tmp_path, monkeypatch, stopped):
     """Guards: training after a deep cut, of a layer without heads too, brings the answers nearer; one that was broken
-    off goes on, to the same weights."""
+    off, after the last step or in the second, goes on with the same cut, to the same weights."""
     target = Target(num_attention_heads=[2, 0, 2], intermediate_size=7)
     repair = Repair(150, learning_rate=1e-3)
     monkeypatch.setattr("fixedbert.shrinking.repair.has_bf16", lambda _: False)
@@ -237,11 +237,17 @@ def test_repair_brings_answers_nearer_and_continues(model, texts, tmp_path, monk
     def broken_off(*_, **__):
         raise KeyboardInterrupt
 
+    def in_the_second_step(trainer, *arguments, **options):
+        return broken_off() if trainer.state.global_step else compute_loss(trainer, *arguments, **options)
+
     if stopped:
+        name, function = ("save_state", broken_off) if stopped == "the end" else ("compute_loss", in_the_second_step)
+        compute_loss = RepairTrainer.compute_loss
         with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-            patch.setattr("fixedbert.shrinking.shrink.RepairTrainer.save_state", broken_off)
+            patch.setattr(RepairTrainer, name, function)
             run(tmp_path / "again")
-        assert (tmp_path / "again.partial").exists()
+        assert (tmp_path / "again.partial" / "cut").exists()
+        monkeypatch.setattr("fixedbert.shrinking.shrink.lighter", broken_off)
         run(tmp_path / "again")
         one, other = (load_file(tmp_path / name / "model.safetensors") for name in ("whole", "again"))
         assert all(torch.equal(one[name], other[name]) for name in one)
