@@ -67,7 +67,7 @@ def only(examples: list[Batch]) -> Batch:
 
 
 class SaveFirstStep(TrainerCallback):
-    """Saves a checkpoint after the first step too. Without one, a run that is killed keeps nothing, not the cut either."""
+    """Saves a checkpoint after the first step too, without which a run that is killed does not keep the cut either."""
 
     def on_step_end(self, args, state, control, **kwargs):
         control.should_save = control.should_save or state.global_step == 1

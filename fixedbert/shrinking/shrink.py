@@ -22,6 +22,7 @@ import torch
 from accelerate import PartialState
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
+from transformers.trainer import TRAINER_STATE_NAME
 
 from ..conversion.checkpoints import is_tensorflow, load_bert
 from ..conversion.convert import CARD, copy_beside, files_beside
@@ -442,6 +443,7 @@ def write_beside(
     names, count = (type(cut).__name__, name), cut.num_parameters()
     checkpoint_card(cut.config, *names, making(found), count=count, **metadata).save(folder / CARD)
     if text is not None:
+        (folder / TRAINER_STATE_NAME).unlink(missing_ok=True)  # a run that is killed now goes on from its checkpoint
         cut.save_pretrained(folder)  # last: what was trained is there until then
     return found
 

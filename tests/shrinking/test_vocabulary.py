@@ -5,6 +5,7 @@ import random
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from small_models import bert_of, model_of
 from small_texts import SHAPE as TINY
 from small_texts import WORDS, save
@@ -25,7 +26,7 @@ from fixedbert.data.encoding import encode
 from fixedbert.data.sample import documents
 from fixedbert.shrinking.repair import Repair
 from fixedbert.shrinking.rows import Rows
-from fixedbert.shrinking.shrink import Target, shrink
+from fixedbert.shrinking.shrink import Target, shrink, write_beside
 from fixedbert.shrinking.text import shrinking_text, vocabulary_text
 from fixedbert.shrinking.vocabulary import Text, renumber_tokenizer, shrink_vocabulary, tokens_that_stay
 from fixedbert.support.errors import InputError
@@ -237,6 +238,31 @@ def test_after_a_target(tmp_path, repair):
     assert written["vocabulary"]["tokens"] == [len(WORDS), len(WORDS) - 4]
     sentence = vocabulary_text(found.vocabulary)
     assert sentence in shrinking_text(found) and sentence in (tmp_path / "new" / "README.md").read_text()
+
+
+def test_a_run_that_is_killed_after_the_vocabulary_is_cut(tmp_path, monkeypatch):
+    """Guards: when the smaller model is written, and its folder has not its name yet, the same command still goes on."""
+    save(model_of("ForSequenceClassification", **TINY), tmp_path / "old")
+    (tmp_path / "rows.txt").write_text("".join(f"{letter}{' the cat' * 7}\n" for letter in "abcdefghijklm"))
+    rows = Rows(files=[str(tmp_path / "rows.txt")], batch_size=5)
+
+    def run(name):
+        return shrink(tmp_path / "old", tmp_path / name, rows, Target(intermediate_size=3), None, Repair(3), [])
+
+    def killed(folder, *arguments, **options):
+        found = write_beside(folder, *arguments, **options)
+        if folder.name == "again.partial":
+            raise KeyboardInterrupt
+        return found
+
+    whole = run("whole")
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr("fixedbert.shrinking.shrink.write_beside", killed)
+        run("again")
+    assert json.loads((tmp_path / "again.partial" / "config.json").read_text())["vocab_size"] < len(WORDS)
+    assert run("again").vocabulary == whole.vocabulary
+    one, other = (load_file(tmp_path / name / "model.safetensors") for name in ("whole", "again"))
+    assert all(torch.equal(one[name], other[name]) for name in one)
 
 
 def test_what_is_refused(tmp_path):
