@@ -288,9 +288,11 @@ def test_what_is_refused(tmp_path):
         assert not list(tmp_path.glob("out*"))
     with pytest.raises(InputError, match="needs files with text"):
         Text([])
-    rows = Rows(files=[str(tmp_path / "a.txt")])
-    with pytest.raises(InputError, match="b.txt: no such file"):  # before the rows are found to be too few
-        shrink(tmp_path / "good", tmp_path / "out", rows, Target(params=1e4), vocabulary=[str(tmp_path / "b.txt")])
+    rows, target = Rows(files=[str(tmp_path / "a.txt")]), Target(params=1e4)
+    with pytest.raises(InputError, match="these are of WordLevel"):  # before the rows are found to be too few
+        shrink(tmp_path / "words", tmp_path / "out", rows, target, vocabulary=[])
+    with pytest.raises(InputError, match="b.txt: no such file"):
+        shrink(tmp_path / "good", tmp_path / "out", rows, target, vocabulary=[str(tmp_path / "b.txt")])
 
 
 @pytest.mark.parametrize("wrong", ["ids", "case"])
