@@ -211,7 +211,8 @@ def load_shrink(model: str, output_dir: str, latency_table: str | None, **option
         given = [options[name] for name in (*names, "do_lower_case", "text_columns")]
         asked = {field.name: options[field.name] for field in fields(Target)}
         vocabulary, steps, rate = options["vocabulary"], options["distil_steps"], options["learning_rate"]
-        if vocabulary is not None and all(x is None for x in (*asked.values(), latency_table, steps, rate)):
+        for_target = (*asked.values(), latency_table, steps, rate, columns)
+        if vocabulary is not None and all(x is None for x in for_target):
             text = Text(vocabulary, None if given[:3] == [None] * 3 else Rows(*given))
             print(vocabulary_text(shrink_vocabulary(model, output_dir, text, options["do_lower_case"], **hub_options)))
             return

@@ -26,7 +26,7 @@ class Answers:
 
     Args:
         values: (n, C): logits of classes, logits of labels that exclude none, or numbers with errors of variance one.
-        kind: "classes", "labels" or "numbers".
+        kind: "classes", "labels" or "numbers"; numbers of length one are "embeddings" of texts, or "states" of tokens.
     """
 
     values: Tensor
@@ -119,12 +119,12 @@ def masked_words(model: PreTrainedModel, batch: Batch) -> list[Answers]:
 def embeddings(model: PreTrainedModel, batch: Batch, pooling) -> list[Answers]:
     """The embedding of each text, of length one: half the squared distance is one less the cosine."""
     states = forward(model, batch).last_hidden_state
-    return [Answers(normalize(pooling(states, batch["attention_mask"]), dim=-1), "numbers")]
+    return [Answers(normalize(pooling(states, batch["attention_mask"]), dim=-1), "embeddings")]
 
 
 def states(model: PreTrainedModel, batch: Batch) -> list[Answers]:
     """The last hidden state of each token, of length one."""
-    return [Answers(normalize(forward(model, batch).last_hidden_state[real(batch)], dim=-1), "numbers")]
+    return [Answers(normalize(forward(model, batch).last_hidden_state[real(batch)], dim=-1), "states")]
 
 
 @dataclass(frozen=True)
@@ -133,20 +133,24 @@ class Comparison:
     How far a model's answers are from the original's.
 
     Args:
-        divergence: KL(original || model) in nats, the mean over rows; of embeddings, one less the cosine.
-        agreement: share of the answers that are the same; None for numbers.
+        divergence: KL(original || model) in nats, the mean over rows. Of numbers it is half the squared difference; of
+            embeddings, and of states summed over the tokens of a row, one less the cosine.
+        agreement: share of the answers that are the same; None for numbers of any kind.
+        kind: as in `Answers`.
     """
 
     divergence: float
     agreement: float | None
+    kind: str
 
 
 @torch.no_grad()
 def compare(original: PreTrainedModel, other: PreTrainedModel, rows: list[Batch], answering: Answering) -> Comparison:
-    divergence, same, count = 0.0, 0, 0
+    divergence, same, count, kind = 0.0, 0, 0, ""
     for batch in rows:
         for mine, others in zip(answering(original, batch), answering(other, batch), strict=True):
-            divergence += float(mine.divergence(others))
-            if mine.kind != "numbers":
+            divergence, kind = divergence + float(mine.divergence(others)), mine.kind
+            if kind in ("classes", "labels"):
                 same, count = same + int(mine.agreement(others)), count + len(mine.values)
-    return Comparison(divergence / sum(len(batch["input_ids"]) for batch in rows), same / count if count else None)
+    divergence /= sum(len(batch["input_ids"]) for batch in rows)
+    return Comparison(divergence, same / count if count else None, kind)

@@ -2,6 +2,7 @@
 
 import copy
 import operator
+import platform
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
@@ -20,6 +21,7 @@ from ..support.errors import InputError
 from ..support.files import json_text, read_object, write_whole
 from .budget import Shape, head_choices, neuron_choices
 
+CPUINFO = Path("/proc/cpuinfo")  # where Linux names the processor
 ROUNDS = 5  # measurements, of which the median counts
 Inputs = tuple[int, int]  # rows and tokens of a batch
 
@@ -30,7 +32,7 @@ class LatencyTable:
     Seconds that parts of a layer take, the mean over the batches `inputs`.
 
     Args:
-        machine: processor or GPU, threads, and version of torch.
+        machine: cores or GPU, processor, threads, and version of torch.
         width: hidden_size.
         inputs: rows and tokens of batches.
         heads: (heads, size, value size, seconds) of each attention with its residual and LayerNorm.
@@ -92,7 +94,13 @@ class LatencyTable:
 
 
 def machine_name() -> str:
-    return f"{hardware_name()}, {torch.get_num_threads()} threads, torch {torch.__version__}"
+    return f"{hardware_name()}, {processor_name()}, {torch.get_num_threads()} threads, torch {torch.__version__}"
+
+
+def processor_name() -> str:
+    lines = CPUINFO.read_text().splitlines() if CPUINFO.exists() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
 
 
 @torch.inference_mode()

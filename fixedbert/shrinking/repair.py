@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedModel
+from transformers import PreTrainedModel, TrainerCallback
 
 from ..support.errors import InputError
 from ..training.arguments import CommonArguments, check_seeds
@@ -66,6 +66,13 @@ def only(examples: list[Batch]) -> Batch:
     return examples[0]
 
 
+class SaveFirstStep(TrainerCallback):
+    """Saves a checkpoint after the first step too, without which a run that is killed does not keep the cut either."""
+
+    def on_step_end(self, args, state, control, **kwargs):
+        control.should_save = control.should_save or state.global_step == 1
+
+
 class RepairTrainer(CommonTrainer):
     """
     Trainer of all but the embeddings, without dropout. The loss is KL of the answers, plus the mean over layers of the
@@ -82,6 +89,7 @@ class RepairTrainer(CommonTrainer):
             if isinstance(module, nn.Dropout):
                 module.p = 0.0
         super().__init__(model=model, data_collator=only, **kwargs)
+        self.add_callback(SaveFirstStep)
         self.original, self.ask = original.eval().to(self.args.device), ask
 
     def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):

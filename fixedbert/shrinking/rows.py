@@ -62,7 +62,8 @@ class Rows:
             raise InputError("give `task_name` or `train_file`: the rows of the model's own task.")
         if self.data_dir is not None and self.task_name is None:
             raise InputError("is the folder of a GLUE task: give `task_name` too.", "data_dir")
-        if self.text_columns is not None and (self.files is None or len(self.text_columns) > 2):
+        tables = self.files is not None and all(Path(file).suffix in TABLES for file in self.files)
+        if self.text_columns is not None and (not tables or len(self.text_columns) > 2):
             raise InputError("are one or two, of tables in `train_file`.", "text_column_names")
 
     def length_for(self, model: PreTrainedModel) -> int:
@@ -155,6 +156,10 @@ class Rows:
 
     def running_text(self, tokenizer: PreTrainedTokenizerBase, length: int, most: int) -> Iterator[dict]:
         """Sequences without a break."""
+        if self.text_columns is not None:
+            raise InputError(
+                "are for texts and pairs; this model takes running text, of the column text.", "text_column_names"
+            )
         if self.files is None:
             texts = (text for texts in self.raw_texts() for text in texts)
             yield from (dict(encode(tokenizer, text, max_length=length, truncation=True)) for text in texts)

@@ -22,6 +22,7 @@ import torch
 from accelerate import PartialState
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
+from transformers.trainer import TRAINER_STATE_NAME
 
 from ..conversion.checkpoints import is_tensorflow, load_bert
 from ..conversion.convert import CARD, copy_beside, files_beside
@@ -44,7 +45,7 @@ from .layers import LayerCosts, layers_of, refit, shapes_of, statistics
 from .repair import Repair, RepairTrainer
 from .rows import Rows, shapes_of_batches
 from .text import RESULTS, Shrinking, draw, making
-from .vocabulary import Text, cut_vocabulary
+from .vocabulary import Text, check_kind, cut_vocabulary
 
 CUT = "cut"  # where the cut model is kept while it is trained
 HELD_OUT = 6  # of so many rows one is kept for the comparison of the answers
@@ -131,8 +132,12 @@ class Work:
     table: LatencyTable | None = None
 
     @classmethod
-    def load(cls, model: str | Path, rows: Rows, **hub_options) -> "Work":
+    def load(cls, model: str | Path, rows: Rows, text: Text | None = None, **hub_options) -> "Work":
         loaded, tokenizer, pooling = load(model, rows.do_lower_case, **hub_options)
+        if text is not None:  # by which the vocabulary is cut in the end: what is wrong is said now
+            check_kind(tokenizer)
+            for _ in text:
+                pass
         if 0 in (*loaded.config.head_counts, *loaded.config.neuron_counts):
             raise InputError(f"{model}: a layer has no heads or no neurons; give the model that it was cut from.")
         batches = rows.batches(loaded, tokenizer, pooled=pooling is not None)
@@ -194,18 +199,16 @@ def shrink(
         raise InputError("is for `speedup` or `milliseconds`: leave it out.", "latency_table")
     if latency_table is not None and not Path(latency_table).parent.is_dir():
         raise InputError(f"{latency_table}: the folder is not there; make it first.", "latency_table")
-    for _ in text or ():
-        pass  # what is wrong in the text is said before the work begins
     if repair is None:
         with new_directory(output_dir) as folder:
-            work = Work.load(model, rows, **hub_options)
+            work = Work.load(model, rows, text, **hub_options)
             found, cut = lighter(work, target, latency_table)
             cut.save_pretrained(folder)
             return write_beside(folder, name, found, cut, rows.do_lower_case, text, **hub_options)
     args = repair.arguments(output_path(output_dir))
     given = {"model": str(model), "revision": hub_options.get("revision"), "vocabulary": vocabulary}
     with output_directory(args, given | asdict(rows) | asdict(target) | asdict(repair)) as checkpoint:
-        work, first = Work.load(model, rows, **hub_options), args.folder / CUT
+        work, first = Work.load(model, rows, text, **hub_options), args.folder / CUT
         if not first.exists():
             with new_directory(first) as folder:
                 found, cut = lighter(work, target, latency_table)
@@ -442,6 +445,7 @@ def write_beside(
     names, count = (type(cut).__name__, name), cut.num_parameters()
     checkpoint_card(cut.config, *names, making(found), count=count, **metadata).save(folder / CARD)
     if text is not None:
+        (folder / TRAINER_STATE_NAME).unlink(missing_ok=True)  # a run that is killed now goes on from its checkpoint
         cut.save_pretrained(folder)  # last: what was trained is there until then
     return found
 

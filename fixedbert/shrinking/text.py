@@ -76,9 +76,15 @@ def vocabulary_text(found: Vocabulary) -> str:
 
 
 def answers_text(comparison: Comparison) -> str:
-    if comparison.agreement is None:
-        return f"they differ by {comparison.divergence:.2g} nats (of embeddings, one less the cosine)"
-    return f"{comparison.agreement:.1%} are the same, KL {comparison.divergence:.2g} nats"
+    """How far answers are from the original's, in the measure of their kind."""
+    divergence = comparison.divergence
+    if comparison.agreement is not None:
+        return f"{comparison.agreement:.1%} are the same, KL {divergence:.2g} nats for a row"
+    if comparison.kind == "numbers":
+        return f"the root mean square difference is {(2 * divergence) ** 0.5:.2g}"
+    if comparison.kind == "embeddings":
+        return f"the mean cosine with the original's is {1 - divergence:.4f}"
+    return f"one less the cosine of hidden states is {divergence:.2g}, the sum over the tokens of a row"
 
 
 def verdict(found: Shrinking) -> str:

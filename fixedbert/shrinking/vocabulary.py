@@ -7,7 +7,7 @@ unknown that was not, because all single characters stay:
 - WordPiece takes the longest token that fits, which is among those that stay. A character has two tokens, at the
   beginning of a word and within.
 - BPE merges characters in the order of its list. A token needs all tokens that it is merged from, and a merge stays
-  where both of its parts do.
+  where the token that it makes does.
 - Unigram takes the most probable pieces. The lowest score, by which the unknown token is weighed, stays too.
 
 A token with a character that has no token of its own stays as well.
@@ -138,8 +138,9 @@ def cut_vocabulary(
     Raises:
         InputError: a tokenizer of another kind, or one that would read the text differently; or no text.
     """
-    parts = read_object(folder / TOKENIZER, SAVE_AGAIN)
     tokenizer = AutoTokenizer.from_pretrained(folder)
+    check_kind(tokenizer)
+    parts = read_object(folder / TOKENIZER, SAVE_AGAIN)
     ids = tokenizer.get_vocab()
     prompts = read_object(folder / PROMPTS, "remove it").get("prompts") if (folder / PROMPTS).is_file() else []
     used, seen = read(tokenizer, chain(strings_in(prompts), text), [*range(max(ids.values()) + 1)])
@@ -161,6 +162,14 @@ def cut_vocabulary(
     return cut, Vocabulary(len(used), (len(ids), len(smaller)), parameters, (before, after))
 
 
+def check_kind(tokenizer: PreTrainedTokenizerBase):
+    """Refuse a tokenizer that is not of the three kinds above."""
+    backend = getattr(tokenizer, "backend_tokenizer", None)  # not one in Python
+    kind = type(tokenizer if backend is None else backend.model).__name__
+    if kind not in ("WordPiece", "BPE", "Unigram"):
+        raise InputError(f"is for the tokens of WordPiece, BPE and Unigram, and these are of {kind}.", "vocabulary")
+
+
 def read(tokenizer: PreTrainedTokenizerBase, texts: Iterable[str], old_ids: list[int]) -> tuple[set[int], str]:
     """The tokens of texts by `old_ids`, and a hash of all of these in their order."""
     old, digest = np.array(old_ids), hashlib.sha256()
@@ -177,8 +186,6 @@ def read(tokenizer: PreTrainedTokenizerBase, texts: Iterable[str], old_ids: list
 def tokens_that_stay(model: dict[str, Any], used: set[int]) -> set[int]:
     """The ids of the tokens that a tokenizer's model needs, beside special ones, to give the `used` tokens again."""
     kind, pieces = model["type"], model["vocab"]
-    if kind not in ("WordPiece", "BPE", "Unigram"):
-        raise InputError(f"is for the tokens of WordPiece, BPE and Unigram, and these are of {kind}.", "vocabulary")
     ids = {token: number for number, (token, _) in enumerate(pieces)} if kind == "Unigram" else pieces
     kept = {token for token, number in ids.items() if number in used or token == model.get("unk_token")}
     prefix, suffix = model.get("continuing_subword_prefix") or "", model.get("end_of_word_suffix") or ""

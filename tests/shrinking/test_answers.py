@@ -1,11 +1,14 @@
 """What models answer: distributions of every kind, their distance, and their Fisher information."""
 
+import copy
+
 import pytest
 import torch
 from small_models import model_of
 from torch.distributions import Bernoulli, Categorical, kl_divergence
 
 from fixedbert.shrinking.answers import PLACES, Answers, answering, compare
+from fixedbert.shrinking.text import answers_text
 
 torch.manual_seed(0)
 KINDS = {"classes": lambda x: Categorical(logits=x), "labels": lambda x: Bernoulli(logits=x)}
@@ -41,7 +44,7 @@ def test_gradients_of_surprise_make_up_the_curvature_of_divergence(kind):
         ("ForTokenClassification", "classes", 9),
         ("ForMaskedLM", "classes", 3),
         ("ForPreTraining", "classes", 3),
-        ("Model", "numbers", 9),
+        ("Model", "states", 9),
     ],
 )
 def test_answers_of_heads_do_not_depend_on_padding(head, kind, count):
@@ -58,7 +61,8 @@ def test_answers_of_heads_do_not_depend_on_padding(head, kind, count):
     for one, again in zip(found, ask(model, other), strict=True):
         assert torch.allclose(one.values, again.values, atol=1e-5)
     same = compare(model, model, [batch], ask)
-    assert same.divergence == pytest.approx(0, abs=1e-6) and same.agreement == (None if kind == "numbers" else 1)
+    assert same.divergence == pytest.approx(0, abs=1e-6) and same.agreement == (None if kind == "states" else 1)
+    assert same.kind == kind
 
 
 def test_embeddings_are_compared_by_their_cosine():
@@ -70,3 +74,15 @@ def test_embeddings_are_compared_by_their_cosine():
     expected = 1 - torch.nn.functional.cosine_similarity(*pooled)
     found = compare(model, other, [batch], answering(model, pool))
     assert found.divergence == pytest.approx(float(expected.mean()), rel=1e-4)
+    assert answers_text(found) == f"the mean cosine with the original's is {1 - float(expected.mean()):.4f}"
+
+
+def test_numbers_are_reported_by_their_difference():
+    """Guards: a model that predicts numbers is told how far they are off, in their own unit."""
+    model = model_of("ForSequenceClassification", num_labels=1).eval()
+    other = copy.deepcopy(model)
+    with torch.no_grad():
+        other.classifier.bias += 0.25
+    batch = {"input_ids": torch.randint(5, 30, (3, 7)), "attention_mask": torch.ones(3, 7).long()}
+    found = compare(model, other, [batch], answering(model))
+    assert answers_text(found) == "the root mean square difference is 0.25"

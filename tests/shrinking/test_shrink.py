@@ -1,6 +1,7 @@
 """`fixedbert shrink`: from a model and rows of its task to a lighter directory, and what is refused."""
 
 import json
+import platform
 import random
 
 import pytest
@@ -15,9 +16,9 @@ from fixedbert.conversion.growing import Heads
 from fixedbert.conversion.to_bert import to_bert
 from fixedbert.shrinking.answers import answering
 from fixedbert.shrinking.budget import Shape
-from fixedbert.shrinking.latency import LatencyTable
+from fixedbert.shrinking.latency import LatencyTable, machine_name
 from fixedbert.shrinking.layers import refit, shapes_of, statistics
-from fixedbert.shrinking.repair import Repair
+from fixedbert.shrinking.repair import Repair, RepairTrainer
 from fixedbert.shrinking.rows import Rows, masked
 from fixedbert.shrinking.shrink import Target, Work, latencies, shrink, with_shapes
 from fixedbert.shrinking.text import shrinking_text
@@ -103,6 +104,17 @@ def test_a_table_of_another_machine(model, texts, tmp_path, capsys):
     assert said in shrinking_text(found) and said in (tmp_path / "out" / "README.md").read_text()
     with pytest.raises(InputError, match="the least that can be left takes 0.5 seconds, .* at most 10.60 times less"):
         shrink(model, tmp_path / "no", rows(texts), Target(speedup=11.0), tmp_path / "table.json")
+
+
+def test_machines_are_told_apart_by_their_processor(tmp_path, monkeypatch):
+    """Guards: a table of a machine with as many cores, but another processor, is another machine's."""
+    monkeypatch.setattr("fixedbert.shrinking.latency.CPUINFO", tmp_path / "cpuinfo")
+    assert platform.machine() in machine_name() or platform.processor() in machine_name()
+    (tmp_path / "cpuinfo").write_text("processor\t: 0\nmodel name\t: A Fast One @ 5 GHz\n")
+    table = LatencyTable(machine_name(), 32, [(13, 7)], [], [], 0.0)
+    assert ", A Fast One @ 5 GHz, " in table.machine and table.is_of_this_machine
+    (tmp_path / "cpuinfo").write_text("processor\t: 0\nmodel name\t: A Slow One\n")
+    assert not table.is_of_this_machine
 
 
 def test_times_are_measured_and_kept(model, texts, tmp_path):
@@ -194,6 +206,8 @@ def test_rows_of_every_kind(texts, tmp_path):
         places = batch["places"]
         assert places.any(dim=1).all() and (batch["input_ids"][places] == tokenizer.mask_token_id).all()
         assert not places[:, [0, -1]].any()  # [CLS] and [SEP]
+    with pytest.raises(InputError, match="this model takes running text, of the column text"):
+        rows(texts, files=["a.csv"], text_columns=("a",)).batches(masked_lm, tokenizer, False)
     embedded = rows(texts).batches(encoder, tokenizer, pooled=True)
     assert sum(len(batch["input_ids"]) for batch in embedded) == 200
     apart = rows(texts, files=[str(texts / "pairs.csv")]).batches(encoder, tokenizer, pooled=True)
@@ -205,10 +219,10 @@ def test_rows_of_every_kind(texts, tmp_path):
     assert 0.5 <= share <= 0.6  # one of two at least
 
 
-@pytest.mark.parametrize("stopped", [None, 5])
+@pytest.mark.parametrize("stopped", [None, "the end", "the second step"])
 def test_repair_brings_answers_nearer_and_continues(model, texts, tmp_path, monkeypatch, stopped):
     """Guards: training after a deep cut, of a layer without heads too, brings the answers nearer; one that was broken
-    off goes on, to the same weights."""
+    off, after the last step or in the second, goes on with the same cut, to the same weights."""
     target = Target(num_attention_heads=[2, 0, 2], intermediate_size=7)
     repair = Repair(150, learning_rate=1e-3)
     monkeypatch.setattr("fixedbert.shrinking.repair.has_bf16", lambda _: False)
@@ -223,11 +237,17 @@ def test_repair_brings_answers_nearer_and_continues(model, texts, tmp_path, monk
     def broken_off(*_, **__):
         raise KeyboardInterrupt
 
+    def in_the_second_step(trainer, *arguments, **options):
+        return broken_off() if trainer.state.global_step else compute_loss(trainer, *arguments, **options)
+
     if stopped:
+        name, function = ("save_state", broken_off) if stopped == "the end" else ("compute_loss", in_the_second_step)
+        compute_loss = RepairTrainer.compute_loss
         with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-            patch.setattr("fixedbert.shrinking.shrink.RepairTrainer.save_state", broken_off)
+            patch.setattr(RepairTrainer, name, function)
             run(tmp_path / "again")
-        assert (tmp_path / "again.partial").exists()
+        assert (tmp_path / "again.partial" / "cut").exists()
+        monkeypatch.setattr("fixedbert.shrinking.shrink.lighter", broken_off)
         run(tmp_path / "again")
         one, other = (load_file(tmp_path / name / "model.safetensors") for name in ("whole", "again"))
         assert all(torch.equal(one[name], other[name]) for name in one)
@@ -289,6 +309,7 @@ REFUSED = {
     "give `task_name` or `train_file`": lambda f: Rows(),
     "is the folder of a GLUE task": lambda f: Rows(files=["a.txt"], data_dir="glue"),
     "are one or two, of tables": lambda f: Rows(task_name="mnli", text_columns=("a",)),
+    "are one or two, of tables in `train_file`": lambda f: Rows(files=["a.csv", "a.txt"], text_columns=("a",)),
     "0: must be at least 1": lambda f: Rows(files=["a.txt"], most=0),
 }
 

@@ -5,6 +5,7 @@ import random
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from small_models import bert_of, model_of
 from small_texts import SHAPE as TINY
 from small_texts import WORDS, save
@@ -25,7 +26,7 @@ from fixedbert.data.encoding import encode
 from fixedbert.data.sample import documents
 from fixedbert.shrinking.repair import Repair
 from fixedbert.shrinking.rows import Rows
-from fixedbert.shrinking.shrink import Target, shrink
+from fixedbert.shrinking.shrink import Target, shrink, write_beside
 from fixedbert.shrinking.text import shrinking_text, vocabulary_text
 from fixedbert.shrinking.vocabulary import Text, renumber_tokenizer, shrink_vocabulary, tokens_that_stay
 from fixedbert.support.errors import InputError
@@ -239,6 +240,31 @@ def test_after_a_target(tmp_path, repair):
     assert sentence in shrinking_text(found) and sentence in (tmp_path / "new" / "README.md").read_text()
 
 
+def test_a_run_that_is_killed_after_the_vocabulary_is_cut(tmp_path, monkeypatch):
+    """Guards: when the smaller model is written, and its folder has not its name yet, the same command still goes on."""
+    save(model_of("ForSequenceClassification", **TINY), tmp_path / "old")
+    (tmp_path / "rows.txt").write_text("".join(f"{letter}{' the cat' * 7}\n" for letter in "abcdefghijklm"))
+    rows = Rows(files=[str(tmp_path / "rows.txt")], batch_size=5)
+
+    def run(name):
+        return shrink(tmp_path / "old", tmp_path / name, rows, Target(intermediate_size=3), None, Repair(3), [])
+
+    def killed(folder, *arguments, **options):
+        found = write_beside(folder, *arguments, **options)
+        if folder.name == "again.partial":
+            raise KeyboardInterrupt
+        return found
+
+    whole = run("whole")
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr("fixedbert.shrinking.shrink.write_beside", killed)
+        run("again")
+    assert json.loads((tmp_path / "again.partial" / "config.json").read_text())["vocab_size"] < len(WORDS)
+    assert run("again").vocabulary == whole.vocabulary
+    one, other = (load_file(tmp_path / name / "model.safetensors") for name in ("whole", "again"))
+    assert all(torch.equal(one[name], other[name]) for name in one)
+
+
 def test_what_is_refused(tmp_path):
     """Guards: other tokenizers, no text, no files, no tokenizer: one sentence, and nothing is left."""
     backend = Tokenizer(models.WordLevel({token: number for number, token in enumerate(WORDS)}, unk_token="[UNK]"))
@@ -262,9 +288,11 @@ def test_what_is_refused(tmp_path):
         assert not list(tmp_path.glob("out*"))
     with pytest.raises(InputError, match="needs files with text"):
         Text([])
-    rows = Rows(files=[str(tmp_path / "a.txt")])
-    with pytest.raises(InputError, match="b.txt: no such file"):  # before the rows are found to be too few
-        shrink(tmp_path / "good", tmp_path / "out", rows, Target(params=1e4), vocabulary=[str(tmp_path / "b.txt")])
+    rows, target = Rows(files=[str(tmp_path / "a.txt")]), Target(params=1e4)
+    with pytest.raises(InputError, match="these are of WordLevel"):  # before the rows are found to be too few
+        shrink(tmp_path / "words", tmp_path / "out", rows, target, vocabulary=[])
+    with pytest.raises(InputError, match="b.txt: no such file"):
+        shrink(tmp_path / "good", tmp_path / "out", rows, target, vocabulary=[str(tmp_path / "b.txt")])
 
 
 @pytest.mark.parametrize("wrong", ["ids", "case"])
@@ -296,5 +324,6 @@ def test_the_command(tmp_path, capsys):
     main(words)
     assert capsys.readouterr().out.startswith("60 of 69 tokens are left: the 4 of the text,")
     assert AutoModelForSequenceClassification.from_pretrained(tmp_path / "out").config.vocab_size == 60
-    with pytest.raises(InputError, match="give one of `speedup`"):
-        main([*words, "--distil_steps", "3"])
+    for flag in ("--distil_steps", "--text_column_names"):
+        with pytest.raises(InputError, match="give one of `speedup`"):
+            main([*words, flag, "3"])
