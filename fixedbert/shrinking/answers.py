@@ -16,6 +16,7 @@ from torch.nn.functional import (
 from transformers import PreTrainedModel
 
 Batch = dict[str, Tensor]
+MASKED_LM = ("PreTraining", "MaskedLM")  # heads that predict words at masked places
 PLACES = "places"  # of a batch: where a masked LM predicts, (B, L)
 
 
@@ -61,6 +62,11 @@ class Answers:
         return ((self.values > 0) == (other.values > 0)).all(dim=-1).sum()
 
 
+def head_in(model: PreTrainedModel) -> str:
+    """What follows "For" in the name of the model's class."""
+    return type(model).__name__.partition("For")[2]
+
+
 Answering = Callable[[PreTrainedModel, Batch], list[Answers]]
 
 
@@ -71,8 +77,8 @@ def answering(model: PreTrainedModel, pooling: Callable[[Tensor, Tensor], Tensor
     Args:
         pooling: of a bare model: hidden states (B, L, D) and an attention mask (B, L) to embeddings (B, D).
     """
-    head = type(model).__name__.partition("For")[2]
-    if head in ("PreTraining", "MaskedLM"):
+    head = head_in(model)
+    if head in MASKED_LM:
         return masked_words
     if head == "QuestionAnswering":
         return spans

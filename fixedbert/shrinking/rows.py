@@ -17,7 +17,7 @@ from ..fine_tuning.labels import default_names, enumerated, labels_of_model, sam
 from ..fine_tuning.questions import load_squad, squad_windows
 from ..fine_tuning.texts import TextData, load_files, load_task
 from ..support.errors import InputError
-from .answers import PLACES, Batch
+from .answers import MASKED_LM, PLACES, Batch, head_in
 
 TABLES = {".csv", ".tsv", ".jsonl", ".parquet"}
 LONGEST = 512  # tokens of a row, where no length is given
@@ -73,39 +73,43 @@ class Rows:
             raise InputError(f"{length}: the model takes 3 to {longest} tokens.", "max_seq_length")
         return length
 
-    def batches(
-        self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, pooled: bool, most: int | None = None
-    ) -> list[Batch]:
+    def read(
+        self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, pooled: bool, most: int, kind: str = "train"
+    ) -> list[dict]:
         """
-        `most` rows, rows of like length together, on the model's device.
+        Token ids of at most `most` rows, in a random order.
 
         Args:
             pooled: whether the model's answer is one embedding of a row.
+            kind: of a task of GLUE, "train" or "validation".
         """
-        head = type(model).__name__.removeprefix("FixedHeadBert").partition("For")[2]
-        length, most = self.length_for(model), most or self.most
+        head, length = head_in(model), self.length_for(model)
         if head == "MultipleChoice":
             raise InputError("a model that chooses among several texts cannot be cut by rows yet.")
         if head == "QuestionAnswering":
             features = self.questions(tokenizer, length)
-        elif head in ("PreTraining", "MaskedLM") or not (head or pooled):
-            features = self.running_text(tokenizer, length, most)
+        elif head in MASKED_LM or not (head or pooled):
+            features = self.running_text(tokenizer, length, most, kind)
         else:
             self.check_labels(model.config, head)
-            features = self.texts(tokenizer, length, alone=pooled)
+            features = self.texts(tokenizer, length, kind, alone=pooled)
         rows = list(features)
-        if (count := min(len(rows), self.most)) < 2 * self.batch_size:
+        if (count := min(len(rows), most)) < 2 * self.batch_size and kind == "train":
             raise InputError(
                 f"{count} rows are too few: give {2 * self.batch_size} or more, with a `max_samples` that takes them, "
                 "or a lower `batch_size`."
             )
         random.Random(self.seed).shuffle(rows)
-        rows = sorted(rows[:most], key=lambda row: len(row["input_ids"]))
+        return rows[:most]
+
+    def batches(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, rows: list[dict]) -> list[Batch]:
+        """The rows in batches, those of like length together, on the model's device."""
+        rows = sorted(rows, key=lambda row: len(row["input_ids"]))
         generator = torch.Generator().manual_seed(self.seed)
         batches = []
         for begin in range(0, len(rows), self.batch_size):
             batch: Batch = dict(tokenizer.pad(rows[begin : begin + self.batch_size], return_tensors="pt"))
-            if head in ("PreTraining", "MaskedLM"):
+            if head_in(model) in MASKED_LM:
                 batch = masked(batch, tokenizer, generator)
             batches.append({name: x.to(model.device) for name, x in batch.items()})
         return batches
@@ -128,15 +132,15 @@ class Rows:
                 "task_name",
             )
 
-    def texts(self, tokenizer: PreTrainedTokenizerBase, length: int, alone: bool) -> Iterator[dict]:
+    def texts(self, tokenizer: PreTrainedTokenizerBase, length: int, kind: str, alone: bool) -> Iterator[dict]:
         """Token ids of texts, or of pairs of texts; each text `alone` where it has an embedding of its own."""
-        for texts in self.raw_texts():
+        for texts in self.raw_texts(kind):
             for row in [[text] for text in texts] if alone else [texts]:
                 yield dict(encode(tokenizer, *row, max_length=length, truncation=True))
 
-    def raw_texts(self) -> Iterator[tuple[str, ...]]:
+    def raw_texts(self, kind: str = "train") -> Iterator[tuple[str, ...]]:
         if self.task_name is not None:
-            yield from columns_of(load_task(self.task_name.lower(), self.data_dir, ("train",)))
+            yield from columns_of(load_task(self.task_name.lower(), self.data_dir, (kind,)))
         for file in self.files or ():
             if Path(file).suffix in TABLES:
                 yield from columns_of(load_files({"test": file}, text_columns=self.text_columns))
@@ -154,14 +158,14 @@ class Rows:
             names = [name for name in tokenizer.model_input_names if name in windows.column_names]
             yield from ({name: window[name] for name in names} for window in windows)
 
-    def running_text(self, tokenizer: PreTrainedTokenizerBase, length: int, most: int) -> Iterator[dict]:
+    def running_text(self, tokenizer: PreTrainedTokenizerBase, length: int, most: int, kind: str) -> Iterator[dict]:
         """Sequences without a break."""
         if self.text_columns is not None:
             raise InputError(
                 "are for texts and pairs; this model takes running text, of the column text.", "text_column_names"
             )
         if self.files is None:
-            texts = (text for texts in self.raw_texts() for text in texts)
+            texts = (text for texts in self.raw_texts(kind) for text in texts)
             yield from (dict(encode(tokenizer, text, max_length=length, truncation=True)) for text in texts)
             return
         found = 0

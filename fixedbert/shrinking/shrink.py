@@ -15,6 +15,7 @@ import hashlib
 import shutil
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -48,7 +49,7 @@ from .text import RESULTS, Shrinking, draw, making
 from .vocabulary import Text, check_kind, cut_vocabulary
 
 CUT = "cut"  # where the cut model is kept while it is trained
-HELD_OUT = 6  # of so many rows one is kept for the comparison of the answers
+HELD_OUT = 6  # of so many rows one is for the comparison of the answers
 TRIES = 6  # to meet a speed on the clock of the whole model
 NEAR, ENOUGH = 0.99, 1.04  # times the speed that is asked for: no more tries
 
@@ -119,7 +120,10 @@ class Target:
 
 @dataclass
 class Work:
-    """A model that is made lighter, with its rows."""
+    """
+    A model that is made lighter, with its rows: those that it is cut by, others for the comparison of the answers, and
+    those of the training.
+    """
 
     name: str
     model: FixedHeadBertPreTrainedModel
@@ -127,12 +131,13 @@ class Work:
     pooling: SentencePooling | None
     rows: list[Batch]
     held_out: list[Batch]
+    examples: list[Batch]
     ask: Answering
     seed: int = 0
     table: LatencyTable | None = None
 
     @classmethod
-    def load(cls, model: str | Path, rows: Rows, text: Text | None = None, **hub_options) -> "Work":
+    def load(cls, model: str | Path, rows: Rows, text: Text | None = None, training: int = 0, **hub_options) -> "Work":
         loaded, tokenizer, pooling = load(model, rows.do_lower_case, **hub_options)
         if text is not None:  # by which the vocabulary is cut in the end: what is wrong is said now
             check_kind(tokenizer)
@@ -140,12 +145,18 @@ class Work:
                 pass
         if 0 in (*loaded.config.head_counts, *loaded.config.neuron_counts):
             raise InputError(f"{model}: a layer has no heads or no neurons; give the model that it was cut from.")
-        batches = rows.batches(loaded, tokenizer, pooled=pooling is not None)
-        last = len(batches) - 1
-        places = range(min(HELD_OUT // 2, last), len(batches), HELD_OUT)
-        held_out = [batches[number] for number in places]
-        kept = [batch for number, batch in enumerate(batches) if number not in places]
-        return cls(str(model), loaded, tokenizer, pooling, kept, held_out, answering(loaded, pooling), rows.seed)
+        read = partial(rows.read, loaded, tokenizer, pooling is not None)
+        found, count = read(max(rows.most, training)), rows.most // HELD_OUT
+        if rows.task_name is None:
+            count = max(1, min(len(found), rows.most) // HELD_OUT)
+            others, found = found[:count], found[count:]
+        else:
+            others = read(count, kind="validation")
+        kept, held_out, examples = (
+            rows.batches(loaded, tokenizer, part) for part in (found[: rows.most], others, found[:training])
+        )
+        asked = answering(loaded, pooling)
+        return cls(str(model), loaded, tokenizer, pooling, kept, held_out, examples, asked, rows.seed)
 
     def costs(self) -> list[LayerCosts]:
         with torch.random.fork_rng():
@@ -208,7 +219,8 @@ def shrink(
     args = repair.arguments(output_path(output_dir))
     given = {"model": str(model), "revision": hub_options.get("revision"), "vocabulary": vocabulary}
     with output_directory(args, given | asdict(rows) | asdict(target) | asdict(repair)) as checkpoint:
-        work, first = Work.load(model, rows, text, **hub_options), args.folder / CUT
+        work = Work.load(model, rows, text, training=repair.steps * rows.batch_size, **hub_options)
+        first = args.folder / CUT
         if not first.exists():
             with new_directory(first) as folder:
                 found, cut = lighter(work, target, latency_table)
@@ -216,8 +228,7 @@ def shrink(
                 write_beside(folder, name, found, cut, rows.do_lower_case, **hub_options)
         student, _, _ = load(first)
         found = read_shrinking(first / RESULTS)
-        batches = rows.batches(work.model, work.tokenizer, work.pooling is not None, repair.steps * rows.batch_size)
-        examples = [{name: x.cpu() for name, x in batch.items()} for batch in batches]
+        examples = [{name: x.cpu() for name, x in batch.items()} for batch in work.examples]
         content = hashlib.sha256(b"".join(batch["input_ids"].numpy().tobytes() for batch in examples))
         check_same_data(args.folder, content.hexdigest())
         trainer = RepairTrainer(student, work.model, work.ask, args=args, train_dataset=examples)

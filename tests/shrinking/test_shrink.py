@@ -66,7 +66,7 @@ def test_what_conversion_added_is_cut_again(model, texts, tmp_path):
     with torch.no_grad():
         assert torch.allclose(cut(**inputs).logits, small(**inputs).logits, atol=1e-4)
     written = json.loads((tmp_path / "out" / "shrinking.json").read_text())
-    assert written["rows"] == found.rows == 169 and (tmp_path / "out" / "shrinking.png").exists()
+    assert written["rows"] == found.rows == 167 and (tmp_path / "out" / "shrinking.png").exists()
     card = (tmp_path / "out" / "README.md").read_text()
     assert "| 0 | 7 heads of 8 | 5 heads of 6 | 48 | 37 |" in card and str(tmp_path) not in card
     assert "100.0% are the same" in shrinking_text(found)
@@ -193,24 +193,26 @@ def test_rows_of_every_kind(texts, tmp_path):
     )
     save(classifier, tmp_path / "model")
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "model")
-    pairs = Rows(files=[str(texts / "pairs.csv")], batch_size=13, length=17, most=50).batches(
-        classifier, tokenizer, False
-    )
+
+    def batches(model, given, pooled=False):
+        return given.batches(model, tokenizer, given.read(model, tokenizer, pooled, given.most))
+
+    pairs = batches(classifier, Rows(files=[str(texts / "pairs.csv")], batch_size=13, length=17, most=50))
     assert sum(len(batch["input_ids"]) for batch in pairs) == 50
     assert all(batch["input_ids"].shape[1] <= 17 and batch["token_type_ids"].sum() for batch in pairs)
     lengths = [batch["input_ids"].shape[1] for batch in pairs]
     assert lengths == sorted(lengths)
-    running = rows(texts, length=11, most=26).batches(masked_lm, tokenizer, False)
+    running = batches(masked_lm, rows(texts, length=11, most=26))
     assert [batch["input_ids"].shape for batch in running] == [(13, 11)] * 2
     for batch in running:
         places = batch["places"]
         assert places.any(dim=1).all() and (batch["input_ids"][places] == tokenizer.mask_token_id).all()
         assert not places[:, [0, -1]].any()  # [CLS] and [SEP]
     with pytest.raises(InputError, match="this model takes running text, of the column text"):
-        rows(texts, files=["a.csv"], text_columns=("a",)).batches(masked_lm, tokenizer, False)
-    embedded = rows(texts).batches(encoder, tokenizer, pooled=True)
+        batches(masked_lm, rows(texts, files=["a.csv"], text_columns=("a",)))
+    embedded = batches(encoder, rows(texts), pooled=True)
     assert sum(len(batch["input_ids"]) for batch in embedded) == 200
-    apart = rows(texts, files=[str(texts / "pairs.csv")]).batches(encoder, tokenizer, pooled=True)
+    apart = batches(encoder, rows(texts, files=[str(texts / "pairs.csv")]), pooled=True)
     assert sum(len(batch["input_ids"]) for batch in apart) == 200  # each text of 100 pairs has its own embedding
     assert not any(batch["token_type_ids"].any() for batch in apart)
     generator = torch.Generator().manual_seed(0)
@@ -283,11 +285,37 @@ def test_a_task_that_is_not_the_models(task, names, refused):
 
 
 def test_rows_that_cut_and_rows_that_compare_are_others(model, texts):
-    """Guards: with as few as two batches too, answers are compared on rows that the model is not cut by."""
-    for most, kept in ((26, [13]), (39, [13, 13]), (100, [13] * 6 + [9])):
-        work = Work.load(model, rows(texts, most=most))
-        assert [len(batch["input_ids"]) for batch in work.rows] == kept
-        assert len(work.held_out) == 1 and all(batch is not work.held_out[0] for batch in work.rows)
+    """Guards: answers are compared on rows that the model is neither cut by nor trained on, with few rows too."""
+    for most, sizes in ((26, (26, 4, 146)), (39, (39, 6, 144)), (100, (100, 16, 134))):
+        work = Work.load(model, rows(texts, most=most), training=150)
+        parts = [[row for batch in part for row in plain(batch)] for part in (work.rows, work.held_out, work.examples)]
+        assert tuple(map(len, parts)) == sizes
+        assert not {*parts[1]} & {*parts[0], *parts[2]}
+
+
+def plain(batch):
+    """Token ids of rows, without padding."""
+    return [
+        tuple(ids[mask.bool()].tolist()) for ids, mask in zip(batch["input_ids"], batch["attention_mask"], strict=True)
+    ]
+
+
+def test_a_task_is_compared_on_its_validation_rows(texts, tmp_path):
+    """Guards: of a task of GLUE the training rows cut, and those of its dev set compare."""
+    classifier = model_of("ForSequenceClassification", **SHAPE, id2label={0: "unacceptable", 1: "acceptable"})
+    save(classifier, tmp_path / "model")
+    lines = (texts / "rows.txt").read_text().splitlines()
+    folder = tmp_path / "glue/CoLA"
+    folder.mkdir(parents=True)
+    for name, part in (("train", lines[:120]), ("dev", lines[120:])):
+        (folder / f"{name}.tsv").write_text("".join(f"a\t{n % 2}\t\t{line}\n" for n, line in enumerate(part)))
+    given = Rows(task_name="cola", data_dir=str(tmp_path / "glue"), batch_size=13, most=90)
+    work = Work.load(tmp_path / "model", given)
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "model")
+    dev = {tuple(tokenizer(line)["input_ids"]) for line in lines[120:]}
+    compared = [row for batch in work.held_out for row in plain(batch)]
+    assert len(compared) == 15 and {*compared} <= dev
+    assert sum(len(batch["input_ids"]) for batch in work.rows) == 90
 
 
 def test_labels_are_not_read_as_texts(model, texts, tmp_path):
