@@ -180,8 +180,8 @@ def shrink(
 ) -> Shrinking:
     """
     Make a model lighter, and write it into a new directory as a FixedHeadBert, with its tokenizer, a card,
-    shrinking.json and shrinking.png. With `repair` it is trained after that; the same call goes on with a training that
-    was interrupted.
+    shrinking.json and shrinking.png. With `repair` it is trained after that; the same call goes on with a training
+    that was interrupted.
 
     Args:
         model: directory or Hub id of one that `load_bert` takes.
@@ -276,7 +276,7 @@ def latencies(work: Work, file: str | Path | None) -> LatencyTable:
     inputs = shapes_of_batches(work.rows)
     if file is not None and Path(file).exists():
         table = LatencyTable.read(Path(file), work.model.config.hidden_size, shapes)
-        if inputs != [tuple(shape) for shape in table.inputs]:
+        if inputs != table.inputs:
             sizes = (", ".join(f"{rows} x {tokens}" for rows, tokens in x) for x in (table.inputs, inputs))
             PartialState().print(
                 "{}: measured for batches of {} tokens, while these rows make {}".format(file, *sizes)
