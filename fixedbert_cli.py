@@ -138,7 +138,7 @@ def load_convert(**options) -> Run:
 
 
 def shrink_arguments(parser: ArgumentParser):
-    parser.add_argument("model", help="directory or Hub id of a BERT, a RoBERTa-like model or a FixedHeadBert")
+    parser.add_argument("model", help="directory or Hub id of a model as in fixedbert convert, or of a FixedHeadBert")
     parser.add_argument("--output_dir", required=True, help="the directory to write")
     parser.add_argument("--speedup", type=float, help="times as fast as the original on this machine, such as 2")
     parser.add_argument("--milliseconds", type=float, help="for a batch of the rows on this machine")
@@ -407,7 +407,7 @@ COMMANDS = {
         convert_arguments, load_convert,
     ),
     "shrink": Command(
-        "cut heads, and feed-forward networks, to what a text uses",
+        "make a model lighter: to a speed, to sizes, to the vocabulary of a text",
         shrink_arguments, load_shrink,
     ),
     "export": Command(

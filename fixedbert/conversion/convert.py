@@ -77,7 +77,9 @@ def convert_checkpoint(  # noqa: PLR0913  the options of the command
         }
         try:
             if bert and not isinstance(model, FixedHeadBertPreTrainedModel):
-                raise InputError(f"a {model.config.model_type} model; only a FixedHeadBert can become a BERT again.")
+                raise InputError(
+                    f"of the type {model.config.model_type}; only a FixedHeadBert can become a BERT again."
+                )
             unchanged = bert and all(size is None for size in sizes.values())
             larger = model if unchanged else convert(model, **sizes, seed=seed)
             converted = to_bert(larger) if bert else larger

@@ -174,7 +174,7 @@ def check_body(source: str | Path, model: PreTrainedModel, loaded: dict, names: 
         if needed(name):
             raise InputError(
                 f"{source}: {name} has the shape {tuple(there)} where the configuration asks for {tuple(wanted)}; "
-                "give the one that belongs to the weights."
+                "give the one that belongs to the weights, or a BERT with pruned heads to fixedbert convert."
             )
     if unexpected:
         raise InputError(

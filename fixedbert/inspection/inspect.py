@@ -195,7 +195,8 @@ def load(name: str, length: int, **hub_options) -> Checkpoint:
     tokenizer = load_tokenizer(name, **hub_options)
     check_size(tokenizer, config.vocab_size, name)
     if getattr(config, "is_decoder", False) or not hasattr(getattr(model, "encoder", None), "layer"):
-        raise InputError(f"{name}: only encoders like BERT, which look both ways, can be inspected.")
+        remedy = "; put it through fixedbert convert first" if config.model_type == "distilbert" else ""
+        raise InputError(f"{name}: only encoders like BERT, which look both ways, can be inspected{remedy}.")
     longest = config.max_position_embeddings
     if config.model_type in FAMILIES:  # of RoBERTa's positions some are not for tokens
         longest = fixed_head_config(config).max_position_embeddings

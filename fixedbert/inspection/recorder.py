@@ -112,7 +112,7 @@ class Recorder:
 
     def add(self, layer: int, name: str, values: Tensor):
         """Sum `values` (B, ...) over the batch. Of a layer without heads the sum stays empty, its condition NaN."""
-        nothing = torch.tensor(math.nan) if values.ndim == 1 else torch.zeros(0, *values.shape[3:])
+        nothing = torch.tensor(math.nan) if values.ndim == 1 else torch.zeros(0)
         zero = torch.zeros((), dtype=torch.float64)
         sums = self.sums.setdefault(name, [zero if count else nothing for count in self.counts])
         sums[layer] = sums[layer] + values.double().sum(dim=0).cpu()

@@ -78,9 +78,10 @@ class LatencyTable:
         """
         fields = read_object(file, "leave --latency_table out to measure here")
         try:
-            table = cls(**fields)
+            inputs = [(int(rows), int(tokens)) for rows, tokens in fields["inputs"]]
+            table = cls(**fields | {"inputs": inputs, "rest": float(fields["rest"])})
             heads, neurons = table.of_heads(), table.of_neurons()
-        except (TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError) as error:
             raise InputError(f"{file}: not a table of latencies: {error}.", "latency_table") from error
         if table.width != width:
             raise InputError(f"{file}: measured for a width of {table.width}, not of {width}.", "latency_table")

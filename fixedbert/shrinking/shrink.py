@@ -190,12 +190,12 @@ def shrink(
     **hub_options,
 ) -> Shrinking:
     """
-    Make a BERT, a RoBERTa-like model or a FixedHeadBert lighter, and write it into a new directory, with its
-    tokenizer, a card, shrinking.json and shrinking.png. With `repair` it is trained after that; the same call goes on
-    with a training that was interrupted.
+    Make a model lighter, and write it into a new directory as a FixedHeadBert, with its tokenizer, a card,
+    shrinking.json and shrinking.png. With `repair` it is trained after that; the same call goes on with a training
+    that was interrupted.
 
     Args:
-        model: directory or Hub id.
+        model: directory or Hub id of one that `load_bert` takes.
         latency_table: a file with times that were measured; without it they are measured, and where it does not exist
             yet, written there. By those of another machine the cut is chosen, without the clock of this one.
         vocabulary: files with text. Tokens that neither they nor the rows use are cut from the result.
@@ -287,7 +287,7 @@ def latencies(work: Work, file: str | Path | None) -> LatencyTable:
     inputs = shapes_of_batches(work.rows)
     if file is not None and Path(file).exists():
         table = LatencyTable.read(Path(file), work.model.config.hidden_size, shapes)
-        if inputs != [tuple(shape) for shape in table.inputs]:
+        if inputs != table.inputs:
             sizes = (", ".join(f"{rows} x {tokens}" for rows, tokens in x) for x in (table.inputs, inputs))
             PartialState().print(
                 "{}: measured for batches of {} tokens, while these rows make {}".format(file, *sizes)

@@ -101,11 +101,11 @@ def shrink_vocabulary(
     model: str | Path, output_dir: str | Path | None, text: Text, do_lower_case: bool | None = None, **hub_options
 ) -> Vocabulary:
     """
-    Leave a BERT, a RoBERTa-like model or a FixedHeadBert with the tokens of a text, and write it into a new directory
-    as a FixedHeadBert, with its tokenizer, a card and shrinking.json. Its outputs for the text stay the same.
+    Leave a model with the tokens of a text, and write it into a new directory as a FixedHeadBert, with its tokenizer,
+    a card and shrinking.json. Its outputs for the text stay the same.
 
     Args:
-        model: directory or Hub id.
+        model: directory or Hub id of one that `load_bert` takes.
         do_lower_case: as in `load_tokenizer`; a TensorFlow checkpoint does not say.
         hub_options: `revision`, `token` and `cache_dir` of from_pretrained.
 

@@ -13,6 +13,7 @@ from transformers import AutoModel, AutoModelForSequenceClassification, AutoToke
 from fixedbert import FixedHeadBertForSequenceClassification, convert
 from fixedbert.conversion.checkpoints import load_bert
 from fixedbert.conversion.families import fixed_head_config
+from fixedbert.conversion.weights import load_whole
 from fixedbert.data.tokenizers import load_tokenizer
 from fixedbert.support.errors import InputError
 from fixedbert_cli import main
@@ -83,6 +84,8 @@ def test_pruned_bert_is_the_masked_one(tmp_path, neurons, pickled, capsys):
 def test_pruned_heads_belong_to_the_weights(tmp_path):
     """Guards: weights decide where config.json is silent; where it contradicts them, or they are no heads, it ends."""
     masked = prune(bert_of("ForSequenceClassification", initializer_range=0.1), tmp_path, {}, pickled=False)
+    with pytest.raises(InputError, match="layer.0.* or a BERT with pruned heads to fixedbert convert"):
+        load_whole(type(masked), tmp_path, masked.config)  # as run_glue and inspect
     configure(tmp_path, pruned_heads={})
     assert differences(load_bert(tmp_path), masked, inputs_of("ForSequenceClassification")) <= 1e-6
     for heads, layer, count in (

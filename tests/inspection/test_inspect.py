@@ -13,7 +13,7 @@ import pytest
 import torch
 from PIL import Image
 from safetensors.torch import load_file, save_file
-from small_models import UNEQUAL, H, P, model_of
+from small_models import UNEQUAL, H, P, bert_of, model_of
 from small_texts import SHAPE, save
 from transformers import (
     AutoModel,
@@ -462,8 +462,14 @@ def test_encoder_with_other_modules_is_refused(text, tmp_path, vocabulary):
 
 
 def test_decoder_is_refused(text, tmp_path, vocabulary):
-    """Guards: a causal model, whose patterns are half empty, is refused by name."""
+    """Guards: a causal model, whose patterns are half empty, is refused by name; for a DistilBERT there is a way."""
     model_of("LMHeadModel").save_pretrained(tmp_path / "decoder")
     BertTokenizer(vocab=vocabulary).save_pretrained(tmp_path / "decoder")
-    with pytest.raises(InputError, match="only encoders like BERT"):
-        inspect(str(tmp_path / "decoder"), tmp_path / "out", text, max_seq_length=8)
+    bert_of("Model", "DistilBert", hidden_dim=37).save_pretrained(tmp_path / "distilbert")
+    BertTokenizer(vocab=vocabulary).save_pretrained(tmp_path / "distilbert")
+    for name, end in (
+        ("decoder", r"can be inspected\."),
+        ("distilbert", "inspected; put it through fixedbert convert"),
+    ):
+        with pytest.raises(InputError, match=f"{name}: only encoders like BERT.*{end}"):
+            inspect(str(tmp_path / name), tmp_path / "out", text, max_seq_length=8)

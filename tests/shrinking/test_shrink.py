@@ -355,6 +355,7 @@ def test_what_cannot_be_done_is_said(model, texts, tmp_path):
     wide = LatencyTable("a machine", 64, [(1, 7)], [], [], 0.0)
     wide.write(tmp_path / "wide.json")
     (tmp_path / "none.json").write_text("[]")
+    (tmp_path / "odd.json").write_text(json.dumps(json.loads((tmp_path / "wide.json").read_text()) | {"inputs": 7}))
     LatencyTable("a machine", 32, [(1, 7)], [], [], 0.0).write(tmp_path / "empty.json")
     LatencyTable("a machine", 32, [(1, 7)], [(7, 8, 8, 1.0)], [(48, 1.0)], 0.0).write(tmp_path / "coarse.json")
     cases = {
@@ -381,6 +382,7 @@ def test_what_cannot_be_done_is_said(model, texts, tmp_path):
         ),
         "measured for a width of 64, not of 32": (rows(texts), Target(speedup=2.0), "wide.json"),
         "empty.json: lacks cuts of layers of 7 heads of 8": (rows(texts), Target(speedup=2.0), "empty.json"),
+        "odd.json: not a table of latencies: 'int' object is not": (rows(texts), Target(speedup=2.0), "odd.json"),
         "none.json: ": (rows(texts), Target(speedup=2.0), "none.json"),
         "2: the model takes 3 to 23 tokens": (rows(texts, length=2), Target(params=2e4), None),
     }

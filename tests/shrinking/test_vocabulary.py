@@ -241,7 +241,7 @@ def test_after_a_target(tmp_path, repair):
 
 
 def test_a_run_that_is_killed_after_the_vocabulary_is_cut(tmp_path, monkeypatch):
-    """Guards: when the smaller model is written, and its folder has not its name yet, the same command still goes on."""
+    """Guards: after the smaller model is written, and before its folder has its name, the same command goes on."""
     save(model_of("ForSequenceClassification", **TINY), tmp_path / "old")
     (tmp_path / "rows.txt").write_text("".join(f"{letter}{' the cat' * 7}\n" for letter in "abcdefghijklm"))
     rows = Rows(files=[str(tmp_path / "rows.txt")], batch_size=5)
