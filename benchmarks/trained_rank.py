@@ -55,9 +55,9 @@ def measure(model: str, rows: Rows) -> dict:
                     | {"divergence": compared.divergence, "agreement": compared.agreement}
                 )
                 progress.update()
-    config = work.model.config
+    config, task = work.model.config, rows.task_name or ", ".join(Path(file).stem for file in rows.files or ())
     return {
-        "model": Path(model).name, "task": rows.task_name or ", ".join(Path(file).stem for file in rows.files or ()), "machine": description(),
+        "model": Path(model).name, "task": task, "machine": description(),
         "layers": config.num_hidden_layers, "width": config.hidden_size, "heads": old.heads, "neurons": old.neurons,
         "tokens": work.length, "rows": sum(len(batch["input_ids"]) for batch in work.rows),
         "held_out": sum(len(batch["input_ids"]) for batch in work.held_out), "cuts": found,
