@@ -208,6 +208,10 @@ def main(argv: list[str] | None = None):
     if arguments.command == "draw":
         draw(arguments.files, arguments.output)
         return
+    if len({folder.name for folder in arguments.models}) < len(arguments.models):
+        measuring.error("two models have the same name of their folder, by which they are told apart")
+    if not {*arguments.int8} <= {*arguments.models}:
+        measuring.error("--int8 takes some of the models")
     if "FIXEDBERT_DATA" not in os.environ:
         sys.exit("error: FIXEDBERT_DATA does not say where glue/ is.")
     transformers.utils.logging.disable_progress_bar()

@@ -11,6 +11,7 @@ rows that it was not cut by. Needs FIXEDBERT_DATA with glue/ for a task.
 import argparse
 import json
 import os
+import sys
 from pathlib import Path
 
 import transformers
@@ -24,6 +25,7 @@ from fixedbert.shrinking.budget import Shape
 from fixedbert.shrinking.layers import refit, shapes_of
 from fixedbert.shrinking.rows import Rows
 from fixedbert.shrinking.shrink import Work, with_shapes
+from fixedbert.support.errors import InputError
 from fixedbert.support.figures import drawing
 
 EIGHTHS = (6, 4, 3, 2, 1)
@@ -53,9 +55,9 @@ def measure(model: str, rows: Rows) -> dict:
                     | {"divergence": compared.divergence, "agreement": compared.agreement}
                 )
                 progress.update()
-    config = work.model.config
+    config, task = work.model.config, rows.task_name or ", ".join(Path(file).stem for file in rows.files or ())
     return {
-        "model": Path(model).name, "task": rows.task_name or Path(str(rows.files)).stem, "machine": description(),
+        "model": Path(model).name, "task": task, "machine": description(),
         "layers": config.num_hidden_layers, "width": config.hidden_size, "heads": old.heads, "neurons": old.neurons,
         "tokens": work.length, "rows": sum(len(batch["input_ids"]) for batch in work.rows),
         "held_out": sum(len(batch["input_ids"]) for batch in work.held_out), "cuts": found,
@@ -103,8 +105,13 @@ def main(argv: list[str] | None = None):
     task, files, length, most = (
         getattr(arguments, name) for name in ("task_name", "train_file", "max_seq_length", "max_samples")
     )
+    if task and "FIXEDBERT_DATA" not in os.environ:
+        sys.exit("error: FIXEDBERT_DATA does not say where glue/ is.")
     folder = f"{os.environ['FIXEDBERT_DATA']}/glue" if task else None
-    found = measure(arguments.model, Rows(task, folder, files, length, most))
+    try:
+        found = measure(arguments.model, Rows(task, folder, files, length, most))
+    except InputError as error:
+        sys.exit(f"error: {error}")
     arguments.output.write_text(json.dumps(found, indent=1) + "\n")
 
 

@@ -45,5 +45,12 @@ def test_a_lighter_model_beside_the_original(data, tmp_path, capsys):
     assert rows["original"]["speed"]["one thread"] == [1.0, 1.0, 1.0]
     assert rows["lighter"]["flops"] < rows["original"]["flops"]
     assert "| 40.00 / 40.00 |" in capsys.readouterr().out
+    for wrong, sentence in (
+        ([*models, models[0]], "the same name"),
+        ([models[0], "--int8", models[1]], "some of the"),
+    ):
+        with pytest.raises(SystemExit):
+            lighter.main(["measure", "mnli", *wrong, "--output", str(file)])
+        assert sentence in capsys.readouterr().err
     lighter.main(["draw", str(file), "--output", str(tmp_path / "picture.png")])
     assert (tmp_path / "picture.png").stat().st_size > 5000
