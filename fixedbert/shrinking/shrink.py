@@ -235,7 +235,14 @@ def shrink(
         train(trainer, checkpoint)
         student.requires_grad_().eval()
         repaired = compare(work.model, student, work.held_out, work.ask)
-        found = replace(found, distil_steps=repair.steps, repaired=repaired)
+        if repaired.divergence < found.comparison.divergence:
+            found = replace(found, distil_steps=repair.steps, repaired=repaired)
+        else:
+            student, _, _ = load(first)
+            PartialState().print(
+                f"training took the answers from {found.comparison.divergence:.2g} to {repaired.divergence:.2g}: the "
+                "model is written as it was before; give a lower `learning_rate` or more `distil_steps`"
+            )
         found = write_beside(args.folder, name, found, student, rows.do_lower_case, text, **hub_options)
         for folder in (first, *args.folder.glob("checkpoint-*")):
             shutil.rmtree(folder)

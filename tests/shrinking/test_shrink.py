@@ -330,6 +330,16 @@ def test_labels_are_not_read_as_texts(model, texts, tmp_path):
     assert found[0] == found[1] == [(line,) for line in lines]
 
 
+def test_training_that_does_harm_is_left_out(model, texts, tmp_path, capsys):
+    """Guards: where answers are farther off after the training, the model is written as it was before, and said."""
+    target = Target(num_attention_heads=4, intermediate_size=13)
+    found = shrink(model, tmp_path / "trained", rows(texts), target, repair=Repair(3, learning_rate=0.5))
+    assert found.repaired is None and "give a lower `learning_rate`" in capsys.readouterr().out
+    kept = AutoModelForSequenceClassification.from_pretrained(tmp_path / "trained")
+    weights = kept.bert.encoder.layer[0].output.dense.weight
+    assert weights.abs().max() < 10 and not (tmp_path / "trained" / "cut").exists()
+
+
 REFUSED = {
     "give one of `speedup`": lambda f: Target(),
     "give one of `speedup`, ": lambda f: Target(speedup=2.0, params=1e6),
