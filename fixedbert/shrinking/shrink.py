@@ -226,7 +226,7 @@ def shrink(
         repaired = compare(work.model, student, work.held_out, work.ask)
         found = replace(found, distil_steps=repair.steps, repaired=repaired)
         found = write_beside(args.folder, name, found, student, rows.do_lower_case, text, **hub_options)
-        for folder in (first, *args.folder.glob("checkpoint-*")):
+        for folder in (*args.folder.glob("checkpoint-*"), first):  # a run that is killed here needs its cut
             shutil.rmtree(folder)
     return found
 
