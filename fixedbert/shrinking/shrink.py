@@ -244,7 +244,7 @@ def shrink(
                 "model is written as it was before; give a lower `learning_rate` or more `distil_steps`"
             )
         found = write_beside(args.folder, name, found, student, rows.do_lower_case, text, **hub_options)
-        for folder in (first, *args.folder.glob("checkpoint-*")):
+        for folder in (*args.folder.glob("checkpoint-*"), first):  # a run that is killed here needs its cut
             shutil.rmtree(folder)
     return found
 

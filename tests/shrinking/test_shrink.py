@@ -3,6 +3,8 @@
 import json
 import platform
 import random
+import shutil
+from pathlib import Path
 
 import pytest
 import torch
@@ -221,10 +223,11 @@ def test_rows_of_every_kind(texts, tmp_path):
     assert 0.5 <= share <= 0.6  # one of two at least
 
 
-@pytest.mark.parametrize("stopped", [None, "the end", "the second step"])
+@pytest.mark.parametrize("stopped", [None, "the second step", "the end", "tidying up"])
 def test_repair_brings_answers_nearer_and_continues(model, texts, tmp_path, monkeypatch, stopped):
     """Guards: training after a deep cut, of a layer without heads too, brings the answers nearer; one that was broken
-    off, after the last step or in the second, goes on with the same cut, to the same weights."""
+    off, in the second step, after the last or when the rest is removed, goes on with the same cut, to the same
+    weights."""
     target = Target(num_attention_heads=[2, 0, 2], intermediate_size=7)
     repair = Repair(150, learning_rate=1e-3)
     monkeypatch.setattr("fixedbert.shrinking.repair.has_bf16", lambda _: False)
@@ -242,11 +245,20 @@ def test_repair_brings_answers_nearer_and_continues(model, texts, tmp_path, monk
     def in_the_second_step(trainer, *arguments, **options):
         return broken_off() if trainer.state.global_step else compute_loss(trainer, *arguments, **options)
 
+    def after_the_first(folder, *arguments, **options):
+        remove(folder, *arguments, **options)
+        if Path(folder).with_name("shrinking.json").exists():
+            broken_off()
+
     if stopped:
-        name, function = ("save_state", broken_off) if stopped == "the end" else ("compute_loss", in_the_second_step)
-        compute_loss = RepairTrainer.compute_loss
+        compute_loss, remove = RepairTrainer.compute_loss, shutil.rmtree
+        place = {
+            "the second step": (RepairTrainer, "compute_loss", in_the_second_step),
+            "the end": (RepairTrainer, "save_state", broken_off),
+            "tidying up": (shutil, "rmtree", after_the_first),
+        }[stopped]
         with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-            patch.setattr(RepairTrainer, name, function)
+            patch.setattr(*place)
             run(tmp_path / "again")
         assert (tmp_path / "again.partial" / "cut").exists()
         monkeypatch.setattr("fixedbert.shrinking.shrink.lighter", broken_off)
