@@ -145,16 +145,16 @@ def measure(task_name: str, folders: list[Path], int8: list[Path], rounds: int, 
         row = {"name": side, "speed": {name: ratios[side] for name, ratios in found.items()}}
         row["parameters"], row["flops"] = model.num_parameters(), forward_flops(model.config, length)
         row["scores"] = {split: task.scores(split, answer) for split, answer in of_splits.items()}
-        row["same"] = statistics.mean(same(answer, first[split]) for split, answer in of_splits.items())
+        row["same"] = statistics.mean(same(answer, first[split], task.embeds) for split, answer in of_splits.items())
         rows.append(row)
     return {"task": task_name, "zero_shot": task.embeds, "machine": description(), "tokens": length, "rows": rows}
 
 
-def same(one: Tensor, other: Tensor) -> float:
+def same(one: Tensor, other: Tensor, embeds: bool) -> float:
     """Share of the answers with the same class; of numbers their correlation, of embeddings the mean cosine."""
     if one.shape[1] == 1:
         return float(torch.corrcoef(torch.stack([one[:, 0], other[:, 0]]))[0, 1])
-    if one.shape[1] > 3:
+    if embeds:
         return float((one * other).sum(dim=-1).mean())
     return float((one.argmax(dim=-1) == other.argmax(dim=-1)).float().mean())
 

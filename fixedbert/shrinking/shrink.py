@@ -26,7 +26,7 @@ from transformers import PreTrainedTokenizerBase
 from transformers.trainer import TRAINER_STATE_NAME
 
 from ..conversion.checkpoints import is_tensorflow, load_bert
-from ..conversion.convert import CARD, copy_beside, files_beside
+from ..conversion.convert import CARD, check_same_function, copy_beside, files_beside
 from ..conversion.families import build
 from ..conversion.growing import Heads, convert, heads_of, numbers, one_or_list, set_heads
 from ..counts import forward_flops
@@ -239,6 +239,7 @@ def shrink(
             found = replace(found, distil_steps=repair.steps, repaired=repaired)
         else:
             student, _, _ = load(first)
+            student.save_pretrained(args.folder)
             PartialState().print(
                 f"training took the answers from {found.comparison.divergence:.2g} to {repaired.divergence:.2g}: the "
                 "model is written as it was before; give a lower `learning_rate` or more `distil_steps`"
@@ -294,6 +295,10 @@ def latencies(work: Work, file: str | Path | None) -> LatencyTable:
     inputs = shapes_of_batches(work.rows)
     if file is not None and Path(file).exists():
         table = LatencyTable.read(Path(file), work.model.config.hidden_size, shapes)
+        if not table.is_of_this_machine:
+            PartialState().print(
+                f"{file}: times of {table.machine}, by which alone the cut is chosen; here {machine_name()}"
+            )
         if inputs != table.inputs:
             sizes = (", ".join(f"{rows} x {tokens}" for rows, tokens in x) for x in (table.inputs, inputs))
             PartialState().print(
@@ -485,6 +490,12 @@ def load(
         if getattr(config, name, None):
             raise InputError(f"{model}: cannot be shrunk with {name}={getattr(config, name)!r}: {reason}.")
     fixed = found if isinstance(found, FixedHeadBertPreTrainedModel) else convert(found)
+    if fixed is not found:
+        check_same_function(found, fixed)
+    if found.dtype != torch.float32:
+        PartialState().print(
+            f"{model}: weights in {found.dtype}; the lighter model is computed and written in float32"
+        )
     beside = files_beside(model, **hub_options)
     vocabulary = beside / "vocab.txt" if is_tensorflow(model) else beside
     tokenizer = load_tokenizer(str(vocabulary), do_lower_case, trust_remote_code=False)
