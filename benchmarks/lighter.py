@@ -165,12 +165,12 @@ def quality(task: str, scores: dict[str, dict[str, float]]) -> str:
 
 def print_table(found: dict):
     print(f"{found['machine']}\n{found['task']}, batches of {SIZE} texts of {found['tokens']} tokens in the mean\n")
-    print("| | speed | one thread | one text | parameters, M | GFLOP | same answers | quality |")
+    print("| | speed | one thread | one text | parameters, M | MFLOP | same answers | quality |")
     print("|---|---|---|---|---|---|---|---|")
     for row in found["rows"]:
         times = (f"{row['speed'][name][0]:.2f}" for name in ("batches", "one thread", "one text"))
         print(
-            f"| {row['name']} | {' | '.join(times)} | {row['parameters'] / 1e6:.1f} | {row['flops'] / 1e9:.2f} | "
+            f"| {row['name']} | {' | '.join(times)} | {row['parameters'] / 1e6:.1f} | {row['flops'] / 1e6:.1f} | "
             f"{row['same']:.3f} | {quality(found['task'], row['scores'])} |"
         )
 
@@ -178,18 +178,27 @@ def print_table(found: dict):
 def draw(files: list[Path], picture: Path):
     """Quality against speed, a panel for each file; the mean where there are two dev sets."""
     found = [json.loads(file.read_text()) for file in files]
-    with drawing(3.6 * len(found), 3.4, picture) as figure:
-        panels = figure.subplots(1, len(found), squeeze=False)[0]
-        for panel, of_task in zip(panels, found, strict=True):
+    across = min(3, len(found))
+    down = -(-len(found) // across)
+    with drawing(3.4 * across, 3 * down, picture) as figure:
+        panels = figure.subplots(down, across, squeeze=False).flatten()
+        for panel in panels[len(found) :]:
+            panel.set_axis_off()
+        for panel, of_task in zip(panels, found, strict=False):
+            original = of_task["rows"][0]["name"]
             for ending, (marker, label) in STYLES.items():
                 rows = [row for row in of_task["rows"] if row["name"].endswith(" int8") == bool(ending)]
                 scores = [
                     100 * statistics.mean(x[MAIN[of_task["task"]]] for x in row["scores"].values()) for row in rows
                 ]
-                panel.plot([row["speed"]["batches"][0] for row in rows], scores, marker, label=label)
+                panel.plot(times := [row["speed"]["batches"][0] for row in rows], scores, marker, label=label)
+                for row, place in zip(rows, zip(times, scores, strict=True), strict=True):
+                    name = row["name"].removesuffix(ending).removeprefix(original).strip("-") or "original"
+                    panel.annotate(name, place, xytext=(4, 4), textcoords="offset points", fontsize=7)
             title = of_task["task"] + (", embeddings" if of_task["zero_shot"] else "")
+            panel.margins(0.18)
             panel.set(title=title, xlabel="times as fast as the original", ylabel=f"{MAIN[of_task['task']]} × 100")
-        panels[0].legend()
+        panels[0].legend(loc="lower left")
 
 
 def main(argv: list[str] | None = None):
