@@ -50,7 +50,8 @@ RUN = {"convert", "shrink", "export", "inspect", "plan", "theory"}
 # What makes the commands that run shorter: fewer steps and sequences, no timing.
 SHORTER = {
     "--validation_file": "--max_samples 16 --importance_samples 1 --validation_file",
-    "--speedup 2": "--batch_size 2 --params 1e9",
+    "--speedup 2": "--batch_size 2 --intermediate_size 16",
+    "--distil_steps": "--distil_steps 2",
     "--measure": "",
     "theory --out": "theory --lengths 4 --patterns 1 --out",
 }
