@@ -6,27 +6,38 @@ a command runs.
 """
 
 import argparse
+import difflib
 import os
+import re
 import signal
 import sys
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any, NoReturn, TextIO
 
 Run = Callable[[], None]
 PROGRESS_SECONDS = "30"  # between two lines of a progress bar in a file
+TERMINAL_CODE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+READ_FILES = ("train_file", "validation_file", "test_file", "data_dir")  # arguments that name what has to be there
+MODELS = ("model", "source", "folder", "model_name_or_path", "teacher_model", "compare")  # or an id on the Hub
 
 
 class LogFile:
-    """Standard error that is no terminal: where a progress bar writes over itself, a new line begins."""
+    """
+    Standard error that is no terminal: where a progress bar writes over itself, a new line begins; codes that move the
+    cursor of a terminal, or color what it shows, are left out.
+    """
 
     def __init__(self, stream: TextIO):
         self.stream, self.returned, self.in_bar, self.at_start = stream, False, False, True
 
     def write(self, text: str) -> int:
-        for number, part in enumerate(text.split("\r")):
+        for number, part in enumerate(TERMINAL_CODE.sub("", text).split("\r")):
             self.returned |= number > 0
             if part.strip(" ") or (part and not self.returned):  # spaces clear a bar
                 begins = (self.returned or self.in_bar) and not self.at_start and not part.startswith("\n")
@@ -44,10 +55,19 @@ class LogFile:
 
 
 def prepare_process():
-    """What a script does before its imports, which take seconds."""
+    """What a command does before its imports, which take seconds."""
     exit_on_interrupt()
     bound_spinning()
     shorten_progress_in_files()
+
+
+def prepare_script():
+    """The same for a script of a task, whose arguments are looked at too."""
+    prepare_process()
+    try:
+        check_task_words(sys.argv[1:])
+    except ArgumentError as error:
+        sys.exit(f"error: {error}")
 
 
 def bound_spinning():
@@ -78,6 +98,10 @@ def leave(*_):
     os._exit(128 + signal.SIGINT)  # an exception would pass through half-imported modules, and some swallow it
 
 
+class ArgumentError(ValueError):
+    """Arguments that no command takes, or that name what is not there, found before anything is imported."""
+
+
 class ArgumentParser(argparse.ArgumentParser):
     """Errors are one sentence, and arguments cannot be abbreviated."""
 
@@ -85,9 +109,85 @@ class ArgumentParser(argparse.ArgumentParser):
         super().__init__(allow_abbrev=False, **options)
 
     def error(self, message: str) -> NoReturn:
-        from fixedbert.support.errors import InputError
+        if unknown := re.match(r"argument COMMAND: invalid choice: '(.*?)'", message):
+            commands = [*TASKS, *COMMANDS]
+            near = did_you_mean(unknown[1], commands)
+            raise ArgumentError(f"{unknown[1]}: no such command{near or '; there are ' + ', '.join(commands)}.")
+        near = ""
+        if message.startswith("unrecognized arguments: "):
+            near = did_you_mean(message.split()[2].partition("=")[0], self._option_string_actions)
+        raise ArgumentError(f"{message}{near}; {self.prog} --help lists the arguments.")
 
-        raise InputError(f"{message}; {self.prog} --help lists the arguments.")
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    near = difflib.get_close_matches(word, known, 1)
+    return f"; did you mean {near[0]}?" if near else ""
+
+
+def check_places(options: dict[str, Any]):
+    """
+    Raises:
+        ArgumentError: a file to read or a directory of a model is not there, or the output directory is not empty. The
+            commands find that too, but seconds later.
+    """
+    for name in READ_FILES:
+        given = options.get(name) or ()
+        for place in [given] if isinstance(given, str) else given:
+            if not (os.path.lexists(place) or any(letter in place for letter in "*?[")):
+                raise ArgumentError(f"--{name}: {place}: no such file or folder.")
+    for name in MODELS:
+        place = options.get(name) or ""
+        is_path = place.startswith((".", "/", "~")) or place.endswith("/") or place.count("/") > 1
+        if is_path and not os.path.lexists(place) and not os.path.lexists(f"{place}.index"):  # as of TensorFlow
+            raise ArgumentError(f"{place}: no such directory; give that of a model, or its name on the Hub.")
+    final = options.get("output_dir")
+    if final and os.path.lexists(final) and not (os.path.isdir(final) and not os.listdir(final)):
+        raise ArgumentError(f"{final}: the output directory is not empty; give another one, or remove it.")
+
+
+def check_task_words(words: list[str]):
+    """
+    Check the words for a task's parser, which takes seconds to import: names of flags, and places.
+
+    Raises:
+        ArgumentError: a flag that is no field of the arguments, or as `check_places`.
+    """
+    known = task_flags()
+    if words and words[0].endswith((".yaml", ".yml", ".json")) and not os.path.exists(words[0]):
+        packaged = source_of("fixedbert") / "recipes"
+        if not (words[0].startswith("recipes/") and (packaged / Path(words[0]).name).exists()):
+            recipes = ", ".join(f"recipes/{file.name}" for file in sorted(packaged.glob("*.yaml")))
+            raise ArgumentError(f"{words[0]}: no such recipe; give a file, or one of {recipes}.")
+    options: dict[str, Any] = {}
+    name = None
+    for word in words:
+        if word.startswith("--"):
+            flag, equals, value = word[2:].partition("=")
+            name = flag.replace("-", "_")
+            if known and not {name, name.removeprefix("no_")} & known:
+                near = did_you_mean(name, known).replace("mean ", "mean --")
+                raise ArgumentError(f"--{flag}: no such argument{near or '; --help lists those there are'}.")
+            options[name] = [value] if equals else []
+        elif name is not None:
+            options[name].append(word)
+    one = ("output_dir", "model_name_or_path", "teacher_model")
+    check_places({name: values[0] if name in one and values else values for name, values in options.items()})
+
+
+def task_flags() -> set[str]:
+    """Names of all fields of the arguments, read in the source: ours, and those of transformers' TrainingArguments."""
+    files = [source_of("transformers") / "training_args.py"]
+    for part in ("training", "pretraining", "fine_tuning"):
+        files += (source_of("fixedbert") / part).glob("*.py")
+    texts = [file.read_text(encoding="utf-8") for file in files if file.is_file()]
+    found = {name for text in texts for name in re.findall(r"^    (\w+): ", text, re.MULTILINE)}
+    return found | {"help"} if {"output_dir", "task_name"} <= found else set()
+
+
+def source_of(package: str) -> Path:
+    """The folder of a package, which is not imported."""
+    spec = find_spec(package)
+    return Path(*(spec and spec.submodule_search_locations or ["not-installed"]))
 
 
 def convert_arguments(parser: ArgumentParser):
@@ -131,10 +231,13 @@ def convert_arguments(parser: ArgumentParser):
     hub_arguments(parser)
 
 
-def load_convert(**options) -> Run:
-    from fixedbert.conversion.convert import convert_checkpoint
+def load_convert(source: str, **options) -> Run:
+    from fixedbert.conversion.convert import convert
 
-    return lambda: print(convert_checkpoint(**options))
+    def run():
+        convert(source, **options)  # which prints what it does
+
+    return run
 
 
 def shrink_arguments(parser: ArgumentParser):
@@ -195,38 +298,6 @@ def shrink_arguments(parser: ArgumentParser):
     hub_arguments(parser)
 
 
-def load_shrink(model: str, output_dir: str, latency_table: str | None, **options) -> Run:
-    from fixedbert.shrinking.repair import Repair
-    from fixedbert.shrinking.rows import Rows
-    from fixedbert.shrinking.shrink import Target, shrink
-    from fixedbert.shrinking.text import shrinking_text, vocabulary_text
-    from fixedbert.shrinking.vocabulary import Text, shrink_vocabulary
-    from fixedbert.support.errors import InputError
-
-    def run():
-        hub_options = {name: options[name] for name in ("revision", "cache_dir", "token")}
-        names = ("task_name", "data_dir", "train_file", "max_seq_length", "max_samples", "batch_size", "seed")
-        columns = options["text_column_names"]
-        options["text_columns"] = None if columns is None else tuple(columns.split(","))
-        given = [options[name] for name in (*names, "do_lower_case", "text_columns")]
-        asked = {field.name: options[field.name] for field in fields(Target)}
-        vocabulary, steps, rate = options["vocabulary"], options["distil_steps"], options["learning_rate"]
-        for_target = (*asked.values(), latency_table, steps, rate, columns)
-        if vocabulary is not None and all(x is None for x in for_target):
-            text = Text(vocabulary, None if given[:3] == [None] * 3 else Rows(*given))
-            print(vocabulary_text(shrink_vocabulary(model, output_dir, text, options["do_lower_case"], **hub_options)))
-            return
-        target, rows = Target(**asked), Rows(*given)
-        if rate is not None and steps is None:
-            raise InputError("is for the training that `distil_steps` asks for: give both.", "learning_rate")
-        settings = {"seed": options["seed"]} | ({} if rate is None else {"learning_rate": rate})
-        repair = None if steps is None else Repair(steps, **settings)
-        found = shrink(model, output_dir, rows, target, latency_table, repair, vocabulary, **hub_options)
-        print(shrinking_text(found))
-
-    return run
-
-
 def push_arguments(parser: ArgumentParser):
     parser.add_argument("folder", help="a directory that a script, `fixedbert convert` or save_pretrained wrote")
     parser.add_argument("repo_id", help="user/name or organization/name; it is made if it is not there")
@@ -236,24 +307,12 @@ def push_arguments(parser: ArgumentParser):
     parser.add_argument("--token", help="token for the Hub; without it, the one logged in with")
 
 
-def load_push(**options) -> Run:
-    from fixedbert.publishing.push import push
-
-    return lambda: print(push(**options))
-
-
 def export_arguments(parser: ArgumentParser):
     parser.add_argument("model", help="directory or Hub id of a FixedHeadBert, a BERT or a RoBERTa-like model")
     parser.add_argument("--output_dir", required=True, help="the directory to write")
     parser.add_argument("--format", choices=["onnx"], default="onnx", help="of the graph")
     parser.add_argument("--int8", action="store_true", help="also write a graph with matrices in int8")
     hub_arguments(parser)
-
-
-def load_export(model: str, output_dir: str, format: str, int8: bool, **hub_options) -> Run:
-    from fixedbert.publishing.export import export_onnx
-
-    return lambda: print(export_onnx(model, output_dir, int8, **hub_options))
 
 
 def theory_arguments(parser: ArgumentParser):
@@ -285,13 +344,6 @@ def inspect_arguments(parser: ArgumentParser):
     hub_arguments(parser)
 
 
-def load_inspect(**options) -> Run:
-    from fixedbert.inspection.inspect import inspect
-    from fixedbert.inspection.text import inspection_text
-
-    return lambda: print(inspection_text(inspect(**options)))
-
-
 def plan_arguments(parser: ArgumentParser):
     parser.add_argument("--max_seq_length", type=int, default=128, help="tokens of a row in training")
     parser.add_argument("--params", help="budget: parameters of the pretraining model, such as 110M")
@@ -300,12 +352,6 @@ def plan_arguments(parser: ArgumentParser):
     parser.add_argument("--hours", help="budget: hours of the paper's recipe on --device")
     parser.add_argument("--device", default="h100", help="hardware to calculate for")
     parser.add_argument("--measure", action="store_true", help="time a training step of each shape on this machine")
-
-
-def load_plan(**options) -> Run:
-    from fixedbert.planning import plan, plan_text
-
-    return lambda: print(plan_text(plan(**options)))
 
 
 def study_arguments(parser: ArgumentParser):
@@ -381,12 +427,22 @@ class Command:
     A command with a grammar of its own.
 
     Args:
-        load: called with all options, imports what the command needs, and returns it ready to run.
+        function: a module of fixedbert, and the function in it that takes all options and returns what is printed; or
+            what imports such a function where it is more than that, and returns the command ready to run.
     """
 
     help: str
     add_arguments: Callable[[ArgumentParser], None]
-    load: Callable[..., Run]
+    function: str | Callable[..., Run]
+
+    def load(self, **options) -> Run:
+        """The command ready to run, after the imports that take seconds."""
+        check_places(options)
+        if not isinstance(self.function, str):
+            return self.function(**options)
+        module, _, name = self.function.rpartition(".")
+        function = getattr(import_module(f"fixedbert.{module}"), name)
+        return lambda: print(function(**options))
 
 
 # Modules of fixedbert, whose `main` has the flags of the script, and what they do.
@@ -408,18 +464,21 @@ COMMANDS = {
     ),
     "shrink": Command(
         "make a model lighter: to a speed, to sizes, to the vocabulary of a text",
-        shrink_arguments, load_shrink,
+        shrink_arguments, "shrinking.shrink.shrink",
     ),
     "export": Command(
         "write a graph in ONNX for servers, compared with the model on text",
-        export_arguments, load_export,
+        export_arguments, "publishing.export.export",
     ),
-    "push": Command("put a model on the Hub, with its code and its card, in one commit", push_arguments, load_push),
+    "push": Command(
+        "put a model on the Hub, with its code and its card, in one commit",
+        push_arguments, "publishing.push.push",
+    ),
     "inspect": Command(
         "see what each head of a checkpoint does with text, and how much of its size it uses",
-        inspect_arguments, load_inspect,
+        inspect_arguments, "inspection.inspect.inspect",
     ),
-    "plan": Command("shapes that fit a budget, with exact counts", plan_arguments, load_plan),
+    "plan": Command("shapes that fit a budget, with exact counts", plan_arguments, "planning.plan"),
     "study": Command(
         "train many shapes on equal terms: the papers' tables and figures, or a table of your own",
         study_arguments, load_study,
@@ -436,7 +495,8 @@ def main(argv: list[str] | None = None):
     Run a command.
 
     Raises:
-        InputError: of the arguments, or of the command.
+        ArgumentError: of the grammar, or a place that is not there.
+        InputError: of the command.
     """
     load = parse(sys.argv[1:] if argv is None else argv)
     run = load()
@@ -446,19 +506,33 @@ def main(argv: list[str] | None = None):
 def parse(words: list[str]) -> Callable[[], Run]:
     """The command that is asked for, to be loaded."""
     if words and words[0] in TASKS:  # all that follows is for the parser of the task
+        check_task_words(words[1:])
         return partial(load_task, *words)
     parser = ArgumentParser(prog="fixedbert", description="BERT with a free attention head size.")
+    parser.add_argument("--version", action="version", version=versions())
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=ArgumentParser)
     for name, (_, text) in TASKS.items():
         commands.add_parser(name, help=text)
     for name, command in COMMANDS.items():
         command.add_arguments(commands.add_parser(name, help=command.help, description=command.help))
-    parsed, rest = parser.parse_known_args(words)
+    parsed, rest = parser.parse_known_args(words or ["--help"])
     options = vars(parsed)
     name = options.pop("command")
     if rest:
         commands.choices[name].error(f"unrecognized arguments: {' '.join(rest)}")
     return partial(COMMANDS[name].load, **options)
+
+
+def versions() -> str:
+    """What a report of an error needs, without importing any of it."""
+    names = ["fixedbert", "torch", "transformers", "accelerate", "datasets"]
+    found = []
+    for name in names:
+        try:
+            found.append(f"{name} {version(name)}")
+        except PackageNotFoundError:
+            found.append(f"{name} (not installed)")
+    return f"{', '.join(found)}; Python {sys.version.split()[0]}"
 
 
 def load_task(name: str, *words: str) -> Run:
@@ -471,14 +545,11 @@ def entry_point():
     prepare_process()
     try:
         load = parse(sys.argv[1:])
-    except ValueError as error:  # an InputError
-        sys.exit(f"error: {error}")
-    from fixedbert.support.errors import InputError, exit_on_input_error
-
-    try:
         run = load()
-    except InputError as error:
+    except ValueError as error:  # an ArgumentError, or an InputError
         sys.exit(f"error: {error}")
+    from fixedbert.support.errors import exit_on_input_error
+
     exit_on_input_error(run)
 
 

@@ -26,7 +26,7 @@ from transformers import BertConfig, BertForPreTraining
 from benchmarks.machine import description
 from fixedbert import convert
 from fixedbert.conversion.checkpoints import load_bert
-from fixedbert.conversion.convert import check_same_function, convert_checkpoint
+from fixedbert.conversion.convert import check_same_function
 from fixedbert.data.sentences import split_document
 
 HEAD_SIZE = 128
@@ -109,8 +109,7 @@ def measure_embeddings(source: str, folder: Path):
     print(f"\n{SENTENCES:,} sentences of Wikipedia, {expected.shape[1]} numbers each, norm {norms.mean():.3f}:")
     for sizes in SIZES:
         name = "-".join(f"{key}-{value}" for key, value in sizes.items())
-        done = convert_checkpoint(source, folder / name, **sizes)
-        print(f"  {done}")
+        convert(source, folder / name, **sizes)
         found = SentenceTransformer(str(folder / name), device="cpu").encode(sentences)
         cosine = ((found * expected).sum(1) / norms / np.linalg.norm(found, axis=1)).min()
         print(f"    largest difference of a number {np.abs(found - expected).max():.1e}, lowest cosine {cosine:.7f}")

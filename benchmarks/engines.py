@@ -28,8 +28,7 @@ from transformers import AutoModel, AutoTokenizer, BertTokenizer, PreTrainedToke
 
 from benchmarks.machine import description
 from benchmarks.turns import in_turns, ratio
-from fixedbert import FixedHeadBertConfig, FixedHeadBertModel
-from fixedbert.conversion.convert import convert_checkpoint
+from fixedbert import FixedHeadBertConfig, FixedHeadBertModel, convert
 from fixedbert.publishing.export import GRAPH, QUANTIZED, export_onnx, quiet
 from fixedbert.publishing.pooling import SentencePooling
 from fixedbert.support.files import reason_of
@@ -117,7 +116,7 @@ def of_a_model(folder: Path, model: torch.nn.Module | None = None, **options) ->
 
 def stock_twin(folder: Path) -> Embed:
     """transformers' BERT, for engines with a BERT of their own, where one of the same width has the function."""
-    convert_checkpoint(folder, folder / "bert", bert=True)
+    convert(folder, folder / "bert", bert=True)
     return of_a_model(folder / "bert")
 
 

@@ -20,7 +20,7 @@ from benchmarks.machine import description
 from benchmarks.plain_pass import BATCH, LENGTH, Text, plain_pass, save, wikipedia
 from benchmarks.turns import in_turns, ratio
 from fixedbert.shrinking.rows import Rows
-from fixedbert.shrinking.shrink import Target, shrink
+from fixedbert.shrinking.shrink import Target, shrink_to
 
 
 def seconds_of(work: Callable[[], None]) -> float:
@@ -32,7 +32,7 @@ def seconds_of(work: Callable[[], None]) -> float:
 def shrunk(model: str, text: Text):
     rows = Rows(files=[text.file], length=LENGTH, most=text.sequences, batch_size=BATCH)
     with tempfile.TemporaryDirectory() as folder:
-        shrink(model, Path(folder) / "cut", rows, Target(params=70e6))
+        shrink_to(model, Path(folder) / "cut", rows, Target(params=70e6))
 
 
 def main():

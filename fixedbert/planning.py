@@ -11,12 +11,13 @@ from dataclasses import dataclass
 from itertools import product
 
 import torch
-from tqdm import tqdm
+from tqdm.auto import tqdm
 
 from .counts import PREDICTED, Shape
 from .model.modeling_fixed_head_bert import FixedHeadBertForPreTraining
 from .presets import PRESETS
 from .support.errors import InputError
+from .support.notebook import as_html
 from .training.dropout import use_fast_dropout
 
 # Peak of matrix products in half precision without sparsity, as the data sheets have it (FLOP/s).
@@ -77,6 +78,12 @@ class Plan:
     shapes: tuple[PlannedShape, ...]  # some that fit the budgets, the one that uses most first
     known: tuple[PlannedShape, ...]  # BERT-base, BERT-large and the presets with positions for `max_seq_length`
 
+    def __str__(self) -> str:
+        return plan_text(self)
+
+    def _repr_html_(self) -> str:
+        return as_html(str(self))
+
 
 @dataclass(frozen=True)
 class Budget:
@@ -101,10 +108,10 @@ class Budget:
 
 def plan(
     max_seq_length: int = 128,
-    params: str | None = None,
-    flops: str | None = None,
-    memory: str | None = None,
-    hours: str | None = None,
+    params: str | float | None = None,
+    flops: str | float | None = None,
+    memory: str | float | None = None,
+    hours: str | float | None = None,
     device: str = "h100",
     measure: bool = False,
 ) -> Plan:
@@ -115,7 +122,7 @@ def plan(
 
     Args:
         max_seq_length: n, of the rows in training.
-        params: parameters of the pretraining model, such as 110M.
+        params: parameters of the pretraining model, such as "110M" or 110e6.
         flops: FLOPs of a training step for each token.
         memory: bytes for training 32 rows.
         hours: of the paper's recipe on `device`.
@@ -126,7 +133,7 @@ def plan(
         InputError: no budget, one that no shape fits (it names the nearest), or an unknown device.
     """
     given = {"params": params, "flops": flops, "memory": memory, "hours": hours}
-    budgets = {name: value for name, value in given.items() if value is not None}
+    budgets = {name: str(value) for name, value in given.items() if value is not None}
     if not budgets:
         raise InputError("no budget: give params, flops, memory or hours.")
     limits = {name: read_limit(name, value) for name, value in budgets.items()}

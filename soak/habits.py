@@ -14,7 +14,7 @@ import safetensors.torch
 import torch
 from transformers import AutoModelForSequenceClassification, BertTokenizer
 
-from fixedbert.conversion.convert import convert_checkpoint
+from fixedbert import convert
 from fixedbert.data.tokenizers import load_tokenizer
 from fixedbert.fine_tuning.glue import main as run_glue
 from fixedbert.fine_tuning.questions import load_squad, squad_windows
@@ -140,7 +140,7 @@ def spans(path: str) -> Load:
 
 def grown(path: str) -> Load:
     def load():
-        convert_checkpoint(path, "grown", num_attention_heads=8)
+        convert(path, "grown", num_attention_heads=8)
         return Path("grown/model.safetensors").read_bytes()
 
     return load

@@ -19,8 +19,8 @@ import torch
 import transformers
 from transformers import AutoModelForSequenceClassification, BertConfig, BertForMaskedLM, BertForPreTraining
 
+from fixedbert import convert
 from fixedbert.conversion.checkpoints import load_bert
-from fixedbert.conversion.convert import convert_checkpoint
 from fixedbert.data.corpora import Corpus
 from fixedbert.data.epochs import split_documents
 from fixedbert.data.pairs import PairExamples
@@ -30,7 +30,7 @@ from fixedbert.fine_tuning.glue import main as run_glue
 from fixedbert.fine_tuning.questions import load_squad, squad_windows
 from fixedbert.fine_tuning.texts import load_files, load_task, text_features
 from fixedbert.inspection.inspect import inspect
-from fixedbert.inspection.text import inspection_text
+from fixedbert.inspection.results import inspection_text
 from fixedbert.pretraining.pretrain import ARGUMENTS
 from fixedbert.publishing.push import card_of, checked_config, checkpoint_files
 from fixedbert.study.report_files import report_runs
@@ -119,7 +119,7 @@ def build_models(vocab_size: int):
     Path("tensorflow").mkdir()
     write_checkpoint(Path("tensorflow/bert_model.ckpt"), google_variables(BertForPreTraining(BertConfig(**CONFIG))))
     Path("tensorflow/bert_config.json").write_text(json.dumps(CONFIG))
-    convert_checkpoint("bert", "pushed", attention_head_size=16)
+    convert("bert", "pushed", attention_head_size=16)
 
 
 def write_rows(stem: str, rows: list[dict], tables: bool = True):
@@ -254,7 +254,7 @@ def tokenizer(name: str) -> Callable:
 
 
 def converted():
-    convert_checkpoint("bert", "converted", num_attention_heads=8)
+    convert("bert", "converted", num_attention_heads=8)
     return Path("converted/model.safetensors").read_bytes(), Path("converted/README.md").read_text()
 
 

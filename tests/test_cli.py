@@ -1,6 +1,7 @@
 """The `fixedbert` command: its grammar, with the spellings of before, and help without imports that take seconds."""
 
 import configparser
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -11,8 +12,7 @@ import pytest
 from launch import ROOT
 
 import fixedbert_cli
-from fixedbert.support.errors import InputError
-from fixedbert_cli import COMMANDS, TASKS, main
+from fixedbert_cli import COMMANDS, TASKS, ArgumentError, main
 
 
 def python(*words: str) -> subprocess.CompletedProcess:
@@ -29,12 +29,19 @@ except SystemExit as end:
 """
 
 
-@pytest.mark.parametrize("words", [["--help"], *([name, "--help"] for name in COMMANDS)], ids=" ".join)
+@pytest.mark.parametrize("words", [[], ["--help"], *([name, "--help"] for name in COMMANDS)], ids=" ".join)
 def test_help_comes_at_once(words):
     """Guards: the help of a command imports neither torch nor transformers, which take seconds, nor fixedbert."""
     done = python("-c", IMPORTED, *words)
     assert done.stdout.startswith("usage: fixedbert"), done.stderr
     assert done.stdout.endswith("\n0 set()\n")
+
+
+def test_mistakes_and_the_version_come_at_once():
+    """Guards: an argument that a command or a task does not have is refused, and the version said, without imports."""
+    for words, code in ((["--version"], 0), (["shrnk"], 1), (["glue", "--taskname"], 1), (["plan", "--hour"], 1)):
+        done = python("-c", IMPORTED.replace("print(end.code,", "print(int(bool(end.code)),"), *words)
+        assert done.stdout.endswith(f"{code} set()\n"), done.stderr
 
 
 def test_tasks_in_the_help_are_those_of_the_package():
@@ -67,7 +74,7 @@ def given(monkeypatch) -> list[dict]:
     """The arguments that each command gets from now on, instead of being run."""
     found = []
     for name, command in COMMANDS.items():
-        recorded = replace(command, load=lambda **options: lambda: found.append(options))
+        recorded = replace(command, function=lambda **options: lambda: found.append(options))
         monkeypatch.setitem(fixedbert_cli.COMMANDS, name, recorded)
     return found
 
@@ -82,14 +89,25 @@ def given(monkeypatch) -> list[dict]:
         ("plan out", "unrecognized arguments: out;"),
         ("plan --seq 64", "unrecognized arguments: --seq 64;"),
         ("study heads --scale", "argument --scale: expected one argument; fixedbert study --help"),
-        ("", "required: COMMAND; fixedbert --help"),
+        ("shrnk bert", "^shrnk: no such command; did you mean shrink?"),
+        ("plan --parms 110M", "unrecognized arguments: --parms 110M; did you mean --params?"),
+        (
+            "inspect bert --output_dir out --validation_file no/such.txt",
+            "^--validation_file: no/such.txt: no such file",
+        ),
+        ("export ./no/such --output_dir out", "^./no/such: no such directory"),
+        ("convert bert --output_dir tests", "^tests: the output directory is not empty"),
+        ("glue --taskname mnli", "^--taskname: no such argument; did you mean --task_name?"),
+        ("squad --train_file no/such.json", "^--train_file: no/such.json: no such file"),
+        ("pretrain recipes/min.yaml", "^recipes/min.yaml: no such recipe; give a file, or one of recipes/"),
     ],
 )
-def test_errors_of_grammar_point_to_the_help(given, words, message):
-    """Guards: what is missing, and what no command takes, is an InputError that names the help."""
-    with pytest.raises(InputError, match=message):
+def test_mistakes_are_said_at_once(given, words, message, monkeypatch):
+    """Guards: what is missing, misspelt or not there is said in a sentence, before anything is imported."""
+    monkeypatch.chdir(ROOT)
+    with pytest.raises(ArgumentError) as raised:
         main(words.split())
-    assert given == []
+    assert re.search(message.replace("?", r"\?"), str(raised.value)) and given == []
 
 
 def test_flows_are_commands(tmp_path, tmp_path_factory):

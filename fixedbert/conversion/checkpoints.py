@@ -3,12 +3,14 @@
 import os
 import re
 from collections.abc import Iterator
+from contextlib import contextmanager
 from fnmatch import fnmatch
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import transformers
 from accelerate import PartialState
-from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
+from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from ..counts import size_text
 from ..data.hub import check_place
@@ -25,6 +27,25 @@ HEADS_BY_PART = {"seq_relationship": "ForPreTraining", "cls.": "ForMaskedLM", "l
 POOLER = ("pooler.dense.weight", "pooler.dense.bias")  # which earlier versions saved with heads that do without
 # How sentence-transformers pools the tokens of an encoder, and how long a text can be.
 SENTENCE_FILES = ("modules.json", "*sentence*.json", "[0-9]*_*/*")
+
+
+@contextmanager
+def model_directory(
+    model: str | Path | PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None = None
+) -> Iterator[str]:
+    """The directory or Hub id of a model; of a model in memory, with its tokenizer, a directory while this lasts."""
+    if not isinstance(model, PreTrainedModel):
+        if tokenizer is not None:
+            raise InputError("is for a model in memory; that of a directory is in it.", "tokenizer")
+        yield str(model)
+        return
+    if tokenizer is None:
+        raise InputError("is missing: a model in memory needs its own.", "tokenizer")
+    with TemporaryDirectory() as folder:
+        place = Path(folder, Path(model.name_or_path or "").name or type(model).__name__)
+        model.save_pretrained(place)
+        tokenizer.save_pretrained(place)
+        yield str(place)
 
 
 def read_config(source: str | Path, model_type: str | None = None, **options) -> PreTrainedConfig:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from accelerate import PartialState
 from huggingface_hub import snapshot_download
-from transformers import PreTrainedModel
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..counts import head_counts, head_sizes, neuron_counts, size_text, value_head_sizes
 from ..data.tokenizers import TOKENIZER_FILES, check_size, load_tokenizer, tokenizer_files
@@ -19,9 +19,9 @@ from ..model.modeling_fixed_head_bert import FixedHeadBertPreTrainedModel
 from ..model_card import checkpoint_card, read_card
 from ..support.errors import InputError
 from ..support.files import new_directory, read_object, reading, reason_of
-from .checkpoints import SENTENCE_FILES, files_of, is_tensorflow, load_bert
+from . import growing
+from .checkpoints import SENTENCE_FILES, files_of, is_tensorflow, load_bert, model_directory
 from .families import fixed_head_config
-from .growing import convert
 from .to_bert import to_bert
 
 logger = logging.getLogger(__name__)
@@ -38,65 +38,84 @@ ACCEPTED = {  # fields of a card that are true of converted weights too, with wh
 }
 
 
-def convert_checkpoint(  # noqa: PLR0913  the options of the command
-    source: str | Path,
-    output_dir: str | Path,
+def convert(  # noqa: PLR0913  the options of the command
+    model: str | Path | PreTrainedModel,
+    output_dir: str | Path | None = None,
     attention_head_size: int | list[int] | None = None,
     num_attention_heads: int | None = None,
     num_hidden_layers: int | None = None,
-    bert: bool = False,
-    seed: int = 0,
-    do_lower_case: bool | None = None,
     value_head_size: int | list[int] | None = None,
     intermediate_size: int | list[int] | None = None,
+    bert: bool = False,
+    seed: int = 0,
+    tokenizer: PreTrainedTokenizerBase | None = None,
+    do_lower_case: bool | None = None,
     architecture: str | None = None,
-    **hub_options,
-) -> str:
+    revision: str = "main",
+    cache_dir: str | None = None,
+    token: str | None = None,
+) -> PreTrainedModel:
     """
-    Convert a checkpoint into a new directory, with its tokenizer and, for sentence-transformers, its pooling.
+    Give a BERT larger heads, more heads or wider feed-forward networks, with the same function.
 
     Args:
-        bert: convert a FixedHeadBert to transformers' BERT instead.
-        architecture: of `load_bert`.
-        do_lower_case: of `load_tokenizer`; a TensorFlow checkpoint does not say.
+        model: a model, or the directory or Hub id of one: BERT, RoBERTa and its like, DistilBERT, ELECTRA or
+            FixedHeadBert.
+        output_dir: a new directory for the result, with its tokenizer and a card.
+        attention_head_size, num_attention_heads, num_hidden_layers, value_head_size, intermediate_size: sizes of
+            `fixedbert.conversion.growing.convert`.
+        bert: make a BERT of a FixedHeadBert instead.
+        seed: for the random numbers in what is new.
+        tokenizer: of a model in memory, for `output_dir`.
+        do_lower_case: whether the tokenizer lowers letters; by default as it says.
+        architecture: class of a checkpoint whose config.json names none of transformers.
+        revision, cache_dir, token: for a model on the Hub.
 
     Returns:
-        A sentence with both shapes, and the largest difference between the outputs of the two models.
+        The new model. With `output_dir` a sentence is printed with both shapes and the difference between the outputs.
 
     Raises:
-        InputError: as `load_bert`, `convert` and `to_bert`; or `output_dir` exists and is not empty.
+        InputError: no such model, a size below its own, or an `output_dir` that is not empty.
     """
-    with new_directory(output_dir) as folder:
-        model = load_bert(source, architecture, **hub_options)
-        sizes: dict[str, Any] = {
-            "attention_head_size": attention_head_size,
-            "num_attention_heads": num_attention_heads,
-            "num_hidden_layers": num_hidden_layers,
-            "value_head_size": value_head_size,
-            "intermediate_size": intermediate_size,
-        }
+    sizes: dict[str, Any] = {
+        "attention_head_size": attention_head_size,
+        "num_attention_heads": num_attention_heads,
+        "num_hidden_layers": num_hidden_layers,
+        "value_head_size": value_head_size,
+        "intermediate_size": intermediate_size,
+    }
+    hub_options = {"revision": revision, "cache_dir": cache_dir, "token": token}
+    if output_dir is None:
+        found = model if isinstance(model, PreTrainedModel) else load_bert(model, architecture, **hub_options)
+        return resized(found, bert, seed, **sizes)
+    with new_directory(output_dir) as folder, model_directory(model, tokenizer) as source:
+        found = load_bert(source, architecture, **hub_options)
         try:
-            if bert and not isinstance(model, FixedHeadBertPreTrainedModel):
-                raise InputError(
-                    f"of the type {model.config.model_type}; only a FixedHeadBert can become a BERT again."
-                )
-            unchanged = bert and all(size is None for size in sizes.values())
-            larger = model if unchanged else convert(model, **sizes, seed=seed)
-            converted = to_bert(larger) if bert else larger
-            if converted.config.num_hidden_layers == model.config.num_hidden_layers:
-                found = f"largest difference of outputs {check_same_function(model, converted):.1g}"
+            new = resized(found, bert, seed, **sizes)
+            if new.config.num_hidden_layers == found.config.num_hidden_layers:
+                difference = f"largest difference of outputs {check_same_function(found, new):.1g}"
             else:
-                found = "not the same function"
+                difference = "not the same function"
+            done = f"{shape_of(found)} -> {shape_of(new)}; {difference}"
         except (RuntimeError, ValueError, OverflowError) as error:  # of a shape, of memory, of a seed
             raise InputError(f"{source}: {reason_of(error)}") from error
-        done = f"{shape_of(model)} -> {shape_of(converted)}; {found}"
-        del model
-        converted.save_pretrained(folder)
+        del found
+        new.save_pretrained(folder)
         origin, metadata = copy_beside(source, files_beside(source, **hub_options), folder, do_lower_case)
-        names, making = (type(converted).__name__, Path(output_dir).name), f"Converted from `{origin}`: {done}."
-        count = converted.num_parameters()
-        checkpoint_card(converted.config, *names, making, count=count, **metadata).save(folder / CARD)
-    return done
+        making, count = f"Converted from `{origin}`: {done}.", new.num_parameters()
+        names = (type(new).__name__, Path(output_dir).name)
+        checkpoint_card(new.config, *names, making, count=count, **metadata).save(folder / CARD)
+    PartialState().print(done)
+    return new
+
+
+def resized(model: PreTrainedModel, bert: bool, seed: int, **sizes: Any) -> PreTrainedModel:
+    """The model with other sizes, as a FixedHeadBert or as a BERT."""
+    if bert and not isinstance(model, FixedHeadBertPreTrainedModel):
+        raise InputError(f"of the type {model.config.model_type}; only a FixedHeadBert can become a BERT again.")
+    unchanged = bert and all(size is None for size in sizes.values())
+    larger = model if unchanged else growing.convert(model, **sizes, seed=seed)
+    return to_bert(larger) if bert else larger
 
 
 def shape_of(model: PreTrainedModel) -> str:

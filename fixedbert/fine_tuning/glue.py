@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import datasets
 import numpy as np
@@ -18,8 +19,8 @@ from ..data.glue import TASKS
 from ..data.token_report import report_tokens, tokenized_features
 from ..support.errors import InputError
 from ..support.files import write_whole
-from ..training.arguments import ModelArguments, read_arguments
-from ..training.results import record_metrics
+from ..training.arguments import ModelArguments, read_arguments, recipe_entries
+from ..training.results import Trained, record_metrics
 from .fine_tune import FineTuningTask
 from .glue_metrics import MEASURES, METRICS, glue_scores
 from .labels import enumerated, names_of_task, plain
@@ -103,7 +104,24 @@ def load_texts(task: str | None, arguments: GlueDataArguments, kinds: tuple[str,
 
 def main(argv: list[str] | None = None, prog: str | None = None):
     """Fine-tune on one task or more, with one seed or more. `argv` are flags, as in `read_arguments`."""
-    sweep(TextClassification, **read_arguments(argv, *TextClassification.arguments, prog=prog))
+    PartialState().print(fine_tune_glue(**read_arguments(argv, *TextClassification.arguments, prog=prog)))
+
+
+def fine_tune_glue(recipe: str | Path | None = None, **given: Any) -> Trained:
+    """
+    Fine-tune, evaluate and predict on tasks of GLUE, or on texts of one's own.
+
+    Args:
+        recipe: a YAML file of arguments; those of the call win.
+        given: the flags of run_glue.py, such as `task_name="mnli"` and `do_train=True`.
+
+    Returns:
+        The output directory, with the metrics.
+
+    Raises:
+        InputError: arguments that contradict each other, or input that cannot be used.
+    """
+    return sweep(TextClassification, **(recipe_entries(recipe, given) if recipe else {}) | given)
 
 
 class TextClassification(FineTuningTask):

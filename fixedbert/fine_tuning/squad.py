@@ -2,16 +2,18 @@
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import datasets
+from accelerate import PartialState
 from transformers import AutoModelForQuestionAnswering, PreTrainedConfig, PreTrainedTokenizerBase
 
 from ..data.hub import load_from_hub
 from ..data.token_report import report_tokens, tokenized_features
 from ..support.errors import InputError
 from ..support.files import json_text, write_whole
-from ..training.arguments import ModelArguments, read_arguments
-from ..training.results import record_metrics
+from ..training.arguments import ModelArguments, read_arguments, recipe_entries
+from ..training.results import Trained, record_metrics
 from .fine_tune import FineTuningTask
 from .pictures import draw_squad
 from .questions import SquadEvaluation, load_squad, question_rows, questions_that_fit, squad_windows
@@ -85,7 +87,24 @@ def load_questions(arguments: SquadDataArguments, kind: str, **hub_options) -> d
 
 def main(argv: list[str] | None = None, prog: str | None = None):
     """Fine-tune on questions, with one seed or more. `argv` are flags, as in `read_arguments`."""
-    sweep(QuestionAnswering, **read_arguments(argv, *QuestionAnswering.arguments, prog=prog))
+    PartialState().print(fine_tune_squad(**read_arguments(argv, *QuestionAnswering.arguments, prog=prog)))
+
+
+def fine_tune_squad(recipe: str | Path | None = None, **given: Any) -> Trained:
+    """
+    Fine-tune, evaluate and predict on SQuAD, or on questions of one's own.
+
+    Args:
+        recipe: a YAML file of arguments; those of the call win.
+        given: the flags of run_squad.py, such as `train_file="train-v1.1.json"` and `do_train=True`.
+
+    Returns:
+        The output directory, with the metrics.
+
+    Raises:
+        InputError: arguments that contradict each other, or input that cannot be used.
+    """
+    return sweep(QuestionAnswering, **(recipe_entries(recipe, given) if recipe else {}) | given)
 
 
 class QuestionAnswering(FineTuningTask):

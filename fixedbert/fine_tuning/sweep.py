@@ -17,6 +17,7 @@ from ..support.errors import InputError, note_what_is_left
 from ..support.files import check_free, json_text, output_path, write_whole
 from ..training.arguments import check_types, make_arguments
 from ..training.output import COMMAND_FILE, check_same_command, give_final_name, held, write_command
+from ..training.results import Trained, trained
 from .fine_tune import FineTuningTask, fine_tune
 from .pictures import draw_sweep
 from .trainer import FineTuningArguments, is_metric
@@ -69,7 +70,7 @@ def plan_runs(tasks: list[str | None], training_args: FineTuningArguments) -> li
     return [Run(task, seed, point) for task in tasks for point in points for seed in seeds]
 
 
-def sweep(kind: type[FineTuningTask], **given: Any):
+def sweep(kind: type[FineTuningTask], **given: Any) -> Trained:
     """
     Fine-tune for every task, seed and point of the grid, each with an output directory of its own; a single run has
     `output_dir` for itself.
@@ -89,7 +90,8 @@ def sweep(kind: type[FineTuningTask], **given: Any):
         raise InputError("nothing to do: give `do_train`, `do_eval` or `do_predict`.")
     runs = plan_runs(data_args.tasks(training_args.do_predict), training_args)
     if len(runs) == 1 and training_args.seeds is None:
-        return fine_tune(kind, runs[0].task, arguments, given)
+        fine_tune(kind, runs[0].task, arguments, given)
+        return trained(training_args.folder)
     if training_args.resume_from_checkpoint is not None:
         raise InputError("is for one run; several go on by themselves when started again.", "resume_from_checkpoint")
     with sweep_directory(training_args, given) as folder:
@@ -103,6 +105,7 @@ def sweep(kind: type[FineTuningTask], **given: Any):
             gc.collect()
         if PartialState().is_main_process:
             summarize(folder, runs)
+    return trained(training_args.folder)
 
 
 def fields_of(run: Run, given: dict[str, Any], training_args: FineTuningArguments, folder: Path) -> dict[str, Any]:

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import torch
 from torch import Tensor
-from tqdm import tqdm
-from transformers import AutoModel, PreTrainedTokenizerBase
+from tqdm.auto import tqdm
+from transformers import AutoModel, PreTrainedModel, PreTrainedTokenizerBase
 
-from ..conversion.checkpoints import read_config
+from ..conversion.checkpoints import model_directory, read_config
 from ..conversion.families import FAMILIES, fixed_head_config
 from ..conversion.weights import load_whole
 from ..data.corpora import Corpus, CorpusReader
@@ -66,8 +66,8 @@ class Checkpoint:
     longest_example: int  # tokens
 
 
-def inspect(
-    model: str,
+def inspect(  # noqa: PLR0913  the options of the command
+    model: str | Path | PreTrainedModel,
     output_dir: str | Path,
     validation_file: str,
     max_seq_length: int = 128,
@@ -75,6 +75,7 @@ def inspect(
     importance_samples: int = 8,
     batch_size: int = 16,
     compare: str | None = None,
+    tokenizer: PreTrainedTokenizerBase | None = None,
     **hub_options,
 ) -> Inspection:
     """
@@ -82,13 +83,14 @@ def inspect(
     directory.
 
     Args:
-        model: directory or Hub id of a BERT-like encoder.
+        model: a BERT-like encoder, or the directory or Hub id of one.
         validation_file: file, folder or glob of the formats that pretraining reads; sequences are cut from its
             documents.
         max_samples: sequences to measure, the first ones.
         importance_samples: of these, sequences for `importance`, which runs the model once for each head.
         compare: directory or Hub id of a second encoder, inspected on the same text. The page shows both;
             compared.json and compared.png are of the second.
+        tokenizer: of a model in memory.
         hub_options: `revision` (of `model` alone), `token` and `cache_dir` of from_pretrained.
 
     Raises:
@@ -97,8 +99,8 @@ def inspect(
     sample = Sample(validation_file, max_seq_length, max_samples, importance_samples, batch_size)
     needs("matplotlib", "plots")
     CorpusReader(Corpus(validation_file))  # it is there, which is said before the model is loaded
-    with new_directory(output_dir) as folder:
-        checkpoints = [load(model, max_seq_length, **hub_options)]
+    with new_directory(output_dir) as folder, model_directory(model, tokenizer) as place:
+        checkpoints = [load(place, max_seq_length, **hub_options)]
         if compare is not None:
             checkpoints.append(load(compare, max_seq_length, **{**hub_options, "revision": "main"}))
         for checkpoint in checkpoints:
@@ -116,7 +118,7 @@ def inspect(
             draw(inspection, folder / f"{name}.png")
         (folder / "inspection.html").write_text(inspection_html(inspections), encoding="utf-8")
     first, *others = inspections
-    return replace(first, compared=others[0] if others else None)
+    return replace(first, compared=others[0] if others else None, folder=str(output_dir))
 
 
 def not_finite(name: str) -> InputError:

@@ -23,12 +23,26 @@ directions that the output projection ignores, and at most 1 / eps of float32.
 
 import math
 from dataclasses import dataclass
+from pathlib import Path
 
 from torch import Tensor
 
 from ..counts import size_text
+from ..support.notebook import as_html
 
 EVEN_SHARE = 0.8  # of the ceiling, from which a larger head is worth a try: a convention
+# Of an inspection, with the headings of their columns.
+MEASURES = {
+    "rank": "rank",
+    "pattern_rank": "pattern",
+    "effective_rank": "eff.rank",
+    "effective_pattern_rank": "eff.pattern",
+    "ceiling": "ceiling",
+    "entropy": "entropy",
+    "distance": "distance",
+    "similarity": "similar",
+    "importance": "importance",
+}
 PANELS = {  # the measures that are drawn, with what they say
     "ceiling": "evenness of the head's dimensions (1: all alike)",
     "entropy": "entropy of attention (nats)",
@@ -55,7 +69,7 @@ class Example:
     changes: list[Tensor]
 
 
-@dataclass(frozen=True, eq=False)  # tensors have no one truth value
+@dataclass(frozen=True, eq=False, repr=False)  # tensors have no one truth value
 class Inspection:
     """
     What `inspect` finds: the measures above, each (layers, heads), and `condition`, (layers,). Where a layer has fewer
@@ -92,6 +106,16 @@ class Inspection:
     likeness: list[Tensor]  # (heads, heads)
     examples: list[Example]
     compared: "Inspection | None"
+    folder: str = ""  # with the page and the picture
+
+    def __repr__(self) -> str:
+        return f"Inspection({self.model}: {self.summary}; in {self.folder})"
+
+    def __str__(self) -> str:
+        return inspection_text(self)
+
+    def _repr_html_(self) -> str:
+        return as_html(f"{self.model}: {self.summary}", Path(self.folder, "inspection.png"))
 
     @property
     def summary(self) -> str:
@@ -162,5 +186,43 @@ def json_of(inspection: Inspection) -> dict[str, object]:
             return [row if count else None for row, count in zip(rows, inspection.head_counts, strict=True)]
         return [row[:n] for row, n in zip(rows, inspection.head_counts, strict=True)]
 
-    fields = {name: value for name, value in vars(inspection).items() if name not in ("examples", "compared")}
+    fields = {
+        name: value for name, value in vars(inspection).items() if name not in ("examples", "compared", "folder")
+    }
     return {names.get(name, name): listed_values(value) for name, value in fields.items()}
+
+
+def inspection_text(inspection: Inspection) -> str:
+    """A row for every head, and where larger heads are worth a try; then the same of the model compared with."""
+    lines = [
+        f"{inspection.model}: {inspection.summary}",
+        "layer head " + " ".join(f"{heading:>11}" for heading in MEASURES.values()),
+    ]
+    measures = [getattr(inspection, name) for name in MEASURES]
+    for layer in range(inspection.layers):
+        for head in range(inspection.head_counts[layer]):
+            values = " ".join(f"{float(measure[layer, head]):>11.3g}" for measure in measures)
+            lines.append(f"{layer:>5} {head:>4} {values}")
+        condition = f"condition number of all heads' output: {float(inspection.condition[layer]):.3g}"
+        lines.append(f"{layer:>5}      {condition if inspection.head_counts[layer] else 'no heads'}")
+    lines += ["", suggestion(inspection)]
+    if inspection.compared is not None:
+        lines += ["", inspection_text(inspection.compared)]
+    return "\n".join(lines)
+
+
+def suggestion(inspection: Inspection) -> str:
+    """Which layers use their heads' size most evenly, and the command that enlarges the heads of just those."""
+    n, sizes, share = inspection.max_seq_length, inspection.head_sizes, f"{EVEN_SHARE:.0%}"
+    if min(sizes) >= n - 1:
+        return f"Heads of {size_text(sizes)} have room for every pattern over {n} tokens: larger add nothing here."
+    even = inspection.even_layers
+    if not even:
+        return f"In no layer has the mean effective rank {share} of the most there can be; no bottleneck is ruled out."
+    layers = ", ".join(map(str, even))
+    finding = f"In layers {layers} the mean effective rank is {share} or more of the most there can be."
+    if not inspection.can_grow:
+        return finding
+    larger = " ".join(str(2 * size if layer in even else size) for layer, size in enumerate(sizes))
+    command = f"fixedbert convert {inspection.model} --output_dir OUTPUT --attention_head_size {larger}"
+    return f"{finding} More room just there: `{command}`; whether it helps, training shows."

@@ -3,8 +3,9 @@
 import gc
 import json
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, fields, replace
 from itertools import groupby
+from pathlib import Path
 from shutil import rmtree
 from typing import Any
 
@@ -20,16 +21,25 @@ from transformers import (
 from transformers.trainer_callback import ProgressCallback
 from transformers.trainer_pt_utils import AcceleratorConfig
 
+from ..conversion.convert import shape_of
+from ..conversion.families import FAMILIES
 from ..data.masking import tokens_inside_words
 from ..model_card import hardware_name, versions
 from ..support.errors import InputError
 from ..support.files import json_text
 from ..support.plain_yaml import flags
-from ..training.arguments import ModelArguments, check_types, keep_token, make_arguments, read_arguments
+from ..training.arguments import (
+    ModelArguments,
+    check_types,
+    keep_token,
+    make_arguments,
+    read_arguments,
+    recipe_entries,
+)
 from ..training.interruption import train
 from ..training.loading import load_config, load_model
 from ..training.output import check_same_data, output_directory, without_secrets
-from ..training.results import publish, record_metrics
+from ..training.results import Trained, publish, record_metrics, trained
 from ..training.speed import keep_freed_memory, predict_labelled_tokens_only, skip_padding
 from .examples import (
     PretrainingDataArguments,
@@ -54,27 +64,63 @@ from .stages import (
 )
 from .trainer import PretrainingArguments, PretrainingTrainer
 
-ARGUMENTS = (ModelArguments, PretrainingDataArguments, PretrainingArguments)
+
+def size(what: str, per_layer: bool = False):
+    text = f"{what}, or one for each layer" if per_layer else what
+    return field(default=None, metadata={"help": f"For a new model: {text}."} | ({"nargs": "+"} if per_layer else {}))
+
+
+@dataclass
+class NewModelArguments(ModelArguments):
+    """Which model, and the shape of a new one, on top of `config_name` or of BERT-base with heads of 128."""
+
+    num_attention_heads: int | None = size("number of heads")
+    attention_head_size: list[int] | None = size("size of a head, whatever the width", per_layer=True)
+    value_head_size: list[int] | None = size("size of a head's values, where it is another", per_layer=True)
+    hidden_size: int | None = size("width")
+    num_hidden_layers: int | None = size("number of layers")
+    intermediate_size: list[int] | None = size("neurons of a feed-forward network", per_layer=True)
+
+    def __post_init__(self):
+        names = {member.name for member in fields(self)} - {member.name for member in fields(ModelArguments)}
+        shape = {name: value for name in sorted(names) if (value := getattr(self, name)) is not None}
+        if shape and self.model_name_or_path is not None:
+            raise InputError(
+                "is for a new model; the shape of `model_name_or_path` is changed by fixedbert convert.", min(shape)
+            )
+        for name, value in shape.items():
+            one = value[0] if isinstance(value, list) and len(value) == 1 else value
+            self.config_overrides = (self.config_overrides or {}) | {name: one}
+
+
+ARGUMENTS = (NewModelArguments, PretrainingDataArguments, PretrainingArguments)
 MODELS = {"mlm+nsp": AutoModelForPreTraining, "mlm": AutoModelForMaskedLM, "clm": AutoModelForCausalLM}
 
 
 def main(argv: list[str] | None = None, prog: str | None = None, callbacks: Sequence[TrainerCallback] = ()):
     """What `pretrain` does. `argv` are flags, as in `read_arguments`."""
-    pretrain(callbacks, **read_arguments(argv, *ARGUMENTS, prog=prog))
+    found = pretrain(callbacks=callbacks, **read_arguments(argv, *ARGUMENTS, prog=prog))
+    PartialState().print(found)
 
 
-def pretrain(callbacks: Sequence[TrainerCallback] = (), **given: Any):
+def pretrain(recipe: str | Path | None = None, *, callbacks: Sequence[TrainerCallback] = (), **given: Any) -> Trained:
     """
-    From a corpus to weights, a picture and a summary in the output directory.
+    Pretrain a model: from a corpus to weights, a picture and a summary in the output directory.
 
     Args:
+        recipe: a YAML file of arguments, such as recipes/mini.yaml; those of the call win.
         callbacks: of Trainer, besides those that it has here anyway. One that stops the training in
             on_step_end ends its stage; such a run cannot be continued after an interruption.
-        given: fields of ARGUMENTS.
+        given: the flags of run_pretraining.py, such as `train_file="corpus/"`.
+
+    Returns:
+        The output directory, with the metrics.
 
     Raises:
-        InputError: fields that contradict each other, or input that cannot be used.
+        InputError: arguments that contradict each other, or input that cannot be used.
     """
+    if recipe is not None:
+        given = recipe_entries(recipe, given) | given
     given = check_types(given, *ARGUMENTS)
     model_args, data_args, training_args = make_arguments(given, *ARGUMENTS)
     if not (training_args.do_train or training_args.do_eval):
@@ -113,6 +159,7 @@ def pretrain(callbacks: Sequence[TrainerCallback] = (), **given: Any):
         if training_args.do_train:
             trainer.create_model_card()
     publish(trainer)
+    return trained(training_args.folder)
 
 
 class StagedTraining:
@@ -143,8 +190,9 @@ class StagedTraining:
         skip_padding(model)
         predict_labelled_tokens_only(model)
         parameters = parameter_counts(model)
+        shape = f"{shape_of(model)}: " if model.config.model_type in FAMILIES else ""
         PartialState().print(
-            f"{stage_text(self.stages, place)}{parameters['all']:,} parameters, "
+            f"{stage_text(self.stages, place)}{shape}{parameters['all']:,} parameters, "
             f"{parameters['besides embeddings']:,} of them besides the embeddings"
         )
         trainer = StageTrainer(

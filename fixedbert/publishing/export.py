@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cosine_similarity
 from transformers import BertConfig, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-from ..conversion.checkpoints import is_tensorflow, load_bert
+from ..conversion.checkpoints import is_tensorflow, load_bert, model_directory
 from ..conversion.convert import CARD, copy_beside, files_beside, shape_of
 from ..conversion.families import fixed_head_config, head_of, shared_fields
 from ..conversion.growing import convert
@@ -65,6 +65,38 @@ class Graph(nn.Module):
         outputs = self.model(**inputs, return_dict=True)
         tensors = [outputs[name] for name in self.names]
         return tensors if self.pooling is None else [*tensors, self.pooling(tensors[0], attention_mask)]
+
+
+def export(
+    model: str | Path | PreTrainedModel,
+    output_dir: str | Path,
+    format: str = "onnx",
+    int8: bool = False,
+    tokenizer: PreTrainedTokenizerBase | None = None,
+    revision: str = "main",
+    cache_dir: str | None = None,
+    token: str | None = None,
+) -> str:
+    """
+    Write a model as a graph of ONNX for servers, into a new directory with its tokenizer and a card.
+
+    Args:
+        model: a model, or the directory or Hub id of one.
+        format: "onnx".
+        int8: also write a graph with matrices in int8.
+        tokenizer: of a model in memory.
+        revision, cache_dir, token: for a model on the Hub.
+
+    Returns:
+        A sentence with the files, their sizes, and how near their outputs are to the model's.
+
+    Raises:
+        InputError: as `export_onnx`.
+    """
+    if format != "onnx":
+        raise InputError(f"{format}: there is onnx.", "format")
+    with model_directory(model, tokenizer) as source:
+        return export_onnx(source, output_dir, int8, revision=revision, cache_dir=cache_dir, token=token)
 
 
 def export_onnx(source: str | Path, output_dir: str | Path, int8: bool = False, **hub_options) -> str:

@@ -13,8 +13,9 @@ from pathlib import Path
 from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi, ModelCard
 from huggingface_hub.errors import HTTPError
 from safetensors import safe_open
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ..conversion.checkpoints import SENTENCE_FILES
+from ..conversion.checkpoints import SENTENCE_FILES, model_directory
 from ..conversion.families import head_of
 from ..data.tokenizers import TOKENIZER_FILES
 from ..model.configuration_fixed_head_bert import AUTO_MAP, FixedHeadBertConfig
@@ -45,12 +46,13 @@ CODE = {file.name: file for file in (Path(__file__).parents[1] / "model").glob("
 
 
 def push(
-    folder: str | Path,
+    folder: str | Path | PreTrainedModel,
     repo_id: str,
     license: str | None = None,
     private: bool | None = None,
     commit_message: str | None = None,
     token: str | None = None,
+    tokenizer: PreTrainedTokenizerBase | None = None,
 ) -> str:
     """
     Upload a FixedHeadBert's directory in one commit: weights, configuration with the whole auto_map, the four files
@@ -58,6 +60,7 @@ def push(
     it, because they could be loaded instead.
 
     Args:
+        folder: the directory, or a model in memory with its `tokenizer`.
         license: of the weights, for a card without one.
         private: whether a new repository is private.
         token: one with the right to write; by default the login's.
@@ -69,7 +72,18 @@ def push(
         InputError: the directory is incomplete, its card lacks a field, or the Hub refuses or cannot be reached. Then
             nothing on the Hub has changed.
     """
-    folder = Path(folder)
+    with model_directory(folder, tokenizer) as place:
+        return push_directory(Path(place), repo_id, license, private, commit_message, token)
+
+
+def push_directory(
+    folder: Path,
+    repo_id: str,
+    license: str | None,
+    private: bool | None,
+    commit_message: str | None,
+    token: str | None,
+) -> str:
     config = checked_config(folder)
     files = checkpoint_files(folder)
     contents = {"README.md": card_of(folder, config["architectures"][0], repo_id, license)}

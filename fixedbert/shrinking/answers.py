@@ -143,20 +143,26 @@ class Comparison:
             embeddings, and of states summed over the tokens of a row, one less the cosine.
         agreement: share of the answers that are the same; None for numbers of any kind.
         kind: as in `Answers`.
+        spread: of numbers, the standard deviation of the original's; else None.
     """
 
     divergence: float
     agreement: float | None
     kind: str
+    spread: float | None = None
 
 
 @torch.no_grad()
 def compare(original: PreTrainedModel, other: PreTrainedModel, rows: list[Batch], answering: Answering) -> Comparison:
     divergence, same, count, kind = 0.0, 0, 0, ""
+    numbers: list[Tensor] = []
     for batch in rows:
         for mine, others in zip(answering(original, batch), answering(other, batch), strict=True):
             divergence, kind = divergence + float(mine.divergence(others)), mine.kind
             if kind in ("classes", "labels"):
                 same, count = same + int(mine.agreement(others)), count + len(mine.values)
+            elif kind == "numbers":
+                numbers.append(mine.values)
     divergence /= sum(len(batch["input_ids"]) for batch in rows)
-    return Comparison(divergence, same / count if count else None, kind)
+    spread = float(torch.cat(numbers).std(dim=0, correction=0).norm()) if numbers else None
+    return Comparison(divergence, same / count if count else None, kind, spread)

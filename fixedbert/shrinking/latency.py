@@ -11,7 +11,7 @@ from pathlib import Path
 from statistics import median
 
 import torch
-from tqdm import tqdm
+from tqdm.auto import tqdm
 
 from ..conversion.growing import Heads, set_heads
 from ..model.attention_fixed_head_bert import FixedHeadBertAttention

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
-from tqdm import tqdm
+from tqdm.auto import tqdm
 from transformers.masking_utils import create_bidirectional_mask, create_causal_mask
 
 from ..conversion.growing import Heads, heads_of

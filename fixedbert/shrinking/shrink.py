@@ -22,10 +22,10 @@ from typing import NamedTuple
 import torch
 from accelerate import PartialState
 from torch import Tensor
-from transformers import PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.trainer import TRAINER_STATE_NAME
 
-from ..conversion.checkpoints import is_tensorflow, load_bert
+from ..conversion.checkpoints import is_tensorflow, load_bert, model_directory
 from ..conversion.convert import CARD, check_same_function, copy_beside, files_beside
 from ..conversion.families import build
 from ..conversion.growing import Heads, convert, heads_of, numbers, one_or_list, set_heads
@@ -45,8 +45,8 @@ from .latency import LatencyTable, duration, machine_name, measure, ratio
 from .layers import LayerCosts, layers_of, refit, shapes_of, statistics
 from .repair import Repair, RepairTrainer
 from .rows import Rows, shapes_of_batches
-from .text import RESULTS, Shrinking, draw, making
-from .vocabulary import Text, check_kind, cut_vocabulary
+from .text import PICTURE, RESULTS, Shrinking, Vocabulary, draw, making
+from .vocabulary import Text, check_kind, cut_vocabulary, shrink_vocabulary
 
 CUT = "cut"  # where the cut model is kept while it is trained
 HELD_OUT = 6  # of so many rows one is for the comparison of the answers
@@ -179,7 +179,83 @@ class Work:
         return lambda: [model.base_model(input_ids=ids) for ids in inputs]
 
 
-def shrink(
+def shrink(  # noqa: PLR0913  the options of the command
+    model: str | Path | PreTrainedModel,
+    output_dir: str | Path,
+    speedup: float | None = None,
+    milliseconds: float | None = None,
+    params: float | None = None,
+    flops: float | None = None,
+    attention_head_size: int | list[int] | None = None,
+    value_head_size: int | list[int] | None = None,
+    num_attention_heads: int | list[int] | None = None,
+    intermediate_size: int | list[int] | None = None,
+    task_name: str | None = None,
+    data_dir: str | None = None,
+    train_file: str | list[str] | None = None,
+    text_column_names: str | None = None,
+    vocabulary: str | list[str] | None = None,
+    latency_table: str | Path | None = None,
+    max_seq_length: int | None = None,
+    max_samples: int = 1500,
+    batch_size: int = 32,
+    distil_steps: int | None = None,
+    learning_rate: float | None = None,
+    seed: int = 0,
+    tokenizer: PreTrainedTokenizerBase | None = None,
+    do_lower_case: bool | None = None,
+    revision: str = "main",
+    cache_dir: str | None = None,
+    token: str | None = None,
+) -> Shrinking | Vocabulary:
+    """
+    Make a model lighter: to a speed, to a size, or to the vocabulary of a text.
+
+    Args:
+        model: a model, or the directory or Hub id of one that `fixedbert.convert` takes.
+        output_dir: a new directory for the result, with its tokenizer, a card, shrinking.json and shrinking.png.
+        speedup: how many times faster than the original, on this machine. One target is given of this and the next.
+        milliseconds, params, flops: of a batch of the rows, of the whole model, of a row of the mean length.
+        attention_head_size, value_head_size, num_attention_heads, intermediate_size: sizes by hand, one for all layers
+            or a list.
+        task_name, data_dir: the model's task of GLUE, and its folder where it is not the Hub's.
+        train_file: or files with rows of its task. Labels are not used.
+        text_column_names: columns with the texts, such as "premise,hypothesis".
+        vocabulary: files with text whose tokens stay. Without a target only the vocabulary is cut.
+        latency_table: a file with times, which is written where it is not there.
+        max_seq_length, max_samples, batch_size: tokens of a row at most, rows to cut by, and rows at once.
+        distil_steps: steps of training towards the original's answers, after the cut; 600 takes about ten minutes.
+        learning_rate: of this training, 2e-4 by default.
+        tokenizer: of a model in memory.
+        do_lower_case: whether the tokenizer lowers letters; by default as it says.
+        revision, cache_dir, token: for a model on the Hub.
+
+    Returns:
+        What was reached, with `folder`, where the model is.
+
+    Raises:
+        InputError: as `shrink_to` and `shrink_vocabulary`.
+    """
+    hub_options = {"revision": revision, "cache_dir": cache_dir, "token": token}
+    sizes = (attention_head_size, value_head_size, num_attention_heads, intermediate_size)
+    asked = (speedup, milliseconds, params, flops, *sizes)
+    files, kept = ([given] if isinstance(given, str | Path) else given for given in (train_file, vocabulary))
+    columns = None if text_column_names is None else tuple(text_column_names.split(","))
+    chosen = (task_name, data_dir, files, max_seq_length, max_samples, batch_size, seed, do_lower_case, columns)
+    with model_directory(model, tokenizer) as source:
+        for_target = (*asked, latency_table, distil_steps, learning_rate, columns)
+        if kept is not None and all(x is None for x in for_target):
+            text = Text(kept, None if (task_name, data_dir, files) == (None,) * 3 else Rows(*chosen))
+            return shrink_vocabulary(source, output_dir, text, do_lower_case, **hub_options)
+        target, rows = Target(*asked), Rows(*chosen)
+        if learning_rate is not None and distil_steps is None:
+            raise InputError("is for the training that `distil_steps` asks for: give both.", "learning_rate")
+        rate = Repair.learning_rate if learning_rate is None else learning_rate
+        repair = None if distil_steps is None else Repair(distil_steps, rate, seed)
+        return shrink_to(source, output_dir, rows, target, latency_table, repair, kept, **hub_options)
+
+
+def shrink_to(
     model: str | Path,
     output_dir: str | Path | None,
     rows: Rows,
@@ -215,7 +291,8 @@ def shrink(
             work = Work.load(model, rows, text, **hub_options)
             found, cut = lighter(work, target, latency_table)
             cut.save_pretrained(folder)
-            return write_beside(folder, name, found, cut, rows.do_lower_case, text, **hub_options)
+            found = write_beside(folder, name, found, cut, rows.do_lower_case, text, **hub_options)
+        return replace(found, folder=str(output_dir))
     args = repair.arguments(output_path(output_dir))
     given = {"model": str(model), "revision": hub_options.get("revision"), "vocabulary": vocabulary}
     with output_directory(args, given | asdict(rows) | asdict(target) | asdict(repair)) as checkpoint:
@@ -247,7 +324,7 @@ def shrink(
         found = write_beside(args.folder, name, found, student, rows.do_lower_case, text, **hub_options)
         for folder in (*args.folder.glob("checkpoint-*"), first):  # a run that is killed here needs its cut
             shutil.rmtree(folder)
-    return found
+    return replace(found, folder=str(output_dir))
 
 
 def lighter(
@@ -463,8 +540,9 @@ def write_beside(
     if text is not None:
         cut, left = cut_vocabulary(cut, folder, text)
         found = replace(found, vocabulary=left, parameters=(found.parameters[0], left.parameters[1]))
-    (folder / RESULTS).write_text(json_text(asdict(found), indent=1) + "\n")
-    draw(found, folder / "shrinking.png")
+    written = {name: value for name, value in asdict(found).items() if name != "folder"}
+    (folder / RESULTS).write_text(json_text(written, indent=1) + "\n")
+    draw(found, folder / PICTURE)
     names, count = (type(cut).__name__, name), cut.num_parameters()
     checkpoint_card(cut.config, *names, making(found), count=count, **metadata).save(folder / CARD)
     if text is not None:

@@ -5,10 +5,14 @@ from pathlib import Path
 
 from ..model_card import table
 from ..support.figures import drawing, with_matplotlib
+from ..support.notebook import as_html
 from .answers import Comparison
 from .budget import Shape
 
-RESULTS = "shrinking.json"
+RESULTS, PICTURE = "shrinking.json", "shrinking.png"
+# How much changes in the answers, as a share, up to which they are called nearly the same, and up to which mostly. On
+# the tasks of docs/results/lighter.md such cuts cost up to half a point, and up to two.
+NEARLY, MOSTLY = 0.03, 0.1
 
 
 @dataclass(frozen=True)
@@ -26,8 +30,11 @@ class Vocabulary:
     parameters: tuple[int, int]
     size: tuple[int, int]
 
+    def __str__(self) -> str:
+        return vocabulary_text(self)
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, repr=False)
 class Shrinking:
     """
     What `shrink` did.
@@ -44,6 +51,7 @@ class Shrinking:
         repaired: the comparison after training, and its `distil_steps`.
         vocabulary: what was cut of it after all that.
         machine: where the seconds were measured; `table_of`: where the table's were, if that is another.
+        folder: where the model is.
     """
 
     model: str
@@ -63,6 +71,16 @@ class Shrinking:
     machine: str = ""
     table_of: str = ""
     vocabulary: Vocabulary | None = None
+    folder: str = ""
+
+    def __repr__(self) -> str:
+        return f"Shrinking({self.folder!r}: {verdict(self)})"
+
+    def __str__(self) -> str:
+        return shrinking_text(self)
+
+    def _repr_html_(self) -> str:
+        return as_html(str(self), Path(self.folder, PICTURE))
 
 
 def vocabulary_text(found: Vocabulary) -> str:
@@ -79,40 +97,77 @@ def answers_text(comparison: Comparison) -> str:
     """How far answers are from the original's, in the measure of their kind."""
     divergence = comparison.divergence
     if comparison.agreement is not None:
-        return f"{comparison.agreement:.1%} are the same, KL {divergence:.2g} nats for a row"
+        return f"{comparison.agreement:.1%} are the original's, KL {divergence:.2g} nats for a row"
     if comparison.kind == "numbers":
-        return f"the root mean square difference is {(2 * divergence) ** 0.5:.2g}"
+        spread = f", where the original's vary by {comparison.spread:.2g}" if comparison.spread else ""
+        return f"they differ from the original's by {(2 * divergence) ** 0.5:.2g}{spread} (root mean squares)"
     if comparison.kind == "embeddings":
-        return f"the mean cosine with the original's is {1 - divergence:.4f}"
+        return f"their mean cosine with the original's is {1 - divergence:.3f}"
     return f"one less the cosine of hidden states is {divergence:.2g}, the sum over the tokens of a row"
+
+
+def changed(comparison: Comparison, tokens: float) -> float:
+    """How much of the answers has changed, as a share: how many, or how much of the variance is not explained."""
+    if comparison.agreement is not None:
+        return 1 - comparison.agreement
+    if comparison.kind == "numbers":
+        return 2 * comparison.divergence / comparison.spread**2 if comparison.spread else 1.0
+    return comparison.divergence if comparison.kind == "embeddings" else comparison.divergence / tokens
+
+
+def judgement(found: Shrinking) -> str:
+    """Whether the answers stayed, in words, and what to do where they did not."""
+    share = changed(found.repaired or found.comparison, found.tokens)
+    if share <= NEARLY:
+        return "Nearly all answers stayed"
+    if share <= MOSTLY:
+        return "Most answers stayed: compare both models on rows with labels"
+    remedy = "more `distil_steps`" if found.repaired else "train it with `distil_steps`"
+    return f"Many answers changed: {remedy}, or ask for less"
 
 
 def verdict(found: Shrinking) -> str:
     """What was reached, in one sentence."""
     (ops, fewer), (params, left) = found.operations, found.parameters
-    faster = f"{found.speedup:.2f} times as fast as the original"
-    predicted = f" ({found.by_table:.2f} by the table of latencies)" if found.by_table else ""
-    if found.table_of:
-        faster = f"{found.by_table:.2f} times as fast as the original on {found.table_of}, as its table predicts"
-        predicted = f" ({found.speedup:.2f} measured on {found.machine})"
     return (
-        f"{faster}{predicted}, with {fewer / ops:.0%} of the operations and {left / params:.0%} of the parameters; of "
+        f"{speed_text(found)}, with {fewer / ops:.0%} of the operations and {left / params:.0%} of the parameters; of "
         f"its answers on rows that it was not cut by, {answers_text(found.comparison)}."
     )
 
 
+def speed_text(found: Shrinking) -> str:
+    """How many times as fast, measured and by the table."""
+    if found.table_of:
+        return (
+            f"{found.by_table:.2f} times as fast as the original on {found.table_of}, as its table predicts "
+            f"({found.speedup:.2f} measured on {found.machine})"
+        )
+    predicted = f" ({found.by_table:.2f} by the table of latencies)" if found.by_table else ""
+    return f"{found.speedup:.2f} times as fast as the original{predicted}"
+
+
 def shrinking_text(found: Shrinking) -> str:
-    """Heads and neurons of each layer, and what was reached."""
+    """Heads and neurons of each layer; time, operations, parameters and answers; a judgement, and what comes next."""
     lines = [f"{found.model}: cut by {found.rows:,} rows of {found.tokens:.0f} tokens in the mean"]
     for number, (before, after) in enumerate(zip(found.before, found.after, strict=True)):
         neurons = f"{before.neurons:,} -> {after.neurons:,} neurons"
         lines.append(f"  layer {number}: {before.heads} -> {after.heads}; {neurons}")
-    seconds, less = (1000 * time for time in found.seconds)
-    lines += [f"{seconds:.1f} -> {less:.1f} ms for batches of short, middling and long rows", verdict(found)]
+    (seconds, less), (ops, fewer), (params, left) = found.seconds, found.operations, found.parameters
+    lines += [
+        "",
+        f"time        {1000 * seconds:8.1f} -> {1000 * less:.1f} ms for batches of short, middling and long rows",
+        f"operations  {ops / 1e6:8,.0f} -> {fewer / 1e6:,.0f} million for a row",
+        f"parameters  {params / 1e6:8.1f} -> {left / 1e6:.1f} million",
+        f"answers     on rows that it was not cut by, {answers_text(found.comparison)}",
+    ]
     if found.repaired is not None:
-        lines.append(f"after {found.distil_steps:,} steps of training, {answers_text(found.repaired)}.")
+        lines.append(f"            after {found.distil_steps:,} steps of training, {answers_text(found.repaired)}")
     if found.vocabulary is not None:
         lines.append(vocabulary_text(found.vocabulary))
+    faster = speed_text(found)
+    lines += ["", f"{faster[0].upper()}{faster[1:]}. {judgement(found)}."]
+    if found.folder:
+        lines.append(f"Next: fixedbert export {found.folder} --output_dir {found.folder.rstrip('/')}-onnx --int8")
     return "\n".join(lines)
 
 

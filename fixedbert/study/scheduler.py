@@ -20,7 +20,7 @@ from pathlib import Path
 
 import torch
 from accelerate import PartialState
-from tqdm import tqdm
+from tqdm.auto import tqdm
 
 from ..support.errors import InputError, needs, note_what_is_left
 from ..support.files import json_text, write_whole, writing

@@ -7,6 +7,7 @@ import re
 import sys
 from argparse import SUPPRESS, ArgumentTypeError
 from ast import literal_eval
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from inspect import get_annotations
@@ -28,6 +29,23 @@ from ..support.plain_yaml import flags, read_yaml
 from ..support.processes import check_shared_memory
 from .precision import leave_out_emulated_bf16
 
+# What is given beside a recipe takes the place of an entry of another name: these two exclude each other.
+REPLACES = {
+    "train_file": "dataset_name",
+    "dataset_name": "train_file",
+    "task_name": "train_file",
+    "model_name_or_path": "config_name",
+    "num_train_epochs": "max_steps",
+    "gradient_accumulation_steps": "total_train_batch_size",
+}
+# Entries that say how the corpora of a recipe are read.
+OF_CORPORA = {
+    "dataset_config_name",
+    "text_column_name",
+    "document_boundary",
+    "document_column_name",
+    "corpus_weights",
+}
 RECIPES = Path(__file__).parents[1] / "recipes"  # they come with the package, and are named as in a checkout
 
 
@@ -44,7 +62,11 @@ class ModelArguments:
         metadata={"help": f"Directory or Hub id of a configuration, or a preset: {', '.join(PRESETS)}."},
     )
     config_overrides: dict | None = field(
-        default=None, metadata={"help": "Changes to the configuration: num_attention_heads=12,attention_head_size=64"}
+        default=None,
+        metadata={
+            "help": "Changes to the configuration: num_attention_heads=12,attention_head_size=64; without a model, to "
+            "that of BERT-base with heads of 128."
+        },
     )
     tokenizer_name: str | None = field(
         default=None, metadata={"help": "Directory or Hub id of a tokenizer, or a vocab.txt; default: the model's."}
@@ -87,25 +109,39 @@ class ModelArguments:
 
 def with_recipe(argv: list[str]) -> list[str]:
     """
-    `recipe.yaml --flag ...` as flags alone: the entries of the recipe, then the flags, which win. A recipe in
-    JSON is what transformers' scripts take. `recipes/NAME.yaml` is the package's where there is no such file.
+    `recipe.yaml --flag ...` as flags alone: the entries of the recipe, then the flags, which win.
+
+    Raises:
+        InputError: as `recipe_entries`.
+    """
+    if not argv or Path(argv[0]).suffix not in (".yaml", ".yml", ".json"):
+        return list(argv)
+    given = {word[2:].partition("=")[0].replace("-", "_") for word in argv[1:] if word.startswith("--")}
+    return flags(recipe_entries(argv[0], given)) + argv[1:]
+
+
+def recipe_entries(recipe: str | Path, given: Iterable[str]) -> dict[str, Any]:
+    """
+    The entries of a recipe, without those that exclude what is `given` beside it. A recipe in JSON is what
+    transformers' scripts take. `recipes/NAME.yaml` is the package's where there is no such file.
 
     Raises:
         InputError: the recipe is not there, or not a YAML mapping from arguments to values.
     """
-    if not argv or Path(argv[0]).suffix not in (".yaml", ".yml", ".json"):
-        return list(argv)
     packaged = {f"recipes/{file.name}": file for file in sorted(RECIPES.glob("*.yaml"))}
-    file = Path(argv[0])
+    file = Path(recipe)
     if not os.path.exists(file):
         if file.as_posix() not in packaged:
-            raise InputError(f"{argv[0]}: no such recipe; give a file, or one of {', '.join(packaged)}.")
+            raise InputError(f"{recipe}: no such recipe; give a file, or one of {', '.join(packaged)}.")
         file = packaged[file.as_posix()]
     entries = read_yaml(file, "a recipe maps argument names to values, one a line")
     for name, value in entries.items():
         if isinstance(value, list) and any(isinstance(one, list | dict) for one in value) and name != "stages":
-            raise InputError(f"{argv[0]}: {name}: a list of plain values is needed.")
-    return flags(entries) + argv[1:]
+            raise InputError(f"{recipe}: {name}: a list of plain values is needed.")
+    replaced = {REPLACES[name] for name in given if name in REPLACES} & entries.keys()
+    if replaced & {"train_file", "dataset_name"}:
+        replaced |= OF_CORPORA
+    return {name: value for name, value in entries.items() if name not in replaced}
 
 
 @dataclass

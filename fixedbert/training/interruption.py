@@ -1,6 +1,7 @@
 """Training that can be interrupted: a signal saves a checkpoint, from which the same command resumes."""
 
 import signal
+import threading
 from collections.abc import Sized
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import torch
 from safetensors.torch import load_model
 from transformers import TrainerCallback, TrainerState
 from transformers.dynamic_module_utils import custom_object_save
+from transformers.integrations import TensorBoardCallback
 from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import SaveStrategy
 from transformers.utils import SAFE_WEIGHTS_NAME
@@ -38,6 +40,9 @@ def train(trainer: CommonTrainer, checkpoint: str | None, last: bool = True):
         return
     if trainer.args.push_to_hub and trainer.is_world_process_zero() and trainer.model.is_remote_code():
         custom_object_save(trainer.model, folder)  # what goes to the Hub while training has code too
+    for callback in trainer.callback_handler.callbacks:  # one run of TensorBoard, however often it was continued
+        if isinstance(callback, TensorBoardCallback) and callback.logging_dir is None:
+            callback.logging_dir = str(trainer.args.folder / "runs")
     stop = StopOnSignal()
     trainer.add_callback(stop)
     trainer.add_callback(WriteChecksums)
@@ -68,10 +73,12 @@ class StopOnSignal(TrainerCallback):
         self.before = {}
 
     def on_train_begin(self, args, state, control, **kwargs):
+        self.processes = args.world_size
+        if threading.current_thread() is not threading.main_thread():  # the only one that may handle signals
+            return
         for number in (signal.SIGTERM, signal.SIGINT):
             if signal.getsignal(number) != signal.SIG_IGN:  # a worker leaves Ctrl-C to the process that started it
                 self.before[number] = signal.signal(number, self.ask)
-        self.processes = args.world_size
 
     def ask(self, number, _frame):
         # The launcher of several processes passes on a Ctrl-C that the terminal has sent to all of them already.

@@ -11,6 +11,7 @@ from ..conversion.checkpoints import read_config
 from ..conversion.weights import load_whole
 from ..data.hub import check_place
 from ..data.tokenizers import check_size
+from ..model.configuration_fixed_head_bert import FixedHeadBertConfig
 from ..presets import PRESETS, preset_config
 from ..support.errors import InputError
 from ..support.files import reading
@@ -25,9 +26,12 @@ def load_config(arguments: ModelArguments, **changes) -> PreTrainedConfig:
         InputError: there is no such model, or its configuration makes no sense.
     """
     name = arguments.config_name or arguments.model_name_or_path
-    if name is None:
+    is_new = name is None and arguments.config_overrides is not None
+    if name is None and not is_new:
         raise InputError("no model: give `model_name_or_path`, or `config_name` with a preset for random weights.")
-    if not arguments.preset:
+    if name is None:
+        name = "the new model"
+    elif not arguments.preset:
         if name in PRESETS and not Path(name).exists():
             raise InputError(f"{name}: a preset has no weights to start from; give it as `config_name`.")
         check_place(name, PRESETS if arguments.config_name else ())
@@ -35,7 +39,9 @@ def load_config(arguments: ModelArguments, **changes) -> PreTrainedConfig:
         name, "give one whose config.json is whole, with settings that it can have", "its configuration cannot be used"
     ):
         config: PreTrainedConfig
-        if arguments.preset:
+        if is_new:
+            config = FixedHeadBertConfig(**changes)
+        elif arguments.preset:
             config = preset_config(name, **changes)
         else:
             config = read_config(name, **arguments.hub_options(), **changes)

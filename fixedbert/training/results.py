@@ -1,10 +1,48 @@
 """What a run leaves beside its model: metrics, the summary of pretraining, and a copy on the Hub."""
 
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
 from huggingface_hub.errors import HTTPError
 
 from ..support.errors import InputError, explain_hub_error
 from ..support.files import json_text, read_object, write_whole
+from ..support.notebook import as_html
 from .trainer import CommonTrainer
+
+TIMES = ("_runtime", "_per_second", "_samples")  # ends of the names of what is no quality
+
+
+@dataclass(frozen=True, repr=False)
+class Trained:
+    """
+    What a run has left.
+
+    Args:
+        folder: its output directory.
+        results: the metrics of all_results.json; of several runs, results.json.
+    """
+
+    folder: Path
+    results: dict[str, Any]
+
+    def __repr__(self) -> str:
+        metrics = {
+            name: value
+            for name, value in self.results.items()
+            if name.startswith(("eval_", "predict_")) and isinstance(value, float) and not name.endswith(TIMES)
+        }
+        return f"{self.folder}: " + (", ".join(f"{name} {value:.4g}" for name, value in metrics.items()) or "done")
+
+    def _repr_html_(self) -> str:
+        return as_html(repr(self), next(iter(sorted(self.folder.glob("*.png"))), None))
+
+
+def trained(folder: Path) -> Trained:
+    """What is in the output directory of a run, or of several."""
+    files = [file for file in (folder / "all_results.json", folder / "results.json") if file.exists()]
+    return Trained(folder, read_object(files[0], f"remove {folder} and start anew") if files else {})
 
 
 def record_metrics(trainer: CommonTrainer, split: str, metrics: dict[str, float]):

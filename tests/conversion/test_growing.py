@@ -18,7 +18,7 @@ from fixedbert import convert, to_bert
 from fixedbert.conversion.checkpoints import load_bert
 from fixedbert.conversion.convert import metadata_of
 from fixedbert.support.errors import InputError
-from fixedbert_cli import main
+from fixedbert_cli import ArgumentError, main
 
 # (heads, size) from 4 heads of 8 in width 32: larger, more, both, neither; no size a square number times the old one
 GROWN = [(4, 8), (4, 13), (9, 8), (5, 64)]
@@ -517,13 +517,13 @@ def damage(checkpoint, how, tmp_path):
         ("size", "hidden_size"),
         ("activation", "nonsense"),
         ("not finite", "bert.embeddings.word_embeddings.weight is not finite everywhere"),
-        ("nothing", "neither a directory nor the name of a model on the Hub"),
+        ("nothing", "no such directory; give that of a model, or its name on the Hub"),
     ],
 )
 def test_bad_checkpoints_are_refused_in_a_sentence(checkpoint, tmp_path, how, message):
     """Guards: what cannot be converted ends with one sentence that names the place, and leaves nothing behind."""
     damage(checkpoint, how, tmp_path)
-    with pytest.raises(InputError, match=message) as error:
+    with pytest.raises((ArgumentError, InputError), match=message) as error:
         main(["convert", str(checkpoint), "--output_dir", str(tmp_path / "fixed")])
     assert str(checkpoint) in str(error.value)
     assert not (tmp_path / "executed").exists()
@@ -534,7 +534,7 @@ def test_output_that_is_there_is_left_alone(checkpoint, tmp_path):
     """Guards: a directory with something in it is never written to."""
     (tmp_path / "fixed").mkdir()
     (tmp_path / "fixed" / "mine.txt").write_text("mine")
-    with pytest.raises(InputError, match="not empty"):
+    with pytest.raises(ArgumentError, match="not empty"):
         main(["convert", str(checkpoint), "--output_dir", str(tmp_path / "fixed")])
     assert [file.name for file in (tmp_path / "fixed").iterdir()] == ["mine.txt"]
 
@@ -620,7 +620,7 @@ def test_broken_tokenizer_is_no_missing_one(checkpoint, tmp_path, caplog):
 )
 def test_arguments_that_make_no_sense(arguments, message):
     """Guards: a wrong command is answered in a sentence, without abbreviations that mean something else."""
-    with pytest.raises(InputError, match=message):
+    with pytest.raises(ArgumentError, match=message):
         main(arguments)
 
 

@@ -33,8 +33,7 @@ from fixedbert.data.sequences import sequences
 from fixedbert.inspection.inspect import inspect
 from fixedbert.inspection.picture import draw
 from fixedbert.inspection.recorder import Recorder
-from fixedbert.inspection.results import Inspection
-from fixedbert.inspection.text import suggestion
+from fixedbert.inspection.results import Inspection, suggestion
 from fixedbert.support.errors import InputError
 from fixedbert_cli import main
 

@@ -15,8 +15,7 @@ from browsers import chromium
 
 from fixedbert.inspection.inspect import EXAMPLES, inspect, longest_example
 from fixedbert.inspection.page import inspection_html
-from fixedbert.inspection.results import PANELS, Example, Inspection, json_of, nearest_heads
-from fixedbert.inspection.text import inspection_text
+from fixedbert.inspection.results import PANELS, Example, Inspection, inspection_text, json_of, nearest_heads
 from fixedbert.support.errors import InputError
 from fixedbert_cli import main
 
@@ -132,7 +131,7 @@ def test_second_checkpoint_is_loaded_first(model, text, tmp_path, monkeypatch):
     assert not list(tmp_path.glob("out*"))
 
 
-def test_command_compares(monkeypatch, capsys):
+def test_command_compares(monkeypatch, capsys, tmp_path):
     """Guards: `--compare` reaches the inspection, and the text of the second checkpoint follows that of the first."""
     asked = {}
 
@@ -141,7 +140,8 @@ def test_command_compares(monkeypatch, capsys):
         return replace(BEFORE, compared=AFTER)
 
     monkeypatch.setattr("fixedbert.inspection.inspect.inspect", inspected)
-    main("inspect before --compare after --output_dir out --validation_file text.txt".split())
+    (tmp_path / "text.txt").write_text("text\n")
+    main(f"inspect before --compare after --output_dir out --validation_file {tmp_path}/text.txt".split())
     assert (asked["model"], asked["compare"]) == ("before", "after")
     assert capsys.readouterr().out == f"{inspection_text(BEFORE)}\n\n{inspection_text(AFTER)}\n"
 

@@ -74,7 +74,7 @@ def test_embeddings_are_compared_by_their_cosine():
     expected = 1 - torch.nn.functional.cosine_similarity(*pooled)
     found = compare(model, other, [batch], answering(model, pool))
     assert found.divergence == pytest.approx(float(expected.mean()), rel=1e-4)
-    assert answers_text(found) == f"the mean cosine with the original's is {1 - float(expected.mean()):.4f}"
+    assert answers_text(found) == f"their mean cosine with the original's is {1 - float(expected.mean()):.3f}"
 
 
 def test_numbers_are_reported_by_their_difference():
@@ -85,4 +85,8 @@ def test_numbers_are_reported_by_their_difference():
         other.classifier.bias += 0.25
     batch = {"input_ids": torch.randint(5, 30, (3, 7)), "attention_mask": torch.ones(3, 7).long()}
     found = compare(model, other, [batch], answering(model))
-    assert answers_text(found) == "the root mean square difference is 0.25"
+    with torch.no_grad():
+        spread = float(model(**batch).logits.std(correction=0))
+    assert found.spread == pytest.approx(spread)
+    said = f"they differ from the original's by 0.25, where the original's vary by {spread:.2g} (root mean squares)"
+    assert answers_text(found) == said

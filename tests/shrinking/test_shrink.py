@@ -22,7 +22,7 @@ from fixedbert.shrinking.latency import LatencyTable, machine_name
 from fixedbert.shrinking.layers import refit, shapes_of, statistics
 from fixedbert.shrinking.repair import Repair, RepairTrainer
 from fixedbert.shrinking.rows import Rows, masked
-from fixedbert.shrinking.shrink import Target, Work, latencies, shrink, with_shapes
+from fixedbert.shrinking.shrink import Target, Work, latencies, shrink_to, with_shapes
 from fixedbert.shrinking.text import shrinking_text
 from fixedbert.support.errors import InputError
 from fixedbert_cli import main
@@ -58,7 +58,7 @@ def rows(texts, **changes):
 def test_what_conversion_added_is_cut_again(model, texts, tmp_path):
     """Guards: with the parameters of the smaller model as the target, its very shape and function are found."""
     small = model_of("ForSequenceClassification", **SHAPE, initializer_range=0.3).eval()
-    found = shrink(model, tmp_path / "out", rows(texts), Target(params=small.num_parameters()))
+    found = shrink_to(model, tmp_path / "out", rows(texts), Target(params=small.num_parameters()))
     assert found.after == [OLD] * 3 and found.predicted < 1e-9 and found.comparison.divergence < 1e-6
     assert found.parameters[1] == small.num_parameters()
     cut = AutoModelForSequenceClassification.from_pretrained(tmp_path / "out")
@@ -71,7 +71,7 @@ def test_what_conversion_added_is_cut_again(model, texts, tmp_path):
     assert written["rows"] == found.rows == 167 and (tmp_path / "out" / "shrinking.png").exists()
     card = (tmp_path / "out" / "README.md").read_text()
     assert "| 0 | 7 heads of 8 | 5 heads of 6 | 48 | 37 |" in card and str(tmp_path) not in card
-    assert "100.0% are the same" in shrinking_text(found)
+    assert "100.0% are the original's" in shrinking_text(found)
 
 
 def test_a_speed_is_met_by_the_table(model, texts, tmp_path, monkeypatch):
@@ -87,7 +87,7 @@ def test_a_speed_is_met_by_the_table(model, texts, tmp_path, monkeypatch):
     ]
     monkeypatch.setattr("fixedbert.shrinking.latency.machine_name", lambda: "a machine")
     LatencyTable("a machine", 32, [(13, 7)], prices, [(n, n * 1e-2) for n in range(49)], 1e-2).write(table)
-    found = shrink(model, tmp_path / "out", rows(texts), Target(speedup=2.0), table)
+    found = shrink_to(model, tmp_path / "out", rows(texts), Target(speedup=2.0), table)
     assert found.speedup == 2.0 and not found.table_of
     assert found.by_table > 2.0  # the first choice was slower on the clock than by the table: more went
 
@@ -98,14 +98,14 @@ def test_a_table_of_another_machine(model, texts, tmp_path, capsys):
     prices = [(h, p, v, h * (p + v) * 1e-2) for h in range(8) for p in sizes for v in sizes if h or p == v == 8]
     table = LatencyTable("a server", 32, [(13, 7)], prices, [(n, n * 1e-2) for n in range(49)], 0.5)
     table.write(tmp_path / "table.json")
-    found = shrink(model, tmp_path / "out", rows(texts), Target(speedup=2.0), tmp_path / "table.json")
+    found = shrink_to(model, tmp_path / "out", rows(texts), Target(speedup=2.0), tmp_path / "table.json")
     assert "measured for batches of 13 x 7 tokens, while these rows make 13 x " in capsys.readouterr().out
     seconds = 0.5 + sum(table.of_heads()[x.heads] + table.of_neurons()[x.neurons] for x in found.after)
     assert found.by_table == pytest.approx((0.5 + 3 * (1.12 + 0.48)) / seconds) and 2.0 <= found.by_table < 2.1
     said = f"{found.by_table:.2f} times as fast as the original on a server, as its table predicts ("
     assert said in shrinking_text(found) and said in (tmp_path / "out" / "README.md").read_text()
     with pytest.raises(InputError, match="the least that can be left takes 0.5 seconds, .* at most 10.60 times less"):
-        shrink(model, tmp_path / "no", rows(texts), Target(speedup=11.0), tmp_path / "table.json")
+        shrink_to(model, tmp_path / "no", rows(texts), Target(speedup=11.0), tmp_path / "table.json")
 
 
 def test_machines_are_told_apart_by_their_processor(tmp_path, monkeypatch):
@@ -132,7 +132,7 @@ def test_times_are_measured_and_kept(model, texts, tmp_path):
 def test_sizes_by_hand_and_empty_sublayers(model, texts, tmp_path):
     """Guards: sizes of each layer are met; without heads or neurons a layer is a constant, fitted to the text."""
     sizes = dict(num_attention_heads=[0, 7, 3], attention_head_size=[8, 2, 8], intermediate_size=[48, 0, 7])
-    found = shrink(model, tmp_path / "out", rows(texts), Target(**sizes))
+    found = shrink_to(model, tmp_path / "out", rows(texts), Target(**sizes))
     assert [shape.heads.number for shape in found.after] == [0, 7, 3]
     assert [shape.neurons for shape in found.after] == [48, 0, 7] and found.after[1].heads == Heads(7, 2, 2)
     cut = AutoModelForSequenceClassification.from_pretrained(tmp_path / "out")
@@ -142,7 +142,7 @@ def test_sizes_by_hand_and_empty_sublayers(model, texts, tmp_path):
 
 def test_nothing_is_left_of_the_layers(model, texts, tmp_path):
     """Guards: without any head or neuron a model computes constants, opens again, and has its twin among BERTs."""
-    found = shrink(model, tmp_path / "out", rows(texts), Target(num_attention_heads=0, intermediate_size=0))
+    found = shrink_to(model, tmp_path / "out", rows(texts), Target(num_attention_heads=0, intermediate_size=0))
     assert found.after == [Shape(Heads(0, 8, 8), 0)] * 3
     cut = AutoModelForSequenceClassification.from_pretrained(tmp_path / "out").eval()
     inputs = {"input_ids": torch.randint(5, 60, (3, 7))}
@@ -233,7 +233,7 @@ def test_repair_brings_answers_nearer_and_continues(model, texts, tmp_path, monk
     monkeypatch.setattr("fixedbert.shrinking.repair.has_bf16", lambda _: False)
 
     def run(folder):
-        return shrink(model, folder, rows(texts), target, repair=repair)
+        return shrink_to(model, folder, rows(texts), target, repair=repair)
 
     whole = run(tmp_path / "whole")
     assert whole.distil_steps == 150 and whole.repaired.divergence < 0.8 * whole.comparison.divergence
@@ -345,7 +345,7 @@ def test_labels_are_not_read_as_texts(model, texts, tmp_path):
 def test_training_that_does_harm_is_left_out(model, texts, tmp_path, capsys):
     """Guards: where answers are farther off after the training, the model is written as it was before, and said."""
     target = Target(num_attention_heads=4, intermediate_size=13)
-    found = shrink(model, tmp_path / "trained", rows(texts), target, repair=Repair(3, learning_rate=0.5))
+    found = shrink_to(model, tmp_path / "trained", rows(texts), target, repair=Repair(3, learning_rate=0.5))
     assert found.repaired is None and "give a lower `learning_rate`" in capsys.readouterr().out
     written = AutoModelForSequenceClassification.from_pretrained(tmp_path / "trained").eval()
     work = Work.load(model, rows(texts), training=3 * 13)
@@ -412,14 +412,15 @@ def test_what_cannot_be_done_is_said(model, texts, tmp_path):
     }
     for sentence, (given, target, table) in cases.items():
         with pytest.raises(InputError, match=sentence):
-            shrink(model, tmp_path / "out", given, target, table and tmp_path / table)
+            shrink_to(model, tmp_path / "out", given, target, table and tmp_path / table)
         assert not list(tmp_path.glob("out*"))
 
 
 def test_the_command(model, texts, tmp_path, capsys):
-    """Guards: flags reach the work, and the last line says what was reached."""
+    """Guards: flags reach the work, and the last lines say what was reached and what comes next."""
     words = f"shrink {model} --output_dir {tmp_path / 'out'} --train_file {texts / 'pairs.csv'} --batch_size 13"
     main([*words.split(), "--intermediate_size", "13"])
-    last = capsys.readouterr().out.strip().splitlines()[-1]
-    assert "times as fast as the original, with" in last and "are the same, KL" in last
+    *_, answers, _, last, following = capsys.readouterr().out.strip().splitlines()
+    assert "are the original's, KL" in answers and "times as fast as the original. " in last
+    assert following == f"Next: fixedbert export {tmp_path / 'out'} --output_dir {tmp_path / 'out'}-onnx --int8"
     assert AutoModelForSequenceClassification.from_pretrained(tmp_path / "out").config.intermediate_size == 13

@@ -26,7 +26,7 @@ from fixedbert.data.encoding import encode
 from fixedbert.data.sample import documents
 from fixedbert.shrinking.repair import Repair
 from fixedbert.shrinking.rows import Rows
-from fixedbert.shrinking.shrink import Target, shrink, write_beside
+from fixedbert.shrinking.shrink import Target, shrink_to, write_beside
 from fixedbert.shrinking.text import shrinking_text, vocabulary_text
 from fixedbert.shrinking.vocabulary import Text, renumber_tokenizer, shrink_vocabulary, tokens_that_stay
 from fixedbert.support.errors import InputError
@@ -221,8 +221,8 @@ def test_after_a_target(tmp_path, repair):
     (tmp_path / "more.txt").write_text("who\n")
     rows = Rows(files=[str(tmp_path / "rows.txt")], batch_size=5)
     target = Target(intermediate_size=3)
-    shrink(tmp_path / "old", tmp_path / "whole", rows, target, repair=repair)
-    found = shrink(
+    shrink_to(tmp_path / "old", tmp_path / "whole", rows, target, repair=repair)
+    found = shrink_to(
         tmp_path / "old", tmp_path / "new", rows, target, repair=repair, vocabulary=[str(tmp_path / "more.txt")]
     )
     whole, new = (AutoModelForSequenceClassification.from_pretrained(tmp_path / name) for name in ("whole", "new"))
@@ -247,7 +247,7 @@ def test_a_run_that_is_killed_after_the_vocabulary_is_cut(tmp_path, monkeypatch)
     rows = Rows(files=[str(tmp_path / "rows.txt")], batch_size=5)
 
     def run(name):
-        return shrink(tmp_path / "old", tmp_path / name, rows, Target(intermediate_size=3), None, Repair(3), [])
+        return shrink_to(tmp_path / "old", tmp_path / name, rows, Target(intermediate_size=3), None, Repair(3), [])
 
     def killed(folder, *arguments, **options):
         found = write_beside(folder, *arguments, **options)
@@ -290,9 +290,9 @@ def test_what_is_refused(tmp_path):
         Text([])
     rows, target = Rows(files=[str(tmp_path / "a.txt")]), Target(params=1e4)
     with pytest.raises(InputError, match="these are of WordLevel"):  # before the rows are found to be too few
-        shrink(tmp_path / "words", tmp_path / "out", rows, target, vocabulary=[])
+        shrink_to(tmp_path / "words", tmp_path / "out", rows, target, vocabulary=[])
     with pytest.raises(InputError, match="b.txt: no such file"):
-        shrink(tmp_path / "good", tmp_path / "out", rows, target, vocabulary=[str(tmp_path / "b.txt")])
+        shrink_to(tmp_path / "good", tmp_path / "out", rows, target, vocabulary=[str(tmp_path / "b.txt")])
 
 
 @pytest.mark.parametrize("wrong", ["ids", "case"])
@@ -324,6 +324,7 @@ def test_the_command(tmp_path, capsys):
     main(words)
     assert capsys.readouterr().out.startswith("60 of 69 tokens are left: the 4 of the text,")
     assert AutoModelForSequenceClassification.from_pretrained(tmp_path / "out").config.vocab_size == 60
+    words[words.index("--output_dir") + 1] = str(tmp_path / "other")
     for flag in ("--distil_steps", "--text_column_names"):
         with pytest.raises(InputError, match="give one of `speedup`"):
             main([*words, flag, "3"])
