@@ -121,8 +121,9 @@ tokenizer = AutoTokenizer.from_pretrained("{name}")
     if not fixed:
         return text.replace("import fixedbert\n", "")
     return text + f"""
-Without fixedbert, transformers alone runs the files of code that come with the weights. Read them first, and pin
-the commit that you have read:
+Without fixedbert, transformers 5.15 and torch 2.11, or later, run the files of code that come with the weights. Read
+them first, from `modeling_fixed_head_bert.py` on (`attention_fixed_head_bert.py` is the paper), and pin the commit
+that you have read:
 
 ```python
 {load}, trust_remote_code=True, revision="...")

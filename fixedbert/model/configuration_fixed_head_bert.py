@@ -4,11 +4,22 @@
 import copy
 from difflib import get_close_matches
 
-from huggingface_hub.dataclasses import strict
-from transformers import BertConfig
-from transformers.utils import logging
+import torch
+import transformers
 
-logger = logging.get_logger(__name__)
+# Of a checkpoint's code this file runs first. Older versions lack what it imports next.
+if any(
+    [*map(int, library.__version__.split(".")[:2])] < oldest
+    for library, oldest in ((transformers, [5, 15]), (torch, [2, 11]))
+):
+    raise ImportError(
+        "FixedHeadBert needs transformers 5.15 or later and torch 2.11 or later; installed are transformers "
+        f"{transformers.__version__} and torch {torch.__version__}: run pip install -U transformers torch."
+    )
+
+from huggingface_hub.dataclasses import strict
+
+logger = transformers.utils.logging.get_logger(__name__)
 
 # Keys that transformers, or fine-tuning (labels_are_names), gives to a configuration although they are not fields.
 TRANSFORMERS_KEYS = set(
@@ -40,7 +51,7 @@ AUTO_MAP = {"AutoConfig": "configuration_fixed_head_bert.FixedHeadBertConfig"} |
 
 
 @strict
-class FixedHeadBertConfig(BertConfig):
+class FixedHeadBertConfig(transformers.BertConfig):
     r"""
     BERT's configuration and the size of an attention head, which BERT computes as hidden_size / num_attention_heads
     and which "Low-Rank Bottleneck in Multi-head Attention Models" (Bhojanapalli et al., 2020, section 3) sets free.
@@ -120,6 +131,12 @@ class FixedHeadBertConfig(BertConfig):
         self.auto_map = AUTO_MAP | (getattr(self, "auto_map", None) or {})
         # What __init__ left to kwargs and transformers stored as an attribute all the same.
         self._warn_of_unknown(key for key in kwargs if key in self.__dict__)
+
+    def __repr__(self) -> str:
+        """transformers' own, without `auto_map`, which is the same in all."""
+        shown = copy.copy(self)
+        vars(shown).pop("auto_map", None)
+        return super(FixedHeadBertConfig, shown).__repr__()
 
     @classmethod
     def _warn_of_unknown(cls, keys):

@@ -2,6 +2,12 @@
 
 import json
 import logging
+import os
+import re
+import subprocess
+import sys
+from configparser import ConfigParser
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,6 +16,7 @@ from small_models import UNEQUAL, config_of
 from transformers import AutoConfig
 
 from fixedbert import FixedHeadBertConfig, FixedHeadBertModel
+from fixedbert.model import configuration_fixed_head_bert
 
 
 def test_default_works_and_logs_nothing(caplog):
@@ -195,3 +202,40 @@ def test_keys_of_transformers_do_not_warn(caplog, tmp_path):
     config.save_pretrained(tmp_path)
     FixedHeadBertConfig.from_pretrained(tmp_path, attn_implementation="eager")
     assert not caplog.records
+
+
+@pytest.mark.parametrize(
+    "transformers, torch, refused",
+    [
+        ("4.57.6", "2.13.0+cpu", True),
+        ("5.9.0", "2.11.0", True),
+        ("5.15.0", "2.9.1", True),
+        ("5.15.0.dev0", "2.11.0a0+git1f2e3d", False),
+        ("6.0.0rc1", "3.0.0", False),
+    ],
+)
+def test_code_that_travels_names_the_versions_that_it_needs(transformers, torch, refused, tmp_path):
+    """Guards: a checkpoint's code refuses versions older than setup.cfg's, before it imports what they lack."""
+    for library, version in {"transformers": transformers, "torch": torch, "huggingface_hub": "0.1"}.items():
+        (tmp_path / f"{library}.py").write_text(f"__version__ = {version!r}")
+    environment = os.environ | {"PYTHONPATH": str(tmp_path)}
+    command = [sys.executable, configuration_fixed_head_bert.__file__]
+    error = subprocess.run(command, env=environment, capture_output=True, text=True).stderr.splitlines()[-1]
+    setup = ConfigParser()
+    setup.read(Path(__file__).parents[2] / "setup.cfg")
+    oldest = dict(re.findall(r"(torch|transformers)>=([\d.]+)", setup["options"]["install_requires"]))
+    needs = f"needs transformers {oldest['transformers']} or later and torch {oldest['torch']} or later; "
+    assert (needs in error) == refused
+    assert (f"are transformers {transformers} and torch {torch}: " if refused else "huggingface_hub") in error
+
+
+def test_a_printed_configuration_leaves_out_the_code_that_travels(tmp_path):
+    """Guards: `auto_map` is in config.json and not in what is printed, also of a configuration that was loaded."""
+    config_of("Model").save_pretrained(tmp_path)
+    saved = (tmp_path / "config.json").read_text()
+    config = FixedHeadBertConfig.from_pretrained(tmp_path)
+    printed = json.loads(repr(config).removeprefix("FixedHeadBertConfig "))
+    assert len(config.auto_map) == 11
+    assert printed | {"auto_map": config.auto_map} == json.loads(saved) and "auto_map" not in printed
+    config.save_pretrained(tmp_path)
+    assert (tmp_path / "config.json").read_text() == saved
