@@ -112,15 +112,15 @@ class ArgumentParser(argparse.ArgumentParser):
         if unknown := re.match(r"argument COMMAND: invalid choice: '(.*?)'", message):
             commands = [*TASKS, *COMMANDS]
             near = did_you_mean(unknown[1], commands)
-            raise ArgumentError(f"{unknown[1]}: no such command{near or '; there are ' + ', '.join(commands)}.")
+            raise ArgumentError(f"{unknown[1]}: no such command{near or '; there are ' + ', '.join(commands) + '.'}")
         near = ""
         if message.startswith("unrecognized arguments: "):
             near = did_you_mean(message.split()[2].partition("=")[0], self._option_string_actions)
-        raise ArgumentError(f"{message}{near}; {self.prog} --help lists the arguments.")
+        raise ArgumentError(f"{message}{near or ';'} {self.prog} --help lists the arguments.")
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    near = difflib.get_close_matches(word, known, 1)
+    near = difflib.get_close_matches(word, known, 1, cutoff=0.75)
     return f"; did you mean {near[0]}?" if near else ""
 
 
@@ -166,7 +166,7 @@ def check_task_words(words: list[str]):
             name = flag.replace("-", "_")
             if known and not {name, name.removeprefix("no_")} & known:
                 near = did_you_mean(name, known).replace("mean ", "mean --")
-                raise ArgumentError(f"--{flag}: no such argument{near or '; --help lists those there are'}.")
+                raise ArgumentError(f"--{flag}: no such argument{near or '; --help lists those there are.'}")
             options[name] = [value] if equals else []
         elif name is not None:
             options[name].append(word)
