@@ -22,6 +22,7 @@ from typing import Any, NoReturn, TextIO
 
 Run = Callable[[], None]
 PROGRESS_SECONDS = "30"  # between two lines of a progress bar in a file
+PROGRESS_DELAY = "2"  # seconds of work before a bar is shown: none for what takes a moment
 TERMINAL_CODE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 READ_FILES = ("train_file", "validation_file", "test_file", "data_dir")  # arguments that name what has to be there
 MODELS = ("model", "source", "folder", "model_name_or_path", "teacher_model", "compare")  # or an id on the Hub
@@ -58,6 +59,7 @@ def prepare_process():
     """What a command does before its imports, which take seconds."""
     exit_on_interrupt()
     bound_spinning()
+    os.environ.setdefault("TQDM_DELAY", PROGRESS_DELAY)
     shorten_progress_in_files()
 
 
@@ -400,7 +402,7 @@ def load_study(
             raise InputError(f"{files[0]}: one study at a time; only report takes files.")
         study = None if name == "report" else studies.load_study(name, scale)
         if study and dry_run:
-            return print(studies.study_cost_text(study, share))
+            return print(studies.study_cost_text(study, share, timed=True))
         if output_dir is None:
             raise InputError("is missing: say where the records of runs and the report are to go.", "output_dir")
         if study is None:

@@ -143,7 +143,7 @@ def measure(task_name: str, folders: list[Path], int8: list[Path], rounds: int, 
     for side, of_splits in answers.items():
         model = models[side.removesuffix(" int8")]
         row = {"name": side, "speed": {name: ratios[side] for name, ratios in found.items()}}
-        row["parameters"], row["flops"] = model.num_parameters(), forward_flops(model.config, length)
+        row["parameters"], row["flops"] = model.num_parameters(), length * forward_flops(model.config, length)
         row["scores"] = {split: task.scores(split, answer) for split, answer in of_splits.items()}
         row["same"] = statistics.mean(same(answer, first[split], task.embeds) for split, answer in of_splits.items())
         rows.append(row)

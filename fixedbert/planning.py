@@ -14,6 +14,7 @@ import torch
 from tqdm.auto import tqdm
 
 from .counts import PREDICTED, Shape
+from .model.configuration_fixed_head_bert import FixedHeadBertConfig
 from .model.modeling_fixed_head_bert import FixedHeadBertForPreTraining
 from .presets import PRESETS
 from .support.errors import InputError
@@ -204,7 +205,7 @@ def planned_shape(name: str, shape: Shape, budget: Budget, measure: bool) -> Pla
         training_flops=training,
         training_memory=training_memory,
         inference_memory=inference_memory,
-        tokens_per_second=tokens_per_second(shape, length) if measure else budget.speed / training,
+        tokens_per_second=tokens_per_second(shape.config(), length) if measure else budget.speed / training,
         hours=shape.paper_hours(budget.speed),
         reaches_length=shape.p >= length - 1,
         reaches_width=shape.inner >= shape.d,
@@ -217,20 +218,23 @@ def describe(shape: Shape) -> str:
     return f"{shape.L} layers of width {shape.d}, {shape.h} heads of {shape.p}, feed-forward {shape.F}"
 
 
-def tokens_per_second(shape: Shape, length: int, rows: int = 4) -> float:
-    """Speed of a training step here, the better of two after one to warm up."""
-    model = FixedHeadBertForPreTraining(shape.config()).train()
+def tokens_per_second(config: FixedHeadBertConfig, length: int, rows: int = 4) -> float:
+    """Speed of a training step here in float32, the better of two after one to warm up."""
+    device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else torch.device("cpu")
+    model = FixedHeadBertForPreTraining(config).train().to(device)
     model.sparse_prediction = True
     use_fast_dropout(model)  # as the trainers do
     optimizer = torch.optim.AdamW(model.parameters())
-    ids = torch.randint(shape.vocabulary, (rows, length))
-    labels = ids.masked_fill(torch.rand(ids.shape) > PREDICTED, -100)
-    seconds = []
+    ids = torch.randint(config.vocab_size, (rows, length), device=device)
+    labels = ids.masked_fill(torch.rand(ids.shape, device=device) > PREDICTED, -100)
+    pairs, seconds = torch.zeros(rows, dtype=torch.long, device=device), []
     for _ in range(3):
         began = time.perf_counter()
-        model(input_ids=ids, labels=labels, next_sentence_label=torch.zeros(rows, dtype=torch.long)).loss.backward()
+        model(input_ids=ids, labels=labels, next_sentence_label=pairs).loss.backward()
         optimizer.step()
         optimizer.zero_grad()
+        if device.type != "cpu":
+            torch.accelerator.synchronize()
         seconds.append(time.perf_counter() - began)
     return ids.numel() / min(seconds[1:])
 

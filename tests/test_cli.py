@@ -52,7 +52,7 @@ def test_tasks_in_the_help_are_those_of_the_package():
 
 def test_progress_in_a_file_is_a_line_now_and_then():
     """Guards: a log file has no carriage returns; a bar's states are lines, and what clears one leaves nothing."""
-    bars = "for leave in (True, False):\n    list(tqdm(range(2), leave=leave, mininterval=0, miniters=1))\n"
+    bars = "for leave in (True, False):\n    list(tqdm(range(2), leave=leave, mininterval=0, miniters=1, delay=0))\n"
     begin = "import fixedbert_cli, sys\nfixedbert_cli.prepare_process()\nfrom tqdm import tqdm\n"
     done = subprocess.run(
         [sys.executable, "-c", f"{begin}{bars}print('end', file=sys.stderr)"],
@@ -62,11 +62,14 @@ def test_progress_in_a_file_is_a_line_now_and_then():
     )
     states = [line.split("%")[0].strip() for line in done.stderr.decode().split("\n")]
     assert b"\r" not in done.stderr and states == ["0", "50", "100", "100", "0", "50", "100", "end", ""]
-    message = "bar = tqdm(total=2)\nsys.stderr.writelines(['a ', 'warning\\n'])\nbar.update()\nbar.close()\n"
+    message = "bar = tqdm(total=2, delay=0)\nsys.stderr.writelines(['a ', 'warning\\n'])\nbar.update()\nbar.close()\n"
     lines = python("-c", f"{begin}{message}").stderr.split("\n")
     assert ["0%" in lines[0], lines[1], "50%" in lines[2], lines[3:]] == [True, "a warning", True, [""]]
-    quiet = python("-c", f"{begin}[_ for _ in tqdm(range(9999))]")
+    quiet = python("-c", f"{begin}[_ for _ in tqdm(range(9999), delay=0)]")
     assert len(quiet.stderr.splitlines()) == 2  # the first state and the last
+    assert python("-c", f"{begin}[_ for _ in tqdm(range(9999))]").stderr == ""  # what takes a moment has no bar
+    codes = python("-c", f"{begin}print('\\x1b[31mred\\x1b[0m\\x1b[A', file=sys.stderr)")
+    assert codes.stderr == "red\n"
 
 
 @pytest.fixture

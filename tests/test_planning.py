@@ -126,7 +126,7 @@ def test_measured_steps(monkeypatch, capsys):
     """Guards: --measure times real steps of the shapes shown."""
     monkeypatch.setattr("fixedbert.planning.KNOWN", {"small": Shape(32, 1, 2, 16, 64, 99, 128)})
     monkeypatch.setattr("fixedbert.planning.SHOWN", 1)
-    assert tokens_per_second(Shape(32, 1, 2, 16, 64, 99, 128), 16) > 0
+    assert tokens_per_second(Shape(32, 1, 2, 16, 64, 99, 128).config(), 16) > 0
     monkeypatch.setattr("fixedbert.planning.tokens_per_second", lambda shape, length: 12345.0)
     main(["plan", "--params", "2500k", "--measure"])
     printed = capsys.readouterr().out

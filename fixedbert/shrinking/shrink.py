@@ -173,6 +173,10 @@ class Work:
         masks = [batch["attention_mask"] for batch in self.rows]
         return round(sum(int(mask.sum()) for mask in masks) / sum(len(mask) for mask in masks))
 
+    def operations(self, model: FixedHeadBertPreTrainedModel) -> int:
+        """Of the layers, in a forward pass of a row of the mean length."""
+        return self.length * forward_flops(model.config, self.length)
+
     def timed(self, model: FixedHeadBertPreTrainedModel) -> Callable[[], object]:
         """A pass through batches of short, middling and long rows, without padding."""
         inputs = [torch.full(shape, 5, device=model.device) for shape in shapes_of_batches(self.rows)]
@@ -348,7 +352,7 @@ def lighter(
         predicted_cost(costs, chosen),
         compare(work.model, cut, work.held_out, work.ask),
         (work.model.num_parameters(), cut.num_parameters()),
-        (forward_flops(work.model.config, work.length), forward_flops(cut.config, work.length)),
+        (work.operations(work.model), work.operations(cut)),
         (before / batches, after / batches),
         speedup,
         by_table,
@@ -481,7 +485,7 @@ def budget_of(work: Work, target: Target, layers: float, least: float) -> tuple[
     elif target.params is not None:
         rest, wanted, unit = work.model.num_parameters() - layers, target.params, "parameters"
     else:
-        rest, unit = forward_flops(work.model.config, work.length) - layers, "operations"
+        rest, unit = work.operations(work.model) - layers, "operations"
         wanted = target.flops or 0
     if wanted >= layers + rest:
         raise InputError(

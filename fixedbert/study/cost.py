@@ -1,18 +1,27 @@
 """What a study costs before it runs: its shapes with their counts, its tokens and FLOPs."""
 
+import torch
+
 from ..counts import forward_flops, parameters
-from ..planning import DEVICES, UTILISATION
+from ..planning import DEVICES, UTILISATION, tokens_per_second
 from .studies import Run, Study, parse_share
 from .tasks import TASKS, has_feed_forward
 
 ROW = "{:<44} {:>5} {:>6} {:>5} {:>9} {:>6} {:>10} {:>12}".format
 
 
-def study_cost_text(study: Study, share: str = "1/1") -> str:
+MOST_TIMED = 50_000_000  # parameters of a model whose step is timed on a CPU
+
+
+def study_cost_text(study: Study, share: str = "1/1", timed: bool = False) -> str:
     """
     The shapes of a study with their counts, and what all runs cost, or the `share` of them that one machine does.
 
     Tokens are counted in pretraining, and FLOPs in the layers.
+
+    Args:
+        share: 1/2 for what the first of two machines does.
+        timed: also calculate hours of this machine from a step that is timed.
 
     Raises:
         InputError: `share` is not of the form 1/2.
@@ -28,6 +37,7 @@ def study_cost_text(study: Study, share: str = "1/1") -> str:
     hours, on_gpu = flops / (DEVICES["h100"] * UTILISATION) / 3600, ""
     if hours >= 1:  # small shapes do not reach that share
         on_gpu = f", {hours:,.0f} hours of an H100 at {UTILISATION:.0%} of its peak, an assumption"
+    here = hours_here(planned) if timed else ""
     return "\n".join([
         study.question,
         "",
@@ -36,8 +46,20 @@ def study_cost_text(study: Study, share: str = "1/1") -> str:
         "",
         f"{len(planned)} runs{more}: {len({run.key for run in firsts})} different shapes, each with {1 + len(others)} "
         f"learning rate{'s' if others else ''} {grid}for the first seed{best}; "
-        f"{sum(run.tokens for run in planned):,} tokens, {flops:.2g} FLOPs in layers{on_gpu}",
+        f"{sum(run.tokens for run in planned):,} tokens, {flops:.2g} FLOPs in layers{on_gpu}{here}",
     ])  # fmt: skip
+
+
+def hours_here(runs: list[Run]) -> str:
+    """Hours for the pretraining of these runs on this machine, by a timed step of the largest shape."""
+    on_texts = [run for run in runs if run.objective not in TASKS]
+    largest = max(on_texts, key=lambda run: forward_flops(run.config, run.length), default=None)
+    if largest is None or (parameters(largest.config)[0] > MOST_TIMED and not torch.accelerator.is_available()):
+        return ""
+    speed = tokens_per_second(largest.config, largest.length) * 3 * forward_flops(largest.config, largest.length)
+    hours = sum(run.training_flops for run in on_texts) / speed / 3600
+    device = "this GPU" if torch.accelerator.is_available() else f"{torch.get_num_threads()} threads of this CPU"
+    return f", {hours:,.1f} hours of {device}, one run after the other, by a timed step of the largest shape"
 
 
 def shape_row(run: Run) -> str:

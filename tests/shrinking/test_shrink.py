@@ -74,6 +74,18 @@ def test_what_conversion_added_is_cut_again(model, texts, tmp_path):
     assert "100.0% are the original's" in shrinking_text(found)
 
 
+def test_operations_are_those_of_a_row(model, texts, tmp_path):
+    """Guards: `flops` counts the operations of a whole row: with those of the smaller model its very shape is found."""
+    small = model_of("ForSequenceClassification", **SHAPE, initializer_range=0.3).eval()
+    width, tokens = small.config.hidden_size, 11
+    (number, size, value_size), neurons = OLD.heads, OLD.neurons
+    of_token = 2 * number * (size + value_size) * (2 * width + tokens) + 4 * width * neurons  # multiply and add
+    found = shrink_to(model, tmp_path / "out", rows(texts), Target(flops=3 * tokens * of_token))
+    assert (found.tokens, found.operations[1], found.after) == (tokens, 3 * tokens * of_token, [OLD] * 3)
+    with pytest.raises(InputError, match="nothing to cut"):
+        shrink_to(model, tmp_path / "no", rows(texts), Target(flops=found.operations[0]))
+
+
 def test_a_speed_is_met_by_the_table(model, texts, tmp_path, monkeypatch):
     """Guards: cuts are chosen by the table of times, and again where the clock of the whole model says less."""
     clock = iter(range(10**9))

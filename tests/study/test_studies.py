@@ -372,7 +372,9 @@ def test_plan(capsys):
     assert "318.91 M" in printed and "hours of an H100" in printed
     main(["study", "heads", "--scale", "tiny", "--dry_run"])
     # Twelve shapes, of which two series have the same: 2 heads of 32 in width 64.
-    assert "55 runs: 11 different shapes, each with 3 learning rates" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "55 runs: 11 different shapes, each with 3 learning rates" in printed
+    assert re.search(r", [\d.]+ hours of \d+ threads of this CPU, one run after the other, by a timed step", printed)
 
 
 def test_commands_and_study_of_the_page(tmp_path, capsys):
