@@ -24,15 +24,13 @@ from fixedbert import (
     FixedHeadBertModel,
 )
 from fixedbert.data.sample import documents
-from fixedbert.fine_tuning.glue import GlueDataArguments
-from fixedbert.fine_tuning.squad import SquadDataArguments
-from fixedbert.fine_tuning.trainer import FineTuningArguments
+from fixedbert.fine_tuning.glue import TextClassification
+from fixedbert.fine_tuning.squad import QuestionAnswering
 from fixedbert.presets import PRESETS
-from fixedbert.pretraining.examples import PretrainingDataArguments
-from fixedbert.pretraining.trainer import PretrainingArguments
+from fixedbert.pretraining.pretrain import ARGUMENTS
 from fixedbert.publishing.export import export_onnx
 from fixedbert.study.studies import load_study
-from fixedbert.training.arguments import ModelArguments, read_arguments
+from fixedbert.training.arguments import read_arguments
 
 ROOT = Path(__file__).parents[1]
 PAGES = [
@@ -41,9 +39,9 @@ PAGES = [
     for file in sorted(ROOT.glob(pattern))
 ]
 TASKS = {
-    "pretraining": (PretrainingDataArguments, PretrainingArguments),
-    "glue": (GlueDataArguments, FineTuningArguments),
-    "squad": (SquadDataArguments, FineTuningArguments),
+    "pretraining": ARGUMENTS,
+    "glue": TextClassification.arguments,
+    "squad": QuestionAnswering.arguments,
 }
 OF_THE_COMMAND = {"pretrain": "pretraining", "glue": "glue", "squad": "squad"}
 RUN = {"convert", "shrink", "export", "inspect", "plan", "theory"}
@@ -91,7 +89,7 @@ def check_task(name: str, words: list[str]):
     if words and words[0].endswith(".yaml"):
         recipe = words.pop(0)
         assert (ROOT / recipe).exists() or (ROOT / "fixedbert" / recipe).exists(), recipe
-    read_arguments(words, ModelArguments, *TASKS[name])
+    read_arguments(words, *TASKS[name])
     if "--config_name" in words:
         assert words[words.index("--config_name") + 1] in PRESETS
 

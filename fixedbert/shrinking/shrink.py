@@ -475,13 +475,16 @@ def budget_of(work: Work, target: Target, layers: float, least: float) -> tuple[
     What the model may take, and what it takes beside its `layers`; refused where it is less than the `least` that they
     can be cut to, or no less than there is.
     """
+    scale = 1.0  # of the clock now to that of the table, which can be of a busier hour, or of other rows
     if work.table is not None:
-        rest = work.table.rest
+        rest, unit = work.table.rest, "seconds"
         if work.table.is_of_this_machine:
-            seconds = duration(work.timed(work.model), work.model.device)
-            rest = max(0.0, seconds / len(shapes_of_batches(work.rows)) - layers)
-        wanted = (target.milliseconds or 0) / 1000 if target.speedup is None else (layers + rest) / target.speedup
-        unit = "seconds"
+            seconds = duration(work.timed(work.model), work.model.device) / len(shapes_of_batches(work.rows))
+            scale = seconds / (layers + rest)
+        if target.speedup is None:
+            wanted = (target.milliseconds or 0) / 1000 / scale
+        else:
+            wanted = (layers + rest) / target.speedup
     elif target.params is not None:
         rest, wanted, unit = work.model.num_parameters() - layers, target.params, "parameters"
     else:
@@ -489,12 +492,13 @@ def budget_of(work: Work, target: Target, layers: float, least: float) -> tuple[
         wanted = target.flops or 0
     if wanted >= layers + rest:
         raise InputError(
-            f"the model takes {layers + rest:.4g} {unit}, and the target is {wanted:.4g}: nothing to cut."
+            f"the model takes {scale * (layers + rest):.4g} {unit}, and the target is {scale * wanted:.4g}: nothing "
+            "to cut."
         )
     if wanted < least + rest:
         raise InputError(
-            f"the least that can be left takes {least + rest:.4g} {unit}, and the target is {wanted:.4g}: at most "
-            f"{int(100 * (layers + rest) / (least + rest)) / 100:.2f} times less can be reached."
+            f"the least that can be left takes {scale * (least + rest):.4g} {unit}, and the target is "
+            f"{scale * wanted:.4g}: at most {int(100 * (layers + rest) / (least + rest)) / 100:.2f} times less can be reached."
         )
     return wanted, rest
 
