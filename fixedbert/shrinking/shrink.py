@@ -498,7 +498,8 @@ def budget_of(work: Work, target: Target, layers: float, least: float) -> tuple[
     if wanted < least + rest:
         raise InputError(
             f"the least that can be left takes {scale * (least + rest):.4g} {unit}, and the target is "
-            f"{scale * wanted:.4g}: at most {int(100 * (layers + rest) / (least + rest)) / 100:.2f} times less can be reached."
+            f"{scale * wanted:.4g}: at most {int(100 * (layers + rest) / (least + rest)) / 100:.2f} times less can be "
+            "reached."
         )
     return wanted, rest
 

@@ -327,8 +327,11 @@ def of_type(name: str, value: Any, kind: Any) -> Any:
     A value for a field of the type `kind`: whole numbers can stand for others, one value for a list of one, and text
     for a number or a mapping, as YAML reads 5e-5.
     """
-    if isinstance(value, str) and value.startswith("{") and "dict" in str(kind):
-        value = json.loads(value)
+    if isinstance(value, str) and kind in (dict, dict | None):
+        try:
+            value = mapping(value)
+        except ArgumentTypeError as error:
+            raise InputError(f"{error}.", name) from error
     value = str(value) if isinstance(value, Path) else list(value) if isinstance(value, tuple) else value
     readings = [value, with_floats(value), [value], [with_floats(value)]]
     if isinstance(value, str):

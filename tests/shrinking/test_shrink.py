@@ -75,7 +75,7 @@ def test_what_conversion_added_is_cut_again(model, texts, tmp_path):
 
 
 def test_operations_are_those_of_a_row(model, texts, tmp_path):
-    """Guards: `flops` counts the operations of a whole row: with those of the smaller model its very shape is found."""
+    """Guards: `flops` counts those of a whole row: with those of the smaller model its very shape is found."""
     small = model_of("ForSequenceClassification", **SHAPE, initializer_range=0.3).eval()
     width, tokens = small.config.hidden_size, 11
     (number, size, value_size), neurons = OLD.heads, OLD.neurons
