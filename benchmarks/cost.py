@@ -17,7 +17,7 @@ import torch
 from fixedbert.counts import Shape
 from fixedbert.model.modeling_fixed_head_bert import FixedHeadBertModel
 from fixedbert.planning import describe
-from fixedbert.support.figures import drawing
+from fixedbert.support.figures import PAGE, drawing
 
 BASE = Shape(256, 4, 8, 32, 1024, vocabulary=1000)
 GROWING = {  # what grows, with values
@@ -49,8 +49,9 @@ def draw_cost(file: Path):
 
     Dots are medians of five passes, with bars from the fastest to the slowest.
     """
-    with drawing(16, 4, file) as figure:
-        panels = figure.subplots(1, len(GROWING), sharey=True)
+    with drawing(PAGE, 5, file) as figure:
+        *panels, spare = figure.subplots(2, 3, sharey=True).flat
+        spare.set_axis_off()
         base_flops = BASE.forward_flops(128, 0) / 128
         forward_seconds(BASE, 128)  # warms up
         base_seconds = float(np.median(forward_seconds(BASE, 128)))
@@ -70,12 +71,13 @@ def draw_cost(file: Path):
             panel.set(xlabel=name, xscale="log", yscale="log")
             panel.set_xticks(values, labels=map(str, values), minor=False)
             panel.minorticks_off()
-        panels[0].set_ylabel("cost of a token, relative to the base")
+        for panel in panels[::3]:
+            panel.set_ylabel("cost of a token, relative to the base")
         ticks = [0.125, 0.25, 0.5, 1, 2, 4, 8]
         panels[0].set_yticks(ticks, labels=[f"{tick:g}" for tick in ticks], minor=False)
-        panels[0].legend()
+        spare.legend(*panels[0].get_legend_handles_labels(), loc="center")
         figure.suptitle(
-            f"Forward pass; base: {describe(BASE)}, rows of 128: {base_flops / 1e6:.1f} MFLOP and "
+            f"Forward pass; base: {describe(BASE)}, rows of 128:\n{base_flops / 1e6:.1f} MFLOP and "
             f"{base_seconds * 1e6:.0f} microseconds a token on {torch.get_num_threads()} of {os.cpu_count()} cores"
         )
 
