@@ -73,7 +73,7 @@ def as_restructured_text(app, what, name, obj, options, lines: list[str]):
         if starts and not literal:
             result += ["::", ""]
         literal = starts or (literal and not line)
-        if not literal:  # a bar is no substitution
-            line = re.sub(r"`[^`]*`|\|", lambda found: found[0].replace("|", r"\|") if found[0] == "|" else found[0], line)
+        if not literal:  # a bar outside of code would begin a substitution
+            line = re.sub(r"(`[^`]*`)|\|", lambda found: found[1] or r"\|", line)
         result.append(f"    {line}" if literal else re.sub(r"(?<!`)`([^`]+)`(?!`)(?!_)", r"``\1``", line))
     lines[:] = result

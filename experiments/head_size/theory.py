@@ -162,6 +162,7 @@ def draw(fits: Sequence[PatternFits], file: Path):
             xscale="log",
             title=f"Random attention patterns, median of {patterns}; dotted: n - 1, from where all are exact",
         )
+        axes.yaxis.set_major_formatter("{x:g}")
         ticks = [2**power for power in range(max(fit.length for fit in fits).bit_length())]
         axes.set_xticks(ticks, labels=list(map(str, ticks)), minor=False)
         axes.minorticks_off()

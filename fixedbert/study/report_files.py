@@ -28,6 +28,7 @@ STEP, WIDEST = 0.014, 0.6  # between neighbouring series, of the axis; of all, o
 LETTER, HANDLE, ROW = 0.072, 0.55, 0.19  # inches of a legend's entry
 SAME = 0.05  # in logarithms: nearer values, such as parameters made equal, are one place
 TITLE = 42  # characters in a line of a panel's title
+LABEL = 30  # and in one of a vertical axis
 NEAR = 0.06  # of an axis: a value that is nearer to another one has a tick without a number
 # What a checkout adds to a panel: by the report, the metric and the field of the axis.
 BESIDE: list[Callable[[Axes, Report, str, str], None]] = []
@@ -90,7 +91,7 @@ def metrics_figure(report: Report) -> Figure:
     if report.axis != COUNTED and any(shape[COUNTED] is not None for shape in report.shapes):
         fields.append(COUNTED)
     figure = Figure(figsize=(PAGE, 3.2 * len(metrics)))
-    panels = figure.subplots(len(metrics), len(fields), squeeze=False)
+    panels = figure.subplots(len(metrics), len(fields), sharex="col", squeeze=False)
     for row, metric in zip(panels, metrics, strict=True):
         for panel, field in zip(row, fields, strict=True):
             plot_metric(panel, report, metric, field)
@@ -122,7 +123,7 @@ def plot_metric(panel: Axes, report: Report, metric: str, field: str):
         plot(panel, report, metric, field)
     scale(panel, METRICS[metric].logarithmic, field, sorted({value for _, value in places}))
     panel.set_xlabel(AXES[field])
-    panel.set_ylabel(METRICS[metric].label)
+    panel.set_ylabel(fill(METRICS[metric].label, LABEL))
     panel.grid()
 
 
