@@ -17,7 +17,7 @@ import torch
 from fixedbert.counts import Shape
 from fixedbert.model.modeling_fixed_head_bert import FixedHeadBertModel
 from fixedbert.planning import describe
-from fixedbert.support.figures import drawing
+from fixedbert.support.figures import PAGE, drawing
 
 BASE = Shape(256, 4, 8, 32, 1024, vocabulary=1000)
 GROWING = {  # what grows, with values
@@ -49,12 +49,14 @@ def draw_cost(file: Path):
 
     Dots are medians of five passes, with bars from the fastest to the slowest.
     """
-    with drawing(16, 4, file) as figure:
-        panels = figure.subplots(1, len(GROWING), sharey=True)
+    with drawing(PAGE, 5, file) as figure:
+        panels = list(figure.subplots(2, 3, sharey=True).flat)
+        for spare in panels[len(GROWING) :]:
+            spare.set_axis_off()
         base_flops = BASE.forward_flops(128, 0) / 128
         forward_seconds(BASE, 128)  # warms up
         base_seconds = float(np.median(forward_seconds(BASE, 128)))
-        for panel, (name, (field, values)) in zip(panels, GROWING.items(), strict=True):
+        for panel, (name, (field, values)) in zip(panels, GROWING.items(), strict=False):
             shapes = []
             for value in values:
                 changes = {} if field == "length" else {field: value, **({"F": 4 * value} if field == "d" else {})}
@@ -70,12 +72,12 @@ def draw_cost(file: Path):
             panel.set(xlabel=name, xscale="log", yscale="log")
             panel.set_xticks(values, labels=map(str, values), minor=False)
             panel.minorticks_off()
-        panels[0].set_ylabel("cost of a token, relative to the base")
+        figure.supylabel("cost of a token, relative to the base", fontsize="medium")
         ticks = [0.125, 0.25, 0.5, 1, 2, 4, 8]
         panels[0].set_yticks(ticks, labels=[f"{tick:g}" for tick in ticks], minor=False)
-        panels[0].legend()
+        panels[-1].legend(*panels[0].get_legend_handles_labels(), loc="center")
         figure.suptitle(
-            f"Forward pass; base: {describe(BASE)}, rows of 128: {base_flops / 1e6:.1f} MFLOP and "
+            f"Forward pass; base: {describe(BASE)}, rows of 128:\n{base_flops / 1e6:.1f} MFLOP and "
             f"{base_seconds * 1e6:.0f} microseconds a token on {torch.get_num_threads()} of {os.cpu_count()} cores"
         )
 

@@ -2,8 +2,9 @@
 
 from itertools import pairwise
 from pathlib import Path
+from textwrap import fill
 
-from fixedbert.support.figures import drawing
+from fixedbert.support.figures import PAGE, drawing
 
 Point = dict[str, float]
 Curve = list[Point]
@@ -36,7 +37,7 @@ def draw(curves: dict[str, list[Curve]], labels: dict[str, dict[str, str]], leve
     """
     from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
-    with drawing(13, 6.5, file) as figure:
+    with drawing(PAGE, 4 + 0.2 * len(curves), file) as figure:
         for panel, (axis, (label, unit)) in zip(figure.subplots(1, 2, sharey=True), AXES.items(), strict=True):
             for number, (name, seeds) in enumerate(curves.items()):
                 color = f"C{number - 1}" if number else "black"
@@ -52,6 +53,6 @@ def draw(curves: dict[str, list[Curve]], labels: dict[str, dict[str, str]], leve
             panel.xaxis.set_minor_formatter(NullFormatter())
             panel.grid()
             title_of_ratios = f"ratio at the final loss of {next(iter(curves))}"
-            panel.legend(title=title_of_ratios, loc="upper center", bbox_to_anchor=(0.5, -0.12), ncols=2)
+            panel.legend(title=title_of_ratios, loc="upper center", bbox_to_anchor=(0.5, -0.15))
         figure.axes[0].set_ylabel("masked-LM loss on held-out text (nats)")
-        figure.suptitle(title)
+        figure.suptitle(fill(title, 90))

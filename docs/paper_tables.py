@@ -7,7 +7,7 @@ Draws docs/paper_tables.png, the picture of the README, from the figures that th
 from pathlib import Path
 
 from fixedbert import PRESETS
-from fixedbert.support.figures import drawing
+from fixedbert.support.figures import PAGE, drawing
 
 SERIES = {
     "standard heads, d=1024: head size 128, 64, 32": ("standard-1024-", "s--"),
@@ -19,7 +19,7 @@ AXES = {"num_attention_heads": "number of attention heads", "parameters": "param
 
 
 def main():
-    with drawing(11, 6.4, Path(__file__).with_suffix(".png")) as figure:
+    with drawing(PAGE, 5.4, Path(__file__).with_suffix(".png")) as figure:
         panels = figure.subplots(2, 2, sharex="col", sharey="row")
         for row, (score, score_label) in zip(panels, SCORES.items(), strict=True):
             for axes, (field, label) in zip(row, AXES.items(), strict=True):
@@ -35,7 +35,7 @@ def main():
         panels[0, 0].set_xscale("log")
         panels[0, 0].set_xticks([8, 12, 16, 20, 32], labels=[8, 12, 16, 20, 32])
         panels[0, 0].minorticks_off()
-        figure.legend(*panels[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
+        figure.legend(*panels[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=2)
 
 
 if __name__ == "__main__":

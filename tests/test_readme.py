@@ -8,11 +8,10 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PAGES = [
     ROOT / "README.md",
+    ROOT / "CHANGELOG.md",
     ROOT / "CONTRIBUTING.md",
     *sorted(ROOT.glob("docs/**/*.md")),
-    ROOT / "benchmarks" / "README.md",
-    ROOT / "model_cards" / "README.md",
-    ROOT / "soak" / "README.md",
+    *(file for folder in ("benchmarks", "model_cards", "soak") for file in sorted(ROOT.glob(f"{folder}/*.md"))),
 ]
 
 
@@ -44,10 +43,15 @@ def test_pictures_are_shown():
 
 
 def test_every_page_is_listed():
-    """Guards: docs/README.md links to each page of docs/."""
-    listed = set(re.findall(r"\]\(([^)#]+\.md)", (ROOT / "docs" / "README.md").read_text(encoding="utf-8")))
-    pages = {page.relative_to(ROOT / "docs").as_posix() for page in ROOT.glob("docs/**/*.md")}
-    assert not pages - listed - {"README.md", "index.md"}
+    """Guards: docs/README.md lists each page under its title, and the site's contents have the same order."""
+    docs = ROOT / "docs"
+    listed = re.findall(r"^- \[(.+)\]\(([^)]+\.md)\)", (docs / "README.md").read_text("utf-8"), re.MULTILINE)
+    pages = {*PAGES} - {ROOT / "README.md", docs / "README.md", docs / "index.md"}
+    assert sorted((docs / name).resolve() for _, name in listed) == sorted(pages)
+    for title, name in listed:
+        assert (docs / name).read_text("utf-8").startswith(f"# {title}\n"), name
+    contents = re.findall(r"^(?!```|:)\S+$", (docs / "index.md").read_text("utf-8"), re.MULTILINE)
+    assert [f"{name}.md" for name in contents] == [name for _, name in listed]
 
 
 def test_files_of_the_architecture_exist():

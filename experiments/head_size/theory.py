@@ -8,7 +8,7 @@ import torch
 from tqdm import tqdm
 
 from fixedbert.support.errors import InputError, needs
-from fixedbert.support.figures import drawing
+from fixedbert.support.figures import PAGE, drawing
 from fixedbert.support.files import new_directory
 
 from .outputs import output, values_for
@@ -144,7 +144,7 @@ def median(divergences: Iterable[float]) -> float:
 
 def draw(fits: Sequence[PatternFits], file: Path):
     """Divergence against head size, a color for each length."""
-    with drawing(9, 5.5, file) as figure:
+    with drawing(PAGE, 4.8, file) as figure:
         axes = figure.subplots()
         for number, fit in enumerate(fits):
             color, sizes = f"C{number}", range(1, fit.length + 1)
@@ -162,6 +162,7 @@ def draw(fits: Sequence[PatternFits], file: Path):
             xscale="log",
             title=f"Random attention patterns, median of {patterns}; dotted: n - 1, from where all are exact",
         )
+        axes.yaxis.set_major_formatter("{x:g}")
         ticks = [2**power for power in range(max(fit.length for fit in fits).bit_length())]
         axes.set_xticks(ticks, labels=list(map(str, ticks)), minor=False)
         axes.minorticks_off()

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..support.errors import InputError, naming, needs
-from ..support.figures import style
+from ..support.figures import PAGE, style
 from ..support.files import new_directory, write_whole
 from .records import AXES, COUNTED, METRICS, read_records
 from .report import CurveDifference, Report, make_report
@@ -25,9 +25,11 @@ if TYPE_CHECKING:
 
 MARKERS, COLORS = "os^Dv<>pP*Xdh8", 10  # matplotlib's, which then begin again
 STEP, WIDEST = 0.014, 0.6  # between neighbouring series, of the axis; of all, of the least distance of two values
-LETTER, HANDLE = 0.072, 0.55  # inches of a legend's entry
+LETTER, HANDLE, ROW = 0.072, 0.55, 0.19  # inches of a legend's entry
 SAME = 0.05  # in logarithms: nearer values, such as parameters made equal, are one place
-TITLE = 52  # characters in a line of a panel's title
+TITLE = 42  # characters in a line of a panel's title
+LABEL = 30  # and in one of a vertical axis
+NEAR = 0.06  # of an axis: a value that is nearer to another one has a tick without a number
 # What a checkout adds to a panel: by the report, the metric and the field of the axis.
 BESIDE: list[Callable[[Axes, Report, str, str], None]] = []
 
@@ -88,15 +90,16 @@ def metrics_figure(report: Report) -> Figure:
     metrics, fields = report.compared_metrics, [report.axis]
     if report.axis != COUNTED and any(shape[COUNTED] is not None for shape in report.shapes):
         fields.append(COUNTED)
-    figure = Figure(figsize=(6.5 * len(fields), 4.4 * len(metrics) + 0.3))
-    panels = figure.subplots(len(metrics), len(fields), squeeze=False)
+    figure = Figure(figsize=(PAGE, 3.2 * len(metrics)))
+    panels = figure.subplots(len(metrics), len(fields), sharex="col", squeeze=False)
     for row, metric in zip(panels, metrics, strict=True):
         for panel, field in zip(row, fields, strict=True):
             plot_metric(panel, report, metric, field)
     handles, labels = panels[0, 0].get_legend_handles_labels()
     longest = max(map(len, labels), default=0)
-    legend_columns = max(1, int(figure.get_figwidth() / (LETTER * longest + HANDLE)))
+    legend_columns = max(1, int(PAGE / (LETTER * longest + HANDLE)))
     figure.legend(handles, labels, loc="outside lower center", ncols=legend_columns)
+    figure.set_figheight(figure.get_figheight() + 0.5 + ROW * ceil(len(labels) / legend_columns))
     hollow = ", hollow: not converged" if any(shape.not_converged for shape in report.shapes) else ""
     caption = f"a dot for each seed{hollow}, lines through means; series are moved sideways a little, so that they do "
     entitle(figure, report, caption + "not cover each other")
@@ -104,8 +107,6 @@ def metrics_figure(report: Report) -> Figure:
 
 
 def plot_metric(panel: Axes, report: Report, metric: str, field: str):
-    from matplotlib.ticker import NullLocator
-
     found = {name: [one for one in shapes if one[field] is not None] for name, shapes in report.series.items()}
     places = sideways([(name, shape[field]) for name, shapes in found.items() for shape in shapes])
     for number, (series, shapes) in enumerate(found.items()):
@@ -120,19 +121,45 @@ def plot_metric(panel: Axes, report: Report, metric: str, field: str):
         panel.plot([], [], f"{line}{marker}", color=color, label=plain(series))
     for plot in BESIDE:
         plot(panel, report, metric, field)
-    if METRICS[metric].logarithmic:
-        panel.set_yscale("log")
+    scale(panel, METRICS[metric].logarithmic, field, sorted({value for _, value in places}))
+    panel.set_xlabel(AXES[field])
+    panel.set_ylabel(fill(METRICS[metric].label, LABEL))
+    panel.grid()
+
+
+def scale(panel: Axes, logarithmic: bool, field: str, values: list[int]):
+    """The scales of a panel: of the metric, and of the field with a tick for each value."""
+    from matplotlib.ticker import EngFormatter, LogLocator, NullFormatter, NullLocator, StrMethodFormatter
+
+    few = (1, 2, 5)  # numbers of a decade
     panel.set_xscale("log")
     low, high = panel.get_xlim()
     if high < 2 * low:  # one place: the axis is wide beside the moves
         panel.set_xlim(low / 2, high * 2)
-    if field != COUNTED:
-        values = sorted({value for _, value in places})
-        panel.set_xticks(values, [f"{value:,}" for value in values])
+    if field == COUNTED:
+        panel.xaxis.set_major_locator(LogLocator(subs=few))
+        panel.xaxis.set_major_formatter(EngFormatter())
+        panel.xaxis.set_minor_formatter(NullFormatter())
+    else:
+        panel.set_xticks(values, numbered(values))
         panel.xaxis.set_minor_locator(NullLocator())
-    panel.set_xlabel(AXES[field])
-    panel.set_ylabel(METRICS[metric].label)
-    panel.grid()
+    if logarithmic:
+        panel.set_yscale("log")
+        low, high = panel.get_ylim()
+        if high < 1000 * low:
+            panel.yaxis.set_major_locator(LogLocator(subs=few))
+        panel.yaxis.set_major_formatter(StrMethodFormatter("{x:,g}"))
+        panel.yaxis.set_minor_formatter(NullFormatter())
+
+
+def numbered(values: list[int]) -> list[str]:
+    """Numbers for the ticks of a logarithmic axis, and nothing for one that would touch the number before it."""
+    whole, last, numbers = np.log(values[-1] / values[0]) or 1.0, -np.inf, []
+    for value in values:
+        place = np.log(value / values[0]) / whole
+        numbers.append(f"{value:,}" if place - last >= NEAR else "")
+        last = place if numbers[-1] else last
+    return numbers
 
 
 def sideways(shapes: list[tuple[str, int]]) -> dict[tuple[str, int], float]:
@@ -171,9 +198,9 @@ def curves_figure(report: Report) -> Figure:
     by_series: dict[tuple[str, str], list[CurveDifference]] = {}
     for curve in report.curves:
         by_series.setdefault((curve.from_series, curve.to_series), []).append(curve)
-    columns = min(3, len(by_series))
+    columns = min(2, len(by_series))
     rows = ceil(len(by_series) / columns)
-    figure = Figure(figsize=(max(6.5, 4.6 * columns), 3.9 * rows + 0.3))
+    figure = Figure(figsize=(PAGE, 3.2 * rows + 0.5))
     panels = figure.subplots(rows, columns, squeeze=False, sharey=True)
     for panel, curves in zip(panels.flat, by_series.values(), strict=False):
         plot_curves(panel, curves, AXES[report.axis])

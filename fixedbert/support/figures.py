@@ -14,6 +14,8 @@ from .errors import InputError, needs
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+# Inches of a page's text, 740 pixels of 1/96: in a figure as wide as this, a letter is as large as the style says.
+PAGE = 7.7
 logger = logging.getLogger(__name__)
 Arguments = ParamSpec("Arguments")
 

@@ -37,5 +37,5 @@ def test_figures_have_one_style(tmp_path):
         (line,) = figure.subplots().plot([1, 2])
     assert line.get_color() == "#3f90da" and figure.get_layout_engine() is not None
     with Image.open(tmp_path / "figure.png") as picture:
-        assert picture.size == (220, 110)
+        assert picture.size == (384, 192)
     assert [matplotlib.rcParams[name] for name in settings] == before

@@ -1,0 +1,193 @@
+"""
+Draws the pictures of this folder again, from docs/records, experiments/head_size/records and tables of the pages.
+
+    PYTHONPATH=. python docs/results/pictures.py
+
+Records of the studies `nearest` and `synthetic` were not kept, nor those of lighter.png: their pictures stay.
+"""
+
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from shutil import copyfile
+from tempfile import TemporaryDirectory
+
+from benchmarks.curves import AXES, draw, ratio
+from fixedbert.study import report_runs
+from fixedbert.support.figures import PAGE, drawing
+
+HERE = Path(__file__).parent
+RECORDS = HERE.parent / "records"
+TASKS = HERE.parents[1] / "experiments" / "head_size" / "records"
+STUDIES = {
+    "depth": (RECORDS / "depth.jsonl", "report"),
+    "mhe": (RECORDS / "mhe.jsonl", "report"),
+    "width": (RECORDS / "width.jsonl", "report"),
+    "curves": (RECORDS / "head-size-hour.jsonl", "curves"),
+    "extremes": (TASKS / "extremes.jsonl", "report"),
+    "memorise": (TASKS / "memorise.jsonl", "report"),
+    "recall": (TASKS / "recall.jsonl", "report"),
+}
+NAMES = {  # of the sides of benchmarks.quality, in the words of the pages
+    "stock-0.001": "stock BERT",
+    "stock-0.0005": "stock BERT",
+    "pairs_fewer_layers_beta_98": "the recipe",
+    "kept_pairs": "4 layers, growing",
+    "pairs_ungrown": "4 layers, not growing",
+    "kept_heads_of_32": "4 layers, packed rows",
+    "base": "no change",
+    "short_rows": "short rows first",
+    "grow": "grows",
+    "rate_2e-3": "rate 2e-3",
+    "batch_8": "batch of 8 rows",
+    "muon_1e-3": "Muon, 1e-3",
+    "muon_1e-2": "Muon, 1e-2",
+    "kept": "all that was kept",
+}
+MARKERS = "os^Dv<>"
+
+
+def draw_studies():
+    with TemporaryDirectory() as folder:
+        for name, (file, picture) in STUDIES.items():
+            report_runs([file], f"{folder}/{name}")
+            copyfile(f"{folder}/{name}/{picture}.png", HERE / f"study_{name}.png")
+
+
+def draw_quality():
+    """Losses against time and operations, of stock BERT and of recipes."""
+    with_bf16, without = [], []
+    for run in read(RECORDS / "quality-same-shape.jsonl"):
+        (without if "without bf16" in run["machine"] else with_bf16).append(run)
+    trials = read(RECORDS / "quality-trials.jsonl")
+    for name, runs in (("quality", without), ("quality_bf16", with_bf16), ("quality_trials", trials)):
+        curves: dict[str, dict[int, list]] = {}
+        for run in sorted(runs, key=lambda run: (not run["stock"], [*NAMES].index(run["side"]), run["seed"])):
+            curves.setdefault(NAMES[run["side"]], {})[run["seed"]] = run["points"]
+        stock = next(iter(curves.values()))
+        labels: dict[str, dict[str, str]] = {axis: {} for axis in AXES}
+        for axis in AXES:
+            for side, by_seed in curves.items():
+                found = [ratio(stock[seed], points, axis) for seed, points in by_seed.items() if by_seed is not stock]
+                known = [one for one in found if one]
+                if known:
+                    mean, ends = sum(known) / len(known), f" ({min(known):.1f}-{max(known):.1f})"
+                    labels[axis][side] = f": {mean:.1f}" + (ends if len(known) > 1 else "")
+        level = sum(points[-1]["loss"] for points in stock.values()) / len(stock)
+        title = f"{runs[0]['minutes']:g} minutes each; {runs[0]['machine']}"
+        draw({side: [*found.values()] for side, found in curves.items()}, labels, level, title, HERE / f"{name}.png")
+
+
+def read(file: Path) -> list[dict]:
+    return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+
+
+# Pictures of tables: means of runs whose records were not kept.
+
+
+@dataclass(frozen=True)
+class Shape:
+    heads: int
+    size: int
+    parameters: int
+    perplexity: float
+    half_interval: float
+
+
+def tables(page: str) -> dict[str, dict[str, list[list[str]]]]:
+    """Rows by heading and first cell; an empty first cell is that of the row before."""
+    found: dict[str, dict[str, list[list[str]]]] = {}
+    heading = first = ""
+    for line in (HERE / page).read_text(encoding="utf-8").splitlines():
+        if line.startswith("#"):
+            heading = line.strip("# ")
+        elif line.startswith("|"):
+            name, *cells = (cell.strip() for cell in line.strip("|").split("|"))
+            first = name or first
+            found.setdefault(heading, {}).setdefault(first, []).append(cells)
+    return found
+
+
+def shapes_of(table: dict[str, list[list[str]]]) -> dict[str, list[Shape]]:
+    shapes = {}
+    for series, rows in table.items():
+        if series.strip("-") and series != "series":
+            shapes[series.replace("`", "")] = [shape_of(row) for row in rows]
+    return shapes
+
+
+def shape_of(row: list[str]) -> Shape:
+    heads, size = map(int, row[0].split(" of "))
+    mean, half = map(float, row[3].strip(" *").split(" ± "))
+    return Shape(heads, size, int(row[2].replace(",", "")), mean, half)
+
+
+def draw_language_models():
+    """Perplexity by heads, and by the size of heads: means with intervals."""
+    found = tables("head_size_language_models.md")
+    by_heads, by_size = shapes_of(found["`heads`"]), shapes_of(found["`head-size`"])
+    fixed = by_heads["fixed heads of 32"]
+    by_heads["standard heads"].insert(0, fixed[0])  # two heads of 32 are standard in width 64
+    by_size["16 heads"].append(next(shape for shape in fixed if shape.heads == 16))
+    draw_shapes(by_heads, "heads", "heads", HERE / "study_heads.png")
+    draw_shapes(by_size, "size", "size of a head", HERE / "study_head_size.png")
+
+
+def draw_shapes(series: dict[str, list[Shape]], field: str, label: str, file: Path):
+    from matplotlib.ticker import EngFormatter, LogLocator, NullFormatter
+
+    with drawing(PAGE, 4.4, file) as figure:
+        panels = figure.subplots(1, 2, sharey=True)
+        for panel, axis in zip(panels, (field, "parameters"), strict=True):
+            for number, (name, shapes) in enumerate(series.items()):
+                aside = 1 + 0.025 * (number - (len(series) - 1) / 2)
+                places = [getattr(shape, axis) * aside for shape in shapes]
+                means, halves = zip(*((shape.perplexity, shape.half_interval) for shape in shapes), strict=True)
+                form = f"{MARKERS[number]}-"
+                panel.errorbar(places, means, halves, fmt=form, color=f"C{number}", label=name, capsize=3, linewidth=1)
+            panel.set_xscale("log")
+            panel.grid()
+        values = sorted({getattr(shape, field) for shapes in series.values() for shape in shapes})
+        panels[0].set_xticks(values, [str(value) for value in values])
+        panels[0].minorticks_off()
+        panels[0].set(xlabel=label, ylabel="held-out perplexity")
+        panels[1].set_xlabel("parameters besides embeddings")
+        panels[1].xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        panels[1].xaxis.set_major_formatter(EngFormatter())
+        panels[1].xaxis.set_minor_formatter(NullFormatter())
+        figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
+        figure.suptitle("means of three seeds with 95 % intervals; series are moved sideways a little")
+
+
+def draw_shrinking():
+    """Similarity of sentences by what is left of heads."""
+    table = tables("shrinking.md")["Heads of 32: without training"]
+    sizes = [int(cell) for cell in table["what is cut, in all layers"][0][1:]]
+    with drawing(PAGE, 4.4, HERE / "shrinking_quality_minilm.png") as figure:
+        axes = figure.subplots()
+        for name, rows in table.items():
+            if not name.strip("-") or name == "what is cut, in all layers":
+                continue
+            scores = [[float(cell) for cell in row[1:] if cell] for row in rows]
+            if "no attention" in name:
+                axes.axhline(scores[0][0], color="black", linewidth=1, label="no attention")
+                continue
+            number = len(axes.lines) // 2
+            series = "fewer heads of 32, as many dimensions" if re.match(r"\d", name) else name
+            for row, found, line in zip(rows, scores, ("-", "--"), strict=True):
+                label = f"{series}, by {row[0]}"
+                axes.plot(sizes, found, f"{MARKERS[number]}{line}", color=f"C{number}", markersize=5, label=label)
+        axes.set_xscale("log")
+        axes.set_xticks(sizes, [str(size) for size in sizes])
+        axes.minorticks_off()
+        axes.set(xlabel="head size that is kept, of 32", ylabel="STS-B dev, Spearman x 100")
+        axes.grid()
+        figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=2)
+
+
+if __name__ == "__main__":
+    draw_studies()
+    draw_quality()
+    draw_language_models()
+    draw_shrinking()
