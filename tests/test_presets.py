@@ -1,9 +1,13 @@
 """Presets: the paper's parameter counts, exactly to the printed million."""
 
+import re
+from pathlib import Path
+
 import pytest
 import torch
 
 from fixedbert import PRESETS, FixedHeadBertForPreTraining, FixedHeadBertLMHeadModel, preset_config
+from fixedbert.planning import DEVICES, KNOWN, UTILISATION
 
 # Bhojanapalli et al., 2020: Tables 1, 2A, 2B and 3, millions of parameters.
 PRINTED = {
@@ -65,3 +69,18 @@ def test_preset_takes_changes_and_names_the_known_ones():
     assert preset_config("tiny", attention_head_size=32).attention_head_size == 32
     with pytest.raises(KeyError, match="no preset 'tinny'.*tiny"):
         preset_config("tinny")
+
+
+def test_rows_of_the_page_are_the_presets():
+    """Guards: docs/paper.md has every preset of a table, with its printed scores and the hours that are calculated."""
+    page = (Path(__file__).parents[1] / "docs" / "paper.md").read_text(encoding="utf-8")
+    number = r"([\d.]+)"
+    shape = rf"\| [\dAB, ]+ \| {number} of {number} in {number}[^|]* \| `(\S+)`[^|]*"
+    row = re.compile(rf"{shape} \| {number} M \| {number} \| {number} \| {number} \|")
+    rows = [found.groups() for found in map(row.match, page.splitlines()) if found]
+    assert {name for _, _, _, name, *_ in rows} == PRINTED.keys() and len(rows) == len(PRINTED)
+    for heads, size, width, name, millions, hours, f1, mnli in rows:
+        config, preset = preset_config(name), PRESETS[name]
+        assert (config.num_attention_heads, config.head_dim, config.hidden_size) == (int(heads), int(size), int(width))
+        assert (preset.parameters, preset.squad_f1, preset.mnli) == (int(millions), float(f1), float(mnli))
+        assert round(KNOWN[name].paper_hours(DEVICES["h100"] * UTILISATION)) == int(hours)

@@ -1,0 +1,97 @@
+"""The functions of `fixedbert`, as somebody in a notebook calls them."""
+
+import re
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+import torch
+from small_models import model_of
+from small_texts import SHAPE, save
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+import fixedbert
+from fixedbert.support.errors import InputError
+from fixedbert_cli import COMMANDS, TASKS
+
+ROOT = Path(__file__).parents[1]
+TEXTS = ["the cat sat on the mat", "a dog sat", "the dog and a cat", "a mat"]
+
+
+@pytest.fixture
+def classifier(tmp_path) -> Path:
+    save(model_of("ForSequenceClassification", **SHAPE), tmp_path / "model")
+    (tmp_path / "rows.txt").write_text("\n".join(TEXTS * 19) + "\n")
+    return tmp_path / "model"
+
+
+def test_every_command_is_a_function_and_is_documented():
+    """Guards: each command but study and theory has its function, which dir() shows and docs/api.md describes."""
+    tasks = {"pretrain": "pretrain", "glue": "fine_tune_glue", "squad": "fine_tune_squad"}
+    names = {*COMMANDS} - {"study", "theory"} | {tasks[name] for name in TASKS}
+    assert names == set(fixedbert.COMMANDS) and names <= set(dir(fixedbert))
+    page = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
+    for name in names:
+        assert callable(getattr(fixedbert, name)) and f".. autofunction:: fixedbert.{name}\n" in page
+    with pytest.raises(AttributeError, match="no attribute 'train'"):
+        fixedbert.train  # noqa: B018
+
+
+def test_importing_stays_quick():
+    """Guards: `import fixedbert` imports no Trainer, no data sets and no matplotlib, which take seconds more."""
+    found = "{'datasets', 'matplotlib', 'transformers.trainer', 'fixedbert.shrinking'} & set(sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", f"import sys, fixedbert; print({found})"], cwd=ROOT, capture_output=True, text=True
+    )
+    assert done.stdout == "set()\n", done.stderr
+
+
+def test_models_in_memory(classifier, tmp_path):
+    """Guards: a model with its tokenizer does where a directory does; without the tokenizer it is asked for."""
+    model = AutoModelForSequenceClassification.from_pretrained(classifier)
+    tokenizer = AutoTokenizer.from_pretrained(classifier)
+    larger = fixedbert.convert(model, attention_head_size=13)
+    inputs = tokenizer(TEXTS, padding=True, return_tensors="pt")
+    with torch.no_grad():
+        assert torch.allclose(model(**inputs).logits, larger(**inputs).logits, atol=1e-5)
+    with pytest.raises(InputError, match="`tokenizer` is missing: a model in memory needs its own"):
+        fixedbert.convert(model, tmp_path / "larger", attention_head_size=13)
+    with pytest.raises(InputError, match="`tokenizer` is for a model in memory"):
+        fixedbert.export(classifier, tmp_path / "graph", tokenizer=tokenizer)
+    rows = {"train_file": str(tmp_path / "rows.txt"), "batch_size": 2}
+    found = fixedbert.shrink(larger, tmp_path / "small", intermediate_size=13, tokenizer=tokenizer, **rows)
+    assert found.folder == str(tmp_path / "small") and found.after[0].neurons == 13
+    again = AutoModelForSequenceClassification.from_pretrained(found.folder)
+    assert again.config.intermediate_size == 13 and again.config.attention_head_size == 13
+
+
+def test_results_show_themselves(classifier, tmp_path):
+    """Guards: what is returned is short in a list, a report when printed, and has its picture in a notebook."""
+    rows = {"train_file": str(tmp_path / "rows.txt"), "batch_size": 2}
+    found = fixedbert.shrink(classifier, tmp_path / "small", intermediate_size=13, **rows)
+    assert len(repr(found).splitlines()) == 1 and "layer 0:" in str(found)
+    assert "<pre>" in found._repr_html_() and "data:image/png;base64," in found._repr_html_()
+    planned = fixedbert.plan(params=5e6)
+    assert str(planned).startswith("rows of 128 tokens; budget: params 5000000.0") and "<pre>" in planned._repr_html_()
+    assert "auto_map" not in repr(fixedbert.FixedHeadBertConfig())
+
+
+def test_training_in_a_thread_returns_what_it_wrote(tmp_path):
+    """Guards: a run needs no signal handlers, which a thread cannot have, and returns its directory with metrics."""
+    (tmp_path / "text.txt").write_text("\n".join(f"{text}. {text}." for text in TEXTS * 13) + "\n")
+    given = {
+        "num_attention_heads": 5, "attention_head_size": 6, "hidden_size": 32, "num_hidden_layers": 1,
+        "intermediate_size": 37, "vocab_size": 60, "train_file": str(tmp_path / "text.txt"), "max_seq_length": 32,
+        "document_boundary": "line", "max_steps": 2, "do_train": True, "do_eval": True, "use_cpu": True,
+    }  # fmt: skip
+    found = []
+    run = threading.Thread(target=lambda: found.append(fixedbert.pretrain(**given, output_dir=tmp_path / "model")))
+    run.start()
+    run.join()
+    config = fixedbert.FixedHeadBertConfig.from_pretrained(tmp_path / "model")
+    assert (config.hidden_size, config.num_attention_heads, config.attention_head_size) == (32, 5, 6)
+    assert found[0].folder == tmp_path / "model" and re.match(f"{tmp_path}/model: .*eval_loss [0-9.]+", repr(found[0]))
+    with pytest.raises(InputError, match="`num_attention_heads` is for a new model; .* fixedbert convert"):
+        fixedbert.pretrain(model_name_or_path=tmp_path / "model", num_attention_heads=7, do_train=True)
