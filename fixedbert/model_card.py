@@ -198,7 +198,7 @@ def checkpoint_card(
 
 def trained_card(model: PreTrainedModel, args: TrainingArguments, steps: int, name: str, **metadata: Any) -> ModelCard:
     """The card of a trained model. What it was given, its data and results are read from the output directory."""
-    folder, architecture = output_path(args.output_dir), type(model).__name__
+    folder, architecture = output_path(args.output_dir), type(model).__name__.removeprefix("FSDP")
     given = read_json(folder / "command.json", {})
     base, teacher = given.get("model_name_or_path"), given.get("teacher_model")
     if base and not Path(base).exists():
@@ -217,7 +217,7 @@ def trained_card(model: PreTrainedModel, args: TrainingArguments, steps: int, na
 - Data: {", ".join(trained_on) or "see the command"}
 - Steps: {steps:,}{seen}; seed {args.seed}
 - Hardware: {hardware_name()}, {args.world_size} {"process" if args.world_size == 1 else "processes"}; \
-{"bf16" if args.bf16 else "fp16" if args.fp16 else "fp32"}
+{"fp32" if args.mixed_precision == "no" else args.mixed_precision}
 - Versions: {", ".join(f"{library} {version}" for library, version in versions().items())}
 
 ```bash

@@ -70,9 +70,12 @@ def work(target: Callable, args: tuple):
 
 
 class Pair:
-    """Two processes that run a script together, on one machine or two, as `accelerate launch` starts them."""
+    """
+    Two processes that run a script together, on one machine or two, as `accelerate launch` starts them. `settings` are
+    further variables of the environment.
+    """
 
-    def __init__(self, script: Path, arguments: list[str], output: Path, machines: int = 1):
+    def __init__(self, script: Path, arguments: list[str], output: Path, machines: int = 1, **settings: str):
         self.outputs = [output / "rank-0", output / "rank-1"]
         address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port(), "WORLD_SIZE": "2"}
         self.processes = []
@@ -80,7 +83,7 @@ class Pair:
             folder.mkdir(parents=True)
             local = {"LOCAL_RANK": str(number // machines), "LOCAL_WORLD_SIZE": str(2 // machines)}
             self.processes.append(
-                start(script, arguments, script.parent, folder, **address, **local, RANK=str(number))
+                start(script, arguments, script.parent, folder, **address, **local, **settings, RANK=str(number))
             )
 
     def ended(self) -> list[CompletedProcess]:

@@ -3,15 +3,23 @@
 import json
 import os
 import re
+import shutil
 from pathlib import Path
 
 import forked
 import pytest
 import torch
+from accelerate.commands.launch import _validate_launch_command, launch_command_parser
+from accelerate.utils.launch import prepare_multi_gpu_env
+from launch import ROOT
+from safetensors.torch import load_file
 from small_models import L, config_of, inputs_of, model_of
+from small_scripts import SHAPE, glue_of, pretraining, results
 from torch.utils.data import DataLoader
 from transformers import Trainer, TrainingArguments
 
+import run_glue
+import run_pretraining
 from fixedbert.pretraining.trainer import PretrainingArguments, PretrainingTrainer
 
 pytestmark = pytest.mark.slow  # every test starts two processes
@@ -201,6 +209,7 @@ if rank == 0:
     print("RESULT", json.dumps(seen))
 """
 
+NO_DROPOUT = "hidden_dropout_prob=0,attention_probs_dropout_prob=0"
 BY_TOKEN = ("ForMaskedLM", "ForPreTraining", "ForTokenClassification", "LMHeadModel")
 
 
@@ -299,3 +308,64 @@ def test_step_with_one_bad_row_is_applied_on_no_process(vocabulary, tmp_path):
         f"step {step}: the loss is not finite, on the examples [0-9, ]*\\b13\\b[0-9, ]* of epoch 0; ", reason
     )
     assert f"the last good checkpoint is {tmp_path}/1/checkpoint-{step - 1}:" in reason
+
+
+def sharded(script: str, arguments: list[str], printed: Path) -> str:
+    """What a script prints that two CPU processes run as fsdp.yaml says, in float32."""
+    config = str(ROOT / "fixedbert/recipes/accelerate/fsdp.yaml")
+    launched = launch_command_parser().parse_args(["--config_file", config, "--mixed_precision", "no", script])
+    environment = prepare_multi_gpu_env(_validate_launch_command(launched)[0])
+    settings = {name: value for name, value in environment.items() if name.startswith(("FSDP_", "ACCELERATE_"))}
+    return forked.Pair(ROOT / script, arguments, printed, **settings).finished()
+
+
+def assert_same(one: Path, other: Path, tolerance: float):
+    """Compare all weights, with their names, the losses in the log, and that of the evaluation."""
+    weights, others = (load_file(folder / "model.safetensors") for folder in (one, other))
+    assert weights.keys() == others.keys()
+    for name, weight in weights.items():
+        assert torch.allclose(weight, others[name], rtol=0, atol=tolerance), name
+    logs = [json.loads((folder / "trainer_state.json").read_text())["log_history"] for folder in (one, other)]
+    losses, of_other = ([entry["loss"] for entry in log if "loss" in entry] for log in logs)
+    assert len(losses) > 4 and of_other == pytest.approx(losses, abs=tolerance)
+    assert results(other)["eval_loss"] == pytest.approx(results(one)["eval_loss"], abs=1e-5)
+
+
+def go_on(output: Path, step: int):
+    """Take a run back to where it was killed after its checkpoint of a step."""
+    partial = output.with_name(f"{output.name}.partial")
+    partial.mkdir()
+    for name in ("command.json", "data.json", f"checkpoint-{step}"):
+        shutil.move(output / name, partial / name)
+    output.rename(output.with_name(f"{output.name}-whole"))
+
+
+@pytest.mark.parametrize("script", ["run_pretraining.py", "run_glue.py"])
+def test_fsdp_trains_like_one_process(script, corpus, pretrained, tasks, tmp_path):
+    """Guards: fsdp.yaml on two processes, with accumulation, makes the weights and the log of one process, also when
+    killed and continued. A trained model of it is loaded again, and has each weight once and the name of its class."""
+    fixed = ("--max_steps", "6", "--save_steps", "2", "--learning_rate", "1e-3")
+
+    def command(name: str, *batch: str) -> list[str]:
+        if script == "run_glue.py":
+            exact = ("--config_overrides", NO_DROPOUT, "--bf16", "false")
+            return glue_of(Path(pretrained), tasks, tmp_path / name, *fixed, *exact, *batch)
+        exact = ("--config_overrides", f"{SHAPE},{NO_DROPOUT}", "--tokenizer_name", str(pretrained))
+        return pretraining(corpus, tmp_path / name, *fixed, *exact, *batch)
+
+    whole, other = tmp_path / "one", tmp_path / "two"
+    {"run_glue.py": run_glue, "run_pretraining.py": run_pretraining}[script].main(
+        command("one", "--per_device_train_batch_size", "8")
+    )
+    batch = ("--per_device_train_batch_size", "2", "--gradient_accumulation_steps", "2")
+    printed = sharded(script, command("two", *batch), tmp_path / "printed")
+    assert "2 processes on CPU, FSDP2, fp32, 8 examples a step (2 on each of 2 devices, 2 times)\n" in printed
+    assert_same(whole, other, 1e-5)
+    card, *configs = (other / "README.md").read_text(), *((f / "config.json").read_text() for f in (whole, other))
+    assert configs[0] == configs[1] and "FSDP" not in card.partition("```bash")[0]
+    go_on(other, 4)
+    sharded(script, command("two", *batch), tmp_path / "continued")
+    assert_same(tmp_path / "two-whole", other, 0)
+    other.rename(other.with_name("two.partial"))  # killed between its last step and its evaluation
+    sharded(script, command("two", *batch), tmp_path / "loaded")
+    assert_same(tmp_path / "two-whole", other, 0)

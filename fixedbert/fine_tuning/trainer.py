@@ -70,7 +70,6 @@ class FineTuningArguments(CommonArguments):
     }
 
     def __post_init__(self):
-        self.use_cpu |= not torch.accelerator.is_available()  # which Trainer asks for where there is no other device
         if self.bf16 is None:
             self.bf16 = not self.fp16 and has_bf16(self.use_cpu)
         if self.eval_strategy == "steps" and self.eval_steps is None and self.logging_steps == LOGGING:

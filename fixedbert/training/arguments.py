@@ -28,6 +28,7 @@ from ..support.files import reason_of
 from ..support.plain_yaml import flags, read_yaml
 from ..support.processes import check_shared_memory
 from .precision import leave_out_emulated_bf16
+from .running import check_address, check_world
 
 # What is given beside a recipe takes the place of an entry of another name: these two exclude each other.
 REPLACES = {
@@ -188,7 +189,10 @@ class CommonArguments(TrainingArguments):
         return Path(self.output_dir)
 
     def __post_init__(self):
+        self.use_cpu |= not torch.accelerator.is_available()  # else several processes would not find each other
+        check_address()
         super().__post_init__()
+        check_world(self)
         leave_out_emulated_bf16(self)
         largest = torch.finfo(torch.float32).max
         if not 0 <= self.learning_rate <= largest:

@@ -18,6 +18,7 @@ from ..support.errors import Stopped
 from ..support.files import reading
 from .output import WriteChecksums
 from .results import record_metrics
+from .running import running_text
 from .trainer import CommonTrainer
 
 
@@ -38,6 +39,8 @@ def train(trainer: CommonTrainer, checkpoint: str | None, last: bool = True):
         trainer.state.is_local_process_zero = trainer.is_local_process_zero()
         trainer.state.is_world_process_zero = trainer.is_world_process_zero()
         return
+    if trainer.is_world_process_zero():
+        print(running_text(trainer))
     if trainer.args.push_to_hub and trainer.is_world_process_zero() and trainer.model.is_remote_code():
         custom_object_save(trainer.model, folder)  # what goes to the Hub while training has code too
     for callback in trainer.callback_handler.callbacks:  # one run of TensorBoard, however often it was continued

@@ -51,6 +51,12 @@ class CommonTrainer(Trainer):
         self.add_callback(Continuation(self))
         self.add_callback(BusyMachine)
 
+    def create_accelerator_and_postprocess(self):
+        # DDP then searches no step's graph for parameters without a gradient: our models have none.
+        if isinstance(self.model, FixedHeadBertPreTrainedModel) and self.args.ddp_find_unused_parameters is None:
+            self.args.ddp_find_unused_parameters = False
+        super().create_accelerator_and_postprocess()
+
     def begin_window(self):
         """Set the sums for the next log to zero."""
         self.window = torch.zeros(1 + self.counts)  # of the losses, and of what a trainer counts
@@ -76,6 +82,21 @@ class CommonTrainer(Trainer):
         given = {name.removeprefix("dataloader_"): getattr(self.args, name) for name in names}
         batches = DataLoader(dataset, batch_size, sampler=sampler, collate_fn=self.data_collator, **given | options)
         return self.accelerator.prepare(batches)
+
+    # FSDP takes parameters by module. accelerate would give it BERT's output bias twice: with the decoder, and where
+    # the head has it again. So it is there once from the creation of the optimizer to that of the scheduler.
+    def create_optimizer(self, *args, **kwargs):
+        optimizer = super().create_optimizer(*args, **kwargs)
+        is_fsdp2 = self.is_fsdp_enabled and self.accelerator.state.fsdp_plugin.fsdp_version == 2
+        self.aliases = aliases_of_bias(self.model) if is_fsdp2 else []
+        for module, name in self.aliases:
+            delattr(module, name)
+        return optimizer
+
+    def create_scheduler(self, *args, **kwargs):
+        for module, name in self.aliases:
+            setattr(module, name, self.model.get_output_embeddings().bias)
+        return super().create_scheduler(*args, **kwargs)
 
     def get_batch_samples(self, *args, **kwargs):
         """The batches of a step; none where a run is continued after its last step."""
@@ -137,6 +158,13 @@ class CommonTrainer(Trainer):
         missing = [name for name in load_result.missing_keys if name not in self.model.all_tied_weights_keys]
         super()._issue_warnings_after_load(load_result._replace(missing_keys=missing))
 
+    # Sharded weights are gathered one by one: of tied ones, too, which a model directory has once.
+    def _save(self, output_dir: str | None = None, state_dict: dict | None = None):
+        if state_dict is not None:
+            tied = self.model.all_tied_weights_keys
+            state_dict = {name: weight for name, weight in state_dict.items() if name not in tied}
+        super()._save(output_dir, state_dict)
+
     def save_model(self, output_dir: str | None = None, *args, **kwargs):
         """
         Save the model, and in a checkpoint's folder the sums since the last log. Pushing is for `publish`.
@@ -180,6 +208,10 @@ class CommonTrainer(Trainer):
         return f"the examples {', '.join(map(str, indices[:NAMED]))}{more} of epoch {epoch}"
 
     def evaluation_loop(self, *args, **kwargs):
+        if (
+            self.optimizer is None
+        ):  # with which accelerate would shard the model: each process evaluates with all of it
+            self.is_fsdp_enabled = False
         with torch.random.fork_rng(devices=[]):  # every data loader draws a number, which training would miss
             output = super().evaluation_loop(*args, **kwargs)
         assert output.metrics is not None  # of every evaluation
@@ -253,6 +285,14 @@ class CommonTrainer(Trainer):
             self.window_began = time.monotonic() - record["seconds"]
             self.window_steps, self.total_loss = record["steps"], record["total_loss"]
             self.nonfinite_steps = record["nonfinite_steps"]
+
+
+def aliases_of_bias(model: PreTrainedModel) -> list[tuple[torch.nn.Module, str]]:
+    """Where the bias of the output embeddings is besides there, by module and name: in the heads of BERT."""
+    output = model.get_output_embeddings()
+    bias = getattr(output, "bias", None)
+    own = ((module, name, x) for module in model.modules() for name, x in module.named_parameters(recurse=False))
+    return [(module, name) for module, name, x in own if x is bias and module is not output]
 
 
 class Continuation(TrainerCallback):
