@@ -10,7 +10,7 @@ TWO_PROCESSES = ("--config_file", str(ROOT / "fixedbert/recipes/accelerate/cpu.y
 
 
 def launch(*arguments: str, **options) -> subprocess.Popen:
-    """Start it; the scripts need --use_cpu."""
+    """Start it; where there is a GPU, the scripts need --use_cpu."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-m", "accelerate.commands.launch", *arguments]
     return subprocess.Popen(

@@ -3,7 +3,7 @@
 import os
 
 import torch
-from accelerate import DistributedType
+from accelerate import DistributedType, FullyShardedDataParallelPlugin
 from transformers import Trainer, TrainingArguments
 
 from ..support.errors import InputError
@@ -54,6 +54,13 @@ def check_address(always: bool = False):
     rank, processes = os.environ.get("RANK"), os.environ.get("WORLD_SIZE", "1")
     if rank is not None and int(processes) > 1 and (always or "MASTER_ADDR" not in os.environ):
         raise InputError(ALONE.format(rank, processes))
+
+
+def check_saving(plugin: FullyShardedDataParallelPlugin):
+    """Refuse the kind of FSDP checkpoints with which Trainer saves no model in the end, without a word."""
+    if "FULL_STATE_DICT" not in str(plugin.state_dict_type):
+        kind = str(plugin.state_dict_type).rpartition(".")[2]
+        raise InputError(f"FSDP would save no trained model with {kind}: give fsdp_state_dict_type FULL_STATE_DICT.")
 
 
 def running_text(trainer: Trainer) -> str:

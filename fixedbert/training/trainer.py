@@ -22,6 +22,7 @@ from ..support.files import finite, json_text, read_object, reading, write_whole
 from .arguments import CommonArguments
 from .dropout import use_fast_dropout
 from .output import last_checkpoint, remedy_for
+from .running import check_saving
 from .speed import BusyMachine
 
 WINDOW_FILE = "logging_window.json"
@@ -56,6 +57,8 @@ class CommonTrainer(Trainer):
         if isinstance(self.model, FixedHeadBertPreTrainedModel) and self.args.ddp_find_unused_parameters is None:
             self.args.ddp_find_unused_parameters = False
         super().create_accelerator_and_postprocess()
+        if self.is_fsdp_enabled:
+            check_saving(self.accelerator.state.fsdp_plugin)
 
     def begin_window(self):
         """Set the sums for the next log to zero."""
@@ -158,7 +161,8 @@ class CommonTrainer(Trainer):
         missing = [name for name in load_result.missing_keys if name not in self.model.all_tied_weights_keys]
         super()._issue_warnings_after_load(load_result._replace(missing_keys=missing))
 
-    # Sharded weights are gathered one by one: of tied ones, too, which a model directory has once.
+    # Trainer is given sharded weights one by one, tied ones too. A model directory has these once, and a run that ended
+    # before its evaluation cannot load them twice.
     def _save(self, output_dir: str | None = None, state_dict: dict | None = None):
         if state_dict is not None:
             tied = self.model.all_tied_weights_keys

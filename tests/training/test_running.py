@@ -5,14 +5,14 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from accelerate import DistributedType
+from accelerate import DistributedType, FullyShardedDataParallelPlugin
 from small_models import HEADS, bert_of, inputs_of, model_of
 from small_scripts import pretraining
 
 import run_pretraining
 from fixedbert.pretraining.trainer import PretrainingArguments
 from fixedbert.support.errors import InputError
-from fixedbert.training.running import check_world, running_text
+from fixedbert.training.running import check_saving, check_world, running_text
 from fixedbert.training.trainer import CommonTrainer
 
 LAUNCHED = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "ACCELERATE_USE_FSDP", "FSDP_VERSION")
@@ -130,6 +130,13 @@ def test_fsdp_without_a_launcher_is_refused(monkeypatch, tmp_path):
         else:
             check_world(launched)  # accelerate looks for FSDP beside GPUs only
         assert state.distributed_type == expected
+
+
+def test_fsdp_that_saves_no_model_is_refused():
+    """Guards: a training is not begun that would end without its weights."""
+    check_saving(FullyShardedDataParallelPlugin(fsdp_version=2, state_dict_type="FULL_STATE_DICT"))
+    with pytest.raises(InputError, match="no trained model with SHARDED_STATE_DICT: give fsdp_state_dict_type FULL"):
+        check_saving(FullyShardedDataParallelPlugin(fsdp_version=2, state_dict_type="SHARDED_STATE_DICT"))
 
 
 SHAPES = (
