@@ -161,8 +161,8 @@ class CommonTrainer(Trainer):
         missing = [name for name in load_result.missing_keys if name not in self.model.all_tied_weights_keys]
         super()._issue_warnings_after_load(load_result._replace(missing_keys=missing))
 
-    # Trainer is given sharded weights one by one, tied ones too. A model directory has these once, and a run that ended
-    # before its evaluation cannot load them twice.
+    # Trainer is given sharded weights one by one, tied ones too. A model directory has these once; a run that ended
+    # before its evaluation could not load them twice.
     def _save(self, output_dir: str | None = None, state_dict: dict | None = None):
         if state_dict is not None:
             tied = self.model.all_tied_weights_keys
