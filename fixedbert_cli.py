@@ -64,7 +64,7 @@ def prepare_process():
 
 
 def prepare_script():
-    """The same for a script of a task, whose arguments are looked at too."""
+    """What a script of a task does before its imports: as `prepare_process`, and a look at its arguments."""
     prepare_process()
     try:
         check_task_words(sys.argv[1:])
@@ -431,15 +431,17 @@ class Command:
     Args:
         function: a module of fixedbert, and the function in it that takes all options and returns what is printed; or
             what imports such a function where it is more than that, and returns the command ready to run.
+        continues: whether it goes on in an output directory that is there.
     """
 
     help: str
     add_arguments: Callable[[ArgumentParser], None]
     function: str | Callable[..., Run]
+    continues: bool = False
 
     def load(self, **options) -> Run:
         """The command ready to run, after the imports that take seconds."""
-        check_places(options)
+        check_places({**options, "output_dir": None} if self.continues else options)
         if not isinstance(self.function, str):
             return self.function(**options)
         module, _, name = self.function.rpartition(".")
@@ -483,7 +485,7 @@ COMMANDS = {
     "plan": Command("shapes that fit a budget, with exact counts", plan_arguments, "planning.plan"),
     "study": Command(
         "train many shapes on equal terms: the papers' tables and figures, or a table of your own",
-        study_arguments, load_study,
+        study_arguments, load_study, continues=True,
     ),
     "theory": Command(
         "check the theorems in numbers, and draw how attention patterns need head size",

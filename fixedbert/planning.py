@@ -220,7 +220,9 @@ def describe(shape: Shape) -> str:
 
 def tokens_per_second(config: FixedHeadBertConfig, length: int, rows: int = 4) -> float:
     """Speed of a training step here in float32, the better of two after one to warm up."""
-    device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else torch.device("cpu")
+    device = torch.device("cpu")
+    if torch.accelerator.is_available():
+        device = torch.accelerator.current_accelerator() or device
     model = FixedHeadBertForPreTraining(config).train().to(device)
     model.sparse_prediction = True
     use_fast_dropout(model)  # as the trainers do

@@ -174,7 +174,7 @@ class Work:
         return round(sum(int(mask.sum()) for mask in masks) / sum(len(mask) for mask in masks))
 
     def operations(self, model: FixedHeadBertPreTrainedModel) -> int:
-        """Of the layers, in a forward pass of a row of the mean length."""
+        """Floating-point operations of the layers for a row of the mean length."""
         return self.length * forward_flops(model.config, self.length)
 
     def timed(self, model: FixedHeadBertPreTrainedModel) -> Callable[[], object]:

@@ -331,7 +331,7 @@ def of_type(name: str, value: Any, kind: Any) -> Any:
     A value for a field of the type `kind`: whole numbers can stand for others, one value for a list of one, and text
     for a number or a mapping, as YAML reads 5e-5.
     """
-    if isinstance(value, str) and kind in (dict, dict | None):
+    if isinstance(value, str) and (kind == dict | None or (value.startswith("{") and "dict" in str(kind))):
         try:
             value = mapping(value)
         except ArgumentTypeError as error:

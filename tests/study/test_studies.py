@@ -377,12 +377,15 @@ def test_plan(capsys):
     assert re.search(r", [\d.]+ hours of \d+ threads of this CPU, one run after the other, by a timed step", printed)
 
 
-def test_commands_and_study_of_the_page(tmp_path, capsys):
+def test_commands_and_study_of_the_page(tmp_path, capsys, monkeypatch):
     """Guards: the commands of docs/study.md are taken, and the study on it can be made."""
     page = (Path(__file__).parents[2] / "docs" / "study.md").read_text(encoding="utf-8")
     commands = [line.split("#")[0].split() for line in re.findall(r"^    fixedbert (.*)$", page, re.MULTILINE)]
     studies = [command for command in commands if command[1] in NAMES]
     assert len(studies) >= 4
+    monkeypatch.chdir(tmp_path)
+    for place in ("books", "wikipedia"):
+        (tmp_path / place).mkdir()
     for command in studies:
         main([*(word for word in command if word != "--dry_run"), "--dry_run"])
         assert "different shapes, each with" in capsys.readouterr().out
