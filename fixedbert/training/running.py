@@ -9,8 +9,6 @@ from transformers import Trainer, TrainingArguments
 from ..support.errors import InputError
 
 PRECISIONS = {"no": "fp32"}  # by accelerate's names; the others have their own
-
-
 ALONE = (
     "RANK={} and WORLD_SIZE={} say that this process is one of several, but it would train alone, as each other one: "
     "start the script with torchrun or accelerate launch, which set LOCAL_RANK, MASTER_ADDR and MASTER_PORT too, or "
@@ -38,9 +36,8 @@ def check_world(arguments: TrainingArguments):
     if state.distributed_type == DistributedType.MULTI_CPU:
         if fsdp_version(arguments) != 2:
             raise InputError("FSDP 1 trains on no CPU: give accelerate launch --fsdp_version 2.")
-        state.distributed_type = (
-            DistributedType.MULTI_GPU
-        )  # where accelerate looks for FSDP; torch has it for CPUs too
+        # accelerate looks for FSDP beside accelerators only; torch has it for CPUs too
+        state.distributed_type = DistributedType.MULTI_GPU
 
 
 def fsdp_version(arguments: TrainingArguments) -> int:
