@@ -238,6 +238,7 @@ def load_convert(source: str, **options) -> Run:
 
     def run():
         convert(source, **options)  # which prints what it does
+        print(f"The result is in {options['output_dir']}.")
 
     return run
 
@@ -446,7 +447,13 @@ class Command:
             return self.function(**options)
         module, _, name = self.function.rpartition(".")
         function = getattr(import_module(f"fixedbert.{module}"), name)
-        return lambda: print(function(**options))
+
+        def run():
+            print(function(**options))
+            if "output_dir" in options:
+                print(f"The result is in {options['output_dir']}.")
+
+        return run
 
 
 # Modules of fixedbert, whose `main` has the flags of the script, and what they do.

@@ -37,7 +37,7 @@ from fixedbert.fine_tuning.texts import load_task, with_labels_of_model
 from fixedbert.publishing.export import QUANTIZED, export_onnx
 from fixedbert.publishing.pooling import SentencePooling, read_pooling
 from fixedbert.support.errors import InputError
-from fixedbert.support.figures import drawing
+from fixedbert.support.figures import PAGE, drawing
 
 Model = Callable[[BatchEncoding], Tensor]  # logits, or embeddings of length one
 MAIN = {"mnli": "accuracy", "sst2": "accuracy", "qqp": "accuracy", "stsb": "spearmanr"}
@@ -178,9 +178,9 @@ def print_table(found: dict):
 def draw(files: list[Path], picture: Path):
     """Quality against speed, a panel for each file; the mean where there are two dev sets."""
     found = [json.loads(file.read_text()) for file in files]
-    across = min(3, len(found))
+    across = min(2, len(found))
     down = -(-len(found) // across)
-    with drawing(3.4 * across, 3 * down, picture) as figure:
+    with drawing(PAGE, 3 * down, picture) as figure:
         panels = figure.subplots(down, across, squeeze=False).flatten()
         for panel in panels[len(found) :]:
             panel.set_axis_off()
@@ -194,7 +194,7 @@ def draw(files: list[Path], picture: Path):
                 panel.plot(times := [row["speed"]["batches"][0] for row in rows], scores, marker, label=label)
                 for row, place in zip(rows, zip(times, scores, strict=True), strict=True):
                     name = row["name"].removesuffix(ending).removeprefix(original).strip("-") or "original"
-                    panel.annotate(name, place, xytext=(4, 4), textcoords="offset points", fontsize=7)
+                    panel.annotate(name, place, xytext=(4, 4), textcoords="offset points", fontsize=9)
             title = of_task["task"] + (", embeddings" if of_task["zero_shot"] else "")
             panel.margins(0.18)
             panel.set(title=title, xlabel="times as fast as the original", ylabel=f"{MAIN[of_task['task']]} × 100")

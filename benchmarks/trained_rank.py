@@ -26,7 +26,7 @@ from fixedbert.shrinking.layers import refit, shapes_of
 from fixedbert.shrinking.rows import Rows
 from fixedbert.shrinking.shrink import Work, with_shapes
 from fixedbert.support.errors import InputError
-from fixedbert.support.figures import drawing
+from fixedbert.support.figures import PAGE, drawing
 
 EIGHTHS = (6, 4, 3, 2, 1)
 PARTS = {
@@ -67,7 +67,7 @@ def measure(model: str, rows: Rows) -> dict:
 def draw(files: list[Path], picture: Path):
     """The divergence of the answers against what is left of a part, and against the operations removed."""
     found = [json.loads(file.read_text()) for file in files]
-    with drawing(3.4 * len(found), 6, picture) as figure:
+    with drawing(PAGE, 6, picture) as figure:
         panels = figure.subplots(2, len(found), squeeze=False)
         for (above, below), of_model in zip(panels.T, found, strict=True):
             for part in PARTS:
@@ -78,9 +78,11 @@ def draw(files: list[Path], picture: Path):
             number, size, _ = of_model["heads"]
             above.set(
                 title=f"{of_model['model']}\n{number} heads of {size}, width {of_model['width']}", yscale="log",
-                xlabel="share that is left", ylabel="KL from the original, nats",
+                xlabel="share that is left",
             )  # fmt: skip
-            below.set(xlabel="operations removed, per cent", ylabel="KL from the original, nats", yscale="log")
+            below.set(xlabel="operations removed, per cent", yscale="log")
+        for panel in panels[:, 0]:
+            panel.set_ylabel("KL from the original, nats")
         panels[0, 0].legend()
 
 

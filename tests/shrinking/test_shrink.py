@@ -432,7 +432,8 @@ def test_the_command(model, texts, tmp_path, capsys):
     """Guards: flags reach the work, and the last lines say what was reached and what comes next."""
     words = f"shrink {model} --output_dir {tmp_path / 'out'} --train_file {texts / 'pairs.csv'} --batch_size 13"
     main([*words.split(), "--intermediate_size", "13"])
-    *_, answers, _, last, following = capsys.readouterr().out.strip().splitlines()
+    *_, answers, _, last, following, place = capsys.readouterr().out.strip().splitlines()
     assert "are the original's, KL" in answers and "times as fast as the original. " in last
     assert following == f"Next: fixedbert export {tmp_path / 'out'} --output_dir {tmp_path / 'out'}-onnx --int8"
+    assert place == f"The result is in {tmp_path / 'out'}."
     assert AutoModelForSequenceClassification.from_pretrained(tmp_path / "out").config.intermediate_size == 13
