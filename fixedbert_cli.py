@@ -6,6 +6,7 @@ a command runs.
 """
 
 import argparse
+import ast
 import difflib
 import os
 import re
@@ -24,6 +25,7 @@ Run = Callable[[], None]
 PROGRESS_SECONDS = "30"  # between two lines of a progress bar in a file
 PROGRESS_DELAY = "2"  # seconds of work before a bar is shown: none for what takes a moment
 TERMINAL_CODE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+NOT_SUGGESTED = {"take_over_output_dir"}  # takes a directory from a run that may be alive
 READ_FILES = ("train_file", "validation_file", "test_file", "data_dir")  # arguments that name what has to be there
 MODELS = ("model", "source", "folder", "model_name_or_path", "teacher_model", "compare")  # or an id on the Hub
 
@@ -122,7 +124,10 @@ class ArgumentParser(argparse.ArgumentParser):
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    near = difflib.get_close_matches(word, known, 1, cutoff=0.75)
+    """The nearest of what is known: what the word begins, or else what it is most like."""
+    known = sorted(known)
+    longer = [name for name in known if name.startswith(word) and len(word) > 2]
+    near = longer[:1] or difflib.get_close_matches(word, known, 1, cutoff=0.75)
     return f"; did you mean {near[0]}?" if near else ""
 
 
@@ -141,10 +146,21 @@ def check_places(options: dict[str, Any]):
         place = options.get(name) or ""
         is_path = place.startswith((".", "/", "~")) or place.endswith("/") or place.count("/") > 1
         if is_path and not os.path.lexists(place) and not os.path.lexists(f"{place}.index"):  # as of TensorFlow
-            raise ArgumentError(f"{place}: no such directory; give that of a model, or its name on the Hub.")
+            siblings = Path(place).parent.glob("*/") if os.path.isdir(Path(place).parent) else ()
+            near = did_you_mean(Path(place).name, [sibling.name for sibling in siblings])
+            raise ArgumentError(
+                f"{place}: no such directory{near or '; give that of a model, or its name on the Hub.'}"
+            )
     final = options.get("output_dir")
-    if final and os.path.lexists(final) and not (os.path.isdir(final) and not os.listdir(final)):
+    if final and os.path.lexists(final) and not is_empty_directory(final):
         raise ArgumentError(f"{final}: the output directory is not empty; give another one, or remove it.")
+
+
+def is_empty_directory(place: str) -> bool:
+    try:
+        return os.path.isdir(place) and not os.listdir(place)
+    except OSError:  # which the command itself says better
+        return True
 
 
 def check_task_words(words: list[str]):
@@ -155,11 +171,12 @@ def check_task_words(words: list[str]):
         ArgumentError: a flag that is no field of the arguments, or as `check_places`.
     """
     known = task_flags()
-    if words and words[0].endswith((".yaml", ".yml", ".json")) and not os.path.exists(words[0]):
+    first = words[0] if words else ""
+    if first.endswith((".yaml", ".yml", ".json")) and not first.startswith("-") and not os.path.exists(first):
         packaged = source_of("fixedbert") / "recipes"
-        if not (words[0].startswith("recipes/") and (packaged / Path(words[0]).name).exists()):
+        if not (Path(first).parent == Path("recipes") and (packaged / Path(first).name).exists()):
             recipes = ", ".join(f"recipes/{file.name}" for file in sorted(packaged.glob("*.yaml")))
-            raise ArgumentError(f"{words[0]}: no such recipe; give a file, or one of {recipes}.")
+            raise ArgumentError(f"{first}: no such recipe; give a file, or one of {recipes}.")
     options: dict[str, Any] = {}
     name = None
     for word in words:
@@ -167,7 +184,7 @@ def check_task_words(words: list[str]):
             flag, equals, value = word[2:].partition("=")
             name = flag.replace("-", "_")
             if known and not {name, name.removeprefix("no_")} & known:
-                near = did_you_mean(name, known).replace("mean ", "mean --")
+                near = did_you_mean(name, known - NOT_SUGGESTED).replace("mean ", "mean --")
                 raise ArgumentError(f"--{flag}: no such argument{near or '; --help lists those there are.'}")
             options[name] = [value] if equals else []
         elif name is not None:
@@ -177,13 +194,24 @@ def check_task_words(words: list[str]):
 
 
 def task_flags() -> set[str]:
-    """Names of all fields of the arguments, read in the source: ours, and those of transformers' TrainingArguments."""
+    """Names of the tasks' flags: fields of classes called ...Arguments, read in our source and in transformers'."""
     files = [source_of("transformers") / "training_args.py"]
     for part in ("training", "pretraining", "fine_tuning"):
         files += (source_of("fixedbert") / part).glob("*.py")
-    texts = [file.read_text(encoding="utf-8") for file in files if file.is_file()]
-    found = {name for text in texts for name in re.findall(r"^    (\w+): ", text, re.MULTILINE)}
-    return found | {"help"} if {"output_dir", "task_name"} <= found else set()
+    classes = [
+        node
+        for file in files
+        if file.is_file()
+        for node in ast.parse(file.read_text(encoding="utf-8")).body
+        if isinstance(node, ast.ClassDef) and node.name.endswith("Arguments")
+    ]
+    fields = [part for one in classes for part in one.body if isinstance(part, ast.AnnAssign)]
+    names = [part.target.id for part in fields if isinstance(part.target, ast.Name) and not is_class_variable(part)]
+    return {*names, "help"} if {"output_dir", "task_name"} <= {*names} else set()
+
+
+def is_class_variable(field: ast.AnnAssign) -> bool:
+    return "ClassVar" in ast.unparse(field.annotation)
 
 
 def source_of(package: str) -> Path:
@@ -238,7 +266,6 @@ def load_convert(source: str, **options) -> Run:
 
     def run():
         convert(source, **options)  # which prints what it does
-        print(f"The result is in {options['output_dir']}.")
 
     return run
 
@@ -441,19 +468,24 @@ class Command:
     continues: bool = False
 
     def load(self, **options) -> Run:
-        """The command ready to run, after the imports that take seconds."""
+        """The command ready to run, after the imports that take seconds. Its last line says where the result is."""
+        folder = options.get("output_dir")
         check_places({**options, "output_dir": None} if self.continues else options)
+        command = self.command(**options)
+
+        def run():
+            command()
+            if folder is not None and os.path.isdir(folder):
+                print(f"The result is in {folder}.")
+
+        return run
+
+    def command(self, **options) -> Run:
         if not isinstance(self.function, str):
             return self.function(**options)
         module, _, name = self.function.rpartition(".")
         function = getattr(import_module(f"fixedbert.{module}"), name)
-
-        def run():
-            print(function(**options))
-            if "output_dir" in options:
-                print(f"The result is in {options['output_dir']}.")
-
-        return run
+        return lambda: print(function(**options))
 
 
 # Modules of fixedbert, whose `main` has the flags of the script, and what they do.
@@ -557,7 +589,13 @@ def entry_point():
     try:
         load = parse(sys.argv[1:])
         run = load()
-    except ValueError as error:  # an ArgumentError, or an InputError
+    except ArgumentError as error:
+        sys.exit(f"error: {error}")
+    except ValueError as error:
+        from fixedbert.support.errors import InputError
+
+        if not isinstance(error, InputError):  # of an import
+            raise
         sys.exit(f"error: {error}")
     from fixedbert.support.errors import exit_on_input_error
 

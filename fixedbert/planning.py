@@ -134,7 +134,11 @@ def plan(
         InputError: no budget, one that no shape fits (it names the nearest), or an unknown device.
     """
     given = {"params": params, "flops": flops, "memory": memory, "hours": hours}
-    budgets = {name: str(value) for name, value in given.items() if value is not None}
+    budgets = {
+        name: f"{value:g}" if isinstance(value, float) else str(value)
+        for name, value in given.items()
+        if value is not None
+    }
     if not budgets:
         raise InputError("no budget: give params, flops, memory or hours.")
     limits = {name: read_limit(name, value) for name, value in budgets.items()}

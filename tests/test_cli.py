@@ -1,10 +1,10 @@
 """The `fixedbert` command: its grammar, with the spellings of before, and help without imports that take seconds."""
 
 import configparser
+import dataclasses
 import re
 import subprocess
 import sys
-from dataclasses import replace
 from importlib import import_module
 
 import forked
@@ -12,7 +12,10 @@ import pytest
 from launch import ROOT
 
 import fixedbert_cli
-from fixedbert_cli import COMMANDS, TASKS, ArgumentError, main
+from fixedbert.fine_tuning.glue import TextClassification
+from fixedbert.fine_tuning.squad import QuestionAnswering
+from fixedbert.pretraining.pretrain import ARGUMENTS
+from fixedbert_cli import COMMANDS, TASKS, ArgumentError, check_places, check_task_words, main, task_flags
 
 
 def python(*words: str) -> subprocess.CompletedProcess:
@@ -42,6 +45,34 @@ def test_mistakes_and_the_version_come_at_once():
     for words, code in ((["--version"], 0), (["shrnk"], 1), (["glue", "--taskname"], 1), (["plan", "--hour"], 1)):
         done = python("-c", IMPORTED.replace("print(end.code,", "print(int(bool(end.code)),"), *words)
         assert done.stdout.endswith(f"{code} set()\n"), done.stderr
+
+
+def test_flags_of_the_tasks_are_those_of_their_parsers():
+    """Guards: the names that are read in the source are all fields of the arguments, and no other words."""
+    kinds = {*ARGUMENTS, *TextClassification.arguments, *QuestionAnswering.arguments}
+    fields = {member.name for kind in kinds for member in dataclasses.fields(kind) if member.init}
+    assert task_flags() == fields | {"help"}
+
+
+def test_nothing_valid_is_refused_early(tmp_path, monkeypatch):
+    """Guards: places and flags in all their forms reach the command."""
+    monkeypatch.chdir(tmp_path)
+    for place in ("a.txt", "model.ckpt.index", "rows.json"):
+        (tmp_path / place).write_text("")
+    (tmp_path / "empty").mkdir()
+    for words in (
+        "recipes/mini.yaml --train_file *.none a.txt --learning-rate=-1 --no_eval_do_concat_batches",
+        "./recipes/mini.yaml --output_dir empty",
+        "--train_file=rows.json --model_name_or_path me/model --logging-steps 5",
+        "rows.json --seed 1",
+    ):
+        check_task_words(words.split())
+    for place in ("./model.ckpt", "me/model", "empty/"):
+        check_places({"model": place, "output_dir": "new"})
+    with pytest.raises(ArgumentError, match=r"^./emty: no such directory; did you mean empty\?"):
+        check_places({"model": "./emty"})
+    with pytest.raises(ArgumentError, match="^--overwrite_output_dir: no such argument; --help lists"):
+        check_task_words(["--overwrite_output_dir"])  # not the flag that takes a directory over
 
 
 def test_tasks_in_the_help_are_those_of_the_package():
@@ -77,7 +108,7 @@ def given(monkeypatch) -> list[dict]:
     """The arguments that each command gets from now on, instead of being run."""
     found = []
     for name, command in COMMANDS.items():
-        recorded = replace(command, function=lambda **options: lambda: found.append(options))
+        recorded = dataclasses.replace(command, function=lambda **options: lambda: found.append(options))
         monkeypatch.setitem(fixedbert_cli.COMMANDS, name, recorded)
     return found
 

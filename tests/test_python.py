@@ -1,5 +1,6 @@
 """The functions of `fixedbert`, as somebody in a notebook calls them."""
 
+import json
 import re
 import subprocess
 import sys
@@ -58,11 +59,18 @@ def test_models_in_memory(classifier, tmp_path):
         assert torch.allclose(model(**inputs).logits, larger(**inputs).logits, atol=1e-5)
     with pytest.raises(InputError, match="`tokenizer` is missing: a model in memory needs its own"):
         fixedbert.convert(model, tmp_path / "larger", attention_head_size=13)
+    with pytest.raises(InputError, match="`distil_steps` needs a directory, from which the same call can go on"):
+        fixedbert.shrink(model, tmp_path / "cut", tokenizer=tokenizer, params=1e4, distil_steps=2)
+    with pytest.raises(InputError, match="`tokenizer` is for a new directory: give `output_dir` too"):
+        fixedbert.convert(model, tokenizer=tokenizer)
     with pytest.raises(InputError, match="`tokenizer` is for a model in memory"):
         fixedbert.export(classifier, tmp_path / "graph", tokenizer=tokenizer)
-    rows = {"train_file": str(tmp_path / "rows.txt"), "batch_size": 2}
+    rows = {"train_file": tmp_path / "rows.txt", "batch_size": 2}
     found = fixedbert.shrink(larger, tmp_path / "small", intermediate_size=13, tokenizer=tokenizer, **rows)
     assert found.folder == str(tmp_path / "small") and found.after[0].neurons == 13
+    written = Path(found.folder, "shrinking.json").read_text()
+    name = "FixedHeadBertForSequenceClassification"
+    assert json.loads(written)["model"] == name and str(found).startswith(f"{name}: cut by")
     again = AutoModelForSequenceClassification.from_pretrained(found.folder)
     assert again.config.intermediate_size == 13 and again.config.attention_head_size == 13
 
@@ -74,7 +82,7 @@ def test_results_show_themselves(classifier, tmp_path):
     assert len(repr(found).splitlines()) == 1 and "layer 0:" in str(found)
     assert "<pre>" in found._repr_html_() and "data:image/png;base64," in found._repr_html_()
     planned = fixedbert.plan(params=5e6)
-    assert str(planned).startswith("rows of 128 tokens; budget: params 5000000.0") and "<pre>" in planned._repr_html_()
+    assert str(planned).startswith("rows of 128 tokens; budget: params 5e+06") and "<pre>" in planned._repr_html_()
     assert "auto_map" not in repr(fixedbert.FixedHeadBertConfig())
 
 

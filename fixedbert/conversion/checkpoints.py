@@ -42,7 +42,9 @@ def model_directory(
     if tokenizer is None:
         raise InputError("is missing: a model in memory needs its own.", "tokenizer")
     with TemporaryDirectory() as folder:
-        place = Path(folder, Path(model.name_or_path or "").name or type(model).__name__)
+        origin = str(model.name_or_path)  # "None" of a model that was made here
+        name = "" if origin in ("", "None") else Path(origin).resolve().name
+        place = Path(folder, name or type(model).__name__)
         model.save_pretrained(place)
         tokenizer.save_pretrained(place)
         yield str(place)

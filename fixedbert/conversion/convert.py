@@ -86,6 +86,9 @@ def convert(  # noqa: PLR0913  the options of the command
     }
     hub_options = {"revision": revision, "cache_dir": cache_dir, "token": token}
     if output_dir is None:
+        for name, given in (("tokenizer", tokenizer), ("do_lower_case", do_lower_case)):
+            if given is not None:
+                raise InputError("is for a new directory: give `output_dir` too.", name)
         found = model if isinstance(model, PreTrainedModel) else load_bert(model, architecture, **hub_options)
         return resized(found, bert, seed, **sizes)
     with new_directory(output_dir) as folder, model_directory(model, tokenizer) as source:

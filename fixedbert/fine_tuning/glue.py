@@ -19,7 +19,7 @@ from ..data.glue import TASKS
 from ..data.token_report import report_tokens, tokenized_features
 from ..support.errors import InputError
 from ..support.files import write_whole
-from ..training.arguments import ModelArguments, read_arguments, recipe_entries
+from ..training.arguments import ModelArguments, beside_recipe, read_arguments
 from ..training.results import Trained, record_metrics
 from .fine_tune import FineTuningTask
 from .glue_metrics import MEASURES, METRICS, glue_scores
@@ -121,7 +121,7 @@ def fine_tune_glue(recipe: str | Path | None = None, **given: Any) -> Trained:
     Raises:
         InputError: arguments that contradict each other, or input that cannot be used.
     """
-    return sweep(TextClassification, **(recipe_entries(recipe, given) if recipe else {}) | given)
+    return sweep(TextClassification, **beside_recipe(recipe, given))
 
 
 class TextClassification(FineTuningTask):

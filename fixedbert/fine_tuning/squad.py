@@ -12,7 +12,7 @@ from ..data.hub import load_from_hub
 from ..data.token_report import report_tokens, tokenized_features
 from ..support.errors import InputError
 from ..support.files import json_text, write_whole
-from ..training.arguments import ModelArguments, read_arguments, recipe_entries
+from ..training.arguments import ModelArguments, beside_recipe, read_arguments
 from ..training.results import Trained, record_metrics
 from .fine_tune import FineTuningTask
 from .pictures import draw_squad
@@ -104,7 +104,7 @@ def fine_tune_squad(recipe: str | Path | None = None, **given: Any) -> Trained:
     Raises:
         InputError: arguments that contradict each other, or input that cannot be used.
     """
-    return sweep(QuestionAnswering, **(recipe_entries(recipe, given) if recipe else {}) | given)
+    return sweep(QuestionAnswering, **beside_recipe(recipe, given))
 
 
 class QuestionAnswering(FineTuningTask):

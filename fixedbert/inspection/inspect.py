@@ -76,7 +76,9 @@ def inspect(  # noqa: PLR0913  the options of the command
     batch_size: int = 16,
     compare: str | None = None,
     tokenizer: PreTrainedTokenizerBase | None = None,
-    **hub_options,
+    revision: str = "main",
+    cache_dir: str | None = None,
+    token: str | None = None,
 ) -> Inspection:
     """
     Write inspection.html, a page with all that is found, inspection.json and inspection.png into `output_dir`, a new
@@ -91,16 +93,19 @@ def inspect(  # noqa: PLR0913  the options of the command
         compare: directory or Hub id of a second encoder, inspected on the same text. The page shows both;
             compared.json and compared.png are of the second.
         tokenizer: of a model in memory.
-        hub_options: `revision` (of `model` alone), `token` and `cache_dir` of from_pretrained.
+        revision, cache_dir, token: for models on the Hub; `revision` is of `model` alone.
 
     Raises:
         InputError: no such model or text, text shorter than one sequence, or a model whose attention cannot be seen.
     """
     sample = Sample(validation_file, max_seq_length, max_samples, importance_samples, batch_size)
+    hub_options = {"revision": revision, "cache_dir": cache_dir, "token": token}
     needs("matplotlib", "plots")
     CorpusReader(Corpus(validation_file))  # it is there, which is said before the model is loaded
     with new_directory(output_dir) as folder, model_directory(model, tokenizer) as place:
         checkpoints = [load(place, max_seq_length, **hub_options)]
+        if isinstance(model, PreTrainedModel):  # not in a place that somebody can look at
+            checkpoints = [replace(checkpoint, name=Path(place).name) for checkpoint in checkpoints]
         if compare is not None:
             checkpoints.append(load(compare, max_seq_length, **{**hub_options, "revision": "main"}))
         for checkpoint in checkpoints:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields, replace
 from itertools import groupby
 from pathlib import Path
 from shutil import rmtree
-from typing import Any
+from typing import Any, ClassVar
 
 from accelerate import PartialState
 from transformers import (
@@ -30,11 +30,11 @@ from ..support.files import json_text
 from ..support.plain_yaml import flags
 from ..training.arguments import (
     ModelArguments,
+    beside_recipe,
     check_types,
     keep_token,
     make_arguments,
     read_arguments,
-    recipe_entries,
 )
 from ..training.interruption import train
 from ..training.loading import load_config, load_model
@@ -73,6 +73,8 @@ def size(what: str, per_layer: bool = False):
 @dataclass
 class NewModelArguments(ModelArguments):
     """Which model, and the shape of a new one, on top of `config_name` or of BERT-base with heads of 128."""
+
+    can_be_new: ClassVar[bool] = True
 
     num_attention_heads: int | None = size("number of heads")
     attention_head_size: list[int] | None = size("size of a head, whatever the width", per_layer=True)
@@ -119,9 +121,7 @@ def pretrain(recipe: str | Path | None = None, *, callbacks: Sequence[TrainerCal
     Raises:
         InputError: arguments that contradict each other, or input that cannot be used.
     """
-    if recipe is not None:
-        given = recipe_entries(recipe, given) | given
-    given = check_types(given, *ARGUMENTS)
+    given = check_types(beside_recipe(recipe, given), *ARGUMENTS)
     model_args, data_args, training_args = make_arguments(given, *ARGUMENTS)
     if not (training_args.do_train or training_args.do_eval):
         raise InputError("nothing to do: give `do_train`, `do_eval` or both.")

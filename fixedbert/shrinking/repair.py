@@ -89,6 +89,7 @@ class RepairTrainer(CommonTrainer):
             if isinstance(module, nn.Dropout):
                 module.p = 0.0
         super().__init__(model=model, data_collator=only, **kwargs)
+        self.rows_of_example = len(next(iter(kwargs["train_dataset"][0].values())))
         self.add_callback(SaveFirstStep)
         self.original, self.ask = original.eval().to(self.args.device), ask
 

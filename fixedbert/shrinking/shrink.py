@@ -45,7 +45,7 @@ from .latency import LatencyTable, duration, machine_name, measure, ratio
 from .layers import LayerCosts, layers_of, refit, shapes_of, statistics
 from .repair import Repair, RepairTrainer
 from .rows import Rows, shapes_of_batches
-from .text import PICTURE, RESULTS, Shrinking, Vocabulary, draw, making
+from .text import PICTURE, RESULTS, Shrinking, Vocabulary, draw, making, shown
 from .vocabulary import Text, check_kind, cut_vocabulary, shrink_vocabulary
 
 CUT = "cut"  # where the cut model is kept while it is trained
@@ -243,7 +243,13 @@ def shrink(  # noqa: PLR0913  the options of the command
     hub_options = {"revision": revision, "cache_dir": cache_dir, "token": token}
     sizes = (attention_head_size, value_head_size, num_attention_heads, intermediate_size)
     asked = (speedup, milliseconds, params, flops, *sizes)
-    files, kept = ([given] if isinstance(given, str | Path) else given for given in (train_file, vocabulary))
+    files, kept = (paths(train_file), paths(vocabulary))
+    data_dir = None if data_dir is None else str(data_dir)
+    if distil_steps is not None and isinstance(model, PreTrainedModel):
+        raise InputError(
+            "needs a directory, from which the same call can go on: save the model and its tokenizer first.",
+            "distil_steps",
+        )
     columns = None if text_column_names is None else tuple(text_column_names.split(","))
     chosen = (task_name, data_dir, files, max_seq_length, max_samples, batch_size, seed, do_lower_case, columns)
     with model_directory(model, tokenizer) as source:
@@ -257,6 +263,12 @@ def shrink(  # noqa: PLR0913  the options of the command
         rate = Repair.learning_rate if learning_rate is None else learning_rate
         repair = None if distil_steps is None else Repair(distil_steps, rate, seed)
         return shrink_to(source, output_dir, rows, target, latency_table, repair, kept, **hub_options)
+
+
+def paths(given: str | Path | list[str] | None) -> list[str] | None:
+    if given is None:
+        return None
+    return [str(place) for place in ([given] if isinstance(given, str | Path) else given)]
 
 
 def shrink_to(
@@ -308,7 +320,7 @@ def shrink_to(
                 cut.save_pretrained(folder)
                 write_beside(folder, name, found, cut, rows.do_lower_case, **hub_options)
         student, _, _ = load(first)
-        found = read_shrinking(first / RESULTS)
+        found = replace(read_shrinking(first / RESULTS), model=str(model))
         examples = [{name: x.cpu() for name, x in batch.items()} for batch in work.examples]
         content = hashlib.sha256(b"".join(batch["input_ids"].numpy().tobytes() for batch in examples))
         check_same_data(args.folder, content.hexdigest())
@@ -319,6 +331,7 @@ def shrink_to(
         if repaired.divergence < found.comparison.divergence:
             found = replace(found, distil_steps=repair.steps, repaired=repaired)
         else:
+            found = replace(found, distil_steps=repair.steps)
             student, _, _ = load(first)
             student.save_pretrained(args.folder)
             PartialState().print(
@@ -550,6 +563,7 @@ def write_beside(
         cut, left = cut_vocabulary(cut, folder, text)
         found = replace(found, vocabulary=left, parameters=(found.parameters[0], left.parameters[1]))
     written = {name: value for name, value in asdict(found).items() if name != "folder"}
+    written |= {"model": shown(found.model), "vocabulary": found.vocabulary and found.vocabulary.fields()}
     (folder / RESULTS).write_text(json_text(written, indent=1) + "\n")
     draw(found, folder / PICTURE)
     names, count = (type(cut).__name__, name), cut.num_parameters()

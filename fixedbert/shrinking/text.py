@@ -1,6 +1,6 @@
 """What shrinking did, in words for the terminal and the card, and as a picture."""
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from ..model_card import table
@@ -23,15 +23,24 @@ class Vocabulary:
     Args:
         used: tokens that the text has.
         tokens, parameters, size: before and after; the size of the weights in bytes.
+        folder: where the model is.
     """
 
     used: int
     tokens: tuple[int, int]
     parameters: tuple[int, int]
     size: tuple[int, int]
+    folder: str = ""
 
     def __str__(self) -> str:
         return vocabulary_text(self)
+
+    def _repr_html_(self) -> str:
+        return as_html(str(self))
+
+    def fields(self) -> dict:
+        """What is written down: all but where it lies."""
+        return {name: value for name, value in asdict(self).items() if name != "folder"}
 
 
 @dataclass(frozen=True, repr=False)
@@ -83,6 +92,11 @@ class Shrinking:
         return as_html(str(self), Path(self.folder, PICTURE))
 
 
+def shown(model: str) -> str:
+    """A model as reports name it: a path of this machine by its last part."""
+    return Path(model).name if Path(model).is_absolute() else model
+
+
 def vocabulary_text(found: Vocabulary) -> str:
     """What is left of a vocabulary, and what that saves, in two sentences."""
     (old, new), (params, left), (before, after) = found.tokens, found.parameters, found.size
@@ -122,7 +136,7 @@ def judgement(found: Shrinking) -> str:
         return "Nearly all answers stayed"
     if share <= MOSTLY:
         return "Most answers stayed: compare both models on rows with labels"
-    remedy = "more `distil_steps`" if found.repaired else "train it with `distil_steps`"
+    remedy = "more distil_steps or another learning_rate" if found.distil_steps else "train it with distil_steps"
     return f"Many answers changed: {remedy}, or ask for less"
 
 
@@ -148,7 +162,7 @@ def speed_text(found: Shrinking) -> str:
 
 def shrinking_text(found: Shrinking) -> str:
     """Heads and neurons of each layer; time, operations, parameters and answers; a judgement, and what comes next."""
-    lines = [f"{found.model}: cut by {found.rows:,} rows of {found.tokens:.0f} tokens in the mean"]
+    lines = [f"{shown(found.model)}: cut by {found.rows:,} rows of {found.tokens:.0f} tokens in the mean"]
     for number, (before, after) in enumerate(zip(found.before, found.after, strict=True)):
         neurons = f"{before.neurons:,} -> {after.neurons:,} neurons"
         lines.append(f"  layer {number}: {before.heads} -> {after.heads}; {neurons}")
@@ -156,8 +170,8 @@ def shrinking_text(found: Shrinking) -> str:
     lines += [
         "",
         f"time        {1000 * seconds:8.1f} -> {1000 * less:.1f} ms for batches of short, middling and long rows",
-        f"operations  {ops / 1e6:8,.0f} -> {fewer / 1e6:,.0f} million for a row",
-        f"parameters  {params / 1e6:8.1f} -> {left / 1e6:.1f} million",
+        f"operations  {ops / 1e6:8,.3g} -> {fewer / 1e6:,.3g} million for a row",
+        f"parameters  {params / 1e6:8,.3g} -> {left / 1e6:,.3g} million",
         f"answers     on rows that it was not cut by, {answers_text(found.comparison)}",
     ]
     if found.repaired is not None:

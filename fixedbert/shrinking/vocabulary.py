@@ -19,7 +19,7 @@ import json
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain, islice
 from pathlib import Path
@@ -43,7 +43,7 @@ from ..model_card import checkpoint_card
 from ..support.errors import InputError
 from ..support.files import json_text, new_directory, output_path, read_object
 from .rows import Rows
-from .text import RESULTS, Vocabulary, vocabulary_text
+from .text import RESULTS, Vocabulary, shown, vocabulary_text
 
 BYTE = re.compile("<0x[0-9A-F]{2}>")  # a token for one byte of a character that has none
 BATCH = 1000  # texts
@@ -122,11 +122,11 @@ def shrink_vocabulary(
         origin, metadata = copy_beside(model, beside, folder, do_lower_case)
         cut, left = cut_vocabulary(fixed, folder, text)
         cut.save_pretrained(folder)
-        written = {"model": str(model), "vocabulary": asdict(left)}
+        written = {"model": shown(str(model)), "vocabulary": left.fields()}
         (folder / RESULTS).write_text(json_text(written, indent=1) + "\n")
         names, making = (type(cut).__name__, name), f"Made of `{origin}`: {vocabulary_text(left)}"
         checkpoint_card(cut.config, *names, making, count=cut.num_parameters(), **metadata).save(folder / CARD)
-    return left
+    return replace(left, folder=str(output_dir))
 
 
 def cut_vocabulary(

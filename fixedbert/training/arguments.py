@@ -21,6 +21,7 @@ from transformers import HfArgumentParser, Trainer, TrainingArguments
 from transformers.hf_argparser import string_to_bool
 from transformers.integrations import get_available_reporting_integrations, is_deepspeed_available
 from transformers.training_args import OptimizerNames
+from transformers.utils import is_torch_xla_available
 
 from ..presets import PRESETS
 from ..support.errors import InputError
@@ -30,14 +31,16 @@ from ..support.processes import check_shared_memory
 from .precision import leave_out_emulated_bf16
 from .running import check_address, check_world
 
-# What is given beside a recipe takes the place of an entry of another name: these two exclude each other.
+FILES = {"train_file", "validation_file", "test_file"}
+# What is given beside a recipe takes the place of entries of other names too: those that say the same in another way.
 REPLACES = {
-    "train_file": "dataset_name",
-    "dataset_name": "train_file",
-    "task_name": "train_file",
-    "model_name_or_path": "config_name",
-    "num_train_epochs": "max_steps",
-    "gradient_accumulation_steps": "total_train_batch_size",
+    "train_file": {"dataset_name", "task_name"},
+    "dataset_name": {*FILES, "task_name"},
+    "task_name": {*FILES, "dataset_name"},
+    "model_name_or_path": {"config_name"},
+    "num_train_epochs": {"max_steps"},
+    "gradient_accumulation_steps": {"total_train_batch_size"},
+    "total_train_batch_size": {"gradient_accumulation_steps"},
 }
 # Entries that say how the corpora of a recipe are read.
 OF_CORPORA = {
@@ -53,6 +56,8 @@ RECIPES = Path(__file__).parents[1] / "recipes"  # they come with the package, a
 @dataclass
 class ModelArguments:
     """Which model, configuration and tokenizer."""
+
+    can_be_new: ClassVar[bool] = False  # with no model named, but sizes
 
     model_name_or_path: str | None = field(
         default=None,
@@ -115,16 +120,22 @@ def with_recipe(argv: list[str]) -> list[str]:
     Raises:
         InputError: as `recipe_entries`.
     """
-    if not argv or Path(argv[0]).suffix not in (".yaml", ".yml", ".json"):
+    if not argv or argv[0].startswith("-") or Path(argv[0]).suffix not in (".yaml", ".yml", ".json"):
         return list(argv)
     given = {word[2:].partition("=")[0].replace("-", "_") for word in argv[1:] if word.startswith("--")}
     return flags(recipe_entries(argv[0], given)) + argv[1:]
 
 
+def beside_recipe(recipe: str | Path | None, given: dict[str, Any]) -> dict[str, Any]:
+    """What a run is given: the entries of a recipe, if there is one, and over them what is not None in `given`."""
+    given = {name: value for name, value in given.items() if value is not None}
+    return given if recipe is None else recipe_entries(recipe, given) | given
+
+
 def recipe_entries(recipe: str | Path, given: Iterable[str]) -> dict[str, Any]:
     """
-    The entries of a recipe, without those that exclude what is `given` beside it. A recipe in JSON is what
-    transformers' scripts take. `recipes/NAME.yaml` is the package's where there is no such file.
+    The entries of a recipe, without those whose place something `given` beside it takes, which is printed. A recipe in
+    JSON is what transformers' scripts take. `recipes/NAME.yaml` is the package's where there is no such file.
 
     Raises:
         InputError: the recipe is not there, or not a YAML mapping from arguments to values.
@@ -139,9 +150,11 @@ def recipe_entries(recipe: str | Path, given: Iterable[str]) -> dict[str, Any]:
     for name, value in entries.items():
         if isinstance(value, list) and any(isinstance(one, list | dict) for one in value) and name != "stages":
             raise InputError(f"{recipe}: {name}: a list of plain values is needed.")
-    replaced = {REPLACES[name] for name in given if name in REPLACES} & entries.keys()
+    replaced = {old for name in given for old in REPLACES.get(name, ()) if old in entries}
     if replaced & {"train_file", "dataset_name"}:
-        replaced |= OF_CORPORA
+        replaced |= OF_CORPORA & entries.keys()
+    if replaced - set(given) and os.environ.get("RANK", "0") == "0":
+        print(f"{recipe}: without its {', '.join(sorted(replaced - set(given)))}, whose place the arguments take")
     return {name: value for name, value in entries.items() if name not in replaced}
 
 
@@ -189,7 +202,8 @@ class CommonArguments(TrainingArguments):
         return Path(self.output_dir)
 
     def __post_init__(self):
-        self.use_cpu |= not torch.accelerator.is_available()  # else several processes would not find each other
+        if not is_torch_xla_available():
+            self.use_cpu |= not torch.accelerator.is_available()  # else several processes would not find each other
         check_address()
         super().__post_init__()
         check_world(self)

@@ -40,7 +40,7 @@ def train(trainer: CommonTrainer, checkpoint: str | None, last: bool = True):
         trainer.state.is_world_process_zero = trainer.is_world_process_zero()
         return
     if trainer.is_world_process_zero():
-        print(running_text(trainer))
+        print(running_text(trainer, trainer.rows_of_example))
     if trainer.args.push_to_hub and trainer.is_world_process_zero() and trainer.model.is_remote_code():
         custom_object_save(trainer.model, folder)  # what goes to the Hub while training has code too
     for callback in trainer.callback_handler.callbacks:  # one run of TensorBoard, however often it was continued

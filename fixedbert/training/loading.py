@@ -8,6 +8,7 @@ from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerB
 from transformers.models.auto.auto_factory import _BaseAutoModelClass
 
 from ..conversion.checkpoints import read_config
+from ..conversion.families import FAMILIES, fixed_head_config
 from ..conversion.weights import load_whole
 from ..data.hub import check_place
 from ..data.tokenizers import check_size
@@ -26,18 +27,17 @@ def load_config(arguments: ModelArguments, **changes) -> PreTrainedConfig:
         InputError: there is no such model, or its configuration makes no sense.
     """
     name = arguments.config_name or arguments.model_name_or_path
-    is_new = name is None and arguments.config_overrides is not None
+    is_new = name is None and arguments.can_be_new and bool(arguments.config_overrides)
     if name is None and not is_new:
         raise InputError("no model: give `model_name_or_path`, or `config_name` with a preset for random weights.")
+    remedy = "give one whose config.json is whole, with settings that it can have"
     if name is None:
-        name = "the new model"
+        name, remedy = "the new model", "give sizes that fit together"
     elif not arguments.preset:
         if name in PRESETS and not Path(name).exists():
             raise InputError(f"{name}: a preset has no weights to start from; give it as `config_name`.")
         check_place(name, PRESETS if arguments.config_name else ())
-    with reading(
-        name, "give one whose config.json is whole, with settings that it can have", "its configuration cannot be used"
-    ):
+    with reading(name, remedy, "its configuration cannot be used"):
         config: PreTrainedConfig
         if is_new:
             config = FixedHeadBertConfig(**changes)
@@ -45,6 +45,8 @@ def load_config(arguments: ModelArguments, **changes) -> PreTrainedConfig:
             config = preset_config(name, **changes)
         else:
             config = read_config(name, **arguments.hub_options(), **changes)
+        if arguments.can_be_new and arguments.config_overrides and config.model_type in FAMILIES:
+            config = fixed_head_config(config)  # a BERT's has no field for the size of a head
         if arguments.config_overrides:
             override(config, arguments.config_overrides)
         return config

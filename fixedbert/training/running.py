@@ -60,13 +60,13 @@ def check_saving(plugin: FullyShardedDataParallelPlugin):
         raise InputError(f"FSDP would save no trained model with {kind}: give fsdp_state_dict_type FULL_STATE_DICT.")
 
 
-def running_text(trainer: Trainer) -> str:
-    """Processes, devices, strategy, precision and examples a step, in a line."""
+def running_text(trainer: Trainer, rows: int = 1) -> str:
+    """Processes, devices, strategy, precision and examples a step, of so many `rows` each, in a line."""
     arguments = trainer.args
     processes, devices = arguments.world_size, arguments.world_size * max(arguments.n_gpu, 1)
-    accumulated, at_once = arguments.gradient_accumulation_steps, arguments.per_device_train_batch_size
+    accumulated, at_once = arguments.gradient_accumulation_steps, rows * arguments.per_device_train_batch_size
     if arguments.device.type == "cpu":
-        where = f"one process on CPU{asked_in_vain()}" if processes == 1 else f"{processes} processes on CPU"
+        where = "one process on CPU" if processes == 1 else f"{processes} processes on CPU"
     else:
         where = f"{devices} x {device_name(arguments.device)}"
     factors = [f"{at_once} on each of {devices} devices"] if devices > 1 else [f"{at_once} at once"]
@@ -76,15 +76,20 @@ def running_text(trainer: Trainer) -> str:
         where,
         *strategy(trainer),
         precision(trainer),
-        f"{at_once * devices * accumulated:,} examples a step{made}",
+        f"{(total := at_once * devices * accumulated):,} example{'' if total == 1 else 's'} a step{made}",
     ]
-    return ", ".join(parts)
+    return "\n".join([*asked_in_vain(trainer), ", ".join(parts)])
 
 
-def asked_in_vain() -> str:
-    """What to say where accelerate launch has set up a meeting of several processes, and started one."""
+def asked_in_vain(trainer: Trainer) -> list[str]:
+    """A line where accelerate launch was asked for several processes, and has started one."""
     launched = {"ACCELERATE_MIXED_PRECISION", "MASTER_ADDR"} <= os.environ.keys() and "LOCAL_RANK" not in os.environ
-    return " (of several only with recipes/accelerate/cpu.yaml)" if launched else ""
+    if not launched or trainer.args.world_size > 1 or trainer.args.device.type != "cpu":
+        return []
+    return [
+        "accelerate launch was asked for several processes, and has started one: on CPUs it starts several with "
+        "--config_file recipes/accelerate/cpu.yaml"
+    ]
 
 
 def device_name(device: torch.device) -> str:

@@ -38,6 +38,7 @@ class CommonTrainer(Trainer):
     """
 
     counts = 0  # numbers that a trainer sums for its log, besides the loss
+    rows_of_example = 1
     args: CommonArguments
     model: PreTrainedModel
 
@@ -53,9 +54,10 @@ class CommonTrainer(Trainer):
         self.add_callback(BusyMachine)
 
     def create_accelerator_and_postprocess(self):
-        # DDP then searches no step's graph for parameters without a gradient: our models have none.
+        # DDP then searches no step's graph for parameters without a gradient: of our models only those that can attend
+        # to an encoder have any.
         if isinstance(self.model, FixedHeadBertPreTrainedModel) and self.args.ddp_find_unused_parameters is None:
-            self.args.ddp_find_unused_parameters = False
+            self.args.ddp_find_unused_parameters = bool(self.model.config.add_cross_attention)
         super().create_accelerator_and_postprocess()
         if self.is_fsdp_enabled:
             check_saving(self.accelerator.state.fsdp_plugin)
@@ -212,12 +214,12 @@ class CommonTrainer(Trainer):
         return f"the examples {', '.join(map(str, indices[:NAMED]))}{more} of epoch {epoch}"
 
     def evaluation_loop(self, *args, **kwargs):
-        if (
-            self.optimizer is None
-        ):  # with which accelerate would shard the model: each process evaluates with all of it
-            self.is_fsdp_enabled = False
+        shards = self.is_fsdp_enabled
+        # accelerate shards a model with its optimizer: without one, each process evaluates with all of it.
+        self.is_fsdp_enabled = shards and self.optimizer is not None
         with torch.random.fork_rng(devices=[]):  # every data loader draws a number, which training would miss
             output = super().evaluation_loop(*args, **kwargs)
+        self.is_fsdp_enabled = shards
         assert output.metrics is not None  # of every evaluation
         prefix = kwargs.get("metric_key_prefix", "eval")
         output.metrics.pop(f"{prefix}_model_preparation_time", None)  # it is there only where nothing was trained

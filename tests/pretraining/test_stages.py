@@ -14,6 +14,7 @@ from launch import ROOT
 from safetensors.torch import load_file
 from small_models import config_of, inputs_of, model_of
 from transformers import AutoModelForPreTraining, BertConfig, TrainerCallback
+from transformers.integrations import TensorBoardCallback
 
 import run_pretraining
 from fixedbert import convert
@@ -325,6 +326,28 @@ class StopStage(TrainerCallback):
     def on_step_end(self, args, state, control, **kwargs):
         if state.global_step in (3, 5, 7):
             control.should_training_stop = True
+
+
+class Board(TensorBoardCallback):
+    """Where TensorBoard would be told to write; the package need not be installed."""
+
+    def __init__(self):
+        self.logging_dir = None
+
+    def on_train_begin(self, *args, **kwargs):
+        pass
+
+    on_log = on_train_end = on_train_begin
+
+
+def test_tensorboard_has_one_directory(recipe, tmp_path):
+    """Guards: all stages, and a run that goes on, write into one directory, so that TensorBoard shows one run."""
+    board = Board()
+    pretrain(
+        [recipe, "--output_dir", str(tmp_path / "run"), "--do_eval", "false", "--eval_strategy", "no"],
+        callbacks=[board],
+    )
+    assert board.logging_dir == str(tmp_path / "run.partial" / "runs")
 
 
 def test_callback_ends_a_stage(recipe, tmp_path, monkeypatch):

@@ -4,7 +4,9 @@ import json
 import platform
 import random
 import shutil
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -16,14 +18,14 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 import fixedbert
 from fixedbert.conversion.growing import Heads
 from fixedbert.conversion.to_bert import to_bert
-from fixedbert.shrinking.answers import answering, compare
+from fixedbert.shrinking.answers import Comparison, answering, compare
 from fixedbert.shrinking.budget import Shape
 from fixedbert.shrinking.latency import LatencyTable, machine_name
 from fixedbert.shrinking.layers import refit, shapes_of, statistics
 from fixedbert.shrinking.repair import Repair, RepairTrainer
 from fixedbert.shrinking.rows import Rows, masked
-from fixedbert.shrinking.shrink import Target, Work, latencies, shrink_to, with_shapes
-from fixedbert.shrinking.text import shrinking_text
+from fixedbert.shrinking.shrink import Target, Work, budget_of, latencies, shrink_to, with_shapes
+from fixedbert.shrinking.text import Shrinking, judgement, shrinking_text
 from fixedbert.support.errors import InputError
 from fixedbert_cli import main
 
@@ -102,6 +104,39 @@ def test_a_speed_is_met_by_the_table(model, texts, tmp_path, monkeypatch):
     found = shrink_to(model, tmp_path / "out", rows(texts), Target(speedup=2.0), table)
     assert found.speedup == 2.0 and not found.table_of
     assert found.by_table > 2.0  # the first choice was slower on the clock than by the table: more went
+
+
+def test_times_of_a_busier_hour_are_scaled(monkeypatch):
+    """Guards: milliseconds are of the clock now: where a table is 1.6 times too slow throughout, so is the budget."""
+    table = LatencyTable("a machine", 32, [(13, 7)], [], [], 0.2)
+    monkeypatch.setattr("fixedbert.shrinking.latency.machine_name", lambda: "a machine")
+    monkeypatch.setattr("fixedbert.shrinking.shrink.duration", lambda *_: 3.0)
+    monkeypatch.setattr("fixedbert.shrinking.shrink.shapes_of_batches", lambda _: [(13, 7)])
+    work = SimpleNamespace(table=table, model=SimpleNamespace(device=None), rows=[], timed=lambda _: None)
+    assert budget_of(work, Target(milliseconds=1500), 4.6, 0.1) == pytest.approx((2.4, 0.2))
+    assert budget_of(work, Target(speedup=2.0), 4.6, 0.1) == pytest.approx((2.4, 0.2))
+    with pytest.raises(InputError, match="the model takes 3 seconds, and the target is 3.5: nothing to cut"):
+        budget_of(work, Target(milliseconds=3500), 4.6, 0.1)
+
+
+@pytest.mark.parametrize(
+    ("comparison", "said"),
+    [
+        (Comparison(0.01, 0.975, "classes"), "Nearly all answers stayed"),
+        (Comparison(0.01, 0.9, "labels"), "Most answers stayed: compare both models on rows with labels"),
+        (Comparison(0.01, 0.89, "classes"), "Many answers changed: train it with distil_steps, or ask for less"),
+        (Comparison(0.03, None, "numbers", 2.0), "Nearly all answers stayed"),  # 0.06 of a variance of 4
+        (Comparison(0.03, None, "numbers", 0.7), "Many answers changed: train it with distil_steps, or ask for less"),
+        (Comparison(0.05, None, "embeddings"), "Most answers stayed: compare both models on rows with labels"),
+        (Comparison(0.2, None, "states"), "Nearly all answers stayed"),  # of 11 tokens
+    ],
+)
+def test_what_is_said_of_the_answers(comparison, said):
+    """Guards: whether the answers stayed is said in words, from how many are others, or how much of their variance."""
+    found = Shrinking("m", 167, 11.0, [OLD], [OLD], 0.0, comparison, (2, 1), (2, 1), (2.0, 1.0), 2.0)
+    assert judgement(found) == said
+    harmed = replace(found, distil_steps=7)  # by a training that was not written
+    assert "more distil_steps or another learning_rate" in judgement(harmed) or not said.startswith("Many")
 
 
 def test_a_table_of_another_machine(model, texts, tmp_path, capsys):

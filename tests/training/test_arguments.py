@@ -31,10 +31,12 @@ from fixedbert.training.arguments import (
     RECIPES,
     ArgumentParser,
     ModelArguments,
+    beside_recipe,
     check_types,
     keep_token,
     make_arguments,
     read_arguments,
+    recipe_entries,
     with_recipe,
 )
 from fixedbert.training.loading import load_config
@@ -315,6 +317,20 @@ def test_what_a_command_gives_is_a_recipe_of_it(tmp_path):
         read_arguments(["--stages", "[1]"], *kinds)
     with pytest.raises(InputError, match=r"--stages: \{1\} is no mapping in JSON"):
         read_arguments(["--stages", "{1}"], *kinds)
+
+
+def test_what_is_given_takes_the_place_of_entries(tmp_path, capsys):
+    """Guards: a flag, and a keyword, drops the entries of a recipe that say the same in another way, and says so."""
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text("dataset_name: [a, b]\ndocument_boundary: [row, line]\nmax_steps: 7\nseed: 3\n")
+    assert recipe_entries(recipe, {"train_file"}) == {"max_steps": 7, "seed": 3}
+    assert f"{recipe}: without its dataset_name, document_boundary, whose place" in capsys.readouterr().out
+    kept = {"dataset_name": ["a", "b"], "document_boundary": ["row", "line"], "seed": 3}
+    assert recipe_entries(recipe, {"num_train_epochs"}) == kept
+    assert beside_recipe(recipe, {"train_file": None, "seed": 5}) == kept | {"max_steps": 7, "seed": 5}
+    words = with_recipe([str(recipe), "--train-file=c.txt", "--max_steps", "5"])
+    assert words == ["--max_steps", "7", "--seed", "3", "--train-file=c.txt", "--max_steps", "5"]
+    assert with_recipe(["--train_file=rows.json"]) == ["--train_file=rows.json"]
 
 
 def test_what_keywords_give_is_what_a_command_would(tmp_path):
