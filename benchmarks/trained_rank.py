@@ -83,7 +83,7 @@ def draw(files: list[Path], picture: Path):
             below.set(xlabel="operations removed, per cent", yscale="log")
         for panel in panels[:, 0]:
             panel.set_ylabel("KL from the original, nats")
-        panels[0, 0].legend()
+        panels[1, 0].legend(loc="lower right")
 
 
 def main(argv: list[str] | None = None):
