@@ -118,17 +118,19 @@ def statistics(
     for sums in found:
         for moments in (sums.heads, sums.neurons, sums.queries, sums.keys, sums.heads_metric, sums.neurons_metric):
             check_finite(moments.sum)
-    check_tokens(found)
     measure_scores(model, rows, found)
     return found, found[0].heads.tokens / count
 
 
-def check_tokens(found: list[LayerStatistics]):
+def check_tokens(shapes: list[Shape], rows: list[Batch]):
     """Refuse rows that are too few for least squares on what feeds the largest sublayer."""
-    largest = max(len(moments.sum[0]) for sums in found for moments in (sums.heads, sums.neurons))
-    tokens, needed = found[0].heads.tokens, TOKENS_PER_DIMENSION * largest
-    if tokens < needed:
-        raise InputError(f"the rows have {tokens:,} tokens; give {needed:,} or more, 4 for each input of a sublayer.")
+    largest = max(max(shape.neurons, shape.heads.number * shape.heads.value_size) for shape in shapes)
+    count, tokens = sum(len(batch["input_ids"]) for batch in rows), sum(int(real(batch).sum()) for batch in rows)
+    if tokens < (needed := TOKENS_PER_DIMENSION * largest):
+        raise InputError(
+            f"{count:,} rows to cut by have {tokens:,} tokens, too few for {largest:,} neurons: give about "
+            f"{-(-needed * count // tokens):,} rows like these, and some more to compare the answers on."
+        )
 
 
 def gradient(states: Tensor) -> Tensor:

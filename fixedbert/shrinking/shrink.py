@@ -42,7 +42,7 @@ from ..training.output import check_same_data, output_directory
 from .answers import Answering, Batch, Comparison, answering, compare
 from .budget import Option, Shape, cheapest, head_choices, neuron_choices
 from .latency import LatencyTable, duration, machine_name, measure, ratio
-from .layers import LayerCosts, layers_of, refit, shapes_of, statistics
+from .layers import LayerCosts, check_tokens, layers_of, refit, shapes_of, statistics
 from .repair import Repair, RepairTrainer
 from .rows import Rows, shapes_of_batches
 from .text import PICTURE, RESULTS, Shrinking, Vocabulary, draw, making, shown
@@ -349,6 +349,7 @@ def lighter(
 ) -> tuple[Shrinking, FixedHeadBertPreTrainedModel]:
     """Cut and refit, without writing."""
     asked = target.shapes(work.model.config) if target.is_sizes else None  # refused before the work begins
+    check_tokens(shapes_of(work.model), work.rows)
     if target.is_time:
         work.table = latencies(work, latency_table)
     costs = work.costs()
@@ -396,7 +397,8 @@ def latencies(work: Work, file: str | Path | None) -> LatencyTable:
         if inputs != table.inputs:
             sizes = (", ".join(f"{rows} x {tokens}" for rows, tokens in x) for x in (table.inputs, inputs))
             PartialState().print(
-                "{}: measured for batches of {} tokens, while these rows make {}".format(file, *sizes)
+                "{}: measured for batches of {} tokens, while these rows make {}: the cut is chosen by it all the "
+                "same; without the file it is measured again".format(file, *sizes)
             )
         return table
     table = measure(work.model, shapes, inputs)

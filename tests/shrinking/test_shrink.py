@@ -431,7 +431,11 @@ def test_what_cannot_be_done_is_said(model, texts, tmp_path):
     LatencyTable("a machine", 32, [(1, 7)], [(7, 8, 8, 1.0)], [(48, 1.0)], 0.0).write(tmp_path / "coarse.json")
     cases = {
         "200 rows are too few: give 400 or more": (rows(texts, batch_size=200), Target(params=2e4), None),
-        "the rows have .* tokens; give 224 or more": (rows(texts, batch_size=5, most=10), Target(params=2e4), None),
+        "rows to cut by have .* tokens, too few for 56 neurons: give about": (
+            rows(texts, batch_size=5, most=10),
+            Target(params=2e4),
+            None,
+        ),
         "layer 1: 8 heads of 8 .*shrinking leaves at most": (rows(texts), Target(num_attention_heads=[7, 8, 7]), None),
         f"the least that can be left takes {empty.num_parameters()} parameters, .* 1000: at most .* times less": (
             rows(texts),
