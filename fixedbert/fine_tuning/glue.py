@@ -114,6 +114,7 @@ def fine_tune_glue(recipe: str | Path | None = None, **given: Any) -> Trained:
     Args:
         recipe: a YAML file of arguments; those of the call win.
         given: the flags of run_glue.py, such as `task_name="mnli"` and `do_train=True`.
+            `fixedbert glue --help` lists them all.
 
     Returns:
         The output directory, with the metrics.

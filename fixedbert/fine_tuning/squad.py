@@ -97,6 +97,7 @@ def fine_tune_squad(recipe: str | Path | None = None, **given: Any) -> Trained:
     Args:
         recipe: a YAML file of arguments; those of the call win.
         given: the flags of run_squad.py, such as `train_file="train-v1.1.json"` and `do_train=True`.
+            `fixedbert squad --help` lists them all.
 
     Returns:
         The output directory, with the metrics.

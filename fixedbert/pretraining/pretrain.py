@@ -114,6 +114,7 @@ def pretrain(recipe: str | Path | None = None, *, callbacks: Sequence[TrainerCal
         callbacks: of Trainer, besides those that it has here anyway. One that stops the training in
             on_step_end ends its stage; such a run cannot be continued after an interruption.
         given: the flags of run_pretraining.py, such as `train_file="corpus/"`.
+            `fixedbert pretrain --help` lists them all.
 
     Returns:
         The output directory, with the metrics.

@@ -144,25 +144,30 @@ class Comparison:
         agreement: share of the answers that are the same; None for numbers of any kind.
         kind: as in `Answers`.
         spread: of numbers, the standard deviation of the original's; else None.
+        different: how many different classes or sets of labels the original answers with; None for numbers.
     """
 
     divergence: float
     agreement: float | None
     kind: str
     spread: float | None = None
+    different: int | None = None
 
 
 @torch.no_grad()
 def compare(original: PreTrainedModel, other: PreTrainedModel, rows: list[Batch], answering: Answering) -> Comparison:
     divergence, same, count, kind = 0.0, 0, 0, ""
     numbers: list[Tensor] = []
+    given: set = set()
     for batch in rows:
         for mine, others in zip(answering(original, batch), answering(other, batch), strict=True):
             divergence, kind = divergence + float(mine.divergence(others)), mine.kind
             if kind in ("classes", "labels"):
                 same, count = same + int(mine.agreement(others)), count + len(mine.values)
+                chosen = mine.values.argmax(-1) if kind == "classes" else (mine.values > 0).long()
+                given.update(map(str, chosen.unique(dim=0).tolist()))
             elif kind == "numbers":
                 numbers.append(mine.values)
     divergence /= sum(len(batch["input_ids"]) for batch in rows)
     spread = float(torch.cat(numbers).std(dim=0, correction=0).norm()) if numbers else None
-    return Comparison(divergence, same / count if count else None, kind, spread)
+    return Comparison(divergence, same / count if count else None, kind, spread, len(given) if count else None)

@@ -129,7 +129,8 @@ def check_tokens(shapes: list[Shape], rows: list[Batch]):
     if tokens < (needed := TOKENS_PER_DIMENSION * largest):
         raise InputError(
             f"{count:,} rows to cut by have {tokens:,} tokens, too few for {largest:,} neurons: give about "
-            f"{-(-needed * count // tokens):,} rows like these, and some more to compare the answers on."
+            f"{-(-needed * count // tokens):,} rows like these, and some more to compare the answers on, with a "
+            "`max_samples` that takes them."
         )
 
 

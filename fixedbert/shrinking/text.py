@@ -131,6 +131,8 @@ def changed(comparison: Comparison, tokens: float) -> float:
 
 def judgement(found: Shrinking) -> str:
     """Whether the answers stayed, in words, and what to do where they did not."""
+    if found.comparison.different == 1:
+        return "The original gives one answer to all rows: that it stays says nothing; train it, or give other rows"
     share = changed(found.repaired or found.comparison, found.tokens)
     if share <= NEARLY:
         return "Nearly all answers stayed"

@@ -10,6 +10,7 @@ from ast import literal_eval
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field, fields
+from difflib import get_close_matches
 from inspect import get_annotations
 from operator import attrgetter
 from pathlib import Path
@@ -335,7 +336,8 @@ def check_types(given: dict[str, Any], *types: type) -> dict[str, Any]:
     given = {name: value for name, value in given.items() if value is not None}
     for name in given:
         if name not in hints:
-            raise InputError(f"`{name}`: no such argument.")
+            near = get_close_matches(name, hints, 1, cutoff=0.75)
+            raise InputError(f"`{name}`: no such argument{f'; did you mean `{near[0]}`?' if near else '.'}")
     given = {name: of_type(name, value, hints[name]) for name, value in given.items()}
     return {name: value for name, value in given.items() if value != defaults.get(name)}
 
