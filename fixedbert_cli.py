@@ -316,7 +316,7 @@ def shrink_arguments(parser: ArgumentParser):
         const=600,
         help="steps of training towards the original's answers, after it; without a number 600",
     )
-    parser.add_argument("--learning_rate", type=float, help="for this training; default: 2e-4")
+    parser.add_argument("--learning_rate", type=float, help="for this training; default: 5e-5")
     parser.add_argument("--seed", type=int, default=0, help="for the order of the rows")
     parser.add_argument(
         "--cased",

@@ -30,7 +30,7 @@ class Repair:
     """
 
     steps: int
-    learning_rate: float = 2e-4
+    learning_rate: float = 5e-5  # 2e-4 took answers of a mild cut farther off
     seed: int = 0
 
     def __post_init__(self):

@@ -229,7 +229,7 @@ def shrink(  # noqa: PLR0913  the options of the command
         latency_table: a file with times, which is written where it is not there.
         max_seq_length, max_samples, batch_size: tokens of a row at most, rows to cut by, and rows at once.
         distil_steps: steps of training towards the original's answers, after the cut; 600 takes about ten minutes.
-        learning_rate: of this training, 2e-4 by default.
+        learning_rate: of this training, 5e-5 by default.
         tokenizer: of a model in memory.
         do_lower_case: whether the tokenizer lowers letters; by default as it says.
         revision, cache_dir, token: for a model on the Hub.
