@@ -41,6 +41,7 @@ from fixedbert.support.figures import PAGE, drawing
 
 Model = Callable[[BatchEncoding], Tensor]  # logits, or embeddings of length one
 MAIN = {"mnli": "accuracy", "sst2": "accuracy", "qqp": "accuracy", "stsb": "spearmanr"}
+NAMES = {"mnli": "MNLI", "sst2": "SST-2", "qqp": "QQP", "stsb": "STS-B"}
 SIZE = 32  # texts at once
 STYLES = {"": ("o", "in torch"), " int8": ("s", "in int8")}
 
@@ -195,10 +196,10 @@ def draw(files: list[Path], picture: Path):
                 for row, place in zip(rows, zip(times, scores, strict=True), strict=True):
                     name = row["name"].removesuffix(ending).removeprefix(original).strip("-") or "original"
                     panel.annotate(name, place, xytext=(4, 4), textcoords="offset points", fontsize=9)
-            title = of_task["task"] + (", embeddings" if of_task["zero_shot"] else "")
-            panel.margins(0.18)
+            title = NAMES[of_task["task"]] + (", embeddings" if of_task["zero_shot"] else "")
+            panel.margins(0.3, 0.18)
             panel.set(title=title, xlabel="times as fast as the original", ylabel=f"{MAIN[of_task['task']]} × 100")
-        panels[0].legend(loc="lower left")
+        figure.legend(*panels[0].get_legend_handles_labels(), loc="outside upper center", ncols=2)
 
 
 def main(argv: list[str] | None = None):
