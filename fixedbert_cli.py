@@ -475,7 +475,7 @@ class Command:
 
         def run():
             command()
-            if folder is not None and os.path.isdir(folder):
+            if folder is not None and not self.continues:  # a study prints its report, which can go to a file
                 print(f"The result is in {folder}.")
 
         return run

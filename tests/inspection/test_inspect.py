@@ -342,7 +342,7 @@ def test_command(model, text, tmp_path, capsys):
     for name in ("rank", "ceiling", "importance", "entropy"):
         assert torch.tensor(found[name]).shape == (2, 5)
     assert "2 layers of width 32, 5 heads of 6; 20 sequences of 16 tokens" in printed
-    assert len(printed.splitlines()) == 1 + 2 + 2 * 6 + 2  # what tokenizing did, too
+    assert len(printed.splitlines()) == 1 + 2 + 2 * 6 + 2 + 1  # what tokenizing did, too, and where the result is
     with Image.open(tmp_path / "out" / "inspection.png") as picture:
         assert picture.width > 1000
     assert AutoModel.from_pretrained(model).config._attn_implementation == "sdpa"
