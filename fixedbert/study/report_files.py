@@ -143,7 +143,7 @@ def scale(panel: Axes, logarithmic: bool, field: str, values: list[int]):
     else:
         panel.set_xticks(values, numbered(values))
         panel.xaxis.set_minor_locator(NullLocator())
-    if logarithmic:
+    if logarithmic and np.isfinite(panel.dataLim.minposy):  # else no run has a value
         panel.set_yscale("log")
         low, high = panel.get_ylim()
         if high < 1000 * low:
