@@ -143,7 +143,7 @@ def test_command_compares(monkeypatch, capsys, tmp_path):
     (tmp_path / "text.txt").write_text("text\n")
     main(f"inspect before --compare after --output_dir out --validation_file {tmp_path}/text.txt".split())
     assert (asked["model"], asked["compare"]) == ("before", "after")
-    printed = f"{inspection_text(BEFORE)}\n\n{inspection_text(AFTER)}\n"
+    printed = f"{inspection_text(BEFORE)}\n\n{inspection_text(AFTER)}\nThe result is in out.\n"
     assert capsys.readouterr().out == printed
 
 

@@ -265,7 +265,8 @@ def test_a_run_that_is_killed_after_the_vocabulary_is_cut(tmp_path, monkeypatch)
     assert json.loads((tmp_path / "again.partial" / "config.json").read_text())["vocab_size"] < len(WORDS)
     assert run("again").vocabulary == whole.vocabulary
     one, other = (load_file(tmp_path / name / "model.safetensors") for name in ("whole", "again"))
-    assert all(torch.equal(one[name], other[name]) for name in one)
+    # Adam turns a gradient that is nothing but rounding into a step, and rounding differs with where tensors lie.
+    assert all(torch.allclose(one[name], other[name], rtol=0, atol=1e-8) for name in one)
 
 
 def test_what_is_refused(tmp_path):
