@@ -135,7 +135,7 @@ def plan(
     """
     given = {"params": params, "flops": flops, "memory": memory, "hours": hours}
     budgets = {
-        name: f"{value:g}" if isinstance(value, float) else str(value)
+        name: f"{value:.12g}" if isinstance(value, float) else str(value)
         for name, value in given.items()
         if value is not None
     }

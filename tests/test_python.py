@@ -82,7 +82,7 @@ def test_results_show_themselves(classifier, tmp_path):
     assert len(repr(found).splitlines()) == 1 and "layer 0:" in str(found)
     assert "<pre>" in found._repr_html_() and "data:image/png;base64," in found._repr_html_()
     planned = fixedbert.plan(params=5e6)
-    assert str(planned).startswith("rows of 128 tokens; budget: params 5e+06") and "<pre>" in planned._repr_html_()
+    assert str(planned).startswith("rows of 128 tokens; budget: params 5000000\n") and "<pre>" in planned._repr_html_()
     assert "auto_map" not in repr(fixedbert.FixedHeadBertConfig())
 
 
