@@ -342,6 +342,13 @@ def export_arguments(parser: ArgumentParser):
     parser.add_argument("--output_dir", required=True, help="the directory to write")
     parser.add_argument("--format", choices=["onnx"], default="onnx", help="of the graph")
     parser.add_argument("--int8", action="store_true", help="also write a graph with matrices in int8")
+    parser.add_argument(
+        "--validation_file",
+        nargs="+",
+        help="files with rows of the model's task: how many answers are others in int8; labels are not needed",
+    )
+    parser.add_argument("--text_column_names", help="columns with the texts: one, or two with a comma between")
+    parser.add_argument("--max_seq_length", type=int, help="tokens of a row, at most; default: as in shrink")
     hub_arguments(parser)
 
 

@@ -18,6 +18,9 @@ from transformers import PreTrainedModel
 Batch = dict[str, Tensor]
 MASKED_LM = ("PreTraining", "MaskedLM")  # heads that predict words at masked places
 PLACES = "places"  # of a batch: where a masked LM predicts, (B, L)
+# How much changes in the answers, as a share, up to which they are called nearly the same, and up to which mostly. On
+# the tasks of docs/results/lighter.md such cuts cost up to half a point, and up to two.
+NEARLY, MOSTLY = 0.03, 0.1
 
 
 @dataclass(frozen=True)
@@ -171,3 +174,37 @@ def compare(original: PreTrainedModel, other: PreTrainedModel, rows: list[Batch]
     divergence /= sum(len(batch["input_ids"]) for batch in rows)
     spread = float(torch.cat(numbers).std(dim=0, correction=0).norm()) if numbers else None
     return Comparison(divergence, same / count if count else None, kind, spread, len(given) if count else None)
+
+
+def answers_text(comparison: Comparison) -> str:
+    """How far answers are from the original's, in the measure of their kind."""
+    divergence = comparison.divergence
+    if comparison.agreement is not None:
+        return f"{comparison.agreement:.1%} are the original's, KL {divergence:.2g} nats for a row"
+    if comparison.kind == "numbers":
+        spread = f", where the original's vary by {comparison.spread:.2g}" if comparison.spread else ""
+        return f"they differ from the original's by {(2 * divergence) ** 0.5:.2g}{spread} (root mean squares)"
+    if comparison.kind == "embeddings":
+        return f"their mean cosine with the original's is {1 - divergence:.3f}"
+    return f"one less the cosine of hidden states is {divergence:.2g}, the sum over the tokens of a row"
+
+
+def changed(comparison: Comparison, tokens: float) -> float:
+    """How much of the answers has changed, as a share: how many, or how much of the variance is not explained."""
+    if comparison.agreement is not None:
+        return 1 - comparison.agreement
+    if comparison.kind == "numbers":
+        return 2 * comparison.divergence / comparison.spread**2 if comparison.spread else 1.0
+    return comparison.divergence if comparison.kind == "embeddings" else comparison.divergence / tokens
+
+
+def judged(comparison: Comparison, tokens: float, remedy: str) -> str:
+    """Whether the answers stayed, in words, and the remedy where they did not."""
+    if comparison.different == 1:
+        return "The original gives one answer to all rows: that it stays says nothing; train it, or give other rows"
+    share = changed(comparison, tokens)
+    if share <= NEARLY:
+        return "Nearly all answers stayed"
+    if share <= MOSTLY:
+        return "Most answers stayed: compare both models on rows with labels"
+    return f"Many answers changed: {remedy}"

@@ -1,4 +1,4 @@
-"""The rows that a model is cut by: its task's, with their segments and real lengths, in batches."""
+"""Rows of a model's task, without labels, with their segments and real lengths, in batches."""
 
 import random
 from collections.abc import Iterator
@@ -189,6 +189,12 @@ def masked(batch: Batch, tokenizer: PreTrainedTokenizerBase, generator: torch.Ge
     chances = torch.rand(ids.shape, generator=generator).masked_fill(special, 2.0)
     places = (chances < MASKED) | (chances == chances.min(dim=1, keepdim=True).values) & ~special
     return batch | {"input_ids": ids.masked_fill(places, int(tokenizer.mask_token_id)), PLACES: places}
+
+
+def mean_length(batches: list[Batch]) -> int:
+    """Tokens of a row in the mean."""
+    masks = [batch["attention_mask"] for batch in batches]
+    return round(sum(int(mask.sum()) for mask in masks) / sum(len(mask) for mask in masks))
 
 
 def shapes_of_batches(batches: list[Batch]) -> list[tuple[int, int]]:

@@ -6,13 +6,10 @@ from pathlib import Path
 from ..model_card import table
 from ..support.figures import drawing, with_matplotlib
 from ..support.notebook import as_html
-from .answers import Comparison
+from .answers import Comparison, answers_text, judged
 from .budget import Shape
 
 RESULTS, PICTURE = "shrinking.json", "shrinking.png"
-# How much changes in the answers, as a share, up to which they are called nearly the same, and up to which mostly. On
-# the tasks of docs/results/lighter.md such cuts cost up to half a point, and up to two.
-NEARLY, MOSTLY = 0.03, 0.1
 
 
 @dataclass(frozen=True)
@@ -107,39 +104,10 @@ def vocabulary_text(found: Vocabulary) -> str:
     )
 
 
-def answers_text(comparison: Comparison) -> str:
-    """How far answers are from the original's, in the measure of their kind."""
-    divergence = comparison.divergence
-    if comparison.agreement is not None:
-        return f"{comparison.agreement:.1%} are the original's, KL {divergence:.2g} nats for a row"
-    if comparison.kind == "numbers":
-        spread = f", where the original's vary by {comparison.spread:.2g}" if comparison.spread else ""
-        return f"they differ from the original's by {(2 * divergence) ** 0.5:.2g}{spread} (root mean squares)"
-    if comparison.kind == "embeddings":
-        return f"their mean cosine with the original's is {1 - divergence:.3f}"
-    return f"one less the cosine of hidden states is {divergence:.2g}, the sum over the tokens of a row"
-
-
-def changed(comparison: Comparison, tokens: float) -> float:
-    """How much of the answers has changed, as a share: how many, or how much of the variance is not explained."""
-    if comparison.agreement is not None:
-        return 1 - comparison.agreement
-    if comparison.kind == "numbers":
-        return 2 * comparison.divergence / comparison.spread**2 if comparison.spread else 1.0
-    return comparison.divergence if comparison.kind == "embeddings" else comparison.divergence / tokens
-
-
 def judgement(found: Shrinking) -> str:
     """Whether the answers stayed, in words, and what to do where they did not."""
-    if found.comparison.different == 1:
-        return "The original gives one answer to all rows: that it stays says nothing; train it, or give other rows"
-    share = changed(found.repaired or found.comparison, found.tokens)
-    if share <= NEARLY:
-        return "Nearly all answers stayed"
-    if share <= MOSTLY:
-        return "Most answers stayed: compare both models on rows with labels"
     remedy = "more distil_steps or another learning_rate" if found.distil_steps else "train it with distil_steps"
-    return f"Many answers changed: {remedy}, or ask for less"
+    return judged(found.repaired or found.comparison, found.tokens, f"{remedy}, or ask for less")
 
 
 def verdict(found: Shrinking) -> str:

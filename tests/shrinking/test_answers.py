@@ -7,8 +7,7 @@ import torch
 from small_models import model_of
 from torch.distributions import Bernoulli, Categorical, kl_divergence
 
-from fixedbert.shrinking.answers import PLACES, Answers, answering, compare
-from fixedbert.shrinking.text import answers_text
+from fixedbert.shrinking.answers import PLACES, Answers, answering, answers_text, compare
 
 torch.manual_seed(0)
 KINDS = {"classes": lambda x: Categorical(logits=x), "labels": lambda x: Bernoulli(logits=x)}
