@@ -47,7 +47,7 @@ OF_THE_COMMAND = {"pretrain": "pretraining", "glue": "glue", "squad": "squad"}
 RUN = {"convert", "shrink", "export", "inspect", "plan", "theory"}
 # What makes the commands that run shorter: fewer steps and sequences, no timing.
 SHORTER = {
-    "--validation_file": "--max_samples 16 --importance_samples 1 --validation_file",
+    "fixedbert inspect": "fixedbert inspect --max_samples 16 --importance_samples 1",
     "--speedup 2": "--batch_size 2 --intermediate_size 16",
     "--distil_steps": "--distil_steps 2",
     "--measure": "",
