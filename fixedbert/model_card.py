@@ -211,6 +211,7 @@ def trained_card(model: PreTrainedModel, args: TrainingArguments, steps: int, na
     seen = f", {summary['real tokens seen']:,} real tokens seen" if summary.get("real tokens seen") else ""
     # Of paths on this machine, which are private, only the last part.
     words = [Path(word).name if word.startswith(("/", "~")) else word for word in flags(given | {"output_dir": None})]
+    launcher = "python" if args.world_size == 1 else f"accelerate launch --num_processes {args.world_size}"
     distilled = f"\n- Distilled from: {public_name(teacher)}" if teacher else ""
     making = f"""
 - Started from: {public_name(base) if base else "random weights"}{distilled}
@@ -221,7 +222,7 @@ def trained_card(model: PreTrainedModel, args: TrainingArguments, steps: int, na
 - Versions: {", ".join(f"{library} {version}" for library, version in versions().items())}
 
 ```bash
-python {script} {shlex.join(words)}
+{launcher} {script} {shlex.join(words)}
 ```
 """
     results = read_json(folder / "all_results.json", {})

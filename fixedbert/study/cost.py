@@ -7,9 +7,7 @@ from ..planning import DEVICES, UTILISATION, tokens_per_second
 from .studies import Run, Study, parse_share
 from .tasks import TASKS, has_feed_forward
 
-ROW = "{:<44} {:>5} {:>6} {:>5} {:>9} {:>6} {:>10} {:>12}".format
-
-
+ROW = "{:<44} {:>5} {:>6} {:>5} {:>9} {:>6} {:>10} {:>12} {:>11}".format
 MOST_TIMED = 50_000_000  # parameters of a model whose step is timed on a CPU
 
 
@@ -17,7 +15,7 @@ def study_cost_text(study: Study, share: str = "1/1", timed: bool = False) -> st
     """
     The shapes of a study with their counts, and what all runs cost, or the `share` of them that one machine does.
 
-    Tokens are counted in pretraining, and FLOPs in the layers.
+    Tokens, FLOPs in the layers, and hours are of pretraining alone.
 
     Args:
         share: 1/2 for what the first of two machines does.
@@ -34,20 +32,28 @@ def study_cost_text(study: Study, share: str = "1/1", timed: bool = False) -> st
     more = ", and more where grids are extended" if study.extend_learning_rates else ""
     grid, seeds = ("in shorter runs ", len(study.seeds)) if study.grid else ("", len(study.seeds) - 1)
     best = f", and the best one for {seeds}{'' if study.grid else ' more'}" if seeds else ""
-    hours, on_gpu = flops / (DEVICES["h100"] * UTILISATION) / 3600, ""
+    hours, on_gpu, of_hours = h100_hours(flops), "", ""
     if hours >= 1:  # small shapes do not reach that share
-        on_gpu = f", {hours:,.0f} hours of an H100 at {UTILISATION:.0%} of its peak, an assumption"
+        on_gpu = f", {hours:,.0f} hours of an H100"
+        of_hours = f"; H100 hours: for one run, at {UTILISATION:.0%} of the peak, an assumption"
     here = hours_here(planned) if timed else ""
+    lengths = ", ".join(str(length) for length in sorted({run.length for run in planned}))
+    alone = f"; fine-tuning on {' and '.join(study.fine_tuning)} is not counted" if study.fine_tuning else ""
     return "\n".join([
         study.question,
         "",
-        ROW("series", "width", "layers", "heads", "head size", "ffn", "params", "MFLOP/token"),
-        *map(shape_row, firsts),
+        ROW("series", "width", "layers", "heads", "head size", "ffn", "params", "MFLOP/token", "H100 hours" if on_gpu else ""),
+        *(shape_row(run, timed=bool(on_gpu)).rstrip() for run in firsts),
         "",
+        f"MFLOP/token: forward, layers alone, in rows of {lengths} tokens{of_hours}.",
         f"{len(planned)} runs{more}: {len({run.key for run in firsts})} different shapes, each with {1 + len(others)} "
         f"learning rate{'s' if others else ''} {grid}for the first seed{best}; "
-        f"{sum(run.tokens for run in planned):,} tokens, {flops:.2g} FLOPs in layers{on_gpu}{here}",
+        f"{sum(run.tokens for run in planned):,} tokens, {flops:.2g} FLOPs in layers{on_gpu}{here}{alone}",
     ])  # fmt: skip
+
+
+def h100_hours(flops: float) -> float:
+    return flops / (DEVICES["h100"] * UTILISATION) / 3600
 
 
 def hours_here(runs: list[Run]) -> str:
@@ -62,7 +68,7 @@ def hours_here(runs: list[Run]) -> str:
     return f", {hours:,.1f} hours of {device}, one run after the other, by a timed step of the largest shape"
 
 
-def shape_row(run: Run) -> str:
+def shape_row(run: Run, timed: bool) -> str:
     """A task without a text has no embeddings, so that its parameters are not counted."""
     config = run.config
     counted = "-" if run.objective in TASKS else f"{parameters(config)[0] / 1e6:,.2f} M"
@@ -70,4 +76,5 @@ def shape_row(run: Run) -> str:
         run.series[:44], config.hidden_size, config.num_hidden_layers, config.num_attention_heads, config.head_dim,
         config.neuron_counts[0] if has_feed_forward(run.objective) else "-", counted,
         f"{forward_flops(config, run.length) / 1e6:.3f}",
+        f"{h100_hours(run.training_flops):,.0f}" if timed else "",
     )  # fmt: skip

@@ -217,8 +217,8 @@ def missing_controls(report: Report) -> dict[str, bool]:
     sizes_differ, equal = differ("attention_head_size"), {shape["equal"] for shape in report.shapes}
     all_alike = all(shape["value_head_size"] == shape["attention_head_size"] for shape in report.shapes)
     return {
-        "No series is made equal in parameters.": differ(COUNTED) and "parameters" not in equal,
-        "No series is made equal in FLOPs.": differ("forward_flops") and "flops" not in equal,
+        "No trained series is made equal in parameters.": differ(COUNTED) and "parameters" not in equal,
+        "No trained series is made equal in FLOPs.": differ("forward_flops") and "flops" not in equal,
         "No control for the temperature of scores: no series has qk_norm.": sizes_differ
         and not any(shape["qk_norm"] for shape in report.shapes),
         "Values are as large as queries and keys: what their sizes do is not separated.": sizes_differ and all_alike,

@@ -16,6 +16,7 @@ from typing import TypeVar, get_args
 
 from huggingface_hub.errors import StrictDataclassError
 
+from ..conversion.growing import heads_of
 from ..counts import forward_flops, parameters
 from ..model.configuration_fixed_head_bert import FixedHeadBertConfig
 from ..presets import SHAPE_FIELDS, preset_config
@@ -71,8 +72,9 @@ class Run:
 
     @property
     def name(self) -> str:
-        place = f"{self.series}, shape {self.point + 1}, learning rate {self.learning_rate:g}, seed {self.seed}"
-        return place + (", grid" if self.of_grid else "")
+        heads = "; ".join(map(str, dict.fromkeys(heads_of(self.config))))
+        place = f"{self.series}, shape {self.point + 1} ({heads}), learning rate {self.learning_rate:g}"
+        return f"{place}, seed {self.seed}{', grid' if self.of_grid else ''}"
 
     @property
     def tokens(self) -> int:

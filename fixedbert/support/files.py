@@ -217,7 +217,12 @@ def check_free(final: Path):
 
 
 def replace_empty(final: Path, partial: Path):
-    """Rename the directory `partial` to `final`, which may exist if it is empty."""
+    """
+    Rename the directory `partial` to `final`, which may exist if it is empty. Its weights can be read by all who can
+    read the directory: safetensors writes them for their owner alone.
+    """
+    for file in partial.rglob("*.safetensors"):
+        file.chmod(0o666 & partial.stat().st_mode)
     if final.exists():
         final.rmdir()
     partial.rename(final)

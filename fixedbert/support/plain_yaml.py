@@ -54,5 +54,12 @@ def flags(entries: dict) -> list[str]:
     for name, value in entries.items():
         if value is not None:
             values = value if isinstance(value, list) else [value]
-            words += [f"--{name}", *(json.dumps(one) if isinstance(one, dict) else str(one) for one in values)]
+            words += [f"--{name}", *map(word, values)]
     return words
+
+
+def word(value: object) -> str:
+    """A value on the command line; a whole number as that, which parsers of numbers make a float."""
+    if isinstance(value, dict):
+        return json.dumps(value)
+    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)

@@ -16,7 +16,7 @@ from transformers.utils import SAFE_WEIGHTS_NAME
 
 from ..support.errors import Stopped
 from ..support.files import reading
-from .output import WriteChecksums
+from .output import WriteChecksums, step_of
 from .results import record_metrics
 from .running import running_text
 from .trainer import CommonTrainer
@@ -41,6 +41,8 @@ def train(trainer: CommonTrainer, checkpoint: str | None, last: bool = True):
         return
     if trainer.is_world_process_zero():
         print(running_text(trainer, trainer.rows_of_example))
+        if checkpoint and (step := step_of(Path(checkpoint))) >= 0:
+            print(f"goes on from step {step:,} ({checkpoint})")
     if trainer.args.push_to_hub and trainer.is_world_process_zero() and trainer.model.is_remote_code():
         custom_object_save(trainer.model, folder)  # what goes to the Hub while training has code too
     for callback in trainer.callback_handler.callbacks:  # one run of TensorBoard, however often it was continued

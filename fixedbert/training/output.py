@@ -38,7 +38,10 @@ DATA_FILE = "data.json"
 CHECKSUMS = "checksums.json"  # of a checkpoint's files
 STEP = re.compile(r"checkpoint-(\d{1,18})", re.ASCII)
 SECRET = ("token", "hub_token")  # written nowhere
+# What a run that goes on may be given in another way: its place, and what changes no weights.
 NOT_PART_OF_THE_RUN = ("output_dir", "resume_from_checkpoint", "take_over_output_dir")
+NOT_PART_OF_THE_RUN += ("dataloader_num_workers", "dataloader_prefetch_factor", "preprocessing_num_workers")
+NOT_PART_OF_THE_RUN += ("logging_steps", "report_to", "disable_tqdm", "store_dir", "cache_dir")
 
 
 @contextmanager
@@ -202,7 +205,7 @@ def check_same_command(partial: Path, given: dict[str, Any]):
     if other := [name for name in names if earlier.get(name) != now.get(name)]:
         raise InputError(
             f"{partial}: an unfinished run with other arguments ({', '.join(other)}; its {COMMAND_FILE} has them); "
-            "remove it, or give another `output_dir`."
+            "give these again, or another `output_dir`, or remove it."
         )
 
 

@@ -48,7 +48,7 @@ def same_weights(one: Path, other: Path) -> bool:
 
 @pytest.mark.parametrize("objective", ["mlm+nsp", "clm"])
 def test_killed_run_continues_to_the_same_weights(corpus, pretrained, tmp_path, objective):
-    """Guards: the same command after SIGKILL, in a later epoch, continues and ends with the same bits."""
+    """Guards: the same command after SIGKILL, with other workers, continues in a later epoch and ends with the same bits."""
     fixed = ("--max_steps", "120", "--save_steps", "5", "--tokenizer_name", str(pretrained), "--objective", objective)
     run_pretraining.main(pretraining(corpus, tmp_path / "whole", *fixed))
     command = pretraining(corpus, tmp_path / "cut", *fixed)
@@ -58,7 +58,8 @@ def test_killed_run_continues_to_the_same_weights(corpus, pretrained, tmp_path, 
     with pytest.raises(InputError, match="unfinished run with other arguments"):
         run_pretraining.main(pretraining(corpus, tmp_path / "cut", *fixed, "--learning_rate", "0.5"))
     assert checkpoint.exists()
-    assert forked.run(ROOT / "run_pretraining.py", command, tmp_path, tmp_path).returncode == 0
+    done = forked.run(ROOT / "run_pretraining.py", [*command, "--dataloader_num_workers", "1"], tmp_path, tmp_path)
+    assert done.returncode == 0 and f"goes on from step {state['global_step']} ({checkpoint})" in done.stdout
     assert same_weights(tmp_path / "whole", tmp_path / "cut")
     assert not (tmp_path / "cut.partial").exists()
 

@@ -413,6 +413,7 @@ def test_output_directory_appears_whole_or_not_at_all(tmp_path):
     with pytest.raises(KeyboardInterrupt), output_directory(arguments(), command):
         (partial / "checkpoint-5").mkdir()
         (partial / "checkpoint-5" / "trainer_state.json").write_text("{}")
+        (partial / "model.safetensors").touch(0o600)
         (partial / "checkpoint-10").mkdir()  # killed while it was written
         raise KeyboardInterrupt
     assert not final.exists()
@@ -421,6 +422,7 @@ def test_output_directory_appears_whole_or_not_at_all(tmp_path):
         assert checkpoint == str(partial / "checkpoint-5") and not (partial / "checkpoint-10").exists()
         assert not final.exists()
     assert (final / "checkpoint-5").exists() and not partial.exists()
+    assert (final / "model.safetensors").stat().st_mode & 0o777 == final.stat().st_mode & 0o666  # as its directory
 
     with pytest.raises(InputError, match="not empty"), output_directory(arguments(), command):
         pass
@@ -431,7 +433,7 @@ def test_what_makes_a_run_another_one(tmp_path):
     write_command(tmp_path, {"output_dir": "x", "seed": 1, "config_overrides": {"a": None}, "hub_token": "hf_write"})
     assert "hf_write" not in (tmp_path / "command.json").read_text()
     same = {"config_overrides": {"a": None}, "seed": 1, "resume_from_checkpoint": "y", "bf16": None, "token": "hf"}
-    check_same_command(tmp_path, same)
-    other = r"other arguments \(seed, bf16; its command.json has them\); remove it, or give another `output_dir`\.$"
+    check_same_command(tmp_path, same | {"dataloader_num_workers": 3, "logging_steps": 7})  # which change no weights
+    other = r"other arguments \(seed, bf16; its command.json has them\); give these again, or another `output_dir`, or "
     with pytest.raises(InputError, match=other):
         check_same_command(tmp_path, {"config_overrides": {"a": None}, "bf16": False})
