@@ -1,41 +1,57 @@
 """
-Draws docs/paper_tables.png, the picture of the README, from the figures that the presets carry.
+Draws docs/paper_tables.png, the picture of the README, from the shapes of the presets and the table of docs/paper.md.
 
     python docs/paper_tables.py
 """
 
+import re
 from pathlib import Path
 
 from fixedbert import PRESETS
 from fixedbert.support.figures import PAGE, drawing
 
 SERIES = {
-    "standard heads, d=1024: head size 128, 64, 32": ("standard-1024-", "s--"),
-    "heads fixed at 128, d=512": ("fixed-512-", "o-"),
-    "heads fixed at 128, d=768": ("fixed-768-", "^-"),
+    "standard heads, d=1024: head size 128, 64, 32; feed-forward 4096": ("standard-1024-", "s--"),
+    "heads fixed at 128, d=512, feed-forward 4096": ("fixed-512-", "o-"),
+    "heads fixed at 128, d=768, feed-forward 3072": ("fixed-768-", "^-"),
 }
-SCORES = {"squad_f1": "SQuAD 1.1 dev F1 (%)", "mnli": "MNLI dev accuracy (%)"}
+SCORES = ("SQuAD 1.1 dev F1 (%)", "MNLI dev accuracy (%)")  # in the order of the table
 AXES = {"num_attention_heads": "number of attention heads", "parameters": "parameters (millions)"}
 
 
+def printed() -> dict[str, list[tuple[float, float]]]:
+    """By preset: F1 and accuracy, each with the ± of the paper."""
+    page = Path(__file__).with_name("paper.md").read_text(encoding="utf-8")
+    rows = (line.split("|") for line in page.splitlines() if " ± " in line)
+    scores = {re.search("`(.+)`", row[4]): row[-3:-1] for row in rows if len(row) == 10}
+    return {name[1]: [tuple(map(float, cell.split("±"))) for cell in cells] for name, cells in scores.items() if name}
+
+
 def main():
-    with drawing(PAGE, 5.4, Path(__file__).with_suffix(".png")) as figure:
+    scores = printed()
+    with drawing(PAGE, 5.6, Path(__file__).with_suffix(".png")) as figure:
         panels = figure.subplots(2, 2, sharex="col", sharey="row")
-        for row, (score, score_label) in zip(panels, SCORES.items(), strict=True):
+        for number, (row, score) in enumerate(zip(panels, SCORES, strict=True)):
             for axes, (field, label) in zip(row, AXES.items(), strict=True):
-                for name, (prefix, style) in SERIES.items():
-                    shapes = [p for key, p in PRESETS.items() if key.startswith(prefix)]
-                    shapes = [shape for shape in shapes if shape.attention_head_size in (None, 128)]
-                    places = [getattr(shape, field) for shape in shapes]
-                    axes.plot(places, [getattr(shape, score) for shape in shapes], style, label=name)
+                for aside, (name, (prefix, style)) in enumerate(SERIES.items(), -1):
+                    shapes = {key: p for key, p in PRESETS.items() if key.startswith(prefix)}
+                    shapes = {key: shape for key, shape in shapes.items() if shape.attention_head_size in (None, 128)}
+                    places = [getattr(shape, field) for shape in shapes.values()]
+                    if field == "num_attention_heads":
+                        places = [place * 1.02**aside for place in places]
+                    elif prefix == "standard-1024-":  # all have 336 M
+                        places, style = [place + 4 * (one - 1) for one, place in enumerate(places)], "s"
+                    means, spreads = zip(*(scores[key][number] for key in shapes), strict=True)
+                    axes.errorbar(places, means, spreads, fmt=style, label=name, capsize=3, elinewidth=1)
                 axes.set(xlabel=label)
                 axes.label_outer()
                 axes.grid()
-            row[0].set_ylabel(score_label)
+            row[0].set_ylabel(score)
         panels[0, 0].set_xscale("log")
         panels[0, 0].set_xticks([8, 12, 16, 20, 32], labels=[8, 12, 16, 20, 32])
         panels[0, 0].minorticks_off()
-        figure.legend(*panels[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=2)
+        figure.legend(*panels[0, 0].get_legend_handles_labels(), loc="outside lower center")
+        figure.suptitle("with the ± that the paper prints; points are moved sideways a little")
 
 
 if __name__ == "__main__":
