@@ -72,15 +72,16 @@ def test_preset_takes_changes_and_names_the_known_ones():
 
 
 def test_rows_of_the_page_are_the_presets():
-    """Guards: docs/paper.md has every preset of a table, with its printed scores and the hours that are calculated."""
+    """Guards: docs/paper.md has every preset of a table, with its feed-forward width, printed scores and hours."""
     page = (Path(__file__).parents[1] / "docs" / "paper.md").read_text(encoding="utf-8")
     number = r"([\d.]+)"
-    shape = rf"\| [\dAB, ]+ \| {number} of {number} in {number}[^|]* \| `(\S+)`[^|]*"
-    row = re.compile(rf"{shape} \| {number} M \| {number} \| {number} \| {number} \|")
+    shape = rf"\| [\dAB, ]+ \| {number} of {number} in {number}[^|]* \| {number} \| `(\S+)`[^|]*"
+    row = re.compile(rf"{shape} \| {number} M \| {number} \| {number} ± [\d.]+ \| {number} ± [\d.]+ \|")
     rows = [found.groups() for found in map(row.match, page.splitlines()) if found]
-    assert {name for _, _, _, name, *_ in rows} == PRINTED.keys() and len(rows) == len(PRINTED)
-    for heads, size, width, name, millions, hours, f1, mnli in rows:
+    assert {name for _, _, _, _, name, *_ in rows} == PRINTED.keys() and len(rows) == len(PRINTED)
+    for heads, size, width, neurons, name, millions, hours, f1, mnli in rows:
         config, preset = preset_config(name), PRESETS[name]
         assert (config.num_attention_heads, config.head_dim, config.hidden_size) == (int(heads), int(size), int(width))
+        assert config.intermediate_size == int(neurons)
         assert (preset.parameters, preset.squad_f1, preset.mnli) == (int(millions), float(f1), float(mnli))
         assert round(KNOWN[name].paper_hours(DEVICES["h100"] * UTILISATION)) == int(hours)

@@ -79,7 +79,7 @@ def draw_memorise():
     with drawing(PAGE, 4.6, HERE / "study_memorise.png") as figure:
         axes = figure.subplots()
         draw_series(axes, report, "memorised", lambda shape, aside: shape["attention_head_size"] * 1.02**aside)
-        axes.plot([2, 16], [450, 3600], "--", color="black", linewidth=1, label="slope of growth in proportion to size")
+        axes.plot([2, 16], [450, 3600], "--", color="black", linewidth=1, label="growth in proportion to size: slope")
         axes.set(xscale="log", yscale="log", xlabel="size of a head", ylabel="examples memorised")
         axes.set_xticks(sizes := [2, 4, 6, 8, 12, 16, 24, 32, 64], [str(size) for size in sizes])
         axes.xaxis.set_minor_locator(NullLocator())
@@ -107,8 +107,8 @@ def draw_series(axes, report: Report, metric: str, place):
         places = [place(shape, aside) for shape in shapes]
         found = [shape.estimate(metric) for shape in shapes]
         means, halves = [one.mean for one in found], [one.half_interval for one in found]
-        style = {"color": f"C{number}", "capsize": 3, "linewidth": 1}
-        axes.errorbar(places, means, halves, fmt=f"{MARKERS[number]}-", label=name.removesuffix(", equal parameters"), **style)
+        style = {"fmt": f"{MARKERS[number]}-", "color": f"C{number}", "capsize": 3, "linewidth": 1}
+        axes.errorbar(places, means, halves, label=name.removesuffix(", equal parameters"), **style)
         for shape, at, estimate in zip(shapes, places, found, strict=True):
             for record in shape.records:
                 inside = "none" if is_open(record["results"]) else f"C{number}"

@@ -261,7 +261,7 @@ def test_python_of_the_page_runs(tmp_path, monkeypatch, capsys):
     """Guards: the Python of docs/theory.md prints what it says."""
     monkeypatch.chdir(tmp_path)
     page = (Path(__file__).parents[2] / "docs" / "theory.md").read_text(encoding="utf-8")
-    _, construction, checks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    _, construction, checks, exercises = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     exec(construction, {})
     least, error = capsys.readouterr().out.splitlines()
     assert least == "7" and float(re.search(r"\d[\d.e-]*", error)[0]) < 1e-13
@@ -269,6 +269,12 @@ def test_python_of_the_page_runs(tmp_path, monkeypatch, capsys):
     errors, four, eight = capsys.readouterr().out.splitlines()
     assert re.fullmatch(r"\{12: .*e-1\d, 7: .*e-1\d\}", errors)
     assert four.startswith("4 (3, 3) (") and eight.startswith("8 (7, 7) (")
+    exec(exercises, {})
+    fits, weights, ratios, change = capsys.readouterr().out.splitlines()
+    eleven, ten = eval(fits)
+    assert eleven < 1e-13 and 1e-3 < ten < 0.1
+    assert int(weights) == 4 * 256 * 12 * 64 and [round(ratio, 2) for ratio in eval(ratios)] == [1.06, 1.23]
+    assert float(re.search(r"\d[\d.e-]*", change)[0]) < 1e-5
 
 
 def test_results_are_data(tmp_path):
