@@ -15,7 +15,7 @@ SCRIPTS = {file.stem for file in ROOT.glob("*.py")} - {COMMAND} | {"benchmarks",
 # with it, where no longer one fits; "" is fixedbert/__init__.py.
 LAYERS = (
     ("__main__", COMMAND),
-    ("study",),
+    ("study", "publishing.export"),
     ("fine_tuning", "planning", "pretraining", "shrinking"),
     ("training",),
     ("inspection", "publishing"),

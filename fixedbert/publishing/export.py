@@ -70,7 +70,7 @@ class Graph(nn.Module):
         return tensors if self.pooling is None else [*tensors, self.pooling(tensors[0], attention_mask)]
 
 
-def export(
+def export(  # noqa: PLR0913  the options of the command
     model: str | Path | PreTrainedModel,
     output_dir: str | Path,
     format: str = "onnx",

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -158,7 +159,8 @@ class Comparison:
 
 
 @torch.no_grad()
-def compare(original: PreTrainedModel, other: PreTrainedModel, rows: list[Batch], answering: Answering) -> Comparison:
+def compare(original: PreTrainedModel, other: Any, rows: list[Batch], answering: Answering) -> Comparison:
+    """How far the answers of another model are, or of what is asked like one."""
     divergence, same, count, kind = 0.0, 0, 0, ""
     numbers: list[Tensor] = []
     given: set = set()

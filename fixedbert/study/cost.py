@@ -42,7 +42,10 @@ def study_cost_text(study: Study, share: str = "1/1", timed: bool = False) -> st
     return "\n".join([
         study.question,
         "",
-        ROW("series", "width", "layers", "heads", "head size", "ffn", "params", "MFLOP/token", "H100 hours" if on_gpu else ""),
+        ROW(
+            *("series", "width", "layers", "heads", "head size", "ffn", "params", "MFLOP/token"),
+            "H100 hours" if on_gpu else "",
+        ).rstrip(),
         *(shape_row(run, timed=bool(on_gpu)).rstrip() for run in firsts),
         "",
         f"MFLOP/token: forward, layers alone, in rows of {lengths} tokens{of_hours}.",

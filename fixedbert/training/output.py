@@ -39,9 +39,11 @@ CHECKSUMS = "checksums.json"  # of a checkpoint's files
 STEP = re.compile(r"checkpoint-(\d{1,18})", re.ASCII)
 SECRET = ("token", "hub_token")  # written nowhere
 # What a run that goes on may be given in another way: its place, and what changes no weights.
-NOT_PART_OF_THE_RUN = ("output_dir", "resume_from_checkpoint", "take_over_output_dir")
-NOT_PART_OF_THE_RUN += ("dataloader_num_workers", "dataloader_prefetch_factor", "preprocessing_num_workers")
-NOT_PART_OF_THE_RUN += ("logging_steps", "report_to", "disable_tqdm", "store_dir", "cache_dir")
+NOT_PART_OF_THE_RUN = {
+    *("output_dir", "resume_from_checkpoint", "take_over_output_dir", "store_dir", "cache_dir"),
+    *("dataloader_num_workers", "dataloader_prefetch_factor", "preprocessing_num_workers"),
+    *("logging_steps", "report_to", "disable_tqdm"),
+}
 
 
 @contextmanager

@@ -233,7 +233,10 @@ def test_limits_are_those_of_the_records():
     assert [limit.split(" ")[0] for limit in limits] == ["Shapes", "Some", "Losses", "Models", "One"]
     without = [{**record, "equal": None, "qk_norm": False, "objective": "clm"} for record in complete]
     limits = limits_of(make_report(without))
-    assert "No trained series is made equal in parameters." in limits and "No trained series is made equal in FLOPs." in limits
+    assert (
+        "No trained series is made equal in parameters." in limits
+        and "No trained series is made equal in FLOPs." in limits
+    )
     assert "No control for the temperature of scores: no series has qk_norm." in limits
     assert "clm alone: other objectives can differ." in limits
     assert not any("Values are as large" in limit or "seeds" in limit for limit in limits)

@@ -355,7 +355,9 @@ def test_evaluations_along_the_way(text, vocabulary, tmp_path):
 @pytest.mark.slow
 def test_failed_and_killed_runs(text, tmp_path):
     """Guards: a run that cannot be done, and a worker that is killed, end the study with a sentence that says so."""
-    with pytest.raises(InputError, match=r"fixed, shape 1 \(\d heads? of \d+\), learning rate 0.003, seed 5: .*none.txt: no such"):
+    with pytest.raises(
+        InputError, match=r"fixed, shape 1 \(\d heads? of \d+\), learning rate 0.003, seed 5: .*none.txt: no such"
+    ):
         train(write(tmp_path), tmp_path / "out", processes=1, train_file=[text], tokenizer_name="none.txt")
     # Nothing is done yet: the same folder takes other arguments.
     with pytest.raises(InputError, match="other.txt: no such"):

@@ -4,6 +4,8 @@ import json
 import os
 import shutil
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -48,7 +50,7 @@ def same_weights(one: Path, other: Path) -> bool:
 
 @pytest.mark.parametrize("objective", ["mlm+nsp", "clm"])
 def test_killed_run_continues_to_the_same_weights(corpus, pretrained, tmp_path, objective):
-    """Guards: the same command after SIGKILL, with other workers, continues in a later epoch and ends with the same bits."""
+    """Guards: the same command after SIGKILL, with other workers, continues in a later epoch to the same bits."""
     fixed = ("--max_steps", "120", "--save_steps", "5", "--tokenizer_name", str(pretrained), "--objective", objective)
     run_pretraining.main(pretraining(corpus, tmp_path / "whole", *fixed))
     command = pretraining(corpus, tmp_path / "cut", *fixed)
@@ -252,3 +254,39 @@ def test_sigterm_stops_all_processes_at_the_same_step(corpus, pretrained, tmp_pa
     write_command(partial, read_arguments(arguments, *ARGUMENTS))
     forked.Pair(ROOT / "run_pretraining.py", arguments, tmp_path / "continued").finished()
     assert json.loads((tmp_path / "run" / "trainer_state.json").read_text())["global_step"] == step + 3
+
+
+STUBS = {
+    "srun": 'echo $$ > srun.pid; exec "$@"',
+    "scontrol": 'echo "$@" >> scontrol.txt',
+    "accelerate": f'shift; exec {sys.executable} -m accelerate.commands.launch --main_process_port 0 "$@"',
+}
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    Version(transformers.__version__) < Version("5.18"),
+    reason="Trainer loads a checkpoint of several CPU processes to cpu:0, where torch puts nothing",
+)
+def test_a_job_of_slurm_is_queued_again(corpus, pretrained, tmp_path):
+    """Guards: recipes/slurm.sh, stopped as Slurm stops a job, is queued again, goes on, and then is not."""
+    (tmp_path / "bin").mkdir()
+    for name, line in STUBS.items():
+        (tmp_path / "bin" / name).write_text(f"#!/bin/bash\n{line}\n")
+        (tmp_path / "bin" / name).chmod(0o755)
+    for name in ("recipes", "run_pretraining.py"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    environment = {**os.environ, "PATH": f"{tmp_path}/bin:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
+    environment |= {"SLURM_JOB_ID": "7", "SLURM_GPUS_ON_NODE": "2", "OMP_NUM_THREADS": "1"}
+    environment["ACCELERATE_CONFIG"] = "recipes/accelerate/cpu.yaml"
+    fixed = ("--max_steps", "200", "--save_steps", "5", "--tokenizer_name", str(pretrained))
+    command = ["bash", "recipes/slurm.sh", *pretraining(corpus, tmp_path / "run", *fixed)]
+    job = subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=subprocess.DEVNULL)
+    while job.poll() is None and not list(tmp_path.glob("run.partial/checkpoint-5/trainer_state.json")):
+        time.sleep(0.02)
+    os.kill(int((tmp_path / "srun.pid").read_text()), signal.SIGTERM)
+    assert job.wait(timeout=120) == 0
+    assert (tmp_path / "scontrol.txt").read_text() == "requeue 7\n" and not (tmp_path / "run").exists()
+    subprocess.run(command, cwd=tmp_path, env=environment | {"SLURM_RESTART_COUNT": "1"}, check=True, timeout=300)
+    assert "goes on from step" in (tmp_path / "slurm-7-1.log").read_text() and (tmp_path / "run").exists()
+    assert (tmp_path / "scontrol.txt").read_text() == "requeue 7\n"

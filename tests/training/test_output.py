@@ -434,6 +434,8 @@ def test_what_makes_a_run_another_one(tmp_path):
     assert "hf_write" not in (tmp_path / "command.json").read_text()
     same = {"config_overrides": {"a": None}, "seed": 1, "resume_from_checkpoint": "y", "bf16": None, "token": "hf"}
     check_same_command(tmp_path, same | {"dataloader_num_workers": 3, "logging_steps": 7})  # which change no weights
-    other = r"other arguments \(seed, bf16; its command.json has them\); give these again, or another `output_dir`, or "
+    other = (
+        r"other arguments \(seed, bf16; its command.json has them\); give these again, or another `output_dir`, or "
+    )
     with pytest.raises(InputError, match=other):
         check_same_command(tmp_path, {"config_overrides": {"a": None}, "bf16": False})
