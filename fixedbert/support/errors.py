@@ -60,7 +60,9 @@ def naming(place: object) -> Iterator[None]:
 def needs(package: str, extra: str):
     """Refuse to go on without `package`, which comes with the extra `extra` of fixedbert."""
     if find_spec(package) is None:
-        raise InputError(f'{package} is not installed: pip install "fixedbert[{extra}]".')
+        raise InputError(
+            f'{package} is not installed: pip install {package}, or ".[{extra}]" in a checkout of fixedbert.'
+        )
 
 
 class Stopped(SystemExit):

@@ -40,7 +40,7 @@ def test_field_comes_through_to_another_process():
 def test_missing_package_is_a_sentence(monkeypatch, tmp_path):
     """Guards: what draws a picture says at its start which extra is missing, and leaves nothing."""
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    sentence = r'matplotlib is not installed: pip install "fixedbert\[plots\]"\.'
+    sentence = r'matplotlib is not installed: pip install matplotlib, or "\.\[plots\]" in a checkout'
     for draw in (
         lambda: needs("matplotlib", "plots"),
         lambda: theory(tmp_path / "out"),
