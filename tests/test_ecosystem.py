@@ -273,7 +273,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 
 for name in [name for name in sys.modules if name.split(".")[0] == "fixedbert"]:
     sys.modules[name] = None  # as if it were not installed
-del MODEL_FOR_CAUSAL_LM_MAPPING_NAMES["FixedHeadBertLMHeadModel"]
+del MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[f"{FixedHeadBertLMHeadModel.__module__}.FixedHeadBertLMHeadModel"]
 saved = get_class_from_dynamic_module("modeling_fixed_head_bert.FixedHeadBertLMHeadModel", sys.argv[1])
 print("loss", smoothed_loss(saved.from_pretrained(sys.argv[1])))
 """

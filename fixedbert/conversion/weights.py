@@ -1,7 +1,11 @@
 """The weights of a model that somebody else wrote: what the files hold, and whether it is what the model needs."""
 
+import logging
 import re
+import threading
 import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import reduce
 from pathlib import Path
 from pickle import UnpicklingError
@@ -10,9 +14,9 @@ from typing import Any, NamedTuple
 import torch
 from accelerate import PartialState
 from safetensors import safe_open
-from transformers import PreTrainedConfig, PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel, modeling_utils
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
-from transformers.utils import cached_file, logging
+from transformers.utils import cached_file
 
 from ..support.errors import InputError, listed
 from ..support.files import read_object, reading
@@ -53,12 +57,8 @@ def load_whole(model_class: Any, source: str | Path, config: PreTrainedConfig, *
     if "dtype" not in options:
         options["dtype"] = precision_of(source, config, dtypes)
     options |= {"config": config, "output_loading_info": True, "ignore_mismatched_sizes": True}
-    verbosity = logging.get_verbosity()
-    logging.set_verbosity_error()  # what is missing is said below, or where it may be
-    try:
+    with without_report():  # what is missing is said below, or where it may be
         model, loaded = model_class.from_pretrained(source, **options)
-    finally:
-        logging.set_verbosity(verbosity)
     buffers = {name.rpartition(".")[2] for name, _ in model.named_buffers()}  # which earlier versions saved
     nothing = {name for name, tensor in stored.items() if 0 in tensor.shape}  # in a layer whose heads are all pruned
     unexpected = loaded["unexpected_keys"] - nothing
@@ -67,6 +67,21 @@ def load_whole(model_class: Any, source: str | Path, config: PreTrainedConfig, *
     if not getattr(config, "quantization_config", None):
         check_numbers(source, model, dtypes, loaded["unexpected_keys"])
     return model, loaded
+
+
+@contextmanager
+def without_report() -> Iterator[None]:
+    """Without transformers' table of what a file lacks or has too much, in this thread alone."""
+    logger, thread = logging.getLogger(modeling_utils.__name__), threading.get_ident()
+
+    def keep(record: logging.LogRecord) -> bool:
+        return threading.get_ident() != thread or record.levelno > logging.WARNING
+
+    logger.addFilter(keep)
+    try:
+        yield
+    finally:
+        logger.removeFilter(keep)
 
 
 def tensors_of(source: str | Path, **options) -> dict[str, Stored]:

@@ -5,6 +5,7 @@ The graph is traced by torch's exporter and compared with the model on text befo
 """
 
 import logging
+import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -36,6 +37,7 @@ OPSET = 18  # optimum's, which torch's exporter writes without a conversion
 LARGEST_FILE = 2**31  # bytes, of a protobuf
 TOLERANCE = 1e-4  # of outputs in float32, relative to those above 1
 FEW = 8  # numbers, about which a cosine says little
+ONE_AT_A_TIME = threading.Lock()  # torch's exporter has one state for all threads
 
 # The outputs of a head by optimum's names; logits for all others.
 OUTPUTS = {
@@ -138,7 +140,7 @@ def export_onnx(
     """
     for package in ("onnxruntime", "onnxscript"):
         needs(package, "onnx")
-    with new_directory(output_dir) as folder:
+    with ONE_AT_A_TIME, new_directory(output_dir) as folder:
         if is_tensorflow(source):
             raise InputError(f"{source}: a TensorFlow checkpoint; run it through fixedbert convert first.")
         model, beside = load_bert(source, **hub_options).float().eval(), files_beside(source, **hub_options)
@@ -150,7 +152,7 @@ def export_onnx(
                 f"{source}: modules.json makes it a sentence-transformers model, while its weights have another head "
                 f"({head}): load it by SentenceTransformer and save it, which keeps the encoder, or remove the file."
             )
-        graph = Graph(model, head, read_pooling(beside) if head == "Model" else None)
+        graph = Graph(model, head, read_pooling(beside) if head == "Model" else None).eval()
         with naming(source):
             check_model(model)
             texts = texts_for(graph, tokenizer)
@@ -287,15 +289,17 @@ def trace(graph: Graph, batch: dict[str, Tensor], file: Path):
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Without what libraries say about themselves, in warnings and logs."""
-    level = logging.root.manager.disable
-    logging.disable(logging.WARNING)
+    """Without what torch and the libraries of ONNX say about themselves, in warnings and logs."""
+    logger = logging.getLogger("torch.onnx")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+            warnings.filterwarnings("ignore", module="torch|onnx")
+            warnings.filterwarnings("ignore", r"`isinstance\(treespec")  # torch's own, which it lays to copyreg
             yield
     finally:
-        logging.disable(level)
+        logger.setLevel(level)
 
 
 def quantize(file: Path, quantized: Path):

@@ -1,6 +1,8 @@
 """Weights that somebody else wrote: whatever loads a model takes all of its body from the file, or says what lacks."""
 
 import json
+import logging
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -358,3 +360,19 @@ def test_shards_are_checked_like_one_file(folder):
     check_refused(folder, " names in the file begin with 'module.'")
     (folder / "model.safetensors.index.json").write_text('{"weight_map": {"a": "../model.safetensors"}}')
     check_refused(folder, "weight_map names no file beside it (../model.safetensors)")
+
+
+def test_threads_load_and_others_are_heard(folder, caplog):
+    """Guards: loading in several threads leaves transformers' logs as they were, and hushes its table there alone."""
+    logger = logging.getLogger("transformers.modeling_utils")
+    before = (logging.getLogger("transformers").level, [*logger.filters])
+
+    def load(_):
+        return load_bert(folder, "BertModel").config.num_attention_heads
+
+    with ThreadPoolExecutor(4) as pool:
+        found = pool.map(load, range(13))
+        logger.warning("of another thread")
+        assert len({*found}) == 1
+    assert before == (logging.getLogger("transformers").level, logger.filters)
+    assert [record.getMessage() for record in caplog.records if record.name == logger.name] == ["of another thread"]

@@ -1,6 +1,10 @@
 """Graphs of ONNX: they compute what the model computes, and libraries find what they look for in the directory."""
 
 import json
+import logging
+import threading
+import warnings
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -347,3 +351,28 @@ def test_a_wrong_graph_is_not_written(tmp_path, monkeypatch):
         with pytest.raises(InputError, match=f"outputs differ from the model's by {wrong:.2g}, more than 0.0001"):
             export_onnx(tmp_path / "model", tmp_path / "graph")
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
+
+
+def test_threads_export_and_others_are_heard(tmp_path, caplog):
+    """Guards: exports in two threads work, silence nobody else meanwhile, and leave all logs and filters as before."""
+    save(model_of("ForSequenceClassification", **SHAPE, num_hidden_layers=1), tmp_path / "model")
+    levels = (logging.root.manager.disable, logging.getLogger("torch.onnx").level)
+    before, done, sent = [*warnings.filters], threading.Event(), []
+
+    def others():
+        while not done.wait(0.05):
+            sent.append(f"note {len(sent)}")
+            logging.getLogger("mine").warning(sent[-1])
+
+    speaking = threading.Thread(target=others)
+    speaking.start()
+    with ThreadPoolExecutor(2) as pool:
+        given = [(tmp_path / "model", tmp_path / name) for name in ("one", "two")]
+        found = [*pool.map(lambda places: export(*places), given)]
+    done.set()
+    speaking.join()
+    assert found[0] == found[1] and (tmp_path / "one" / "onnx" / "model.onnx").is_file()
+    assert sent and [record.getMessage() for record in caplog.records if record.name == "mine"] == sent
+    assert not [record for record in caplog.records if record.name.startswith("torch.onnx")]
+    assert levels == (logging.root.manager.disable, logging.getLogger("torch.onnx").level)
+    assert warnings.filters == before
