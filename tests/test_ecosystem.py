@@ -9,6 +9,7 @@ import pytest
 import torch
 from small_models import UNEQUAL, H, bert_of, inputs_of, model_of
 from transformers import BertTokenizer, EncoderDecoderModel, pipeline
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 import fixedbert
 
@@ -251,17 +252,21 @@ def smoothed_loss(model):
 
 
 def test_label_smoothing_of_trainer_predicts_the_next_token(tmp_path, monkeypatch):
-    """Guards: Trainer's label smoothing shifts labels as for BERT: of our class, of a subclass, and of saved code."""
+    """Guards: Trainer's label smoothing shifts labels as for BERT: of our class, a subclass, and saved code."""
 
     class Mine(fixedbert.FixedHeadBertLMHeadModel):
         pass
 
+    class bert(fixedbert.FixedHeadBertLMHeadModel):  # a name that is a model type
+        pass
+
+    assert MODEL_FOR_CAUSAL_LM_MAPPING_NAMES["bert"] == "BertLMHeadModel"
     names: dict = {}
     monkeypatch.setattr(sys, "argv", ["", "", str(tmp_path / "out")])
     exec(SMOOTHED_LOSS, names)
-    bert = bert_of("LMHeadModel")
-    expected = names["smoothed_loss"](bert)
-    model = fixedbert.convert(bert)
+    stock = bert_of("LMHeadModel")
+    expected = names["smoothed_loss"](stock)
+    model = fixedbert.convert(stock)
     mine = Mine(model.config)
     mine.load_state_dict(model.state_dict())
     for ours in (model, mine):
@@ -273,7 +278,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 
 for name in [name for name in sys.modules if name.split(".")[0] == "fixedbert"]:
     sys.modules[name] = None  # as if it were not installed
-del MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[f"{FixedHeadBertLMHeadModel.__module__}.FixedHeadBertLMHeadModel"]
+del MODEL_FOR_CAUSAL_LM_MAPPING_NAMES["fixedbert.model.modeling_fixed_head_bert.FixedHeadBertLMHeadModel"]
 saved = get_class_from_dynamic_module("modeling_fixed_head_bert.FixedHeadBertLMHeadModel", sys.argv[1])
 print("loss", smoothed_loss(saved.from_pretrained(sys.argv[1])))
 """

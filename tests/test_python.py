@@ -1,7 +1,9 @@
 """The functions of `fixedbert`, as somebody in a notebook calls them."""
 
 import json
+import os
 import re
+import signal
 import subprocess
 import sys
 import threading
@@ -11,13 +13,18 @@ import pytest
 import torch
 from small_models import model_of
 from small_texts import SHAPE, save
-from transformers import AutoModelForSequenceClassification, AutoTokenizer
+from transformers import AutoModelForSequenceClassification, AutoTokenizer, TrainerCallback
 
 import fixedbert
 from fixedbert.support.errors import InputError
 from fixedbert_cli import COMMANDS, TASKS
 
 ROOT = Path(__file__).parents[1]
+SMALL = {  # a pretraining
+    "num_attention_heads": 5, "attention_head_size": 6, "hidden_size": 32, "num_hidden_layers": 1,
+    "intermediate_size": 37, "vocab_size": 60, "max_seq_length": 32, "document_boundary": "line", "do_train": True,
+    "use_cpu": True,
+}  # fmt: skip
 TEXTS = ["the cat sat on the mat", "a dog sat", "the dog and a cat", "a mat"]
 
 
@@ -86,14 +93,33 @@ def test_results_show_themselves(classifier, tmp_path):
     assert "auto_map" not in repr(fixedbert.FixedHeadBertConfig())
 
 
+def test_interrupted_training_leaves_the_process_as_it_was(tmp_path, monkeypatch):
+    """Guards: Ctrl-C in a call is a KeyboardInterrupt that says what is left; signals and the Hub's token are back."""
+    (tmp_path / "text.txt").write_text("\n".join(f"{text}. {text}." for text in TEXTS * 13) + "\n")
+    handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    tokens = []
+
+    class Interrupted(TrainerCallback):
+        def on_step_end(self, args, state, control, **kwargs):
+            tokens.append(os.environ["HF_TOKEN"])
+            if state.global_step == 3:
+                os.kill(os.getpid(), signal.SIGINT)
+
+    for before in ("hf_before", None):
+        monkeypatch.delenv("HF_TOKEN", raising=False)
+        if before:
+            monkeypatch.setenv("HF_TOKEN", before)
+        given = SMALL | {"train_file": str(tmp_path / "text.txt"), "max_steps": 7, "hub_token": "hf_secret"}
+        with pytest.raises(KeyboardInterrupt, match=r"the same command goes on from .*model\.partial/checkpoint-3$"):
+            fixedbert.pretrain(**given, output_dir=tmp_path / f"{before}" / "model", callbacks=[Interrupted()])
+        assert os.environ.get("HF_TOKEN") == before and {*tokens} == {"hf_secret"}
+        assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == handlers
+
+
 def test_training_in_a_thread_returns_what_it_wrote(tmp_path):
     """Guards: a run needs no signal handlers, which a thread cannot have, and returns its directory with metrics."""
     (tmp_path / "text.txt").write_text("\n".join(f"{text}. {text}." for text in TEXTS * 13) + "\n")
-    given = {
-        "num_attention_heads": 5, "attention_head_size": 6, "hidden_size": 32, "num_hidden_layers": 1,
-        "intermediate_size": 37, "vocab_size": 60, "train_file": str(tmp_path / "text.txt"), "max_seq_length": 32,
-        "document_boundary": "line", "max_steps": 2, "do_train": True, "do_eval": True, "use_cpu": True,
-    }  # fmt: skip
+    given = SMALL | {"train_file": str(tmp_path / "text.txt"), "max_steps": 2, "do_eval": True}
     found = []
     run = threading.Thread(target=lambda: found.append(fixedbert.pretrain(**given, output_dir=tmp_path / "model")))
     run.start()

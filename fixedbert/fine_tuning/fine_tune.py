@@ -10,7 +10,7 @@ from transformers import EvalPrediction, PreTrainedConfig, PreTrainedTokenizerBa
 from transformers.models.auto.auto_factory import _BaseAutoModelClass
 
 from ..data.tokenizers import load_tokenizer
-from ..training.arguments import ModelArguments, keep_token
+from ..training.arguments import ModelArguments, keep_token, token_put_back
 from ..training.interruption import train
 from ..training.loading import check_length, load_config, load_model, with_new_head
 from ..training.output import check_same_data, output_directory
@@ -64,6 +64,7 @@ class FineTuningTask(ABC):
         """Write predictions of the test splits into the output directory."""
 
 
+@token_put_back()
 def fine_tune(
     kind: type[FineTuningTask],
     name: str | None,

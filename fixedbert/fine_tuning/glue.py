@@ -121,6 +121,7 @@ def fine_tune_glue(recipe: str | Path | None = None, **given: Any) -> Trained:
 
     Raises:
         InputError: arguments that contradict each other, or input that cannot be used.
+        KeyboardInterrupt: Ctrl-C, after a checkpoint; the message says from where the same call goes on.
     """
     return sweep(TextClassification, **beside_recipe(recipe, given))
 

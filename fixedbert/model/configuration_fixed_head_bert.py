@@ -88,9 +88,9 @@ class FixedHeadBertConfig(transformers.BertConfig):
     Raises:
         StrictDataclassError: a size or a count that is too small, a value of the wrong type, or heads that do not
             divide the width without `attention_head_size`.
-        ValueError: fields that contradict each other.
+        ValueError: fields that contradict each other, or those of another type of model.
 
-    An unknown key is kept, as transformers does, but never without a warning.
+    An unknown key is kept, as transformers does, with a warning where it looks like a misspelt field.
     """
 
     model_type = "fixed_head_bert"
@@ -128,9 +128,17 @@ class FixedHeadBertConfig(transformers.BertConfig):
             plan = self.base_model_tp_plan | dict.fromkeys(norms, "replicated_with_grad_allreduce")
             self.__dict__["base_model_tp_plan"] = plan
         super().__post_init__(**kwargs)
+        if self.model_type not in (
+            type(self).model_type,
+            FixedHeadBertConfig.model_type,
+        ):  # whose heads are not of 128
+            raise ValueError(
+                f"model_type {self.model_type!r}: fixedbert.convert makes a FixedHeadBert of such a model; for a new "
+                "one leave model_type out and give attention_head_size."
+            )
         self.auto_map = AUTO_MAP | (getattr(self, "auto_map", None) or {})
-        # What __init__ left to kwargs and transformers stored as an attribute all the same.
-        self._warn_of_unknown(key for key in kwargs if key in self.__dict__)
+        # What __init__ left to kwargs and transformers stored as an attribute: others may keep their own.
+        self._warn_of_unknown((key for key in kwargs if key in self.__dict__), always=False)
 
     def __repr__(self) -> str:
         """transformers' own, without `auto_map`, which is the same in all."""
@@ -139,11 +147,12 @@ class FixedHeadBertConfig(transformers.BertConfig):
         return super(FixedHeadBertConfig, shown).__repr__()
 
     @classmethod
-    def _warn_of_unknown(cls, keys):
+    def _warn_of_unknown(cls, keys, always=True):
         for key in sorted(set(keys) - TRANSFORMERS_KEYS):
             near = get_close_matches(key, cls.__dataclass_fields__, n=1)
             hint = f" Did you mean {near[0]!r}?" if near else ""
-            logger.warning(f"{cls.__name__} has no field {key!r}: it has no effect.{hint}")
+            if near or always:
+                logger.warning(f"{cls.__name__} has no field {key!r}: it has no effect.{hint}")
 
     @classmethod
     def from_dict(cls, config_dict, **kwargs):

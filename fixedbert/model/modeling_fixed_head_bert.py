@@ -126,8 +126,8 @@ class FixedHeadBertPreTrainedModel(bert.BertPreTrainedModel):
 
     def __init_subclass__(cls, **kwargs):
         super().__init_subclass__(**kwargs)
-        if issubclass(cls, GenerationMixin):  # for these names alone Trainer smooths shifted labels
-            MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[cls.__name__] = cls.__name__
+        if issubclass(cls, GenerationMixin):  # Trainer smooths shifted labels for these values; keys are model types
+            MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[f"{cls.__module__}.{cls.__qualname__}"] = cls.__name__
         if cls.__module__ == __name__:  # a user's own class is not in the table
             head = cls.__name__.removeprefix("FixedHeadBert")
             if head not in HEADS:

@@ -35,6 +35,7 @@ from ..training.arguments import (
     keep_token,
     make_arguments,
     read_arguments,
+    token_put_back,
 )
 from ..training.interruption import train
 from ..training.loading import load_config, load_model
@@ -105,6 +106,7 @@ def main(argv: list[str] | None = None, prog: str | None = None, callbacks: Sequ
     PartialState().print(found)
 
 
+@token_put_back()
 def pretrain(recipe: str | Path | None = None, *, callbacks: Sequence[TrainerCallback] = (), **given: Any) -> Trained:
     """
     Pretrain a model: from a corpus to weights, a picture and a summary in the output directory.
@@ -121,6 +123,7 @@ def pretrain(recipe: str | Path | None = None, *, callbacks: Sequence[TrainerCal
 
     Raises:
         InputError: arguments that contradict each other, or input that cannot be used.
+        KeyboardInterrupt: Ctrl-C, after a checkpoint; the message says from where the same call goes on.
     """
     given = check_types(beside_recipe(recipe, given), *ARGUMENTS)
     model_args, data_args, training_args = make_arguments(given, *ARGUMENTS)

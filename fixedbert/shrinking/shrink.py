@@ -238,6 +238,7 @@ def shrink(  # noqa: PLR0913  the options of the command
 
     Raises:
         InputError: as `shrink_to` and `shrink_vocabulary`.
+        KeyboardInterrupt: Ctrl-C; during the training after a checkpoint, from which the same call goes on.
     """
     hub_options = {"revision": revision, "cache_dir": cache_dir, "token": token}
     sizes = (attention_head_size, value_head_size, num_attention_heads, intermediate_size)

@@ -7,8 +7,8 @@ import re
 import sys
 from argparse import SUPPRESS, ArgumentTypeError
 from ast import literal_eval
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
 from inspect import get_annotations
@@ -371,6 +371,18 @@ def with_floats(value: Any) -> Any:
     if isinstance(value, list):
         return [with_floats(one) for one in value]
     return float(value) if type(value) is int else value
+
+
+@contextmanager
+def token_put_back() -> Iterator[None]:
+    """The environment's HF_TOKEN is afterwards as it was; also a decorator, of what calls `keep_token`."""
+    before = os.environ.get("HF_TOKEN")
+    try:
+        yield
+    finally:
+        os.environ.pop("HF_TOKEN", None)
+        if before is not None:
+            os.environ["HF_TOKEN"] = before
 
 
 def keep_token(arguments: TrainingArguments):

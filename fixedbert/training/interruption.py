@@ -26,10 +26,14 @@ def train(trainer: CommonTrainer, checkpoint: str | None, last: bool = True):
     """
     Train, or resume from `checkpoint`, and save weights, tokenizer, log and metrics. A trained model is only loaded.
 
-    On SIGTERM and Ctrl-C the run saves a checkpoint and ends with exit status 143 or 130.
+    On Ctrl-C and SIGTERM the run saves a checkpoint.
 
     Args:
         last: whether the run ends with this trainer. Otherwise it leaves only the checkpoint that the next continues.
+
+    Raises:
+        KeyboardInterrupt: after Ctrl-C.
+        Stopped: after SIGTERM, with exit status 143.
     """
     folder = str(trainer.args.folder)
     if checkpoint == folder:
@@ -63,7 +67,7 @@ def train(trainer: CommonTrainer, checkpoint: str | None, last: bool = True):
     finally:
         stop.restore()
     if stop.asked_anywhere(trainer.args):
-        raise Stopped(stop.asked)
+        raise KeyboardInterrupt if stop.asked == signal.SIGINT else Stopped(stop.asked)
 
 
 class StopOnSignal(TrainerCallback):

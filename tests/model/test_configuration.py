@@ -13,7 +13,7 @@ import pytest
 import torch
 from huggingface_hub.errors import StrictDataclassError
 from small_models import UNEQUAL, config_of
-from transformers import AutoConfig
+from transformers import AutoConfig, BertConfig, BertModel
 
 from fixedbert import FixedHeadBertConfig, FixedHeadBertModel
 from fixedbert.model import configuration_fixed_head_bert
@@ -182,6 +182,37 @@ def test_unknown_keys_warn_and_suggest(caplog):
     with caplog.at_level(logging.WARNING, logger="fixedbert"):
         FixedHeadBertConfig(attention_head_sise=64)
     assert "no field 'attention_head_sise'" in caplog.text and "'attention_head_size'" in caplog.text
+
+
+def test_keys_of_others_are_kept_without_a_warning(caplog, tmp_path):
+    """Guards: what another library keeps in a configuration is saved and loaded, and is not called a mistake."""
+    config = FixedHeadBertConfig()
+    config.my_library = {"spans": [3, 7]}
+    config.save_pretrained(tmp_path)
+    with caplog.at_level(logging.WARNING, logger="fixedbert"):
+        assert FixedHeadBertConfig.from_pretrained(tmp_path).my_library == {"spans": [3, 7]}
+    assert not caplog.records
+
+
+def test_fields_of_a_bert_are_refused(tmp_path):
+    """Guards: a BERT's configuration must not become in silence one with heads of 128; a new model's has no type."""
+    bert = BertConfig(hidden_size=32, num_hidden_layers=1, num_attention_heads=2, intermediate_size=37)
+    BertModel(bert).save_pretrained(tmp_path)
+    for make in (
+        lambda: FixedHeadBertConfig(**bert.to_dict()),
+        lambda: FixedHeadBertConfig.from_pretrained(tmp_path),
+        lambda: FixedHeadBertModel.from_pretrained(tmp_path),
+    ):
+        with pytest.raises(ValueError, match="model_type 'bert': fixedbert.convert makes a FixedHeadBert of such"):
+            make()
+
+    class OwnConfig(FixedHeadBertConfig):
+        model_type = "own"
+
+    fields = FixedHeadBertConfig(attention_head_size=7).to_dict()
+    assert (
+        OwnConfig(**fields).attention_head_size == OwnConfig(**OwnConfig(**fields).to_dict()).attention_head_size == 7
+    )
 
 
 def test_unknown_keywords_of_from_pretrained_warn(caplog, tmp_path):
