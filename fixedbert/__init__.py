@@ -6,7 +6,7 @@ flags of the command are their keywords.
 """
 
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import transformers
 from transformers import AutoConfig, AutoTokenizer, BertTokenizer
@@ -16,6 +16,23 @@ from .model import modeling_fixed_head_bert
 from .model.configuration_fixed_head_bert import HEADS, FixedHeadBertConfig
 from .model.modeling_fixed_head_bert import *  # noqa: F403  the model, alone and with each head
 from .presets import PRESETS, preset_config
+from .support.errors import InputError
+
+if TYPE_CHECKING:
+    from .conversion.convert import convert as convert
+    from .fine_tuning.glue import fine_tune_glue as fine_tune_glue
+    from .fine_tuning.squad import fine_tune_squad as fine_tune_squad
+    from .inspection.inspect import inspect as inspect
+    from .inspection.results import Inspection as Inspection
+    from .planning import Plan as Plan
+    from .planning import plan as plan
+    from .pretraining.pretrain import pretrain as pretrain
+    from .publishing.export import export as export
+    from .publishing.push import push as push
+    from .shrinking.shrink import shrink as shrink
+    from .shrinking.text import Shrinking as Shrinking
+    from .shrinking.text import Vocabulary as Vocabulary
+    from .training.results import Trained as Trained
 
 __version__ = "0.1.0"
 
@@ -31,19 +48,30 @@ COMMANDS = {
     "inspect": "inspection.inspect",
     "plan": "planning",
 }
+# What they return.
+RESULTS = {
+    "Trained": "training.results",
+    "Shrinking": "shrinking.text",
+    "Vocabulary": "shrinking.text",
+    "Inspection": "inspection.results",
+    "Plan": "planning",
+}
 
-__all__ = ["PRESETS", "FixedHeadBertConfig", "preset_config", "to_bert"]
-__all__ += [*COMMANDS, *modeling_fixed_head_bert.__all__]  # noqa: PLE0604  all are strings
+# Without the functions: `from fixedbert import *` would take the seconds, and the place of the standard `inspect`.
+__all__ = ["PRESETS", "FixedHeadBertConfig", "InputError", "preset_config", "to_bert"]
+__all__ += modeling_fixed_head_bert.__all__
 
+if not TYPE_CHECKING:  # for type checkers the names above are all there are
 
-def __getattr__(name: str) -> Any:
-    if name not in COMMANDS:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f".{COMMANDS[name]}", __name__), name)
+    def __getattr__(name: str) -> Any:
+        module = COMMANDS.get(name) or RESULTS.get(name)
+        if module is None:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return getattr(import_module(f".{module}", __name__), name)
 
 
 def __dir__() -> list[str]:
-    return sorted([*__all__, "__version__"])
+    return sorted([*__all__, *COMMANDS, *RESULTS, "__version__"])
 
 
 def register():

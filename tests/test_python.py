@@ -16,6 +16,7 @@ from small_texts import SHAPE, save
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, TrainerCallback
 
 import fixedbert
+from fixedbert.model import modeling_fixed_head_bert
 from fixedbert.support.errors import InputError
 from fixedbert_cli import COMMANDS, TASKS
 
@@ -45,6 +46,38 @@ def test_every_command_is_a_function_and_is_documented():
         assert callable(getattr(fixedbert, name)) and f".. autofunction:: fixedbert.{name}\n" in page
     with pytest.raises(AttributeError, match="no attribute 'train'"):
         fixedbert.train  # noqa: B018
+
+
+def test_results_are_exported_and_a_star_takes_no_name_of_python():
+    """Guards: what functions return and raise can be named and is documented; `import *` leaves `inspect` alone."""
+    page = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
+    for name in (*fixedbert.RESULTS, "InputError"):
+        assert getattr(fixedbert, name).__name__ == name in dir(fixedbert)
+        assert f".. autoclass:: fixedbert.{name}\n" in page
+    heads = modeling_fixed_head_bert.__all__
+    assert {name for name in heads if f".. autoclass:: fixedbert.{name}\n" in page} == {*heads}
+    names: dict = {}
+    exec("import inspect; from fixedbert import *", names)
+    assert names["inspect"].__name__ == "inspect" and names["InputError"] is InputError and "convert" not in names
+
+
+@pytest.mark.slow
+def test_type_checkers_see_the_functions(tmp_path):
+    """Guards: mypy knows what the functions take and return, and no name that is not there."""
+    pytest.importorskip("mypy")
+    (tmp_path / "user.py").write_text(
+        "import fixedbert\nreveal_type(fixedbert.convert('a'))\nreveal_type(fixedbert.plan(params=5e6))\n"
+        "fixedbert.shrink('a', 'b', speedup='2')\nfixedbert.nonsense\nfixedbert.InputError('a')\n"
+        "fixedbert.convert('a', num_attention_heads=[3, 7])\nfixedbert.Trained, fixedbert.FixedHeadBertModel\n"
+    )
+    command = [sys.executable, "-m", "mypy", "--follow-imports=silent", "--cache-dir", str(tmp_path), "user.py"]
+    environment = os.environ | {"MYPYPATH": str(ROOT)}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    lines = [line.split(": ", 1)[1] for line in done.stdout.splitlines()[:-1] if line.startswith("user.py")]
+    revealed = [line.split('"')[1] for line in lines if line.startswith("note: Revealed")]
+    assert revealed == ["transformers.modeling_utils.PreTrainedModel", "fixedbert.planning.Plan"], done.stdout
+    errors = [line for line in lines if line.startswith("error: ")]
+    assert len(errors) == 2 and '"speedup"' in errors[0] and '"nonsense"' in errors[1], done.stdout
 
 
 def test_importing_stays_quick():

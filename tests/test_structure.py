@@ -9,6 +9,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "fixedbert"
 COMMAND = "fixedbert_cli"  # installed beside the package
+CHECKING = "TYPE_CHECKING"
 SCRIPTS = {file.stem for file in ROOT.glob("*.py")} - {COMMAND} | {"benchmarks", "experiments", "soak", "tests"}
 
 # From the top down. A module imports from its own layer and those below it. A name stands for all modules that begin
@@ -45,10 +46,15 @@ FILES |= {file.stem: file for file in ROOT.glob(f"{COMMAND}.py")}
 
 
 def imports(file: Path) -> list[str]:
-    """The absolute names of all that a file imports, wherever in it: fixedbert.support.errors.InputError, torch."""
+    """
+    The absolute names of all that a file imports, wherever in it, but not for type checkers alone:
+    fixedbert.support.errors.InputError, torch.
+    """
     package = [*file.relative_to(ROOT).parent.parts]
     names = []
-    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+    tree = ast.parse(file.read_text(encoding="utf-8"))
+    tree.body = [node for node in tree.body if not (isinstance(node, ast.If) and ast.unparse(node.test) == CHECKING)]
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             names += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):

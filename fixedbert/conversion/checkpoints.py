@@ -47,7 +47,11 @@ def model_directory(
         place = Path(folder, name or type(model).__name__)
         model.save_pretrained(place)
         tokenizer.save_pretrained(place)
-        yield str(place)
+        try:
+            yield str(place)
+        except InputError as error:  # which names what the caller has
+            error.args = (str(error).replace(str(place), type(model).__name__),)
+            raise
 
 
 def read_config(source: str | Path, model_type: str | None = None, **options) -> PreTrainedConfig:

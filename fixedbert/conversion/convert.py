@@ -17,6 +17,7 @@ from ..counts import head_counts, head_sizes, neuron_counts, size_text, value_he
 from ..data.tokenizers import TOKENIZER_FILES, check_size, load_tokenizer, tokenizer_files
 from ..model.modeling_fixed_head_bert import FixedHeadBertPreTrainedModel
 from ..model_card import checkpoint_card, read_card
+from ..support.arguments import checked
 from ..support.errors import InputError
 from ..support.files import new_directory, read_object, reading, reason_of
 from . import growing
@@ -38,11 +39,12 @@ ACCEPTED = {  # fields of a card that are true of converted weights too, with wh
 }
 
 
+@checked
 def convert(  # noqa: PLR0913  the options of the command
     model: str | Path | PreTrainedModel,
     output_dir: str | Path | None = None,
     attention_head_size: int | list[int] | None = None,
-    num_attention_heads: int | None = None,
+    num_attention_heads: int | list[int] | None = None,
     num_hidden_layers: int | None = None,
     value_head_size: int | list[int] | None = None,
     intermediate_size: int | list[int] | None = None,

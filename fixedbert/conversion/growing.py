@@ -100,7 +100,7 @@ def set_heads(config: FixedHeadBertConfig, heads: list[Heads]):
 def convert(
     model: PreTrainedModel,
     attention_head_size: int | list[int] | None = None,
-    num_attention_heads: int | None = None,
+    num_attention_heads: int | list[int] | None = None,
     num_hidden_layers: int | None = None,
     seed: int = 0,
     value_head_size: int | list[int] | None = None,
@@ -156,7 +156,7 @@ def config_of_layers(config: FixedHeadBertConfig, chosen: list[int]) -> FixedHea
 def larger_config(
     config: FixedHeadBertConfig,
     attention_head_size: int | list[int] | None = None,
-    num_attention_heads: int | None = None,
+    num_attention_heads: int | list[int] | None = None,
     value_head_size: int | list[int] | None = None,
     intermediate_size: int | list[int] | None = None,
 ) -> FixedHeadBertConfig:

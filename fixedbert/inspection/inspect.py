@@ -19,6 +19,7 @@ from ..data.hub import check_place
 from ..data.sentences import ends_sentence, split_document
 from ..data.sequences import report_sequences, sequences
 from ..data.tokenizers import check_size, load_tokenizer
+from ..support.arguments import checked
 from ..support.errors import InputError, needs
 from ..support.files import finite, json_text, new_directory, reading, reason_of
 from .page import inspection_html
@@ -66,15 +67,16 @@ class Checkpoint:
     longest_example: int  # tokens
 
 
+@checked
 def inspect(  # noqa: PLR0913  the options of the command
     model: str | Path | PreTrainedModel,
     output_dir: str | Path,
-    validation_file: str,
+    validation_file: str | Path,
     max_seq_length: int = 128,
     max_samples: int = 1000,
     importance_samples: int = 8,
     batch_size: int = 16,
-    compare: str | None = None,
+    compare: str | Path | None = None,
     tokenizer: PreTrainedTokenizerBase | None = None,
     revision: str = "main",
     cache_dir: str | None = None,
@@ -98,6 +100,7 @@ def inspect(  # noqa: PLR0913  the options of the command
     Raises:
         InputError: no such model or text, text shorter than one sequence, or a model whose attention cannot be seen.
     """
+    validation_file = str(validation_file)
     sample = Sample(validation_file, max_seq_length, max_samples, importance_samples, batch_size)
     hub_options = {"revision": revision, "cache_dir": cache_dir, "token": token}
     needs("matplotlib", "plots")
@@ -107,7 +110,7 @@ def inspect(  # noqa: PLR0913  the options of the command
         if isinstance(model, PreTrainedModel):  # not in a place that somebody can look at
             checkpoints = [replace(checkpoint, name=Path(place).name) for checkpoint in checkpoints]
         if compare is not None:
-            checkpoints.append(load(compare, max_seq_length, **{**hub_options, "revision": "main"}))
+            checkpoints.append(load(str(compare), max_seq_length, **{**hub_options, "revision": "main"}))
         for checkpoint in checkpoints:
             report_sequences([validation_file], checkpoint.tokenizer, max_seq_length, max_samples)
         sentences = example_sentences(checkpoints[0], sample)

@@ -28,6 +28,7 @@ from ..model.configuration_fixed_head_bert import FixedHeadBertConfig
 from ..model_card import checkpoint_card
 from ..shrinking.answers import MASKED_LM, Batch, answering, answers_text, compare, head_in, judged
 from ..shrinking.rows import Rows, mean_length
+from ..support.arguments import checked
 from ..support.errors import InputError, naming, needs
 from ..support.files import new_directory, reason_of
 from .pooling import SentencePooling, read_pooling
@@ -72,12 +73,13 @@ class Graph(nn.Module):
         return tensors if self.pooling is None else [*tensors, self.pooling(tensors[0], attention_mask)]
 
 
+@checked
 def export(  # noqa: PLR0913  the options of the command
     model: str | Path | PreTrainedModel,
     output_dir: str | Path,
     format: str = "onnx",
     int8: bool = False,
-    validation_file: str | Path | list[str] | None = None,
+    validation_file: str | Path | list[str] | list[Path] | None = None,
     text_column_names: str | None = None,
     max_seq_length: int | None = None,
     tokenizer: PreTrainedTokenizerBase | None = None,

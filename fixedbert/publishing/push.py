@@ -20,6 +20,7 @@ from ..conversion.families import head_of
 from ..data.tokenizers import TOKENIZER_FILES
 from ..model.configuration_fixed_head_bert import AUTO_MAP, FixedHeadBertConfig
 from ..model_card import check_card, checkpoint_card, read_card
+from ..support.arguments import checked
 from ..support.errors import InputError, explain_hub_error, listed
 from ..support.files import read_object, reading, reason_of
 
@@ -45,6 +46,7 @@ WEIGHTS = re.compile(r"(model|pytorch_model)[^/]*\.(safetensors|safetensors\.ind
 CODE = {file.name: file for file in (Path(__file__).parents[1] / "model").glob("*_fixed_head_bert.py")}
 
 
+@checked
 def push(
     folder: str | Path | PreTrainedModel,
     repo_id: str,

@@ -35,6 +35,7 @@ from ..model.configuration_fixed_head_bert import FixedHeadBertConfig
 from ..model.modeling_fixed_head_bert import FixedHeadBertPreTrainedModel
 from ..model_card import checkpoint_card
 from ..publishing.pooling import SentencePooling, read_pooling
+from ..support.arguments import checked
 from ..support.errors import InputError
 from ..support.files import json_text, new_directory, output_path, read_object
 from ..training.interruption import train
@@ -182,6 +183,7 @@ class Work:
         return lambda: [model.base_model(input_ids=ids) for ids in inputs]
 
 
+@checked
 def shrink(  # noqa: PLR0913  the options of the command
     model: str | Path | PreTrainedModel,
     output_dir: str | Path,
@@ -194,10 +196,10 @@ def shrink(  # noqa: PLR0913  the options of the command
     num_attention_heads: int | list[int] | None = None,
     intermediate_size: int | list[int] | None = None,
     task_name: str | None = None,
-    data_dir: str | None = None,
-    train_file: str | list[str] | None = None,
+    data_dir: str | Path | None = None,
+    train_file: str | Path | list[str] | list[Path] | None = None,
     text_column_names: str | None = None,
-    vocabulary: str | list[str] | None = None,
+    vocabulary: str | Path | list[str] | list[Path] | None = None,
     latency_table: str | Path | None = None,
     max_seq_length: int | None = None,
     max_samples: int = 1500,
@@ -265,7 +267,7 @@ def shrink(  # noqa: PLR0913  the options of the command
         return shrink_to(source, output_dir, rows, target, latency_table, repair, kept, **hub_options)
 
 
-def paths(given: str | Path | list[str] | None) -> list[str] | None:
+def paths(given: str | Path | list[str] | list[Path] | None) -> list[str] | None:
     if given is None:
         return None
     return [str(place) for place in ([given] if isinstance(given, str | Path) else given)]

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any, ClassVar, get_type_hints
 
 import torch
-from huggingface_hub.dataclasses import type_validator
 from transformers import HfArgumentParser, Trainer, TrainingArguments
 from transformers.hf_argparser import string_to_bool
 from transformers.integrations import get_available_reporting_integrations, is_deepspeed_available
@@ -25,6 +24,7 @@ from transformers.training_args import OptimizerNames
 from transformers.utils import is_torch_xla_available
 
 from ..presets import PRESETS
+from ..support.arguments import first_fitting, plain, with_floats
 from ..support.errors import InputError
 from ..support.files import reason_of
 from ..support.plain_yaml import flags, read_yaml
@@ -338,11 +338,11 @@ def check_types(given: dict[str, Any], *types: type) -> dict[str, Any]:
         if name not in hints:
             near = get_close_matches(name, hints, 1, cutoff=0.75)
             raise InputError(f"`{name}`: no such argument{f'; did you mean `{near[0]}`?' if near else '.'}")
-    given = {name: of_type(name, value, hints[name]) for name, value in given.items()}
+    given = {name: of_field(name, value, hints[name]) for name, value in given.items()}
     return {name: value for name, value in given.items() if value != defaults.get(name)}
 
 
-def of_type(name: str, value: Any, kind: Any) -> Any:
+def of_field(name: str, value: Any, kind: Any) -> Any:
     """
     A value for a field of the type `kind`: whole numbers can stand for others, one value for a list of one, and text
     for a number or a mapping, as YAML reads 5e-5.
@@ -352,25 +352,12 @@ def of_type(name: str, value: Any, kind: Any) -> Any:
             value = mapping(value)
         except ArgumentTypeError as error:
             raise InputError(f"{error}.", name) from error
-    value = str(value) if isinstance(value, Path) else list(value) if isinstance(value, tuple) else value
+    value = str(value) if isinstance(value, Path) else plain(value)
     readings = [value, with_floats(value), [value], [with_floats(value)]]
     if isinstance(value, str):
         with suppress(ValueError):
             readings.append(float(value))
-    for fitting in readings:
-        with suppress(TypeError):
-            type_validator(name, fitting, kind)
-            return fitting
-    quotes = ": put it in quotes" if not isinstance(value, str) and "str" in str(kind) else ""
-    raise InputError(
-        f"{value!r} is not of the type {kind.__name__ if isinstance(kind, type) else kind}{quotes}.", name
-    )
-
-
-def with_floats(value: Any) -> Any:
-    if isinstance(value, list):
-        return [with_floats(one) for one in value]
-    return float(value) if type(value) is int else value
+    return first_fitting(name, readings, kind)
 
 
 @contextmanager
