@@ -156,7 +156,12 @@ class FixedHeadBertConfig(transformers.BertConfig):
 
     @classmethod
     def from_dict(cls, config_dict, **kwargs):
-        """transformers' own, which drops unknown keyword arguments of `from_pretrained` without a word."""
+        """
+        transformers' own, which drops unknown keyword arguments of `from_pretrained` without a word, and runs the
+        attention kernel on the Hub that a config.json names: here only the caller can name one.
+        """
+        attention = ("attn_implementation", "_attn_implementation")
+        config_dict = {key: x for key, x in config_dict.items() if not (key in attention and "/" in str(x))}
         if kwargs.pop("return_unused_kwargs", False):
             return super().from_dict(config_dict, return_unused_kwargs=True, **kwargs)
         config, unused = super().from_dict(config_dict, return_unused_kwargs=True, **kwargs)

@@ -13,7 +13,7 @@ import pytest
 import torch
 from huggingface_hub.errors import StrictDataclassError
 from small_models import UNEQUAL, config_of
-from transformers import AutoConfig, BertConfig, BertModel
+from transformers import AutoConfig, AutoModel, BertConfig, BertModel
 
 from fixedbert import FixedHeadBertConfig, FixedHeadBertModel
 from fixedbert.model import configuration_fixed_head_bert
@@ -192,6 +192,20 @@ def test_keys_of_others_are_kept_without_a_warning(caplog, tmp_path):
     with caplog.at_level(logging.WARNING, logger="fixedbert"):
         assert FixedHeadBertConfig.from_pretrained(tmp_path).my_library == {"spans": [3, 7]}
     assert not caplog.records
+
+
+@pytest.mark.parametrize("key", ["attn_implementation", "_attn_implementation"])
+def test_a_configuration_names_no_kernel(key, tmp_path):
+    """Guards: a stranger's config.json cannot have an attention kernel of the Hub downloaded; the caller can ask."""
+    FixedHeadBertModel(config_of("Model")).save_pretrained(tmp_path)
+    file = tmp_path / "config.json"
+    written = json.loads(file.read_text())
+    file.write_text(json.dumps(written | {key: "me/kernel"}))
+    for model_class in (FixedHeadBertModel, AutoModel):
+        assert model_class.from_pretrained(tmp_path).config._attn_implementation == "sdpa"
+    assert FixedHeadBertConfig.from_pretrained(tmp_path, attn_implementation="me/it")._attn_implementation == "me/it"
+    file.write_text(json.dumps(written | {key: "eager"}))
+    assert AutoModel.from_pretrained(tmp_path).config._attn_implementation == "eager"
 
 
 def test_fields_of_a_bert_are_refused(tmp_path):
