@@ -9,9 +9,10 @@ import sys
 import threading
 from pathlib import Path
 
+import numpy
 import pytest
 import torch
-from small_models import model_of
+from small_models import bert_of, model_of
 from small_texts import SHAPE, save
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, TrainerCallback
 
@@ -113,6 +114,43 @@ def test_models_in_memory(classifier, tmp_path):
     assert json.loads(written)["model"] == name and str(found).startswith(f"{name}: cut by")
     again = AutoModelForSequenceClassification.from_pretrained(found.folder)
     assert again.config.intermediate_size == 13 and again.config.attention_head_size == 13
+
+
+@pytest.mark.parametrize(
+    "call, named",
+    [
+        (lambda model: fixedbert.convert(None), "`model` None is not of the type str | Path | PreTrainedModel."),
+        (lambda model: fixedbert.convert(model.config), "`model` a BertConfig is not of the type str | Path | Pre"),
+        (lambda model: fixedbert.convert(model, attention_head_size="16"), "`attention_head_size` '16' is not of the"),
+        (lambda model: fixedbert.shrink("a", "b", speedup="2"), "`speedup` '2' is not of the type float."),
+        (lambda model: fixedbert.export("a", "b", int8="yes"), "`int8` 'yes' is not of the type bool."),
+        (lambda model: fixedbert.push(["a"], "me/a"), "`folder` ['a'] is not of the type str | Path | PreTrained"),
+        (lambda model: fixedbert.plan(max_seq_length=1.5), "`max_seq_length` 1.5 is not of the type int."),
+    ],
+)
+def test_arguments_of_another_type_are_named(call, named):
+    """Guards: what is no number, model or path of the right kind is an InputError with the parameter's name."""
+    with pytest.raises(InputError, match=f"^{re.escape(named)}"):
+        call(bert_of("Model"))
+
+
+def test_arguments_in_other_forms():
+    """Guards: tuples, numpy's numbers and whole numbers stand for lists, numbers and floats, as for training."""
+    bert = bert_of("Model")
+    layers = bert.config.num_hidden_layers
+    larger = fixedbert.convert(bert, attention_head_size=(13,) * layers, num_attention_heads=numpy.int64(7))
+    assert (larger.config.attention_head_size, larger.config.num_attention_heads) == (13, 7)
+    assert str(fixedbert.plan(params=5_000_000)) == str(fixedbert.plan(params=numpy.float32(5e6)))
+    with pytest.raises(TypeError, match=r"^convert\(\) got an unexpected keyword argument 'head_size'"):
+        fixedbert.convert(bert, head_size=13)
+
+
+def test_errors_name_a_model_in_memory_by_its_class(classifier, tmp_path):
+    """Guards: no error names the folder in which a model in memory was put for a moment."""
+    model = AutoModelForSequenceClassification.from_pretrained(classifier)
+    given = {"tokenizer": AutoTokenizer.from_pretrained(classifier), "max_seq_length": 1300}
+    with pytest.raises(InputError, match="`max_seq_length` 1300: FixedHeadBertForSequenceClassification takes 3 to"):
+        fixedbert.inspect(model, tmp_path / "out", tmp_path / "rows.txt", **given)
 
 
 def test_results_show_themselves(classifier, tmp_path):

@@ -83,9 +83,9 @@ def note_what_is_left(error: BaseException, left: str):
     Say in a clause what an exception leaves of the work. `exit_on_input_error` adds it to its last line; where a
     function was called from Python, it is the message of a KeyboardInterrupt.
     """
-    vars(error)["left"] = left
-    if isinstance(error, KeyboardInterrupt):
+    if isinstance(error, KeyboardInterrupt) and error.args in ((), (getattr(error, "left", None),)):
         error.args = (left,)
+    vars(error)["left"] = left
 
 
 def stop(number: int, _frame: object):
