@@ -297,7 +297,7 @@ def quiet() -> Iterator[None]:
     logger.setLevel(logging.ERROR)
     try:
         with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", module="torch|onnx")
+            warnings.filterwarnings("ignore", module=r"(torch|onnx\w*)(\.|$)")
             warnings.filterwarnings("ignore", r"`isinstance\(treespec")  # torch's own, which it lays to copyreg
             yield
     finally:
