@@ -1,6 +1,5 @@
 """
 python -m benchmarks.lighter measure TASK ORIGINAL [MODEL ...] [--int8 MODEL ...] --output FILE
-python -m benchmarks.lighter draw FILE [FILE ...] --output PICTURE
 
 Lighter models beside the original: quality on the dev sets of a task of GLUE, how many answers are the original's, and
 speed, by turns in the same run: batches of 32 texts on all threads and on one, and one text at a time on all threads.
@@ -37,13 +36,10 @@ from fixedbert.fine_tuning.texts import load_task, with_labels_of_model
 from fixedbert.publishing.export import QUANTIZED, export_onnx
 from fixedbert.publishing.pooling import SentencePooling, read_pooling
 from fixedbert.support.errors import InputError
-from fixedbert.support.figures import PAGE, drawing
 
 Model = Callable[[BatchEncoding], Tensor]  # logits, or embeddings of length one
 MAIN = {"mnli": "accuracy", "sst2": "accuracy", "qqp": "accuracy", "stsb": "spearmanr"}
-NAMES = {"mnli": "MNLI", "sst2": "SST-2", "qqp": "QQP", "stsb": "STS-B"}
 SIZE = 32  # texts at once
-STYLES = {"": ("o", "in torch"), " int8": ("s", "in int8")}
 
 
 class Task:
@@ -176,32 +172,6 @@ def print_table(found: dict):
         )
 
 
-def draw(files: list[Path], picture: Path):
-    """Quality against speed, a panel for each file; the mean where there are two dev sets."""
-    found = [json.loads(file.read_text()) for file in files]
-    across = min(2, len(found))
-    down = -(-len(found) // across)
-    with drawing(PAGE, 3 * down, picture) as figure:
-        panels = figure.subplots(down, across, squeeze=False).flatten()
-        for panel in panels[len(found) :]:
-            panel.set_axis_off()
-        for panel, of_task in zip(panels, found, strict=False):
-            original = of_task["rows"][0]["name"]
-            for ending, (marker, label) in STYLES.items():
-                rows = [row for row in of_task["rows"] if row["name"].endswith(" int8") == bool(ending)]
-                scores = [
-                    100 * statistics.mean(x[MAIN[of_task["task"]]] for x in row["scores"].values()) for row in rows
-                ]
-                panel.plot(times := [row["speed"]["batches"][0] for row in rows], scores, marker, label=label)
-                for row, place in zip(rows, zip(times, scores, strict=True), strict=True):
-                    name = row["name"].removesuffix(ending).removeprefix(original).strip("-") or "original"
-                    panel.annotate(name, place, xytext=(4, 4), textcoords="offset points", fontsize=9)
-            title = NAMES[of_task["task"]] + (", embeddings" if of_task["zero_shot"] else "")
-            panel.margins(0.3, 0.18)
-            panel.set(title=title, xlabel="times as fast as the original", ylabel=f"{MAIN[of_task['task']]} × 100")
-        figure.legend(*panels[0].get_legend_handles_labels(), loc="outside upper center", ncols=2)
-
-
 def main(argv: list[str] | None = None):
     parser = argparse.ArgumentParser(prog="python -m benchmarks.lighter", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
@@ -211,13 +181,7 @@ def main(argv: list[str] | None = None):
     measuring.add_argument("--int8", nargs="*", type=Path, default=[], help="some of the models")
     measuring.add_argument("--rounds", type=int, default=7)
     measuring.add_argument("--output", type=Path, required=True, help="a file of JSON")
-    drawn = commands.add_parser("draw")
-    drawn.add_argument("files", nargs="+", type=Path)
-    drawn.add_argument("--output", type=Path, required=True, help="a picture")
     arguments = parser.parse_args(argv)
-    if arguments.command == "draw":
-        draw(arguments.files, arguments.output)
-        return
     if len({folder.name for folder in arguments.models}) < len(arguments.models):
         measuring.error("two models have the same name of their folder, by which they are told apart")
     if not {*arguments.int8} <= {*arguments.models}:

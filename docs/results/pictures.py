@@ -3,7 +3,7 @@ Draws pictures of this folder again, from docs/records, experiments/head_size/re
 
     PYTHONPATH=. python docs/results/pictures.py
 
-Records of the studies `nearest` and `synthetic` were not kept, nor those of lighter.png: their pictures stay.
+Records of the studies `nearest` and `synthetic` were not kept: their pictures stay.
 """
 
 import json
@@ -248,6 +248,45 @@ def draw_shrinking():
         figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=2)
 
 
+def draw_lighter():
+    """Points gained or lost against speed: two seeds of lighter models, in torch and in int8."""
+    table = tables("../shrinking.md")["Shrink"]
+    errors = {task: float(table[task][0][-1]) for task in ("MNLI", "SST-2", "STS-B", "QQP")}
+    errors["STS-B, embeddings"] = errors["STS-B"]
+    kinds: dict[str, list[list[str]]] = {
+        "cut": [],
+        "cut and trained": [],
+        "the original in int8": [],
+        "cut, in int8": [],
+    }
+    for name, (cells, *_) in table.items():
+        if "speedup" in name or "int8" in name:
+            kind = "cut and trained" if "distil" in name else "cut, in int8" if "in int8" in name else "cut"
+            kinds[name if name in kinds else kind].append(cells)
+    with drawing(PAGE, 8, HERE / "lighter.png") as figure:
+        panels = figure.subplots(3, 2, sharex=True, sharey=True).flatten()
+        for place, (panel, task) in enumerate(zip(panels, table["model"][0], strict=False)):
+            band = {"color": "C3", "alpha": 0.25, "linewidth": 0, "label": "± a standard error of a score"}
+            panel.axhspan(-errors[task], errors[task], **band)
+            panel.plot(1, 0, "k+", markersize=10, label="the original")
+            for (kind, rows), marker, color in zip(kinds.items(), MARKERS, ("C0", "C1", "C2", "C4"), strict=False):
+                panel.plot([], [], marker, color=color, label=kind)
+                for row in rows:
+                    for cell, style in zip(row[place].split("; "), ("none", "full"), strict=False):  # by seed
+                        if point := re.match(r"([-.\d]+)\*? \(([.\d]+)\)", cell):
+                            panel.plot(float(point[2]), -float(point[1]), marker, color=color, fillstyle=style)
+            panel.set_title(task)
+            panel.tick_params(labelbottom=True)
+            panel.grid()
+        for panel in panels[::2]:
+            panel.set_ylabel("points gained or lost")
+        for panel in panels[3:5]:
+            panel.set_xlabel("times as fast as the original")
+        panels[5].set_axis_off()
+        title = "open: seed 42, on a Xeon\nfilled: seed 1, on an EPYC"
+        panels[5].legend(*panels[0].get_legend_handles_labels(), loc="center", title=title, title_fontsize=9)
+
+
 if __name__ == "__main__":
     draw_studies()
     draw_depth()
@@ -255,3 +294,4 @@ if __name__ == "__main__":
     draw_quality()
     draw_language_models()
     draw_shrinking()
+    draw_lighter()
