@@ -13,7 +13,7 @@ from small_texts import SHAPE, TEXTS, save  # noqa: E402
 from benchmarks import lighter, pruning  # noqa: E402
 from fixedbert.conversion.checkpoints import load_bert  # noqa: E402
 from fixedbert.counts import forward_flops  # noqa: E402
-from fixedbert.shrinking.layers import shapes_of  # noqa: E402
+from fixedbert.shrinking.layers import layers_of, shapes_of  # noqa: E402
 
 LABELS = ["contradiction", "entailment", "neutral"]  # not in the order of the data set
 
@@ -67,7 +67,7 @@ def test_plainer_ways_to_cut(data, tmp_path):
     }
     model = model_of("ForSequenceClassification", id2label=dict(enumerate(LABELS)), **shape).eval()
     smaller = model_of("ForSequenceClassification", **shape | {"num_attention_heads": 3, "intermediate_size": 19})
-    layer = model.bert.encoder.layer[1]
+    layer = layers_of(model)[1]
     with torch.no_grad():
         layer.output.dense.weight[:, 11:] = 0  # neurons that do nothing, with large weights before them
         layer.intermediate.dense.weight[11:] *= 50
@@ -87,17 +87,19 @@ def test_plainer_ways_to_cut(data, tmp_path):
     assert shapes_of(found["fisher"])[1].neurons <= 11
     halves, neurons = zip(*((x.heads.number, x.neurons) for x in shapes_of(found["magnitude"])), strict=True)
     assert halves == (2, 2) and neurons[0] == neurons[1] > 19
-    kept = found["magnitude"].bert.encoder.layer[1].intermediate.dense.weight
+    kept = layers_of(found["magnitude"])[1].intermediate.dense.weight
     assert (kept.norm(dim=1) > 50).sum() == 26
-    again = cut("magnitude", "smaller", "--refit").bert.encoder.layer[1]
+    again = layers_of(cut("magnitude", "smaller", "--refit"))[1]
     assert torch.equal(again.intermediate.dense.weight, kept)
-    assert not torch.equal(again.output.dense.weight, found["magnitude"].bert.encoder.layer[1].output.dense.weight)
+    assert not torch.equal(again.output.dense.weight, layers_of(found["magnitude"])[1].output.dense.weight)
 
 
 def test_half_of_the_layers(data, tmp_path, capsys):
     """Guards: the layer stays that the answers need, unchanged; flags that do not fit are refused."""
-    model = model_of("ForSequenceClassification", id2label=dict(enumerate(LABELS)), **SHAPE).eval()
-    idle, needed = model.bert.encoder.layer
+    model = model_of(
+        "ForSequenceClassification", num_hidden_layers=2, id2label=dict(enumerate(LABELS)), **SHAPE
+    ).eval()
+    idle, needed = layers_of(model)
     with torch.no_grad():
         for dense in (idle.attention.output.dense, idle.output.dense):
             dense.weight.zero_()
@@ -105,7 +107,7 @@ def test_half_of_the_layers(data, tmp_path, capsys):
     save(model, tmp_path / "original")
     command = ["mnli", str(tmp_path / "original"), "--by", "layers", "--output_dir", str(tmp_path / "half")]
     pruning.main(command)
-    (left,) = load_bert(tmp_path / "half").bert.encoder.layer
+    (left,) = layers_of(load_bert(tmp_path / "half"))
     assert all(torch.equal(a, b) for a, b in zip(left.parameters(), needed.parameters(), strict=True))
     with pytest.raises(SystemExit):
         pruning.main([*command, "--refit"])
