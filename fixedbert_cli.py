@@ -27,7 +27,8 @@ PROGRESS_DELAY = "2"  # seconds of work before a bar is shown: none for what tak
 TERMINAL_CODE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 NOT_SUGGESTED = {"take_over_output_dir"}  # takes a directory from a run that may be alive
 READ_FILES = ("train_file", "validation_file", "test_file", "data_dir")  # arguments that name what has to be there
-MODELS = ("model", "source", "folder", "model_name_or_path", "teacher_model", "compare")  # or an id on the Hub
+# Or an id on the Hub.
+MODELS = ("model", "models", "source", "folder", "model_name_or_path", "teacher_model", "compare")
 
 
 class LogFile:
@@ -142,8 +143,8 @@ def check_places(options: dict[str, Any]):
         for place in [given] if isinstance(given, str) else given:
             if not (os.path.lexists(place) or any(letter in place for letter in "*?[")):
                 raise ArgumentError(f"--{name}: {place}: no such file or folder.")
-    for name in MODELS:
-        place = options.get(name) or ""
+    given = [options.get(name) or "" for name in MODELS]
+    for place in [one for part in given for one in (part if isinstance(part, list) else [part])]:
         is_path = place.startswith((".", "/", "~")) or place.endswith("/") or place.count("/") > 1
         if is_path and not os.path.lexists(place) and not os.path.lexists(f"{place}.index"):  # as of TensorFlow
             siblings = Path(place).parent.glob("*/") if os.path.isdir(Path(place).parent) else ()
@@ -342,14 +343,26 @@ def export_arguments(parser: ArgumentParser):
     parser.add_argument("--output_dir", required=True, help="the directory to write")
     parser.add_argument("--format", choices=["onnx"], default="onnx", help="of the graph")
     parser.add_argument("--int8", action="store_true", help="also write a graph with matrices in int8")
+    hub_arguments(parser)
+
+
+def compare_arguments(parser: ArgumentParser):
     parser.add_argument(
-        "--validation_file",
-        nargs="+",
-        help="files with rows of the model's task: how many answers are others in int8; labels are not needed",
+        "models", nargs="+", help="directories or Hub ids: first the original, then others, ONNX directories too"
+    )
+    parser.add_argument(
+        "--validation_file", required=True, help="rows of their task, with labels or without: .csv, .tsv, .jsonl, .txt"
     )
     parser.add_argument("--text_column_names", help="columns with the texts: one, or two with a comma between")
-    parser.add_argument("--max_seq_length", type=int, help="tokens of a row, at most; default: as in shrink")
-    hub_arguments(parser)
+    parser.add_argument("--label_column_name", default="label", help="column with the labels, if there is one")
+    parser.add_argument(
+        "--max_seq_length", type=int, help="tokens of a row; default: what the model takes, at most 512"
+    )
+    parser.add_argument("--max_samples", type=int, default=1000, help="rows to compare on; default: 1000")
+    parser.add_argument("--batch_size", type=int, default=32, help="rows at once; default: 32")
+    parser.add_argument("--output_dir", help="where all numbers and the rows with other answers go; default: nowhere")
+    parser.add_argument("--cache_dir", help="where downloads from the Hub are kept")
+    parser.add_argument("--token", help="token for the Hub; without it, the one logged in with")
 
 
 def theory_arguments(parser: ArgumentParser):
@@ -515,6 +528,10 @@ COMMANDS = {
     "shrink": Command(
         "make a model lighter: to a speed, to sizes, to the vocabulary of a text",
         shrink_arguments, "shrinking.shrink.shrink",
+    ),
+    "compare": Command(
+        "models side by side on rows of one's own: speed, right answers, other answers",
+        compare_arguments, "shrinking.side_by_side.compare",
     ),
     "export": Command(
         "write a graph in ONNX for servers, compared with the model on text",

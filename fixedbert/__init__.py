@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from .publishing.export import export as export
     from .publishing.push import push as push
     from .shrinking.shrink import shrink as shrink
+    from .shrinking.side_by_side import SideBySide as SideBySide
+    from .shrinking.side_by_side import compare as compare
     from .shrinking.text import Shrinking as Shrinking
     from .shrinking.text import Vocabulary as Vocabulary
     from .training.results import Trained as Trained
@@ -43,6 +45,7 @@ COMMANDS = {
     "fine_tune_squad": "fine_tuning.squad",
     "convert": "conversion.convert",
     "shrink": "shrinking.shrink",
+    "compare": "shrinking.side_by_side",
     "export": "publishing.export",
     "push": "publishing.push",
     "inspect": "inspection.inspect",
@@ -53,6 +56,7 @@ RESULTS = {
     "Trained": "training.results",
     "Shrinking": "shrinking.text",
     "Vocabulary": "shrinking.text",
+    "SideBySide": "shrinking.side_by_side",
     "Inspection": "inspection.results",
     "Plan": "planning",
 }

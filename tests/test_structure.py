@@ -16,7 +16,7 @@ SCRIPTS = {file.stem for file in ROOT.glob("*.py")} - {COMMAND} | {"benchmarks",
 # with it, where no longer one fits; "" is fixedbert/__init__.py.
 LAYERS = (
     ("__main__", COMMAND),
-    ("study", "publishing.export"),
+    ("study",),
     ("fine_tuning", "planning", "pretraining", "shrinking"),
     ("training",),
     ("inspection", "publishing"),

@@ -17,7 +17,6 @@ from huggingface_hub import ModelCard
 from torch import Tensor, nn
 from torch.nn.functional import cosine_similarity
 from transformers import BertConfig, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
-from transformers.utils import ModelOutput
 
 from ..conversion.checkpoints import is_tensorflow, load_bert, model_directory
 from ..conversion.convert import CARD, copy_beside, files_beside, shape_of
@@ -26,8 +25,6 @@ from ..conversion.growing import convert
 from ..data.tokenizers import load_tokenizer
 from ..model.configuration_fixed_head_bert import FixedHeadBertConfig
 from ..model_card import checkpoint_card
-from ..shrinking.answers import MASKED_LM, Batch, answering, answers_text, compare, head_in, judged
-from ..shrinking.rows import Rows, mean_length
 from ..support.arguments import checked
 from ..support.errors import InputError, naming, needs
 from ..support.files import new_directory, reason_of
@@ -79,9 +76,6 @@ def export(  # noqa: PLR0913  the options of the command
     output_dir: str | Path,
     format: str = "onnx",
     int8: bool = False,
-    validation_file: str | Path | list[str] | list[Path] | None = None,
-    text_column_names: str | None = None,
-    max_seq_length: int | None = None,
     tokenizer: PreTrainedTokenizerBase | None = None,
     revision: str = "main",
     cache_dir: str | None = None,
@@ -94,10 +88,6 @@ def export(  # noqa: PLR0913  the options of the command
         model: a model, or the directory or Hub id of one.
         format: "onnx".
         int8: also write a graph with matrices in int8.
-        validation_file: rows of the model's task, on which the answers in int8 are compared with the model's. Labels
-            are not used.
-        text_column_names: columns with the texts, such as "premise,hypothesis".
-        max_seq_length: tokens of a row, at most.
         tokenizer: of a model in memory.
         revision, cache_dir, token: for a model on the Hub.
 
@@ -109,29 +99,17 @@ def export(  # noqa: PLR0913  the options of the command
     """
     if format != "onnx":
         raise InputError(f"{format}: there is onnx.", "format")
-    rows = None
-    if validation_file is not None:
-        if not int8:
-            raise InputError("is for comparing the answers in int8: give `int8` too.", "validation_file")
-        files = [validation_file] if isinstance(validation_file, str | Path) else validation_file
-        columns = None if text_column_names is None else tuple(text_column_names.split(","))
-        rows = Rows(files=[str(file) for file in files], length=max_seq_length, text_columns=columns)
-    elif (text_column_names, max_seq_length) != (None, None):
-        raise InputError("is missing: `text_column_names` and `max_seq_length` are for its rows.", "validation_file")
     with model_directory(model, tokenizer) as source:
-        return export_onnx(source, output_dir, int8, rows, revision=revision, cache_dir=cache_dir, token=token)
+        return export_onnx(source, output_dir, int8, revision=revision, cache_dir=cache_dir, token=token)
 
 
-def export_onnx(
-    source: str | Path, output_dir: str | Path, int8: bool = False, rows: Rows | None = None, **hub_options
-) -> str:
+def export_onnx(source: str | Path, output_dir: str | Path, int8: bool = False, **hub_options) -> str:
     """
     Write a directory with the graph of a model in float32, its configuration, tokenizer and card, and the pooling of a
     sentence-transformers model.
 
     Args:
         int8: also write a graph with matrices in int8.
-        rows: on which its answers are compared with the model's.
 
     Returns:
         The files, their sizes, and how near their outputs are to the model's, in words.
@@ -157,11 +135,7 @@ def export_onnx(
         graph = Graph(model, head, read_pooling(beside) if head == "Model" else None).eval()
         with naming(source):
             check_model(model)
-            texts = texts_for(graph, tokenizer)
-            batches = None if rows is None else batches_of(graph, tokenizer, rows)
-            done = f"{shape_of(model)} -> {write_graphs(graph, texts, folder, int8)}"
-            if batches is not None:
-                done += f". {compared(graph, folder / QUANTIZED, batches)}"
+            done = f"{shape_of(model)} -> {write_graphs(graph, texts_for(graph, tokenizer), folder, int8)}"
         config_of(graph).save_pretrained(folder)
         if model.can_generate() and model.generation_config is not None:
             model.generation_config.use_cache = False
@@ -205,35 +179,6 @@ def texts_for(graph: Graph, tokenizer: PreTrainedTokenizerBase) -> list[dict[str
             batch = {name: torch.stack([x, x.flip(0)], dim=1) for name, x in batch.items()}
         batches.append(batch)
     return batches
-
-
-def batches_of(graph: Graph, tokenizer: PreTrainedTokenizerBase, rows: Rows) -> list[Batch]:
-    """The rows as batches, shuffled and then sorted by length."""
-    if head_in(graph.model) in MASKED_LM:
-        raise InputError("is for answers to whole rows; a masked LM gives none.", "validation_file")
-    found = rows.read(graph.model, tokenizer, graph.pooling is not None, rows.most, kind="validation")
-    return rows.batches(graph.model, tokenizer, found)
-
-
-class GraphModel:
-    """A graph, asked as the model that it was traced from."""
-
-    def __init__(self, graph: Graph, file: Path):
-        self.names, self.config, self.session = graph.names, graph.model.config, session_of(file)
-        self.inputs = {given.name for given in self.session.get_inputs()}
-
-    def __call__(self, **inputs: Tensor) -> ModelOutput:
-        outputs = self.session.run(self.names, {name: x.numpy() for name, x in inputs.items() if name in self.inputs})
-        return ModelOutput(zip(self.names, map(torch.from_numpy, outputs), strict=True))
-
-
-def compared(graph: Graph, file: Path, batches: list[Batch]) -> str:
-    """How many of the model's answers a graph gives, and whether that is near enough."""
-    found = compare(graph.model, GraphModel(graph, file), batches, answering(graph.model, graph.pooling))
-    count = sum(len(batch["input_ids"]) for batch in batches)
-    remedy = f"serve {GRAPH}, which gives the same answers, or cut the model by fixedbert shrink"
-    judgement = judged(found, mean_length(batches), remedy)
-    return f"In int8, of the answers to {count:,} rows, {answers_text(found)}. {judgement}"
 
 
 def write_graphs(graph: Graph, batches: list[dict[str, Tensor]], folder: Path, int8: bool) -> str:
@@ -320,11 +265,13 @@ def quantize(file: Path, quantized: Path):
     folded.unlink()
 
 
-def session_of(file: Path):
-    """A graph in onnxruntime, on the CPU."""
-    from onnxruntime import InferenceSession
+def session_of(file: Path, threads: int = 0):
+    """A graph in onnxruntime, on the CPU; as many threads as there are cores, or those."""
+    from onnxruntime import InferenceSession, SessionOptions
 
-    return InferenceSession(file, providers=["CPUExecutionProvider"])
+    options = SessionOptions()
+    options.intra_op_num_threads = threads
+    return InferenceSession(file, options, providers=["CPUExecutionProvider"])
 
 
 def run(file: Path, batches: list[dict[str, Tensor]]) -> list[list[Tensor]]:

@@ -1,8 +1,7 @@
 """What a model answers: distributions, and how far those of two models are apart."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -148,24 +147,37 @@ class Comparison:
         agreement: share of the answers that are the same; None for numbers of any kind.
         kind: as in `Answers`.
         spread: of numbers, the standard deviation of the original's; else None.
-        different: how many different classes or sets of labels the original answers with; None for numbers.
+        classes_given: how many different classes or sets of labels the original answers with; None for numbers.
+        rows: on which they were compared.
     """
 
     divergence: float
     agreement: float | None
     kind: str
     spread: float | None = None
-    different: int | None = None
+    classes_given: int | None = None
+    rows: int = 0
 
 
 @torch.no_grad()
-def compare(original: PreTrainedModel, other: Any, rows: list[Batch], answering: Answering) -> Comparison:
-    """How far the answers of another model are, or of what is asked like one."""
+def compare(original: PreTrainedModel, other: PreTrainedModel, rows: list[Batch], answering: Answering) -> Comparison:
+    pairs = ((answering(original, batch), answering(other, batch)) for batch in rows)
+    return comparison(pairs, sum(len(batch["input_ids"]) for batch in rows))
+
+
+def comparison(pairs: Iterable[tuple[list[Answers], list[Answers]]], rows: int) -> Comparison:
+    """
+    How far answers are from the original's.
+
+    Args:
+        pairs: for each batch the original's answers, and the others.
+        rows: in all batches.
+    """
     divergence, same, count, kind = 0.0, 0, 0, ""
     numbers: list[Tensor] = []
     given: set = set()
-    for batch in rows:
-        for mine, others in zip(answering(original, batch), answering(other, batch), strict=True):
+    for ours, theirs in pairs:
+        for mine, others in zip(ours, theirs, strict=True):
             divergence, kind = divergence + float(mine.divergence(others)), mine.kind
             if kind in ("classes", "labels"):
                 same, count = same + int(mine.agreement(others)), count + len(mine.values)
@@ -173,9 +185,9 @@ def compare(original: PreTrainedModel, other: Any, rows: list[Batch], answering:
                 given.update(map(str, chosen.unique(dim=0).tolist()))
             elif kind == "numbers":
                 numbers.append(mine.values)
-    divergence /= sum(len(batch["input_ids"]) for batch in rows)
     spread = float(torch.cat(numbers).std(dim=0, correction=0).norm()) if numbers else None
-    return Comparison(divergence, same / count if count else None, kind, spread, len(given) if count else None)
+    agreement, different = (same / count, len(given)) if count else (None, None)
+    return Comparison(divergence / rows, agreement, kind, spread, different, rows)
 
 
 def answers_text(comparison: Comparison) -> str:
@@ -202,7 +214,7 @@ def changed(comparison: Comparison, tokens: float) -> float:
 
 def judged(comparison: Comparison, tokens: float, remedy: str) -> str:
     """Whether the answers stayed, in words, and the remedy where they did not."""
-    if comparison.different == 1:
+    if comparison.classes_given == 1:
         return "The original gives one answer to all rows: that it stays says nothing; train it, or give other rows"
     share = changed(comparison, tokens)
     if share <= NEARLY:

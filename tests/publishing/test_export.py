@@ -163,38 +163,6 @@ def test_int8_of_a_classifier(tmp_path):
     assert 0 < (found - logits).abs().max() < 0.1 * logits.abs().max()
 
 
-def test_answers_in_int8(sentences, tmp_path):
-    """Guards: how many of the rows of a file get another answer in int8 is counted, and how far embeddings are."""
-    texts = [f"{text} {number}" for number in range(29 // len(TEXTS)) for text in TEXTS]  # one batch
-    pairs = "".join(f"{text},{other}\n" for text, other in zip(texts, reversed(texts), strict=True))
-    (tmp_path / "rows.csv").write_text(f"premise,hypothesis\n{pairs}")
-    torch.manual_seed(0)
-    model = model_of("ForSequenceClassification", num_labels=3, **SHAPE).eval()
-    save(model, tmp_path / "model")
-    rows = {"validation_file": tmp_path / "rows.csv", "text_column_names": "premise,hypothesis"}
-    options = {"padding": True, "truncation": True, "max_length": 9, "return_tensors": "pt"}
-    inputs = AutoTokenizer.from_pretrained(tmp_path / "model")(texts, texts[::-1], **options)
-    with torch.no_grad():
-        model.classifier.bias.sub_(model(**inputs).logits.mean(0))  # so that the answers are not all the same
-        expected = model(**inputs).logits.argmax(-1)
-    save(model, tmp_path / "model")
-    said = export(tmp_path / "model", tmp_path / "graph", int8=True, max_seq_length=9, **rows)
-    found = outputs_of(tmp_path / "graph", inputs, "onnx/model_quantized.onnx")["logits"].argmax(-1)
-    assert len(expected.unique()) > 1
-    share = float((found == expected).float().mean())
-    assert f"of the answers to {len(texts)} rows, {share:.1%} are the original's" in said
-    said = export(sentences / "model", tmp_path / "embeddings", int8=True, **rows)
-    assert f"of the answers to {2 * len(texts)} rows, their mean cosine with the original's is 0.99" in said
-    with pytest.raises(InputError, match="`validation_file` is for comparing the answers in int8: give `int8` too"):
-        export(tmp_path / "model", tmp_path / "other", **rows)
-    with pytest.raises(InputError, match="`validation_file` is missing"):
-        export(tmp_path / "model", tmp_path / "other", int8=True, max_seq_length=9)
-    save(model_of("ForMaskedLM", **SHAPE), tmp_path / "words")
-    with pytest.raises(InputError, match="`validation_file` is for answers to whole rows; a masked LM gives none"):
-        export(tmp_path / "words", tmp_path / "other", int8=True, **rows)
-    assert not (tmp_path / "other").exists()
-
-
 def test_what_optimum_and_the_servers_read(sentences):
     """
     Guards: the conditions of libraries that are not installed here.
