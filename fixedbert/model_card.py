@@ -184,7 +184,7 @@ def checkpoint_card(
         "Shape": shape_table(config, count),
         "How it was made": making,
         f"Results{where}": table(rows, ("metric", "value")) if shown else "",
-        "Limits": LIMITS if shown else "The quality of this model has not been measured.",
+        "Limits": LIMITS if shown else "Its quality on rows with labels has not been measured.",
         "How to load it": loading or how_to_load(name, auto_class, fixed),
         "To cite": CITATION,
     }

@@ -44,7 +44,7 @@ TASKS = {
     "squad": QuestionAnswering.arguments,
 }
 OF_THE_COMMAND = {"pretrain": "pretraining", "glue": "glue", "squad": "squad"}
-RUN = {"convert", "shrink", "export", "inspect", "plan", "theory"}
+RUN = {"convert", "shrink", "compare", "export", "inspect", "plan", "theory"}
 # What makes the commands that run shorter: fewer steps and sequences, no timing.
 SHORTER = {
     "fixedbert inspect": "fixedbert inspect --max_samples 16 --importance_samples 1",
@@ -191,7 +191,7 @@ def workplace(tmp_path_factory, vocabulary) -> Path:
     logged = {"step": 100, "loss": 7.1, "learning_rate": 1e-3, "grad_norm": 0.5, "tokens_per_second": 9000.0}
     (folder / "runs" / "mini" / "trainer_state.json").write_text(json.dumps({"log_history": [logged]}))
     rows = [f'"{text[:200]}",{labels[number % 2]}' for number, text in enumerate(plain_texts()[:40])]
-    for name in ("reviews.csv", "dev.csv"):
+    for name in ("reviews.csv", "recent.csv", "dev.csv"):
         (folder / name).write_text("\n".join(["text,label", *rows]))
     modules = [("", "Transformer"), ("1_Pooling", "Pooling"), ("2_Normalize", "Normalize")]
     sentences = folder / "all-MiniLM-L6-v2"

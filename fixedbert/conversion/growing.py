@@ -208,7 +208,7 @@ def check_growth(config: FixedHeadBertConfig, old: list[Heads], new: list[Heads]
             values = "" if before.value_size == before.size else f" and `value_head_size` {before.value_size} or more"
             raise InputError(
                 f"{after} cannot represent {before}: give `num_attention_heads` {before.number} or more and "
-                f"`attention_head_size` {before.size} or more{values}, or train a smaller model anew."
+                f"`attention_head_size` {before.size} or more{values}; fixedbert shrink makes heads fewer or smaller."
             )
         if config.qk_norm and after.size != before.size:
             raise InputError(

@@ -73,7 +73,9 @@ def pretrained_tokenizer(name: str, do_lower_case: bool | None, **options) -> Pr
     # If a directory has no tokenizer, transformers 5 makes one of special tokens alone.
     if len(tokenizer) <= len(tokenizer.all_special_tokens):
         if not tokenizer_files(name, **options):
-            raise InputError(f"{name}: there is no tokenizer in it; save the model's there, or name one.")
+            raise InputError(
+                f"{name}: there is no tokenizer in it; save the model's there, or name one with `tokenizer_name`."
+            )
         raise InputError(
             f"{name}: its tokenizer has special tokens alone, as BertTokenizer(vocab_file=...) gives one in "
             "transformers 5; make it with BertTokenizer(vocab=...), and save it again."

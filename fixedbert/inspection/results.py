@@ -43,6 +43,7 @@ MEASURES = {
     "similarity": "similar",
     "importance": "importance",
 }
+UNIFORM = 0.95  # of the entropy of uniform attention, from which on a layer has hardly learned
 PANELS = {  # the measures that are drawn, with what they say
     "ceiling": "evenness of the head's dimensions (1: all alike)",
     "entropy": "entropy of attention (nats)",
@@ -218,7 +219,16 @@ def suggestion(inspection: Inspection) -> str:
         return f"Heads of {size_text(sizes)} have room for every pattern over {n} tokens: larger add nothing here."
     even = inspection.even_layers
     if not even:
-        return f"In no layer has the mean effective rank {share} of the most there can be; no bottleneck is ruled out."
+        return (
+            f"In no layer is the mean effective rank {share} of the most there can be: the heads do not use what they "
+            "have. That larger ones would learn more is neither shown nor ruled out."
+        )
+    uniform = [layer for layer in even if inspection.entropy[layer].nanmean() >= UNIFORM * math.log(n)]
+    if uniform:
+        return (
+            f"In layers {', '.join(map(str, uniform))} attention is nearly uniform: the model has hardly learned to "
+            "attend, and the ranks are those of chance. They say nothing of the size that its heads need."
+        )
     layers = ", ".join(map(str, even))
     finding = f"In layers {layers} the mean effective rank is {share} or more of the most there can be."
     if not inspection.can_grow:

@@ -18,7 +18,7 @@ from transformers import (
     TrainerCallback,
     set_seed,
 )
-from transformers.trainer_callback import ProgressCallback
+from transformers.trainer import DEFAULT_PROGRESS_CALLBACK
 from transformers.trainer_pt_utils import AcceleratorConfig
 
 from ..conversion.convert import shape_of
@@ -214,7 +214,7 @@ class StagedTraining:
             processing_class=self.tokenizer,
         )
         if not arguments.disable_tqdm:
-            trainer.remove_callback(ProgressCallback)
+            trainer.remove_callback(DEFAULT_PROGRESS_CALLBACK)
             trainer.add_callback(ProgressLine)
         return trainer
 

@@ -100,7 +100,10 @@ def export(  # noqa: PLR0913  the options of the command
     if format != "onnx":
         raise InputError(f"{format}: there is onnx.", "format")
     with model_directory(model, tokenizer) as source:
-        return export_onnx(source, output_dir, int8, revision=revision, cache_dir=cache_dir, token=token)
+        done = export_onnx(source, output_dir, int8, revision=revision, cache_dir=cache_dir, token=token)
+    if isinstance(model, PreTrainedModel):
+        return done
+    return f"{done}.\nNext: fixedbert compare {model} {output_dir} --validation_file FILE"
 
 
 def export_onnx(source: str | Path, output_dir: str | Path, int8: bool = False, **hub_options) -> str:

@@ -7,6 +7,7 @@ Rows are batches of a model's arguments. Padding is left out of all sums.
 import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
+from math import ceil
 
 import torch
 from torch import Tensor, nn
@@ -122,6 +123,10 @@ def statistics(
     return found, found[0].heads.tokens / count
 
 
+# Rows to give, for one that is cut by: a sixth is for the comparison of the answers, and rows differ in length.
+MORE_ROWS = 1.25
+
+
 def check_tokens(shapes: list[Shape], rows: list[Batch]):
     """Refuse rows that are too few for least squares on what feeds the largest sublayer."""
     largest = max(max(shape.neurons, shape.heads.number * shape.heads.value_size) for shape in shapes)
@@ -129,8 +134,7 @@ def check_tokens(shapes: list[Shape], rows: list[Batch]):
     if tokens < (needed := TOKENS_PER_DIMENSION * largest):
         raise InputError(
             f"{count:,} rows to cut by have {tokens:,} tokens, too few for {largest:,} neurons: give about "
-            f"{-(-needed * count // tokens):,} rows like these, and some more to compare the answers on, with a "
-            "`max_samples` that takes them."
+            f"{ceil(MORE_ROWS * needed * count / tokens):,} rows like these, with a `max_samples` that takes them."
         )
 
 

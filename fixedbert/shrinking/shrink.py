@@ -374,6 +374,7 @@ def lighter(
         by_table,
         machine=machine_name(),
         table_of="" if work.table is None or work.table.is_of_this_machine else work.table.machine,
+        asked=target.speedup,
     )
     return found, cut
 

@@ -355,14 +355,14 @@ def side_by_side_text(found: SideBySide) -> str:
         lines.append([side.name, *speeds, *(f"{side.scores[name]:.4f}" for name in metrics), *flips, answers])
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     texts = ["  ".join(justified(line, widths)).rstrip() for line in lines]
-    right = "; lost, gained: rows that only the first model, only this one has right" if counted else ""
+    right = "; lost, gained: rows that the first model alone, or this one alone, has right" if counted else ""
     return "\n".join([
         f"{found.rows:,} rows of {found.file}, on {found.machine}",
         "",
         *texts,
         "",
-        f"rows/s: in batches of {found.batch_size}; alone: one row at a time; times: as fast as the first model{right}; "
-        "answers: beside the first model's",
+        f"rows/s: in batches of {found.batch_size}; alone: one row at a time; times: as fast as the first model"
+        f"{right}; answers: compared with the first model's",
         *([f"rows with another class are in {found.folder}/{CHANGED}"] if found.folder and counted else []),
     ])  # fmt: skip
 

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from difflib import get_close_matches
 from functools import wraps
 from inspect import signature
 from numbers import Integral, Real
@@ -18,13 +19,18 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 def checked(function: Function) -> Function:
     """
-    A decorator: an argument of another type than the function's hint is an InputError that names it. Tuples can stand
+    A decorator: an argument that the function does not have, or of another type than its hint, is an InputError that
+    names it. Tuples can stand
     for lists, whole numbers for others, numpy's numbers for Python's, and paths for texts.
     """
     parameters, hints = signature(function), get_type_hints(function)
 
     @wraps(function)
     def call(*args, **kwargs):
+        for name in kwargs:
+            if name not in hints:
+                near = " or ".join(f"`{one}`" for one in get_close_matches(name, hints, 2))
+                raise InputError(f"`{name}`: no such argument{f'; did you mean {near}?' if near else '.'}")
         try:
             given = parameters.bind(*args, **kwargs).arguments
         except TypeError as error:

@@ -129,6 +129,12 @@ def with_recipe(argv: list[str]) -> list[str]:
 
 def beside_recipe(recipe: str | Path | None, given: dict[str, Any]) -> dict[str, Any]:
     """What a run is given: the entries of a recipe, if there is one, and over them what is not None in `given`."""
+    if not isinstance(recipe, str | Path | None):
+        raise InputError(
+            f"a {type(recipe).__name__} is no YAML file of arguments; the shape of a new model is given by "
+            "`config_name`, the directory of a configuration, or by `hidden_size` and the like.",
+            "recipe",
+        )
     given = {name: value for name, value in given.items() if value is not None}
     return given if recipe is None else recipe_entries(recipe, given) | given
 

@@ -306,7 +306,7 @@ def test_heads_at_their_ceiling_are_named():
     text = suggestion(inspection_of(ceiling, [32, 32, 32]))
     assert "In layers 0, 2 the mean effective rank is 80% or more" in text
     assert "convert m --output_dir OUTPUT --attention_head_size 64 32 64`" in text
-    assert "no bottleneck is ruled out" in suggestion(inspection_of([[0.0, 0.0]] * 3, [32, 32, 32]))
+    assert "neither shown nor ruled out" in suggestion(inspection_of([[0.0, 0.0]] * 3, [32, 32, 32]))
     assert "larger add nothing" in suggestion(inspection_of(ceiling, [128] * 3))
     assert "convert" not in suggestion(inspection_of(ceiling, [32, 32, 32], can_grow=False))
     mixed = suggestion(inspection_of(ceiling, [128, 32, 16]))  # the first has all it can use

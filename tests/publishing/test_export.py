@@ -15,7 +15,7 @@ from small_texts import SHAPE, TEXTS, save
 from transformers import AutoConfig, AutoTokenizer
 
 from fixedbert.publishing import export as onnx_export
-from fixedbert.publishing.export import export, export_onnx
+from fixedbert.publishing.export import export_onnx
 from fixedbert.publishing.pooling import MODES, SentencePooling, read_pooling
 from fixedbert.support import errors
 from fixedbert.support.errors import InputError
@@ -336,7 +336,7 @@ def test_threads_export_and_others_are_heard(tmp_path, caplog):
     speaking.start()
     with ThreadPoolExecutor(2) as pool:
         given = [(tmp_path / "model", tmp_path / name) for name in ("one", "two")]
-        found = [*pool.map(lambda places: export(*places), given)]
+        found = [*pool.map(lambda places: export_onnx(*places), given)]
     done.set()
     speaking.join()
     assert found[0] == found[1] and (tmp_path / "one" / "onnx" / "model.onnx").is_file()

@@ -3,6 +3,7 @@
 import json
 import platform
 import random
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -25,7 +26,7 @@ from fixedbert.shrinking.layers import refit, shapes_of, statistics
 from fixedbert.shrinking.repair import Repair, RepairTrainer
 from fixedbert.shrinking.rows import Rows, masked
 from fixedbert.shrinking.shrink import Target, Work, budget_of, latencies, shrink_to, with_shapes
-from fixedbert.shrinking.text import Shrinking, judgement, shrinking_text
+from fixedbert.shrinking.text import Shrinking, judgement, shrinking_text, verdict
 from fixedbert.support.errors import InputError
 from fixedbert_cli import main
 
@@ -139,6 +140,8 @@ def test_what_is_said_of_the_answers(comparison, said):
     """Guards: whether the answers stayed is said in words, from how many are others, or how much of their variance."""
     found = Shrinking("m", 167, 11.0, [OLD], [OLD], 0.0, comparison, (2, 1), (2, 1), (2.0, 1.0), 2.0)
     assert judgement(found).startswith(said)
+    assert ", where 3 were asked for" in verdict(replace(found, asked=3.0))
+    assert "asked for" not in verdict(replace(found, asked=2.1))  # clocks scatter by as much
     harmed = replace(found, distil_steps=7)  # by a training that was not written
     assert "more distil_steps or another learning_rate" in judgement(harmed) or not said.startswith("Many")
 
@@ -475,8 +478,10 @@ def test_the_command(model, texts, tmp_path, capsys):
     """Guards: flags reach the work, and the last lines say what was reached and what comes next."""
     words = f"shrink {model} --output_dir {tmp_path / 'out'} --train_file {texts / 'pairs.csv'} --batch_size 13"
     main([*words.split(), "--intermediate_size", "13"])
-    *_, answers, _, last, following, place = capsys.readouterr().out.strip().splitlines()
-    assert "are the original's, KL" in answers and "times as fast as the original. " in last
-    assert following == f"Next: fixedbert export {tmp_path / 'out'} --output_dir {tmp_path / 'out'}-onnx --int8"
+    *_, answers, _, last, _, first, then, place = capsys.readouterr().out.strip().splitlines()
+    assert re.search(r"on \d+ rows that it was not cut by, [\d.]+% are the original's, KL", answers)
+    assert "times as fast as the original. " in last
+    assert first == f"  fixedbert compare {model} {tmp_path / 'out'} --validation_file FILE"
+    assert then == f"  fixedbert export {tmp_path / 'out'} --output_dir {tmp_path / 'out'}-onnx --int8"
     assert place == f"The result is in {tmp_path / 'out'}."
     assert AutoModelForSequenceClassification.from_pretrained(tmp_path / "out").config.intermediate_size == 13
