@@ -113,8 +113,9 @@ def fine_tune_glue(recipe: str | Path | None = None, **given: Any) -> Trained:
 
     Args:
         recipe: a YAML file of arguments; those of the call win.
-        given: the flags of run_glue.py, such as `task_name="mnli"` and `do_train=True`.
-            `fixedbert glue --help` lists them all.
+        given: the flags of run_glue.py. `fixedbert glue --help` lists them all; the usual ones are
+            `model_name_or_path`, `task_name` or `train_file` and `validation_file`, `do_train=True`, `do_eval=True`,
+            `output_dir`, `num_train_epochs`, `learning_rate`, `per_device_train_batch_size`, `seeds`.
 
     Returns:
         The output directory, with the metrics.

@@ -128,17 +128,15 @@ class FixedHeadBertConfig(transformers.BertConfig):
             plan = self.base_model_tp_plan | dict.fromkeys(norms, "replicated_with_grad_allreduce")
             self.__dict__["base_model_tp_plan"] = plan
         super().__post_init__(**kwargs)
-        if self.model_type not in (
-            type(self).model_type,
-            FixedHeadBertConfig.model_type,
-        ):  # whose heads are not of 128
+        if self.model_type not in (type(self).model_type, FixedHeadBertConfig.model_type):  # heads are not of 128
             raise ValueError(
                 f"model_type {self.model_type!r}: fixedbert.convert makes a FixedHeadBert of such a model; for a new "
                 "one leave model_type out and give attention_head_size."
             )
         self.auto_map = AUTO_MAP | (getattr(self, "auto_map", None) or {})
-        # What __init__ left to kwargs and transformers stored as an attribute: others may keep their own.
-        self._warn_of_unknown((key for key in kwargs if key in self.__dict__), always=False)
+        # What __init__ left to kwargs and transformers stored as an attribute: in a file others may keep their own.
+        unknown = [key for key in kwargs if key in self.__dict__]
+        self._warn_of_unknown(unknown, always=self.transformers_version is None)
 
     def __repr__(self) -> str:
         """transformers' own, without `auto_map`, which is the same in all."""

@@ -115,8 +115,10 @@ def pretrain(recipe: str | Path | None = None, *, callbacks: Sequence[TrainerCal
         recipe: a YAML file of arguments, such as recipes/mini.yaml; those of the call win.
         callbacks: of Trainer, besides those that it has here anyway. One that stops the training in
             on_step_end ends its stage; such a run cannot be continued after an interruption.
-        given: the flags of run_pretraining.py, such as `train_file="corpus/"`.
-            `fixedbert pretrain --help` lists them all.
+        given: the flags of run_pretraining.py. `fixedbert pretrain --help` lists them all; the usual ones are
+            `train_file`, `do_train=True`, `do_eval=True`, `output_dir`, `max_steps` or `num_train_epochs`,
+            `learning_rate`, `per_device_train_batch_size`, `logging_steps`, and for the shape of a new model
+            `hidden_size`, `num_hidden_layers`, `num_attention_heads`, `attention_head_size`, `intermediate_size`.
 
     Returns:
         The output directory, with the metrics.
