@@ -354,7 +354,7 @@ def compare_arguments(parser: ArgumentParser):
         "--validation_file", required=True, help="rows of their task, with labels or without: .csv, .tsv, .jsonl, .txt"
     )
     parser.add_argument("--text_column_names", help="columns with the texts: one, or two with a comma between")
-    parser.add_argument("--label_column_name", default="label", help="column with the labels, if there is one")
+    parser.add_argument("--label_column_name", help="column with the labels; default: label, if there is one")
     parser.add_argument(
         "--max_seq_length", type=int, help="tokens of a row; default: what the model takes, at most 512"
     )

@@ -90,7 +90,7 @@ class FixedHeadBertConfig(transformers.BertConfig):
             divide the width without `attention_head_size`.
         ValueError: fields that contradict each other, or those of another type of model.
 
-    An unknown key is kept, as transformers does, with a warning where it looks like a misspelt field.
+    An unknown argument is kept, as transformers does, with a warning; of a file's keys only a misspelt one is said.
     """
 
     model_type = "fixed_head_bert"

@@ -5,6 +5,7 @@ The graph is traced by torch's exporter and compared with the model on text befo
 """
 
 import logging
+import shlex
 import threading
 import warnings
 from collections.abc import Iterator
@@ -27,7 +28,7 @@ from ..model.configuration_fixed_head_bert import FixedHeadBertConfig
 from ..model_card import checkpoint_card
 from ..support.arguments import checked
 from ..support.errors import InputError, naming, needs
-from ..support.files import new_directory, reason_of
+from ..support.files import new_directory, read_object, reason_of
 from .pooling import SentencePooling, read_pooling
 
 GRAPH, QUANTIZED = "onnx/model.onnx", "onnx/model_quantized.onnx"  # the names that optimum gives and looks for
@@ -101,9 +102,11 @@ def export(  # noqa: PLR0913  the options of the command
         raise InputError(f"{format}: there is onnx.", "format")
     with model_directory(model, tokenizer) as source:
         done = export_onnx(source, output_dir, int8, revision=revision, cache_dir=cache_dir, token=token)
-    if isinstance(model, PreTrainedModel):
+    (architecture,) = read_object(Path(output_dir) / "config.json", "export the model again")["architectures"]
+    embeds = architecture.endswith("Model") and (Path(output_dir) / "modules.json").is_file()
+    if isinstance(model, PreTrainedModel) or not (embeds or architecture.endswith("ForSequenceClassification")):
         return done
-    return f"{done}.\nNext: fixedbert compare {model} {output_dir} --validation_file FILE"
+    return f"{done}.\nNext: fixedbert compare {shlex.join([str(model), str(output_dir)])} --validation_file FILE"
 
 
 def export_onnx(source: str | Path, output_dir: str | Path, int8: bool = False, **hub_options) -> str:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,10 +14,11 @@ from torch.nn.functional import (
     logsigmoid,
     normalize,
 )
-from transformers import PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
 
 Batch = dict[str, Tensor]
 MASKED_LM = ("PreTraining", "MaskedLM")  # heads that predict words at masked places
+ONE_ANSWER_A_ROW = ("", "SequenceClassification")  # heads: without one it is an embedding
 PLACES = "places"  # of a batch: where a masked LM predicts, (B, L)
 # How much changes in the answers, as a share, up to which they are called nearly the same, and up to which mostly. On
 # the tasks of docs/results/lighter.md such cuts cost up to half a point, and up to two.
@@ -94,7 +96,7 @@ def answering(model: PreTrainedModel, pooling: Callable[[Tensor, Tensor], Tensor
     return classes
 
 
-def forward(model: PreTrainedModel, batch: Batch):
+def forward(model: Any, batch: Batch):
     return model(**{name: x for name, x in batch.items() if name != PLACES})
 
 
@@ -102,11 +104,15 @@ def real(batch: Batch) -> Tensor:
     return batch["attention_mask"].bool()
 
 
-def classes(model: PreTrainedModel, batch: Batch) -> list[Answers]:
+def classes(model: Any, batch: Batch) -> list[Answers]:
     """The distribution over classes, of each label, or around each number."""
+    return [Answers(forward(model, batch).logits, kind_of(model.config))]
+
+
+def kind_of(config: PreTrainedConfig) -> str:
+    """What the logits of a model for sequences are: "classes", "labels" or "numbers"."""
     kinds = {"regression": "numbers", "multi_label_classification": "labels"}
-    default = "numbers" if model.config.num_labels == 1 else "classes"
-    return [Answers(forward(model, batch).logits, kinds.get(model.config.problem_type or "", default))]
+    return kinds.get(config.problem_type or "", "numbers" if config.num_labels == 1 else "classes")
 
 
 def spans(model: PreTrainedModel, batch: Batch) -> list[Answers]:

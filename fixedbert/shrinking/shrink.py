@@ -40,7 +40,7 @@ from ..support.errors import InputError
 from ..support.files import json_text, new_directory, output_path, read_object
 from ..training.interruption import train
 from ..training.output import check_same_data, output_directory
-from .answers import Answering, Batch, Comparison, answering, compare
+from .answers import Answering, Batch, Comparison, answering, compare, head_in
 from .budget import Option, Shape, cheapest, head_choices, neuron_choices
 from .latency import LatencyTable, duration, machine_name, measure, ratio
 from .layers import LayerCosts, check_tokens, layers_of, refit, shapes_of, statistics
@@ -375,6 +375,7 @@ def lighter(
         machine=machine_name(),
         table_of="" if work.table is None or work.table.is_of_this_machine else work.table.machine,
         asked=target.speedup,
+        head=head_in(work.model),
     )
     return found, cut
 

@@ -7,72 +7,100 @@ All run on the CPU with the same number of threads, and take turns, batch after 
 import csv
 import random
 import time
+from collections import Counter
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import numpy as np
 import torch
+from torch.nn.functional import normalize
 from tqdm.auto import tqdm
-from transformers import EvalPrediction, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import EvalPrediction, PreTrainedConfig, PreTrainedTokenizerBase
 from transformers.utils import ModelOutput
 
 from ..conversion.checkpoints import load_bert, read_config
 from ..conversion.convert import files_beside
+from ..data.corpora import Corpus, CorpusReader
 from ..data.encoding import encode
 from ..data.tokenizers import check_size, load_tokenizer
 from ..fine_tuning.glue import GlueEvaluation
-from ..fine_tuning.labels import default_names
+from ..fine_tuning.labels import default_names, enumerated
 from ..fine_tuning.rows import read_rows
-from ..fine_tuning.texts import load_files, with_labels_of_model
-from ..publishing.export import GRAPH, OUTPUTS, QUANTIZED, session_of
-from ..publishing.pooling import SentencePooling, read_pooling
+from ..fine_tuning.texts import TextData, load_files, with_labels_of_model
+from ..publishing.export import EMBEDDING, GRAPH, QUANTIZED, session_of
+from ..publishing.pooling import read_pooling
 from ..support.arguments import checked
-from ..support.errors import InputError
-from ..support.files import json_text, new_directory
+from ..support.errors import InputError, needs
+from ..support.files import json_text, new_directory, reading
 from ..support.notebook import as_html
-from .answers import Answering, Answers, Comparison, answering, answers_text, comparison, head_in
+from .answers import (
+    ONE_ANSWER_A_ROW,
+    Answers,
+    Batch,
+    Comparison,
+    answering,
+    answers_text,
+    classes,
+    comparison,
+    head_in,
+    kind_of,
+)
 from .latency import machine_name
-from .rows import TABLES, Rows
+from .rows import LONGEST, TABLES
 from .text import shown
 
 RESULTS, CHANGED = "comparison.json", "changed.tsv"
 ALONE = 64  # rows that are timed one at a time
-HEADS = ("", "SequenceClassification")  # an embedding model, and one of classes or numbers
+REST = 0.003  # seconds before a call, in which the threads of the call before stop waiting for more work
+GRAPHS = {GRAPH: "float32", QUANTIZED: "int8"}
+WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
 
 
 class GraphModel:
-    """A graph of ONNX, asked as the model that it was exported from."""
+    """A graph of ONNX, asked as the classifier that it was exported from."""
 
-    def __init__(self, file: Path, head: str, config: PreTrainedConfig):
-        self.names, self.config = OUTPUTS["Model"] if head == "" else ("logits",), config
-        self.session = session_of(file, torch.get_num_threads())
+    def __init__(self, file: Path, config: PreTrainedConfig):
+        self.config, self.session = config, session_of(file, torch.get_num_threads())
         self.inputs = {given.name for given in self.session.get_inputs()}
+        self.outputs = [given.name for given in self.session.get_outputs()]
 
     def __call__(self, **inputs: torch.Tensor) -> ModelOutput:
-        outputs = self.session.run(self.names, {name: x.numpy() for name, x in inputs.items() if name in self.inputs})
-        return ModelOutput(zip(self.names, map(torch.from_numpy, outputs), strict=True))
+        outputs = self.session.run(None, {name: x.numpy() for name, x in inputs.items() if name in self.inputs})
+        return ModelOutput(zip(self.outputs, map(torch.from_numpy, outputs), strict=True))
 
 
 @dataclass
 class Running:
-    """A model while it is compared: what it has answered, batch by batch, and the seconds that it took."""
+    """
+    A model while it is compared: what it has answered, batch by batch, and the seconds that it took.
 
+    Args:
+        task: what it answers, in words: models of one task can be compared.
+        ask: gives the answers to a batch.
+    """
+
+    place: str
     name: str
-    model: Any
+    task: str
+    config: PreTrainedConfig
     tokenizer: PreTrainedTokenizerBase
+    ask: Callable[[Batch], list[Answers]]
     answers: list[list[Answers]] = field(default_factory=list)
-    seconds: float = 0.0
-    seconds_alone: float = 0.0
+    seconds: list[float] = field(default_factory=list)
+    seconds_alone: list[float] = field(default_factory=list)
 
-    def ask(self, texts: list[tuple[str, ...]], length: int, ask: Answering) -> tuple[list[Answers], float]:
-        """The answers to some rows, and the seconds without the tokenizer's."""
+    def timed(self, texts: list[tuple[str, ...]], length: int) -> tuple[list[Answers], float]:
+        """The answers to some rows, and the seconds that they took, without the tokenizer's."""
         columns = map(list, zip(*texts, strict=True))
         options = {"truncation": True, "max_length": length, "padding": True, "return_tensors": "pt"}
         batch = dict(encode(self.tokenizer, *columns, **options))
+        time.sleep(REST)
         begin = time.perf_counter()
-        answers = ask(self.model, batch)
+        answers = self.ask(batch)
         return answers, time.perf_counter() - begin
 
     @property
@@ -89,7 +117,7 @@ class Side:
     Args:
         name: its directory or Hub id; of a graph also its precision.
         rows_per_second: in batches, and one row at a time.
-        times_as_fast: as the first one, likewise.
+        times_as_fast: as the first one, likewise: the median of the ratios.
         scores: by name of metric, where the rows have labels.
         lost, gained: rows that only the first model, or only this one, has right; None without classes to be right.
         answers: how far they are from the first model's; None for itself.
@@ -136,14 +164,14 @@ class SideBySide:
 
 @checked
 def compare(  # noqa: PLR0913  the options of the command
-    models: list[str] | list[Path],
-    validation_file: str,
+    models: list[str | Path],
+    validation_file: str | Path,
     text_column_names: str | None = None,
-    label_column_name: str = "label",
+    label_column_name: str | None = None,
     max_seq_length: int | None = None,
     max_samples: int = 1000,
     batch_size: int = 32,
-    output_dir: str | None = None,
+    output_dir: str | Path | None = None,
     cache_dir: str | None = None,
     token: str | None = None,
 ) -> SideBySide:
@@ -152,11 +180,11 @@ def compare(  # noqa: PLR0913  the options of the command
 
     Args:
         models: directories or Hub ids of classifiers, regressions or embedding models: first the original, then others
-            of the same labels. Of a directory with graphs of ONNX each graph is one.
+            of its task. In a directory with graphs of ONNX each graph is one more.
         validation_file: rows of their task, with or without labels, best not trained on.
         text_column_names: columns with the texts, such as "premise,hypothesis".
-        label_column_name: column with the labels, if there is one.
-        max_seq_length: tokens of a row, at most; by default as many as the first model takes, at most 512.
+        label_column_name: column with the labels; by default "label", if there is one.
+        max_seq_length: tokens of a row, at most; by default as many as all models take, at most 512.
         max_samples: rows, in a random order, as they come to a service.
         batch_size: rows at once.
         output_dir: a new directory for all numbers, and for the rows to which any model gives another class.
@@ -168,175 +196,189 @@ def compare(  # noqa: PLR0913  the options of the command
     Raises:
         InputError: models that cannot be compared, or rows that cannot be used.
     """
+    for name, count in (("max_samples", max_samples), ("batch_size", batch_size)):
+        if count < 1:
+            raise InputError(f"{count}: must be at least 1.", name)
+    runs = [run for place in models for run in running(str(place), cache_dir=cache_dir, token=token)]
+    check_runs(runs)
+    file, first = Path(validation_file), runs[0]
+    texts, labels, evaluation = read(file, first, text_column_names, label_column_name)
+    order = random.Random(0).sample(range(len(texts)), min(len(texts), max_samples))
+    texts = [texts[place] for place in order]
+    labels = None if labels is None else labels[order]
+    measure(runs, texts, length_of(runs, max_seq_length), batch_size)
+    sides = [side_of(run, first, labels, evaluation) for run in runs]
+    if evaluation is not None and sides[0].scores:
+        sides[0] = side_of(first, first, labels, evaluation)  # the last that was scored
+        if fitting := evaluation.order_that_fits():
+            print(f"{file}: {fitting}")
+    found = SideBySide(str(validation_file), len(texts), batch_size, machine_name(), sides)
     if output_dir is None:
-        found, _ = side_by_side(
-            models, validation_file, text_column_names, label_column_name, max_seq_length, max_samples, batch_size,
-            cache_dir=cache_dir, token=token,
-        )  # fmt: skip
         return found
     with new_directory(output_dir) as folder:
-        found, changed = side_by_side(
-            models, validation_file, text_column_names, label_column_name, max_seq_length, max_samples, batch_size,
-            cache_dir=cache_dir, token=token,
-        )  # fmt: skip
-        found = SideBySide(**vars(found) | {"folder": output_dir})
+        found = replace(found, folder=str(output_dir))
         (folder / RESULTS).write_text(json_text(asdict(found), indent=1) + "\n")
-        with (folder / CHANGED).open("w", newline="", encoding="utf-8") as file:
-            csv.writer(file, delimiter="\t").writerows(changed)
+        if first.answers[0][0].kind == "classes":
+            names = (evaluation and evaluation.assumed) or default_names(first.config)
+            with (folder / CHANGED).open("w", newline="", encoding="utf-8") as table:
+                csv.writer(table, delimiter="\t").writerows(changed_rows(runs, texts, labels, names))
     return found
 
 
-def side_by_side(
-    models: list[str] | list[Path],
-    validation_file: str,
-    text_column_names: str | None,
-    label_column_name: str,
-    max_seq_length: int | None,
-    max_samples: int,
-    batch_size: int,
-    **hub_options,
-) -> tuple[SideBySide, list[list[str]]]:
-    """The comparison, and a table of the rows with other classes."""
-    if len(models) < 1:
-        raise InputError("give the original, and what is compared with it.", "models")
-    columns = None if text_column_names is None else tuple(text_column_names.split(","))
-    rows = Rows(
-        files=[validation_file], length=max_seq_length, most=max_samples, batch_size=batch_size, text_columns=columns
-    )
-    first, pooling = original(str(models[0]), **hub_options)
-    runs = [first]
-    for place in models[1:]:
-        runs += others(str(place), first.model, **hub_options)
-    length, ask = rows.length_for(first.model), answering(first.model, pooling)
-    texts, labels, evaluation = read(rows, first.model, label_column_name, alone=pooling is not None)
-    measure(runs, texts, length, batch_size, ask)
-    sides = [side_of(run, first, len(texts), labels, evaluation) for run in runs]
-    found = SideBySide(validation_file, len(texts), batch_size, machine_name(), sides)
-    return found, changed_rows(runs, texts, labels)
-
-
-def original(place: str, **hub_options) -> tuple[Running, SentencePooling | None]:
-    """The first model, in torch, and how it pools sentences."""
-    if (Path(place) / GRAPH).is_file():
-        raise InputError(f"{place}: graphs of ONNX; the first of `models` is the one in torch.")
-    run, pooling = in_torch(place, **hub_options)
-    head = head_in(run.model)
-    if head not in HEADS or (head == "" and pooling is None):
-        raise InputError(
-            f"{place}: a {type(run.model).__name__}; classifiers, regressions and embedding models of "
-            "sentence-transformers can be compared. Others are evaluated by fixedbert glue, squad and pretrain."
-        )
-    return run, pooling
-
-
-def in_torch(place: str, **hub_options) -> tuple[Running, SentencePooling | None]:
-    model, beside = load_bert(place, **hub_options).float().eval(), files_beside(place, **hub_options)
-    tokenizer = load_tokenizer(str(beside), trust_remote_code=False)
-    check_size(tokenizer, model.config.vocab_size, place)
-    return Running(shown(place), model, tokenizer), read_pooling(beside)
-
-
-def others(place: str, first: PreTrainedModel, **hub_options) -> list[Running]:
-    """A model to compare with the first, or the graphs in a directory."""
-    head = head_in(first)
-    if (Path(place) / GRAPH).is_file():
+def running(place: str, **hub_options) -> list[Running]:
+    """The model in a directory or on the Hub, and each graph of ONNX in the directory."""
+    graphs = {Path(place) / graph: name for graph, name in GRAPHS.items() if (Path(place) / graph).is_file()}
+    runs = []
+    if not graphs or any((Path(place) / name).is_file() for name in WEIGHTS):
+        model, beside = load_bert(place, **hub_options).float().eval(), files_beside(place, **hub_options)
+        tokenizer, pooling = load_tokenizer(str(beside), trust_remote_code=False), read_pooling(beside)
+        check_size(tokenizer, model.config.vocab_size, place)
+        task, ask = task_of(head_in(model), model.config, place, pooling is not None), answering(model, pooling)
+        runs.append(Running(place, shown(place), task, model.config, tokenizer, partial(ask, model)))
+    if graphs:
+        needs("onnxruntime", "onnx")
         config, tokenizer = read_config(place), load_tokenizer(place, trust_remote_code=False)
-        found, names = (config.architectures or [""])[0].partition("For")[2], {GRAPH: "float32", QUANTIZED: "int8"}
-        runs = [
-            Running(f"{shown(place)}, {name}", GraphModel(file, head, config), tokenizer)
-            for graph, name in names.items()
-            if (file := Path(place) / graph).is_file()
-        ]
-    else:
-        run, _ = in_torch(place, **hub_options)
-        config, found, runs = run.model.config, head_in(run.model), [run]
-    mine, theirs = ([head, *default_names(first.config)], [found, *default_names(config)])
-    if mine != theirs:
-        raise InputError(
-            f"{place}: it answers with {', '.join(theirs) or 'embeddings'}, and the first model with "
-            f"{', '.join(mine) or 'embeddings'}: only models of one task can be compared."
-        )
+        check_size(tokenizer, config.vocab_size, place)
+        head = (config.architectures or [""])[0].partition("For")[2]
+    for file, precision in graphs.items():
+        with reading(file, "export the model again"):
+            graph = GraphModel(file, config)
+        task = task_of(head, config, place, EMBEDDING in graph.outputs)
+        answers = partial(classes if head else embedded, graph)
+        name = f"{shown(place)}, {precision}"
+        runs.append(Running(f"{place}, {precision}", name, task, config, tokenizer, answers))
     return runs
 
 
+def embedded(graph: GraphModel, batch: Batch) -> list[Answers]:
+    """The embedding of each text that a graph gives, of length one."""
+    return [Answers(normalize(graph(**batch)[EMBEDDING], dim=-1), "embeddings")]
+
+
+def task_of(head: str, config: PreTrainedConfig, place: str, embeds: bool) -> str:
+    """What a model answers, in words; refused where that is not one answer to a row."""
+    if head not in ONE_ANSWER_A_ROW or not (head or embeds):
+        raise InputError(
+            f"{place}: it gives no classes, numbers or embeddings of sentence-transformers, which can be compared; "
+            "other models are evaluated by fixedbert squad and pretrain."
+        )
+    if head == "":
+        return f"embeddings of {config.hidden_size}"
+    kind = kind_of(config)
+    return f"{config.num_labels} numbers" if kind == "numbers" else f"{kind} {enumerated(default_names(config))}"
+
+
+def check_runs(runs: list[Running]):
+    """Refuse models of several tasks. Two of one name get their whole paths."""
+    for run in runs[1:]:
+        if run.task != runs[0].task:
+            raise InputError(
+                f"{run.place}: it answers with {run.task}, and {runs[0].place} with {runs[0].task}: only models of "
+                "one task can be compared."
+            )
+    names = Counter(run.name for run in runs)
+    for run in runs:
+        run.name = run.place if names[run.name] > 1 else run.name
+
+
+def length_of(runs: list[Running], given: int | None) -> int:
+    """Tokens of a row, at most, that all models take."""
+    longest = min(run.config.max_position_embeddings for run in runs)
+    length = min(LONGEST, longest) if given is None else given
+    if not 3 <= length <= longest:
+        raise InputError(f"{length}: the models take 3 to {longest} tokens.", "max_seq_length")
+    return length
+
+
 def read(
-    rows: Rows, model: PreTrainedModel, label_column: str, alone: bool
+    file: Path, first: Running, text_columns: str | None, label_column: str | None
 ) -> tuple[list[tuple[str, ...]], np.ndarray | None, GlueEvaluation | None]:
     """
-    Texts in a random order, and where the file has labels of the model's classes, or numbers, these with what scores
-    them. Each text is a row of its own where it is `alone`.
+    Texts, and where the file has labels of the model's classes, or numbers, these with what scores them. For
+    embeddings each text is a row of its own.
     """
-    file, labels, evaluation = (rows.files or [""])[0], None, None
-    several = model.config.problem_type == "multi_label_classification"
-    if not (alone or several) and Path(file).suffix in TABLES and label_column in read_rows(Path(file)).columns:
-        given = load_files({"validation": file}, text_columns=rows.text_columns, label_column=label_column)
-        data, _ = with_labels_of_model(given, model.config, train=False)
-        split = data.splits["validation"]
-        names = [name for name in ("sentence1", "sentence2") if name in split.column_names]
-        texts = list(zip(*(split[name] for name in names), strict=True))
-        labels, evaluation = np.array(split["label"]), GlueEvaluation(None, data.labels or [], data.assumed)
-    else:
-        texts = [one for row in rows.raw_texts("validation") for one in ([(x,) for x in row] if alone else [row])]
-    if not texts:
-        raise InputError(f"{file}: no rows.")
-    order = random.Random(rows.seed).sample(range(len(texts)), min(len(texts), rows.most))
-    return [texts[place] for place in order], None if labels is None else labels[order], evaluation
+    columns, label = None if text_columns is None else tuple(text_columns.split(",")), label_column or "label"
+    if file.suffix not in TABLES:
+        for name, value in (("text_column_names", text_columns), ("label_column_name", label_column)):
+            if value is not None:
+                raise InputError(f"is for a table; {file} has a text in each line.", name)
+        lines = CorpusReader(Corpus(str(file), document_boundary="line"))
+        return [(line,) for line in lines if isinstance(line, str) and line.strip()], None, None
+    there = read_rows(file).columns
+    if label_column is not None and label_column not in there:
+        raise InputError(f"{file}: no column {label_column!r}; there are {enumerated([*there])}.", "label_column_name")
+    kind = "embeddings" if first.task.startswith("embeddings") else kind_of(first.config)
+    scored = label in there and kind in ("classes", "numbers")
+    options: dict[str, Any] = {"text_columns": columns, "label_column": label}
+    given = load_files({"validation" if scored else "test": str(file)}, kind == "numbers", **options)
+    if not scored:
+        texts = texts_of(given, "test")
+        return [(text,) for row in texts for text in row] if kind == "embeddings" else texts, None, None
+    data, _ = with_labels_of_model(given, first.config, train=False)
+    labels = np.array(data.splits["validation"]["label"])
+    return texts_of(data, "validation"), labels, GlueEvaluation(None, data.labels or [], data.assumed)
+
+
+def texts_of(data: TextData, split: str) -> list[tuple[str, ...]]:
+    rows = data.splits[split]
+    names = [name for name in ("sentence1", "sentence2") if name in rows.column_names]
+    return list(zip(*(rows[name] for name in names), strict=True))
 
 
 @torch.inference_mode()
-def measure(runs: list[Running], texts: list[tuple[str, ...]], length: int, batch_size: int, ask: Answering):
-    """Let the models answer and take their time, in turns; the one that begins changes from batch to batch."""
+def measure(runs: list[Running], texts: list[tuple[str, ...]], length: int, batch_size: int):
+    """Let the models answer and take their time, in turns, in a random order for each batch."""
     batches = [texts[begin : begin + batch_size] for begin in range(0, len(texts), batch_size)]
     single = [[row] for row in texts[:ALONE]]
     for run in runs:  # not counted: the first call allocates
-        run.ask(batches[0], length, ask)
-        run.ask(single[0], length, ask)
+        run.timed(batches[0], length)
+        run.timed(single[0], length)
+    turns = random.Random(0)
     for number, batch in enumerate(tqdm([*batches, *single], "comparing", unit="batch")):
-        for run in runs[number % len(runs) :] + runs[: number % len(runs)]:
-            answers, seconds = run.ask(batch, length, ask)
+        for run in turns.sample(runs, len(runs)):
+            answers, seconds = run.timed(batch, length)
             if number < len(batches):
                 run.answers.append(answers)
-                run.seconds += seconds
+                run.seconds.append(seconds)
             else:
-                run.seconds_alone += seconds
+                run.seconds_alone.append(seconds)
 
 
-def side_of(
-    run: Running, first: Running, rows: int, labels: np.ndarray | None, evaluation: GlueEvaluation | None
-) -> Side:
-    scores: dict[str, float] = {}
-    lost = gained = None
+def side_of(run: Running, first: Running, labels: np.ndarray | None, evaluation: GlueEvaluation | None) -> Side:
+    rows, scores, lost, gained = len(run.values), {}, None, None
     if labels is not None and evaluation is not None:
         scores = evaluation(EvalPrediction(predictions=run.values.numpy(), label_ids=labels))
         if evaluation.labels:
             mine, theirs = (one.values.argmax(-1).numpy() == labels for one in (first, run))
             lost, gained = int((mine & ~theirs).sum()), int((~mine & theirs).sum())
     found = None if run is first else comparison(zip(first.answers, run.answers, strict=True), rows)
-    times = (first.seconds / run.seconds, first.seconds_alone / run.seconds_alone)
-    speed = (rows / run.seconds, min(rows, ALONE) / run.seconds_alone)
+    speed = rows / sum(run.seconds), len(run.seconds_alone) / sum(run.seconds_alone)
+    times = times_as_fast(first.seconds, run.seconds), times_as_fast(first.seconds_alone, run.seconds_alone)
     return Side(run.name, speed, times, scores, lost, gained, found)
 
 
-def changed_rows(runs: list[Running], texts: list[tuple[str, ...]], labels: np.ndarray | None) -> list[list[str]]:
+def times_as_fast(before: list[float], after: list[float]) -> float:
+    return median(one / other for one, other in zip(before, after, strict=True))
+
+
+def changed_rows(
+    runs: list[Running], texts: list[tuple[str, ...]], labels: np.ndarray | None, names: list[str]
+) -> list[list[str]]:
     """A table of the rows to which any model gives another class than the first: texts, label, classes."""
-    first = runs[0]
-    kinds = {answers.kind for batch in first.answers for answers in batch}
-    head = [*(f"text {place}" for place in range(1, 1 + len(texts[0]))), "label", *(run.name for run in runs)]
-    if kinds != {"classes"}:
-        return [head]
-    names = default_names(first.model.config)
-    classes = torch.stack([run.values.argmax(-1) for run in runs], dim=1)  # (rows, models)
-    table = [head]
-    for place in torch.nonzero((classes != classes[:, :1]).any(dim=1)).flatten().tolist():
+    chosen = torch.stack([run.values.argmax(-1) for run in runs], dim=1)  # (rows, models)
+    table = [[*(f"text {place}" for place in range(1, 1 + len(texts[0]))), "label", *(run.name for run in runs)]]
+    for place in torch.nonzero((chosen != chosen[:, :1]).any(dim=1)).flatten().tolist():
         label = "" if labels is None else names[int(labels[place])]
-        table.append([*texts[place], label, *(names[number] for number in classes[place].tolist())])
+        table.append([*texts[place], label, *(names[number] for number in chosen[place].tolist())])
     return table
 
 
 def side_by_side_text(found: SideBySide) -> str:
     """A table with a line for each model, and what its columns are."""
     metrics = list(found.sides[0].scores)
-    counted = found.sides[0].lost is not None
+    counted, compared = found.sides[0].lost is not None, [side.answers for side in found.sides if side.answers]
+    one = any(answers.classes_given == 1 for answers in compared)
+    sorts = any(answers.kind == "classes" for answers in compared)
     head = [
         "",
         "rows/s",
@@ -361,9 +403,10 @@ def side_by_side_text(found: SideBySide) -> str:
         "",
         *texts,
         "",
-        f"rows/s: in batches of {found.batch_size}; alone: one row at a time; times: as fast as the first model"
-        f"{right}; answers: compared with the first model's",
-        *([f"rows with another class are in {found.folder}/{CHANGED}"] if found.folder and counted else []),
+        f"rows/s: in batches of {found.batch_size}, without the tokenizer; alone: one row at a time; times: as fast "
+        f"as the first model{right}; answers: compared with the first model's",
+        *(["The first model gives one answer to all rows: that others give it too says nothing."] if one else []),
+        *([f"rows with another class are in {found.folder}/{CHANGED}"] if found.folder and sorts else []),
     ])  # fmt: skip
 
 

@@ -1,12 +1,13 @@
 """What shrinking did, in words for the terminal and the card, and as a picture."""
 
+import shlex
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from ..model_card import table
 from ..support.figures import drawing, with_matplotlib
 from ..support.notebook import as_html
-from .answers import Comparison, answers_text, judged
+from .answers import ONE_ANSWER_A_ROW, Comparison, answers_text, judged
 from .budget import Shape
 
 RESULTS, PICTURE = "shrinking.json", "shrinking.png"
@@ -55,6 +56,7 @@ class Shrinking:
         parameters, operations: before and after; operations of a row of the mean length.
         seconds: of a batch, before and after, measured in turns; None for a dry run.
         speedup: the median of their ratios; `by_table`: what the table of latencies had for it; `asked`: the target.
+        head: what follows "For" in the name of the model's class.
         repaired: the comparison after training, and its `distil_steps`.
         vocabulary: what was cut of it after all that.
         machine: where the seconds were measured; `table_of`: where the table's were, if that is another.
@@ -79,6 +81,7 @@ class Shrinking:
     table_of: str = ""
     vocabulary: Vocabulary | None = None
     asked: float | None = None
+    head: str = ""
     folder: str = ""
 
     def __repr__(self) -> str:
@@ -155,11 +158,12 @@ def shrinking_text(found: Shrinking) -> str:
     lines += ["", f"{faster[0].upper()}{faster[1:]}. {judgement(found)}."]
     if found.folder:
         folder = found.folder.rstrip("/")
-        lines += [
-            "Next, on rows with labels that neither model has seen, and in int8:",
-            f"  fixedbert compare {found.model} {folder} --validation_file FILE",
-            f"  fixedbert export {folder} --output_dir {folder}-onnx --int8",
-        ]
+        lines.append("Next:")
+        in_memory = Path(found.model).is_absolute() and not Path(found.model).exists()
+        if found.head in ONE_ANSWER_A_ROW and found.comparison.kind != "states" and not in_memory:
+            places = shlex.join([found.model, folder])
+            lines.append(f"  fixedbert compare {places} --validation_file FILE    (rows that neither has seen)")
+        lines.append(f"  fixedbert export {shlex.join([folder, '--output_dir', f'{folder}-onnx'])} --int8")
     return "\n".join(lines)
 
 

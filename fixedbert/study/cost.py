@@ -79,5 +79,5 @@ def shape_row(run: Run, timed: bool) -> str:
         run.series[:44], config.hidden_size, config.num_hidden_layers, config.num_attention_heads, config.head_dim,
         config.neuron_counts[0] if has_feed_forward(run.objective) else "-", counted,
         f"{forward_flops(config, run.length) / 1e6:.3f}",
-        f"{h100_hours(run.training_flops):,.0f}" if timed else "",
+        f"{h100_hours(run.training_flops):,.3g}" if timed else "",
     )  # fmt: skip

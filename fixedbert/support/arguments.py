@@ -24,6 +24,7 @@ def checked(function: Function) -> Function:
     for lists, whole numbers for others, numpy's numbers for Python's, and paths for texts.
     """
     parameters, hints = signature(function), get_type_hints(function)
+    del hints["return"]
 
     @wraps(function)
     def call(*args, **kwargs):

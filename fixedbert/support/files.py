@@ -8,7 +8,7 @@ import re
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -222,7 +222,9 @@ def replace_empty(final: Path, partial: Path):
     read the directory: safetensors writes them for their owner alone.
     """
     for file in partial.rglob("*.safetensors"):
-        file.chmod(0o666 & partial.stat().st_mode)
+        if not file.is_symlink():
+            with suppress(OSError):  # of another user's file, or a file system without modes
+                file.chmod(0o666 & partial.stat().st_mode)
     if final.exists():
         final.rmdir()
     partial.rename(final)

@@ -42,7 +42,7 @@ SECRET = ("token", "hub_token")  # written nowhere
 NOT_PART_OF_THE_RUN = {
     *("output_dir", "resume_from_checkpoint", "take_over_output_dir", "store_dir", "cache_dir"),
     *("dataloader_num_workers", "dataloader_prefetch_factor", "preprocessing_num_workers"),
-    *("logging_steps", "report_to", "disable_tqdm"),
+    *("report_to", "disable_tqdm"),
 }
 
 

@@ -257,7 +257,7 @@ def test_sigterm_stops_all_processes_at_the_same_step(corpus, pretrained, tmp_pa
 
 
 STUBS = {
-    "srun": 'echo $$ > srun.pid; exec "$@"',
+    "srun": 'echo $$ > srun.pid; shift; exec "$@"',
     "scontrol": 'echo "$@" >> scontrol.txt',
     "accelerate": f'shift; exec {sys.executable} -m accelerate.commands.launch --main_process_port 0 "$@"',
 }
@@ -285,8 +285,10 @@ def test_a_job_of_slurm_is_queued_again(corpus, pretrained, tmp_path):
     while job.poll() is None and not list(tmp_path.glob("run.partial/checkpoint-5/trainer_state.json")):
         time.sleep(0.02)
     os.kill(int((tmp_path / "srun.pid").read_text()), signal.SIGTERM)
-    assert job.wait(timeout=120) == 0
+    assert job.wait(timeout=120) != 0
     assert (tmp_path / "scontrol.txt").read_text() == "requeue 7\n" and not (tmp_path / "run").exists()
     subprocess.run(command, cwd=tmp_path, env=environment | {"SLURM_RESTART_COUNT": "1"}, check=True, timeout=300)
     assert "goes on from step" in (tmp_path / "slurm-7-1.log").read_text() and (tmp_path / "run").exists()
     assert (tmp_path / "scontrol.txt").read_text() == "requeue 7\n"
+    wrong = subprocess.run([*command, "--learning_rat", "1"], cwd=tmp_path, env=environment, capture_output=True)
+    assert wrong.returncode != 0 and (tmp_path / "scontrol.txt").read_text() == "requeue 7\n"
