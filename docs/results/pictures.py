@@ -3,7 +3,7 @@ Draws pictures of this folder again, from docs/records, experiments/head_size/re
 
     PYTHONPATH=. python docs/results/pictures.py
 
-Records of the studies `nearest` and `synthetic` were not kept: their pictures stay.
+Records of the study `nearest` were not kept: its picture stays.
 """
 
 import json
@@ -93,6 +93,36 @@ def draw_memorise():
             axes.text(n * 1.03, 215, f"n = {n}")
         figure.legend(loc="outside lower center", ncols=3)
         figure.suptitle("means of three seeds with 95 % intervals, small: each seed, hollow: not converged")
+
+
+def draw_synthetic():
+    """Errors by head size, with the least error found for each dense pattern, and the sizes that theory says."""
+    report = make_report(read_records([TASKS / "synthetic.jsonl"]))
+    with drawing(PAGE, 4.6, HERE / "study_synthetic.png") as figure:
+        axes = figure.subplots()
+        for number, ((name, shapes), rank) in enumerate(zip(report.series.items(), (11, 6, None), strict=True)):
+            sizes, color = [shape["attention_head_size"] for shape in shapes], f"C{number}"
+            found = [
+                shape.estimate("error") for shape in shapes
+            ]  # intervals reach below zero, where the axis has no place
+            axes.plot(sizes, [one.mean for one in found], f"{MARKERS[number]}-", color=color, linewidth=1, label=name)
+            for size, one in zip(sizes, found, strict=True):
+                axes.plot(
+                    [size] * len(one.by_seed), [*one.by_seed.values()], MARKERS[number], color=color, markersize=3
+                )
+            if rank:
+                floors = [
+                    shape.estimate("floor").mean for shape, size in zip(shapes, sizes, strict=True) if size < rank
+                ]
+                axes.plot(
+                    sizes[: len(floors)], floors, "--", color=color, linewidth=1, label=f"{name}: least error found"
+                )
+                axes.axvline(rank, color=color, linestyle=":", label=f"{name}: zero by theory from here on")
+        axes.set(yscale="log", xlabel="head size", ylabel="mean squared error")
+        axes.set_xticks(range(1, 17))
+        axes.grid()
+        figure.legend(loc="outside lower center", ncols=2)
+        figure.suptitle("means of three seeds; small: each seed")
 
 
 def layers_aside(shape, aside: float) -> float:
@@ -291,6 +321,7 @@ if __name__ == "__main__":
     draw_studies()
     draw_depth()
     draw_memorise()
+    draw_synthetic()
     draw_quality()
     draw_language_models()
     draw_shrinking()

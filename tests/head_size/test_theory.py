@@ -269,7 +269,9 @@ def test_python_of_the_page_runs(tmp_path, monkeypatch, capsys):
     by_hand, checks = blocks("theory.md")
     exec(by_hand, {})
     exact, rank, seven, six = capsys.readouterr().out.splitlines()
-    assert rank == "tensor(7)" and number_in(exact) < 1e-13 and number_in(seven[1:]) < 1e-13 < 1e-3 < number_in(six[1:])
+    assert (
+        rank == "tensor(7)" and number_in(exact) < 1e-13 and number_in(seven[1:]) < 1e-13 < 1e-3 < number_in(six[1:])
+    )
     exec(checks, {})
     errors, four, eight = capsys.readouterr().out.splitlines()
     assert re.fullmatch(r"\{8: .*e-1\d, 3: .*e-1\d\}", errors)
