@@ -102,21 +102,15 @@ def draw_synthetic():
         axes = figure.subplots()
         for number, ((name, shapes), rank) in enumerate(zip(report.series.items(), (11, 6, None), strict=True)):
             sizes, color = [shape["attention_head_size"] for shape in shapes], f"C{number}"
-            found = [
-                shape.estimate("error") for shape in shapes
-            ]  # intervals reach below zero, where the axis has no place
+            found = [shape.estimate("error") for shape in shapes]  # no intervals: they reach below zero
             axes.plot(sizes, [one.mean for one in found], f"{MARKERS[number]}-", color=color, linewidth=1, label=name)
             for size, one in zip(sizes, found, strict=True):
-                axes.plot(
-                    [size] * len(one.by_seed), [*one.by_seed.values()], MARKERS[number], color=color, markersize=3
-                )
+                seeds = [*one.by_seed.values()]
+                axes.plot([size] * len(seeds), seeds, MARKERS[number], color=color, markersize=3)
             if rank:
-                floors = [
-                    shape.estimate("floor").mean for shape, size in zip(shapes, sizes, strict=True) if size < rank
-                ]
-                axes.plot(
-                    sizes[: len(floors)], floors, "--", color=color, linewidth=1, label=f"{name}: least error found"
-                )
+                below = [shape for shape in shapes if shape["attention_head_size"] < rank]
+                floors, label = [shape.estimate("floor").mean for shape in below], f"{name}: least error found"
+                axes.plot(sizes[: len(floors)], floors, "--", color=color, linewidth=1, label=label)
                 axes.axvline(rank, color=color, linestyle=":", label=f"{name}: zero by theory from here on")
         axes.set(yscale="log", xlabel="head size", ylabel="mean squared error")
         axes.set_xticks(range(1, 17))

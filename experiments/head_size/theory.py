@@ -159,11 +159,11 @@ def draw(fits: Sequence[PatternFits], P: Tensor, file: Path):
         upper, lower = figure.subfigures(2, 1, height_ratios=(4, 2.6))
         panels = upper.subplots(1, 2)
         for number, fit in enumerate(fits):
-            color, sizes = f"C{number}", range(1, fit.length + 1)
+            color, sizes, label = f"C{number}", range(1, fit.length + 1), f"{fit.length} tokens, best fit"
             panels[0].axhline(fit.uniform, color=color, linestyle="-.", linewidth=1)
             panels[1].plot(sizes, fit.truncated, "--", color=color, linewidth=1)
             for panel in panels:
-                panel.plot(sizes, fit.fitted, "o-", color=color, markersize=4, label=f"{fit.length} tokens, best fit")
+                panel.plot(sizes, fit.fitted, "o-", color=color, markersize=4, label=label)
                 panel.axvline(fit.length - 1, color=color, linestyle=":", linewidth=1)
         for style, label in (("-.", "uniform attention"), ("--", "largest singular values")):
             panels[0].plot([], [], style, color="black", linewidth=1, label=label)
