@@ -154,9 +154,9 @@ def median(divergences: Iterable[float]) -> float:
 
 
 def draw(fits: Sequence[PatternFits], P: Tensor, file: Path):
-    """Divergence against head size, a color for each length, and below it the pattern P with the best smaller heads."""
+    """Divergence against head size, a color for each length; below it the pattern P and the best smaller heads."""
     with drawing(PAGE, 6.6, file) as figure:
-        upper, lower = figure.subfigures(2, 1, height_ratios=(4, 2.6))
+        upper, lower = figure.subfigures(2, 1, squeeze=False, height_ratios=(4, 2.6))[:, 0]
         panels = upper.subplots(1, 2)
         for number, fit in enumerate(fits):
             color, sizes, label = f"C{number}", range(1, fit.length + 1), f"{fit.length} tokens, best fit"
