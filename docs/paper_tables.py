@@ -15,8 +15,9 @@ SERIES = {
     "heads fixed at 128, d=512, feed-forward 4096": ("fixed-512-", "o-"),
     "heads fixed at 128, d=768, feed-forward 3072": ("fixed-768-", "^-"),
 }
+SIZES = "8 heads, d=512, feed-forward 4096: 130 M to 218 M parameters"
 SCORES = ("SQuAD 1.1 dev F1 (%)", "MNLI dev accuracy (%)")  # in the order of the table
-AXES = {"num_attention_heads": "number of attention heads", "parameters": "parameters (millions)"}
+AXES = {"num_attention_heads": "number of heads", "parameters": "parameters (millions)"}
 
 
 def printed() -> dict[str, list[tuple[float, float]]]:
@@ -30,9 +31,9 @@ def printed() -> dict[str, list[tuple[float, float]]]:
 def main():
     scores = printed()
     with drawing(PAGE, 5.6, Path(__file__).with_suffix(".png")) as figure:
-        panels = figure.subplots(2, 2, sharex="col", sharey="row")
+        panels = figure.subplots(2, 3, sharex="col", sharey="row")
         for number, (row, score) in enumerate(zip(panels, SCORES, strict=True)):
-            for axes, (field, label) in zip(row, AXES.items(), strict=True):
+            for axes, (field, label) in zip(row, AXES.items(), strict=False):
                 for aside, (name, (prefix, style)) in enumerate(SERIES.items(), -1):
                     shapes = {key: p for key, p in PRESETS.items() if key.startswith(prefix)}
                     shapes = {key: shape for key, shape in shapes.items() if shape.attention_head_size in (None, 128)}
@@ -44,13 +45,20 @@ def main():
                     means, spreads = zip(*(scores[key][number] for key in shapes), strict=True)
                     axes.errorbar(places, means, spreads, fmt=style, label=name, capsize=3, elinewidth=1)
                 axes.set(xlabel=label)
+            sizes = {size: scores[f"fixed-512-8x{size}"][number] for size in (32, 64, 128, 256)}
+            means, spreads = zip(*sizes.values(), strict=True)
+            row[2].errorbar([*sizes], means, spreads, fmt="D-", color="C3", label=SIZES, capsize=3, elinewidth=1)
+            row[2].set(xlabel="head size")
+            for axes in row:
                 axes.label_outer()
                 axes.grid()
             row[0].set_ylabel(score)
-        panels[0, 0].set_xscale("log")
-        panels[0, 0].set_xticks([8, 12, 16, 20, 32], labels=[8, 12, 16, 20, 32])
-        panels[0, 0].minorticks_off()
-        figure.legend(*panels[0, 0].get_legend_handles_labels(), loc="outside lower center")
+        for axes, ticks in ((panels[0, 0], [8, 12, 16, 20, 32]), (panels[0, 2], [32, 64, 128, 256])):
+            axes.set_xscale("log")
+            axes.set_xticks(ticks, labels=ticks)
+            axes.minorticks_off()
+        handles = [line for axes in panels[0, ::2] for line in axes.containers]
+        figure.legend(handles=handles, loc="outside lower center")
         figure.suptitle("with the ± that the paper prints; points are moved sideways a little")
 
 

@@ -3,7 +3,7 @@ Draws pictures of this folder again, from docs/records, experiments/head_size/re
 
     PYTHONPATH=. python docs/results/pictures.py
 
-Records of the studies `nearest` and `synthetic` were not kept: their pictures stay.
+Records of the study `nearest` were not kept: its picture stays.
 """
 
 import json
@@ -93,6 +93,30 @@ def draw_memorise():
             axes.text(n * 1.03, 215, f"n = {n}")
         figure.legend(loc="outside lower center", ncols=3)
         figure.suptitle("means of three seeds with 95 % intervals, small: each seed, hollow: not converged")
+
+
+def draw_synthetic():
+    """Errors by head size, with the least error found for each dense pattern, and the sizes that theory says."""
+    report = make_report(read_records([TASKS / "synthetic.jsonl"]))
+    with drawing(PAGE, 4.6, HERE / "study_synthetic.png") as figure:
+        axes = figure.subplots()
+        for number, ((name, shapes), rank) in enumerate(zip(report.series.items(), (11, 6, None), strict=True)):
+            sizes, color = [shape["attention_head_size"] for shape in shapes], f"C{number}"
+            found = [shape.estimate("error") for shape in shapes]  # no intervals: they reach below zero
+            axes.plot(sizes, [one.mean for one in found], f"{MARKERS[number]}-", color=color, linewidth=1, label=name)
+            for size, one in zip(sizes, found, strict=True):
+                seeds = [*one.by_seed.values()]
+                axes.plot([size] * len(seeds), seeds, MARKERS[number], color=color, markersize=3)
+            if rank:
+                below = [shape for shape in shapes if shape["attention_head_size"] < rank]
+                floors, label = [shape.estimate("floor").mean for shape in below], f"{name}: least error found"
+                axes.plot(sizes[: len(floors)], floors, "--", color=color, linewidth=1, label=label)
+                axes.axvline(rank, color=color, linestyle=":", label=f"{name}: zero by theory from here on")
+        axes.set(yscale="log", xlabel="head size", ylabel="mean squared error")
+        axes.set_xticks(range(1, 17))
+        axes.grid()
+        figure.legend(loc="outside lower center", ncols=2)
+        figure.suptitle("means of three seeds; small: each seed")
 
 
 def layers_aside(shape, aside: float) -> float:
@@ -291,6 +315,7 @@ if __name__ == "__main__":
     draw_studies()
     draw_depth()
     draw_memorise()
+    draw_synthetic()
     draw_quality()
     draw_language_models()
     draw_shrinking()

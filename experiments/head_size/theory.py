@@ -1,10 +1,14 @@
 """The theorems checked in numbers, and how well heads of each size fit attention patterns."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
+from torch import Tensor
 from tqdm import tqdm
 
 from fixedbert.support.errors import InputError, needs
@@ -15,7 +19,11 @@ from .outputs import output, values_for
 from .patterns import attention, fitted, kullback_leibler, least_head_size, random_pattern, truncated_fit, weights_for
 from .separation import difference, separated, sequence
 
+if TYPE_CHECKING:
+    from matplotlib.figure import SubFigure
+
 FLOOR = 1e-16  # nats; what is smaller is rounding
+DRAWN = 1e-6  # nats, from where divergences are drawn
 
 
 @dataclass(frozen=True)
@@ -57,6 +65,7 @@ class PatternFits:
     """Fits of random patterns over `length` tokens by heads of every size from 1 on: medians of divergences (nats)."""
 
     length: int
+    uniform: float  # of uniform attention, the yardstick
     least_head_sizes: tuple[int, ...]  # for each pattern, the smallest head that expresses it
     truncated: tuple[float, ...]  # by head size: the fit with the largest singular values
     fitted: tuple[float, ...]  # the same after gradient descent from there
@@ -77,7 +86,7 @@ def theory(output_dir: str | Path, lengths: Sequence[int] = (8, 16, 32), pattern
     Write theory.png into `output_dir`, a new directory.
 
     Args:
-        lengths: of sequences; each has a curve.
+        lengths: of sequences; each has a curve, and the first is that of Theorem 1 and of the heat maps.
         patterns: random ones for each length and head size, whose median is drawn.
 
     Raises:
@@ -91,16 +100,17 @@ def theory(output_dir: str | Path, lengths: Sequence[int] = (8, 16, 32), pattern
     with new_directory(output_dir) as folder:
         with tqdm(total=patterns * sum(lengths), desc="fitting patterns", unit="fit") as progress:
             fits = tuple(fit_patterns(length, patterns, seed, progress) for length in lengths)
-        draw(fits, folder / "theory.png")
-        return Theory(check_theorem_1(seed), check_theorem_2(seed), check_value_rank(seed), fits)
+        draw(fits, random_pattern(lengths[0], torch.Generator().manual_seed(seed)), folder / "theory.png")
+        return Theory(check_theorem_1(seed, lengths[0]), check_theorem_2(seed), check_value_rank(seed), fits)
 
 
-def check_theorem_1(seed: int, n: int = 8, d: int = 12) -> Theorem1:
-    """Check Theorem 1 on a random pattern over n tokens of width d."""
-    generator = torch.Generator().manual_seed(seed)
+def check_theorem_1(seed: int, n: int = 8) -> Theorem1:
+    """Check Theorem 1 on a random pattern over n tokens, of width n + 4."""
+    generator, d = torch.Generator().manual_seed(seed), n + 4
     X, P = torch.randn(d, n, dtype=torch.float64, generator=generator), random_pattern(n, generator)
     errors = {p: float((attention(X, *weights_for(X, P, p)) - P).abs().max()) for p in (d, n - 1)}
-    return Theorem1(n, errors, n - 2, float((fitted(P, n - 2) - P).abs().max()))
+    nearest = fitted(P, n - 2) if n > 2 else truncated_fit(P, 0)  # of 2 tokens: uniform attention
+    return Theorem1(n, errors, n - 2, float((nearest - P).abs().max()))
 
 
 def check_theorem_2(seed: int, d: int = 12, heads: int = 6, head_size: int = 4) -> Theorem2:
@@ -135,60 +145,82 @@ def fit_patterns(length: int, patterns: int, seed: int, progress: tqdm) -> Patte
         bounds.append(median(kullback_leibler(P, truncated_fit(P, size)) for P in drawn))
         best.append(median(kullback_leibler(P, fitted(P, size)) for P in drawn))
         progress.update(patterns)
-    return PatternFits(length, tuple(map(least_head_size, drawn)), tuple(bounds), tuple(best))
+    uniform = median(kullback_leibler(P, torch.full_like(P, 1 / length)) for P in drawn)
+    return PatternFits(length, uniform, tuple(map(least_head_size, drawn)), tuple(bounds), tuple(best))
 
 
 def median(divergences: Iterable[float]) -> float:
     return max(FLOOR, float(torch.tensor(list(divergences), dtype=torch.float64).median()))
 
 
-def draw(fits: Sequence[PatternFits], file: Path):
-    """Divergence against head size, a color for each length."""
-    with drawing(PAGE, 4.8, file) as figure:
-        axes = figure.subplots()
+def draw(fits: Sequence[PatternFits], P: Tensor, file: Path):
+    """Divergence against head size, a color for each length; below it the pattern P and the best smaller heads."""
+    with drawing(PAGE, 6.6, file) as figure:
+        upper, lower = figure.subfigures(2, 1, squeeze=False, height_ratios=(4, 2.6))[:, 0]
+        panels = upper.subplots(1, 2)
         for number, fit in enumerate(fits):
-            color, sizes = f"C{number}", range(1, fit.length + 1)
-            axes.plot(
-                sizes, fit.fitted, "o-", color=color, markersize=4, label=f"{fit.length} tokens, gradient descent"
-            )
-            label = f"{fit.length} tokens, largest singular values"
-            axes.plot(sizes, fit.truncated, "--", color=color, linewidth=1, label=label)
-            axes.axvline(fit.length - 1, color=color, linestyle=":", linewidth=1)
-        patterns = len(fits[0].least_head_sizes)
-        axes.set(
-            xlabel="head size",
-            ylabel="divergence of the best fit (nats; 1e-16 is rounding)",
-            yscale="log",
-            xscale="log",
-            title=f"Random attention patterns, median of {patterns}; dotted: n - 1, from where all are exact",
-        )
-        axes.yaxis.set_major_formatter("{x:g}")
+            color, sizes, label = f"C{number}", range(1, fit.length + 1), f"{fit.length} tokens, best fit"
+            panels[0].axhline(fit.uniform, color=color, linestyle="-.", linewidth=1)
+            panels[1].plot(sizes, fit.truncated, "--", color=color, linewidth=1)
+            for panel in panels:
+                panel.plot(sizes, fit.fitted, "o-", color=color, markersize=4, label=label)
+                panel.axvline(fit.length - 1, color=color, linestyle=":", linewidth=1)
+        for style, label in (("-.", "uniform attention"), ("--", "largest singular values")):
+            panels[0].plot([], [], style, color="black", linewidth=1, label=label)
+        panels[0].set(ylabel="divergence from the pattern (nats)", ylim=(0, None))
+        panels[1].set(yscale="log", ylim=(DRAWN, 2))
+        panels[1].yaxis.set_major_formatter("{x:g}")
         ticks = [2**power for power in range(max(fit.length for fit in fits).bit_length())]
-        axes.set_xticks(ticks, labels=list(map(str, ticks)), minor=False)
-        axes.minorticks_off()
-        axes.legend()
+        for panel in panels:
+            panel.set(xscale="log", xlabel="head size")
+            panel.set_xticks(ticks, labels=list(map(str, ticks)), minor=False)
+            panel.minorticks_off()
+        upper.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
+        patterns = len(fits[0].least_head_sizes)
+        upper.suptitle(f"Random patterns, median of {patterns}; dotted: n - 1, from where heads are exact")
+        draw_patterns(lower, P)
+
+
+def draw_patterns(figure: SubFigure, P: Tensor):
+    """P, the best heads of n - 2 and of n / 4, and uniform attention, as heat maps with one scale."""
+    n = len(P)
+    shown = {f"P: a head of {n - 1}": P}
+    shown |= {f"best head of {size}": fitted(P, size) for size in sorted({n - 2, n // 4} - {0}, reverse=True)}
+    shown["uniform attention"] = torch.full_like(P, 1 / n)
+    panels = figure.subplots(1, len(shown), sharey=True)
+    for panel, (title, pattern) in zip(panels, shown.items(), strict=True):
+        image = panel.imshow(pattern.numpy(), cmap="Blues", vmin=0, vmax=float(P.max()))
+        off = "" if pattern is P else f"\n{kullback_leibler(P, pattern):.2g} nats off"
+        panel.set(title=f"{title}{off}", xlabel="query", xticks=[], yticks=[])
+    panels[0].set_ylabel("token")
+    figure.colorbar(image, ax=panels, label="attention")
 
 
 def theory_text(theory: Theory) -> str:
     """What the theorems say, with the error that is left."""
     expressed, layers, values = theory.theorem_1, theory.theorem_2, theory.value_rank
-    lines = [f"Theorem 1: any pattern over {expressed.length} tokens"]
+    lines = [f"Theorem 1: any pattern over {expressed.length} tokens (largest error of a probability)"]
     lines += [f"  from a head of {size}: off by {error:.1e}" for size, error in expressed.errors.items()]
     lines.append(f"  the best head of {expressed.too_small}: off by {expressed.error_too_small:.1e}")
     lines.append(
         f"Theorem 2: {layers.heads} fixed heads of {layers.head_size} in width {layers.width} beside {layers.heads} "
-        f"standard ones of {layers.width // layers.heads}"
+        f"standard ones of {layers.width // layers.heads} (largest difference of an entry)"
     )
     for case, gap in layers.differences.items():
         errors = layers.closed_form_errors
         closed = f", closed form off by {errors[case]:.1e}" if case in errors else ""
         lines.append(f"  case {case}: the layers differ by {gap:.3g}{closed}")
     lines += [
-        f"Values: any output over {values.length} tokens, from {values.heads} heads",
+        f"Values: any output over {values.length} tokens, from {values.heads} heads (largest error of an entry)",
         f"  with values of {values.size}: off by {values.error:.1e}",
-        f"  the best with values of {values.too_small}: off by {values.error_too_small:.3g}, closed form off by "
-        f"{abs(values.error_too_small - values.least_error):.1e}",
+        f"  the best with values of {values.too_small}: off by {values.error_too_small:.3g} in the Frobenius norm, "
+        f"closed form off by {abs(values.error_too_small - values.least_error):.1e}",
     ]
-    lines += ["", "least head size of random patterns"]
-    lines += [f"  {fits.length:>4} tokens: {sorted(set(fits.least_head_sizes))}" for fits in theory.fits]
+    lines += ["", "random patterns: least head size; divergence in nats, median"]
+    for fits in theory.fits:
+        half = fits.length // 2
+        lines.append(
+            f"  {fits.length:>4} tokens: {sorted(set(fits.least_head_sizes))}; uniform attention {fits.uniform:.2g}, "
+            f"best head of {half} {fits.fitted[half - 1]:.2g}"
+        )
     return "\n".join(lines)

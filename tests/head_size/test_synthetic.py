@@ -134,3 +134,13 @@ def test_shapes_of_a_seed_see_equal_data(monkeypatch):
     first, second, other = seen[:4], seen[4:8], seen[8:]
     assert [len(x) for x in first] == [7, 7, 7, 13] and all(map(torch.equal, first, second))
     assert not any(map(torch.equal, first, other))
+
+
+def test_the_lesson_is_a_part_of_the_study():
+    """Guards: the runs of the scale `lesson` are runs of `tiny` too, among them those beside the threshold, 11."""
+    lesson, tiny = (load_study("synthetic", scale) for scale in ("lesson", "tiny"))
+    for series, fields in lesson.series.items():
+        for point, size in enumerate(fields["attention_head_size"]):
+            other = tiny.series[series]["attention_head_size"].index(size)
+            assert lesson.run(series, point, 0.1, 1).key == tiny.run(series, other, 0.1, 1).key
+    assert {10, 11} <= {*lesson.series["dense pattern"]["attention_head_size"]}

@@ -257,30 +257,51 @@ def test_identities_of_head_embeddings():
             assert torch.allclose(reduced, whole, atol=1e-12) and torch.allclose(found[:, head], whole, atol=1e-12)
 
 
+def blocks(page: str) -> list[str]:
+    """The Python of a page in docs/."""
+    text = (Path(__file__).parents[2] / "docs" / page).read_text(encoding="utf-8")
+    return re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+
+
 def test_python_of_the_page_runs(tmp_path, monkeypatch, capsys):
     """Guards: the Python of docs/theory.md prints what it says."""
     monkeypatch.chdir(tmp_path)
-    page = (Path(__file__).parents[2] / "docs" / "theory.md").read_text(encoding="utf-8")
-    _, construction, checks, exercises = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
-    exec(construction, {})
-    least, error = capsys.readouterr().out.splitlines()
-    assert least == "7" and float(re.search(r"\d[\d.e-]*", error)[0]) < 1e-13
+    by_hand, checks = blocks("theory.md")
+    exec(by_hand, {})
+    exact, rank, seven, six = capsys.readouterr().out.splitlines()
+    assert (
+        rank == "tensor(7)" and number_in(exact) < 1e-13 and number_in(seven[1:]) < 1e-13 < 1e-3 < number_in(six[1:])
+    )
     exec(checks, {})
     errors, four, eight = capsys.readouterr().out.splitlines()
-    assert re.fullmatch(r"\{12: .*e-1\d, 7: .*e-1\d\}", errors)
+    assert re.fullmatch(r"\{8: .*e-1\d, 3: .*e-1\d\}", errors)
     assert four.startswith("4 (3, 3) (") and eight.startswith("8 (7, 7) (")
-    exec(exercises, {})
-    fits, weights, ratios, change = capsys.readouterr().out.splitlines()
+
+
+def test_exercises(capsys):
+    """Guards: the Python of docs/exercises.md prints the solutions of the page."""
+    construction, solutions = blocks("exercises.md")
+    exec(construction, {})
+    least, error = capsys.readouterr().out.splitlines()
+    assert least == "7" and number_in(error) < 1e-13
+    exec(solutions, {})
+    fits, *pattern, null, weights, ratios, change = capsys.readouterr().out.splitlines()
     eleven, ten = eval(fits)
-    assert eleven < 1e-13 and 1e-3 < ten < 0.1
-    assert int(weights) == 4 * 256 * 12 * 64 and [round(ratio, 2) for ratio in eval(ratios)] == [1.06, 1.23]
-    assert float(re.search(r"\d[\d.e-]*", change)[0]) < 1e-5
+    assert eleven < 1e-13 and 5e-3 < ten < 0.02
+    assert re.findall(r"0\.\d+", "".join(pattern)) == ["0.5000", "0.7500", "0.5000", "0.2500"]
+    assert number_in(null) < 1e-13 and int(weights) == 4 * 256 * 12 * 64 == 786_432
+    assert [round(ratio, 2) for ratio in eval(ratios)] == [1.06, 1.23]
+    assert number_in(change) < 1e-5
+
+
+def number_in(printed: str) -> float:
+    return float(re.search(r"\d[\d.e-]*", printed)[0])
 
 
 def test_results_are_data(tmp_path):
     """Guards: what the theorems promise is in the fields: exact from n - 1 on, and layers that differ."""
     found = theory(tmp_path / "out", lengths=[5], patterns=3)
-    assert found.theorem_1.errors.keys() == {12, 7}
+    assert found.theorem_1.length == 5 and found.theorem_1.errors.keys() == {9, 4}
     assert max(found.theorem_1.errors.values()) < 1e-13
     assert found.theorem_1.error_too_small > 1e-4
     assert found.theorem_2.differences.keys() == {1, 2, 3}
@@ -294,6 +315,7 @@ def test_results_are_data(tmp_path):
     assert (fits.length, fits.least_head_sizes) == (5, (4, 4, 4))
     assert len(fits.truncated) == len(fits.fitted) == 5
     assert max(fits.fitted[3:]) < 1e-12 < 1e-4 < fits.fitted[2] <= fits.truncated[2]
+    assert fits.fitted[0] < fits.uniform
 
 
 @pytest.mark.parametrize(
@@ -311,6 +333,14 @@ def test_picture_and_table(tmp_path, capsys):
     """Guards: `fixedbert theory` draws its picture and prints what holds to which error."""
     main(["theory", "--output_dir", str(tmp_path / "out"), "--lengths", "4", "6", "--patterns", "2"])
     printed = capsys.readouterr().out
-    assert "Theorem 1" in printed and "case 3" in printed and "the best with values of 3" in printed
+    assert "Theorem 1: any pattern over 4 tokens" in printed and "case 3" in printed
+    assert "the best with values of 3" in printed and re.search(r"6 tokens: \[5\]; uniform attention 0\.", printed)
     with Image.open(tmp_path / "out" / "theory.png") as picture:
         assert picture.width > 600
+
+
+def test_two_tokens(tmp_path):
+    """Guards: over 2 tokens, where a head of 1 makes every pattern, the smaller one is uniform attention."""
+    found = theory(tmp_path / "out", lengths=[2], patterns=1).theorem_1
+    assert found.errors.keys() == {6, 1} and max(found.errors.values()) < 1e-13
+    assert found.too_small == 0 and found.error_too_small > 1e-2
