@@ -391,7 +391,11 @@ def side_by_side_text(found: SideBySide) -> str:
     ]
     lines = [head]
     for side in found.sides:
-        speeds = [f"{x:.3g}" for pair in zip(side.rows_per_second, side.times_as_fast, strict=True) for x in pair]
+        speeds = [
+            text
+            for rows, times in zip(side.rows_per_second, side.times_as_fast, strict=True)
+            for text in (f"{rows:,.0f}" if rows >= 100 else f"{rows:.3g}", f"{times:.2f}")
+        ]
         flips = [str(side.lost), str(side.gained)] if counted else []
         answers = "" if side.answers is None else answers_text(side.answers)
         lines.append([side.name, *speeds, *(f"{side.scores[name]:.4f}" for name in metrics), *flips, answers])

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import random
 import shutil
 
 import pytest
@@ -93,14 +94,13 @@ def test_rows_without_labels(models, tmp_path):
     assert "accuracy" not in str(found) and repr(found) == "SideBySide(['one', 'two'], rows=13)"
     changed = [*csv.reader((tmp_path / "o" / "changed.tsv").open(newline=""), delimiter="\t")][1:]
     assert len(changed) == round(13 * (1 - found.sides[1].answers.agreement))
-    assert {tuple(line[:2]) for line in changed} - set(PAIRS[:13]) and all(line[2] == "" for line in changed)
+    chosen = {PAIRS[place] for place in random.Random(0).sample(range(len(PAIRS)), 13)}
+    assert {tuple(line[:2]) for line in changed} <= chosen and all(line[2] == "" for line in changed)
     with pytest.raises(InputError, match="no column 'verdict'; there are premise, hypothesis"):
         compare([folder / "one"], tmp_path / "rows.csv", label_column_name="verdict")
     twice = compare([folder / "one", folder / "one"], tmp_path / "rows.csv")
     assert twice.sides[1].answers.agreement == 1
-    assert [side.name for side in twice.sides] == [
-        str(folder / "one")
-    ] * 2  # no two have one name without their folders
+    assert [side.name for side in twice.sides] == [str(folder / "one")] * 2  # no two of one name
 
 
 def save_embeddings(folder, mode):
@@ -161,7 +161,7 @@ def test_what_cannot_be_compared(models, tmp_path):
     for places, sentence in (
         (
             (folder / "one", tmp_path / "other"),
-            "it answers with classes LABEL_0, LABEL_1, LABEL_2, and .* classes odd",
+            "answers with classes LABEL_0, LABEL_1, LABEL_2, and .* classes odd",
         ),
         ((folder / "one", tmp_path / "words"), "words: it gives no classes, numbers or embeddings"),
         ((tmp_path / "damaged", folder / "one"), "model.onnx: cannot be read"),
