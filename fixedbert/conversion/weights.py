@@ -25,6 +25,9 @@ from ..support.files import read_object, reading
 FILES = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
 FLOATS = {"F16": torch.float16, "BF16": torch.bfloat16, "F32": torch.float32, "F64": torch.float64}
 FLOATS |= {str(dtype): dtype for dtype in FLOATS.values()}
+# While it loads, transformers replaces PreTrainedModel.tie_weights: of two loads at once, one would leave it replaced,
+# and no later model would have its embeddings tied.
+LOADING = threading.RLock()
 LEFT_OUT = ("pooler", "decoder")  # parts of a body that some heads do without
 
 
@@ -57,7 +60,7 @@ def load_whole(model_class: Any, source: str | Path, config: PreTrainedConfig, *
     if "dtype" not in options:
         options["dtype"] = precision_of(source, config, dtypes)
     options |= {"config": config, "output_loading_info": True, "ignore_mismatched_sizes": True}
-    with without_report():  # what is missing is said below, or where it may be
+    with LOADING, without_report():  # what is missing is said below, or where it may be
         model, loaded = model_class.from_pretrained(source, **options)
     buffers = {name.rpartition(".")[2] for name, _ in model.named_buffers()}  # which earlier versions saved
     nothing = {name for name, tensor in stored.items() if 0 in tensor.shape}  # in a layer whose heads are all pruned

@@ -26,6 +26,7 @@ from transformers.training_args import OptimizerNames
 
 from ..conversion.families import fixed_head_config
 from ..conversion.growing import convert, enlarge, larger_config
+from ..conversion.weights import LOADING
 from ..model.configuration_fixed_head_bert import FixedHeadBertConfig
 from ..support.errors import InputError
 from ..training.loading import check_length
@@ -184,7 +185,8 @@ def begin_stage(
         reached.train_batch_size = stage.batch[0] * max(arguments.n_gpu, 1)  # Trainer compares it
         reached.save_to_json(str(begin / TRAINER_STATE_NAME))
         if stage.growth:
-            small = auto_class.from_pretrained(checkpoint)
+            with LOADING:
+                small = auto_class.from_pretrained(checkpoint)
             large = convert(small, **stage.growth, seed=arguments.seed)
             large.save_pretrained(begin)
             grow_moments(begin / OPTIMIZER_NAME, small.config, large.config)

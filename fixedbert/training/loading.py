@@ -9,7 +9,7 @@ from transformers.models.auto.auto_factory import _BaseAutoModelClass
 
 from ..conversion.checkpoints import read_config
 from ..conversion.families import FAMILIES, fixed_head_config
-from ..conversion.weights import load_whole
+from ..conversion.weights import LOADING, load_whole
 from ..data.hub import check_place
 from ..data.tokenizers import check_size
 from ..model.configuration_fixed_head_bert import FixedHeadBertConfig
@@ -89,7 +89,8 @@ def load_model(
     attention = arguments.attn_implementation or ("eager" if PartialState().device.type == "cpu" else None)
     if arguments.model_name_or_path is None:
         config.vocab_size, config.pad_token_id = len(tokenizer), tokenizer.pad_token_id
-        model = auto_class.from_config(config, attn_implementation=attention)
+        with LOADING:  # a model that is made meanwhile would not be tied
+            model = auto_class.from_config(config, attn_implementation=attention)
     else:
         check_size(tokenizer, config.vocab_size, arguments.model_name_or_path)
         check_place(arguments.model_name_or_path)

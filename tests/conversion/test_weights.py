@@ -363,8 +363,8 @@ def test_shards_are_checked_like_one_file(folder):
 
 
 def test_threads_load_and_others_are_heard(folder, caplog):
-    """Guards: loading in several threads leaves transformers' logs as they were, and hushes its table there alone."""
-    logger = logging.getLogger("transformers.modeling_utils")
+    """Guards: loading in several threads leaves transformers as it was: its logs, and that it ties embeddings."""
+    logger, tie = logging.getLogger("transformers.modeling_utils"), PreTrainedModel.tie_weights
     before = (logging.getLogger("transformers").level, [*logger.filters])
 
     def load(_):
@@ -375,4 +375,5 @@ def test_threads_load_and_others_are_heard(folder, caplog):
         logger.warning("of another thread")
         assert len({*found}) == 1
     assert before == (logging.getLogger("transformers").level, logger.filters)
+    assert PreTrainedModel.tie_weights is tie
     assert [record.getMessage() for record in caplog.records if record.name == logger.name] == ["of another thread"]
