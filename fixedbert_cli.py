@@ -178,24 +178,35 @@ def check_task_words(words: list[str]):
         if not (Path(first).parent == Path("recipes") and (packaged / Path(first).name).exists()):
             recipes = ", ".join(f"recipes/{file.name}" for file in sorted(packaged.glob("*.yaml")))
             raise ArgumentError(f"{first}: no such recipe; give a file, or one of {recipes}.")
-    options: dict[str, Any] = {}
+    options: dict[str, list[str]] = {}
     name = None
     for word in words:
         if word.startswith("--"):
             flag, equals, value = word[2:].partition("=")
             name = flag.replace("-", "_")
-            if known and not {name, name.removeprefix("no_")} & known:
-                near = did_you_mean(name, known - NOT_SUGGESTED).replace("mean ", "mean --")
+            if known and not {name, name.removeprefix("no_")} & known.keys():
+                near = did_you_mean(name, known.keys() - NOT_SUGGESTED).replace("mean ", "mean --")
                 raise ArgumentError(f"--{flag}: no such argument{near or '; --help lists those there are.'}")
             options[name] = [value] if equals else []
         elif name is not None:
             options[name].append(word)
+    for name, values in options.items():
+        wrong = next((value for value in values if not is_number(value)), None)
+        if wrong is not None and known.get(name) in ("int", "float", "int | None", "float | None"):
+            raise ArgumentError(f"--{name}: {wrong!r} is no number.")
     one = ("output_dir", "model_name_or_path", "teacher_model")
     check_places({name: values[0] if name in one and values else values for name, values in options.items()})
 
 
-def task_flags() -> set[str]:
-    """Names of the tasks' flags: fields of classes called ...Arguments, read in our source and in transformers'."""
+def is_number(word: str) -> bool:
+    try:
+        return float(word) is not None
+    except ValueError:
+        return False
+
+
+def task_flags() -> dict[str, str]:
+    """Types of the tasks' flags: of fields of classes called ...Arguments, read in our source and in transformers'."""
     files = [source_of("transformers") / "training_args.py"]
     for part in ("training", "pretraining", "fine_tuning"):
         files += (source_of("fixedbert") / part).glob("*.py")
@@ -207,12 +218,9 @@ def task_flags() -> set[str]:
         if isinstance(node, ast.ClassDef) and node.name.endswith("Arguments")
     ]
     fields = [part for one in classes for part in one.body if isinstance(part, ast.AnnAssign)]
-    names = [part.target.id for part in fields if isinstance(part.target, ast.Name) and not is_class_variable(part)]
-    return {*names, "help"} if {"output_dir", "task_name"} <= {*names} else set()
-
-
-def is_class_variable(field: ast.AnnAssign) -> bool:
-    return "ClassVar" in ast.unparse(field.annotation)
+    types = {part.target.id: ast.unparse(part.annotation) for part in fields if isinstance(part.target, ast.Name)}
+    types = {name: kind for name, kind in types.items() if "ClassVar" not in kind}
+    return {"help": "", **types} if {"output_dir", "task_name"} <= types.keys() else {}
 
 
 def source_of(package: str) -> Path:
@@ -274,10 +282,11 @@ def load_convert(source: str, **options) -> Run:
 def shrink_arguments(parser: ArgumentParser):
     parser.add_argument("model", help="directory or Hub id of a model as in fixedbert convert, or of a FixedHeadBert")
     parser.add_argument("--output_dir", required=True, help="the directory to write")
-    parser.add_argument("--speedup", type=float, help="times as fast as the original on this machine, such as 2")
-    parser.add_argument("--milliseconds", type=float, help="for a batch of the rows on this machine")
-    parser.add_argument("--params", type=float, help="parameters of the whole model, such as 15e6")
-    parser.add_argument("--flops", type=float, help="operations of a forward pass, for a row of the mean length")
+    target = parser.add_mutually_exclusive_group()
+    target.add_argument("--speedup", type=float, help="times as fast as the original on this machine, such as 2")
+    target.add_argument("--milliseconds", type=float, help="for a batch of the rows on this machine")
+    target.add_argument("--params", type=float, help="parameters of the whole model, such as 15e6")
+    target.add_argument("--flops", type=float, help="operations of a forward pass, for a row of the mean length")
     parser.add_argument(
         "--attention_head_size", type=int, nargs="+", help="size of queries and keys, or one for each layer"
     )
