@@ -370,7 +370,7 @@ def bad(corpus, pretrained, tasks, tmp_path, name) -> tuple[str, list[str], str]
         return "run_pretraining.py", pretraining(corpus, output), "output: the output directory is not empty"
     if name == "bad value":
         arguments = glue_of(pretrained, tasks, output, "--learning_rate", "fast")
-        return "run_glue.py", arguments, "invalid float value: 'fast'"
+        return "run_glue.py", arguments, "--learning_rate: 'fast' is no number"
     if name == "unknown argument":
         return "run_glue.py", [*glue_of(pretrained, tasks, output), "--learning_rat", "1"], "--learning_rat: no such"
     if name == "missing column":
