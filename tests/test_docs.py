@@ -124,12 +124,15 @@ def test_commands_parse(page, command, monkeypatch):
     elif program == "python" and words[0] == "-m":
         check_module(words[1], words[2:], monkeypatch)
     elif program in ("python", "accelerate"):
-        script = next(number for number, word in enumerate(words) if re.fullmatch(r"run_\w+\.py", word))
         for file in re.findall(r"--config_file (\S+)", command):
             assert (ROOT / "fixedbert" / file).exists()
-        check_task(words[script][4:-3], words[script + 1 :])
         if program == "accelerate":
             launch_command_parser().parse_args(words[1:])
+        script = next((n for n, word in enumerate(words) if re.fullmatch(r"run_\w+\.py", word)), None)
+        if script is None:  # accelerate launch -m fixedbert COMMAND
+            fixedbert_cli.parse(words[words.index("fixedbert") + 1 :])
+        else:
+            check_task(words[script][4:-3], words[script + 1 :])
     elif program == "fixedbert":
         if words[0] in OF_THE_COMMAND:
             check_task(OF_THE_COMMAND[words[0]], words[1:])

@@ -280,7 +280,7 @@ def test_a_job_of_slurm_is_queued_again(corpus, pretrained, tmp_path):
     environment |= {"SLURM_JOB_ID": "7", "SLURM_GPUS_ON_NODE": "2", "OMP_NUM_THREADS": "1"}
     environment["ACCELERATE_CONFIG"] = "recipes/accelerate/cpu.yaml"
     fixed = ("--max_steps", "200", "--save_steps", "5", "--tokenizer_name", str(pretrained))
-    command = ["bash", "recipes/slurm.sh", *pretraining(corpus, tmp_path / "run", *fixed)]
+    command = ["bash", "recipes/slurm.sh", "run_pretraining.py", *pretraining(corpus, tmp_path / "run", *fixed)]
     job = subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=subprocess.DEVNULL)
     while job.poll() is None and not list(tmp_path.glob("run.partial/checkpoint-5/trainer_state.json")):
         time.sleep(0.02)
