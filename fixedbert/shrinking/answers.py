@@ -193,7 +193,7 @@ def comparison(pairs: Iterable[tuple[list[Answers], list[Answers]]], rows: int) 
                 numbers.append(mine.values)
     spread = float(torch.cat(numbers).std(dim=0, correction=0).norm()) if numbers else None
     agreement, different = (same / count, len(given)) if count else (None, None)
-    return Comparison(divergence / rows, agreement, kind, spread, different, rows)
+    return Comparison(max(0.0, divergence / rows), agreement, kind, spread, different, rows)
 
 
 def answers_text(comparison: Comparison) -> str:

@@ -95,7 +95,9 @@ class LatencyTable:
 
 
 def machine_name() -> str:
-    return f"{hardware_name()}, {processor_name()}, {torch.get_num_threads()} threads, torch {torch.__version__}"
+    count = torch.get_num_threads()
+    threads = "1 thread" if count == 1 else f"{count} threads"
+    return f"{hardware_name()}, {processor_name()}, {threads}, torch {torch.__version__}"
 
 
 def processor_name() -> str:

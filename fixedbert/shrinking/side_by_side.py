@@ -138,7 +138,7 @@ class SideBySide:
     What `compare` found.
 
     Args:
-        file, rows: what the models were compared on.
+        file, rows, drawn_from: what the models were compared on: all rows, or some drawn at random from so many.
         batch_size: rows in a batch.
         machine: where.
         sides: the models, the first one first.
@@ -147,6 +147,7 @@ class SideBySide:
 
     file: str
     rows: int
+    drawn_from: int
     batch_size: int
     machine: str
     sides: list[Side]
@@ -203,7 +204,8 @@ def compare(  # noqa: PLR0913  the options of the command
     check_runs(runs)
     file, first = Path(validation_file), runs[0]
     texts, labels, evaluation = read(file, first, text_column_names, label_column_name)
-    order = random.Random(0).sample(range(len(texts)), min(len(texts), max_samples))
+    count = len(texts)
+    order = random.Random(0).sample(range(count), min(count, max_samples))
     texts = [texts[place] for place in order]
     labels = None if labels is None else labels[order]
     measure(runs, texts, length_of(runs, max_seq_length), batch_size)
@@ -212,7 +214,7 @@ def compare(  # noqa: PLR0913  the options of the command
         sides[0] = side_of(first, first, labels, evaluation)  # the last that was scored
         if fitting := evaluation.order_that_fits():
             print(f"{file}: {fitting}")
-    found = SideBySide(str(validation_file), len(texts), batch_size, machine_name(), sides)
+    found = SideBySide(str(validation_file), len(texts), count, batch_size, machine_name(), sides)
     if output_dir is None:
         return found
     with new_directory(output_dir) as folder:
@@ -376,6 +378,7 @@ def changed_rows(
 def side_by_side_text(found: SideBySide) -> str:
     """A table with a line for each model, and what its columns are."""
     metrics = list(found.sides[0].scores)
+    drawn = f"{found.rows:,} of {found.drawn_from:,}" if found.rows < found.drawn_from else f"{found.rows:,}"
     counted, compared = found.sides[0].lost is not None, [side.answers for side in found.sides if side.answers]
     one = any(answers.classes_given == 1 for answers in compared)
     sorts = any(answers.kind == "classes" for answers in compared)
@@ -403,12 +406,13 @@ def side_by_side_text(found: SideBySide) -> str:
     texts = ["  ".join(justified(line, widths)).rstrip() for line in lines]
     right = "; lost, gained: rows that the first model alone, or this one alone, has right" if counted else ""
     return "\n".join([
-        f"{found.rows:,} rows of {found.file}, on {found.machine}",
+        f"{drawn} rows of {found.file}, on {found.machine}",
         "",
         *texts,
         "",
-        f"rows/s: in batches of {found.batch_size}, without the tokenizer; alone: one row at a time; times: as fast "
-        f"as the first model{right}; answers: compared with the first model's",
+        f"rows/s: in batches of {found.batch_size} in a random order, padded to the longest, without the tokenizer",
+        f"alone: {min(found.rows, ALONE)} of them; times: as fast as the first model, the median{right}",
+        "answers: those of the batches, compared with the first model's",
         *(["The first model gives one answer to all rows: that others give it too says nothing."] if one else []),
         *([f"rows with another class are in {found.folder}/{CHANGED}"] if found.folder and sorts else []),
     ])  # fmt: skip
