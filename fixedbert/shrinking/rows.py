@@ -191,12 +191,6 @@ def masked(batch: Batch, tokenizer: PreTrainedTokenizerBase, generator: torch.Ge
     return batch | {"input_ids": ids.masked_fill(places, int(tokenizer.mask_token_id)), PLACES: places}
 
 
-def mean_length(batches: list[Batch]) -> int:
-    """Tokens of a row in the mean."""
-    masks = [batch["attention_mask"] for batch in batches]
-    return round(sum(int(mask.sum()) for mask in masks) / sum(len(mask) for mask in masks))
-
-
 def shapes_of_batches(batches: list[Batch]) -> list[tuple[int, int]]:
     """Rows and tokens of three batches: of short, of middling and of long rows."""
     places = [len(batches) // 6, len(batches) // 2, len(batches) - 1 - len(batches) // 6]

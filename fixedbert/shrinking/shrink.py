@@ -45,7 +45,7 @@ from .budget import Option, Shape, cheapest, head_choices, neuron_choices
 from .latency import LatencyTable, duration, machine_name, measure, ratio
 from .layers import LayerCosts, check_tokens, layers_of, refit, shapes_of, statistics
 from .repair import Repair, RepairTrainer
-from .rows import Rows, mean_length, shapes_of_batches
+from .rows import Rows, shapes_of_batches
 from .text import PICTURE, RESULTS, Shrinking, Vocabulary, draw, making, shown
 from .vocabulary import Text, check_kind, cut_vocabulary, shrink_vocabulary
 
@@ -171,7 +171,8 @@ class Work:
     @property
     def length(self) -> int:
         """Tokens of a row in the mean."""
-        return mean_length(self.rows)
+        masks = [batch["attention_mask"] for batch in self.rows]
+        return round(sum(int(mask.sum()) for mask in masks) / sum(len(mask) for mask in masks))
 
     def operations(self, model: FixedHeadBertPreTrainedModel) -> int:
         """Floating-point operations of the layers for a row of the mean length."""

@@ -61,7 +61,7 @@ WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.b
 
 
 class GraphModel:
-    """A graph of ONNX, asked as the classifier that it was exported from."""
+    """A graph of ONNX, called as the model that it was exported from."""
 
     def __init__(self, file: Path, config: PreTrainedConfig):
         self.config, self.session = config, session_of(file, torch.get_num_threads())
