@@ -52,7 +52,7 @@ class Inputs:
             self.write()
 
     def write(self):
-        from small_tasks import write_model
+        from helpers.tiny_tasks import write_model
 
         self.inputs.mkdir(parents=True, exist_ok=True)
         rng = random.Random(0)

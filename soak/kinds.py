@@ -43,8 +43,8 @@ from fixedbert.training.output import WriteChecksums
 TESTS = Path(__file__).parents[1] / "tests"
 sys.path.append(str(TESTS))  # which write small files of most formats already
 
-from small_tasks import write_model  # noqa: E402
-from tensorflow_files import CONFIG, google_variables, write_checkpoint  # noqa: E402
+from helpers.tensorflow_checkpoint import CONFIG, google_variables, write_checkpoint  # noqa: E402
+from helpers.tiny_tasks import write_model  # noqa: E402
 
 VOCABULARY = "vocab.txt"
 SENTENCES = ("the function takes a list", "what does it do ? it writes", "it returns two files and reads one string")

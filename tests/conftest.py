@@ -21,8 +21,8 @@ from pathlib import Path  # noqa: E402
 from string import ascii_lowercase as LETTERS  # noqa: E402
 
 import pytest  # noqa: E402
-from small_scripts import pretraining  # noqa: E402
-from small_tasks import write_download, write_model, write_questions  # noqa: E402
+from helpers.script_arguments import pretraining  # noqa: E402
+from helpers.tiny_tasks import write_download, write_model, write_questions  # noqa: E402
 
 
 def pytest_collection_finish():

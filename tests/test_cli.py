@@ -7,9 +7,8 @@ import subprocess
 import sys
 from importlib import import_module
 
-import forked
 import pytest
-from launch import ROOT
+from helpers import ROOT, fork_server
 
 import fixedbert_cli
 from fixedbert.fine_tuning.glue import TextClassification
@@ -150,7 +149,7 @@ def test_flows_are_commands(tmp_path, tmp_path_factory):
     """Guards: `python -m fixedbert glue` has the arguments of run_glue.py and its own name."""
 
     def run(*words: str) -> subprocess.CompletedProcess:
-        return forked.run(ROOT / "fixedbert/__main__.py", [*words], tmp_path, tmp_path_factory.mktemp("printed"))
+        return fork_server.run(ROOT / "fixedbert/__main__.py", [*words], tmp_path, tmp_path_factory.mktemp("printed"))
 
     done = run("glue", "--help")
     assert done.returncode == 0, done.stderr

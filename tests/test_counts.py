@@ -4,7 +4,7 @@ import random
 
 import pytest
 import torch
-from small_models import UNEQUAL, B, L, config_of, inputs_of
+from helpers.tiny_models import UNEQUAL, B, L, config_of, inputs_of
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import AutoModelForPreTraining, BertConfig, BertModel
 

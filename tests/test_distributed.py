@@ -6,15 +6,14 @@ import re
 import shutil
 from pathlib import Path
 
-import forked
 import pytest
 import torch
 from accelerate.commands.launch import _validate_launch_command, launch_command_parser
 from accelerate.utils.launch import prepare_multi_gpu_env
-from launch import ROOT
+from helpers import ROOT, fork_server
+from helpers.script_arguments import SHAPE, glue_of, pretraining, results
+from helpers.tiny_models import L, config_of, inputs_of, model_of
 from safetensors.torch import load_file
-from small_models import L, config_of, inputs_of, model_of
-from small_scripts import SHAPE, glue_of, pretraining, results
 from torch.utils.data import DataLoader
 from transformers import Trainer, TrainingArguments
 
@@ -28,7 +27,7 @@ START = f"""
 import sys
 sys.path.insert(0, {str(Path(__file__).parent)!r})
 import copy, os, torch, torch.distributed as dist, fixedbert
-from small_models import *
+from helpers.tiny_models import *
 rank = int(os.environ["RANK"])
 def batch(head, rows):
     inputs = inputs_of(head, labels=True, size=4)
@@ -251,7 +250,7 @@ def run(script: str, *arguments: str) -> str:
     """The output of the script, run by two processes; the first argument is a folder for it."""
     file = Path(arguments[0]) / "script.py"
     file.write_text(START + script + END)
-    return forked.Pair(file, list(arguments), file.parent).finished()
+    return fork_server.Pair(file, list(arguments), file.parent).finished()
 
 
 def test_sharded_parameters_get_the_same_gradients(tmp_path):
@@ -316,7 +315,7 @@ def sharded(script: str, arguments: list[str], printed: Path) -> str:
     launched = launch_command_parser().parse_args(["--config_file", config, "--mixed_precision", "no", script])
     environment = prepare_multi_gpu_env(_validate_launch_command(launched)[0])
     settings = {name: value for name, value in environment.items() if name.startswith(("FSDP_", "ACCELERATE_"))}
-    return forked.Pair(ROOT / script, arguments, printed, **settings).finished()
+    return fork_server.Pair(ROOT / script, arguments, printed, **settings).finished()
 
 
 def assert_same(one: Path, other: Path, tolerance: float):

@@ -10,11 +10,11 @@ import string
 import sys
 from pathlib import Path
 
-import forked
 import pytest
 import torch
 from accelerate.commands.launch import launch_command_parser
-from small_models import config_of
+from helpers import fork_server
+from helpers.tiny_models import config_of
 from transformers import BertConfig, BertForPreTraining, BertTokenizer, RobertaConfig, RobertaForMaskedLM
 
 import fixedbert_cli
@@ -253,7 +253,7 @@ def test_python_runs(page, number, code, workplace, tmp_path):
         if name in code and model not in code:
             export_onnx(tmp_path / model, tmp_path / name, int8=True)
     (tmp_path / "block.py").write_text(code)
-    done = forked.run(tmp_path / "block.py", [], tmp_path, tmp_path)
+    done = fork_server.run(tmp_path / "block.py", [], tmp_path, tmp_path)
     assert done.returncode == 0, done.stderr
 
 
@@ -303,7 +303,7 @@ def test_edits_of_the_maintainer_work(tmp_path, tmp_path_factory):
 
     def last_line(code: str) -> str:
         (tmp_path / "script.py").write_text(ANEW + code)
-        done = forked.run(tmp_path / "script.py", [], tmp_path, tmp_path_factory.mktemp("printed"))
+        done = fork_server.run(tmp_path / "script.py", [], tmp_path, tmp_path_factory.mktemp("printed"))
         return (done.stdout or done.stderr).splitlines()[-1]
 
     classes = [edit for edit in EDITS if "modeling_" in edit[0]]

@@ -4,10 +4,10 @@ import copy
 import sys
 import warnings
 
-import forked
 import pytest
 import torch
-from small_models import UNEQUAL, H, bert_of, inputs_of, model_of
+from helpers import fork_server
+from helpers.tiny_models import UNEQUAL, H, bert_of, inputs_of, model_of
 from transformers import BertTokenizer, EncoderDecoderModel, pipeline
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
@@ -283,6 +283,6 @@ saved = get_class_from_dynamic_module("modeling_fixed_head_bert.FixedHeadBertLMH
 print("loss", smoothed_loss(saved.from_pretrained(sys.argv[1])))
 """
     (tmp_path / "alone.py").write_text(SMOOTHED_LOSS + alone)
-    done = forked.run(tmp_path / "alone.py", [str(tmp_path / "model"), str(tmp_path / "out")], tmp_path, tmp_path)
+    done = fork_server.run(tmp_path / "alone.py", [str(tmp_path / "model"), str(tmp_path / "out")], tmp_path, tmp_path)
     assert done.returncode == 0, done.stderr
     assert float(done.stdout.split("loss ")[1]) == pytest.approx(expected, rel=1e-5)

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 import yaml
+from helpers.tiny_tasks import glue, squad
 from huggingface_hub import ModelCard
-from small_tasks import glue, squad
 from transformers import DistilBertConfig, RobertaConfig
 
 from fixedbert import PRESETS, FixedHeadBertModel, preset_config

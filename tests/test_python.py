@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy
 import pytest
 import torch
-from small_models import bert_of, model_of
-from small_texts import SHAPE, save
+from helpers.tiny_checkpoints import SHAPE, save
+from helpers.tiny_models import bert_of, model_of
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, TrainerCallback
 
 import fixedbert

@@ -4,12 +4,12 @@ import json
 import shutil
 from pathlib import Path
 
-import forked
 import pytest
 import torch
-from launch import ROOT, TWO_PROCESSES, finished, launch
+from helpers import ROOT, fork_server
+from helpers.accelerate_launch import TWO_PROCESSES, finished, launch
+from helpers.script_arguments import QUICK, SHAPE, glue_of, pretraining, results, squad_of
 from safetensors.torch import load_file, save_file
-from small_scripts import QUICK, SHAPE, glue_of, pretraining, results, squad_of
 from transformers import (
     AutoModelForCausalLM,
     AutoModelForMaskedLM,
@@ -134,7 +134,7 @@ def test_squad_fine_tunes_a_pretrained_model(pretrained, tasks, tmp_path):
 @pytest.mark.parametrize("script", ["run_pretraining.py", "run_glue.py", "run_squad.py"])
 def test_help(tmp_path, script):
     """Guards: --help works from any folder and lists the arguments of transformers' scripts."""
-    run = forked.run(ROOT / script, ["--help"], Path("/"), tmp_path)
+    run = fork_server.run(ROOT / script, ["--help"], Path("/"), tmp_path)
     assert run.returncode == 0
     for argument in ("--model_name_or_path", "--config_name", "--max_seq_length", "--output_dir", "--learning_rate"):
         assert argument in run.stdout
@@ -294,7 +294,7 @@ def test_two_processes_train_like_one(corpus, pretrained, tmp_path):
 def test_two_machines_train_like_one(corpus, pretrained, tmp_path):
     """Guards: two machines of a process each, of which both are the first of theirs, train what one trains."""
     one, two = compared(corpus, pretrained, tmp_path)
-    pair = forked.Pair(ROOT / "run_pretraining.py", two, tmp_path / "printed", machines=2)
+    pair = fork_server.Pair(ROOT / "run_pretraining.py", two, tmp_path / "printed", machines=2)
     run_pretraining.main(one)
     pair.finished()
     assert_same_training(tmp_path / "one", tmp_path / "two")
@@ -305,7 +305,7 @@ def test_multi_node_recipe_starts_two_machines(corpus, tmp_path):
     """Guards: the command line of multi_node.yaml joins two machines of a process each, here both on loopback."""
     recipe = str(ROOT / "fixedbert/recipes/accelerate/multi_node.yaml")
     machines = ("--config_file", recipe, "--num_processes", "2", "--mixed_precision", "no")
-    address = ("--main_process_ip", "127.0.0.1", "--main_process_port", forked.free_port())
+    address = ("--main_process_ip", "127.0.0.1", "--main_process_port", fork_server.free_port())
     arguments = pretraining(corpus, tmp_path / "two", "--max_steps", "1", "--do_eval", "false")
     script = str(ROOT / "run_pretraining.py")
     finished(*(launch(*machines, *address, "--machine_rank", rank, script, *arguments) for rank in ("0", "1")))
@@ -426,7 +426,7 @@ def test_bad_input_is_one_sentence_and_leaves_nothing(corpus, pretrained, tasks,
     """Guards: bad input ends with status 1 and one sentence, no traceback, and neither output nor a part of it."""
     script, arguments, sentence = bad(corpus, pretrained, tasks, tmp_path, name)
     before = sorted(tmp_path.rglob("*"))
-    run = forked.run(ROOT / script, arguments, tmp_path, tmp_path_factory.mktemp("output"))
+    run = fork_server.run(ROOT / script, arguments, tmp_path, tmp_path_factory.mktemp("output"))
     assert run.returncode == 1
     assert "Traceback" not in run.stderr
     last = run.stderr.strip().splitlines()[-1]

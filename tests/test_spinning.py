@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from launch import ROOT
+from helpers import ROOT
 
 LIBGOMP = Path(torch.__file__).parent / "lib" / "libgomp.so.1"  # in the wheels for Linux
 

@@ -31,7 +31,7 @@ def check_world(arguments: TrainingArguments):
     if state.distributed_type == DistributedType.NO:
         raise InputError(
             "FSDP spreads a model over the processes that a launcher starts, and this one was started without: use "
-            "accelerate launch --config_file recipes/accelerate/fsdp.yaml, or leave FSDP out."
+            "accelerate launch --config_file fixedbert/recipes/accelerate/fsdp.yaml, or leave FSDP out."
         )
     if state.distributed_type == DistributedType.MULTI_CPU:
         if fsdp_version(arguments) != 2:
@@ -88,7 +88,7 @@ def asked_in_vain(trainer: Trainer) -> list[str]:
         return []
     return [
         "accelerate launch was asked for several processes, and has started one: on CPUs it starts several with "
-        "--config_file recipes/accelerate/cpu.yaml"
+        "--config_file fixedbert/recipes/accelerate/cpu.yaml"
     ]
 
 

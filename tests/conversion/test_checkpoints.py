@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 import transformers
+from helpers.tiny_models import bert_of, differences, inputs_of
 from safetensors.torch import save_file
-from small_models import bert_of, differences, inputs_of
 from transformers import AutoModel, AutoModelForSequenceClassification, AutoTokenizer, PreTrainedModel
 
 from fixedbert import FixedHeadBertForSequenceClassification, convert

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 import transformers
+from helpers.tensorflow_checkpoint import CONFIG, google_variables, write_checkpoint
+from helpers.tiny_models import BERT_HEADS, HEADS, SHAPE, B, L, bert_of, config_of, differences, inputs_of, model_of
 from safetensors.torch import load_file, save_file
-from small_models import BERT_HEADS, HEADS, SHAPE, B, L, bert_of, config_of, differences, inputs_of, model_of
-from tensorflow_files import CONFIG, google_variables, write_checkpoint
 
 import fixedbert
 from fixedbert import convert, to_bert

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from small_models import inputs_of
-from tensorflow_files import CONFIG, WORDS, google_variables, message, number, write_checkpoint
+from helpers.tensorflow_checkpoint import CONFIG, WORDS, google_variables, message, number, write_checkpoint
+from helpers.tiny_models import inputs_of
 from transformers import AutoTokenizer, BertConfig, BertForPreTraining
 
 from fixedbert import FixedHeadBertForPreTraining

@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 import transformers
-from small_models import HEADS, bert_of, config_of, inputs_of, model_of
+from helpers.tiny_models import HEADS, bert_of, config_of, inputs_of, model_of
 
 from fixedbert import convert, to_bert
 from fixedbert.conversion.to_bert import stock_heads

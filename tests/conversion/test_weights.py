@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from helpers.tiny_models import bert_of
 from safetensors.torch import load_file, save_file
-from small_models import bert_of
 from transformers import (
     AutoModelForMaskedLM,
     AutoModelForPreTraining,

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from accelerate.data_loader import prepare_data_loader, skip_first_batches
-from small_stores import store_of
+from helpers.tiny_stores import store_of
 from transformers import BertTokenizer
 
 from fixedbert.data.collator import PretrainingCollator

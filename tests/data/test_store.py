@@ -8,12 +8,12 @@ import time
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
-import forked
 import numpy as np
 import pytest
 import sentencex
 from accelerate import PartialState
-from small_stores import store_of
+from helpers import fork_server
+from helpers.tiny_stores import store_of
 from transformers import BertTokenizer
 
 from fixedbert.data import store as store_module
@@ -163,13 +163,15 @@ def prepare(vocabulary, corpus: Corpus, folder: Path, limit: int = 0) -> BasePro
     """Begin to prepare a store in a process of its own, whose script and output are beside the store."""
     script = folder.with_name("prepare.py")
     script.write_text(PREPARE)
-    return forked.start(script, [vocabulary, corpus.source, str(folder), str(limit)], script.parent, script.parent)
+    return fork_server.start(
+        script, [vocabulary, corpus.source, str(folder), str(limit)], script.parent, script.parent
+    )
 
 
 def test_full_disk_is_one_sentence_and_is_continued(tmp_path, vocabulary, tokenizer, small_shards):
     """Guards: no space while preparing, here a limit on a file's size: one sentence, no partial file, continued."""
     corpus = rows(tmp_path / "a.jsonl", *(f"file {n} " + "one two three " * (n % 100) for n in range(200)))
-    run = forked.ended(prepare(vocabulary, corpus, tmp_path / "store", 9000), tmp_path)
+    run = fork_server.ended(prepare(vocabulary, corpus, tmp_path / "store", 9000), tmp_path)
     assert run.returncode == 1 and "Traceback" not in run.stderr
     assert "no space left" in run.stderr and "--store_dir" in run.stderr
     assert not list((tmp_path / "store").rglob("*.partial")) and not list((tmp_path / "store").rglob("store.json"))

@@ -4,7 +4,7 @@ import random
 
 import datasets
 import pytest
-from small_scripts import pretraining
+from helpers.script_arguments import pretraining
 
 from fixedbert.data.sequences import report_sequences, sequences
 from fixedbert.data.token_report import Tokenized, report_tokens, tokenized_features, unknown_words

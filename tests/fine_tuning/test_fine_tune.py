@@ -8,14 +8,13 @@ import signal
 from functools import partial
 from pathlib import Path
 
-import forked
 import numpy as np
 import pytest
 import torch
-from launch import ROOT
+from helpers import ROOT, fork_server
+from helpers.script_arguments import parse
+from helpers.tiny_tasks import QUICK, glue, glue_arguments, squad
 from safetensors.torch import load_file
-from small_scripts import parse
-from small_tasks import QUICK, glue, glue_arguments, squad
 from transformers import (
     AutoModelForQuestionAnswering,
     AutoModelForSequenceClassification,
@@ -397,7 +396,7 @@ def test_two_processes_are_one(model, download, tmp_path):
         name: glue_arguments(model, download, tmp_path / name, *steps, *batch, "--max_train_samples", "18")
         for name, batch in runs.items()
     }
-    pair = forked.Pair(ROOT / "run_glue.py", commands["two"], tmp_path / "printed")
+    pair = fork_server.Pair(ROOT / "run_glue.py", commands["two"], tmp_path / "printed")
     run_glue(commands["one"])
     pair.finished()
     one, two = (load_file(tmp_path / name / "model.safetensors") for name in runs)
@@ -418,7 +417,7 @@ def test_two_processes_evaluate_squad_like_one(model, questions, tmp_path):
     size = ("--max_seq_length", "32", "--doc_stride", "8", "--per_device_eval_batch_size", "4")
     more = (*files, *size, *QUICK, "--do_eval", "--output_dir")
     start = ("--model_name_or_path", str(tmp_path / "trained"))
-    pair = forked.Pair(ROOT / "run_squad.py", [*start, *more, str(tmp_path / "two")], tmp_path / "printed")
+    pair = fork_server.Pair(ROOT / "run_squad.py", [*start, *more, str(tmp_path / "two")], tmp_path / "printed")
     run_squad([*start, *more, str(tmp_path / "one")])
     pair.finished()
     one, two = (json.loads((tmp_path / name / "all_results.json").read_text()) for name in ("one", "two"))

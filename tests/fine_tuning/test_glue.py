@@ -8,8 +8,8 @@ import datasets
 import numpy as np
 import pyarrow
 import pytest
+from helpers.tiny_tasks import QUICK
 from pyarrow import parquet
-from small_tasks import QUICK
 from transformers import BertConfig, BertTokenizer, EvalPrediction
 
 from fixedbert import FixedHeadBertConfig

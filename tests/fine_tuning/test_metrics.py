@@ -2,9 +2,9 @@
 
 import json
 
-import forked
 import numpy as np
 import pytest
+from helpers import fork_server
 
 from fixedbert.fine_tuning import glue_metrics as glue
 from fixedbert.fine_tuning import squad_metrics as squad
@@ -171,6 +171,6 @@ print(evaluate.load({squad.__file__!r}).compute(
 ))
 """
     (tmp_path / "load.py").write_text(code)
-    run = forked.run(tmp_path / "load.py", [], tmp_path, tmp_path)
+    run = fork_server.run(tmp_path / "load.py", [], tmp_path, tmp_path)
     assert run.returncode == 0, run.stderr
     assert "'exact_match': 100.0" in run.stdout

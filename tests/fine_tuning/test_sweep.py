@@ -6,8 +6,8 @@ import re
 import numpy as np
 import pytest
 import torch
+from helpers.tiny_tasks import glue, squad
 from safetensors.torch import load_file
-from small_tasks import glue, squad
 from transformers import (
     AutoModelForSequenceClassification,
 )

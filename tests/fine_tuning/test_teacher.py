@@ -9,13 +9,12 @@ import shutil
 import signal
 from pathlib import Path
 
-import forked
 import pytest
 import torch
-from launch import ROOT
+from helpers import ROOT, fork_server
+from helpers.tiny_models import inputs_of, model_of
+from helpers.tiny_tasks import glue, glue_arguments, squad
 from safetensors.torch import load_file
-from small_models import inputs_of, model_of
-from small_tasks import glue, glue_arguments, squad
 from transformers import (
     AutoModelForSequenceClassification,
     AutoTokenizer,
@@ -338,7 +337,7 @@ def test_two_processes_with_a_teacher_are_one(model, teacher, download, tmp_path
         for name, batch in (("one", "6"), ("two", "3"))
     }
     commands = {name: [*words, "--max_train_samples", "18"] for name, words in commands.items()}
-    pair = forked.Pair(ROOT / "run_glue.py", commands["two"], tmp_path / "printed")
+    pair = fork_server.Pair(ROOT / "run_glue.py", commands["two"], tmp_path / "printed")
     run_glue(commands["one"])
     pair.finished()
     one, two = (load_file(tmp_path / name / "model.safetensors") for name in ("one", "two"))

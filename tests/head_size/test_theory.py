@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from helpers.tiny_models import H, P, config_of
 from PIL import Image
-from small_models import H, P, config_of
 
 from experiments.head_size.outputs import output, values_for
 from experiments.head_size.patterns import (

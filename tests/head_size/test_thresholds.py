@@ -1,7 +1,7 @@
 """Thresholds found in the records of tasks: knees, when a prediction agrees, and what a report says."""
 
 import pytest
-from reported import lines, report, write
+from helpers.study_records import lines, report, write
 
 from experiments.head_size.tasks import TASKS
 from experiments.head_size.thresholds import (

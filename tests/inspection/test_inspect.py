@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from helpers.tiny_checkpoints import SHAPE, save
+from helpers.tiny_models import UNEQUAL, H, P, bert_of, model_of
 from PIL import Image
 from safetensors.torch import load_file, save_file
-from small_models import UNEQUAL, H, P, bert_of, model_of
-from small_texts import SHAPE, save
 from transformers import (
     AutoModel,
     BertConfig,

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from browsers import chromium
+from helpers.browser import chromium
 
 from fixedbert.inspection.inspect import EXAMPLES, inspect, longest_example
 from fixedbert.inspection.page import inspection_html

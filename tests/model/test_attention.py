@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from small_models import UNEQUAL, B, D, H, L, P, config_of, inputs_of, model_of
+from helpers.tiny_models import UNEQUAL, B, D, H, L, P, config_of, inputs_of, model_of
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import sdpa_mask
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS

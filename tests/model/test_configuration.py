@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from helpers.tiny_models import UNEQUAL, config_of
 from huggingface_hub.errors import StrictDataclassError
-from small_models import UNEQUAL, config_of
 from transformers import AutoConfig, AutoModel, BertConfig, BertModel
 
 from fixedbert import FixedHeadBertConfig, FixedHeadBertModel

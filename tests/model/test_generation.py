@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from small_models import UNEQUAL, B, L, V, inputs_of, model_of
+from helpers.tiny_models import UNEQUAL, B, L, V, inputs_of, model_of
 from transformers import ContinuousBatchingConfig, GenerationConfig, StaticCache, configuration_utils
 
 

@@ -2,8 +2,8 @@
 
 import pytest
 import torch
+from helpers.tiny_models import B, D, L, V, config_of, inputs_of, model_of
 from huggingface_hub.errors import StrictDataclassError
-from small_models import B, D, L, V, config_of, inputs_of, model_of
 from transformers import AutoModel
 
 

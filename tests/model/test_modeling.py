@@ -8,11 +8,11 @@ import sys
 from itertools import product
 from pathlib import Path
 
-import forked
 import pytest
 import torch
 import transformers
-from small_models import BERT_HEADS, HEADS, SHAPE, B, D, H, L, P, V, config_of, inputs_of, model_of
+from helpers import fork_server
+from helpers.tiny_models import BERT_HEADS, HEADS, SHAPE, B, D, H, L, P, V, config_of, inputs_of, model_of
 from transformers import (
     AutoModel,
     AutoModelForMaskedLM,
@@ -373,7 +373,7 @@ from transformers import AutoModel
 assert type(AutoModel.from_config(fixedbert.preset_config("tiny"))) is fixedbert.FixedHeadBertModel
 """
     (tmp_path / "twice.py").write_text(script)
-    done = forked.run(tmp_path / "twice.py", [], tmp_path, tmp_path)
+    done = fork_server.run(tmp_path / "twice.py", [], tmp_path, tmp_path)
     assert done.returncode == 0, done.stderr
 
 

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from small_models import UNEQUAL, V, model_of
+from helpers.tiny_models import UNEQUAL, V, model_of
 from torch.nn.utils import clip_grad_norm_
 
 from fixedbert.data.collator import PretrainingCollator

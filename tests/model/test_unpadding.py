@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from small_models import HEADS, UNEQUAL, B, D, L, V, config_of, inputs_of, model_of
+from helpers.tiny_models import HEADS, UNEQUAL, B, D, L, V, config_of, inputs_of, model_of
 from transformers import Trainer, TrainingArguments
 
 from fixedbert.model.fast_fixed_head_bert import Tokens

@@ -6,13 +6,12 @@ import signal
 import weakref
 from pathlib import Path
 
-import forked
 import numpy as np
 import pytest
 import torch
-from launch import ROOT
+from helpers import ROOT, fork_server
+from helpers.tiny_models import config_of, inputs_of, model_of
 from safetensors.torch import load_file
-from small_models import config_of, inputs_of, model_of
 from transformers import AutoModelForPreTraining, BertConfig, TrainerCallback
 from transformers.integrations import TensorBoardCallback
 
@@ -375,7 +374,7 @@ def test_two_processes_grow_like_one(recipe, tmp_path):
     """Guards: two processes hand over to a stage together, and train in all stages what one process trains."""
     no_dropout = ("--config_overrides", f"{SHAPE},hidden_dropout_prob=0,attention_probs_dropout_prob=0")
     one, two = ([recipe, *no_dropout, "--output_dir", str(tmp_path / name)] for name in ("one", "two"))
-    pair = forked.Pair(ROOT / "run_pretraining.py", two, tmp_path / "printed")
+    pair = fork_server.Pair(ROOT / "run_pretraining.py", two, tmp_path / "printed")
     run_pretraining.main(one)
     pair.finished()
     weights = [load_file(tmp_path / name / "model.safetensors") for name in ("one", "two")]

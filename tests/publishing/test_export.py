@@ -9,9 +9,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 import transformers
-from launch import ROOT
-from small_models import HEADS, UNEQUAL, D, model_of
-from small_texts import SHAPE, TEXTS, save
+from helpers import ROOT
+from helpers.tiny_checkpoints import SHAPE, TEXTS, save
+from helpers.tiny_models import HEADS, UNEQUAL, D, model_of
 from transformers import AutoConfig, AutoTokenizer
 
 from fixedbert.publishing import export as onnx_export

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from helpers.fake_hub import LoopbackHub
+from helpers.script_arguments import parse
+from helpers.tiny_models import HEADS, UNEQUAL, inputs_of, model_of
+from helpers.tiny_tasks import glue_arguments, write_model
 from huggingface_hub import ModelCard, constants
-from loopback_hub import LoopbackHub
-from small_models import HEADS, UNEQUAL, inputs_of, model_of
-from small_scripts import parse
-from small_tasks import glue_arguments, write_model
 from transformers import AutoConfig, BertTokenizer
 
 import fixedbert

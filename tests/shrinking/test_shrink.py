@@ -11,9 +11,9 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from helpers.tiny_checkpoints import SHAPE, WORDS, save
+from helpers.tiny_models import model_of
 from safetensors.torch import load_file
-from small_models import model_of
-from small_texts import SHAPE, WORDS, save
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 import fixedbert

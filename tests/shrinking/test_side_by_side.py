@@ -7,8 +7,8 @@ import shutil
 
 import pytest
 import torch
-from small_models import UNEQUAL, model_of
-from small_texts import SHAPE, TEXTS, save
+from helpers.tiny_checkpoints import SHAPE, TEXTS, save
+from helpers.tiny_models import UNEQUAL, model_of
 from transformers import AutoModel, AutoTokenizer
 
 import fixedbert

@@ -5,10 +5,10 @@ import random
 
 import pytest
 import torch
+from helpers.tiny_checkpoints import SHAPE as TINY
+from helpers.tiny_checkpoints import WORDS, save
+from helpers.tiny_models import bert_of, model_of
 from safetensors.torch import load_file
-from small_models import bert_of, model_of
-from small_texts import SHAPE as TINY
-from small_texts import WORDS, save
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import (
     AutoModel,

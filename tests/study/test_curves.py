@@ -1,7 +1,7 @@
 """Learning curves in the report of a study: which runs are compared, where, and how they are judged."""
 
 import pytest
-from reported import RECORDS, curve, report, with_curves, write
+from helpers.study_records import RECORDS, curve, report, with_curves, write
 
 from fixedbert.study.report import CurveDifference, make_report
 from fixedbert.study.report_files import curves_figure

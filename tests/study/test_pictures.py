@@ -1,7 +1,7 @@
 """The pictures of a study's report."""
 
 import pytest
-from reported import RECORDS, curve, with_curves
+from helpers.study_records import RECORDS, curve, with_curves
 
 from fixedbert.study.report import make_report
 from fixedbert.study.report_files import bounds, curves_figure, metrics_figure, sideways

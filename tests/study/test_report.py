@@ -5,8 +5,8 @@ import re
 from pathlib import Path
 
 import pytest
+from helpers.study_records import RECORDS, curve, lines, report, text_of, write
 from PIL import Image
-from reported import RECORDS, curve, lines, report, text_of, write
 
 from fixedbert.study.records import read_records
 from fixedbert.study.report import make_report

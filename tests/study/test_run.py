@@ -12,11 +12,11 @@ from multiprocessing import Pipe
 from pathlib import Path
 from types import SimpleNamespace
 
-import forked
 import psutil
 import pytest
-from launch import ROOT, finished
-from small_studies import OF_A_PATTERN, SMALL, line_of, table, write
+from helpers import ROOT, fork_server
+from helpers.accelerate_launch import finished
+from helpers.tiny_studies import OF_A_PATTERN, SMALL, line_of, table, write
 
 from fixedbert.counts import forward_flops
 from fixedbert.presets import preset_config
@@ -47,7 +47,7 @@ def train(file: str, output: Path, processes=None, share="1/1", take_over_output
 @pytest.fixture
 def copied_workers(monkeypatch):
     """Workers that need not import anything."""
-    monkeypatch.setattr("fixedbert.study.scheduler.multiprocessing", SimpleNamespace(get_context=forked.Workers))
+    monkeypatch.setattr("fixedbert.study.scheduler.multiprocessing", SimpleNamespace(get_context=fork_server.Workers))
 
 
 @pytest.fixture(scope="module")
@@ -266,7 +266,7 @@ def test_two_processes_do_one_run_together(text, vocabulary, tmp_path):
     """Guards: two processes train each run together, and write its line once."""
     file = write(tmp_path, series={"fixed": HEADS})
     data = ("--train_file", text, "--tokenizer_name", vocabulary, "--output_dir", str(tmp_path / "out"))
-    forked.Pair(ROOT / "fixedbert/__main__.py", ["study", file, *data], tmp_path / "printed").finished()
+    fork_server.Pair(ROOT / "fixedbert/__main__.py", ["study", file, *data], tmp_path / "printed").finished()
     (line,) = comparable(tmp_path / "out")
     assert 0.95 * 30 * 4 * 16 < line["tokens"] <= 30 * 4 * 16  # as many as on one
     assert (tmp_path / "out" / "report.md").exists()
@@ -278,7 +278,7 @@ def test_all_processes_end_where_the_directory_is_refused(tmp_path):
     file = write(tmp_path, objective="dense", pretraining=OF_A_PATTERN)
     with locked(tmp_path / "out"):
         words = ["study", file, "--output_dir", str(tmp_path / "out")]
-        done = forked.Pair(ROOT / "fixedbert/__main__.py", words, tmp_path / "printed").ended()
+        done = fork_server.Pair(ROOT / "fixedbert/__main__.py", words, tmp_path / "printed").ended()
     for one in done:
         assert one.returncode == 1 and f"error: {tmp_path / 'out'}: another process works there" in one.stderr
 

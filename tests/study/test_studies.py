@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
-from small_studies import OF_A_PATTERN, SMALL, line_of, table, write
+from helpers.tiny_studies import OF_A_PATTERN, SMALL, line_of, table, write
 
 from fixedbert.counts import forward_flops, parameters
 from fixedbert.presets import PRESETS, preset_config

@@ -3,8 +3,8 @@
 import pickle
 import sys
 
-import forked
 import pytest
+from helpers import fork_server
 
 from experiments.head_size.theory import theory
 from fixedbert.inspection.inspect import inspect
@@ -64,6 +64,6 @@ def test_analysis_needs_no_matplotlib_but_to_draw(tmp_path):
         "print(plan_text(plan(params='110M')))"
     )
     (tmp_path / "plan.py").write_text(code)
-    run = forked.run(tmp_path / "plan.py", [], tmp_path, tmp_path)
+    run = fork_server.run(tmp_path / "plan.py", [], tmp_path, tmp_path)
     assert run.returncode == 0, run.stderr
     assert "BERT-base" in run.stdout

@@ -9,7 +9,7 @@ from hashlib import sha256
 from pathlib import Path
 
 import pytest
-from loopback_hub import LoopbackHub
+from helpers.fake_hub import LoopbackHub
 
 WEIGHTS = bytes(range(256)) * 200  # goes through LFS
 CONFIG = b'{"layers": 12}\n'

@@ -9,7 +9,7 @@ import pytest
 import torch
 import yaml
 from datasets import Dataset
-from small_scripts import parse
+from helpers.script_arguments import parse
 from transformers import BertConfig
 
 from benchmarks import contenders, quality, sides

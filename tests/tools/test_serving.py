@@ -4,11 +4,11 @@ import re
 
 import pytest
 import torch
-from small_models import model_of
+from helpers.tiny_models import model_of
 
 pytest.importorskip("onnxruntime")
 pytest.importorskip("onnxscript")
-from small_texts import SHAPE, TEXTS, save  # noqa: E402
+from helpers.tiny_checkpoints import SHAPE, TEXTS, save  # noqa: E402
 
 from benchmarks import engines, serving  # noqa: E402
 

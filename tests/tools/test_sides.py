@@ -14,7 +14,7 @@ import numpy as np
 import psutil
 import pytest
 import torch
-from small_models import inputs_of, model_of
+from helpers.tiny_models import inputs_of, model_of
 from transformers import BertConfig, BertForPreTraining, TrainerControl, TrainerState, TrainingArguments, get_scheduler
 
 from benchmarks import sides

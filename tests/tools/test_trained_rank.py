@@ -4,8 +4,8 @@ import json
 import random
 
 import pytest
-from small_models import model_of
-from small_texts import SHAPE, save
+from helpers.tiny_checkpoints import SHAPE, save
+from helpers.tiny_models import model_of
 
 from benchmarks import trained_rank
 

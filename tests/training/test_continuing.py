@@ -9,14 +9,13 @@ import sys
 import time
 from pathlib import Path
 
-import forked
 import pytest
 import torch
 import transformers
-from launch import ROOT
+from helpers import ROOT, fork_server
+from helpers.script_arguments import glue_of, pretraining, results
 from packaging.version import Version
 from safetensors.torch import load_file
-from small_scripts import glue_of, pretraining, results
 from transformers import TrainerCallback
 
 import run_glue
@@ -30,7 +29,7 @@ from fixedbert.training.output import whole_checkpoints, write_command
 
 def interrupted(arguments: list[str], output: Path, checkpoint: str, kill: int) -> Path:
     """Start a run, send it a signal when it has a checkpoint of that name, and give its newest one."""
-    run = forked.start(ROOT / "run_pretraining.py", arguments, output.parent, output.parent)
+    run = fork_server.start(ROOT / "run_pretraining.py", arguments, output.parent, output.parent)
     partial = output.with_name(output.name + ".partial")
     began = time.monotonic()
     while run.is_alive() and not list(partial.glob(f"{checkpoint}/trainer_state.json")):
@@ -60,7 +59,9 @@ def test_killed_run_continues_to_the_same_weights(corpus, pretrained, tmp_path, 
     with pytest.raises(InputError, match="unfinished run with other arguments"):
         run_pretraining.main(pretraining(corpus, tmp_path / "cut", *fixed, "--learning_rate", "0.5"))
     assert checkpoint.exists()
-    done = forked.run(ROOT / "run_pretraining.py", [*command, "--dataloader_num_workers", "1"], tmp_path, tmp_path)
+    done = fork_server.run(
+        ROOT / "run_pretraining.py", [*command, "--dataloader_num_workers", "1"], tmp_path, tmp_path
+    )
     assert done.returncode == 0 and f"goes on from step {state['global_step']} ({checkpoint})" in done.stdout
     assert same_weights(tmp_path / "whole", tmp_path / "cut")
     assert not (tmp_path / "cut.partial").exists()
@@ -77,7 +78,7 @@ def test_sigterm_saves_a_checkpoint_and_the_run_goes_on(corpus, pretrained, tmp_
     checkpoint = interrupted(command, tmp_path / "cut", "checkpoint-14", signal.SIGTERM)
     step = int(checkpoint.name.removeprefix("checkpoint-"))
     assert 14 <= step < 100
-    assert forked.run(ROOT / "run_pretraining.py", command, tmp_path, tmp_path).returncode == 0
+    assert fork_server.run(ROOT / "run_pretraining.py", command, tmp_path, tmp_path).returncode == 0
     assert same_weights(tmp_path / "whole", tmp_path / "cut")
 
 
@@ -234,7 +235,7 @@ def test_sigterm_stops_all_processes_at_the_same_step(corpus, pretrained, tmp_pa
     """Guards: a scheduler's SIGTERM reaches processes at different steps; all stop with one checkpoint, and go on."""
     fixed = ("--max_steps", "2000", "--save_steps", "5", "--tokenizer_name", str(pretrained))
     arguments = pretraining(corpus, tmp_path / "run", *fixed)
-    pair = forked.Pair(ROOT / "run_pretraining.py", arguments, tmp_path / "stopped")
+    pair = fork_server.Pair(ROOT / "run_pretraining.py", arguments, tmp_path / "stopped")
     partial = tmp_path / "run.partial"
     began = time.monotonic()
     while all(process.is_alive() for process in pair.processes) and not list(
@@ -252,7 +253,7 @@ def test_sigterm_stops_all_processes_at_the_same_step(corpus, pretrained, tmp_pa
     more = (*fixed, "--max_steps", str(step + 3))
     arguments = pretraining(corpus, tmp_path / "run", *more)
     write_command(partial, read_arguments(arguments, *ARGUMENTS))
-    forked.Pair(ROOT / "run_pretraining.py", arguments, tmp_path / "continued").finished()
+    fork_server.Pair(ROOT / "run_pretraining.py", arguments, tmp_path / "continued").finished()
     assert json.loads((tmp_path / "run" / "trainer_state.json").read_text())["global_step"] == step + 3
 
 
@@ -274,13 +275,18 @@ def test_a_job_of_slurm_is_queued_again(corpus, pretrained, tmp_path):
     for name, line in STUBS.items():
         (tmp_path / "bin" / name).write_text(f"#!/bin/bash\n{line}\n")
         (tmp_path / "bin" / name).chmod(0o755)
-    for name in ("recipes", "run_pretraining.py"):
+    for name in ("fixedbert", "run_pretraining.py"):
         (tmp_path / name).symlink_to(ROOT / name)
     environment = {**os.environ, "PATH": f"{tmp_path}/bin:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
     environment |= {"SLURM_JOB_ID": "7", "SLURM_GPUS_ON_NODE": "2", "OMP_NUM_THREADS": "1"}
-    environment["ACCELERATE_CONFIG"] = "recipes/accelerate/cpu.yaml"
+    environment["ACCELERATE_CONFIG"] = "fixedbert/recipes/accelerate/cpu.yaml"
     fixed = ("--max_steps", "200", "--save_steps", "5", "--tokenizer_name", str(pretrained))
-    command = ["bash", "recipes/slurm.sh", "run_pretraining.py", *pretraining(corpus, tmp_path / "run", *fixed)]
+    command = [
+        "bash",
+        "fixedbert/recipes/slurm.sh",
+        "run_pretraining.py",
+        *pretraining(corpus, tmp_path / "run", *fixed),
+    ]
     job = subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=subprocess.DEVNULL)
     while job.poll() is None and not list(tmp_path.glob("run.partial/checkpoint-5/trainer_state.json")):
         time.sleep(0.02)

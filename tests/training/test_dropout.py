@@ -3,7 +3,7 @@
 import pytest
 import torch
 import transformers
-from small_models import HEADS, SHAPE, inputs_of, model_of
+from helpers.tiny_models import HEADS, SHAPE, inputs_of, model_of
 from torch import nn
 from transformers import BertConfig, Trainer
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from reported import RECORDS
+from helpers.script_arguments import parse
+from helpers.study_records import RECORDS
+from helpers.tiny_tasks import write_model
 from safetensors.torch import load_file
-from small_scripts import parse
-from small_tasks import write_model
 from transformers import AutoConfig, AutoModelForMaskedLM
 
 from fixedbert.data.hub import check_place

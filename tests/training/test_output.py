@@ -13,12 +13,11 @@ import sys
 import time
 from pathlib import Path
 
-import forked
 import pytest
 import torch
-from launch import ROOT
+from helpers import ROOT, fork_server
+from helpers.tiny_tasks import glue, glue_arguments
 from safetensors.torch import load_file, save_file
-from small_tasks import glue, glue_arguments
 
 from fixedbert.fine_tuning import glue as glue_task
 from fixedbert.fine_tuning.glue import TextClassification
@@ -143,7 +142,7 @@ def test_no_process_waits_for_a_lock(model, download, tmp_path, tmp_path_factory
     """Guards: where the main process cannot have the directory all end with the sentence, and none hangs."""
     (tmp_path / "out.lock").write_text(OTHER_HOST)
     arguments = glue_arguments(model, download, tmp_path / "out", *TRAIN)
-    for done in forked.Pair(ROOT / "run_glue.py", arguments, tmp_path_factory.mktemp("printed")).ended():
+    for done in fork_server.Pair(ROOT / "run_glue.py", arguments, tmp_path_factory.mktemp("printed")).ended():
         assert done.returncode == 1 and done.stderr.count("error: ") == 1 and "process 7 on elsewhere" in done.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["out.lock"]
 

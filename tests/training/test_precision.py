@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from small_scripts import parse
+from helpers.script_arguments import parse
 
 from benchmarks import model
 from fixedbert.fine_tuning.trainer import FineTuningArguments

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 from accelerate import DistributedType, FullyShardedDataParallelPlugin
-from small_models import HEADS, bert_of, inputs_of, model_of
-from small_scripts import pretraining
+from helpers.script_arguments import pretraining
+from helpers.tiny_models import HEADS, bert_of, inputs_of, model_of
 
 import run_pretraining
 from fixedbert.pretraining.trainer import PretrainingArguments
@@ -118,7 +118,7 @@ def test_fsdp_without_a_launcher_is_refused(monkeypatch, tmp_path):
     with pytest.raises(InputError, match="FSDP spreads a model over the processes that a launcher starts"):
         arguments(tmp_path, fsdp=True)
     monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
-    with pytest.raises(InputError, match="use accelerate launch --config_file recipes/accelerate/fsdp.yaml"):
+    with pytest.raises(InputError, match="use accelerate launch --config_file fixedbert/recipes/accelerate/fsdp.yaml"):
         arguments(tmp_path)
     for version, expected in (("1", DistributedType.MULTI_CPU), ("2", DistributedType.MULTI_GPU)):
         monkeypatch.setenv("FSDP_VERSION", version)

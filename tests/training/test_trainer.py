@@ -9,12 +9,12 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import get_args
 
-import forked
 import numpy as np
 import pytest
 import torch
+from helpers import fork_server
+from helpers.tiny_models import SHAPE, inputs_of, model_of
 from safetensors.torch import load_file, save_file
-from small_models import SHAPE, inputs_of, model_of
 from torch.nn.functional import cross_entropy
 from transformers import (
     BertConfig,
@@ -340,7 +340,7 @@ faults()
 print(faults())
 """
     (tmp_path / "faults.py").write_text(script)
-    assert int(forked.run(tmp_path / "faults.py", [], tmp_path, tmp_path).stdout) < 4096
+    assert int(fork_server.run(tmp_path / "faults.py", [], tmp_path, tmp_path).stdout) < 4096
 
 
 def test_share_of_the_time_in_which_threads_wait_for_a_processor(tmp_path):

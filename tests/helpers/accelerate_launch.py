@@ -3,9 +3,9 @@
 import os
 import subprocess
 import sys
-from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
+from helpers import ROOT
+
 TWO_PROCESSES = ("--config_file", str(ROOT / "fixedbert/recipes/accelerate/cpu.yaml"), "--main_process_port", "0")
 
 

@@ -58,7 +58,9 @@ def inputs_of(head: str, labels: bool = False, size: int = B) -> dict[str, torch
             "ForTokenClassification": {"labels": ids(2, size, L)},
             "ForQuestionAnswering": {"start_positions": ids(L, size), "end_positions": ids(L, size)},
         }
-        assert head in labels_of_heads, f"tests/small_models.py has no labels for {head}: add them to labels_of_heads."
+        assert head in labels_of_heads, (
+            f"tests/helpers/tiny_models.py has no labels for {head}: add them to labels_of_heads."
+        )
         inputs |= labels_of_heads[head]
     return inputs
 
