@@ -10,7 +10,7 @@ QUICK := -m "not slow" $(PACKAGE)
 INSTALL := pip install --quiet --disable-pip-version-check
 
 .PHONY: demo test test-slow test-tools test-all test-oldest test-newest coverage browser dist \
-	docs benchmark soak soak-full soak-flatness lint clean
+	docs benchmark soak soak-full lint clean
 
 demo: .venv/installed
 	$(BIN)/python run_demo.py
@@ -73,21 +73,14 @@ benchmark: .venv/installed
 	$(BIN)/python -m benchmarks.gpu
 	$(BIN)/python -m benchmarks.pretraining_data
 	$(BIN)/python -m benchmarks.finetuning
-	$(BIN)/python -m benchmarks.conversion
-	$(BIN)/python -m benchmarks.inspection
-	$(BIN)/python -m benchmarks.shrinking
-	$(BIN)/python -m benchmarks.busy
 
-# Trials from outside, soak/README.md: a share of at most 20 minutes, all of them, an hour of training.
+# Trials from outside, soak/README.md: a share of at most 20 minutes, all of them.
 soak: .venv/installed
 	rm -rf soak-output/share
-	$(BIN)/python -m soak run --output_dir soak-output/share --mutations 800 --kills 10 --disks 4
+	$(BIN)/python -m soak run --output_dir soak-output/share --mutations 800 --kills 10
 
 soak-full: .venv/installed
 	$(BIN)/python -m soak run --output_dir soak-output/full
-
-soak-flatness: .venv/installed
-	$(BIN)/python -m soak flatness --output_dir soak-output/flatness --minutes 60
 
 lint: .venv/installed
 	$(BIN)/ruff check .

@@ -1,10 +1,9 @@
 """
-Trials of fixedbert from outside, by hand or by `make soak`, `make soak-full`, `make soak-flatness`:
+Trials of fixedbert from outside, by hand or by `make soak`, `make soak-full`:
 
     python -m soak run --output_dir soak-output --mutations 600 --kills 8     # a seeded share
-    python -m soak run --output_dir soak-output                               # 4,000 mutations, 50 kills, full disks
+    python -m soak run --output_dir soak-output                               # 4,000 mutations, 50 kills
     python -m soak mutate --kind "rows: csv" --number 13                      # one mutation again, with its files kept
-    python -m soak flatness --minutes 60
 
 soak/README.md says what they try and how to read the tables.
 """
@@ -25,18 +24,14 @@ os.environ |= {"PYTHONPATH": str(Path(__file__).parents[1]), "CUDA_VISIBLE_DEVIC
 def main():
     parser = argparse.ArgumentParser(prog="soak", description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
-    run = commands.add_parser("run", help="mutations, habits, kills and full disks, then the tables")
+    run = commands.add_parser("run", help="mutations and kills, then the tables")
     run.add_argument("--mutations", type=int, default=4000, help="how many of the 4,000")
-    run.add_argument("--habits", type=int, default=10_000, help="how many trials of other people's habits; all")
     run.add_argument("--kills", type=int, default=50, help="runs that are killed")
-    run.add_argument("--disks", type=int, default=8, help="runs on a full disk")
     run.add_argument("--parallel", type=int, default=2, help="at once")
     mutate = commands.add_parser("mutate", help="one kind, or one mutation of it, and all that it printed")
     mutate.add_argument("--kind", required=True)
     mutate.add_argument("--number", type=int, nargs="+", required=True)
-    flatness = commands.add_parser("flatness", help="a long run: memory, open files and throughput as trends")
-    flatness.add_argument("--minutes", type=float, default=60)
-    for command in (run, mutate, flatness):
+    for command in (run, mutate):
         command.add_argument("--seed", type=int, default=0, help="of all that is random")
         command.add_argument("--output_dir", type=Path, default=Path("soak-output"))
     arguments = parser.parse_args()
@@ -47,28 +42,19 @@ def main():
 
 
 def run(arguments: argparse.Namespace, output: Path) -> int:
-    from . import disks, habits, kills, mutations
+    from . import kills, mutations
     from .results import Results
 
     results, began = Results(output / "soak.jsonl"), time.monotonic()
     plan = mutations.planned(4000)[: arguments.mutations]
     mutations.run(output / "mutations", plan, results, arguments.seed, arguments.parallel)
-    habits.run(output / "habits", arguments.habits, results, arguments.parallel)
     inputs = kills.Inputs(output / "runs")
     kills.run(inputs, arguments.kills, results, arguments.seed, arguments.parallel)
-    disks.run(inputs, arguments.disks, results, arguments.seed)
-    for trial, table in (
-        ("mutation", mutations.table),
-        ("habit", habits.table),
-        ("kill", kills.table),
-        ("disk", disks.table),
-    ):
+    for trial, table in (("mutation", mutations.table), ("kill", kills.table)):
         if results.of(trial):
             print("", *table(results.of(trial)), sep="\n")
     print(f"\n{(time.monotonic() - began) / 60:.1f} minutes; every result: {results.file}")
-    faults = [
-        line for line in results.lines if line.get("faults") or line.get("outcome") in (*mutations.BAD, *habits.BAD)
-    ]
+    faults = [line for line in results.lines if line.get("faults") or line.get("outcome") in mutations.BAD]
     return 1 if faults else 0
 
 
@@ -82,13 +68,6 @@ def mutate(arguments: argparse.Namespace, output: Path) -> int:
     mutations.run(folder / "files", plan, results, arguments.seed, 1, keep=True)
     print(f"files and output: {folder / 'files'}")
     return any(line["outcome"] in mutations.BAD for line in results.lines)
-
-
-def flatness(arguments: argparse.Namespace, output: Path) -> int:
-    from .flatness import watch
-    from .kills import Inputs
-
-    return watch(Inputs(output / "runs"), arguments.minutes)
 
 
 if __name__ == "__main__":

@@ -40,7 +40,6 @@ RUNS = {
     "shrinking": [*PYTHON, "-m", "fixedbert_cli", "shrink", *SHRINKING],
     "two processes": [*LAUNCH, str(ROOT / "run_pretraining.py"), *PRETRAINING, *QUICK],
 }
-CONVERSION = "fixedbert_cli convert {inputs}/model --output_dir out --num_attention_heads 10".split()
 
 
 class Inputs:
