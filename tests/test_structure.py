@@ -21,7 +21,7 @@ LAYERS = (
     ("training",),
     ("inspection", "publishing"),
     ("conversion.convert",),
-    ("model_card",),
+    ("publishing.model_card",),
     ("",),
     ("conversion",),
     ("data",),

@@ -16,7 +16,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from ..counts import head_counts, head_sizes, neuron_counts, size_text, value_head_sizes
 from ..data.tokenizers import TOKENIZER_FILES, check_size, load_tokenizer, tokenizer_files
 from ..model.modeling_fixed_head_bert import FixedHeadBertPreTrainedModel
-from ..model_card import checkpoint_card, read_card
+from ..publishing.model_card import checkpoint_card, read_card
 from ..support.arguments import checked
 from ..support.errors import InputError
 from ..support.files import new_directory, read_object, reading, reason_of

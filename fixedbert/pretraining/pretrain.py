@@ -24,7 +24,7 @@ from transformers.trainer_pt_utils import AcceleratorConfig
 from ..conversion.convert import shape_of
 from ..conversion.families import FAMILIES
 from ..data.masking import tokens_inside_words
-from ..model_card import hardware_name, versions
+from ..publishing.model_card import hardware_name, versions
 from ..support.errors import InputError
 from ..support.files import json_text
 from ..support.plain_yaml import flags

@@ -25,10 +25,10 @@ from ..conversion.families import fixed_head_config, head_of, shared_fields
 from ..conversion.growing import convert
 from ..data.tokenizers import load_tokenizer
 from ..model.configuration_fixed_head_bert import FixedHeadBertConfig
-from ..model_card import checkpoint_card
 from ..support.arguments import checked
 from ..support.errors import InputError, naming, needs
 from ..support.files import new_directory, read_object, reason_of
+from .model_card import checkpoint_card
 from .pooling import SentencePooling, read_pooling
 
 GRAPH, QUANTIZED = "onnx/model.onnx", "onnx/model_quantized.onnx"  # the names that optimum gives and looks for

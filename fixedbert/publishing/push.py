@@ -19,10 +19,10 @@ from ..conversion.checkpoints import SENTENCE_FILES, model_directory
 from ..conversion.families import head_of
 from ..data.tokenizers import TOKENIZER_FILES
 from ..model.configuration_fixed_head_bert import AUTO_MAP, FixedHeadBertConfig
-from ..model_card import check_card, checkpoint_card, read_card
 from ..support.arguments import checked
 from ..support.errors import InputError, explain_hub_error, listed
 from ..support.files import read_object, reading, reason_of
+from .model_card import check_card, checkpoint_card, read_card
 
 # Files of a model, of sentence-transformers, and of the scripts. No others are sent.
 PARTS = (

@@ -16,7 +16,7 @@ from tqdm.auto import tqdm
 from ..conversion.growing import Heads, set_heads
 from ..model.attention_fixed_head_bert import FixedHeadBertAttention
 from ..model.modeling_fixed_head_bert import FixedHeadBertLayer, FixedHeadBertPreTrainedModel
-from ..model_card import hardware_name
+from ..publishing.model_card import hardware_name
 from ..support.errors import InputError
 from ..support.files import json_text, read_object, write_whole
 from .budget import Shape, head_choices, neuron_choices

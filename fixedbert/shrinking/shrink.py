@@ -33,7 +33,7 @@ from ..counts import forward_flops
 from ..data.tokenizers import check_size, load_tokenizer
 from ..model.configuration_fixed_head_bert import FixedHeadBertConfig
 from ..model.modeling_fixed_head_bert import FixedHeadBertPreTrainedModel
-from ..model_card import checkpoint_card
+from ..publishing.model_card import checkpoint_card
 from ..publishing.pooling import SentencePooling, read_pooling
 from ..support.arguments import checked
 from ..support.errors import InputError

@@ -4,7 +4,7 @@ import shlex
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from ..model_card import table
+from ..publishing.model_card import table
 from ..support.figures import drawing, with_matplotlib
 from ..support.notebook import as_html
 from .answers import ONE_ANSWER_A_ROW, Comparison, answers_text, judged

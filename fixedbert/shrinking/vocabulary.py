@@ -39,7 +39,7 @@ from ..data.encoding import encode
 from ..data.readers import DAMAGED, DataFile, why_no_text
 from ..data.tokenizers import tokenizer_files
 from ..model.modeling_fixed_head_bert import FixedHeadBertPreTrainedModel
-from ..model_card import checkpoint_card
+from ..publishing.model_card import checkpoint_card
 from ..support.errors import InputError
 from ..support.files import json_text, new_directory, output_path, read_object
 from .rows import Rows

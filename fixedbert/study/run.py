@@ -15,8 +15,8 @@ from transformers.trainer import TRAINER_STATE_NAME
 
 from ..counts import forward_flops
 from ..fine_tuning.sweep import sweep
-from ..model_card import hardware_name, versions
 from ..pretraining import pretrain as pretraining
+from ..publishing.model_card import hardware_name, versions
 from ..support.errors import Divergence, InputError
 from .records import COUNTED, METRICS, SHAPE, Record
 from .sources import FINE_TUNED, DataSources

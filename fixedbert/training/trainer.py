@@ -16,7 +16,7 @@ from transformers import PreTrainedModel, Trainer, TrainerCallback
 from transformers.utils import logging
 
 from ..model.modeling_fixed_head_bert import FixedHeadBertPreTrainedModel
-from ..model_card import create_model_card
+from ..publishing.model_card import create_model_card
 from ..support.errors import Divergence
 from ..support.files import finite, json_text, read_object, reading, write_whole
 from .arguments import CommonArguments

@@ -20,13 +20,13 @@ from transformers import PreTrainedConfig, PreTrainedModel, Trainer, TrainingArg
 
 import fixedbert
 
-from .conversion.families import FAMILIES, fixed_head_config, head_of
-from .counts import forward_flops, head_counts, head_sizes, neuron_counts, parameters, size_text, value_head_sizes
-from .data.glue import TASKS
-from .model.configuration_fixed_head_bert import HEADS, FixedHeadBertConfig
-from .support.errors import InputError
-from .support.files import output_path, reading
-from .support.plain_yaml import flags
+from ..conversion.families import FAMILIES, fixed_head_config, head_of
+from ..counts import forward_flops, head_counts, head_sizes, neuron_counts, parameters, size_text, value_head_sizes
+from ..data.glue import TASKS
+from ..model.configuration_fixed_head_bert import HEADS, FixedHeadBertConfig
+from ..support.errors import InputError
+from ..support.files import output_path, reading
+from ..support.plain_yaml import flags
 
 PAPER = "https://arxiv.org/abs/2002.07028"
 PIPELINES = {

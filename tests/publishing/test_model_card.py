@@ -12,11 +12,11 @@ from transformers import DistilBertConfig, RobertaConfig
 
 from fixedbert import PRESETS, FixedHeadBertModel, preset_config
 from fixedbert.counts import forward_flops, parameters
-from fixedbert.model_card import checkpoint_card, data_of, read_card, shape_table
 from fixedbert.pretraining.pretrain import main as run_pretraining
+from fixedbert.publishing.model_card import checkpoint_card, data_of, read_card, shape_table
 
 HELD_OUT = "held-out documents of the training data"
-CARDS = Path(__file__).parents[1] / "model_cards"
+CARDS = Path(__file__).parents[2] / "model_cards"
 
 
 def metadata(card: ModelCard | Path) -> dict:
