@@ -306,13 +306,6 @@ def shrink_arguments(parser: ArgumentParser):
     parser.add_argument(
         "--text_column_names", help="columns of a table with the texts: one, or two with a comma between"
     )
-    parser.add_argument(
-        "--vocabulary",
-        nargs="*",
-        metavar="FILE",
-        help="keep the tokens of the text in these files or folders and in the rows, and all characters; without a "
-        "target only the vocabulary is cut",
-    )
     parser.add_argument("--latency_table", help="file with measured times, which is written if it is not there")
     parser.add_argument(
         "--max_seq_length", type=int, help="tokens of a row, at most; default: as many as the model takes, at most 512"
@@ -535,12 +528,12 @@ COMMANDS = {
         convert_arguments, load_convert,
     ),
     "shrink": Command(
-        "make a model lighter: to a speed, to sizes, to the vocabulary of a text",
+        "make a model faster or smaller with nearly the same predictions",
         shrink_arguments, "shrinking.shrink.shrink",
     ),
     "compare": Command(
         "models side by side on rows of one's own: speed, right answers, other answers",
-        compare_arguments, "shrinking.side_by_side.compare",
+        compare_arguments, "comparison.compare.compare",
     ),
     "export": Command(
         "write a graph in ONNX for servers, compared with the model on text",

@@ -19,6 +19,8 @@ from .presets import PRESETS, preset_config
 from .support.errors import InputError
 
 if TYPE_CHECKING:
+    from .comparison.compare import SideBySide as SideBySide
+    from .comparison.compare import compare as compare
     from .conversion.convert import convert as convert
     from .fine_tuning.glue import fine_tune_glue as fine_tune_glue
     from .fine_tuning.squad import fine_tune_squad as fine_tune_squad
@@ -29,11 +31,8 @@ if TYPE_CHECKING:
     from .pretraining.pretrain import pretrain as pretrain
     from .publishing.export import export as export
     from .publishing.push import push as push
+    from .shrinking.report import Shrinking as Shrinking
     from .shrinking.shrink import shrink as shrink
-    from .shrinking.side_by_side import SideBySide as SideBySide
-    from .shrinking.side_by_side import compare as compare
-    from .shrinking.text import Shrinking as Shrinking
-    from .shrinking.text import Vocabulary as Vocabulary
     from .training.results import Trained as Trained
 
 __version__ = "0.1.0"
@@ -45,7 +44,7 @@ COMMANDS = {
     "fine_tune_squad": "fine_tuning.squad",
     "convert": "conversion.convert",
     "shrink": "shrinking.shrink",
-    "compare": "shrinking.side_by_side",
+    "compare": "comparison.compare",
     "export": "publishing.export",
     "push": "publishing.push",
     "inspect": "inspection.inspect",
@@ -54,9 +53,8 @@ COMMANDS = {
 # What they return.
 RESULTS = {
     "Trained": "training.results",
-    "Shrinking": "shrinking.text",
-    "Vocabulary": "shrinking.text",
-    "SideBySide": "shrinking.side_by_side",
+    "Shrinking": "shrinking.report",
+    "SideBySide": "comparison.compare",
     "Inspection": "inspection.results",
     "Plan": "planning",
 }

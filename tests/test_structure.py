@@ -17,6 +17,7 @@ SCRIPTS = {file.stem for file in ROOT.glob("*.py")} - {COMMAND} | {"benchmarks",
 LAYERS = (
     ("__main__", COMMAND),
     ("study",),
+    ("comparison",),
     ("fine_tuning", "planning", "pretraining", "shrinking"),
     ("training",),
     ("inspection", "publishing"),

@@ -16,8 +16,8 @@ from ..training.loading import check_length, load_config, load_model, with_new_h
 from ..training.output import check_same_data, output_directory
 from ..training.results import publish
 from ..training.speed import keep_freed_memory, skip_padding
+from .distillation import load_teacher
 from .features import data_fingerprint
-from .teacher import load_teacher
 from .trainer import FineTuningArguments, FineTuningDataArguments, FineTuningTrainer
 
 

@@ -18,7 +18,7 @@ from ..support.errors import InputError
 from ..training.arguments import CommonArguments, check_seeds
 from ..training.precision import has_bf16
 from ..training.trainer import CommonTrainer
-from .teacher import Teacher
+from .distillation import Teacher
 
 NOT_METRICS = ("loss", "runtime", "samples", "per_second", "epoch", "total", "thresh")
 LOGGING = 0.02  # of the steps: short runs have a curve too

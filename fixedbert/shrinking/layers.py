@@ -18,9 +18,9 @@ from ..conversion.growing import Heads, heads_of
 from ..model.attention_fixed_head_bert import FixedHeadBertAttention, FixedHeadBertSelfAttention
 from ..model.modeling_fixed_head_bert import FixedHeadBertLayer, FixedHeadBertPreTrainedModel
 from ..support.errors import InputError
-from .answers import Answering, Batch, forward, real
 from .budget import Shape, head_choices
-from .cut import (
+from .predictions import Answering, Batch, forward, real
+from .pruning import (
     TOKENS_PER_DIMENSION,
     Refit,
     SecondMoments,

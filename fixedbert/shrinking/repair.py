@@ -13,7 +13,7 @@ from ..support.errors import InputError
 from ..training.arguments import CommonArguments, check_seeds
 from ..training.precision import has_bf16
 from ..training.trainer import CommonTrainer
-from .answers import Answering, Answers, Batch
+from .predictions import Answering, Answers, Batch
 
 TEMPERATURE = 2.0  # of both models' answers, as in distillation (Hinton et al., 2015)
 

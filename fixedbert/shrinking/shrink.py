@@ -7,7 +7,6 @@ Shrink: a BERT made lighter to a speed, with the same answers; as a directory li
 4. budget.py: the cuts of all layers that cost least for the target, on the clock of the whole model.
 5. layers.py again: what stays is refitted, layer after layer, towards the original's hidden states.
 6. repair.py: training towards the original's answers, where it is asked for.
-7. vocabulary.py: the tokens of a text alone, where that is asked for.
 """
 
 import copy
@@ -23,7 +22,6 @@ import torch
 from accelerate import PartialState
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
-from transformers.trainer import TRAINER_STATE_NAME
 
 from ..conversion.checkpoints import is_tensorflow, load_bert, model_directory
 from ..conversion.convert import CARD, check_same_function, copy_beside, files_beside
@@ -40,14 +38,13 @@ from ..support.errors import InputError
 from ..support.files import json_text, new_directory, output_path, read_object
 from ..training.interruption import train
 from ..training.output import check_same_data, output_directory
-from .answers import Answering, Batch, Comparison, answering, compare, head_in
 from .budget import Option, Shape, cheapest, head_choices, neuron_choices
+from .calibration import Rows, shapes_of_batches
 from .latency import LatencyTable, duration, machine_name, measure, ratio
 from .layers import LayerCosts, check_tokens, layers_of, refit, shapes_of, statistics
+from .predictions import Answering, Batch, Comparison, answering, compare, head_in
 from .repair import Repair, RepairTrainer
-from .rows import Rows, shapes_of_batches
-from .text import PICTURE, RESULTS, Shrinking, Vocabulary, draw, making, shown
-from .vocabulary import Text, check_kind, cut_vocabulary, shrink_vocabulary
+from .report import PICTURE, RESULTS, Shrinking, draw, making, shown
 
 CUT = "cut"  # where the cut model is kept while it is trained
 HELD_OUT = 6  # of so many rows one is for the comparison of the answers
@@ -138,12 +135,8 @@ class Work:
     table: LatencyTable | None = None
 
     @classmethod
-    def load(cls, model: str | Path, rows: Rows, text: Text | None = None, training: int = 0, **hub_options) -> "Work":
+    def load(cls, model: str | Path, rows: Rows, training: int = 0, **hub_options) -> "Work":
         loaded, tokenizer, pooling = load(model, rows.do_lower_case, **hub_options)
-        if text is not None:  # by which the vocabulary is cut in the end: what is wrong is said now
-            check_kind(tokenizer)
-            for _ in text:
-                pass
         if 0 in (*loaded.config.head_counts, *loaded.config.neuron_counts):
             raise InputError(f"{model}: a layer has no heads or no neurons; give the model that it was cut from.")
         read = partial(rows.read, loaded, tokenizer, pooling is not None)
@@ -200,7 +193,6 @@ def shrink(  # noqa: PLR0913  the options of the command
     data_dir: str | Path | None = None,
     train_file: str | Path | list[str] | list[Path] | None = None,
     text_column_names: str | None = None,
-    vocabulary: str | Path | list[str] | list[Path] | None = None,
     latency_table: str | Path | None = None,
     max_seq_length: int | None = None,
     max_samples: int = 1500,
@@ -213,9 +205,9 @@ def shrink(  # noqa: PLR0913  the options of the command
     revision: str = "main",
     cache_dir: str | None = None,
     token: str | None = None,
-) -> Shrinking | Vocabulary:
+) -> Shrinking:
     """
-    Make a model lighter: to a speed, to a size, or to the vocabulary of a text.
+    Make a model lighter: to a speed or to a size.
 
     Args:
         model: a model, or the directory or Hub id of one that `fixedbert.convert` takes.
@@ -227,7 +219,6 @@ def shrink(  # noqa: PLR0913  the options of the command
         task_name, data_dir: the model's task of GLUE, and its folder where it is not the Hub's.
         train_file: or files with rows of its task. Labels are not used.
         text_column_names: columns with the texts, such as "premise,hypothesis".
-        vocabulary: files with text whose tokens stay. Without a target only the vocabulary is cut.
         latency_table: a file with times, which is written where it is not there.
         max_seq_length, max_samples, batch_size: tokens of a row at most, rows to cut by, and rows at once.
         distil_steps: steps of training towards the original's answers, after the cut; 600 takes about ten minutes.
@@ -240,13 +231,13 @@ def shrink(  # noqa: PLR0913  the options of the command
         What was reached, with `folder`, where the model is.
 
     Raises:
-        InputError: as `shrink_to` and `shrink_vocabulary`.
+        InputError: as `shrink_to`.
         KeyboardInterrupt: Ctrl-C; during the training after a checkpoint, from which the same call goes on.
     """
     hub_options = {"revision": revision, "cache_dir": cache_dir, "token": token}
     sizes = (attention_head_size, value_head_size, num_attention_heads, intermediate_size)
     asked = (speedup, milliseconds, params, flops, *sizes)
-    files, kept = (paths(train_file), paths(vocabulary))
+    files = paths(train_file)
     data_dir = None if data_dir is None else str(data_dir)
     if distil_steps is not None and isinstance(model, PreTrainedModel):
         raise InputError(
@@ -256,16 +247,12 @@ def shrink(  # noqa: PLR0913  the options of the command
     columns = None if text_column_names is None else tuple(text_column_names.split(","))
     chosen = (task_name, data_dir, files, max_seq_length, max_samples, batch_size, seed, do_lower_case, columns)
     with model_directory(model, tokenizer) as source:
-        for_target = (*asked, latency_table, distil_steps, learning_rate, columns)
-        if kept is not None and all(x is None for x in for_target):
-            text = Text(kept, None if (task_name, data_dir, files) == (None,) * 3 else Rows(*chosen))
-            return shrink_vocabulary(source, output_dir, text, do_lower_case, **hub_options)
         target, rows = Target(*asked), Rows(*chosen)
         if learning_rate is not None and distil_steps is None:
             raise InputError("is for the training that `distil_steps` asks for: give both.", "learning_rate")
         rate = Repair.learning_rate if learning_rate is None else learning_rate
         repair = None if distil_steps is None else Repair(distil_steps, rate, seed)
-        return shrink_to(source, output_dir, rows, target, latency_table, repair, kept, **hub_options)
+        return shrink_to(source, output_dir, rows, target, latency_table, repair, **hub_options)
 
 
 def paths(given: str | Path | list[str] | list[Path] | None) -> list[str] | None:
@@ -281,7 +268,6 @@ def shrink_to(
     target: Target,
     latency_table: str | Path | None = None,
     repair: Repair | None = None,
-    vocabulary: list[str] | None = None,
     **hub_options,
 ) -> Shrinking:
     """
@@ -293,29 +279,28 @@ def shrink_to(
         model: directory or Hub id of one that `load_bert` takes.
         latency_table: a file with times that were measured; without it they are measured, and where it does not exist
             yet, written there. By those of another machine the cut is chosen, without the clock of this one.
-        vocabulary: files with text. Tokens that neither they nor the rows use are cut from the result.
         hub_options: `revision`, `token` and `cache_dir` of from_pretrained.
 
     Raises:
         InputError: no such model, a model that cannot be cut (MHE, qk_norm, cross-attention), rows that are not its
             task's or too few, a target that cannot be reached, or several processes.
     """
-    name, text = output_path(output_dir).name, None if vocabulary is None else Text(vocabulary, rows)
+    name = output_path(output_dir).name
     if latency_table is not None and not target.is_time:
         raise InputError("is for `speedup` or `milliseconds`: leave it out.", "latency_table")
     if latency_table is not None and not Path(latency_table).parent.is_dir():
         raise InputError(f"{latency_table}: the folder is not there; make it first.", "latency_table")
     if repair is None:
         with new_directory(output_dir) as folder:
-            work = Work.load(model, rows, text, **hub_options)
+            work = Work.load(model, rows, **hub_options)
             found, cut = lighter(work, target, latency_table)
             cut.save_pretrained(folder)
-            found = write_beside(folder, name, found, cut, rows.do_lower_case, text, **hub_options)
+            found = write_beside(folder, name, found, cut, rows.do_lower_case, **hub_options)
         return replace(found, folder=str(output_dir))
     args = repair.arguments(output_path(output_dir))
-    given = {"model": str(model), "revision": hub_options.get("revision"), "vocabulary": vocabulary}
+    given = {"model": str(model), "revision": hub_options.get("revision")}
     with output_directory(args, given | asdict(rows) | asdict(target) | asdict(repair)) as checkpoint:
-        work = Work.load(model, rows, text, training=repair.steps * rows.batch_size, **hub_options)
+        work = Work.load(model, rows, training=repair.steps * rows.batch_size, **hub_options)
         first = args.folder / CUT
         if not first.exists():
             with new_directory(first) as folder:
@@ -341,7 +326,7 @@ def shrink_to(
                 f"training took the answers from {found.comparison.divergence:.2g} to {repaired.divergence:.2g}: the "
                 "model is written as it was before; give a lower `learning_rate` or more `distil_steps`"
             )
-        found = write_beside(args.folder, name, found, student, rows.do_lower_case, text, **hub_options)
+        found = write_beside(args.folder, name, found, student, rows.do_lower_case, **hub_options)
         for folder in (*args.folder.glob("checkpoint-*"), first):  # a run that is killed here needs its cut
             shutil.rmtree(folder)
     return replace(found, folder=str(output_dir))
@@ -558,26 +543,18 @@ def write_beside(
     found: Shrinking,
     cut: FixedHeadBertPreTrainedModel,
     do_lower_case: bool | None,
-    text: Text | None = None,
     **hub_options,
 ) -> Shrinking:
     """
-    Write what belongs beside the weights: tokenizer, pooling of sentences, results, picture and card. With a text, the
-    model in the folder is left with its tokens.
+    Write what belongs beside the weights: tokenizer, pooling of sentences, results, picture and card.
     """
     _, metadata = copy_beside(found.model, files_beside(found.model, **hub_options), folder, do_lower_case)
-    if text is not None:
-        cut, left = cut_vocabulary(cut, folder, text)
-        found = replace(found, vocabulary=left, parameters=(found.parameters[0], left.parameters[1]))
     written = {name: value for name, value in asdict(found).items() if name != "folder"}
-    written |= {"model": shown(found.model), "vocabulary": found.vocabulary and found.vocabulary.fields()}
+    written |= {"model": shown(found.model)}
     (folder / RESULTS).write_text(json_text(written, indent=1) + "\n")
     draw(found, folder / PICTURE)
     names, count = (type(cut).__name__, name), cut.num_parameters()
     checkpoint_card(cut.config, *names, making(found), count=count, **metadata).save(folder / CARD)
-    if text is not None:
-        (folder / TRAINER_STATE_NAME).unlink(missing_ok=True)  # a run that is killed now goes on from its checkpoint
-        cut.save_pretrained(folder)  # last: what was trained is there until then
     return found
 
 

@@ -19,14 +19,14 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 import fixedbert
 from fixedbert.conversion.growing import Heads
 from fixedbert.conversion.to_bert import to_bert
-from fixedbert.shrinking.answers import Comparison, answering, compare
 from fixedbert.shrinking.budget import Shape
+from fixedbert.shrinking.calibration import Rows, masked
 from fixedbert.shrinking.latency import LatencyTable, machine_name
 from fixedbert.shrinking.layers import refit, shapes_of, statistics
+from fixedbert.shrinking.predictions import Comparison, answering, compare
 from fixedbert.shrinking.repair import Repair, RepairTrainer
-from fixedbert.shrinking.rows import Rows, masked
+from fixedbert.shrinking.report import Shrinking, judgement, shrinking_text, verdict
 from fixedbert.shrinking.shrink import Target, Work, budget_of, latencies, shrink_to, with_shapes
-from fixedbert.shrinking.text import Shrinking, judgement, shrinking_text, verdict
 from fixedbert.support.errors import InputError
 from fixedbert_cli import main
 

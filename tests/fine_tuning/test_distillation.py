@@ -26,8 +26,8 @@ from transformers import (
     DistilBertModel,
 )
 
+from fixedbert.fine_tuning.distillation import Teacher, load_teacher
 from fixedbert.fine_tuning.glue import main as run_glue
-from fixedbert.fine_tuning.teacher import Teacher, load_teacher
 from fixedbert.fine_tuning.trainer import FineTuningArguments, FineTuningTrainer
 from fixedbert.support.errors import InputError
 from fixedbert.training.arguments import ModelArguments

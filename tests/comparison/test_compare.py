@@ -12,8 +12,8 @@ from helpers.tiny_models import UNEQUAL, model_of
 from transformers import AutoModel, AutoTokenizer
 
 import fixedbert
+from fixedbert.comparison.compare import compare
 from fixedbert.publishing.export import export_onnx
-from fixedbert.shrinking.side_by_side import compare
 from fixedbert.support.errors import InputError
 from fixedbert_cli import main
 

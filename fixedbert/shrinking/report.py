@@ -1,45 +1,16 @@
 """What shrinking did, in words for the terminal and the card, and as a picture."""
 
 import shlex
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 from ..publishing.model_card import table
 from ..support.figures import drawing, with_matplotlib
-from ..support.notebook import as_html
-from .answers import ONE_ANSWER_A_ROW, Comparison, answers_text, judged
 from .budget import Shape
+from .predictions import ONE_ANSWER_A_ROW, Comparison, answers_text, judged
 
 RESULTS, PICTURE = "shrinking.json", "shrinking.png"
 REACHED = 0.95  # of the speed that was asked for: less is said; clocks scatter by as much
-
-
-@dataclass(frozen=True)
-class Vocabulary:
-    """
-    What a smaller vocabulary is.
-
-    Args:
-        used: tokens that the text has.
-        tokens, parameters, size: before and after; the size of the weights in bytes.
-        folder: where the model is.
-    """
-
-    used: int
-    tokens: tuple[int, int]
-    parameters: tuple[int, int]
-    size: tuple[int, int]
-    folder: str = ""
-
-    def __str__(self) -> str:
-        return vocabulary_text(self)
-
-    def _repr_html_(self) -> str:
-        return as_html(str(self))
-
-    def fields(self) -> dict:
-        """What is written down: all but where it lies."""
-        return {name: value for name, value in asdict(self).items() if name != "folder"}
 
 
 @dataclass(frozen=True, repr=False)
@@ -58,7 +29,6 @@ class Shrinking:
         speedup: the median of their ratios; `by_table`: what the table of latencies had for it; `asked`: the target.
         head: what follows "For" in the name of the model's class.
         repaired: the comparison after training, and its `distil_steps`.
-        vocabulary: what was cut of it after all that.
         machine: where the seconds were measured; `table_of`: where the table's were, if that is another.
         folder: where the model is.
     """
@@ -79,7 +49,6 @@ class Shrinking:
     repaired: Comparison | None = None
     machine: str = ""
     table_of: str = ""
-    vocabulary: Vocabulary | None = None
     asked: float | None = None
     head: str = ""
     folder: str = ""
@@ -90,23 +59,10 @@ class Shrinking:
     def __str__(self) -> str:
         return shrinking_text(self)
 
-    def _repr_html_(self) -> str:
-        return as_html(str(self), Path(self.folder, PICTURE))
-
 
 def shown(model: str) -> str:
     """A model as reports name it: a path of this machine by its last part."""
     return Path(model).name if Path(model).is_absolute() else model
-
-
-def vocabulary_text(found: Vocabulary) -> str:
-    """What is left of a vocabulary, and what that saves, in two sentences."""
-    (old, new), (params, left), (before, after) = found.tokens, found.parameters, found.size
-    return (
-        f"{new:,} of {old:,} tokens are left: the {found.used:,} of the text, for which outputs are the same, special "
-        f"ones, and all characters. The model has {left / 1e6:.1f} of {params / 1e6:.1f} M parameters, "
-        f"and is {(before - after) / 1e6:.1f} MB smaller ({after / 1e6:.1f} of {before / 1e6:.1f} MB)."
-    )
 
 
 def judgement(found: Shrinking) -> str:
@@ -152,8 +108,6 @@ def shrinking_text(found: Shrinking) -> str:
     ]
     if found.repaired is not None:
         lines.append(f"            after {found.distil_steps:,} steps of training, {answers_text(found.repaired)}")
-    if found.vocabulary is not None:
-        lines.append(vocabulary_text(found.vocabulary))
     faster = speed_text(found)
     lines += ["", f"{faster[0].upper()}{faster[1:]}. {judgement(found)}."]
     if found.folder:
@@ -179,10 +133,9 @@ def making(found: Shrinking) -> str:
     if found.repaired is not None:
         training = f" After {found.distil_steps:,} steps of training without labels, {answers_text(found.repaired)}."
     machine = f" Times are of {found.machine}." if found.machine else ""
-    vocabulary = f" {vocabulary_text(found.vocabulary)}" if found.vocabulary else ""
     return f"""
 Cut from `{name}` by what {found.rows:,} rows of its task, {found.tokens:.0f} tokens in the mean, say of its answers; \
-no labels were used. It is {verdict(found)}{training}{machine}{vocabulary}
+no labels were used. It is {verdict(found)}{training}{machine}
 
 {table(rows, ("layer", "heads before", "after", "neurons before", "after"))}
 

@@ -33,11 +33,9 @@ from ..fine_tuning.rows import read_rows
 from ..fine_tuning.texts import TextData, load_files, with_labels_of_model
 from ..publishing.export import EMBEDDING, GRAPH, QUANTIZED, session_of
 from ..publishing.pooling import read_pooling
-from ..support.arguments import checked
-from ..support.errors import InputError, needs
-from ..support.files import json_text, new_directory, reading
-from ..support.notebook import as_html
-from .answers import (
+from ..shrinking.calibration import LONGEST, TABLES
+from ..shrinking.latency import machine_name
+from ..shrinking.predictions import (
     ONE_ANSWER_A_ROW,
     Answers,
     Batch,
@@ -49,9 +47,10 @@ from .answers import (
     head_in,
     kind_of,
 )
-from .latency import machine_name
-from .rows import LONGEST, TABLES
-from .text import shown
+from ..shrinking.report import shown
+from ..support.arguments import checked
+from ..support.errors import InputError, needs
+from ..support.files import json_text, new_directory, reading
 
 RESULTS, CHANGED = "comparison.json", "changed.tsv"
 ALONE = 64  # rows that are timed one at a time
@@ -158,9 +157,6 @@ class SideBySide:
 
     def __str__(self) -> str:
         return side_by_side_text(self)
-
-    def _repr_html_(self) -> str:
-        return as_html(str(self))
 
 
 @checked

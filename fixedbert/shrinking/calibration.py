@@ -17,7 +17,7 @@ from ..fine_tuning.labels import default_names, enumerated, labels_of_model, sam
 from ..fine_tuning.questions import load_squad, squad_windows
 from ..fine_tuning.texts import TextData, load_files, load_task
 from ..support.errors import InputError
-from .answers import MASKED_LM, PLACES, Batch, head_in
+from .predictions import MASKED_LM, PLACES, Batch, head_in
 
 TABLES = {".csv", ".tsv", ".jsonl", ".parquet"}
 LONGEST = 512  # tokens of a row, where no length is given

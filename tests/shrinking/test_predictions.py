@@ -7,7 +7,7 @@ import torch
 from helpers.tiny_models import model_of
 from torch.distributions import Bernoulli, Categorical, kl_divergence
 
-from fixedbert.shrinking.answers import PLACES, Answers, answering, answers_text, compare
+from fixedbert.shrinking.predictions import PLACES, Answers, answering, answers_text, compare
 
 torch.manual_seed(0)
 KINDS = {"classes": lambda x: Categorical(logits=x), "labels": lambda x: Bernoulli(logits=x)}

@@ -5,7 +5,7 @@ from itertools import combinations
 import pytest
 import torch
 
-from fixedbert.shrinking.cut import (
+from fixedbert.shrinking.pruning import (
     Refit,
     SecondMoments,
     cut_size,

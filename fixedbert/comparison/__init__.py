@@ -1,0 +1,1 @@
+"""Comparison of models on the same rows: speed, scores, and differing predictions."""
