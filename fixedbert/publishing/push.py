@@ -110,5 +110,5 @@ def prepare_directory(directory: Path, repo_id: str, license: str | None):
         raise InputError("is missing: the model card does not state one. Pass one, such as apache-2.0.", "license")
     if card is None:
         card = checkpoint_card(model.config, type(model).__name__, repo_id, count=model.num_parameters())
-    card.data.license = license
+    card.data["license"] = license
     card.save(file)
