@@ -146,7 +146,7 @@ def check_places(options: dict[str, Any]):
     given = [options.get(name) or "" for name in MODELS]
     for place in [one for part in given for one in (part if isinstance(part, list) else [part])]:
         is_path = place.startswith((".", "/", "~")) or place.endswith("/") or place.count("/") > 1
-        if is_path and not os.path.lexists(place) and not os.path.lexists(f"{place}.index"):  # as of TensorFlow
+        if is_path and not os.path.lexists(place):
             siblings = Path(place).parent.glob("*/") if os.path.isdir(Path(place).parent) else ()
             near = did_you_mean(Path(place).name, [sibling.name for sibling in siblings])
             raise ArgumentError(
@@ -232,8 +232,7 @@ def source_of(package: str) -> Path:
 def convert_arguments(parser: ArgumentParser):
     parser.add_argument(
         "source",
-        help="directory or Hub id of a BERT, a RoBERTa-like model, a DistilBERT, an ELECTRA or a FixedHeadBert, "
-        "or a directory of Google's TensorFlow checkpoints",
+        help="directory or Hub id of a BERT, a RoBERTa-like model, a DistilBERT, an ELECTRA or a FixedHeadBert",
     )
     parser.add_argument("--output_dir", required=True, help="the directory to write")
     parser.add_argument(
@@ -265,7 +264,7 @@ def convert_arguments(parser: ArgumentParser):
         dest="do_lower_case",
         action="store_const",
         const=False,
-        help="keep upper case, whatever the tokenizer says; a TensorFlow checkpoint does not say",
+        help="keep upper case, whatever the tokenizer says",
     )
     hub_arguments(parser)
 
@@ -326,7 +325,7 @@ def shrink_arguments(parser: ArgumentParser):
         dest="do_lower_case",
         action="store_const",
         const=False,
-        help="keep upper case, whatever the tokenizer says; a TensorFlow checkpoint does not say",
+        help="keep upper case, whatever the tokenizer says",
     )
     hub_arguments(parser)
 

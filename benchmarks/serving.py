@@ -28,7 +28,7 @@ from benchmarks.machine import description
 from benchmarks.sentence_similarity import SentencePairs, Texts, batch_of, in_batches
 from benchmarks.turns import in_turns, ratio
 from fixedbert.conversion.checkpoints import load_bert
-from fixedbert.conversion.families import head_of
+from fixedbert.conversion.families import task_head
 from fixedbert.data.tokenizers import load_tokenizer
 from fixedbert.fine_tuning.texts import load_task, with_labels_of_model
 from fixedbert.publishing.export import GRAPH, QUANTIZED, export_onnx
@@ -86,7 +86,7 @@ def measure_of(model: PreTrainedModel, folder: Path, data: Path) -> Measure:
     Raises:
         InputError: the model has another head than one of these, or other labels.
     """
-    head = head_of(type(model).__name__, model.config.model_type)
+    head = task_head(type(model).__name__, model.config.model_type)
     if head == "Model":
         return embeddings(folder, data)
     if head == "ForSequenceClassification":

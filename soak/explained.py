@@ -3,7 +3,7 @@
 TEXTS = ("corpus: txt*", "corpus: jsonl", "corpus: csv", "corpus: tsv", "rows: csv", "rows: tsv", "rows: json*",
          "GLUE:*", "SQuAD: json*", "recipe:*", "study:*", "*config.json", "*tokenizer*.json", "*.index.json",
          "vocab.txt", "*README.md", "resume: trainer_state.json", "resume: command.json")  # fmt: skip
-WEIGHTS = ("*model.safetensors", "*pytorch_model.bin", "TensorFlow: data", "*parquet")
+WEIGHTS = ("*model.safetensors", "*pytorch_model.bin", "*parquet")
 IN_PLACES = ("bits flipped", "cut off", "beginning cut off", "a block *", "noise *", "NUL put in", "byte order mark",
              "CRLF")  # fmt: skip
 LINES = ("line *", "long line", "other text", "many quotation marks", "control characters")

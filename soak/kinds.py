@@ -17,7 +17,7 @@ import pyarrow
 import pyarrow.parquet
 import torch
 import transformers
-from transformers import AutoModelForSequenceClassification, BertConfig, BertForMaskedLM, BertForPreTraining
+from transformers import AutoModelForSequenceClassification, BertConfig, BertForMaskedLM
 
 from fixedbert import convert
 from fixedbert.conversion.checkpoints import load_bert
@@ -43,7 +43,6 @@ from fixedbert.training.output import WriteChecksums
 TESTS = Path(__file__).parents[1] / "tests"
 sys.path.append(str(TESTS))  # which write small files of most formats already
 
-from helpers.tensorflow_checkpoint import CONFIG, google_variables, write_checkpoint  # noqa: E402
 from helpers.tiny_tasks import write_model  # noqa: E402
 
 VOCABULARY = "vocab.txt"
@@ -116,9 +115,6 @@ def build_models(vocab_size: int):
     Path("bert/README.md").write_text("---\nlicense: mit\nlanguage: en\n---\n\n# BERT\n")
     shutil.copytree("bert", "bert-bin", ignore=shutil.ignore_patterns("*.safetensors"))
     torch.save(bert.state_dict(), "bert-bin/pytorch_model.bin")
-    Path("tensorflow").mkdir()
-    write_checkpoint(Path("tensorflow/bert_model.ckpt"), google_variables(BertForPreTraining(BertConfig(**CONFIG))))
-    Path("tensorflow/bert_config.json").write_text(json.dumps(CONFIG))
     convert("bert", "pushed", attention_head_size=16)
 
 
@@ -363,9 +359,6 @@ KINDS = {
     "convert: pytorch_model.bin": Kind("bert-bin/pytorch_model.bin", "torch", bert("bert-bin")),
     "convert: tokenizer.json": Kind("bert/tokenizer.json", "json", converted, share=0.3),
     "convert: README.md": Kind("bert/README.md", "text", converted, share=0.3),
-    "TensorFlow: bert_config.json": Kind("tensorflow/bert_config.json", "json", bert("tensorflow")),
-    "TensorFlow: index": Kind("tensorflow/bert_model.ckpt.index", "bytes", bert("tensorflow")),
-    "TensorFlow: data": Kind("tensorflow/bert_model.ckpt.data-00000-of-00001", "bytes", bert("tensorflow"), share=0.5),
     "inspect: config.json": Kind("bert/config.json", "json", inspected, share=0.5),
     "inspect: model.safetensors": Kind("bert/model.safetensors", "safetensors", inspected, share=0.5),
     "push: config.json": Kind("pushed/config.json", "json", pushed),

@@ -22,8 +22,8 @@ from tqdm.auto import tqdm
 from transformers import EvalPrediction, PreTrainedConfig, PreTrainedTokenizerBase
 from transformers.utils import ModelOutput
 
+from ..conversion.auxiliary_files import auxiliary_directory
 from ..conversion.checkpoints import load_bert, read_config
-from ..conversion.convert import files_beside
 from ..data.corpora import Corpus, CorpusReader
 from ..data.encoding import encode
 from ..data.tokenizers import check_size, load_tokenizer
@@ -228,7 +228,7 @@ def running(place: str, **hub_options) -> list[Running]:
     graphs = {Path(place) / graph: name for graph, name in GRAPHS.items() if (Path(place) / graph).is_file()}
     runs = []
     if not graphs or any((Path(place) / name).is_file() for name in WEIGHTS):
-        model, beside = load_bert(place, **hub_options).float().eval(), files_beside(place, **hub_options)
+        model, beside = load_bert(place, **hub_options).float().eval(), auxiliary_directory(place, **hub_options)
         tokenizer, pooling = load_tokenizer(str(beside), trust_remote_code=False), read_pooling(beside)
         check_size(tokenizer, model.config.vocab_size, place)
         task, ask = task_of(head_in(model), model.config, place, pooling is not None), answering(model, pooling)

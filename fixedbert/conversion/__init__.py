@@ -1,1 +1,1 @@
-"""Conversion: any BERT to FixedHeadBert and back, every format of weights read, models made larger exactly."""
+"""Conversion: BERT and its relatives to FixedHeadBert and back, and exact growth of models."""

@@ -1,4 +1,4 @@
-"""The families of models that are BERT but for names and positions: their classes, and a model of given tensors."""
+"""Model families that equal BERT up to names and positions: their classes, and models built from given tensors."""
 
 import copy
 from typing import Any, TypeVar
@@ -12,7 +12,7 @@ from .weights import LOADING
 
 Model = TypeVar("Model", bound=PreTrainedModel)
 
-# Model types, and what the names of their classes begin with.
+# Prefix of the class names, by model type.
 FAMILIES = {
     "bert": "Bert",
     "roberta": "Roberta",
@@ -22,7 +22,7 @@ FAMILIES = {
     "electra": "Electra",
     "fixed_head_bert": "FixedHeadBert",
 }
-ROBERTAS = ("roberta", "xlm-roberta", "camembert")  # whose positions begin after pad_token_id
+ROBERTAS = ("roberta", "xlm-roberta", "camembert")  # their positions start after pad_token_id
 DISTILBERT_FIELDS = {  # by BERT's names
     "hidden_size": "dim",
     "num_hidden_layers": "n_layers",
@@ -34,53 +34,51 @@ DISTILBERT_FIELDS = {  # by BERT's names
 }
 
 
-def head_of(architecture: str, model_type: str) -> str:
-    """One of HEADS, what follows the family's name in the name of a model's class; another class is refused."""
+def task_head(architecture: str, model_type: str) -> str:
+    """Return the task head in a class name, one of HEADS: "ForMaskedLM" for "BertForMaskedLM"."""
     head = architecture.removeprefix(FAMILIES[model_type])
     head = "LMHeadModel" if head == "ForCausalLM" else head
     if head not in HEADS or head == architecture:
         raise InputError(
-            f"{architecture} cannot be converted, only {FAMILIES[model_type]} with one of {', '.join(HEADS)}."
+            f"{architecture} cannot be converted; pass {FAMILIES[model_type]} followed by one of {', '.join(HEADS)} "
+            "as `architecture` to fixedbert convert."
         )
     return head
 
 
 def shared_fields(config: PreTrainedConfig) -> dict:
-    """The fields of `config` that any BERT's can have, without the names of classes and versions."""
+    """Return the fields of `config` that every BERT configuration has, except class names and versions."""
     shared = {*BertConfig.__dataclass_fields__, "labels_are_names"}
-    own = ("architectures", "model_type", "transformers_version", "dtype")
-    return {name: value for name, value in config.to_dict().items() if name in shared and name not in own}
+    specific = ("architectures", "model_type", "transformers_version", "dtype")
+    return {name: value for name, value in config.to_dict().items() if name in shared and name not in specific}
 
 
 def fixed_head_config(config: PreTrainedConfig, architecture: str | None = None) -> FixedHeadBertConfig:
     """
-    The configuration of the FixedHeadBert with the function of a model with `config`.
+    Return the configuration of the FixedHeadBert that computes the same function as a model with `config`.
 
     Args:
-        architecture: the name of the model's class, where it is known.
+        architecture: the name of the model's class, if known.
 
     Raises:
-        InputError: it is of none of FAMILIES, is quantized, or has relative positions; or the class is none that can
-            be converted.
+        InputError: the model is in none of FAMILIES, quantized, has relative positions or a task head without
+            counterpart in BERT.
     """
     if config.model_type not in FAMILIES:
-        raise InputError(
-            f"model_type {config.model_type!r} is not a BERT; {', '.join(FAMILIES)} and Google's TensorFlow "
-            "checkpoints can be converted."
-        )
+        raise InputError(f"model_type {config.model_type!r} is not supported, only {', '.join(FAMILIES)}.")
     check_positions(config)
     if getattr(config, "quantization_config", None):
-        raise InputError("quantization_config: quantized weights cannot be converted; give those it was made from.")
-    head = head_of(architecture, config.model_type) if architecture else None
+        raise InputError("quantized weights cannot be converted; use the original weights.")
+    head = task_head(architecture, config.model_type) if architecture else None
     if config.model_type == "fixed_head_bert":
         return FixedHeadBertConfig.from_dict(config.to_dict(), architectures=None)
     fields = shared_fields(config)
     if config.model_type in ROBERTAS:
         if config.pad_token_id is None:
-            raise InputError("config.json has no pad_token_id, after which RoBERTa's positions begin; add it.")
+            raise InputError("config.json has no pad_token_id, after which RoBERTa's positions start; add it.")
         fields["max_position_embeddings"] -= config.pad_token_id + 1
     elif config.model_type == "distilbert":
-        fields |= {name: getattr(config, own) for name, own in DISTILBERT_FIELDS.items()}
+        fields |= {name: getattr(config, distilbert_name) for name, distilbert_name in DISTILBERT_FIELDS.items()}
         fields["pooler_hidden_act"] = "relu"
         if head in ("ForSequenceClassification", "ForMultipleChoice"):
             fields["classifier_dropout"] = config.seq_classif_dropout
@@ -91,44 +89,45 @@ def fixed_head_config(config: PreTrainedConfig, architecture: str | None = None)
 
 
 def check_electra(config: PreTrainedConfig, head: str | None):
-    """Refuse an ELECTRA with a head whose function no BERT has."""
+    """Raise InputError if no BERT computes the same function as this ELECTRA."""
     if head and config.embedding_size != config.hidden_size:
         raise InputError(
-            f"embedding_size {config.embedding_size}: a BERT has embeddings of its hidden_size, {config.hidden_size}; "
-            "give an ELECTRA with such, of the size base or large."
+            f"embedding_size {config.embedding_size} differs from hidden_size {config.hidden_size}, which BERT does "
+            "not support; use an ELECTRA of size base or large."
         )
     if head in ("ForPreTraining", "ForMultipleChoice"):
         raise InputError(
-            f"Electra{head}: no BERT has this head; give ElectraModel as `architecture` of fixedbert convert."
+            f"Electra{head} has no counterpart in BERT; pass ElectraModel as `architecture` to fixedbert convert."
         )
     if head in ("ForMaskedLM", "LMHeadModel") and config.hidden_act != "gelu":
         raise InputError(
-            f"hidden_act {config.hidden_act!r}: ELECTRA's prediction head has gelu, and BERT's has that of the layers."
+            f"hidden_act {config.hidden_act!r} cannot be converted: ELECTRA's prediction head always uses gelu, "
+            "BERT's uses hidden_act."
         )
 
 
 def check_positions(config: PreTrainedConfig):
-    """Refuse relative positions where transformers 5 has them no more, and would ignore the field."""
+    """Raise InputError for relative positions where transformers 5 has dropped them and would ignore the field."""
     kind = getattr(config, "position_embedding_type", None) or "absolute"
-    known = "position_embedding_type" in getattr(type(config), "__dataclass_fields__", ())
-    if kind != "absolute" and not known:
+    supported = "position_embedding_type" in getattr(type(config), "__dataclass_fields__", ())
+    if kind != "absolute" and not supported:
         raise InputError(
-            f"position_embedding_type {kind!r}: a {config.model_type} of transformers 5 has absolute positions alone, "
-            "and would drop the weights of others; give a model with those."
+            f"position_embedding_type {kind!r} is not supported: transformers 5 has only absolute positions for "
+            f"{config.model_type}."
         )
 
 
-def build(
+def build_model(
     model_class: type[Model],
     config: PreTrainedConfig,
     tensors: dict[str, torch.Tensor],
     like: PreTrainedModel | None = None,
 ) -> Model:
     """
-    A model with exactly these tensors. Dtype, device, attention and settings of generation are as in `like`.
+    Build a model from tensors. Dtype, device, attention implementation and generation settings come from `like`.
 
     Raises:
-        InputError: the tensors are not the parameters of such a model.
+        InputError: the tensors are not exactly the parameters of such a model.
     """
     options: dict[str, Any] = {}
     if like is not None:
@@ -137,11 +136,11 @@ def build(
             options["add_pooling_layer"] = False
     options |= {"config": config, "state_dict": tensors, "output_loading_info": True}
     with LOADING:
-        result: Any = model_class.from_pretrained(None, **options)  # its declared type is without output_loading_info
+        result: Any = model_class.from_pretrained(None, **options)  # annotated without output_loading_info
     model: Model
-    model, loaded = result
-    if loaded["missing_keys"] or loaded["unexpected_keys"] or loaded["mismatched_keys"]:
-        raise InputError(f"the parameters do not belong to a {model_class.__name__}: {loaded}")
+    model, info = result
+    if info["missing_keys"] or info["unexpected_keys"] or info["mismatched_keys"]:
+        raise InputError(f"the tensors are not the parameters of a {model_class.__name__}: {info}")
     if like is None:
         return model
     if like.can_generate():

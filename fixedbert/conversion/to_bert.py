@@ -1,12 +1,10 @@
 """
-The stock twin of a FixedHeadBert: transformers' BERT with the same function, for what knows no other model.
+Conversion of a FixedHeadBert to transformers' BERT with the same function, for tools that support no other model.
 
-BERT has n heads of size D / n in every layer of width D. A model gets such heads in two steps:
+In a BERT of width D, every layer has n heads of size D / n. A FixedHeadBert reaches this shape in two steps:
 
-1. Shared projections with head embeddings (MHE) become projections of each head, multiplied with its embeddings, or
-   with them added.
-2. Dimensions, heads and neurons are added, as in growing.py but with zeros alone. What is added stays zero in
-   training.
+1. Projections that all heads share (MHE) are expanded to one per head, with the head embeddings multiplied or added.
+2. Dimensions, heads and neurons are added as in growing.py, but all new weights are zero, and stay zero in training.
 """
 
 import copy
@@ -18,8 +16,8 @@ from transformers import BertConfig, PreTrainedModel
 
 from ..model.configuration_fixed_head_bert import FixedHeadBertConfig
 from ..support.errors import InputError
-from .families import build, fixed_head_config, head_of, shared_fields
-from .growing import Heads, check_rounding, enlarge, heads_of, set_heads
+from .families import build_model, fixed_head_config, shared_fields, task_head
+from .growing import Heads, enlarge, heads_of, set_heads, warn_about_rounding
 
 SHARED = re.compile(r"(.*attention\.self\.)(query|key|value)\.(weight|bias)")
 EMBEDDED = ("query", "key", "value")  # the order of head embeddings
@@ -27,44 +25,41 @@ EMBEDDED = ("query", "key", "value")  # the order of head embeddings
 
 def to_bert(model: PreTrainedModel) -> PreTrainedModel:
     """
-    transformers' BERT with the function of a FixedHeadBert: bit for bit where that has the shape of a BERT, otherwise
-    up to rounding.
+    Convert a FixedHeadBert to transformers' BERT with the same function, in evaluation mode.
 
-    Returns:
-        The model, in evaluation mode, with the dtype of `model` and no memory shared with it.
+    The function is bit-identical if the model already has the shape of a BERT, and equal up to rounding otherwise. The
+    BERT has the dtype of `model`, and shares no memory with it.
 
     Raises:
-        InputError: there is no such BERT.
+        InputError: no BERT computes this function.
     """
-    config, head = fixed_head_config(model.config), head_of(type(model).__name__, model.config.model_type)
+    config, head = fixed_head_config(model.config), task_head(type(model).__name__, model.config.model_type)
     if config.qk_norm:
-        raise InputError(
-            "qk_norm: BERT normalises neither queries nor keys, so no BERT has this function; use the FixedHeadBert "
-            "itself."
-        )
+        raise InputError("a model with qk_norm cannot become a BERT, which does not normalize queries and keys.")
     if config.pooler_hidden_act != "tanh" and any("pooler" in name for name in model.state_dict()):
         raise InputError(
-            f"pooler_hidden_act {config.pooler_hidden_act!r}: BERT's pooler has tanh, so no BERT has this function; "
-            "use the FixedHeadBert itself."
+            f"a model with pooler_hidden_act {config.pooler_hidden_act!r} cannot become a BERT, which uses tanh."
         )
-    old, number = heads_of(config), stock_heads(config)
+    old, number = heads_of(config), bert_head_count(config)
     size = config.hidden_size // number
     new = [Heads(number, size, size)] * len(old)
-    check_rounding(model.dtype, old, new)
-    plain = copy.deepcopy(config)
-    plain.head_embedding = None
-    larger = copy.deepcopy(plain)
+    warn_about_rounding(model.dtype, old, new)
+    expanded = copy.deepcopy(config)
+    expanded.head_embedding = None
+    larger = copy.deepcopy(expanded)
     set_heads(larger, new)
     larger.intermediate_size = neurons = max(1, *config.neuron_counts)
-    stock = BertConfig(**shared_fields(config) | {"num_attention_heads": number, "intermediate_size": neurons})
+    bert_config = BertConfig(**shared_fields(config) | {"num_attention_heads": number, "intermediate_size": neurons})
     model_class: type[PreTrainedModel] = getattr(transformers, f"Bert{head}")
-    return build(model_class, stock, enlarge(unfolded(model.state_dict(), config), plain, larger), model)
+    tensors = enlarge(expand_shared_projections(model.state_dict(), config), expanded, larger)
+    return build_model(model_class, bert_config, tensors, model)
 
 
-def stock_heads(config: FixedHeadBertConfig) -> int:
+def bert_head_count(config: FixedHeadBertConfig) -> int:
     """
-    The fewest heads with which a BERT of this width has room for the heads of every layer. More of them would have as
-    many parameters, and more scores to compute.
+    Return the smallest number of heads with which a BERT of this width can hold the heads of every layer.
+
+    More heads would have the same number of parameters, but more attention scores.
     """
     layers, width = heads_of(config), config.hidden_size
     number, size = max(1, *(heads.number for heads in layers)), max(max(heads[1:]) for heads in layers)
@@ -72,32 +67,34 @@ def stock_heads(config: FixedHeadBertConfig) -> int:
         if width % heads == 0:
             return heads
     raise InputError(
-        f"no BERT of width {width} has {number} or more heads of {size} or more, as its heads * head size is its "
-        "width; export the FixedHeadBert itself to ONNX, or shrink its heads."
+        f"no BERT of width {width} has at least {number} heads of size {size} or more; export the FixedHeadBert to "
+        "ONNX instead, or shrink its heads."
     )
 
 
-def unfolded(tensors: dict[str, torch.Tensor], config: FixedHeadBertConfig) -> dict[str, torch.Tensor]:
-    """The parameters with projections for each head in place of shared ones with head embeddings."""
+def expand_shared_projections(
+    tensors: dict[str, torch.Tensor], config: FixedHeadBertConfig
+) -> dict[str, torch.Tensor]:
+    """Return the parameters with one projection per head instead of shared projections and head embeddings."""
     if config.head_embedding is None:
         return tensors
     embeddings = ("head_embedding", "value_embedding")
-    own = {name: tensor for name, tensor in tensors.items() if not name.endswith(embeddings)}
-    for name in own:
+    expanded = {name: tensor for name, tensor in tensors.items() if not name.endswith(embeddings)}
+    for name in expanded:
         if match := SHARED.fullmatch(name):
             prefix, part, kind = match.groups()
-            of_heads = tensors[f"{prefix}head_embedding"]  # (3, H, P), or (2, H, P) where values have their own
-            if part == "value" and len(of_heads) == 2:
+            head_embeddings = tensors[f"{prefix}head_embedding"]  # (3, H, P), or (2, H, P) if values have a tensor
+            if part == "value" and len(head_embeddings) == 2:
                 embedding = tensors[f"{prefix}value_embedding"]
             else:
-                embedding = of_heads[EMBEDDED.index(part)]  # (H, P)
-            own[name] = embed(tensors[name], embedding, config.head_embedding, kind)
-    return own
+                embedding = head_embeddings[EMBEDDED.index(part)]  # (H, P)
+            expanded[name] = apply_head_embedding(tensors[name], embedding, config.head_embedding, kind)
+    return expanded
 
 
-def embed(shared: torch.Tensor, embedding: torch.Tensor, how: str, kind: str) -> torch.Tensor:
-    """Weight (H P, D) or bias (H P) of all heads, from a shared one (P, D) or (P) and head embeddings (H, P)."""
-    if how == "add":
+def apply_head_embedding(shared: torch.Tensor, embedding: torch.Tensor, mode: str, kind: str) -> torch.Tensor:
+    """Return the weight (H P, D) or bias (H P) of all heads, from a shared (P, D) or (P) and embeddings (H, P)."""
+    if mode == "add":
         heads = shared + embedding if kind == "bias" else shared.expand(len(embedding), *shared.shape)
     else:
         factor = 1 + embedding

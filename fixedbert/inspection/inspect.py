@@ -12,7 +12,7 @@ from transformers import AutoModel, PreTrainedModel, PreTrainedTokenizerBase
 
 from ..conversion.checkpoints import model_directory, read_config
 from ..conversion.families import FAMILIES, fixed_head_config
-from ..conversion.weights import load_whole
+from ..conversion.weights import load_body
 from ..data.corpora import Corpus, CorpusReader
 from ..data.encoding import encode
 from ..data.hub import check_place
@@ -201,7 +201,7 @@ def load(name: str, length: int, **hub_options) -> Checkpoint:
     check_place(name)
     with reading(name, "give a model that is whole, and of a kind that transformers knows", "no model can be read"):
         config = read_config(name, **hub_options)
-        model, _ = load_whole(AutoModel, name, config, dtype=torch.float32, trust_remote_code=False, **hub_options)
+        model, _ = load_body(AutoModel, name, config, dtype=torch.float32, trust_remote_code=False, **hub_options)
     tokenizer = load_tokenizer(name, **hub_options)
     check_size(tokenizer, config.vocab_size, name)
     if getattr(config, "is_decoder", False) or not hasattr(getattr(model, "encoder", None), "layer"):

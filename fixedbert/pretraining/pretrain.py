@@ -21,7 +21,7 @@ from transformers import (
 from transformers.trainer import DEFAULT_PROGRESS_CALLBACK
 from transformers.trainer_pt_utils import AcceleratorConfig
 
-from ..conversion.convert import shape_of
+from ..conversion.convert import describe_shape
 from ..conversion.families import FAMILIES
 from ..data.masking import tokens_inside_words
 from ..publishing.model_card import hardware_name, versions
@@ -196,7 +196,7 @@ class StagedTraining:
         skip_padding(model)
         predict_labelled_tokens_only(model)
         parameters = parameter_counts(model)
-        shape = f"{shape_of(model)}: " if model.config.model_type in FAMILIES else ""
+        shape = f"{describe_shape(model)}: " if model.config.model_type in FAMILIES else ""
         PartialState().print(
             f"{stage_text(self.stages, place)}{shape}{parameters['all']:,} parameters, "
             f"{parameters['besides embeddings']:,} of them besides the embeddings"

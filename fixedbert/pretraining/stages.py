@@ -25,7 +25,7 @@ from transformers.trainer_utils import SaveStrategy, speed_metrics
 from transformers.training_args import OptimizerNames
 
 from ..conversion.families import fixed_head_config
-from ..conversion.growing import convert, enlarge, larger_config
+from ..conversion.growing import enlarge, larger_config, to_fixed_head_bert
 from ..conversion.weights import LOADING
 from ..model.configuration_fixed_head_bert import FixedHeadBertConfig
 from ..support.errors import InputError
@@ -187,7 +187,7 @@ def begin_stage(
         if stage.growth:
             with LOADING:
                 small = auto_class.from_pretrained(checkpoint)
-            large = convert(small, **stage.growth, seed=arguments.seed)
+            large = to_fixed_head_bert(small, **stage.growth, seed=arguments.seed)
             large.save_pretrained(begin)
             grow_moments(begin / OPTIMIZER_NAME, small.config, large.config)
     state.wait_for_everyone()

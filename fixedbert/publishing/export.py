@@ -19,10 +19,11 @@ from torch import Tensor, nn
 from torch.nn.functional import cosine_similarity
 from transformers import BertConfig, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-from ..conversion.checkpoints import is_tensorflow, load_bert, model_directory
-from ..conversion.convert import CARD, copy_beside, files_beside, shape_of
-from ..conversion.families import fixed_head_config, head_of, shared_fields
-from ..conversion.growing import convert
+from ..conversion.auxiliary_files import CARD, auxiliary_directory, copy_auxiliary_files
+from ..conversion.checkpoints import load_bert, model_directory
+from ..conversion.convert import describe_shape
+from ..conversion.families import fixed_head_config, shared_fields, task_head
+from ..conversion.growing import to_fixed_head_bert
 from ..data.tokenizers import load_tokenizer
 from ..model.configuration_fixed_head_bert import FixedHeadBertConfig
 from ..support.arguments import checked
@@ -127,12 +128,11 @@ def export_onnx(source: str | Path, output_dir: str | Path, int8: bool = False, 
     for package in ("onnxruntime", "onnxscript"):
         needs(package, "onnx")
     with ONE_AT_A_TIME, new_directory(output_dir) as folder:
-        if is_tensorflow(source):
-            raise InputError(f"{source}: a TensorFlow checkpoint; run it through fixedbert convert first.")
-        model, beside = load_bert(source, **hub_options).float().eval(), files_beside(source, **hub_options)
-        model = convert(model) if model.config.model_type == "distilbert" else model  # whose graph has no token types
+        model, beside = load_bert(source, **hub_options).float().eval(), auxiliary_directory(source, **hub_options)
+        if model.config.model_type == "distilbert":  # whose graph has no token types
+            model = to_fixed_head_bert(model)
         tokenizer = load_tokenizer(str(beside), trust_remote_code=False)
-        head = head_of(type(model).__name__, model.config.model_type)
+        head = task_head(type(model).__name__, model.config.model_type)
         if head != "Model" and (beside / "modules.json").is_file():
             raise InputError(
                 f"{source}: modules.json makes it a sentence-transformers model, while its weights have another head "
@@ -141,12 +141,12 @@ def export_onnx(source: str | Path, output_dir: str | Path, int8: bool = False, 
         graph = Graph(model, head, read_pooling(beside) if head == "Model" else None).eval()
         with naming(source):
             check_model(model)
-            done = f"{shape_of(model)} -> {write_graphs(graph, texts_for(graph, tokenizer), folder, int8)}"
+            done = f"{describe_shape(model)} -> {write_graphs(graph, texts_for(graph, tokenizer), folder, int8)}"
         config_of(graph).save_pretrained(folder)
         if model.can_generate() and model.generation_config is not None:
             model.generation_config.use_cache = False
             model.generation_config.save_pretrained(folder)
-        origin, metadata = copy_beside(source, beside, folder)
+        origin, metadata = copy_auxiliary_files(source, beside, folder)
         making = f"Exported from `{origin}`: {done}."
         card_of(graph, Path(output_dir).name, making, {"library_name": "onnx"} | metadata).save(folder / CARD)
     return done

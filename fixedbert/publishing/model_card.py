@@ -20,7 +20,7 @@ from transformers import PreTrainedConfig, PreTrainedModel, Trainer, TrainingArg
 
 import fixedbert
 
-from ..conversion.families import FAMILIES, fixed_head_config, head_of
+from ..conversion.families import FAMILIES, fixed_head_config, task_head
 from ..counts import forward_flops, head_counts, head_sizes, neuron_counts, parameters, size_text, value_head_sizes
 from ..data.glue import TASKS
 from ..model.configuration_fixed_head_bert import HEADS, FixedHeadBertConfig
@@ -157,7 +157,7 @@ def checkpoint_card(
         metadata: further fields of the card, such as license, datasets, base_model.
     """
     fixed = config.model_type == FixedHeadBertConfig.model_type
-    head = head_of(architecture, config.model_type)
+    head = task_head(architecture, config.model_type)
     pipeline, auto_class = PIPELINES.get(head), HEADS[head][0]
     shown = {
         key.removeprefix("eval_"): value

@@ -11,7 +11,8 @@ from huggingface_hub import HfApi
 from huggingface_hub.errors import HTTPError
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ..conversion.checkpoints import SENTENCE_FILES, load_bert, model_directory
+from ..conversion.auxiliary_files import SENTENCE_FILES
+from ..conversion.checkpoints import load_bert, model_directory
 from ..data.tokenizers import TOKENIZER_FILES, load_tokenizer
 from ..model.modeling_fixed_head_bert import FixedHeadBertPreTrainedModel
 from ..support.arguments import checked

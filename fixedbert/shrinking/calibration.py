@@ -40,7 +40,7 @@ class Rows:
         most: rows to take, in a random order.
         batch_size: rows at once; also what times are measured with.
         seed: for the order.
-        do_lower_case: as in `load_tokenizer`; a TensorFlow checkpoint does not say.
+        do_lower_case: as in `load_tokenizer`.
         text_columns: one or two columns of tables; by default as in `load_files`.
     """
 

@@ -23,10 +23,11 @@ from accelerate import PartialState
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ..conversion.checkpoints import is_tensorflow, load_bert, model_directory
-from ..conversion.convert import CARD, check_same_function, copy_beside, files_beside
-from ..conversion.families import build
-from ..conversion.growing import Heads, convert, heads_of, numbers, one_or_list, set_heads
+from ..conversion.auxiliary_files import CARD, auxiliary_directory, copy_auxiliary_files
+from ..conversion.checkpoints import load_bert, model_directory
+from ..conversion.convert import check_equivalence
+from ..conversion.families import build_model
+from ..conversion.growing import Heads, heads_of, int_or_list, per_layer, set_heads, to_fixed_head_bert
 from ..counts import forward_flops
 from ..data.tokenizers import check_size, load_tokenizer
 from ..model.configuration_fixed_head_bert import FixedHeadBertConfig
@@ -101,10 +102,10 @@ class Target:
         size, value_size = self.attention_head_size, self.value_head_size
         if value_size is None and config.value_head_size is None:
             value_size = size
-        counts = numbers(self.num_attention_heads, "num_attention_heads", [heads.number for heads in old])
-        sizes = numbers(size, "attention_head_size", [heads.size for heads in old])
-        value_sizes = numbers(value_size, "value_head_size", [heads.value_size for heads in old])
-        left = numbers(self.intermediate_size, "intermediate_size", neurons)
+        counts = per_layer(self.num_attention_heads, "num_attention_heads", [heads.number for heads in old])
+        sizes = per_layer(size, "attention_head_size", [heads.size for heads in old])
+        value_sizes = per_layer(value_size, "value_head_size", [heads.value_size for heads in old])
+        left = per_layer(self.intermediate_size, "intermediate_size", neurons)
         new = [Shape(Heads(*heads), count) for *heads, count in zip(counts, sizes, value_sizes, left, strict=True)]
         for number, (before, after) in enumerate(zip(map(Shape, old, neurons), new, strict=True)):
             pairs = [*zip(before.heads, after.heads, strict=True), (before.neurons, after.neurons)]
@@ -522,7 +523,7 @@ def with_shapes(
     """A copy of the model, cut to these shapes."""
     config = copy.deepcopy(model.config)
     set_heads(config, [shape.heads for shape in shapes])
-    config.intermediate_size = one_or_list([shape.neurons for shape in shapes])
+    config.intermediate_size = int_or_list([shape.neurons for shape in shapes])
     tensors = {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
     prefix = next(name for name in tensors if "encoder.layer.0." in name).split("encoder.layer.0.")[0]
     for number, (layer, shape) in enumerate(zip(costs, shapes, strict=True)):
@@ -534,7 +535,7 @@ def with_shapes(
             changed |= layer.cut_neurons(shape.neurons)
         tensors |= {place + name: tensor.to(model.dtype) for name, tensor in changed.items()}
     tensors = {name: tensor for name, tensor in tensors.items() if tensor.numel()}  # of no heads, a bias is left
-    return build(type(model), config, tensors, model).eval()
+    return build_model(type(model), config, tensors, model).eval()
 
 
 def write_beside(
@@ -548,7 +549,8 @@ def write_beside(
     """
     Write what belongs beside the weights: tokenizer, pooling of sentences, results, picture and card.
     """
-    _, metadata = copy_beside(found.model, files_beside(found.model, **hub_options), folder, do_lower_case)
+    auxiliary = auxiliary_directory(found.model, **hub_options)
+    _, metadata = copy_auxiliary_files(found.model, auxiliary, folder, do_lower_case)
     written = {name: value for name, value in asdict(found).items() if name != "folder"}
     written |= {"model": shown(found.model)}
     (folder / RESULTS).write_text(json_text(written, indent=1) + "\n")
@@ -574,16 +576,15 @@ def load(
     for name, reason in reasons.items():
         if getattr(config, name, None):
             raise InputError(f"{model}: cannot be shrunk with {name}={getattr(config, name)!r}: {reason}.")
-    fixed = found if isinstance(found, FixedHeadBertPreTrainedModel) else convert(found)
+    fixed = found if isinstance(found, FixedHeadBertPreTrainedModel) else to_fixed_head_bert(found)
     if fixed is not found:
-        check_same_function(found, fixed)
+        check_equivalence(found, fixed)
     if found.dtype != torch.float32:
         PartialState().print(
             f"{model}: weights in {found.dtype}; the lighter model is computed and written in float32"
         )
-    beside = files_beside(model, **hub_options)
-    vocabulary = beside / "vocab.txt" if is_tensorflow(model) else beside
-    tokenizer = load_tokenizer(str(vocabulary), do_lower_case, trust_remote_code=False)
+    beside = auxiliary_directory(model, **hub_options)
+    tokenizer = load_tokenizer(str(beside), do_lower_case, trust_remote_code=False)
     check_size(tokenizer, fixed.config.vocab_size, model)
     fixed.config.unpad_inputs = False
     device = "cuda" if torch.cuda.is_available() else "cpu"

@@ -9,7 +9,7 @@ from transformers.models.auto.auto_factory import _BaseAutoModelClass
 
 from ..conversion.checkpoints import read_config
 from ..conversion.families import FAMILIES, fixed_head_config
-from ..conversion.weights import LOADING, load_whole
+from ..conversion.weights import LOADING, load_body
 from ..data.hub import check_place
 from ..data.tokenizers import check_size
 from ..model.configuration_fixed_head_bert import FixedHeadBertConfig
@@ -95,7 +95,7 @@ def load_model(
         check_size(tokenizer, config.vocab_size, arguments.model_name_or_path)
         check_place(arguments.model_name_or_path)
         with reading(arguments.model_name_or_path, "give a model that is whole", "its weights cannot be read"):
-            model, loaded = load_whole(
+            model, loaded = load_body(
                 auto_class,
                 arguments.model_name_or_path,
                 config,

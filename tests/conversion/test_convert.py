@@ -1,0 +1,236 @@
+"""The convert command: the new directory, its auxiliary files, and damaged checkpoints."""
+
+import json
+import pickle
+import re
+from pathlib import Path
+
+import pytest
+import torch
+import transformers
+from helpers.tiny_models import bert_of
+from safetensors.torch import load_file, save_file
+
+import fixedbert
+from fixedbert import convert, to_bert
+from fixedbert.conversion.checkpoints import load_bert
+from fixedbert.publishing.model_card import read_card
+from fixedbert.support.errors import InputError
+from fixedbert_cli import ArgumentError, main
+
+
+@pytest.fixture
+def checkpoint(tmp_path, vocabulary):
+    """A BERT for sequence classification with three labels, and its tokenizer, as transformers saves them."""
+    folder = tmp_path / "bert"
+    tokenizer = transformers.BertTokenizer(vocab=vocabulary)
+    bert = bert_of("ForSequenceClassification", vocab_size=len(tokenizer), id2label={0: "no", 1: "yes", 2: "maybe"})
+    bert.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def test_command_writes_a_directory_like_any_other(checkpoint, tmp_path, capsys):
+    """Guards: labels and tokenizer come along, the Auto classes open it, and the command says how equal it is."""
+    main(
+        [
+            "convert",
+            str(checkpoint),
+            "--output_dir",
+            str(tmp_path / "fixed"),
+            "--attention_head_size",
+            "16",
+            "--num_attention_heads",
+            "6",
+            "--intermediate_size",
+            "53",
+        ]
+    )
+    printed = capsys.readouterr().out
+    assert "4 heads of 8, feed-forward 37" in printed and "6 heads of 16, feed-forward 53" in printed
+    assert float(printed.split("largest difference between outputs ")[1].split("\n")[0]) < 1e-4
+    model = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "fixed")
+    assert type(model) is fixedbert.FixedHeadBertForSequenceClassification
+    assert model.config.id2label == {0: "no", 1: "yes", 2: "maybe"}
+    one, other = (transformers.AutoTokenizer.from_pretrained(folder) for folder in (checkpoint, tmp_path / "fixed"))
+    assert one("the function takes a list")["input_ids"] == other("the function takes a list")["input_ids"]
+
+    main(["convert", str(checkpoint), "--output_dir", str(tmp_path / "same")])
+    main(["convert", str(tmp_path / "same"), "--output_dir", str(tmp_path / "back"), "--bert"])
+    assert json.loads((tmp_path / "back" / "config.json").read_text())["model_type"] == "bert"
+    one, other = (load_file(folder / "model.safetensors") for folder in (checkpoint, tmp_path / "back"))
+    assert one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_pickled_tensors_are_read_and_become_safetensors(checkpoint, tmp_path):
+    """Guards: pytorch_model.bin of older checkpoints converts, its LayerNorm's gamma and beta too."""
+    tensors = load_file(checkpoint / "model.safetensors")
+    (checkpoint / "model.safetensors").unlink()
+    old = {name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta"): tensor
+           for name, tensor in tensors.items()}  # fmt: skip
+    old["bert.embeddings.position_ids"] = torch.arange(11)[None]  # which older versions saved
+    torch.save(old, checkpoint / "pytorch_model.bin")
+    main(["convert", str(checkpoint), "--output_dir", str(tmp_path / "fixed")])
+    new = load_file(tmp_path / "fixed" / "model.safetensors")
+    assert new.keys() == tensors.keys() and all(torch.equal(new[name], tensors[name]) for name in new)
+
+
+@pytest.mark.parametrize(
+    "saved, named, found",
+    [
+        ("ForPreTraining", ["BertForMaskedLM"], "ForPreTraining"),  # as bert-base has it
+        ("ForPreTraining", None, "ForPreTraining"),
+        ("ForMaskedLM", None, "ForMaskedLM"),
+    ],
+)
+def test_heads_that_config_json_does_not_name_are_kept(saved, named, found, tmp_path):
+    """Guards: bert-base says BertForMaskedLM and holds the next-sentence head and the pooler too: none is dropped."""
+    bert_of(saved).save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | {"architectures": named}))
+    assert type(convert(load_bert(tmp_path))) is getattr(fixedbert, f"FixedHeadBert{found}")
+
+
+class Malicious:
+    """Writes a file when it is unpickled."""
+
+    def __init__(self, file):
+        self.file = file
+
+    def __reduce__(self):
+        return open, (str(self.file), "w")
+
+
+def test_broken_tokenizer_is_no_missing_one(checkpoint, tmp_path, caplog):
+    """Guards: a directory without a tokenizer converts with a word; one with a damaged file does not."""
+    (checkpoint / "tokenizer.json").write_text("{}")
+    with pytest.raises(InputError, match="no tokenizer could be loaded"):
+        main(["convert", str(checkpoint), "--output_dir", str(tmp_path / "fixed")])
+    for file in checkpoint.glob("tokenizer*"):
+        file.unlink()
+    main(["convert", str(checkpoint), "--output_dir", str(tmp_path / "fixed")])
+    assert "has no tokenizer" in caplog.text and not list((tmp_path / "fixed").glob("tokenizer*"))
+
+
+def truncate(checkpoint: Path):
+    weights = checkpoint / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1000])
+
+
+def change_tensors(change):
+    def damage(checkpoint: Path):
+        tensors = load_file(checkpoint / "model.safetensors")
+        change(tensors)
+        save_file(tensors, checkpoint / "model.safetensors", {"format": "pt"})
+
+    return damage
+
+
+def change_config(**fields):
+    def damage(checkpoint: Path):
+        config = json.loads((checkpoint / "config.json").read_text())
+        (checkpoint / "config.json").write_text(json.dumps(config | fields))
+
+    return damage
+
+
+def pickle_with_code(checkpoint: Path):
+    (checkpoint / "model.safetensors").unlink()
+    code = pickle.dumps(Malicious(checkpoint.parent / "executed"))
+    (checkpoint / "pytorch_model.bin").write_bytes(code)
+
+
+def tensorflow(checkpoint: Path):
+    for file in checkpoint.iterdir():
+        file.unlink()
+    (checkpoint / "bert_model.ckpt.index").touch()
+
+
+QUERY = "bert.encoder.layer.1.attention.self.query.weight"
+
+
+@pytest.mark.parametrize(
+    "damage, message",
+    [
+        (truncate, "the weights cannot be read"),
+        (pickle_with_code, "the weights cannot be read"),
+        (tensorflow, "TensorFlow checkpoints are not supported; convert it with transformers 4.57"),
+        (change_tensors(lambda tensors: tensors.pop(QUERY)), f"weights are missing for '{QUERY}'"),
+        (change_tensors(lambda tensors: tensors.update({QUERY: torch.ones(32, 16)})), r"has shape \(32, 16\), but"),
+        (change_tensors(lambda tensors: tensors.update({"bert.x.y": torch.ones(2)})), "no parameters 'bert.x.y'"),
+        (change_config(model_type="gpt2"), "model_type 'gpt2' is not supported"),
+        (change_config(architectures=["BertTokenizer"]), "BertTokenizer cannot be converted; pass Bert followed by"),
+        (change_config(quantization_config={"quant_method": "bitsandbytes", "load_in_4bit": True}), "quantized"),
+        (change_config(hidden_size="wide"), "hidden_size"),
+    ],
+)
+def test_damaged_checkpoints_are_refused(checkpoint, tmp_path, damage, message):
+    """Guards: a checkpoint that cannot be converted ends in an error that names it, and leaves no output behind."""
+    damage(checkpoint)
+    with pytest.raises(InputError, match=message) as error:
+        main(["convert", str(checkpoint), "--output_dir", str(tmp_path / "fixed")])
+    assert str(checkpoint) in str(error.value)
+    assert not (tmp_path / "executed").exists()
+    assert not list(tmp_path.glob("fixed*"))
+
+
+def test_output_directory_must_be_empty(checkpoint, tmp_path):
+    """Guards: a directory with files is never written to."""
+    (tmp_path / "fixed").mkdir()
+    (tmp_path / "fixed" / "mine.txt").write_text("mine")
+    with pytest.raises((ArgumentError, InputError), match="not empty"):
+        main(["convert", str(checkpoint), "--output_dir", str(tmp_path / "fixed")])
+    assert [file.name for file in (tmp_path / "fixed").iterdir()] == ["mine.txt"]
+
+
+def test_card_metadata_is_kept(checkpoint, tmp_path, caplog):
+    """Guards: license, language and datasets of the source appear in the new card, and a damaged card is reported."""
+    card = "---\nlicense: mit\nlanguage: [en, de]\ndatasets: [glue]\nmodel_name: x\n---\n# A model\n"
+    (checkpoint / "README.md").write_text(card)
+    convert(checkpoint, tmp_path / "good")
+    data = read_card(tmp_path / "good" / "README.md").data
+    assert (data.license, data.language, data.datasets, data.model_name) == ("mit", ["en", "de"], ["glue"], None)
+    (checkpoint / "README.md").write_bytes(b"---\nlicense: mit\n---\n\xff\n")
+    convert(checkpoint, tmp_path / "bad")
+    assert f"{checkpoint}/README.md: the card cannot be read" in caplog.text
+    assert "license: mit" not in (tmp_path / "bad" / "README.md").read_text()
+
+
+def test_model_in_memory_is_written_with_its_tokenizer(checkpoint, tmp_path):
+    """Guards: a model in memory converts like its directory, and needs its tokenizer."""
+    model, tokenizer = load_bert(checkpoint), transformers.AutoTokenizer.from_pretrained(checkpoint)
+    convert(model, tmp_path / "fixed", tokenizer=tokenizer)
+    assert "Converted from `bert`" in (tmp_path / "fixed" / "README.md").read_text()
+    assert (tmp_path / "fixed" / "tokenizer.json").exists()
+    for arguments in ({"model": model}, {"model": checkpoint, "tokenizer": tokenizer}):
+        with pytest.raises(InputError, match="`tokenizer`"):
+            convert(output_dir=tmp_path / "other", **arguments)
+
+
+def test_commands_of_the_page_run(tmp_path, vocabulary, monkeypatch):
+    """Guards: every command and the Python code of docs/converting.md work in this order, on small models."""
+    page = (Path(__file__).parents[2] / "docs" / "converting.md").read_text(encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    tokenizer = transformers.BertTokenizer(vocab=vocabulary)
+    models = {
+        "bert": bert_of("ForMaskedLM", vocab_size=len(tokenizer)),
+        "roberta": bert_of("ForMaskedLM", "Roberta"),
+        "bert_2019": bert_of("Model", vocab_size=len(tokenizer)),
+    }
+    for directory, model in models.items():
+        model.save_pretrained(directory)
+        tokenizer.save_pretrained(directory)
+    fields = json.loads(Path("bert_2019/config.json").read_text())
+    del fields["model_type"], fields["architectures"]
+    Path("bert_2019/config.json").write_text(json.dumps(fields))
+    page = page.replace("google-bert/bert-base-uncased", "bert").replace("FacebookAI/roberta-base", "roberta")
+    commands = re.findall(r"^    fixedbert (.*)$", page, re.MULTILINE)
+    assert len(commands) == 10
+    for command in commands:
+        words = [word for word in command.split() if word not in ("64", "96")]  # the small models have three layers
+        main(words + ["9", "13", "8"] if words[-1] == "--attention_head_size" else words)
+        assert (tmp_path / command.split()[3] / "model.safetensors").exists()
+    (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    names = {}
+    exec(code, names)
+    assert names["model"].config.head_dim == 128 and names["to_bert"] is to_bert
