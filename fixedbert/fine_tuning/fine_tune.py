@@ -1,4 +1,4 @@
-"""What GLUE and SQuAD share: the arguments, and the run from a model to weights, results and pictures."""
+"""A fine-tuning run, for text classification and question answering: from a model to weights, results and plots."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -10,6 +10,7 @@ from transformers import EvalPrediction, PreTrainedConfig, PreTrainedTokenizerBa
 from transformers.models.auto.auto_factory import _BaseAutoModelClass
 
 from ..data.tokenizers import load_tokenizer
+from ..support.checksums import fingerprint_of
 from ..training.arguments import ModelArguments, keep_token, token_put_back
 from ..training.interruption import train
 from ..training.loading import check_length, load_config, load_model, with_new_head
@@ -17,22 +18,20 @@ from ..training.output import check_same_data, output_directory
 from ..training.results import publish
 from ..training.speed import keep_freed_memory, skip_padding
 from .distillation import load_teacher
-from .features import data_fingerprint
 from .trainer import FineTuningArguments, FineTuningDataArguments, FineTuningTrainer
 
 
 class FineTuningTask(ABC):
     """
-    The examples of one run as features, with the evaluation and the predictions of a model on them.
+    The examples of a run as features, with evaluation and prediction.
 
     Attributes:
-        arguments: the dataclasses whose fields a run has: of the model, the data and the training.
-        auto_class: of the model and its head.
-        features: by split, of the splits that the run needs.
-        evaluated: the validation splits, longest rows first; the main split first.
-        compute_metrics: as Trainer takes it.
-        fingerprinted: what the data are besides their features, such as the names of labels.
-        new_head: whether the head of the model is for other labels, and to be replaced by a random one.
+        arguments: the dataclasses for the model, the data and the training.
+        auto_class: the Auto class for the model with its head.
+        features: for each split that the run needs.
+        evaluated: the validation splits, sorted by decreasing length; the main split first.
+        compute_metrics: as for Trainer.
+        new_head: True if the model's head is for other labels and must be replaced.
     """
 
     arguments: tuple[type[ModelArguments], type[FineTuningDataArguments], type[FineTuningArguments]]
@@ -40,7 +39,6 @@ class FineTuningTask(ABC):
     features: dict[str, Dataset]
     evaluated: dict[str, Dataset]
     compute_metrics: Callable[[EvalPrediction], dict[str, float]] | None
-    fingerprinted: tuple[object, ...] = ()
     new_head = False
 
     @abstractmethod
@@ -53,15 +51,15 @@ class FineTuningTask(ABC):
         data_args: FineTuningDataArguments,
         training_args: FineTuningArguments,
     ):
-        """Read the examples, tokenize them, and write their labels into `config`."""
+        """Loads and tokenizes the examples, and writes their labels into `config`."""
 
     @abstractmethod
     def evaluate(self, trainer: FineTuningTrainer):
-        """Write metrics of the validation splits, and a picture, into the output directory."""
+        """Writes the metrics for the validation splits, and a plot, into the output directory."""
 
     @abstractmethod
     def predict(self, trainer: FineTuningTrainer):
-        """Write predictions of the test splits into the output directory."""
+        """Writes the predictions for the test splits into the output directory."""
 
 
 @token_put_back()
@@ -71,7 +69,7 @@ def fine_tune(
     arguments: tuple[ModelArguments, FineTuningDataArguments, FineTuningArguments],
     given: dict[str, Any],
 ):
-    """One run, of the task `name`, in its output directory; `arguments` are made of the fields `given`."""
+    """Runs the task `name` in its output directory. `given` are the fields from which `arguments` were made."""
     model_args, data_args, training_args = arguments
     keep_token(training_args)
     keep_freed_memory(training_args.device)
@@ -87,8 +85,9 @@ def fine_tune(
             teacher = load_teacher(
                 training_args.teacher_model, task.auto_class, model_args, config, tokenizer, data_args.max_seq_length
             )
-        others = (*task.fingerprinted, teacher.fingerprint()) if teacher else task.fingerprinted
-        check_same_data(training_args.folder, data_fingerprint(task.features, *others))
+        fingerprints = {split: rows._fingerprint for split, rows in task.features.items()}
+        fingerprint = fingerprint_of(fingerprints, teacher.fingerprint() if teacher else None)
+        check_same_data(training_args.folder, fingerprint)
         if task.new_head:
             model_args = replace(model_args, ignore_mismatched_sizes=True)
         model = load_model(task.auto_class, model_args, config, tokenizer, training_args.do_train)

@@ -1,4 +1,4 @@
-"""Fine-tune, evaluate and predict on texts or pairs of texts: the tasks of GLUE, or one's own files."""
+"""Text classification and regression: fine-tune, evaluate and predict on GLUE tasks or the user's own data."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -7,7 +7,6 @@ from typing import Any
 import datasets
 import numpy as np
 from accelerate import PartialState
-from scipy.optimize import linear_sum_assignment
 from transformers import (
     AutoModelForSequenceClassification,
     EvalPrediction,
@@ -21,51 +20,39 @@ from ..support.errors import InputError
 from ..support.files import write_whole
 from ..training.arguments import ModelArguments, beside_recipe, read_arguments
 from ..training.results import Trained, record_metrics
+from .examples import longest_first, print_overlap
 from .fine_tune import FineTuningTask
-from .glue_metrics import MEASURES, METRICS, glue_scores
-from .labels import enumerated, names_of_task, plain
+from .glue_metrics import glue_scores
+from .labels import align_labels, default_names, label_numbers, same_names, submitted_names
 from .pictures import draw_glue
 from .sweep import sweep
-from .texts import TextData, load_dataset, load_files, load_task, text_features, with_labels_of_model
-from .trainer import (
-    FineTuningArguments,
-    FineTuningDataArguments,
-    FineTuningTrainer,
-    first_rows,
-    longest_first,
-    print_overlap,
-)
+from .texts import TextData, load_dataset, load_files, load_task, text_features
+from .trainer import FineTuningArguments, FineTuningDataArguments, FineTuningTrainer
+
+ESCAPES = str.maketrans({"\t": "\\t", "\n": "\\n", "\r": "\\r"})
 
 
 @dataclass
 class GlueDataArguments(FineTuningDataArguments):
-    """Which texts, and how they become tokens."""
+    """The texts and labels, and how they are tokenized."""
 
-    task_name: list[str] | None = field(
-        default=None, metadata={"help": f"Tasks of GLUE, of {', '.join(TASKS)}; or all."}
-    )
+    task_name: list[str] | None = field(default=None, metadata={"help": f"GLUE tasks: {', '.join(TASKS)}; or all."})
     data_dir: str | None = field(
-        default=None, metadata={"help": "Folder with the tasks in the layout of the GLUE download; default: the Hub."}
+        default=None, metadata={"help": "Directory of the GLUE download; by default the Hub is used."}
     )
-    train_file: str | None = field(default=None, metadata={"help": "A .csv, .tsv, .jsonl or .parquet file."})
-    test_file: str | None = field(default=None, metadata={"help": "The same, to predict, with or without labels."})
+    train_file: str | None = field(default=None, metadata={"help": "A .csv, .tsv, .json, .jsonl or .parquet file."})
+    validation_file: str | None = field(default=None, metadata={"help": "A file to evaluate on."})
+    test_file: str | None = field(default=None, metadata={"help": "A file to predict, with or without labels."})
     text_column_names: str | None = field(
-        default=None, metadata={"help": "The column with the text, or the two of a pair, with a comma between them."}
+        default=None, metadata={"help": "The text column, or the two columns of a pair separated by a comma."}
     )
-    label_column_name: str = field(default="label", metadata={"help": "The column with the label."})
+    label_column_name: str = field(default="label", metadata={"help": "The label column."})
     do_regression: bool | None = field(
-        default=None, metadata={"help": "Whether labels are numbers to predict; default: if some have fractions."}
+        default=None, metadata={"help": "True if the labels are scores; by default, if they are floats."}
     )
-
-    def columns(self) -> dict:
-        """The columns of one's own files, for `load_files`."""
-        texts = tuple(self.text_column_names.split(",")) if self.text_column_names else None
-        if texts and (len(texts) > 2 or self.label_column_name in texts):
-            raise InputError(f"{self.text_column_names}: one or two columns, not the label's.", "text_column_names")
-        return {"text_columns": texts, "label_column": self.label_column_name}
 
     def tasks(self, predict: bool) -> list[str | None]:
-        """The tasks in the order of their runs: the diagnostics after MNLI, by whose model they are predicted."""
+        """Returns the tasks in the order of their runs. ax comes last, because it needs the model for MNLI."""
         if not self.task_name:
             return [None]
         names = [name.lower() for name in self.task_name]
@@ -73,47 +60,48 @@ class GlueDataArguments(FineTuningDataArguments):
             names = [name for name in TASKS if name != "ax" or predict]
         for name in names:
             if name not in TASKS:
-                raise InputError(f"{name}: no such task; there are {', '.join(TASKS)}, and all.", "task_name")
+                raise InputError(f"{name}: no such task; the tasks are {', '.join(TASKS)}, and all.", "task_name")
         return sorted(dict.fromkeys(names), key=lambda name: name == "ax")
 
 
 def load_texts(task: str | None, arguments: GlueDataArguments, kinds: tuple[str, ...], **hub_options) -> TextData:
-    """The splits of `kinds`: of the task, or else of the data set, or else of the files."""
-    skip = arguments.skip_bad_rows
-    named = [name for name in ("task_name", "dataset_name", "train_file") if getattr(arguments, name)]
-    if len(named) > 1:
-        raise InputError(f"and `{named[1]}`: give one of the two.", named[0])
-    columns = arguments.columns()
+    """Loads the splits for `kinds` from the GLUE task, the dataset or the files that the arguments name."""
+    given = [name for name in ("task_name", "dataset_name", "train_file") if getattr(arguments, name)]
+    if len(given) > 1:
+        raise InputError(f"cannot be combined with `{given[1]}`.", given[0])
+    limits = {kind: arguments.max_samples(kind) for kind in kinds}
     if task:
         if arguments.text_column_names or arguments.label_column_name != "label":
-            raise InputError(
-                f"{task}: its columns are known; leave `text_column_names` and `label_column_name` out.", "task_name"
-            )
-        return load_task(task, arguments.data_dir, kinds, skip, **hub_options)
+            raise InputError("have no effect on a GLUE task, whose columns are known.", "text_column_names")
+        return load_task(task, arguments.data_dir, kinds, arguments.skip_bad_rows, limits, **hub_options)
+    texts = arguments.text_column_names
+    options: dict[str, Any] = {
+        "do_regression": arguments.do_regression,
+        "skip_bad_rows": arguments.skip_bad_rows,
+        "text_columns": tuple(texts.split(",")) if texts else None,
+        "label_column": arguments.label_column_name,
+        "max_samples": limits,
+    }
     if arguments.dataset_name:
-        name, config = arguments.dataset_name, arguments.dataset_config_name
-        return load_dataset(name, config, kinds, arguments.do_regression, skip, **columns, **hub_options)
+        return load_dataset(arguments.dataset_name, arguments.dataset_config_name, kinds, hub_options, **options)
     files = {kind: getattr(arguments, f"{kind}_file") for kind in kinds}
-    if not any(files.values()):
-        raise InputError("no data: give `task_name`, `dataset_name`, or `train_file` and `validation_file`.")
-    for kind, file in files.items():
-        if file is None:
-            raise InputError(f"no rows for {kind}: give `{kind}_file`.")
-    return load_files(files, arguments.do_regression, skip, **columns)
+    if absent := [f"`{kind}_file`" for kind, file in files.items() if file is None]:
+        raise InputError(f"no data: give {' and '.join(absent)}, `task_name` or `dataset_name`.")
+    return load_files(files, **options)
 
 
 def main(argv: list[str] | None = None, prog: str | None = None):
-    """Fine-tune on one task or more, with one seed or more. `argv` are flags, as in `read_arguments`."""
+    """Fine-tune on one or several tasks and seeds. `argv` are flags, as in `read_arguments`."""
     PartialState().print(fine_tune_glue(**read_arguments(argv, *TextClassification.arguments, prog=prog)))
 
 
 def fine_tune_glue(recipe: str | Path | None = None, **given: Any) -> Trained:
     """
-    Fine-tune, evaluate and predict on tasks of GLUE, or on texts of one's own.
+    Fine-tune, evaluate and predict on GLUE tasks or on the user's own texts.
 
     Args:
-        recipe: a YAML file of arguments; those of the call win.
-        given: the flags of run_glue.py. `fixedbert glue --help` lists them all; the usual ones are
+        recipe: a YAML file with arguments; keyword arguments take precedence.
+        given: the flags of run_glue.py, which `fixedbert glue --help` lists. The usual ones are
             `model_name_or_path`, `task_name` or `train_file` and `validation_file`, `do_train=True`, `do_eval=True`,
             `output_dir`, `num_train_epochs`, `learning_rate`, `per_device_train_batch_size`, `seeds`.
 
@@ -121,14 +109,14 @@ def fine_tune_glue(recipe: str | Path | None = None, **given: Any) -> Trained:
         The output directory, with the metrics.
 
     Raises:
-        InputError: arguments that contradict each other, or input that cannot be used.
-        KeyboardInterrupt: Ctrl-C, after a checkpoint; the message says from where the same call goes on.
+        InputError: arguments contradict each other, or data cannot be used.
+        KeyboardInterrupt: Ctrl-C, after a checkpoint; the same call resumes from it.
     """
     return sweep(TextClassification, **beside_recipe(recipe, given))
 
 
 class TextClassification(FineTuningTask):
-    """A task of GLUE, or other texts with classes or scores."""
+    """A GLUE task, or other texts with class labels or scores."""
 
     arguments = (ModelArguments, GlueDataArguments, FineTuningArguments)
     auto_class = AutoModelForSequenceClassification
@@ -142,165 +130,108 @@ class TextClassification(FineTuningTask):
         data_args: GlueDataArguments,
         training_args: FineTuningArguments,
     ):
-        hub_options = {"cache_dir": model_args.cache_dir, "token": model_args.token}
-        data = load_texts(name, data_args, training_args.kinds, **hub_options)
-        data, self.new_head = with_labels_of_model(data, config, training_args.do_train)
-        assert data.labels is not None  # they are those of the model, where the data has none
-        data.splits = {
-            split: first_rows(rows, data_args.max_samples(split.split("_")[0])) for split, rows in data.splits.items()
-        }
-        for split, rows in data.of_kind("validation").items():
-            print_overlap(split, data.splits.get("train"), rows, ("sentence1", "sentence2"))
-        self.name, self.data, self.labels, self.fingerprinted = name, data, data.labels, (data.labels,)
-        self.features = {
-            split: text_features(
+        self.name = name
+        self.data = load_texts(
+            name, data_args, training_args.kinds, cache_dir=model_args.cache_dir, token=model_args.token
+        )
+        label_ids, self.new_head = align_labels(self.data.labels, config, training_args.do_train)
+        class_names = [] if config.num_labels == 1 else default_names(config)
+        self.compute_metrics = self.evaluation = GlueEvaluation(name, class_names)
+        self.features = {}
+        for split, rows in self.data.splits.items():
+            self.features[split] = text_features(
                 rows,
                 tokenizer,
                 data_args.max_seq_length,
+                label_ids,
                 num_proc=data_args.preprocessing_num_workers,
                 overwrite_cache=data_args.overwrite_cache,
             )
-            for split, rows in data.splits.items()
-        }
-        for split, rows in data.splits.items():
             texts = (row[column] for row in rows for column in ("sentence1", "sentence2") if column in row)
-            found = tokenized_features(self.features[split], texts, tokenizer, data_args.max_seq_length)
-            report_tokens(split, found, tokenizer)
-        self.evaluated = {split: longest_first(self.features[split])[0] for split in data.of_kind("validation")}
-        self.compute_metrics = self.evaluation = GlueEvaluation(name, self.labels, data.assumed)
+            counts = tokenized_features(self.features[split], texts, tokenizer, data_args.max_seq_length)
+            report_tokens(split, counts, tokenizer)
+        for split, rows in self.data.of_kind("validation").items():
+            print_overlap(split, self.data.splits.get("train"), rows, ("sentence1", "sentence2"))
+        self.evaluated = {split: longest_first(self.features[split])[0] for split in self.data.of_kind("validation")}
 
     def evaluate(self, trainer: FineTuningTrainer):
         metrics: dict[str, float] = {}
-        shown = []
+        panels = []
         for split, rows in self.evaluated.items():
             if split == "validation_mismatched":  # eval_accuracy_mm, as in transformers' run_glue.py
-                found = trainer.evaluate(rows, metric_key_prefix="eval_mm") | {"eval_mm_samples": len(rows)}
-                found = {f"{name.replace('eval_mm_', 'eval_')}_mm": value for name, value in found.items()}
+                results = trainer.evaluate(rows, metric_key_prefix="eval_mm") | {"eval_mm_samples": len(rows)}
+                results = {f"{name.replace('eval_mm_', 'eval_')}_mm": value for name, value in results.items()}
             else:
-                found = trainer.evaluate(rows) | {"eval_samples": len(rows)}
-            metrics |= found
-            if fitting := self.evaluation.order_that_fits():
-                PartialState().print(f"{split}: {fitting}")
-            shown.append((split, self.evaluation.right, self.evaluation.predicted))
+                results = trainer.evaluate(rows) | {"eval_samples": len(rows)}
+            metrics |= results
+            panels.append((split, self.evaluation.label_ids, self.evaluation.predictions))
         record_metrics(trainer, "eval", metrics)
         if trainer.is_world_process_zero():
-            draw_glue(trainer, self.name or "validation file", shown, self.evaluation.labels)
+            draw_glue(trainer, self.name or "validation file", panels, self.evaluation.class_names)
 
     def predict(self, trainer: FineTuningTrainer):
         for split, rows in self.data.of_kind("test").items():
-            predictions = self.predictions(trainer, self.features[split])
+            features, order = longest_first(self.features[split])
+            predictions = np.empty(len(order))
+            output = trainer.predict(features, metric_key_prefix="predict").predictions
+            predictions[order] = self.evaluation.predict(output)
             if trainer.is_world_process_zero():
-                folder = str(trainer.args.folder)
-                write_predictions(folder, self.name, split, rows, self.labels, predictions)
-
-    def predictions(self, trainer: FineTuningTrainer, features: datasets.Dataset) -> np.ndarray:
-        """The class or the score of each row, in their order, (rows,)."""
-        ordered, order = longest_first(features)
-        predictions = np.empty(len(order))
-        output = trainer.predict(ordered, metric_key_prefix="predict").predictions
-        predictions[order] = self.evaluation.predict(output)
-        return predictions
-
-
-def check_metrics():
-    """
-    Raises:
-        ValueError: a task with validation splits has no metrics, or one that nothing computes.
-    """
-    for name, task in TASKS.items():
-        if any(split.startswith("validation") for split in task.files) and not METRICS.get(name):
-            raise ValueError(f"the task {name} has no metrics: add them to METRICS in glue_metrics.py.")
-    for name, metrics in METRICS.items():
-        if absent := [metric for metric in metrics if metric not in MEASURES]:
-            raise ValueError(f"the metric {absent[0]} of {name}: add it to MEASURES in glue_metrics.py.")
-
-
-check_metrics()  # before a model is trained
+                class_names = self.evaluation.class_names
+                write_predictions(trainer.args.folder, self.name, split, rows, class_names, predictions)
 
 
 class GlueEvaluation:
     """
-    For Trainer's `compute_metrics`: metrics by task; keeps what was predicted last, for the picture.
+    Computes the metrics of a task for Trainer's `compute_metrics`, and keeps the labels and predictions of the last
+    evaluation for the plot.
 
     Args:
-        labels: of the model; none for a regression.
-        assumed: what they are taken to mean, where the model has no names for them.
+        class_names: in the order of the model's logits; empty for a regression.
     """
 
-    def __init__(self, task: str | None, labels: list[str], assumed: list[str] | None = None):
-        self.task = task or ("classification" if labels else "regression")
-        self.labels = labels
-        self.assumed = assumed or []
-        self.right = self.predicted = np.array([])  # (examples,)
+    def __init__(self, task: str | None, class_names: list[str]):
+        self.task = task or ("classification" if class_names else "regression")
+        self.class_names = class_names
+        self.label_ids = self.predictions = np.array([])  # (examples,)
+        names = [*TASKS[task].labels] if task in TASKS else []
+        # A model may number the classes differently from GLUE, where class 1 is the positive one.
+        self.positive = label_numbers(class_names, names)[1] if names and same_names(names, class_names) else 1
 
     def predict(self, output: np.ndarray | tuple) -> np.ndarray:
-        """Classes or scores, (examples,), from logits, (examples, labels); some models return more than these."""
+        """Returns classes or scores, (examples,), for logits, (examples, classes), perhaps in a tuple of outputs."""
         logits = output[0] if isinstance(output, tuple) else output
-        return logits.argmax(axis=1) if self.labels else logits[:, 0]
+        return logits.argmax(axis=1) if self.class_names else logits[:, 0]
 
     def __call__(self, prediction: EvalPrediction) -> dict[str, float]:
-        self.right, self.predicted = np.asarray(prediction.label_ids), self.predict(prediction.predictions)
-        right, predicted = self.right, self.predicted
-        if self.task in TASKS and self.labels:  # a model can number the task's labels in another way
-            names = [plain(name) for name in TASKS[self.task].labels]
-            labels = [plain(label) for label in self.assumed or self.labels]
-            number = np.array([names.index(label) if label in names else -1 for label in labels])
-            right, predicted = number[right], number[predicted]
-        metrics = glue_scores(self.task, predicted, right)
+        self.label_ids, self.predictions = np.asarray(prediction.label_ids), self.predict(prediction.predictions)
+        metrics = glue_scores(self.task, self.predictions, self.label_ids, self.positive)
         if self.task in TASKS and len(metrics) > 1:
             metrics["combined_score"] = float(np.mean(list(metrics.values())))
         return metrics
 
-    def order_that_fits(self) -> str:
-        """
-        For a model without names of its labels: the order of names with the most right answers to what was predicted
-        last, and its accuracy; "" if that is the assumed order.
-        """
-        if not self.assumed:
-            return ""
-        size, total = len(self.labels), len(self.right)
-        counts = np.zeros((size, size))  # of the examples, by class and by true label
-        np.add.at(counts, (self.predicted, self.right), 1)
-        classes, names = linear_sum_assignment(counts, maximize=True)
-        found, best = np.trace(counts) / total, counts[classes, names].sum() / total
-        if best <= found:
-            return ""
-        chance = (counts.sum(0) @ counts.sum(1)) / total**2
-        below = f", below the {chance:.3f} expected by chance" if found < chance else ""
-        there = set(self.right.tolist())
-        order = [
-            f"{self.labels[n]} = {self.assumed[name]!r}"
-            for n, name in zip(classes, names, strict=True)
-            if name in there
-        ]
-        return (
-            f"the accuracy is {found:.3f}{below}; in the order {enumerated(order)} the model would have {best:.3f}: "
-            "if that is its order, write it into id2label of its config.json"
-        )
-
 
 def write_predictions(
-    folder: str, task: str | None, split: str, rows: datasets.Dataset, labels: list[str], predictions: np.ndarray
+    directory: Path,
+    task: str | None,
+    split: str,
+    rows: datasets.Dataset,
+    class_names: list[str],
+    predictions: np.ndarray,
 ):
     """
-    Write a file with the columns index and prediction: a GLUE submission's, or predict_results.txt.
+    Write a file with the columns index and prediction: a GLUE submission or predict_results.txt.
 
     Args:
-        labels: of the model; empty for a regression.
-        predictions: numbers of labels, or scores, (rows,).
+        class_names: in the order of the model's logits; empty for a regression.
+        predictions: class numbers or scores, (rows,).
     """
     if task == "stsb":
         predictions = predictions.clip(0, 5)
-    names = names_of_task(task, labels) if task else labels
-    written = [names[int(number)] for number in predictions] if labels else [f"{score:.3f}" for score in predictions]
+    names = submitted_names(task, class_names) if task else class_names
+    values = [names[int(number)] for number in predictions] if names else [f"{score:.3f}" for score in predictions]
     file = TASKS[task].submission(split) if task else "predict_results.txt"
-    rows_of_file = [(one_field(index), one_field(name)) for index, name in zip(rows["index"], written, strict=True)]
-    if rows_of_file != list(zip(rows["index"], written, strict=True)):
-        PartialState().print(f"{file}: tabs and ends of lines in labels or indices are written as \\t, \\n and \\r")
-    lines = [f"{index}\t{prediction}\n" for index, prediction in rows_of_file]
-    write_whole(Path(folder, file), "index\tprediction\n" + "".join(lines))
-
-
-def one_field(text: str) -> str:
-    """A text as one field of a file with tabs."""
-    return text.replace("\t", "\\t").replace("\n", "\\n").replace("\r", "\\r")
+    lines = [
+        f"{index.translate(ESCAPES)}\t{value.translate(ESCAPES)}\n"
+        for index, value in zip(rows["index"], values, strict=True)
+    ]
+    write_whole(directory / file, "index\tprediction\n" + "".join(lines))

@@ -1,181 +1,123 @@
-"""Questions whose answer is a span of a text, or none: SQuAD 1.1 and 2.0 as rows, as windows of tokens, evaluated."""
+"""Questions about a text, as in SQuAD 1.1 and 2.0: read and validate them, and split them into windows of tokens."""
 
 from collections.abc import Iterable, Iterator
+from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import datasets
 import numpy as np
 from accelerate import PartialState
-from transformers import EvalPrediction, PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase
 
-from ..data.documents import as_arrays
 from ..data.encoding import encode
-from ..data.readers import DAMAGED, KINDS, DataFile, json_object, why_no_text
+from ..data.readers import DAMAGED, DataFile, json_object, why_no_text
 from ..support.errors import InputError
 from ..support.files import reading
-from .features import prepare_features
-from .rows import check_usable
-from .squad_metrics import squad_scores, squad_v2_scores
+from .examples import BadRows, make_features
 
 TEXT = datasets.Value("string")
 FEATURES = datasets.Features(
     {
         "id": TEXT,
-        "title": TEXT,
         "context": TEXT,
         "question": TEXT,
         "answers": {"text": datasets.List(TEXT), "answer_start": datasets.List(datasets.Value("int32"))},
     }
 )
-LAYOUTS = (".json", ".jsonl", ".parquet")
-LABEL = ("label_start", "label_end")  # of a training window: the characters of its label, or one of the next two
-NOT_HERE, NO_TOKEN = -1, -2  # the answer is in another window; the tokenizer drops all its characters
-NO_LABEL = {
-    NOT_HERE: "are whole in no window, and count as no answer",
-    NO_TOKEN: "have no token, and count as no answer",
-}
-LONGEST = 100  # characters of an answer in a message
-NO_ANSWER: dict[str, list] = {"text": [], "answer_start": []}
-Found = tuple[dict, dict, dict]  # what has the question, the context and the title of a row
+FORMATS = (".json", ".jsonl", ".parquet")
 
 
 def load_squad(
-    file: str, version_2_with_negative: bool = False, answered: bool = True, skip_bad_rows: bool = False
+    file: str,
+    version_2_with_negative: bool = False,
+    answered: bool = True,
+    skip_bad_rows: bool = False,
+    max_samples: int | None = None,
 ) -> datasets.Dataset:
     """
-    Questions with the Hub's columns: id, title, context, question, answers.
+    Load questions into the columns of the Hub's copy: id, context, question, answers.
 
     Args:
-        file: SQuAD's JSON layout, or rows with these columns in .jsonl, .parquet, or under "data" in .json.
-        version_2_with_negative: whether questions may have no answer, as in SQuAD 2.0.
-        answered: whether answers are needed; a test file may have none.
-        skip_bad_rows: leave out rows that cannot be used, and print which.
+        file: SQuAD's JSON, or rows with these columns in .jsonl, .parquet, or under "data" in .json.
+        version_2_with_negative: accept questions without an answer, as in SQuAD 2.0.
+        answered: False for a test file, which needs no answers.
+        skip_bad_rows: skip questions that cannot be used, and print which.
+        max_samples: read only the first questions.
 
     Raises:
-        InputError: the file cannot be read, or a row cannot be used.
+        InputError: the file cannot be read, or a question cannot be used.
     """
-    if Path(file).suffix not in LAYOUTS:
-        raise InputError(f"{file}: a format that cannot be read; give {', '.join(LAYOUTS)}.")
-    with reading(file, DAMAGED):
-        return question_rows(questions_in(Path(file)), file, version_2_with_negative, answered, skip_bad_rows)
+    if Path(file).suffix not in FORMATS:
+        raise InputError(f"{file}: the file format is not supported; use {', '.join(FORMATS)}.")
+    with reading(file, DAMAGED, "not in SQuAD's layout"):
+        questions = islice(questions_in(Path(file)), max_samples)
+        return question_rows(questions, file, version_2_with_negative, answered, skip_bad_rows)
 
 
 def question_rows(
-    found: Iterable[Found],
+    questions: Iterable[dict],
     name: str,
     version_2_with_negative: bool = False,
     answered: bool = True,
     skip_bad_rows: bool = False,
 ) -> datasets.Dataset:
-    """
-    The questions among what was found in `name`.
-
-    Raises:
-        InputError: as for `load_squad`.
-    """
-    rows: list[dict] = []
-    problems: dict[int, str] = {}
-    seen = set()
-    try:
-        for question, paragraph, article in found:
-            row = {
-                "id": str(question["id"]),
-                "title": str(article.get("title") or ""),
-                "context": paragraph["context"],
-                "question": question["question"],
-                "answers": by_column(question.get("answers")),
-            }
-            if question.get("is_impossible"):
-                row["answers"] = NO_ANSWER
-            problem = problem_of_question(question, answered) or problem_of(row, version_2_with_negative, answered)
-            if row["id"] in seen:
-                problem = "another question has the same id"
-            seen.add(row["id"])
-            if problem is not None:
-                problems[len(rows)] = f"question {row['id']}: {problem}"
-            rows.append(row)
-    except KeyError as error:
-        raise InputError(f"{name}: not in SQuAD's layout, after {len(rows)} questions {error} is missing.") from error
-    except (TypeError, AttributeError) as error:
-        raise InputError(f"{name}: not in SQuAD's layout, after {len(rows)} questions: {error}.") from error
-    check_usable(name, problems, len(rows), skip_bad_rows)
-    rows = [row for number, row in enumerate(rows) if number not in problems]
+    """Validates questions, with the arguments and errors of `load_squad`. Messages call their source `name`."""
+    rows: dict[str, dict] = {}
+    bad_rows = BadRows(name, skip_bad_rows)
+    for question in questions:
+        row = {column: question[column] for column in ("context", "question")}
+        row |= {"id": str(question["id"]), "answers": answers_of(question)}
+        problem = problem_in_question(row, version_2_with_negative or not answered)
+        if answered and "answers" not in question and question.get("is_impossible") is not True:
+            problem = "it has no answers"
+        if row["id"] in rows:
+            problem = "another question has the same id"
+        if problem:
+            bad_rows.add(f"question {row['id']}", problem)
+        else:
+            rows[row["id"]] = row
+    bad_rows.print_skipped()
     if not rows:
         raise InputError(f"{name}: no questions.")
-    return datasets.Dataset.from_list(rows, features=FEATURES)
+    return datasets.Dataset.from_list([*rows.values()], features=FEATURES)
 
 
-def questions_in(path: Path) -> Iterator[Found]:
-    """What has the question, the context and the title of each row of a file."""
-    file = DataFile(path)
+def questions_in(path: Path) -> Iterator[dict]:
     if path.suffix != ".json":
-        yield from ((row.values, row.values, row.values) for row in file.rows())
+        yield from (row.values for row in DataFile(path).rows())
         return
-    content = json_object("".join(file.lines()), str(path))
-    if "data" not in content:
-        raise InputError(f"{path}: not in SQuAD's layout, 'data' is missing.")
-    for article in content["data"]:
+    for article in json_object("".join(DataFile(path).lines()), str(path))["data"]:
         if "paragraphs" not in article:
-            yield article, article, article
+            yield article
             continue
         for paragraph in article["paragraphs"]:
-            for question in paragraph["qas"]:
-                yield question, paragraph, article
+            yield from ({"context": paragraph["context"], **question} for question in paragraph["qas"])
 
 
-def by_column(answers: object) -> object:
-    """Answers as on the Hub; SQuAD's files have an object for each."""
-    if isinstance(answers, list) and all(isinstance(answer, dict) for answer in answers):
-        return {name: [answer[name] for answer in answers] for name in NO_ANSWER}
-    return answers or NO_ANSWER
+def answers_of(question: dict) -> dict[str, list]:
+    """Returns the answers as lists of `text` and `answer_start`; SQuAD's files have an object for each answer."""
+    answers = question.get("answers")
+    if not answers or question.get("is_impossible") is True:
+        return {"text": [], "answer_start": []}
+    if isinstance(answers, list):
+        return {name: [answer[name] for answer in answers] for name in ("text", "answer_start")}
+    return {name: [*answers[name]] for name in ("text", "answer_start")}
 
 
-def problem_of_question(question: dict, answered: bool) -> str | None:
-    """What is wrong with what a file says beside the texts; None if nothing is."""
-    impossible = question.get("is_impossible")
-    if not isinstance(impossible, bool | None):
-        return f"is_impossible is {impossible!r}, neither true nor false"
-    if answered and not impossible and "answers" not in question:
-        return "it has no answers, and is_impossible does not say so"
-    return None if isinstance(question["id"], str | int) else "its id is neither a text nor a number"
-
-
-def problem_of(row: dict, version_2_with_negative: bool, answered: bool) -> str | None:
-    """What is wrong with a row; None if nothing is."""
-    for name in ("id", "title", "question", "context"):
-        problem = why_no_text(row[name], f"its {name}")
-        if problem:
+def problem_in_question(row: dict, answer_is_optional: bool) -> str | None:
+    for name in ("question", "context"):
+        if problem := why_no_text(row[name], f"its {name}"):
             return problem
-        if name in ("question", "context") and not (row[name] or "").strip():
+        if not (row[name] or "").strip():
             return f"its {name} is empty"
-    if not isinstance(row["answers"], dict):
-        return "its answers are not texts with places (text, answer_start)"
-    texts, starts = (row["answers"].get(name) for name in NO_ANSWER)
-    if not isinstance(texts, list) or not isinstance(starts, list) or len(texts) != len(starts):
-        return "its answers are not as many texts (text) as places (answer_start)"
-    if not texts and answered and not version_2_with_negative:
-        return "it has no answer; SQuAD 2.0's questions need `version_2_with_negative`"
-    return next(
-        filter(None, (problem_of_answer(*one, row["context"]) for one in zip(texts, starts, strict=True))), None
-    )
-
-
-def problem_of_answer(text: Any, start: Any, context: str) -> str | None:
-    """What is wrong with an answer that begins at the character `start`; None if nothing is."""
-    problem = why_no_text(text, "an answer")
-    if problem:
-        return problem
-    if not text:
-        return "an answer is empty"
-    if type(start) is not int:
-        kind = KINDS.get(type(start), "a text" if isinstance(start, str) else type(start).__name__)
-        return (
-            f"the answer {text!r} is not in its context at character {start}: its answer_start is {start!r}, "
-            f"{kind}, and has to be a whole number"
-        )
-    if start < 0 or context[start : start + len(text)] != text:
-        return f"the answer {text!r} is not in its context at character {start}"
+    texts, starts = row["answers"]["text"], row["answers"]["answer_start"]
+    if len(texts) != len(starts):
+        return "its answers do not have one answer_start for each text"
+    if not texts and not answer_is_optional:
+        return "it has no answer; for SQuAD 2.0 give `version_2_with_negative`"
+    for text, start in zip(texts, starts, strict=True):
+        if not text or start < 0 or row["context"][start : start + len(text)] != text:
+            return f"the answer {text!r} is not at character {start} of its context"
     return None
 
 
@@ -188,23 +130,27 @@ def questions_that_fit(
     skip_bad_rows: bool = False,
 ) -> datasets.Dataset:
     """
-    The questions that leave room for more than `doc_stride` tokens of context in a window.
+    Returns the questions that leave room for more than `doc_stride` tokens of context in a window.
 
     Raises:
-        InputError: a question does not, without `skip_bad_rows`.
+        InputError: a question does not, and `skip_bad_rows` is False.
     """
     encoded = encode(tokenizer, rows["question"][:], add_special_tokens=False, return_attention_mask=False)
     room = max_seq_length - tokenizer.num_special_tokens_to_add(pair=True) - doc_stride
-    problems = {
-        number: f"question {rows[number]['id']}: with {len(ids)} tokens it leaves no room for `doc_stride` "
-        f"{doc_stride} tokens of context in `max_seq_length` {max_seq_length}; raise the length or lower the stride"
-        for number, ids in enumerate(encoded["input_ids"])
-        if len(ids) >= room
-    }
-    check_usable(name, problems, len(rows), skip_bad_rows)
-    if len(problems) == len(rows):
+    bad_rows, fitting = BadRows(name, skip_bad_rows), []
+    for number, (identifier, ids) in enumerate(zip(rows["id"], encoded["input_ids"], strict=True)):
+        if len(ids) < room:
+            fitting.append(number)
+            continue
+        bad_rows.add(
+            f"question {identifier}",
+            f"with {len(ids)} tokens, it leaves no room for `doc_stride` {doc_stride} tokens of context in "
+            f"`max_seq_length` {max_seq_length}; increase the length or reduce the stride",
+        )
+    bad_rows.print_skipped()
+    if not fitting:
         raise InputError(f"{name}: no questions.")
-    return rows.select([n for n in range(len(rows)) if n not in problems]) if problems else rows
+    return rows.select(fitting) if len(fitting) < len(rows) else rows
 
 
 def squad_windows(
@@ -216,40 +162,46 @@ def squad_windows(
     **options,
 ) -> datasets.Dataset:
     """
-    Overlapping windows over question and context, as in BERT: [CLS] question [SEP] part of the context [SEP].
+    Split questions and contexts into overlapping windows, as in BERT: [CLS] question [SEP] part of the context [SEP].
 
-    Columns beside the tokens: `start_positions` and `end_positions`, the first and last token of the first answer that
-    is whole in the window, or the position of [CLS] if none is; `length`. For evaluation also `question`, the row of
-    the window, and `offsets`, (2L): for each token of the context its first character and the one after its last, and
-    -1 for all other tokens. For training, labels that are not the text of an answer are counted and printed.
+    Columns besides the tokens: `start_positions` and `end_positions`, the first and last token of the first answer
+    that lies entirely in the window, or 0, the position of [CLS], if none does; `length`. For evaluation also
+    `question`, the index of the window's row, and `offsets`, (2L): for each token of the context its first character
+    and the one after its last, and -1 for all other tokens.
+
+    Args:
+        options: as for `make_features`.
     """
     if tokenizer.padding_side != "right":
-        raise InputError("the tokenizer pads on the left, before the question; give a model that pads on the right.")
+        raise InputError("the tokenizer pads on the left, before the question; use a model that pads on the right.")
     settings = {
         "tokenizer": tokenizer,
         "max_seq_length": max_seq_length,
         "doc_stride": doc_stride,
         "for_training": for_training,
     }
-    numbered = rows.add_column("number", np.arange(len(rows)))
-    windows = prepare_features(numbered, make_windows, settings, desc="Tokenizing questions and contexts", **options)
+    windows = make_features(rows, make_windows, settings, **options)
     if for_training:
-        print_labels(rows, windows)
-        windows = windows.remove_columns(["question", "label_start", "label_end"])
+        columns = windows.with_format("numpy")
+        labelled = {*columns["question"][:][columns["start_positions"][:] > 0].tolist()}
+        answered = {number for number, answers in enumerate(rows["answers"]) if answers["text"]}
+        if lost := len(answered - labelled):
+            PartialState().print(f"{lost:,} of {len(rows):,} training questions have no answer that fits in a window")
+        windows = windows.remove_columns("question")
     return windows
 
 
 def make_windows(
     batch: dict[str, list],
+    indices: list[int],
     tokenizer: PreTrainedTokenizerBase,
     max_seq_length: int,
     doc_stride: int,
     for_training: bool,
 ) -> dict[str, list]:
-    questions = [question.lstrip() for question in batch["question"]]
     windows = encode(
         tokenizer,
-        questions,
+        [question.lstrip() for question in batch["question"]],
         batch["context"],
         max_length=max_seq_length,
         truncation="only_second",
@@ -259,184 +211,57 @@ def make_windows(
         return_attention_mask=False,
     )
     rows, offset_mapping = windows.pop("overflow_to_sample_mapping"), windows.pop("offset_mapping")
-    contexts = []  # of each window the place of its first token of the context, and the offsets of all, (tokens, 2)
+    contexts = []  # for each window the position of its first context token, and the offsets of all of them
     offsets_of: dict[int, list[np.ndarray]] = {}
     for window, row in enumerate(rows):
-        parts = np.array([part == 1 for part in windows.sequence_ids(window)])  # (L,)
-        offsets = np.array(offset_mapping[window], dtype=np.int64)[parts]
-        contexts.append((int(parts.argmax()), offsets, len(parts)))
+        in_context = np.array([part == 1 for part in windows.sequence_ids(window)])  # (L,)
+        offsets = np.array(offset_mapping[window], dtype=np.int64)[in_context]  # (tokens, 2)
+        contexts.append((int(in_context.argmax()), offsets))
         offsets_of.setdefault(row, []).append(offsets)
-    answers_of = {
-        row: characters_of(np.concatenate(offsets), batch["answers"][row]) for row, offsets in offsets_of.items()
+    characters = {
+        row: answer_characters(np.concatenate(offsets), batch["answers"][row]) for row, offsets in offsets_of.items()
     }
-    names = ("start_positions", "end_positions", "length", "question")
-    columns: dict[str, list] = {name: [] for name in (*names, *(LABEL if for_training else ("offsets",)))}
-    for window, (row, (first, offsets, size)) in enumerate(zip(rows, contexts, strict=True)):
-        cls = windows["input_ids"][window].index(tokenizer.cls_token_id)
-        spans = (token_span(offsets, *answer) for answer in answers_of[row])
+    columns: dict[str, list] = {name: [] for name in ("start_positions", "end_positions", "length", "question")}
+    all_offsets = []
+    for window, (row, (first, offsets)) in enumerate(zip(rows, contexts, strict=True)):
+        spans = (token_span(offsets, *answer) for answer in characters[row])
         span = next((span for span in spans if span is not None), None)
-        columns["start_positions"].append(cls if span is None else first + span[0])
-        columns["end_positions"].append(cls if span is None else first + span[1])
-        columns["length"].append(size)
-        columns["question"].append(batch["number"][row])
-        if for_training:
-            absent = NOT_HERE if answers_of[row] or not batch["answers"][row]["text"] else NO_TOKEN
-            label = (absent, absent) if span is None else (offsets[span[0], 0], offsets[span[1], 1])
-            for name, character in zip(LABEL, label, strict=True):
-                columns[name].append(int(character))
-        else:
-            everywhere = np.full((size, 2), -1, dtype=np.int32)
-            everywhere[first : first + len(offsets)] = offsets
-            columns["offsets"].append(everywhere.ravel())
+        columns["start_positions"].append(0 if span is None else first + span[0])
+        columns["end_positions"].append(0 if span is None else first + span[1])
+        columns["length"].append(len(windows["input_ids"][window]))
+        columns["question"].append(indices[row])
+        padded = np.full((len(windows["input_ids"][window]), 2), -1, dtype=np.int32)
+        padded[first : first + len(offsets)] = offsets
+        all_offsets.append(padded.ravel())
+    if not for_training:
+        columns["offsets"] = all_offsets
     return {**windows, **columns}
 
 
-def characters_of(offsets: np.ndarray, answers: dict[str, list]) -> list[tuple[int, int]]:
-    """The first character of the tokens of each answer, and the one after the last; nothing for one without tokens."""
-    found = []
+def answer_characters(offsets: np.ndarray, answers: dict[str, list]) -> list[tuple[int, int]]:
+    """
+    Returns, for each answer that has tokens, the first character of its first token and the one after its last token.
+
+    Args:
+        offsets: of all context tokens, (tokens, 2).
+    """
+    spans = []
     for start, text in zip(answers["answer_start"], answers["text"], strict=True):
         tokens = offsets[overlapping(offsets, start, start + len(text))]
         if len(tokens):
-            found.append((int(tokens[:, 0].min()), int(tokens[:, 1].max())))
-    return found
+            spans.append((int(tokens[:, 0].min()), int(tokens[:, 1].max())))
+    return spans
 
 
 def overlapping(offsets: np.ndarray, start: int, end: int) -> np.ndarray:
-    """The numbers of the tokens, of `offsets` (tokens, 2), that have a character from `start` to before `end`."""
+    """Returns the indices of the tokens, given by `offsets` (tokens, 2), with a character in [start, end)."""
     firsts, ends = offsets.T
     return np.flatnonzero((firsts < end) & (ends > start) & (ends > firsts))
 
 
 def token_span(offsets: np.ndarray, start: int, end: int) -> tuple[int, int] | None:
-    """
-    The first and last token from one character to before another, at which tokens begin and end (`characters_of`);
-    None if not all are in the window.
-    """
+    """Returns the first and last token of the characters [start, end), or None if the window has only some of them."""
     tokens = overlapping(offsets, start, end)
     if not len(tokens) or offsets[tokens[0], 0] != start or offsets[tokens[-1], 1] != end:
         return None
     return int(tokens[0]), int(tokens[-1])
-
-
-def print_labels(rows: datasets.Dataset, windows: datasets.Dataset):
-    """Print how many training questions have labels that are not the text of an answer, and why, with examples."""
-    table = windows.with_format("arrow")[:]
-    labels: dict[int, tuple[int, int]] = {}  # of each question the label of a window that has one
-    for question, start, end in zip(*(table[name].to_pylist() for name in ("question", *LABEL)), strict=True):
-        labels[question] = max(labels.get(question, (start, end)), (start, end))
-    examples: dict[str, list[str]] = {"are not the text of the answer": [], **{what: [] for what in NO_LABEL.values()}}
-    for number, (name, context, answers) in enumerate(zip(rows["id"], rows["context"], rows["answers"], strict=True)):
-        (start, end), texts = labels[number], [text.strip() for text in answers["text"]]
-        if start < 0 and texts:
-            examples[NO_LABEL[start]].append(name)
-        elif start >= 0 and context[start:end].strip() not in texts:
-            text = context[start:end]
-            examples["are not the text of the answer"].append(f"{name}: {text[:LONGEST]!r} for {texts[0][:LONGEST]!r}")
-    found = [
-        f"{len(some):,} {what} ({', '.join(some[:3])}{', ...' if len(some) > 3 else ''})"
-        for what, some in examples.items()
-        if some
-    ]
-    if found:
-        PartialState().print(f"labels of {len(rows):,} training questions: {'; '.join(found)}")
-
-
-class SquadEvaluation:
-    """
-    For Trainer's `compute_metrics`: answers, exact match and F1 from the logits of all windows, in order.
-
-    As in BERT and in transformers' run_qa.py, candidates are all pairs of a window's `n_best_size` best starts and
-    ends that are a span of at most `max_answer_length` tokens of the context, and of all windows of a question the
-    best `n_best_size` are kept. With `version_2_with_negative` the answer is empty if the logits of [CLS], in the
-    window where they are lowest, are more than `null_score_diff_threshold` above the best span's. "best"
-    chooses the threshold with the best F1.
-
-    After a call, by question id: `predictions`, the texts; `n_best`, each with probability and logits; `null_odds`,
-    the logits of [CLS] minus the best span's.
-    """
-
-    def __init__(
-        self,
-        rows: datasets.Dataset,
-        windows: datasets.Dataset,
-        n_best_size: int = 20,
-        max_answer_length: int = 30,
-        version_2_with_negative: bool = False,
-        null_score_diff_threshold: float | str = 0.0,
-    ):
-        self.contexts, self.ids = rows["context"][:], rows["id"][:]
-        self.answers = {row["id"]: row["answers"]["text"] for row in rows}
-        table = windows.with_format("arrow")[:]
-        self.questions = table["question"].to_numpy()
-        self.offsets, self.ends = as_arrays(table["offsets"].combine_chunks())
-        self.lengths = table["length"].to_numpy()
-        self.n_best_size = n_best_size
-        self.max_answer_length = max_answer_length
-        self.version_2_with_negative = version_2_with_negative
-        self.asked_threshold = null_score_diff_threshold
-        self.threshold = 0.0  # of the last call
-        self.predictions: dict[str, str] = {}
-        self.n_best: dict[str, list[dict]] = {}
-        self.null_odds: dict[str, float] = {}
-
-    def __call__(self, prediction: EvalPrediction) -> dict[str, float]:
-        texts = self.predict(*prediction.predictions[:2])
-        if not self.version_2_with_negative:
-            return squad_scores(self.predictions, self.answers)
-        scores = squad_v2_scores(texts, self.answers, self.null_odds, self.threshold)
-        return scores | {"null_score_diff_threshold": self.threshold}
-
-    def predict(self, start_logits: np.ndarray, end_logits: np.ndarray) -> dict[str, str]:
-        """Set `predictions`, `n_best` and `null_odds` from logits (windows, L). Returns the best spans as texts."""
-        windows_of = np.split(np.argsort(self.questions, kind="stable"), np.cumsum(np.bincount(self.questions))[:-1])
-        texts = {}
-        self.n_best, self.null_odds = {}, {}
-        for context, name, windows in zip(self.contexts, self.ids, windows_of, strict=True):
-            found = [self.spans(window, start_logits[window], end_logits[window]) for window in windows]
-            first, last, start, end = (np.concatenate(parts) for parts in zip(*found, strict=True))
-            best = np.argsort(-(start + end), kind="stable")[: self.n_best_size]
-            candidates = [(context[first[i] : last[i]], start[i], end[i]) for i in best]
-            if self.version_2_with_negative:
-                null = min(windows, key=lambda window: start_logits[window, 0] + end_logits[window, 0])
-                no_answer = ("", start_logits[null, 0], end_logits[null, 0])
-                span = next((candidate for candidate in candidates if candidate[0]), None)  # the best with a text
-                texts[name] = span[0] if span else ""
-                self.null_odds[name] = float(sum(no_answer[1:]) - (sum(span[1:]) if span else 0.0))
-                candidates = sorted([*candidates, no_answer], key=lambda candidate: -sum(candidate[1:]))
-                candidates = candidates[: self.n_best_size]
-                if no_answer not in candidates:
-                    candidates.append(no_answer)
-            else:
-                texts[name] = candidates[0][0] if candidates else ""
-            weights = np.array([sum(candidate[1:]) for candidate in candidates])
-            weights = np.exp(weights - weights.max()) if candidates else weights
-            self.n_best[name] = [
-                {"text": text, "probability": float(weight), "start_logit": float(start), "end_logit": float(end)}
-                for (text, start, end), weight in zip(candidates, weights / weights.sum(), strict=True)
-            ]
-        asked = self.asked_threshold
-        self.threshold = self.best_threshold(texts) if asked == "best" else float(asked)
-        none = {name for name, odds in self.null_odds.items() if odds > self.threshold}
-        self.predictions = {name: "" if name in none else text for name, text in texts.items()}
-        return texts
-
-    def spans(self, window: int, start_logits: np.ndarray, end_logits: np.ndarray) -> tuple[np.ndarray, ...]:
-        """
-        The best spans of a window: first character, the one after the last, logits of start and of end, each (spans,).
-        """
-        size = self.lengths[window]
-        offsets = self.offsets[self.ends[window] : self.ends[window + 1]].reshape(size, 2)
-        starts, ends = (
-            np.argsort(logits[:size])[: -self.n_best_size - 1 : -1] for logits in (start_logits, end_logits)
-        )
-        length = ends[None, :] - starts[:, None] + 1  # (starts, ends)
-        inside = (offsets[starts, 0] >= 0)[:, None] & (offsets[ends, 0] >= 0)[None, :]
-        start, end = np.nonzero(inside & (length >= 1) & (length <= self.max_answer_length))
-        start, end = starts[start], ends[end]
-        return offsets[start, 0], offsets[end, 1], start_logits[start], end_logits[end]
-
-    def best_threshold(self, texts: dict[str, str]) -> float:
-        """The threshold with the best F1; 0 for questions without known answers."""
-        if not any(self.answers.values()):
-            return 0.0
-        return squad_v2_scores(texts, self.answers, self.null_odds)["best_f1_thresh"]

@@ -1,4 +1,4 @@
-"""Fine-tune, evaluate and predict on questions whose answer is a span of a text: SQuAD 1.1 and 2.0."""
+"""Extractive question answering: fine-tune, evaluate and predict on SQuAD 1.1 and 2.0 or the user's own questions."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,43 +14,43 @@ from ..support.errors import InputError
 from ..support.files import json_text, write_whole
 from ..training.arguments import ModelArguments, beside_recipe, read_arguments
 from ..training.results import Trained, record_metrics
+from .examples import first_rows, longest_first, print_overlap
 from .fine_tune import FineTuningTask
 from .pictures import draw_squad
-from .questions import SquadEvaluation, load_squad, question_rows, questions_that_fit, squad_windows
+from .questions import load_squad, question_rows, questions_that_fit, squad_windows
+from .squad_metrics import SquadEvaluation
 from .sweep import sweep
-from .trainer import (
-    FineTuningArguments,
-    FineTuningDataArguments,
-    FineTuningTrainer,
-    first_rows,
-    longest_first,
-    print_overlap,
-)
+from .trainer import FineTuningArguments, FineTuningDataArguments, FineTuningTrainer
 
 
 @dataclass
 class SquadDataArguments(FineTuningDataArguments):
-    """Which questions, and how they become windows of tokens."""
+    """The questions, and how they are split into windows of tokens."""
 
     dataset_name: str | None = field(default=None, metadata={"help": "Hub id: rajpurkar/squad, rajpurkar/squad_v2."})
     train_file: str | None = field(
         default=None, metadata={"help": "SQuAD's JSON, or rows with its columns in .json, .jsonl or .parquet."}
     )
-    test_file: str | None = field(default=None, metadata={"help": "The same, to answer; it needs no answers."})
-    max_seq_length: int = field(default=384, metadata={"help": "Tokens of a window."})
+    test_file: str | None = field(default=None, metadata={"help": "Questions to predict; answers are not needed."})
+    max_seq_length: int = field(default=384, metadata={"help": "Tokens in a window."})
     max_train_samples: int | None = field(
-        default=None, metadata={"help": "Use so many training questions only, and so many of their windows."}
+        default=None, metadata={"help": "Use only this many training questions, and this many of their windows."}
     )
     version_2_with_negative: bool = field(
-        default=False, metadata={"help": "Questions may have no answer, as in SQuAD 2.0."}
+        default=False, metadata={"help": "Accept questions without an answer, as in SQuAD 2.0."}
     )
     null_score_diff_threshold: str = field(
         default="0.0",
-        metadata={"help": "No answer where [CLS] is more than this above the best span; best: chosen for F1."},
+        metadata={
+            "help": "Predict no answer if [CLS] scores higher than the best span by more than this; best: choose the "
+            "threshold with the best F1."
+        },
     )
-    doc_stride: int = field(default=128, metadata={"help": "Tokens of the context that two windows share."})
-    n_best_size: int = field(default=20, metadata={"help": "Starts and ends looked at in a window, answers kept."})
-    max_answer_length: int = field(default=30, metadata={"help": "Tokens of the longest answer."})
+    doc_stride: int = field(default=128, metadata={"help": "Context tokens that consecutive windows share."})
+    n_best_size: int = field(
+        default=20, metadata={"help": "Number of starts and ends per window to combine, and of answers to keep."}
+    )
+    max_answer_length: int = field(default=30, metadata={"help": "Maximum answer length in tokens."})
 
     def threshold(self) -> float | str:
         if self.null_score_diff_threshold == "best":
@@ -59,43 +59,41 @@ class SquadDataArguments(FineTuningDataArguments):
             return float(self.null_score_diff_threshold)
         except ValueError:
             raise InputError(
-                f"{self.null_score_diff_threshold}: a number, or best.", "null_score_diff_threshold"
+                f"{self.null_score_diff_threshold}: give a number or best.", "null_score_diff_threshold"
             ) from None
 
     def source(self, kind: str) -> str:
-        """Where the questions for "train", "validation" or "test" are; InputError if no argument says."""
-        if self.dataset_name:
-            return f"{self.dataset_name}, {kind}"
-        file = getattr(self, f"{kind}_file")
-        if file is None:
-            raise InputError(f"no questions for {kind}: give `{kind}_file` or `dataset_name`.")
-        return file
+        """Returns the name of the questions for "train", "validation" or "test" in messages."""
+        return f"{self.dataset_name}, {kind}" if self.dataset_name else getattr(self, f"{kind}_file")
 
 
 def load_questions(arguments: SquadDataArguments, kind: str, **hub_options) -> datasets.Dataset:
-    """The questions for "train", "validation" or "test"."""
+    """Loads the questions for "train", "validation" or "test"."""
     options = (arguments.version_2_with_negative, kind != "test", arguments.skip_bad_rows)
+    file, limit = getattr(arguments, f"{kind}_file"), arguments.max_samples(kind)
     if not arguments.dataset_name:
-        return load_squad(arguments.source(kind), *options)
-    if arguments.train_file or arguments.validation_file or arguments.test_file:
-        raise InputError("and files: give one of the two.", "dataset_name")
+        if file is None:
+            raise InputError(f"no data: give `{kind}_file` or `dataset_name`.")
+        return load_squad(file, *options, max_samples=limit)
+    if file:
+        raise InputError(f"cannot be combined with `{kind}_file`.", "dataset_name")
     splits = load_from_hub(arguments.dataset_name, arguments.dataset_config_name, **hub_options)
     if kind not in splits:
-        raise InputError(f"{arguments.dataset_name}: it has no split {kind}; there are {', '.join(splits)}.")
-    return question_rows(((row, row, row) for row in splits[kind]), arguments.source(kind), *options)
+        raise InputError(f"{arguments.dataset_name}: no split {kind}; there are {', '.join(splits)}.")
+    return question_rows(first_rows(splits[kind], limit), arguments.source(kind), *options)
 
 
 def main(argv: list[str] | None = None, prog: str | None = None):
-    """Fine-tune on questions, with one seed or more. `argv` are flags, as in `read_arguments`."""
+    """Fine-tune on one or several seeds. `argv` are flags, as in `read_arguments`."""
     PartialState().print(fine_tune_squad(**read_arguments(argv, *QuestionAnswering.arguments, prog=prog)))
 
 
 def fine_tune_squad(recipe: str | Path | None = None, **given: Any) -> Trained:
     """
-    Fine-tune, evaluate and predict on SQuAD, or on questions of one's own.
+    Fine-tune, evaluate and predict on SQuAD or on the user's own questions.
 
     Args:
-        recipe: a YAML file of arguments; those of the call win.
+        recipe: a YAML file with arguments; keyword arguments take precedence.
         given: the flags of run_squad.py, such as `train_file="train-v1.1.json"` and `do_train=True`.
             `fixedbert squad --help` lists them all.
 
@@ -103,8 +101,8 @@ def fine_tune_squad(recipe: str | Path | None = None, **given: Any) -> Trained:
         The output directory, with the metrics.
 
     Raises:
-        InputError: arguments that contradict each other, or input that cannot be used.
-        KeyboardInterrupt: Ctrl-C, after a checkpoint; the message says from where the same call goes on.
+        InputError: arguments contradict each other, or data cannot be used.
+        KeyboardInterrupt: Ctrl-C, after a checkpoint; the same call resumes from it.
     """
     return sweep(QuestionAnswering, **beside_recipe(recipe, given))
 
@@ -129,38 +127,35 @@ class QuestionAnswering(FineTuningTask):
                 "best is chosen on the validation questions: give `do_eval` too.", "null_score_diff_threshold"
             )
         self.features, self.evaluations = {}, {}
-        train = None
-        size = (data_args.max_seq_length, data_args.doc_stride)
+        examples: dict[str, datasets.Dataset] = {}
         for kind in training_args.kinds:
-            limit = data_args.max_samples(kind)
+            source, size = data_args.source(kind), (data_args.max_seq_length, data_args.doc_stride)
             rows = load_questions(data_args, kind, cache_dir=model_args.cache_dir, token=model_args.token)
-            rows = first_rows(rows, limit)
-            rows = questions_that_fit(rows, data_args.source(kind), tokenizer, *size, data_args.skip_bad_rows)
+            examples[kind] = questions_that_fit(rows, source, tokenizer, *size, data_args.skip_bad_rows)
             windows = squad_windows(
-                rows,
+                examples[kind],
                 tokenizer,
                 *size,
                 for_training=kind == "train",
                 num_proc=data_args.preprocessing_num_workers,
                 overwrite_cache=data_args.overwrite_cache,
             )
-            texts = (row[column] for row in rows for column in ("question", "context"))
-            report_tokens(data_args.source(kind), tokenized_features(windows, texts, tokenizer), tokenizer)
+            texts = (row[column] for row in examples[kind] for column in ("question", "context"))
+            report_tokens(source, tokenized_features(windows, texts, tokenizer), tokenizer)
             if kind == "train":
-                train = rows
-                self.features[kind] = first_rows(windows, limit)  # as in transformers' run_qa.py
-            else:
-                if kind == "validation":
-                    print_overlap(kind, train, rows, ("question", "context"))
-                self.features[kind], _ = longest_first(windows)
-                self.evaluations[kind] = SquadEvaluation(
-                    rows,
-                    self.features[kind],
-                    data_args.n_best_size,
-                    data_args.max_answer_length,
-                    data_args.version_2_with_negative,
-                    data_args.threshold(),
-                )
+                self.features[kind] = first_rows(windows, data_args.max_train_samples)  # as in transformers' run_qa.py
+                continue
+            self.features[kind], _ = longest_first(windows)
+            self.evaluations[kind] = SquadEvaluation(
+                examples[kind],
+                self.features[kind],
+                data_args.n_best_size,
+                data_args.max_answer_length,
+                data_args.version_2_with_negative,
+                data_args.threshold(),
+            )
+        if "validation" in examples:
+            print_overlap("validation", examples.get("train"), examples["validation"], ("question", "context"))
         self.evaluated = {kind: rows for kind, rows in self.features.items() if kind == "validation"}
         self.compute_metrics = self.evaluations.get("validation")
 
@@ -173,13 +168,13 @@ class QuestionAnswering(FineTuningTask):
 
     def predict(self, trainer: FineTuningTrainer):
         evaluation, windows = self.evaluations["test"], self.features["test"]
-        if "validation" in self.evaluations:  # a threshold that was chosen on the validation questions stays
-            evaluation.asked_threshold = self.evaluations["validation"].threshold
+        if "validation" in self.evaluations:  # keep the threshold that was chosen on the validation questions
+            evaluation.null_score_diff_threshold = self.evaluations["validation"].threshold
         answers = evaluation.answers.values()
-        known = any(answers) if evaluation.version_2_with_negative else all(answers)
-        trainer.compute_metrics = evaluation if known else None
+        answered = any(answers) if evaluation.version_2_with_negative else all(answers)
+        trainer.compute_metrics = evaluation if answered else None
         output = trainer.predict(windows, metric_key_prefix="predict")
-        if known:
+        if answered:
             record_metrics(trainer, "predict", {**(output.metrics or {}), "predict_samples": len(windows)})
         else:
             evaluation.predict(*output.predictions[:2])
@@ -187,11 +182,11 @@ class QuestionAnswering(FineTuningTask):
             write_answers(trainer.args.folder, "predict", evaluation)
 
 
-def write_answers(folder: Path, prefix: str, evaluation: SquadEvaluation):
-    """The files of transformers' run_qa.py: predictions, in the official form, n-best answers, null odds."""
+def write_answers(directory: Path, prefix: str, evaluation: SquadEvaluation):
+    """Writes the files of transformers' run_qa.py: predictions in the official form, n-best answers, null odds."""
     contents = {"predictions": evaluation.predictions, "nbest_predictions": evaluation.n_best}
     if evaluation.version_2_with_negative:
         contents["null_odds"] = evaluation.null_odds
     for name, content in contents.items():
         text = json_text(content, indent=2, ensure_ascii=False)
-        write_whole(folder / f"{prefix}_{name}.json", text + "\n")
+        write_whole(directory / f"{prefix}_{name}.json", text + "\n")

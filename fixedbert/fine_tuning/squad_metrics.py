@@ -1,4 +1,4 @@
-"""SQuAD's metrics by the official rules: exact match and F1, with several answers, and with none (SQuAD 2.0)."""
+"""Answers from the logits of all windows, with SQuAD's exact match and F1 as in the official scripts."""
 
 import re
 import string
@@ -6,14 +6,16 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 
 import datasets
-import evaluate
 import numpy as np
+from transformers import EvalPrediction
+
+from ..data.documents import as_arrays
 
 PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
 def normalize_answer(text: str) -> str:
-    """SQuAD's rule for comparing answers: no case, no ASCII punctuation, no a/an/the, single spaces."""
+    """Removes what SQuAD ignores in comparisons: case, ASCII punctuation, articles and additional whitespace."""
     return " ".join(re.sub(r"\b(a|an|the)\b", " ", text.lower().translate(PUNCTUATION)).split())
 
 
@@ -22,28 +24,38 @@ def exact_match(prediction: str, answer: str) -> float:
 
 
 def f1(prediction: str, answer: str) -> float:
-    """Harmonic mean of precision and recall over the words of normalised texts."""
+    """Returns the harmonic mean of precision and recall over normalized words."""
     predicted, expected = normalize_answer(prediction).split(), normalize_answer(answer).split()
     common = (Counter(predicted) & Counter(expected)).total()
     return 2 * common / (len(predicted) + len(expected)) if common else 0.0
 
 
+def f1_or_empty(prediction: str, answer: str) -> float:
+    """F1 in SQuAD 2.0, where two empty texts score 1."""
+    return float(not normalize_answer(prediction)) if not normalize_answer(answer) else f1(prediction, answer)
+
+
+def best_score(
+    score: Callable[[str, str], float], predictions: Mapping[str, str], question: str, references: Iterable[str]
+) -> float:
+    """Returns the score for the best of several reference answers, and 0 if there is no prediction."""
+    if question not in predictions:
+        return 0.0
+    return max(score(predictions[question], reference) for reference in references)
+
+
 def squad_scores(predictions: Mapping[str, str], answers: Mapping[str, Iterable[str]]) -> dict[str, float]:
     """
-    SQuAD 1.1's exact match and F1 in per cent (Rajpurkar et al., 2016, section 6.1).
+    Compute SQuAD 1.1's exact match and F1 in percent (Rajpurkar et al., 2016, section 6.1).
 
-    Takes predicted texts and all reference answers by question id. Of several answers the best one counts; a question
-    without a prediction scores 0.
+    Args:
+        predictions: the predicted text for each question id.
+        answers: all reference answers for each question id; the best one counts.
     """
-
-    def mean(score: Callable[[str, str], float]) -> float:
-        best = (
-            max(score(predictions[question], answer) for answer in references) if question in predictions else 0.0
-            for question, references in answers.items()
-        )
-        return 100 * sum(best) / len(answers)
-
-    return {"exact_match": mean(exact_match), "f1": mean(f1)}
+    return {
+        name: 100 * sum(best_score(score, predictions, *item) for item in answers.items()) / len(answers)
+        for name, score in (("exact_match", exact_match), ("f1", f1))
+    }
 
 
 def squad_v2_scores(
@@ -53,59 +65,46 @@ def squad_v2_scores(
     threshold: float = 1.0,
 ) -> dict[str, float]:
     """
-    SQuAD 2.0's exact match and F1 in per cent (Rajpurkar et al., 2018), of all questions, of those with an answer
-    (`HasAns_`) and of those without (`NoAns_`).
+    Compute SQuAD 2.0's exact match and F1 in percent (Rajpurkar et al., 2018), for all questions, for those with an
+    answer (`HasAns_`) and for those without (`NoAns_`).
 
-    The prediction is "no answer" where the text is empty, or the question's score in `null_scores` is above
-    `threshold`. With these scores the results also have `best_exact` and `best_f1`, with the best thresholds
-    (`..._thresh`). A question without a prediction scores 0; the official script leaves it out.
+    The prediction is "no answer" if the text is empty or the null score is above `threshold`. With null scores the
+    results include `best_exact` and `best_f1`, and the thresholds at which they are reached (`..._thresh`). A question
+    without a prediction scores 0; the official script leaves it out.
     """
-    questions = list(answers)
-    golds = {question: [text for text in answers[question] if normalize_answer(text)] for question in questions}
-    has_answer = np.array([bool(golds[question]) for question in questions])
-    scores: dict[str, Callable[[str, str], float]] = {"exact": exact_match, "f1": f1_or_none}
-    null = np.array([(null_scores or {}).get(question, 0.0) for question in questions], dtype=np.float64)
+    golds = {name: [text for text in texts if normalize_answer(text)] for name, texts in answers.items()}
+    has_answer = np.array([bool(texts) for texts in golds.values()])
+    nulls = np.array([(null_scores or {}).get(name, 0.0) for name in golds], dtype=np.float64)
     results: dict[str, float] = {}
     best: dict[str, float] = {}
-    for name, score in scores.items():
-        raw = np.array(
-            [
-                max(score(predictions[question], gold) for gold in golds[question] or [""])
-                if question in predictions
-                else 0.0
-                for question in questions
-            ]
-        )
-        thresholded = np.where(null > threshold, ~has_answer, raw)
+    for name, score in (("exact", exact_match), ("f1", f1_or_empty)):
+        raw = np.array([best_score(score, predictions, question, gold or [""]) for question, gold in golds.items()])
+        thresholded = np.where(nulls > threshold, ~has_answer, raw)
         for part, where in (("", slice(None)), ("HasAns_", has_answer), ("NoAns_", ~has_answer)):
             if len(thresholded[where]):
                 results[f"{part}{name}"] = 100 * float(thresholded[where].mean())
                 results[f"{part}total"] = len(thresholded[where])
         if null_scores is not None:
-            empty = np.array([not predictions.get(question) for question in questions])
-            best[f"best_{name}"], best[f"best_{name}_thresh"] = best_threshold(raw, null, has_answer, empty)
+            empty = np.array([not predictions.get(question) for question in golds])
+            best[f"best_{name}"], best[f"best_{name}_thresh"] = best_threshold(raw, nulls, has_answer, empty)
     return results | best
-
-
-def f1_or_none(prediction: str, answer: str) -> float:
-    """F1, but 1 where both are empty, which is SQuAD 2.0's rule."""
-    return float(not normalize_answer(prediction)) if not normalize_answer(answer) else f1(prediction, answer)
 
 
 def best_threshold(
     scores: np.ndarray, null_scores: np.ndarray, has_answer: np.ndarray, empty: np.ndarray
 ) -> tuple[float, float]:
     """
-    The best mean score in per cent, and its threshold: above this null score the prediction is "no answer".
-
-    The official script's search (find_best_thresh): it begins with "no answer" for all questions, and adds the
-    predicted texts in the order of their null scores.
+    Find the null score above which "no answer" should be predicted, as the official script does (find_best_thresh):
+    start with "no answer" to all questions, and add the predicted texts in the order of their null scores.
 
     Args:
-        scores: of the predicted texts; all arrays are (questions,).
-        null_scores: scores for no answer.
-        has_answer: whether the question has an answer.
-        empty: whether the predicted text is empty.
+        scores: for the predicted texts; all arrays are (questions,).
+        null_scores: for "no answer".
+        has_answer: True for questions that have an answer.
+        empty: True where the predicted text is empty.
+
+    Returns:
+        The best mean score in percent, and its threshold.
     """
     order = np.argsort(null_scores, kind="stable")
     gain = np.where(has_answer, scores, np.where(empty, 0.0, -1.0))[order]
@@ -118,36 +117,106 @@ def best_threshold(
     return 100 * float(totals[taken]) / len(scores), float(threshold)
 
 
-class Squad(evaluate.Metric):
+class SquadEvaluation:
     """
-    `squad_scores` or, with the configuration squad_v2, `squad_v2_scores` as an `evaluate` module, with the inputs of
-    the modules of these names on the Hub: predictions with id, prediction_text and, for squad_v2,
-    no_answer_probability; references with id and answers.
+    Turns the logits of all windows, in order, into answers, and scores them for Trainer's `compute_metrics`.
+
+    As in BERT and in transformers' run_qa.py, the candidates are all pairs of a window's `n_best_size` best starts and
+    ends that form a span of at most `max_answer_length` context tokens. For each question the best `n_best_size` of
+    all windows are kept. With `version_2_with_negative` the answer is empty if the logits of [CLS], in the window
+    where they are lowest, exceed those of the best span by more than `null_score_diff_threshold`; "best" chooses the
+    threshold with the best F1.
+
+    Attributes, by question id: `predictions`, the texts; `n_best`, each with probability and logits; `null_odds`, the
+    logits of [CLS] minus those of the best span.
     """
 
-    config_name: str
+    def __init__(
+        self,
+        rows: datasets.Dataset,
+        windows: datasets.Dataset,
+        n_best_size: int = 20,
+        max_answer_length: int = 30,
+        version_2_with_negative: bool = False,
+        null_score_diff_threshold: float | str = 0.0,
+    ):
+        self.contexts = dict(zip(rows["id"], rows["context"], strict=True))
+        self.answers = {row["id"]: row["answers"]["text"] for row in rows}
+        table = windows.with_format("arrow")[:]
+        self.questions = table["question"].to_numpy()
+        self.offsets, self.ends = as_arrays(table["offsets"].combine_chunks())
+        self.lengths = table["length"].to_numpy()
+        self.n_best_size = n_best_size
+        self.max_answer_length = max_answer_length
+        self.version_2_with_negative = version_2_with_negative
+        self.null_score_diff_threshold = null_score_diff_threshold
+        self.threshold = 0.0  # in the last call
+        self.predictions: dict[str, str] = {}
+        self.n_best: dict[str, list[dict]] = {}
+        self.null_odds: dict[str, float] = {}
 
-    def _info(self):
-        if self.config_name == "default":
-            self.config_name = "squad"
-        if self.config_name not in ("squad", "squad_v2"):
-            raise ValueError(f"{self.config_name}: no such version; there are squad and squad_v2")
-        text = datasets.Value("string")
-        prediction = {"id": text, "prediction_text": text}
-        if self.config_name == "squad_v2":
-            prediction["no_answer_probability"] = datasets.Value("float32")
-        answers = {"text": datasets.List(text), "answer_start": datasets.List(datasets.Value("int32"))}
-        return evaluate.MetricInfo(
-            description="Exact match and F1 of SQuAD 1.1 or 2.0.",
-            citation="Rajpurkar et al., 2016, arXiv:1606.05250; Rajpurkar et al., 2018, arXiv:1806.03822",
-            inputs_description=(squad_v2_scores if self.config_name == "squad_v2" else squad_scores).__doc__,
-            features=datasets.Features({"predictions": prediction, "references": {"id": text, "answers": answers}}),
+    def __call__(self, prediction: EvalPrediction) -> dict[str, float]:
+        texts = self.predict(*prediction.predictions[:2])
+        if not self.version_2_with_negative:
+            return squad_scores(self.predictions, self.answers)
+        scores = squad_v2_scores(texts, self.answers, self.null_odds, self.threshold)
+        return scores | {"null_score_diff_threshold": self.threshold}
+
+    def predict(self, start_logits: np.ndarray, end_logits: np.ndarray) -> dict[str, str]:
+        """Sets the attributes from logits, (windows, L), and returns the text of the best span for each question."""
+        windows_of = np.split(np.argsort(self.questions, kind="stable"), np.cumsum(np.bincount(self.questions))[:-1])
+        texts = {}
+        self.n_best, self.null_odds = {}, {}
+        for (name, context), windows in zip(self.contexts.items(), windows_of, strict=True):
+            spans = [self.spans(window, start_logits[window], end_logits[window]) for window in windows]
+            first, last, start, end = (np.concatenate(parts) for parts in zip(*spans, strict=True))
+            best = np.argsort(-(start + end), kind="stable")[: self.n_best_size]
+            candidates = [(context[first[i] : last[i]], start[i], end[i]) for i in best]
+            spans_with_text = [span for span in candidates if span[0] or not self.version_2_with_negative]
+            best_span = spans_with_text[0] if spans_with_text else ("", 0.0, 0.0)
+            texts[name] = best_span[0]
+            if self.version_2_with_negative:
+                null = min(windows, key=lambda window: start_logits[window, 0] + end_logits[window, 0])
+                no_answer = ("", start_logits[null, 0], end_logits[null, 0])
+                self.null_odds[name] = float(sum(no_answer[1:]) - sum(best_span[1:]))
+                candidates = sorted([*candidates, no_answer], key=lambda candidate: -sum(candidate[1:]))
+                candidates = candidates[: self.n_best_size]
+                if no_answer not in candidates:
+                    candidates.append(no_answer)
+            self.n_best[name] = with_probabilities(candidates)
+        asked = self.null_score_diff_threshold
+        self.threshold = self.best_threshold(texts) if asked == "best" else float(asked)
+        empty = {name for name, odds in self.null_odds.items() if odds > self.threshold}
+        self.predictions = {name: "" if name in empty else text for name, text in texts.items()}
+        return texts
+
+    def spans(self, window: int, start_logits: np.ndarray, end_logits: np.ndarray) -> tuple[np.ndarray, ...]:
+        """
+        Returns the best spans in a window: first character, end character, start logit and end logit, each (spans,).
+        """
+        size = self.lengths[window]
+        offsets = self.offsets[self.ends[window] : self.ends[window + 1]].reshape(size, 2)
+        starts, ends = (
+            np.argsort(logits[:size])[: -self.n_best_size - 1 : -1] for logits in (start_logits, end_logits)
         )
+        length = ends[None, :] - starts[:, None] + 1  # (starts, ends)
+        inside = (offsets[starts, 0] >= 0)[:, None] & (offsets[ends, 0] >= 0)[None, :]
+        start, end = np.nonzero(inside & (length >= 1) & (length <= self.max_answer_length))
+        start, end = starts[start], ends[end]
+        return offsets[start, 0], offsets[end, 1], start_logits[start], end_logits[end]
 
-    def _compute(self, predictions, references, no_answer_threshold: float = 1.0):
-        texts = {prediction["id"]: prediction["prediction_text"] for prediction in predictions}
-        answers = {reference["id"]: reference["answers"]["text"] for reference in references}
-        if self.config_name == "squad":
-            return squad_scores(texts, answers)
-        null_scores = {prediction["id"]: prediction["no_answer_probability"] for prediction in predictions}
-        return squad_v2_scores(texts, answers, null_scores, no_answer_threshold)
+    def best_threshold(self, texts: dict[str, str]) -> float:
+        """Returns the threshold with the best F1, or 0 if the answers are unknown."""
+        if not any(self.answers.values()):
+            return 0.0
+        return squad_v2_scores(texts, self.answers, self.null_odds)["best_f1_thresh"]
+
+
+def with_probabilities(candidates: list[tuple]) -> list[dict]:
+    """Returns candidates (text, start logit, end logit) as run_qa.py writes them, with a softmax over their scores."""
+    scores = np.array([start + end for _, start, end in candidates])
+    weights = np.exp(scores - scores.max()) if candidates else scores
+    return [
+        {"text": text, "probability": float(weight), "start_logit": float(start), "end_logit": float(end)}
+        for (text, start, end), weight in zip(candidates, weights / weights.sum(), strict=True)
+    ]

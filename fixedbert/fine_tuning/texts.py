@@ -1,62 +1,195 @@
-"""Texts and pairs of texts with labels or scores: GLUE, and csv, tsv, jsonl and parquet files of one's own."""
+"""
+Single texts and text pairs with class labels or scores, read from GLUE, the Hub, or csv, tsv, json, jsonl and parquet
+files into `datasets.Dataset`.
+"""
 
+import math
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import chain, islice
 from pathlib import Path
 
 import datasets
 from accelerate import PartialState
-from transformers import PreTrainedConfig, PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase
 
 from ..data.encoding import encode
 from ..data.glue import TASKS
 from ..data.hub import load_from_hub
+from ..data.readers import TABLES, TOO_FEW, DataFile, FileRow, file_format, why_no_text
 from ..support.errors import InputError
-from .features import prepare_features
-from .labels import (
-    NAMED,
-    by_number,
-    check_forms,
-    default_names,
-    enumerated,
-    flag_columns,
-    is_regression,
-    is_whole,
-    labels_of_model,
-    numbers_among,
-    other_labels,
-    problem_of_label,
-    same_names,
-    with_whole_numbers,
-)
-from .rows import Rows, read_rows, rows_of_dataset, usable_rows, without_problems
+from .examples import BadRows, make_features
+from .labels import shorten
+
+# The text columns that need no `text_column_names`.
+KNOWN_TEXT_COLUMNS = {columns for task in TASKS.values() for columns in (task.texts, task.file_texts)} | {("text",)}
 
 
 @dataclass
 class TextData:
     """
-    Splits with the columns sentence1, sentence2 (for pairs) and label: a position in `labels`, or for a regression,
-    which has no labels, a number. Test splits have no label but an `index`. Without a labelled split `labels` is None.
-    `assumed` has the names that the data gives to the labels of a model without names, in an order that is a guess.
+    Rows of text classification or regression.
+
+    Attributes:
+        labels: class names; empty for a regression, None if no split has labels.
+        splits: datasets with the columns `sentence1`, `sentence2` (pairs only), `label` (a class name or a score; not
+            in test splits), `row` (its number in the file, as messages give it) and `index` (the value of the file's
+            own `index` column, or the position of the row).
     """
 
     labels: list[str] | None
     splits: dict[str, datasets.Dataset]
-    assumed: list[str] = field(default_factory=list)
 
     def of_kind(self, kind: str) -> dict[str, datasets.Dataset]:
-        """The splits for "train", "validation" or "test", the main one first."""
-        return {split: data for split, data in self.splits.items() if split.split("_")[0] == kind}
+        """Returns the splits for "train", "validation" or "test", the main one first."""
+        return {split: rows for split, rows in self.splits.items() if split.split("_")[0] == kind}
 
-    def renumbered(self, labels: list[str], number: list[int], assumed: Sequence[str] = ()) -> "TextData":
-        """These rows with other labels; label i becomes `number[i]`."""
-        splits = dict(self.splits)
-        for split, data in splits.items():
-            if "label" in data.column_names:
-                column = [number[label] for label in data["label"]]
-                splits[split] = data.remove_columns("label").add_column("label", column)
-        return TextData(labels, splits, [*assumed])
+
+class RowSource:
+    """The rows of one file or one split of a dataset, with the names that error messages use."""
+
+    def __init__(self, name: str, rows: Iterator[FileRow]):
+        first = next(rows, None)
+        if first is None:
+            raise InputError(f"{name}: no rows.")
+        self.name, self.unit = name, "row"
+        self.columns = [*first.values]
+        self.rows = chain([first], rows)
+
+    @classmethod
+    def from_file(cls, path: Path, header: tuple[str, ...] | None = None) -> "RowSource":
+        """`header` names the columns of a csv or tsv file that has no header line."""
+        if file_format(path) not in TABLES:
+            raise InputError(f"{path}: the file format is not supported; use {', '.join(TABLES)}.")
+        file = DataFile(path, header=header)
+        source = cls(str(path), file.rows())
+        source.unit = file.unit
+        return source
+
+    @classmethod
+    def from_dataset(cls, data: datasets.Dataset, name: str) -> "RowSource":
+        return cls(name, dataset_rows(data))
+
+    def text_columns(self) -> tuple[str, ...]:
+        """
+        Returns the one set of KNOWN_TEXT_COLUMNS that the source has.
+
+        Raises:
+            InputError: there is no such set, or more than one.
+        """
+        found = [names for names in KNOWN_TEXT_COLUMNS if {*names} <= {*self.columns}]
+        found = [names for names in found if not any({*names} < {*others} for others in found)]
+        if len(found) != 1:
+            raise InputError(
+                f"{self.name}: name the columns with the texts with `text_column_names`; there are "
+                f"{', '.join(self.columns)}."
+            )
+        return found[0]
+
+    def check_columns(self, texts: Collection[str], label: str | None):
+        for option, names in (("text_column_names", texts), ("label_column_name", [label] if label else [])):
+            for name in names:
+                if name not in self.columns:
+                    raise InputError(
+                        f"{self.name}: no column {name!r}; there are {', '.join(self.columns)}. Name the right one "
+                        f"with `{option}`."
+                    )
+
+    def read(
+        self,
+        texts: tuple[str, ...],
+        label: str | None,
+        label_names: Mapping[str, str] | None = None,
+        skip_bad_rows: bool = False,
+        max_samples: int | None = None,
+        official: bool = False,
+    ) -> datasets.Dataset:
+        """
+        Read and validate the rows.
+
+        Args:
+            texts: one or two text columns.
+            label: the label column; None if labels are not needed.
+            label_names: the class name for each label in the source; empty for a regression, None if the classes are
+                not known yet.
+            skip_bad_rows: skip rows that cannot be used, and print which.
+            max_samples: read only the first rows.
+            official: accept the flaws of GLUE's own files: empty texts, and rows with too few fields, which are
+                skipped as in the copy on the Hub.
+
+        Raises:
+            InputError: a column is missing, or a row cannot be used.
+        """
+        self.check_columns(texts, label)
+        bad_rows = BadRows(self.name, skip_bad_rows)
+        names = [f"sentence{number}" for number in range(1, len(texts) + 1)] + (["label"] if label else [])
+        table: dict[str, list] = {name: [] for name in (*names, "row", "index")}
+        for position, (number, values, problem) in enumerate(islice(self.rows, max_samples)):
+            skip = official and problem == TOO_FEW
+            problem = problem or problem_in_texts(values, texts, official)
+            problem = problem or (problem_in_label(values.get(label), label_names) if label else None)
+            if problem:
+                bad_rows.add(f"{self.unit} {number}", problem, skip)
+                continue
+            row = [values[column] for column in texts]
+            if label:
+                row.append(str(values[label]) if label_names is None else converted(values[label], label_names))
+            for name, value in zip(table, (*row, number, str(values.get("index", position))), strict=True):
+                table[name].append(value)
+        bad_rows.print_skipped()
+        if not table["row"]:
+            raise InputError(f"{self.name}: no rows.")
+        return datasets.Dataset.from_dict(table)
+
+
+def dataset_rows(data: datasets.Dataset) -> Iterator[FileRow]:
+    """The rows of a dataset from the Hub, with class names for class numbers, and None for the -1 of test sets."""
+    classes = {name: kind for name, kind in data.features.items() if isinstance(kind, datasets.ClassLabel)}
+    number = 0
+    for batch in data.iter(1000):
+        for name, kind in classes.items():
+            batch[name] = [None if value is None or value < 0 else kind.int2str(value) for value in batch[name]]
+        if "idx" in batch:
+            batch["index"] = batch.pop("idx")
+        for values in zip(*batch.values(), strict=True):
+            yield FileRow(number, dict(zip(batch, values, strict=True)))
+            number += 1
+
+
+def problem_in_texts(values: dict, columns: tuple[str, ...], empty_allowed: bool) -> str | None:
+    for column in columns:
+        text = values.get(column)
+        if problem := why_no_text(text, repr(column)):
+            return problem
+        if text is None or not (text.strip() or empty_allowed):
+            return f"{column!r} is empty"
+    return None
+
+
+def problem_in_label(value: object, label_names: Mapping[str, str] | None) -> str | None:
+    """`label_names` as in `RowSource.read`."""
+    if value is None or value != value or not str(value).strip():
+        return "no label"
+    if not isinstance(value, str | int | float):
+        return "the label is neither a string nor a number"
+    if label_names == {} and not math.isfinite(as_float(value)):
+        return f"the label {value!r} is not a finite number"
+    if label_names and str(value) not in label_names:
+        return f"unknown label {value!r}; the labels are {shorten([*label_names])}"
+    return why_no_text(str(value), "the label")
+
+
+def converted(value: object, label_names: Mapping[str, str]) -> str | float:
+    return label_names[str(value)] if label_names else as_float(value)
+
+
+def as_float(value: object) -> float:
+    """Returns NaN if the value is not a number."""
+    try:
+        return float(str(value))
+    except ValueError:
+        return math.nan
 
 
 def load_task(
@@ -64,243 +197,155 @@ def load_task(
     data_dir: str | None = None,
     kinds: tuple[str, ...] = ("train", "validation"),
     skip_bad_rows: bool = False,
+    max_samples: Mapping[str, int | None] | None = None,
     **hub_options,
 ) -> TextData:
     """
-    A GLUE task from a folder in the layout of the original download, or else from the Hub (nyu-mll/glue).
+    Load a GLUE task from a directory in the layout of the original download, or from the Hub (nyu-mll/glue).
 
     Args:
         name: a key of TASKS.
         kinds: which of "train", "validation" and "test" to read.
+        max_samples: for each kind the number of rows to read; all by default.
 
     Raises:
-        InputError: no such task or file; a missing column or an unknown label, with file and line.
+        InputError: the task or a file does not exist, or a row cannot be used.
     """
     if name not in TASKS:
-        raise InputError(f"{name}: no such task; there are {', '.join(TASKS)}.", "task_name")
+        raise InputError(f"{name}: no such task; the tasks are {', '.join(TASKS)}.", "task_name")
     task = TASKS[name]
     files = {split: file for split, file in task.files.items() if split.split("_")[0] in kinds}
-    absent = set(kinds) - {split.split("_")[0] for split in files}
-    if absent:
-        raise InputError(f"{name} has no rows for {' and '.join(sorted(absent))}: it is to be predicted.", "task_name")
+    if absent := set(kinds) - {split.split("_")[0] for split in files}:
+        raise InputError(f"{name} has no {' and no '.join(sorted(absent))} split.", "task_name")
+    texts, label, label_names = task.texts, "label", {label: label for label in task.labels}
     if data_dir is None:
         config = task.dataset_config_name or name
         hub = load_from_hub(task.dataset_name, config, **hub_options)
-        sources = {split: rows_of_dataset(hub[split], f"{task.dataset_name}, {config}, {split}") for split in files}
-        texts, label, labels = task.texts, "label", list(task.labels)
+        sources = {s: RowSource.from_dataset(hub[s], f"{task.dataset_name}, {config}, {s}") for s in files}
     else:
-        names = (task.folder, "diagnostic") if name == "ax" else (task.folder,)  # the download has both
-        folder = next((found for inner in names if (found := Path(data_dir, inner)).is_dir()), Path(data_dir))
+        directory = next(
+            (path for path in (Path(data_dir, task.folder), Path(data_dir, "diagnostic")) if path.is_dir()),
+            Path(data_dir),
+        )
         sources = {
-            split: read_rows(folder / file, task.header if split != "test" else None) for split, file in files.items()
+            split: RowSource.from_file(directory / file, task.header if split != "test" else None)
+            for split, file in files.items()
         }
-        texts, label, labels = task.file_texts, task.label, list(task.labels)
+        texts, label = task.file_texts, task.label
         if task.numbered:
-            labels = list(map(str, range(len(labels))))
+            label_names = {str(number): label for number, label in enumerate(task.labels)}
     splits = {}
-    for split, rows in sources.items():
-        column = None if split.startswith("test") else label
-        # QQP has lines that are too short, which the Hub's copy leaves out too.
-        rows = usable_rows(rows, texts, column, skip_bad_rows, short_rows=data_dir is not None, empty_texts=True)
-        splits[split] = make_split(rows, texts, column, labels, skip_bad_rows)
-    return reported(TextData(list(task.labels), splits), sources)
+    for split, source in sources.items():
+        kind = split.split("_")[0]
+        splits[split] = source.read(
+            texts,
+            None if kind == "test" else label,
+            label_names,
+            skip_bad_rows,
+            (max_samples or {}).get(kind),
+            official=True,
+        )
+    return TextData([*task.labels], splits)
 
 
-def load_files(
-    files: dict[str, str], do_regression: bool | None = None, skip_bad_rows: bool = False, **columns
-) -> TextData:
+def load_files(files: Mapping[str, str], **options) -> TextData:
     """
-    Texts from files of one's own, by split: train, validation, test.
-
-    If labels are numbers with fractions, this is a regression. Else the labels are the training file's (or, without
-    one, of the validation file), sorted.
+    Load the user's files, given by split: train, validation, test.
 
     Args:
-        do_regression: whether this is a regression; by default the labels decide.
-        skip_bad_rows: leave out rows that cannot be used, and print which.
-        text_columns: one or two columns; by default "sentence1" and "sentence2", or else the first two that are
-            neither label nor number, or the only one.
-        label_column: by default "label".
+        options: as for `read_splits`.
     """
-    sources = {split: read_rows(Path(file)) for split, file in files.items()}
-    return own_texts(sources, do_regression, skip_bad_rows, **columns)
+    return read_splits({split: RowSource.from_file(Path(file)) for split, file in files.items()}, **options)
 
 
-def load_dataset(
-    name: str,
-    config: str | None,
-    kinds: tuple[str, ...],
+def load_dataset(name: str, config: str | None, kinds: tuple[str, ...], hub_options: dict, **options) -> TextData:
+    """Like `load_files`, from a dataset on the Hub."""
+    hub = load_from_hub(name, config, **hub_options)
+    if absent := [kind for kind in kinds if kind not in hub]:
+        raise InputError(f"{name}: no split {absent[0]}; there are {', '.join(hub)}.", "dataset_name")
+    return read_splits({kind: RowSource.from_dataset(hub[kind], f"{name}, {kind}") for kind in kinds}, **options)
+
+
+def read_splits(
+    sources: dict[str, RowSource],
     do_regression: bool | None = None,
     skip_bad_rows: bool = False,
     text_columns: tuple[str, ...] | None = None,
     label_column: str = "label",
-    **hub_options,
+    max_samples: Mapping[str, int | None] | None = None,
 ) -> TextData:
-    """Like `load_files`, from a data set of the Hub."""
-    hub = load_from_hub(name, config, **hub_options)
-    absent = [kind for kind in kinds if kind not in hub]
-    if absent:
-        raise InputError(f"{name}: it has no split {absent[0]}; there are {', '.join(hub)}.", "dataset_name")
-    sources = {kind: rows_of_dataset(hub[kind], f"{name}, {kind}") for kind in kinds}
-    return own_texts(sources, do_regression, skip_bad_rows, text_columns, label_column)
-
-
-def own_texts(
-    sources: dict[str, Rows],
-    do_regression: bool | None,
-    skip_bad_rows: bool,
-    text_columns: tuple[str, ...] | None = None,
-    label_column: str = "label",
-) -> TextData:
-    label_of = {split: None if split == "test" else label_column for split in sources}
-    for split, rows in sources.items():
-        rows.check(text_columns or (), "; name the right one with `text_column_names`")
-        if label_of[split]:
-            flags = flag_columns(rows)
-            several = f"; the columns {enumerated(flags)} are several labels of a row, of which to train on one"
-            remedy = "; name the right one with `label_column_name`"
-            rows.check([label_column], (several if len(flags) > 1 else "") + remedy)
-    texts = text_columns or next(iter(sources.values())).text_columns(label_column)
-    rows_of = {split: usable_rows(rows, texts, label_of[split], skip_bad_rows) for split, rows in sources.items()}
-    labels = None
-    first = next((split for split in ("train", "validation") if split in rows_of), None)
-    if first is not None:
-        name, values = rows_of[first].name, rows_of[first].columns[label_column]
-        if do_regression is None:
-            do_regression = is_regression(name, values, first == "train")
-        if not do_regression and all(map(is_whole, values)):
-            for split in filter(label_of.get, sources):
-                rows_of[split] = with_whole_numbers(rows_of[split], label_column)
-            values = rows_of[first].columns[label_column]
-        labels = [] if do_regression else sorted(set(values), key=by_number)
-        check_forms(name, labels)
-        if len(labels) == 1 and first == "train":
-            raise InputError(f"{name}: all labels are {labels[0]!r}; there is nothing to learn from them.")
-    splits = {
-        split: make_split(rows, texts, label_of[split], labels or [], skip_bad_rows) for split, rows in rows_of.items()
-    }
-    return reported(TextData(labels, splits), rows_of)
-
-
-def reported(data: TextData, sources: dict[str, Rows]) -> TextData:
-    """The data. Prints the classes and their rows, or the range of scores, in the first split that has labels."""
-    split = next((split for split, rows in data.splits.items() if "label" in rows.column_names), None)
-    if split is not None:
-        values, name = data.splits[split]["label"][:], sources[split].name
-        if data.labels:
-            rows = Counter(values)
-            counts = [f"{label!r} {rows[number]:,}" for number, label in enumerate(data.labels)]
-            PartialState().print(f"{len(counts):,} classes in {name}: {enumerated(counts)}")
-        else:
-            PartialState().print(f"{len(values):,} numbers in {name}, from {min(values):g} to {max(values):g}")
-    return data
-
-
-def make_split(
-    rows: Rows, texts: tuple[str, ...], label: str | None, labels: list[str], skip_bad_rows: bool = False
-) -> datasets.Dataset:
     """
-    Usable rows as a split of TextData.
+    Read splits whose labels are not known in advance. The classes are the sorted labels of the training split, or of
+    the validation split if there is no training.
 
     Args:
-        texts: columns of the texts.
-        label: column of the label, or None.
-        labels: as in the rows, in the order of their numbers; empty for a regression.
+        do_regression: True if the labels are scores. By default they are if they are floats, as in transformers'
+            run_glue.py.
+        skip_bad_rows: skip rows that cannot be used, and print which.
+        text_columns: one or two columns; by default the one set of KNOWN_TEXT_COLUMNS that the first source has.
+        label_column: not needed in the test split.
+        max_samples: for each split the number of rows to read; all by default.
 
     Raises:
-        InputError: a label is not among them, without `skip_bad_rows`.
+        InputError: a file, column or row cannot be used, or all training labels are the same.
     """
-    if label:
-        problems = {n: problem_of_label(value, labels) for n, value in enumerate(rows.columns[label])}
-        rows = without_problems(rows, {n: problem for n, problem in problems.items() if problem}, skip_bad_rows)
-    split = {f"sentence{place}": rows.columns[column] for place, column in enumerate(texts, start=1)}
-    if label:
-        number_of = {name: number for number, name in enumerate(labels)}
-        split["label"] = [number_of[value] if labels else float(value) for value in rows.columns[label]]
-    else:
-        split["index"] = [str(value) for value in rows.columns.get("index", range(len(rows)))]
-    return datasets.Dataset.from_dict(split)
+    texts = text_columns or next(iter(sources.values())).text_columns()
+    label_names: dict[str, str] | None = {} if do_regression else None
+    splits = {}
+    for split, source in sources.items():
+        label = None if split == "test" else label_column
+        rows = source.read(texts, label, label_names, skip_bad_rows, (max_samples or {}).get(split))
+        if label and label_names is None:
+            counts = Counter(rows["label"])
+            if do_regression is None and are_floats(counts):
+                rows, label_names = rows.cast_column("label", datasets.Value("float64")), {}
+            else:
+                label_names = {name: name for name in sorted(counts, key=numerically)}
+            if len(label_names) == 1 and split == "train":
+                raise InputError(f"{source.name}: all labels are {rows['label'][0]!r}, so there is nothing to learn.")
+            classes = [f"{name!r} ({counts[name]:,})" for name in label_names]
+            PartialState().print(f"{source.name}: labels {shorten(classes) or 'are floats, so this is a regression'}")
+        splits[split] = rows
+    return TextData(None if label_names is None else [*label_names], splits)
 
 
-def with_labels_of_model(data: TextData, config: PreTrainedConfig, train: bool) -> tuple[TextData, bool]:
-    """
-    The data with the label numbers of a model, and whether the model needs a new head because its own is for other
-    labels. Writes the labels into the configuration, if these are known.
-
-    Raises:
-        InputError: the head is for other labels, and there is no training.
-    """
-    known, labels, new_head = labels_of_model(config), data.labels, False
-    has_head = any("SequenceClassification" in name for name in config.architectures or ())
-    if known is None and not train and has_head:
-        return with_unnamed_labels(data, default_names(config)), False
-    if labels is None:
-        if known is None:
-            raise InputError("the labels are unknown: give a model that was fine-tuned, or `train_file`.")
-        data = TextData(known, data.splits)
-    elif known and labels and same_names(labels, known):
-        numbers = numbers_among(known, labels)
-        data = data.renumbered(known, numbers)
-        if known != labels:
-            names = [
-                f"{one!r} is its {number}, {known[number]!r}" for one, number in zip(labels, numbers, strict=True)
-            ]
-            PartialState().print(f"the labels of the data are those of the model by name: {enumerated(names)}")
-    elif known is not None and known != labels:
-        if not train:
-            raise other_labels(known, labels)
-        old, new = (enumerated(names) or "a number" for names in (known, labels))
-        PartialState().print(f"the model's head, for {old}, is replaced by a new one, for {new}")
-        new_head = True
-    names = data.labels or ["LABEL_0"]
-    config.id2label, config.label2id = dict(enumerate(names)), {name: number for number, name in enumerate(names)}
-    config.problem_type = "single_label_classification" if data.labels else "regression"
-    vars(config).pop(NAMED, None)
-    if data.labels and labels_of_model(config) is None:
-        setattr(config, NAMED, True)
-    return data, new_head
+def are_floats(labels: Collection[str]) -> bool:
+    """Returns True if pandas would read a column with these labels as floats."""
+    return all(math.isfinite(as_float(label)) for label in labels) and any(set(".eE") & {*label} for label in labels)
 
 
-def with_unnamed_labels(data: TextData, own: list[str]) -> TextData:
-    """
-    The data for a model whose labels have no names but `own`, LABEL_0 and so on: in `assumed` is what they are taken
-    to mean. Prints it.
-
-    Raises:
-        InputError: the data has more labels, or numbers to predict.
-    """
-    labels, of_model = data.labels, f"the model's labels have no names but {enumerated(own)}"
-    if labels is None:
-        PartialState().print(f"{of_model}, which are written as predictions")
-        return TextData(own, data.splits)
-    if not labels or len(labels) > len(own):
-        raise other_labels(own, labels)
-    if same_names(labels, own):
-        return data.renumbered(own, numbers_among(own, labels))
-    as_numbers = all(label.isdecimal() and int(label) < len(own) for label in labels)
-    meant = {int(label) if as_numbers else place: label for place, label in enumerate(labels)}  # by the model's number
-    names = [f"{own[number]} = {label!r}" for number, label in meant.items()]
-    written = "; predictions are written as the model's own names" if data.of_kind("test") else ""
-    PartialState().print(
-        f"{of_model}: their order is unknown, and was taken to be that of the data ({enumerated(names)}); with the "
-        f"right names in id2label of its config.json this is not needed{written}"
-    )
-    return data.renumbered(own, [*meant], [meant.get(number, name) for number, name in enumerate(own)])
+def numerically(label: str) -> tuple:
+    """Sorting key: numbers by value, then other labels alphabetically."""
+    number = as_float(label)
+    return (True, 0.0, label) if math.isnan(number) else (False, number, label)
 
 
-def tokenize(batch: dict, tokenizer: PreTrainedTokenizerBase, max_seq_length: int) -> dict:
+def tokenize(
+    batch: dict, tokenizer: PreTrainedTokenizerBase, max_seq_length: int, label_ids: Mapping[str, int]
+) -> dict:
     texts = [batch[name] for name in ("sentence1", "sentence2") if name in batch]
-    tokens = encode(tokenizer, *texts, max_length=max_seq_length, truncation=True, return_attention_mask=False)
-    cut = [bool(encoding.overflowing) for encoding in tokens.encodings or []]
-    return {**tokens, "length": [len(ids) for ids in tokens["input_ids"]], "cut": cut}
+    features = encode(tokenizer, *texts, max_length=max_seq_length, truncation=True, return_attention_mask=False)
+    columns = {**features, "length": [len(ids) for ids in features["input_ids"]]}
+    columns["cut"] = [bool(encoding.overflowing) for encoding in features.encodings or []]
+    if "label" in batch:
+        columns["label"] = [label_ids[name] for name in batch["label"]] if label_ids else batch["label"]
+    return columns
 
 
 def text_features(
-    data: datasets.Dataset, tokenizer: PreTrainedTokenizerBase, max_seq_length: int, **options
+    rows: datasets.Dataset,
+    tokenizer: PreTrainedTokenizerBase,
+    max_seq_length: int,
+    label_ids: Mapping[str, int] | None = None,
+    **options,
 ) -> datasets.Dataset:
     """
-    A split of TextData as token ids, without padding: [CLS] sentence1 [SEP], and for pairs sentence2 [SEP], cut to
-    `max_seq_length` at the end of the longer one.
+    Tokenize a split of TextData without padding: [CLS] sentence1 [SEP], and for pairs sentence2 [SEP], truncated to
+    `max_seq_length` at the end of the longer sentence.
+
+    Args:
+        label_ids: the model's number for each class name (`align_labels`); empty for a regression.
+        options: as for `make_features`.
     """
-    settings = {"tokenizer": tokenizer, "max_seq_length": max_seq_length}
-    return prepare_features(data, tokenize, settings, keep=("label",), **options)
+    settings = {"tokenizer": tokenizer, "max_seq_length": max_seq_length, "label_ids": label_ids or {}}
+    return make_features(rows, tokenize, settings, **options)
