@@ -26,8 +26,8 @@ import run_pretraining
 import run_squad
 from fixedbert.data.sample import write_tasks
 from fixedbert.fine_tuning.questions import load_squad
-from fixedbert.fine_tuning.rows import read_rows
 from fixedbert.fine_tuning.squad_metrics import squad_scores
+from fixedbert.fine_tuning.texts import load_files
 from fixedbert.support.errors import InputError, exit_on_input_error
 from fixedbert.support.figures import drawing
 
@@ -89,7 +89,10 @@ def results(output: Path) -> dict:
 
 def majority_baselines() -> dict[str, float]:
     """What always giving the most frequent label or answer of the training data scores, in per cent."""
-    train, dev = (read_rows(DEMO / "data/pairs" / f"{s}.tsv").columns["label"] for s in ("train", "dev"))
+    files = {
+        split: str(DEMO / f"data/pairs/{name}.tsv") for split, name in (("train", "train"), ("validation", "dev"))
+    }
+    train, dev = (rows["label"][:] for rows in load_files(files).splits.values())
     label = Counter(train).most_common(1)[0][0]
     train, dev_questions = (load_squad(str(DEMO / "data/questions" / f"{s}.json")) for s in ("train", "dev"))
     answer = Counter(row["answers"]["text"][0] for row in train).most_common(1)[0][0]

@@ -34,11 +34,12 @@ import fixedbert
 from benchmarks.machine import description, in_a_process
 from benchmarks.turns import ratio
 from fixedbert.data.tokenizers import load_tokenizer
+from fixedbert.fine_tuning.examples import first_rows, longest_first
 from fixedbert.fine_tuning.glue import main as run_glue
-from fixedbert.fine_tuning.questions import SquadEvaluation, load_squad, questions_that_fit, squad_windows
+from fixedbert.fine_tuning.questions import load_squad, questions_that_fit, squad_windows
 from fixedbert.fine_tuning.squad import main as run_squad
+from fixedbert.fine_tuning.squad_metrics import SquadEvaluation
 from fixedbert.fine_tuning.texts import load_task, text_features
-from fixedbert.fine_tuning.trainer import first_rows, longest_first
 from fixedbert.training.dropout import use_fast_dropout
 from fixedbert.training.precision import has_bf16
 from fixedbert.training.speed import keep_freed_memory
@@ -82,10 +83,9 @@ def rows_of(task: str):
 def save_rows(task: str, folder: str) -> str:
     """The rows as a file that our scripts read."""
     file = f"{folder}/{task}.jsonl"
-    names = ("entailment", "neutral", "contradiction")
     with open(file, "w", encoding="utf-8") as lines:
         for row in rows_of(task):
-            lines.write(json.dumps(row | ({"label": names[row["label"]]} if task == "mnli" else {})) + "\n")
+            lines.write(json.dumps(row) + "\n")
     return file
 
 

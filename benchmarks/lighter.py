@@ -32,7 +32,8 @@ from fixedbert.conversion.checkpoints import load_bert
 from fixedbert.counts import forward_flops
 from fixedbert.data.tokenizers import load_tokenizer
 from fixedbert.fine_tuning.glue_metrics import glue_scores
-from fixedbert.fine_tuning.texts import load_task, with_labels_of_model
+from fixedbert.fine_tuning.labels import align_labels
+from fixedbert.fine_tuning.texts import encode_labels, load_task
 from fixedbert.publishing.export import QUANTIZED, export_onnx
 from fixedbert.publishing.pooling import SentencePooling, read_pooling
 from fixedbert.support.errors import InputError
@@ -48,10 +49,9 @@ class Task:
     def __init__(self, name: str, model, tokenizer: PreTrainedTokenizerBase, data: Path):
         self.name, self.tokenizer = name, tokenizer
         self.embeds = not hasattr(model, "classifier")
-        found = load_task(name, str(data / "glue"), ("validation",))
-        if not self.embeds:
-            found = with_labels_of_model(found, model.config, train=False)[0]
-        self.splits = found.splits
+        task = load_task(name, str(data / "glue"), ("validation",))
+        self.label_ids = {} if self.embeds else align_labels(task.labels, model.config, train=False)[0]
+        self.splits = task.splits
 
     def texts(self, split: str) -> list:
         rows = self.splits[split]
@@ -61,7 +61,7 @@ class Task:
         return list(zip(*columns, strict=True)) if len(columns) > 1 else list(columns[0])
 
     def scores(self, split: str, found: Tensor) -> dict[str, float]:
-        labels = self.splits[split]["label"]
+        labels = encode_labels(self.splits[split]["label"], self.label_ids)
         if self.embeds:
             one, other = found.chunk(2)
             predicted = (one * other).sum(dim=-1)
@@ -117,7 +117,7 @@ def measure(task_name: str, folders: list[Path], int8: list[Path], rounds: int, 
     Measure models, the original first.
 
     Raises:
-        InputError: as `load_bert`, `export_onnx`, `load_task` and `with_labels_of_model`.
+        InputError: as `load_bert`, `export_onnx`, `load_task` and `align_labels`.
     """
     threads = torch.get_num_threads()
     models = {folder.name: load_bert(folder).float().eval() for folder in folders}

@@ -30,7 +30,8 @@ from benchmarks.turns import in_turns, ratio
 from fixedbert.conversion.checkpoints import load_bert
 from fixedbert.conversion.families import task_head
 from fixedbert.data.tokenizers import load_tokenizer
-from fixedbert.fine_tuning.texts import load_task, with_labels_of_model
+from fixedbert.fine_tuning.labels import align_labels
+from fixedbert.fine_tuning.texts import encode_labels, load_task
 from fixedbert.publishing.export import GRAPH, QUANTIZED, export_onnx
 from fixedbert.publishing.pooling import SentencePooling, read_pooling
 from fixedbert.support.errors import InputError
@@ -69,8 +70,8 @@ def labels(model: PreTrainedModel, data: Path) -> Measure:
         InputError: the model's labels are others.
     """
     task = load_task("mnli", str(data / "glue"), ("validation",))
-    rows = with_labels_of_model(task, model.config, train=False)[0].splits["validation_matched"]
-    right = torch.tensor(rows["label"])
+    rows = task.splits["validation_matched"]
+    right = torch.tensor(encode_labels(rows["label"], align_labels(task.labels, model.config, train=False)[0]))
 
     def quality(found: Tensor, expected: Tensor) -> tuple[str, str]:
         label = found.argmax(dim=-1)

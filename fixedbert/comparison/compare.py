@@ -28,9 +28,8 @@ from ..data.corpora import Corpus, CorpusReader
 from ..data.encoding import encode
 from ..data.tokenizers import check_size, load_tokenizer
 from ..fine_tuning.glue import GlueEvaluation
-from ..fine_tuning.labels import default_names, enumerated
-from ..fine_tuning.rows import read_rows
-from ..fine_tuning.texts import TextData, load_files, with_labels_of_model
+from ..fine_tuning.labels import align_labels, default_names, shorten
+from ..fine_tuning.texts import RowSource, TextData, encode_labels, load_files
 from ..publishing.export import EMBEDDING, GRAPH, QUANTIZED, session_of
 from ..publishing.pooling import read_pooling
 from ..shrinking.calibration import LONGEST, TABLES
@@ -208,8 +207,6 @@ def compare(  # noqa: PLR0913  the options of the command
     sides = [side_of(run, first, labels, evaluation) for run in runs]
     if evaluation is not None and sides[0].scores:
         sides[0] = side_of(first, first, labels, evaluation)  # the last that was scored
-        if fitting := evaluation.order_that_fits():
-            print(f"{file}: {fitting}")
     found = SideBySide(str(validation_file), len(texts), count, batch_size, machine_name(), sides)
     if output_dir is None:
         return found
@@ -217,7 +214,7 @@ def compare(  # noqa: PLR0913  the options of the command
         found = replace(found, folder=str(output_dir))
         (folder / RESULTS).write_text(json_text(asdict(found), indent=1) + "\n")
         if first.answers[0][0].kind == "classes":
-            names = (evaluation and evaluation.assumed) or default_names(first.config)
+            names = default_names(first.config)
             with (folder / CHANGED).open("w", newline="", encoding="utf-8") as table:
                 csv.writer(table, delimiter="\t").writerows(changed_rows(runs, texts, labels, names))
     return found
@@ -263,7 +260,7 @@ def task_of(head: str, config: PreTrainedConfig, place: str, embeds: bool) -> st
     if head == "":
         return f"embeddings of {config.hidden_size}"
     kind = kind_of(config)
-    return f"{config.num_labels} numbers" if kind == "numbers" else f"{kind} {enumerated(default_names(config))}"
+    return f"{config.num_labels} numbers" if kind == "numbers" else f"{kind} {shorten(default_names(config))}"
 
 
 def check_runs(runs: list[Running]):
@@ -302,19 +299,20 @@ def read(
                 raise InputError(f"is for a table; {file} has a text in each line.", name)
         lines = CorpusReader(Corpus(str(file), document_boundary="line"))
         return [(line,) for line in lines if isinstance(line, str) and line.strip()], None, None
-    there = read_rows(file).columns
+    there = RowSource.from_file(file).columns
     if label_column is not None and label_column not in there:
-        raise InputError(f"{file}: no column {label_column!r}; there are {enumerated([*there])}.", "label_column_name")
+        raise InputError(f"{file}: no column {label_column!r}; there are {shorten([*there])}.", "label_column_name")
     kind = "embeddings" if first.task.startswith("embeddings") else kind_of(first.config)
     scored = label in there and kind in ("classes", "numbers")
     options: dict[str, Any] = {"text_columns": columns, "label_column": label}
-    given = load_files({"validation" if scored else "test": str(file)}, kind == "numbers", **options)
+    given = load_files({"validation" if scored else "test": str(file)}, do_regression=kind == "numbers", **options)
     if not scored:
         texts = texts_of(given, "test")
         return [(text,) for row in texts for text in row] if kind == "embeddings" else texts, None, None
-    data, _ = with_labels_of_model(given, first.config, train=False)
-    labels = np.array(data.splits["validation"]["label"])
-    return texts_of(data, "validation"), labels, GlueEvaluation(None, data.labels or [], data.assumed)
+    label_ids, _ = align_labels(given.labels, first.config, train=False)
+    labels = np.array(encode_labels(given.splits["validation"]["label"], label_ids))
+    class_names = default_names(first.config) if kind == "classes" else []
+    return texts_of(given, "validation"), labels, GlueEvaluation(None, class_names)
 
 
 def texts_of(data: TextData, split: str) -> list[tuple[str, ...]]:
@@ -346,7 +344,7 @@ def side_of(run: Running, first: Running, labels: np.ndarray | None, evaluation:
     rows, scores, lost, gained = len(run.values), {}, None, None
     if labels is not None and evaluation is not None:
         scores = evaluation(EvalPrediction(predictions=run.values.numpy(), label_ids=labels))
-        if evaluation.labels:
+        if evaluation.class_names:
             mine, theirs = (one.values.argmax(-1).numpy() == labels for one in (first, run))
             lost, gained = int((mine & ~theirs).sum()), int((~mine & theirs).sum())
     found = None if run is first else comparison(zip(first.answers, run.answers, strict=True), rows)

@@ -19,7 +19,7 @@ from ..support.errors import InputError
 from ..training.arguments import ModelArguments
 from ..training.loading import check_length, load_config, load_model
 from ..training.speed import skip_padding
-from .labels import default_names, numbers_among, plain
+from .labels import default_names, label_numbers, normalize_name
 
 # Where tokenizers of one vocabulary can differ: capitals, accents, special tokens, segments.
 PROBE = ("A naïve Test [MASK]", "Öl: 1.5")
@@ -146,8 +146,8 @@ def classes_of(name: str, teacher: PreTrainedConfig, student: PreTrainedConfig) 
     if teacher.problem_type in (None, student.problem_type):
         if student.problem_type == "regression" and len(own) == 1:
             return [0]
-        if len(labels) > 1 and sorted(map(plain, own)) == sorted(map(plain, labels)):
-            return numbers_among(own, labels)
+        if len(labels) > 1 and sorted(map(normalize_name, own)) == sorted(map(normalize_name, labels)):
+            return label_numbers(own, labels)
     theirs, ours = (", ".join(names) if len(names) > 1 else "a number" for names in (own, labels))
     raise InputError(
         f"{name}: its labels are {theirs}, and those of the data {ours}; give a model of this task or, where only the "

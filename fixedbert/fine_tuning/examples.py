@@ -11,6 +11,7 @@ from datasets.fingerprint import Hasher
 
 from ..support.errors import InputError
 
+FORMAT = 5  # increase it when the same rows would give different features
 SHOWN = 20  # skipped rows that are printed
 LONGEST_PROBLEM = 300  # characters; a problem can quote a long id or label
 ROWS_PER_PROCESS = 10_000  # with fewer rows, starting another process takes longer than it saves
@@ -59,7 +60,7 @@ def make_features(
         settings: keyword arguments of `function`.
         num_proc: number of processes; by default one per core, but only one for few rows.
     """
-    fingerprint = Hasher.hash((rows._fingerprint, function, settings))
+    fingerprint = Hasher.hash((FORMAT, rows._fingerprint, function, settings))
     directory = Path(datasets.config.HF_DATASETS_CACHE, "fixedbert")
     directory.mkdir(parents=True, exist_ok=True)
     num_proc = num_proc or min(os.cpu_count() or 1, len(rows) // ROWS_PER_PROCESS)

@@ -5,7 +5,7 @@ files into `datasets.Dataset`.
 
 import math
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
@@ -321,15 +321,24 @@ def numerically(label: str) -> tuple:
 
 
 def tokenize(
-    batch: dict, tokenizer: PreTrainedTokenizerBase, max_seq_length: int, label_ids: Mapping[str, int]
+    batch: dict,
+    indices: list[int],
+    tokenizer: PreTrainedTokenizerBase,
+    max_seq_length: int,
+    label_ids: Mapping[str, int],
 ) -> dict:
     texts = [batch[name] for name in ("sentence1", "sentence2") if name in batch]
     features = encode(tokenizer, *texts, max_length=max_seq_length, truncation=True, return_attention_mask=False)
     columns = {**features, "length": [len(ids) for ids in features["input_ids"]]}
     columns["cut"] = [bool(encoding.overflowing) for encoding in features.encodings or []]
     if "label" in batch:
-        columns["label"] = [label_ids[name] for name in batch["label"]] if label_ids else batch["label"]
+        columns["label"] = encode_labels(batch["label"], label_ids)
     return columns
+
+
+def encode_labels(labels: Sequence, label_ids: Mapping[str, int]) -> list:
+    """Returns the number of each class name, or the labels themselves in a regression."""
+    return [label_ids[name] for name in labels] if label_ids else [*labels]
 
 
 def text_features(

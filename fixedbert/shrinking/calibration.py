@@ -13,7 +13,7 @@ from ..data.corpora import Corpus, CorpusReader
 from ..data.encoding import encode
 from ..data.glue import TASKS
 from ..data.sequences import sequences
-from ..fine_tuning.labels import default_names, enumerated, labels_of_model, same_names
+from ..fine_tuning.labels import default_names, label_names, same_names, shorten
 from ..fine_tuning.questions import load_squad, squad_windows
 from ..fine_tuning.texts import TextData, load_files, load_task
 from ..support.errors import InputError
@@ -119,15 +119,15 @@ class Rows:
         task = TASKS.get((self.task_name or "").lower())
         if task is None or head != "SequenceClassification":
             return
-        known, labels = labels_of_model(config), list(task.labels)
+        known, labels = label_names(config), list(task.labels)
         if known is None or all(name.isdecimal() for name in known):  # of which the number alone says something
             same = config.num_labels == max(1, len(labels))
         else:
             same = len(known) == len(labels) and same_names(labels, known)
         if not same:
-            own = enumerated(default_names(config) if known is None else known)
+            own = shorten(default_names(config) if known is None else known)
             raise InputError(
-                f"{self.task_name}: its labels are {enumerated(labels) or 'numbers'}, and the model's are "
+                f"{self.task_name}: its labels are {shorten(labels) or 'numbers'}, and the model's are "
                 f"{own or 'numbers'}: give the rows of its own task, or texts by `train_file`.",
                 "task_name",
             )

@@ -1,0 +1,67 @@
+"""Special tokens that are written in a text, such as "[SEP]", are text in every flow."""
+
+import datasets
+import numpy as np
+import pytest
+from tokenizers import Tokenizer, models, pre_tokenizers, processors, trainers
+from transformers import BertTokenizer, PreTrainedTokenizerFast
+
+from fixedbert.data.encoding import encode
+from fixedbert.data.sequences import sequences
+from fixedbert.data.store import tokenize_sentences
+from fixedbert.fine_tuning.questions import FEATURES, squad_windows
+from fixedbert.fine_tuning.texts import text_features
+
+
+def byte_level_tokenizer():
+    """A small tokenizer like RoBERTa's."""
+    backend = Tokenizer(models.BPE(unk_token="<unk>"))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    special = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
+    trainer = trainers.BpeTrainer(special_tokens=special, initial_alphabet=pre_tokenizers.ByteLevel.alphabet())
+    backend.train_from_iterator(["one two three"], trainer)
+    backend.post_processor = processors.RobertaProcessing(("</s>", 2), ("<s>", 0))
+    roles = zip(("cls", "pad", "eos", "unk", "mask"), special, strict=True)
+    return PreTrainedTokenizerFast(
+        tokenizer_object=backend, sep_token="</s>", bos_token="<s>", **{f"{role}_token": one for role, one in roles}
+    )
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta"])
+def test_special_tokens_in_texts_are_text_in_every_flow(vocabulary, tmp_path, family):
+    """Guards: classification, questions, running text and pretraining read a written "[SEP]" or "<mask>" as text."""
+    tokenizer = BertTokenizer(vocab=vocabulary) if family == "bert" else byte_level_tokenizer()
+    special = [token for token in tokenizer.all_special_tokens if token]
+    text = f"one {' two '.join(special)} three"
+    ids = set(tokenizer.all_special_ids) - {tokenizer.unk_token_id}  # "[" is unknown to the little vocabulary
+
+    def written(tokens):
+        return [token for token in tokens if token in ids]
+
+    cls, sep = tokenizer.cls_token_id, tokenizer.sep_token_id
+    rows = datasets.Dataset.from_dict({"sentence1": [text], "sentence2": [text]})
+    (row,) = text_features(rows, tokenizer, 128)["input_ids"]
+    assert written(row) == ([cls, sep, sep] if family == "bert" else [cls, sep, sep, sep])
+    answers = {"text": ["three"], "answer_start": [text.index("three")]}
+    question = {"id": "1", "context": text, "question": text, "answers": answers}
+    windows = squad_windows(datasets.Dataset.from_list([question], features=FEATURES), tokenizer, 128, 16, False)
+    assert written(windows["input_ids"][0]) == written(row)
+    first, last = windows["start_positions"][0], windows["end_positions"][0]
+    offsets = np.array(windows["offsets"][0]).reshape(-1, 2)
+    assert text[offsets[first, 0] : offsets[last, 1]] == "three"
+    file = tmp_path / "a.txt"
+    file.write_text(text)
+    (sequence,) = next(sequences([str(file)], tokenizer, 24, 1))
+    assert written(sequence.tolist()) == [cls, sep]
+    ((tokens, ends),) = tokenize_sentences([[text, "one two", text]], tokenizer)
+    alone = tokenizer(text, add_special_tokens=False, split_special_tokens=True)["input_ids"]
+    assert written(tokens) == [] and tokens[: len(alone)].tolist() == alone and len(ends) == 3
+    assert tokenize_sentences([["one", "two"]], tokenizer)[0][1].tolist()[-1] < 10  # after that, as ever
+
+
+def test_fill_mask_keeps_its_mask(vocabulary):
+    """Guards: a tokenizer that was used here takes "[MASK]" for the special token again when it is called as it is."""
+    tokenizer = BertTokenizer(vocab=vocabulary)
+    encode(tokenizer, "one [MASK]")
+    assert tokenizer.mask_token_id in tokenizer("one [MASK]")["input_ids"]
+    assert not tokenizer.split_special_tokens

@@ -1,0 +1,432 @@
+"""Reading texts: every GLUE task, the user's own files, bad rows, and the same features as transformers."""
+
+import json
+import os
+
+import datasets
+import numpy as np
+import pyarrow
+import pytest
+from pyarrow import parquet
+from transformers import BertTokenizer
+
+from fixedbert.data.glue import TASKS
+from fixedbert.fine_tuning.glue import GlueDataArguments, load_texts, write_predictions
+from fixedbert.fine_tuning.texts import encode_labels, load_dataset, load_files, load_task, text_features
+from fixedbert.support.errors import InputError
+
+# For each task two labelled rows and a test row as in the files of the download, and the label numbers on the Hub.
+ROWS = {
+    "cola": ("gj04\t1\t\tOne two.\nbc01\t0\t*\tTwo six.\n", "index\tsentence\n7\tThree.\n", [1, 0]),
+    "sst2": ("sentence\tlabel\nOne two.\t1\nTwo six.\t0\n", "index\tsentence\n7\tThree.\n", [1, 0]),
+    "mrpc": (
+        "\ufeffQuality\t#1 ID\t#2 ID\t#1 String\t#2 String\n1\t8\t9\tOne two.\tFour.\n0\t8\t9\tTwo six.\tFive.\n",
+        "index\t#1 ID\t#2 ID\t#1 String\t#2 String\n7\t8\t9\tThree.\tSix.\n",
+        [1, 0],
+    ),
+    "stsb": (
+        "index\tgenre\tsentence1\tsentence2\tscore\n0\tx\tOne two.\tFour.\t5.000\n1\tx\tTwo six.\tFive.\t0.25\n",
+        "index\tgenre\tsentence1\tsentence2\n7\tx\tThree.\tSix.\n",
+        [5.0, 0.25],
+    ),
+    "qqp": (
+        "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate\n"
+        "0\t1\t2\tOne two.\tFour.\t1\n3\t1\t2\tTwo six.\tFive.\t0\n",
+        "index\tquestion1\tquestion2\n7\tThree.\tSix.\n",
+        [1, 0],
+    ),
+    "mnli": (
+        "index\tsentence1\tsentence2\tlabel1\tgold_label\n0\tOne two.\tFour.\tn/a\tcontradiction\n"
+        "1\tTwo six.\tFive.\tn/a\tentailment\n",
+        "index\tsentence1\tsentence2\n7\tThree.\tSix.\n",
+        [2, 0],
+    ),
+    "qnli": (
+        "index\tquestion\tsentence\tlabel\n0\tOne two.\tFour.\tnot_entailment\n1\tTwo six.\tFive.\tentailment\n",
+        "index\tquestion\tsentence\n7\tThree.\tSix.\n",
+        [1, 0],
+    ),
+    "rte": (
+        "index\tsentence1\tsentence2\tlabel\n0\tOne two.\tFour.\tnot_entailment\n1\tTwo six.\tFive.\tentailment\n",
+        "index\tsentence1\tsentence2\n7\tThree.\tSix.\n",
+        [1, 0],
+    ),
+    "wnli": (
+        "index\tsentence1\tsentence2\tlabel\n0\tOne two.\tFour.\t1\n1\tTwo six.\tFive.\t0\n",
+        "index\tsentence1\tsentence2\n7\tThree.\tSix.\n",
+        [1, 0],
+    ),
+    "ax": (None, "index\tsentence1\tsentence2\n7\tThree.\tSix.\n", None),
+}
+SINGLE = ("cola", "sst2")
+# GLUE's submission format: names of files, and the prediction for class 1 (for STS-B: for a score above 5).
+SUBMISSIONS = {
+    "cola": ("CoLA.tsv", "1"),
+    "sst2": ("SST-2.tsv", "1"),
+    "mrpc": ("MRPC.tsv", "1"),
+    "stsb": ("STS-B.tsv", "5.000"),
+    "qqp": ("QQP.tsv", "1"),
+    "mnli": ("MNLI-mm.tsv", "neutral"),
+    "qnli": ("QNLI.tsv", "not_entailment"),
+    "rte": ("RTE.tsv", "not_entailment"),
+    "wnli": ("WNLI.tsv", "1"),
+    "ax": ("AX.tsv", "neutral"),
+}
+
+
+@pytest.fixture
+def download(tmp_path):
+    """A directory in the layout of the GLUE download, with ROWS in it."""
+
+    def write(task):
+        directory = tmp_path / "glue" / TASKS[task].folder
+        directory.mkdir(parents=True, exist_ok=True)
+        labelled, test, _ = ROWS[task]
+        for split, file in TASKS[task].files.items():
+            (directory / file).write_text(test if split.startswith("test") else labelled, encoding="utf-8")
+        return str(tmp_path / "glue")
+
+    return write
+
+
+def own_file(tmp_path, content, name="a.tsv"):
+    """A file with text, or with the rows of a table for .jsonl and .parquet."""
+    if name.endswith(".parquet") and isinstance(content, list):
+        parquet.write_table(pyarrow.Table.from_pylist(content), tmp_path / name)
+    else:
+        text = content if isinstance(content, str) else "\n".join(map(json.dumps, content))
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    return str(tmp_path / name)
+
+
+def columns(rows, *names):
+    return {name: rows[name][:] for name in names or rows.column_names if name not in ("row", "index")}
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_every_task_is_read_and_written(download, task, tmp_path):
+    """Guards: columns, labels and splits of each task's files, and the file of its submission."""
+    labels = ROWS[task][2]
+    for directory in (download(task), f"{download(task)}/{TASKS[task].folder}"):
+        data = load_task(task, directory, ("test",) if task == "ax" else ("train", "validation", "test"))
+        assert list(data.splits) == list(TASKS[task].files)
+        assert data.labels == list(TASKS[task].labels)
+        label_ids = {name: number for number, name in enumerate(data.labels)}
+        for split, rows in data.splits.items():
+            first, second = (["Three."], ["Six."]) if split.startswith("test") else (["One two.", "Two six."], None)
+            assert rows["sentence1"][:] == first
+            assert ("sentence2" in rows.column_names) == (task not in SINGLE)
+            if "sentence2" in rows.column_names:
+                assert rows["sentence2"][:] == (second or ["Four.", "Five."])
+            if split.startswith("test"):
+                assert rows["index"][:] == ["7"] and "label" not in rows.column_names
+            else:
+                assert encode_labels(rows["label"], label_ids) == labels
+    split, rows = list(data.splits.items())[-1]
+    name, written = SUBMISSIONS[task]
+    predictions = np.array([5.7 if task == "stsb" else 1])
+    write_predictions(tmp_path, task, split, rows, data.labels, predictions)
+    assert (tmp_path / name).read_text() == f"index\tprediction\n7\t{written}\n"
+
+
+def test_hub_copies_are_the_same(monkeypatch):
+    """Guards: the Hub's columns and class labels give the same rows, and -1 in a test set is no label."""
+    features = {
+        "premise": datasets.Value("string"),
+        "hypothesis": datasets.Value("string"),
+        "label": datasets.ClassLabel(names=["entailment", "neutral", "contradiction"]),
+        "idx": datasets.Value("int32"),
+    }
+
+    def split(labels):
+        size = range(len(labels))
+        texts = {"premise": [f"p{n}" for n in size], "hypothesis": [f"h{n}" for n in size]}
+        return datasets.Dataset.from_dict(
+            {**texts, "label": labels, "idx": list(size)}, features=datasets.Features(features)
+        )
+
+    asked = []
+    splits = {name: split([2, 0, 1]) for name in ("train", "validation_matched", "validation_mismatched")}
+    splits |= {name: split([-1, -1]) for name in ("test_matched", "test_mismatched")}
+    monkeypatch.setattr("fixedbert.fine_tuning.texts.load_from_hub", lambda *name, **_: asked.append(name) or splits)
+    data = load_task("mnli", None, ("train", "validation", "test"), max_samples={"test": 1})
+    assert asked == [("nyu-mll/glue", "mnli")]
+    assert data.splits["train"][:] == {
+        "sentence1": ["p0", "p1", "p2"],
+        "sentence2": ["h0", "h1", "h2"],
+        "label": ["contradiction", "entailment", "neutral"],
+        "row": [0, 1, 2],
+        "index": ["0", "1", "2"],
+    }
+    assert data.splits["test_mismatched"][:] == {"sentence1": ["p0"], "sentence2": ["h0"], "row": [0], "index": ["0"]}
+    splits["train"] = split([2, -1])
+    with pytest.raises(InputError, match="nyu-mll/glue, mnli, train, row 1: no label"):
+        load_task("mnli", None, ("train",))
+
+
+def test_other_datasets_on_the_hub(monkeypatch):
+    """Guards: --dataset_name reads texts and labels like a file; a missing split is named."""
+    rows = datasets.Dataset.from_dict({"text": ["x", "y"], "label": [1, 0]})
+    monkeypatch.setattr("fixedbert.fine_tuning.texts.load_from_hub", lambda *_, **__: {"train": rows})
+    data = load_texts(None, GlueDataArguments(dataset_name="me/mine"), ("train",))
+    assert data.labels == ["0", "1"] and columns(data.splits["train"]) == {
+        "sentence1": ["x", "y"],
+        "label": ["1", "0"],
+    }
+    with pytest.raises(InputError, match="me/mine: no split validation; there are train"):
+        load_dataset("me/mine", None, ("train", "validation"), {})
+
+
+REAL_SIZES = {
+    "cola": (8551, 1043, 1063),
+    "sst2": (67349, 872, 1821),
+    "mrpc": (3668, 408, 1725),
+    "stsb": (5749, 1500, 1379),
+    "qqp": (20000, 3496),
+    "mnli": (8010, 5000, 2490),
+    "qnli": (4000, 1463, 5463),
+    "rte": (2490, 277, 3000),
+    "wnli": (635, 71, 146),
+    "ax": (1104,),
+}
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_all_real_rows_are_read(real_data, task):
+    """Guards: every row of the real files is read, despite unpaired quotes and byte order marks."""
+    available = [kind for kind in ("train", "validation", "test") if not (task in ("mnli", "qqp") and kind == "test")]
+    kinds = ("test",) if task == "ax" else tuple(available)
+    data = load_task(task, str(real_data / "glue"), kinds)
+    assert tuple(map(len, data.splits.values())) == REAL_SIZES[task]
+
+
+@pytest.mark.parametrize(
+    "name, content",
+    [
+        ("a.csv", 'sentence1,sentence2,label\n"one, two",three,yes\nfour,five,no\n'),
+        ("a.tsv", "sentence1\tsentence2\tlabel\none, two\tthree\tyes\nfour\tfive\tno\n"),
+        (
+            "a.jsonl",
+            '{"label": "yes", "premise": "one, two", "hypothesis": "three"}\n\n'
+            '{"premise": "four", "hypothesis": "five", "label": "no"}\n',
+        ),
+        (
+            "a.parquet",
+            [
+                {"label": "yes", "question": "one, two", "sentence": "three", "title": "x"},
+                {"label": "no", "question": "four", "sentence": "five", "title": "y"},
+            ],
+        ),
+        (
+            "a.json",
+            '[{"sentence1": "one, two", "sentence2": "three", "label": "yes"}, '
+            '{"sentence1": "four", "sentence2": "five", "label": "no"}]',
+        ),
+        ("a.csv", '"sep=;"\r\nsentence1;sentence2;label\r\none, two;three;yes\r\nfour;five;no\r\n'),
+    ],
+)
+def test_own_files(tmp_path, name, content):
+    """Guards: all formats give the same pairs with sorted labels, under any text column names that GLUE uses."""
+    file = own_file(tmp_path, content, name)
+    data = load_files({"train": file, "validation": file})
+    assert data.labels == ["no", "yes"]
+    expected = {"sentence1": ["one, two", "four"], "sentence2": ["three", "five"], "label": ["yes", "no"]}
+    assert columns(data.splits["train"]) == columns(data.splits["validation"]) == expected
+
+
+def test_other_columns_are_named_by_the_user(tmp_path):
+    """Guards: columns are never guessed; messages list those that exist and the option that names them."""
+    rows = "pair_ID\tsentence_A\tsentence_B\tjudgment\n1\tA cat.\tA dog.\tno\n2\tOne.\tTwo.\tyes\n"
+    file = own_file(tmp_path, rows)
+    exist = "there are pair_ID, sentence_A, sentence_B, judgment"
+    with pytest.raises(InputError, match=f"name the columns with the texts with `text_column_names`; {exist}"):
+        load_files({"train": file})
+    named = {"text_column_names": "sentence_A,sentence_B", "label_column_name": "judgment"}
+    data = load_texts(None, GlueDataArguments(train_file=file, **named), ("train",))
+    expected = {"sentence1": ["A cat.", "One."], "sentence2": ["A dog.", "Two."], "label": ["no", "yes"]}
+    assert columns(data.splits["train"]) == expected
+    for option, value in (("text_columns", ("text",)), ("label_column", "label")):
+        names = {"text_columns": ("sentence_A",), "label_column": "judgment"} | {option: value}
+        with pytest.raises(InputError, match=f"no column '{value if option == 'label_column' else 'text'}'; {exist}"):
+            load_files({"train": file}, **names)
+    ambiguous = own_file(tmp_path, "text\tsentence1\tsentence2\tlabel\nx\ty\tz\tno\n", "b.tsv")
+    with pytest.raises(InputError, match="name the columns with the texts"):
+        load_files({"train": ambiguous})
+    with pytest.raises(InputError, match="`text_column_names` have no effect on a GLUE task"):
+        load_texts("rte", GlueDataArguments(task_name=["rte"], **named), ("train",))
+
+
+def test_sources_of_data_exclude_each_other(tmp_path):
+    """Guards: two sources are refused, and a missing file is asked for."""
+    with pytest.raises(InputError, match="`task_name` cannot be combined with `train_file`"):
+        load_texts("rte", GlueDataArguments(task_name=["rte"], train_file="a.csv"), ("train",))
+    with pytest.raises(InputError, match="no data: give `validation_file`, `task_name` or `dataset_name`"):
+        load_texts(None, GlueDataArguments(train_file="a.csv"), ("train", "validation"))
+
+
+@pytest.mark.parametrize(
+    "labels, do_regression, names, values",
+    [
+        (["10", "9"], None, ["9", "10"], ["10", "9"]),
+        ([True, False], None, ["False", "True"], ["True", "False"]),
+        ([1.5, 2], None, [], [1.5, 2.0]),
+        (["1.0", "2.0"], None, [], [1.0, 2.0]),  # as in run_glue.py, where pandas reads floats
+        (["1.5", "good"], None, ["1.5", "good"], ["1.5", "good"]),
+        ([1.5, 2], False, ["1.5", "2"], ["1.5", "2"]),
+        ([1, 2], True, [], [1.0, 2.0]),
+    ],
+)
+def test_kinds_of_labels(tmp_path, capsys, labels, do_regression, names, values):
+    """Guards: float labels make a regression as in run_glue.py, unless the user decides; numbers sort by value."""
+    rows = [{"text": f"text {number}", "label": label} for number, label in enumerate(labels)]
+    data = load_files({"train": own_file(tmp_path, rows, "a.jsonl")}, do_regression=do_regression)
+    assert data.labels == names and data.splits["train"]["label"][:] == values
+    told = capsys.readouterr().out
+    assert do_regression or ("labels are floats, so this is a regression" in told) != bool(names)
+    assert not names or f"labels {names[0]!r} (1), {names[1]!r} (1)" in told
+
+
+def test_test_files_need_no_labels(tmp_path):
+    """Guards: a test file may lack labels; rows are identified by the `index` column, or by their position."""
+    data = load_files({"test": own_file(tmp_path, "text\nx\n\t\ny\n")}, skip_bad_rows=True)
+    assert data.labels is None and data.splits["test"]["index"][:] == ["0", "2"]
+    assert data.splits["test"]["row"][:] == [2, 4]
+    data = load_files({"test": own_file(tmp_path, "index\ttext\tlabel\n8\tx\tyes\n5\ty\t\n")})
+    assert data.splits["test"]["index"][:] == ["8", "5"]
+
+
+def test_only_the_first_rows_are_read(tmp_path):
+    """Guards: `max_samples` limits what is read and validated."""
+    file = own_file(tmp_path, "text\tlabel\nx\tyes\ny\tno\nz\n")
+    assert len(load_files({"train": file}, max_samples={"train": 2}).splits["train"]) == 2
+
+
+@pytest.mark.parametrize(
+    "name, content, sentence",
+    [
+        ("a.tsv", "sentence1\tsentence2\nx\ty\n", r"a\.tsv: no column 'label'; there are sentence1, sentence2"),
+        ("a.tsv", "text\tlabel\nx\tyes\nx\nx\tno\n", r"a\.tsv, line 3: fewer fields than the head"),
+        ("a.tsv", "text\tlabel\nx\tyes\nx\t \nx\tno\n", r"a\.tsv, line 3: no label"),
+        ("a.tsv", "text\tlabel\nx\tyes\n\tno\n", r"a\.tsv, line 3: 'text' is empty"),
+        ("a.jsonl", '{"text": "x", "label": "a"}\n{"label": "b"}\n', r"a\.jsonl, line 2: 'text' is empty"),
+        ("a.jsonl", '{"text": 7.5, "label": "a"}\n', r"a\.jsonl, line 1: 'text' is a number, not text"),
+        ("a.jsonl", '{"text": "x", "label": ["a", "b"]}\n', "line 1: the label is neither a string nor a number"),
+        ("a.jsonl", '{"text": "x", "label": "\\ud83d"}\n', "character 1 of the label is half of a surrogate pair"),
+        ("a.tsv", "text\tlabel\nx\t1\ny\t1\n", r"a\.tsv: all labels are '1'"),
+        ("a.tsv", "text\tlabel\n", r"a\.tsv: no rows"),
+        ("a.parquet", "x", r"a\.parquet: "),
+        ("a.txt", "x", r"a\.txt: the file format is not supported; use .csv"),
+    ],
+)
+def test_bad_rows_are_named_by_line(tmp_path, name, content, sentence):
+    """Guards: every problem in a file is one sentence with its name and, for a row, its line."""
+    with pytest.raises(InputError, match=sentence):
+        load_files({"train": own_file(tmp_path, content, name)})
+
+
+def test_bad_rows_can_be_skipped(tmp_path, capsys):
+    """Guards: --skip_bad_rows uses all other rows, keeps their line numbers, and prints which rows it skips."""
+    content = "text\tlabel\nx\tyes\n\tno\ny\nz\tno\n"
+    rows = load_files({"train": own_file(tmp_path, content)}, skip_bad_rows=True).splits["train"]
+    assert columns(rows) == {"sentence1": ["x", "z"], "label": ["yes", "no"]} and rows["row"][:] == [2, 5]
+    assert (
+        "a.tsv: skipped 2 rows (line 3: 'text' is empty; line 4: fewer fields than the header has columns)"
+        in capsys.readouterr().out
+    )
+    scores = own_file(tmp_path, "text\tlabel\nx\t0.5\ny\tgood\nz\tnan\n")
+    rows = load_files({"train": scores}, do_regression=True, skip_bad_rows=True).splits["train"]
+    assert rows["label"][:] == [0.5]
+    bad = own_file(tmp_path, "text\tlabel\n" + 21 * "\tyes\n")
+    with pytest.raises(InputError, match="no rows"):
+        load_files({"train": bad}, skip_bad_rows=True)
+    assert "skipped 21 rows" in (told := capsys.readouterr().out) and told.rstrip().endswith("; ...)")
+
+
+def test_flaws_of_the_download(download, capsys, tmp_path):
+    """Guards: as in the Hub's copy, QQP's short rows are skipped and printed, and empty texts are kept."""
+    directory = download("qqp")
+    with open(tmp_path / "glue/QQP/train.tsv", "a") as file:
+        file.write("9\t1\t2\n10\t1\t2\t\tSix.\t1\n")
+    rows = load_task("qqp", directory, ("train",)).splits["train"]
+    assert rows["sentence1"][:] == ["One two.", "Two six.", ""]
+    assert "train.tsv: skipped 1 rows (line 4: fewer fields" in capsys.readouterr().out
+    with open(tmp_path / "glue/QQP/train.tsv", "a") as file:
+        file.write("11\t1\t2\tOne.\tSix.\t1\t0\n")
+    with pytest.raises(InputError, match="train.tsv, line 6: more fields than the header"):
+        load_task("qqp", directory, ("train",))
+
+
+@pytest.mark.parametrize(
+    "task, row, sentence",
+    [
+        ("sst2", "Three.\t2\n", r"train\.tsv, line 4: unknown label '2'; the labels are 0, 1"),
+        ("rte", "2\tThree.\tSix.\tneutral\n", "line 4: unknown label 'neutral'; the labels are entailment, not_en"),
+        ("stsb", "2\tx\tThree.\tSix.\tNaN\n", "line 4: the label 'NaN' is not a finite number"),
+    ],
+)
+def test_bad_labels_of_tasks(download, tmp_path, task, row, sentence):
+    """Guards: a label that a task does not have is named with file and line."""
+    directory = download(task)
+    with open(tmp_path / "glue" / TASKS[task].folder / "train.tsv", "a") as file:
+        file.write(row)
+    with pytest.raises(InputError, match=sentence):
+        load_task(task, directory, ("train",))
+
+
+def test_unknown_labels_tasks_and_missing_files_are_named(tmp_path, download):
+    """Guards: a label that training does not know, a missing file, and a task or split that does not exist."""
+    train = own_file(tmp_path, "text\tlabel\nx\tyes\nx\tno\n", "train.tsv")
+    dev = own_file(tmp_path, "text\tlabel\nx\tno\nx\tmaybe\n", "dev.tsv")
+    with pytest.raises(InputError, match=r"dev\.tsv, line 3: unknown label 'maybe'; the labels are no, yes"):
+        load_files({"train": train, "validation": dev})
+    with pytest.raises(InputError, match=r"absent\.tsv: .*No such file"):
+        load_files({"train": str(tmp_path / "absent.tsv")})
+    with pytest.raises(InputError, match="no such task; the tasks are cola, sst2"):
+        load_task("mnly")
+    with pytest.raises(InputError, match="ax has no train split"):
+        load_task("ax", download("ax"), ("train", "test"))
+
+
+@pytest.fixture
+def tokenizer(vocabulary):
+    return BertTokenizer(vocab=vocabulary)
+
+
+@pytest.mark.parametrize("task", [task for task in TASKS if task != "ax"])
+def test_features_of_every_task_are_those_of_transformers(download, tokenizer, task):
+    """Guards: padded, the features equal those of transformers' script: ids, types, labels, truncation."""
+    data = load_task(task, download(task), ("train",))
+    rows = data.splits["train"]
+    label_ids = {name: number for number, name in enumerate(data.labels)}
+    for length in (6, 13):
+        features = text_features(rows, tokenizer, length, label_ids)
+        texts = [rows[name][:] for name in ("sentence1", "sentence2") if name in rows.column_names]
+        expected = tokenizer(*texts, padding="max_length", max_length=length, truncation=True)
+        ours = {name: features[name][:] for name in ("input_ids", "token_type_ids")}
+        padded = tokenizer.pad(ours, padding="max_length", max_length=length)
+        assert {name: list(values) for name, values in padded.items()} == dict(expected)
+        assert features["label"][:] == ROWS[task][2]
+        assert features["length"][:] == [sum(mask) for mask in expected["attention_mask"]]
+
+
+def test_features_are_cached(tokenizer, vocabulary):
+    """Guards: a second run finds the features by the content of the rows and settings, also on two processes."""
+    texts = {"sentence1": ["One two.", "Two six."], "sentence2": ["Four.", "Five."], "label": ["b", "a"]}
+    rows, label_ids = datasets.Dataset.from_dict(texts), {"a": 0, "b": 1}
+    first = text_features(rows, tokenizer, 9, label_ids)
+    (file,) = {entry["filename"] for entry in first.cache_files}
+    for again in (
+        text_features(datasets.Dataset.from_dict(texts), BertTokenizer(vocab=vocabulary), 9, label_ids),
+        text_features(rows, tokenizer, 9, label_ids, num_proc=2),
+    ):
+        assert again[:] == first[:] and {entry["filename"] for entry in again.cache_files} == {file}
+    assert text_features(rows, tokenizer, 9, {"a": 1, "b": 0})["label"][:] == [0, 1]
+    assert text_features(rows, tokenizer, 6, label_ids)["length"][:] == [6, 6]
+    tokenizer.truncation_side = "left"
+    assert text_features(rows, tokenizer, 6)["input_ids"][:] != text_features(rows, tokenizer, 9)["input_ids"][:]
+    without_types = BertTokenizer(vocab=vocabulary, model_input_names=["input_ids", "attention_mask"])
+    assert "token_type_ids" not in text_features(rows, without_types, 9).column_names
+    made = os.stat(file).st_mtime_ns
+    tokenizer.truncation_side = "right"
+    assert text_features(rows, tokenizer, 9, label_ids, overwrite_cache=True)[:] == first[:]
+    assert os.stat(file).st_mtime_ns > made
