@@ -17,8 +17,9 @@ from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
-from importlib.util import find_spec
+from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
+from types import ModuleType
 from typing import Any, NoReturn, TextIO
 
 Run = Callable[[], None]
@@ -374,13 +375,27 @@ def theory_arguments(parser: ArgumentParser):
 
 
 def load_theory(**options) -> Run:
-    from fixedbert.support.checkout import experiment
-    from fixedbert.support.errors import InputError
+    theory = import_experiment("head_size.theory")
+    return lambda: print(theory.theory_text(theory.theory(**options)))
 
-    found = experiment("head_size.theory")
-    if found is None:
-        raise InputError("theory: its code is in experiments/head_size of a checkout of fixedbert; run it there.")
-    return lambda: print(found.theory_text(found.theory(**options)))
+
+def import_experiment(name: str) -> ModuleType:
+    """
+    Import experiments.NAME from the checkout that contains this file.
+
+    Raises:
+        ArgumentError: this file is not in a checkout.
+    """
+    directory = Path(__file__).parent / "experiments"
+    if not directory.is_dir():
+        raise ArgumentError("the commands study and theory need a checkout of fixedbert; run them there.")
+    if "experiments" not in sys.modules:
+        spec = spec_from_file_location(
+            "experiments", directory / "__init__.py", submodule_search_locations=[str(directory)]
+        )
+        assert spec is not None
+        sys.modules["experiments"] = module_from_spec(spec)
+    return import_module(f"experiments.{name}")
 
 
 def inspect_arguments(parser: ArgumentParser):
@@ -443,8 +458,10 @@ def load_study(
     import torch
     from accelerate import PartialState
 
-    from fixedbert import study as studies
     from fixedbert.support.errors import InputError
+
+    studies = import_experiment("study")
+    studies.register(import_experiment("head_size").EXTENSION)
 
     def run():
         if name != "report" and files:

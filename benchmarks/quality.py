@@ -39,9 +39,9 @@ from benchmarks.curves import AXES, draw
 from benchmarks.machine import description, gpus, in_a_process
 from benchmarks.quality_table import BY_SEED, by_side, final_loss, markdown, references, rows_of
 from benchmarks.sides import train_in_turns
+from experiments.study.sources import FINE_TUNED
 from fixedbert.data.tokenizers import load_tokenizer
 from fixedbert.fine_tuning.sweep import sweep
-from fixedbert.study.sources import FINE_TUNED
 from fixedbert.support.errors import InputError, exit_on_input_error, needs
 from fixedbert.support.files import read_object, write_whole
 from fixedbert.support.locks import locked

@@ -19,6 +19,9 @@ import torch
 import transformers
 from transformers import AutoModelForSequenceClassification, BertConfig, BertForMaskedLM
 
+from experiments.study.report_files import report_runs
+from experiments.study.report_text import report_markdown
+from experiments.study.studies import load_study
 from fixedbert import convert
 from fixedbert.conversion.checkpoints import load_bert
 from fixedbert.data.corpora import Corpus
@@ -33,9 +36,6 @@ from fixedbert.inspection.inspect import inspect
 from fixedbert.inspection.results import inspection_text
 from fixedbert.pretraining.pretrain import ARGUMENTS
 from fixedbert.publishing.push import card_of, checked_config, checkpoint_files
-from fixedbert.study.report_files import report_runs
-from fixedbert.study.report_text import report_markdown
-from fixedbert.study.studies import load_study
 from fixedbert.training.arguments import ModelArguments, make_arguments, read_arguments
 from fixedbert.training.loading import load_config, load_model
 from fixedbert.training.output import WriteChecksums

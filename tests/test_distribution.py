@@ -34,7 +34,7 @@ def source(tmp_path) -> Path:
         assert {
             "tests/conftest.py",
             "fixedbert/recipes/mini.yaml",
-            "fixedbert/study/studies.yaml",
+            "experiments/study/studies.yaml",
             "Makefile",
         } <= files
     else:

@@ -18,6 +18,8 @@ from helpers.tiny_models import config_of
 from transformers import BertConfig, BertForPreTraining, BertTokenizer, RobertaConfig, RobertaForMaskedLM
 
 import fixedbert_cli
+from experiments.head_size import EXTENSION
+from experiments.study import load_study, register
 from fixedbert import (
     FixedHeadBertForPreTraining,
     FixedHeadBertForSequenceClassification,
@@ -29,7 +31,6 @@ from fixedbert.fine_tuning.squad import QuestionAnswering
 from fixedbert.presets import PRESETS
 from fixedbert.pretraining.pretrain import ARGUMENTS
 from fixedbert.publishing.export import export_onnx
-from fixedbert.study.studies import load_study
 from fixedbert.training.arguments import read_arguments
 
 ROOT = Path(__file__).parents[1]
@@ -59,6 +60,9 @@ OUTSIDE = {"pip", "hf", "docker", "cp", "cd", "git", "pre-commit", "tensorboard"
 LONG_PYTHON = ("run_study(", "read_records(", 'backend="onnx"')
 # Graphs that Python blocks open, and the models that they are exported from.
 GRAPHS = {"minilm-onnx": "all-MiniLM-L6-v2", "reviews-onnx": "runs/reviews"}
+
+
+register(EXTENSION)
 
 
 def words_of_commands(page: str) -> list[str]:

@@ -16,7 +16,6 @@ SCRIPTS = {file.stem for file in ROOT.glob("*.py")} - {COMMAND} | {"benchmarks",
 # with it, where no longer one fits; "" is fixedbert/__init__.py.
 LAYERS = (
     ("__main__", COMMAND),
-    ("study",),
     ("comparison",),
     ("fine_tuning", "planning", "pretraining", "shrinking"),
     ("training",),

@@ -14,10 +14,11 @@ from shutil import copyfile
 from tempfile import TemporaryDirectory
 
 from benchmarks.curves import AXES, draw, ratio
-from fixedbert.study import report_runs
-from fixedbert.study.records import read_records
-from fixedbert.study.report import Report, make_report
-from fixedbert.study.shape_results import is_open
+from experiments.head_size import EXTENSION
+from experiments.study import register, report_runs
+from experiments.study.records import read_records
+from experiments.study.report import Report, make_report
+from experiments.study.shape_results import is_open
 from fixedbert.support.figures import PAGE, drawing
 
 HERE = Path(__file__).parent
@@ -47,6 +48,8 @@ NAMES = {  # of the sides of benchmarks.quality, in the words of the pages
     "kept": "all that was kept",
 }
 MARKERS = "os^Dv<>"
+
+register(EXTENSION)
 
 
 def draw_studies():

@@ -1,31 +1,15 @@
-"""
-What a head size can express: theorems in numbers, and tasks with a predicted threshold.
-
-This file adds the tasks to the studies of the package, with their metrics and named studies, and what a report says of
-them.
-"""
+"""What a head size can express: theorems checked numerically, and synthetic tasks with predicted thresholds."""
 
 from functools import partial
 from pathlib import Path
 
-from fixedbert.study.records import METRICS, Metric
-from fixedbert.study.report_files import BESIDE
-from fixedbert.study.report_text import FIRST, LIMITS
-from fixedbert.study.studies import NAMED_STUDIES
-from fixedbert.study.tasks import TASKS, Task
+from experiments.study.registry import Extension, Metric, Task
 
-from .figure import plot_beside
+from .figure import plot_theory
 from .report import limits_of_thresholds, threshold_answer
 from .tasks import SYNTHETIC, task_settings, train_synthetic
 
-for name in SYNTHETIC:
-    TASKS[name] = Task(
-        partial(train_synthetic, name),
-        task_settings(name),
-        has_feed_forward=name == "recall",
-        single_queries=name == "memorise",
-    )
-METRICS |= {
+METRICS = {
     "error": Metric("synthetic", ("error",), "mean squared error", logarithmic=True, has_line=False),
     "floor": Metric("synthetic", ("floor",), "least error found", unless="floor"),
     "relative_error": Metric(
@@ -46,7 +30,20 @@ METRICS |= {
     "predicted": Metric("synthetic", ("predicted",)),
     "threshold": Metric("synthetic", ("threshold",), missing="none"),
 }
-NAMED_STUDIES.append(Path(__file__).with_name("studies.yaml"))
-FIRST.append(threshold_answer)
-LIMITS.append(limits_of_thresholds)
-BESIDE.append(plot_beside)
+TASKS = {
+    name: Task(
+        partial(train_synthetic, name),
+        task_settings(name),
+        has_feed_forward=name == "recall",
+        single_queries=name == "memorise",
+    )
+    for name in SYNTHETIC
+}
+EXTENSION = Extension(
+    TASKS,
+    METRICS,
+    Path(__file__).with_name("studies.yaml"),
+    threshold_answer,
+    limits_of_thresholds,
+    plot_theory,
+)

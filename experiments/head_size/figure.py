@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fixedbert.study.records import METRICS
-from fixedbert.study.report import Report
-from fixedbert.study.report_files import plain
-from fixedbert.study.shape_results import ShapeResult
+from experiments.study.registry import METRICS
+from experiments.study.report import Report
+from experiments.study.report_files import plain
+from experiments.study.shape_results import ShapeResult
 
 from .thresholds import predicted_by_theory, results_of_task
 
@@ -19,16 +19,16 @@ if TYPE_CHECKING:
 MEASURES = ("relative_error", "recalled", "memorised")  # theory says something about them
 
 
-def plot_beside(panel: Axes, report: Report, metric: str, field: str):
+def plot_theory(panel: Axes, report: Report, metric: str, field: str):
     """Theory and levels, of every series."""
     for number, (series, shapes) in enumerate(report.series.items()):
         shown = [one for one in shapes if one[field] is not None and one.estimate(metric).values]
-        plot_theory(panel, plain(series), shown, metric, field, f"C{number}")
+        plot_predictions(panel, plain(series), shown, metric, field, f"C{number}")
     if metric in MEASURES:
         plot_levels(panel, report.shapes, metric)
 
 
-def plot_theory(panel: Axes, name: str, shapes: list[ShapeResult], metric: str, field: str, color: str):
+def plot_predictions(panel: Axes, name: str, shapes: list[ShapeResult], metric: str, field: str, color: str):
     """What theory says of a series: its threshold, a prediction for each shape, or the least errors of patterns."""
     if not shapes:
         return

@@ -1,8 +1,8 @@
 """What a report says of thresholds, and what they do not show."""
 
-from fixedbert.study.records import AXES
-from fixedbert.study.report import Report
-from fixedbert.study.report_text import Answer
+from experiments.study.records import AXES
+from experiments.study.report import Report
+from experiments.study.report_text import Answer
 
 from .thresholds import KNEE, RULES, Growth, Threshold, thresholds_of
 

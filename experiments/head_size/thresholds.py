@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fixedbert.study.shape_results import ShapeResult, reached_goal
+from experiments.study.shape_results import ShapeResult, reached_goal
 
 MARGIN = 1.5  # the factor within which a knee agrees with the prediction
 KNEES = 400  # tried in the search for one

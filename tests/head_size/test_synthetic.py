@@ -8,10 +8,10 @@ import torch
 from experiments.head_size.patterns import least_head_size
 from experiments.head_size.tasks import train_synthetic
 from experiments.head_size.tasks.mixing import MixingLayer, floor, pattern
-from fixedbert.study.records import METRICS
-from fixedbert.study.run import execute
-from fixedbert.study.sources import DataSources
-from fixedbert.study.studies import load_study
+from experiments.study.registry import METRICS
+from experiments.study.run import execute
+from experiments.study.sources import DataSources
+from experiments.study.studies import load_study
 from fixedbert.support.errors import Divergence
 
 

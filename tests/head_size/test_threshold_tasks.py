@@ -17,11 +17,11 @@ from experiments.head_size.tasks.memorise import examples as examples_to_memoris
 from experiments.head_size.tasks.nearest import GAP, Nearest
 from experiments.head_size.tasks.recall import Recall
 from experiments.head_size.tasks.training import SyntheticTask, is_flat, train
+from experiments.study.registry import METRICS
+from experiments.study.run import execute
+from experiments.study.sources import DataSources
+from experiments.study.studies import load_study
 from fixedbert.presets import preset_config
-from fixedbert.study.records import METRICS
-from fixedbert.study.run import execute
-from fixedbert.study.sources import DataSources
-from fixedbert.study.studies import load_study
 from fixedbert.support.errors import Divergence, InputError
 
 STUDIES = ("nearest", "memorise", "average", "extremes", "recall")

@@ -15,11 +15,11 @@ from experiments.head_size.thresholds import (
     fits,
     thresholds_of,
 )
-from fixedbert.study.cost import study_cost_text
-from fixedbert.study.report import Report, make_report
-from fixedbert.study.report_files import metrics_figure, write_report
-from fixedbert.study.report_text import report_markdown
-from fixedbert.study.studies import load_study
+from experiments.study.cost import study_cost_text
+from experiments.study.report import Report, make_report
+from experiments.study.report_files import metrics_figure, write_report
+from experiments.study.report_text import report_markdown
+from experiments.study.studies import load_study
 
 
 def test_knee():

@@ -3,11 +3,14 @@
 import json
 from pathlib import Path
 
-from fixedbert.study.records import read_records
-from fixedbert.study.report import make_report
-from fixedbert.study.report_files import report_runs
-from fixedbert.study.report_text import report_markdown
+from experiments.head_size import EXTENSION
+from experiments.study import register
+from experiments.study.records import read_records
+from experiments.study.report import make_report
+from experiments.study.report_files import report_runs
+from experiments.study.report_text import report_markdown
 
+register(EXTENSION)
 RECORD = {
     "objective": "clm",
     "hidden_size": 64,

@@ -4,8 +4,11 @@ from pathlib import Path
 
 import yaml
 
-from fixedbert.study.studies import Study
+from experiments.head_size import EXTENSION
+from experiments.study import register
+from experiments.study.studies import Study
 
+register(EXTENSION)
 SMALL = {
     "question": "?",
     "axis": "num_attention_heads",

@@ -3,10 +3,10 @@
 import pytest
 from helpers.study_records import RECORDS, curve, report, with_curves, write
 
-from fixedbert.study.report import CurveDifference, make_report
-from fixedbert.study.report_files import curves_figure
-from fixedbert.study.report_text import limits_of
-from fixedbert.study.shape_results import Estimate
+from experiments.study.report import CurveDifference, make_report
+from experiments.study.report_files import curves_figure
+from experiments.study.report_text import limits_of
+from experiments.study.shape_results import Estimate
 
 
 def test_curves_are_exact(tmp_path):

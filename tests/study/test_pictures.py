@@ -3,9 +3,9 @@
 import pytest
 from helpers.study_records import RECORDS, curve, with_curves
 
-from fixedbert.study.report import make_report
-from fixedbert.study.report_files import bounds, curves_figure, metrics_figure, sideways
-from fixedbert.study.shape_results import Estimate
+from experiments.study.report import make_report
+from experiments.study.report_files import bounds, curves_figure, metrics_figure, sideways
+from experiments.study.shape_results import Estimate
 
 
 def test_axis_of_differences():

@@ -8,10 +8,10 @@ import pytest
 from helpers.study_records import RECORDS, curve, lines, report, text_of, write
 from PIL import Image
 
-from fixedbert.study.records import read_records
-from fixedbert.study.report import make_report
-from fixedbert.study.report_files import metrics_figure
-from fixedbert.study.report_text import commands, joined, limits_of, number, table
+from experiments.study.records import read_records
+from experiments.study.report import make_report
+from experiments.study.report_files import metrics_figure
+from experiments.study.report_text import commands, joined, limits_of, number, table
 from fixedbert.support.errors import InputError
 from fixedbert_cli import main
 
@@ -88,7 +88,7 @@ def test_report_is_data():
 def test_python_of_the_page(tmp_path, monkeypatch, capsys):
     """Guards: the Python of docs/study.md that reads a finished study prints its findings."""
     page = (Path(__file__).parents[2] / "docs" / "study.md").read_text(encoding="utf-8")
-    (code,) = re.findall(r"```python\n(from fixedbert.study import make_report.*?)```", page, re.DOTALL)
+    (code,) = re.findall(r"```python\n(from experiments.study import make_report.*?)```", page, re.DOTALL)
     (tmp_path / "heads").mkdir()
     write(tmp_path / "heads" / "runs.jsonl", RECORDS)
     monkeypatch.chdir(tmp_path)

@@ -2,15 +2,12 @@
 
 import json
 import multiprocessing
-import os
 import signal
 import subprocess
 import sys
 import time
 from dataclasses import replace
-from multiprocessing import Pipe
 from pathlib import Path
-from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -18,16 +15,16 @@ from helpers import ROOT, fork_server
 from helpers.accelerate_launch import finished
 from helpers.tiny_studies import OF_A_PATTERN, SMALL, line_of, table, write
 
+from experiments.study.execution import RunLog, run_study, study_directory
+from experiments.study.records import read_records
+from experiments.study.report import Report, make_report
+from experiments.study.report_files import report_runs
+from experiments.study.report_text import report_markdown
+from experiments.study.run import constant_steps, execute
+from experiments.study.sources import DataSources
+from experiments.study.studies import load_study
 from fixedbert.counts import forward_flops
 from fixedbert.presets import preset_config
-from fixedbert.study.records import read_records
-from fixedbert.study.report import Report, make_report
-from fixedbert.study.report_files import report_runs
-from fixedbert.study.report_text import report_markdown
-from fixedbert.study.run import constant_steps, execute
-from fixedbert.study.scheduler import RunLog, receive, run_study, study_directory, visible_gpu
-from fixedbert.study.sources import DataSources
-from fixedbert.study.studies import load_study
 from fixedbert.support.errors import InputError
 from fixedbert.support.locks import locked
 
@@ -42,12 +39,6 @@ WARMUP_STABLE_DECAY = {
 def train(file: str, output: Path, processes=None, share="1/1", take_over_output_dir=False, **sources) -> Report:
     study = load_study(file)
     return run_study(study, output, DataSources(**sources), processes, share, take_over_output_dir)
-
-
-@pytest.fixture
-def copied_workers(monkeypatch):
-    """Workers that need not import anything."""
-    monkeypatch.setattr("fixedbert.study.scheduler.multiprocessing", SimpleNamespace(get_context=fork_server.Workers))
 
 
 @pytest.fixture(scope="module")
@@ -73,9 +64,7 @@ def test_a_training_of_two_series_is_done_once(tmp_path):
     assert [(run.series, run.point) for run in lines.ready()] == [("standard", 0), ("standard", 1), ("fixed", 1)]
     for run in lines.ready():
         lines.add(run, line_of(lines.study, run, 1.0))
-    assert lines.ready() == [] and lines.done == lines.total
-    places = ("standard", 0), ("standard", 1), ("fixed", 1)
-    assert lines.done == sum(lines.study.run(*place, 0.003, 5).training_flops for place in places)
+    assert lines.ready() == lines.left() == []
     written = [json.loads(line) for line in (tmp_path / "runs.jsonl").read_text().splitlines()]
     assert [(line["series"], line["point"]) for line in written] == [
         ("standard", 0), ("standard", 1), ("fixed", 1), ("fixed", 0)
@@ -92,27 +81,8 @@ def test_a_training_of_two_series_is_done_once(tmp_path):
         ("Another?", "hidden_size")
     }
     # Lines of shapes that the study no longer has are not mixed with those it has.
-    with pytest.raises(InputError, match="standard, shape 1 is not what it was"):
+    with pytest.raises(InputError, match="standard, shape 1 has changed"):
         RunLog(tmp_path, table(series=series, model={**SMALL["model"], "intermediate_size": 38}), (1, 1))
-
-
-def test_the_total_follows_what_is_known(tmp_path):
-    """Guards: an extended grid adds to the total of the bar; a run that ended early counts with what it trained."""
-    series = {"fixed": HEADS}
-    lines = RunLog(tmp_path, table(learning_rates=[0.1, 0.2], seeds=[5, 6], extend_learning_rates=True,
-                                   series=series), (1, 1))  # fmt: skip
-    whole = lines.study.run("fixed", 0, 0.1, 5).training_flops
-    assert (lines.done, lines.total) == (0, 3 * whole)
-    for rate, loss, trained in ((0.1, 2.0, whole), (0.2, 1.0, whole - 500)):
-        run = lines.study.run("fixed", 0, rate, 5)
-        lines.add(run, {**line_of(lines.study, run, loss), "training_flops": trained})
-    assert (lines.done, lines.total) == (2 * whole - 500, 4 * whole - 500)
-    (beyond,) = lines.ready()
-    assert len(lines.left()) == 2  # with the other seed: as many processes have work
-    lines.add(beyond, line_of(lines.study, beyond, 3.0))
-    (last,) = lines.ready()
-    lines.add(last, line_of(lines.study, last, 1.0))
-    assert lines.ready() == [] and lines.done == lines.total == 4 * whole - 500
 
 
 def start(study_file: str, text: str, vocabulary: str, output: Path, *more: str) -> subprocess.Popen:
@@ -178,7 +148,7 @@ def test_killed_and_continued_gives_the_same_lines(text, vocabulary, tmp_path):
     again = comparable(whole)
     finished(start(file, text, vocabulary, whole))
     assert comparable(whole) == again
-    with pytest.raises(InputError, match="another study or other texts"):
+    with pytest.raises(InputError, match="runs of a different study or different texts"):
         train(file, whole, train_file=[text, text], tokenizer_name=vocabulary)
 
 
@@ -201,14 +171,14 @@ def test_interrupted_runs_save_a_checkpoint(text, vocabulary, tmp_path):
     assert len(children) >= 1 and psutil.wait_procs(children, timeout=20)[1] == []
     assert (
         process.returncode == 130
-        and "interrupted: the same command goes on with the runs that" in output
+        and "interrupted: the same command resumes the study" in output
         and "Traceback" not in output
     )
     assert len(list(tmp_path.glob("out/unfinished/*/stage-1.partial/checkpoint-*/trainer_state.json"))) == 1
 
 
 @pytest.mark.slow
-def test_shares_and_workers_make_up_the_study(tmp_path, copied_workers):
+def test_shares_and_workers_make_up_the_study(tmp_path):
     """Guards: two workers at once, and two machines with a share each, give the report of the whole study."""
     synthetic = {
         "axis": "attention_head_size",
@@ -353,8 +323,8 @@ def test_evaluations_along_the_way(text, vocabulary, tmp_path):
 
 
 @pytest.mark.slow
-def test_failed_and_killed_runs(text, tmp_path):
-    """Guards: a run that cannot be done, and a worker that is killed, end the study with a sentence that says so."""
+def test_failed_runs(text, tmp_path):
+    """Guards: a failed run ends the study with its reason, and the same directory takes other arguments."""
     with pytest.raises(
         InputError, match=r"fixed, shape 1 \(\d heads? of \d+\), learning rate 0.003, seed 5: .*none.txt: no such"
     ):
@@ -362,10 +332,6 @@ def test_failed_and_killed_runs(text, tmp_path):
     # Nothing is done yet: the same folder takes other arguments.
     with pytest.raises(InputError, match="other.txt: no such"):
         train(write(tmp_path), tmp_path / "out", processes=1, train_file=[text], tokenizer_name="other.txt")
-    ours, theirs = Pipe()
-    theirs.close()
-    with pytest.raises(InputError, match="a run was killed"):
-        receive(ours)
 
 
 def test_a_divergence_on_a_text_has_no_count(text, tmp_path):
@@ -374,9 +340,7 @@ def test_a_divergence_on_a_text_has_no_count(text, tmp_path):
     run = study.run("fixed", 0, 1e30, 5)
     record = execute(run, tmp_path / "run", DataSources(train_file=[text])) | study.labels(run)
     assert record["results"] == {"loss": None} and record["tokens"] is record["training_flops"] is None
-    lines = RunLog(tmp_path, study, (1, 1))
-    lines.add(run, record)
-    assert lines.done == 0 < lines.total
+    RunLog(tmp_path, study, (1, 1)).add(run, record)
     (log,) = tmp_path.glob("*.jsonl")
     assert "of unknown numbers of tokens" in report_markdown(make_report(read_records([log])))
 
@@ -411,27 +375,13 @@ def test_one_process_at_a_time(tmp_path, text):
     assert (tmp_path / "other" / "thesis.txt").read_text() == "mine" and not (tmp_path / "other.lock").exists()
 
 
-def test_workers_share_the_gpus(monkeypatch):
-    """Guards: workers get the GPUs that this process may use in turn, and its own environment stays."""
-    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
-    for before, expected in (("4,7", ["4", "7", "4"]), (None, ["0", "1", "0"])):
-        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-        if before:
-            monkeypatch.setenv("CUDA_VISIBLE_DEVICES", before)
-        found = []
-        for number in range(3):
-            with visible_gpu(number):
-                found.append(os.environ["CUDA_VISIBLE_DEVICES"])
-        assert found == expected and os.environ.get("CUDA_VISIBLE_DEVICES") == before
-
-
 def test_texts_are_checked_before_anything_starts(text, questions, download, tmp_path, monkeypatch):
     """Guards: a corpus without its column, a damaged SQuAD file and missing tasks of GLUE are refused at once."""
 
     def none(*_):
         raise AssertionError("workers were started")
 
-    monkeypatch.setattr("fixedbert.study.scheduler.worker_processes", none)
+    monkeypatch.setattr("experiments.study.execution.run_in_parallel", none)
     (tmp_path / "rows").mkdir()
     (tmp_path / "rows" / "a.csv").write_text("text\nA sentence.\n")
     (tmp_path / "rows" / "b.csv").write_text("body\nA sentence.\n")

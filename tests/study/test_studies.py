@@ -7,14 +7,13 @@ from pathlib import Path
 import pytest
 from helpers.tiny_studies import OF_A_PATTERN, SMALL, line_of, table, write
 
+from experiments.study import studies
+from experiments.study.cost import study_cost_text
+from experiments.study.registry import METRICS, TASKS
+from experiments.study.shape_results import shapes_by_series
+from experiments.study.studies import MOST_EXTENSIONS, load_study, named_studies, parse_share
 from fixedbert.counts import forward_flops, parameters
 from fixedbert.presets import PRESETS, preset_config
-from fixedbert.study import studies
-from fixedbert.study.cost import study_cost_text
-from fixedbert.study.records import METRICS
-from fixedbert.study.shape_results import shapes_by_series
-from fixedbert.study.studies import MOST_EXTENSIONS, load_study, named_studies, parse_share
-from fixedbert.study.tasks import TASKS
 from fixedbert.support.errors import InputError
 from fixedbert_cli import main
 
@@ -275,50 +274,6 @@ def test_bad_studies(tmp_path, changes, message):
     with pytest.raises(InputError, match=message):
         main(["study", write(tmp_path, **changes), "--output_dir", str(tmp_path / "out"), "--dataset_name", "sample"])
     assert not (tmp_path / "out").exists()
-
-
-def add_study(tmp_path, monkeypatch, text: str):
-    """Add a study to a copy of studies.yaml."""
-    file = tmp_path / "studies.yaml"
-    file.write_text(f"{studies.NAMED_STUDIES[0].read_text(encoding='utf-8')}\n{text}\n", encoding="utf-8")
-    monkeypatch.setattr(studies, "NAMED_STUDIES", [file])
-    monkeypatch.setattr(studies, "named_studies", studies.named_studies.__wrapped__)
-
-
-ADDED = """
-added:
-  question: Is it there?
-  axis: value_width
-  seeds: [1]
-  learning_rates: [1.0e-3]
-  model: {hidden_size: 64, num_hidden_layers: 1, intermediate_size: 64, num_attention_heads: 2}
-  pretraining: {max_seq_length: 8, total_train_batch_size: 4, max_steps: 2}
-"""
-
-
-@pytest.mark.parametrize(
-    "text, axes, message",
-    [
-        ("added:", (), "study added: question is missing"),
-        (ADDED, (), "study added: series is missing"),
-        (ADDED + "  series: {a: {num_attention_heads: 2}}", (), "study added: axis: value_width: there are"),
-        (ADDED + "  series: {a: {num_attention_heads: 2}}", ("value_width",), "value_width is no property of"),
-    ],
-)
-def test_incomplete_additions_name_what_is_missing(tmp_path, monkeypatch, text, axes, message):
-    """Guards: a study that is added to studies.yaml without one of its parts says which one, as it is loaded."""
-    monkeypatch.setattr(studies, "AXES", {**studies.AXES, **dict.fromkeys(axes, "a label")})
-    add_study(tmp_path, monkeypatch, text)
-    with pytest.raises(InputError, match=message):
-        load_study("added")
-
-
-def test_a_study_is_added_in_one_place(tmp_path, monkeypatch, capsys):
-    """Guards: an entry of studies.yaml is all that a study needs."""
-    text = ADDED.replace("value_width", "attention_head_size") + "  series: {a: {attention_head_size: [2, 3]}}"
-    add_study(tmp_path, monkeypatch, text)
-    main(["study", "added", "--dry_run"])
-    assert "2 runs: 2 different shapes" in capsys.readouterr().out
 
 
 def test_metrics_are_complete():

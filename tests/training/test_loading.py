@@ -13,14 +13,14 @@ from helpers.tiny_tasks import write_model
 from safetensors.torch import load_file
 from transformers import AutoConfig, AutoModelForMaskedLM
 
+from experiments.study.records import read_records
+from experiments.study.studies import load_study
 from fixedbert.data.hub import check_place
 from fixedbert.data.tokenizers import load_tokenizer
 from fixedbert.fine_tuning.glue import GlueDataArguments
 from fixedbert.fine_tuning.trainer import FineTuningArguments
 from fixedbert.presets import preset_config
 from fixedbert.pretraining.examples import PretrainingDataArguments
-from fixedbert.study.records import read_records
-from fixedbert.study.studies import load_study
 from fixedbert.support.errors import InputError
 from fixedbert.support.files import reading
 from fixedbert.training.arguments import CommonArguments, ModelArguments, with_recipe

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from functools import partial
 from inspect import Parameter, signature
 
+from experiments.study.registry import STAGE
 from fixedbert.model.configuration_fixed_head_bert import FixedHeadBertConfig
-from fixedbert.study.tasks import STAGE
 
 from .average import Average
 from .extremes import Extremes

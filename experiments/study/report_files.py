@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from io import BytesIO
 from math import ceil
 from pathlib import Path
@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..support.errors import InputError, naming, needs
-from ..support.figures import PAGE, style
-from ..support.files import new_directory, write_whole
-from .records import AXES, COUNTED, METRICS, read_records
+from fixedbert.support.errors import InputError, naming, needs
+from fixedbert.support.figures import PAGE, style
+from fixedbert.support.files import new_directory, write_whole
+
+from .records import AXES, COUNTED, read_records
+from .registry import EXTENSIONS, METRICS
 from .report import CurveDifference, Report, make_report
 from .report_text import joined, report_markdown
 from .shape_results import Estimate, ShapeResult, is_open
@@ -30,8 +32,6 @@ SAME = 0.05  # in logarithms: nearer values, such as parameters made equal, are 
 TITLE = 42  # characters in a line of a panel's title
 LABEL = 30  # and in one of a vertical axis
 NEAR = 0.06  # of an axis: a value that is nearer to another one has a tick without a number
-# What a checkout adds to a panel: by the report, the metric and the field of the axis.
-BESIDE: list[Callable[[Axes, Report, str, str], None]] = []
 
 
 def report_runs(files: Sequence[str | Path], output_dir: str | Path) -> Report:
@@ -119,8 +119,8 @@ def plot_metric(panel: Axes, report: Report, metric: str, field: str):
             means = [shape.estimate(metric).mean for shape in shown]
             panel.plot([places[series, shape[field]] for shape in shown], means, line, color=color, linewidth=1)
         panel.plot([], [], f"{line}{marker}", color=color, label=plain(series))
-    for plot in BESIDE:
-        plot(panel, report, metric, field)
+    for extension in EXTENSIONS:
+        extension.plot(panel, report, metric, field)
     scale(panel, METRICS[metric].logarithmic, field, sorted({value for _, value in places}))
     panel.set_xlabel(AXES[field])
     panel.set_ylabel(fill(METRICS[metric].label, LABEL))

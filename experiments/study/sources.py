@@ -6,18 +6,19 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from ..data.corpora import Corpus, CorpusReader
-from ..data.corpus_files import corpus_files
-from ..data.readers import file_format
-from ..fine_tuning.fine_tune import FineTuningTask
-from ..fine_tuning.glue import TextClassification
-from ..fine_tuning.questions import load_squad
-from ..fine_tuning.squad import QuestionAnswering
-from ..fine_tuning.texts import load_task
-from ..pretraining.examples import PretrainingDataArguments
-from ..pretraining.pretrain import ARGUMENTS
-from ..support.errors import InputError
-from ..training.arguments import ModelArguments, check_types, make_arguments
+from fixedbert.data.corpora import Corpus, CorpusReader
+from fixedbert.data.corpus_files import corpus_files
+from fixedbert.data.readers import file_format
+from fixedbert.fine_tuning.fine_tune import FineTuningTask
+from fixedbert.fine_tuning.glue import TextClassification
+from fixedbert.fine_tuning.questions import load_squad
+from fixedbert.fine_tuning.squad import QuestionAnswering
+from fixedbert.fine_tuning.texts import load_task
+from fixedbert.pretraining.examples import PretrainingDataArguments
+from fixedbert.pretraining.pretrain import ARGUMENTS
+from fixedbert.support.errors import InputError
+from fixedbert.training.arguments import ModelArguments, check_types, make_arguments
+
 from .studies import Study
 
 SQUAD_FILES = {"train_file": "train-v1.1.json", "validation_file": "dev-v1.1.json"}

@@ -6,8 +6,10 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import stats
 
-from ..support.errors import InputError
-from .records import METRICS, SHAPE, Record
+from fixedbert.support.errors import InputError
+
+from .records import SHAPE, Record
+from .registry import METRICS
 from .studies import lowest_loss
 
 CONFIDENCE = 0.95

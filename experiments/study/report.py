@@ -10,11 +10,12 @@ fall alone. Other schedules fall all along, alike in both shapes: there the chan
 
 from dataclasses import dataclass
 
-from ..support.errors import InputError
-from .records import METRICS, Record
+from fixedbert.support.errors import InputError
+
+from .records import Record
+from .registry import METRICS, TASKS
 from .shape_results import Estimate, ShapeResult, equal_pairs, shapes_by_series
 from .studies import OBJECTIVES
-from .tasks import TASKS
 
 TOLERANCE = 0.01  # between tokens that are taken for the same; the last row of a text may be short
 

@@ -10,25 +10,25 @@ in full too.
 import math
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, fields
-from functools import cache, cached_property
+from functools import cached_property
 from pathlib import Path
 from typing import TypeVar, get_args
 
 from huggingface_hub.errors import StrictDataclassError
 
-from ..conversion.growing import heads_of
-from ..counts import forward_flops, parameters
-from ..model.configuration_fixed_head_bert import FixedHeadBertConfig
-from ..presets import SHAPE_FIELDS, preset_config
-from ..pretraining.examples import Objective
-from ..support.checksums import fingerprint_of
-from ..support.errors import InputError
-from ..support.files import reading
-from ..support.plain_yaml import read_yaml
-from .records import AXES, COUNTED, Record
-from .tasks import STAGE, TASKS, has_feed_forward
+from fixedbert.conversion.growing import heads_of
+from fixedbert.counts import forward_flops, parameters
+from fixedbert.model.configuration_fixed_head_bert import FixedHeadBertConfig
+from fixedbert.presets import SHAPE_FIELDS, preset_config
+from fixedbert.pretraining.examples import Objective
+from fixedbert.support.checksums import fingerprint_of
+from fixedbert.support.errors import InputError
+from fixedbert.support.files import reading
+from fixedbert.support.plain_yaml import read_yaml
 
-NAMED_STUDIES = [Path(__file__).with_name("studies.yaml")]  # a checkout adds another
+from .records import AXES, COUNTED, Record
+from .registry import STAGE, STUDIES, TASKS, has_feed_forward
+
 OBJECTIVES = get_args(Objective)  # on a text, beside TASKS
 FINE_TUNING = {"mnli": 128, "squad": 384}  # tasks, with the length of their rows where a study does not say
 # In what shapes can be made equal; both without embeddings.
@@ -472,10 +472,9 @@ def matching_width(shape: dict, goal: int, count, length: int) -> int:
     return 1 + round((goal - at[0]) / (at[1] - at[0]))
 
 
-@cache
 def named_studies() -> dict[str, dict]:
-    """The studies of NAMED_STUDIES, by their names."""
-    files = [read_yaml(file, "install fixedbert again") for file in NAMED_STUDIES]
+    """The studies in the files of STUDIES by name."""
+    files = [read_yaml(file, "install fixedbert again") for file in STUDIES]
     return {name: study for entries in files for name, study in entries.items() if name != "settings"}
 
 
@@ -490,10 +489,7 @@ def load_study(name: str, scale: str | None = None) -> Study:
     """
     named, file = named_studies(), Path(name)
     if name not in named and file.suffix not in (".yaml", ".yml"):
-        raise InputError(
-            f"study {name}: there are {', '.join(named)}, or a YAML file of your own; a checkout of fixedbert has "
-            "those of tasks without a text too."
-        )
+        raise InputError(f"study {name}: there are {', '.join(named)}, or a YAML file of your own.")
     entries = dict(named[name] or {} if name in named else read_yaml(file, "docs/study.md says what a study has"))
     place = f"study {name}" if name in named else str(file)
     scales = entries.pop("scales", {})

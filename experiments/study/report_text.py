@@ -2,15 +2,14 @@
 
 from collections.abc import Callable, Iterable
 
-from .records import AXES, COUNTED, METRICS
+from .records import AXES, COUNTED
+from .registry import EXTENSIONS, METRICS, TASKS, has_feed_forward
 from .report import CurveDifference, Finding, Report
 from .shape_results import Estimate, ShapeResult
 from .studies import named_studies
-from .tasks import TASKS, has_feed_forward
 
 FEW_SEEDS = 5  # with fewer, Student's t is above 2.7
 Answer = tuple[str, list[str]]  # a paragraph, and the list that it introduces
-FIRST: list[Callable[[Report], Answer]] = []  # what a checkout adds at the beginning of the answers
 
 
 def report_markdown(report: Report) -> str:
@@ -92,8 +91,8 @@ def number(value: float, form: str) -> str:
 
 
 def answers(report: Report) -> list[Answer]:
-    """What FIRST says; differences in the end; differences along the training."""
-    found = [first(report) for first in FIRST]
+    """What extensions say; differences in the end; differences along the training."""
+    found = [extension.answer(report) for extension in EXTENSIONS]
     for metric in report.compared_metrics:
         lines = [finding_line(finding, report) for finding in report.findings if finding.metric == metric]
         found.append((f"{METRICS[metric].label}, differences seed by seed:", lines))
@@ -176,8 +175,9 @@ def commands(report: Report) -> list[str]:
 
 
 def limits_of(report: Report) -> list[str]:
-    """What the study does not show: a sentence for each limit that is true of the records."""
-    return [limit for limits in LIMITS for limit, holds in limits(report).items() if holds]
+    """What the study does not show: a sentence for each limit that applies to the records."""
+    all_limits = [limits_of_runs, missing_controls, limits_of_subject, *(one.limits for one in EXTENSIONS)]
+    return [limit for limits in all_limits for limit, holds in limits(report).items() if holds]
 
 
 def limits_of_runs(report: Report) -> dict[str, bool]:
@@ -239,6 +239,3 @@ def limits_of_subject(report: Report) -> dict[str, bool]:
         "larger ones, or more training, can differ.": parameters > 0 and tokens > 0,
         f"One text ({conditions.texts}): on others figures differ.": conditions.texts is not None,
     }
-
-
-LIMITS = [limits_of_runs, missing_controls, limits_of_subject]  # a checkout adds one

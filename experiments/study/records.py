@@ -3,11 +3,10 @@
 import json
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from ..support.files import reading
+from fixedbert.support.files import reading
 
 Record: TypeAlias = dict[str, Any]  # JSON; check_record checks it against FIELDS
 
@@ -46,46 +45,6 @@ FIELDS = {  # of a record, with their types
     "curve": (list, type(None)),  # [tokens, held-out loss]; None without a text, and after a divergence
     "versions": (dict,),
 }  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Metric:
-    """
-    A number in the results of a run.
-
-    Args:
-        task: pretraining, one of its objectives, mnli or squad.
-        names: its names in the results of the task, without "eval_".
-        label: in the table of a report and in its figure; a metric without a label is only recorded.
-        factor: from the results to the unit of the label.
-        missing: what a report says of a run without it.
-        unless: shapes that have this metric too are not compared in it; its own name where no shape is.
-        logarithmic: whether its axis in a figure is.
-        has_line: whether a figure joins the means of a series.
-    """
-
-    task: str
-    names: tuple[str, ...]
-    label: str = ""
-    factor: float = 1
-    missing: str = "diverged"
-    unless: str = ""
-    logarithmic: bool = False
-    has_line: bool = True
-
-
-METRICS = {  # a checkout adds those of tasks without a text
-    "loss": Metric("pretraining", ("mlm_loss", "clm_loss")),
-    "perplexity": Metric("clm", ("perplexity",), "held-out perplexity"),
-    "masked_perplexity": Metric("mlm", ("perplexity",), "held-out perplexity of masked tokens"),
-    "masked_perplexity_of_pairs": Metric("mlm+nsp", ("perplexity",), "held-out perplexity of masked tokens in pairs"),
-    "accuracy": Metric("pretraining", ("mlm_accuracy", "clm_accuracy")),
-    "nsp_accuracy": Metric("pretraining", ("nsp_accuracy",)),
-    "mnli_accuracy": Metric("mnli", ("accuracy",), "MNLI accuracy, matched (%)", 100),
-    "mnli_accuracy_mm": Metric("mnli", ("accuracy_mm",), "MNLI accuracy, mismatched (%)", 100),
-    "squad_f1": Metric("squad", ("f1",), "SQuAD 1.1 F1 (%)"),
-    "squad_exact_match": Metric("squad", ("exact_match",), "SQuAD 1.1 exact match (%)"),
-}
 
 
 def read_records(files: Iterable[str | Path]) -> list[Record]:

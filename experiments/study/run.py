@@ -13,15 +13,16 @@ from accelerate import PartialState
 from transformers import AutoConfig
 from transformers.trainer import TRAINER_STATE_NAME
 
-from ..counts import forward_flops
-from ..fine_tuning.sweep import sweep
-from ..pretraining import pretrain as pretraining
-from ..publishing.model_card import hardware_name, versions
-from ..support.errors import Divergence, InputError
-from .records import COUNTED, METRICS, SHAPE, Record
+from fixedbert.counts import forward_flops
+from fixedbert.fine_tuning.sweep import sweep
+from fixedbert.pretraining import pretrain as pretraining
+from fixedbert.publishing.model_card import hardware_name, versions
+from fixedbert.support.errors import Divergence, InputError
+
+from .records import COUNTED, SHAPE, Record
+from .registry import METRICS, TASKS
 from .sources import FINE_TUNED, DataSources
 from .studies import FINE_TUNING, Run
-from .tasks import TASKS
 
 
 def execute(run: Run, folder: Path, sources: DataSources) -> Record:

@@ -2,10 +2,11 @@
 
 import torch
 
-from ..counts import forward_flops, parameters
-from ..planning import DEVICES, UTILISATION, tokens_per_second
+from fixedbert.counts import forward_flops, parameters
+from fixedbert.planning import DEVICES, UTILISATION, tokens_per_second
+
+from .registry import TASKS, has_feed_forward
 from .studies import Run, Study, parse_share
-from .tasks import TASKS, has_feed_forward
 
 ROW = "{:<44} {:>5} {:>6} {:>5} {:>9} {:>6} {:>10} {:>12} {:>11}".format
 MOST_TIMED = 50_000_000  # parameters of a model whose step is timed on a CPU

@@ -1,0 +1,115 @@
+"""The objectives, metrics and named studies of this package, and `register` for those of another experiment."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fixedbert.model.configuration_fixed_head_bert import FixedHeadBertConfig
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from .report import Report
+
+STAGE = ("max_seq_length", "total_train_batch_size", "max_steps")  # fields that every pretraining stage has
+
+
+@dataclass(frozen=True)
+class Metric:
+    """
+    A number in the results of a run.
+
+    Args:
+        task: "pretraining", one of its objectives, "mnli", "squad" or "synthetic".
+        names: names in the results of the task, without "eval_".
+        label: label in tables and figures; a metric without a label is only recorded.
+        factor: conversion from the recorded value to the unit of the label.
+        missing: text in a report for a run without a value.
+        unless: shapes with this other metric are not compared; a metric that names itself is never compared.
+        logarithmic: whether figures use a logarithmic axis.
+        has_line: whether figures connect the means of a series.
+    """
+
+    task: str
+    names: tuple[str, ...]
+    label: str = ""
+    factor: float = 1
+    missing: str = "diverged"
+    unless: str = ""
+    logarithmic: bool = False
+    has_line: bool = True
+
+
+@dataclass(frozen=True)
+class Task:
+    """
+    An objective with generated examples instead of text.
+
+    Args:
+        train: function of a configuration, a pretraining stage, a learning rate and a seed. It returns `loss`, by
+            which learning rates are compared, `examples`, and values of METRICS.
+        settings: additional fields of a stage, mapped to whether they are required.
+        has_feed_forward: whether the model has feed-forward networks of `intermediate_size`.
+        single_queries: whether an example is a single query instead of a sequence.
+    """
+
+    train: Callable[[FixedHeadBertConfig, dict, float, int], dict[str, float | None]]
+    settings: dict[str, bool] = field(default_factory=dict)
+    has_feed_forward: bool = False
+    single_queries: bool = False
+
+
+@dataclass(frozen=True)
+class Extension:
+    """
+    The tasks of an experiment and what they add to studies and reports.
+
+    Args:
+        tasks: tasks by objective.
+        metrics: metrics of these tasks.
+        studies: YAML file with named studies.
+        answer: returns a paragraph and list items for the beginning of a report's answers.
+        limits: maps sentences about what a report does not show to whether they apply.
+        plot: adds to the panel for a metric and a field of the shapes.
+    """
+
+    tasks: dict[str, Task]
+    metrics: dict[str, Metric]
+    studies: Path
+    answer: Callable[[Report], tuple[str, list[str]]]
+    limits: Callable[[Report], dict[str, bool]]
+    plot: Callable[[Axes, Report, str, str], None]
+
+
+METRICS = {
+    "loss": Metric("pretraining", ("mlm_loss", "clm_loss")),
+    "perplexity": Metric("clm", ("perplexity",), "held-out perplexity"),
+    "masked_perplexity": Metric("mlm", ("perplexity",), "held-out perplexity of masked tokens"),
+    "masked_perplexity_of_pairs": Metric("mlm+nsp", ("perplexity",), "held-out perplexity of masked tokens in pairs"),
+    "accuracy": Metric("pretraining", ("mlm_accuracy", "clm_accuracy")),
+    "nsp_accuracy": Metric("pretraining", ("nsp_accuracy",)),
+    "mnli_accuracy": Metric("mnli", ("accuracy",), "MNLI accuracy, matched (%)", 100),
+    "mnli_accuracy_mm": Metric("mnli", ("accuracy_mm",), "MNLI accuracy, mismatched (%)", 100),
+    "squad_f1": Metric("squad", ("f1",), "SQuAD 1.1 F1 (%)"),
+    "squad_exact_match": Metric("squad", ("exact_match",), "SQuAD 1.1 exact match (%)"),
+}
+TASKS: dict[str, Task] = {}
+STUDIES = [Path(__file__).with_name("studies.yaml")]
+EXTENSIONS: list[Extension] = []
+
+
+def register(extension: Extension):
+    """Adds the tasks, metrics and named studies of an experiment, once."""
+    if extension.studies not in STUDIES:
+        EXTENSIONS.append(extension)
+        STUDIES.append(extension.studies)
+        TASKS.update(extension.tasks)
+        METRICS.update(extension.metrics)
+
+
+def has_feed_forward(objective: str) -> bool:
+    """Returns whether a model with this objective has feed-forward networks of `intermediate_size`."""
+    return objective not in TASKS or TASKS[objective].has_feed_forward
