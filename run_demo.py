@@ -19,7 +19,7 @@ from pathlib import Path
 import fixedbert_cli
 
 if __name__ == "__main__":
-    fixedbert_cli.prepare_process()
+    fixedbert_cli.limit_openmp_spinning()
 
 import run_glue
 import run_pretraining

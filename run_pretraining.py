@@ -11,7 +11,7 @@ docs/pretraining.md says how to name a corpus, how a run is spread over many dev
 import fixedbert_cli
 
 if __name__ == "__main__":
-    fixedbert_cli.prepare_script()
+    fixedbert_cli.limit_openmp_spinning()
 
 from fixedbert.pretraining.pretrain import main
 from fixedbert.support.errors import exit_on_input_error

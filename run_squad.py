@@ -13,7 +13,7 @@ docs/fine_tuning.md lists the arguments beside those of transformers' run_qa.py.
 import fixedbert_cli
 
 if __name__ == "__main__":
-    fixedbert_cli.prepare_script()
+    fixedbert_cli.limit_openmp_spinning()
 
 from fixedbert.fine_tuning.squad import main
 from fixedbert.support.errors import exit_on_input_error
