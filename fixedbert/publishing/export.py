@@ -76,7 +76,6 @@ class Graph(nn.Module):
 def export(  # noqa: PLR0913  the options of the command
     model: str | Path | PreTrainedModel,
     output_dir: str | Path,
-    format: str = "onnx",
     int8: bool = False,
     tokenizer: PreTrainedTokenizerBase | None = None,
     revision: str = "main",
@@ -88,7 +87,6 @@ def export(  # noqa: PLR0913  the options of the command
 
     Args:
         model: a model, or the directory or Hub id of one.
-        format: "onnx".
         int8: also write a graph with matrices in int8.
         tokenizer: of a model in memory.
         revision, cache_dir, token: for a model on the Hub.
@@ -99,8 +97,6 @@ def export(  # noqa: PLR0913  the options of the command
     Raises:
         InputError: as `export_onnx`.
     """
-    if format != "onnx":
-        raise InputError(f"{format}: there is onnx.", "format")
     with model_directory(model, tokenizer) as source:
         done = export_onnx(source, output_dir, int8, revision=revision, cache_dir=cache_dir, token=token)
     (architecture,) = read_object(Path(output_dir) / "config.json", "export the model again")["architectures"]

@@ -304,7 +304,7 @@ def test_missing_packages(tmp_path, monkeypatch):
     """Guards: without the extra the command says how to install it."""
     monkeypatch.setattr(errors, "find_spec", lambda name: None)
     with pytest.raises(InputError, match=r'onnxruntime is not installed: pip install onnxruntime, or "\.\[onnx\]"'):
-        main(["export", "model", "--output_dir", str(tmp_path / "graph"), "--format", "onnx", "--int8"])
+        main(["export", "model", "--output_dir", str(tmp_path / "graph"), "--int8"])
 
 
 def test_a_wrong_graph_is_not_written(tmp_path, monkeypatch):

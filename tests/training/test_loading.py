@@ -28,7 +28,7 @@ from fixedbert.training.interruption import train
 from fixedbert.training.loading import load_config, load_model
 from fixedbert.training.output import check_readable, check_same_command, output_directory, whole_checkpoints
 from fixedbert.training.trainer import CommonTrainer
-from fixedbert_cli import ArgumentError, main
+from fixedbert_cli import main
 
 
 @pytest.mark.parametrize(
@@ -360,13 +360,6 @@ def test_convert_stays_in_its_directory(tmp_path, vocabulary):
     assert (tmp_path / "out" / "model.safetensors").is_file()
 
 
-def test_inspect_looks_for_the_text_first(tmp_path):
-    """Guards: a --validation_file that is not there is said before a model is loaded, or looked for."""
-    with pytest.raises(ArgumentError, match=r"absent\.txt"):
-        files = ["--output_dir", str(tmp_path / "out"), "--validation_file", str(tmp_path / "absent.txt")]
-        main(["inspect", str(tmp_path / "nowhere"), *files])
-
-
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -381,12 +374,6 @@ def test_arguments_of_texts_are_said_as_they_are(words, said):
     with pytest.raises(InputError) as error:
         parse(words, PretrainingDataArguments)
     assert str(error.value) == said
-
-
-def test_unknown_arguments_point_to_the_help_of_their_command():
-    """Guards: an argument that `fixedbert plan` does not have is said with the help that lists those it has."""
-    with pytest.raises(ArgumentError, match="unrecognized arguments: --colour red; fixedbert plan --help lists"):
-        main(["plan", "--colour", "red"])
 
 
 @pytest.mark.parametrize(
