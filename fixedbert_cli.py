@@ -308,7 +308,7 @@ def parse(argv: list[str]) -> Run:
     options = vars(parser.parse_args(argv or ["--help"]))
     name = options.pop("command")
     if name in ("study", "theory"):
-        load = {"study": load_study, "theory": load_theory}[name]
+        load: Callable[..., Run] = {"study": load_study, "theory": load_theory}[name]
         return lambda: load(**options)()
     return partial(run_function, name, **options)
 
