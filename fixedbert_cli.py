@@ -307,9 +307,10 @@ def parse(argv: list[str]) -> Run:
         add_arguments(commands.add_parser(name, help=text, description=text, allow_abbrev=False))
     options = vars(parser.parse_args(argv or ["--help"]))
     name = options.pop("command")
-    if name in ("study", "theory"):
-        load: Callable[..., Run] = {"study": load_study, "theory": load_theory}[name]
-        return lambda: load(**options)()
+    if name == "study":
+        return lambda: load_study(**options)()
+    if name == "theory":
+        return lambda: load_theory(**options)()
     return partial(run_function, name, **options)
 
 
