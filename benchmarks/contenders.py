@@ -30,8 +30,9 @@ from fixedbert.pretraining.pretrain import ARGUMENTS, MODELS
 from fixedbert.pretraining.pretrain import main as run_pretraining
 from fixedbert.pretraining.stages import Stage, stages_of
 from fixedbert.pretraining.trainer import PretrainingArguments
+from fixedbert.publishing.model_card import to_flags
 from fixedbert.support.errors import InputError
-from fixedbert.support.plain_yaml import flags, read_yaml
+from fixedbert.support.files import read_yaml
 from fixedbert.training.arguments import RECIPES, ModelArguments, make_arguments, read_arguments, with_recipe
 from fixedbert.training.loading import load_config, load_model
 from fixedbert.training.precision import has_bf16
@@ -137,13 +138,13 @@ def text_flags() -> list[str]:
     text = [str(data_folder() / "wikipedia"), str(data_folder() / "books")]
     files = {"train_file": text, "tokenizer_name": vocabulary()}
     options = {"document_boundary": "row", "leave_out_headings": True, "validation_split_percentage": 5}
-    return flags(files | options | {"do_lower_case": True})
+    return to_flags(files | options | {"do_lower_case": True})
 
 
 def bert_examples(seed: int) -> tuple[PreTrainedTokenizerBase, Examples, Dataset]:
     """BERT's pairs of the text, 15 % of them masked: tokenizer, examples to train on, some of the held-out ones."""
     options = {"max_seq_length": LENGTH, "max_eval_samples": HELD_OUT, "seed": seed}
-    given = read_arguments([*text_flags(), *flags(options)], *ARGUMENTS)
+    given = read_arguments([*text_flags(), *to_flags(options)], *ARGUMENTS)
     return make_examples(*make_arguments(given, *ARGUMENTS), BertConfig(), None)[:3]
 
 
@@ -190,7 +191,7 @@ def read_recipe(recipe: str, tokenizer: PreTrainedTokenizerBase) -> tuple[Recipe
     Raises:
         InputError: it cannot be compared with the others, or makes no sense.
     """
-    return recipe_of(recipe, with_recipe([recipe]), tokenizer)
+    return recipe_of(recipe, to_flags(with_recipe(recipe, {})), tokenizer)
 
 
 def read_trials(file: str, names: list[str], tokenizer: PreTrainedTokenizerBase) -> Iterator[tuple]:
@@ -208,19 +209,19 @@ def read_trials(file: str, names: list[str], tokenizer: PreTrainedTokenizerBase)
         InputError: as `read_recipe`; or there is no recipe of a name.
     """
     remedy = "a file of trials maps names to recipes, each with a `change`"
-    trials = {name: trial for name, trial in read_yaml(Path(file), remedy).items() if not name.startswith(".")}
+    trials = {name: trial for name, trial in read_yaml(Path(file)).items() if not name.startswith(".")}
     for name in names or trials:
         trial = trials.get(name)
         if not isinstance(trial, dict) or not isinstance(trial.get("change"), str):
             raise InputError(f"{file}: {name}: no recipe with a `change`; {remedy}.")
         entries = {key: value for key, value in trial.items() if key != "change"}
-        yield name, trial["change"], *recipe_of(f"{file}: {name}", flags(entries), tokenizer)
+        yield name, trial["change"], *recipe_of(f"{file}: {name}", to_flags(entries), tokenizer)
 
 
 def recipe_of(recipe: str, entries: list[str], tokenizer: PreTrainedTokenizerBase) -> tuple[Recipe, dict[str, int]]:
     """The one with these flags; `recipe` is what errors call it."""
-    command = [*flags(device_options()), *entries]
-    given = read_arguments([*command, *flags({"output_dir": "unused", "do_train": True})], *ARGUMENTS)
+    command = [*to_flags(device_options()), *entries]
+    given = read_arguments([*command, *to_flags({"output_dir": "unused", "do_train": True})], *ARGUMENTS)
     arguments = make_arguments(given, *ARGUMENTS)
     check_comparable(recipe, *arguments)
     model_args, data_args, training_args = arguments
@@ -242,7 +243,7 @@ def recipe_of(recipe: str, entries: list[str], tokenizer: PreTrainedTokenizerBas
     of_model = parameters(MODELS[data_args.objective], stages[-1].config)
     optimizer = {name: getattr(training_args, name) for name in BERTS}
     equal = Settings(config.hidden_dropout_prob, optimizer, keeps_memory=True)  # run_pretraining.py keeps it always
-    return Recipe([*command, *flags(run)], ends, equal), of_model
+    return Recipe([*command, *to_flags(run)], ends, equal), of_model
 
 
 def check_comparable(
@@ -328,5 +329,5 @@ def side_of(
     log, seconds = folder.with_name(f"{folder.name}.log"), 60 * minutes
     if isinstance(contender, Stock):
         return Side(train_stock, log, contender, folder, seed, seconds, held_out)
-    command = [*contender.command, *text_flags(), *flags({"seed": seed, "output_dir": str(folder)})]
+    command = [*contender.command, *text_flags(), *to_flags({"seed": seed, "output_dir": str(folder)})]
     return Side(train_recipe, log, command, seconds, contender.stages, held_out, most=60 * most)

@@ -17,7 +17,6 @@ from .counts import PREDICTED, Shape
 from .model.configuration_fixed_head_bert import FixedHeadBertConfig
 from .model.modeling_fixed_head_bert import FixedHeadBertForPreTraining
 from .presets import PRESETS
-from .support.arguments import checked
 from .support.errors import InputError
 from .support.notebook import as_html
 from .training.dropout import use_fast_dropout
@@ -108,7 +107,6 @@ class Budget:
         return max(self.cost(name, shape) / limit for name, limit in self.limits.items())
 
 
-@checked
 def plan(
     max_seq_length: int = 128,
     params: str | float | None = None,

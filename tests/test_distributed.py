@@ -357,8 +357,7 @@ def test_fsdp_trains_like_one_process(script, corpus, pretrained, tasks, tmp_pat
         command("one", "--per_device_train_batch_size", "8")
     )
     batch = ("--per_device_train_batch_size", "2", "--gradient_accumulation_steps", "2")
-    printed = sharded(script, command("two", *batch), tmp_path / "printed")
-    assert "2 processes on CPU, FSDP2, fp32, 8 examples a step (2 on each of 2 devices, 2 times)\n" in printed
+    sharded(script, command("two", *batch), tmp_path / "printed")
     assert_same(whole, other, 1e-5)
     card, *configs = (other / "README.md").read_text(), *((f / "config.json").read_text() for f in (whole, other))
     assert configs[0] == configs[1] and "FSDP" not in card.partition("```bash")[0]

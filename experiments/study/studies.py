@@ -23,8 +23,7 @@ from fixedbert.presets import SHAPE_FIELDS, preset_config
 from fixedbert.pretraining.examples import Objective
 from fixedbert.support.checksums import fingerprint_of
 from fixedbert.support.errors import InputError
-from fixedbert.support.files import reading
-from fixedbert.support.plain_yaml import read_yaml
+from fixedbert.support.files import read_yaml, reading
 
 from .records import AXES, COUNTED, Record
 from .registry import STAGE, STUDIES, TASKS, has_feed_forward
@@ -474,7 +473,7 @@ def matching_width(shape: dict, goal: int, count, length: int) -> int:
 
 def named_studies() -> dict[str, dict]:
     """The studies in the files of STUDIES by name."""
-    files = [read_yaml(file, "install fixedbert again") for file in STUDIES]
+    files = [read_yaml(file) for file in STUDIES]
     return {name: study for entries in files for name, study in entries.items() if name != "settings"}
 
 
@@ -490,7 +489,7 @@ def load_study(name: str, scale: str | None = None) -> Study:
     named, file = named_studies(), Path(name)
     if name not in named and file.suffix not in (".yaml", ".yml"):
         raise InputError(f"study {name}: there are {', '.join(named)}, or a YAML file of your own.")
-    entries = dict(named[name] or {} if name in named else read_yaml(file, "docs/study.md says what a study has"))
+    entries = dict(named[name] or {} if name in named else read_yaml(file))
     place = f"study {name}" if name in named else str(file)
     scales = entries.pop("scales", {})
     if not isinstance(scales, dict) or not isinstance(scales.get(scale), dict | type(None)):

@@ -47,7 +47,6 @@ from ..shrinking.predictions import (
     kind_of,
 )
 from ..shrinking.report import shown
-from ..support.arguments import checked
 from ..support.errors import InputError, needs
 from ..support.files import json_text, new_directory, reading
 
@@ -158,7 +157,6 @@ class SideBySide:
         return side_by_side_text(self)
 
 
-@checked
 def compare(  # noqa: PLR0913  the options of the command
     models: list[str | Path],
     validation_file: str | Path,

@@ -10,7 +10,6 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from ..counts import head_counts, head_sizes, neuron_counts, size_text, value_head_sizes
 from ..model.modeling_fixed_head_bert import FixedHeadBertPreTrainedModel
 from ..publishing.model_card import checkpoint_card
-from ..support.arguments import checked
 from ..support.errors import InputError
 from ..support.files import new_directory, reason_of
 from .auxiliary_files import CARD, auxiliary_directory, copy_auxiliary_files
@@ -20,7 +19,6 @@ from .growing import to_fixed_head_bert
 from .to_bert import to_bert
 
 
-@checked
 def convert(  # noqa: PLR0913  the options of the command
     model: str | Path | PreTrainedModel,
     output_dir: str | Path | None = None,

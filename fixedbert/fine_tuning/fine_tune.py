@@ -11,7 +11,7 @@ from transformers.models.auto.auto_factory import _BaseAutoModelClass
 
 from ..data.tokenizers import load_tokenizer
 from ..support.checksums import fingerprint_of
-from ..training.arguments import ModelArguments, keep_token, token_put_back
+from ..training.arguments import ModelArguments
 from ..training.interruption import train
 from ..training.loading import check_length, load_config, load_model, with_new_head
 from ..training.output import check_same_data, output_directory
@@ -62,7 +62,6 @@ class FineTuningTask(ABC):
         """Writes the predictions for the test splits into the output directory."""
 
 
-@token_put_back()
 def fine_tune(
     kind: type[FineTuningTask],
     name: str | None,
@@ -71,7 +70,6 @@ def fine_tune(
 ):
     """Runs the task `name` in its output directory. `given` are the fields from which `arguments` were made."""
     model_args, data_args, training_args = arguments
-    keep_token(training_args)
     keep_freed_memory(training_args.device)
     set_seed(training_args.seed)
     with output_directory(training_args, given) as checkpoint:
@@ -87,7 +85,7 @@ def fine_tune(
             )
         fingerprints = {split: rows._fingerprint for split, rows in task.features.items()}
         fingerprint = fingerprint_of(fingerprints, teacher.fingerprint() if teacher else None)
-        check_same_data(training_args.folder, fingerprint)
+        check_same_data(training_args.directory, fingerprint)
         if task.new_head:
             model_args = replace(model_args, ignore_mismatched_sizes=True)
         model = load_model(task.auto_class, model_args, config, tokenizer, training_args.do_train)

@@ -18,7 +18,7 @@ from ..data.glue import TASKS
 from ..data.token_report import report_tokens, tokenized_features
 from ..support.errors import InputError
 from ..support.files import write_whole
-from ..training.arguments import ModelArguments, beside_recipe, read_arguments
+from ..training.arguments import ModelArguments, read_arguments, with_recipe
 from ..training.results import Trained, record_metrics
 from .examples import longest_first, print_overlap
 from .fine_tune import FineTuningTask
@@ -112,7 +112,7 @@ def fine_tune_glue(recipe: str | Path | None = None, **given: Any) -> Trained:
         InputError: arguments contradict each other, or data cannot be used.
         KeyboardInterrupt: Ctrl-C, after a checkpoint; the same call resumes from it.
     """
-    return sweep(TextClassification, **beside_recipe(recipe, given))
+    return sweep(TextClassification, **with_recipe(recipe, given))
 
 
 class TextClassification(FineTuningTask):
@@ -177,7 +177,7 @@ class TextClassification(FineTuningTask):
             predictions[order] = self.evaluation.predict(output)
             if trainer.is_world_process_zero():
                 class_names = self.evaluation.class_names
-                write_predictions(trainer.args.folder, self.name, split, rows, class_names, predictions)
+                write_predictions(trainer.args.directory, self.name, split, rows, class_names, predictions)
 
 
 class GlueEvaluation:

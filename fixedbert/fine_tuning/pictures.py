@@ -26,7 +26,7 @@ def draw_glue(
         labels: names of the classes; none for a regression.
     """
     count = 2 + len(splits)
-    with drawing(4.4 * count, 4, trainer.args.folder / "glue.png") as figure:
+    with drawing(4.4 * count, 4, trainer.args.directory / "glue.png") as figure:
         figure.suptitle(title)
         axes = figure.subplots(1, count)
         plot_log(trainer, axes[0], axes[1])
@@ -49,7 +49,7 @@ def draw_squad(
 ):
     """Draw squad.png beside the results: curves, and for SQuAD 2.0 the null odds with and without an answer."""
     count = 3 if null_odds else 2
-    with drawing(4.4 * count, 4, trainer.args.folder / "squad.png") as figure:
+    with drawing(4.4 * count, 4, trainer.args.directory / "squad.png") as figure:
         figure.suptitle(title)
         axes = figure.subplots(1, count)
         plot_log(trainer, axes[0], axes[1], scale=1)

@@ -12,7 +12,7 @@ from ..data.hub import load_from_hub
 from ..data.token_report import report_tokens, tokenized_features
 from ..support.errors import InputError
 from ..support.files import json_text, write_whole
-from ..training.arguments import ModelArguments, beside_recipe, read_arguments
+from ..training.arguments import ModelArguments, read_arguments, with_recipe
 from ..training.results import Trained, record_metrics
 from .examples import first_rows, longest_first, print_overlap
 from .fine_tune import FineTuningTask
@@ -104,7 +104,7 @@ def fine_tune_squad(recipe: str | Path | None = None, **given: Any) -> Trained:
         InputError: arguments contradict each other, or data cannot be used.
         KeyboardInterrupt: Ctrl-C, after a checkpoint; the same call resumes from it.
     """
-    return sweep(QuestionAnswering, **beside_recipe(recipe, given))
+    return sweep(QuestionAnswering, **with_recipe(recipe, given))
 
 
 class QuestionAnswering(FineTuningTask):
@@ -163,7 +163,7 @@ class QuestionAnswering(FineTuningTask):
         evaluation, windows = self.evaluations["validation"], self.features["validation"]
         record_metrics(trainer, "eval", trainer.evaluate() | {"eval_samples": len(windows)})
         if trainer.is_world_process_zero():
-            write_answers(trainer.args.folder, "eval", evaluation)
+            write_answers(trainer.args.directory, "eval", evaluation)
             draw_squad(trainer, "questions", evaluation.null_odds, evaluation.answers, evaluation.threshold)
 
     def predict(self, trainer: FineTuningTrainer):
@@ -179,7 +179,7 @@ class QuestionAnswering(FineTuningTask):
         else:
             evaluation.predict(*output.predictions[:2])
         if trainer.is_world_process_zero():
-            write_answers(trainer.args.folder, "predict", evaluation)
+            write_answers(trainer.args.directory, "predict", evaluation)
 
 
 def write_answers(directory: Path, prefix: str, evaluation: SquadEvaluation):

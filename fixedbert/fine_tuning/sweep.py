@@ -15,7 +15,7 @@ from accelerate import PartialState
 
 from ..support.errors import InputError, note_what_is_left
 from ..support.files import check_free, json_text, output_path, write_whole
-from ..training.arguments import check_types, make_arguments
+from ..training.arguments import make_arguments
 from ..training.output import COMMAND_FILE, check_same_command, give_final_name, held, write_command
 from ..training.results import Trained, trained
 from .fine_tune import FineTuningTask, fine_tune
@@ -83,7 +83,6 @@ def sweep(kind: type[FineTuningTask], **given: Any) -> Trained:
     Raises:
         InputError: fields that contradict each other, or input that cannot be used.
     """
-    given = check_types(given, *kind.arguments)
     arguments = make_arguments(given, *kind.arguments)
     _, data_args, training_args = arguments
     if not training_args.kinds:
@@ -91,7 +90,7 @@ def sweep(kind: type[FineTuningTask], **given: Any) -> Trained:
     runs = plan_runs(data_args.tasks(training_args.do_predict), training_args)
     if len(runs) == 1 and training_args.seeds is None:
         fine_tune(kind, runs[0].task, arguments, given)
-        return trained(training_args.folder)
+        return trained(training_args.directory)
     if training_args.resume_from_checkpoint is not None:
         raise InputError("is for one run; several go on by themselves when started again.", "resume_from_checkpoint")
     with sweep_directory(training_args, given) as folder:
@@ -105,7 +104,7 @@ def sweep(kind: type[FineTuningTask], **given: Any) -> Trained:
             gc.collect()
         if PartialState().is_main_process:
             summarize(folder, runs)
-    return trained(training_args.folder)
+    return trained(training_args.directory)
 
 
 def fields_of(run: Run, given: dict[str, Any], training_args: FineTuningArguments, folder: Path) -> dict[str, Any]:
@@ -113,7 +112,7 @@ def fields_of(run: Run, given: dict[str, Any], training_args: FineTuningArgument
     fields: dict[str, Any] = given | {"seeds": None, "grid": None, "seed": run.seed, **dict(run.settings)}
     fields["output_dir"] = str(folder / run.folder)
     if training_args.push_to_hub:
-        name = training_args.hub_model_id or training_args.folder.name
+        name = training_args.hub_model_id or training_args.directory.name
         fields["hub_model_id"] = "-".join([name, *run.folder.split("/")])
     if run.task:
         fields["task_name"] = [run.task]

@@ -14,7 +14,7 @@ from transformers import DataCollatorWithPadding, EarlyStoppingCallback
 from transformers.trainer_pt_utils import get_length_grouped_indices
 
 from ..support.errors import InputError
-from ..training.arguments import CommonArguments, check_seeds
+from ..training.arguments import CommonArguments
 from ..training.precision import has_bf16
 from ..training.trainer import CommonTrainer
 from .distillation import Teacher
@@ -74,7 +74,6 @@ class FineTuningArguments(CommonArguments):
         if self.eval_strategy == "steps" and self.eval_steps is None and self.logging_steps == LOGGING:
             self.eval_steps = 500  # Trainer would evaluate as often as we log
         super().__post_init__()
-        check_seeds(self.seeds or [])
         self.dataloader_pin_memory &= self.device.type != "cpu"
         if self.early_stopping_patience is not None:
             self.restore_callback_states_from_checkpoint = True

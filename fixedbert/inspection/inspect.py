@@ -19,7 +19,6 @@ from ..data.hub import check_place
 from ..data.sentences import ends_sentence, split_document
 from ..data.sequences import report_sequences, sequences
 from ..data.tokenizers import check_size, load_tokenizer
-from ..support.arguments import checked
 from ..support.errors import InputError, needs
 from ..support.files import finite, json_text, new_directory, reading, reason_of
 from .page import inspection_html
@@ -67,7 +66,6 @@ class Checkpoint:
     longest_example: int  # tokens
 
 
-@checked
 def inspect(  # noqa: PLR0913  the options of the command
     model: str | Path | PreTrainedModel,
     output_dir: str | Path,

@@ -24,19 +24,10 @@ from transformers.trainer_pt_utils import AcceleratorConfig
 from ..conversion.convert import describe_shape
 from ..conversion.families import FAMILIES
 from ..data.masking import tokens_inside_words
-from ..publishing.model_card import hardware_name, versions
+from ..publishing.model_card import hardware_name, to_flags, versions
 from ..support.errors import InputError
 from ..support.files import json_text
-from ..support.plain_yaml import flags
-from ..training.arguments import (
-    ModelArguments,
-    beside_recipe,
-    check_types,
-    keep_token,
-    make_arguments,
-    read_arguments,
-    token_put_back,
-)
+from ..training.arguments import ModelArguments, make_arguments, read_arguments, with_recipe
 from ..training.interruption import train
 from ..training.loading import load_config, load_model
 from ..training.output import check_same_data, output_directory, without_secrets
@@ -106,7 +97,6 @@ def main(argv: list[str] | None = None, prog: str | None = None, callbacks: Sequ
     PartialState().print(found)
 
 
-@token_put_back()
 def pretrain(recipe: str | Path | None = None, *, callbacks: Sequence[TrainerCallback] = (), **given: Any) -> Trained:
     """
     Pretrain a model: from a corpus to weights, a picture and a summary in the output directory.
@@ -127,11 +117,10 @@ def pretrain(recipe: str | Path | None = None, *, callbacks: Sequence[TrainerCal
         InputError: arguments that contradict each other, or input that cannot be used.
         KeyboardInterrupt: Ctrl-C, after a checkpoint; the message says from where the same call goes on.
     """
-    given = check_types(beside_recipe(recipe, given), *ARGUMENTS)
+    given = with_recipe(recipe, given)
     model_args, data_args, training_args = make_arguments(given, *ARGUMENTS)
     if not (training_args.do_train or training_args.do_eval):
         raise InputError("nothing to do: give `do_train`, `do_eval` or both.")
-    keep_token(training_args)
     config = load_config(model_args, is_decoder=data_args.objective == "clm")
     if data_args.separate_documents and config.model_type != "fixed_head_bert":
         raise InputError(f"`separate_documents`: a model of the type {config.model_type} cannot keep documents apart.")
@@ -146,7 +135,7 @@ def pretrain(recipe: str | Path | None = None, *, callbacks: Sequence[TrainerCal
     with output_directory(training_args, given) as checkpoint:
         data = make_examples(model_args, data_args, training_args, config, checkpoint)
         corpus = data[-1]
-        check_same_data(training_args.folder, corpus["fingerprint"])
+        check_same_data(training_args.directory, corpus["fingerprint"])
         print_corpus(corpus)
         run = StagedTraining(model_args, data_args, training_args, stages, *data[:-1])
         print_pairs(run.rows)
@@ -165,7 +154,7 @@ def pretrain(recipe: str | Path | None = None, *, callbacks: Sequence[TrainerCal
         if training_args.do_train:
             trainer.create_model_card()
     publish(trainer)
-    return trained(training_args.folder)
+    return trained(training_args.directory)
 
 
 class StagedTraining:
@@ -222,7 +211,7 @@ class StagedTraining:
 
     def train(self, trainer: StageTrainer, place: int) -> str:
         """Train a stage to its end, and return its last checkpoint."""
-        folder = self.training_args.folder
+        folder = self.training_args.directory
         train(trainer, self.checkpoint, last=place == len(self.stages) - 1)
         if trainer.is_world_process_zero():
             rmtree(folder / BEGIN, ignore_errors=True)
@@ -242,7 +231,7 @@ def write_summary(trainer: PretrainingTrainer, corpus: dict, parameters: dict, b
     Args:
         batches: examples in a step, of each stage.
     """
-    output, args = trainer.args.folder, trainer.args
+    output, args = trainer.args.directory, trainer.args
     summary = {
         "objective": trainer.objective,
         "config": trainer.model.config.to_diff_dict(),
@@ -252,7 +241,7 @@ def write_summary(trainer: PretrainingTrainer, corpus: dict, parameters: dict, b
         "examples in a step": batches[0] if len(set(batches)) == 1 else batches,
         "real tokens seen": trainer.state.num_input_tokens_seen,
         "results": json.loads((output / "all_results.json").read_text()),
-        "command": ["run_pretraining.py", *flags(without_secrets(given))],
+        "command": ["run_pretraining.py", *to_flags(without_secrets(given))],
         "hardware": hardware_name(),
         "processes": args.world_size,
         "versions": versions(),

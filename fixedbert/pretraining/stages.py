@@ -177,7 +177,7 @@ def begin_stage(
     Returns:
         Its folder, which is no longer needed when the stage has made a step.
     """
-    begin, state = arguments.folder / BEGIN, PartialState()
+    begin, state = arguments.directory / BEGIN, PartialState()
     if state.is_main_process:
         shutil.rmtree(begin, ignore_errors=True)
         shutil.copytree(checkpoint, begin)

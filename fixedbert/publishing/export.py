@@ -26,7 +26,6 @@ from ..conversion.families import fixed_head_config, shared_fields, task_head
 from ..conversion.growing import to_fixed_head_bert
 from ..data.tokenizers import load_tokenizer
 from ..model.configuration_fixed_head_bert import FixedHeadBertConfig
-from ..support.arguments import checked
 from ..support.errors import InputError, naming, needs
 from ..support.files import new_directory, read_object, reason_of
 from .model_card import checkpoint_card
@@ -72,7 +71,6 @@ class Graph(nn.Module):
         return tensors if self.pooling is None else [*tensors, self.pooling(tensors[0], attention_mask)]
 
 
-@checked
 def export(  # noqa: PLR0913  the options of the command
     model: str | Path | PreTrainedModel,
     output_dir: str | Path,

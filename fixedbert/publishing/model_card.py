@@ -26,7 +26,6 @@ from ..data.glue import TASKS
 from ..model.configuration_fixed_head_bert import HEADS, FixedHeadBertConfig
 from ..support.errors import InputError
 from ..support.files import output_path, reading
-from ..support.plain_yaml import flags
 
 PAPER = "https://arxiv.org/abs/2002.07028"
 PIPELINES = {
@@ -196,6 +195,16 @@ def checkpoint_card(
     return ModelCard(head + text, ignore_metadata_errors=False)
 
 
+def to_flags(given: dict[str, Any]) -> list[str]:
+    """Returns arguments as flags; None is left out."""
+    words = []
+    for name, value in given.items():
+        if value is not None:
+            values = value if isinstance(value, list) else [value]
+            words += [f"--{name}", *(json.dumps(one) if isinstance(one, dict) else str(one) for one in values)]
+    return words
+
+
 def trained_card(model: PreTrainedModel, args: TrainingArguments, steps: int, name: str, **metadata: Any) -> ModelCard:
     """The card of a trained model. What it was given, its data and results are read from the output directory."""
     folder, architecture = output_path(args.output_dir), type(model).__name__.removeprefix("FSDP")
@@ -210,7 +219,9 @@ def trained_card(model: PreTrainedModel, args: TrainingArguments, steps: int, na
     summary = read_json(folder / "summary.json", {})
     seen = f", {summary['real tokens seen']:,} real tokens seen" if summary.get("real tokens seen") else ""
     # Of paths on this machine, which are private, only the last part.
-    words = [Path(word).name if word.startswith(("/", "~")) else word for word in flags(given | {"output_dir": None})]
+    words = [
+        Path(word).name if word.startswith(("/", "~")) else word for word in to_flags(given | {"output_dir": None})
+    ]
     launcher = "python" if args.world_size == 1 else f"accelerate launch --num_processes {args.world_size}"
     distilled = f"\n- Distilled from: {public_name(teacher)}" if teacher else ""
     making = f"""

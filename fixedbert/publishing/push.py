@@ -15,7 +15,6 @@ from ..conversion.auxiliary_files import SENTENCE_FILES
 from ..conversion.checkpoints import load_bert, model_directory
 from ..data.tokenizers import TOKENIZER_FILES, load_tokenizer
 from ..model.modeling_fixed_head_bert import FixedHeadBertPreTrainedModel
-from ..support.arguments import checked
 from ..support.errors import InputError, explain_hub_error
 from .model_card import checkpoint_card, read_card
 
@@ -41,7 +40,6 @@ UPLOADED = [
 DELETED = ["model*.safetensors", "model*.safetensors.index.json", "pytorch_model*"]
 
 
-@checked
 def push(
     folder: str | Path | PreTrainedModel,
     repo_id: str,

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel, TrainerCallback
 
 from ..support.errors import InputError
-from ..training.arguments import CommonArguments, check_seeds
+from ..training.arguments import CommonArguments
 from ..training.precision import has_bf16
 from ..training.trainer import CommonTrainer
 from .predictions import Answering, Answers, Batch
@@ -36,7 +36,6 @@ class Repair:
     def __post_init__(self):
         if self.steps < 1:
             raise InputError(f"{self.steps}: give at least 1, or leave it out.", "distil_steps")
-        check_seeds([self.seed])
 
     def arguments(self, output_dir: str | Path) -> CommonArguments:
         use_cpu = not torch.cuda.is_available()

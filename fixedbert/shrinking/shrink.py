@@ -34,7 +34,6 @@ from ..model.configuration_fixed_head_bert import FixedHeadBertConfig
 from ..model.modeling_fixed_head_bert import FixedHeadBertPreTrainedModel
 from ..publishing.model_card import checkpoint_card
 from ..publishing.pooling import SentencePooling, read_pooling
-from ..support.arguments import checked
 from ..support.errors import InputError
 from ..support.files import json_text, new_directory, output_path, read_object
 from ..training.interruption import train
@@ -178,7 +177,6 @@ class Work:
         return lambda: [model.base_model(input_ids=ids) for ids in inputs]
 
 
-@checked
 def shrink(  # noqa: PLR0913  the options of the command
     model: str | Path | PreTrainedModel,
     output_dir: str | Path,
@@ -302,7 +300,7 @@ def shrink_to(
     given = {"model": str(model), "revision": hub_options.get("revision")}
     with output_directory(args, given | asdict(rows) | asdict(target) | asdict(repair)) as checkpoint:
         work = Work.load(model, rows, training=repair.steps * rows.batch_size, **hub_options)
-        first = args.folder / CUT
+        first = args.directory / CUT
         if not first.exists():
             with new_directory(first) as folder:
                 found, cut = lighter(work, target, latency_table)
@@ -312,7 +310,7 @@ def shrink_to(
         found = replace(read_shrinking(first / RESULTS), model=str(model))
         examples = [{name: x.cpu() for name, x in batch.items()} for batch in work.examples]
         content = hashlib.sha256(b"".join(batch["input_ids"].numpy().tobytes() for batch in examples))
-        check_same_data(args.folder, content.hexdigest())
+        check_same_data(args.directory, content.hexdigest())
         trainer = RepairTrainer(student, work.model, work.ask, args=args, train_dataset=examples)
         train(trainer, checkpoint)
         student.requires_grad_().eval()
@@ -322,13 +320,13 @@ def shrink_to(
         else:
             found = replace(found, distil_steps=repair.steps)
             student, _, _ = load(first)
-            student.save_pretrained(args.folder)
+            student.save_pretrained(args.directory)
             PartialState().print(
                 f"training took the answers from {found.comparison.divergence:.2g} to {repaired.divergence:.2g}: the "
                 "model is written as it was before; give a lower `learning_rate` or more `distil_steps`"
             )
-        found = write_beside(args.folder, name, found, student, rows.do_lower_case, **hub_options)
-        for folder in (*args.folder.glob("checkpoint-*"), first):  # a run that is killed here needs its cut
+        found = write_beside(args.directory, name, found, student, rows.do_lower_case, **hub_options)
+        for folder in (*args.directory.glob("checkpoint-*"), first):  # a run that is killed here needs its cut
             shutil.rmtree(folder)
     return replace(found, folder=str(output_dir))
 

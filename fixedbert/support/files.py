@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import yaml
 from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
 
@@ -178,6 +179,25 @@ def read_object(file: Path, remedy: str) -> dict:
     if not isinstance(found, dict):
         raise InputError(f"{file}: holds no fields; {remedy}.")
     return found
+
+
+class YamlLoader(yaml.SafeLoader):
+    """PyYAML's safe loader, which also reads 5e-5 as a number and None as null."""
+
+
+YamlLoader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"[-+]?[\d.]+[eE][-+]?\d+$"), list("-+.0123456789")
+)
+YamlLoader.add_implicit_resolver("tag:yaml.org,2002:null", re.compile("None$"), ["N"])
+
+
+def read_yaml(file: Path) -> dict[str, Any]:
+    """Reads a YAML or JSON file that holds a mapping."""
+    with reading(file, "correct the file"):
+        content = yaml.load(file.read_text("utf-8"), YamlLoader)
+    if not isinstance(content, dict):
+        raise InputError(f"{file}: must hold a mapping from names to values.")
+    return content
 
 
 @contextmanager

@@ -18,7 +18,6 @@ from ..support.errors import Stopped
 from ..support.files import reading
 from .output import WriteChecksums, step_of
 from .results import record_metrics
-from .running import running_text
 from .trainer import CommonTrainer
 
 
@@ -35,7 +34,7 @@ def train(trainer: CommonTrainer, checkpoint: str | None, last: bool = True):
         KeyboardInterrupt: after Ctrl-C.
         Stopped: after SIGTERM, with exit status 143.
     """
-    folder = str(trainer.args.folder)
+    folder = str(trainer.args.directory)
     if checkpoint == folder:
         with reading(folder, "remove it and start anew", "the trained model cannot be read"):
             load_model(trainer.model, Path(folder, SAFE_WEIGHTS_NAME))
@@ -44,14 +43,13 @@ def train(trainer: CommonTrainer, checkpoint: str | None, last: bool = True):
         trainer.state.is_world_process_zero = trainer.is_world_process_zero()
         return
     if trainer.is_world_process_zero():
-        print(running_text(trainer, trainer.rows_of_example))
         if checkpoint and (step := step_of(Path(checkpoint))) >= 0:
-            print(f"goes on from step {step:,} ({checkpoint})")
+            print(f"resuming from step {step:,} ({checkpoint})")
     if trainer.args.push_to_hub and trainer.is_world_process_zero() and trainer.model.is_remote_code():
         custom_object_save(trainer.model, folder)  # what goes to the Hub while training has code too
     for callback in trainer.callback_handler.callbacks:  # one run of TensorBoard, however often it was continued
         if isinstance(callback, TensorBoardCallback) and callback.logging_dir is None:
-            callback.logging_dir = str(trainer.args.folder / "runs")
+            callback.logging_dir = str(trainer.args.directory / "runs")
     stop = StopOnSignal()
     trainer.add_callback(stop)
     trainer.add_callback(WriteChecksums)

@@ -49,7 +49,7 @@ def record_metrics(trainer: CommonTrainer, split: str, metrics: dict[str, float]
     """Print metrics, and write them into SPLIT_results.json and all_results.json."""
     trainer.log_metrics(split, metrics)
     if trainer.is_world_process_zero():
-        folder, remedy = trainer.args.folder, f"remove {trainer.args.folder} and start anew"
+        folder, remedy = trainer.args.directory, f"remove {trainer.args.directory} and start anew"
         file = folder / "all_results.json"
         found = read_object(file, remedy) if file.exists() else {}
         for name, content in ((f"{split}_results.json", metrics), (file.name, found | metrics)):

@@ -17,12 +17,11 @@ from transformers.utils import logging
 
 from ..model.modeling_fixed_head_bert import FixedHeadBertPreTrainedModel
 from ..publishing.model_card import create_model_card
-from ..support.errors import Divergence
+from ..support.errors import Divergence, InputError
 from ..support.files import finite, json_text, read_object, reading, write_whole
 from .arguments import CommonArguments
 from .dropout import use_fast_dropout
 from .output import last_checkpoint, remedy_for
-from .running import check_saving
 from .speed import BusyMachine
 
 WINDOW_FILE = "logging_window.json"
@@ -60,7 +59,9 @@ class CommonTrainer(Trainer):
             self.args.ddp_find_unused_parameters = bool(self.model.config.add_cross_attention)
         super().create_accelerator_and_postprocess()
         if self.is_fsdp_enabled:
-            check_saving(self.accelerator.state.fsdp_plugin)
+            state_dict_type = str(self.accelerator.state.fsdp_plugin.state_dict_type).rpartition(".")[2]
+            if state_dict_type != "FULL_STATE_DICT":  # Trainer would save no model at the end, without a warning
+                raise InputError(f"FSDP saves no trained model with {state_dict_type}: use FULL_STATE_DICT.")
 
     def begin_window(self):
         """Set the sums for the next log to zero."""
@@ -188,7 +189,7 @@ class CommonTrainer(Trainer):
 
     def divergence(self, sentence: str) -> Divergence:
         """The error that ends training, with the last good checkpoint and what to do."""
-        checkpoint = last_checkpoint(self.args.folder)
+        checkpoint = last_checkpoint(self.args.directory)
         kept = f"the last good checkpoint is {checkpoint}" if checkpoint else "no checkpoint was saved before"
         return Divergence(
             f"{sentence}; nothing was saved since, {kept}: lower `learning_rate`, or see whether the weights at the "

@@ -1,9 +1,8 @@
-"""Arguments, recipes and configurations: what they become, and what is refused."""
+"""Arguments: flags, recipes and keywords become the same dataclasses; the packaged recipes are valid."""
 
+import io
 import json
-import os
-import re
-from dataclasses import fields
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,10 +13,7 @@ from accelerate.commands.launch import _validate_launch_command, launch_command_
 from accelerate.utils.fsdp_utils import fsdp2_prepare_auto_wrap_policy
 from accelerate.utils.launch import prepare_multi_gpu_env
 from helpers.script_arguments import parse
-from transformers import (
-    TrainingArguments,
-    get_scheduler,
-)
+from transformers import TrainingArguments, get_scheduler
 
 import fixedbert
 from fixedbert.fine_tuning.glue import GlueDataArguments
@@ -29,67 +25,59 @@ from fixedbert.pretraining.trainer import PretrainingArguments
 from fixedbert.support.errors import InputError
 from fixedbert.training.arguments import (
     RECIPES,
-    ArgumentParser,
+    CommonArguments,
     ModelArguments,
-    beside_recipe,
-    check_types,
-    keep_token,
     make_arguments,
     read_arguments,
-    recipe_entries,
     with_recipe,
 )
 from fixedbert.training.loading import load_config
 
-
-def arguments_of(devices: int, monkeypatch, **options) -> PretrainingArguments:
-    monkeypatch.setattr(TrainingArguments, "world_size", property(lambda _: devices))
-    arguments = PretrainingArguments(use_cpu=True, **options)
-    arguments.reach_total_train_batch_size()
-    return arguments
+ALL = (ModelArguments, PretrainingDataArguments, PretrainingArguments)
 
 
-def test_batch_is_what_the_recipe_states(monkeypatch):
-    """Guards: on any number of devices a step has total_train_batch_size examples, at most so many at once."""
+def test_total_batch_size_on_any_number_of_devices(monkeypatch):
+    """Guards: a step has total_train_batch_size examples, at most per_device_train_batch_size on a device at once."""
+
+    def arguments_of(devices: int, **options) -> PretrainingArguments:
+        monkeypatch.setattr(TrainingArguments, "world_size", property(lambda _: devices))
+        arguments = PretrainingArguments(use_cpu=True, **options)
+        arguments.reach_total_train_batch_size()
+        return arguments
+
     for devices, at_once, expected in ((1, 128, (128, 8)), (8, 128, (128, 1)), (3, 100, (80, 4)), (64, 128, (15, 1))):
         total = 960 if devices in (3, 64) else 1024
-        arguments = arguments_of(
-            devices, monkeypatch, per_device_train_batch_size=at_once, total_train_batch_size=total
-        )
+        arguments = arguments_of(devices, per_device_train_batch_size=at_once, total_train_batch_size=total)
         found = arguments.per_device_train_batch_size, arguments.gradient_accumulation_steps
         assert found == expected and np.prod(found) * devices == total
-    assert arguments_of(2, monkeypatch, gradient_accumulation_steps=3).gradient_accumulation_steps == 3
-    with pytest.raises(InputError, match="1024 cannot be shared out evenly among 3 devices"):
-        arguments_of(3, monkeypatch, total_train_batch_size=1024)
-    with pytest.raises(InputError, match="give one of the two"):
-        arguments_of(1, monkeypatch, total_train_batch_size=8, gradient_accumulation_steps=2)
+    with pytest.raises(InputError, match="`total_train_batch_size` 1024"):
+        arguments_of(3, total_train_batch_size=1024)
+    with pytest.raises(InputError, match="`gradient_accumulation_steps`"):
+        arguments_of(1, total_train_batch_size=8, gradient_accumulation_steps=2)
 
 
 @pytest.mark.parametrize("recipe", sorted(RECIPES.glob("*.yaml")), ids=lambda path: path.stem)
 def test_recipes_parse(recipe):
-    """Guards: every recipe's arguments are ones that its script takes, and its model is there or a run of ours."""
-    fine_tuning = {
-        "fine_tuning_with_teacher": GlueDataArguments,
-        "sample_pairs": GlueDataArguments,
-        "sample_questions": SquadDataArguments,
-    }
-    data_arguments = fine_tuning.get(recipe.stem, PretrainingDataArguments)
-    arguments = FineTuningArguments if recipe.stem in fine_tuning else PretrainingArguments
-    flags = [*with_recipe([str(recipe)]), "--bf16", "false", "--use_cpu"]
-    model, data, training = parse(flags, ModelArguments, data_arguments, arguments)
-    if "teacher" in recipe.stem:  # without one it would train on the labels alone
+    """Guards: every packaged recipe has only arguments of its script, and names a corpus and a model."""
+    data_arguments, training_arguments = {
+        "fine_tuning_with_teacher": (GlueDataArguments, FineTuningArguments),
+        "sample_pairs": (GlueDataArguments, FineTuningArguments),
+        "sample_questions": (SquadDataArguments, FineTuningArguments),
+    }.get(recipe.stem, (PretrainingDataArguments, PretrainingArguments))
+    flags = [str(recipe), "--bf16", "false", "--use_cpu"]
+    model, data, training = parse(flags, ModelArguments, data_arguments, training_arguments)
+    if "teacher" in recipe.stem:
         assert training.teacher_model.startswith("runs/")
-    if recipe.stem not in fine_tuning:
+    if training_arguments is PretrainingArguments:
         assert data.dataset_name or data.train_file or "--train_file" in recipe.read_text()
         assert model.preset or model.model_name_or_path.startswith("runs/")
 
 
-def test_stages_and_schedules_of_the_paper():
-    """Guards: appendix C: steps, batch, warm-up, rates and the schedule 1/sqrt(step) of the language models."""
+def test_recipes_of_the_paper():
+    """Guards: appendix C: steps, batch, warm-up, learning rate and the schedule 1/sqrt(step) of the LMs."""
 
     def arguments(name):
-        flags = [*with_recipe([str(RECIPES / name)]), "--bf16", "false", "--use_cpu"]
-        return parse(flags, ModelArguments, PretrainingDataArguments, PretrainingArguments)
+        return parse([f"recipes/{name}", "--bf16", "false", "--use_cpu"], *ALL)
 
     for name, steps, length, warm_up in (("paper_stage1", 450_000, 128, 5000), ("paper_stage2", 50_000, 512, 3000)):
         model, data, training = arguments(f"{name}.yaml")
@@ -98,7 +86,7 @@ def test_stages_and_schedules_of_the_paper():
         assert data.objective == "mlm+nsp" and training.lr_scheduler_type == "linear"
     config = load_config(arguments("paper_stage1.yaml")[0])
     assert (config.hidden_dropout_prob, config.attention_probs_dropout_prob) == (0.1, 0.1)
-    assert config.max_position_embeddings == 512  # the second stage needs them
+    assert config.max_position_embeddings == 512  # for the second stage
     model, data, training = arguments("lm1b.yaml")
     config = load_config(model)
     assert (config.num_hidden_layers, config.intermediate_size, config.vocab_size) == (6, 1024, 32000)
@@ -110,8 +98,8 @@ def test_stages_and_schedules_of_the_paper():
 
 
 @pytest.mark.parametrize("config", sorted((RECIPES / "accelerate").glob("*.yaml")), ids=lambda path: path.stem)
-def test_accelerate_takes_our_configurations(config, monkeypatch):
-    """Guards: accelerate knows every entry, and FSDP as it reads ours wraps the layers of our model."""
+def test_accelerate_configurations(config, monkeypatch):
+    """Guards: accelerate knows every entry, and fsdp.yaml shards our model by layer."""
     assert load_config_from_file(str(config)).num_processes in (2, 8, 16)  # it refuses unknown entries
     launched = launch_command_parser().parse_args(["--config_file", str(config), "run_pretraining.py", "recipe.yaml"])
     launched, *_ = _validate_launch_command(launched)
@@ -127,220 +115,122 @@ def test_accelerate_takes_our_configurations(config, monkeypatch):
         assert names == ["bert.encoder.layer.0", "bert.encoder.layer.1"]
 
 
-def test_recipe_becomes_flags_and_flags_win(tmp_path):
-    """Guards: a recipe's entries come first, lists spread, and the later flag is the one that holds."""
+def test_flags_recipe_and_keywords_give_the_same_arguments(tmp_path):
+    """Guards: the three forms become equal dataclasses; a command written as JSON is a recipe that repeats it."""
+    stages = [{"steps": 3}, {"steps": 4, "value_head_size": [7, 8]}]
+    overrides = {"hidden_act": "relu", "attention_head_size": [3, 4], "value_head_size": None}
+    argv = ["--learning_rate", "5e-5", "--stages", *map(json.dumps, stages), "--train-file", "a", "b", "--do_train"]
+    argv += ["--config_overrides", "hidden_act=relu,attention_head_size=[3, 4],value_head_size=None", "--use_cpu"]
+    given = read_arguments(argv, *ALL)
+    assert given == {
+        "learning_rate": 5e-5,
+        "stages": stages,
+        "train_file": ["a", "b"],
+        "do_train": True,
+        "config_overrides": overrides,
+        "use_cpu": True,
+    }
+    (tmp_path / "command.json").write_text(json.dumps(given))
+    (tmp_path / "recipe.yaml").write_text(
+        "learning_rate: 5e-5\nstages: [{steps: 3}, {steps: 4, value_head_size: [7, 8]}]\ntrain_file: [a, b]\n"
+        "config_overrides: hidden_act=relu,attention_head_size=[3, 4],value_head_size=None\n"
+    )
+    assert read_arguments([str(tmp_path / "command.json")], *ALL) == given
+    keywords = with_recipe(tmp_path / "recipe.yaml", {"do_train": True, "use_cpu": True, "seed": None})
+    for of_flags, of_keywords in zip(make_arguments(given, *ALL), make_arguments(keywords, *ALL), strict=True):
+        assert vars(of_flags) | {"distributed_state": None} == vars(of_keywords) | {"distributed_state": None}
+
+
+def test_flags_take_precedence_over_a_recipe(tmp_path):
+    """Guards: a flag replaces the entry of its name, and entries that say the same in a different way."""
     recipe = tmp_path / "recipe.yaml"
-    recipe.write_text("config_name: tiny\ntrain_file: [a.txt, b.txt]\ndo_lower_case: false\n")
-    flags = with_recipe([str(recipe), "--config_name", "mini"])
-    assert flags == "--config_name tiny --train_file a.txt b.txt --do_lower_case False --config_name mini".split()
-    (arguments,) = parse([flag for flag in flags if flag not in ("--train_file", "a.txt", "b.txt")], ModelArguments)
-    assert (arguments.config_name, arguments.do_lower_case) == ("mini", False)
-    assert with_recipe(["--config_name", "mini"]) == ["--config_name", "mini"]
+    recipe.write_text("dataset_name: [a, b]\ndocument_boundary: [row, line]\nmax_steps: 7\nseed: 3\n")
+    given = read_arguments([str(recipe), "--seed", "5", "--train-file=c.txt"], *ALL)
+    assert given == {"max_steps": 7, "seed": 5, "train_file": ["c.txt"]}
+    kept = {"dataset_name": ["a", "b"], "document_boundary": ["row", "line"], "seed": 3}
+    assert with_recipe(recipe, {"num_train_epochs": 2}) == kept | {"num_train_epochs": 2}
 
 
-@pytest.mark.parametrize("content", ["- a\n- b\n", "a: [\n", None])
+@pytest.mark.parametrize("content", ["- a\n- b\n", "a: [\n", "a: !!python/object/apply:os.getcwd []\n", None])
 def test_bad_recipes_are_named(tmp_path, content):
-    """Guards: a recipe that is not there, not YAML or not a mapping is one sentence with its name."""
+    """Guards: a recipe that is absent, no YAML, no mapping or contains code is an error with its name."""
     if content is not None:
         (tmp_path / "recipe.yaml").write_text(content)
-    with pytest.raises(InputError, match=r"recipe\.yaml(, line 2)?: "):
-        with_recipe([str(tmp_path / "recipe.yaml")])
+    with pytest.raises(InputError, match=r"recipe\.yaml: "):
+        read_arguments([str(tmp_path / "recipe.yaml")], ModelArguments)
 
 
-def test_packaged_recipes_are_taken_by_name(tmp_path, monkeypatch):
-    """Guards: in any folder recipes/NAME.yaml is the package's recipe, unless the folder has one of that name; a name
-    that is nowhere is one sentence with those there are."""
+def test_packaged_recipes_are_found_by_name(tmp_path, monkeypatch):
+    """Guards: recipes/NAME.yaml is the packaged recipe in any directory without a file of that name."""
     monkeypatch.chdir(tmp_path)
-    assert with_recipe(["recipes/mini.yaml", "--seed", "1"]) == [
-        *with_recipe([str(RECIPES / "mini.yaml")]),
-        "--seed",
-        "1",
-    ]
-    (tmp_path / "recipes").mkdir()
-    (tmp_path / "recipes" / "mini.yaml").write_text("config_name: tiny\n")
-    assert with_recipe(["recipes/mini.yaml"]) == ["--config_name", "tiny"]
-    for name in ("recipes/minni.yaml", "mini.yaml", "other/mini.yaml"):
-        with pytest.raises(InputError, match=f"^{name}: no such recipe; .*recipes/lm1b.yaml, recipes/mini.yaml, "):
-            with_recipe([name])
+    assert with_recipe("recipes/mini.yaml", {})["config_name"] == "mini"
+    Path("recipes").mkdir()
+    Path("recipes/mini.yaml").write_text("config_name: tiny\n")
+    assert with_recipe("recipes/mini.yaml", {}) == {"config_name": "tiny"}
+    with pytest.raises(InputError, match="^recipes/minni.yaml: .*recipes/lm1b.yaml, recipes/mini.yaml, "):
+        with_recipe("recipes/minni.yaml", {})
 
 
-# All fields of transformers' TrainingArguments that have their effect in both trainers, and in fine-tuning alone.
-HONOURED = """
-output_dir per_device_train_batch_size num_train_epochs max_steps learning_rate lr_scheduler_type lr_scheduler_kwargs
-warmup_steps optim optim_args weight_decay adam_beta1 adam_beta2 adam_epsilon optim_target_modules
-gradient_accumulation_steps average_tokens_across_devices max_grad_norm bf16 fp16 bf16_full_eval fp16_full_eval tf32
-activation_checkpointing activation_checkpointing_kwargs gradient_checkpointing gradient_checkpointing_kwargs
-torch_compile torch_compile_backend torch_compile_mode use_cache torch_empty_cache_steps logging_strategy logging_steps
-logging_first_step log_on_each_node log_level log_level_replica disable_tqdm report_to
-run_name project trackio_space_id trackio_bucket_id trackio_static_space_id eval_strategy eval_steps eval_delay
-per_device_eval_batch_size eval_on_start eval_accumulation_steps save_strategy save_steps
-save_on_each_node save_total_limit push_to_hub hub_token hub_private_repo hub_model_id
-hub_strategy hub_always_push hub_revision load_best_model_at_end metric_for_best_model greater_is_better
-restore_callback_states_from_checkpoint full_determinism seed use_cpu accelerator_config parallelism_config
-dataloader_num_workers dataloader_pin_memory dataloader_persistent_workers dataloader_prefetch_factor
-dataloader_multiprocessing_context dataloader_in_order ddp_find_unused_parameters ddp_bucket_cap_mb
-ddp_broadcast_buffers ddp_static_graph ddp_backend ddp_timeout fsdp fsdp_config deepspeed debug skip_memory_metrics
-do_train do_eval resume_from_checkpoint local_rank
-""".split()
-IN_FINE_TUNING = (
-    "label_smoothing_factor label_names train_sampling_strategy data_seed do_predict include_num_input_tokens_seen"
-)
-IN_PRETRAINING = "remove_unused_columns"
+def test_values_have_the_type_of_their_field(tmp_path):
+    """Guards: an int serves as a float, one value as a list, a path as a string; any other type is refused."""
+    given = {
+        "learning_rate": 1,
+        "corpus_weights": (1, 2.5),
+        "max_steps": None,
+        "train_file": tmp_path,
+        "use_cpu": True,
+    }
+    data, training = make_arguments(given, PretrainingDataArguments, PretrainingArguments)
+    assert (data.train_file, data.corpus_weights) == ([str(tmp_path)], [1, 2.5])
+    assert (training.learning_rate, training.max_steps) == (1, -1)
+    for name, value in (
+        ("learning_rate", "fast"), ("max_steps", 2.0), ("max_steps", True), ("seed", "1"), ("train_file", ["a", 5]),
+        ("objective", "rtd"), ("do_train", "true"), ("stages", ["{}"]),
+    ):  # fmt: skip
+        with pytest.raises(InputError, match=f"^`{name}` .* has the wrong type; .* is required"):
+            make_arguments({name: value}, PretrainingDataArguments, PretrainingArguments)
+    for overrides in ("hidden_size", "a=[1", "[1]"):
+        with pytest.raises(InputError, match="^`config_overrides` "):
+            make_arguments({"config_overrides": overrides}, ModelArguments)
+        with pytest.raises(InputError, match="--config_overrides"):
+            read_arguments(["--config_overrides", overrides], ModelArguments)
 
 
-def test_every_training_argument_is_honoured_or_refused():
-    """Guards: no field of TrainingArguments is without effect in silence, not one of a newer transformers either."""
-    for ours, more in ((PretrainingArguments, IN_PRETRAINING), (FineTuningArguments, IN_FINE_TUNING)):
-        honoured, refused = {*HONOURED, *more.split()}, {name.split(".")[0] for name in ours.refused}
-        assert {field.name for field in fields(TrainingArguments)} - honoured - refused == set()
-        assert honoured & refused == {"accelerator_config"}  # of which one entry is refused
+def test_misspelt_arguments_are_refused_with_a_suggestion():
+    """Guards: no argument is abbreviated or ignored, as a flag or a keyword; values of flags are checked too."""
+    with pytest.raises(InputError, match="^--config-nam: no such argument; did you mean `config_name`"):
+        read_arguments(["--config-nam=tiny"], ModelArguments)
+    with pytest.raises(InputError, match="^`max_step`: no such argument; did you mean `max_steps`"):
+        make_arguments({"max_step": 1}, ModelArguments, PretrainingArguments)
+    with pytest.raises(InputError, match="--learning_rate.*'fast'"):
+        read_arguments(["--learning_rate", "fast"], TrainingArguments)
+
+
+def test_switches_need_no_value(monkeypatch):
+    """Guards: --bf16 and --do_regression without a value mean true, as in transformers, and also take a value."""
+    monkeypatch.setattr("fixedbert.training.precision.has_bf16", lambda use_cpu: True)
+    types = (GlueDataArguments, FineTuningArguments)
+    for argv, expected in ((["--bf16", "--do_regression"], True), (["--bf16=false", "--do_regression=no"], False)):
+        assert read_arguments(argv, *types) == {"bf16": expected, "do_regression": expected}
 
 
 @pytest.mark.parametrize(
-    "flags",
-    [
-        "--label_smoothing_factor 0.1",
-        "--label_names labels",
-        "--train_sampling_strategy group_by_length",
-        "--data_seed 3",
-        "--auto_find_batch_size",
-        "--do_predict",
-        "--logging_nan_inf_filter",
-        "--ignore_data_skip",
-        "--dataloader_drop_last",
-        '--accelerator_config {"split_batches":true}',
-        "--prediction_loss_only",
-        "--batch_eval_metrics",
-        "--eval_do_concat_batches false",
-        "--eval_use_gather_object",
-        "--include_for_metrics inputs",
-        "--length_column_name size",
-        "--neftune_noise_alpha 5",
-        "--use_liger_kernel",
-        "--save_only_model",
-        "--enable_jit_checkpoint",
-        "--learning_rate nan",
-        "--learning_rate inf",
-        "--learning_rate 1e39",
-        "--learning_rate -0.1",
-        "--num_train_epochs 0",
-        "--num_train_epochs nan",
-        "--max_steps 0",
-        "--max_steps -2",
-        "--max_nonfinite_steps 0",
-    ],
+    "flag", ["--dataloader_drop_last", '--accelerator_config={"split_batches":true}', "--optim=x"]
 )
-def test_what_has_no_effect_or_no_sense_is_refused(flags):
-    """Guards: a sentence that begins with the argument, of both kinds of training where both refuse it."""
-    name = flags.split()[0]
-    kinds = [PretrainingArguments]
-    if name.removeprefix("--") not in IN_FINE_TUNING.split():
-        kinds.append(FineTuningArguments)
-    for kind in kinds:
-        field = name.removeprefix("--")
-        with pytest.raises(InputError, match=f"^`{field}` .*(is not supported: .*; leave it out|: give )"):
-            parse([*flags.split(), "--use_cpu"], kind)
+def test_training_arguments_that_are_refused(flag):
+    """Guards: what would silently change the result is refused by its name, and so is what transformers refuses."""
+    with pytest.raises(InputError, match="is not supported|^invalid arguments: "):
+        parse([flag, "--use_cpu"], FineTuningArguments)
 
 
-def test_refused_arguments_by_the_name_that_is_given():
-    """Guards: an entry of --accelerator_config is named as such, and --help lists no argument that is never taken."""
-    with pytest.raises(InputError, match="^`accelerator_config` with split_batches is not supported: "):
-        parse(["--accelerator_config", '{"split_batches":true}', "--use_cpu"], FineTuningArguments)
-    with pytest.raises(InputError, match="^`accelerator_config` with dispatch_batches is not supported: "):
-        parse(["--accelerator_config", '{"dispatch_batches":true}', "--use_cpu"], PretrainingArguments)
-    shown = ArgumentParser([FineTuningArguments]).format_help()
-    assert "--max_nonfinite_steps" in shown and "logging_nan_inf_filter" not in shown
+def test_token_is_not_saved():
+    """Guards: training_args.bin, which Trainer uploads, does not contain --hub_token."""
+    arguments = CommonArguments(output_dir="run", use_cpu=True, hub_token="hf_write")
+    torch.save(arguments, file := io.BytesIO())
+    assert arguments.hub_token == "hf_write" and b"hf_write" not in file.getvalue()
 
 
-def test_the_token_is_not_among_the_arguments_that_are_saved(monkeypatch):
-    """Guards: parsing leaves the environment as it is; a run keeps --hub_token out of training_args.bin."""
-    monkeypatch.setenv("HF_TOKEN", "before")
-    (arguments,) = parse(["--hub_token", "hf_write", "--use_cpu"], FineTuningArguments)
-    assert (os.environ["HF_TOKEN"], arguments.hub_token) == ("before", "hf_write")
-    keep_token(arguments)
-    assert (os.environ["HF_TOKEN"], arguments.hub_token) == ("hf_write", None)
-
-
-def test_misspelt_arguments_are_refused_not_guessed():
-    """Guards: argparse must not take --config_nam for --config_name, nor drop what it does not know."""
-    for flag in ("--config_nam", "--hidden_size"):
-        with pytest.raises(InputError, match=f"{flag}: no such argument"):
-            parse([flag, "tiny"], ModelArguments)
-    with pytest.raises(InputError, match="--learning_rate.*invalid float value: 'fast'"):
-        parse(["--learning_rate", "fast"], TrainingArguments)
-
-
-def test_fields_have_their_types():
-    """Guards: keywords are as strict as flags: a text is no number, a number no text, and no name is guessed."""
-    given = {"learning_rate": 1, "corpus_weights": [1, 2.5], "max_steps": None, "use_cpu": True, "train_file": "a"}
-    data, training = make_arguments(given, PretrainingDataArguments, PretrainingArguments)
-    assert data.train_file == ["a"]
-    assert (training.learning_rate, training.max_steps, data.corpus_weights) == (1, -1, [1, 2.5])
-    for name, value in (
-        ("learning_rate", "fast"), ("max_steps", 2.0), ("max_steps", True), ("seed", "1"), ("train_file", ["a", 5]),
-        ("language", 5), ("objective", "rtd"), ("do_train", "true"), ("stages", ["{}"]),
-    ):  # fmt: skip
-        with pytest.raises(InputError, match=f"^`{name}` {re.escape(repr(value))} is not of the type "):
-            make_arguments({name: value}, PretrainingDataArguments, PretrainingArguments)
-    _, training = make_arguments({"learning_rate": "5e-5"}, PretrainingDataArguments, PretrainingArguments)
-    assert training.learning_rate == 5e-5  # as YAML reads it
-    with pytest.raises(InputError, match="`objective` 'rtd' is not of the type .*'mlm', 'clm'"):
-        make_arguments({"objective": "rtd"}, PretrainingDataArguments, PretrainingArguments)
-    with pytest.raises(InputError, match="`language` 5 is not of the type .*: put it in quotes"):
-        make_arguments({"language": 5}, PretrainingDataArguments, PretrainingArguments)
-    with pytest.raises(InputError, match="^`max_step`: no such argument"):
-        make_arguments({"max_step": 1}, ModelArguments, PretrainingArguments)
-
-
-def test_what_a_command_gives_is_a_recipe_of_it(tmp_path):
-    """Guards: a command is the fields with another value than the default; written as a recipe, they come back."""
-    kinds = (ModelArguments, PretrainingDataArguments, PretrainingArguments)
-    argv = ["--seed=42", "--bf16", "false", "--stages", '{"steps": 3}', '{"steps": 4, "value_head_size": [7, 8]}']
-    argv += [
-        "--train-file",
-        "a",
-        "b",
-        "--config_overrides",
-        "hidden_act=relu,attention_head_size=[3, 4]",
-        "--do_train",
-    ]
-    given = read_arguments(argv, *kinds)
-    assert given == {
-        "config_overrides": {"hidden_act": "relu", "attention_head_size": [3, 4]},
-        "train_file": ["a", "b"],
-        "do_train": True,
-        "stages": [{"steps": 3}, {"steps": 4, "value_head_size": [7, 8]}],
-    }
-    (tmp_path / "command.json").write_text(json.dumps(given))
-    assert read_arguments([str(tmp_path / "command.json"), "--seed", "42"], *kinds) == given
-    with pytest.raises(InputError, match=r"--stages: \[1\] is not of the form name=value; give name=value,name=value"):
-        read_arguments(["--stages", "[1]"], *kinds)
-    with pytest.raises(InputError, match=r"--stages: \{1\} is no mapping in JSON"):
-        read_arguments(["--stages", "{1}"], *kinds)
-
-
-def test_what_is_given_takes_the_place_of_entries(tmp_path, capsys):
-    """Guards: a flag, and a keyword, drops the entries of a recipe that say the same in another way, and says so."""
-    recipe = tmp_path / "recipe.yaml"
-    recipe.write_text("dataset_name: [a, b]\ndocument_boundary: [row, line]\nmax_steps: 7\nseed: 3\n")
-    assert recipe_entries(recipe, {"train_file"}) == {"max_steps": 7, "seed": 3}
-    assert f"{recipe}: without its dataset_name, document_boundary, whose place" in capsys.readouterr().out
-    kept = {"dataset_name": ["a", "b"], "document_boundary": ["row", "line"], "seed": 3}
-    assert recipe_entries(recipe, {"num_train_epochs"}) == kept
-    assert beside_recipe(recipe, {"train_file": None, "seed": 5}) == kept | {"max_steps": 7, "seed": 5}
-    words = with_recipe([str(recipe), "--train-file=c.txt", "--max_steps", "5"])
-    assert words == ["--max_steps", "7", "--seed", "3", "--train-file=c.txt", "--max_steps", "5"]
-    assert with_recipe(["--train_file=rows.json"]) == ["--train_file=rows.json"]
-
-
-def test_what_keywords_give_is_what_a_command_would(tmp_path):
-    """Guards: a run from Python can be continued by its command.json: defaults are left out, values in one form."""
-    given = {"train_file": tmp_path / "a", "seed": 42, "lr_scheduler_kwargs": '{"a": 1}'}
-    found = check_types(given, PretrainingDataArguments, PretrainingArguments)
-    assert found == {"train_file": [str(tmp_path / "a")], "lr_scheduler_kwargs": {"a": 1}}
-
-
-def test_configurations_come_from_presets_with_overrides():
+def test_configuration_from_preset_and_overrides():
     """Guards: --config_name takes a preset, --config_overrides any field, and their errors name the model."""
 
     def arguments(overrides):
@@ -348,21 +238,11 @@ def test_configurations_come_from_presets_with_overrides():
 
     config = load_config(arguments("num_attention_heads=3"), num_labels=5)
     assert (config.num_attention_heads, config.attention_head_size, config.num_labels) == (3, 64, 5)
-    overrides = (
-        "num_attention_heads=8,attention_head_size=None,hidden_act=relu,layer_norm_eps=1e-6,tie_word_embeddings=false"
-    )
+    overrides = "num_attention_heads=8,attention_head_size=None,hidden_act=relu,layer_norm_eps=1e-6"
     config = load_config(arguments(overrides))
-    assert (config.head_dim, config.hidden_act, config.layer_norm_eps, config.tie_word_embeddings) == (
-        16,
-        "relu",
-        1e-6,
-        False,
-    )
-    for overrides in ("num_attention_heads=0", "nonsense=1", "num_attention_heads=x", "hidden_size"):
-        with pytest.raises(InputError, match="^(tiny|`config_overrides` nonsense|argument --config_overrides)"):
+    assert (config.head_dim, config.hidden_act, config.layer_norm_eps) == (16, "relu", 1e-6)
+    for overrides in ("num_attention_heads=0", "nonsense=1", "num_attention_heads=x"):
+        with pytest.raises(InputError, match="^(tiny|`config_overrides` nonsense)"):
             load_config(arguments(overrides))
-    assert arguments('{"attention_head_size": [8, null]}').config_overrides == {"attention_head_size": [8, None]}
     with pytest.raises(InputError, match="`config_name`"):
         load_config(ModelArguments())
-    with pytest.raises(InputError, match="^nowhere/nothing: "):
-        load_config(ModelArguments(model_name_or_path="nowhere/nothing"))

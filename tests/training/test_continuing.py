@@ -62,7 +62,7 @@ def test_killed_run_continues_to_the_same_weights(corpus, pretrained, tmp_path, 
     done = fork_server.run(
         ROOT / "run_pretraining.py", [*command, "--dataloader_num_workers", "1"], tmp_path, tmp_path
     )
-    assert done.returncode == 0 and f"goes on from step {state['global_step']} ({checkpoint})" in done.stdout
+    assert done.returncode == 0 and f"resuming from step {state['global_step']} ({checkpoint})" in done.stdout
     assert same_weights(tmp_path / "whole", tmp_path / "cut")
     assert not (tmp_path / "cut.partial").exists()
 
@@ -294,7 +294,7 @@ def test_a_job_of_slurm_is_queued_again(corpus, pretrained, tmp_path):
     assert job.wait(timeout=120) != 0
     assert (tmp_path / "scontrol.txt").read_text() == "requeue 7\n" and not (tmp_path / "run").exists()
     subprocess.run(command, cwd=tmp_path, env=environment | {"SLURM_RESTART_COUNT": "1"}, check=True, timeout=300)
-    assert "goes on from step" in (tmp_path / "slurm-7-1.log").read_text() and (tmp_path / "run").exists()
+    assert "resuming from step" in (tmp_path / "slurm-7-1.log").read_text() and (tmp_path / "run").exists()
     assert (tmp_path / "scontrol.txt").read_text() == "requeue 7\n"
     wrong = subprocess.run([*command, "--learning_rat", "1"], cwd=tmp_path, env=environment, capture_output=True)
     assert wrong.returncode != 0 and (tmp_path / "scontrol.txt").read_text() == "requeue 7\n"

@@ -17,100 +17,16 @@ from experiments.study.records import read_records
 from experiments.study.studies import load_study
 from fixedbert.data.hub import check_place
 from fixedbert.data.tokenizers import load_tokenizer
-from fixedbert.fine_tuning.glue import GlueDataArguments
-from fixedbert.fine_tuning.trainer import FineTuningArguments
 from fixedbert.presets import preset_config
 from fixedbert.pretraining.examples import PretrainingDataArguments
 from fixedbert.support.errors import InputError
 from fixedbert.support.files import reading
-from fixedbert.training.arguments import CommonArguments, ModelArguments, with_recipe
+from fixedbert.training.arguments import CommonArguments, ModelArguments
 from fixedbert.training.interruption import train
 from fixedbert.training.loading import load_config, load_model
 from fixedbert.training.output import check_readable, check_same_command, output_directory, whole_checkpoints
 from fixedbert.training.trainer import CommonTrainer
 from fixedbert_cli import main
-
-
-@pytest.mark.parametrize(
-    "content, message",
-    [
-        (b"config_name: \xff\n", "utf-8"),
-        (b"config_name: tiny\nconfig_name: mini\n", "line 2: config_name is there twice"),
-        (b"a: &a [*a]\n", "a: a list of plain values is needed"),
-        (b"a: " + b"[" * 5000 + b"]" * 5000, "recursion"),
-        (b"a: !!python/object/apply:os.getcwd []\n", "could not determine a constructor"),
-        (b"config_name: !!binary aGVsbG8=\n", "could not determine a constructor"),
-        (b"1: tiny\n", "line 1: a name is needed before the colon"),
-        (b"train_file: [[a.txt]]\n", "train_file: a list of plain values is needed"),
-        (b"seed: " + b"9" * 5000, "Exceeds the limit"),
-        (b"", "holds no names with values"),
-    ],
-)
-def test_recipes_hold_plain_values_only(tmp_path, content, message):
-    """Guards: text in another encoding, keys twice, depth, tags, nested lists are a sentence each."""
-    (tmp_path / "recipe.yaml").write_bytes(content)
-    with pytest.raises(InputError, match=rf"recipe\.yaml.*{message}"):
-        with_recipe([str(tmp_path / "recipe.yaml")])
-
-
-def test_dates_and_mappings_of_a_recipe(tmp_path):
-    """Guards: a date stays the text that it is, and a mapping becomes the JSON that transformers parses."""
-    (tmp_path / "recipe.yaml").write_text("run_name: 2020-01-01\nlr_scheduler_kwargs: {num_cycles: 2, on: true}\n")
-    with pytest.raises(InputError, match="a name is needed before the colon"):  # YAML's on is true
-        with_recipe([str(tmp_path / "recipe.yaml")])
-    (tmp_path / "recipe.yaml").write_text("run_name: 2020-01-01\nlr_scheduler_kwargs: {num_cycles: 2}\n")
-    flags = with_recipe([str(tmp_path / "recipe.yaml")])
-    assert flags == ["--run_name", "2020-01-01", "--lr_scheduler_kwargs", '{"num_cycles": 2}']
-
-
-def test_switches_need_no_value(monkeypatch):
-    """Guards: --bf16 and --do_regression alone are true, as in transformers, and take a value still."""
-    monkeypatch.setattr("fixedbert.training.precision.has_bf16", lambda use_cpu: True)  # on any processor
-    for words, expected in (([], (False, None)), (["--bf16", "--do_regression"], (True, True)),
-                            (["--bf16", "false", "--do_regression", "false"], (False, False))):  # fmt: skip
-        data, training = parse([*words, "--use_cpu"], GlueDataArguments, FineTuningArguments)
-        if words:
-            assert (training.bf16, data.do_regression) == expected
-        else:
-            assert data.do_regression is None
-
-
-def test_help_has_our_arguments_first(capsys):
-    """Guards: --help shows models, data and our own training arguments, and transformers' after all of them."""
-    with pytest.raises(SystemExit):
-        parse(["--help"], ModelArguments, GlueDataArguments, FineTuningArguments)
-    shown = capsys.readouterr().out
-    places = [
-        shown.index(text)
-        for text in (
-            "\nModelArguments:",
-            "\n  --model_name_or_path",
-            "\nGlueDataArguments:",
-            "\n  --task_name",
-            "\nFineTuningArguments:",
-            "\n  --grid",
-            "\nTrainingArguments of transformers:",
-            "\n  --output_dir",
-        )
-    ]
-    assert places == sorted(places)
-
-
-@pytest.mark.parametrize(
-    "words, message",
-    [
-        (["--report_to", "neptune"], "`report_to` neptune: it is not installed"),
-        (["--optim", "adamw_bnb_8bit"], "`optim` adamw_bnb_8bit: .*bitsandbytes"),
-        (["--optim", "apollo_adamw"], "`optim` apollo_adamw: .*apollo"),
-        (["--deepspeed", '{"zero_optimization": {}}'], "deepspeed"),
-        (["--seed", "-1"], "`seed` -1: give a number from 0"),
-        (["--seeds", "1", str(2**32)], "`seed` 4294967296: give a number from 0"),
-    ],
-)
-def test_missing_packages_are_said_before_anything_runs(words, message):
-    """Guards: an argument whose package is not installed is one sentence with its name, and so is a bad seed."""
-    with pytest.raises(InputError, match=message):
-        parse([*words, "--use_cpu"], FineTuningArguments)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from benchmarks import model
 from fixedbert.fine_tuning.trainer import FineTuningArguments
 from fixedbert.pretraining.examples import PretrainingDataArguments
 from fixedbert.pretraining.trainer import PretrainingArguments
-from fixedbert.training.arguments import RECIPES, ModelArguments, with_recipe
+from fixedbert.training.arguments import ModelArguments
 from fixedbert.training.precision import has_bf16
 
 WITHOUT = ("avx2", "avx512_f", "avx512_vnni", "neon")
@@ -80,7 +80,7 @@ def test_emulated_bf16_is_left_out_with_a_warning(asked, processor, monkeypatch,
 
 def test_mini_runs_on_every_processor(processor, caplog):
     """Guards: the recipe mini, whose figures are of bf16, is in float32 on a processor without, and says so."""
-    flags = [*with_recipe([str(RECIPES / "mini.yaml")]), "--train_file", "texts", "--tokenizer_name", "vocab.txt"]
+    flags = ["recipes/mini.yaml", "--train_file", "texts", "--tokenizer_name", "vocab.txt"]
     for instructions, expected in ((BF16, True), ((), False)):
         processor(*instructions)
         _, _, training = parse(flags, ModelArguments, PretrainingDataArguments, PretrainingArguments)

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 from helpers import fork_server
-from helpers.tiny_models import SHAPE, inputs_of, model_of
+from helpers.tiny_models import HEADS, SHAPE, bert_of, inputs_of, model_of
 from safetensors.torch import load_file, save_file
 from torch.nn.functional import cross_entropy
 from transformers import (
@@ -195,7 +195,7 @@ def test_json_has_no_numbers_that_json_does_not_have(tmp_path):
     """Guards: a perplexity that overflows, and what is not a number, are null in results, states and checkpoints."""
     trainer = CommonTrainer.__new__(CommonTrainer)
     trainer.args = SimpleNamespace(
-        folder=tmp_path, process_index=0, world_size=1, output_dir=str(tmp_path), should_save=True
+        directory=tmp_path, process_index=0, world_size=1, output_dir=str(tmp_path), should_save=True
     )
     trainer.is_world_process_zero, trainer.log_metrics = (lambda: True), (lambda *_: None)
     trainer.state = TrainerState(best_metric=math.inf)
@@ -402,3 +402,37 @@ def test_a_busy_machine_is_looked_at_in_windows(monkeypatch, capsys):
         clock[0], counts[0] = 30.0 * step, {"1": count}
         callback.on_step_end(arguments, SimpleNamespace(global_step=step), None)
     assert capsys.readouterr().out.startswith("step 3: other processes have the processors for 50% of")
+
+
+SHAPES = (
+    {},
+    {"unpad_inputs": True, "sparse_prediction": True},
+    {"layer_attention_heads": [5, 0, 2], "intermediate_size": [37, 0, 11]},
+    {"head_embedding": "mul", "qk_norm": True},
+)
+
+
+@pytest.mark.parametrize("head", [head for head in HEADS if head != "Model"])
+def test_every_parameter_has_a_gradient(head):
+    """Guards: DDP may leave out its search for parameters without one: also without labels, heads or neurons."""
+    for shape in SHAPES:
+        if head == "LMHeadModel" and 0 in shape.get("layer_attention_heads", ()):
+            continue  # a decoder has heads in each layer
+        model, inputs = model_of(head, **shape), inputs_of(head, labels=True)
+        for labels in (inputs.get("labels"), torch.full_like(inputs["input_ids"], -100)):
+            if labels is not None and labels.shape == inputs.get("labels", labels).shape and labels.dim() == 2:
+                inputs["labels"] = labels
+            model.zero_grad()
+            model(**inputs).loss.backward()
+            assert not [name for name, x in model.named_parameters() if x.grad is None], shape
+
+
+def test_search_for_unused_parameters(tmp_path):
+    """Guards: DDP searches where a model may have some, or where the user says so, and not in ours."""
+    for model, given, expected in (
+        (model_of("ForMaskedLM"), {}, False),
+        (model_of("ForMaskedLM"), {"ddp_find_unused_parameters": True}, True),
+        (bert_of("ForMaskedLM"), {}, True),
+    ):
+        trainer = CommonTrainer(model, CommonArguments(str(tmp_path), use_cpu=True, report_to="none", **given))
+        assert trainer.accelerator.ddp_handler.find_unused_parameters is expected
