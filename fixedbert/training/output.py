@@ -193,7 +193,7 @@ def without_secrets(given: dict[str, Any]) -> dict[str, Any]:
 
 def write_command(partial: Path, given: dict[str, Any]):
     """Write what a run was given beside its results, without tokens: a recipe that repeats it."""
-    write_whole(partial / COMMAND_FILE, json_text(without_secrets(given), indent=1) + "\n")
+    write_whole(partial / COMMAND_FILE, json_text(without_secrets(given), indent=1, default=str) + "\n")
 
 
 def check_same_command(partial: Path, given: dict[str, Any]):
@@ -202,7 +202,10 @@ def check_same_command(partial: Path, given: dict[str, Any]):
         InputError: the unfinished run in `partial` was given something else.
     """
     remedy = f"remove {partial}"
-    earlier, now = read_object(partial / COMMAND_FILE, remedy), json.loads(json_text(without_secrets(given)))
+    earlier, now = (
+        read_object(partial / COMMAND_FILE, remedy),
+        json.loads(json_text(without_secrets(given), default=str)),
+    )
     names = [name for name in {**earlier, **now} if name not in NOT_PART_OF_THE_RUN]
     if other := [name for name in names if earlier.get(name) != now.get(name)]:
         raise InputError(

@@ -64,7 +64,7 @@ def test_one_run_at_a_time(model, download, tmp_path, seeds):
     try:
         assert entered.wait(60)
         (tmp_path / "out.partial" / "mine.txt").write_text("of the first run")
-        holder = rf"out: another process works there \(process {first.pid} on {re.escape(socket.gethostname())}, since"
+        holder = f"out: process {first.pid} on {re.escape(socket.gethostname())} is using it"
         with pytest.raises(InputError, match=holder):
             run_glue(command)
         with pytest.raises(InputError, match=holder):  # that one lives
@@ -83,7 +83,7 @@ def test_lock_of_another_host(model, download, tmp_path, monkeypatch):
     lock = tmp_path / "out.lock"
     lock.write_text(OTHER_HOST)
     os.utime(lock, (1_700_000_000, 1_700_000_000))
-    with pytest.raises(InputError, match=r"process 7 on elsewhere, since 2023-11-1.*`take_over_output_dir`"):
+    with pytest.raises(InputError, match=r"process 7 on elsewhere .*`take_over_output_dir`"):
         glue(model, download, tmp_path / "out", *TRAIN)
     assert lock.read_text() == OTHER_HOST and lock.stat().st_mtime == 1_700_000_000
     assert [path.name for path in tmp_path.iterdir()] == ["out.lock"]
@@ -106,16 +106,6 @@ def test_lock_that_was_taken_over_is_not_removed(tmp_path):
     with locked(tmp_path / "other"):
         assert (tmp_path / "other.lock").exists()
     assert not (tmp_path / "other.lock").exists()
-
-
-def test_lock_that_says_nothing(tmp_path):
-    """Guards: a lock without text, of a process that died as it wrote, is refused in a sentence, until it is taken."""
-    (tmp_path / "out.lock").write_bytes(b"\xff\xfe")
-    with pytest.raises(InputError, match="process . on an unknown host, since 20.*`take_over_output_dir`"):
-        with locked(tmp_path / "out"):
-            pass
-    with locked(tmp_path / "out", take_over=True):
-        assert (tmp_path / "out.lock").read_text().startswith(f"{os.getpid()}\n")
 
 
 def test_errors_of_other_files_pass(tmp_path):
