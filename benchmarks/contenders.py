@@ -25,11 +25,11 @@ from benchmarks.sides import MANY, Batch, Side, Stages, Yardstick, scheduler_of
 from fixedbert.counts import training_flops
 from fixedbert.data.collator import PretrainingCollator
 from fixedbert.data.epochs import Examples
-from fixedbert.pretraining.examples import PretrainingDataArguments, make_examples
-from fixedbert.pretraining.pretrain import ARGUMENTS, MODELS
+from fixedbert.pretraining.arguments import ARGUMENTS, PretrainingArguments, PretrainingDataArguments
+from fixedbert.pretraining.examples import make_examples
+from fixedbert.pretraining.pretrain import MODELS
 from fixedbert.pretraining.pretrain import main as run_pretraining
 from fixedbert.pretraining.stages import Stage, stages_of
-from fixedbert.pretraining.trainer import PretrainingArguments
 from fixedbert.publishing.model_card import to_flags
 from fixedbert.support.errors import InputError
 from fixedbert.support.files import read_yaml

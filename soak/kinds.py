@@ -34,7 +34,7 @@ from fixedbert.fine_tuning.questions import load_squad, squad_windows
 from fixedbert.fine_tuning.texts import load_files, load_task, text_features
 from fixedbert.inspection.inspect import inspect
 from fixedbert.inspection.results import inspection_text
-from fixedbert.pretraining.pretrain import ARGUMENTS
+from fixedbert.pretraining.arguments import ARGUMENTS
 from fixedbert.publishing.push import card_of, checked_config, checkpoint_files
 from fixedbert.training.arguments import ModelArguments, make_arguments, read_arguments
 from fixedbert.training.loading import load_config, load_model

@@ -19,7 +19,8 @@ from transformers import Trainer, TrainingArguments
 
 import run_glue
 import run_pretraining
-from fixedbert.pretraining.trainer import PretrainingArguments, PretrainingTrainer
+from fixedbert.pretraining.arguments import PretrainingArguments
+from fixedbert.pretraining.trainer import PretrainingTrainer
 
 pytestmark = pytest.mark.slow  # every test starts two processes
 

@@ -29,7 +29,7 @@ from fixedbert.data.sample import documents
 from fixedbert.fine_tuning.glue import TextClassification
 from fixedbert.fine_tuning.squad import QuestionAnswering
 from fixedbert.presets import PRESETS
-from fixedbert.pretraining.pretrain import ARGUMENTS
+from fixedbert.pretraining.arguments import ARGUMENTS
 from fixedbert.publishing.export import export_onnx
 from fixedbert.training.arguments import read_arguments
 

@@ -14,8 +14,7 @@ from fixedbert.fine_tuning.glue import TextClassification
 from fixedbert.fine_tuning.questions import load_squad
 from fixedbert.fine_tuning.squad import QuestionAnswering
 from fixedbert.fine_tuning.texts import load_task
-from fixedbert.pretraining.examples import PretrainingDataArguments
-from fixedbert.pretraining.pretrain import ARGUMENTS
+from fixedbert.pretraining.arguments import ARGUMENTS, PretrainingDataArguments
 from fixedbert.support.errors import InputError
 from fixedbert.training.arguments import ModelArguments, check_types, make_arguments
 

@@ -20,7 +20,7 @@ from fixedbert.conversion.growing import heads_of
 from fixedbert.counts import forward_flops, parameters
 from fixedbert.model.configuration_fixed_head_bert import FixedHeadBertConfig
 from fixedbert.presets import SHAPE_FIELDS, preset_config
-from fixedbert.pretraining.examples import Objective
+from fixedbert.pretraining.arguments import Objective
 from fixedbert.support.checksums import fingerprint_of
 from fixedbert.support.errors import InputError
 from fixedbert.support.files import read_yaml, reading

@@ -3,11 +3,11 @@
 import gc
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
 from shutil import rmtree
-from typing import Any, ClassVar
+from typing import Any
 
 from accelerate import PartialState
 from transformers import (
@@ -27,14 +27,14 @@ from ..data.masking import tokens_inside_words
 from ..publishing.model_card import hardware_name, to_flags, versions
 from ..support.errors import InputError
 from ..support.files import json_text
-from ..training.arguments import ModelArguments, make_arguments, read_arguments, with_recipe
+from ..training.arguments import make_arguments, read_arguments, with_recipe
 from ..training.interruption import train
 from ..training.loading import load_config, load_model
 from ..training.output import check_same_data, output_directory, without_secrets
 from ..training.results import Trained, publish, record_metrics, trained
 from ..training.speed import keep_freed_memory, predict_labelled_tokens_only, skip_padding
+from .arguments import ARGUMENTS
 from .examples import (
-    PretrainingDataArguments,
     make_collator,
     make_examples,
     print_corpus,
@@ -54,40 +54,8 @@ from .stages import (
     stages_of,
     step_reached,
 )
-from .trainer import PretrainingArguments, PretrainingTrainer
+from .trainer import PretrainingTrainer
 
-
-def size(what: str, per_layer: bool = False):
-    text = f"{what}, or one for each layer" if per_layer else what
-    return field(default=None, metadata={"help": f"For a new model: {text}."} | ({"nargs": "+"} if per_layer else {}))
-
-
-@dataclass
-class NewModelArguments(ModelArguments):
-    """Which model, and the shape of a new one, on top of `config_name` or of BERT-base with heads of 128."""
-
-    can_be_new: ClassVar[bool] = True
-
-    num_attention_heads: int | None = size("number of heads")
-    attention_head_size: list[int] | None = size("size of a head, whatever the width", per_layer=True)
-    value_head_size: list[int] | None = size("size of a head's values, where it is another", per_layer=True)
-    hidden_size: int | None = size("width")
-    num_hidden_layers: int | None = size("number of layers")
-    intermediate_size: list[int] | None = size("neurons of a feed-forward network", per_layer=True)
-
-    def __post_init__(self):
-        names = {member.name for member in fields(self)} - {member.name for member in fields(ModelArguments)}
-        shape = {name: value for name in sorted(names) if (value := getattr(self, name)) is not None}
-        if shape and self.model_name_or_path is not None:
-            raise InputError(
-                "is for a new model; the shape of `model_name_or_path` is changed by fixedbert convert.", min(shape)
-            )
-        for name, value in shape.items():
-            one = value[0] if isinstance(value, list) and len(value) == 1 else value
-            self.config_overrides = (self.config_overrides or {}) | {name: one}
-
-
-ARGUMENTS = (NewModelArguments, PretrainingDataArguments, PretrainingArguments)
 MODELS = {"mlm+nsp": AutoModelForPreTraining, "mlm": AutoModelForMaskedLM, "clm": AutoModelForCausalLM}
 
 

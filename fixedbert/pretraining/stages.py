@@ -30,7 +30,8 @@ from ..conversion.weights import LOADING
 from ..model.configuration_fixed_head_bert import FixedHeadBertConfig
 from ..support.errors import InputError
 from ..training.loading import check_length
-from .trainer import PretrainingArguments, PretrainingTrainer
+from .arguments import PretrainingArguments
+from .trainer import PretrainingTrainer
 
 SIZES = ("num_attention_heads", "attention_head_size", "value_head_size", "intermediate_size")
 BY_LAYER = ("attention_head_size", "value_head_size")

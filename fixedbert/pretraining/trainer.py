@@ -1,22 +1,18 @@
 """Trainer for pretraining, and its evaluation: losses and accuracies on held-out documents."""
 
 import time
-from dataclasses import dataclass, field
 from functools import partial
-from typing import ClassVar
 
 import numpy as np
 import torch
 from torch.nn.functional import cross_entropy
 from transformers import EvalPrediction, PreTrainedTokenizerBase
-from transformers.integrations import is_tensorboard_available
 from transformers.utils import ModelOutput
 
 from ..data.epochs import EpochSampler, Examples
 from ..model.fast_fixed_head_bert import places_of_labels
-from ..support.errors import InputError
-from ..training.arguments import CommonArguments
 from ..training.trainer import CommonTrainer
+from .arguments import PretrainingArguments
 
 # What is summed over an example: enough to get every mean right whatever the batch size.
 SUMS = {
@@ -24,67 +20,6 @@ SUMS = {
     "mlm": ("mlm_loss", "mlm_correct", "mlm_tokens"),
     "clm": ("clm_loss", "clm_correct", "clm_tokens", "clm_words"),
 }
-
-
-@dataclass
-class PretrainingArguments(CommonArguments):
-    """transformers' TrainingArguments, with BERT's optimisation and every token counted by default."""
-
-    learning_rate: float = 1e-4
-    weight_decay: float = 0.01
-    report_to: str | list[str] = field(
-        default_factory=lambda: ["tensorboard"] if is_tensorboard_available() else ["none"],
-        metadata={"help": "Integrations to report to; default: tensorboard where it is installed."},
-    )
-    total_train_batch_size: int | None = field(
-        default=None,
-        metadata={
-            "help": "Examples of a step on all devices together; reached by gradient accumulation, with at most "
-            "--per_device_train_batch_size examples on a device at once."
-        },
-    )
-    stages: list[dict] | None = field(
-        default=None,
-        metadata={
-            "help": "In a recipe, a list of mappings: the steps of each stage, and what is another from then on: "
-            "sizes of the model, max_seq_length, per_device_train_batch_size, total_train_batch_size.",
-            "nargs": "+",
-        },
-    )
-
-    refused: ClassVar[dict[str, tuple[object, str]]] = CommonArguments.refused | {
-        "label_smoothing_factor": (0.0, "the losses of pretraining are those of BERT, without label smoothing"),
-        "label_names": (None, "the labels follow from `objective`"),
-        "train_sampling_strategy": ("random", "the order of the examples follows from `seed` and the epoch"),
-        "data_seed": (None, "the examples follow from `seed`"),
-        "include_num_input_tokens_seen": ("no", "tokens without padding are counted anyway"),
-        "accelerator_config.dispatch_batches": (None, "a batch has places of tokens, and cannot be divided"),
-        "do_predict": (False, "pretraining has nothing to predict; it has `do_eval`"),
-    }
-
-    def reach_total_train_batch_size(self):
-        """
-        Set the examples on a device and the accumulation so that a step has `total_train_batch_size` examples.
-
-        Raises:
-            InputError: the devices cannot share them out evenly, or an accumulation was asked for too.
-        """
-        if self.total_train_batch_size is None:
-            return
-        devices = self.world_size * max(self.n_gpu, 1)
-        if self.gradient_accumulation_steps != 1:
-            raise InputError("sets `gradient_accumulation_steps`: give one of the two.", "total_train_batch_size")
-        share, rest = divmod(self.total_train_batch_size, devices)
-        if rest or not share:
-            raise InputError(
-                f"{self.total_train_batch_size} cannot be shared out evenly among {devices} devices.",
-                "total_train_batch_size",
-            )
-        at_once = min(self.per_device_train_batch_size, share)
-        while share % at_once:
-            at_once -= 1
-        self.per_device_train_batch_size = at_once
-        self.gradient_accumulation_steps = share // at_once
 
 
 class PretrainingTrainer(CommonTrainer):

@@ -17,9 +17,9 @@ from transformers.integrations import TensorBoardCallback
 
 import run_pretraining
 from fixedbert import convert
+from fixedbert.pretraining.arguments import PretrainingArguments
 from fixedbert.pretraining.pretrain import main as pretrain
 from fixedbert.pretraining.stages import Stage, begin_stage, data_leads, grown_moments, stages_of
-from fixedbert.pretraining.trainer import PretrainingArguments
 from fixedbert.support.errors import InputError, Stopped
 from fixedbert.training.interruption import train
 from fixedbert.training.loading import load_model

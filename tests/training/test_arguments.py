@@ -20,8 +20,7 @@ from fixedbert.fine_tuning.glue import GlueDataArguments
 from fixedbert.fine_tuning.squad import SquadDataArguments
 from fixedbert.fine_tuning.trainer import FineTuningArguments
 from fixedbert.presets import preset_config
-from fixedbert.pretraining.examples import PretrainingDataArguments
-from fixedbert.pretraining.trainer import PretrainingArguments
+from fixedbert.pretraining.arguments import PretrainingArguments, PretrainingDataArguments
 from fixedbert.support.errors import InputError
 from fixedbert.training.arguments import (
     RECIPES,

@@ -20,7 +20,7 @@ from transformers import TrainerCallback
 
 import run_glue
 import run_pretraining
-from fixedbert.pretraining.pretrain import ARGUMENTS
+from fixedbert.pretraining.arguments import ARGUMENTS
 from fixedbert.support.errors import InputError
 from fixedbert.training.arguments import read_arguments
 from fixedbert.training.interruption import train

@@ -18,7 +18,7 @@ from experiments.study.studies import load_study
 from fixedbert.data.hub import check_place
 from fixedbert.data.tokenizers import load_tokenizer
 from fixedbert.presets import preset_config
-from fixedbert.pretraining.examples import PretrainingDataArguments
+from fixedbert.pretraining.arguments import PretrainingDataArguments
 from fixedbert.support.errors import InputError
 from fixedbert.support.files import reading
 from fixedbert.training.arguments import CommonArguments, ModelArguments

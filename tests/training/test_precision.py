@@ -9,8 +9,7 @@ from helpers.script_arguments import parse
 
 from benchmarks import model
 from fixedbert.fine_tuning.trainer import FineTuningArguments
-from fixedbert.pretraining.examples import PretrainingDataArguments
-from fixedbert.pretraining.trainer import PretrainingArguments
+from fixedbert.pretraining.arguments import PretrainingArguments, PretrainingDataArguments
 from fixedbert.training.arguments import ModelArguments
 from fixedbert.training.precision import has_bf16
 

@@ -27,7 +27,7 @@ from transformers import (
 )
 
 from fixedbert.fine_tuning.trainer import FineTuningArguments
-from fixedbert.pretraining.examples import Objective
+from fixedbert.pretraining.arguments import Objective
 from fixedbert.pretraining.picture import draw_pretraining
 from fixedbert.pretraining.progress import ProgressLine
 from fixedbert.pretraining.trainer import SUMS, pretraining_metrics, separate_losses, sums_by_example
