@@ -1,186 +1,234 @@
-"""Corpora: documents of plain text from files, folders, globs, the Hub, or the built-in sample, read one by one."""
+"""Corpora: documents of plain text from files, the Hub or the built-in sample, read one at a time."""
 
+import glob
 import hashlib
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from tqdm.auto import tqdm
 
-from ..support.checksums import content_hash_of
 from ..support.errors import InputError
 from ..support.files import reading
 from . import sample
-from .boundaries import DOCUMENT_BOUNDARIES, Document, Row, documents_of
-from .corpus_files import corpus_files
 from .hub import load_from_hub
-from .readers import DAMAGED, DataFile, arrow_rows, file_format, why_no_text
+from .readers import READERS, REDOWNLOAD, DataFile, file_format, text_problem
 
+DOCUMENT_BOUNDARIES = {
+    "row": "the end of a row (jsonl, csv, parquet, Hub) or of a text file",
+    "line": "the end of a line in a text file",
+    "blank_line": "a blank line or an empty row",
+    "column": "a change of value in the document column",
+}
+MAX_DOCUMENT_SIZE = 2**28  # characters; a larger document means that its boundaries were missed
 
-@dataclass(frozen=True)
-class Columns:
-    """The columns of a corpus that are read: the text, and one with another value for each document."""
-
-    text: str
-    document: str | None = None
-
-    def names(self) -> list[str]:
-        return [self.text, *([self.document] if self.document else [])]
-
-    def check(self, place: object, there: Collection[str]):
-        """
-        Raises:
-            InputError: one of the columns is not `there`.
-        """
-        for column, argument in ((self.text, "text_column_name"), (self.document, "document_column_name")):
-            if column is not None and column not in there:
-                raise InputError(
-                    f"{place}: no column {column!r} (there are {', '.join(there) or 'none'}); name the right one "
-                    f"with `{argument}`."
-                )
-
-    def of(self, values: dict[str, Any], place: str) -> Row:
-        """
-        The text and the document of a row.
-
-        Raises:
-            InputError: a column is missing, or the text is none.
-        """
-        self.check(place, values)
-        text = values[self.text]
-        if problem := why_no_text(text, repr(self.text)):
-            raise InputError(
-                f"{place}: {problem}; correct it, or name the column with the text with `text_column_name`."
-            )
-        return text or "", values[self.document] if self.document else None
+Row = tuple[str, object]  # text and value in the document column
+Document = str | list[str]  # text that still has to be split into sentences, or a list of sentences
 
 
 @dataclass(frozen=True)
 class Corpus:
     """
-    One source of text, and what its documents are.
+    A source of text and the rule that divides it into documents. The end of a file always ends a document.
 
-    By the boundaries "column" and "inferred" every row is a sentence; else text is split into sentences.
+    With the boundary "column" each row is a sentence. Otherwise the text is split into sentences later.
     """
 
-    source: str  # a file, folder or glob; or on the Hub the id of a data set, or "sample" for the built-in sample
+    source: str  # a file, directory or glob; or a dataset on the Hub; or "sample" (with on_hub) for the built-in text
     on_hub: bool = False
-    config_name: str | None = None  # of the Hub's data set
-    text_column: str = "text"  # for all but .txt files
-    document_boundary: str = "row"  # one of DOCUMENT_BOUNDARIES
+    config_name: str | None = None  # configuration of the Hub dataset
+    text_column: str = "text"  # ignored for .txt files
+    document_boundary: str = "row"  # a key of DOCUMENT_BOUNDARIES
     document_column: str | None = None  # for the boundary "column"
     hub_options: dict[str, Any] = field(default_factory=dict, hash=False)  # `cache_dir` and `token`
 
     def __post_init__(self):
         if self.document_boundary not in DOCUMENT_BOUNDARIES:
             raise InputError(
-                f"{self.document_boundary}: there are {', '.join(DOCUMENT_BOUNDARIES)}.", "document_boundary"
+                f"{self.document_boundary!r} must be one of {', '.join(DOCUMENT_BOUNDARIES)}.", "document_boundary"
             )
         if (self.document_boundary == "column") != (self.document_column is not None):
             raise InputError(
-                f"{self.source}: `document_boundary` column and `document_column_name` go together; one is missing."
+                f"{self.source}: `document_boundary` column requires `document_column_name`, and vice versa."
             )
 
     @property
     def is_sample(self) -> bool:
         return self.source == "sample" and self.on_hub
 
+    @property
+    def columns(self) -> list[str]:
+        """Names of the columns to read."""
+        return [self.text_column, *([self.document_column] if self.document_column else [])]
+
     def description(self) -> str:
-        """Where the text comes from and what ends its documents, in one line."""
-        ends = DOCUMENT_BOUNDARIES[self.document_boundary].replace(
-            "the document column", f"the column {self.document_column!r}"
-        )
-        return f"{self.source}{f' ({self.config_name})' if self.config_name else ''}: a document ends with {ends}"
+        """Returns one line with the source and its document boundary."""
+        boundary = DOCUMENT_BOUNDARIES[self.document_boundary]
+        column = f" {self.document_column!r}" if self.document_column else ""
+        config = f" ({self.config_name})" if self.config_name else ""
+        return f"{self.source}{config}: a document ends at {boundary}{column}"
 
 
 class CorpusReader:
     """
-    Iterates over the documents of a corpus, in the order of its files and rows, with only one of them in memory.
+    Iterates over the documents of a corpus in the order of its files and rows, with one document in memory.
 
-    `size` is how much there is to read and `position` how much has been read: bytes of files, or rows of the Hub's
-    data. `empty_files` counts files without a row.
+    `size` and `position` measure progress, in bytes of files or in rows of a Hub dataset.
 
     Raises:
-        InputError: there is no such source, format or column, or a file cannot be read.
+        InputError: the source or a column does not exist, or a file cannot be read.
     """
 
     def __init__(self, corpus: Corpus):
         self.corpus = corpus
-        self.columns = Columns(corpus.text_column, corpus.document_column)
-        self.position = self.empty_files = 0
+        self.position = 0
         self.files: list[Path] = []
         if corpus.is_sample:
             self.texts = sample.documents()
             self.size = len(self.texts)
         elif corpus.on_hub:
             self.dataset = load_from_hub(corpus.source, corpus.config_name, split="train", **corpus.hub_options)
-            self.columns.check(corpus.source, self.dataset.column_names)
+            check_columns(corpus.columns, self.dataset.column_names, corpus.source)
             self.size = len(self.dataset)
         else:
             self.files = corpus_files(corpus.source)
-            with reading(corpus.source, DAMAGED):
+            with reading(corpus.source, REDOWNLOAD):
                 self.size = sum(file.stat().st_size for file in self.files)
 
-    def fingerprint(self, hash_of: Callable[[Path], str] = content_hash_of) -> list[object]:
-        """
-        What the documents depend on: the content of the files, wherever they are, and how it is read.
-
-        Args:
-            hash_of: gives the hash of a file's content.
-        """
+    def fingerprint(self, hash_file: Callable[[Path], str]) -> list[object]:
+        """Returns everything that determines the documents: contents (but not paths), columns and boundary."""
         content: object
         if self.corpus.is_sample:
             content = hashlib.sha256("\0".join(self.texts).encode()).hexdigest()
         elif self.corpus.on_hub:
             content = self.dataset._fingerprint
         else:
-            content = [(file_format(file), hash_of(file)) for file in self.files]
-        return [self.columns.text, self.corpus.document_boundary, self.columns.document, content]
+            content = [(file_format(file), hash_file(file)) for file in self.files]
+        return [*self.corpus.columns, self.corpus.document_boundary, content]
 
     def __iter__(self) -> Iterator[Document]:
-        return documents_of(self.rows(), self.corpus.document_boundary, self.corpus.source)
+        corpus = self.corpus
+        if corpus.is_sample or corpus.on_hub:
+            rows = self.sample_rows() if corpus.is_sample else self.hub_rows()
+            yield from split_into_documents(rows, corpus.document_boundary, corpus.source)
+        finished = 0
+        for path in self.files:
+            is_text = file_format(path) == ".txt"
+            boundary = "file" if is_text and corpus.document_boundary == "row" else corpus.document_boundary
+            file = DataFile(path, ["text"] if is_text else corpus.columns)
+            for document in split_into_documents(self.file_rows(file), boundary, str(path)):
+                self.position = finished + file.position
+                yield document
+            finished += path.stat().st_size
+            self.position = finished
 
-    def rows(self) -> Iterator[Row]:
-        if self.corpus.is_sample:
-            for text in self.texts:
-                self.position += 1
-                yield text, None
-        elif self.corpus.on_hub:
-            yield from self.hub_rows()
-        else:
-            yield from self.file_rows()
+    def sample_rows(self) -> Iterator[Row]:
+        for text in self.texts:
+            self.position += 1
+            yield text, None
 
     def hub_rows(self) -> Iterator[Row]:
-        for batch in self.dataset.select_columns(self.columns.names()).with_format("arrow").iter(1000):
-            with reading(self.corpus.source, "remove it from the cache, and load it again"):
-                for values in arrow_rows(batch):
-                    self.position += 1
-                    yield self.columns.of(values, f"{self.corpus.source}, row {self.position}")
+        for batch in self.dataset.select_columns(self.corpus.columns).with_format("arrow").iter(1000):
+            for values in batch.to_pylist():
+                self.position += 1
+                yield parse_row(values, self.corpus.columns, f"{self.corpus.source}, row {self.position}")
 
-    def file_rows(self) -> Iterator[Row]:
-        done = 0
-        for path in self.files:
-            # A text file has neither another column nor another name for it.
-            columns = Columns("text") if file_format(path) == ".txt" else self.columns
-            file = DataFile(path, columns.names(), whole=self.corpus.document_boundary == "row")
-            rows = 0
-            for number, values, problem in file.rows():
-                if problem:
-                    raise InputError(f"{file.place(number)}: {problem}; {DAMAGED}.")
-                rows += 1
-                self.position = done + file.position
-                yield columns.of(values, file.place(number))
-            self.empty_files += rows == 0
-            done += path.stat().st_size
-            self.position = done
+    def file_rows(self, file: DataFile) -> Iterator[Row]:
+        assert file.columns is not None
+        for number, values, problem in file.rows():
+            if problem:
+                raise InputError(f"{file.location(number)}: {problem}; {REDOWNLOAD}.")
+            yield parse_row(values, file.columns, file.location(number))
 
 
-def all_documents(readers: list[CorpusReader], desc: str) -> Iterator[tuple[Document, int]]:
-    """The documents of several corpora, each with the number of its corpus, with a progress bar."""
+def corpus_files(source: str) -> list[Path]:
+    """
+    Returns the sorted files of a path, a directory (recursively) or, if no such path exists, a glob.
+
+    Raises:
+        InputError: there is no file, or its format is unknown.
+    """
+    files: set[Path] = set()
+    for path in map(Path, [source] if Path(source).exists() else glob.glob(source, recursive=True)):
+        if path.is_dir():
+            files.update(file for file in path.rglob("*") if file_format(file) in READERS and not file.is_dir())
+        else:
+            files.add(path)
+    if not files:
+        raise InputError(f"{source}: there is no such file, and no directory or glob with {', '.join(READERS)} files.")
+    for file in files:
+        if file_format(file) not in READERS:
+            raise InputError(f"{file}: unknown format; supported formats are {', '.join(READERS)}.")
+    return sorted(files)
+
+
+def check_columns(columns: list[str], existing: Iterable[str], location: str):
+    for column, argument in zip(columns, ("text_column_name", "document_column_name"), strict=False):
+        if column not in existing:
+            raise InputError(
+                f"{location}: there is no column {column!r} (columns: {', '.join(existing)}); set `{argument}`."
+            )
+
+
+def parse_row(values: dict[str, Any], columns: list[str], location: str) -> Row:
+    """
+    Returns the text and the value in the document column. A missing text is empty.
+
+    Raises:
+        InputError: a column does not exist, or the value in the text column is not text.
+    """
+    if not values.keys() >= {*columns}:
+        check_columns(columns, values, location)
+    text, value = values[columns[0]], values[columns[1]] if len(columns) > 1 else None
+    if problem := text_problem(text, repr(columns[0])):
+        raise InputError(f"{location}: {problem}; correct it, or set `text_column_name`.")
+    return text or "", value
+
+
+def split_into_documents(rows: Iterable[Row], boundary: str, source: str) -> Iterator[Document]:
+    """
+    Joins the rows of a file or dataset into documents.
+
+    Args:
+        boundary: a key of DOCUMENT_BOUNDARIES, or "file" to join all rows.
+        source: the file or dataset, for the error message.
+
+    Raises:
+        InputError: a document exceeds MAX_DOCUMENT_SIZE.
+    """
+    texts: list[str] = []
+    size, previous = 0, None
+    for text, value in rows:
+        if boundary in ("row", "line"):
+            yield text
+            continue
+        is_blank = not text.strip()
+        if texts and (is_blank if boundary == "blank_line" else value != previous):
+            yield texts if boundary == "column" else join_lines(texts)
+            texts, size = [], 0
+        previous = value
+        if not is_blank or boundary == "file":
+            texts.append(text)
+            size += len(text)
+        if size > MAX_DOCUMENT_SIZE:
+            raise InputError(
+                f"{source}: a document is larger than {MAX_DOCUMENT_SIZE >> 20} MiB; set `document_boundary` to line, "
+                "blank_line or column."
+            )
+    if texts:
+        yield texts if boundary == "column" else join_lines(texts)
+
+
+def join_lines(lines: list[str]) -> str:
+    return "".join(line if line.endswith("\n") else line + "\n" for line in lines)
+
+
+def iterate_documents(readers: list[CorpusReader], description: str) -> Iterator[tuple[Document, int]]:
+    """Yields the documents of several corpora, each with the index of its corpus, under a progress bar."""
     total = sum(reader.size for reader in readers)
-    with tqdm(total=total, unit="B", unit_scale=True, desc=desc, disable=None) as bar:
-        for number, reader in enumerate(readers):
+    with tqdm(total=total, unit="B", unit_scale=True, desc=description, disable=None) as progress:
+        for index, reader in enumerate(readers):
             for document in reader:
-                yield document, number
-                bar.update(sum(reader.position for reader in readers) - bar.n)
+                yield document, index
+                progress.update(sum(reader.position for reader in readers) - progress.n)

@@ -1,18 +1,15 @@
 """
-Readers: the rows of text, csv, tsv, json, jsonl and parquet files, one by one, by one set of rules for every command.
+Row readers for txt, csv, tsv, json, jsonl and parquet files, optionally compressed.
 
-To add a format, write its reader and give it a line in READERS, and a file with one row in EXAMPLES of
-tests/data/test_readers.py. A reader takes a DataFile and yields its rows. It raises an InputError with the place for a
-row that is damaged, and keeps `position` up to date.
+To add a format, write its reader, register it in READERS and give it an example in tests/data/test_readers.py. A reader
+takes a DataFile, yields its rows, updates `position`, and raises InputError with the location of a damaged row.
 """
 
-import codecs
 import csv
 import io
 import json
-import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain, zip_longest
 from pathlib import Path
@@ -20,24 +17,20 @@ from typing import Any, BinaryIO, NamedTuple
 
 import fsspec.compression
 import fsspec.utils
-import pyarrow
 import pyarrow.parquet
 
 from ..support.errors import InputError
 from ..support.files import reading, reason_of
-from .boundaries import check_document
 
 COMPRESSIONS = (".gz", ".bz2", ".xz", ".zst")
-LARGEST_LINE = 2**28  # bytes; a compressed file can hold more in one than there is memory
-DAMAGED = "correct it, or download it again"
+MAX_FIELD_SIZE = 2**28  # characters in a csv field
+REDOWNLOAD = "correct it, or download it again"
 TOO_FEW = "fewer fields than the header has columns"
 TOO_MANY = "more fields than the header has columns"
-KINDS = {bool: "true or false", int: "a number", float: "a number", list: "a list", dict: "an object"}
-TEXTS = ("string", "large_string", "binary", "large_binary", "null", "string_view", "binary_view")  # of Arrow
 
 
 class FileRow(NamedTuple):
-    """A row of a file: its line or number, its values by column, and what is wrong with their number, if anything."""
+    """A row: its line or row number, its values by column, and whether it has too few or too many fields."""
 
     number: int
     values: dict[str, Any]
@@ -46,231 +39,168 @@ class FileRow(NamedTuple):
 
 @dataclass
 class DataFile:
-    """A file that is read."""
+    """A data file and the reading position in it."""
 
     path: Path
-    columns: Collection[str] | None = None  # that are needed; None for all. A reader may give others too
-    header: tuple[str, ...] | None = None  # the columns of a csv or tsv file without a header line
-    whole: bool = True  # whether a text file is one row, and not a row for each line
-    unit: str = "line"  # what the numbers of its rows count, or "row"
-    position: int = 0  # bytes of the file that have been read
+    columns: list[str] | None = None  # columns needed; None for all. Readers may return more
+    header: tuple[str, ...] | None = None  # column names for a csv or tsv file without a header line
+    unit: str = "line"  # what row numbers count: "line" or "row"
+    position: int = 0  # bytes read
 
-    def place(self, number: int) -> str:
+    def location(self, number: int) -> str:
+        """Returns the file and the line or row number, for messages."""
         return f"{self.path}, {self.unit} {number}"
 
     def lines(self) -> Iterator[str]:
-        """Lines of the decompressed text."""
+        """Yields the lines of the decompressed text."""
         with open(self.path, "rb") as raw:
-            for line in lines_of(decompressed(raw, self.path), self.path):
+            for line in decode_lines(decompress(raw, self.path), self.path):
                 self.position = raw.tell()
                 yield line
 
     def rows(self) -> Iterator[FileRow]:
         """
-        Rows of a file in one of READERS.
+        Yields the rows of the file. In a .txt file each line is a row with the column `text`.
 
         Raises:
-            InputError: the file is in another format, or cannot be read, with the line.
+            InputError: the format is unknown, or the file cannot be read.
         """
         if file_format(self.path) not in READERS:
-            raise InputError(f"{self.path}: a format that cannot be read; give {', '.join(TABLES)}.")
-        with reading(self.path, DAMAGED):
+            raise InputError(f"{self.path}: unknown format; supported formats are {', '.join(READERS)}.")
+        with reading(self.path, REDOWNLOAD):
             yield from READERS[file_format(self.path)](self)
 
 
 def file_format(file: Path) -> str:
-    """.txt of a.txt and of a.txt.gz."""
+    """Returns the suffix without the compression: .txt for a.txt and a.txt.gz."""
     return Path(file.stem).suffix if file.suffix in COMPRESSIONS else file.suffix
 
 
-def decompressed(raw: BinaryIO, file: Path) -> io.BufferedIOBase | BinaryIO:
+def decompress(raw: BinaryIO, file: Path) -> io.BufferedIOBase | BinaryIO:
     if file.suffix not in COMPRESSIONS:
         return raw
     decompressor = fsspec.compression.compr.get(fsspec.utils.infer_compression(str(file)))
     if decompressor is None:
-        raise InputError(f"{file}: nothing is installed that reads {file.suffix}; install zstandard.")
+        raise InputError(f"{file}: install zstandard to read {file.suffix} files.")
     return io.BufferedReader(decompressor(raw, mode="rb"))
 
 
-def lines_of(stream: io.BufferedIOBase | BinaryIO, file: object) -> Iterator[str]:
+def decode_lines(stream: io.BufferedIOBase | BinaryIO, file: Path) -> Iterator[str]:
     """
-    Lines of UTF-8 as text, without byte order mark and carriage returns. In a file without a single line feed, as on
-    old Macs, carriage returns end lines.
+    Yields lines of UTF-8 text without a byte order mark, ending with a line feed.
 
     Raises:
-        InputError: a line is not UTF-8, or longer than LARGEST_LINE.
+        InputError: the text is not UTF-8.
     """
     number = 0
-    while line := stream.readline(LARGEST_LINE + 1):
-        number += 1
-        if len(line) > LARGEST_LINE:
-            raise InputError(f"{file}, line {number}: longer than {LARGEST_LINE >> 20} MiB; cut it into several.")
-        if number == 1 and (line.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) or b"\0" in line[:4]):
-            raise InputError(f"{file}: UTF-16 or UTF-32, not UTF-8; convert the file, with iconv -f UTF-16 -t UTF-8.")
-        try:
+    try:
+        for number, line in enumerate(stream, 1):
             text = line.decode("utf-8-sig" if number == 1 else "utf-8")
-        except UnicodeDecodeError as error:
-            raise InputError(
-                f"{file}, line {number}: byte {error.start + 1} is not UTF-8 ({error.reason}); convert the file, for "
-                "example with iconv."
-            ) from error
-        if number == 1 and "\r" in text and not text.endswith("\n"):
-            yield from (part + "\n" for part in text.removesuffix("\r").split("\r"))
-        else:
-            yield text.removesuffix("\r\n") + "\n" if text.endswith("\r\n") else text
+            yield text[:-2] + "\n" if text.endswith("\r\n") else text
+    except UnicodeDecodeError as error:
+        raise InputError(f"{file}, line {number}: not UTF-8 ({error.reason}); convert it, e.g. with iconv.") from error
 
 
 def read_text(file: DataFile) -> Iterator[FileRow]:
-    """The column `text`: the whole file, or each of its lines."""
-    if not file.whole:
-        yield from (FileRow(number, {"text": line}) for number, line in enumerate(file.lines(), 1))
-        return
-    document, size = [], 0
-    for line in file.lines():
-        document.append(line)
-        size += len(line)
-        check_document(size, file.path)
-    if document:
-        yield FileRow(1, {"text": "".join(document)})
+    for number, line in enumerate(file.lines(), 1):
+        yield FileRow(number, {"text": line})
 
 
-def read_table(file: DataFile) -> Iterator[FileRow]:
-    """
-    csv, quoted as usual, whose first line shows what separates fields, or tsv, never quoted, as in GLUE. Values that a
-    short row lacks are None.
-    """
-    csv.field_size_limit(LARGEST_LINE)
-    lines, skipped, delimiter = file.lines(), 0, "\t"
-    if tabs := file_format(file.path) == ".tsv":
-        reader = csv.reader(lines, delimiter=delimiter, quoting=csv.QUOTE_NONE)  # a quotation mark is a character
+def read_separated(file: DataFile) -> Iterator[FileRow]:
+    """Reads csv with the usual quoting, or tsv without quoting as in GLUE. Missing fields at the end are None."""
+    csv.field_size_limit(MAX_FIELD_SIZE)
+    if file_format(file.path) == ".tsv":
+        reader = csv.reader(file.lines(), delimiter="\t", quoting=csv.QUOTE_NONE)
     else:
-        first = next(lines, "")
-        delimiter, skipped = delimiter_of(first)
-        reader = csv.reader(lines if skipped else chain([first], lines), strict=True, delimiter=delimiter)
-    header, begin = file.header, skipped + 1
+        reader = csv.reader(file.lines(), strict=True)
+    header, line = file.header, 1
     try:
         for fields in reader:
             if fields and header is None:
                 header = tuple(fields)
-                check_names(header, file.place(begin))
+                check_unique(header, file.location(line))
             elif fields:
-                size, columns = len(fields), header or ()
-                problem = TOO_FEW if size < len(columns) else TOO_MANY if size > len(columns) else None
-                yield FileRow(begin, dict(zip_longest(columns, fields[: len(columns)])), problem)
-            begin = skipped + reader.line_num + 1
+                columns = header or ()
+                problem = TOO_FEW if len(fields) < len(columns) else TOO_MANY if len(fields) > len(columns) else None
+                yield FileRow(line, dict(zip_longest(columns, fields[: len(columns)])), problem)
+            line = reader.line_num + 1
     except csv.Error as error:
-        quotes = "" if tabs else "; a field that begins with a quote ends with one, and quotes inside are doubled"
-        raise InputError(f"{file.place(begin)}: not csv: {error}{quotes}.") from error
+        raise InputError(f"{file.location(line)}: not valid csv ({error}).") from error
 
 
-def delimiter_of(line: str) -> tuple[str, int]:
-    """What separates the fields of a csv file with this first line, and whether that line only says so."""
-    if said := re.fullmatch(r'"?sep=(.)"?\s*', line):
-        return said[1], 1
-    names = re.sub(r'"[^"]*"', "", line)
-    found = [mark for mark in ",;\t|" if mark in names]
-    return found[0] if found else ",", 0
-
-
-def check_names(names: Iterable[str], place: str):
-    """
-    Raises:
-        InputError: two columns have the same name.
-    """
+def check_unique(names: Iterable[str], location: str):
+    """Raises InputError if two columns have the same name."""
     (name, count), *_ = Counter(names).most_common(1) or [("", 0)]
     if count > 1:
-        raise InputError(f"{place}: two columns have the same name, {name!r}; rename one of them.")
+        raise InputError(f"{location}: two columns are named {name!r}; rename one of them.")
 
 
 def read_json(file: DataFile) -> Iterator[FileRow]:
-    """An object in each line, or in .json one array of objects."""
+    """Reads one object per line, or in a .json file an array of objects."""
     lines = file.lines()
     first = next(lines, "")
     if file_format(file.path) == ".json" and first.startswith("["):
         file.unit = "row"
-        for number, row in enumerate(json_value("".join([first, *lines]), str(file.path))):
-            yield FileRow(number, checked_object(row, file.place(number)))
+        for number, row in enumerate(parse_json("".join([first, *lines]), str(file.path))):
+            yield FileRow(number, check_object(row, file.location(number)))
         return
     for number, line in enumerate(chain([first], lines), 1):
         if line.strip():
-            yield FileRow(number, json_object(line, file.place(number)))
+            yield FileRow(number, json_object(line, file.location(number)))
 
 
-def json_object(text: str, place: str) -> dict:
-    """
-    The fields of a line of JSON.
-
-    Raises:
-        InputError: not JSON, not an object, or an object with a field twice.
-    """
-    return checked_object(json_value(text, place), place)
+def json_object(text: str, location: str) -> dict:
+    """Parses a JSON object. Raises InputError if it is not one."""
+    return check_object(parse_json(text, location), location)
 
 
-def checked_object(row: object, place: str) -> dict:
+def check_object(row: object, location: str) -> dict:
     if not isinstance(row, dict):
-        raise InputError(f"{place}: not a JSON object; each row has to be one.")
+        raise InputError(f"{location}: not a JSON object; each row must be one.")
     return row
 
 
-def json_value(text: str, place: str) -> Any:
+def parse_json(text: str, location: str) -> Any:
     try:
-        return json.loads(text, object_pairs_hook=fields_of)
+        return json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise InputError(f"{place}: not JSON ({reason_of(error)}); {DAMAGED}.") from error
-
-
-def fields_of(pairs: list[tuple[str, object]]) -> dict:
-    fields = dict(pairs)
-    if len(fields) < len(pairs):
-        raise ValueError("an object has a field twice")
-    return fields
+        raise InputError(f"{location}: not valid JSON ({reason_of(error)}); {REDOWNLOAD}.") from error
 
 
 def read_parquet(file: DataFile) -> Iterator[FileRow]:
     file.unit = "row"
     with pyarrow.parquet.ParquetFile(file.path) as table:
         names = table.schema_arrow.names
-        wanted = [name for name in names if file.columns is None or name in file.columns]
-        check_names(wanted, str(file.path))
-        if file.columns is not None and not {*file.columns} <= {*wanted}:
-            wanted = names  # so that a message can say what there is
-        size, read = file.path.stat().st_size, 0
-        for batch in table.iter_batches(batch_size=256, columns=wanted):
-            for values in arrow_rows(batch):
-                yield FileRow(read, values)
-                read += 1
-            file.position = size * read // table.metadata.num_rows
+        check_unique(names, str(file.path))
+        # If a column is missing, all are read, so that the caller's message can list them.
+        columns = file.columns if file.columns and {*file.columns} <= {*names} else None
+        size, number = file.path.stat().st_size, 0
+        for batch in table.iter_batches(batch_size=256, columns=columns):
+            for values in batch.to_pylist():
+                yield FileRow(number, values)
+                number += 1
+            file.position = size * number // table.metadata.num_rows
 
 
-def arrow_rows(batch: pyarrow.RecordBatch | pyarrow.Table) -> Iterator[dict[str, Any]]:
-    """Rows of a batch, with bytes of text, as old parquet files have them, decoded."""
-    columns = []
-    for column in batch.columns:
-        kind = column.type.value_type if pyarrow.types.is_dictionary(column.type) else column.type
-        columns.append((column.cast(pyarrow.string()) if str(kind) in TEXTS else column).to_pylist())
-    for values in zip(*columns, strict=True):
-        yield dict(zip(batch.schema.names, values, strict=True))
-
-
-def why_no_text(value: object, what: str) -> str | None:
-    """What is wrong with a value that has to be text; None if nothing is, or the value is missing."""
+def text_problem(value: object, name: str) -> str | None:
+    """Returns why a value is not valid text, or None if it is valid or missing."""
     if value is None:
         return None
     if not isinstance(value, str):
-        return f"{what} is {KINDS.get(type(value), type(value).__name__)}, not text"
+        return f"{name} is a {type(value).__name__}, not text"
     try:
         value.encode()
     except UnicodeEncodeError as error:
-        return f"character {error.start + 1} of {what} is half of a surrogate pair, which is not text"
+        return f"{name} contains half of a surrogate pair at character {error.start + 1}"
     return None
 
 
 READERS: dict[str, Callable[[DataFile], Iterator[FileRow]]] = {
     ".txt": read_text,
-    ".csv": read_table,
-    ".tsv": read_table,
+    ".csv": read_separated,
+    ".tsv": read_separated,
     ".json": read_json,
     ".jsonl": read_json,
     ".parquet": read_parquet,
 }
-TABLES = [suffix for suffix in READERS if suffix != ".txt"]
+TABLE_FORMATS = [suffix for suffix in READERS if suffix != ".txt"]

@@ -1,4 +1,4 @@
-"""Text without a break, cut into sequences of one length."""
+"""Running text as token sequences of one length."""
 
 from collections.abc import Iterator
 
@@ -7,53 +7,42 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from .corpora import Corpus, CorpusReader
-from .encoding import encode
-from .token_report import Tokenized, report_tokens
+from .tokenizers import check_unknown_tokens, encode
 
 
-def sequences(texts: list[str], tokenizer: PreTrainedTokenizerBase, length: int, batch: int) -> Iterator[Tensor]:
+def read_sequences(
+    sources: list[str], tokenizer: PreTrainedTokenizerBase, length: int, batch_size: int
+) -> Iterator[Tensor]:
     """
-    Batches (B, length) of [CLS], text, [SEP], from files, folders or globs. Text goes on over the ends of lines, rows
-    and files; what is too short for a last sequence is left out. Only one line or row is in memory.
-
-    Args:
-        tokenizer: as `load_tokenizer` gives it, with those tokens.
+    Yields batches (B, length) of `[CLS] text [SEP]` from files, directories or globs. The text continues across lines,
+    rows and files, and a remainder too short for a sequence is dropped. Only one line or row is in memory.
 
     Raises:
-        InputError: a file cannot be read.
+        InputError: a file cannot be read, or too many tokens are unknown.
     """
-    first, last = tokenizer.cls_token_id, tokenizer.sep_token_id
-    rows, tokens = [], []
-    for _, ids in lines_and_ids(texts, tokenizer):
+    cls, sep = tokenizer.cls_token_id, tokenizer.sep_token_id
+    rows: list[list[int]] = []
+    tokens: list[int] = []
+    unknown = total = 0
+    for ids in tokenize_lines(sources, tokenizer):
         tokens += ids
-        whole = len(tokens) // (length - 2) * (length - 2)
-        for start in range(0, whole, length - 2):
-            rows.append([first, *tokens[start : start + length - 2], last])
-            if len(rows) == batch:
+        total += len(ids)
+        unknown += ids.count(tokenizer.unk_token_id)
+        complete = len(tokens) // (length - 2) * (length - 2)
+        for start in range(0, complete, length - 2):
+            rows.append([cls, *tokens[start : start + length - 2], sep])
+            if len(rows) == batch_size:
+                check_unknown_tokens(", ".join(sources), unknown, total)
                 yield torch.tensor(rows)
                 rows = []
-        tokens = tokens[whole:]
+        tokens = tokens[complete:]
     if rows:
+        check_unknown_tokens(", ".join(sources), unknown, total)
         yield torch.tensor(rows)
 
 
-def lines_and_ids(texts: list[str], tokenizer: PreTrainedTokenizerBase) -> Iterator[tuple[str, list[int]]]:
-    for text in texts:
-        for line in CorpusReader(Corpus(text, document_boundary="line")):
-            assert isinstance(line, str)  # by this boundary
-            yield line, encode(tokenizer, line, add_special_tokens=False, verbose=False)["input_ids"]
-
-
-def report_sequences(texts: list[str], tokenizer: PreTrainedTokenizerBase, length: int, most: int):
-    """
-    Report on the tokens of the first `most` of the `sequences`.
-
-    Raises:
-        InputError: a file cannot be read, or far too many tokens are unknown.
-    """
-    found = Tokenized()
-    for line, ids in lines_and_ids(texts, tokenizer):
-        found.add(line, ids, tokenizer)
-        if found.tokens >= most * (length - 2):
-            break
-    report_tokens(", ".join(texts), found, tokenizer)
+def tokenize_lines(sources: list[str], tokenizer: PreTrainedTokenizerBase) -> Iterator[list[int]]:
+    for source in sources:
+        for line in CorpusReader(Corpus(source, document_boundary="line")):
+            assert isinstance(line, str)  # with this boundary
+            yield encode(tokenizer, line, add_special_tokens=False, verbose=False)["input_ids"]

@@ -1,19 +1,24 @@
 """
-The store: the documents of a corpus, prepared as token ids with their sentence boundaries in Arrow files.
+The store: prepared corpora as token ids and sentence boundaries in memory-mapped Arrow files.
 
-A store is a folder, named by a fingerprint of all that it depends on:
+This module alone knows the layout of a store directory:
 
-    shard-000000.arrow ...   rows of `input_ids`, `sentence_ends`, `text_hash` and `corpus`, one for each document
-    documents.npy            the documents that are used, neither empty nor duplicates: DOCUMENT
-    plans/                   which tokens make up the examples of an epoch; see epochs.py
-    store.json               settings and counts; written last, so that a store without it is unfinished
+    store-FINGERPRINT/           a prepared corpus, named by everything that determines its content
+        shard-000000.arrow ...   rows of `input_ids`, `sentence_ends`, `text_hash` and `corpus`, one per document
+        documents.npy            the documents in use, neither empty nor duplicate, as an array of dtype DOCUMENT
+        store.json               settings and counts; written last, so that a store without it is incomplete
+    store-FINGERPRINT-plans/     which tokens make up the examples of an epoch (see examples.py)
+    tokenizer-FINGERPRINT/       a tokenizer trained on a corpus
+    hashes/                      content hashes of corpus files
 
-Each file has its checksum beside it, .sha256. contents.json, beside the stores, has the hashes of the corpora's files.
+Files of a store and plans have a checksum next to them (.sha256).
 """
 
 import hashlib
 import json
+import shutil
 import time
+import zlib
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
@@ -29,25 +34,121 @@ import pyarrow
 from accelerate import PartialState
 from filelock import FileLock
 from huggingface_hub import constants
-from transformers import PreTrainedTokenizerBase
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
-from ..support.checksums import content_hash_of, fingerprint_of, is_sealed, sealing, write_sealed
-from ..support.errors import InputError
-from ..support.files import reading, writing
+from ..support.checksums import (
+    checksum_file,
+    content_hash_of,
+    fingerprint_of,
+    has_valid_checksum,
+    write_with_checksum,
+)
+from ..support.errors import InputError, naming
+from ..support.files import reading, write_whole, writing
 from ..support.processes import call_work, process_pool
-from .boundaries import Document
-from .corpora import Corpus, CorpusReader, all_documents
-from .documents import DOCUMENT, Documents, as_arrays, shard_name
-from .encoding import encode
+from .corpora import Corpus, CorpusReader, Document, iterate_documents
 from .sentences import check_language, split_document
-from .token_report import SHOWN, Tokenized, unknown_words
+from .tokenizers import check_unknown_tokens, encode, tokenizer_state, train_tokenizer
 
-FORMAT = 4  # raise it when the same corpus would give another store
-SHARD_CHARACTERS = 4_000_000  # of text; the most that an interruption loses, in each process
+FORMAT = 5  # raise it when the same corpus would give a different store
+TOKENIZER_FORMAT = 2  # raise it when the same corpus would give a different vocabulary
+SHARD_CHARACTERS = 4_000_000  # of text; the most that each process loses when it is interrupted
 SHARD_DOCUMENTS = 50_000
-JUST_CHANGED = 2  # seconds, in which another change can leave size and times as they are
-PIECE_CHARACTERS = 500_000  # tokenized at once, with more than 100 bytes of memory for each
+UNSETTLED = 2  # seconds after a change in which another one can leave size and times as they are
+PIECE_CHARACTERS = 500_000  # tokenized at once, which takes more than 100 bytes of memory per character
+DOCUMENT = np.dtype([("row", "i8"), ("tokens", "i4"), ("sentences", "i4"), ("corpus", "i4")])
 Item = TypeVar("Item")
+
+
+class Documents:
+    """
+    Random access to the tokens and sentences of the documents in a prepared store.
+
+    Attributes:
+        metadata: for each document its row, number of tokens, number of sentences and corpus index, (documents,) of
+            dtype DOCUMENT.
+        description: the content of store.json.
+
+    Args:
+        verify: compare all files with their checksums first.
+
+    Raises:
+        InputError: a file is missing or damaged.
+    """
+
+    def __init__(self, directory: str | Path, verify: bool = True):
+        self.directory = Path(directory)
+        with reading(self.directory, "remove it and run the command again to prepare it anew", "incomplete or damaged"):
+            self.description = json.loads(self._file("store.json", verify).read_bytes())
+            self.metadata = np.load(self._file("documents.npy", verify), mmap_mode="r")
+            self._input_ids: list[tuple[np.ndarray, np.ndarray]] = []  # values and offsets of each shard
+            self._sentence_ends: list[tuple[np.ndarray, np.ndarray]] = []
+            rows = [0]
+            for shard in range(self.description["shards"]):
+                # The arrays keep the memory map open.
+                source = pyarrow.memory_map(str(self._file(shard_name(shard), verify)))
+                batch = pyarrow.ipc.open_file(source).get_batch(0)
+                self._input_ids.append(as_arrays(batch.column("input_ids")))
+                self._sentence_ends.append(as_arrays(batch.column("sentence_ends")))
+                rows.append(rows[-1] + len(batch))
+        self._shard_starts = np.array(rows)
+
+    def _file(self, name: str, verify: bool) -> Path:
+        if verify and not has_valid_checksum(self.directory / name):
+            raise ValueError(name)
+        return self.directory / name
+
+    def __reduce__(self):  # for worker processes that are spawned
+        return Documents, (self.directory, False)
+
+    def __len__(self) -> int:
+        return len(self.metadata)
+
+    def _row(self, shards: list[tuple[np.ndarray, np.ndarray]], document: int) -> np.ndarray:
+        row = self.metadata["row"][document]
+        shard = int(self._shard_starts.searchsorted(row, side="right")) - 1
+        values, offsets = shards[shard]
+        row -= self._shard_starts[shard]
+        return values[offsets[row] : offsets[row + 1]]
+
+    def tokens(self, document: int) -> np.ndarray:
+        """Returns all token ids of a document as a view, (tokens,)."""
+        return self._row(self._input_ids, document)
+
+    def sentence_ends(self, document: int) -> np.ndarray:
+        """Returns the number of tokens up to the end of each sentence of a document as a view, (sentences,)."""
+        return self._row(self._sentence_ends, document)
+
+    def plan(self, name: str, blocks: Iterable[np.ndarray]) -> Path:
+        """
+        Returns the path of a plan file. The first process that needs it writes the `blocks`. A damaged plan is
+        written again.
+        """
+        path = self._plans / name
+        if not has_valid_checksum(path):
+            with exclusive(path):
+                if not has_valid_checksum(path):
+                    with write_with_checksum(path) as unfinished, open(unfinished, "wb") as file:
+                        for block in blocks:
+                            file.write(np.ascontiguousarray(block).data)
+        return path
+
+    def remove_plan(self, name: str):
+        (self._plans / name).unlink(missing_ok=True)
+        checksum_file(self._plans / name).unlink(missing_ok=True)
+
+    @property
+    def _plans(self) -> Path:
+        return self.directory.with_name(f"{self.directory.name}-plans")
+
+
+def as_arrays(column: pyarrow.ListArray) -> tuple[np.ndarray, np.ndarray]:
+    """Returns values and offsets of an Arrow list array without copying them."""
+    return column.values.to_numpy(zero_copy_only=True), column.offsets.to_numpy(zero_copy_only=True)
+
+
+def shard_name(number: int) -> str:
+    return f"shard-{number:06}.arrow"
 
 
 def default_store_dir() -> Path:
@@ -60,19 +161,18 @@ def prepare_store(
     language: str = "en",
     num_proc: int = 1,
     store_dir: str | Path | None = None,
-    leave_out_headings: bool = False,
 ) -> Documents:
     """
-    The documents of `corpora` as token ids, from the store if it exists, or else prepared by `num_proc` processes.
+    Returns the documents of `corpora`, from the store if it has them, otherwise prepared by `num_proc` processes.
 
-    Only one process prepares a store, others wait for it. An interrupted preparation continues where it stopped. Of
-    documents with the same text only the first is used. One process of each machine compares the store's checksums.
+    Only one process prepares a store while others wait for it. An interrupted preparation resumes where it stopped.
+    Of several documents with the same text only the first is used. One process per machine verifies the checksums.
 
     Args:
-        language, leave_out_headings: of `split_document`.
+        language: for sentence splitting, one of LANGUAGES.
 
     Raises:
-        InputError: a corpus cannot be read or has no text, or the store cannot be written.
+        InputError: a corpus cannot be read, has no text or mostly unknown tokens, or the store cannot be written.
     """
     check_language(language)
     readers = [CorpusReader(corpus) for corpus in corpora]
@@ -83,140 +183,159 @@ def prepare_store(
         "corpora": corpus_fingerprints(readers, store_dir),
         "tokenizer": tokenizer_state(tokenizer),
         "language": language,
-        "leave_out_headings": leave_out_headings,
         "sentencex": version("sentencex"),
         "tokenizers": version("tokenizers"),
     }
-    folder = store_dir / f"store-{fingerprint_of(settings)}"
-    if not (folder / "store.json").exists():
-        with only_one_writes(folder):
-            if not (folder / "store.json").exists():
-                folder.mkdir(exist_ok=True)
-                work = partial(write_shard, str(folder), tokenizer, language, leave_out_headings)
-                fill_store(folder, readers, tokenizer, work, num_proc, settings)
-    return Documents(folder, verify=PartialState().is_local_main_process)
+    directory = store_dir / f"store-{fingerprint_of(settings)}"
+    if not (directory / "store.json").exists():
+        with exclusive(directory):
+            if not (directory / "store.json").exists():
+                directory.mkdir(exist_ok=True)
+                write = partial(write_shard, str(directory), tokenizer, language)
+                fill_store(directory, readers, write, num_proc, settings)
+    documents = Documents(directory, verify=PartialState().is_local_main_process)
+    counts = documents.description["counts"]
+    check_unknown_tokens(sources_of(corpora), counts["unknown_tokens"], counts["tokens"])
+    return documents
 
 
-def corpus_fingerprints(readers: list[CorpusReader], store_dir: Path) -> list[list[object]]:
+def prepare_tokenizer(
+    corpora: list[Corpus],
+    vocab_size: int,
+    do_lower_case: bool = True,
+    share: float = 1.0,
+    store_dir: str | Path | None = None,
+) -> PreTrainedTokenizerBase:
     """
-    What the documents of each reader depend on, the content of files included. Each file is read once for that:
-    contents.json keeps its hash as long as its path, size, times and inode are the same.
+    Returns a WordPiece tokenizer trained on a share of the documents, from the store if it has one.
+
+    Training assigns different ids to the tokens each time, so the store keeps the tokenizer for the same corpora and
+    settings. Only one process trains while others wait for it.
+
+    Raises:
+        InputError: a corpus cannot be read or has no text.
     """
-    cache = store_dir / "contents.json"
-    known = known_hashes(cache)
-    new: dict[str, tuple[list[int], str]] = {}
+    readers = [CorpusReader(corpus) for corpus in corpora]
+    store_dir = Path(store_dir or default_store_dir())
+    contents = corpus_fingerprints(readers, store_dir)
+    settings = (TOKENIZER_FORMAT, contents, vocab_size, do_lower_case, share, version("tokenizers"))
+    directory = store_dir / f"tokenizer-{fingerprint_of(settings)}"
 
-    def hash_of(file: Path) -> str:
-        with reading(file, "give the command again"):
-            stat = file.stat()
-            state = [stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino]
-            known_state, content_hash = known.get(str(file.absolute()), (None, ""))
-            if known_state != state:
-                content_hash = content_hash_of(file)
-                if time.time() - stat.st_ctime > JUST_CHANGED:
-                    new[str(file.absolute())] = (state, content_hash)
-        return content_hash
+    def texts() -> Iterator[str]:
+        for document, _ in iterate_documents(readers, "Training a tokenizer"):
+            text = document if isinstance(document, str) else "\n".join(document)
+            if share >= 1 or zlib.crc32(text[:1000].encode()) < share * 2**32:
+                yield text
 
-    found = [reader.fingerprint(hash_of) for reader in readers]
-    if new:
-        with only_one_writes(store_dir / "contents"):
-            write_sealed(cache, json.dumps(known_hashes(cache) | new))
-    return found
+    with exclusive(directory):
+        if not directory.exists():
+            with naming(sources_of(corpora)):
+                tokenizer = train_tokenizer(texts, vocab_size, do_lower_case)
+            unfinished = directory.with_name(directory.name + ".partial")
+            shutil.rmtree(unfinished, ignore_errors=True)
+            tokenizer.save_pretrained(unfinished)
+            unfinished.rename(directory)
+    return AutoTokenizer.from_pretrained(directory)
 
 
-def known_hashes(cache: Path) -> dict[str, tuple[list[int], str]]:
-    """By absolute path: size, times and inode of a file, and the hash of its content."""
-    return json.loads(cache.read_bytes()) if is_sealed(cache) else {}
+def sources_of(corpora: list[Corpus]) -> str:
+    return ", ".join(corpus.source for corpus in corpora)
 
 
 @contextmanager
-def only_one_writes(folder: Path):
+def exclusive(path: Path) -> Iterator[None]:
     """
-    Hold the lock on a folder of the store directory.
+    Holds the lock on a file or directory in the store directory.
 
     Raises:
-        InputError: the folder cannot be written, or a worker process was killed.
+        InputError: it cannot be written, or a worker process was killed.
     """
-    remedy = "make room, or give another `store_dir`; the same command goes on where it stopped"
     try:
-        with writing(folder.parent, remedy):
-            folder.parent.mkdir(parents=True, exist_ok=True)
-            with FileLock(folder.with_name(folder.name + ".lock")):
+        with writing(path.parent, "free some space, or set `store_dir`; the same command resumes where it stopped"):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with FileLock(path.with_name(path.name + ".lock")):
                 yield
     except BrokenProcessPool as error:
         raise InputError(
-            f"{folder}: a process that prepares the corpus was killed, perhaps for memory; fewer of them "
-            "(`preprocessing_num_workers`) need less. The same command goes on where it stopped."
+            f"{path}: a worker process was killed, possibly for lack of memory; reduce `preprocessing_num_workers` and "
+            "run the same command again, which resumes where it stopped."
         ) from error
 
 
-def tokenizer_state(tokenizer: PreTrainedTokenizerBase) -> str:
-    """A hash of all that the tokens of a text depend on. Truncation, padding and special tokens are not part of it."""
-    state = json.loads(tokenizer.backend_tokenizer.to_str())
-    parts = ("normalizer", "pre_tokenizer", "model", "added_tokens")
-    return fingerprint_of([state[part] for part in parts], tokenizer.sep_token)
+def corpus_fingerprints(readers: list[CorpusReader], store_dir: Path) -> list[list[object]]:
+    """Returns what determines the documents of each reader. The content of large files is hashed only once."""
+    with exclusive(store_dir / "hashes"):
+        return [reader.fingerprint(partial(content_hash, cache=store_dir / "hashes")) for reader in readers]
+
+
+def content_hash(file: Path, cache: Path) -> str:
+    """Returns the hash of a file's content, cached for its path, size, times and inode."""
+    with reading(file, "run the command again"):
+        stat = file.stat()
+        state = (str(file.absolute()), stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino)
+        entry = cache / fingerprint_of(*state)
+        if entry.exists():
+            return entry.read_text()
+        content = content_hash_of(file)
+    if time.time() - stat.st_ctime > UNSETTLED:
+        cache.mkdir(exist_ok=True)
+        write_whole(entry, content)
+    return content
 
 
 def fill_store(
-    folder: Path,
+    directory: Path,
     readers: list[CorpusReader],
-    tokenizer: PreTrainedTokenizerBase,
     write: Callable[[str, list[Document], list[int]], object],
     num_proc: int,
     settings: dict[str, object],
 ):
-    """Write all missing shards, then documents.npy and store.json."""
-    shards = write_shards(folder, readers, write, num_proc)
+    """Writes all missing shards, then documents.npy and store.json."""
+    shards = write_shards(directory, readers, write, num_proc)
     counts: Counter[str] = Counter()
-    examples: dict[str, list[str]] = {}
     for shard in range(shards):
-        with pyarrow.memory_map(str(folder / shard_name(shard))) as source:
-            metadata = pyarrow.ipc.open_file(source).schema.metadata
-        counts.update(json.loads(metadata[b"counts"]))
-        for kind, found in json.loads(metadata[b"examples"]).items():
-            examples[kind] = [*dict.fromkeys(examples.get(kind, []) + found)][:SHOWN]
-    documents = used_documents(folder, shards)
+        with pyarrow.memory_map(str(directory / shard_name(shard))) as source:
+            counts.update(json.loads(pyarrow.ipc.open_file(source).schema.metadata[b"counts"]))
+    documents = select_documents(directory, shards)
+    corpora = [reader.corpus for reader in readers]
     if not len(documents):
-        raise InputError(f"{', '.join(reader.corpus.source for reader in readers)}: the corpus is empty.")
+        raise InputError(f"{sources_of(corpora)}: the corpus contains no text.")
     counts["duplicate_documents"] = counts["documents"] - counts["empty_documents"] - len(documents)
-    counts["empty_files"] = sum(reader.empty_files for reader in readers)
-    with sealing(folder / "documents.npy") as path:
-        with open(path, "wb") as file:  # np.save adds .npy to a path
-            np.save(file, documents)
+    with write_with_checksum(directory / "documents.npy") as path, open(path, "wb") as file:
+        np.save(file, documents)
     description = {
-        "corpora": [reader.corpus.description() for reader in readers],
+        "corpora": [corpus.description() for corpus in corpora],
         "counts": counts,
-        "examples": examples,
-        "vocab_size": len(tokenizer),
         "shards": shards,
         "settings": settings,
     }
-    write_sealed(folder / "store.json", json.dumps(description, indent=1) + "\n")
+    with write_with_checksum(directory / "store.json") as path:
+        path.write_text(json.dumps(description, indent=1) + "\n")
 
 
 def write_shards(
-    folder: Path,
+    directory: Path,
     readers: list[CorpusReader],
     write: Callable[[str, list[Document], list[int]], object],
     num_proc: int,
 ) -> int:
-    """Call `write` for each shard that is missing, here or in several processes. Returns how many shards there are."""
-    documents_read = all_documents(readers, "Splitting into sentences and tokenizing")
+    """Calls `write` for each missing shard, in this process or in several. Returns the number of shards."""
+    documents_read = iterate_documents(readers, "Splitting into sentences and tokenizing")
     pool = process_pool(num_proc, write) if num_proc > 1 else None
     pending: deque[Future] = deque()
     shards = 0
     try:
-        for shard in in_groups(documents_read, lambda one: characters_of(one[0]), SHARD_CHARACTERS, SHARD_DOCUMENTS):
+        for shard in in_groups(documents_read, lambda item: size_of(item[0]), SHARD_CHARACTERS, SHARD_DOCUMENTS):
             documents, corpora = map(list, zip(*shard, strict=True))
-            path = folder / shard_name(shards)
+            path = directory / shard_name(shards)
             shards += 1
-            if is_sealed(path):
+            if has_valid_checksum(path):
                 continue
             if pool is None:
                 write(path.name, documents, corpora)
             else:
                 pending.append(pool.submit(call_work, path.name, documents, corpora))
-                if len(pending) > 2 * num_proc:  # one waits for each that is written, so that memory stays bounded
+                if len(pending) > 2 * num_proc:  # keeps memory bounded
                     pending.popleft().result()
         for future in pending:
             future.result()
@@ -226,71 +345,51 @@ def write_shards(
     return shards
 
 
-def in_groups(items: Iterable[Item], size: Callable[[Item], int], most: int, count: int = 0) -> Iterator[list[Item]]:
-    """The items in lists. A list ends with the item that makes it `most` in size, or the `count`-th of it."""
+def in_groups(items: Iterable[Item], size: Callable[[Item], int], limit: int, count: int = 0) -> Iterator[list[Item]]:
+    """Groups items. A group ends when its size reaches `limit`, or when it has `count` items."""
     group: list[Item] = []
     total = 0
     for item in items:
         group.append(item)
         total += size(item)
-        if total >= most or len(group) == count:
+        if total >= limit or len(group) == count:
             yield group
             group, total = [], 0
     if group:
         yield group
 
 
-def characters_of(document: Document) -> int:
+def size_of(document: Document) -> int:
+    """Returns the number of characters."""
     return len(document) if isinstance(document, str) else sum(map(len, document))
 
 
 def write_shard(
-    folder: str,
+    directory: str,
     tokenizer: PreTrainedTokenizerBase,
     language: str,
-    leave_out_headings: bool,
     name: str,
     documents: list[Document],
     corpora: list[int],
 ):
-    """Split documents, of the corpora with these numbers, into sentences; tokenize and write them to a file."""
-    counts = Counter(documents=len(documents))
-    sentences: list[list[str]] = []
-    examples: dict[str, list[str]] = {"headings": [], "unknown": []}
-    for document in documents:
-        if isinstance(document, str):
-            parts, headings = split_document(document, language, leave_out_headings) if document else ([], [])
-            counts["headings_left_out"] += len(headings)
-            examples["headings"] = [*dict.fromkeys(examples["headings"] + headings)][:SHOWN]
-        else:
-            parts = document
-        counts["characters"] += characters_of(document)
-        sentences.append(parts)
+    """Splits documents into sentences, tokenizes them and writes a shard. `corpora` has the corpus index of each."""
+    sentences = [
+        split_document(document, language) if isinstance(document, str) else document for document in documents
+    ]
     tokens = tokenize_sentences(sentences, tokenizer)
-    counts["sentences"] = sum(len(ends) for _, ends in tokens)
-    counts["tokens"] = sum(len(ids) for ids, _ in tokens)
-    counts["empty_documents"] = sum(len(ids) == 0 for ids, _ in tokens)
-    unknown = [int((ids == tokenizer.unk_token_id).sum()) for ids, _ in tokens]  # of each document
-    counts["unknown"] = sum(unknown)
-    texts = (part for parts, count in zip(sentences, unknown, strict=True) if count for part in parts)
-    examples["unknown"] = unknown_words(texts, tokenizer)
-    save_shard(Path(folder) / name, tokens, [text_hash(parts) for parts in sentences], corpora, counts, examples)
-
-
-def tokenized(documents: Documents) -> Tokenized:
-    """What a store says of its texts."""
-    counts, examples = documents.description["counts"], documents.description["examples"]
-    return Tokenized(
-        counts["tokens"],
-        counts["unknown"],
-        examples["unknown"],
-        headings=counts["headings_left_out"],
-        heading_lines=examples["headings"],
-    )
+    counts = {
+        "documents": len(documents),
+        "empty_documents": sum(len(ids) == 0 for ids, _ in tokens),
+        "characters": sum(map(size_of, documents)),
+        "sentences": sum(len(ends) for _, ends in tokens),
+        "tokens": sum(len(ids) for ids, _ in tokens),
+        "unknown_tokens": sum(int(np.count_nonzero(ids == tokenizer.unk_token_id)) for ids, _ in tokens),
+    }
+    save_shard(Path(directory) / name, tokens, map(text_hash, sentences), corpora, counts)
 
 
 def text_hash(sentences: list[str]) -> int:
-    """64 bits: two different ones of Wikipedia's 6.4 million articles have the same hash with probability 1e-6."""
+    """Returns 64 bits. Among Wikipedia's 6.4 million articles the probability of a collision is 1e-6."""
     return int.from_bytes(hashlib.blake2b("\n".join(sentences).encode(), digest_size=8).digest(), "little")
 
 
@@ -298,10 +397,11 @@ def tokenize_sentences(
     documents: list[list[str]], tokenizer: PreTrainedTokenizerBase
 ) -> list[tuple[np.ndarray, np.ndarray]]:
     """
-    Token ids (tokens,) of every document, and the number of tokens up to the end of each sentence (sentences,).
+    Returns the token ids (tokens,) of every document and the number of tokens up to each sentence end (sentences,).
 
-    A document is tokenized as a whole, with the separator between its sentences, and the separators are removed. This
-    gives the tokens of tokenizing each sentence, in three quarters of the time. A separator in the text is text.
+    A document is tokenized as a whole with the separator between its sentences, and the separators are removed. The
+    result equals tokenizing sentence by sentence and takes three quarters of the time. A separator in the text is
+    treated as text.
     """
     separator, separator_id = tokenizer.sep_token, tokenizer.sep_token_id
     special = [token for token in tokenizer.all_special_tokens if len(token) > 1]
@@ -314,8 +414,8 @@ def tokenize_sentences(
         length = 0
         for piece in in_groups(sentences, len, PIECE_CHARACTERS):
             if any(token in sentence for sentence in piece for token in special):  # a text about BERT
-                found = encode(tokenizer, piece, **options)["input_ids"]
-                part = np.array([token for ids in found for token in (*ids, separator_id)], dtype=dtype)
+                encoded = encode(tokenizer, piece, **options)["input_ids"]
+                part = np.array([token for ids in encoded for token in (*ids, separator_id)], dtype=dtype)
             else:
                 tokenizer.backend_tokenizer.encode_special_tokens = False
                 text = separator.join(piece) + separator
@@ -326,7 +426,7 @@ def tokenize_sentences(
             ends.append((length + separators - np.arange(len(separators))).astype(np.int32))
             length += len(ids[-1])
         sentence_ends = np.unique(np.concatenate(ends))
-        tokens.append((np.concatenate(ids), sentence_ends[sentence_ends > 0]))  # no empty sentences
+        tokens.append((np.concatenate(ids), sentence_ends[sentence_ends > 0]))  # drops empty sentences
     return tokens
 
 
@@ -336,9 +436,8 @@ def save_shard(
     hashes: Iterable[int],
     corpora: Iterable[int],
     counts: dict[str, int],
-    examples: dict[str, list[str]],
 ):
-    """Write an Arrow file, whole or not at all."""
+    """Writes an Arrow file atomically."""
 
     def lists(arrays: list[np.ndarray]) -> pyarrow.ListArray:
         offsets = np.cumsum([0, *map(len, arrays)], dtype=np.int32)
@@ -351,17 +450,17 @@ def save_shard(
             "text_hash": pyarrow.array(hashes, pyarrow.uint64()),
             "corpus": pyarrow.array(corpora, pyarrow.int32()),
         }
-    ).replace_schema_metadata({"counts": json.dumps(counts), "examples": json.dumps(examples)})
-    with sealing(path) as file:
+    ).replace_schema_metadata({"counts": json.dumps(counts)})
+    with write_with_checksum(path) as file:
         with pyarrow.OSFile(str(file), "wb") as sink, pyarrow.ipc.new_file(sink, table.schema) as writer:
             writer.write_table(table)
 
 
-def used_documents(folder: Path, shards: int) -> np.ndarray:
-    """The documents with a text, without duplicates, (documents,) of dtype DOCUMENT."""
+def select_documents(directory: Path, shards: int) -> np.ndarray:
+    """Returns the documents that have text, without duplicates, (documents,) of dtype DOCUMENT."""
     parts, hashes, row = [], [], 0
     for shard in range(shards):
-        with pyarrow.memory_map(str(folder / shard_name(shard))) as source:
+        with pyarrow.memory_map(str(directory / shard_name(shard))) as source:
             table = pyarrow.ipc.open_file(source).read_all()
             part = np.empty(len(table), DOCUMENT)
             part["row"] = np.arange(row, row + len(table))
@@ -369,9 +468,9 @@ def used_documents(folder: Path, shards: int) -> np.ndarray:
             part["sentences"] = np.diff(as_arrays(table.column("sentence_ends").chunk(0))[1])
             part["corpus"] = table.column("corpus").to_numpy()
             row += len(table)
-            with_text = part["tokens"] > 0
-            parts.append(part[with_text])
-            hashes.append(table.column("text_hash").to_numpy()[with_text])
+            has_text = part["tokens"] > 0
+            parts.append(part[has_text])
+            hashes.append(table.column("text_hash").to_numpy()[has_text])
     if not parts:
         return np.empty(0, DOCUMENT)
     _, first = np.unique(np.concatenate(hashes), return_index=True)
