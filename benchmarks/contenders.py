@@ -24,7 +24,7 @@ from transformers import (
 from benchmarks.sides import MANY, Batch, Side, Stages, Yardstick, scheduler_of
 from fixedbert.counts import training_flops
 from fixedbert.data.collator import PretrainingCollator
-from fixedbert.data.epochs import Examples
+from fixedbert.data.examples import Examples
 from fixedbert.pretraining.arguments import ARGUMENTS, PretrainingArguments, PretrainingDataArguments
 from fixedbert.pretraining.examples import make_examples
 from fixedbert.pretraining.pretrain import MODELS
@@ -137,7 +137,7 @@ def text_flags() -> list[str]:
     """The text, and what documents it has, which decide what is held out."""
     text = [str(data_folder() / "wikipedia"), str(data_folder() / "books")]
     files = {"train_file": text, "tokenizer_name": vocabulary()}
-    options = {"document_boundary": "row", "leave_out_headings": True, "validation_split_percentage": 5}
+    options = {"document_boundary": "row", "validation_split_percentage": 5}
     return to_flags(files | options | {"do_lower_case": True})
 
 

@@ -29,12 +29,9 @@ from transformers import BertTokenizer
 import fixedbert
 from fixedbert.data.collator import PretrainingCollator
 from fixedbert.data.corpora import Corpus
-from fixedbert.data.documents import Documents
-from fixedbert.data.epochs import EpochSampler, split_documents
-from fixedbert.data.masking import tokens_inside_words
-from fixedbert.data.packing import PackedExamples
-from fixedbert.data.pairs import PairExamples
-from fixedbert.data.store import prepare_store
+from fixedbert.data.examples import EpochSampler, PackedExamples, split_documents, tokens_inside_words
+from fixedbert.data.segment_pairs import PairExamples
+from fixedbert.data.store import Documents, prepare_store
 from fixedbert.presets import preset_config
 from fixedbert.training.dropout import use_fast_dropout
 from fixedbert.training.speed import keep_freed_memory
@@ -66,7 +63,7 @@ def real_files(share: float) -> dict[str, list[str]]:
 def prepare(folder: str, share: float) -> int:
     """fixedbert: sentences, tokens, duplicates; gives the number of tokens."""
     corpora = [Corpus(file) for files in real_files(share).values() for file in files]
-    documents = prepare_store(corpora, real_tokenizer(), "en", PROCESSES, folder, leave_out_headings=True)
+    documents = prepare_store(corpora, real_tokenizer(), "en", PROCESSES, folder)
     return documents.description["counts"]["tokens"]
 
 

@@ -18,7 +18,7 @@ from benchmarks.machine import in_a_process
 from fixedbert import FixedHeadBertForPreTraining, preset_config
 from fixedbert.counts import PREDICTED
 from fixedbert.data.collator import PretrainingCollator
-from fixedbert.data.masking import target_count
+from fixedbert.data.examples import target_count
 from fixedbert.planning import KNOWN
 
 PRESETS = ("fixed-512-8x128", "fixed-768-12x128", "standard-1024-16x64")

@@ -25,8 +25,8 @@ from experiments.study.studies import load_study
 from fixedbert import convert
 from fixedbert.conversion.checkpoints import load_bert
 from fixedbert.data.corpora import Corpus
-from fixedbert.data.epochs import split_documents
-from fixedbert.data.pairs import PairExamples
+from fixedbert.data.examples import split_documents
+from fixedbert.data.segment_pairs import PairExamples
 from fixedbert.data.store import prepare_store
 from fixedbert.data.tokenizers import load_tokenizer
 from fixedbert.fine_tuning.glue import main as run_glue
@@ -272,7 +272,7 @@ def documents(file: str, **options):
 def corpus(file: str, **options) -> Callable:
     def load():
         found = documents(file, **options)
-        rows = [(found.tokens(number), found.ends(number)) for number in range(len(found))]
+        rows = [(found.tokens(number), found.sentence_ends(number)) for number in range(len(found))]
         return [(tokens.astype(int), ends.astype(int)) for tokens, ends in rows]
 
     return load

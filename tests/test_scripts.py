@@ -223,12 +223,12 @@ def test_several_corpora_with_options_of_their_own(corpus, tmp_path):
     """Guards: a list of corpora, each with its boundary and weight; a wrong number of values is said."""
     (tmp_path / "lines.jsonl").write_text("".join(f'{{"body": "Line {n} here."}}\n' for n in range(30)))
     files = ("--train_file", corpus, str(tmp_path / "lines.jsonl"))
-    options = ("--text_column_name", "text", "body", "--document_boundary", "row", "inferred")
+    options = ("--text_column_name", "text", "body", "--document_boundary", "row", "line")
     weights = ("--corpus_weights", "1", "2.5", "--objective", "mlm")
     run_pretraining.main(pretraining(corpus, tmp_path / "run", *files, *options, *weights))
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
-    assert summary["corpus"]["counts"]["documents"] == 13 and summary["corpus"]["weights"] == [1, 2.5]
-    assert "chapter" in summary["corpus"]["corpora"][1] and "text file" in summary["corpus"]["corpora"][0]
+    assert summary["corpus"]["counts"]["documents"] == 42 and summary["corpus"]["weights"] == [1, 2.5]
+    assert "line" in summary["corpus"]["corpora"][1] and "text file" in summary["corpus"]["corpora"][0]
     with pytest.raises(InputError, match="`corpus_weights`: 3 values for 2 corpora"):
         run_pretraining.main(
             pretraining(corpus, tmp_path / "bad", *files, *options, "--corpus_weights", "1", "2", "3")

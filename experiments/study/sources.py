@@ -6,8 +6,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from fixedbert.data.corpora import Corpus, CorpusReader
-from fixedbert.data.corpus_files import corpus_files
+from fixedbert.data.corpora import Corpus, CorpusReader, corpus_files
 from fixedbert.data.readers import file_format
 from fixedbert.fine_tuning.fine_tune import FineTuningTask
 from fixedbert.fine_tuning.glue import TextClassification

@@ -25,8 +25,7 @@ from transformers.utils import ModelOutput
 from ..conversion.auxiliary_files import auxiliary_directory
 from ..conversion.checkpoints import load_bert, read_config
 from ..data.corpora import Corpus, CorpusReader
-from ..data.encoding import encode
-from ..data.tokenizers import check_size, load_tokenizer
+from ..data.tokenizers import check_vocab_size, encode, load_tokenizer
 from ..fine_tuning.glue import GlueEvaluation
 from ..fine_tuning.labels import align_labels, default_names, shorten
 from ..fine_tuning.texts import RowSource, TextData, encode_labels, load_files
@@ -225,13 +224,13 @@ def running(place: str, **hub_options) -> list[Running]:
     if not graphs or any((Path(place) / name).is_file() for name in WEIGHTS):
         model, beside = load_bert(place, **hub_options).float().eval(), auxiliary_directory(place, **hub_options)
         tokenizer, pooling = load_tokenizer(str(beside), trust_remote_code=False), read_pooling(beside)
-        check_size(tokenizer, model.config.vocab_size, place)
+        check_vocab_size(tokenizer, model.config.vocab_size, place)
         task, ask = task_of(head_in(model), model.config, place, pooling is not None), answering(model, pooling)
         runs.append(Running(place, shown(place), task, model.config, tokenizer, partial(ask, model)))
     if graphs:
         needs("onnxruntime", "onnx")
         config, tokenizer = read_config(place), load_tokenizer(place, trust_remote_code=False)
-        check_size(tokenizer, config.vocab_size, place)
+        check_vocab_size(tokenizer, config.vocab_size, place)
         head = (config.architectures or [""])[0].partition("For")[2]
     for file, precision in graphs.items():
         with reading(file, "export the model again"):

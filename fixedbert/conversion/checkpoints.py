@@ -12,7 +12,6 @@ from accelerate import PartialState
 from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from ..counts import size_text
-from ..data.hub import check_place
 from ..model import modeling_fixed_head_bert
 from ..model.configuration_fixed_head_bert import FixedHeadBertConfig
 from ..support.errors import InputError, listed, naming
@@ -110,7 +109,6 @@ def load_bert(source: str | Path, architecture: str | None = None, **hub_options
             f"{source}: TensorFlow checkpoints are not supported; convert it with transformers 4.57, in which "
             "BertForPreTraining.from_pretrained takes from_tf=True."
         )
-    check_place(str(source))
     if Path(source).is_dir():
         check_links(Path(source))
         if (Path(source) / "adapter_config.json").exists():  # transformers would load the model that it names

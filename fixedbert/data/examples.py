@@ -34,8 +34,8 @@ def split_documents(documents: Documents, held_out: float) -> tuple[np.ndarray, 
     """
     if len(documents) < 4:
         raise InputError(
-            f"the corpus has {len(documents)} documents with text, but training and held-out data need at least 2 each; "
-            "add files, or set `validation_file` or `document_boundary` (by default a .txt file is one document)."
+            f"the corpus has {len(documents)} documents with text, and training and held-out data need 2 each; add "
+            "files, or set `validation_file` or `document_boundary` (by default a .txt file is one document)."
         )
     permutation = np.random.default_rng(0).permutation(len(documents))
     count = min(max(round(held_out * len(documents)), 2), len(documents) - 2)
@@ -55,7 +55,7 @@ class Examples(torch.utils.data.Dataset):
         max_seq_length: tokens of an example, including special tokens.
         mlm_probability: share of tokens to predict.
         inside_word: the result of `tokens_inside_words` for whole-word masking.
-        weights: how often an epoch uses the documents of each corpus; 0.5 uses half of them, different ones each epoch.
+        weights: how often an epoch uses the documents of each corpus; with 0.5 each epoch draws half of them.
         num_proc: number of processes that make a plan.
     """
 
@@ -120,7 +120,9 @@ class Examples(torch.utils.data.Dataset):
         """Returns the memory-mapped plan of an epoch. Only the most recent one is kept open."""
         if epoch != self.open_epoch:
             name = f"{self.kind}-{fingerprint_of(*self.plan_settings())}"
-            blocks = (block.astype(self.plan_dtype, copy=False) for block in self.make_plan(epoch))
+            blocks: Iterator[np.ndarray] = (
+                block.astype(self.plan_dtype, copy=False) for block in self.make_plan(epoch)
+            )
             path = self.documents.plan(f"{name}-{epoch}", blocks)
             if epoch > 2:  # epoch 0 determines the length
                 self.documents.remove_plan(f"{name}-{epoch - 2}")

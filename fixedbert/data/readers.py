@@ -1,7 +1,7 @@
 """
 Row readers for txt, csv, tsv, json, jsonl and parquet files, optionally compressed.
 
-To add a format, write its reader, register it in READERS and give it an example in tests/data/test_readers.py. A reader
+To add a format, write its reader, register it in READERS and add an example to tests/data/test_readers.py. A reader
 takes a DataFile, yields its rows, updates `position`, and raises InputError with the location of a damaged row.
 """
 

@@ -28,8 +28,8 @@ def check_documents(documents: Documents, numbers: np.ndarray):
     remedy = "add files, or set `document_boundary`, or train with `objective` mlm"
     if len(numbers) < 2:
         raise InputError(
-            f"the corpus has {len(numbers)} document(s) with text, but next-sentence prediction needs at least 2 each for "
-            f"training and evaluation; {remedy}."
+            f"next-sentence prediction needs 2 documents for training and 2 held out, but the corpus has "
+            f"{len(numbers)}; {remedy}."
         )
     single = int((documents.metadata["sentences"][numbers] == 1).sum())
     if 2 * single > len(numbers):
@@ -64,9 +64,10 @@ def plan_pairs(
 
     Goes through each of the documents `numbers` once. Takes sentences of up to `max_tokens` in total (fewer with
     probability `short_seq_prob`), at least two, and divides them into segments A and B at a random sentence. Half of
-    the segments B are replaced by one from a different document, drawn from `others`; the replaced sentences then begin
-    the next example. So that the label does not depend on the kind of text, a sentence that would fill an example is
-    first divided into pieces (see `split_long_sentences`), and a last sentence that is alone is divided into A and B.
+    the segments B are replaced by one from a different document, drawn from `others`; the replaced sentences then
+    begin the next example. So that the label does not depend on the kind of text, a sentence that would fill an
+    example is first divided into pieces (see `split_long_sentences`), and a last sentence that is alone is divided
+    into A and B.
     """
     rng = random.Random(" ".join(map(str, seed)))
     pairs = []
@@ -114,8 +115,9 @@ def random_segment(ends: np.ndarray, min_tokens: int, max_tokens: int, rng: rand
     Returns start and end of a segment that begins at a random piece of `split_long_sentences` and has at least
     `min_tokens`, if the document is long enough.
 
-    All pieces are equally likely, without a list of them: sentences are drawn with weight 1 + length / (max_tokens - 1),
-    which is more than their number of pieces but less than twice as much, and rejection removes the surplus.
+    All pieces are equally likely, without a list of them: sentences are drawn with weight
+    1 + length / (max_tokens - 1), which is more than their number of pieces but less than twice as much, and rejection
+    removes the surplus.
     """
     longest = max_tokens - 1
     while True:

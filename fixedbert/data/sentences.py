@@ -29,8 +29,8 @@ def split_document(text: str, language: str = "en") -> list[str]:
     """
     Splits a text into sentences, none of them blank.
 
-    Every line is a paragraph, and no sentence crosses its end, unless the text looks hard-wrapped. In hard-wrapped text
-    paragraphs end at blank lines and after short lines such as headings.
+    Every line is a paragraph, and no sentence crosses its end, unless the text looks hard-wrapped. In hard-wrapped
+    text paragraphs end at blank lines and after short lines such as headings.
 
     Args:
         language: one of LANGUAGES.

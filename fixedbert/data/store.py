@@ -43,7 +43,7 @@ from ..support.checksums import (
     has_valid_checksum,
     write_with_checksum,
 )
-from ..support.errors import InputError, naming
+from ..support.errors import InputError
 from ..support.files import reading, write_whole, writing
 from ..support.processes import call_work, process_pool
 from .corpora import Corpus, CorpusReader, Document, iterate_documents
@@ -78,7 +78,7 @@ class Documents:
 
     def __init__(self, directory: str | Path, verify: bool = True):
         self.directory = Path(directory)
-        with reading(self.directory, "remove it and run the command again to prepare it anew", "incomplete or damaged"):
+        with reading(self.directory, "remove it and run the command again", "incomplete or damaged"):
             self.description = json.loads(self._file("store.json", verify).read_bytes())
             self.metadata = np.load(self._file("documents.npy", verify), mmap_mode="r")
             self._input_ids: list[tuple[np.ndarray, np.ndarray]] = []  # values and offsets of each shard
@@ -229,8 +229,7 @@ def prepare_tokenizer(
 
     with exclusive(directory):
         if not directory.exists():
-            with naming(sources_of(corpora)):
-                tokenizer = train_tokenizer(texts, vocab_size, do_lower_case)
+            tokenizer = train_tokenizer(texts, vocab_size, do_lower_case)
             unfinished = directory.with_name(directory.name + ".partial")
             shutil.rmtree(unfinished, ignore_errors=True)
             tokenizer.save_pretrained(unfinished)
@@ -257,8 +256,8 @@ def exclusive(path: Path) -> Iterator[None]:
                 yield
     except BrokenProcessPool as error:
         raise InputError(
-            f"{path}: a worker process was killed, possibly for lack of memory; reduce `preprocessing_num_workers` and "
-            "run the same command again, which resumes where it stopped."
+            f"{path}: a worker process was killed, possibly for lack of memory; run the same command again, with "
+            "fewer `preprocessing_num_workers`."
         ) from error
 
 

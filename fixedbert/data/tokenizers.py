@@ -5,14 +5,18 @@ import re
 from collections.abc import Callable, Iterator
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from huggingface_hub import list_repo_files
 from transformers import AutoTokenizer, BatchEncoding, BertTokenizer, PreTrainedTokenizerBase
 
 from ..support.checksums import fingerprint_of
 from ..support.errors import InputError
 from ..support.files import reading
+
+if TYPE_CHECKING:
+    import datasets
 
 MIN_VOCABULARY = 7  # the special tokens, and a letter that begins a word and one that continues it
 MAX_WORD_LENGTH = 100  # characters; WordPiece maps longer words to [UNK]
@@ -96,9 +100,9 @@ def check_case(name: str, tokenizer: PreTrainedTokenizerBase, do_lower_case: boo
     unreachable = [word for word in words if normalize(word).replace(" ", "") != word.replace(" ", "")]
     if len(unreachable) > MAX_UNREACHABLE * len(words):
         raise InputError(
-            f"{name}: the tokenizer changes case or accents, so that {len(unreachable) / len(words):.0%} of its tokens "
-            f"can never be produced (such as {', '.join(map(repr, unreachable[:3]))}); set `do_lower_case` to false, "
-            "or correct do_lower_case and strip_accents in tokenizer_config.json."
+            f"{name}: the tokenizer changes case or accents, so that {len(unreachable) / len(words):.0%} of its "
+            f"tokens can never be produced (such as {', '.join(map(repr, unreachable[:3]))}); set `do_lower_case` "
+            "false (`cased`), or correct do_lower_case and strip_accents in tokenizer_config.json."
         )
 
 
@@ -107,8 +111,8 @@ def check_vocab_size(tokenizer: PreTrainedTokenizerBase, vocab_size: int, model:
     required = max(tokenizer.get_vocab().values()) + 1
     if required > vocab_size:
         raise InputError(
-            f"{model}: the tokenizer has {required} tokens, but the model has {vocab_size} embeddings; use the model's "
-            "own tokenizer."
+            f"{model}: the tokenizer has {required} tokens, but the model has {vocab_size} embeddings; use the "
+            "model's own tokenizer."
         )
 
 
@@ -154,9 +158,15 @@ def check_unknown_tokens(source: str, unknown: int, total: int):
     """Raises InputError if more than MAX_UNKNOWN of the tokens of a text are unknown."""
     if total >= MIN_COUNTED and unknown > MAX_UNKNOWN * total:
         raise InputError(
-            f"{source}: {unknown / total:.0%} of {total:,} tokens are unknown to the tokenizer; use one whose vocabulary "
-            "covers this text, or change `do_lower_case`."
+            f"{source}: {unknown / total:.0%} of {total:,} tokens are unknown to the tokenizer; use one whose "
+            "vocabulary covers this text, or change `do_lower_case`."
         )
+
+
+def check_features(source: str, features: "datasets.Dataset", tokenizer: PreTrainedTokenizerBase):
+    """Calls `check_unknown_tokens` for the column `input_ids`."""
+    ids = features.with_format("arrow")[:]["input_ids"].combine_chunks().flatten().to_numpy()
+    check_unknown_tokens(source, int(np.count_nonzero(ids == tokenizer.unk_token_id)), len(ids))
 
 
 def train_tokenizer(texts: Callable[[], Iterator[str]], vocab_size: int, do_lower_case: bool) -> BertTokenizer:
@@ -185,7 +195,9 @@ def train_tokenizer(texts: Callable[[], Iterator[str]], vocab_size: int, do_lowe
         room = vocab_size - len(untrained)
         tokenizer = train(limit_alphabet=max(room // 2, room - continuing))
     if len(tokenizer) == len(untrained):
-        raise InputError(f"there is no text to train a tokenizer on, or no word of at most {MAX_WORD_LENGTH} characters.")
+        raise InputError(
+            f"the corpus has no text to train a tokenizer on, or no word of at most {MAX_WORD_LENGTH} characters."
+        )
     return tokenizer
 
 

@@ -15,7 +15,7 @@ from transformers import (
 )
 
 from ..data.glue import TASKS
-from ..data.token_report import report_tokens, tokenized_features
+from ..data.tokenizers import check_features
 from ..support.errors import InputError
 from ..support.files import write_whole
 from ..training.arguments import ModelArguments, read_arguments, with_recipe
@@ -147,9 +147,7 @@ class TextClassification(FineTuningTask):
                 num_proc=data_args.preprocessing_num_workers,
                 overwrite_cache=data_args.overwrite_cache,
             )
-            texts = (row[column] for row in rows for column in ("sentence1", "sentence2") if column in row)
-            counts = tokenized_features(self.features[split], texts, tokenizer, data_args.max_seq_length)
-            report_tokens(split, counts, tokenizer)
+            check_features(split, self.features[split], tokenizer)
         for split, rows in self.data.of_kind("validation").items():
             print_overlap(split, self.data.splits.get("train"), rows, ("sentence1", "sentence2"))
         self.evaluated = {split: longest_first(self.features[split])[0] for split in self.data.of_kind("validation")}

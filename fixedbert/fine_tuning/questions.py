@@ -9,8 +9,8 @@ import numpy as np
 from accelerate import PartialState
 from transformers import PreTrainedTokenizerBase
 
-from ..data.encoding import encode
-from ..data.readers import DAMAGED, DataFile, json_object, why_no_text
+from ..data.readers import REDOWNLOAD, DataFile, json_object, text_problem
+from ..data.tokenizers import encode
 from ..support.errors import InputError
 from ..support.files import reading
 from .examples import BadRows, make_features
@@ -49,7 +49,7 @@ def load_squad(
     """
     if Path(file).suffix not in FORMATS:
         raise InputError(f"{file}: the file format is not supported; use {', '.join(FORMATS)}.")
-    with reading(file, DAMAGED, "not in SQuAD's layout"):
+    with reading(file, REDOWNLOAD, "not in SQuAD's layout"):
         questions = islice(questions_in(Path(file)), max_samples)
         return question_rows(questions, file, version_2_with_negative, answered, skip_bad_rows)
 
@@ -106,7 +106,7 @@ def answers_of(question: dict) -> dict[str, list]:
 
 def problem_in_question(row: dict, answer_is_optional: bool) -> str | None:
     for name in ("question", "context"):
-        if problem := why_no_text(row[name], f"its {name}"):
+        if problem := text_problem(row[name], f"its {name}"):
             return problem
         if not (row[name] or "").strip():
             return f"its {name} is empty"

@@ -9,7 +9,7 @@ from accelerate import PartialState
 from transformers import AutoModelForQuestionAnswering, PreTrainedConfig, PreTrainedTokenizerBase
 
 from ..data.hub import load_from_hub
-from ..data.token_report import report_tokens, tokenized_features
+from ..data.tokenizers import check_features
 from ..support.errors import InputError
 from ..support.files import json_text, write_whole
 from ..training.arguments import ModelArguments, read_arguments, with_recipe
@@ -140,8 +140,7 @@ class QuestionAnswering(FineTuningTask):
                 num_proc=data_args.preprocessing_num_workers,
                 overwrite_cache=data_args.overwrite_cache,
             )
-            texts = (row[column] for row in examples[kind] for column in ("question", "context"))
-            report_tokens(source, tokenized_features(windows, texts, tokenizer), tokenizer)
+            check_features(source, windows, tokenizer)
             if kind == "train":
                 self.features[kind] = first_rows(windows, data_args.max_train_samples)  # as in transformers' run_qa.py
                 continue

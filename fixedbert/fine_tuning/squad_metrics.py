@@ -9,7 +9,7 @@ import datasets
 import numpy as np
 from transformers import EvalPrediction
 
-from ..data.documents import as_arrays
+from ..data.store import as_arrays
 
 PUNCTUATION = str.maketrans("", "", string.punctuation)
 

@@ -14,10 +14,10 @@ import datasets
 from accelerate import PartialState
 from transformers import PreTrainedTokenizerBase
 
-from ..data.encoding import encode
 from ..data.glue import TASKS
 from ..data.hub import load_from_hub
-from ..data.readers import TABLES, TOO_FEW, DataFile, FileRow, file_format, why_no_text
+from ..data.readers import TABLE_FORMATS, TOO_FEW, DataFile, FileRow, file_format, text_problem
+from ..data.tokenizers import encode
 from ..support.errors import InputError
 from .examples import BadRows, make_features
 from .labels import shorten
@@ -60,8 +60,8 @@ class RowSource:
     @classmethod
     def from_file(cls, path: Path, header: tuple[str, ...] | None = None) -> "RowSource":
         """`header` names the columns of a csv or tsv file that has no header line."""
-        if file_format(path) not in TABLES:
-            raise InputError(f"{path}: the file format is not supported; use {', '.join(TABLES)}.")
+        if file_format(path) not in TABLE_FORMATS:
+            raise InputError(f"{path}: the file format is not supported; use {', '.join(TABLE_FORMATS)}.")
         file = DataFile(path, header=header)
         source = cls(str(path), file.rows())
         source.unit = file.unit
@@ -160,7 +160,7 @@ def dataset_rows(data: datasets.Dataset) -> Iterator[FileRow]:
 def problem_in_texts(values: dict, columns: tuple[str, ...], empty_allowed: bool) -> str | None:
     for column in columns:
         text = values.get(column)
-        if problem := why_no_text(text, repr(column)):
+        if problem := text_problem(text, repr(column)):
             return problem
         if text is None or not (text.strip() or empty_allowed):
             return f"{column!r} is empty"
@@ -177,7 +177,7 @@ def problem_in_label(value: object, label_names: Mapping[str, str] | None) -> st
         return f"the label {value!r} is not a finite number"
     if label_names and str(value) not in label_names:
         return f"unknown label {value!r}; the labels are {shorten([*label_names])}"
-    return why_no_text(str(value), "the label")
+    return text_problem(str(value), "the label")
 
 
 def converted(value: object, label_names: Mapping[str, str]) -> str | float:
@@ -330,7 +330,6 @@ def tokenize(
     texts = [batch[name] for name in ("sentence1", "sentence2") if name in batch]
     features = encode(tokenizer, *texts, max_length=max_seq_length, truncation=True, return_attention_mask=False)
     columns = {**features, "length": [len(ids) for ids in features["input_ids"]]}
-    columns["cut"] = [bool(encoding.overflowing) for encoding in features.encodings or []]
     if "label" in batch:
         columns["label"] = encode_labels(batch["label"], label_ids)
     return columns

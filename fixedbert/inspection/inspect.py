@@ -14,11 +14,9 @@ from ..conversion.checkpoints import model_directory, read_config
 from ..conversion.families import FAMILIES, fixed_head_config
 from ..conversion.weights import load_body
 from ..data.corpora import Corpus, CorpusReader
-from ..data.encoding import encode
-from ..data.hub import check_place
 from ..data.sentences import ends_sentence, split_document
-from ..data.sequences import report_sequences, sequences
-from ..data.tokenizers import check_size, load_tokenizer
+from ..data.sequences import read_sequences
+from ..data.tokenizers import check_vocab_size, encode, load_tokenizer
 from ..support.errors import InputError, needs
 from ..support.files import finite, json_text, new_directory, reading, reason_of
 from .page import inspection_html
@@ -50,7 +48,8 @@ class Sample:
     def beginning(self) -> str:
         """The first EXAMPLE_TEXT characters of the text."""
         rows, size = [], 0
-        for row, _ in CorpusReader(Corpus(self.validation_file, document_boundary="line")).rows():
+        for row in CorpusReader(Corpus(self.validation_file, document_boundary="line")):
+            assert isinstance(row, str)  # with this boundary
             rows.append(row.rstrip("\n"))
             size += len(row)
             if size >= EXAMPLE_TEXT:
@@ -109,8 +108,6 @@ def inspect(  # noqa: PLR0913  the options of the command
             checkpoints = [replace(checkpoint, name=Path(place).name) for checkpoint in checkpoints]
         if compare is not None:
             checkpoints.append(load(str(compare), max_seq_length, **{**hub_options, "revision": "main"}))
-        for checkpoint in checkpoints:
-            report_sequences([validation_file], checkpoint.tokenizer, max_seq_length, max_samples)
         sentences = example_sentences(checkpoints[0], sample)
         try:
             inspections = [inspect_checkpoint(checkpoint, sample, sentences) for checkpoint in checkpoints]
@@ -134,7 +131,7 @@ def not_finite(name: str) -> InputError:
 def inspect_checkpoint(checkpoint: Checkpoint, sample: Sample, sentences: list[str]) -> Inspection:
     """What the heads do with the sample, and as examples with the sentences."""
     recorder, length = checkpoint.recorder, sample.max_seq_length
-    batches = sequences([sample.validation_file], checkpoint.tokenizer, length, sample.batch_size)
+    batches = read_sequences([sample.validation_file], checkpoint.tokenizer, length, sample.batch_size)
     first = measure_sequences(recorder, batches, sample.max_samples, sample.importance_samples)
     if first is None:
         raise InputError(
@@ -180,7 +177,7 @@ def measure_sequences(recorder: Recorder, batches: Iterator[Tensor], most: int, 
 def example_sentences(checkpoint: Checkpoint, sample: Sample) -> list[str]:
     """The first EXAMPLES different sentences of the text that have neither too few nor too many tokens."""
     found: dict[str, None] = {}
-    for sentence in (" ".join(one.split()) for one in split_document(sample.beginning())[0]):
+    for sentence in (" ".join(one.split()) for one in split_document(sample.beginning())):
         tokens = len(encode(checkpoint.tokenizer, sentence, verbose=False)["input_ids"])
         if ends_sentence(sentence) and EXAMPLE_TOKENS[0] <= tokens <= checkpoint.longest_example:
             found[sentence] = None
@@ -196,12 +193,11 @@ def example_of(sentence: str, checkpoint: Checkpoint, progress: tqdm) -> Example
 
 
 def load(name: str, length: int, **hub_options) -> Checkpoint:
-    check_place(name)
     with reading(name, "give a model that is whole, and of a kind that transformers knows", "no model can be read"):
         config = read_config(name, **hub_options)
         model, _ = load_body(AutoModel, name, config, dtype=torch.float32, trust_remote_code=False, **hub_options)
     tokenizer = load_tokenizer(name, **hub_options)
-    check_size(tokenizer, config.vocab_size, name)
+    check_vocab_size(tokenizer, config.vocab_size, name)
     if getattr(config, "is_decoder", False) or not hasattr(getattr(model, "encoder", None), "layer"):
         remedy = "; put it through fixedbert convert first" if config.model_type == "distilbert" else ""
         raise InputError(f"{name}: only encoders like BERT, which look both ways, can be inspected{remedy}.")

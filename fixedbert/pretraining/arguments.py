@@ -6,8 +6,7 @@ from typing import ClassVar, Literal
 
 from transformers.integrations import is_tensorboard_available
 
-from ..data.boundaries import DOCUMENT_BOUNDARIES
-from ..data.corpora import Corpus
+from ..data.corpora import DOCUMENT_BOUNDARIES, Corpus
 from ..data.sentences import LANGUAGES, check_language
 from ..support.errors import InputError
 from ..training.arguments import CommonArguments, ModelArguments
@@ -93,10 +92,6 @@ class PretrainingDataArguments:
         default=None, metadata={"help": "How often an epoch uses the documents of each corpus.", "nargs": "+"}
     )
     language: str = field(default="en", metadata={"help": f"For splitting into sentences: {', '.join(LANGUAGES)}."})
-    leave_out_headings: bool = field(
-        default=False,
-        metadata={"help": "Leave out lines that look like headings of sections, for the English Wikipedia."},
-    )
     vocab_size: int | None = field(
         default=None, metadata={"help": "Size of a vocabulary to train; default: the configuration's."}
     )
@@ -122,8 +117,6 @@ class PretrainingDataArguments:
         if self.separate_documents and self.objective == "mlm+nsp":
             raise InputError("is for packed rows: `objective` mlm or clm.", "separate_documents")
         check_language(self.language)
-        if self.leave_out_headings and self.language != "en":
-            raise InputError(f"`leave_out_headings`: headings are told by English words, not in {self.language!r}.")
         if self.whole_word_mask and self.objective == "clm":
             raise InputError("is for masked-LM: `objective` mlm+nsp or mlm.", "whole_word_mask")
         if not 0 <= self.short_seq_prob <= 1:

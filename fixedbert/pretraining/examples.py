@@ -9,16 +9,11 @@ from torch.utils.data import Dataset
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from ..data.collator import PretrainingCollator
-from ..data.corpora import Corpus
-from ..data.corpus_files import corpus_files
-from ..data.documents import Documents
-from ..data.epochs import Examples, split_documents
-from ..data.masking import target_count, tokens_inside_words
-from ..data.packing import PackedExamples
-from ..data.pairs import PairExamples, check_pairs
-from ..data.store import prepare_store, tokenized, tokenizer_state
-from ..data.token_report import report_tokens
-from ..data.tokenizers import check_same_vocabulary, load_tokenizer, trained_tokenizer
+from ..data.corpora import Corpus, corpus_files
+from ..data.examples import Examples, PackedExamples, split_documents, target_count, tokens_inside_words
+from ..data.segment_pairs import PairExamples, check_documents
+from ..data.store import Documents, prepare_store, prepare_tokenizer
+from ..data.tokenizers import check_same_vocabulary, load_tokenizer, tokenizer_state
 from ..model.modeling_fixed_head_bert import FixedHeadBertPreTrainedModel
 from ..support.checksums import fingerprint_of
 from ..support.errors import InputError
@@ -57,13 +52,13 @@ def make_examples(
             )
     corpus = {
         **documents.description,
-        "store": str(documents.folder),
-        "fingerprint": fingerprint_of(documents.folder.name, held_out_documents.folder.name),
+        "store": str(documents.directory),
+        "fingerprint": fingerprint_of(documents.directory.name, held_out_documents.directory.name),
         "weights": weights,
         "training": {"documents": len(numbers), "examples": len(examples)},
         "held_out": {"documents": len(held_out_numbers), "examples": len(held_out)},
     }
-    return tokenizer, examples, held_out.some(data_args.max_eval_samples), corpus
+    return tokenizer, examples, held_out.subset(data_args.max_eval_samples), corpus
 
 
 def make_tokenizer(
@@ -81,7 +76,7 @@ def make_tokenizer(
     elif checkpoint and Path(checkpoint, "tokenizer.json").exists():
         tokenizer = load_tokenizer(checkpoint)  # training gives other numbers to tokens each time
     else:
-        tokenizer = trained_tokenizer(
+        tokenizer = prepare_tokenizer(
             corpora,
             data_args.vocab_size or config.vocab_size,
             model_args.do_lower_case is not False,
@@ -103,20 +98,11 @@ def prepare_documents(
     """
 
     def prepared(sources: list[Corpus]) -> Documents:
-        documents = prepare_store(
-            sources,
-            tokenizer,
-            data_args.language,
-            data_args.processes,
-            data_args.store_dir,
-            data_args.leave_out_headings,
-        )
-        report_tokens(", ".join(corpus.source for corpus in sources), tokenized(documents), tokenizer)
-        return documents
+        return prepare_store(sources, tokenizer, data_args.language, data_args.processes, data_args.store_dir)
 
     documents = prepared(corpora)
     if data_args.objective == "mlm+nsp":
-        check_pairs(documents, np.arange(len(documents)))
+        check_documents(documents, np.arange(len(documents)))
     if not data_args.validation_file:
         numbers, held_out_numbers = split_documents(documents, data_args.validation_split_percentage / 100)
         return (documents, numbers), (documents, held_out_numbers)

@@ -23,7 +23,7 @@ from transformers.trainer_pt_utils import AcceleratorConfig
 
 from ..conversion.convert import describe_shape
 from ..conversion.families import FAMILIES
-from ..data.masking import tokens_inside_words
+from ..data.examples import tokens_inside_words
 from ..publishing.model_card import hardware_name, to_flags, versions
 from ..support.errors import InputError
 from ..support.files import json_text
@@ -135,7 +135,7 @@ class StagedTraining:
     def __init__(self, model_args, data_args, training_args, stages: list[Stage], tokenizer, examples, held_out):
         self.model_args, self.data_args, self.training_args = model_args, data_args, training_args
         self.stages, self.tokenizer, self.held_out = stages, tokenizer, held_out
-        self.rows = [examples.of_length(stage.max_seq_length) for stage in stages]
+        self.rows = [examples.with_max_seq_length(stage.max_seq_length) for stage in stages]
         self.devices = training_args.world_size * max(training_args.n_gpu, 1)
         self.throughput = Throughput()
         self.checkpoint: str | None = None

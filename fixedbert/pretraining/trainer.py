@@ -9,7 +9,7 @@ from torch.nn.functional import cross_entropy
 from transformers import EvalPrediction, PreTrainedTokenizerBase
 from transformers.utils import ModelOutput
 
-from ..data.epochs import EpochSampler, Examples
+from ..data.examples import EpochSampler, Examples
 from ..model.fast_fixed_head_bert import places_of_labels
 from ..training.trainer import CommonTrainer
 from .arguments import PretrainingArguments

@@ -10,9 +10,9 @@ from torch import Tensor
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from ..data.corpora import Corpus, CorpusReader
-from ..data.encoding import encode
 from ..data.glue import TASKS
-from ..data.sequences import sequences
+from ..data.sequences import read_sequences
+from ..data.tokenizers import encode
 from ..fine_tuning.labels import default_names, label_names, same_names, shorten
 from ..fine_tuning.questions import load_squad, squad_windows
 from ..fine_tuning.texts import TextData, load_files, load_task
@@ -169,7 +169,7 @@ class Rows:
             yield from (dict(encode(tokenizer, text, max_length=length, truncation=True)) for text in texts)
             return
         found = 0
-        for ids in sequences(self.files, tokenizer, length, self.batch_size):
+        for ids in read_sequences(self.files, tokenizer, length, self.batch_size):
             yield from ({"input_ids": row.tolist(), "attention_mask": [1] * length} for row in ids)
             found += len(ids)
             if found >= 4 * most:

@@ -29,7 +29,7 @@ from ..conversion.convert import check_equivalence
 from ..conversion.families import build_model
 from ..conversion.growing import Heads, heads_of, int_or_list, per_layer, set_heads, to_fixed_head_bert
 from ..counts import forward_flops
-from ..data.tokenizers import check_size, load_tokenizer
+from ..data.tokenizers import check_vocab_size, load_tokenizer
 from ..model.configuration_fixed_head_bert import FixedHeadBertConfig
 from ..model.modeling_fixed_head_bert import FixedHeadBertPreTrainedModel
 from ..publishing.model_card import checkpoint_card
@@ -583,7 +583,7 @@ def load(
         )
     beside = auxiliary_directory(model, **hub_options)
     tokenizer = load_tokenizer(str(beside), do_lower_case, trust_remote_code=False)
-    check_size(tokenizer, fixed.config.vocab_size, model)
+    check_vocab_size(tokenizer, fixed.config.vocab_size, model)
     fixed.config.unpad_inputs = False
     device = "cuda" if torch.cuda.is_available() else "cpu"
     return fixed.eval().to(device, torch.float32), tokenizer, read_pooling(beside)

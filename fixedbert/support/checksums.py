@@ -29,31 +29,25 @@ def checksum_file(file: Path) -> Path:
 
 
 @contextmanager
-def sealing(file: Path) -> Iterator[Path]:
-    """A path to write to. At the end the file is sealed as `file`, or removed when something fails."""
+def write_with_checksum(file: Path) -> Iterator[Path]:
+    """Yields a path to write to, which is renamed to `file` at the end. Writes the checksum next to it."""
     partial = file.with_name(file.name + ".partial")
     try:
         yield partial
-        seal(partial, file)
+        add_checksum(partial, file)
     except BaseException:
         partial.unlink(missing_ok=True)
         raise
 
 
-def seal(partial: Path, file: Path):
-    """Give a complete file its name, with its checksum beside it."""
+def add_checksum(partial: Path, file: Path):
+    """Renames a complete file and writes its checksum next to it."""
     write_whole(checksum_file(file), content_hash_of(partial))
     os.replace(partial, file)
 
 
-def write_sealed(file: Path, content: str):
-    """Write a file, whole or not at all, with its checksum beside it."""
-    write_whole(checksum_file(file), hashlib.sha256(content.encode()).hexdigest())
-    write_whole(file, content)
-
-
-def is_sealed(file: Path) -> bool:
-    """Whether a file exists and has its checksum. Reads all of it."""
+def has_valid_checksum(file: Path) -> bool:
+    """Returns True if a file exists and matches its checksum. Reads all of it."""
     if not (file.is_file() and checksum_file(file).is_file()):
         return False
     try:

@@ -10,8 +10,7 @@ from transformers.models.auto.auto_factory import _BaseAutoModelClass
 from ..conversion.checkpoints import read_config
 from ..conversion.families import FAMILIES, fixed_head_config
 from ..conversion.weights import LOADING, load_body
-from ..data.hub import check_place
-from ..data.tokenizers import check_size
+from ..data.tokenizers import check_vocab_size
 from ..model.configuration_fixed_head_bert import FixedHeadBertConfig
 from ..presets import PRESETS, preset_config
 from ..support.errors import InputError
@@ -36,7 +35,6 @@ def load_config(arguments: ModelArguments, **changes) -> PreTrainedConfig:
     elif not arguments.preset:
         if name in PRESETS and not Path(name).exists():
             raise InputError(f"{name}: a preset has no weights to start from; give it as `config_name`.")
-        check_place(name, PRESETS if arguments.config_name else ())
     with reading(name, remedy, "its configuration cannot be used"):
         config: PreTrainedConfig
         if is_new:
@@ -92,8 +90,7 @@ def load_model(
         with LOADING:  # a model that is made meanwhile would not be tied
             model = auto_class.from_config(config, attn_implementation=attention)
     else:
-        check_size(tokenizer, config.vocab_size, arguments.model_name_or_path)
-        check_place(arguments.model_name_or_path)
+        check_vocab_size(tokenizer, config.vocab_size, arguments.model_name_or_path)
         with reading(arguments.model_name_or_path, "give a model that is whole", "its weights cannot be read"):
             model, loaded = load_body(
                 auto_class,

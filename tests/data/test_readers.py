@@ -1,5 +1,8 @@
-"""Readers: each has a line in READERS and a file with one row here."""
+"""Row readers: every format in READERS has an example file here."""
 
+import bz2
+import gzip
+import lzma
 from collections.abc import Callable
 from pathlib import Path
 
@@ -7,10 +10,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from fixedbert.data import readers
-from fixedbert.data.corpora import Columns
-from fixedbert.data.corpus_files import corpus_files
-from fixedbert.data.readers import COMPRESSIONS, READERS, DataFile
+from fixedbert.data.readers import READERS, DataFile
 from fixedbert.support.errors import InputError
 
 
@@ -20,7 +20,7 @@ def parquet(row: dict[str, str]) -> bytes:
     return sink.getvalue().to_pybytes()
 
 
-def table(row: dict[str, str], delimiter: str) -> bytes:
+def separated(row: dict[str, str], delimiter: str) -> bytes:
     return "\n".join((delimiter.join(row), delimiter.join(row.values()), "")).encode()
 
 
@@ -29,59 +29,78 @@ EXAMPLES: dict[str, Callable[[dict[str, str]], bytes]] = {
     ".txt": lambda row: row["text"].encode(),
     ".jsonl": lambda row: str(row).replace("'", '"').encode(),
     ".json": lambda row: str(row).replace("'", '"').encode(),
-    ".csv": lambda row: table(row, ","),
-    ".tsv": lambda row: table(row, "\t"),
+    ".csv": lambda row: separated(row, ","),
+    ".tsv": lambda row: separated(row, "\t"),
     ".parquet": parquet,
 }
 
 
-def missing_parts(module, examples: dict) -> list[str]:
-    """What has still to be added to readers.py or to this file, a sentence for each."""
-    functions = {name: value for name, value in vars(module).items() if name.startswith("read_") and callable(value)}
-    unused = [name for name, reader in functions.items() if reader not in READERS.values()]
-    return [
-        *(f"{name} reads no format: give it a line in READERS." for name in unused),
-        *(f"{suffix} has no example: give it one in EXAMPLES." for suffix in READERS if suffix not in examples),
-        *(f"{suffix} has an example but no reader: give it one in READERS." for suffix in examples.keys() - READERS),
-    ]
-
-
-def test_every_format_is_complete():
-    """Guards: a format has its reader and its example, or the part that is missing is named."""
-    assert not missing_parts(readers, EXAMPLES), " ".join(missing_parts(readers, EXAMPLES))
-
-
-def test_missing_parts_of_a_format_are_named(monkeypatch):
-    """Guards: the test above does find a reader without a line, a line without an example, and the other way round."""
-    monkeypatch.setattr(readers, "read_xml", lambda file: iter(()), raising=False)
-    assert missing_parts(readers, EXAMPLES) == ["read_xml reads no format: give it a line in READERS."]
-    monkeypatch.setitem(READERS, ".xml", readers.read_xml)
-    assert missing_parts(readers, EXAMPLES) == [".xml has no example: give it one in EXAMPLES."]
-    monkeypatch.delitem(READERS, ".csv")
-    (found,) = missing_parts(readers, {**EXAMPLES, ".xml": parquet})
-    assert found == ".csv has an example but no reader: give it one in READERS."
-
-
 @pytest.mark.parametrize("suffix", READERS)
 def test_rows_of_every_format(tmp_path: Path, suffix: str):
-    """Guards: text, document column, progress and a missing column, in each format that can be read."""
+    """Guards: each format in READERS yields its columns and reports progress."""
     row = {"text": "One.", "book": "a"}
     path = tmp_path / f"a{suffix}"
     path.write_bytes(EXAMPLES[suffix](row))
-    assert corpus_files(str(tmp_path)) == [path] and suffix not in COMPRESSIONS
-    file = DataFile(path, ("text", "book"))
-    has_columns = b"book" in EXAMPLES[suffix](row)
+    file = DataFile(path, ["text", "book"])
     (found,) = file.rows()
-    assert found.values == (row if has_columns else {"text": "One."}) and found.problem is None
+    assert found.values == (row if b"book" in EXAMPLES[suffix](row) else {"text": "One."})
     assert file.position == path.stat().st_size
-    with pytest.raises(InputError, match=rf"a\{suffix}, (line|row) [0-3]: no column 'body' \(there are text"):
-        Columns("body").of(found.values, file.place(found.number))
 
 
-@pytest.mark.parametrize("suffix", READERS)
-def test_damage_in_every_format(tmp_path: Path, suffix: str):
-    """Guards: bytes that are no text in any encoding, nor a table, are one sentence with the file."""
-    path = tmp_path / f"a{suffix}"
-    path.write_bytes(b"\xff\xfe\x00\x01" * 50)
-    with pytest.raises(InputError, match=rf"a\{suffix}"):
+def test_fields_of_csv_and_tsv(tmp_path):
+    """Guards: csv has the usual quoting, tsv has none; line numbers count line feeds; short rows end with None."""
+    (tmp_path / "a.csv").write_bytes('\ufeffid,text\r\n1,"Five, ""and"" so\non."\r\n\r\n2\r\n'.encode())
+    first, second = DataFile(tmp_path / "a.csv").rows()
+    assert (first.number, first.values) == (2, {"id": "1", "text": 'Five, "and" so\non.'})
+    assert (second.number, second.values) == (5, {"id": "2", "text": None})
+    (tmp_path / "b.tsv").write_text('"Six.\t1\nSeven."\t2\n')
+    rows = [row.values for row in DataFile(tmp_path / "b.tsv", header=("text", "id")).rows()]
+    assert rows == [{"text": '"Six.', "id": "1"}, {"text": 'Seven."', "id": "2"}]
+
+
+def test_json_files_are_lines_or_an_array(tmp_path):
+    """Guards: a .json file may hold one object per line or one array."""
+    for content in ('{"a": 1}\n\n{"a": 2}\n', '[{"a": 1},\n {"a": 2}]'):
+        (tmp_path / "a.json").write_text(content)
+        assert [row.values for row in DataFile(tmp_path / "a.json").rows()] == [{"a": 1}, {"a": 2}]
+
+
+@pytest.mark.parametrize("suffix, opener", [(".gz", gzip.open), (".bz2", bz2.open), (".xz", lzma.open)])
+def test_compressed_files(tmp_path, suffix, opener):
+    """Guards: compressed files are read like others, and a truncated one is an error."""
+    path = tmp_path / f"a.txt{suffix}"
+    with opener(path, "wt", encoding="utf-8") as lines:
+        lines.writelines(f"{number} {'é' * number}\n" for number in range(500))
+    assert len([*DataFile(path).rows()]) == 500
+    path.write_bytes(path.read_bytes()[:-20])
+    with pytest.raises(InputError, match=rf"a\.txt\{suffix}: cannot be read"):
         list(DataFile(path).rows())
+
+
+@pytest.mark.parametrize(
+    "name, content, message",
+    [
+        ("a.jsonl", b'{"text": "x"}\n{"text": \n', "a.jsonl, line 2: not valid JSON"),
+        ("a.json", b'["x"]', "a.json, row 0: not a JSON object"),
+        ("a.csv", b'id,text\n1,"x\n', "a.csv, line 2: not valid csv"),
+        ("a.tsv", b"text\ttext\nx\ty\n", "a.tsv, line 1: two columns are named 'text'"),
+        ("a.txt", "One.\nTwo é.\n".encode("latin-1"), "a.txt, line 2: not UTF-8"),
+        ("a.csv", "text,id\n".encode("utf-16"), "a.csv, line 1: not UTF-8"),
+        ("a.parquet", b"PAR1 truncated", "a.parquet: cannot be read"),
+        ("a.docx", b"x", "a.docx: unknown format"),
+        ("a.txt.gz", b"x", "a.txt.gz: cannot be read"),
+    ],
+)
+def test_damaged_files_are_reported_with_their_location(tmp_path, name, content, message):
+    """Guards: damage is an error that names the file, and the line or row where there is one."""
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(InputError, match=message):
+        list(DataFile(tmp_path / name).rows())
+
+
+def test_zstandard_needs_its_package(tmp_path, monkeypatch):
+    """Guards: a compression whose package is missing is an error that names the package."""
+    (tmp_path / "a.txt.zst").write_bytes(b"x")
+    monkeypatch.setattr("fsspec.compression.compr", {})
+    with pytest.raises(InputError, match="install zstandard"):
+        list(DataFile(tmp_path / "a.txt.zst").rows())

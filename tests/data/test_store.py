@@ -1,4 +1,4 @@
-"""The store: tokens and sentences of every document, prepared once, continued when interrupted, never stale."""
+"""The store: tokens and sentences of every document, prepared once, resumed after an interruption, never stale."""
 
 import json
 import os
@@ -13,13 +13,12 @@ import pytest
 import sentencex
 from accelerate import PartialState
 from helpers import fork_server
-from helpers.tiny_stores import store_of
+from helpers.tiny_stores import make_store
 from transformers import BertTokenizer
 
 from fixedbert.data import store as store_module
 from fixedbert.data.corpora import Corpus
-from fixedbert.data.documents import Documents
-from fixedbert.data.store import prepare_store, tokenize_sentences
+from fixedbert.data.store import Documents, prepare_store, tokenize_sentences
 from fixedbert.data.tokenizers import load_tokenizer
 from fixedbert.support.errors import InputError
 
@@ -31,7 +30,7 @@ def tokenizer(vocabulary):
 
 def sentences_of(documents: Documents, tokenizer) -> list[list[str]]:
     return [
-        [tokenizer.decode(part) for part in np.split(documents.tokens(number), documents.ends(number))[:-1]]
+        [tokenizer.decode(part) for part in np.split(documents.tokens(number), documents.sentence_ends(number))[:-1]]
         for number in range(len(documents))
     ]
 
@@ -43,11 +42,11 @@ def rows(path: Path, *texts: str | None) -> Corpus:
 
 def test_documents_give_tokens_and_sentences(tmp_path):
     """Guards: rows of all shards come back whole, in order, without the empty ones."""
-    documents = store_of(tmp_path, [2, 3], [], [1], [4], shard=2)
+    documents = make_store(tmp_path, [2, 3], [], [1], [4], shard_size=2)
     assert len(documents) == 3
-    assert documents.tokens(0).tolist() == [0, 1, 2, 3, 4] and documents.ends(0).tolist() == [2, 5]
+    assert documents.tokens(0).tolist() == [0, 1, 2, 3, 4] and documents.sentence_ends(0).tolist() == [2, 5]
     assert documents.tokens(1).tolist() == [2000] and documents.tokens(2).tolist() == [3000, 3001, 3002, 3003]
-    assert documents.table["tokens"].tolist() == [5, 1, 4] and documents.table["sentences"].tolist() == [2, 1, 1]
+    assert documents.metadata["tokens"].tolist() == [5, 1, 4] and documents.metadata["sentences"].tolist() == [2, 1, 1]
 
 
 def test_sentences_are_kept_apart_and_only_text_counts(tmp_path, tokenizer):
@@ -57,7 +56,7 @@ def test_sentences_are_kept_apart_and_only_text_counts(tmp_path, tokenizer):
     assert sentences_of(documents, tokenizer) == [["the list.", "two files read one string?"], ["write."]]
     counts = documents.description["counts"]
     assert (counts["documents"], counts["empty_documents"], counts["duplicate_documents"]) == (6, 3, 1)
-    assert (counts["sentences"], counts["tokens"]) == (4, documents.table["tokens"].sum() + 2)
+    assert (counts["sentences"], counts["tokens"]) == (4, documents.metadata["tokens"].sum() + 2)
 
 
 def test_documents_are_tokenized_as_their_sentences_are(tokenizer):
@@ -125,11 +124,11 @@ def test_broken_input_leaves_no_store_that_passes_for_a_whole_one(tmp_path, toke
     whole, changed = file.read_text(), os.stat(file)
     file.write_text(whole[:-19] + "x" * 18 + "\n")  # as long, and as old
     os.utime(file, ns=(changed.st_atime_ns, changed.st_mtime_ns))
-    with pytest.raises(InputError, match=r"a\.jsonl, line 7: not JSON"):
+    with pytest.raises(InputError, match=r"a\.jsonl, line 7: not valid JSON"):
         prepare_store([corpus], tokenizer, store_dir=tmp_path / "store")
     (folder,) = (path for path in (tmp_path / "store").iterdir() if path.is_dir())
     assert len(list(folder.glob("shard-*.arrow"))) == 3 and not (folder / "store.json").exists()
-    with pytest.raises(InputError, match="not a whole store"):
+    with pytest.raises(InputError, match="incomplete or damaged"):
         Documents(folder)
     file.write_text(whole)
     os.utime(file, ns=(changed.st_atime_ns, changed.st_mtime_ns))
@@ -197,24 +196,24 @@ def test_killed_preparation_goes_on(tmp_path, vocabulary, tokenizer, small_shard
 
 def test_damaged_shard_is_said(tmp_path):
     """Guards: a shard that is cut off after the store was finished is named, not read as something else."""
-    documents = store_of(tmp_path, [2, 3], [1], [4], shard=2)
-    shard = tmp_path / "shard-000001.arrow"
+    documents = make_store(tmp_path, [2, 3], [1], [4], shard_size=2)
+    shard = documents.directory / "shard-000001.arrow"
     shard.write_bytes(shard.read_bytes()[:-40])
-    with pytest.raises(InputError, match="not a whole store.*remove it"):
-        Documents(documents.folder)
+    with pytest.raises(InputError, match="incomplete or damaged.*remove it"):
+        Documents(documents.directory)
 
 
 @pytest.mark.parametrize("name", ["shard-000000.arrow", "documents.npy", "store.json"])
 def test_another_bit_in_a_store_is_said(tmp_path, name):
     """Guards: no file of a store is read after a change that leaves it readable: token ids, lengths, settings."""
-    documents = store_of(tmp_path, [2, 3], [1], [4], shard=2)
-    whole = (documents.folder / name).read_bytes()
+    documents = make_store(tmp_path, [2, 3], [1], [4], shard_size=2)
+    whole = (documents.directory / name).read_bytes()
     for place in (len(whole) // 3, len(whole) // 2, len(whole) - 3):
-        (documents.folder / name).write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
-        with pytest.raises(InputError, match=f"not a whole store .{name}.*remove it"):
-            Documents(documents.folder)
-    (documents.folder / name).write_bytes(whole)
-    assert len(Documents(documents.folder)) == 3
+        (documents.directory / name).write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+        with pytest.raises(InputError, match=f"incomplete or damaged .{name}.*remove it"):
+            Documents(documents.directory)
+    (documents.directory / name).write_bytes(whole)
+    assert len(Documents(documents.directory)) == 3
 
 
 @pytest.mark.parametrize("first", [True, False])
@@ -224,7 +223,7 @@ def test_one_process_reads_the_whole_store(tmp_path, tokenizer, monkeypatch, fir
     (tmp_path / "a.txt").write_text("One file.")
     prepare_store([corpus], tokenizer, store_dir=tmp_path / "store")
     verified = []
-    monkeypatch.setattr("fixedbert.data.documents.is_sealed", lambda file: verified.append(file.name) or True)
+    monkeypatch.setattr("fixedbert.data.store.has_valid_checksum", lambda file: verified.append(file.name) or True)
     monkeypatch.setattr(PartialState, "is_local_main_process", first)
     assert len(prepare_store([corpus], tokenizer, store_dir=tmp_path / "store")) == 1
     assert verified == ["store.json", "documents.npy", "shard-000000.arrow"] * first
@@ -235,25 +234,23 @@ def test_content_is_what_a_store_depends_on(tmp_path, tokenizer, monkeypatch):
     read = []
     hash_of = store_module.content_hash_of
     monkeypatch.setattr(store_module, "content_hash_of", lambda file: (read.append(file.name), hash_of(file))[1])
-    monkeypatch.setattr(store_module, "JUST_CHANGED", 0)
+    monkeypatch.setattr(store_module, "UNSETTLED", 0)
 
-    def store_of_texts(name: str) -> str:
-        return prepare_store([Corpus(str(tmp_path / name))], tokenizer, store_dir=tmp_path / "store").folder.name
+    def fingerprint(name: str) -> str:
+        return prepare_store([Corpus(str(tmp_path / name))], tokenizer, store_dir=tmp_path / "store").directory.name
 
     file = tmp_path / "a.txt"
     file.write_text("One file.")
     os.utime(file, ns=(10**18, 10**18))
     time.sleep(0.02)
-    first = store_of_texts("a.txt")
-    assert store_of_texts("a.txt") == first and read == ["a.txt"]
+    first = fingerprint("a.txt")
+    assert fingerprint("a.txt") == first and read == ["a.txt"]
     file.write_text("Two file.")
     os.utime(file, ns=(10**18, 10**18))
     time.sleep(0.02)
-    assert store_of_texts("a.txt") != first and read == ["a.txt"] * 2
+    assert fingerprint("a.txt") != first and read == ["a.txt"] * 2
     (tmp_path / "b.txt").write_text("One file.")
-    assert store_of_texts("b.txt") == first
-    (tmp_path / "store" / "contents.json").write_text("{}")  # damaged: not trusted
-    assert store_of_texts("b.txt") == first
+    assert fingerprint("b.txt") == first
 
 
 MEMORY = """

@@ -6,9 +6,9 @@ import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers, processors, trainers
 from transformers import BertTokenizer, PreTrainedTokenizerFast
 
-from fixedbert.data.encoding import encode
-from fixedbert.data.sequences import sequences
+from fixedbert.data.sequences import read_sequences
 from fixedbert.data.store import tokenize_sentences
+from fixedbert.data.tokenizers import encode
 from fixedbert.fine_tuning.questions import FEATURES, squad_windows
 from fixedbert.fine_tuning.texts import text_features
 
@@ -51,7 +51,7 @@ def test_special_tokens_in_texts_are_text_in_every_flow(vocabulary, tmp_path, fa
     assert text[offsets[first, 0] : offsets[last, 1]] == "three"
     file = tmp_path / "a.txt"
     file.write_text(text)
-    (sequence,) = next(sequences([str(file)], tokenizer, 24, 1))
+    (sequence,) = next(read_sequences([str(file)], tokenizer, 24, 1))
     assert written(sequence.tolist()) == [cls, sep]
     ((tokens, ends),) = tokenize_sentences([[text, "one two", text]], tokenizer)
     alone = tokenizer(text, add_special_tokens=False, split_special_tokens=True)["input_ids"]

@@ -1,30 +1,33 @@
-"""Small stores for the tests, with tokens that tell where they come from."""
+"""Small stores with tokens that tell which document and position they come from."""
 
 import json
 from pathlib import Path
 
 import numpy as np
 
-from fixedbert.data.documents import Documents
-from fixedbert.data.store import save_shard, used_documents
-from fixedbert.support.checksums import seal, write_sealed
+from fixedbert.data.store import Documents, save_shard, select_documents, shard_name
+from fixedbert.support.checksums import write_with_checksum
 
 
-def store_of(
-    folder: Path, *sentence_lengths: list[int], shard: int = 100, corpora: list[int] | None = None
+def make_store(
+    directory: Path, *sentence_lengths: list[int], shard_size: int = 100, corpora: list[int] | None = None
 ) -> Documents:
-    """Documents with sentences of these lengths, in shards; token 1000 d + i is the i-th of document d."""
+    """Documents with sentences of these lengths. Token 1000 d + i is token i of document d."""
+    directory = directory / "store"
+    directory.mkdir()
     tokens = [
         (1000 * number + np.arange(sum(lengths)), np.cumsum(lengths).astype(np.int32))
         for number, lengths in enumerate(sentence_lengths)
     ]
     corpora = corpora or [0] * len(tokens)
-    starts = range(0, len(tokens), shard)
-    for place, start in enumerate(starts):
-        part = slice(start, start + shard)
-        hashes = list(range(start, start + len(tokens[part])))
-        save_shard(folder / f"shard-{place:06}.arrow", tokens[part], hashes, corpora[part], {}, {})
-    np.save(folder / "documents.npy", used_documents(folder, len(starts)))
-    seal(folder / "documents.npy", folder / "documents.npy")
-    write_sealed(folder / "store.json", json.dumps({"shards": len(starts)}))
-    return Documents(folder)
+    starts = range(0, len(tokens), shard_size)
+    for number, start in enumerate(starts):
+        part = slice(start, start + shard_size)
+        save_shard(
+            directory / shard_name(number), tokens[part], range(start, start + len(tokens[part])), corpora[part], {}
+        )
+    with write_with_checksum(directory / "documents.npy") as path, open(path, "wb") as file:
+        np.save(file, select_documents(directory, len(starts)))
+    with write_with_checksum(directory / "store.json") as path:
+        path.write_text(json.dumps({"shards": len(starts)}))
+    return Documents(directory)

@@ -29,7 +29,7 @@ from transformers.testing_utils import CaptureLogger
 from transformers.utils import logging
 
 from fixedbert import convert, to_bert
-from fixedbert.data.sequences import sequences
+from fixedbert.data.sequences import read_sequences
 from fixedbert.inspection.inspect import inspect
 from fixedbert.inspection.picture import draw
 from fixedbert.inspection.recorder import Recorder
@@ -318,7 +318,7 @@ def test_sequences_are_whole_and_in_order(tmp_path, vocabulary):
     """Guards: sequences are cut from the text without gaps, framed, all of one length, the rest left out."""
     tokenizer = BertTokenizer(vocab=vocabulary)
     (tmp_path / "a.txt").write_text("the a function takes returns list string file read write what does")
-    batches = list(sequences([str(tmp_path / "a.txt")], tokenizer, 7, 2))
+    batches = list(read_sequences([str(tmp_path / "a.txt")], tokenizer, 7, 2))
     rows = torch.cat(batches)
     assert [len(batch) for batch in batches] == [2] and rows.shape == (2, 7)
     assert tokenizer.decode(rows[0]) == "[CLS] the a function takes returns [SEP]"

@@ -220,7 +220,7 @@ def test_continued_run_keeps_its_trained_tokenizer(corpus, tmp_path, monkeypatch
     checkpoint = whole_checkpoints(tmp_path / "run.partial")[-1]
     before = json.loads((checkpoint / "tokenizer.json").read_text())["model"]["vocab"]
     stores = {path.name for path in (tmp_path / "store").glob("store-*") if path.is_dir()}
-    monkeypatch.setattr("fixedbert.pretraining.examples.trained_tokenizer", interrupt)
+    monkeypatch.setattr("fixedbert.pretraining.examples.prepare_tokenizer", interrupt)
     run_pretraining.main(command)
     assert json.loads((tmp_path / "run" / "tokenizer.json").read_text())["model"]["vocab"] == before
     assert {path.name for path in (tmp_path / "store").glob("store-*") if path.is_dir()} == stores

@@ -2,7 +2,6 @@
 
 import json
 import re
-import shutil
 from pathlib import Path
 
 import pytest
@@ -11,11 +10,10 @@ from helpers.script_arguments import parse
 from helpers.study_records import RECORDS
 from helpers.tiny_tasks import write_model
 from safetensors.torch import load_file
-from transformers import AutoConfig, AutoModelForMaskedLM
+from transformers import AutoModelForMaskedLM
 
 from experiments.study.records import read_records
 from experiments.study.studies import load_study
-from fixedbert.data.hub import check_place
 from fixedbert.data.tokenizers import load_tokenizer
 from fixedbert.presets import preset_config
 from fixedbert.pretraining.arguments import PretrainingDataArguments
@@ -27,45 +25,6 @@ from fixedbert.training.loading import load_config, load_model
 from fixedbert.training.output import check_readable, check_same_command, output_directory, whole_checkpoints
 from fixedbert.training.trainer import CommonTrainer
 from fixedbert_cli import main
-
-
-@pytest.mark.parametrize(
-    "name, message",
-    [
-        ("fixed-512-32x12", "did you mean fixed-512-32x128"),
-        ("mni", "did you mean mini"),
-        ("runs/mimi", "did you mean runs/mini"),
-        ("a/b/c", "neither a directory nor the name"),
-        ("./mine", "neither a directory nor the name"),
-        ("mine.txt", "neither a directory nor the name"),
-    ],
-)
-def test_mistyped_names_never_reach_the_hub(tmp_path, monkeypatch, name, message):
-    """Guards: a path or preset that is mistyped is said at once with the nearest name; the Hub is not asked."""
-    (tmp_path / "runs" / "mini").mkdir(parents=True)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(AutoConfig, "from_pretrained", lambda *args, **options: pytest.fail("the Hub was asked"))
-    with pytest.raises(InputError, match=message):
-        load_config(ModelArguments(config_name=name))
-
-
-def test_models_of_the_hub_beside_directories_of_like_names(tmp_path, monkeypatch):
-    """Guards: a model that the Hub's cache has is not taken for a mistyped directory, one that nobody has is."""
-    (tmp_path / "bert-base-cased").mkdir()
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("fixedbert.data.hub.try_to_load_from_cache", lambda name, file: "x" if "un" in name else None)
-    check_place("bert-base-uncased")
-    with pytest.raises(InputError, match="did you mean bert-base-cased"):
-        check_place("bert-base-casd")
-
-
-def test_settings_of_a_tokenizer_are_tried(model, tmp_path):
-    """Guards: a setting that a tokenizer reads only when it is called is refused as it is loaded."""
-    folder = Path(shutil.copytree(model, tmp_path / "model"))
-    settings = json.loads((folder / "tokenizer_config.json").read_text())
-    (folder / "tokenizer_config.json").write_text(json.dumps(settings | {"model_max_length": [[1]]}))
-    with pytest.raises(InputError, match="no tokenizer could be loaded from it"):
-        load_tokenizer(str(folder))
 
 
 def test_too_little_memory_is_no_damage():

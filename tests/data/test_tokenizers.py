@@ -1,0 +1,220 @@
+"""Tokenizers: loading, checks against silently wrong tokens, running text, and training."""
+
+import json
+import random
+import time
+from pathlib import Path
+
+import datasets
+import pytest
+from tokenizers import normalizers
+from transformers import AutoTokenizer, BertTokenizer, PreTrainedTokenizerFast
+
+from fixedbert import FixedHeadBertConfig
+from fixedbert.data.corpora import Corpus
+from fixedbert.data.sequences import read_sequences
+from fixedbert.data.store import prepare_store, prepare_tokenizer
+from fixedbert.data.tokenizers import (
+    check_features,
+    check_same_vocabulary,
+    check_unknown_tokens,
+    check_vocab_size,
+    load_tokenizer,
+)
+from fixedbert.support.errors import InputError
+
+SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+CASED = [*SPECIAL, "[unused1]", *"The the C c Cl é e a ##l ##x".split()]
+AS_WRITTEN, LOWERED = ["The", "C", "Cl", "é"], ["the", "c", "c", "##l", "e"]
+
+
+def save_vocabulary(directory: Path, config: dict | None = None) -> str:
+    FixedHeadBertConfig(vocab_size=len(CASED)).save_pretrained(directory)
+    (directory / "vocab.txt").write_text("\n".join(CASED) + "\n")
+    if config is not None:
+        (directory / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "BertTokenizer"} | config))
+    return str(directory)
+
+
+def tokens(directory: str, *flag) -> list[str]:
+    """Tokens of four words, which must survive saving and loading."""
+    tokenizer = load_tokenizer(directory, *flag)
+    tokenizer.save_pretrained(Path(directory, "saved"))
+    found = tokenizer.tokenize("The C Cl é")
+    assert AutoTokenizer.from_pretrained(Path(directory, "saved")).tokenize("The C Cl é") == found
+    return found
+
+
+def test_vocabulary_files(tmp_path, vocabulary):
+    """Guards: a vocab.txt is a tokenizer; one that is missing or lacks BERT's special tokens is an error."""
+    ids = load_tokenizer(vocabulary)("The list?")["input_ids"]
+    assert load_tokenizer(vocabulary).convert_ids_to_tokens(ids) == ["[CLS]", "the", "list", "?", "[SEP]"]
+    assert load_tokenizer(vocabulary, do_lower_case=False).tokenize("The")[0] == "[UNK]"
+    (tmp_path / "marked.txt").write_bytes(("\ufeff" + "\r\n".join(CASED) + "\r\n").encode())
+    assert load_tokenizer(str(tmp_path / "marked.txt"), False).get_vocab() == {t: n for n, t in enumerate(CASED)}
+    with pytest.raises(InputError, match="missing.txt: cannot be read"):
+        load_tokenizer(str(tmp_path / "missing.txt"))
+    (tmp_path / "vocab.txt").write_text("the\nlist\n")
+    with pytest.raises(InputError, match=r"not a BERT vocabulary, because it lacks .*\[MASK\]"):
+        load_tokenizer(str(tmp_path / "vocab.txt"))
+
+
+def test_directories_without_a_tokenizer(tmp_path, vocabulary):
+    """Guards: where transformers creates a tokenizer without a vocabulary, or there is none at all, is an error."""
+    FixedHeadBertConfig().save_pretrained(tmp_path / "model")
+    with pytest.raises(InputError, match="there is no tokenizer"):
+        load_tokenizer(str(tmp_path / "model"))
+    with pytest.raises(InputError, match="nothing: no tokenizer could be loaded"):
+        load_tokenizer(str(tmp_path / "nothing"))
+    with pytest.raises(InputError, match="set `tokenizer_name`"):
+        load_tokenizer(None)
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=BertTokenizer(vocab=vocabulary).backend_tokenizer)
+    tokenizer.save_pretrained(tmp_path / "gpt")
+    with pytest.raises(InputError, match="not a BERT tokenizer, because it has no cls, sep, pad, mask token"):
+        load_tokenizer(str(tmp_path / "gpt"))
+
+
+def test_do_lower_case_overrides_the_files(tmp_path):
+    """Guards: --do_lower_case decides, whatever a directory says, and is saved with the tokenizer."""
+    for number, config in enumerate((None, {"do_lower_case": False}, {"do_lower_case": True})):
+        directory = save_vocabulary(tmp_path / str(number), config)
+        assert tokens(directory, False) == AS_WRITTEN
+        assert load_tokenizer(directory, True).tokenize("The C Cl é") == LOWERED
+    assert tokens(save_vocabulary(tmp_path / "said", {"do_lower_case": False})) == AS_WRITTEN
+
+
+def test_do_lower_case_must_be_supported(tmp_path, vocabulary):
+    """Guards: a tokenizer with a different kind of normalizer does not ignore the flag silently."""
+    own = BertTokenizer(vocab=vocabulary)
+    own.backend_tokenizer.normalizer = normalizers.Sequence([normalizers.NFD(), normalizers.Lowercase()])
+    special = {f"{role}_token": getattr(own, f"{role}_token") for role in ("unk", "cls", "sep", "pad", "mask")}
+    PreTrainedTokenizerFast(tokenizer_object=own.backend_tokenizer, **special).save_pretrained(tmp_path)
+    assert load_tokenizer(str(tmp_path), True).tokenize("THE") == ["the"]
+    with pytest.raises(InputError, match="does not support `do_lower_case` false"):
+        load_tokenizer(str(tmp_path), False)
+
+
+@pytest.mark.parametrize("config", [None, {}, {"do_lower_case": True}])
+def test_cased_vocabularies_are_not_lower_cased_silently(tmp_path, config):
+    """Guards: a normalizer that makes many tokens unreachable is an error."""
+    with pytest.raises(InputError, match="40% of its tokens can never be produced .such as 'The', 'C', 'Cl'"):
+        load_tokenizer(save_vocabulary(tmp_path, config))
+
+
+def test_vocabularies_without_case(tmp_path):
+    """Guards: the check of the case accepts a vocabulary without letters."""
+    (tmp_path / "vocab.txt").write_text("\n".join([*SPECIAL, "林", "3", "##5"]))
+    assert load_tokenizer(str(tmp_path / "vocab.txt")).tokenize("林35") == ["林", "3", "##5"]
+
+
+def test_vocabulary_of_bert_base_uncased(real_data):
+    """Guards: with the real vocabulary the ids are those that BERT checkpoints expect."""
+    tokenizer = load_tokenizer(str(next((real_data / "vocab").glob("*.txt"))))
+    assert len(tokenizer) == 30522
+    assert tokenizer("Hello, my dog is cute")["input_ids"] == [101, 7592, 1010, 2026, 3899, 2003, 10140, 102]
+
+
+def test_tokens_without_an_embedding_are_refused(tmp_path, vocabulary):
+    """Guards: the highest token id decides, even if ids have gaps."""
+    tokenizer = load_tokenizer(vocabulary)
+    check_vocab_size(tokenizer, len(tokenizer), "model")
+    tokenizer.save_pretrained(tmp_path)
+    state = json.loads((tmp_path / "tokenizer.json").read_text())
+    state["model"]["vocab"]["the"] = 500
+    (tmp_path / "tokenizer.json").write_text(json.dumps(state))
+    with pytest.raises(InputError, match="model: the tokenizer has 501 tokens, but the model has"):
+        check_vocab_size(load_tokenizer(str(tmp_path)), len(tokenizer), "model")
+
+
+def test_foreign_tokenizers_are_refused(tmp_path, vocabulary):
+    """Guards: a model that has a tokenizer is not trained with one that assigns different ids."""
+    own = load_tokenizer(vocabulary)
+    own.save_pretrained(tmp_path / "model")
+    check_same_vocabulary(own, "own", str(tmp_path / "model"))
+    check_same_vocabulary(own, "own", None)
+    check_same_vocabulary(own, "own", str(tmp_path / "without"))
+    (tmp_path / "vocab.txt").write_text("\n".join(reversed(list(own.get_vocab()))))
+    other = load_tokenizer(str(tmp_path / "vocab.txt"))
+    with pytest.raises(InputError, match="^vocab.txt: the vocabulary differs .*model; leave `tokenizer_name` out"):
+        check_same_vocabulary(other, "vocab.txt", str(tmp_path / "model"))
+
+
+def test_text_that_a_tokenizer_does_not_know_is_refused(tmp_path, vocabulary):
+    """Guards: text whose tokens are mostly [UNK] is not trained on, whatever reads it."""
+    tokenizer = load_tokenizer(vocabulary)
+    (tmp_path / "a.txt").write_text("the list\n" * 9 + "8 9 10 11 12 13\n" * 100)
+    with pytest.raises(InputError, match=r"a.txt: 97% of 618 tokens are unknown .* change `do_lower_case`"):
+        prepare_store([Corpus(str(tmp_path / "a.txt"))], tokenizer, store_dir=tmp_path)
+    with pytest.raises(InputError, match="a.txt: 9.% of .* tokens are unknown"):
+        next(read_sequences([str(tmp_path / "a.txt")], tokenizer, 8, 50))
+    features = datasets.Dataset.from_dict({"input_ids": [[5, 6], [tokenizer.unk_token_id] * 300]})
+    with pytest.raises(InputError, match="train: 99% of 302 tokens are unknown"):
+        check_features("train", features, tokenizer)
+    check_unknown_tokens("text", 199, 199)  # too few to tell
+    check_unknown_tokens("text", 8, 200)
+
+
+def test_running_text(tmp_path, vocabulary):
+    """Guards: sequences continue across lines and files, the remainder is dropped, and "[SEP]" in a text is text."""
+    tokenizer = load_tokenizer(vocabulary)
+    (tmp_path / "a.txt").write_text("one two three\nfour\n")
+    (tmp_path / "b.txt").write_text("five six [SEP] one")
+    batches = list(read_sequences([str(tmp_path / "a.txt"), str(tmp_path / "b.txt")], tokenizer, 5, 2))
+    expected = ["one two three", "four five six"]
+    assert [tokenizer.decode(ids[1:-1]) for ids in batches[0]] == expected
+    assert [len(batch) for batch in batches] == [2, 2]
+    assert all((batch[:, 0] == tokenizer.cls_token_id).all() for batch in batches)
+    assert not any((batch[:, 1:-1] == tokenizer.sep_token_id).any() for batch in batches)
+
+
+def test_trained_tokenizer_is_an_ordinary_bert_tokenizer(tmp_path):
+    """Guards: WordPiece of the requested size with BERT's special tokens, trained once for the same text."""
+    (tmp_path / "a.txt").write_text("The quick brown fox jumps over the lazy dog.\n" * 20)
+    corpora = [Corpus(str(tmp_path / "a.txt"), document_boundary="line")]
+    tokenizer = prepare_tokenizer(corpora, 60, store_dir=tmp_path)
+    assert len(tokenizer) == 60
+    tokenizer.save_pretrained(tmp_path / "saved")
+    loaded = load_tokenizer(str(tmp_path / "saved"))
+    assert "".join(loaded.tokenize("The fox?")).replace("##", "") == "thefox[UNK]"
+    ids = loaded("the", "fox")["input_ids"]
+    assert ids[0] == loaded.cls_token_id and ids[-1] == loaded.sep_token_id and loaded.pad_token_id == 0
+    assert prepare_tokenizer(corpora, 60, store_dir=tmp_path).get_vocab() == tokenizer.get_vocab()
+    cased = prepare_tokenizer(corpora, 60, do_lower_case=False, store_dir=tmp_path)
+    assert "T" in cased.get_vocab() and "T" not in tokenizer.get_vocab()
+
+
+def test_training_on_a_share(tmp_path):
+    """Guards: with a share the tokenizer is trained on some of the documents; a corpus without text is an error."""
+    (tmp_path / "a.txt").write_text("".join(f"{chr(0x4E00 + n)} file\n" for n in range(1000)))
+    corpora = [Corpus(str(tmp_path / "a.txt"), document_boundary="line")]
+    vocabulary = prepare_tokenizer(corpora, 5000, share=0.3, store_dir=tmp_path).get_vocab()
+    assert 230 < sum(chr(0x4E00 + n) in vocabulary for n in range(1000)) < 370
+    (tmp_path / "a.txt").write_text(" \n \n")
+    with pytest.raises(InputError, match="the corpus has no text to train a tokenizer on"):
+        prepare_tokenizer(corpora, 60, store_dir=tmp_path)
+
+
+def test_long_words_are_not_trained_on(tmp_path):
+    """Guards: a word of a million characters does not take hours, and the text around it is still learned."""
+    letters = random.Random(0).choices("abcdefghijklmnopv", k=1_000_000)
+    other = "http://" + "www/" * 50 + " " + "字中" * 300 + " [MASK] [SEP]"  # runs of short words
+    (tmp_path / "a.txt").write_text("The quick fox.\n" * 20 + "".join(letters) + f" zebra zebra {other}")
+    began = time.process_time()
+    vocabulary = prepare_tokenizer([Corpus(str(tmp_path / "a.txt"))], 200, store_dir=tmp_path).get_vocab()
+    assert time.process_time() - began < 10
+    assert {"quick", "zebra", "http", "www", "字", "中", "mask", "sep"} <= vocabulary.keys()
+    assert not {"v", "##v"} & vocabulary.keys()  # only in the long word
+
+
+def test_vocabulary_is_not_larger_than_requested(tmp_path):
+    """Guards: if there are more characters than room, the most frequent remain."""
+    characters = [chr(0x4E00 + number) for number in range(900)]
+    (tmp_path / "a.txt").write_text("".join(characters) + "".join(characters[:30]) + " ab bc" * 9)
+    corpora = [Corpus(str(tmp_path / "a.txt"))]
+    for size in (2000, 100, 40, 7):
+        tokenizer = prepare_tokenizer(corpora, size, store_dir=tmp_path)
+        assert min(size - 2, 900) <= len(tokenizer) <= size
+        known = [character for character in characters if tokenizer.tokenize(character) != ["[UNK]"]]
+        assert size < 100 or characters[:30] == known[:30]
+    with pytest.raises(InputError, match="^`vocab_size` 6 must be at least 7"):
+        prepare_tokenizer(corpora, 6, store_dir=tmp_path)
