@@ -1,7 +1,7 @@
 """Examples and features, for text classification as for question answering: bad rows, cached features, overlap."""
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 import datasets
@@ -17,31 +17,23 @@ LONGEST_PROBLEM = 300  # characters; a problem can quote a long id or label
 ROWS_PER_PROCESS = 10_000  # with fewer rows, starting another process takes longer than it saves
 
 
-class BadRows:
-    """Rows of `name` that cannot be used: each is an error or, with `skip_bad_rows`, counted and printed."""
+def report_bad_rows(name: str, problems: Mapping[str, str], skip: bool):
+    """
+    Prints which rows of `name` are skipped.
 
-    def __init__(self, name: str, skip_bad_rows: bool):
-        self.name = name
-        self.skip_bad_rows = skip_bad_rows
-        self.skipped: list[str] = []
+    Args:
+        problems: the problem of each bad row, such as "line 3".
 
-    def add(self, row: str, problem: str, skip: bool = False):
-        """
-        Args:
-            row: its kind and number, such as "line 3".
-            skip: skip this row in any case.
-
-        Raises:
-            InputError: bad rows are not to be skipped.
-        """
-        if not (self.skip_bad_rows or skip):
-            raise InputError(f"{self.name}, {row}: {problem}. Correct it, or skip such rows with `skip_bad_rows`.")
-        self.skipped.append(f"{row}: {problem}"[:LONGEST_PROBLEM])
-
-    def print_skipped(self):
-        if self.skipped:
-            shown = "; ".join(self.skipped[:SHOWN]) + ("; ..." if len(self.skipped) > SHOWN else "")
-            PartialState().print(f"{self.name}: skipped {len(self.skipped):,} rows ({shown})")
+    Raises:
+        InputError: there are bad rows, and they must not be skipped.
+    """
+    listed = [f"{row}: {problem}"[:LONGEST_PROBLEM] for row, problem in problems.items()]
+    if listed and not skip:
+        more = f" (and {len(listed) - 1:,} more bad rows)" if len(listed) > 1 else ""
+        raise InputError(f"{name}, {listed[0]}{more}. Correct it, or skip such rows with `skip_bad_rows`.")
+    if listed:
+        more = "; ..." if len(listed) > SHOWN else ""
+        PartialState().print(f"{name}: skipped {len(listed):,} rows ({'; '.join(listed[:SHOWN])}{more})")
 
 
 def make_features(
@@ -52,11 +44,11 @@ def make_features(
     overwrite_cache: bool = False,
 ) -> datasets.Dataset:
     """
-    Map batches of rows, which are in memory, to features in the cache of `datasets`. The same rows, function and
-    settings give the same file.
+    Maps batches of rows in memory to features in the cache of `datasets`, where the same rows, function and settings
+    find them again.
 
     Args:
-        function: from a batch, the indices of its rows and `settings` to columns.
+        function: takes a batch, the indices of its rows and `settings`, and returns columns.
         settings: keyword arguments of `function`.
         num_proc: number of processes; by default one per core, but only one for few rows.
     """

@@ -40,9 +40,6 @@ class GlueDataArguments(FineTuningDataArguments):
     data_dir: str | None = field(
         default=None, metadata={"help": "Directory of the GLUE download; by default the Hub is used."}
     )
-    train_file: str | None = field(default=None, metadata={"help": "A .csv, .tsv, .json, .jsonl or .parquet file."})
-    validation_file: str | None = field(default=None, metadata={"help": "A file to evaluate on."})
-    test_file: str | None = field(default=None, metadata={"help": "A file to predict, with or without labels."})
     text_column_names: str | None = field(
         default=None, metadata={"help": "The text column, or the two columns of a pair separated by a comma."}
     )

@@ -13,7 +13,7 @@ from ..data.readers import REDOWNLOAD, DataFile, json_object, text_problem
 from ..data.tokenizers import encode
 from ..support.errors import InputError
 from ..support.files import reading
-from .examples import BadRows, make_features
+from .examples import make_features, report_bad_rows
 
 TEXT = datasets.Value("string")
 FEATURES = datasets.Features(
@@ -63,7 +63,7 @@ def question_rows(
 ) -> datasets.Dataset:
     """Validates questions, with the arguments and errors of `load_squad`. Messages call their source `name`."""
     rows: dict[str, dict] = {}
-    bad_rows = BadRows(name, skip_bad_rows)
+    bad_rows: dict[str, str] = {}
     for question in questions:
         row = {column: question[column] for column in ("context", "question")}
         row |= {"id": str(question["id"]), "answers": answers_of(question)}
@@ -73,10 +73,10 @@ def question_rows(
         if row["id"] in rows:
             problem = "another question has the same id"
         if problem:
-            bad_rows.add(f"question {row['id']}", problem)
+            bad_rows[f"question {row['id']}"] = problem
         else:
             rows[row["id"]] = row
-    bad_rows.print_skipped()
+    report_bad_rows(name, bad_rows, skip_bad_rows)
     if not rows:
         raise InputError(f"{name}: no questions.")
     return datasets.Dataset.from_list([*rows.values()], features=FEATURES)
@@ -137,17 +137,15 @@ def questions_that_fit(
     """
     encoded = encode(tokenizer, rows["question"][:], add_special_tokens=False, return_attention_mask=False)
     room = max_seq_length - tokenizer.num_special_tokens_to_add(pair=True) - doc_stride
-    bad_rows, fitting = BadRows(name, skip_bad_rows), []
-    for number, (identifier, ids) in enumerate(zip(rows["id"], encoded["input_ids"], strict=True)):
-        if len(ids) < room:
-            fitting.append(number)
-            continue
-        bad_rows.add(
-            f"question {identifier}",
-            f"with {len(ids)} tokens, it leaves no room for `doc_stride` {doc_stride} tokens of context in "
-            f"`max_seq_length` {max_seq_length}; increase the length or reduce the stride",
-        )
-    bad_rows.print_skipped()
+    problems = {
+        number: f"with {len(ids)} tokens, it leaves no room for `doc_stride` {doc_stride} tokens of context in "
+        f"`max_seq_length` {max_seq_length}; increase the length or reduce the stride"
+        for number, ids in enumerate(encoded["input_ids"])
+        if len(ids) >= room
+    }
+    names = rows["id"][:]
+    report_bad_rows(name, {f"question {names[n]}": problem for n, problem in problems.items()}, skip_bad_rows)
+    fitting = [number for number in range(len(rows)) if number not in problems]
     if not fitting:
         raise InputError(f"{name}: no questions.")
     return rows.select(fitting) if len(fitting) < len(rows) else rows

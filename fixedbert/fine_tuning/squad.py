@@ -27,15 +27,7 @@ from .trainer import FineTuningArguments, FineTuningDataArguments, FineTuningTra
 class SquadDataArguments(FineTuningDataArguments):
     """The questions, and how they are split into windows of tokens."""
 
-    dataset_name: str | None = field(default=None, metadata={"help": "Hub id: rajpurkar/squad, rajpurkar/squad_v2."})
-    train_file: str | None = field(
-        default=None, metadata={"help": "SQuAD's JSON, or rows with its columns in .json, .jsonl or .parquet."}
-    )
-    test_file: str | None = field(default=None, metadata={"help": "Questions to predict; answers are not needed."})
     max_seq_length: int = field(default=384, metadata={"help": "Tokens in a window."})
-    max_train_samples: int | None = field(
-        default=None, metadata={"help": "Use only this many training questions, and this many of their windows."}
-    )
     version_2_with_negative: bool = field(
         default=False, metadata={"help": "Accept questions without an answer, as in SQuAD 2.0."}
     )

@@ -1,4 +1,4 @@
-"""Several fine-tuning runs from one command: tasks, seeds and the BERT paper's grid, in one table and picture."""
+"""Several fine-tuning runs from one command: tasks, seeds and the BERT paper's grid, with a summary."""
 
 import gc
 import json
@@ -22,7 +22,7 @@ from .fine_tune import FineTuningTask, fine_tune
 from .pictures import draw_sweep
 from .trainer import FineTuningArguments, is_metric
 
-# Devlin et al., 2019, appendix A.3. A batch is a step's, on all devices together.
+# Devlin et al., 2019, appendix A.3. The batch size is the total on all devices.
 GRIDS = {
     "bert": {
         "train_batch_size": (16, 32),
@@ -33,55 +33,51 @@ GRIDS = {
 
 
 @dataclass(frozen=True)
-class Run:
-    """One run of a sweep; `settings` is a point of a grid."""
+class PlannedRun:
+    """One run of a sweep. `settings` is a point of the grid."""
 
     task: str | None
     seed: int
     settings: tuple[tuple[str, float], ...] = ()
 
     @property
-    def folder(self) -> str:
+    def directory(self) -> str:
         point = "-".join(
             f"{name.removeprefix('num_train_').replace('_', '-')}-{value:g}" for name, value in self.settings
         )
         return "/".join(part for part in (self.task, point, f"seed-{self.seed}") if part)
 
 
-def plan_runs(tasks: list[str | None], training_args: FineTuningArguments) -> list[Run]:
+def plan_runs(tasks: list[str | None], training_args: FineTuningArguments) -> list[PlannedRun]:
     """
-    Every task with every point of the grid and every seed.
+    Returns every task with every point of the grid and every seed.
 
     Raises:
-        InputError: no such grid, a seed is given twice, or several tasks have one teacher.
+        InputError: the grid does not exist or contradicts `max_steps`, or several tasks have a single teacher.
     """
     grid = training_args.grid
     if grid is not None and grid not in GRIDS:
         raise InputError(f"{grid}: no such grid; there is {', '.join(GRIDS)}.", "grid")
     if grid is not None and training_args.max_steps > 0:
-        raise InputError("varies the epochs, which `max_steps` overrides: give one of the two.", "grid")
-    seeds = training_args.seeds or [training_args.seed]
-    if len(set(seeds)) < len(seeds):
-        raise InputError(f"{' '.join(map(str, seeds))}: each seed can be there once.", "seeds")
+        raise InputError("varies the number of epochs, which `max_steps` overrides.", "grid")
     if training_args.teacher_model is not None and len(set(tasks) - {"ax"}) > 1:
-        raise InputError("is of one task: give one `task_name`.", "teacher_model")
+        raise InputError("is for a single `task_name`.", "teacher_model")
     values = GRIDS[grid] if grid else {}
     points = [tuple(zip(values, point, strict=True)) for point in product(*values.values())]
-    return [Run(task, seed, point) for task in tasks for point in points for seed in seeds]
+    seeds = dict.fromkeys(training_args.seeds or [training_args.seed])
+    return [PlannedRun(task, seed, point) for task in tasks for point in points for seed in seeds]
 
 
 def sweep(kind: type[FineTuningTask], **given: Any) -> Trained:
     """
-    Fine-tune for every task, seed and point of the grid, each with an output directory of its own; a single run has
-    `output_dir` for itself.
-
-    After an interruption the same call runs what is not finished.
+    Fine-tunes for every task, seed and point of the grid, each in a directory of its own inside `output_dir`. A single
+    run uses `output_dir` itself. After an interruption the same call continues with the runs that are not complete.
 
     Args:
         given: fields of `kind.arguments`.
 
     Raises:
-        InputError: fields that contradict each other, or input that cannot be used.
+        InputError: fields contradict each other, or data cannot be used.
     """
     arguments = make_arguments(given, *kind.arguments)
     _, data_args, training_args = arguments
@@ -92,48 +88,50 @@ def sweep(kind: type[FineTuningTask], **given: Any) -> Trained:
         fine_tune(kind, runs[0].task, arguments, given)
         return trained(training_args.directory)
     if training_args.resume_from_checkpoint is not None:
-        raise InputError("is for one run; several go on by themselves when started again.", "resume_from_checkpoint")
-    with sweep_directory(training_args, given) as folder:
+        raise InputError("is for a single run; several resume when started again.", "resume_from_checkpoint")
+    with sweep_directory(training_args, given) as directory:
         for number, run in enumerate(runs, start=1):
-            if (folder / run.folder).exists():
-                PartialState().print(f"{run.folder}: done already")
+            if (directory / run.directory).exists():
+                PartialState().print(f"{run.directory}: already complete")
                 continue
-            PartialState().print(f"\n=== run {number} of {len(runs)}: {run.folder}", flush=True)
-            of_run = fields_of(run, given, training_args, folder)
-            fine_tune(kind, run.task, make_arguments(of_run, *kind.arguments), of_run)
+            PartialState().print(f"\n=== run {number} of {len(runs)}: {run.directory}", flush=True)
+            fields = run_fields(run, given, training_args, directory)
+            fine_tune(kind, run.task, make_arguments(fields, *kind.arguments), fields)
             gc.collect()
         if PartialState().is_main_process:
-            summarize(folder, runs)
+            summarize(directory, runs)
     return trained(training_args.directory)
 
 
-def fields_of(run: Run, given: dict[str, Any], training_args: FineTuningArguments, folder: Path) -> dict[str, Any]:
-    """What this run alone is given, in the folder of the sweep."""
+def run_fields(
+    run: PlannedRun, given: dict[str, Any], training_args: FineTuningArguments, directory: Path
+) -> dict[str, Any]:
+    """Returns the fields for one run in the sweep's directory."""
     fields: dict[str, Any] = given | {"seeds": None, "grid": None, "seed": run.seed, **dict(run.settings)}
-    fields["output_dir"] = str(folder / run.folder)
+    fields["output_dir"] = str(directory / run.directory)
     if training_args.push_to_hub:
         name = training_args.hub_model_id or training_args.directory.name
-        fields["hub_model_id"] = "-".join([name, *run.folder.split("/")])
+        fields["hub_model_id"] = "-".join([name, *run.directory.split("/")])
     if run.task:
         fields["task_name"] = [run.task]
     if (batch := fields.pop("train_batch_size", None)) is not None:
-        at_once = training_args.world_size * max(training_args.n_gpu, 1) * training_args.gradient_accumulation_steps
-        if batch % at_once:
-            raise InputError(f"`grid`: a batch of {batch} cannot be shared out among {at_once} devices and steps.")
-        fields["per_device_train_batch_size"] = batch // at_once
-    if run.task == "ax":  # no data to train on: MNLI's model predicts it
+        divisor = training_args.world_size * max(training_args.n_gpu, 1) * training_args.gradient_accumulation_steps
+        if batch % divisor:
+            raise InputError(f"a batch of {batch} cannot be divided among {divisor} devices and steps.", "grid")
+        fields["per_device_train_batch_size"] = batch // divisor
+    if run.task == "ax":  # has no training data; the model for MNLI predicts it
         fields |= dict.fromkeys(("do_train", "do_eval", "load_best_model_at_end", "push_to_hub"), False)
         fields |= {"eval_strategy": "no", "early_stopping_patience": None}
-        trained = folder / run.folder.replace("ax/", "mnli/", 1)
-        if trained.exists():
+        mnli = directory / run.directory.replace("ax/", "mnli/", 1)
+        if mnli.exists():
             fields |= dict.fromkeys(("config_name", "config_overrides", "tokenizer_name"))
-            fields["model_name_or_path"] = str(trained)
+            fields["model_name_or_path"] = str(mnli)
     return {name: value for name, value in fields.items() if value is not None}
 
 
 @contextmanager
 def sweep_directory(training_args: FineTuningArguments, given: dict[str, Any]) -> Iterator[Path]:
-    """OUTPUT.partial for the runs, renamed when all are done; the same command resumes there."""
+    """Yields OUTPUT.partial for the runs, and renames it at the end. The same command resumes there."""
     final = output_path(training_args.output_dir)
     with held(final, training_args):
         check_free(final)
@@ -150,7 +148,7 @@ def sweep_directory(training_args: FineTuningArguments, given: dict[str, Any]) -
             yield partial
         except BaseException as error:
             kept = len(list(partial.rglob(COMMAND_FILE))) > 1
-            left = f"the same command goes on in {partial}" if kept else f"nothing is left of {final}"
+            left = f"the same command resumes in {partial}" if kept else f"nothing is left of {final}"
             note_what_is_left(error, left)
             if state.is_main_process and not kept:
                 shutil.rmtree(partial, ignore_errors=True)
@@ -158,82 +156,74 @@ def sweep_directory(training_args: FineTuningArguments, given: dict[str, Any]) -
         give_final_name(partial, final)
 
 
-# The main metric of a run is the first of these that it has.
-MAIN = ("combined_score", "matthews_correlation", "accuracy", "pearson", "f1")
+# The main metric of a run is the first one of these that it has.
+MAIN_METRICS = ("combined_score", "matthews_correlation", "accuracy", "pearson", "f1")
 
 
 @dataclass
 class Summary:
-    """A metric of one task at one point of the grid: its value for every seed."""
+    """The values of a metric for every seed, for one task at one point of the grid."""
 
     task: str
     settings: dict[str, float]
     metric: str
     values: list[float]
-    main: bool
-
-    @property
-    def median(self) -> float:
-        return median(self.values)
+    is_main: bool
 
     def line(self, note: str = "") -> str:
-        values = f"{self.median:>9.4f} {min(self.values):>9.4f} {max(self.values):>9.4f} {len(self.values):>6}"
+        statistics = f"{median(self.values):>9.4f} {min(self.values):>9.4f} {max(self.values):>9.4f}"
         point = ", ".join(f"{name} {value:g}" for name, value in self.settings.items())
-        return f"{self.task:<19} {self.metric:<22} {values}  {point} {note}".rstrip()
+        return f"{self.task:<19} {self.metric:<22} {statistics} {len(self.values):>6}  {point} {note}".rstrip()
 
 
-def summarize(folder: Path, runs: list[Run]):
-    """Print one table; write it with every run's results to results.json, and as a picture to results.png."""
-    results = {
-        run: json.loads((folder / run.folder / "all_results.json").read_text())
-        for run in runs
-        if has_results(folder, run)
-    }
-    summaries = []
-    for task, settings in dict.fromkeys((run.task, run.settings) for run in results):
-        seeds = [results[run] for run in results if (run.task, run.settings) == (task, settings)]
-        found = [name for name in seeds[0] if is_metric(name) and all(seed[name] is not None for seed in seeds)]
-        metrics = [name.removeprefix("eval_") for name in found]
-        main = next((name for name in (*MAIN, *metrics) if name in metrics), None)
-        summaries += [
-            Summary(task or "data", dict(settings), name, [seed[f"eval_{name}"] for seed in seeds], name == main)
-            for name in sorted(metrics, key=lambda name: name != main)
-        ]
-    if not summaries:
+def summarize(directory: Path, runs: list[PlannedRun]):
+    """Prints one table, and writes it to results.json with the results of every run, and to results.png as a plot."""
+    files = {run: directory / run.directory / "all_results.json" for run in runs}
+    results = {run: json.loads(file.read_text()) for run, file in files.items() if file.exists()}
+    summaries = summaries_of(results)
+    if not summaries:  # there were predictions only
         return
     best: dict[str, Summary] = {}
-    for summary in summaries:
-        if summary.main and (summary.task not in best or summary.median > best[summary.task].median):
+    for summary in (summary for summary in summaries if summary.is_main):
+        if summary.task not in best or median(summary.values) > median(best[summary.task].values):
             best[summary.task] = summary
-    grid = any(summary.settings for summary in summaries)
-    print(f"\n{'task':<19} {'metric':<22} {'median':>9} {'least':>9} {'most':>9} {'seeds':>6}")
+    with_grid = any(summary.settings for summary in summaries)
+    print(f"\n{'task':<19} {'metric':<22} {'median':>9} {'min':>9} {'max':>9} {'seeds':>6}")
     for summary in summaries:
-        if summary.main or not grid:
-            print(summary.line("<- best" if grid and summary is best[summary.task] else ""))
+        if summary.is_main or not with_grid:
+            print(summary.line("<- best" if with_grid and summary is best[summary.task] else ""))
     averages = {}
     if len(best) > 1:
         averages["average"] = average(best, results)
-        if "wnli" in best:  # which the BERT paper leaves out
+        if "wnli" in best:  # which the BERT paper excludes
             averages["average without wnli"] = average({task: best[task] for task in best if task != "wnli"}, results)
-        for name, values in averages.items():
-            print(Summary(name, {}, "", values, True).line())
+    for name, values in averages.items():
+        print(Summary(name, {}, "", values, True).line())
     content = {
-        "runs": [
-            {"task": run.task, "seed": run.seed, **dict(run.settings), **result} for run, result in results.items()
-        ],
+        "runs": [{"task": run.task, "seed": run.seed, **dict(run.settings), **results[run]} for run in results],
         "best": {task: {**summary.settings, summary.metric: summary.values} for task, summary in best.items()},
         **averages,
     }
-    write_whole(folder / "results.json", json_text(content, indent=1) + "\n")
-    draw_sweep([summary for summary in summaries if summary.main], folder / "results.png")
+    write_whole(directory / "results.json", json_text(content, indent=1) + "\n")
+    draw_sweep([summary for summary in summaries if summary.is_main], directory / "results.png")
 
 
-def has_results(folder: Path, run: Run) -> bool:
-    return (folder / run.folder / "all_results.json").exists()  # predictions alone have none
+def summaries_of(results: dict[PlannedRun, dict]) -> list[Summary]:
+    """Returns the metrics of each task at each point of the grid, the main one first."""
+    summaries = []
+    for task, settings in dict.fromkeys((run.task, run.settings) for run in results):
+        seeds = [result for run, result in results.items() if (run.task, run.settings) == (task, settings)]
+        metrics = [name for name in seeds[0] if is_metric(name) and all(seed[name] is not None for seed in seeds)]
+        candidates = [*(f"eval_{name}" for name in MAIN_METRICS), *metrics]
+        main = next((name for name in candidates if name in metrics), None)
+        for name in sorted(metrics, key=lambda name: name != main):
+            values = [seed[name] for seed in seeds]
+            summaries.append(Summary(task or "data", dict(settings), name[len("eval_") :], values, name == main))
+    return summaries
 
 
-def average(best: dict[str, Summary], results: dict[Run, dict]) -> list[float]:
-    """The mean over tasks of the main metric, for every seed; MNLI counts with the mean of its two sets."""
+def average(best: dict[str, Summary], results: dict[PlannedRun, dict]) -> list[float]:
+    """Returns, for every seed, the mean main metric over the tasks. MNLI counts with the mean of its two dev sets."""
     averages = []
     for seed in dict.fromkeys(run.seed for run in results):
         scores = []

@@ -19,23 +19,23 @@ from ..data.hub import load_from_hub
 from ..data.readers import TABLE_FORMATS, TOO_FEW, DataFile, FileRow, file_format, text_problem
 from ..data.tokenizers import encode
 from ..support.errors import InputError
-from .examples import BadRows, make_features
+from .examples import make_features, report_bad_rows
 from .labels import shorten
 
-# The text columns that need no `text_column_names`.
+# Text columns that need no `text_column_names`.
 KNOWN_TEXT_COLUMNS = {columns for task in TASKS.values() for columns in (task.texts, task.file_texts)} | {("text",)}
 
 
 @dataclass
 class TextData:
     """
-    Rows of text classification or regression.
+    Rows for text classification or regression.
 
     Attributes:
         labels: class names; empty for a regression, None if no split has labels.
         splits: datasets with the columns `sentence1`, `sentence2` (pairs only), `label` (a class name or a score; not
-            in test splits), `row` (its number in the file, as messages give it) and `index` (the value of the file's
-            own `index` column, or the position of the row).
+            in test splits), `row` (the line or row number in the file) and `index` (the file's own `index` column, or
+            the position of the row).
     """
 
     labels: list[str] | None
@@ -47,15 +47,14 @@ class TextData:
 
 
 class RowSource:
-    """The rows of one file or one split of a dataset, with the names that error messages use."""
+    """The rows of a file or of one split of a dataset, with the names that error messages use."""
 
-    def __init__(self, name: str, rows: Iterator[FileRow]):
+    def __init__(self, name: str, rows: Iterator[FileRow], file: DataFile | None = None):
         first = next(rows, None)
         if first is None:
             raise InputError(f"{name}: no rows.")
-        self.name, self.unit = name, "row"
-        self.columns = [*first.values]
-        self.rows = chain([first], rows)
+        self.name, self.columns, self.rows = name, [*first.values], chain([first], rows)
+        self.unit = file.unit if file else "row"
 
     @classmethod
     def from_file(cls, path: Path, header: tuple[str, ...] | None = None) -> "RowSource":
@@ -63,38 +62,16 @@ class RowSource:
         if file_format(path) not in TABLE_FORMATS:
             raise InputError(f"{path}: the file format is not supported; use {', '.join(TABLE_FORMATS)}.")
         file = DataFile(path, header=header)
-        source = cls(str(path), file.rows())
-        source.unit = file.unit
-        return source
-
-    @classmethod
-    def from_dataset(cls, data: datasets.Dataset, name: str) -> "RowSource":
-        return cls(name, dataset_rows(data))
+        return cls(str(path), file.rows(), file)
 
     def text_columns(self) -> tuple[str, ...]:
-        """
-        Returns the one set of KNOWN_TEXT_COLUMNS that the source has.
-
-        Raises:
-            InputError: there is no such set, or more than one.
-        """
-        found = [names for names in KNOWN_TEXT_COLUMNS if {*names} <= {*self.columns}]
-        found = [names for names in found if not any({*names} < {*others} for others in found)]
-        if len(found) != 1:
-            raise InputError(
-                f"{self.name}: name the columns with the texts with `text_column_names`; there are "
-                f"{', '.join(self.columns)}."
-            )
-        return found[0]
-
-    def check_columns(self, texts: Collection[str], label: str | None):
-        for option, names in (("text_column_names", texts), ("label_column_name", [label] if label else [])):
-            for name in names:
-                if name not in self.columns:
-                    raise InputError(
-                        f"{self.name}: no column {name!r}; there are {', '.join(self.columns)}. Name the right one "
-                        f"with `{option}`."
-                    )
+        """Returns those of KNOWN_TEXT_COLUMNS that the source has. There must be exactly one such set of columns."""
+        known = [names for names in KNOWN_TEXT_COLUMNS if {*names} <= {*self.columns}]
+        known = [names for names in known if not any({*names} < {*others} for others in known)]
+        if len(known) != 1:
+            listed = ", ".join(self.columns)
+            raise InputError(f"{self.name}: name the text columns with `text_column_names`; there are {listed}.")
+        return known[0]
 
     def read(
         self,
@@ -106,45 +83,51 @@ class RowSource:
         official: bool = False,
     ) -> datasets.Dataset:
         """
-        Read and validate the rows.
+        Reads and validates the rows.
 
         Args:
             texts: one or two text columns.
-            label: the label column; None if labels are not needed.
-            label_names: the class name for each label in the source; empty for a regression, None if the classes are
-                not known yet.
+            label: the label column, or None to read no labels.
+            label_names: the class name for each label in the source; empty for a regression, None if unknown.
             skip_bad_rows: skip rows that cannot be used, and print which.
             max_samples: read only the first rows.
-            official: accept the flaws of GLUE's own files: empty texts, and rows with too few fields, which are
-                skipped as in the copy on the Hub.
+            official: accept empty texts, and skip rows with too few fields, as in the Hub's copy of GLUE.
 
         Raises:
             InputError: a column is missing, or a row cannot be used.
         """
-        self.check_columns(texts, label)
-        bad_rows = BadRows(self.name, skip_bad_rows)
-        names = [f"sentence{number}" for number in range(1, len(texts) + 1)] + (["label"] if label else [])
-        table: dict[str, list] = {name: [] for name in (*names, "row", "index")}
+        for option, names in (("text_column_names", texts), ("label_column_name", [label] if label else [])):
+            if absent := [name for name in names if name not in self.columns]:
+                raise InputError(
+                    f"{self.name}: no column {absent[0]!r}; name the right one with `{option}`. There are "
+                    f"{', '.join(self.columns)}."
+                )
+        sentences = [f"sentence{number}" for number in range(1, len(texts) + 1)]
+        table: dict[str, list] = {name: [] for name in (*sentences, *(["label"] if label else []), "row", "index")}
+        bad_rows: dict[str, str] = {}
         for position, (number, values, problem) in enumerate(islice(self.rows, max_samples)):
-            skip = official and problem == TOO_FEW
             problem = problem or problem_in_texts(values, texts, official)
-            problem = problem or (problem_in_label(values.get(label), label_names) if label else None)
+            if label:
+                problem = problem or problem_in_label(values.get(label), label_names)
             if problem:
-                bad_rows.add(f"{self.unit} {number}", problem, skip)
+                bad_rows[f"{self.unit} {number}"] = problem
                 continue
             row = [values[column] for column in texts]
             if label:
-                row.append(str(values[label]) if label_names is None else converted(values[label], label_names))
-            for name, value in zip(table, (*row, number, str(values.get("index", position))), strict=True):
-                table[name].append(value)
-        bad_rows.print_skipped()
+                value = str(values[label])
+                row.append(value if label_names is None else label_names[value] if label_names else float(value))
+            for column, value in zip(table.values(), (*row, number, str(values.get("index", position))), strict=True):
+                column.append(value)
+        short = {row: problem for row, problem in bad_rows.items() if official and problem == TOO_FEW}
+        report_bad_rows(self.name, short, skip=True)
+        report_bad_rows(self.name, {row: bad_rows[row] for row in bad_rows if row not in short}, skip_bad_rows)
         if not table["row"]:
             raise InputError(f"{self.name}: no rows.")
         return datasets.Dataset.from_dict(table)
 
 
 def dataset_rows(data: datasets.Dataset) -> Iterator[FileRow]:
-    """The rows of a dataset from the Hub, with class names for class numbers, and None for the -1 of test sets."""
+    """Yields the rows of a dataset from the Hub, with class names as labels, and None for the -1 in test sets."""
     classes = {name: kind for name, kind in data.features.items() if isinstance(kind, datasets.ClassLabel)}
     number = 0
     for batch in data.iter(1000):
@@ -173,21 +156,17 @@ def problem_in_label(value: object, label_names: Mapping[str, str] | None) -> st
         return "no label"
     if not isinstance(value, str | int | float):
         return "the label is neither a string nor a number"
-    if label_names == {} and not math.isfinite(as_float(value)):
+    if label_names == {} and not math.isfinite(as_float(str(value))):
         return f"the label {value!r} is not a finite number"
     if label_names and str(value) not in label_names:
         return f"unknown label {value!r}; the labels are {shorten([*label_names])}"
     return text_problem(str(value), "the label")
 
 
-def converted(value: object, label_names: Mapping[str, str]) -> str | float:
-    return label_names[str(value)] if label_names else as_float(value)
-
-
-def as_float(value: object) -> float:
-    """Returns NaN if the value is not a number."""
+def as_float(label: str) -> float:
+    """Returns NaN if the label is not a number."""
     try:
-        return float(str(value))
+        return float(label)
     except ValueError:
         return math.nan
 
@@ -201,12 +180,12 @@ def load_task(
     **hub_options,
 ) -> TextData:
     """
-    Load a GLUE task from a directory in the layout of the original download, or from the Hub (nyu-mll/glue).
+    Loads a GLUE task from a directory in the layout of the original download, or from the Hub (nyu-mll/glue).
 
     Args:
         name: a key of TASKS.
         kinds: which of "train", "validation" and "test" to read.
-        max_samples: for each kind the number of rows to read; all by default.
+        max_samples: the number of rows to read for each kind; all by default.
 
     Raises:
         InputError: the task or a file does not exist, or a row cannot be used.
@@ -221,49 +200,36 @@ def load_task(
     if data_dir is None:
         config = task.dataset_config_name or name
         hub = load_from_hub(task.dataset_name, config, **hub_options)
-        sources = {s: RowSource.from_dataset(hub[s], f"{task.dataset_name}, {config}, {s}") for s in files}
-    else:
-        directory = next(
-            (path for path in (Path(data_dir, task.folder), Path(data_dir, "diagnostic")) if path.is_dir()),
-            Path(data_dir),
-        )
         sources = {
-            split: RowSource.from_file(directory / file, task.header if split != "test" else None)
-            for split, file in files.items()
+            split: RowSource(f"{task.dataset_name}, {config}, {split}", dataset_rows(hub[split])) for split in files
         }
+    else:
+        places = [path for path in (Path(data_dir, task.folder), Path(data_dir, "diagnostic")) if path.is_dir()]
+        directory = places[0] if places else Path(data_dir)
+        headers = {split: None if split == "test" else task.header for split in files}
+        sources = {split: RowSource.from_file(directory / file, headers[split]) for split, file in files.items()}
         texts, label = task.file_texts, task.label
         if task.numbered:
             label_names = {str(number): label for number, label in enumerate(task.labels)}
     splits = {}
     for split, source in sources.items():
-        kind = split.split("_")[0]
-        splits[split] = source.read(
-            texts,
-            None if kind == "test" else label,
-            label_names,
-            skip_bad_rows,
-            (max_samples or {}).get(kind),
-            official=True,
-        )
+        kind, limits = split.split("_")[0], max_samples or {}
+        label_column = None if kind == "test" else label
+        splits[split] = source.read(texts, label_column, label_names, skip_bad_rows, limits.get(kind), official=True)
     return TextData([*task.labels], splits)
 
 
 def load_files(files: Mapping[str, str], **options) -> TextData:
-    """
-    Load the user's files, given by split: train, validation, test.
-
-    Args:
-        options: as for `read_splits`.
-    """
+    """Loads the user's files, given by split (train, validation, test), with the arguments of `read_splits`."""
     return read_splits({split: RowSource.from_file(Path(file)) for split, file in files.items()}, **options)
 
 
 def load_dataset(name: str, config: str | None, kinds: tuple[str, ...], hub_options: dict, **options) -> TextData:
-    """Like `load_files`, from a dataset on the Hub."""
+    """Loads a dataset from the Hub, with the arguments of `read_splits`."""
     hub = load_from_hub(name, config, **hub_options)
     if absent := [kind for kind in kinds if kind not in hub]:
         raise InputError(f"{name}: no split {absent[0]}; there are {', '.join(hub)}.", "dataset_name")
-    return read_splits({kind: RowSource.from_dataset(hub[kind], f"{name}, {kind}") for kind in kinds}, **options)
+    return read_splits({kind: RowSource(f"{name}, {kind}", dataset_rows(hub[kind])) for kind in kinds}, **options)
 
 
 def read_splits(
@@ -275,16 +241,16 @@ def read_splits(
     max_samples: Mapping[str, int | None] | None = None,
 ) -> TextData:
     """
-    Read splits whose labels are not known in advance. The classes are the sorted labels of the training split, or of
+    Reads splits whose labels are not known in advance. The classes are the sorted labels of the training split, or of
     the validation split if there is no training.
 
     Args:
         do_regression: True if the labels are scores. By default they are if they are floats, as in transformers'
             run_glue.py.
         skip_bad_rows: skip rows that cannot be used, and print which.
-        text_columns: one or two columns; by default the one set of KNOWN_TEXT_COLUMNS that the first source has.
+        text_columns: one or two columns; by default those in KNOWN_TEXT_COLUMNS.
         label_column: not needed in the test split.
-        max_samples: for each split the number of rows to read; all by default.
+        max_samples: the number of rows to read for each split; all by default.
 
     Raises:
         InputError: a file, column or row cannot be used, or all training labels are the same.
@@ -321,11 +287,7 @@ def numerically(label: str) -> tuple:
 
 
 def tokenize(
-    batch: dict,
-    indices: list[int],
-    tokenizer: PreTrainedTokenizerBase,
-    max_seq_length: int,
-    label_ids: Mapping[str, int],
+    batch: dict, _: list[int], tokenizer: PreTrainedTokenizerBase, max_seq_length: int, label_ids: Mapping[str, int]
 ) -> dict:
     texts = [batch[name] for name in ("sentence1", "sentence2") if name in batch]
     features = encode(tokenizer, *texts, max_length=max_seq_length, truncation=True, return_attention_mask=False)
@@ -336,7 +298,7 @@ def tokenize(
 
 
 def encode_labels(labels: Sequence, label_ids: Mapping[str, int]) -> list:
-    """Returns the number of each class name, or the labels themselves in a regression."""
+    """Returns the number of each class name, or the scores themselves in a regression."""
     return [label_ids[name] for name in labels] if label_ids else [*labels]
 
 
@@ -348,7 +310,7 @@ def text_features(
     **options,
 ) -> datasets.Dataset:
     """
-    Tokenize a split of TextData without padding: [CLS] sentence1 [SEP], and for pairs sentence2 [SEP], truncated to
+    Tokenizes a split of TextData without padding: [CLS] sentence1 [SEP], and for pairs sentence2 [SEP], truncated to
     `max_seq_length` at the end of the longer sentence.
 
     Args:

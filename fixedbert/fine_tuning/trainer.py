@@ -93,11 +93,11 @@ class FineTuningArguments(CommonArguments):
 class FineTuningDataArguments:
     """Where the examples are, how many to use, and how to tokenize them."""
 
-    dataset_name: str | None = field(default=None, metadata={"help": "A dataset on the Hub."})
+    dataset_name: str | None = field(default=None, metadata={"help": "A dataset on the Hub, such as rajpurkar/squad."})
     dataset_config_name: str | None = field(default=None, metadata={"help": "The configuration of the dataset."})
-    train_file: str | None = field(default=None, metadata={"help": "A file to train on."})
+    train_file: str | None = field(default=None, metadata={"help": "A .csv, .tsv, .json, .jsonl or .parquet file."})
     validation_file: str | None = field(default=None, metadata={"help": "A file to evaluate on."})
-    test_file: str | None = field(default=None, metadata={"help": "A file to predict."})
+    test_file: str | None = field(default=None, metadata={"help": "A file to predict, with or without labels."})
     skip_bad_rows: bool = field(default=False, metadata={"help": "Skip rows that cannot be used, and print which."})
     max_seq_length: int = field(default=128, metadata={"help": "Truncate examples to this many tokens."})
     pad_to_max_length: bool = field(

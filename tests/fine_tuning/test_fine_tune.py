@@ -43,7 +43,8 @@ def test_steps_are_those_of_transformers(model, download, tmp_path):
     state = json.loads((tmp_path / "ours/trainer_state.json").read_text())
 
     tokenizer = AutoTokenizer.from_pretrained(model)
-    rows = load_task("rte", download, ("train",)).splits["train"]
+    data = load_task("rte", download, ("train",))
+    rows = data.splits["train"].map(lambda row: {"label": data.labels.index(row["label"])})
 
     def tokenize(batch):
         return tokenizer(batch["sentence1"], batch["sentence2"], padding="max_length", max_length=64, truncation=True)
@@ -292,7 +293,7 @@ def test_other_data_are_not_continued_on(model, questions, tmp_path, monkeypatch
     file = tmp_path / "rows.csv" if script is run_glue else Path(shutil.copy(questions, tmp_path))
     if script is run_glue:
         rows = [f"the {word},{label}" for word in ("list", "string", "file") for label in ("no", "yes")]
-        file.write_text("\n".join(["sentence1,label", *rows]) + "\n")
+        file.write_text("\n".join(["text,label", *rows]) + "\n")
 
     def run():
         if script is run_glue:
@@ -397,7 +398,8 @@ def test_label_smoothing_is_for_classes(model, download, questions, tmp_path):
 def test_evaluation_is_not_shuffled(model, download, tmp_path):
     """Guards: grouping training by length does not shuffle evaluation, as it does in transformers' Trainer."""
     tokenizer = AutoTokenizer.from_pretrained(model)
-    features = text_features(load_task("rte", download, ("train",)).splits["train"], tokenizer, 32)
+    rows = load_task("rte", download, ("train",)).splits["train"]
+    features = text_features(rows, tokenizer, 32, {"entailment": 0, "not_entailment": 1})
     arguments = FineTuningArguments(output_dir=str(tmp_path), use_cpu=True, bf16=False, per_device_eval_batch_size=4)
     loaded = AutoModelForSequenceClassification.from_pretrained(model)
     trainer = FineTuningTrainer(model=loaded, args=arguments, processing_class=tokenizer)
