@@ -71,11 +71,13 @@ def load_texts(task: str | None, arguments: GlueDataArguments, kinds: tuple[str,
         if arguments.text_column_names or arguments.label_column_name != "label":
             raise InputError("have no effect on a GLUE task, whose columns are known.", "text_column_names")
         return load_task(task, arguments.data_dir, kinds, arguments.skip_bad_rows, limits, **hub_options)
-    texts = arguments.text_column_names
+    texts = tuple(arguments.text_column_names.split(",")) if arguments.text_column_names else None
+    if texts and len(texts) > 2:
+        raise InputError("name one or two columns.", "text_column_names")
     options: dict[str, Any] = {
         "do_regression": arguments.do_regression,
         "skip_bad_rows": arguments.skip_bad_rows,
-        "text_columns": tuple(texts.split(",")) if texts else None,
+        "text_columns": texts,
         "label_column": arguments.label_column_name,
         "max_samples": limits,
     }

@@ -27,11 +27,9 @@ LOGGING = 0.02  # fraction of all steps, so that short runs have a curve too
 class FineTuningArguments(CommonArguments):
     """transformers' TrainingArguments with faster defaults (docs/fine_tuning.md), several seeds and a grid."""
 
-    per_device_eval_batch_size: int = field(
-        default=64, metadata={"help": "Evaluation batch size; the results do not depend on it."}
-    )
+    per_device_eval_batch_size: int = field(default=64, metadata={"help": "The results do not depend on it."})
     logging_steps: float = field(
-        default=LOGGING, metadata={"help": "Log the loss every so many steps; below 1, a fraction of all steps."}
+        default=LOGGING, metadata={"help": "Number of steps between log entries; below 1, a fraction of all steps."}
     )
     train_sampling_strategy: str = field(
         default="group_by_length",
@@ -41,27 +39,18 @@ class FineTuningArguments(CommonArguments):
         default=None, metadata={"help": "bf16 mixed precision; by default, where the hardware supports it."}
     )
     early_stopping_patience: int | None = field(
-        default=None,
-        metadata={"help": "Stop after this many evaluations without a better --metric_for_best_model."},
+        default=None, metadata={"help": "Stop after this many evaluations without a better --metric_for_best_model."}
     )
-    seeds: list[int] | None = field(
-        default=None, metadata={"help": "Run once with each seed, and report the median and the spread."}
-    )
+    seeds: list[int] | None = field(default=None, metadata={"help": "Run with each seed and summarize the results."})
     grid: str | None = field(
-        default=None,
-        metadata={
-            "help": "bert: all combinations of batch 16 and 32, learning rate 5e-5, 3e-5 and 2e-5, epochs 2 to 4."
-        },
+        default=None, metadata={"help": "bert: batch 16 and 32, learning rate 5e-5, 3e-5 and 2e-5, epochs 2 to 4."}
     )
     teacher_model: str | None = field(
-        default=None,
-        metadata={"help": "Directory or Hub id of a model fine-tuned on the task, to distill from."},
+        default=None, metadata={"help": "Directory or Hub id of a model fine-tuned on the task, to distill from."}
     )
-    distillation_temperature: float = field(
-        default=2.0, metadata={"help": "Temperature of both models' logits; not used for a regression."}
-    )
+    distillation_temperature: float = field(default=2.0, metadata={"help": "Not used for a regression."})
     distillation_weight: float = field(
-        default=0.5, metadata={"help": "Weight of the distillation loss; the loss of the labels gets 1 - weight."}
+        default=0.5, metadata={"help": "Weight of the distillation loss; the label loss gets 1 - weight."}
     )
 
     refused: ClassVar[dict[str, tuple[object, str]]] = CommonArguments.refused | {
@@ -101,14 +90,12 @@ class FineTuningDataArguments:
     skip_bad_rows: bool = field(default=False, metadata={"help": "Skip rows that cannot be used, and print which."})
     max_seq_length: int = field(default=128, metadata={"help": "Truncate examples to this many tokens."})
     pad_to_max_length: bool = field(
-        default=False, metadata={"help": "Pad to max_seq_length instead of to the longest example in the batch."}
+        default=False, metadata={"help": "Pad to this length, not to the longest example."}
     )
-    max_train_samples: int | None = field(default=None, metadata={"help": "Use only this many training examples."})
-    max_eval_samples: int | None = field(default=None, metadata={"help": "Use only this many evaluation examples."})
-    max_predict_samples: int | None = field(default=None, metadata={"help": "Predict only this many examples."})
-    preprocessing_num_workers: int | None = field(
-        default=None, metadata={"help": "Number of processes for tokenization."}
-    )
+    max_train_samples: int | None = field(default=None, metadata={"help": "Use only the first training examples."})
+    max_eval_samples: int | None = field(default=None, metadata={"help": "Use only the first validation examples."})
+    max_predict_samples: int | None = field(default=None, metadata={"help": "Predict only the first test examples."})
+    preprocessing_num_workers: int | None = field(default=None, metadata={"help": "Processes for tokenization."})
     overwrite_cache: bool = field(default=False, metadata={"help": "Tokenize again instead of using the cache."})
 
     def tasks(self, predict: bool) -> list[str | None]:
@@ -117,11 +104,8 @@ class FineTuningDataArguments:
 
     def max_samples(self, kind: str) -> int | None:
         """Returns the maximum number of examples for "train", "validation" or "test"; None for all."""
-        return {
-            "train": self.max_train_samples,
-            "validation": self.max_eval_samples,
-            "test": self.max_predict_samples,
-        }[kind]
+        names = {"train": "max_train_samples", "validation": "max_eval_samples", "test": "max_predict_samples"}
+        return getattr(self, names[kind])
 
 
 class LengthGroupedSampler(Sampler):
