@@ -3,7 +3,6 @@
 import math
 from dataclasses import dataclass, field
 from inspect import signature
-from typing import ClassVar
 
 import datasets
 import numpy as np
@@ -52,10 +51,6 @@ class FineTuningArguments(CommonArguments):
     distillation_weight: float = field(
         default=0.5, metadata={"help": "Weight of the distillation loss; the label loss gets 1 - weight."}
     )
-
-    refused: ClassVar[dict[str, tuple[object, str]]] = CommonArguments.refused | {
-        "remove_unused_columns": (True, "the models take no other columns"),
-    }
 
     def __post_init__(self):
         if self.bf16 is None:

@@ -133,7 +133,7 @@ def test_grid_is_one_table(model, download, questions, tmp_path, capsys, monkeyp
     one, two = (load_file(folder / "model.safetensors") for folder in (tmp_path / "out" / run, tmp_path / "again"))
     assert all(torch.equal(one[name], two[name]) for name in one)
 
-    with pytest.raises(InputError, match="`grid` varies the epochs"):
+    with pytest.raises(InputError, match="`grid` varies the number of epochs"):
         glue(model, download, tmp_path / "no", "--do_train", "--max_steps", "9", "--grid", "bert")
     steps = ("--do_train", "--do_eval", "--num_train_epochs", "1", "--grid", "bert")
     squad(model, questions, tmp_path / "squad", *steps)
