@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, replace
-from functools import cache
+from functools import cache, partial
 from typing import NamedTuple
 from unittest.mock import patch
 
@@ -17,7 +17,7 @@ from benchmarks.lines import Line
 from fixedbert import FixedHeadBertConfig, FixedHeadBertModel
 from fixedbert.model import fast_fixed_head_bert
 from fixedbert.model.attention_fixed_head_bert import eager_attention_forward
-from fixedbert.model.fast_fixed_head_bert import LARGEST_HEAD, Tokens
+from fixedbert.model.fast_fixed_head_bert import PackedBatch, SequenceLengths, packed_attention_forward
 
 LAYOUTS = ("whole rows", "unpadded", "packed")
 HALF = (torch.float16, torch.bfloat16)
@@ -44,17 +44,15 @@ class Way(NamedTuple):
         if self.within is None:
             return nullcontext()
         attend = getattr(fast_fixed_head_bert, self.within)
-        return patch.object(fast_fixed_head_bert, "way_to_attend", lambda *args: attend)
+        return patch.object(fast_fixed_head_bert, "select_packed_attention", lambda *args: attend)
 
 
 EAGER = Way("eager")
-VARIABLE_LENGTH = Way("sdpa", "variable_length")
 WAYS = (
     EAGER,
     Way("sdpa"),
-    Way("sdpa", "padded"),
-    Way("sdpa", "one_by_one"),
-    VARIABLE_LENGTH,
+    Way("sdpa", "padded_attention"),
+    Way("sdpa", "looped_attention"),
     Way("flash_attention_2"),
     Way("flex_attention"),
 )
@@ -95,8 +93,6 @@ def missing(way: Way, device: torch.device) -> str | None:
         if not is_flash_attn_2_available():
             return "flash-attn is not installed"
         return None if ampere else "it needs a GPU of compute capability 8.0"
-    if way == VARIABLE_LENGTH:
-        return None if ampere else "torch's kernel needs a GPU of compute capability 8.0"
     if way.implementation == "flex_attention" and not on_gpu:
         return "on a CPU it has no gradient; its values are compared in tests/model/test_attention.py"
     return None
@@ -108,9 +104,7 @@ def applies(way: Way, case: Case) -> bool:
         return False
     if way.implementation == "flex_attention":  # compiled anew for each shape
         return case.size <= 128 and case.dtype == torch.bfloat16
-    if way == VARIABLE_LENGTH and max(case.size, case.value_size) > LARGEST_HEAD:
-        return False
-    return case.dtype in HALF or way.implementation != "flash_attention_2" and way != VARIABLE_LENGTH
+    return case.dtype in HALF or way.implementation != "flash_attention_2"
 
 
 def cases(scale: Scale) -> Iterator[Case]:
@@ -229,11 +223,14 @@ def dropped(way: Way, lengths: list[int], device: torch.device, dtype: torch.dty
     value = torch.eye(size)[position].expand(1, 3, -1, -1).to(device, dtype)
     ends = torch.tensor([0, *torch.tensor(lengths).cumsum(0)], dtype=torch.int32, device=device)
     real = torch.arange(size) < torch.tensor(lengths)[:, None]
-    known = Tokens.of(real).to(device)
+    batch = PackedBatch.from_mask(real).to(device)
+    lengths = SequenceLengths(batch.cu_seqlens, batch.cu_seqlens, batch.max_seqlen, batch.max_seqlen)._asdict()
     with way.chosen(), torch.no_grad():
         heads = {"dropout": DROPOUT, "scaling": module.scaling}
         kernel = ALL_ATTENTION_FUNCTIONS.get_interface(config._attn_implementation, eager_attention_forward)
-        output, _ = known.attend(kernel, module, query, key, value, None, **heads)  # (1, T, H, V)
+        if way.implementation != "flash_attention_2":
+            kernel = partial(packed_attention_forward, kernel)
+        output, _ = kernel(module, query, key, value, None, **heads, **lengths)  # (1, T, H, V)
     zeros, kept, expected = 0, [], []
     for start, length in zip(ends.tolist(), lengths, strict=False):
         part = slice(start, start + length)
@@ -283,7 +280,7 @@ def agreement_lines(device: torch.device) -> Iterator[Line]:
                     values={"cases": of_it},
                 )
     for way in ways:
-        if way.implementation == "flex_attention" or way == VARIABLE_LENGTH:
+        if way.implementation == "flex_attention":
             yield Line(f"dropout of {DROPOUT}: {way}", left_out="it has none")
         else:
             yield dropout_line(way, device, torch.bfloat16 if device.type == "cuda" else torch.float32)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from helpers import fork_server
 from helpers.tiny_models import UNEQUAL, H, bert_of, inputs_of, model_of
-from transformers import BertTokenizer, EncoderDecoderModel, pipeline
+from transformers import BertTokenizer, pipeline
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 import fixedbert
@@ -197,32 +197,6 @@ def test_dynamic_int8_quantisation():
     expected, actual = model(**inputs).logits, quantised(**inputs).logits
     assert type(quantised.bert.encoder.layer[0].attention.self.query) is not torch.nn.Linear
     assert 0 < (actual - expected).abs().max() < 0.05 * expected.abs().max()
-
-
-def test_encoder_decoder(tmp_path):
-    """Guards: EncoderDecoderModel trains two of ours, generates with a cache as without, saves and reloads."""
-    decoder = model_of("LMHeadModel", add_cross_attention=True, max_position_embeddings=32)
-    model = EncoderDecoderModel(encoder=model_of("Model"), decoder=decoder).eval()
-    model.generation_config.update(decoder_start_token_id=1, pad_token_id=0)
-    model.config.decoder_start_token_id, model.config.pad_token_id = 1, 0
-    inputs = inputs_of("Model")
-    given = {name: inputs[name] for name in ("input_ids", "attention_mask")}
-    model(**given, labels=inputs["input_ids"]).loss.backward()
-    unused = [name for name, parameter in model.named_parameters() if parameter.grad is None]
-    assert all("pooler" in name for name in unused)
-    cached, recomputed = (model.generate(**given, max_new_tokens=6, use_cache=cache) for cache in (True, False))
-    assert torch.equal(cached, recomputed)
-    outputs = model(**given, decoder_input_ids=inputs["input_ids"], output_attentions=True)
-    assert [len(x) for x in (outputs.encoder_attentions, outputs.decoder_attentions, outputs.cross_attentions)] == [
-        3
-    ] * 3
-    assert outputs.cross_attentions[0].shape[1] == H
-    padding = inputs["attention_mask"][:, None, None, :].expand_as(outputs.cross_attentions[0]) == 0
-    assert outputs.cross_attentions[0][padding].abs().max() < 1e-6
-    model.save_pretrained(tmp_path)
-    again = EncoderDecoderModel.from_pretrained(tmp_path).eval()
-    logits = again(**given, decoder_input_ids=inputs["input_ids"]).logits
-    assert torch.allclose(logits, outputs.logits, atol=1e-4)  # eager gave those above
 
 
 def test_offloading_with_device_map(tmp_path):

@@ -27,8 +27,8 @@ LAYERS = (
     ("data",),
     ("counts", "presets"),
     ("model.modeling_fixed_head_bert",),
-    ("model.fast_fixed_head_bert",),
     ("model.attention_fixed_head_bert",),
+    ("model.fast_fixed_head_bert",),
     ("model",),
     ("support",),
 )

@@ -6,8 +6,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..model.attention_fixed_head_bert import sequences_of
-from ..model.fast_fixed_head_bert import find_tokens, places_of_labels
+from ..model.fast_fixed_head_bert import find_label_indices, pack_batch, sequence_ids_from
 
 
 @dataclass
@@ -18,13 +17,13 @@ class PretrainingCollator:
     There is an attention mask, but not with `position_ids`: these separate the documents of a row, and padding is one
     more document, without labels.
 
-    With an `objective`, batches are for a FixedHeadBert: they say which tokens a step computes and predicts, the
-    `tokens` and `labelled` of its forward. To find these on a GPU the host has to wait for it at each step. A mask
-    without padding is left out.
+    With an `objective`, batches are for a FixedHeadBert: `packed_batch` and `label_indices` tell its forward which
+    tokens to compute and to predict. To determine them on a GPU, the host would have to wait for it at each step. A
+    mask without padding is left out.
 
-    With `row_length` all batches have one shape, for torch.compile: rows of so many tokens, with at most `row_labels`
-    predictions in each. `labelled` has that many places for each row; the ones left over point to a token without a
-    label. A graph computes padding, so that there are no `tokens`.
+    With `row_length` all batches have one shape, for torch.compile: rows of `row_length` tokens with at most
+    `row_labels` predictions each. `label_indices` has `row_labels` entries per row, of which spare ones point to a
+    token without a label. There is no `packed_batch`, because a graph computes padding.
 
     Args:
         objective: mlm+nsp, mlm or clm.
@@ -58,17 +57,17 @@ class PretrainingCollator:
         added: dict[str, Any] = {}
         asked = None if self.objective == "clm" else batch["labels"].ne(-100)  # where a head reads
         if asked is not None:
-            places = places_of_labels(batch["labels"])
+            places = find_label_indices(batch["labels"])
             left = len(asked) * self.row_labels - len(places)
             if left > 0:
                 places = torch.cat([places, (~asked).flatten().nonzero()[0].expand(left)])
-            added["labelled"] = places
+            added["label_indices"] = places
         if self.row_length is None:
             shape, mask = batch["input_ids"].shape, batch.get("attention_mask")
-            sequences = sequences_of(batch.get("position_ids"), shape)
-            tokens = find_tokens(shape, mask, sequences, asked, pooled="next_sentence_label" in batch)
-            if tokens is None:
+            sequences = sequence_ids_from(batch.get("position_ids"), shape)
+            packed_batch = pack_batch(shape, mask, sequences, asked, pooled="next_sentence_label" in batch)
+            if packed_batch is None:
                 batch.pop("attention_mask", None)
             else:
-                added["tokens"] = tokens
+                added["packed_batch"] = packed_batch
         return batch | added

@@ -1,13 +1,13 @@
 # Copyright 2026 The fixedbert authors. Licensed under the Apache License, Version 2.0.
 """
-Multi-head attention whose heads have a size of their own: what this model changes in BERT.
+Multi-head attention with a free head size: the part of BERT that this model changes.
 
 "Low-Rank Bottleneck in Multi-head Attention Models" (Bhojanapalli et al., 2020, arXiv 2002.07028), section 3: with
 h heads of a fixed size d_p, and W_q, W_k, W_v: d -> h d_p, W_o: h d_p -> d,
 
     FixedMultiHead(X) = sum_i  W_o^i  W_v^i X  softmax((W_k^i X)^T (W_q^i X) / sqrt(d_p))                       (9)
 
-where BERT has d_p = d / h. A token is a column of X in the papers, a row in the code.
+where BERT has d_p = d / h. A token is a column of X in the papers and a row in the code.
 
     X  --+-- query, W_q --> (B, H, Lq, P) --+
          |                                  +--> scores / sqrt(P) --> softmax --+
@@ -15,16 +15,16 @@ where BERT has d_p = d / h. A token is a column of X in the papers, a row in the
          |                                                                      |   (B, Lq, H V)   (B, Lq, D)
          +-- value, W_v --> (B, G, Lk, V) --------------------------------------+
 
-X is (B, L, D). W_o of the concatenated heads is the sum over i. BERT's dropout, residual and LayerNorm follow.
+X is (B, L, D). W_o applied to the concatenated heads is the sum over i. BERT's dropout, residual and LayerNorm follow.
 
 | here | in BERT's terms | in the papers |
 |---|---|---|
-| B, L | batch, sequence length (Lq of queries, Lk of keys) | -, n |
+| B, L | batch, sequence length (Lq for queries, Lk for keys) | -, n |
 | D | hidden_size | d |
 | H | num_attention_heads, or the layer's own number | h |
 | P | attention_head_size, which BERT computes as D / H | d_p |
 | V | value_head_size, P by default | d_p |
-| G | heads of keys and values: H, or 1 where all heads share them | H, 1 |
+| G | heads of keys and values: H, or 1 if all heads share them | H, 1 |
 """
 
 from functools import partial
@@ -32,154 +32,179 @@ from functools import partial
 import torch
 from torch import nn
 from torch.nn.functional import pad
-from transformers.cache_utils import Cache, EncoderDecoderCache
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
-from transformers.models.bert.modeling_bert import BertAttention, BertSelfOutput
-from transformers.utils.import_utils import is_tracing
+from transformers.models.bert.modeling_bert import BertAttention, BertSelfAttention, BertSelfOutput
 
 from .configuration_fixed_head_bert import FixedHeadBertConfig
+from .fast_fixed_head_bert import packed_attention_forward
 
 
-class FixedHeadBertSelfAttention(nn.Module):
+class FixedHeadBertSelfAttention(BertSelfAttention):
     """
-    Equation (9) without W_o: (B, L, D) -> (B, L, H V). The number H of heads, the size P of queries and keys and the
-    size V of values are the configuration's for this layer.
+    Equation (9) without W_o: (B, L, D) -> (B, L, H P). The constructor sets the head size of the layer; the forward is
+    BERT's, which works for any head size.
+    """
+
+    inherits_forward = True
+
+    def __init__(self, config: FixedHeadBertConfig, is_causal=False, layer_idx=None):
+        nn.Module.__init__(self)
+        self.config = config
+        self.is_causal = is_causal
+        self.layer_idx = layer_idx
+        self.num_attention_heads = config.head_counts[layer_idx or 0]
+        self.attention_head_size = config.head_sizes[layer_idx or 0]
+        self.value_head_size = config.value_head_sizes[layer_idx or 0]
+        self.all_head_size = self.num_attention_heads * self.value_head_size  # input size of W_o
+        self.scaling = self.attention_head_size**-0.5
+        if self.num_attention_heads:
+            G = self.num_attention_heads if config.head_embedding is None else 1
+            self.query = nn.Linear(config.hidden_size, G * self.attention_head_size)  # D -> G P
+            self.key = nn.Linear(config.hidden_size, G * self.attention_head_size)
+            self.value = nn.Linear(config.hidden_size, G * self.value_head_size)  # D -> G V
+            self.dropout = nn.Dropout(config.attention_probs_dropout_prob)
+
+    def forward(self, hidden_states, attention_mask=None, past_key_values=None, encoder_hidden_states=None, **kwargs):
+        """
+        Args:
+            hidden_states: (B, Lq, D), projected to queries.
+            encoder_hidden_states: (B, Lk, D), projected to keys and values; `hidden_states` by default.
+            cu_seq_lens_q, cu_seq_lens_k, max_length_q, max_length_k: lengths of the sequences that are packed in one
+                row (1, L), in transformers' format (`FlashAttentionKwargs`). They require that there is no mask.
+
+        Returns:
+            The heads (B, Lq, H V), and their probabilities (B, H, Lq, Lk) if the attention function returns them.
+        """
+        attend = ALL_ATTENTION_FUNCTIONS.get_interface(self.config._attn_implementation, eager_attention_forward)
+        is_flash = "flash" in (self.config._attn_implementation or "")
+        is_packed = attention_mask is None and kwargs.get("cu_seq_lens_q") is not None and not is_flash
+        if is_packed:
+            # Packed sequences, whose lengths only flash attention takes. Eager attention has no mask here.
+            if attend is eager_attention_forward and (self.is_causal or hidden_states.device.type != "cpu"):
+                attend = ALL_ATTENTION_FUNCTIONS["sdpa"]
+        elif kwargs.get("output_attentions"):
+            # Probabilities are requested, which only eager attention returns.
+            attend = eager_attention_forward
+        elif attend is not eager_attention_forward and self.inherits_forward and encoder_hidden_states is None:
+            # Any other backend, and heads that differ from BERT's in nothing but their size.
+            return super().forward(hidden_states, attention_mask, past_key_values, **kwargs)
+
+        source = hidden_states if encoder_hidden_states is None else encoder_hidden_states
+        query, key, value = self.project_heads(hidden_states, source)
+        if past_key_values is not None:
+            key, value = past_key_values.update(key, value, self.layer_idx)
+        if attend is not eager_attention_forward:
+            query, key, value = expand_and_pad_heads(query, key, value)
+        if is_packed:
+            attend = partial(packed_attention_forward, attend)
+        rate = self.dropout.p if self.training else 0.0
+        output, weights = attend(self, query, key, value, attention_mask, dropout=rate, scaling=self.scaling, **kwargs)
+        output = output.reshape(*hidden_states.shape[:-1], query.shape[1], -1)  # (B, Lq, H, V)
+        return self.merge_heads(output), weights
+
+    def project_heads(self, hidden_states: torch.Tensor, source: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """Returns queries (B, H, Lq, P), keys (B, G, Lk, P) and values (B, G, Lk, V)."""
+        query = split_heads(self.query(hidden_states), self.attention_head_size)
+        key = split_heads(self.key(source), self.attention_head_size)
+        return query, key, split_heads(self.value(source), self.value_head_size)
+
+    def merge_heads(self, output: torch.Tensor) -> torch.Tensor:
+        """(B, Lq, H, V) -> (B, Lq, H V)"""
+        return output.flatten(-2)
+
+
+class FixedHeadBertVariantSelfAttention(FixedHeadBertSelfAttention):
+    """
+    Self-attention whose heads differ from BERT's in more than their size: values have a size of their own, queries and
+    keys are normalized, heads share one projection, or the layer has no heads.
 
     With head embeddings e^Q, e^K, e^V (H, P), one projection is shared by all heads, the MHE attention of "Pit One
     Against Many" (Xue and Aletras, 2023, arXiv 2310.07911): head i attends with Q + e_i^Q, K + e_i^K, V + e_i^V, or
-    with Q (1 + e_i^Q), K (1 + e_i^K), V (1 + e_i^V). Both are computed on shared keys and values, exactly:
+    with Q (1 + e_i^Q), K (1 + e_i^K), V (1 + e_i^V). Both are computed exactly on shared keys and values:
 
-    - added, e_i^K adds the same number to all scores of a query, to which the softmax is invariant; e_i^V adds itself
-      to the output, as probabilities sum to one (with attention dropout, in the mean);
+    - added, e_i^K adds the same number to all scores of a query, which does not change the softmax; e_i^V adds itself
+      to the output, because probabilities sum to one (with attention dropout, on average);
     - multiplied, e_i^K acts through its product with e_i^Q, and 1 + e_i^V is a factor of the output.
 
-    Embeddings are initialised from a normal distribution with `initializer_range`. The paper does not say how.
+    The embeddings are initialized from a normal distribution with `initializer_range`; the paper does not specify it.
     """
 
-    def __init__(self, config: FixedHeadBertConfig, is_causal=False, layer_idx=None, is_cross_attention=False):
-        super().__init__()
-        self.config = config
-        layer = 0 if layer_idx is None else layer_idx
-        self.num_attention_heads = config.head_counts[layer]
-        self.attention_head_size = config.head_sizes[layer]
-        self.value_head_size = config.value_head_sizes[layer]
-        self.all_head_size = self.num_attention_heads * self.value_head_size  # what W_o takes
-        self.scaling = self.attention_head_size**-0.5
-        self.is_causal = is_causal
-        self.is_cross_attention = is_cross_attention
-        self.layer_idx = layer_idx
-        if self.num_attention_heads == 0:
-            return
+    inherits_forward = False
 
-        G = self.num_attention_heads if config.head_embedding is None else 1
-        self.query = nn.Linear(config.hidden_size, G * self.attention_head_size)  # D -> G P
-        self.key = nn.Linear(config.hidden_size, G * self.attention_head_size)
-        self.value = nn.Linear(config.hidden_size, G * self.value_head_size)  # D -> G V
-        if config.head_embedding is not None:
-            of_one_size = self.attention_head_size == self.value_head_size
-            shape = (3 if of_one_size else 2, self.num_attention_heads, self.attention_head_size)
-            self.head_embedding = nn.Parameter(torch.empty(shape))  # e^Q, e^K and, where it fits, e^V
-            if not of_one_size:
+    def __init__(self, config: FixedHeadBertConfig, is_causal=False, layer_idx=None):
+        super().__init__(config, is_causal, layer_idx)
+        if config.head_embedding is not None and self.num_attention_heads:
+            has_equal_sizes = self.attention_head_size == self.value_head_size
+            shape = (3 if has_equal_sizes else 2, self.num_attention_heads, self.attention_head_size)
+            self.head_embedding = nn.Parameter(torch.empty(shape))  # e^Q, e^K and, if it has the same size, e^V
+            if not has_equal_sizes:
                 self.value_embedding = nn.Parameter(torch.empty(self.num_attention_heads, self.value_head_size))
+        has_norms = config.qk_norm and self.num_attention_heads
         norm = partial(nn.RMSNorm, self.attention_head_size, eps=config.layer_norm_eps)
-        self.q_norm = norm() if config.qk_norm else None
-        self.k_norm = norm() if config.qk_norm else None
-        self.dropout = nn.Dropout(config.attention_probs_dropout_prob)
+        self.q_norm = norm() if has_norms else None
+        self.k_norm = norm() if has_norms else None
 
-    def forward(
-        self, hidden_states, encoder_hidden_states=None, attention_mask=None, past_key_values=None, **kwargs
-    ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """
-        Queries of `hidden_states` (B, Lq, D); keys and values of the same or of `encoder_hidden_states` (B, Lk, D).
-
-        Returns:
-            The heads (B, Lq, H V), and their probabilities (B, H, Lq, Lk) where the backend keeps them.
-        """
-        if self.num_attention_heads == 0:  # the bias that takes the place of W_o reads the shape alone
+    def forward(self, hidden_states, *args, **kwargs):
+        if self.num_attention_heads == 0:  # W_o is replaced by a bias, which reads only the shape
             batch, length, _ = hidden_states.shape
             return hidden_states, hidden_states.new_zeros(batch, 0, length, length)
-        source = hidden_states if encoder_hidden_states is None else encoder_hidden_states
-        query = self.project(self.query, hidden_states, self.attention_head_size, self.q_norm)  # (B, G, Lq, P)
-        key, value = self.keys_and_values(source, past_key_values)  # (B, G, Lk, P), (B, G, Lk, V)
+        return super().forward(hidden_states, *args, **kwargs)
+
+    def project_heads(self, hidden_states: torch.Tensor, source: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        query, key, value = super().project_heads(hidden_states, source)
+        if self.q_norm is not None and self.k_norm is not None:
+            query = self.q_norm(query.to(self.q_norm.weight.dtype)).to(query.dtype)
+            key = self.k_norm(key.to(self.k_norm.weight.dtype)).to(key.dtype)
         if self.config.head_embedding is not None:
             e_query, e_key = self.head_embedding[:2, :, None]  # (H, 1, P) each
-            query = self.embed(query, e_query, e_key)  # (B, H, Lq, P)
+            # Added key embeddings do not change the softmax; multiplied ones are multiplied with the queries.
+            query = query + e_query if self.config.head_embedding == "add" else query * ((1 + e_query) * (1 + e_key))
+        return query, key, value
 
-        attend = ALL_ATTENTION_FUNCTIONS.get_interface(self.config._attn_implementation, eager_attention_forward)
-        if within := getattr(attention_mask, "attend", None):  # no tensor, but what knows the sequences of a row
-            attend = partial(within, attend)
-        elif kwargs.get("output_attentions"):
-            attend = eager_attention_forward  # no other keeps probabilities
-        elif attend is not eager_attention_forward:
-            query, key, value = of_one_shape(query, key, value)
-        rate = self.dropout.p if self.training else 0.0
-        output, weights = attend(self, query, key, value, attention_mask, dropout=rate, scaling=self.scaling, **kwargs)
-        # Tensor parallelism leaves each process a part of the heads.
-        output = output.reshape(*hidden_states.shape[:-1], query.shape[1], -1)  # (B, Lq, H, V)
-        output = output[..., : self.value_head_size]  # some kernels pad it
+    def merge_heads(self, output: torch.Tensor) -> torch.Tensor:
+        output = output[..., : self.value_head_size]  # remove zero padding
         if self.config.head_embedding is not None:
             e_value = self.head_embedding[2] if len(self.head_embedding) == 3 else self.value_embedding  # (H, V)
-            output = self.embed(output, e_value)
-        return output.flatten(-2), weights
+            output = output + e_value if self.config.head_embedding == "add" else output * (1 + e_value)
+        return super().merge_heads(output)
 
-    def project(self, projection: nn.Linear, hidden_states: torch.Tensor, size: int, norm: nn.RMSNorm | None = None):
-        """(B, L, D) -> (B, G, L, size)"""
-        heads = projection(hidden_states).unflatten(-1, (-1, size))  # (B, L, G, size)
-        if norm is not None:
-            heads = norm(heads.to(norm.weight.dtype)).to(heads.dtype)
-        return heads.transpose(1, 2)
 
-    def embed(self, x: torch.Tensor, e: torch.Tensor, e_key: torch.Tensor | None = None) -> torch.Tensor:
-        """MHE: x + e, or x (1 + e); for queries (1 + e) (1 + e_key), which is all that e_key does."""
-        if self.config.head_embedding == "add":
-            return x + e
-        return x * (1 + e if e_key is None else (1 + e) * (1 + e_key))
-
-    def keys_and_values(self, hidden_states: torch.Tensor, past_key_values: Cache | None):
-        """Keys (B, G, Lk, P) and values (B, G, Lk, V), after the cached ones; an encoder's are computed once."""
-        cache = past_key_values
-        if isinstance(cache, EncoderDecoderCache) and self.is_cross_attention:
-            is_updated, cache = cache.is_updated, cache.cross_attention_cache
-            if is_updated.get(self.layer_idx):
-                return cache.layers[self.layer_idx].keys, cache.layers[self.layer_idx].values
-            is_updated[self.layer_idx] = True
-        elif isinstance(cache, EncoderDecoderCache):
-            cache = cache.self_attention_cache
-        key = self.project(self.key, hidden_states, self.attention_head_size, self.k_norm)
-        value = self.project(self.value, hidden_states, self.value_head_size)
-        return (key, value) if cache is None else cache.update(key, value, self.layer_idx)
+def split_heads(x: torch.Tensor, size: int) -> torch.Tensor:
+    """(B, L, G size) -> (B, G, L, size)"""
+    return x.unflatten(-1, (-1, size)).transpose(1, 2)
 
 
 def eager_attention_forward(module, query, key, value, attention_mask, scaling: float, dropout=0.0, **kwargs):
     """
-    The definition, in matrices: queries (B, H, Lq, P), keys (B, G, Lk, P) and values (B, G, Lk, V) -> the output
-    (B, Lq, H, V) and the probabilities (B, H, Lq, Lk). Heads that share keys are more queries of one head.
+    The definition of attention in matrix products: queries (B, H, Lq, P), keys (B, G, Lk, P), values (B, G, Lk, V) ->
+    output (B, Lq, H, V) and probabilities (B, H, Lq, Lk). Heads that share keys are computed as one head with more
+    queries. Dropout is applied by `module.dropout`, so that replacing this module takes effect.
     """
     B, H, length, P = query.shape
     scores = torch.matmul(query.reshape(B, key.shape[1], -1, P), key.transpose(2, 3))  # (B, G, H/G Lq, Lk)
     scores = scores.view(B, H, length, -1) * scaling
-    if attention_mask is not None and attention_mask.dtype == torch.bool:  # from a caller, in four dimensions
+    if attention_mask is not None and attention_mask.dtype == torch.bool:  # the caller's own four-dimensional mask
         scores = scores.masked_fill(~attention_mask, torch.finfo(scores.dtype).min)
     elif attention_mask is not None:
         scores = scores + attention_mask
     weights = scores.softmax(dim=-1)
     if dropout > 0:
-        weights = module.dropout(weights)  # the module, so that another kind of dropout can take its place
+        weights = module.dropout(weights)
     output = torch.matmul(weights.view(B, key.shape[1], -1, key.shape[2]), value)  # (B, G, H/G Lq, V)
     return output.view(B, H, length, -1).transpose(1, 2).contiguous(), weights
 
 
-def of_one_shape(query, key, value) -> tuple[torch.Tensor, ...]:
-    """In one number of heads and one size, for transformers' functions: shared heads are views, zeros fill up."""
+def expand_and_pad_heads(query, key, value) -> tuple[torch.Tensor, ...]:
+    """Expands shared heads and zero-pads to a common head size, as transformers' attention functions require."""
     size = max(query.shape[-1], value.shape[-1])
-    key, value = (x.expand(-1, query.shape[1], -1, -1) for x in (key, value))
+    key, value = (x.expand(-1, query.shape[1], -1, -1) for x in (key, value))  # views
     if query.shape[-1] != value.shape[-1]:
         query, key, value = (pad(x, (0, size - x.shape[-1])) for x in (query, key, value))
     return query, key, value
 
 
-class Bias(nn.Module):
-    """A linear layer without inputs: of any x (B, L, ...) its bias, (B, L, D)."""
+class BiasOnly(nn.Module):
+    """Returns its bias, broadcast to (B, L, D). Replaces a projection whose inputs were all pruned."""
 
     def __init__(self, size: int):
         super().__init__()
@@ -190,42 +215,26 @@ class Bias(nn.Module):
 
 
 class FixedHeadBertSelfOutput(BertSelfOutput):
-    """W_o with BERT's dropout, residual and LayerNorm: (B, L, H V) -> (B, L, D). The same follows the neurons."""
+    """W_o, or the feed-forward output, with dropout, residual and LayerNorm: (B, L, input_size) -> (B, L, D)."""
 
-    def __init__(self, config: FixedHeadBertConfig, inputs: int):
+    def __init__(self, config: FixedHeadBertConfig, input_size: int):
         nn.Module.__init__(self)
-        self.add_module("dense", nn.Linear(inputs, config.hidden_size) if inputs else Bias(config.hidden_size))
+        dense = nn.Linear(input_size, config.hidden_size) if input_size else BiasOnly(config.hidden_size)
+        self.add_module("dense", dense)
         self.LayerNorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
 
 
 class FixedHeadBertAttention(BertAttention):
-    """Equation (9), whole. The forward is BERT's."""
+    """Equation (9) with W_o. The forward is BERT's."""
 
-    def __init__(self, config: FixedHeadBertConfig, is_causal=False, layer_idx=None, is_cross_attention=False):
+    def __init__(self, config: FixedHeadBertConfig, is_causal=False, layer_idx=None):
         nn.Module.__init__(self)
-        self.is_cross_attention = is_cross_attention
-        attention = FixedHeadBertSelfAttention(config, is_causal, layer_idx, is_cross_attention)
-        self.add_module("self", attention)  # assigned to self.self, it would have to be one of BERT's types
+        self.is_cross_attention = False
+        layer = layer_idx or 0
+        has_equal_sizes = config.head_sizes[layer] == config.value_head_sizes[layer]
+        is_variant = config.head_embedding or config.qk_norm or not has_equal_sizes or not config.head_counts[layer]
+        attention_class = FixedHeadBertVariantSelfAttention if is_variant else FixedHeadBertSelfAttention
+        attention = attention_class(config, is_causal, layer_idx)
+        self.add_module("self", attention)  # BERT's type annotation does not allow `self.self = attention`
         self.output = FixedHeadBertSelfOutput(config, attention.all_head_size)
-
-
-def padding_in(attention_mask, outputs: torch.Tensor) -> torch.Tensor | None:
-    """(B, L), true where `outputs` (B, L, ...) are at padding; None without a mask (B, L), which says so."""
-    if isinstance(attention_mask, torch.Tensor) and attention_mask.ndim == 2:
-        return ~attention_mask[:, -outputs.shape[1] :].to(outputs.device).bool()  # the mask may cover a cache
-    return None
-
-
-def is_symbolic(x: torch.Tensor) -> bool:
-    """Whether values cannot be read: a graph is traced, `x` is on the meta device, or vmap has batched it."""
-    return is_tracing(x) or x.is_meta or torch._C._functorch.is_batchedtensor(x)
-
-
-def sequences_of(position_ids: torch.Tensor | None, shape: torch.Size) -> torch.Tensor | None:
-    """The number of each token's sequence in its row, (B, L), where `position_ids` restart within one; else None."""
-    if position_ids is None:
-        return None
-    position_ids = position_ids.expand(shape)
-    starts = position_ids.diff(prepend=position_ids[:, :1] - 1) <= 0
-    return starts.cumsum(-1) if is_symbolic(starts) or starts.any() else None

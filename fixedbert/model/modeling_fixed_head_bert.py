@@ -1,10 +1,13 @@
 # Copyright 2026 The fixedbert authors. Licensed under the Apache License, Version 2.0.
 """
-FixedHeadBert: BERT whose attention heads have a size of their own. The layer, the model and its heads.
+FixedHeadBert: BERT with a free attention head size. The layer, the model and its heads.
 
-What is BERT comes from transformers, and so do all parameter names. Written here is the difference: constructors with
-the attention of attention_fixed_head_bert.py, masks of packed rows, and losses that do not count padding and
-are zero where no token and no answer of a batch has a label (`mean_loss`).
+- Whatever is BERT comes from transformers, including all parameter names: a BERT checkpoint loads by name.
+- Constructors build BERT's modules with the attention of attention_fixed_head_bert.py; forwards are BERT's.
+- Sequences packed in one row, marked by `position_ids` that restart, attend only to themselves.
+- Padding never counts: not in the loss, not in the pooled output, which is computed from the first real token.
+- A loss is the mean over labels, and zero if a batch has none (`mean_loss`).
+- `unpad_inputs` and `sparse_prediction` skip padding and unlabelled tokens (fast_fixed_head_bert.py).
 
 Shapes: B batch, L length, D hidden_size, V vocabulary.
 """
@@ -31,28 +34,32 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 from transformers.models.bert import modeling_bert as bert
 from transformers.utils import ModelOutput, logging
 from transformers.utils.generic import can_return_tuple
-from transformers.utils.output_capturing import OutputRecorder
 
 from .attention_fixed_head_bert import (
-    Bias,
+    BiasOnly,
     FixedHeadBertAttention,
     FixedHeadBertSelfAttention,
     FixedHeadBertSelfOutput,
-    is_symbolic,
-    padding_in,
-    sequences_of,
 )
 from .configuration_fixed_head_bert import HEADS, FixedHeadBertConfig
-from .fast_fixed_head_bert import Tokens, at_real_tokens, fast_forward, places_of_labels
+from .fast_fixed_head_bert import (
+    PackedBatch,
+    apply_to_real_tokens,
+    fast_forward,
+    find_label_indices,
+    is_symbolic,
+    padding_mask,
+    sequence_ids_from,
+)
 
 logger = logging.get_logger(__name__)
 
-# Tensor parallelism of the prediction head: by words, like the embeddings that it is tied to.
-SPLIT_PREDICTIONS = {"cls.predictions.decoder": "colwise_gather_output", "cls.predictions.bias": "colwise"}
+# Tensor parallelism splits the prediction head by vocabulary, like the embeddings that it is tied to.
+PREDICTION_TP_PLAN = {"cls.predictions.decoder": "colwise_gather_output", "cls.predictions.bias": "colwise"}
 
 
 def forward_like(stock: type[PreTrainedModel]) -> Callable:
-    """A decorator: the forward of a head, which takes arguments by name, gets the signature of BERT's `stock` head."""
+    """Decorates a forward that takes keyword arguments, giving it the signature of the `stock` BERT head."""
     stock_signature = signature(stock.forward)
 
     def decorate(forward: Callable) -> Callable:
@@ -79,21 +86,19 @@ class FixedHeadBertLayer(bert.BertLayer):
         self.seq_len_dim = 1
         self.attention = FixedHeadBertAttention(config, is_causal=config.is_decoder, layer_idx=layer_idx)
         self.is_decoder = config.is_decoder
-        self.add_cross_attention = config.add_cross_attention
-        if self.add_cross_attention:
-            if not self.is_decoder:
-                raise ValueError("add_cross_attention=True needs is_decoder=True.")
-            self.crossattention = FixedHeadBertAttention(config, layer_idx=layer_idx, is_cross_attention=True)
         layer = copy.copy(config)
         vars(layer).update(intermediate_size=config.neuron_counts[layer_idx or 0])
         self.add_module("intermediate", bert.BertIntermediate(layer) if layer.intermediate_size else nn.Identity())
         self.output = FixedHeadBertOutput(config, layer.intermediate_size)
 
-    def forward(self, hidden_states: torch.Tensor, attention_mask=None, *args, **kwargs) -> torch.Tensor:
-        """BERT's, (B, L, D) -> (B, L, D); the last one of the fast path computes the tokens that are read."""
-        if isinstance(attention_mask, Tokens) and attention_mask.last_layer is self:
-            return attention_mask.through_last_layer(self, hidden_states)
-        return super().forward(hidden_states, attention_mask, *args, **kwargs)
+    def forward(self, hidden_states: torch.Tensor, attention_mask=None, *args, query_indices=None, **kwargs):
+        """BERT's forward, (B, L, D) -> (B, L, D), or in a packed row, (1, T, D) -> (1, N, D) at `query_indices`."""
+        if query_indices is None:
+            return super().forward(hidden_states, attention_mask, *args, **kwargs)
+        # The last layer of the fast path computes only the tokens that the head reads.
+        queries = hidden_states[:, query_indices.to(hidden_states.device)]
+        output, _ = self.attention(queries, encoder_hidden_states=hidden_states, **kwargs)
+        return self.feed_forward_chunk(output)
 
 
 class FixedHeadBertEncoder(bert.BertEncoder):
@@ -104,7 +109,7 @@ class FixedHeadBertEncoder(bert.BertEncoder):
 
 
 class FixedHeadBertPooler(bert.BertPooler):
-    """BERT's, with an activation of choice: the hidden state (D) of the first token -> (D)."""
+    """BERT's pooler with a configurable activation: (B, L, D) -> (B, D), computed from the first token."""
 
     def __init__(self, config: FixedHeadBertConfig):
         super().__init__(config)
@@ -112,32 +117,35 @@ class FixedHeadBertPooler(bert.BertPooler):
 
 
 class FixedHeadBertPreTrainedModel(bert.BertPreTrainedModel):
-    """Weight initialisation, loading and saving: BERT's."""
+    """BERT's weight initialization, loading and saving."""
 
     config: FixedHeadBertConfig
-    # BERT's losses are means over a batch. Trainer takes a forward with **kwargs to divide by the number of labels
-    # in all accumulated batches, which only heads with labels for tokens do: the others' gradients would be too large.
+    # Trainer passes `num_items_in_batch` to a forward with **kwargs and then does not divide by the number of
+    # accumulated batches. Only the heads that label tokens use it; the losses of the others are means over a batch.
     accepts_loss_kwargs = False
-    _can_record_outputs = {
-        "hidden_states": FixedHeadBertLayer,
-        "attentions": OutputRecorder(FixedHeadBertSelfAttention, index=1, layer_name="attention.self"),
-        "cross_attentions": OutputRecorder(FixedHeadBertSelfAttention, index=1, layer_name="crossattention.self"),
-    }
+    _can_record_outputs = {"hidden_states": FixedHeadBertLayer, "attentions": FixedHeadBertSelfAttention}
 
     def __init_subclass__(cls, **kwargs):
         super().__init_subclass__(**kwargs)
-        if issubclass(cls, GenerationMixin):  # Trainer smooths shifted labels for these values; keys are model types
+        if issubclass(cls, GenerationMixin):  # makes Trainer shift labels for label smoothing; the key must be unique
             MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[f"{cls.__module__}.{cls.__qualname__}"] = cls.__name__
-        if cls.__module__ == __name__:  # a user's own class is not in the table
+        if cls.__module__ == __name__:
             head = cls.__name__.removeprefix("FixedHeadBert")
-            if head not in HEADS:
-                raise ImportError(f"{cls.__name__}: add {head} to HEADS in configuration_fixed_head_bert.py.")
-            cls.register_for_auto_class(HEADS[head][0])  # its file is saved along
-        else:  # what she saves opens as the model that it is made from, by its files, unless she registers her own
+            cls.register_for_auto_class(HEADS[head][0])  # saves this file with the weights
+        else:  # a user's subclass keeps our auto_map, unless it registers its own Auto class
             cls._auto_class = None
 
+    def build(self, config: FixedHeadBertConfig, pooled: bool = True, **modules: nn.Module):
+        """Initializes a head: the base model, with a pooler if `pooled`, and the modules on top of it."""
+        FixedHeadBertPreTrainedModel.__init__(self, config)
+        self.num_labels = config.num_labels
+        base_model = FixedHeadBertModel(config, add_pooling_layer=pooled)
+        for name, module in {"bert": base_model, **modules}.items():
+            self.add_module(name, module)
+        self.post_init()
+
     def save_pretrained(self, save_directory, is_main_process=True, *args, **kwargs):
-        """transformers' own; for a subclass from elsewhere it would not save these files, which config.json names."""
+        """Saves the model. For a user's subclass, also saves the files that `auto_map` in config.json names."""
         if is_main_process and type(self).__module__ != __name__:
             os.makedirs(save_directory, exist_ok=True)
             custom_object_save(FixedHeadBertPreTrainedModel, save_directory)
@@ -146,49 +154,52 @@ class FixedHeadBertPreTrainedModel(bert.BertPreTrainedModel):
     @torch.no_grad()
     def _init_weights(self, module):
         super()._init_weights(module)
-        if isinstance(module, Bias):
+        if isinstance(module, BiasOnly):
             init.zeros_(module.bias)
         if isinstance(module, FixedHeadBertSelfAttention) and self.config.head_embedding is not None:
             for embedding in module.parameters(recurse=False):
                 init.normal_(embedding, mean=0.0, std=self.config.initializer_range)
 
     def get_expanded_tied_weights_keys(self, all_submodels: bool = False) -> dict:
-        """BERT has its output bias beside the decoder and in it: one parameter, also where embeddings are not tied."""
+        """Also ties BERT's two output biases if embeddings are not tied; otherwise one of them has no gradient."""
         tied = super().get_expanded_tied_weights_keys(all_submodels)
         biases = {key: source for key, source in (self._tied_weights_keys or {}).items() if key.endswith("bias")}
         return tied | biases
 
-    def predict(self, head: nn.Module, hidden_states: torch.Tensor, labels, attention_mask, sparse: bool, labelled):
+    def predict(self, head: nn.Module, hidden_states: torch.Tensor, labels, attention_mask, sparse: bool, indices):
         """
-        Logits (B, L, V) of the masked-LM `head` and labels (B, L), -100 at padding. With labels and `sparse`, logits
-        (N, V) and labels (N) of the labelled tokens alone, at the places `labelled` (N), which are searched if None.
-        The other tokens add nothing to the loss; in BERT's recipe they are 85 % of the work.
+        Returns the logits (B, L, V) of the masked-LM `head` and the labels (B, L), with -100 at padding. If `sparse`
+        and with labels, returns only the logits (N, V) and labels (N) of the labelled tokens, at `indices` (N) in the
+        flattened batch, which are determined if None. Other tokens add nothing to the loss; in BERT's recipe they are
+        85 % of the work.
         """
         if labels is not None:
-            labels = labels_of_tokens(labels, hidden_states, attention_mask)
+            labels = mask_padding_labels(labels, hidden_states, attention_mask)
             if sparse:
-                labelled = places_of_labels(labels) if labelled is None else labelled
-                return head(hidden_states.flatten(0, 1)[labelled]), labels.flatten()[labelled]
-        return at_real_tokens(head, hidden_states, self.padding_left_out(attention_mask, hidden_states)), labels
+                indices = find_label_indices(labels) if indices is None else indices
+                return head(hidden_states.flatten(0, 1)[indices]), labels.flatten()[indices]
+        return apply_to_real_tokens(head, hidden_states, self.skipped_padding(attention_mask, hidden_states)), labels
 
-    def padding_left_out(self, attention_mask, outputs: torch.Tensor) -> torch.Tensor | None:
-        """(B, L), true where `outputs` (B, L, ...) are at padding, with `unpad_inputs`; None where nothing is."""
-        return padding_in(attention_mask, outputs) if self.base_model.unpad_inputs else None
+    def skipped_padding(self, attention_mask, outputs: torch.Tensor) -> torch.Tensor | None:
+        """Returns (B, L), True where `unpad_inputs` skips `outputs` (B, L, ...), or None if nothing is skipped."""
+        return padding_mask(attention_mask, outputs) if self.base_model.unpad_inputs else None
 
     @classmethod
     def maybe_distribute_model(cls, model, distributed_config, *args, **kwargs):
-        """transformers' own, where every process gets whole heads, and as many as the others, in every layer."""
+        """Checks that every process gets the same number of heads, in every layer."""
         processes = getattr(distributed_config, "tp_size", None) or 1
         counts = sorted({*model.config.head_counts, model.config.num_key_value_heads})
         if processes > 1 and 0 in (*counts, *model.config.neuron_counts):
             raise ValueError("tp_size: a layer without heads or neurons cannot be split.")
         if model.tp_plan and any(heads % processes for heads in counts):
-            raise ValueError(f"tp_size={processes} has to divide all numbers of heads: {', '.join(map(str, counts))}.")
+            raise ValueError(f"tp_size={processes} must divide all numbers of heads: {', '.join(map(str, counts))}.")
         return super().maybe_distribute_model(model, distributed_config, *args, **kwargs)
 
 
 class FixedHeadBertModel(FixedHeadBertPreTrainedModel, bert.BertModel):
-    """The encoder, or with `is_decoder=True` a decoder: token ids (B, L) -> hidden states (B, L, D), pooled (B, D)."""
+    """
+    The encoder, or with `is_decoder=True` a decoder: ids (B, L) -> hidden states (B, L, D) and pooled output (B, D).
+    """
 
     _no_split_modules = ["BertEmbeddings", "FixedHeadBertLayer"]
 
@@ -202,86 +213,91 @@ class FixedHeadBertModel(FixedHeadBertPreTrainedModel, bert.BertModel):
         self.post_init()
 
     @forward_like(bert.BertModel)
-    def forward(self, attention_mask=None, read_at=None, tokens: Tokens | None = None, **inputs) -> ModelOutput:
+    def forward(
+        self, attention_mask=None, output_mask=None, packed_batch: PackedBatch | None = None, **inputs
+    ) -> ModelOutput:
         """
-        BERT's arguments. Without `attention_mask`, a row is several sequences where its `position_ids` (B, L) do not
-        rise, and tokens attend within their sequence. The pooled output is computed from the first real token.
+        Takes BERT's arguments. Without `attention_mask`, a row contains several sequences if its `position_ids` (B, L)
+        restart. The pooled output is computed from the first real token.
 
-        `read_at` is for heads that need the last hidden state at some tokens alone, beside the pooled one: a mask
-        (B, L), or False for none. `tokens` to compute are given where they are known: to find them the host has
-        to wait for a GPU. Only `unpad_inputs` makes use of both.
+        Args:
+            output_mask: (B, L), True at the tokens whose last hidden state the head reads, beside the pooled output;
+                False for none. Used only with `unpad_inputs`.
+            packed_batch: the tokens to compute, if known. Otherwise they are read from the mask, for which the host
+                has to wait for the GPU. Used only with `unpad_inputs`.
 
         Raises:
-            ValueError: inputs of a wrong shape.
+            ValueError: the mask has the wrong shape, or there are both ids and embeddings, or neither.
         """
-        given = given_in(inputs)
-        check_mask(attention_mask, given, inputs.get("past_key_values"))
-        if self.unpad_inputs or "flash" in self.config._attn_implementation:  # which has no mask for packed rows
-            return fast_forward(self, given, attention_mask, read_at, tokens, inputs)
-        return self.plain_forward(attention_mask, **inputs)
+        ids_or_embeddings = single_input(inputs)
+        check_mask(attention_mask, ids_or_embeddings, inputs.get("past_key_values"))
+        if self.unpad_inputs or "flash" in self.config._attn_implementation:  # flash attention has no mask for packing
+            return fast_forward(self, ids_or_embeddings, attention_mask, output_mask, packed_batch, inputs)
+        return self.bert_forward(attention_mask, **inputs)
 
-    def plain_forward(self, attention_mask, **inputs) -> ModelOutput:
-        """BERT's forward, with masks for packed rows and for the eager attention that gives probabilities."""
-        given, past_key_values = given_in(inputs), inputs.get("past_key_values")
+    def bert_forward(self, attention_mask, **inputs) -> ModelOutput:
+        """BERT's forward, with masks for packed rows and for eager attention if probabilities are requested."""
+        ids_or_embeddings, past_key_values = single_input(inputs), inputs.get("past_key_values")
         if inputs.get("output_attentions") is None:
             inputs["output_attentions"] = self.config.output_attentions
-        config, mask = self.config, attention_mask
-        is_packed = attention_mask is None and past_key_values is None  # or can be
-        sequences = sequences_of(inputs.get("position_ids"), given.shape[:2]) if is_packed else None
+        config, mask, sequence_ids = self.config, attention_mask, None
+        if attention_mask is None and past_key_values is None:
+            sequence_ids = sequence_ids_from(inputs.get("position_ids"), ids_or_embeddings.shape[:2])
         if inputs["output_attentions"] and config._attn_implementation != "eager":
             config = copy.copy(config)
             config._attn_implementation = "eager"
-        if sequences is not None or config is not self.config:
+        if sequence_ids is not None or config is not self.config:
             create_mask = create_causal_mask if config.is_decoder else create_bidirectional_mask
             mask = create_mask(
                 config=config,
-                inputs_embeds=given.new_empty((*given.shape[:2], 0), dtype=self.dtype),  # of which its shape is read
+                inputs_embeds=ids_or_embeddings.new_empty((*ids_or_embeddings.shape[:2], 0), dtype=self.dtype),
                 attention_mask=attention_mask,
                 past_key_values=past_key_values,
-                and_mask_function=None if sequences is None else packed_sequence_mask_function(sequences),
+                and_mask_function=None if sequence_ids is None else packed_sequence_mask_function(sequence_ids),
             )
-            inputs["use_cache"] = inputs.get("use_cache") if sequences is None else False
+            inputs["use_cache"] = inputs.get("use_cache") if sequence_ids is None else False
         outputs = super().forward(attention_mask=mask, **inputs, return_dict=True)
-        if padding_in(attention_mask, given) is not None:
+        if padding_mask(attention_mask, ids_or_embeddings) is not None:
             outputs.pooler_output = self.pool(outputs.last_hidden_state, attention_mask)
         return outputs
 
     def pool(self, hidden_states: torch.Tensor, attention_mask) -> torch.Tensor | None:
-        """BERT's pooler, where there is one, on the first real token of each row: (B, L, D) -> (B, D)."""
-        padding = padding_in(attention_mask, hidden_states)
+        """Applies BERT's pooler, if there is one, to the first real token of each row: (B, L, D) -> (B, D)."""
+        padding = padding_mask(attention_mask, hidden_states)
         if padding is not None and self.pooler is not None:
             index = (~padding).int().argmax(dim=-1)[:, None, None]  # (B, 1, 1)
             hidden_states = hidden_states.gather(1, index.expand(-1, -1, hidden_states.shape[-1]))  # (B, 1, D)
         return None if self.pooler is None else self.pooler(hidden_states)
 
 
-def given_in(inputs: dict) -> torch.Tensor:
-    """The ids (B, L), or the embeddings (B, L, D) in their place. Raises ValueError for both or neither."""
+def single_input(inputs: dict) -> torch.Tensor:
+    """Returns the ids (B, L) or the embeddings (B, L, D). Raises ValueError if there are both or neither."""
     given = [x for x in (inputs.get("input_ids"), inputs.get("inputs_embeds")) if x is not None]
     if len(given) != 1:
-        raise ValueError("Give either input_ids or inputs_embeds.")
+        raise ValueError("Pass either input_ids or inputs_embeds.")
     return given[0]
 
 
-def check_mask(attention_mask, given: torch.Tensor, past_key_values):
-    """Raises ValueError for a mask that is neither (B, past + L) nor, in four dimensions, boolean or a float."""
-    if not isinstance(attention_mask, torch.Tensor) or is_symbolic(given):
+def check_mask(attention_mask, ids_or_embeddings: torch.Tensor, past_key_values):
+    """Raises ValueError unless the mask is (B, past + L), or has four dimensions and is boolean or floating-point."""
+    if not isinstance(attention_mask, torch.Tensor) or is_symbolic(ids_or_embeddings):
         return
     if attention_mask.ndim == 4 and (attention_mask.dtype == torch.bool or attention_mask.is_floating_point()):
         return
     past = 0 if past_key_values is None else int(past_key_values.get_seq_length())
-    if attention_mask.shape != (given.shape[0], past + given.shape[1]):
+    expected = (ids_or_embeddings.shape[0], past + ids_or_embeddings.shape[1])
+    if attention_mask.shape != expected:
         raise ValueError(
-            f"attention_mask has the shape {tuple(attention_mask.shape)} and holds {attention_mask.dtype}: it takes "
-            f"{given.shape[0], past + given.shape[1]}, or four dimensions with bool or floating-point numbers."
+            f"attention_mask has shape {tuple(attention_mask.shape)} and dtype {attention_mask.dtype}: it must have "
+            f"shape {expected}, or four dimensions and a boolean or floating-point dtype."
         )
 
 
-def labels_of_tokens(labels: torch.Tensor, outputs: torch.Tensor, attention_mask) -> torch.Tensor:
-    """`labels` (B, L) with -100 at padding, which has no loss. Raises ValueError where outputs are not (B, L, ...)."""
+def mask_padding_labels(labels: torch.Tensor, outputs: torch.Tensor, attention_mask) -> torch.Tensor:
+    """Sets `labels` (B, L) to -100 at padding. Raises ValueError if `outputs` are not (B, L, ...)."""
     if labels.shape != outputs.shape[:2]:
-        raise ValueError(f"labels have the shape {tuple(labels.shape)}, the tokens {tuple(outputs.shape[:2])}.")
-    labels, padding = labels.to(outputs.device), padding_in(attention_mask, outputs)
+        raise ValueError(f"labels have shape {tuple(labels.shape)}, but the tokens {tuple(outputs.shape[:2])}.")
+    labels, padding = labels.to(outputs.device), padding_mask(attention_mask, outputs)
     return labels if padding is None else labels.masked_fill(padding, -100)
 
 
@@ -296,26 +312,27 @@ def token_loss(logits: torch.Tensor, labels: torch.Tensor, num_items_in_batch=No
 
 def mean_loss(logits: torch.Tensor, labels: torch.Tensor, ignore_index: int = -100) -> torch.Tensor:
     """
-    Cross-entropy of logits (N, V) and labels (N): the mean over labels that are not `ignore_index`, zero if there is
-    none. There torch would divide by zero, in the gradient too, so it gets labels whose loss is masked.
+    Mean cross-entropy of logits (N, V) over the labels (N) that are not `ignore_index`; zero if there are none. There
+    torch would divide by zero, also in the gradient, so that it gets dummy labels, whose loss is masked.
     """
-    none = labels.eq(ignore_index).all()
-    return cross_entropy(logits, labels.masked_fill(none, 0), ignore_index=ignore_index).masked_fill(none, 0)
+    is_empty = labels.eq(ignore_index).all()
+    loss = cross_entropy(logits, labels.masked_fill(is_empty, 0), ignore_index=ignore_index)
+    return loss.masked_fill(is_empty, 0)
 
 
-def answer_loss(logits: torch.Tensor, places: torch.Tensor, padding: torch.Tensor | None) -> torch.Tensor:
-    """`mean_loss` of logits (B, L) and places (B); a place outside the row, or at padding (B, L), is no label."""
+def span_loss(logits: torch.Tensor, positions: torch.Tensor, padding: torch.Tensor | None) -> torch.Tensor:
+    """`mean_loss` of logits (B, L) at `positions` (B), except those outside the row or at `padding` (B, L)."""
     L = logits.shape[1]
-    places = places.view(-1).clamp(0, L)
+    positions = positions.view(-1).clamp(0, L)
     if padding is not None:
-        outside = pad(padding, (0, 1), value=True)  # (B, L + 1)
-        places = places.masked_fill(outside.gather(1, places[:, None]).squeeze(1), L)
-    return mean_loss(logits, places, ignore_index=L)
+        is_outside = pad(padding, (0, 1), value=True)  # (B, L + 1)
+        positions = positions.masked_fill(is_outside.gather(1, positions[:, None]).squeeze(1), L)
+    return mean_loss(logits, positions, ignore_index=L)
 
 
 @dataclass
 class FixedHeadBertForPreTrainingOutput(bert.BertForPreTrainingOutput):
-    """BERT's output, and after it the two means whose sum is the loss."""
+    """BERT's output, followed by the two means whose sum is the loss."""
 
     masked_lm_loss: torch.Tensor | None = None
     next_sentence_loss: torch.Tensor | None = None
@@ -323,58 +340,57 @@ class FixedHeadBertForPreTrainingOutput(bert.BertForPreTrainingOutput):
 
 class FixedHeadBertForPreTraining(FixedHeadBertPreTrainedModel, bert.BertForPreTraining):
     """
-    `labels` (B, L): token ids where a token was masked, -100 elsewhere; `labelled` (N): their places in the flat
-    batch, if these are known. `next_sentence_label` (B): 0 where the second segment continues the first, 1 where it is
-    random. The losses are means over labels and over rows, returned when both kinds of labels are given.
+    `labels` (B, L): ids of the masked tokens, -100 elsewhere; `label_indices` (N): their indices in the flattened
+    batch, if known. `next_sentence_label` (B): 0 if the second segment continues the first, 1 if it is random. The
+    losses, means over labels and over rows, are returned if there are labels of both kinds.
     """
 
-    _tp_plan = SPLIT_PREDICTIONS
+    _tp_plan = PREDICTION_TP_PLAN
 
     def __init__(self, config: FixedHeadBertConfig):
-        FixedHeadBertPreTrainedModel.__init__(self, config)
-        self.bert = FixedHeadBertModel(config)
-        self.cls = bert.BertPreTrainingHeads(config)
+        self.build(config, cls=bert.BertPreTrainingHeads(config))
         self.sparse_prediction = config.sparse_prediction
-        self.post_init()
 
     @forward_like(bert.BertForPreTraining)
-    def forward(self, attention_mask=None, labels=None, next_sentence_label=None, labelled=None, **inputs):
+    def forward(self, attention_mask=None, labels=None, next_sentence_label=None, label_indices=None, **inputs):
         sparse = self.sparse_prediction and labels is not None and next_sentence_label is not None
-        wanted = labels != -100 if sparse else None
-        outputs = self.bert(attention_mask=attention_mask, read_at=wanted, return_dict=True, **inputs)
+        output_mask = labels != -100 if sparse else None
+        outputs = self.bert(attention_mask=attention_mask, output_mask=output_mask, return_dict=True, **inputs)
         next_sentence = self.cls.seq_relationship(outputs.pooler_output)  # (B, 2)
         head, hidden_states = self.cls.predictions, outputs.last_hidden_state
-        logits, labels = self.predict(head, hidden_states, labels, attention_mask, sparse, labelled)
+        logits, labels = self.predict(head, hidden_states, labels, attention_mask, sparse, label_indices)
         loss = masked_lm_loss = next_sentence_loss = None
         if labels is not None and next_sentence_label is not None:
             masked_lm_loss = token_loss(logits, labels)
             next_sentence_loss = mean_loss(next_sentence, next_sentence_label.view(-1))
             loss = masked_lm_loss + next_sentence_loss
-        found = (loss, logits, next_sentence, outputs.hidden_states, outputs.attentions)
-        return FixedHeadBertForPreTrainingOutput(*found, masked_lm_loss, next_sentence_loss)
+        outputs = (loss, logits, next_sentence, outputs.hidden_states, outputs.attentions)
+        return FixedHeadBertForPreTrainingOutput(*outputs, masked_lm_loss, next_sentence_loss)
 
 
 class FixedHeadBertForMaskedLM(FixedHeadBertPreTrainedModel, bert.BertForMaskedLM):
-    """`labels` and `labelled` as above. The loss is a mean over labels: of a whole step, where Trainer counts them."""
+    """
+    `labels` and `label_indices` as in FixedHeadBertForPreTraining. The loss is the mean over the labels of the batch,
+    or of the whole training step if Trainer passes their number.
+    """
 
-    _tp_plan = SPLIT_PREDICTIONS
+    _tp_plan = PREDICTION_TP_PLAN
     accepts_loss_kwargs = True
 
     def __init__(self, config: FixedHeadBertConfig):
-        FixedHeadBertPreTrainedModel.__init__(self, config)
         if config.is_decoder:
-            logger.warning("FixedHeadBertForMaskedLM looks both ways only with is_decoder=False.")
-        self.bert = FixedHeadBertModel(config, add_pooling_layer=False)
-        self.cls = bert.BertOnlyMLMHead(config)
+            logger.warning("FixedHeadBertForMaskedLM is bidirectional only with is_decoder=False.")
+        self.build(config, pooled=False, cls=bert.BertOnlyMLMHead(config))
         self.sparse_prediction = config.sparse_prediction
-        self.post_init()
 
     @forward_like(bert.BertForMaskedLM)
-    def forward(self, attention_mask=None, labels=None, num_items_in_batch=None, labelled=None, **inputs):
+    def forward(self, attention_mask=None, labels=None, num_items_in_batch=None, label_indices=None, **inputs):
         sparse = self.sparse_prediction and labels is not None
-        wanted = labels != -100 if sparse else None
-        outputs = self.bert(attention_mask=attention_mask, read_at=wanted, return_dict=True, **inputs)
-        logits, labels = self.predict(self.cls, outputs.last_hidden_state, labels, attention_mask, sparse, labelled)
+        output_mask = labels != -100 if sparse else None
+        outputs = self.bert(attention_mask=attention_mask, output_mask=output_mask, return_dict=True, **inputs)
+        logits, labels = self.predict(
+            self.cls, outputs.last_hidden_state, labels, attention_mask, sparse, label_indices
+        )
         loss = None if labels is None else token_loss(logits, labels, num_items_in_batch)
         return modeling_outputs.MaskedLMOutput(loss, logits, outputs.hidden_states, outputs.attentions)
 
@@ -382,19 +398,16 @@ class FixedHeadBertForMaskedLM(FixedHeadBertPreTrainedModel, bert.BertForMaskedL
 class FixedHeadBertLMHeadModel(FixedHeadBertPreTrainedModel, bert.BertLMHeadModel, GenerationMixin):
     """
     Causal language model: BERT as a decoder (`is_decoder=True`), as in the paper's LM1B experiments. `labels` (B, L):
-    token ids, -100 where none is to be predicted; `shift_labels` beside them: each with the token that predicts it.
+    token ids, or -100 for tokens that are not predicted; `shift_labels`: the same, aligned with the predicting token.
     """
 
-    _tp_plan = SPLIT_PREDICTIONS
+    _tp_plan = PREDICTION_TP_PLAN
     accepts_loss_kwargs = True
 
     def __init__(self, config: FixedHeadBertConfig):
-        FixedHeadBertPreTrainedModel.__init__(self, config)
         if not config.is_decoder:
-            logger.warning("FixedHeadBertLMHeadModel looks ahead unless is_decoder=True.")
-        self.bert = FixedHeadBertModel(config, add_pooling_layer=False)
-        self.cls = bert.BertOnlyMLMHead(config)
-        self.post_init()
+            logger.warning("FixedHeadBertLMHeadModel sees later tokens unless is_decoder=True.")
+        self.build(config, pooled=False, cls=bert.BertOnlyMLMHead(config))
 
     @forward_like(bert.BertLMHeadModel)
     def forward(
@@ -404,43 +417,31 @@ class FixedHeadBertLMHeadModel(FixedHeadBertPreTrainedModel, bert.BertLMHeadMode
             inputs["use_cache"] = False
         outputs = self.bert(attention_mask=attention_mask, return_dict=True, **inputs)
         kept = slice_logits_to_keep(outputs.last_hidden_state, logits_to_keep)
-        logits = at_real_tokens(self.cls, kept, self.padding_left_out(attention_mask, outputs.last_hidden_state))
+        logits = apply_to_real_tokens(self.cls, kept, self.skipped_padding(attention_mask, outputs.last_hidden_state))
         loss = None
         if labels is not None:
             if shift_labels is None:
-                shift_labels = pad(labels_of_tokens(labels, logits, attention_mask)[:, 1:], (0, 1), value=-100)
-            shift_labels = labels_of_tokens(shift_labels, logits, attention_mask)  # nor is any predicted from padding
-            loss = token_loss(logits.float(), shift_labels, num_items_in_batch)  # as transformers computes it
+                shift_labels = pad(mask_padding_labels(labels, logits, attention_mask)[:, 1:], (0, 1), value=-100)
+            shift_labels = mask_padding_labels(shift_labels, logits, attention_mask)  # padding predicts nothing either
+            loss = token_loss(logits.float(), shift_labels, num_items_in_batch)  # in float32, as in transformers
         returned = {name: x for name, x in outputs.items() if name != "last_hidden_state"}
         return modeling_outputs.CausalLMOutputWithCrossAttentions(loss, logits, **returned)
 
-    def init_continuous_batching(self, *args, **kwargs):
-        """transformers' own, whose cache has one shape for all layers, and keys and values for every head."""
-        config = self.config
-        shapes = set(zip(config.head_counts, map(max, config.head_sizes, config.value_head_sizes), strict=True))
-        if shapes != {(config.num_attention_heads, config.head_dim)} or config.head_embedding is not None:
-            raise ValueError("Continuous batching needs heads of one shape, and keys of their own: use generate().")
-        return super().init_continuous_batching(*args, **kwargs)
-
 
 class FixedHeadBertForNextSentencePrediction(FixedHeadBertPreTrainedModel, bert.BertForNextSentencePrediction):
-    """`labels` (B): 0 where the second segment continues the first, 1 where it is random."""
+    """`labels` (B): 0 if the second segment continues the first, 1 if it is random."""
 
     def __init__(self, config: FixedHeadBertConfig):
-        FixedHeadBertPreTrainedModel.__init__(self, config)
-        self.bert = FixedHeadBertModel(config)
-        self.cls = bert.BertOnlyNSPHead(config)
-        self.post_init()
+        self.build(config, cls=bert.BertOnlyNSPHead(config))
 
     @forward_like(bert.BertForNextSentencePrediction)
     def forward(self, **inputs):
-        return super().forward(read_at=False, **inputs, return_dict=True)
+        return super().forward(output_mask=False, **inputs, return_dict=True)
 
 
 def classifier(config: FixedHeadBertConfig) -> nn.Linear:
     """D -> num_labels"""
-    assert config.num_labels is not None  # transformers counts the labels as it builds a configuration
-    return nn.Linear(config.hidden_size, config.num_labels)
+    return nn.Linear(config.hidden_size, config.num_labels or 0)
 
 
 def classifier_dropout(config: FixedHeadBertConfig) -> nn.Dropout:
@@ -448,84 +449,66 @@ def classifier_dropout(config: FixedHeadBertConfig) -> nn.Dropout:
 
 
 class FixedHeadBertForSequenceClassification(FixedHeadBertPreTrainedModel, bert.BertForSequenceClassification):
-    """`labels` (B): a class for every row, -100 for none; or scores, or several classes, by `config.problem_type`."""
+    """`labels` (B): a class for each row, -100 for none; or scores or several classes, see `config.problem_type`."""
 
     def __init__(self, config: FixedHeadBertConfig):
-        FixedHeadBertPreTrainedModel.__init__(self, config)
-        self.num_labels = config.num_labels
-        self.bert = FixedHeadBertModel(config)
-        self.dropout = classifier_dropout(config)
-        self.classifier = classifier(config)
-        self.post_init()
+        self.build(config, dropout=classifier_dropout(config), classifier=classifier(config))
 
     @forward_like(bert.BertForSequenceClassification)
     def forward(self, **inputs):
-        return super().forward(read_at=False, **inputs, return_dict=True)
+        return super().forward(output_mask=False, **inputs, return_dict=True)
 
 
 class FixedHeadBertForMultipleChoice(FixedHeadBertPreTrainedModel, bert.BertForMultipleChoice):
-    """Inputs (B, choices, L), and in `labels` (B) which of the choices is right."""
+    """Inputs (B, choices, L); `labels` (B): the index of the right choice."""
 
     def __init__(self, config: FixedHeadBertConfig):
-        FixedHeadBertPreTrainedModel.__init__(self, config)
-        self.bert = FixedHeadBertModel(config)
-        self.dropout = classifier_dropout(config)
-        self.classifier = nn.Linear(config.hidden_size, 1)
-        self.post_init()
+        self.build(config, dropout=classifier_dropout(config), classifier=nn.Linear(config.hidden_size, 1))
 
     @forward_like(bert.BertForMultipleChoice)
     def forward(self, **inputs):
-        return super().forward(read_at=False, **inputs, return_dict=True)
+        return super().forward(output_mask=False, **inputs, return_dict=True)
 
 
 class FixedHeadBertForTokenClassification(FixedHeadBertPreTrainedModel, bert.BertForTokenClassification):
-    """`labels` (B, L): a class for every token, -100 for none. The loss is a mean as FixedHeadBertForMaskedLM's."""
+    """`labels` (B, L): a class for each token, -100 for none. The loss is a mean as in FixedHeadBertForMaskedLM."""
 
     accepts_loss_kwargs = True
 
     def __init__(self, config: FixedHeadBertConfig):
-        FixedHeadBertPreTrainedModel.__init__(self, config)
-        self.num_labels = config.num_labels
-        self.bert = FixedHeadBertModel(config, add_pooling_layer=False)
-        self.dropout = classifier_dropout(config)
-        self.classifier = classifier(config)
-        self.post_init()
+        self.build(config, pooled=False, dropout=classifier_dropout(config), classifier=classifier(config))
 
     @forward_like(bert.BertForTokenClassification)
     def forward(self, attention_mask=None, labels=None, num_items_in_batch=None, **inputs):
         outputs = super().forward(attention_mask=attention_mask, **inputs, return_dict=True)
         loss = None
         if labels is not None:
-            labels = labels_of_tokens(labels, outputs.logits, attention_mask)
+            labels = mask_padding_labels(labels, outputs.logits, attention_mask)
             loss = token_loss(outputs.logits, labels, num_items_in_batch)
-        if (padding := self.padding_left_out(attention_mask, outputs.logits)) is not None:
+        if (padding := self.skipped_padding(attention_mask, outputs.logits)) is not None:
             outputs.logits = outputs.logits.masked_fill(padding[..., None], 0)
         return modeling_outputs.TokenClassifierOutput(**{"loss": loss, **outputs})
 
 
 class FixedHeadBertForQuestionAnswering(FixedHeadBertPreTrainedModel, bert.BertForQuestionAnswering):
     """
-    `start_positions` and `end_positions` (B) of the answer in a row. With `unpad_inputs` only real tokens can be in an
-    answer: logits at padding are the lowest number, as zero might win, and the loss does not depend on padding.
+    `start_positions`, `end_positions` (B): of the answer in each row. With `unpad_inputs`, an answer has only real
+    tokens: logits at padding are the lowest number, because zero might win, and the loss ignores padding.
     """
 
     def __init__(self, config: FixedHeadBertConfig):
-        FixedHeadBertPreTrainedModel.__init__(self, config)
-        self.num_labels = config.num_labels
-        self.bert = FixedHeadBertModel(config, add_pooling_layer=False)
-        self.qa_outputs = classifier(config)
-        self.post_init()
+        self.build(config, pooled=False, qa_outputs=classifier(config))
 
     @forward_like(bert.BertForQuestionAnswering)
     def forward(self, attention_mask=None, start_positions=None, end_positions=None, **inputs):
         outputs = super().forward(attention_mask=attention_mask, **inputs, return_dict=True)
-        if (padding := self.padding_left_out(attention_mask, outputs.start_logits)) is not None:
+        if (padding := self.skipped_padding(attention_mask, outputs.start_logits)) is not None:
             for name in ("start_logits", "end_logits"):
                 outputs[name] = outputs[name].masked_fill(padding, torch.finfo(outputs[name].dtype).min)
         if start_positions is None or end_positions is None:
             return outputs
-        starts = answer_loss(outputs.start_logits, start_positions, padding)
-        ends = answer_loss(outputs.end_logits, end_positions, padding)
+        starts = span_loss(outputs.start_logits, start_positions, padding)
+        ends = span_loss(outputs.end_logits, end_positions, padding)
         return modeling_outputs.QuestionAnsweringModelOutput(loss=(starts + ends) / 2, **outputs)
 
 

@@ -10,7 +10,7 @@ from transformers import EvalPrediction, PreTrainedTokenizerBase
 from transformers.utils import ModelOutput
 
 from ..data.examples import EpochSampler, Examples
-from ..model.fast_fixed_head_bert import places_of_labels
+from ..model.fast_fixed_head_bert import find_label_indices
 from ..training.trainer import CommonTrainer
 from .arguments import PretrainingArguments
 
@@ -74,7 +74,7 @@ class PretrainingTrainer(CommonTrainer):
         batch = self.state.global_step * self.args.gradient_accumulation_steps + len(self.step_losses)
         if batch % max(1, int(self.args.logging_steps) // 10) == 0:
             logits = outputs.prediction_logits if self.objective == "mlm+nsp" else outputs.logits
-            guesses, targets = logits_and_targets(logits, labels, self.objective, inputs.get("labelled"))
+            guesses, targets = logits_and_targets(logits, labels, self.objective, inputs.get("label_indices"))
             predicted, right = targets.ne(-100).sum(), (guesses.argmax(-1) == targets).sum()
         real = room if mask is None else mask.sum()
         self.window = self.window.to(labels.device)
@@ -125,17 +125,17 @@ def separate_losses(outputs: ModelOutput, inputs: dict[str, torch.Tensor]) -> tu
 
 
 def logits_and_targets(
-    logits: torch.Tensor, labels: torch.Tensor, objective: str, labelled: torch.Tensor | None = None
+    logits: torch.Tensor, labels: torch.Tensor, objective: str, label_indices: torch.Tensor | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """
     The logits (labelled, V) and ids (labelled) of the tokens to predict.
 
     `logits` are (B, L, V), or (labelled, V) already; `labels` (B, L), which a causal model predicts a token earlier.
-    `labelled` are their places, where these are known.
+    `label_indices` are their indices in the flattened batch, if known.
     """
     if objective == "clm":
         logits, labels = logits[:, :-1], labels[:, 1:]
-    places = places_of_labels(labels) if labelled is None else labelled
+    places = find_label_indices(labels) if label_indices is None else label_indices
     return logits.flatten(0, 1)[places] if logits.dim() == 3 else logits, labels.flatten()[places]
 
 

@@ -148,8 +148,6 @@ def export_onnx(source: str | Path, output_dir: str | Path, int8: bool = False, 
 
 def check_model(model: PreTrainedModel):
     """Refuse a model that cannot be exported."""
-    if getattr(model.config, "add_cross_attention", False):
-        raise InputError("cannot be exported with add_cross_attention: the graph has no input for what it sees.")
     size = sum(parameter.nbytes for parameter in model.parameters())
     if size >= LARGEST_FILE:
         raise InputError(f"{size / 1e9:.2f} GB of weights in float32; a file of ONNX has room for 2.14.")

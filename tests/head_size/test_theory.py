@@ -23,7 +23,7 @@ from experiments.head_size.patterns import (
 )
 from experiments.head_size.separation import difference, included, separated, sequence
 from experiments.head_size.theory import theory
-from fixedbert.model.attention_fixed_head_bert import FixedHeadBertAttention, FixedHeadBertSelfAttention
+from fixedbert.model.attention_fixed_head_bert import FixedHeadBertAttention, FixedHeadBertVariantSelfAttention
 from fixedbert.support.errors import InputError
 from fixedbert_cli import main
 
@@ -240,7 +240,7 @@ def test_identities_of_head_embeddings():
     """Guards: added embeddings leave a key bias and a shift of values, multiplied ones a product (MHE)."""
     for embedding in ("add", "mul"):
         config = config_of("Model", head_embedding=embedding, attn_implementation="eager")
-        layer = FixedHeadBertSelfAttention(config).double().eval()
+        layer = FixedHeadBertVariantSelfAttention(config).double().eval()
         torch.nn.init.normal_(layer.head_embedding)
         states = gaussian(1, 7, 32)
         Q, K, V = (linear(states[0]) for linear in (layer.query, layer.key, layer.value))

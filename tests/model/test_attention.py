@@ -1,7 +1,5 @@
 """The attention: equal to a naive reference in every variant and on every backend, with the papers' identities."""
 
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 import torch
@@ -17,8 +15,7 @@ from fixedbert import (
     preset_config,
 )
 from fixedbert.model import attention_fixed_head_bert, fast_fixed_head_bert
-from fixedbert.model.attention_fixed_head_bert import eager_attention_forward
-from fixedbert.model.fast_fixed_head_bert import Lengths, way_to_attend
+from fixedbert.model.fast_fixed_head_bert import SequenceLengths, packed_attention_forward
 
 VARIANTS = [
     {},
@@ -276,10 +273,7 @@ def test_qk_norm_bounds_the_scores():
     model = model_of("Model", qk_norm=True).double().eval()
     attention = model.encoder.layer[0].attention.self
     x = 1000 * torch.randn(B, L, D, dtype=torch.float64)
-    query, key = (
-        attention.project(attention.query, x, P, attention.q_norm),
-        attention.project(attention.key, x, P, attention.k_norm),
-    )
+    query, key, _ = attention.project_heads(x, x)
     scores = attention.scaling * query @ key.transpose(2, 3)
     assert P**0.5 * 0.9 < scores.abs().max() <= P**0.5 + 1e-9
     assert "qk_norm" not in str(model_of("Model")) and not FixedHeadBertConfig().qk_norm
@@ -355,72 +349,26 @@ def sequences(causal: bool, dtype=torch.float64):
         for lengths in (lengths_q, lengths_k, lengths_k)
     )
     ends = (torch.tensor([0, *np.cumsum(lengths)], dtype=torch.int32) for lengths in (lengths_q, lengths_k))
-    return module, query, key, value, Lengths(*ends, 7, 7)
+    return module, query, key, value, SequenceLengths(*ends, 7, 7)
 
 
 @pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("kernel", ["one by one", "padded", "variable length"])
-def test_every_backend_of_unequal_sequences_agrees(kernel, causal, monkeypatch):
-    """Guards: sequences one by one (CPU), padded again, or in a variable-length kernel (stood in for) are the same."""
+@pytest.mark.parametrize("name", ["looped_attention", "padded_attention"])
+def test_packed_sequences_of_unequal_length(name, causal):
+    """Guards: attention within packed sequences, in a loop (CPU) or padded again (GPU), is that of each alone."""
     module, query, key, value, lengths = sequences(causal)
-    handed_over = []
-
-    def variable_length(q, k, v, cu_q, cu_k, max_q, max_k, *, scale, window_size):  # torch's signature
-        handed_over.append((cu_q, cu_k))
-        assert window_size == ((-1, 0) if causal else (-1, -1))
-        outputs = []
-        for i in range(len(cu_q) - 1):
-            part_q = q[cu_q[i] : cu_q[i + 1]].transpose(0, 1)
-            part_k, part_v = (x[cu_k[i] : cu_k[i + 1]].transpose(0, 1) for x in (k, v))
-            scores = scale * part_q @ part_k.mT
-            if causal:
-                scores = scores.masked_fill(~torch.ones(scores.shape[-2:], dtype=torch.bool).tril(), -torch.inf)
-            outputs.append((scores.softmax(-1) @ part_v).transpose(0, 1))
-        return torch.cat(outputs)
-
-    monkeypatch.setattr(fast_fixed_head_bert, "varlen_attn", variable_length)
-    attention = eager_attention_forward if kernel == "one by one" and not causal else ALL_ATTENTION_FUNCTIONS["sdpa"]
-    attend = getattr(fast_fixed_head_bert, kernel.replace(" ", "_"))
-    output = attend(attention, module, query, key, value, lengths, dropout=0.0, scaling=P**-0.5)
-    expected = variable_length(
-        *(x[0].transpose(0, 1) for x in (query, key, value)),
-        *lengths,
-        scale=P**-0.5,
-        window_size=(-1, 0) if causal else (-1, -1),
-    )
-    assert torch.allclose(output, expected, rtol=0, atol=1e-12)
-    if kernel == "variable length":
-        assert handed_over[0][0] is lengths.cu_seq_lens_q and handed_over[0][1] is lengths.cu_seq_lens_k
-
-
-UNEVEN, EVEN = [0, 6, 7, 14], [0, 7, 14]
-ON_CUDA = {"device": "cuda", "dtype": torch.bfloat16, "size": 8}
-
-
-@pytest.mark.parametrize(
-    "ends, case, name",
-    [
-        (EVEN, {}, "in_a_batch"),
-        (UNEVEN, {}, "one_by_one"),
-        (EVEN, ON_CUDA, "in_a_batch"),
-        (UNEVEN, ON_CUDA, "variable_length"),
-        (UNEVEN, ON_CUDA | {"size": 6}, "padded"),
-        (UNEVEN, ON_CUDA | {"size": 264}, "padded"),
-        (UNEVEN, ON_CUDA | {"dtype": torch.float32}, "padded"),
-        (UNEVEN, ON_CUDA | {"dropout": 0.1}, "padded"),
-    ],
-)
-def test_which_way_of_sequences_is_chosen(ends, case, name, monkeypatch):
-    """Guards: sequences of a row attend in the way that is fastest for their lengths, device, size and precision."""
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
-    x = SimpleNamespace(  # no such device is needed
-        shape=(1, H, 14, case.get("size", P)),
-        dtype=case.get("dtype", torch.float32),
-        device=torch.device(case.get("device", "cpu")),
-    )
-    lengths = Lengths(torch.tensor(ends), torch.tensor(ends), 7, 7)
-    chosen = way_to_attend(ALL_ATTENTION_FUNCTIONS["sdpa"], x, x, x, lengths, case.get("dropout", 0.0))
-    assert chosen is getattr(fast_fixed_head_bert, name)
+    attend = getattr(fast_fixed_head_bert, name)
+    kernel = ALL_ATTENTION_FUNCTIONS["sdpa"]
+    output = attend(kernel, module, query, key, value, lengths, dropout=0.0, scaling=P**-0.5)
+    sizes_q, sizes_k = (x.diff().tolist() for x in (lengths.cu_seq_lens_q, lengths.cu_seq_lens_k))
+    parts = zip(query[0].split(sizes_q, 1), key[0].split(sizes_k, 1), value[0].split(sizes_k, 1), strict=True)
+    expected = []
+    for q, k, v in parts:
+        scores = P**-0.5 * q @ k.mT
+        if causal:
+            scores = scores.masked_fill(~torch.ones(scores.shape[-2:], dtype=torch.bool).tril(), -torch.inf)
+        expected.append((scores.softmax(-1) @ v).transpose(0, 1))
+    assert torch.allclose(output, torch.cat(expected), rtol=0, atol=1e-12)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -441,9 +389,8 @@ def test_lengths_go_to_flash_attention_without_padding(monkeypatch):
 
     def flash(module, query, key, value, attention_mask, **kwargs):
         seen.append((tuple(query.shape), attention_mask, kwargs["cu_seq_lens_q"].tolist(), kwargs["max_length_q"]))
-        lengths = Lengths(*(kwargs.pop(name) for name in Lengths._fields))
         kernel = ALL_ATTENTION_FUNCTIONS["sdpa"]
-        return fast_fixed_head_bert.within_sequences(kernel, module, query, key, value, lengths, **kwargs)
+        return packed_attention_forward(kernel, module, query, key, value, **kwargs)
 
     monkeypatch.setitem(ALL_ATTENTION_FUNCTIONS._global_mapping, "flash_attention_2", flash)
     model = model_of("Model", attn_implementation="sdpa", unpad_inputs=True).eval()
@@ -454,7 +401,7 @@ def test_lengths_go_to_flash_attention_without_padding(monkeypatch):
     lengths = inputs["attention_mask"].sum(1)
     assert seen == [((1, H, int(lengths.sum()), P), None, [0, *lengths.cumsum(0).tolist()], int(lengths.max()))] * 3
     seen.clear()
-    model(**inputs, read_at=False)
+    model(**inputs, output_mask=False)
     assert seen[2] == ((1, H, B, P), None, list(range(B + 1)), 1)
 
 

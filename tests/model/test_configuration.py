@@ -1,11 +1,10 @@
 """The configuration: the head size is free, nothing vanishes silently, nonsense is refused by name."""
 
+import importlib.metadata
 import json
 import logging
-import os
 import re
-import subprocess
-import sys
+import runpy
 from configparser import ConfigParser
 from pathlib import Path
 
@@ -71,10 +70,10 @@ def test_a_size_of_values_and_heads_for_each_layer(tmp_path):
         ({"value_head_size": 0}, "value_head_size must be at least 1, not 0"),
         ({"layer_attention_heads": [5, 5]}, "layer_attention_heads has 2 values for 3 layers"),
         ({"layer_attention_heads": [-1, 5, 5]}, "layer_attention_heads must be at least 0"),
-        ({"layer_attention_heads": [0, 5, 5], "is_decoder": True}, "a decoder needs some in each"),
+        ({"layer_attention_heads": [0, 5, 5], "is_decoder": True}, "decoder layers need heads"),
         ({"intermediate_size": [37, 0]}, "intermediate_size has 2 values for 3 layers"),
         ({"intermediate_size": [37, 0, -2]}, "intermediate_size must be at least 0"),
-        ({"layer_attention_heads": [4, 4, 3]}, "the largest must be num_attention_heads, which is 5"),
+        ({"layer_attention_heads": [4, 4, 3]}, "the largest must be num_attention_heads, 5"),
     ):
         with pytest.raises(StrictDataclassError, match=message):
             FixedHeadBertConfig(**shape | changes)
@@ -126,7 +125,7 @@ def test_activation_of_the_pooler():
         pooler = FixedHeadBertModel(config_of("Model", pooler_hidden_act=name)).pooler
         assert torch.equal(pooler(states), function(pooler.dense(states[:, 0])))
     assert FixedHeadBertConfig().pooler_hidden_act == "tanh"
-    with pytest.raises(StrictDataclassError, match="pooler_hidden_act must be .*, not 'silu'"):
+    with pytest.raises(StrictDataclassError, match="pooler_hidden_act.*silu"):
         FixedHeadBertConfig(pooler_hidden_act="silu")
 
 
@@ -142,39 +141,6 @@ def test_conflicting_head_sizes_are_refused():
     """Guards: of two different head sizes none is dropped silently."""
     with pytest.raises(ValueError, match="head_dim=3 and attention_head_size=4 disagree"):
         FixedHeadBertConfig(attention_head_size=4, head_dim=3)
-
-
-@pytest.mark.parametrize(
-    "field, value, error",
-    [
-        ("num_key_value_heads", 2, ValueError),
-        ("per_layer_config", {0: {"num_attention_heads": 3}}, AttributeError),
-    ],
-)
-def test_what_follows_from_other_fields_cannot_be_set(field, value, error):
-    """Guards: what transformers reads and the fields of this model decide is refused by name, not kept or dropped."""
-    with pytest.raises(error, match=field):
-        FixedHeadBertConfig(**{field: value})
-    config = FixedHeadBertConfig(num_attention_heads=5)
-    with pytest.raises(error, match=field):
-        setattr(config, field, value)
-    assert config.num_key_value_heads == 5 and field not in config.to_dict()
-
-
-@pytest.mark.parametrize("fields, heads", [({}, 5), ({"head_embedding": "add"}, 1)])
-def test_true_number_of_key_value_heads_is_accepted(caplog, tmp_path, fields, heads):
-    """Guards: a config.json that has num_key_value_heads too opens where it is true or null, without a warning."""
-    FixedHeadBertConfig(num_attention_heads=5, **fields).save_pretrained(tmp_path)
-    file = tmp_path / "config.json"
-    written = json.loads(file.read_text())
-    for number in (heads, None):
-        file.write_text(json.dumps({"num_key_value_heads": number} | written))
-        with caplog.at_level(logging.WARNING, logger="fixedbert"):
-            config = FixedHeadBertConfig.from_pretrained(tmp_path)
-        assert config.num_key_value_heads == heads and not caplog.records
-    file.write_text(json.dumps(written | {"num_key_value_heads": 3}))
-    with pytest.raises(ValueError, match=f"num_key_value_heads is {heads}, not 3: leave it out"):
-        FixedHeadBertConfig.from_pretrained(tmp_path)
 
 
 def test_unknown_keys_warn_and_suggest(caplog):
@@ -217,7 +183,7 @@ def test_fields_of_a_bert_are_refused(tmp_path):
         lambda: FixedHeadBertConfig.from_pretrained(tmp_path),
         lambda: FixedHeadBertModel.from_pretrained(tmp_path),
     ):
-        with pytest.raises(ValueError, match="model_type 'bert': fixedbert.convert makes a FixedHeadBert of such"):
+        with pytest.raises(ValueError, match="model_type is 'bert': convert such a model with fixedbert.convert"):
             make()
 
     class OwnConfig(FixedHeadBertConfig):
@@ -247,38 +213,13 @@ def test_keys_of_transformers_do_not_warn(caplog, tmp_path):
     assert not caplog.records
 
 
-@pytest.mark.parametrize(
-    "transformers, torch, refused",
-    [
-        ("4.57.6", "2.13.0+cpu", True),
-        ("5.9.0", "2.11.0", True),
-        ("5.15.0", "2.9.1", True),
-        ("5.15.0.dev0", "2.11.0a0+git1f2e3d", False),
-        ("6.0.0rc1", "3.0.0", False),
-    ],
-)
-def test_code_that_travels_names_the_versions_that_it_needs(transformers, torch, refused, tmp_path):
+@pytest.mark.parametrize("library, version", [("transformers", "4.57.6"), ("torch", "2.9.1")])
+def test_remote_code_names_the_versions_that_it_needs(library, version, monkeypatch):
     """Guards: a checkpoint's code refuses versions older than setup.cfg's, before it imports what they lack."""
-    for library, version in {"transformers": transformers, "torch": torch, "huggingface_hub": "0.1"}.items():
-        (tmp_path / f"{library}.py").write_text(f"__version__ = {version!r}")
-    environment = os.environ | {"PYTHONPATH": str(tmp_path)}
-    command = [sys.executable, configuration_fixed_head_bert.__file__]
-    error = subprocess.run(command, env=environment, capture_output=True, text=True).stderr.splitlines()[-1]
     setup = ConfigParser()
     setup.read(Path(__file__).parents[2] / "setup.cfg")
     oldest = dict(re.findall(r"(torch|transformers)>=([\d.]+)", setup["options"]["install_requires"]))
-    needs = f"needs transformers {oldest['transformers']} or later and torch {oldest['torch']} or later; "
-    assert (needs in error) == refused
-    assert (f"are transformers {transformers} and torch {torch}: " if refused else "huggingface_hub") in error
-
-
-def test_a_printed_configuration_leaves_out_the_code_that_travels(tmp_path):
-    """Guards: `auto_map` is in config.json and not in what is printed, also of a configuration that was loaded."""
-    config_of("Model").save_pretrained(tmp_path)
-    saved = (tmp_path / "config.json").read_text()
-    config = FixedHeadBertConfig.from_pretrained(tmp_path)
-    printed = json.loads(repr(config).removeprefix("FixedHeadBertConfig "))
-    assert len(config.auto_map) == 11
-    assert printed | {"auto_map": config.auto_map} == json.loads(saved) and "auto_map" not in printed
-    config.save_pretrained(tmp_path)
-    assert (tmp_path / "config.json").read_text() == saved
+    original = importlib.metadata.version
+    monkeypatch.setattr(importlib.metadata, "version", lambda name: version if name == library else original(name))
+    with pytest.raises(ImportError, match=f"{library}>={oldest[library]}.* is required .* found {library}=={version}"):
+        runpy.run_path(configuration_fixed_head_bert.__file__)

@@ -11,11 +11,11 @@ from transformers import AutoModel
 @pytest.mark.parametrize(
     "change, message",
     [
-        ({"attention_mask": torch.ones(B, L - 1)}, r"attention_mask has the shape \(13, 6\) .* it takes \(13, 7\)"),
-        ({"attention_mask": torch.ones(B, L + 1)}, r"attention_mask has the shape \(13, 8\)"),
-        ({"attention_mask": torch.ones(2, L)}, r"attention_mask has the shape \(2, 7\)"),
-        ({"attention_mask": torch.ones(B, 1, L)}, r"attention_mask has the shape \(13, 1, 7\)"),
-        ({"attention_mask": torch.ones(B, 1, L, L).long()}, "holds torch.int64: .* four dimensions with bool"),
+        ({"attention_mask": torch.ones(B, L - 1)}, r"attention_mask has shape \(13, 6\) .* shape \(13, 7\)"),
+        ({"attention_mask": torch.ones(B, L + 1)}, r"attention_mask has shape \(13, 8\)"),
+        ({"attention_mask": torch.ones(2, L)}, r"attention_mask has shape \(2, 7\)"),
+        ({"attention_mask": torch.ones(B, 1, L)}, r"attention_mask has shape \(13, 1, 7\)"),
+        ({"attention_mask": torch.ones(B, 1, L, L).long()}, "torch.int64: .* four dimensions and a boolean"),
         ({"input_ids": None}, "either input_ids or inputs_embeds"),
         ({"inputs_embeds": torch.zeros(B, L, D)}, "either input_ids or inputs_embeds"),
     ],
@@ -47,7 +47,7 @@ def test_inputs_that_torch_refuses(change, unpad_inputs):
 @pytest.mark.parametrize(
     "change, message",
     [
-        ({"head_embedding": "sum"}, 'head_embedding must be None, "add" or "mul", not \'sum\''),
+        ({"head_embedding": "sum"}, "head_embedding"),
         ({"head_embedding": 1}, "head_embedding"),
         ({"qk_norm": "yes"}, "qk_norm"),
         ({"unpad_inputs": 2}, "unpad_inputs"),
@@ -136,7 +136,7 @@ def test_labels_that_do_not_fit(head, sparse_prediction, unpad_inputs):
     """Guards: labels of another shape are named, where a sparse loss would take them; others are torch's to refuse."""
     model = model_of(head, sparse_prediction=sparse_prediction, unpad_inputs=unpad_inputs)
     inputs = inputs_of(head, labels=True)
-    with pytest.raises((ValueError, RuntimeError), match=r"labels have the shape \(13, 5\), the tokens|expanded size"):
+    with pytest.raises((ValueError, RuntimeError), match=r"labels have shape \(13, 5\), but the tokens|expanded size"):
         model(**inputs | {"labels": inputs["labels"][:, :5]})
     inputs["labels"][3, 4] = V
     inputs["attention_mask"][3] = 1
@@ -149,7 +149,7 @@ def test_mask_that_forgets_the_cache():
     model = model_of("LMHeadModel")
     ids = inputs_of("Model")["input_ids"]
     cache = model(ids[:, :4]).past_key_values
-    with pytest.raises(ValueError, match=r"attention_mask has the shape \(13, 3\) .* it takes \(13, 7\)"):
+    with pytest.raises(ValueError, match=r"attention_mask has shape \(13, 3\) .* shape \(13, 7\)"):
         model(ids[:, 4:], attention_mask=torch.ones(B, 3), past_key_values=cache)
 
 

@@ -65,7 +65,7 @@ def test_places_change_no_bit(objective, lengths, separate, changes):
     rows = examples(objective, lengths, separate)
     model = model_for(objective, **changes)
     plain, given = PretrainingCollator(0)(rows), PretrainingCollator(0, objective)(rows)
-    assert ("tokens" in given) == (objective != "clm" or separate or len(set(lengths)) > 1)
+    assert ("packed_batch" in given) == (objective != "clm" or separate or len(set(lengths)) > 1)
     for one, other in zip(outcome(model, plain), outcome(model, given), strict=True):
         assert torch.equal(one, other)
 
@@ -104,27 +104,28 @@ def test_places_by_hand():
     for row, labels in zip(rows, ([-100, 8, -100], [-100], [-100, 5]), strict=True):
         row["labels"] = np.array(labels)
     batch = PretrainingCollator(0, "mlm+nsp")(rows)
-    tokens = batch["tokens"]
-    assert batch["labelled"].tolist() == [1, 7]
-    assert tokens.places.tolist() == [0, 1, 2, 3, 6, 7] and tokens.sequence.tolist() == [0, 0, 0, 1, 2, 2]
-    assert tokens.ends.tolist() == [0, 3, 4, 6] and tokens.longest == 3
-    assert tokens.read.tolist() == [0, 1, 3, 4, 5]  # the first token of each row, and the labelled ones
-    assert tokens.read_ends.tolist() == [0, 2, 3, 5] and tokens.longest_read == 2
+    packed = batch["packed_batch"]
+    assert batch["label_indices"].tolist() == [1, 7]
+    assert packed.indices.tolist() == [0, 1, 2, 3, 6, 7]
+    assert packed.cu_seqlens.tolist() == [0, 3, 4, 6] and packed.max_seqlen == 3
+    assert packed.query_indices.tolist() == [0, 1, 3, 4, 5]  # the first token of each row, and the labelled ones
+    assert packed.query_cu_seqlens.tolist() == [0, 2, 3, 5] and packed.query_max_seqlen == 2
     assert "attention_mask" in batch and next(iter(batch)) == "input_ids"  # of which Trainer takes the batch size
 
 
 def test_a_mask_without_padding_is_left_out():
     """Guards: full rows of a causal model have no mask, which transformers would read; shorter ones keep theirs."""
     full, shorter = (PretrainingCollator(0, "clm")(examples("clm", lengths, False)) for lengths in ([5, 5], [5, 4]))
-    assert set(full) == {"input_ids", "labels"} and set(shorter) == {*full, "attention_mask", "tokens"}
+    assert set(full) == {"input_ids", "labels"} and set(shorter) == {*full, "attention_mask", "packed_batch"}
 
 
 def test_places_for_another_head():
-    """Guards: a head that reads other tokens than the collator meant finds them itself."""
+    """Guards: a head that reads other tokens than the collator selected computes all tokens."""
     batch = PretrainingCollator(0, "mlm")(examples("mlm", LENGTHS, False))
     inputs = {"input_ids": batch["input_ids"], "attention_mask": batch["attention_mask"]}
     model = model_of("ForNextSentencePrediction", unpad_inputs=True).eval()
-    assert torch.equal(model(**inputs, tokens=batch["tokens"]).logits, model(**inputs).logits)
+    logits = model(**inputs, packed_batch=batch["packed_batch"]).logits
+    assert torch.allclose(logits, model(**inputs).logits, atol=1e-5)
 
 
 def fixed(objective: str, labels: int = 6) -> PretrainingCollator:

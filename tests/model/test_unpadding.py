@@ -1,13 +1,11 @@
 """Unpadding and packed rows: no token that does not count is computed, and nothing else changes."""
 
-from dataclasses import replace
-
 import pytest
 import torch
 from helpers.tiny_models import HEADS, UNEQUAL, B, D, L, V, config_of, inputs_of, model_of
 from transformers import Trainer, TrainingArguments
 
-from fixedbert.model.fast_fixed_head_bert import Tokens
+from fixedbert.model.fast_fixed_head_bert import PackedBatch
 from fixedbert.model.modeling_fixed_head_bert import FixedHeadBertLayer
 
 VARIANTS = [{}, {"head_embedding": "add"}, {"head_embedding": "mul", "qk_norm": True}, {"is_decoder": True}]
@@ -282,20 +280,19 @@ def test_decoding_with_a_cache_keeps_its_padding():
     assert torch.equal(actual, expected)
 
 
-def test_places_of_tokens():
+def test_packed_batch():
     """Guards: where tokens are taken from and put back, worked out by hand for two rows of which one is packed."""
     real = torch.tensor([[0, 1, 1], [1, 1, 1]], dtype=torch.bool)
-    tokens = Tokens.of(real, sequences=torch.tensor([[0, 0, 0], [0, 1, 1]]))
-    assert tokens.places.tolist() == [1, 2, 3, 4, 5]
-    assert tokens.ends.tolist() == [0, 2, 3, 5] and tokens.longest == 2
+    batch = PackedBatch.from_mask(real, sequence_ids=torch.tensor([[0, 0, 0], [0, 1, 1]]))
+    assert batch.indices.tolist() == [1, 2, 3, 4, 5]
+    assert batch.cu_seqlens.tolist() == [0, 2, 3, 5] and batch.max_seqlen == 2
     x = torch.arange(6).view(2, 3)
-    assert tokens.take(x, real.shape).tolist() == [[1, 2, 3, 4, 5]]
-    assert tokens.put_back(tokens.take(x, real.shape), real.shape).tolist() == [[0, 1, 2], [3, 4, 5]]
-    tokens = tokens.read_at(torch.tensor([[0, 0, 1], [0, 0, 0]], dtype=torch.bool), real.shape, pooled=True)
-    assert tokens.read.tolist() == [0, 1, 2]  # the first of each row, and the one wanted
-    assert tokens.read_ends.tolist() == [0, 2, 3, 3] and tokens.longest_read == 2
-    only = replace(tokens, last_layer=torch.nn.Identity())
-    assert only.put_back(torch.tensor([[7, 8, 9]]), real.shape).tolist() == [[0, 7, 8], [9, 0, 0]]
+    assert batch.pack(x, real.shape).tolist() == [[1, 2, 3, 4, 5]]
+    assert batch.unpack(batch.pack(x, real.shape), real.shape).tolist() == [[0, 1, 2], [3, 4, 5]]
+    batch = batch.select_queries(torch.tensor([[0, 0, 1], [0, 0, 0]], dtype=torch.bool), real.shape, pooled=True)
+    assert batch.query_indices.tolist() == [0, 1, 2]  # the first of each row, and the one in the mask
+    assert batch.query_cu_seqlens.tolist() == [0, 2, 3, 3] and batch.query_max_seqlen == 2
+    assert batch.unpack(torch.tensor([[7, 8, 9]]), real.shape).tolist() == [[0, 7, 8], [9, 0, 0]]
 
 
 @pytest.mark.parametrize("head, variant", [*((head, {}) for head in HEADS), ("LMHeadModel", UNEQUAL)])

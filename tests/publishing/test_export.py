@@ -248,9 +248,8 @@ def test_refused_sentence_models(kinds, pooling, message, tmp_path):
 
 
 def test_refusals(tmp_path, monkeypatch):
-    """Guards: cross-attention, a file that is too large and a tokenizer of another model are one sentence each."""
+    """Guards: a file that is too large and a tokenizer of another model are one sentence each."""
     for changes, head, message in [
-        ({"add_cross_attention": True}, "LMHeadModel", "cannot be exported with add_cross_attention: the graph has"),
         ({"vocab_size": 50}, "Model", r"the tokenizer has 69 tokens and the model 50: not its own"),
     ]:
         folder = tmp_path / head

@@ -27,12 +27,12 @@ def lines_of(tmp_path, status: int) -> dict[str, dict]:
 def test_backends_agree_on_a_cpu(tmp_path, capsys):
     """Guards: each way to attend is compared in three precisions, or says why not; all numbers are in the file."""
     lines = lines_of(tmp_path, 0)
-    for way in ("eager", "sdpa", "sdpa, padded", "sdpa, one by one"):
+    for way in ("eager", "sdpa", "sdpa, padded attention", "sdpa, looped attention"):
         for dtype in ("float32", "float16", "bfloat16"):
             line = lines[f"{way}, {dtype}"]
             assert line["right"] and len(line["values"]["cases"]) == (6 if way in ("eager", "sdpa") else 4)
     left_out = {title: line["left_out"] for title, line in lines.items() if line["left_out"]}
-    assert {"flash_attention_2", "flex_attention", "sdpa, variable length", "two processes"} <= set(left_out)
+    assert {"flash_attention_2", "flex_attention", "two processes"} <= set(left_out)
     printed = capsys.readouterr().out
     assert all(f"left out: {reason}" in printed for reason in left_out.values()) and "nothing is wrong" in printed
 
@@ -40,12 +40,12 @@ def test_backends_agree_on_a_cpu(tmp_path, capsys):
 def test_a_wrong_backend_is_named(tmp_path, monkeypatch, capsys):
     """Guards: where a backend shifts its output by a token the program says which, and its status is 1."""
     monkeypatch.setattr(backends, "LAYOUTS", ("packed",))
-    original = fast_fixed_head_bert.padded
-    monkeypatch.setattr(fast_fixed_head_bert, "padded", lambda *x, **named: original(*x, **named).roll(1, 0))
+    original = fast_fixed_head_bert.padded_attention
+    monkeypatch.setattr(fast_fixed_head_bert, "padded_attention", lambda *x, **named: original(*x, **named).roll(1, 0))
     lines = lines_of(tmp_path, 1)
     wrong = {title for title, line in lines.items() if line["right"] is False}
-    assert {f"sdpa, padded, {dtype}" for dtype in ("float32", "float16", "bfloat16")} <= wrong
-    assert all("padded" in title for title in wrong) and "wrong: sdpa, padded" in capsys.readouterr().out
+    assert {f"sdpa, padded attention, {dtype}" for dtype in ("float32", "float16", "bfloat16")} <= wrong
+    assert all("padded" in title for title in wrong) and "wrong: sdpa, padded attention" in capsys.readouterr().out
 
 
 def test_a_backend_that_raises_is_named(tmp_path, monkeypatch):
@@ -55,12 +55,12 @@ def test_a_backend_that_raises_is_named(tmp_path, monkeypatch):
         raise RuntimeError("no such kernel")
 
     monkeypatch.setattr(backends, "LAYOUTS", ("packed",))
-    monkeypatch.setattr(fast_fixed_head_bert, "one_by_one", broken)
+    monkeypatch.setattr(fast_fixed_head_bert, "looped_attention", broken)
     monkeypatch.setattr(backends, "dropout_line", lambda way, *args: backends.Line(f"dropout: {way}"))
     lines = lines_of(tmp_path, 1)
-    line = lines["sdpa, one by one, float32"]
+    line = lines["sdpa, looped attention, float32"]
     assert line["right"] is False and "RuntimeError: no such kernel" in line["found"]
-    assert lines["sdpa, padded, float32"]["right"]
+    assert lines["sdpa, padded attention, float32"]["right"]
 
 
 def test_backends_that_raise_beside_eager(tmp_path, monkeypatch):
@@ -74,7 +74,11 @@ def test_backends_that_raise_beside_eager(tmp_path, monkeypatch):
 
     monkeypatch.setattr(backends, "outcome", outcome)
     lines = lines_of(tmp_path, 1)
-    assert [lines[f"{way}, float32"]["right"] for way in ("eager", "sdpa, padded", "sdpa")] == [False, False, True]
+    assert [lines[f"{way}, float32"]["right"] for way in ("eager", "sdpa, padded attention", "sdpa")] == [
+        False,
+        False,
+        True,
+    ]
 
 
 def test_dropout_that_is_not_applied(monkeypatch):

@@ -28,7 +28,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import one_hot, pad
 
-from fixedbert.model.attention_fixed_head_bert import FixedHeadBertSelfAttention
+from fixedbert.model.attention_fixed_head_bert import FixedHeadBertVariantSelfAttention
 from fixedbert.model.configuration_fixed_head_bert import FixedHeadBertConfig
 from fixedbert.support.errors import InputError
 
@@ -61,7 +61,7 @@ class Average(SyntheticTask):
             last = nn.Linear(mlp, width)
             nn.init.zeros_(last.weight)  # the input map begins as the identity
             self.mlp = nn.Sequential(nn.Linear(width, mlp), nn.ReLU(), last)
-        self.attention = FixedHeadBertSelfAttention(config)
+        self.attention = FixedHeadBertVariantSelfAttention(config)
         for projection in (self.attention.query, self.attention.key):
             nn.init.normal_(projection.weight[:, : 2 * length], std=0.2)  # larger ones learned less, in trials
             nn.init.zeros_(projection.weight[:, 2 * length :])  # attention begins without seeing the vectors

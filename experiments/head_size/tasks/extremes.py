@@ -27,7 +27,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from fixedbert.model.attention_fixed_head_bert import FixedHeadBertSelfAttention
+from fixedbert.model.attention_fixed_head_bert import FixedHeadBertVariantSelfAttention
 from fixedbert.model.configuration_fixed_head_bert import FixedHeadBertConfig
 from fixedbert.support.errors import InputError
 
@@ -63,7 +63,7 @@ class Extremes(SyntheticTask):
         width = config.hidden_size
         self.encoder = nn.Sequential(nn.Linear(features, FEED_FORWARD), nn.ReLU(), nn.Linear(FEED_FORWARD, width))
         self.class_token = nn.Parameter(torch.randn(width) / width**0.5)
-        self.attention = FixedHeadBertSelfAttention(config)
+        self.attention = FixedHeadBertVariantSelfAttention(config)
         for projection in (self.attention.query, self.attention.key):
             nn.init.normal_(projection.weight)  # heads begin uneven, each in its own way
         heads = self.attention.all_head_size

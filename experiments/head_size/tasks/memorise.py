@@ -23,7 +23,7 @@ from itertools import count
 import torch
 from torch import Tensor, nn
 
-from fixedbert.model.attention_fixed_head_bert import FixedHeadBertSelfAttention
+from fixedbert.model.attention_fixed_head_bert import FixedHeadBertVariantSelfAttention
 from fixedbert.model.configuration_fixed_head_bert import FixedHeadBertConfig
 from fixedbert.support.errors import Divergence, InputError
 
@@ -42,7 +42,7 @@ class Memory(nn.Module):
     def __init__(self, config: FixedHeadBertConfig, context: Tensor):
         super().__init__()
         config._attn_implementation = "eager"
-        self.attention = FixedHeadBertSelfAttention(config)
+        self.attention = FixedHeadBertVariantSelfAttention(config)
         self.readout = nn.Linear(self.attention.all_head_size, 1)
         self.register_buffer("context", context)
 

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from transformers import get_cosine_schedule_with_warmup
 
-from fixedbert.model.attention_fixed_head_bert import FixedHeadBertSelfAttention
+from fixedbert.model.attention_fixed_head_bert import FixedHeadBertVariantSelfAttention
 from fixedbert.model.configuration_fixed_head_bert import FixedHeadBertConfig
 from fixedbert.training.dropout import use_fast_dropout
 
@@ -97,7 +97,7 @@ class MixingLayer(nn.Module):
         super().__init__()
         config.hidden_size = length + 1  # one-hot positions and the number
         config._attn_implementation = "eager"
-        self.attention = FixedHeadBertSelfAttention(config)
+        self.attention = FixedHeadBertVariantSelfAttention(config)
         self.output = nn.Linear(self.attention.all_head_size, 1)
         self.register_buffer("positions", torch.eye(length))
         for projection in (self.attention.query, self.attention.key):

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize, pad
 
-from fixedbert.model.attention_fixed_head_bert import FixedHeadBertSelfAttention
+from fixedbert.model.attention_fixed_head_bert import FixedHeadBertVariantSelfAttention
 from fixedbert.model.configuration_fixed_head_bert import FixedHeadBertConfig
 from fixedbert.support.errors import InputError
 
@@ -52,7 +52,9 @@ class Nearest(SyntheticTask):
         if length < 4 or dimension < 2:
             raise InputError(f"nearest: {length} tokens in {dimension} dimensions: at least 4, and 2.")
         self.points, self.dimension = length // 2, dimension
-        layers = [FixedHeadBertSelfAttention(config, layer_idx=layer) for layer in range(config.num_hidden_layers)]
+        layers = [
+            FixedHeadBertVariantSelfAttention(config, layer_idx=layer) for layer in range(config.num_hidden_layers)
+        ]
         outputs = [nn.Linear(layer.all_head_size, config.hidden_size) for layer in layers]
         for attention, output in zip(layers, outputs, strict=True):
             for projection in (attention.query, attention.key):
