@@ -10,7 +10,7 @@ QUICK := -m "not slow" $(PACKAGE)
 INSTALL := pip install --quiet --disable-pip-version-check
 
 .PHONY: demo test test-slow test-tools test-all test-oldest test-newest coverage browser dist \
-	docs benchmark soak soak-full lint clean
+	docs benchmark soak lint clean
 
 demo: .venv/installed
 	$(BIN)/python run_demo.py
@@ -74,13 +74,10 @@ benchmark: .venv/installed
 	$(BIN)/python -m benchmarks.pretraining_data
 	$(BIN)/python -m benchmarks.finetuning
 
-# Trials from outside, soak/README.md: a share of at most 20 minutes, all of them.
+# Damaged files and killed commands, soak/README.md.
 soak: .venv/installed
-	rm -rf soak-output/share
-	$(BIN)/python -m soak run --output_dir soak-output/share --mutations 800 --kills 10
-
-soak-full: .venv/installed
-	$(BIN)/python -m soak run --output_dir soak-output/full
+	rm -rf soak-output
+	$(BIN)/python -m soak --output_dir soak-output
 
 lint: .venv/installed
 	$(BIN)/ruff check .

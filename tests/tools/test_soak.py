@@ -1,0 +1,48 @@
+"""The trials tell faults from passes."""
+
+import os
+import random
+import signal
+import time
+
+import pytest
+
+from soak import damage, kills
+
+
+@pytest.mark.parametrize(
+    "work, outcome",
+    [
+        (lambda: None, "done"),
+        (lambda: damage.sys.exit("error: rows.csv, line 3: no label."), "error"),
+        (lambda: {}["text"], "traceback"),
+        (lambda: time.sleep(60), "hang"),
+        (lambda: os.kill(os.getpid(), signal.SIGSEGV), "crash"),
+    ],
+)
+def test_outcomes_of_a_command(tmp_path, monkeypatch, work, outcome):
+    """Guards: success, an error message, a traceback, a hang and a crash of a command are told apart."""
+    monkeypatch.setattr(damage, "SECONDS", 3)
+    assert damage.in_child(work, tmp_path / "trial")[0] == outcome
+
+
+def test_faults():
+    """Guards: unclear messages, tracebacks and silently different content of our own files are faults."""
+    shard = next(name for name in damage.WRITTEN_FILES if name.endswith(".arrow"))
+    assert damage.faults_of("rows.csv", "done", "a", "b") == damage.faults_of(shard, "done", "a", "a") == []
+    assert damage.faults_of("rows.csv", "error", "error: rows.csv, line 3: no label.", "") == []
+    for fault in ((shard, "done", "a"), ("rows.csv", "error", "error: wrong."), ("rows.csv", "hang", "60 s")):
+        assert damage.faults_of(*fault, "b")
+    assert kills.faults_of(signal.SIGTERM, 143, "stopped by SIGTERM", 9) == []
+    assert kills.faults_of(signal.SIGTERM, 0, "", 9) and kills.faults_of(signal.SIGINT, 130, "Traceback", 9)
+
+
+def test_damage_can_be_repeated(tmp_path):
+    """Guards: a seed always gives the same damage, and the content nearly always changes."""
+    content = b"".join(b'{"text": "one %d", "label": "yes"}\n' % number for number in range(9))
+    found = []
+    for number in (*range(5, 40), *range(5, 40)):
+        file = tmp_path / f"{len(found)}.jsonl"
+        file.write_bytes(content)
+        found.append((damage.damage(file, number, random.Random(number)), file.read_bytes()))
+    assert found[:35] == found[35:] and sum(one == content for _, one in found) < 8
