@@ -29,7 +29,7 @@ from fixedbert.fine_tuning.questions import load_squad
 from fixedbert.fine_tuning.squad_metrics import squad_scores
 from fixedbert.fine_tuning.texts import load_files
 from fixedbert.support.errors import InputError, exit_on_input_error
-from fixedbert.support.figures import drawing
+from fixedbert.support.figures import new_figure
 
 DEMO = Path("demo")
 PRETRAINED, START = "pretrained", ("pretrained", "from scratch")
@@ -175,7 +175,7 @@ def history(output: Path, key: str) -> tuple[list[int], list[float]]:
 
 def draw(majority: dict[str, float]) -> Path:
     """One picture: pretraining losses, and both tasks' metrics against steps with and without pretraining."""
-    with drawing(13, 4, DEMO / "demo.png") as figure:
+    with new_figure(13, 4, DEMO / "demo.png") as figure:
         left, middle, right = figure.subplots(1, 3)
         left.plot(*history(DEMO / PRETRAINED, "loss"), label="training, both losses")
         left.plot(*history(DEMO / PRETRAINED, "eval_mlm_loss"), "o-", label="held out, masked LM")

@@ -17,7 +17,7 @@ import torch
 from fixedbert.counts import Shape
 from fixedbert.model.modeling_fixed_head_bert import FixedHeadBertModel
 from fixedbert.planning import describe
-from fixedbert.support.figures import PAGE, drawing
+from fixedbert.support.figures import PAGE, new_figure
 
 BASE = Shape(256, 4, 8, 32, 1024, vocabulary=1000)
 GROWING = {  # what grows, with values
@@ -49,7 +49,7 @@ def draw_cost(file: Path):
 
     Dots are medians of five passes, with bars from the fastest to the slowest.
     """
-    with drawing(PAGE, 5, file) as figure:
+    with new_figure(PAGE, 5, file) as figure:
         panels = list(figure.subplots(2, 3, sharey=True).flat)
         for spare in panels[len(GROWING) :]:
             spare.set_axis_off()

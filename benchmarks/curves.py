@@ -4,7 +4,7 @@ from itertools import pairwise
 from pathlib import Path
 from textwrap import fill
 
-from fixedbert.support.figures import PAGE, drawing
+from fixedbert.support.figures import PAGE, new_figure
 
 Point = dict[str, float]
 Curve = list[Point]
@@ -37,7 +37,7 @@ def draw(curves: dict[str, list[Curve]], labels: dict[str, dict[str, str]], leve
     """
     from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
-    with drawing(PAGE, 4 + 0.2 * len(curves), file) as figure:
+    with new_figure(PAGE, 4 + 0.2 * len(curves), file) as figure:
         for panel, (axis, (label, unit)) in zip(figure.subplots(1, 2, sharey=True), AXES.items(), strict=True):
             for number, (name, seeds) in enumerate(curves.items()):
                 color = f"C{number - 1}" if number else "black"

@@ -14,7 +14,7 @@ import transformers
 
 import fixedbert
 from fixedbert.support.errors import Stopped
-from fixedbert.support.processes import end_with_parent
+from fixedbert.support.processes import exit_with_parent
 from fixedbert.training.precision import has_bf16
 
 Result = TypeVar("Result")
@@ -44,7 +44,7 @@ def in_a_process(work: Callable[..., Result], *arguments) -> Result:
     caches are cold, and memory is no other's. Where the call is stopped, the process is killed.
     """
     context, others = multiprocessing.get_context("spawn"), set(multiprocessing.active_children())
-    with ProcessPoolExecutor(1, context, end_with_parent, (os.getpid(),)) as processes:
+    with ProcessPoolExecutor(1, context, exit_with_parent, (os.getpid(),)) as processes:
         try:
             return processes.submit(quietly, work, *arguments).result()
         except (KeyboardInterrupt, Stopped):

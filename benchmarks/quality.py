@@ -42,9 +42,9 @@ from benchmarks.sides import train_in_turns
 from experiments.study.sources import FINE_TUNED
 from fixedbert.data.tokenizers import load_tokenizer
 from fixedbert.fine_tuning.sweep import sweep
-from fixedbert.support.errors import InputError, exit_on_input_error, needs
-from fixedbert.support.files import read_object, write_whole
-from fixedbert.support.locks import locked
+from fixedbert.support.errors import InputError, exit_on_input_error, require_package
+from fixedbert.support.files import read_json_object, write_atomically
+from fixedbert.support.locks import directory_lock
 from fixedbert.training.output import COMMAND_FILE
 
 Contenders = dict[str, tuple[Stock | Recipe, dict]]  # by name, with what is recorded of each
@@ -101,7 +101,7 @@ def earlier_results(file: Path, contenders: Contenders, minutes: float) -> list[
         if folder.exists() and any(folder.iterdir()):
             raise InputError(f"{folder}: it has no {file.name} of this benchmark; give an --output_dir of its own.")
         folder.mkdir(parents=True, exist_ok=True)
-        write_whole(file, "")
+        write_atomically(file, "")
     results = read_results(file)
     stock = next(record["settings"] for _, record in contenders.values() if record["stock"])
     shared = {name: value for name, value in stock.items() if name not in ("learning_rate", "equal")}
@@ -140,7 +140,7 @@ def train_missing(
             machine = ", ".join([description(), *gpus()])
             run = {"side": name, "seed": seed, "minutes": minutes, "machine": machine}
             results.append(run | missing[name][1] | {"points": process.points})
-            write_whole(file, "".join(json.dumps(result) + "\n" for result in results))
+            write_atomically(file, "".join(json.dumps(result) + "\n" for result in results))
 
 
 def model_folder(folder: Path, name: str, seed: int) -> Path:
@@ -157,10 +157,10 @@ def show(folder: Path, sides: dict[str, BY_SEED], drawn: list[str]):
     meaning += ", and as much as stock BERT with the same settings as the recipe"
     text = f"{title}\n\n{meaning}; mean (range) over the seeds.{cut_short(results)}\n\n{markdown(rows)}"
     print(f"\n{text}")
-    write_whole(folder / "table.md", text)
+    write_atomically(folder / "table.md", text)
     listed = [asdict(row) | {"ratios": {" ".join(of): ratios for of, ratios in row.ratios.items()}} for row in rows]
     record = {"minutes": results[0]["minutes"], "machines": machines, "rows": listed}
-    write_whole(folder / "table.json", json.dumps(record, indent=1) + "\n")
+    write_atomically(folder / "table.json", json.dumps(record, indent=1) + "\n")
     curves = {
         name: [result["points"] for result in sides[name].values()]
         for name in (reference, *(name for name in drawn if name != reference))
@@ -189,7 +189,7 @@ PATHS = ("output_dir", "model_name_or_path", "data_dir", *SQUAD)
 
 def check_installed(fine_tuned: bool):
     """Raises InputError where matplotlib, or the data to fine-tune with, is missing: both are needed hours later."""
-    needs("matplotlib", "plots")
+    require_package("matplotlib", "plots")
     for name in ("glue/MNLI", *SQUAD.values()) if fine_tuned else ():
         if not (data_folder() / name).exists():
             raise InputError(f"{data_folder() / name} is not there: add it, or leave out --fine_tune.")
@@ -218,7 +218,7 @@ def fine_tune(task: str, given: dict):
 
 def check_settings(output: Path, given: dict):
     """Raises InputError where earlier results of fine-tuning had other settings, paths apart."""
-    earlier = read_object(output / COMMAND_FILE, f"remove {output}")
+    earlier = read_json_object(output / COMMAND_FILE, f"remove {output}")
     names = sorted({*earlier, *given} - {*PATHS})
     if other := ", ".join(name for name in names if earlier.get(name) != given.get(name)):
         raise InputError(f"{output}: fine-tuned with other settings ({other}); remove it, and it is fine-tuned again.")
@@ -288,7 +288,7 @@ def main(argv: list[str] | None = None):
     check_installed(arguments.fine_tune)
     contenders = contenders_of(arguments, load_tokenizer(vocabulary()))
     folder = arguments.output_dir
-    with locked(folder):
+    with directory_lock(folder):
         file = folder / "results.jsonl"
         results = earlier_results(file, contenders, arguments.minutes)
         train_missing(file, results, contenders, arguments.seeds, arguments.minutes, arguments.recipe_minutes)

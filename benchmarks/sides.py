@@ -211,13 +211,13 @@ class Side:
 
 def run(train: Callable, log: Path, pipe: Connection, *arguments):
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that started this one, and ends it
-    threading.Thread(target=end_with_parent, daemon=True).start()
+    threading.Thread(target=exit_with_parent, daemon=True).start()
     transformers.utils.logging.set_verbosity_error()
     with open(log, "w", buffering=1) as lines, redirect_stdout(lines):
         train(pipe, *arguments)
 
 
-def end_with_parent():
+def exit_with_parent():
     """Without this a process whose parent was killed trains on until the end of its turn."""
     parent = multiprocessing.parent_process()
     assert parent is not None  # of a Side

@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 
 from fixedbert import PRESETS
-from fixedbert.support.figures import PAGE, drawing
+from fixedbert.support.figures import PAGE, new_figure
 
 SERIES = {
     "standard heads, d=1024: head size 128, 64, 32; feed-forward 4096": ("standard-1024-", "s--"),
@@ -30,7 +30,7 @@ def printed() -> dict[str, list[tuple[float, float]]]:
 
 def main():
     scores = printed()
-    with drawing(PAGE, 5.6, Path(__file__).with_suffix(".png")) as figure:
+    with new_figure(PAGE, 5.6, Path(__file__).with_suffix(".png")) as figure:
         panels = figure.subplots(2, 3, sharex="col", sharey="row")
         for number, (row, score) in enumerate(zip(panels, SCORES, strict=True)):
             for axes, (field, label) in zip(row, AXES.items(), strict=False):

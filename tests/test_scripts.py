@@ -22,7 +22,7 @@ import run_pretraining
 import run_squad
 from fixedbert.support.errors import InputError
 from fixedbert.training.dropout import FastDropout
-from fixedbert.training.output import whole_checkpoints
+from fixedbert.training.output import complete_checkpoints
 from fixedbert.training.trainer import CommonTrainer
 
 
@@ -179,7 +179,7 @@ def test_diverging_run_stops_before_it_saves(corpus, pretrained, tmp_path):
     command += ["--save_steps", "1", "--save_total_limit", "2"]
     with pytest.raises(InputError, match="the last good checkpoint is .*run.partial/checkpoint-[0-9]+: lower"):
         run_pretraining.main(command)
-    (*_, last) = whole_checkpoints(tmp_path / "run.partial")
+    (*_, last) = complete_checkpoints(tmp_path / "run.partial")
     assert all(weight.isfinite().all() for weight in load_file(last / "model.safetensors").values())
     log = json.loads((last / "trainer_state.json").read_text())["log_history"]
     assert log and all(entry["loss"] > 0 for entry in log if "loss" in entry)

@@ -19,7 +19,7 @@ from experiments.study import register, report_runs
 from experiments.study.records import read_records
 from experiments.study.report import Report, make_report
 from experiments.study.shape_results import is_open
-from fixedbert.support.figures import PAGE, drawing
+from fixedbert.support.figures import PAGE, new_figure
 
 HERE = Path(__file__).parent
 RECORDS = HERE.parent / "records"
@@ -65,7 +65,7 @@ def draw_studies():
 def draw_depth():
     """Perplexity by layers: a dot for each seed, means with intervals."""
     report = make_report(read_records([RECORDS / "depth.jsonl"]))
-    with drawing(PAGE, 4.2, HERE / "study_depth.png") as figure:
+    with new_figure(PAGE, 4.2, HERE / "study_depth.png") as figure:
         axes = figure.subplots()
         draw_series(axes, report, "perplexity", layers_aside)
         axes.set_xticks([1, 2, 3, 4])
@@ -79,7 +79,7 @@ def draw_memorise():
     from matplotlib.ticker import NullFormatter, NullLocator, StrMethodFormatter
 
     report = make_report(read_records([TASKS / "memorise.jsonl"]))
-    with drawing(PAGE, 4.6, HERE / "study_memorise.png") as figure:
+    with new_figure(PAGE, 4.6, HERE / "study_memorise.png") as figure:
         axes = figure.subplots()
         draw_series(axes, report, "memorised", lambda shape, aside: shape["attention_head_size"] * 1.02**aside)
         axes.plot([2, 16], [450, 3600], "--", color="black", linewidth=1, label="growth in proportion to size: slope")
@@ -101,7 +101,7 @@ def draw_memorise():
 def draw_synthetic():
     """Errors by head size, with the least error found for each dense pattern, and the sizes that theory says."""
     report = make_report(read_records([TASKS / "synthetic.jsonl"]))
-    with drawing(PAGE, 4.6, HERE / "study_synthetic.png") as figure:
+    with new_figure(PAGE, 4.6, HERE / "study_synthetic.png") as figure:
         axes = figure.subplots()
         for number, ((name, shapes), rank) in enumerate(zip(report.series.items(), (11, 6, None), strict=True)):
             sizes, color = [shape["attention_head_size"] for shape in shapes], f"C{number}"
@@ -226,7 +226,7 @@ def draw_language_models():
 def draw_shapes(series: dict[str, list[Shape]], field: str, label: str, file: Path):
     from matplotlib.ticker import EngFormatter, LogLocator, NullFormatter
 
-    with drawing(PAGE, 4.4, file) as figure:
+    with new_figure(PAGE, 4.4, file) as figure:
         panels = figure.subplots(1, 2, sharey=True)
         for panel, axis in zip(panels, (field, "parameters"), strict=True):
             for number, (name, shapes) in enumerate(series.items()):
@@ -253,7 +253,7 @@ def draw_shrinking():
     """Similarity of sentences by what is left of heads."""
     table = tables("shrinking.md")["Heads of 32: without training"]
     sizes = [int(cell) for cell in table["what is cut, in all layers"][0][1:]]
-    with drawing(PAGE, 4.4, HERE / "shrinking_quality_minilm.png") as figure:
+    with new_figure(PAGE, 4.4, HERE / "shrinking_quality_minilm.png") as figure:
         axes = figure.subplots()
         for name, rows in table.items():
             if not name.strip("-") or name == "what is cut, in all layers":
@@ -290,7 +290,7 @@ def draw_lighter():
         if "speedup" in name or "int8" in name:
             kind = "cut and trained" if "distil" in name else "cut, in int8" if "in int8" in name else "cut"
             kinds[name if name in kinds else kind].append(cells)
-    with drawing(PAGE, 8, HERE / "lighter.png") as figure:
+    with new_figure(PAGE, 8, HERE / "lighter.png") as figure:
         panels = figure.subplots(3, 2, sharex=True, sharey=True).flatten()
         for place, (panel, task) in enumerate(zip(panels, table["model"][0], strict=False)):
             band = {"color": "C3", "alpha": 0.25, "linewidth": 0, "label": "± a standard error of a score"}

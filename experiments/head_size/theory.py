@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from fixedbert.support.errors import InputError, needs
-from fixedbert.support.figures import PAGE, drawing
+from fixedbert.support.errors import InputError, require_package
+from fixedbert.support.figures import PAGE, new_figure
 from fixedbert.support.files import new_directory
 
 from .outputs import output, values_for
@@ -96,7 +96,7 @@ def theory(output_dir: str | Path, lengths: Sequence[int] = (8, 16, 32), pattern
         raise InputError(f"{min(lengths)}: a pattern needs 2 tokens or more.", "lengths")
     if patterns < 1:
         raise InputError(f"{patterns}: at least 1 is needed to draw anything.", "patterns")
-    needs("matplotlib", "plots")
+    require_package("matplotlib", "plots")
     with new_directory(output_dir) as folder:
         with tqdm(total=patterns * sum(lengths), desc="fitting patterns", unit="fit") as progress:
             fits = tuple(fit_patterns(length, patterns, seed, progress) for length in lengths)
@@ -155,7 +155,7 @@ def median(divergences: Iterable[float]) -> float:
 
 def draw(fits: Sequence[PatternFits], P: Tensor, file: Path):
     """Divergence against head size, a color for each length; below it the pattern P and the best smaller heads."""
-    with drawing(PAGE, 6.6, file) as figure:
+    with new_figure(PAGE, 6.6, file) as figure:
         upper, lower = figure.subfigures(2, 1, squeeze=False, height_ratios=(4, 2.6))[:, 0]
         panels = upper.subplots(1, 2)
         for number, fit in enumerate(fits):

@@ -21,10 +21,10 @@ from accelerate import PartialState
 from tqdm.auto import tqdm
 
 import fixedbert_cli
-from fixedbert.support.errors import InputError, needs, note_what_is_left
-from fixedbert.support.files import json_text, write_whole, writing
-from fixedbert.support.locks import locked
-from fixedbert.support.processes import end_with_parent
+from fixedbert.support.errors import InputError, note_what_is_left, require_package
+from fixedbert.support.files import to_json, write_atomically, writing
+from fixedbert.support.locks import directory_lock
+from fixedbert.support.processes import exit_with_parent
 from fixedbert.training.output import on_main_process
 
 from .records import Record, read_records
@@ -60,7 +60,7 @@ def run_study(
     Raises:
         InputError: the texts are invalid, `output_dir` belongs to another study or is in use, or a run failed.
     """
-    needs("matplotlib", "study")
+    require_package("matplotlib", "study")
     part, sources = parse_share(share), sources or DataSources()
     if processes is not None and processes < 1:
         raise InputError(f"{processes}: at least 1.", "processes")
@@ -130,7 +130,7 @@ def run_in_worker(
     extensions: list[Extension],
 ) -> Record:
     """Do a run in a worker process, with its output in `folder`.log and on one of the GPUs."""
-    end_with_parent(parent)
+    exit_with_parent(parent)
     torch.set_num_threads(threads)
     if gpus:
         number = int(
@@ -217,7 +217,7 @@ class RunLog:
                 )
             self.records.append({**record, **study.labels(run)})  # the question or the axis may have changed
         if writes:  # without an incomplete last line
-            write_whole(file, "".join(json_text(record) + "\n" for record in self.records))
+            write_atomically(file, "".join(to_json(record) + "\n" for record in self.records))
 
     def left(self) -> list[Run]:
         """Returns the runs that are not done, as far as they are known: an extended grid adds some."""
@@ -240,7 +240,7 @@ class RunLog:
         record = {**result, **self.study.labels(run)}
         if self.writes:
             with open(self.folder / RECORDS, "a", encoding="utf-8") as file:
-                file.write(json_text(record) + "\n")
+                file.write(to_json(record) + "\n")
                 file.flush()
                 os.fsync(file.fileno())
             shutil.rmtree(self.folder / UNFINISHED / run.key, ignore_errors=True)
@@ -261,9 +261,9 @@ def study_directory(folder: Path, study: Study, sources: DataSources, take_over:
     """
     sources.check(study)
     remedy = "make room or give the right to write there; the same command then resumes"
-    with locked(folder, take_over), writing(folder, remedy):
+    with directory_lock(folder, take_over), writing(folder, remedy):
         folder.mkdir(parents=True, exist_ok=True)
-        content = json_text({"study": study.name, "scale": study.scale, "data": sources.settings()}, indent=1) + "\n"
+        content = to_json({"study": study.name, "scale": study.scale, "data": sources.settings()}, indent=1) + "\n"
         file, records = folder / SETTINGS, folder / RECORDS
         if not file.exists() and any(folder.iterdir()):
             raise InputError(f"{folder}: the output directory is not empty; give a different one, or remove it.")
@@ -273,7 +273,7 @@ def study_directory(folder: Path, study: Study, sources: DataSources, take_over:
                     f"{folder}: has runs of a different study or different texts (see {SETTINGS}); give a different "
                     "`output_dir`, or remove it."
                 )
-            write_whole(file, content)
+            write_atomically(file, content)
         for lock in folder.glob(f"{UNFINISHED}/*/*.lock"):
             lock.unlink()  # left by killed runs
         try:

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fixedbert.support.errors import InputError, naming, needs
+from fixedbert.support.errors import InputError, error_context, require_package
 from fixedbert.support.figures import PAGE, style
-from fixedbert.support.files import new_directory, write_whole
+from fixedbert.support.files import new_directory, write_atomically
 
 from .records import AXES, COUNTED, read_records
 from .registry import EXTENSIONS, METRICS
@@ -44,12 +44,12 @@ def report_runs(files: Sequence[str | Path], output_dir: str | Path) -> Report:
     Raises:
         InputError: nothing in the files, or runs of different studies.
     """
-    needs("matplotlib", "study")
+    require_package("matplotlib", "study")
     if not files:
         raise InputError("no runs to report: give the runs.jsonl of a study.")
     with new_directory(output_dir) as folder:
         records = read_records(files)
-        with naming(", ".join(map(str, files))):
+        with error_context(", ".join(map(str, files))):
             report = make_report(records)
         write_report(report, folder)
     return report
@@ -63,8 +63,8 @@ def write_report(report: Report, folder: Path):
             picture = BytesIO()
             with style():
                 draw(report).savefig(picture, format="png")
-            write_whole(folder / name, picture.getvalue())
-    write_whole(folder / "report.md", report_markdown(report))
+            write_atomically(folder / name, picture.getvalue())
+    write_atomically(folder / "report.md", report_markdown(report))
 
 
 def entitle(figure: Figure, report: Report, caption: str):

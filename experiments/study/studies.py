@@ -21,7 +21,7 @@ from fixedbert.counts import forward_flops, parameters
 from fixedbert.model.configuration_fixed_head_bert import FixedHeadBertConfig
 from fixedbert.presets import SHAPE_FIELDS, preset_config
 from fixedbert.pretraining.arguments import Objective
-from fixedbert.support.checksums import fingerprint_of
+from fixedbert.support.checksums import stable_hash
 from fixedbert.support.errors import InputError
 from fixedbert.support.files import read_yaml, reading
 
@@ -58,7 +58,7 @@ class Run:
         """A fingerprint of the training, the same in every study."""
         settings = asdict(self)
         del settings["series"], settings["point"], settings["of_grid"]
-        return fingerprint_of(settings)
+        return stable_hash(settings)
 
     @property
     def config(self) -> FixedHeadBertConfig:

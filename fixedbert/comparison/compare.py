@@ -46,8 +46,8 @@ from ..shrinking.predictions import (
     kind_of,
 )
 from ..shrinking.report import shown
-from ..support.errors import InputError, needs
-from ..support.files import json_text, new_directory, reading
+from ..support.errors import InputError, require_package
+from ..support.files import new_directory, reading, to_json
 
 RESULTS, CHANGED = "comparison.json", "changed.tsv"
 ALONE = 64  # rows that are timed one at a time
@@ -209,7 +209,7 @@ def compare(  # noqa: PLR0913  the options of the command
         return found
     with new_directory(output_dir) as folder:
         found = replace(found, folder=str(output_dir))
-        (folder / RESULTS).write_text(json_text(asdict(found), indent=1) + "\n")
+        (folder / RESULTS).write_text(to_json(asdict(found), indent=1) + "\n")
         if first.answers[0][0].kind == "classes":
             names = default_names(first.config)
             with (folder / CHANGED).open("w", newline="", encoding="utf-8") as table:
@@ -228,7 +228,7 @@ def running(place: str, **hub_options) -> list[Running]:
         task, ask = task_of(head_in(model), model.config, place, pooling is not None), answering(model, pooling)
         runs.append(Running(place, shown(place), task, model.config, tokenizer, partial(ask, model)))
     if graphs:
-        needs("onnxruntime", "onnx")
+        require_package("onnxruntime", "onnx")
         config, tokenizer = read_config(place), load_tokenizer(place, trust_remote_code=False)
         check_vocab_size(tokenizer, config.vocab_size, place)
         head = (config.architectures or [""])[0].partition("For")[2]

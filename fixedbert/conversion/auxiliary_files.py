@@ -12,7 +12,7 @@ from huggingface_hub import metadata_load, snapshot_download
 
 from ..data.tokenizers import TOKENIZER_FILES, check_vocab_size, load_tokenizer, tokenizer_files
 from ..support.errors import InputError
-from ..support.files import read_object, reading
+from ..support.files import read_json_object, reading
 
 logger = logging.getLogger(__name__)
 
@@ -75,7 +75,7 @@ def copy_tokenizer(source: Path, output: Path, do_lower_case: bool | None):
     # The config.json that a bare vocab.txt belongs to can be from 2019, without a model type.
     tokenizer_source = source / "vocab.txt" if files == ["vocab.txt"] else source
     tokenizer = load_tokenizer(str(tokenizer_source), do_lower_case, trust_remote_code=False)
-    check_vocab_size(tokenizer, read_object(output / "config.json", "convert it again")["vocab_size"], source)
+    check_vocab_size(tokenizer, read_json_object(output / "config.json", "convert it again")["vocab_size"], source)
     tokenizer.save_pretrained(output)
 
 

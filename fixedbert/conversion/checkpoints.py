@@ -14,7 +14,7 @@ from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel, PreTrain
 from ..counts import size_text
 from ..model import modeling_fixed_head_bert
 from ..model.configuration_fixed_head_bert import FixedHeadBertConfig
-from ..support.errors import InputError, listed, naming
+from ..support.errors import InputError, error_context, shorten
 from ..support.files import reading
 from .auxiliary_files import model_files
 from .families import FAMILIES, check_positions, fixed_head_config, task_head
@@ -72,7 +72,7 @@ def read_config(source: str | Path, model_type: str | None = None, **options) ->
             f'{source}: config.json has no model_type; add it, such as "model_type": "bert", or pass the model\'s '
             "class as `architecture` to fixedbert convert."
         )
-    with naming(source):
+    with error_context(source):
         check_positions(config)
     config._attn_implementation = None
     return config
@@ -125,8 +125,8 @@ def load_bert(source: str | Path, architecture: str | None = None, **hub_options
     superfluous = [] if architecture else [key for key in unexpected if not key.endswith(POOLER)]
     if superfluous:
         raise InputError(
-            f"{source}: {name}, the class in config.json, has no parameters {listed(superfluous)}; to drop them, pass "
-            "the class as `architecture` to fixedbert convert."
+            f"{source}: {name}, the class in config.json, has no parameters {shorten(superfluous)}; to drop them, "
+            "pass the class as `architecture` to fixedbert convert."
         )
     if unexpected:
         PartialState().print(f"{source}: dropped tensors that {name} does not have: {', '.join(unexpected)}.")
@@ -137,7 +137,7 @@ def resolve_class(source: str | Path, architecture: str | None, **hub_options) -
     """Return a model's configuration and the name of its class: `architecture` or the one in config.json."""
     model_type = next((kind for kind, family in FAMILIES.items() if (architecture or "").startswith(family)), None)
     config = read_config(source, model_type, **hub_options)
-    with naming(source):
+    with error_context(source):
         fixed_head_config(config)
         name = architecture or (config.architectures or [f"{FAMILIES[config.model_type]}Model"])[0]
         head = task_head(name, config.model_type)
@@ -196,5 +196,5 @@ def load_tensors(
     for key, actual, expected in sorted(info["mismatched_keys"]):
         raise InputError(f"{source}: {key} has shape {tuple(actual)}, but config.json implies {tuple(expected)}.")
     if missing:
-        raise InputError(f"{source}: weights are missing for {listed(missing)}; the file is incomplete.")
+        raise InputError(f"{source}: weights are missing for {shorten(missing)}; the file is incomplete.")
     return model, sorted(info["unexpected_keys"])

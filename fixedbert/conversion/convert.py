@@ -11,7 +11,7 @@ from ..counts import head_counts, head_sizes, neuron_counts, size_text, value_he
 from ..model.modeling_fixed_head_bert import FixedHeadBertPreTrainedModel
 from ..publishing.model_card import checkpoint_card
 from ..support.errors import InputError
-from ..support.files import new_directory, reason_of
+from ..support.files import error_reason, new_directory
 from .auxiliary_files import CARD, auxiliary_directory, copy_auxiliary_files
 from .checkpoints import load_bert, model_directory
 from .families import fixed_head_config
@@ -79,7 +79,7 @@ def convert(  # noqa: PLR0913  the options of the command
                 difference = f"largest difference between outputs {check_equivalence(old, new):.1g}"
             summary = f"{describe_shape(old)} -> {describe_shape(new)}; {difference}"
         except (RuntimeError, ValueError, OverflowError) as error:  # from the shape, the seed or too little memory
-            raise InputError(f"{source}: {reason_of(error)}") from error
+            raise InputError(f"{source}: {error_reason(error)}") from error
         del old
         new.save_pretrained(directory)
         auxiliary = auxiliary_directory(source, **hub_options)

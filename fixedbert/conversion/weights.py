@@ -13,8 +13,8 @@ from safetensors import safe_open
 from transformers import PreTrainedConfig, PreTrainedModel, modeling_utils
 from transformers.utils import cached_file
 
-from ..support.errors import InputError, listed
-from ..support.files import read_object, reading
+from ..support.errors import InputError, shorten
+from ..support.files import read_json_object, reading
 
 # In the order in which transformers looks for them.
 FILES = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
@@ -95,7 +95,7 @@ def stored_tensors(source: str | Path, **options) -> dict[str, StoredTensor]:
 
 def shard_names(index: Path) -> list[str]:
     """Return the files in an index of sharded weights. They must lie in its directory."""
-    weight_map = read_object(index, "download it again").get("weight_map")
+    weight_map = read_json_object(index, "download it again").get("weight_map")
     names = weight_map.values() if isinstance(weight_map, dict) else [None]
     for name in names:
         if not isinstance(name, str) or Path(name).name != name:
@@ -153,7 +153,7 @@ def check_body(source: str | Path, model: PreTrainedModel, info: dict, names: li
         if prefixed:
             found = prefixed.removesuffix(suffix)
             reason = f"their names begin with {found!r} instead of {prefix!r}; save the model without its wrapper"
-        raise InputError(f"{source}: weights are missing for {listed(missing)}; {reason}.")
+        raise InputError(f"{source}: weights are missing for {shorten(missing)}; {reason}.")
     for name, actual, expected in sorted(info["mismatched_keys"]):
         if required(name):
             raise InputError(
@@ -162,7 +162,7 @@ def check_body(source: str | Path, model: PreTrainedModel, info: dict, names: li
             )
     if unexpected := sorted(filter(superfluous, info["unexpected_keys"])):
         raise InputError(
-            f"{source}: {type(model).__name__} with this configuration has no parameters {listed(unexpected)}; use "
+            f"{source}: {type(model).__name__} with this configuration has no parameters {shorten(unexpected)}; use "
             "the config.json that was saved with the weights."
         )
 

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from ..support.checksums import fingerprint_of
+from ..support.checksums import stable_hash
 from ..support.errors import InputError
 from .store import Documents
 
@@ -119,7 +119,7 @@ class Examples(torch.utils.data.Dataset):
     def plan(self, epoch: int) -> np.ndarray:
         """Returns the memory-mapped plan of an epoch. Only the most recent one is kept open."""
         if epoch != self.open_epoch:
-            name = f"{self.kind}-{fingerprint_of(*self.plan_settings())}"
+            name = f"{self.kind}-{stable_hash(*self.plan_settings())}"
             blocks: Iterator[np.ndarray] = (
                 block.astype(self.plan_dtype, copy=False) for block in self.make_plan(epoch)
             )

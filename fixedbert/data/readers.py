@@ -20,7 +20,7 @@ import fsspec.utils
 import pyarrow.parquet
 
 from ..support.errors import InputError
-from ..support.files import reading, reason_of
+from ..support.files import error_reason, reading
 
 COMPRESSIONS = (".gz", ".bz2", ".xz", ".zst")
 MAX_FIELD_SIZE = 2**28  # characters in a csv field
@@ -164,7 +164,7 @@ def parse_json(text: str, location: str) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise InputError(f"{location}: not valid JSON ({reason_of(error)}); {REDOWNLOAD}.") from error
+        raise InputError(f"{location}: not valid JSON ({error_reason(error)}); {REDOWNLOAD}.") from error
 
 
 def read_parquet(file: DataFile) -> Iterator[FileRow]:

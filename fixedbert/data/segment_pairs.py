@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from ..support.errors import InputError
-from ..support.processes import call_work, process_pool
+from ..support.processes import call_task, process_pool
 from .examples import Examples
 from .store import Documents
 
@@ -206,7 +206,7 @@ class PairExamples(Examples):
             yield from (plan_block(*arguments, start) for start in starts)
         else:
             with process_pool(self.num_proc, plan_block, *arguments) as pool:
-                yield from pool.map(call_work, starts)
+                yield from pool.map(call_task, starts)
 
     def count_examples(self, plan: np.ndarray) -> int:
         check_labels(plan[:, -1])

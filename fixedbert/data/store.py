@@ -37,15 +37,15 @@ from huggingface_hub import constants
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from ..support.checksums import (
-    checksum_file,
-    content_hash_of,
-    fingerprint_of,
+    checksum_path,
+    file_sha256,
     has_valid_checksum,
+    stable_hash,
     write_with_checksum,
 )
 from ..support.errors import InputError
-from ..support.files import reading, write_whole, writing
-from ..support.processes import call_work, process_pool
+from ..support.files import reading, write_atomically, writing
+from ..support.processes import call_task, process_pool
 from .corpora import Corpus, CorpusReader, Document, iterate_documents
 from .sentences import check_language, split_document
 from .tokenizers import check_unknown_tokens, encode, tokenizer_state, train_tokenizer
@@ -135,7 +135,7 @@ class Documents:
 
     def remove_plan(self, name: str):
         (self._plans / name).unlink(missing_ok=True)
-        checksum_file(self._plans / name).unlink(missing_ok=True)
+        checksum_path(self._plans / name).unlink(missing_ok=True)
 
     @property
     def _plans(self) -> Path:
@@ -186,7 +186,7 @@ def prepare_store(
         "sentencex": version("sentencex"),
         "tokenizers": version("tokenizers"),
     }
-    directory = store_dir / f"store-{fingerprint_of(settings)}"
+    directory = store_dir / f"store-{stable_hash(settings)}"
     if not (directory / "store.json").exists():
         with exclusive(directory):
             if not (directory / "store.json").exists():
@@ -219,7 +219,7 @@ def prepare_tokenizer(
     store_dir = Path(store_dir or default_store_dir())
     contents = corpus_fingerprints(readers, store_dir)
     settings = (TOKENIZER_FORMAT, contents, vocab_size, do_lower_case, share, version("tokenizers"))
-    directory = store_dir / f"tokenizer-{fingerprint_of(settings)}"
+    directory = store_dir / f"tokenizer-{stable_hash(settings)}"
 
     def texts() -> Iterator[str]:
         for document, _ in iterate_documents(readers, "Training a tokenizer"):
@@ -272,13 +272,13 @@ def content_hash(file: Path, cache: Path) -> str:
     with reading(file, "run the command again"):
         stat = file.stat()
         state = (str(file.absolute()), stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino)
-        entry = cache / fingerprint_of(*state)
+        entry = cache / stable_hash(*state)
         if entry.exists():
             return entry.read_text()
-        content = content_hash_of(file)
+        content = file_sha256(file)
     if time.time() - stat.st_ctime > UNSETTLED:
         cache.mkdir(exist_ok=True)
-        write_whole(entry, content)
+        write_atomically(entry, content)
     return content
 
 
@@ -333,7 +333,7 @@ def write_shards(
             if pool is None:
                 write(path.name, documents, corpora)
             else:
-                pending.append(pool.submit(call_work, path.name, documents, corpora))
+                pending.append(pool.submit(call_task, path.name, documents, corpora))
                 if len(pending) > 2 * num_proc:  # keeps memory bounded
                     pending.popleft().result()
         for future in pending:

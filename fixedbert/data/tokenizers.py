@@ -11,7 +11,7 @@ import numpy as np
 from huggingface_hub import list_repo_files
 from transformers import AutoTokenizer, BatchEncoding, BertTokenizer, PreTrainedTokenizerBase
 
-from ..support.checksums import fingerprint_of
+from ..support.checksums import stable_hash
 from ..support.errors import InputError
 from ..support.files import reading
 
@@ -151,7 +151,7 @@ def tokenizer_state(tokenizer: PreTrainedTokenizerBase) -> str:
     """Returns a hash of everything that determines the tokens of a text, without special tokens around it."""
     state = json.loads(tokenizer.backend_tokenizer.to_str())
     parts = ("normalizer", "pre_tokenizer", "model", "added_tokens")
-    return fingerprint_of([state[part] for part in parts], tokenizer.sep_token)
+    return stable_hash([state[part] for part in parts], tokenizer.sep_token)
 
 
 def check_unknown_tokens(source: str, unknown: int, total: int):

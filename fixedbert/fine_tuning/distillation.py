@@ -18,7 +18,7 @@ from ..data.tokenizers import load_tokenizer
 from ..support.errors import InputError
 from ..training.arguments import ModelArguments
 from ..training.loading import check_length, load_config, load_model
-from ..training.speed import skip_padding
+from ..training.speed import enable_unpadding
 from .labels import default_names, label_numbers, normalize_name
 
 # Where tokenizers of one vocabulary can differ: capitals, accents, special tokens, segments.
@@ -131,7 +131,7 @@ def load_teacher(
         classes = classes_of(name, config, student) if auto_class is AutoModelForSequenceClassification else None
     except InputError as error:
         raise InputError(f"`teacher_model`: {error}") from error
-    skip_padding(model)
+    enable_unpadding(model)
     return Teacher(model.eval(), tuple(expected), classes)
 
 

@@ -10,13 +10,13 @@ from transformers import EvalPrediction, PreTrainedConfig, PreTrainedTokenizerBa
 from transformers.models.auto.auto_factory import _BaseAutoModelClass
 
 from ..data.tokenizers import load_tokenizer
-from ..support.checksums import fingerprint_of
+from ..support.checksums import stable_hash
 from ..training.arguments import ModelArguments
 from ..training.interruption import train
-from ..training.loading import check_length, load_config, load_model, with_new_head
+from ..training.loading import check_length, load_config, load_model, reinitialize_head
 from ..training.output import check_same_data, output_directory
 from ..training.results import publish
-from ..training.speed import keep_freed_memory, skip_padding
+from ..training.speed import enable_unpadding, keep_freed_memory
 from .distillation import load_teacher
 from .trainer import FineTuningArguments, FineTuningDataArguments, FineTuningTrainer
 
@@ -84,14 +84,14 @@ def fine_tune(
                 training_args.teacher_model, task.auto_class, model_args, config, tokenizer, data_args.max_seq_length
             )
         fingerprints = {split: rows._fingerprint for split, rows in task.features.items()}
-        fingerprint = fingerprint_of(fingerprints, teacher.fingerprint() if teacher else None)
+        fingerprint = stable_hash(fingerprints, teacher.fingerprint() if teacher else None)
         check_same_data(training_args.directory, fingerprint)
         if task.new_head:
             model_args = replace(model_args, ignore_mismatched_sizes=True)
         model = load_model(task.auto_class, model_args, config, tokenizer, training_args.do_train)
-        skip_padding(model)
+        enable_unpadding(model)
         trainer = FineTuningTrainer(
-            model=with_new_head(model) if task.new_head else model,
+            model=reinitialize_head(model) if task.new_head else model,
             args=training_args,
             train_dataset=task.features.get("train"),
             eval_dataset=next(iter(task.evaluated.values()), None),

@@ -17,7 +17,7 @@ from transformers import (
 from ..data.glue import TASKS
 from ..data.tokenizers import check_features
 from ..support.errors import InputError
-from ..support.files import write_whole
+from ..support.files import write_atomically
 from ..training.arguments import ModelArguments, read_arguments, with_recipe
 from ..training.results import Trained, record_metrics
 from .examples import longest_first, print_overlap
@@ -231,4 +231,4 @@ def write_predictions(
         f"{index.translate(ESCAPES)}\t{value.translate(ESCAPES)}\n"
         for index, value in zip(rows["index"], values, strict=True)
     ]
-    write_whole(directory / file, "index\tprediction\n" + "".join(lines))
+    write_atomically(directory / file, "index\tprediction\n" + "".join(lines))

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..support.figures import drawing, with_matplotlib
+from ..support.figures import new_figure, skip_without_matplotlib
 from .trainer import FineTuningTrainer, is_metric
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
-@with_matplotlib
+@skip_without_matplotlib
 def draw_glue(
     trainer: FineTuningTrainer, title: str, splits: list[tuple[str, np.ndarray, np.ndarray]], labels: list[str]
 ):
@@ -26,7 +26,7 @@ def draw_glue(
         labels: names of the classes; none for a regression.
     """
     count = 2 + len(splits)
-    with drawing(4.4 * count, 4, trainer.args.directory / "glue.png") as figure:
+    with new_figure(4.4 * count, 4, trainer.args.directory / "glue.png") as figure:
         figure.suptitle(title)
         axes = figure.subplots(1, count)
         plot_log(trainer, axes[0], axes[1])
@@ -39,7 +39,7 @@ def draw_glue(
             panel.set_title(f"{split.replace('_', ' ')}, {len(right):,} examples")
 
 
-@with_matplotlib
+@skip_without_matplotlib
 def draw_squad(
     trainer: FineTuningTrainer,
     title: str,
@@ -49,7 +49,7 @@ def draw_squad(
 ):
     """Draw squad.png beside the results: curves, and for SQuAD 2.0 the null odds with and without an answer."""
     count = 3 if null_odds else 2
-    with drawing(4.4 * count, 4, trainer.args.directory / "squad.png") as figure:
+    with new_figure(4.4 * count, 4, trainer.args.directory / "squad.png") as figure:
         figure.suptitle(title)
         axes = figure.subplots(1, count)
         plot_log(trainer, axes[0], axes[1], scale=1)
@@ -107,10 +107,10 @@ def draw_confusion(panel: Axes, right: np.ndarray, predicted: np.ndarray, labels
                 panel.text(column, row, f"{counts[row, column]:,}", ha="center", va="center", color=color)
 
 
-@with_matplotlib
+@skip_without_matplotlib
 def draw_sweep(summaries: list, file: Path):
     """Draw the main metric of every run as a dot and the median as a line, by task and point of the grid."""
-    with drawing(max(5, 1.0 * len(summaries) + 2), 4.6, file) as figure:
+    with new_figure(max(5, 1.0 * len(summaries) + 2), 4.6, file) as figure:
         axes = figure.subplots()
         for place, summary in enumerate(summaries):
             axes.plot([place] * len(summary.values), summary.values, "o", color="C0", alpha=0.6)

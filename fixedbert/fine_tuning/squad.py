@@ -11,7 +11,7 @@ from transformers import AutoModelForQuestionAnswering, PreTrainedConfig, PreTra
 from ..data.hub import load_from_hub
 from ..data.tokenizers import check_features
 from ..support.errors import InputError
-from ..support.files import json_text, write_whole
+from ..support.files import to_json, write_atomically
 from ..training.arguments import ModelArguments, read_arguments, with_recipe
 from ..training.results import Trained, record_metrics
 from .examples import first_rows, longest_first, print_overlap
@@ -179,5 +179,5 @@ def write_answers(directory: Path, prefix: str, evaluation: SquadEvaluation):
     if evaluation.version_2_with_negative:
         contents["null_odds"] = evaluation.null_odds
     for name, content in contents.items():
-        text = json_text(content, indent=2, ensure_ascii=False)
-        write_whole(directory / f"{prefix}_{name}.json", text + "\n")
+        text = to_json(content, indent=2, ensure_ascii=False)
+        write_atomically(directory / f"{prefix}_{name}.json", text + "\n")

@@ -14,9 +14,9 @@ from typing import Any
 from accelerate import PartialState
 
 from ..support.errors import InputError, note_what_is_left
-from ..support.files import check_free, json_text, output_path, write_whole
+from ..support.files import check_output_free, output_path, to_json, write_atomically
 from ..training.arguments import make_arguments
-from ..training.output import COMMAND_FILE, check_same_command, give_final_name, held, write_command
+from ..training.output import COMMAND_FILE, check_same_command, finish_directory, output_lock, write_command
 from ..training.results import Trained, trained
 from .fine_tune import FineTuningTask, fine_tune
 from .pictures import draw_sweep
@@ -133,8 +133,8 @@ def run_fields(
 def sweep_directory(training_args: FineTuningArguments, given: dict[str, Any]) -> Iterator[Path]:
     """Yields OUTPUT.partial for the runs, and renames it at the end. The same command resumes there."""
     final = output_path(training_args.output_dir)
-    with held(final, training_args):
-        check_free(final)
+    with output_lock(final, training_args):
+        check_output_free(final)
         partial = final.with_name(final.name + ".partial")
         state = PartialState()
         if partial.exists():
@@ -153,7 +153,7 @@ def sweep_directory(training_args: FineTuningArguments, given: dict[str, Any]) -
             if state.is_main_process and not kept:
                 shutil.rmtree(partial, ignore_errors=True)
             raise
-        give_final_name(partial, final)
+        finish_directory(partial, final)
 
 
 # The main metric of a run is the first one of these that it has.
@@ -204,7 +204,7 @@ def summarize(directory: Path, runs: list[PlannedRun]):
         "best": {task: {**summary.settings, summary.metric: summary.values} for task, summary in best.items()},
         **averages,
     }
-    write_whole(directory / "results.json", json_text(content, indent=1) + "\n")
+    write_atomically(directory / "results.json", to_json(content, indent=1) + "\n")
     draw_sweep([summary for summary in summaries if summary.is_main], directory / "results.png")
 
 

@@ -17,8 +17,8 @@ from ..data.corpora import Corpus, CorpusReader
 from ..data.sentences import ends_sentence, split_document
 from ..data.sequences import read_sequences
 from ..data.tokenizers import check_vocab_size, encode, load_tokenizer
-from ..support.errors import InputError, needs
-from ..support.files import finite, json_text, new_directory, reading, reason_of
+from ..support.errors import InputError, require_package
+from ..support.files import error_reason, finite, new_directory, reading, to_json
 from .page import inspection_html
 from .picture import draw
 from .recorder import Recorder
@@ -100,7 +100,7 @@ def inspect(  # noqa: PLR0913  the options of the command
     validation_file = str(validation_file)
     sample = Sample(validation_file, max_seq_length, max_samples, importance_samples, batch_size)
     hub_options = {"revision": revision, "cache_dir": cache_dir, "token": token}
-    needs("matplotlib", "plots")
+    require_package("matplotlib", "plots")
     CorpusReader(Corpus(validation_file))  # it is there, which is said before the model is loaded
     with new_directory(output_dir) as folder, model_directory(model, tokenizer) as place:
         checkpoints = [load(place, max_seq_length, **hub_options)]
@@ -117,7 +117,7 @@ def inspect(  # noqa: PLR0913  the options of the command
             found = json_of(inspection)
             if finite(found) != found:
                 raise not_finite(inspection.model)
-            (folder / f"{name}.json").write_text(json_text(found, indent=1) + "\n")
+            (folder / f"{name}.json").write_text(to_json(found, indent=1) + "\n")
             draw(inspection, folder / f"{name}.png")
         (folder / "inspection.html").write_text(inspection_html(inspections), encoding="utf-8")
     first, *others = inspections
@@ -209,7 +209,7 @@ def load(name: str, length: int, **hub_options) -> Checkpoint:
     try:
         recorder = Recorder(model.eval())
     except (AttributeError, ValueError) as error:
-        raise InputError(f"{name}: its attention cannot be seen: {reason_of(error)}.") from error
+        raise InputError(f"{name}: its attention cannot be seen: {error_reason(error)}.") from error
     return Checkpoint(name, recorder, tokenizer, longest_example(sum(recorder.counts), length))
 
 

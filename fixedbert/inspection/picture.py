@@ -3,7 +3,7 @@
 from pathlib import Path
 from textwrap import fill
 
-from ..support.figures import drawing
+from ..support.figures import new_figure
 from .results import PANELS, Inspection, limits
 
 
@@ -12,7 +12,7 @@ def draw(inspection: Inspection, file: Path):
     from matplotlib.ticker import MaxNLocator
 
     layers = range(inspection.layers)
-    with drawing(12, 3.2 + 0.45 * inspection.layers * 2, file) as figure:
+    with new_figure(12, 3.2 + 0.45 * inspection.layers * 2, file) as figure:
         *maps, condition = figure.subplots(2, 3).flat
         for panel, (name, title) in zip(maps, PANELS.items(), strict=True):
             low, high = limits(name, [inspection])

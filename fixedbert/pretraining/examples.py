@@ -15,7 +15,7 @@ from ..data.segment_pairs import PairExamples, check_documents
 from ..data.store import Documents, prepare_store, prepare_tokenizer
 from ..data.tokenizers import check_same_vocabulary, load_tokenizer, tokenizer_state
 from ..model.modeling_fixed_head_bert import FixedHeadBertPreTrainedModel
-from ..support.checksums import fingerprint_of
+from ..support.checksums import stable_hash
 from ..support.errors import InputError
 from ..training.arguments import ModelArguments
 from .arguments import PretrainingArguments, PretrainingDataArguments
@@ -53,7 +53,7 @@ def make_examples(
     corpus = {
         **documents.description,
         "store": str(documents.directory),
-        "fingerprint": fingerprint_of(documents.directory.name, held_out_documents.directory.name),
+        "fingerprint": stable_hash(documents.directory.name, held_out_documents.directory.name),
         "weights": weights,
         "training": {"documents": len(numbers), "examples": len(examples)},
         "held_out": {"documents": len(held_out_numbers), "examples": len(held_out)},

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from ..support.figures import drawing, with_matplotlib
+from ..support.figures import new_figure, skip_without_matplotlib
 
 PRETRAINING_PANELS = (
     ("loss", "cross-entropy (nats)"),
@@ -11,7 +11,7 @@ PRETRAINING_PANELS = (
 )
 
 
-@with_matplotlib
+@skip_without_matplotlib
 def draw_pretraining(log_history: list[dict], task: str, title: str, file: str | Path):
     """
     Draw a run's log as a PNG with one panel for each of PRETRAINING_PANELS.
@@ -20,7 +20,7 @@ def draw_pretraining(log_history: list[dict], task: str, title: str, file: str |
         log_history: the log in Trainer's state.
         task: "mlm" or "clm".
     """
-    with drawing(13, 4, file) as figure:
+    with new_figure(13, 4, file) as figure:
         loss, accuracy, learning_rate = axes = figure.subplots(1, 3)
 
         def points(name, factor=1.0):

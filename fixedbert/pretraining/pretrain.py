@@ -26,13 +26,13 @@ from ..conversion.families import FAMILIES
 from ..data.examples import tokens_inside_words
 from ..publishing.model_card import hardware_name, to_flags, versions
 from ..support.errors import InputError
-from ..support.files import json_text
+from ..support.files import to_json
 from ..training.arguments import make_arguments, read_arguments, with_recipe
 from ..training.interruption import train
 from ..training.loading import load_config, load_model
 from ..training.output import check_same_data, output_directory, without_secrets
 from ..training.results import Trained, publish, record_metrics, trained
-from ..training.speed import keep_freed_memory, predict_labelled_tokens_only, skip_padding
+from ..training.speed import enable_sparse_prediction, enable_unpadding, keep_freed_memory
 from .arguments import ARGUMENTS
 from .examples import (
     make_collator,
@@ -150,8 +150,8 @@ class StagedTraining:
             self.model_args = replace(self.model_args, model_name_or_path=checkpoint)
         self.checkpoint = checkpoint
         model = load_model(MODELS[objective], self.model_args, stage.config, self.tokenizer, arguments.do_train)
-        skip_padding(model)
-        predict_labelled_tokens_only(model)
+        enable_unpadding(model)
+        enable_sparse_prediction(model)
         parameters = parameter_counts(model)
         shape = f"{describe_shape(model)}: " if model.config.model_type in FAMILIES else ""
         PartialState().print(
@@ -214,7 +214,7 @@ def write_summary(trainer: PretrainingTrainer, corpus: dict, parameters: dict, b
         "processes": args.world_size,
         "versions": versions(),
     }
-    (output / "summary.json").write_text(json_text(summary, indent=1) + "\n")
+    (output / "summary.json").write_text(to_json(summary, indent=1) + "\n")
     if args.do_train:
         size = " then ".join(str(batch) for batch, _ in groupby(batches))
         title = f"{trainer.objective}, {parameters['all'] / 1e6:.1f} M parameters, {size} examples a step"

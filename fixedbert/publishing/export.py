@@ -26,8 +26,8 @@ from ..conversion.families import fixed_head_config, shared_fields, task_head
 from ..conversion.growing import to_fixed_head_bert
 from ..data.tokenizers import load_tokenizer
 from ..model.configuration_fixed_head_bert import FixedHeadBertConfig
-from ..support.errors import InputError, naming, needs
-from ..support.files import new_directory, read_object, reason_of
+from ..support.errors import InputError, error_context, require_package
+from ..support.files import error_reason, new_directory, read_json_object
 from .model_card import checkpoint_card
 from .pooling import SentencePooling, read_pooling
 
@@ -97,7 +97,7 @@ def export(  # noqa: PLR0913  the options of the command
     """
     with model_directory(model, tokenizer) as source:
         done = export_onnx(source, output_dir, int8, revision=revision, cache_dir=cache_dir, token=token)
-    (architecture,) = read_object(Path(output_dir) / "config.json", "export the model again")["architectures"]
+    (architecture,) = read_json_object(Path(output_dir) / "config.json", "export the model again")["architectures"]
     embeds = architecture.endswith("Model") and (Path(output_dir) / "modules.json").is_file()
     if isinstance(model, PreTrainedModel) or not (embeds or architecture.endswith("ForSequenceClassification")):
         return done
@@ -120,7 +120,7 @@ def export_onnx(source: str | Path, output_dir: str | Path, int8: bool = False, 
             the model computes; or `output_dir` exists and is not empty.
     """
     for package in ("onnxruntime", "onnxscript"):
-        needs(package, "onnx")
+        require_package(package, "onnx")
     with ONE_AT_A_TIME, new_directory(output_dir) as folder:
         model, beside = load_bert(source, **hub_options).float().eval(), auxiliary_directory(source, **hub_options)
         if model.config.model_type == "distilbert":  # whose graph has no token types
@@ -133,7 +133,7 @@ def export_onnx(source: str | Path, output_dir: str | Path, int8: bool = False, 
                 f"({head}): load it by SentenceTransformer and save it, which keeps the encoder, or remove the file."
             )
         graph = Graph(model, head, read_pooling(beside) if head == "Model" else None).eval()
-        with naming(source):
+        with error_context(source):
             check_model(model)
             done = f"{describe_shape(model)} -> {write_graphs(graph, texts_for(graph, tokenizer), folder, int8)}"
         config_of(graph).save_pretrained(folder)
@@ -225,7 +225,7 @@ def trace(graph: Graph, batch: dict[str, Tensor], file: Path):
                 verbose=False,
             )
     except torch.onnx.OnnxExporterError as error:
-        raise InputError(f"torch's exporter cannot trace the model ({reason_of(error)}).") from error
+        raise InputError(f"torch's exporter cannot trace the model ({error_reason(error)}).") from error
     assert program is not None  # of the other exporter
     for node in program.model.graph:
         node.metadata_props.clear()  # where the code is on this machine

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from ..support.errors import InputError
-from ..support.files import read_object, reading
+from ..support.files import read_json_object, reading
 
 SAVE_AGAIN = "save the model again with sentence-transformers"
 
@@ -80,7 +80,7 @@ def read_pooling(folder: Path) -> SentencePooling | None:
 
 
 def read_modes(file: Path) -> list[str]:
-    config = read_object(file, SAVE_AGAIN)
+    config = read_json_object(file, SAVE_AGAIN)
     earlier = [mode for field, mode in FIELDS.items() if config.get(field)]
     modes = config.get("pooling_mode") or earlier or ["mean"]
     modes = modes if isinstance(modes, list) else [modes]

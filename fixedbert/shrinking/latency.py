@@ -18,7 +18,7 @@ from ..model.attention_fixed_head_bert import FixedHeadBertAttention
 from ..model.modeling_fixed_head_bert import FixedHeadBertLayer, FixedHeadBertPreTrainedModel
 from ..publishing.model_card import hardware_name
 from ..support.errors import InputError
-from ..support.files import json_text, read_object, write_whole
+from ..support.files import read_json_object, to_json, write_atomically
 from .budget import Shape, head_choices, neuron_choices
 
 CPUINFO = Path("/proc/cpuinfo")  # where Linux names the processor
@@ -66,7 +66,7 @@ class LatencyTable:
         }
 
     def write(self, file: Path):
-        write_whole(file, json_text(asdict(self), indent=1) + "\n")
+        write_atomically(file, to_json(asdict(self), indent=1) + "\n")
 
     @classmethod
     def read(cls, file: Path, width: int, shapes: Iterable[Shape]) -> "LatencyTable":
@@ -76,7 +76,7 @@ class LatencyTable:
         Raises:
             InputError: it is no table, or of a model of another width, or lacks shapes of this one.
         """
-        fields = read_object(file, "leave --latency_table out to measure here")
+        fields = read_json_object(file, "leave --latency_table out to measure here")
         try:
             inputs = [(int(rows), int(tokens)) for rows, tokens in fields["inputs"]]
             table = cls(**fields | {"inputs": inputs, "rest": float(fields["rest"])})

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..publishing.model_card import table
-from ..support.figures import drawing, with_matplotlib
+from ..support.figures import new_figure, skip_without_matplotlib
 from .budget import Shape
 from .predictions import ONE_ANSWER_A_ROW, Comparison, answers_text, judged
 
@@ -143,10 +143,10 @@ no labels were used. It is {verdict(found)}{training}{machine}
 """
 
 
-@with_matplotlib
+@skip_without_matplotlib
 def draw(found: Shrinking, file: Path):
     """What is left of each layer, and of the whole model."""
-    with drawing(9, 3.6, file) as figure:
+    with new_figure(9, 3.6, file) as figure:
         layers, model = figure.subplots(1, 2, width_ratios=(2, 1))
         places = range(len(found.after))
         layer_pairs = list(zip(found.before, found.after, strict=True))

@@ -35,7 +35,7 @@ from ..model.modeling_fixed_head_bert import FixedHeadBertPreTrainedModel
 from ..publishing.model_card import checkpoint_card
 from ..publishing.pooling import SentencePooling, read_pooling
 from ..support.errors import InputError
-from ..support.files import json_text, new_directory, output_path, read_object
+from ..support.files import new_directory, output_path, read_json_object, to_json
 from ..training.interruption import train
 from ..training.output import check_same_data, output_directory
 from .budget import Option, Shape, cheapest, head_choices, neuron_choices
@@ -367,7 +367,7 @@ def lighter(
 
 def read_shrinking(file: Path) -> Shrinking:
     """What was written there."""
-    fields = read_object(file, "remove the directory")
+    fields = read_json_object(file, "remove the directory")
     shapes = {name: [Shape(Heads(*x["heads"]), x["neurons"]) for x in fields[name]] for name in ("before", "after")}
     pairs = {name: tuple(fields[name]) for name in ("parameters", "operations", "seconds")}
     return Shrinking(**fields | shapes | pairs | {"comparison": Comparison(**fields["comparison"])})
@@ -551,7 +551,7 @@ def write_beside(
     _, metadata = copy_auxiliary_files(found.model, auxiliary, folder, do_lower_case)
     written = {name: value for name, value in asdict(found).items() if name != "folder"}
     written |= {"model": shown(found.model)}
-    (folder / RESULTS).write_text(json_text(written, indent=1) + "\n")
+    (folder / RESULTS).write_text(to_json(written, indent=1) + "\n")
     draw(found, folder / PICTURE)
     names, count = (type(cut).__name__, name), cut.num_parameters()
     checkpoint_card(cut.config, *names, making(found), count=count, **metadata).save(folder / CARD)

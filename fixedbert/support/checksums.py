@@ -7,15 +7,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from .files import write_whole
+from .files import write_atomically
 
 
-def fingerprint_of(*parts: object) -> str:
+def stable_hash(*parts: object) -> str:
     """A name for what depends on `parts` alone: 16 hexadecimal digits."""
     return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()[:16]
 
 
-def content_hash_of(file: Path) -> str:
+def file_sha256(file: Path) -> str:
     """SHA-256 of a file, read in blocks: 64 hexadecimal digits."""
     found = hashlib.sha256()
     with open(file, "rb") as content:
@@ -24,7 +24,7 @@ def content_hash_of(file: Path) -> str:
     return found.hexdigest()
 
 
-def checksum_file(file: Path) -> Path:
+def checksum_path(file: Path) -> Path:
     return file.with_name(file.name + ".sha256")
 
 
@@ -42,15 +42,15 @@ def write_with_checksum(file: Path) -> Iterator[Path]:
 
 def add_checksum(partial: Path, file: Path):
     """Renames a complete file and writes its checksum next to it."""
-    write_whole(checksum_file(file), content_hash_of(partial))
+    write_atomically(checksum_path(file), file_sha256(partial))
     os.replace(partial, file)
 
 
 def has_valid_checksum(file: Path) -> bool:
     """Returns True if a file exists and matches its checksum. Reads all of it."""
-    if not (file.is_file() and checksum_file(file).is_file()):
+    if not (file.is_file() and checksum_path(file).is_file()):
         return False
     try:
-        return checksum_file(file).read_bytes() == content_hash_of(file).encode()
+        return checksum_path(file).read_bytes() == file_sha256(file).encode()
     except OSError:
         return False

@@ -49,7 +49,7 @@ class Divergence(InputError):
 
 
 @contextmanager
-def naming(place: object) -> Iterator[None]:
+def error_context(place: object) -> Iterator[None]:
     """The message of an InputError within begins with the place where it was found."""
     try:
         yield
@@ -57,7 +57,7 @@ def naming(place: object) -> Iterator[None]:
         raise InputError(f"{place}: {error}") from error
 
 
-def needs(package: str, extra: str):
+def require_package(package: str, extra: str):
     """Refuse to go on without `package`, which comes with the extra `extra` of fixedbert."""
     if find_spec(package) is None:
         raise InputError(
@@ -72,7 +72,7 @@ class Stopped(SystemExit):
         super().__init__(128 + number)
 
 
-def listed(names: list[str]) -> str:
+def shorten(names: list[str]) -> str:
     """The first three names, for a message, and how many more there are."""
     more = f" and {len(names) - 3:,} more" if len(names) > 3 else ""
     return ", ".join(map(repr, names[:3])) + more

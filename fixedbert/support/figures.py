@@ -9,7 +9,7 @@ from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, ParamSpec
 
-from .errors import InputError, needs
+from .errors import InputError, require_package
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -28,7 +28,7 @@ def style() -> AbstractContextManager[None]:
 
 
 @contextmanager
-def drawing(width: float, height: float, file: str | Path) -> Iterator[Figure]:
+def new_figure(width: float, height: float, file: str | Path) -> Iterator[Figure]:
     """A figure in the style, in inches, which is saved to `file` at the end."""
     from matplotlib.figure import Figure
 
@@ -38,13 +38,13 @@ def drawing(width: float, height: float, file: str | Path) -> Iterator[Figure]:
         figure.savefig(file)
 
 
-def with_matplotlib(draw: Callable[Arguments, None]) -> Callable[Arguments, None]:
+def skip_without_matplotlib(draw: Callable[Arguments, None]) -> Callable[Arguments, None]:
     """`draw`, or a warning where matplotlib is not installed: a run goes on without its picture."""
 
     @wraps(draw)
     def draw_or_warn(*args: Arguments.args, **kwargs: Arguments.kwargs):
         try:
-            needs("matplotlib", "plots")
+            require_package("matplotlib", "plots")
         except InputError as error:
             logger.warning("no picture: %s", error)
         else:

@@ -26,7 +26,7 @@ READ_SUFFIXES = (".safetensors", ".bin", ".json", ".txt", ".model")  # of models
 LONGEST_REASON = 300  # characters; the errors of some libraries quote a file
 
 
-def reason_of(error: BaseException) -> str:
+def error_reason(error: BaseException) -> str:
     """The first line of an error's message, or of its cause's where it only wraps that."""
     if isinstance(error, StrictDataclassError):
         error = error.__cause__ or error
@@ -56,8 +56,8 @@ def reading(file: object, remedy: str, problem: str = "cannot be read") -> Itera
             raise
         check_pointers(file)
         if type(error).__name__ in ("MemoryError", "OutOfMemoryError"):  # the second is torch's
-            raise InputError(f"{file}: there is too little memory for it ({reason_of(error)}).") from error
-        raise InputError(f"{file}: {problem} ({reason_of(error)}); {remedy}.") from error
+            raise InputError(f"{file}: there is too little memory for it ({error_reason(error)}).") from error
+        raise InputError(f"{file}: {problem} ({error_reason(error)}); {remedy}.") from error
 
 
 def check_regular(place: object):
@@ -112,7 +112,7 @@ def writing(folder: str | Path, remedy: str) -> Iterator[None]:
         if tried is not None or number in ONLY_WRITING:
             raise InputError(f"{folder}: {problem_of(folder, number or tried)}; {remedy}.") from error
         if isinstance(error, SafetensorError):  # it has removed its file, and with it what filled the disk
-            raise InputError(f"{folder}: weights cannot be written ({reason_of(error)}); {remedy}.") from error
+            raise InputError(f"{folder}: weights cannot be written ({error_reason(error)}); {remedy}.") from error
         raise
 
 
@@ -147,7 +147,7 @@ def problem_of(place: Path, number: int | None) -> str:
     return f"cannot be written ({os.strerror(number or errno.EIO)})"
 
 
-def write_whole(path: Path, content: str | bytes):
+def write_atomically(path: Path, content: str | bytes):
     """Write a file, whole or not at all."""
     partial = path.with_name(path.name + ".partial")
     try:
@@ -158,7 +158,7 @@ def write_whole(path: Path, content: str | bytes):
         raise
 
 
-def json_text(content: object, **options) -> str:
+def to_json(content: object, **options) -> str:
     """JSON that any reader takes: numbers that are not finite are null."""
     return json.dumps(finite(content), allow_nan=False, **options)
 
@@ -172,7 +172,7 @@ def finite(content: Any) -> Any:
     return None if isinstance(content, float) and not math.isfinite(content) else content
 
 
-def read_object(file: Path, remedy: str) -> dict:
+def read_json_object(file: Path, remedy: str) -> dict:
     """The object in a JSON file."""
     with reading(file, remedy):
         found = json.loads(file.read_bytes().decode("utf-8"))
@@ -209,13 +209,13 @@ def new_directory(output_dir: str | Path | None) -> Iterator[Path]:
         InputError: `output_dir` is not empty, or cannot be written.
     """
     final = output_path(output_dir)
-    check_free(final)
+    check_output_free(final)
     partial = final.with_name(f"{final.name}.{os.getpid()}.partial")  # an unfinished run of that name keeps its own
     try:
         with writing(final, "make room, or choose another output directory"):
             partial.mkdir(parents=True)
             yield partial
-            replace_empty(final, partial)
+            move_into_place(final, partial)
     except (KeyboardInterrupt, Stopped) as error:
         note_what_is_left(error, f"nothing is left of {final}")
         raise
@@ -230,13 +230,13 @@ def output_path(output_dir: str | Path | None) -> Path:
     return Path(output_dir)
 
 
-def check_free(final: Path):
+def check_output_free(final: Path):
     """Refuse an output directory that exists and is not an empty directory."""
     if final.exists() and (not final.is_dir() or any(final.iterdir())):
         raise InputError(f"{final}: the output directory is not empty; give another one, or remove it.")
 
 
-def replace_empty(final: Path, partial: Path):
+def move_into_place(final: Path, partial: Path):
     """
     Rename the directory `partial` to `final`, which may exist if it is empty. Its weights can be read by all who can
     read the directory: safetensors writes them for their owner alone.

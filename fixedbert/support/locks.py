@@ -15,7 +15,7 @@ TIMEOUT = 0.2  # seconds; removing the lock of a dead process can take a second 
 
 
 @contextmanager
-def locked(directory: Path, take_over: bool = False) -> Iterator[None]:
+def directory_lock(directory: Path, take_over: bool = False) -> Iterator[None]:
     """
     Locks `directory`, which need not exist, with a file next to it that names this process and machine.
 

@@ -19,7 +19,7 @@ work: Callable[..., Any]  # of a worker process
 
 def process_pool(num_proc: int, function: Callable[..., Any], *arguments: object) -> ProcessPoolExecutor:
     """
-    A pool to which `call_work` is submitted: each call is `function(*arguments, *others)`. Workers get `arguments`
+    A pool to which `call_task` is submitted: each call is `function(*arguments, *others)`. Workers get `arguments`
     once, and without a copy where they can fork.
     """
     check_shared_memory()
@@ -28,7 +28,7 @@ def process_pool(num_proc: int, function: Callable[..., Any], *arguments: object
     return ProcessPoolExecutor(num_proc, context, start_worker, (os.getpid(), partial(function, *arguments)))
 
 
-def call_work(*others: object) -> Any:
+def call_task(*others: object) -> Any:
     """Call a worker's function with the pool's arguments and these."""
     return work(*others)
 
@@ -48,10 +48,10 @@ def start_worker(parent: int, function: Callable[..., Any]):
     global work
     work = function
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the processes already run in parallel
-    end_with_parent(parent)
+    exit_with_parent(parent)
 
 
-def end_with_parent(parent: int):
+def exit_with_parent(parent: int):
     """Ignore Ctrl-C, which is the parent's, and end when the parent is killed: an orphan would hold its locks."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)

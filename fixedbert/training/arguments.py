@@ -26,8 +26,8 @@ from transformers.utils import is_torch_xla_available
 
 from ..presets import PRESETS
 from ..support.errors import InputError
-from ..support.files import YamlLoader, read_yaml, reason_of
-from .precision import leave_out_emulated_bf16
+from ..support.files import YamlLoader, error_reason, read_yaml
+from .precision import disable_emulated_bf16
 
 RECIPES = Path(__file__).parents[1] / "recipes"
 FILES = ("train_file", "validation_file", "test_file")
@@ -148,7 +148,7 @@ class CommonArguments(TrainingArguments):
             self.use_cpu |= not torch.accelerator.is_available()  # several processes need the same backend
         super().__post_init__()
         use_fsdp_on_cpu(self)
-        leave_out_emulated_bf16(self)
+        disable_emulated_bf16(self)
         for name, (supported, reason) in self.refused.items():
             if attrgetter(name)(self) != supported:
                 raise InputError(f"is not supported: {reason}.", name)
@@ -223,7 +223,7 @@ def make_arguments(given: dict[str, Any], *types: type) -> tuple:
     except InputError:
         raise
     except Exception as error:  # TrainingArguments raises errors of many types
-        raise InputError(f"invalid arguments: {reason_of(error)}") from error
+        raise InputError(f"invalid arguments: {error_reason(error)}") from error
 
 
 def check_types(given: dict[str, Any], *types: type) -> dict[str, Any]:
@@ -292,4 +292,4 @@ def parse_mapping(text: str) -> dict:
     try:
         return yaml.load(text, YamlLoader)
     except yaml.YAMLError as error:
-        raise ArgumentTypeError(f"{text}: {reason_of(error)}") from error
+        raise ArgumentTypeError(f"{text}: {error_reason(error)}") from error

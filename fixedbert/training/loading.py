@@ -116,7 +116,7 @@ def load_model(
     return model
 
 
-def with_new_head(model: PreTrainedModel) -> PreTrainedModel:
+def reinitialize_head(model: PreTrainedModel) -> PreTrainedModel:
     """The model with random weights in all that is not its base model, drawn as for a new model."""
     prefix = f"{model.base_model_prefix}."
     fresh = type(model)(model.config).state_dict()

@@ -18,19 +18,19 @@ from accelerate import PartialState
 from accelerate.utils import broadcast_object_list, gather_object
 from transformers import TrainerCallback, TrainerState
 
-from ..support.checksums import content_hash_of
+from ..support.checksums import file_sha256
 from ..support.errors import InputError, note_what_is_left
 from ..support.files import (
-    check_free,
-    json_text,
+    check_output_free,
+    move_into_place,
     output_path,
-    read_object,
+    read_json_object,
     reading,
-    replace_empty,
-    write_whole,
+    to_json,
+    write_atomically,
     writing,
 )
-from ..support.locks import locked
+from ..support.locks import directory_lock
 from .arguments import CommonArguments
 
 COMMAND_FILE = "command.json"
@@ -62,8 +62,8 @@ def output_directory(training_args: CommonArguments, given: dict[str, Any]) -> I
             has other arguments, or a checkpoint cannot be read.
     """
     final = output_path(training_args.output_dir)
-    with held(final, training_args):
-        check_free(final)
+    with output_lock(final, training_args):
+        check_output_free(final)
         partial = final.with_name(final.name + ".partial")
         checkpoint = last_checkpoint(partial)
         state = PartialState()
@@ -94,7 +94,7 @@ def output_directory(training_args: CommonArguments, given: dict[str, Any]) -> I
             if state.is_main_process and not last:
                 shutil.rmtree(partial, ignore_errors=True)
             raise
-        give_final_name(partial, final)
+        finish_directory(partial, final)
         training_args.output_dir = str(final)
 
 
@@ -111,10 +111,10 @@ def tidy_up(partial: Path, checkpoint: str | None):
 
 
 @contextmanager
-def held(final: Path, training_args: CommonArguments) -> Iterator[None]:
+def output_lock(final: Path, training_args: CommonArguments) -> Iterator[None]:
     """Hold an output directory for all processes, and report what cannot be written there."""
     remedy = "make room or give the right to write there; the same command then goes on"
-    with on_main_process(locked(final, training_args.take_over_output_dir)), writing(final, remedy):
+    with on_main_process(directory_lock(final, training_args.take_over_output_dir)), writing(final, remedy):
         yield
 
 
@@ -139,12 +139,12 @@ def on_main_process(context: AbstractContextManager) -> Iterator[None]:
         yield
 
 
-def give_final_name(partial: Path, final: Path):
+def finish_directory(partial: Path, final: Path):
     """Rename a directory when every process is done with it; an empty one of that name is replaced."""
     state = PartialState()
     state.wait_for_everyone()
     if state.is_main_process:
-        replace_empty(final, partial)
+        move_into_place(final, partial)
     state.wait_for_everyone()
 
 
@@ -160,7 +160,7 @@ def step_of(checkpoint: Path) -> int:
     return int(found[1]) if found else -1
 
 
-def whole_checkpoints(folder: Path) -> list[Path]:
+def complete_checkpoints(folder: Path) -> list[Path]:
     """The complete checkpoints, oldest first."""
     return sorted((path for path in folder.glob("checkpoint-*") if step_of(path) >= 0 and is_whole(path)), key=step_of)
 
@@ -170,7 +170,7 @@ def set_aside_later(partial: Path, checkpoint: Path):
     Rename the checkpoints after one that the user goes back to, and what says that the model is trained: the run would
     otherwise go on from them when it is stopped, and Trainer keep them instead of its own, for `save_total_limit`.
     """
-    later = [path for path in whole_checkpoints(partial) if step_of(path) > step_of(checkpoint)]
+    later = [path for path in complete_checkpoints(partial) if step_of(path) > step_of(checkpoint)]
     if is_whole(partial):
         later.append(partial / "trainer_state.json")
     for path in later:
@@ -184,7 +184,7 @@ def last_checkpoint(folder: Path) -> str | None:
     """What a run in `folder` resumes from: `folder` itself if it has the trained model, or the newest checkpoint."""
     if is_whole(folder):
         return str(folder)
-    return str(whole_checkpoints(folder)[-1]) if whole_checkpoints(folder) else None
+    return str(complete_checkpoints(folder)[-1]) if complete_checkpoints(folder) else None
 
 
 def without_secrets(given: dict[str, Any]) -> dict[str, Any]:
@@ -193,7 +193,7 @@ def without_secrets(given: dict[str, Any]) -> dict[str, Any]:
 
 def write_command(partial: Path, given: dict[str, Any]):
     """Write what a run was given beside its results, without tokens: a recipe that repeats it."""
-    write_whole(partial / COMMAND_FILE, json_text(without_secrets(given), indent=1, default=str) + "\n")
+    write_atomically(partial / COMMAND_FILE, to_json(without_secrets(given), indent=1, default=str) + "\n")
 
 
 def check_same_command(partial: Path, given: dict[str, Any]):
@@ -203,8 +203,8 @@ def check_same_command(partial: Path, given: dict[str, Any]):
     """
     remedy = f"remove {partial}"
     earlier, now = (
-        read_object(partial / COMMAND_FILE, remedy),
-        json.loads(json_text(without_secrets(given), default=str)),
+        read_json_object(partial / COMMAND_FILE, remedy),
+        json.loads(to_json(without_secrets(given), default=str)),
     )
     names = [name for name in {**earlier, **now} if name not in NOT_PART_OF_THE_RUN]
     if other := [name for name in names if earlier.get(name) != now.get(name)]:
@@ -224,9 +224,9 @@ def check_same_data(output_dir: Path, fingerprint: str):
     state = PartialState()
     file = output_dir / DATA_FILE
     if state.is_main_process and not file.exists():
-        write_whole(file, json.dumps({"fingerprint": fingerprint}) + "\n")
+        write_atomically(file, json.dumps({"fingerprint": fingerprint}) + "\n")
     state.wait_for_everyone()
-    if read_object(file, f"remove {file.parent}").get("fingerprint") != fingerprint:
+    if read_json_object(file, f"remove {file.parent}").get("fingerprint") != fingerprint:
         raise InputError(
             f"{file.parent}: the texts, what is made of them, or the teacher are not those that the unfinished run "
             "began with; bring these back, or remove it and start anew."
@@ -243,10 +243,10 @@ def check_readable(checkpoint: Path, processes: int):
         raise InputError(f"{checkpoint}: no such directory.", "resume_from_checkpoint")
     states = [checkpoint / f"rng_state_{process}.pth" for process in range(processes)] if processes > 1 else []
     problem, remedy = "the checkpoint cannot be read", remedy_for(checkpoint)
-    checksums = read_object(checkpoint / CHECKSUMS, remedy) if (checkpoint / CHECKSUMS).exists() else {}
+    checksums = read_json_object(checkpoint / CHECKSUMS, remedy) if (checkpoint / CHECKSUMS).exists() else {}
     for file in sorted({*states, *(checkpoint / name for name in checksums)}):
         with reading(file, remedy, problem):
-            found = content_hash_of(file)
+            found = file_sha256(file)
             if checksums.get(file.name, found) != found:
                 raise ValueError("it is not as it was written")
     with reading(checkpoint / "trainer_state.json", remedy, problem):
@@ -256,7 +256,7 @@ def check_readable(checkpoint: Path, processes: int):
 def remedy_for(checkpoint: Path) -> str:
     """What to do where a checkpoint cannot be used."""
     step = step_of(checkpoint)
-    before = [str(path) for path in whole_checkpoints(checkpoint.parent) if step < 0 or step_of(path) < step]
+    before = [str(path) for path in complete_checkpoints(checkpoint.parent) if step < 0 or step_of(path) < step]
     if before:
         return f"go on from the one before with `resume_from_checkpoint` {before[-1]}"
     return f"remove {checkpoint.parent} and start anew"
@@ -270,5 +270,5 @@ class WriteChecksums(TrainerCallback):
         PartialState().wait_for_everyone()
         if state.is_world_process_zero and checkpoint.is_dir():
             (checkpoint / CHECKSUMS).unlink(missing_ok=True)  # of an earlier save of the same step
-            found = {file.name: content_hash_of(file) for file in sorted(checkpoint.iterdir()) if file.is_file()}
-            write_whole(checkpoint / CHECKSUMS, json.dumps(found, indent=1) + "\n")
+            found = {file.name: file_sha256(file) for file in sorted(checkpoint.iterdir()) if file.is_file()}
+            write_atomically(checkpoint / CHECKSUMS, json.dumps(found, indent=1) + "\n")

@@ -17,7 +17,7 @@ def has_bf16(use_cpu: bool) -> bool:
     return any(capabilities.get(name) for name in INSTRUCTIONS)
 
 
-def leave_out_emulated_bf16(arguments: TrainingArguments):
+def disable_emulated_bf16(arguments: TrainingArguments):
     """Train and evaluate in float32, with a warning, where bf16 is asked for on a CPU that would emulate it."""
     asked = arguments.bf16 or arguments.bf16_full_eval or arguments.mixed_precision == "bf16"
     if asked and arguments.device.type == "cpu" and not has_bf16(use_cpu=True):

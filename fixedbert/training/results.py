@@ -7,7 +7,7 @@ from typing import Any
 from huggingface_hub.errors import HTTPError
 
 from ..support.errors import InputError, explain_hub_error
-from ..support.files import json_text, read_object, write_whole
+from ..support.files import read_json_object, to_json, write_atomically
 from ..support.notebook import as_html
 from .trainer import CommonTrainer
 
@@ -42,7 +42,7 @@ class Trained:
 def trained(folder: Path) -> Trained:
     """What is in the output directory of a run, or of several."""
     files = [file for file in (folder / "all_results.json", folder / "results.json") if file.exists()]
-    return Trained(folder, read_object(files[0], f"remove {folder} and start anew") if files else {})
+    return Trained(folder, read_json_object(files[0], f"remove {folder} and start anew") if files else {})
 
 
 def record_metrics(trainer: CommonTrainer, split: str, metrics: dict[str, float]):
@@ -51,9 +51,9 @@ def record_metrics(trainer: CommonTrainer, split: str, metrics: dict[str, float]
     if trainer.is_world_process_zero():
         folder, remedy = trainer.args.directory, f"remove {trainer.args.directory} and start anew"
         file = folder / "all_results.json"
-        found = read_object(file, remedy) if file.exists() else {}
+        found = read_json_object(file, remedy) if file.exists() else {}
         for name, content in ((f"{split}_results.json", metrics), (file.name, found | metrics)):
-            write_whole(folder / name, json_text(content, indent=4, sort_keys=True))
+            write_atomically(folder / name, to_json(content, indent=4, sort_keys=True))
 
 
 def publish(trainer: CommonTrainer):

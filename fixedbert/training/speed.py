@@ -30,12 +30,12 @@ def keep_freed_memory(device: torch.device):
             mallopt(M_TRIM_THRESHOLD, 2**31 - 1)
 
 
-def skip_padding(model: PreTrainedModel):
+def enable_unpadding(model: PreTrainedModel):
     """Let a FixedHeadBert compute real tokens only; the configuration that it saves stays as it is."""
     switch_on(model.base_model, "unpad_inputs")
 
 
-def predict_labelled_tokens_only(model: PreTrainedModel):
+def enable_sparse_prediction(model: PreTrainedModel):
     """Let the head of a FixedHeadBert compute logits only where there is a label, for the same loss."""
     switch_on(model, "sparse_prediction")
 

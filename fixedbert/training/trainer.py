@@ -18,7 +18,7 @@ from transformers.utils import logging
 from ..model.modeling_fixed_head_bert import FixedHeadBertPreTrainedModel
 from ..publishing.model_card import create_model_card
 from ..support.errors import Divergence, InputError
-from ..support.files import finite, json_text, read_object, reading, write_whole
+from ..support.files import finite, read_json_object, reading, to_json, write_atomically
 from .arguments import CommonArguments
 from .dropout import use_fast_dropout
 from .output import last_checkpoint, remedy_for
@@ -279,13 +279,13 @@ class CommonTrainer(Trainer):
                 "seconds": time.monotonic() - self.window_began,
                 "sums": sums,
             }
-            write_whole(checkpoint / WINDOW_FILE, json_text(record, indent=1) + "\n")
+            write_atomically(checkpoint / WINDOW_FILE, to_json(record, indent=1) + "\n")
 
     def restore_window(self):
         """Restore the sums of the checkpoint since its last log, on any number of processes."""
         file, processes = Path(str(self.continued_from), WINDOW_FILE), self.args.world_size
         with reading(file, remedy := "a run can go on only from its own checkpoints"):
-            record = read_object(file, remedy)
+            record = read_json_object(file, remedy)
             sums = torch.tensor(record["sums"], dtype=torch.float64)  # (processes that wrote it, 1 + counts)
             self.window = sums[self.args.process_index :: processes].sum(0).float()
             self.window[0] *= processes / len(sums)  # a mean over processes is logged

@@ -232,8 +232,8 @@ def test_one_process_reads_the_whole_store(tmp_path, tokenizer, monkeypatch, fir
 def test_content_is_what_a_store_depends_on(tmp_path, tokenizer, monkeypatch):
     """Guards: a rewritten file of the same size and time is another text, moved it is the same; it is hashed once."""
     read = []
-    hash_of = store_module.content_hash_of
-    monkeypatch.setattr(store_module, "content_hash_of", lambda file: (read.append(file.name), hash_of(file))[1])
+    hash_of = store_module.file_sha256
+    monkeypatch.setattr(store_module, "file_sha256", lambda file: (read.append(file.name), hash_of(file))[1])
     monkeypatch.setattr(store_module, "UNSETTLED", 0)
 
     def fingerprint(name: str) -> str:

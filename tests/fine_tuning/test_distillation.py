@@ -31,7 +31,7 @@ from fixedbert.fine_tuning.glue import main as run_glue
 from fixedbert.fine_tuning.trainer import FineTuningArguments, FineTuningTrainer
 from fixedbert.support.errors import InputError
 from fixedbert.training.arguments import ModelArguments
-from fixedbert.training.speed import skip_padding
+from fixedbert.training.speed import enable_unpadding
 
 INPUTS = ("input_ids", "token_type_ids", "attention_mask")
 STEPS = ("--do_train", "--num_train_epochs", "2", "--per_device_train_batch_size", "4", "--learning_rate", "1e-3")
@@ -83,13 +83,13 @@ def test_loss_of_a_regression_is_the_squared_error():
 def test_loss_of_answers_is_over_real_tokens(stock, temperature):
     """Guards: padding, which a FixedHeadBert gives the lowest number and BERT some number, has no share and no NaN."""
     student, other = (model_of("ForQuestionAnswering", initializer_range=r) for r in (0.3, 0.5))
-    skip_padding(student)
+    enable_unpadding(student)
     if stock:
         torch.manual_seed(3)
         shape = {"vocab_size": 99, "hidden_size": 30, "num_hidden_layers": 1, "num_attention_heads": 5}
         other = BertForQuestionAnswering(BertConfig(**shape, intermediate_size=37, initializer_range=0.5))
     else:
-        skip_padding(other)
+        enable_unpadding(other)
     inputs = inputs_of("ForQuestionAnswering")
     outputs, wanted = student.eval()(**inputs), other.eval()(**inputs)
     loss = Teacher(other, INPUTS, None).loss(inputs, outputs, temperature)

@@ -7,7 +7,7 @@ from PIL import Image
 
 from fixedbert.fine_tuning.pictures import draw_confusion, draw_sweep
 from fixedbert.fine_tuning.sweep import Summary
-from fixedbert.support.figures import drawing
+from fixedbert.support.figures import new_figure
 
 
 def test_confusion_matrix_counts_rows_by_right_label():
@@ -33,7 +33,7 @@ def test_figures_have_one_style(tmp_path):
     """Guards: figures are drawn with the project's colors and resolution; the user's own settings stay as they are."""
     settings = ("axes.prop_cycle", "savefig.dpi", "figure.constrained_layout.use")
     before = [matplotlib.rcParams[name] for name in settings]
-    with drawing(2, 1, tmp_path / "figure.png") as figure:
+    with new_figure(2, 1, tmp_path / "figure.png") as figure:
         (line,) = figure.subplots().plot([1, 2])
     assert line.get_color() == "#3f90da" and figure.get_layout_engine() is not None
     with Image.open(tmp_path / "figure.png") as picture:

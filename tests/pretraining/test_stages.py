@@ -23,7 +23,7 @@ from fixedbert.pretraining.stages import Stage, begin_stage, data_leads, grown_m
 from fixedbert.support.errors import InputError, Stopped
 from fixedbert.training.interruption import train
 from fixedbert.training.loading import load_model
-from fixedbert.training.output import whole_checkpoints
+from fixedbert.training.output import complete_checkpoints
 from fixedbert.training.trainer import CommonTrainer
 
 SHAPE = "hidden_size=32,num_attention_heads=5,attention_head_size=6,intermediate_size=37"
@@ -310,7 +310,7 @@ def test_grown_run_is_one_run(recipe, tmp_path, monkeypatch):
         with monkeypatch.context() as patch, pytest.raises(Stopped if by_signal else KeyboardInterrupt):
             patch.setattr("fixedbert.pretraining.pretrain.train", stop)
             run_pretraining.main(command)
-        assert whole_checkpoints(cut.with_name(f"cut{number}.partial"))[-1].name == f"checkpoint-{saved}"
+        assert complete_checkpoints(cut.with_name(f"cut{number}.partial"))[-1].name == f"checkpoint-{saved}"
         back = ["--resume_from_checkpoint", f"{cut}.partial/checkpoint-4"] if step == 21 else []
         run_pretraining.main([*command, *back])
         assert (cut / "_unused-checkpoint-20").exists() == bool(back)

@@ -26,7 +26,7 @@ from experiments.study.studies import load_study
 from fixedbert.counts import forward_flops
 from fixedbert.presets import preset_config
 from fixedbert.support.errors import InputError
-from fixedbert.support.locks import locked
+from fixedbert.support.locks import directory_lock
 
 HEADS = {"num_attention_heads": 5, "attention_head_size": 6}
 WARMUP_STABLE_DECAY = {
@@ -246,7 +246,7 @@ def test_two_processes_do_one_run_together(text, vocabulary, tmp_path):
 def test_all_processes_end_where_the_directory_is_refused(tmp_path):
     """Guards: every one of two processes ends by itself, with the sentence of the main process."""
     file = write(tmp_path, objective="dense", pretraining=OF_A_PATTERN)
-    with locked(tmp_path / "out"):
+    with directory_lock(tmp_path / "out"):
         words = ["study", file, "--output_dir", str(tmp_path / "out")]
         done = fork_server.Pair(ROOT / "fixedbert/__main__.py", words, tmp_path / "printed").ended()
     for one in done:

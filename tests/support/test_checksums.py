@@ -4,13 +4,13 @@ import hashlib
 
 import pytest
 
-from fixedbert.support.checksums import checksum_file, fingerprint_of, has_valid_checksum, write_with_checksum
+from fixedbert.support.checksums import checksum_path, has_valid_checksum, stable_hash, write_with_checksum
 
 
 def test_fingerprints_stay_the_same():
     """Guards: stores, plans and features of earlier versions are found by their names."""
-    assert fingerprint_of("pairs", 42, None, [1.5], {"b": 1, "a": (2,)}) == "598c15b942c7229e"
-    assert fingerprint_of({"a": 1, "b": 2}) == fingerprint_of({"b": 2, "a": 1}) != fingerprint_of({"a": 2, "b": 1})
+    assert stable_hash("pairs", 42, None, [1.5], {"b": 1, "a": (2,)}) == "598c15b942c7229e"
+    assert stable_hash({"a": 1, "b": 2}) == stable_hash({"b": 2, "a": 1}) != stable_hash({"a": 2, "b": 1})
 
 
 def test_files_with_checksum_are_complete(tmp_path):
@@ -20,7 +20,7 @@ def test_files_with_checksum_are_complete(tmp_path):
         partial.write_bytes(b"rows")
         assert not file.exists() and not has_valid_checksum(file)
     assert file.read_bytes() == b"rows" and has_valid_checksum(file)
-    assert checksum_file(file).read_text() == hashlib.sha256(b"rows").hexdigest()
+    assert checksum_path(file).read_text() == hashlib.sha256(b"rows").hexdigest()
     with pytest.raises(OSError, match="full"), write_with_checksum(file) as partial:
         partial.write_bytes(b"ro")
         raise OSError("full")
@@ -38,5 +38,5 @@ def test_damage_is_seen(tmp_path):
     assert not has_valid_checksum(file)
     file.write_text("{}")
     assert has_valid_checksum(file)
-    checksum_file(file).unlink()
+    checksum_path(file).unlink()
     assert not has_valid_checksum(file) and not has_valid_checksum(tmp_path / "absent")

@@ -9,7 +9,7 @@ from helpers import fork_server
 from experiments.head_size.theory import theory
 from fixedbert.inspection.inspect import inspect
 from fixedbert.planning import plan
-from fixedbert.support.errors import InputError, exit_on_input_error, needs
+from fixedbert.support.errors import InputError, exit_on_input_error, require_package
 
 pytestmark = pytest.mark.usefixtures("same_signals")
 
@@ -42,7 +42,7 @@ def test_missing_package_is_a_sentence(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     sentence = r'matplotlib is not installed: pip install matplotlib, or "\.\[plots\]" in a checkout'
     for draw in (
-        lambda: needs("matplotlib", "plots"),
+        lambda: require_package("matplotlib", "plots"),
         lambda: theory(tmp_path / "out"),
         lambda: inspect("model", tmp_path / "out", "text.txt"),
     ):

@@ -24,7 +24,7 @@ from fixedbert.pretraining.arguments import ARGUMENTS
 from fixedbert.support.errors import InputError
 from fixedbert.training.arguments import read_arguments
 from fixedbert.training.interruption import train
-from fixedbert.training.output import whole_checkpoints, write_command
+from fixedbert.training.output import complete_checkpoints, write_command
 
 
 def interrupted(arguments: list[str], output: Path, checkpoint: str, kill: int) -> Path:
@@ -39,7 +39,7 @@ def interrupted(arguments: list[str], output: Path, checkpoint: str, kill: int) 
     run.join(timeout=120)
     assert run.exitcode == (128 + signal.SIGTERM if kill == signal.SIGTERM else -kill)
     assert partial.exists() and not output.exists()
-    return whole_checkpoints(partial)[-1]
+    return complete_checkpoints(partial)[-1]
 
 
 def same_weights(one: Path, other: Path) -> bool:
@@ -151,7 +151,7 @@ def test_continued_run_has_the_record_of_a_whole_one(
             patch.setattr(f"fixedbert.{module.replace('glue', 'fine_tune')}.train", stop)
         run(tmp_path / "cut")
     saved = {10: 8, 18: 16, 23: 23}[stopped]
-    assert whole_checkpoints(tmp_path / "cut.partial")[-1].name == f"checkpoint-{saved}"
+    assert complete_checkpoints(tmp_path / "cut.partial")[-1].name == f"checkpoint-{saved}"
     run(tmp_path / "cut")
     assert record(tmp_path / "cut") == record(tmp_path / "whole")
     logged = [entry["step"] for entry in record(tmp_path / "cut") if "loss" in entry]
@@ -217,7 +217,7 @@ def test_continued_run_keeps_its_trained_tokenizer(corpus, tmp_path, monkeypatch
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr("fixedbert.pretraining.pretrain.train", lambda trainer, *_, **__: (trainer.train(), interrupt()))
         run_pretraining.main(command)
-    checkpoint = whole_checkpoints(tmp_path / "run.partial")[-1]
+    checkpoint = complete_checkpoints(tmp_path / "run.partial")[-1]
     before = json.loads((checkpoint / "tokenizer.json").read_text())["model"]["vocab"]
     stores = {path.name for path in (tmp_path / "store").glob("store-*") if path.is_dir()}
     monkeypatch.setattr("fixedbert.pretraining.examples.prepare_tokenizer", interrupt)
@@ -247,7 +247,7 @@ def test_sigterm_stops_all_processes_at_the_same_step(corpus, pretrained, tmp_pa
         process.terminate()
         time.sleep(0.05)  # some steps
     done = pair.ended()
-    step = int(whole_checkpoints(partial)[-1].name.removeprefix("checkpoint-"))
+    step = int(complete_checkpoints(partial)[-1].name.removeprefix("checkpoint-"))
     assert [one.returncode for one in done] == [128 + signal.SIGTERM] * 2 and 5 <= step < 2000
     assert "stopped by SIGTERM" in done[0].stderr
     more = (*fixed, "--max_steps", str(step + 3))

@@ -22,7 +22,7 @@ from fixedbert.support.files import reading
 from fixedbert.training.arguments import CommonArguments, ModelArguments
 from fixedbert.training.interruption import train
 from fixedbert.training.loading import load_config, load_model
-from fixedbert.training.output import check_readable, check_same_command, output_directory, whole_checkpoints
+from fixedbert.training.output import check_readable, check_same_command, complete_checkpoints, output_directory
 from fixedbert.training.trainer import CommonTrainer
 from fixedbert_cli import main
 
@@ -117,7 +117,7 @@ def test_folders_that_are_no_checkpoints(tmp_path):
     for name in ("checkpoint-best", "checkpoint-x1", "checkpoint-10", "checkpoint-9", "checkpoint-\u0663"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "trainer_state.json").write_text("{}")
-    assert [path.name for path in whole_checkpoints(tmp_path)] == ["checkpoint-9", "checkpoint-10"]
+    assert [path.name for path in complete_checkpoints(tmp_path)] == ["checkpoint-9", "checkpoint-10"]
     partial = tmp_path.rename(tmp_path.with_name("out.partial"))
     for name in ("checkpoint-notes.txt", "checkpoint-8", "command.json"):
         (partial / name).write_text("{}")

@@ -23,16 +23,16 @@ from fixedbert.fine_tuning.glue import main as run_glue
 from fixedbert.fine_tuning.sweep import sweep_directory
 from fixedbert.fine_tuning.trainer import FineTuningArguments, FineTuningTrainer
 from fixedbert.support import files
-from fixedbert.support.checksums import content_hash_of
+from fixedbert.support.checksums import file_sha256
 from fixedbert.support.errors import InputError, exit_on_input_error
 from fixedbert.support.files import new_directory, writing
-from fixedbert.support.locks import locked
+from fixedbert.support.locks import directory_lock
 from fixedbert.training.arguments import CommonArguments, read_arguments
 from fixedbert.training.output import (
     check_same_command,
+    complete_checkpoints,
     last_checkpoint,
     output_directory,
-    whole_checkpoints,
     write_command,
 )
 
@@ -99,11 +99,11 @@ def test_lock_of_another_host(model, download, tmp_path, monkeypatch):
 def test_lock_that_was_taken_over_is_not_removed(tmp_path):
     """Guards: a holder whose lock another machine has taken over leaves the new one alone; its own it removes."""
     lock = tmp_path / "out.lock"
-    with locked(tmp_path / "out"):
+    with directory_lock(tmp_path / "out"):
         lock.unlink()
         lock.write_text(OTHER_HOST)
     assert lock.read_text() == OTHER_HOST
-    with locked(tmp_path / "other"):
+    with directory_lock(tmp_path / "other"):
         assert (tmp_path / "other.lock").exists()
     assert not (tmp_path / "other.lock").exists()
 
@@ -262,7 +262,7 @@ def test_full_disk(model, download, tmp_path, monkeypatch, full_disk, what):
         rf"{tmp_path}.*: {reason}; make room or give the right to write there; the same command then goes on\.",
         str(said.value),
     )
-    whole = [path.name for path in whole_checkpoints(tmp_path / "out.partial")]
+    whole = [path.name for path in complete_checkpoints(tmp_path / "out.partial")]
     assert whole[-1] == {"weights": "checkpoint-1", "optimizer": "checkpoint-2", "state": "checkpoint-2"}.get(
         what, "checkpoint-3"
     )
@@ -329,7 +329,7 @@ def test_damaged_checkpoints_are_said(tmp_path):
         save_file({"a": torch.zeros(1000)}, folder / "model.safetensors")
         torch.save({"a": torch.zeros(1000)}, folder / "optimizer.pt")
         (folder / "trainer_state.json").write_text(json.dumps({"global_step": step}))
-        checksums = {file.name: content_hash_of(file) for file in folder.iterdir()}
+        checksums = {file.name: file_sha256(file) for file in folder.iterdir()}
         (folder / "checksums.json").write_text(json.dumps(checksums))
     command = {"output_dir": str(tmp_path / "run")}
     (partial / "command.json").write_text(json.dumps(command))
