@@ -34,7 +34,7 @@ from fixedbert.data.tokenizers import load_tokenizer
 from fixedbert.fine_tuning.glue_metrics import glue_scores
 from fixedbert.fine_tuning.labels import align_labels
 from fixedbert.fine_tuning.texts import encode_labels, load_task
-from fixedbert.publishing.export import QUANTIZED, export_onnx
+from fixedbert.publishing.export import QUANTIZED, export
 from fixedbert.publishing.pooling import SentencePooling, read_pooling
 from fixedbert.support.errors import InputError
 
@@ -117,7 +117,7 @@ def measure(task_name: str, folders: list[Path], int8: list[Path], rounds: int, 
     Measure models, the original first.
 
     Raises:
-        InputError: as `load_bert`, `export_onnx`, `load_task` and `align_labels`.
+        InputError: as `load_bert`, `export`, `load_task` and `align_labels`.
     """
     threads = torch.get_num_threads()
     models = {folder.name: load_bert(folder).float().eval() for folder in folders}
@@ -126,7 +126,7 @@ def measure(task_name: str, folders: list[Path], int8: list[Path], rounds: int, 
     inputs, found = task.batches(), {}
     graphs = {f"{folder.name} int8": temporary / folder.name for folder in int8}
     for folder, exported in zip(int8, graphs.values(), strict=True):
-        export_onnx(folder, exported, int8=True)
+        export(folder, exported, int8=True)
     for name, count, size in (("one thread", 1, SIZE), ("one text", threads, 1), ("batches", threads, SIZE)):
         torch.set_num_threads(count)  # which the graphs' sessions take over
         sides = {folder: torch_side(model, pooling) for folder, model in models.items()}

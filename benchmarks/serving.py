@@ -32,7 +32,7 @@ from fixedbert.conversion.families import task_head
 from fixedbert.data.tokenizers import load_tokenizer
 from fixedbert.fine_tuning.labels import align_labels
 from fixedbert.fine_tuning.texts import encode_labels, load_task
-from fixedbert.publishing.export import GRAPH, QUANTIZED, export_onnx
+from fixedbert.publishing.export import GRAPH, QUANTIZED, export
 from fixedbert.publishing.pooling import SentencePooling, read_pooling
 from fixedbert.support.errors import InputError
 
@@ -130,11 +130,11 @@ def measure(folder: Path, data: Path, sentences: int, rounds: int, exported: Pat
     Export the model and print a row for each side.
 
     Raises:
-        InputError: as `load_bert`, `export_onnx` and `measure_of`.
+        InputError: as `load_bert`, `export` and `measure_of`.
     """
     model, tokenizer = load_bert(folder).float().eval(), load_tokenizer(str(folder))
     asked = measure_of(model, folder, data)
-    print(f"\n{export_onnx(folder, exported, int8=True)}\n")
+    print(f"\n{export(folder, exported, int8=True)}\n")
     outputs: dict[str, Callable[[BatchEncoding], Tensor]] = {
         "torch": lambda batch: model(**batch)[asked.output],
         "ONNX": graph_side(exported / GRAPH, asked.output),

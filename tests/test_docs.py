@@ -30,7 +30,7 @@ from fixedbert.fine_tuning.glue import TextClassification
 from fixedbert.fine_tuning.squad import QuestionAnswering
 from fixedbert.presets import PRESETS
 from fixedbert.pretraining.arguments import ARGUMENTS
-from fixedbert.publishing.export import export_onnx
+from fixedbert.publishing.export import export
 from fixedbert.training.arguments import read_arguments
 
 ROOT = Path(__file__).parents[1]
@@ -255,7 +255,7 @@ def test_python_runs(page, number, code, workplace, tmp_path):
         return
     for name, model in GRAPHS.items():
         if name in code and model not in code:
-            export_onnx(tmp_path / model, tmp_path / name, int8=True)
+            export(tmp_path / model, tmp_path / name, int8=True)
     (tmp_path / "block.py").write_text(code)
     done = fork_server.run(tmp_path / "block.py", [], tmp_path, tmp_path)
     assert done.returncode == 0, done.stderr

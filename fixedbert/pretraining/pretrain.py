@@ -24,7 +24,7 @@ from transformers.trainer_pt_utils import AcceleratorConfig
 from ..conversion.convert import describe_shape
 from ..conversion.families import FAMILIES
 from ..data.examples import tokens_inside_words
-from ..publishing.model_card import hardware_name, to_flags, versions
+from ..publishing.model_card import hardware_name, versions
 from ..support.errors import InputError
 from ..support.files import to_json
 from ..training.arguments import make_arguments, read_arguments, with_recipe
@@ -209,7 +209,7 @@ def write_summary(trainer: PretrainingTrainer, corpus: dict, parameters: dict, b
         "examples in a step": batches[0] if len(set(batches)) == 1 else batches,
         "real tokens seen": trainer.state.num_input_tokens_seen,
         "results": json.loads((output / "all_results.json").read_text()),
-        "command": ["run_pretraining.py", *to_flags(without_secrets(given))],
+        "arguments": without_secrets(given),
         "hardware": hardware_name(),
         "processes": args.world_size,
         "versions": versions(),

@@ -1,4 +1,4 @@
-"""How a sentence-transformers directory makes an embedding of a text out of the encoder's hidden states."""
+"""Sentence embeddings: how a sentence-transformers model pools the encoder's hidden states."""
 
 import json
 from collections.abc import Callable
@@ -8,14 +8,12 @@ import torch
 from torch import Tensor, nn
 
 from ..support.errors import InputError
-from ..support.files import read_json_object, reading
-
-SAVE_AGAIN = "save the model again with sentence-transformers"
+from ..support.files import reading
 
 
-def at(states: Tensor, places: Tensor) -> Tensor:
-    """The states (B, L, D) of one token in each row, at its place (B): (B, D)."""
-    return states.gather(1, places[:, None, None].expand(-1, 1, states.shape[-1])).squeeze(1)
+def select(states: Tensor, index: Tensor) -> Tensor:
+    """The hidden state of one token per row: (B, L, D) and token indices (B) to (B, D)."""
+    return states.gather(1, index[:, None, None].expand(-1, 1, states.shape[-1])).squeeze(1)
 
 
 def mean(states: Tensor, mask: Tensor, power: float = 1) -> Tensor:
@@ -23,32 +21,25 @@ def mean(states: Tensor, mask: Tensor, power: float = 1) -> Tensor:
     return (states * mask[..., None]).sum(dim=1) / mask.sum(dim=1, keepdim=True).clamp(min=1e-9) ** power
 
 
-# By sentence-transformers' names: states (B, L, D) and a mask (B, L), one at real tokens, to (B, D).
+# From states (B, L, D) and mask (B, L), 1 at real tokens, to embeddings (B, D), under sentence-transformers' names.
 MODES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
-    "cls": lambda states, mask: at(states, mask.int().argmax(dim=1)),
+    "cls": lambda states, mask: select(states, mask.int().argmax(dim=1)),
     "max": lambda states, mask: states.masked_fill(mask[..., None] == 0, -torch.inf).amax(dim=1),
     "mean": mean,
     "mean_sqrt_len_tokens": lambda states, mask: mean(states, mask, power=0.5),
-    "lasttoken": lambda states, mask: at(states, mask.shape[1] - 1 - mask.int().flip(1).argmax(dim=1)),
+    "lasttoken": lambda states, mask: select(states, mask.shape[1] - 1 - mask.int().flip(1).argmax(dim=1)),
 }
-# Its fields in earlier versions, in the order in which results of several modes are joined.
-FIELDS = {
-    "pooling_mode_cls_token": "cls",
-    "pooling_mode_max_tokens": "max",
-    "pooling_mode_mean_tokens": "mean",
-    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
-    "pooling_mode_weightedmean_tokens": "weightedmean",
-    "pooling_mode_lasttoken": "lasttoken",
-}
+# Earlier versions have a field per mode, such as pooling_mode_cls_token; their embeddings are joined in this order.
+ENDINGS = {"cls": "_token", "max": "_tokens", "mean": "_tokens", "mean_sqrt_len_tokens": "", "lasttoken": ""}
 
 
 class SentencePooling(nn.Module):
     """
-    Embeddings (B, modes * D) of hidden states (B, L, D) with an attention mask (B, L).
+    Sentence embeddings (B, modes * D) from hidden states (B, L, D) and an attention mask (B, L).
 
     Args:
-        modes: names of MODES, whose results are joined.
-        normalize: whether embeddings have the length 1.
+        modes: keys of MODES. Their embeddings are concatenated.
+        normalize: scale embeddings to length 1.
     """
 
     def __init__(self, modes: list[str], normalize: bool):
@@ -61,32 +52,25 @@ class SentencePooling(nn.Module):
         return nn.functional.normalize(pooled, dim=-1) if self.normalize else pooled
 
 
-def read_pooling(folder: Path) -> SentencePooling | None:
+def read_pooling(directory: Path) -> SentencePooling | None:
     """
-    The pooling of the model in a directory; None if it is no sentence-transformers model.
+    The pooling of a sentence-transformers model; None for other models.
 
     Raises:
-        InputError: a file is damaged, or names a module or a mode that is not known here.
+        InputError: the model has a module or a pooling mode that is not supported.
     """
-    file = folder / "modules.json"
+    file = directory / "modules.json"
     if not file.is_file():
         return None
-    with reading(file, SAVE_AGAIN):
+    with reading(file, "save the model again with sentence-transformers"):
         modules = json.loads(file.read_text(encoding="utf-8"))
-        kinds, places = zip(*((module["type"].split(".")[-1], module["path"]) for module in modules), strict=True)
-    if kinds not in (("Transformer", "Pooling"), ("Transformer", "Pooling", "Normalize")):
-        raise InputError(f"{file}: has {', '.join(kinds)}; only Transformer, Pooling and Normalize can be exported.")
-    return SentencePooling(read_modes(folder / places[1] / "config.json"), normalize="Normalize" in kinds)
-
-
-def read_modes(file: Path) -> list[str]:
-    config = read_json_object(file, SAVE_AGAIN)
-    earlier = [mode for field, mode in FIELDS.items() if config.get(field)]
-    modes = config.get("pooling_mode") or earlier or ["mean"]
+        kinds = [module["type"].split(".")[-1] for module in modules]
+        if kinds not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]):
+            raise InputError(f"{file}: {', '.join(kinds)}: only Transformer, Pooling and Normalize are supported.")
+        config = json.loads((directory / modules[1]["path"] / "config.json").read_text(encoding="utf-8"))
+        earlier = [mode for mode, ending in ENDINGS.items() if config.get(f"pooling_mode_{mode}{ending}")]
+    modes = config.get("pooling_mode") or earlier
     modes = modes if isinstance(modes, list) else [modes]
-    for mode in modes:
-        if str(mode) not in MODES:
-            raise InputError(f"{file}: pooling by {mode!r} cannot be exported, only {', '.join(MODES)}.")
-    if not config.get("include_prompt", True):
-        raise InputError(f"{file}: with include_prompt=false pooling needs the length of a prompt; a graph has none.")
-    return modes
+    if not modes or not {*modes} <= {*MODES} or not config.get("include_prompt", True):
+        raise InputError(f"{file}: only pooling by {', '.join(MODES)} over all tokens is supported.")
+    return SentencePooling(modes, normalize="Normalize" in kinds)

@@ -7,37 +7,23 @@ Uploads a model directory to the Hugging Face Hub.
 
 from pathlib import Path
 
-from huggingface_hub import HfApi
+from huggingface_hub import HfApi, ModelCard
 from huggingface_hub.errors import HTTPError
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ..conversion.auxiliary_files import SENTENCE_FILES
+from ..conversion.auxiliary_files import CARD, SENTENCE_FILES
 from ..conversion.checkpoints import load_bert, model_directory
 from ..data.tokenizers import TOKENIZER_FILES, load_tokenizer
 from ..model.modeling_fixed_head_bert import FixedHeadBertPreTrainedModel
 from ..support.errors import InputError, explain_hub_error
-from .model_card import checkpoint_card, read_card
+from .model_card import checkpoint_card
 
-CARD = "README.md"
-# No pattern matches the files of a checkpoint-N directory, except the last two.
-UPLOADED = [
-    "config.json",
-    "generation_config.json",
-    "model*.safetensors",
-    "model*.safetensors.index.json",
-    *(file.name for file in (Path(__file__).parents[1] / "model").glob("*_fixed_head_bert.py")),
-    *TOKENIZER_FILES,
-    *SENTENCE_FILES,
-    CARD,
-    "LICENSE*",
-    "summary.json",
-    "command.json",
-    "trainer_state.json",
-    "*.png",
-    "*_results.json",
-]
-# Weights under a different name, which could be loaded in place of the new ones.
-DELETED = ["model*.safetensors", "model*.safetensors.index.json", "pytorch_model*"]
+CODE = [file.name for file in (Path(__file__).parents[1] / "model").glob("*_fixed_head_bert.py")]
+UPLOADED = "config.json generation_config.json model*.safetensors model*.safetensors.index.json".split()
+UPLOADED += [*CODE, *TOKENIZER_FILES, *SENTENCE_FILES, CARD]
+UPLOADED += "LICENSE* *.png *_results.json summary.json command.json trainer_state.json".split()
+# Weights with different file names, which could be loaded in place of the new ones.
+DELETED = "model*.safetensors model*.safetensors.index.json pytorch_model*".split()
 
 
 def push(
@@ -99,7 +85,7 @@ def prepare_directory(directory: Path, repo_id: str, license: str | None):
     load_tokenizer(str(directory), trust_remote_code=False)
 
     file = directory / CARD
-    card = read_card(file) if file.exists() else None
+    card = ModelCard.load(file) if file.exists() else None
     stated = card.data.get("license") if card else None
     if license and stated and license != stated:
         raise InputError(f"{file}: states the license {stated}, not {license}; change one of them.")

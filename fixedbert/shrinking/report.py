@@ -4,7 +4,7 @@ import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..publishing.model_card import table
+from ..publishing.model_card import markdown_table
 from ..support.figures import new_figure, skip_without_matplotlib
 from .budget import Shape
 from .predictions import ONE_ANSWER_A_ROW, Comparison, answers_text, judged
@@ -137,7 +137,7 @@ def making(found: Shrinking) -> str:
 Cut from `{name}` by what {found.rows:,} rows of its task, {found.tokens:.0f} tokens in the mean, say of its answers; \
 no labels were used. It is {verdict(found)}{training}{machine}
 
-{table(rows, ("layer", "heads before", "after", "neurons before", "after"))}
+{markdown_table(rows, ("layer", "heads before", "after", "neurons before", "after"))}
 
 ![What is left of each layer](shrinking.png)
 """

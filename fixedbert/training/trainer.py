@@ -233,7 +233,7 @@ class CommonTrainer(Trainer):
         return output
 
     def create_model_card(self, *args, **kwargs):
-        create_model_card(self, *args, **kwargs)
+        create_model_card(self)
 
     def log(self, logs, *args, **kwargs):
         """Trainer's, with losses that are means over the steps that were applied; without such a step, none."""

@@ -13,7 +13,7 @@ from transformers import AutoModel, AutoTokenizer
 
 import fixedbert
 from fixedbert.comparison.compare import compare
-from fixedbert.publishing.export import export_onnx
+from fixedbert.publishing.export import export
 from fixedbert.support.errors import InputError
 from fixedbert_cli import main
 
@@ -43,7 +43,7 @@ def models(tmp_path_factory):
         found.append(model(**inputs_of(folder / "one")).logits.argmax(-1))
     save(model, folder / "two")
     pytest.importorskip("onnxruntime")
-    export_onnx(folder / "one", folder / "graphs", int8=True)
+    export(folder / "one", folder / "graphs", int8=True)
     return folder, *found
 
 
@@ -117,7 +117,7 @@ def test_each_embedding_model_pools_in_its_own_way(tmp_path):
     """Guards: embeddings are those that each model serves, graphs too; labels are no texts, and texts are rows."""
     for mode in ("mean", "cls"):
         save_embeddings(tmp_path / mode, mode)
-    export_onnx(tmp_path / "mean", tmp_path / "graphs")
+    export(tmp_path / "mean", tmp_path / "graphs")
     lines = [f"{text},{other},odd" for text, other in zip(TEXTS, TEXTS[::-1], strict=True)]
     (tmp_path / "rows.csv").write_text("\n".join(["premise,hypothesis,verdict", *lines]) + "\n")
     places = [tmp_path / name for name in ("mean", "cls", "graphs")]

@@ -1,4 +1,4 @@
-"""Model cards: true to the code and to the results, with metadata that the Hub understands."""
+"""Model cards: true to the model and to its results, with metadata that the Hub understands."""
 
 import json
 import re
@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from helpers import ROOT
 from helpers.tiny_tasks import glue, squad
 from huggingface_hub import ModelCard
 from transformers import DistilBertConfig, RobertaConfig
@@ -13,10 +14,7 @@ from transformers import DistilBertConfig, RobertaConfig
 from fixedbert import PRESETS, FixedHeadBertModel, preset_config
 from fixedbert.counts import forward_flops, parameters
 from fixedbert.pretraining.pretrain import main as run_pretraining
-from fixedbert.publishing.model_card import checkpoint_card, data_of, read_card, shape_table
-
-HELD_OUT = "held-out documents of the training data"
-CARDS = Path(__file__).parents[2] / "model_cards"
+from fixedbert.publishing.model_card import checkpoint_card, datasets_of, markdown_table, shape_table
 
 
 def metadata(card: ModelCard | Path) -> dict:
@@ -24,51 +22,48 @@ def metadata(card: ModelCard | Path) -> dict:
     return yaml.safe_load(text.split("---\n")[1])
 
 
-def preset_row(name: str) -> str:
-    """What model_cards/presets.md says of a preset."""
+def preset_row(name: str) -> tuple:
     preset, config = PRESETS[name], preset_config(name)
-    everything, layers = parameters(config)
+    total, in_layers = parameters(config)
     reported = f"{preset.squad_f1} / {preset.squad_em} / {preset.mnli}" if preset.parameters else ""
-    cells = [
+    return (
         f"`{name}`", preset.source, config.hidden_size, config.num_hidden_layers,
-        f"{config.num_attention_heads} of {config.head_dim}", config.intermediate_size, f"{everything:,}",
-        f"{layers:,}", f"{forward_flops(config, 128) / 1e6:,.1f}", reported,
-    ]  # fmt: skip
-    return "| " + " | ".join(map(str, cells)) + " |"
+        f"{config.num_attention_heads} of {config.head_dim}", config.intermediate_size, f"{total:,}",
+        f"{in_layers:,}", f"{forward_flops(config, 128) / 1e6:,.1f}", reported,
+    )  # fmt: skip
 
 
 def test_table_of_presets():
-    """Guards: model_cards/presets.md has each preset once, in their order, with exact counts, and no other."""
-    rows = re.findall(r"^\| `.*$", (CARDS / "presets.md").read_text(encoding="utf-8"), re.MULTILINE)
-    assert rows == [preset_row(name) for name in PRESETS]
+    """Guards: model_cards/presets.md lists each preset, in order and with exact counts."""
+    rows = re.findall(r"^\| `.*$", (ROOT / "model_cards" / "presets.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert rows == markdown_table([preset_row(name) for name in PRESETS], ()).splitlines()[2:]
 
 
-def test_operations_in_a_card_are_those_of_the_first_row_of_table_2a():
-    """Guards: 24 layers of 4 D H P + 2 n H P + 2 D F, twice, in millions, computed here by hand."""
+def test_flops_in_a_card():
+    """Guards: 24 layers of 4 D H P + 2 n H P + 2 D F multiplications, as in the first row of Table 2A."""
     flops = 2 * 24 * (4 * 512 * 1024 + 2 * 128 * 1024 + 2 * 512 * 4096)
-    assert f"| {flops / 1e6:,.1f} MFLOP |" in shape_table(preset_config("fixed-512-8x128"))
+    assert f"| {flops / 1e6:,.1f} MFLOPs per token" in shape_table(preset_config("fixed-512-8x128"))
 
 
-def test_fine_tuned_model_has_a_card(model, download, tmp_path):
-    """Guards: run_glue.py leaves a card with command, versions, seed and model-index of exactly its results."""
-    results = glue(
-        model, download, tmp_path / "out", "--do_train", "--do_eval", "--max_steps", "2", "--seed", "7", task="mrpc"
-    )
+def test_card_of_a_fine_tuned_model(model, download, tmp_path):
+    """Guards: run_glue.py writes a card with its arguments, seed and exact results, and no local directories."""
+    flags = ("--do_train", "--do_eval", "--max_steps", "2", "--seed", "7")
+    results = glue(model, download, tmp_path / "out", *flags, task="mrpc")
     data = metadata(tmp_path / "out" / "README.md")
     assert data["pipeline_tag"] == "text-classification" and data["library_name"] == "transformers"
     (entry,) = data["model-index"]
     found = {metric["type"]: metric["value"] for result in entry["results"] for metric in result["metrics"]}
-    expected = {key.removeprefix("eval_"): value for key, value in results.items() if key.startswith("eval_")}
     for key in ("accuracy", "f1", "combined_score", "loss"):
-        assert found[key] == pytest.approx(expected[key], abs=1e-6)
+        assert found[key] == pytest.approx(results[f"eval_{key}"], abs=1e-6)
     assert not any("runtime" in key or "samples" in key for key in found)
     text = (tmp_path / "out" / "README.md").read_text()
-    assert "python run_glue.py --model_name_or_path" in text and "seed 7" in text and "- Steps: 2" in text
-    assert "one run with one seed" in text and "AutoModelForSequenceClassification.from_pretrained" in text
+    assert "Arguments of `run_glue.py`" in text and "max_steps: 2\n" in text and "seed 7" in text
+    assert str(tmp_path) not in text and download not in text and model not in text
+    assert "AutoModelForSequenceClassification.from_pretrained" in text
 
 
-def test_squad_model_has_a_card(model, questions, tmp_path):
-    """Guards: run_squad.py leaves one too, with its own file's name as the data set."""
+def test_card_of_a_squad_model(model, questions, tmp_path):
+    """Guards: run_squad.py's card names the metrics and the file of questions."""
     squad(model, questions, tmp_path / "out", "--do_train", "--do_eval", "--max_steps", "1")
     data = metadata(tmp_path / "out" / "README.md")
     assert data["pipeline_tag"] == "question-answering"
@@ -77,9 +72,9 @@ def test_squad_model_has_a_card(model, questions, tmp_path):
     assert results[0]["dataset"]["name"] == "questions.jsonl"
 
 
-def test_pretrained_model_has_a_card(tmp_path, monkeypatch):
-    """Guards: run_pretraining.py's card says from what, on what, and how many real tokens."""
-    texts = [" ".join(f"Sentence {place} of text {number} is short." for place in range(9)) for number in range(60)]
+def test_card_of_a_pretrained_model(tmp_path, monkeypatch):
+    """Guards: run_pretraining.py's card states initialization, data, number of tokens and held-out results."""
+    texts = [" ".join(f"Sentence {index} of text {number} is short." for index in range(9)) for number in range(60)]
     monkeypatch.setattr("fixedbert.data.sample.documents", lambda: texts)  # the sample takes seconds to collect
     run_pretraining(
         ["--config_name", "tiny", "--dataset_name", "sample", "--do_train", "--do_eval", "--max_steps", "1",
@@ -88,63 +83,47 @@ def test_pretrained_model_has_a_card(tmp_path, monkeypatch):
          "--save_strategy", "no", "--output_dir", str(tmp_path / "out")]
     )  # fmt: skip
     data, text = metadata(tmp_path / "out" / "README.md"), (tmp_path / "out" / "README.md").read_text()
-    assert data["pipeline_tag"] == "fill-mask" and "Started from: random weights" in text
-    seen = json.loads((tmp_path / "out" / "summary.json").read_text())["real tokens seen"]
-    assert f"{seen:,} real tokens seen" in text and "Data: sample" in text
-    assert "perplexity" in text.split("## Results")[1] and "held-out documents" in text
+    assert data["pipeline_tag"] == "fill-mask" and "Initialized from: random weights" in text
+    tokens = json.loads((tmp_path / "out" / "summary.json").read_text())["real tokens seen"]
+    assert f"{tokens:,} real tokens" in text and "Data: sample" in text
+    assert "perplexity" in text.split("## Results on held-out data")[1]
 
 
-def test_card_of_a_hub_task_names_its_data():
-    """Guards: metadata given by name reach the card; a bare model is a feature extractor, without results."""
-    config = preset_config("tiny")
-    card = checkpoint_card(config, FixedHeadBertModel.__name__, "me/tiny", base_model="me/bert", license="mit")
+def test_card_without_results():
+    """Guards: metadata reach the card; a model without results gets no model-index."""
+    card = checkpoint_card(preset_config("tiny"), FixedHeadBertModel.__name__, "me/tiny", license="mit")
     data = metadata(card)
-    assert data["base_model"] == "me/bert" and data["license"] == "mit"
-    assert data["pipeline_tag"] == "feature-extraction" and "model-index" not in data
-    assert 'AutoModel.from_pretrained("me/tiny")' in str(card) and "has not been measured" in str(card)
+    assert data["license"] == "mit" and data["pipeline_tag"] == "feature-extraction" and "model-index" not in data
+    assert 'AutoModel.from_pretrained("me/tiny")' in str(card) and "has not been evaluated" in str(card)
     assert set(data["tags"]) == {"fixedbert", "bert", "custom_code"}
 
 
-def test_card_of_a_roberta_can_be_loaded():
-    """Guards: the scripts train RoBERTa-like models too, whose card names the Auto class that there is."""
-    config = RobertaConfig(
-        hidden_size=32, num_hidden_layers=1, num_attention_heads=4, intermediate_size=37, vocab_size=99
-    )
+def test_cards_of_stock_models():
+    """Guards: cards of RoBERTa and DistilBERT load without remote code, and read DistilBERT's field names."""
+    sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4, "intermediate_size": 37}
     results = {"eval_accuracy": 0.5, "eval_loss": float("nan"), "eval_name": "x"}
-    on = {"type": "files", "name": "dev.tsv"}
-    card = checkpoint_card(config, "RobertaForSequenceClassification", "me/r", "", results, on)
-    data = metadata(card)
+    card = checkpoint_card(
+        RobertaConfig(vocab_size=99, **sizes), "RobertaForSequenceClassification", "me/r", "", results,
+        {"type": "files", "name": "dev.tsv"},
+    )  # fmt: skip
     assert "import AutoTokenizer, AutoModelForSequenceClassification" in str(card) and "trust_remote" not in str(card)
-    assert [m["type"] for r in data["model-index"][0]["results"] for m in r["metrics"]] == ["accuracy"]
-
-
-def test_card_of_a_distilbert_has_its_shape():
-    """Guards: fields under DistilBERT's own names are in the card of a model that the scripts have trained."""
+    assert [m["type"] for r in metadata(card)["model-index"][0]["results"] for m in r["metrics"]] == ["accuracy"]
     config = DistilBertConfig(dim=32, n_layers=2, n_heads=4, hidden_dim=37, vocab_size=99)
-    card = str(checkpoint_card(config, "DistilBertForSequenceClassification", "me/d", count=12345))
-    assert "| feed-forward width | 37 |" in card and "| head size (d_p) | 8 |" in card
-    assert f"| parameters of the layers | {2 * (4 * (32 * 32 + 32) + 2 * 32 * 37 + 37 + 32 + 4 * 32):,} |" in card
+    text = str(checkpoint_card(config, "DistilBertForSequenceClassification", "me/d", count=12345))
+    in_layers = 2 * (4 * (32 * 32 + 32) + 2 * 32 * 37 + 37 + 32 + 4 * 32)
+    assert "| head size | 8 |\n| feed-forward neurons | 37 |\n" in text and f"in the layers | {in_layers:,} |" in text
 
 
 @pytest.mark.parametrize(
-    "script, given, expected",
+    "command, expected",
     [
-        ("glue", {"task_name": ["MNLI"]}, (["GLUE mnli"], ["nyu-mll/glue"], "GLUE mnli")),
-        ("glue", {"task_name": "mnli", "data_dir": "x"}, (["GLUE mnli, from files"], [], "GLUE mnli, from files")),
-        ("glue", {"train_file": "a/tr.csv", "validation_file": "a/va.csv"}, (["a/tr.csv"], [], "va.csv")),
-        ("squad", {"dataset_name": "rajpurkar/squad"}, (["rajpurkar/squad"], ["rajpurkar/squad"], "rajpurkar/squad")),
-        ("pretraining", {"dataset_name": ["a/b", "c"], "train_file": "d"}, (["a/b", "c", "d"], ["a/b"], HELD_OUT)),
-        ("pretraining", {"train_file": ["a/x.txt", "b"]}, (["a/x.txt", "b"], [], HELD_OUT)),
+        ({"task_name": ["MNLI"]}, (["GLUE mnli"], ["nyu-mll/glue"], "GLUE mnli")),
+        ({"task_name": "mnli", "data_dir": "x"}, (["GLUE mnli, from files"], [], "GLUE mnli, from files")),
+        ({"train_file": "/a/tr.csv", "validation_file": "/a/va.csv"}, (["tr.csv"], [], "va.csv")),
+        ({"dataset_name": ["a/b", "c"], "train_file": "d"}, (["a/b", "c", "d"], ["a/b"], "held-out data")),
     ],
 )
-def test_data_of_a_run(script, given, expected):
-    """Guards: training data are told from validation data, ids of the Hub from files, pretraining from fine-tuning."""
-    trained_on, hub_ids, evaluated_on = data_of(given, f"run_{script}.py")
+def test_datasets_of_a_run(command, expected):
+    """Guards: training data are told from evaluation data, and Hub ids from files."""
+    trained_on, hub_ids, evaluated_on = datasets_of(command)
     assert (trained_on, hub_ids, evaluated_on["name"]) == expected
-
-
-def test_card_survives_reading(tmp_path):
-    """Guards: a card that was saved is read with the same metadata and text."""
-    card = checkpoint_card(preset_config("tiny"), "FixedHeadBertForPreTraining", "tiny", license="apache-2.0")
-    card.save(tmp_path / "README.md")
-    assert str(read_card(tmp_path / "README.md")) == str(card)
