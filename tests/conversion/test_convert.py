@@ -9,12 +9,12 @@ import pytest
 import torch
 import transformers
 from helpers.tiny_models import bert_of
+from huggingface_hub import ModelCard
 from safetensors.torch import load_file, save_file
 
 import fixedbert
 from fixedbert import convert, to_bert
 from fixedbert.conversion.checkpoints import load_bert
-from fixedbert.publishing.model_card import read_card
 from fixedbert.support.errors import InputError
 from fixedbert_cli import main
 
@@ -188,7 +188,7 @@ def test_card_metadata_is_kept(checkpoint, tmp_path, caplog):
     card = "---\nlicense: mit\nlanguage: [en, de]\ndatasets: [glue]\nmodel_name: x\n---\n# A model\n"
     (checkpoint / "README.md").write_text(card)
     convert(checkpoint, tmp_path / "good")
-    data = read_card(tmp_path / "good" / "README.md").data
+    data = ModelCard.load(tmp_path / "good" / "README.md").data
     assert (data.license, data.language, data.datasets, data.model_name) == ("mit", ["en", "de"], ["glue"], None)
     (checkpoint / "README.md").write_bytes(b"---\nlicense: mit\n---\n\xff\n")
     convert(checkpoint, tmp_path / "bad")
