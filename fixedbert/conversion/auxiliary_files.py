@@ -10,7 +10,7 @@ from typing import Any
 
 from huggingface_hub import metadata_load, snapshot_download
 
-from ..data.tokenizers import TOKENIZER_FILES, check_vocab_size, load_tokenizer, tokenizer_files
+from ..data.tokenizers import TOKENIZER_FILES, check_vocab_size, load_tokenizer
 from ..support.errors import InputError
 from ..support.files import read_json_object, reading
 
@@ -68,7 +68,7 @@ def copy_auxiliary_files(
 
 def copy_tokenizer(source: Path, output: Path, do_lower_case: bool | None):
     """Save the tokenizer from `source` in `output`, if the model there has embeddings for all of its tokens."""
-    files = tokenizer_files(str(source))
+    files = [name for name in TOKENIZER_FILES if (source / name).exists()]
     if not files:
         logger.warning("%s has no tokenizer, so the new directory has none.", source)
         return

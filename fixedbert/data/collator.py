@@ -12,18 +12,18 @@ from ..model.fast_fixed_head_bert import find_label_indices, pack_batch, sequenc
 @dataclass
 class PretrainingCollator:
     """
-    Pads examples to the longest of the batch: next_sentence_label is (B,), all else (B, L).
+    Pads examples to the longest in the batch: next_sentence_label is (B,), everything else (B, L).
 
-    There is an attention mask, but not with `position_ids`: these separate the documents of a row, and padding is one
-    more document, without labels.
+    A batch has an attention mask unless its examples have `position_ids`, which separate the documents in a row.
+    Padding then forms one more document, without labels.
 
-    With an `objective`, batches are for a FixedHeadBert: `packed_batch` and `label_indices` tell its forward which
-    tokens to compute and to predict. To determine them on a GPU, the host would have to wait for it at each step. A
-    mask without padding is left out.
+    With an `objective` the batch is for a FixedHeadBert and also contains `packed_batch` and `label_indices`, the
+    arguments of its forward for the tokens to compute and to predict. On a GPU the model could only find them by
+    synchronizing with the host in every step. An attention mask without padding is omitted.
 
-    With `row_length` all batches have one shape, for torch.compile: rows of `row_length` tokens with at most
-    `row_labels` predictions each. `label_indices` has `row_labels` entries per row, of which spare ones point to a
-    token without a label. There is no `packed_batch`, because a graph computes padding.
+    With `row_length` all batches have the same shape, as torch.compile requires: `row_length` tokens and at most
+    `row_labels` predictions per row. `label_indices` has that many entries per row, and unused ones point to a token
+    without a label. There is no `packed_batch`, because a compiled graph computes padding too.
 
     Args:
         objective: mlm+nsp, mlm or clm.
@@ -50,22 +50,22 @@ class PretrainingCollator:
         if "next_sentence_label" in examples[0]:
             batch["next_sentence_label"] = np.array([example["next_sentence_label"] for example in examples])
         tensors = {name: torch.from_numpy(array) for name, array in batch.items()}
-        return tensors if self.objective is None else self.with_places(tensors)
+        return tensors if self.objective is None else self.add_indices(tensors)
 
-    def with_places(self, batch: dict[str, torch.Tensor]) -> dict[str, Any]:
-        """The batch, with the places of tokens that a step computes and predicts."""
+    def add_indices(self, batch: dict[str, torch.Tensor]) -> dict[str, Any]:
+        """Adds the indices of the tokens that a step computes and predicts."""
         added: dict[str, Any] = {}
-        asked = None if self.objective == "clm" else batch["labels"].ne(-100)  # where a head reads
-        if asked is not None:
-            places = find_label_indices(batch["labels"])
-            left = len(asked) * self.row_labels - len(places)
-            if left > 0:
-                places = torch.cat([places, (~asked).flatten().nonzero()[0].expand(left)])
-            added["label_indices"] = places
+        has_label = None if self.objective == "clm" else batch["labels"].ne(-100)
+        if has_label is not None:
+            indices = find_label_indices(batch["labels"])
+            unused = len(has_label) * self.row_labels - len(indices)
+            if unused > 0:
+                indices = torch.cat([indices, (~has_label).flatten().nonzero()[0].expand(unused)])
+            added["label_indices"] = indices
         if self.row_length is None:
             shape, mask = batch["input_ids"].shape, batch.get("attention_mask")
             sequences = sequence_ids_from(batch.get("position_ids"), shape)
-            packed_batch = pack_batch(shape, mask, sequences, asked, pooled="next_sentence_label" in batch)
+            packed_batch = pack_batch(shape, mask, sequences, has_label, pooled="next_sentence_label" in batch)
             if packed_batch is None:
                 batch.pop("attention_mask", None)
             else:

@@ -12,8 +12,7 @@ from tqdm.auto import tqdm
 from ..support.errors import InputError
 from ..support.files import reading
 from . import sample
-from .hub import load_from_hub
-from .readers import READERS, REDOWNLOAD, DataFile, file_format, text_problem
+from .readers import READERS, REDOWNLOAD, DataFile, file_format, load_from_hub, text_problem
 
 DOCUMENT_BOUNDARIES = {
     "row": "the end of a row (jsonl, csv, parquet, Hub) or of a text file",
@@ -83,7 +82,7 @@ class CorpusReader:
     def __init__(self, corpus: Corpus):
         self.corpus = corpus
         self.position = 0
-        self.files: list[Path] = []
+        self.files: list[DataFile] = []
         if corpus.is_sample:
             self.texts = sample.documents()
             self.size = len(self.texts)
@@ -92,9 +91,11 @@ class CorpusReader:
             check_columns(corpus.columns, self.dataset.column_names, corpus.source)
             self.size = len(self.dataset)
         else:
-            self.files = corpus_files(corpus.source)
             with reading(corpus.source, REDOWNLOAD):
-                self.size = sum(file.stat().st_size for file in self.files)
+                for path in corpus_files(corpus.source):
+                    columns = ["text"] if file_format(path) == ".txt" else corpus.columns
+                    self.files.append(DataFile(path, columns))
+                self.size = sum(file.path.stat().st_size for file in self.files)
 
     def fingerprint(self, hash_file: Callable[[Path], str]) -> list[object]:
         """Returns everything that determines the documents: contents (but not paths), columns and boundary."""
@@ -104,7 +105,7 @@ class CorpusReader:
         elif self.corpus.on_hub:
             content = self.dataset._fingerprint
         else:
-            content = [(file_format(file), hash_file(file)) for file in self.files]
+            content = [(file_format(file.path), hash_file(file.path)) for file in self.files]
         return [*self.corpus.columns, self.corpus.document_boundary, content]
 
     def __iter__(self) -> Iterator[Document]:
@@ -113,14 +114,13 @@ class CorpusReader:
             rows = self.sample_rows() if corpus.is_sample else self.hub_rows()
             yield from split_into_documents(rows, corpus.document_boundary, corpus.source)
         finished = 0
-        for path in self.files:
-            is_text = file_format(path) == ".txt"
+        for file in self.files:
+            is_text = file_format(file.path) == ".txt"
             boundary = "file" if is_text and corpus.document_boundary == "row" else corpus.document_boundary
-            file = DataFile(path, ["text"] if is_text else corpus.columns)
-            for document in split_into_documents(self.file_rows(file), boundary, str(path)):
+            for document in split_into_documents(self.file_rows(file), boundary, str(file.path)):
                 self.position = finished + file.position
                 yield document
-            finished += path.stat().st_size
+            finished += file.path.stat().st_size
             self.position = finished
 
     def sample_rows(self) -> Iterator[Row]:
@@ -147,7 +147,7 @@ def corpus_files(source: str) -> list[Path]:
     Returns the sorted files of a path, a directory (recursively) or, if no such path exists, a glob.
 
     Raises:
-        InputError: there is no file, or its format is unknown.
+        InputError: there is no file.
     """
     files: set[Path] = set()
     for path in map(Path, [source] if Path(source).exists() else glob.glob(source, recursive=True)):
@@ -157,9 +157,6 @@ def corpus_files(source: str) -> list[Path]:
             files.add(path)
     if not files:
         raise InputError(f"{source}: there is no such file, and no directory or glob with {', '.join(READERS)} files.")
-    for file in files:
-        if file_format(file) not in READERS:
-            raise InputError(f"{file}: unknown format; supported formats are {', '.join(READERS)}.")
     return sorted(files)
 
 

@@ -1,7 +1,7 @@
 """
-The tasks of GLUE: their columns, labels and files.
+GLUE tasks: their columns, labels and files.
 
-To add a task, give it an entry in TASKS, and its metrics in METRICS of fixedbert/fine_tuning/glue_metrics.py.
+To add a task, add it to TASKS and its metrics to METRICS in fixedbert/fine_tuning/glue_metrics.py.
 """
 
 from dataclasses import dataclass, field, replace
@@ -9,38 +9,25 @@ from dataclasses import dataclass, field, replace
 
 @dataclass(frozen=True)
 class GlueTask:
-    """
-    A task of GLUE (Wang et al., 2018), or one like it: on the Hub, in the original download, and in a submission.
+    """A GLUE task (Wang et al., 2018) or a similar one: on the Hub, as downloaded files, and as a submission."""
 
-    Its metrics are in METRICS of fixedbert/fine_tuning/glue_metrics.py.
-
-    Raises:
-        ValueError: the fields do not fit one another.
-    """
-
-    folder: str  # of the download
-    texts: tuple[str, ...]  # columns of the texts on the Hub
-    labels: tuple[str, ...]  # names in the order of their numbers, as on the Hub; none for a regression
-    file_texts: tuple[str, ...] = ()  # columns of the texts in the tsv files, where they are others
-    label: str = "label"  # column in the tsv files
-    header: tuple[str, ...] | None = None  # columns of the files that have no header line
-    numbered: bool = False  # whether files and submissions have the numbers of the labels and not their names
-    # Files of the download, by split of the Hub. Of several validation splits the first is the main one.
+    folder: str  # directory in the download
+    texts: tuple[str, ...]  # one or two text columns on the Hub
+    labels: tuple[str, ...]  # label names in the order of their ids on the Hub; empty for a regression
+    file_texts: tuple[str, ...] = ()  # text columns in the tsv files, if they differ
+    label: str = "label"  # label column in the tsv files
+    header: tuple[str, ...] | None = None  # columns of the train and dev files, if they have no header line
+    numbered: bool = False  # True if files and submissions contain label ids instead of names
+    # Files in the download by split on the Hub. The first of several validation splits is the main one.
     files: dict[str, str] = field(
         default_factory=lambda: {"train": "train.tsv", "validation": "dev.tsv", "test": "test.tsv"}
     )
-    submissions: dict[str, str] | None = None  # files of a submission, by split of the Hub
-    dataset_name: str = "nyu-mll/glue"  # of the Hub
-    dataset_config_name: str | None = None  # by default the name of the task
+    submissions: dict[str, str] | None = None  # files of a submission by split on the Hub
+    dataset_name: str = "nyu-mll/glue"  # on the Hub
+    dataset_config_name: str | None = None  # defaults to the name of the task
 
     def __post_init__(self):
         object.__setattr__(self, "file_texts", self.file_texts or self.texts)  # the dataclass is frozen
-        if len(self.texts) not in (1, 2) or len(self.texts) != len(self.file_texts):
-            raise ValueError(f"{self.folder}: texts and file_texts: name one or two columns, as many in both.")
-        if len(self.labels) == 1:
-            raise ValueError(f"{self.folder}: labels: name two or more, or none for a regression.")
-        if absent := [split for split in self.files if split.startswith("test") and not self.submission(split)]:
-            raise ValueError(f"{self.folder}: submissions: name the file for {absent[0]}.")
 
     def submission(self, split: str) -> str:
         return (self.submissions or {"test": f"{self.folder}.tsv"}).get(split, "")
@@ -90,6 +77,6 @@ TASKS = {
     "qnli": GlueTask("QNLI", texts=("question", "sentence"), labels=("entailment", "not_entailment")),
     "rte": GlueTask("RTE", texts=("sentence1", "sentence2"), labels=("entailment", "not_entailment")),
     "wnli": GlueTask("WNLI", texts=("sentence1", "sentence2"), labels=("not_entailment", "entailment"), numbered=True),
-    # The diagnostics: to be predicted by a model of MNLI.
+    # The diagnostics, to be predicted by an MNLI model.
     "ax": replace(MNLI, folder="AX", files={"test": "diagnostic.tsv"}, submissions=None),
 }

@@ -1,5 +1,5 @@
 """
-Row readers for txt, csv, tsv, json, jsonl and parquet files, optionally compressed.
+Row readers for txt, csv, tsv, json, jsonl and parquet files, optionally compressed, and datasets from the Hub.
 
 To add a format, write its reader, register it in READERS and add an example to tests/data/test_readers.py. A reader
 takes a DataFile, yields its rows, updates `position`, and raises InputError with the location of a damaged row.
@@ -18,6 +18,7 @@ from typing import Any, BinaryIO, NamedTuple
 import fsspec.compression
 import fsspec.utils
 import pyarrow.parquet
+from huggingface_hub.errors import HfHubHTTPError
 
 from ..support.errors import InputError
 from ..support.files import error_reason, reading
@@ -39,13 +40,17 @@ class FileRow(NamedTuple):
 
 @dataclass
 class DataFile:
-    """A data file and the reading position in it."""
+    """A data file and the reading position in it. Raises InputError if its format is unknown."""
 
     path: Path
     columns: list[str] | None = None  # columns needed; None for all. Readers may return more
     header: tuple[str, ...] | None = None  # column names for a csv or tsv file without a header line
     unit: str = "line"  # what row numbers count: "line" or "row"
     position: int = 0  # bytes read
+
+    def __post_init__(self):
+        if file_format(self.path) not in READERS:
+            raise InputError(f"{self.path}: unknown format; supported formats are {', '.join(READERS)}.")
 
     def location(self, number: int) -> str:
         """Returns the file and the line or row number, for messages."""
@@ -63,10 +68,8 @@ class DataFile:
         Yields the rows of the file. In a .txt file each line is a row with the column `text`.
 
         Raises:
-            InputError: the format is unknown, or the file cannot be read.
+            InputError: the file cannot be read.
         """
-        if file_format(self.path) not in READERS:
-            raise InputError(f"{self.path}: unknown format; supported formats are {', '.join(READERS)}.")
         with reading(self.path, REDOWNLOAD):
             yield from READERS[file_format(self.path)](self)
 
@@ -193,6 +196,16 @@ def text_problem(value: object, name: str) -> str | None:
     except UnicodeEncodeError as error:
         return f"{name} contains half of a surrogate pair at character {error.start + 1}"
     return None
+
+
+def load_from_hub(name: str, config: str | None = None, **options: Any):
+    """Calls `datasets.load_dataset`. Raises InputError if the dataset does not exist or cannot be downloaded."""
+    import datasets  # takes a second
+
+    try:
+        return datasets.load_dataset(name, config, **options)
+    except (OSError, ValueError, RuntimeError, datasets.exceptions.DatasetGenerationError, HfHubHTTPError) as error:
+        raise InputError(f"{name}: the dataset could not be loaded: {error}") from error
 
 
 READERS: dict[str, Callable[[DataFile], Iterator[FileRow]]] = {

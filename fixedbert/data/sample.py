@@ -1,17 +1,17 @@
 """
-The built-in sample: text and tasks to try everything without a network. The package contains no text of others.
+The built-in sample: text and tasks for trying everything without a network and without texts by others.
 
-    python -m fixedbert.data.sample FOLDER    # writes the stories and the two tasks as files
+    python -m fixedbert.data.sample DIRECTORY    # writes the stories and the two tasks as files
 
-The text of `documents` is the documentation in every CPython: the topics of pydoc and the docstrings of the standard
-library. The stories are made from templates, each about things of one subject, and do not resemble real language. The
-two tasks are about the same subjects:
-- sentence pairs, in GLUE's layout: can this be said of those two things?
-- questions, in the layout of SQuAD 1.1: which of four things is the plant?
+`documents` returns the documentation in every CPython: pydoc topics and docstrings of the standard library. The
+stories come from templates, each about the nouns of one subject, and do not resemble natural language. The two tasks
+are about the same subjects:
+- sentence pairs in GLUE's layout: does the predicate apply to the two nouns?
+- questions in SQuAD 1.1's layout: which of four nouns is the plant?
 
-The rows to train on name 14 things of each subject, the rows to evaluate on 6 others. What these are can only be
-learned from the stories, in which all of them occur without a label: that is what pretraining is for. No sentence
-of a pair alone decides the label: a model has to compare the two.
+The training rows contain 14 nouns of each subject and the evaluation rows the 6 others. What these nouns mean can only
+be learned from the stories, where all of them occur without a label. That is what pretraining is for. No sentence of a
+pair decides the label alone: a model has to compare both.
 """
 
 import ast
@@ -24,10 +24,10 @@ from contextlib import suppress
 from pathlib import Path
 from pydoc_data.topics import topics
 
-# Packages of the standard library that are tests, tools or data.
-LEFT_OUT = set("test tests idlelib lib2to3 turtledemo encodings pydoc_data site-packages dist-packages".split())
+# Packages of the standard library that contain tests, tools or data.
+EXCLUDED = set("test tests idlelib lib2to3 turtledemo encodings pydoc_data site-packages dist-packages".split())
 
-# Things of each subject, and what is said of them.
+# The nouns and predicates of each subject.
 SUBJECTS = {
     "animals": (
         "dog cat horse cow sheep goat pig fox wolf bear lion tiger mouse rabbit deer duck goose hen eagle owl",
@@ -49,22 +49,22 @@ SUBJECTS = {
     ),
 }
 TEMPLATES = (
-    "The {one} {said}.",
-    "The {one} {said} and the {other} {too}.",
-    "Here are the {one} and the {other}.",
-    "Each of them {said}.",
-    "Which of them {said}?",
+    "The {noun} {predicate}.",
+    "The {noun} {predicate} and the {noun2} {predicate2}.",
+    "Here are the {noun} and the {noun2}.",
+    "Each of them {predicate}.",
+    "Which of them {predicate}?",
 )
-TRAINED = 14  # things of each subject in the rows to train on
+TRAINING_NOUNS = 14  # nouns of each subject in the training rows
 
 
 def documents() -> list[str]:
-    """The documentation of this Python, a document for each topic of pydoc and each module of the standard library."""
-    folder = Path(sysconfig.get_path("stdlib"))
+    """Returns the documentation of this Python, one document per pydoc topic and per standard-library module."""
+    directory = Path(sysconfig.get_path("stdlib"))
     documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
     texts = list(topics.values())
-    for file in sorted(folder.rglob("*.py")):
-        if not LEFT_OUT.isdisjoint(file.relative_to(folder).parts):
+    for file in sorted(directory.rglob("*.py")):
+        if not EXCLUDED.isdisjoint(file.relative_to(directory).parts):
             continue
         with suppress(SyntaxError):  # a template, not a module
             nodes = (node for node in ast.walk(ast.parse(file.read_bytes())) if isinstance(node, documented))
@@ -73,28 +73,29 @@ def documents() -> list[str]:
 
 
 def stories(count: int, seed: int, sentences: int = 12) -> list[str]:
-    """Texts of so many sentences, each text about the things of one subject."""
+    """Returns `count` texts of `sentences` sentences, each about the nouns of one subject."""
     rng = random.Random(seed)
     texts = []
     for _ in range(count):
-        things, sayings = rng.choice(list(SUBJECTS.values()))
+        nouns, predicates = rng.choice(list(SUBJECTS.values()))
         text = []
         for _ in range(sentences):
-            (one, other), (said, too) = rng.sample(things.split(), 2), rng.sample(sayings, 2)
-            text.append(rng.choice(TEMPLATES).format(one=one, other=other, said=said, too=too))
+            (noun, noun2), (predicate, predicate2) = rng.sample(nouns.split(), 2), rng.sample(predicates, 2)
+            words = {"noun": noun, "noun2": noun2, "predicate": predicate, "predicate2": predicate2}
+            text.append(rng.choice(TEMPLATES).format(**words))
         texts.append(" ".join(text))
     return texts
 
 
-def things_of(subject: str, split: str) -> list[str]:
-    """The things of a subject that the rows of "train" or "dev" name."""
-    things = SUBJECTS[subject][0].split()
-    return things[:TRAINED] if split == "train" else things[TRAINED:]
+def nouns_in(subject: str, split: str) -> list[str]:
+    """Returns the nouns of a subject that occur in the rows of "train" or "dev"."""
+    nouns = SUBJECTS[subject][0].split()
+    return nouns[:TRAINING_NOUNS] if split == "train" else nouns[TRAINING_NOUNS:]
 
 
 def sentence_pairs(count: int, split: str) -> list[dict[str, str]]:
     """
-    Rows with sentence1, sentence2 and label, half of them entailment and half not_entailment.
+    Returns rows with sentence1, sentence2 and label, half of them entailment and half not_entailment.
 
     "here are the oak and the rose." entails "each of them blooms.", but not "each of them tastes good."
     """
@@ -102,10 +103,10 @@ def sentence_pairs(count: int, split: str) -> list[dict[str, str]]:
     rows = []
     for number in range(count):
         subject, other = rng.sample(list(SUBJECTS), 2)
-        one, two = rng.sample(things_of(subject, split), 2)
-        said = rng.choice(SUBJECTS[other if number % 2 else subject][1])
+        one, two = rng.sample(nouns_in(subject, split), 2)
+        predicate = rng.choice(SUBJECTS[other if number % 2 else subject][1])
         label = "not_entailment" if number % 2 else "entailment"
-        texts = {"sentence1": f"here are the {one} and the {two}.", "sentence2": f"each of them {said}."}
+        texts = {"sentence1": f"here are the {one} and the {two}.", "sentence2": f"each of them {predicate}."}
         rows.append(texts | {"label": label})
     rng.shuffle(rows)
     return rows
@@ -113,36 +114,36 @@ def sentence_pairs(count: int, split: str) -> list[dict[str, str]]:
 
 def questions(count: int, split: str) -> dict:
     """
-    Questions in SQuAD 1.1's layout. The context names a thing of each subject, and the answer to "which of them
-    blooms?" and all other questions is the plant.
+    Returns questions in SQuAD 1.1's layout. A context contains one noun of each subject, and the answer to every
+    question, such as "which of them blooms?", is the plant.
     """
     rng = random.Random(split)
     paragraphs = []
     for number in range(count):
         subjects = rng.sample(list(SUBJECTS), len(SUBJECTS))
-        things = [rng.choice(things_of(subject, split)) for subject in subjects]
-        context = f"here are {' and '.join(f'the {thing}' for thing in things)}."
-        plant = things[subjects.index("plants")]
+        nouns = [rng.choice(nouns_in(subject, split)) for subject in subjects]
+        context = f"here are {' and '.join(f'the {noun}' for noun in nouns)}."
+        plant = nouns[subjects.index("plants")]
         answer = {"text": plant, "answer_start": context.index(f"the {plant}") + 4}
         question = f"which of them {rng.choice(SUBJECTS['plants'][1])}?"
-        asked = {"id": f"synthetic-{split}-{number}", "question": question, "answers": [answer]}
-        paragraphs.append({"context": context, "qas": [asked]})
+        entry = {"id": f"synthetic-{split}-{number}", "question": question, "answers": [answer]}
+        paragraphs.append({"context": context, "qas": [entry]})
     return {"version": "synthetic", "data": [{"title": "synthetic", "paragraphs": paragraphs}]}
 
 
-def write_tasks(folder: str | Path):
-    """Write stories.txt, and train and dev of pairs/*.tsv and questions/*.json, always the same."""
+def write_tasks(directory: str | Path):
+    """Writes stories.txt, and train and dev of pairs/*.tsv and questions/*.json. They are identical every time."""
     for task in ("pairs", "questions"):
-        Path(folder, task).mkdir(parents=True, exist_ok=True)
-    for split, pairs, asked in (("train", 6000, 8000), ("dev", 500, 500)):
-        with open(Path(folder, "pairs", f"{split}.tsv"), "w", encoding="utf-8", newline="") as lines:
-            rows = sentence_pairs(pairs, split)
+        Path(directory, task).mkdir(parents=True, exist_ok=True)
+    for split, pair_count, question_count in (("train", 6000, 8000), ("dev", 500, 500)):
+        with open(Path(directory, "pairs", f"{split}.tsv"), "w", encoding="utf-8", newline="") as lines:
+            rows = sentence_pairs(pair_count, split)
             writer = csv.DictWriter(lines, rows[0], delimiter="\t", quoting=csv.QUOTE_NONE, lineterminator="\n")
             writer.writeheader()
             writer.writerows(rows)
-        content = json.dumps(questions(asked, split), indent=1) + "\n"
-        Path(folder, "questions", f"{split}.json").write_text(content, encoding="utf-8")
-    Path(folder, "stories.txt").write_text("\n".join(stories(3000, seed=1)) + "\n", encoding="utf-8")
+        content = json.dumps(questions(question_count, split), indent=1) + "\n"
+        Path(directory, "questions", f"{split}.json").write_text(content, encoding="utf-8")
+    Path(directory, "stories.txt").write_text("\n".join(stories(3000, seed=1)) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

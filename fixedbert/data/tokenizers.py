@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from huggingface_hub import list_repo_files
 from transformers import AutoTokenizer, BatchEncoding, BertTokenizer, PreTrainedTokenizerBase
 
 from ..support.checksums import stable_hash
@@ -18,7 +17,6 @@ from ..support.files import reading
 if TYPE_CHECKING:
     import datasets
 
-MIN_VOCABULARY = 7  # the special tokens, and a letter that begins a word and one that continues it
 MAX_WORD_LENGTH = 100  # characters; WordPiece maps longer words to [UNK]
 MAX_UNREACHABLE = 0.05  # share of a vocabulary that the normalizer may make unreachable; BERT's has less than 0.001
 # At most 0.02 % of the tokens of English text are unknown to BERT's vocabulary. With a cased tokenizer and an uncased
@@ -65,13 +63,7 @@ def load_tokenizer(name_or_path: str | None, do_lower_case: bool | None = None, 
 def load_vocabulary(file: Path, do_lower_case: bool) -> BertTokenizer:
     with reading(file, "use a vocabulary file of BERT"):
         tokens = file.read_text(encoding="utf-8-sig").rstrip("\n").split("\n")
-        vocabulary = {token: index for index, token in enumerate(tokens)}
-        tokenizer = BertTokenizer(vocab=vocabulary, do_lower_case=do_lower_case)
-    # BertTokenizer adds special tokens that the file lacks, with ids that no model has.
-    missing = [token for token in tokenizer.all_special_tokens if token not in vocabulary]
-    if missing:
-        raise InputError(f"{file}: not a BERT vocabulary, because it lacks {', '.join(missing)}.")
-    return tokenizer
+        return BertTokenizer(vocab={token: index for index, token in enumerate(tokens)}, do_lower_case=do_lower_case)
 
 
 def check_case(name: str, tokenizer: PreTrainedTokenizerBase, do_lower_case: bool | None):
@@ -128,15 +120,6 @@ def check_same_vocabulary(tokenizer: PreTrainedTokenizerBase, name: str, model: 
         raise InputError(f"{name}: the vocabulary differs from that of {model}; leave `tokenizer_name` out.")
 
 
-def tokenizer_files(model: str, revision: str | None = None, token: str | None = None, **_) -> list[str]:
-    """Returns the TOKENIZER_FILES that a directory or Hub id has. Raises InputError if the Hub cannot be reached."""
-    if Path(model).is_dir():
-        return [name for name in TOKENIZER_FILES if Path(model, name).exists()]
-    with reading(model, "try again later", "its files cannot be listed"):
-        existing = list_repo_files(model, revision=revision, token=token)
-    return [name for name in TOKENIZER_FILES if name in existing]
-
-
 def encode(tokenizer: PreTrainedTokenizerBase, *texts: str | list[str], **options) -> BatchEncoding:
     """
     Tokenizes texts or pairs of texts. Special tokens that occur in a text, such as "[SEP]", are treated as text.
@@ -179,8 +162,6 @@ def train_tokenizer(texts: Callable[[], Iterator[str]], vocab_size: int, do_lowe
     Raises:
         InputError: there are no texts, or only words of more than MAX_WORD_LENGTH characters.
     """
-    if vocab_size < MIN_VOCABULARY:
-        raise InputError(f"{vocab_size} must be at least {MIN_VOCABULARY}.", "vocab_size")
     untrained = BertTokenizer(do_lower_case=do_lower_case)
     drop_long_words = long_word_filter(untrained)
 

@@ -8,7 +8,7 @@ import datasets
 from accelerate import PartialState
 from transformers import AutoModelForQuestionAnswering, PreTrainedConfig, PreTrainedTokenizerBase
 
-from ..data.hub import load_from_hub
+from ..data.readers import load_from_hub
 from ..data.tokenizers import check_features
 from ..support.errors import InputError
 from ..support.files import to_json, write_atomically

@@ -15,8 +15,7 @@ from accelerate import PartialState
 from transformers import PreTrainedTokenizerBase
 
 from ..data.glue import TASKS
-from ..data.hub import load_from_hub
-from ..data.readers import TABLE_FORMATS, TOO_FEW, DataFile, FileRow, file_format, text_problem
+from ..data.readers import TABLE_FORMATS, TOO_FEW, DataFile, FileRow, file_format, load_from_hub, text_problem
 from ..data.tokenizers import encode
 from ..support.errors import InputError
 from .examples import make_features, report_bad_rows

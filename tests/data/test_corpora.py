@@ -55,7 +55,7 @@ def test_formats_directories_and_globs(tmp_path):
         with pytest.raises(InputError, match="there is no such file"):
             corpus_files(str(tmp_path / source))
     with pytest.raises(InputError, match="ignored.md: unknown format"):
-        corpus_files(str(tmp_path / "ignored.md"))
+        documents(tmp_path / "ignored.md")
 
 
 def test_boundaries_in_tables(tmp_path):
