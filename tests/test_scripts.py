@@ -324,7 +324,7 @@ def bad(corpus, pretrained, tasks, tmp_path, name) -> tuple[str, list[str], str]
     if name == "missing file":
         return "run_pretraining.py", pretraining("absent.txt", output), "absent.txt: no such file"
     if name == "empty corpus":
-        return "run_pretraining.py", pretraining(write("empty.txt", "\n"), output), "empty.txt: the corpus is empty"
+        return "run_pretraining.py", pretraining(write("empty.txt", "\n"), output), "the corpus has no text"
     if name == "single sentences":
         lines = write("lines.jsonl", "".join(f'{{"text": "Only sentence {number}."}}\n' for number in range(9)))
         return "run_pretraining.py", pretraining(lines, output), "9 of the 9 documents are a single sentence"
@@ -337,7 +337,7 @@ def bad(corpus, pretrained, tasks, tmp_path, name) -> tuple[str, list[str], str]
     if name == "another vocabulary":
         other = write("vocab.txt", "\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"zyx"]) + "\n")
         arguments = [*model, "--tokenizer_name", other, "--train_file", corpus, "--do_train", "--use_cpu"]
-        sentence = "vocab.txt: its vocabulary (8 tokens) is not that of"
+        sentence = "vocab.txt: the vocabulary differs from that of"
         return "run_pretraining.py", [*arguments, "--output_dir", str(output)], sentence
     if name == "batch not shared out":
         arguments = pretraining(corpus, output, "--total_train_batch_size", "8", "--gradient_accumulation_steps", "2")
@@ -384,7 +384,7 @@ def bad(corpus, pretrained, tasks, tmp_path, name) -> tuple[str, list[str], str]
         return "run_glue.py", glue_of(tmp_path / "nowhere", tasks, output), "nowhere: "
     if name == "not JSON":
         file = write("squad.json", "{")
-        return "run_squad.py", squad_of(pretrained, tasks, output, "--train_file", file), "squad.json: not JSON"
+        return "run_squad.py", squad_of(pretrained, tasks, output, "--train_file", file), "squad.json: not valid JSON"
     if name == "answer not in context":
         question = {"id": "q7", "question": "y", "answers": [{"text": "x", "answer_start": 9}]}
         squad = {"data": [{"paragraphs": [{"context": "no", "qas": [question]}]}]}

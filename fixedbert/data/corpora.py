@@ -156,7 +156,7 @@ def corpus_files(source: str) -> list[Path]:
         else:
             files.add(path)
     if not files:
-        raise InputError(f"{source}: there is no such file, and no directory or glob with {', '.join(READERS)} files.")
+        raise InputError(f"{source}: no such file, directory or glob with {', '.join(READERS)} files.")
     return sorted(files)
 
 

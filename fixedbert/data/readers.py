@@ -190,11 +190,11 @@ def text_problem(value: object, name: str) -> str | None:
     if value is None:
         return None
     if not isinstance(value, str):
-        return f"{name} is a {type(value).__name__}, not text"
+        return f"{name} must be text, not {type(value).__name__}"
     try:
         value.encode()
     except UnicodeEncodeError as error:
-        return f"{name} contains half of a surrogate pair at character {error.start + 1}"
+        return f"character {error.start + 1} of {name} is half of a surrogate pair"
     return None
 
 

@@ -257,7 +257,7 @@ def changing(**fields):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (without_tokenizer, "there is no tokenizer in it"),
+        (without_tokenizer, "there is no tokenizer"),
         (with_another_vocabulary, "its tokenizer gives a text other tokens than the student's"),
         (with_capitals, "its tokenizer gives a text other tokens than the student's"),
         (

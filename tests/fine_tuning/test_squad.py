@@ -311,7 +311,7 @@ def test_formats_give_the_same_rows(tmp_path, name):
         ({"answers": ...}, "it has no answers"),
         ({"question": " "}, "its question is empty"),
         ({"context": None}, "its context is empty"),
-        ({"question": ["x"]}, "its question is a list, not text"),
+        ({"question": ["x"]}, "its question must be text, not list"),
         ({"context": "\ud83d"}, "character 1 of its context is half of a surrogate pair"),
     ],
 )

@@ -315,7 +315,7 @@ def test_only_the_first_rows_are_read(tmp_path):
         ("a.tsv", "text\tlabel\nx\tyes\nx\t \nx\tno\n", r"a\.tsv, line 3: no label"),
         ("a.tsv", "text\tlabel\nx\tyes\n\tno\n", r"a\.tsv, line 3: 'text' is empty"),
         ("a.jsonl", '{"text": "x", "label": "a"}\n{"label": "b"}\n', r"a\.jsonl, line 2: 'text' is empty"),
-        ("a.jsonl", '{"text": 7.5, "label": "a"}\n', r"a\.jsonl, line 1: 'text' is a number, not text"),
+        ("a.jsonl", '{"text": 7.5, "label": "a"}\n', r"a\.jsonl, line 1: 'text' must be text, not float"),
         ("a.jsonl", '{"text": "x", "label": ["a", "b"]}\n', "line 1: the label is neither a string nor a number"),
         ("a.jsonl", '{"text": "x", "label": "\\ud83d"}\n', "character 1 of the label is half of a surrogate pair"),
         ("a.tsv", "text\tlabel\nx\t1\ny\t1\n", r"a\.tsv: all labels are '1'"),
