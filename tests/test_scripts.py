@@ -333,7 +333,7 @@ def bad(corpus, pretrained, tasks, tmp_path, name) -> tuple[str, list[str], str]
         return "run_pretraining.py", pretraining("cut.parquet", output), "cut.parquet: cannot be read"
     if name == "not UTF-8":
         (tmp_path / "latin.txt").write_bytes(b"One.\nTwo \xe9.\n")
-        return "run_pretraining.py", pretraining("latin.txt", output), "latin.txt, line 2: byte 5 is not UTF-8"
+        return "run_pretraining.py", pretraining("latin.txt", output), "latin.txt, line 2: not UTF-8"
     if name == "another vocabulary":
         other = write("vocab.txt", "\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"zyx"]) + "\n")
         arguments = [*model, "--tokenizer_name", other, "--train_file", corpus, "--do_train", "--use_cpu"]
@@ -349,7 +349,7 @@ def bad(corpus, pretrained, tasks, tmp_path, name) -> tuple[str, list[str], str]
         arguments = pretraining(corpus, output, "--corpus_weights", "0")
         return "run_pretraining.py", arguments, "--corpus_weights: none may be negative, and not all 0"
     if name == "no place for the store":
-        return "run_pretraining.py", pretraining(corpus, output, "--store_dir", "/proc/no"), "give another --store_dir"
+        return "run_pretraining.py", pretraining(corpus, output, "--store_dir", "/proc/no"), "or set --store_dir"
     if name == "stock BERT cannot separate":
         BertConfig().save_pretrained(tmp_path / "stock")
         arguments = ["--config_name", str(tmp_path / "stock"), "--objective", "mlm", "--separate_documents"]
