@@ -157,10 +157,6 @@ def plan_arguments(parser: ArgumentParser):
     parser.add_argument("--max_seq_length", type=int, default=128, help="tokens per training row; default: 128")
     parser.add_argument("--params", help="budget: parameters of the pretraining model, such as 110M")
     parser.add_argument("--flops", help="budget: training FLOPs per token, such as 700M")
-    parser.add_argument("--memory", help="budget: bytes for training 32 rows, such as 8G")
-    parser.add_argument("--hours", help="budget: hours of the paper's recipe on --device")
-    parser.add_argument("--device", default="h100", help="hardware to calculate for")
-    parser.add_argument("--measure", action="store_true", help="time a training step of each shape on this machine")
 
 
 def theory_arguments(parser: ArgumentParser):

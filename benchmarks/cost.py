@@ -16,7 +16,6 @@ import torch
 
 from fixedbert.counts import Shape
 from fixedbert.model.modeling_fixed_head_bert import FixedHeadBertModel
-from fixedbert.planning import describe
 from fixedbert.support.figures import PAGE, new_figure
 
 BASE = Shape(256, 4, 8, 32, 1024, vocabulary=1000)
@@ -77,7 +76,7 @@ def draw_cost(file: Path):
         panels[0].set_yticks(ticks, labels=[f"{tick:g}" for tick in ticks], minor=False)
         panels[-1].legend(*panels[0].get_legend_handles_labels(), loc="center")
         figure.suptitle(
-            f"Forward pass; base: {describe(BASE)}, rows of 128:\n{base_flops / 1e6:.1f} MFLOP and "
+            f"Forward pass; base: {BASE}, rows of 128:\n{base_flops / 1e6:.1f} MFLOP and "
             f"{base_seconds * 1e6:.0f} microseconds a token on {torch.get_num_threads()} of {os.cpu_count()} cores"
         )
 

@@ -1,12 +1,11 @@
 """
-What a BERT or FixedHeadBert costs: parameters, floating-point operations, memory. The only formulas of it.
+Exact numbers of parameters and floating-point operations (FLOPs) of a BERT or FixedHeadBert.
 
-In the papers' symbols: width d, L layers, h heads of size p, feed-forward width F, sequences of n tokens. Operations
-are matrix products, two for each multiplication and addition. What depends on h p here depends on the width
-in BERT, where it is the same.
+In the papers' symbols: width d, L layers, h heads of size p, feed-forward width F, sequences of n tokens. FLOPs count
+matrix products, two for each multiply-accumulate (MAC). Terms in h p here are terms in the width in BERT, where both
+are equal.
 """
 
-import math
 from dataclasses import dataclass
 
 import torch
@@ -14,16 +13,12 @@ from transformers import AutoModelForCausalLM, AutoModelForPreTraining, PreTrain
 
 from .model.configuration_fixed_head_bert import FixedHeadBertConfig
 
-PREDICTED = 0.15  # of the tokens, by BERT's recipe
-PAPER_TOKENS = {128: 1024 * 128 * 450_000, 512: 1024 * 512 * 50_000}  # by length: Bhojanapalli et al., appendix C
+PREDICTED = 0.15  # share of tokens that BERT's recipe predicts
 
 
 @dataclass(frozen=True)
 class LayerShape:
-    """
-    The sizes of one layer, v for values. With a shared projection all heads have the same queries, keys and values
-    (MHE).
-    """
+    """Sizes of one layer, with values of size v. `shared_projection`: all heads share one projection (MHE)."""
 
     d: int
     h: int
@@ -38,19 +33,14 @@ class LayerShape:
         projections = 1 if self.shared_projection else self.h
         return self.d * (projections * (2 * self.p + self.v) + self.h * self.v + 2 * self.F)
 
-    def products(self, length: int) -> int:
-        """Products for each token of a sequence of `length`: one per weight, and n h (p + v) for scores and mixing."""
+    def macs_per_token(self, length: int) -> int:
+        """MACs for each token of a sequence of `length`: one per weight, and n h (p + v) for scores and mixing."""
         return self.weights + length * self.h * (self.p + self.v)
-
-    @property
-    def equivalent_width(self) -> float:
-        """The width of a standard layer (12 d^2: heads of d in all, feed-forward 4 d) with as many weights."""
-        return math.sqrt(self.weights / 12)
 
 
 @dataclass(frozen=True)
 class Shape:
-    """The sizes of BERT's pretraining model: embeddings, layers, pooler, masked-LM and next-sentence heads."""
+    """Sizes of BERT's pretraining model: embeddings, equal layers, pooler, masked-LM and next-sentence heads."""
 
     d: int
     L: int
@@ -60,49 +50,30 @@ class Shape:
     vocabulary: int = 30522
     positions: int = 512
 
+    def __str__(self) -> str:
+        return f"{self.L} layers of width {self.d}, {self.h} heads of {self.p}, feed-forward {self.F}"
+
     @property
     def layer(self) -> LayerShape:
         return LayerShape(self.d, self.h, self.p, self.p, self.F)
 
     @property
-    def inner(self) -> int:
-        return self.h * self.p
-
-    @property
     def parameters(self) -> int:
-        """Parameters, exactly as many as FixedHeadBertForPreTraining has."""
-        layer = self.layer.weights + 3 * self.inner + self.F + 6 * self.d  # biases and LayerNorms
+        """Number of parameters, equal to that of FixedHeadBertForPreTraining."""
+        layer = self.layer.weights + 3 * self.h * self.p + self.F + 6 * self.d  # with biases and LayerNorms
         embeddings = (self.vocabulary + self.positions + 2) * self.d + 2 * self.d
         pooler = self.d**2 + self.d
-        predictions = self.d**2 + self.d + 2 * self.d + self.vocabulary  # the decoder is the embeddings' table
+        predictions = self.d**2 + self.d + 2 * self.d + self.vocabulary  # the decoder is tied to the embeddings
         return embeddings + self.L * layer + pooler + predictions + 2 * self.d + 2
 
     def forward_flops(self, length: int, predicted: float) -> float:
-        """Forward FLOPs of one row of `length` tokens, `predicted` of them through the masked-LM head."""
-        layers = 2 * self.L * self.layer.products(length) * length
+        """Forward FLOPs for a row of `length` tokens, `predicted` of which pass through the masked-LM head."""
+        layers = 2 * self.L * self.layer.macs_per_token(length) * length
         return layers + heads_flops(self.d, self.vocabulary, predicted)
 
     def training_flops(self, length: int, predicted: float) -> float:
-        """FLOPs of forward and backward: a gradient for each of the two factors of every product."""
+        """Forward and backward FLOPs: the backward pass computes a gradient for both factors of each product."""
         return 3 * self.forward_flops(length, predicted)
-
-    def memory(self, length: int, batch: int = 32) -> tuple[float, float]:
-        """
-        Bytes for training (float32 weights, gradients and Adam's two moments, activations of a batch, eager attention)
-        and for inference (weights, one layer's activations). Estimates: what a framework keeps beside is left out.
-        """
-        floats = 6 * self.d + 4 * self.inner + 2 * self.h * length + 2 * self.F  # kept for each token by each layer
-        head = PREDICTED * 2 * self.vocabulary
-        tokens = batch * length
-        return 16 * self.parameters + 4 * tokens * (self.L * floats + head), 4 * (self.parameters + tokens * floats)
-
-    def paper_hours(self, flops_per_second: float) -> float:
-        """Hours of the paper's recipe, both stages."""
-        flops = sum(
-            tokens / length * self.training_flops(length, PREDICTED * length)
-            for length, tokens in PAPER_TOKENS.items()
-        )
-        return flops / flops_per_second / 3600
 
     def config(self) -> FixedHeadBertConfig:
         return FixedHeadBertConfig(
@@ -117,29 +88,29 @@ class Shape:
 
 
 def head_sizes(config: PreTrainedConfig) -> list[int]:
-    """The size of an attention head in each layer, of FixedHeadBert as of the models that tie it to the width."""
+    """Head size in each layer, also for models that compute it from the width."""
     if hasattr(config, "head_sizes"):
         return config.head_sizes
     return [config.hidden_size // config.num_attention_heads] * config.num_hidden_layers
 
 
 def value_head_sizes(config: PreTrainedConfig) -> list[int]:
-    """The size of a head's values in each layer."""
+    """Size of value heads in each layer."""
     return getattr(config, "value_head_sizes", None) or head_sizes(config)
 
 
 def head_counts(config: PreTrainedConfig) -> list[int]:
-    """The number of heads in each layer."""
+    """Number of heads in each layer."""
     return getattr(config, "head_counts", None) or [config.num_attention_heads] * config.num_hidden_layers
 
 
 def neuron_counts(config: PreTrainedConfig) -> list[int]:
-    """The number of feed-forward neurons in each layer."""
+    """Number of feed-forward neurons in each layer."""
     return getattr(config, "neuron_counts", None) or [config.intermediate_size] * config.num_hidden_layers
 
 
 def size_text(sizes: list[int]) -> str:
-    """Sizes by layer in words: one number where they are the same."""
+    """Formats sizes by layer: one number if they are equal."""
     return str(sizes[0]) if len(set(sizes)) == 1 else ", ".join(map(str, sizes))
 
 
@@ -150,11 +121,8 @@ def layer_shapes(config: PreTrainedConfig) -> list[LayerShape]:
 
 
 def forward_flops(config: PreTrainedConfig, length: int) -> int:
-    """
-    Floating-point operations of the layers for each token of a sequence of `length`. A training step takes three times
-    as many.
-    """
-    return 2 * sum(layer.products(length) for layer in layer_shapes(config))
+    """Forward FLOPs of the layers per token of a sequence of `length`; a training step takes three times as many."""
+    return 2 * sum(layer.macs_per_token(length) for layer in layer_shapes(config))
 
 
 def heads_flops(width: int, vocabulary: int, predicted: float) -> float:
@@ -163,20 +131,17 @@ def heads_flops(width: int, vocabulary: int, predicted: float) -> float:
 
 
 def training_flops(config: PreTrainedConfig, length: int, predicted: float) -> float:
-    """
-    Training FLOPs, forward and backward, of BERT's pretraining model for one row of `length` tokens, `predicted` of
-    them through the masked-LM head.
-    """
+    """Training FLOPs of BERT's pretraining model for a row of `length` tokens, `predicted` of which it predicts."""
     heads = heads_flops(config.hidden_size, config.vocab_size, predicted)
     return 3 * (length * forward_flops(config, length) + heads)
 
 
 def parameters(config: PreTrainedConfig) -> tuple[int, int]:
     """
-    Parameters with the heads of pretraining, and of the layers alone, counted on the model without allocating it.
+    Returns the number of parameters with the pretraining heads, as in the paper's tables, and of the layers alone.
 
-    The first is what the paper's tables count: embeddings, layers, pooler, masked-LM and next-sentence heads; of a
-    decoder, embeddings, layers and the language-model head.
+    The first includes embeddings, layers, pooler, masked-LM and next-sentence heads, or for a decoder embeddings,
+    layers and the language-model head. They are counted on a model without storage.
     """
     auto_class = AutoModelForCausalLM if config.is_decoder else AutoModelForPreTraining
     with torch.device("meta"):

@@ -1,9 +1,9 @@
 """
-Named shapes: every model of the paper's tables, its language models on LM1B, and small ones for two CPU cores.
+Named shapes: all models in the paper's tables, its language models on LM1B, and small ones for two CPU cores.
 
-Sources: Bhojanapalli et al., 2020 (arXiv 2002.07028), Tables 1, 2A, 2B and 3, Figures 1 and 4, appendix C. The text
-does not state the feed-forward width of Tables 2 and 3; with 8 d at d=512 and 4 d at d=768 BERT's pretraining
-model with 30,522 tokens has the printed parameter counts, to the million.
+Source: Bhojanapalli et al., 2020 (arXiv 2002.07028), Tables 1, 2A, 2B and 3, Figures 1 and 4, appendix C. The paper
+does not state the feed-forward width of Tables 2 and 3. With 8 d at d=512 and 4 d at d=768, BERT's pretraining model
+with 30,522 tokens has the printed numbers of parameters, to the million.
 """
 
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ SHAPE_FIELDS = (
 
 @dataclass(frozen=True)
 class Preset:
-    """A shape, and what the paper reports for it: parameters in millions, SQuAD 1.1 F1 and EM, MNLI accuracy."""
+    """A shape and the paper's results: parameters in millions, SQuAD 1.1 F1 and exact match, MNLI accuracy."""
 
     hidden_size: int
     num_hidden_layers: int
@@ -35,10 +35,10 @@ class Preset:
     mnli: float | None = None
 
 
-def table(
+def paper_table(
     source: str, width: int, feed_forward: int, *rows: tuple[int, int, int, float, float, float]
 ) -> dict[str, Preset]:
-    """A table of 24-layer models, with rows of heads, head size, parameters, F1, EM and MNLI."""
+    """A table of 24-layer models. Rows: heads, head size, parameters, F1, exact match, MNLI."""
     return {
         f"{'fixed' if source != 'Table 1' else 'standard'}-{width}-{heads}x{size}": Preset(
             width, 24, heads, None if source == "Table 1" else size, feed_forward, source,
@@ -54,33 +54,33 @@ def lm1b(width: int, heads: int, size: int | None, source: str) -> Preset:
 
 
 PRESETS: dict[str, Preset] = {
-    **table(
+    **paper_table(
         "Table 1", 1024, 4096,
         (8, 128, 336, 90.89, 84.1, 85.0),
         (16, 64, 336, 90.61, 83.75, 84.5),
         (32, 32, 336, 90.45, 83.48, 84.4),
     ),
-    **table(
+    **paper_table(
         "Table 2B", 512, 4096,
         (8, 32, 130, 88.53, 81.19, 82.5),
         (8, 64, 142, 89.51, 82.41, 83.4),
         (8, 256, 218, 90.33, 83.36, 83.9),
     ),
-    **table(
-        "Table 2A", 512, 4096,  # its first row, 8 heads of 128, is in Table 2B too
+    **paper_table(
+        "Table 2A", 512, 4096,  # its first row, 8 heads of 128, is also in Table 2B
         (8, 128, 168, 89.6, 82.73, 83.5),
         (12, 128, 193, 90.25, 83.18, 84.2),
         (16, 128, 218, 90.43, 83.59, 83.9),
         (32, 128, 319, 90.95, 84.4, 84.9),
     ),
-    **table(
+    **paper_table(
         "Table 3", 768, 3072,
         (8, 128, 214, 90.35, 83.37, 84.4),
         (12, 128, 252, 90.48, 83.67, 84.4),
         (16, 128, 290, 90.92, 84.16, 84.7),
         (20, 128, 327, 90.89, 84.29, 85.1),
     ),
-    # Figure 1 varies the heads of the fixed model from 4 to 70; Figure 4 keeps d / h = 32 in the standard one.
+    # Figure 1 varies the heads of the fixed model from 4 to 70; Figure 4 keeps d / h = 32 in the standard model.
     **{f"lm1b-fixed-256-{h}x32": lm1b(256, h, 32, "Figure 1") for h in (4, 8, 16, 32, 70)},
     **{f"lm1b-standard-{32 * h}-{h}x32": lm1b(32 * h, h, None, "Figure 4") for h in (8, 16)},
     "mini": Preset(192, 6, 4, 128, 768, "ours"),
@@ -90,7 +90,7 @@ PRESETS: dict[str, Preset] = {
 
 def preset_config(name: str, **changes) -> FixedHeadBertConfig:
     """
-    The configuration of the preset `name`, with any field changed by keyword.
+    Returns the configuration of the preset `name`, with any field changed by keyword.
 
     Raises:
         KeyError: there is no such preset; the message lists all presets.

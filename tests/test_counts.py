@@ -1,4 +1,4 @@
-"""Parameters and operations are counted exactly."""
+"""Parameters and FLOPs are counted exactly."""
 
 import random
 
@@ -8,7 +8,7 @@ from helpers.tiny_models import UNEQUAL, B, L, config_of, inputs_of
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import AutoModelForPreTraining, BertConfig, BertModel
 
-from fixedbert import PRESETS, FixedHeadBertForPreTraining, FixedHeadBertModel, preset_config
+from fixedbert import FixedHeadBertForPreTraining, FixedHeadBertModel, preset_config
 from fixedbert.counts import Shape, forward_flops, layer_shapes, parameters, training_flops
 from fixedbert.planning import KNOWN
 
@@ -20,15 +20,14 @@ STOCK = BertConfig(vocab_size=99, hidden_size=32, num_hidden_layers=3, num_atten
     [
         (config_of("Model"), FixedHeadBertModel),
         (config_of("Model", head_embedding="add"), FixedHeadBertModel),
-        (config_of("Model", attention_head_size=[3, 13, 6]), FixedHeadBertModel),
         (config_of("Model", value_head_size=[9, 4, 6], layer_attention_heads=[2, 5, 3]), FixedHeadBertModel),
         (config_of("Model", value_head_size=4, head_embedding="mul"), FixedHeadBertModel),
-        (STOCK, BertModel),  # whose head size is that of its width
+        (STOCK, BertModel),
     ],
-    ids=["fixed", "shared", "by layer", "values", "shared values", "stock"],
+    ids=["fixed", "shared", "by layer", "shared values", "stock"],
 )
-def test_operations_are_the_profiler_s(config, model_class):
-    """Guards: the formula counts what torch's counter sees, with heads * head size in the place of the width."""
+def test_flops_are_those_of_the_profiler(config, model_class):
+    """Guards: the formula counts what torch's counter sees, with heads * head size in place of the width."""
     model = model_class(config, add_pooling_layer=False).eval()
     model.set_attn_implementation("eager")
     with FlopCounterMode(display=False) as counter:
@@ -37,33 +36,25 @@ def test_operations_are_the_profiler_s(config, model_class):
 
 
 def test_parameters_of_a_preset_by_hand():
-    """Guards: with both heads of pretraining it is the paper's count; the layers alone are what a layer is made of."""
-    everything, layers = parameters(preset_config("fixed-512-8x128"))
-    assert everything == 167_690_044
+    """Guards: the count with both pretraining heads is the paper's; the layers alone are counted by hand."""
+    total, layers = parameters(preset_config("fixed-512-8x128"))
+    assert total == 167_690_044
     assert layers == 24 * (4 * 512 * 1024 + 3 * 1024 + 512 + 2 * 512 * 4096 + 4096 + 512 + 4 * 512)
-    for name, preset in PRESETS.items():
-        if preset.parameters:
-            assert round(parameters(preset_config(name))[0] / 1e6) == preset.parameters
 
 
 EMPTY = {"layer_attention_heads": [0, 5, 3], "intermediate_size": [11, 37, 0]}
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [{}, {"head_embedding": "mul"}, EMPTY, EMPTY | {"head_embedding": "mul"}],
-    ids=["own", "shared", "empty", "empty and shared"],
-)
-def test_training_with_unequal_heads(changes):
-    """Guards: where layers have other heads, weights are those of the model, and forward and backward of its layers
-    together take three times the forward operations."""
+@pytest.mark.parametrize("changes", [{}, EMPTY, EMPTY | {"head_embedding": "mul"}], ids=["own", "empty", "shared"])
+def test_training_with_unequal_layers(changes):
+    """Guards: weights are those of the model, and training takes three times the forward FLOPs, in unequal layers."""
     config = config_of("ForPreTraining", **UNEQUAL | changes, attn_implementation="eager")
     model = FixedHeadBertModel(config, add_pooling_layer=False)
     matrices = [p for name, p in model.encoder.named_parameters() if p.ndim == 2 and "embedding" not in name]
     assert sum(layer.weights for layer in layer_shapes(config)) == sum(p.numel() for p in matrices)
-    everything, layers = parameters(config)
+    total, layers = parameters(config)
     assert layers == sum(p.numel() for p in model.encoder.parameters())
-    assert everything == FixedHeadBertForPreTraining(config).num_parameters()
+    assert total == FixedHeadBertForPreTraining(config).num_parameters()
     embeddings = torch.randn(B, L, config.hidden_size, requires_grad=True)
     with FlopCounterMode(display=False) as counter:
         model(inputs_embeds=embeddings).last_hidden_state.sum().backward()
@@ -71,8 +62,8 @@ def test_training_with_unequal_heads(changes):
 
 
 @pytest.mark.parametrize("config", [config_of("ForPreTraining", **UNEQUAL), STOCK], ids=["ours", "stock"])
-def test_operations_of_pretraining_are_the_profiler_s(config):
-    """Guards: forward and backward of layers, pooler and both heads, for FixedHeadBert as for stock BERT."""
+def test_flops_of_pretraining(config):
+    """Guards: forward and backward through layers, pooler and both heads, for FixedHeadBert and stock BERT."""
     model = AutoModelForPreTraining.from_config(config, attn_implementation="eager")
     embeddings = torch.randn(B, L, config.hidden_size, requires_grad=True)
     with FlopCounterMode(display=False) as counter:
@@ -81,36 +72,24 @@ def test_operations_of_pretraining_are_the_profiler_s(config):
     assert counter.get_total_flops() == B * training_flops(config, L, L)
 
 
-def random_shapes(count: int, largest: int) -> list[Shape]:
+def random_shapes(count: int, maximum: int) -> list[Shape]:
     rng = random.Random(0)
-    return [
-        Shape(
-            d=rng.randint(3, largest),
-            L=rng.randint(1, 5),
-            h=rng.randint(1, 9),
-            p=rng.randint(1, largest),
-            F=rng.randint(1, 3 * largest),
-            vocabulary=rng.randint(10, 99),
-            positions=rng.randint(16, 40),
-        )
-        for _ in range(count)
-    ]
+    limits = {"d": (3, maximum), "L": (1, 5), "h": (1, 9), "p": (1, maximum), "F": (1, 3 * maximum)}
+    limits |= {"vocabulary": (10, 99), "positions": (16, 40)}
+    return [Shape(**{name: rng.randint(*limit) for name, limit in limits.items()}) for _ in range(count)]
 
 
-def model_parameters(shape: Shape) -> int:
+@pytest.mark.parametrize("shape", [*KNOWN.values(), *random_shapes(20, 300)], ids=str)
+def test_parameters_of_a_shape(shape):
+    """Guards: the formula is sum(p.numel()) for every preset, BERT-base and -large, and random shapes."""
     with torch.device("meta"):
-        return sum(parameter.numel() for parameter in FixedHeadBertForPreTraining(shape.config()).parameters())
-
-
-@pytest.mark.parametrize("shape", [*KNOWN.values(), *random_shapes(50, 300)], ids=str)
-def test_parameters_are_exact(shape):
-    """Guards: the formula is sum(p.numel()) for every preset, BERT-base and -large, and 50 random shapes."""
-    assert shape.parameters == model_parameters(shape)
+        model = FixedHeadBertForPreTraining(shape.config())
+    assert shape.parameters == sum(parameter.numel() for parameter in model.parameters())
 
 
 @pytest.mark.parametrize("sparse", [False, True])
-@pytest.mark.parametrize("shape", random_shapes(50, 40), ids=str)
-def test_operations_are_exact(shape, sparse):
+@pytest.mark.parametrize("shape", random_shapes(10, 40), ids=str)
+def test_flops_of_a_shape(shape, sparse):
     """Guards: forward and training FLOPs are those that torch counts, with a dense and a sparse prediction head."""
     model = FixedHeadBertForPreTraining(shape.config())
     model.set_attn_implementation("eager")
@@ -127,27 +106,3 @@ def test_operations_are_exact(shape, sparse):
         outputs.loss.backward()
     backward = rows * (shape.training_flops(n, predicted) - shape.forward_flops(n, predicted))
     assert counter.get_total_flops() == pytest.approx(backward, rel=1e-12)
-
-
-def test_cost_of_the_paper_s_recipe():
-    """Guards: hours are tokens times training FLOPs over the speed, at both lengths, by hand for BERT-large."""
-    d, L, F, V = 1024, 24, 4096, 30522
-    flops = 0.0
-    for n, tokens in ((128, 58_982_400_000), (512, 26_214_400_000)):
-        layers = 2 * L * (4 * d * d + 2 * n * d + 2 * d * F) * n
-        heads = 2 * (0.15 * n * (d * d + d * V) + d * d + 2 * d)
-        flops += tokens / n * 3 * (layers + heads)
-    assert KNOWN["BERT-large"].paper_hours(1e15) == pytest.approx(flops / 1e15 / 3600)
-
-
-def test_equivalent_width():
-    """Guards: a standard layer is its own equivalent; 32 heads of 128 in width 512 weigh as much as width 1024."""
-
-    def width_of(config):
-        (layer,) = set(layer_shapes(config))
-        return layer.equivalent_width
-
-    assert width_of(preset_config("standard-1024-16x64")) == 1024
-    shared = preset_config("standard-1024-16x64", head_embedding="add", attention_head_size=64)
-    assert width_of(shared) == pytest.approx(((3 * 1024 * 64 + 1024**2 + 8 * 1024**2) / 12) ** 0.5)
-    assert width_of(preset_config("fixed-512-32x128")) == pytest.approx(1024)

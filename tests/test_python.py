@@ -129,8 +129,7 @@ def test_results_show_themselves(classifier, tmp_path):
     found = fixedbert.shrink(classifier, tmp_path / "small", intermediate_size=13, **rows)
     assert len(repr(found).splitlines()) == 1 and "layer 0:" in str(found)
     planned = fixedbert.plan(params=5e6)
-    assert str(planned).startswith("rows of 128 tokens; budget: params 5000000\n") and "<pre>" in planned._repr_html_()
-    assert "auto_map" not in repr(fixedbert.FixedHeadBertConfig())
+    assert str(planned).startswith("rows of 128 tokens; budget: params 5000000\n")
 
 
 def test_interrupted_training_leaves_the_process_as_it_was(tmp_path):

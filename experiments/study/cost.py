@@ -1,14 +1,19 @@
 """What a study costs before it runs: its shapes with their counts, its tokens and FLOPs."""
 
+import time
+
 import torch
 
-from fixedbert.counts import forward_flops, parameters
-from fixedbert.planning import DEVICES, UTILISATION, tokens_per_second
+from fixedbert import FixedHeadBertConfig, FixedHeadBertForPreTraining
+from fixedbert.counts import PREDICTED, forward_flops, parameters
+from fixedbert.training.dropout import use_fast_dropout
 
 from .registry import TASKS, has_feed_forward
 from .studies import Run, Study, parse_share
 
 ROW = "{:<44} {:>5} {:>6} {:>5} {:>9} {:>6} {:>10} {:>12} {:>11}".format
+H100 = 989e12  # FLOP/s in half precision, as in the data sheet
+UTILISATION = 0.4  # of the peak, an assumption
 MOST_TIMED = 50_000_000  # parameters of a model whose step is timed on a CPU
 
 
@@ -57,7 +62,30 @@ def study_cost_text(study: Study, share: str = "1/1", timed: bool = False) -> st
 
 
 def h100_hours(flops: float) -> float:
-    return flops / (DEVICES["h100"] * UTILISATION) / 3600
+    return flops / (H100 * UTILISATION) / 3600
+
+
+def tokens_per_second(config: FixedHeadBertConfig, length: int, rows: int = 4) -> float:
+    """Times a training step in float32: the faster of two after a warm-up."""
+    device = torch.device("cpu")
+    if torch.accelerator.is_available():
+        device = torch.accelerator.current_accelerator() or device
+    model = FixedHeadBertForPreTraining(config).train().to(device)
+    model.sparse_prediction = True
+    use_fast_dropout(model)  # as the trainers do
+    optimizer = torch.optim.AdamW(model.parameters())
+    ids = torch.randint(config.vocab_size, (rows, length), device=device)
+    labels = ids.masked_fill(torch.rand(ids.shape, device=device) > PREDICTED, -100)
+    pairs, seconds = torch.zeros(rows, dtype=torch.long, device=device), []
+    for _ in range(3):
+        start = time.perf_counter()
+        model(input_ids=ids, labels=labels, next_sentence_label=pairs).loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        if device.type != "cpu":
+            torch.accelerator.synchronize()
+        seconds.append(time.perf_counter() - start)
+    return ids.numel() / min(seconds[1:])
 
 
 def hours_here(runs: list[Run]) -> str:

@@ -16,10 +16,10 @@ pytestmark = pytest.mark.usefixtures("same_signals")
 
 def test_field_is_a_flag_on_the_command_line():
     """Guards: Python reads the names of parameters, the command line their flags; other words stay the same."""
-    with pytest.raises(InputError, match="^`max_seq_length` 4: BERT's rows have 8 to 512 tokens.$") as error:
+    with pytest.raises(InputError, match="^`max_seq_length` 4: must be between 8 and 512.$") as error:
         plan(max_seq_length=4, params="110M")
     assert error.value.field == "max_seq_length"
-    with pytest.raises(SystemExit, match="^error: --max_seq_length 4: BERT's rows"):
+    with pytest.raises(SystemExit, match="^error: --max_seq_length 4: must be"):
         exit_on_input_error(lambda: plan(max_seq_length=4, params="110M"))
     with pytest.raises(SystemExit, match="^error: no budget"):
         exit_on_input_error(plan)
@@ -59,9 +59,8 @@ def test_analysis_needs_no_matplotlib_but_to_draw(tmp_path):
         "    if name.split('.')[0] in ('fixedbert', 'matplotlib'):\n"
         "        del sys.modules[name]\n"
         "sys.modules['matplotlib'] = None\n"
-        "from fixedbert.planning import plan_text\n"
         "from fixedbert.planning import plan\n"
-        "print(plan_text(plan(params='110M')))"
+        "print(plan(params='110M'))"
     )
     (tmp_path / "plan.py").write_text(code)
     run = fork_server.run(tmp_path / "plan.py", [], tmp_path, tmp_path)
