@@ -203,29 +203,24 @@ class PretrainingArguments(CommonArguments):
         "do_predict": (False, "pretraining has nothing to predict; it has `do_eval`"),
     }
 
-    def reach_total_train_batch_size(self):
-        """
-        Set the examples on a device and the accumulation so that a step has `total_train_batch_size` examples.
+    def __post_init__(self):
+        super().__post_init__()
+        if self.total_train_batch_size is not None:
+            self.set_batch_size(self.total_train_batch_size)
 
-        Raises:
-            InputError: the devices cannot share them out evenly, or an accumulation was asked for too.
-        """
-        if self.total_train_batch_size is None:
-            return
+    def set_batch_size(self, total: int):
+        """Sets the batch size per device and the gradient accumulation so that a step has `total` examples."""
         devices = self.world_size * max(self.n_gpu, 1)
         if self.gradient_accumulation_steps != 1:
-            raise InputError("sets `gradient_accumulation_steps`: give one of the two.", "total_train_batch_size")
-        share, rest = divmod(self.total_train_batch_size, devices)
-        if rest or not share:
-            raise InputError(
-                f"{self.total_train_batch_size} cannot be shared out evenly among {devices} devices.",
-                "total_train_batch_size",
-            )
-        at_once = min(self.per_device_train_batch_size, share)
-        while share % at_once:
-            at_once -= 1
-        self.per_device_train_batch_size = at_once
-        self.gradient_accumulation_steps = share // at_once
+            raise InputError("cannot be combined with `gradient_accumulation_steps`.", "total_train_batch_size")
+        per_device, rest = divmod(total, devices)
+        if rest or not per_device:
+            raise InputError(f"must be a multiple of {devices}, the number of devices.", "total_train_batch_size")
+        batch_size = min(self.per_device_train_batch_size, per_device)
+        while per_device % batch_size:
+            batch_size -= 1
+        self.per_device_train_batch_size = batch_size
+        self.gradient_accumulation_steps = per_device // batch_size
 
 
 ARGUMENTS = (NewModelArguments, PretrainingDataArguments, PretrainingArguments)

@@ -1,4 +1,4 @@
-"""From the arguments of pretraining to its examples."""
+"""Examples for pretraining: from the arguments to tokenizer, data sets and collator."""
 
 from pathlib import Path
 
@@ -29,10 +29,16 @@ def make_examples(
     checkpoint: str | None,
 ) -> tuple[PreTrainedTokenizerBase, Examples, Dataset, dict]:
     """
-    From text to (tokenizer, training examples, held-out examples, description of the corpus).
+    Prepares the corpus.
+
+    Args:
+        checkpoint: the checkpoint that the run resumes from, which has its tokenizer.
+
+    Returns:
+        The tokenizer, the training examples, the held-out examples, and a description of the corpus for summary.json.
 
     Raises:
-        InputError: something about the corpus or the tokenizer, or processes that disagree about them.
+        InputError: the corpus or tokenizer cannot be used, or differs between processes.
     """
     corpora = data_args.corpora(model_args)
     tokenizer = make_tokenizer(corpora, model_args, data_args, config, checkpoint)
@@ -43,12 +49,12 @@ def make_examples(
         weights = weights * len(corpora)
     examples = kind(documents, numbers, tokenizer, seed=training_args.seed, weights=weights, **settings)
     held_out = kind(held_out_documents, held_out_numbers, tokenizer, seed=0, **settings)
-    if training_args.world_size > 1:  # machines that share no `store_dir` each train a tokenizer and read their files
-        made = gather_object([(tokenizer_state(tokenizer), documents.description["counts"], len(examples))])
-        if any(other != made[0] for other in made):
+    if training_args.world_size > 1:  # machines without a shared `store_dir` each train a tokenizer
+        states = gather_object([(tokenizer_state(tokenizer), documents.description["counts"], len(examples))])
+        if any(state != states[0] for state in states):
             raise InputError(
-                "the machines have different tokenizers or texts: give all the same `tokenizer_name` and files, or a "
-                "`store_dir` that they share."
+                "tokenizer or texts differ between machines; use the same `tokenizer_name` and files everywhere, or a "
+                "shared `store_dir`."
             )
     corpus = {
         **documents.description,
@@ -68,13 +74,13 @@ def make_tokenizer(
     config: PreTrainedConfig,
     checkpoint: str | None,
 ) -> PreTrainedTokenizerBase:
-    """The tokenizer that the arguments name, else the checkpoint's, else one trained on the corpora."""
+    """Loads the tokenizer that the arguments name, or else the checkpoint's, or else trains one on the corpora."""
     if model_args.tokenizer:
         tokenizer = load_tokenizer(model_args.tokenizer, model_args.do_lower_case, **model_args.hub_options())
         others = {"do_lower_case": model_args.do_lower_case} | model_args.hub_options()
         check_same_vocabulary(tokenizer, model_args.tokenizer, model_args.model_name_or_path, **others)
     elif checkpoint and Path(checkpoint, "tokenizer.json").exists():
-        tokenizer = load_tokenizer(checkpoint)  # training gives other numbers to tokens each time
+        tokenizer = load_tokenizer(checkpoint)  # training numbers tokens differently each time
     else:
         tokenizer = prepare_tokenizer(
             corpora,
@@ -91,16 +97,19 @@ def prepare_documents(
     corpora: list[Corpus], tokenizer: PreTrainedTokenizerBase, data_args: PretrainingDataArguments
 ) -> tuple[tuple[Documents, np.ndarray], tuple[Documents, np.ndarray]]:
     """
-    The stores of the documents to train on and of those held out, each with the numbers of its documents.
+    Prepares the stores for training and for held-out data, and selects the documents in each.
+
+    Returns:
+        For training and for held-out data, the store and the numbers of its documents.
 
     Raises:
-        InputError: a corpus cannot be read or has no pairs, or a file is to be trained on and held out.
+        InputError: a corpus cannot be read or has no segment pairs, or a file is used for training and held out.
     """
 
-    def prepared(sources: list[Corpus]) -> Documents:
+    def prepare(sources: list[Corpus]) -> Documents:
         return prepare_store(sources, tokenizer, data_args.language, data_args.processes, data_args.store_dir)
 
-    documents = prepared(corpora)
+    documents = prepare(corpora)
     if data_args.objective == "mlm+nsp":
         check_documents(documents, np.arange(len(documents)))
     if not data_args.validation_file:
@@ -110,9 +119,9 @@ def prepare_documents(
     for name in data_args.validation_file:
         for file in corpus_files(name):
             if file.resolve() in trained_on:
-                raise InputError(f"{file}: in `validation_file`, and in `train_file` too; it cannot be held out.")
+                raise InputError(f"{file} is in both `train_file` and `validation_file`.")
     first = corpora[0]
-    held_out = prepared(
+    held_out = prepare(
         [
             Corpus(
                 file,
@@ -129,7 +138,7 @@ def prepare_documents(
 def example_settings(
     data_args: PretrainingDataArguments, tokenizer: PreTrainedTokenizerBase
 ) -> tuple[type[Examples], dict]:
-    """The kind of examples of the objective, and its keyword arguments."""
+    """Returns the class of the objective's examples, and its keyword arguments."""
     settings: dict = {
         "max_seq_length": data_args.max_seq_length,
         "mlm_probability": data_args.mlm_probability,
@@ -138,7 +147,7 @@ def example_settings(
     if data_args.whole_word_mask:
         settings["inside_word"] = tokens_inside_words(tokenizer)
         if settings["inside_word"] is None:
-            raise InputError("`whole_word_mask`: the tokenizer is not WordPiece, which marks what is inside of words.")
+            raise InputError("requires a WordPiece tokenizer.", "whole_word_mask")
     if data_args.objective == "mlm+nsp":
         return PairExamples, settings | {"short_seq_prob": data_args.short_seq_prob}
     return PackedExamples, settings | {
@@ -153,9 +162,10 @@ def make_collator(
     data_args: PretrainingDataArguments,
     training_args: PretrainingArguments,
 ) -> PretrainingCollator:
-    """Batches for the model: of one shape with `torch_compile`, and with places of tokens for a FixedHeadBert."""
+    """Returns a collator: of a fixed shape for `torch_compile`, and with token indices for a FixedHeadBert."""
     collator = PretrainingCollator(tokenizer.pad_token_id)
-    if isinstance(model, FixedHeadBertPreTrainedModel) and training_args.n_gpu < 2:  # DataParallel splits all by rows
+    # DataParallel, on several GPUs in one process, splits every tensor by rows.
+    if isinstance(model, FixedHeadBertPreTrainedModel) and training_args.n_gpu < 2:
         collator.objective = data_args.objective
     if training_args.torch_compile:
         collator.row_length = data_args.max_seq_length
@@ -164,23 +174,9 @@ def make_collator(
 
 
 def print_corpus(corpus: dict):
-    """Print the sizes of the corpus, and of its two parts."""
+    """Prints the sizes of the corpus."""
     counts = corpus["counts"]
-    PartialState().print("\n".join(corpus["corpora"]))
     PartialState().print(
-        f"{counts['documents']:,} documents, of which {counts['empty_documents']:,} are empty and "
-        f"{counts['duplicate_documents']:,} repeat another; {counts['sentences']:,} sentences, {counts['tokens']:,} "
-        f"tokens; store: {corpus['store']}"
+        f"{', '.join(corpus['corpora'])}: {counts['documents']:,} documents, {counts['tokens']:,} tokens; "
+        f"{corpus['training']['examples']:,} examples for training, {corpus['held_out']['examples']:,} held out"
     )
-    for part in ("training", "held_out"):
-        PartialState().print(
-            f"{part.replace('_', ' ')}: {corpus[part]['documents']:,} documents, {corpus[part]['examples']:,} examples"
-        )
-
-
-def print_pairs(examples: list[Examples]):
-    """Print how many second segments are random, for each length of rows."""
-    shares = {pairs.max_seq_length: pairs.random_share for pairs in examples if isinstance(pairs, PairExamples)}
-    if shares:
-        lengths = ", ".join(f"{share:.1%} in rows of {length} tokens" for length, share in shares.items())
-        PartialState().print(f"random second segments: {lengths}")

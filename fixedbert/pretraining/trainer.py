@@ -1,6 +1,7 @@
-"""Trainer for pretraining, and its evaluation: losses and accuracies on held-out documents."""
+"""Trainer for pretraining: token-correct losses, and metrics on held-out documents."""
 
 import time
+import warnings
 from functools import partial
 
 import numpy as np
@@ -14,7 +15,7 @@ from ..model.fast_fixed_head_bert import find_label_indices
 from ..training.trainer import CommonTrainer
 from .arguments import PretrainingArguments
 
-# What is summed over an example: enough to get every mean right whatever the batch size.
+# Sums over each example, from which `pretraining_metrics` computes means that do not depend on the batch size.
 SUMS = {
     "mlm+nsp": ("mlm_loss", "mlm_correct", "mlm_tokens", "nsp_loss", "nsp_correct"),
     "mlm": ("mlm_loss", "mlm_correct", "mlm_tokens"),
@@ -24,23 +25,34 @@ SUMS = {
 
 class PretrainingTrainer(CommonTrainer):
     """
-    Trainer whose epochs draw new examples, on any number of processes and after a continuation.
+    Trainer with new examples in every epoch.
 
-    The loss of a step is the mean over all its labelled tokens and the mean over all its pairs, however these are
-    spread over accumulated batches and processes. A mean of the batches' means would count tokens of batches with few
-    more. Also logged: the accuracy of the predicted tokens (of some batches: it costs time), real tokens per second,
-    and the fill ratio, the share of real tokens among all that the batches have room for.
+    The loss of a step is the mean over all its labelled tokens plus the mean over all its segment pairs, regardless of
+    how they are distributed over accumulated batches and processes. (The mean of the batches' means would give more
+    weight to tokens in batches with few of them.) The log also has the accuracy on labelled tokens (from some batches
+    only, because it takes time), the throughput in real tokens per second, and the fill ratio, which is the share of
+    real tokens in the batches.
 
     Args:
-        objective: an `Objective`.
-        inside_word: from `tokens_inside_words`, to report perplexity by word.
+        objective: one of the values of `Objective`.
+        inside_word: mask over the vocabulary from `tokens_inside_words`, for the perplexity per word.
+        first_step: step of the learning-rate schedule with which training starts.
+        schedule_steps: number of steps in the schedule, if it spans several stages.
     """
 
-    counts = 4  # predicted tokens, those of them right, real tokens, room for tokens
+    counts = 4  # labelled tokens, correct predictions among them, real tokens, all tokens
     args: PretrainingArguments
     objective: str
 
-    def __init__(self, *args, objective: str = "mlm+nsp", inside_word: np.ndarray | None = None, **kwargs):
+    def __init__(
+        self,
+        *args,
+        objective: str = "mlm+nsp",
+        inside_word: np.ndarray | None = None,
+        first_step: int = 0,
+        schedule_steps: int | None = None,
+        **kwargs,
+    ):
         kwargs["args"].label_names = ["labels", "next_sentence_label"] if objective == "mlm+nsp" else ["labels"]
         super().__init__(
             *args,
@@ -49,49 +61,58 @@ class PretrainingTrainer(CommonTrainer):
             **kwargs,
         )
         self.objective = objective
-        self.model_accepts_loss_kwargs = True  # to get the number of tokens of a step; `compute_loss` divides by it
+        self.first_step, self.schedule_steps = first_step, schedule_steps
+        self.model_accepts_loss_kwargs = True  # Trainer then passes `num_items_in_batch` to `compute_loss`
+
+    def create_scheduler(self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None):
+        scheduler = super().create_scheduler(self.schedule_steps or num_training_steps, optimizer)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="Detected call of `lr_scheduler.step", category=UserWarning)
+            for _ in range(self.first_step - scheduler.last_epoch):
+                scheduler.step()
+        return scheduler
 
     def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
         outputs = model(**inputs)
         loss = outputs.loss
         if num_items_in_batch is not None and model.training:
-            # Gradients of processes are averaged; the count is of all of them, or of this one alone.
+            # DDP averages gradients over processes, and the number of tokens is that of all processes or of this one.
             processes = self.accelerator.num_processes if self.args.average_tokens_across_devices else 1
-            of_tokens, of_pairs = separate_losses(outputs, inputs)
-            loss = of_tokens * inputs["labels"].ne(-100).sum() * processes / num_items_in_batch
-            if of_pairs is not None:
-                loss = loss + of_pairs / self.current_gradient_accumulation_steps
+            token_loss, pair_loss = separate_losses(outputs, inputs)
+            loss = token_loss * inputs["labels"].ne(-100).sum() * processes / num_items_in_batch
+            if pair_loss is not None:
+                loss = loss + pair_loss / self.current_gradient_accumulation_steps
             self.count_tokens(inputs, outputs)
         return (loss, outputs) if return_outputs else loss
 
     @torch.no_grad()
     def count_tokens(self, inputs, outputs):
-        """Add the counts of a batch to the window of the next log; its right predictions only every few batches."""
+        """Adds a batch to the counts for the next log. Correct predictions are counted in every few batches only."""
         labels = inputs["labels"]
         mask = inputs.get("attention_mask")
-        room = labels.new_full((), labels.numel(), dtype=torch.float)
-        predicted = right = torch.zeros_like(room)
+        total = labels.new_full((), labels.numel(), dtype=torch.float)
+        labelled = correct = torch.zeros_like(total)
         batch = self.state.global_step * self.args.gradient_accumulation_steps + len(self.step_losses)
         if batch % max(1, int(self.args.logging_steps) // 10) == 0:
             logits = outputs.prediction_logits if self.objective == "mlm+nsp" else outputs.logits
-            guesses, targets = logits_and_targets(logits, labels, self.objective, inputs.get("label_indices"))
-            predicted, right = targets.ne(-100).sum(), (guesses.argmax(-1) == targets).sum()
-        real = room if mask is None else mask.sum()
+            logits, targets = logits_and_targets(logits, labels, self.objective, inputs.get("label_indices"))
+            labelled, correct = targets.ne(-100).sum(), (logits.argmax(-1) == targets).sum()
+        real = total if mask is None else mask.sum()
         self.window = self.window.to(labels.device)
-        self.window[1:] += torch.stack([predicted, right, real, room])
+        self.window[1:] += torch.stack([labelled, correct, real, total])
         if mask is None:
-            assert isinstance(self.processing_class, PreTrainedTokenizerBase)  # that of every run
+            assert isinstance(self.processing_class, PreTrainedTokenizerBase)
             real = (inputs["input_ids"] != self.processing_class.pad_token_id).sum()
         self.step_tokens.append(real)
 
     def counted(self, counts):
-        predicted, right, real, room = counts
-        if not (predicted and room):
+        labelled, correct, real, total = counts
+        if not (labelled and total):
             return {}
         return {
-            f"{self.objective[:3]}_accuracy": right / predicted,
+            f"{self.objective[:3]}_accuracy": correct / labelled,
             "tokens_per_second": real / (time.monotonic() - self.window_began),
-            "fill_ratio": real / room,
+            "fill_ratio": real / total,
         }
 
     def log(self, logs, *args, **kwargs):
@@ -99,66 +120,70 @@ class PretrainingTrainer(CommonTrainer):
         super().log(logs, *args, **kwargs)
 
     def evaluation_loop(self, *args, metric_key_prefix="eval", **kwargs):
-        began = time.monotonic()
+        start = time.monotonic()
         output = super().evaluation_loop(*args, metric_key_prefix=metric_key_prefix, **kwargs)
-        # Trainer's mean over batches depends on their size.
+        # Trainer reports the mean over batches, which depends on the batch size.
         losses = [f"{metric_key_prefix}_{name}" for name in SUMS[self.objective] if name.endswith("_loss")]
         output.metrics[f"{metric_key_prefix}_loss"] = sum(output.metrics[name] for name in losses)
-        self.window_began += time.monotonic() - began
+        self.window_began += time.monotonic() - start
         return output
 
     def get_train_dataloader(self):
         args, examples = self.args, self.train_dataset
         step_size = args.train_batch_size * args.gradient_accumulation_steps * args.world_size
-        assert isinstance(examples, Examples)  # other data sets need another sampler
+        assert isinstance(examples, Examples)
         return self.loader(examples, args.train_batch_size, EpochSampler(examples, step_size))
 
 
 def separate_losses(outputs: ModelOutput, inputs: dict[str, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """The mean over labelled tokens, and with next-sentence prediction the mean over pairs."""
+    """Returns the mean loss over labelled tokens, and over segment pairs with next-sentence prediction."""
     if "next_sentence_label" not in inputs:
         return outputs["loss"], None
     if "masked_lm_loss" in outputs:
         return outputs["masked_lm_loss"], outputs["next_sentence_loss"]
-    pairs = cross_entropy(outputs["seq_relationship_logits"].float(), inputs["next_sentence_label"])
-    return outputs["loss"] - pairs, pairs  # stock BERT returns their sum alone
+    pair_loss = cross_entropy(outputs["seq_relationship_logits"].float(), inputs["next_sentence_label"])
+    return outputs["loss"] - pair_loss, pair_loss  # transformers' BERT returns only the sum
 
 
 def logits_and_targets(
     logits: torch.Tensor, labels: torch.Tensor, objective: str, label_indices: torch.Tensor | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """
-    The logits (labelled, V) and ids (labelled) of the tokens to predict.
+    Returns the logits (N, V) and targets (N) of the N labelled tokens.
 
-    `logits` are (B, L, V), or (labelled, V) already; `labels` (B, L), which a causal model predicts a token earlier.
-    `label_indices` are their indices in the flattened batch, if known.
+    Args:
+        logits: (B, L, V), or (N, V) from a model that predicts labelled tokens only.
+        labels: (B, L), -100 for tokens without a label. A causal model predicts each of them one token earlier.
+        label_indices: indices of the labelled tokens in the flattened labels, if known.
     """
     if objective == "clm":
         logits, labels = logits[:, :-1], labels[:, 1:]
-    places = find_label_indices(labels) if label_indices is None else label_indices
-    return logits.flatten(0, 1)[places] if logits.dim() == 3 else logits, labels.flatten()[places]
+    indices = find_label_indices(labels) if label_indices is None else label_indices
+    return logits.flatten(0, 1)[indices] if logits.dim() == 3 else logits, labels.flatten()[indices]
 
 
 def sums_by_example(logits, labels, objective: str = "mlm+nsp", inside_word: np.ndarray | None = None):
     """
-    For Trainer's `preprocess_logits_for_metrics`: the SUMS of every example, float32 (B, number of SUMS).
+    Returns the SUMS of every example, float32 (B, number of SUMS), as Trainer's `preprocess_logits_for_metrics`.
 
-    Takes prediction logits, (B, L, V) or of labelled tokens only, (labelled, V), and labels (B, L); with next-sentence
-    prediction also its logits (B, 2) and labels (B). Words are counted where `inside_word` says which tokens go on
-    with one.
+    Args:
+        logits: prediction logits, (B, L, V) or (N, V) for labelled tokens; with next-sentence prediction a tuple with
+            its logits (B, 2).
+        labels: (B, L); with next-sentence prediction a tuple with its labels (B).
+        inside_word: mask over the vocabulary of the tokens that continue a word, to count words.
     """
     logits = logits if isinstance(logits, tuple) else (logits,)
     labels, *next_sentence_label = labels if isinstance(labels, tuple) else (labels,)
-    asked = labels[:, 1:].ne(-100) if objective == "clm" else labels.ne(-100)
+    is_labelled = labels[:, 1:].ne(-100) if objective == "clm" else labels.ne(-100)
     sums = torch.zeros(len(labels), len(SUMS[objective]), device=labels.device)
-    per_row = asked.sum(-1).tolist()
-    # Batches of one shape end with logits of a token without a label.
+    per_row = is_labelled.sum(-1).tolist()
+    # Batches of a fixed shape end with the logits of a token without a label.
     parts = logits[0][: sum(per_row)].split(per_row) if logits[0].dim() == 2 else logits[0]
-    for row, part in enumerate(parts):  # one at a time: the logits of a batch of whole rows are large
+    for row, part in enumerate(parts):  # row by row, because a float32 copy of all logits would be large
         if part.dim() == 2 and logits[0].dim() == 3:
             part, targets = logits_and_targets(part[None], labels[row : row + 1], objective)
         else:
-            targets = labels[row][asked[row]]
+            targets = labels[row][is_labelled[row]]
         sums[row, 0] = cross_entropy(part.float(), targets, reduction="sum")
         sums[row, 1] = (part.argmax(-1) == targets).sum()
         sums[row, 2] = len(targets)
@@ -174,10 +199,11 @@ def pretraining_metrics(
     prediction: EvalPrediction, objective: str = "mlm+nsp", by_word: bool = False
 ) -> dict[str, float]:
     """
-    For Trainer's `compute_metrics`: means over predicted tokens and over pairs, and the perplexity of the tokens.
+    Returns mean losses and accuracies over labelled tokens and over segment pairs, and the perplexity per token, as
+    Trainer's `compute_metrics`.
 
-    For a causal model also by word, if `by_word`: the loss of all tokens over the number of words, as BERT's tokenizer
-    parts them, with punctuation marks and the ends of documents.
+    With `by_word`, a causal model also gets the perplexity per word: the loss of all tokens divided by the number of
+    words in the sense of BERT's tokenizer, including punctuation marks and ends of documents.
     """
     sums = np.asarray(prediction.predictions).sum(axis=0, dtype=np.float64)  # (number of SUMS,)
     total = dict(zip(SUMS[objective], sums.tolist(), strict=True))

@@ -21,14 +21,11 @@ from .results import record_metrics
 from .trainer import CommonTrainer
 
 
-def train(trainer: CommonTrainer, checkpoint: str | None, last: bool = True):
+def train(trainer: CommonTrainer, checkpoint: str | None):
     """
     Train, or resume from `checkpoint`, and save weights, tokenizer, log and metrics. A trained model is only loaded.
 
     On Ctrl-C and SIGTERM the run saves a checkpoint.
-
-    Args:
-        last: whether the run ends with this trainer. Otherwise it leaves only the checkpoint that the next continues.
 
     Raises:
         KeyboardInterrupt: after Ctrl-C.
@@ -57,7 +54,7 @@ def train(trainer: CommonTrainer, checkpoint: str | None, last: bool = True):
         trainer.args.eval_on_start = False  # it was evaluated when it began
     try:
         result = trainer.train(checkpoint)
-        if last and not stop.stopped:
+        if not stop.stopped:
             trainer.save_model()
             assert isinstance(trainer.train_dataset, Sized)
             record_metrics(trainer, "train", result.metrics | {"train_samples": len(trainer.train_dataset)})

@@ -196,15 +196,11 @@ class CommonTrainer(Trainer):
             "start or the examples are damaged."
         )
 
-    def steps_of_data(self) -> int:
-        """Steps of this trainer's batch that its place in the examples is behind the first one of epoch 0."""
-        return self.state.global_step
-
     def examples_of_step(self, losses: torch.Tensor) -> str:
         """The examples of this step, by epoch and index: of the batches without a finite loss, or else of all."""
         loader, accumulation = self.callback_handler.train_dataloader, self.args.gradient_accumulation_steps
         assert loader is not None and isinstance(self.train_dataset, Sized)  # while it trains
-        epoch, step = divmod(self.steps_of_data(), -(-len(loader) // accumulation))
+        epoch, step = divmod(self.state.global_step, -(-len(loader) // accumulation))
         loader.set_epoch(epoch)
         batches = list(islice(loader.batch_sampler, step * accumulation, step * accumulation + len(losses)))
         batches = gather_object(list(zip(batches, losses.isfinite().tolist(), strict=True)))
@@ -321,7 +317,7 @@ class Continuation(TrainerCallback):
         control.should_training_stop |= self.is_done
         # Trainer sets the epoch after it has wrapped the sampler to skip batches, where it may not be reached.
         steps = -(-len(train_dataloader) // args.gradient_accumulation_steps)
-        train_dataloader.set_epoch(self.trainer.steps_of_data() // steps)
+        train_dataloader.set_epoch(state.global_step // steps)
 
     def on_step_begin(self, args, state, control, **kwargs):
         self.trainer.has_begun = True

@@ -12,6 +12,7 @@ from typing import get_args
 import numpy as np
 import pytest
 import torch
+from fixedbert.pretraining.progress import ProgressLine
 from helpers import fork_server
 from helpers.tiny_models import HEADS, SHAPE, bert_of, inputs_of, model_of
 from safetensors.torch import load_file, save_file
@@ -29,7 +30,6 @@ from transformers import (
 from fixedbert.fine_tuning.trainer import FineTuningArguments
 from fixedbert.pretraining.arguments import Objective
 from fixedbert.pretraining.picture import draw_pretraining
-from fixedbert.pretraining.progress import ProgressLine
 from fixedbert.pretraining.trainer import SUMS, pretraining_metrics, separate_losses, sums_by_example
 from fixedbert.support.errors import Divergence, InputError
 from fixedbert.training import speed
