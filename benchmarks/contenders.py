@@ -29,12 +29,12 @@ from fixedbert.pretraining.arguments import ARGUMENTS, PretrainingArguments, Pre
 from fixedbert.pretraining.examples import make_examples
 from fixedbert.pretraining.pretrain import MODELS
 from fixedbert.pretraining.pretrain import main as run_pretraining
-from fixedbert.pretraining.stages import Stage, stages_of
+from fixedbert.pretraining.stages import Stage, plan_stages
 from fixedbert.publishing.model_card import to_flags
 from fixedbert.support.errors import InputError
 from fixedbert.support.files import read_yaml
 from fixedbert.training.arguments import RECIPES, ModelArguments, make_arguments, read_arguments, with_recipe
-from fixedbert.training.loading import load_config, load_model
+from fixedbert.training.loading import load_model
 from fixedbert.training.precision import has_bf16
 from fixedbert.training.speed import keep_freed_memory
 
@@ -225,24 +225,27 @@ def recipe_of(recipe: str, entries: list[str], tokenizer: PreTrainedTokenizerBas
     arguments = make_arguments(given, *ARGUMENTS)
     check_comparable(recipe, *arguments)
     model_args, data_args, training_args = arguments
-    config = load_config(model_args)
-    config.vocab_size = len(tokenizer)
-    stages = stages_of(config, data_args.max_seq_length, training_args)
-    if training_args.max_steps < 1:
+    stages = plan_stages(given)
+    steps = stages[0].schedule_steps or training_args.max_steps
+    if steps < 1:
         raise InputError(f"{recipe}: give max_steps; its learning rate's schedule is stretched over the time.")
-    if not isinstance(scheduler_of(training_args, training_args.max_steps), LambdaLR):
+    if not isinstance(scheduler_of(training_args, steps), LambdaLR):
         kind = SchedulerType(training_args.lr_scheduler_type).value
         raise InputError(f"{recipe}: lr_scheduler_type {kind} is no function of the step; give another.")
     run = {"do_train": True, "do_eval": False, "eval_strategy": "no", "eval_on_start": False, "save_strategy": "no"}
     run |= {"max_steps": MANY, "disable_tqdm": True, "report_to": "none"}
     run["use_cpu"] = device_options()["use_cpu"]  # whatever the recipe has: all on one device
     if training_args.stages:
-        run |= {"max_steps": -1, "stages": [stage | {"steps": MANY} for stage in training_args.stages]}
-    parts = parts_of_time(stages, data_args.mlm_probability)
-    ends = [(part, stage.end) for part, stage in zip(parts, stages, strict=True)]
+        del run["max_steps"]
+        run["stages"] = [stage | {"steps": MANY // 100} for stage in training_args.stages]
+    for stage in stages:
+        stage.config.vocab_size = len(tokenizer)
+    ends = parts_of_time(stages, steps, data_args.mlm_probability)
     of_model = parameters(MODELS[data_args.objective], stages[-1].config)
     optimizer = {name: getattr(training_args, name) for name in BERTS}
-    equal = Settings(config.hidden_dropout_prob, optimizer, keeps_memory=True)  # run_pretraining.py keeps it always
+    equal = Settings(
+        stages[0].config.hidden_dropout_prob, optimizer, keeps_memory=True
+    )  # run_pretraining.py keeps it always
     return Recipe([*command, *to_flags(run)], ends, equal), of_model
 
 
@@ -263,21 +266,23 @@ def check_comparable(
         raise InputError(f"{recipe}: torch_compile: padding is computed, and would not be counted; leave it out.")
 
 
-def parts_of_time(stages: list[Stage], predicted: float) -> list[float]:
+def parts_of_time(stages: list[Stage], steps: int, predicted: float) -> Stages:
     """
-    The part of the time after which each stage ends. A step is taken to last in proportion to its operations, so that
-    no speed has to be measured beforehand.
+    The part of the time, and the step of the schedule, at which each stage ends. A step is taken to last in proportion
+    to its operations, so that no speed has to be measured beforehand.
 
     Args:
+        steps: of all stages.
         predicted: the part of the tokens that goes through the masked-LM head.
     """
-    begins, costs = [0, *(stage.end for stage in stages)], []
-    for begin, stage in zip(begins, stages, strict=False):
-        length = stage.max_seq_length
-        flops_of_step = stage.examples_of_step(1) * training_flops(stage.config, length, predicted * length)
-        costs.append((stage.end - begin) * flops_of_step)
-    *ends, total = accumulate(costs)
-    return [*(end / total for end in ends), 1.0]
+    ends, costs = [*(stage.first_step for stage in stages[1:]), steps], []
+    for stage, end in zip(stages, ends, strict=True):
+        _, data_args, args = make_arguments(stage.arguments, *ARGUMENTS)
+        length, examples = data_args.max_seq_length, args.train_batch_size * args.gradient_accumulation_steps
+        flops = training_flops(stage.config, length, predicted * length)
+        costs.append((end - stage.first_step) * examples * flops)
+    total = sum(costs)
+    return [(part / total, end) for part, end in zip(accumulate(costs), ends, strict=True)]
 
 
 class EpochAfterEpoch(Dataset):

@@ -63,8 +63,8 @@ class Yardstick(TrainerCallback):
     Trains for a number of seconds, with the loss on held-out tokens on the way, and in turns with other processes.
 
     The learning rate has the schedule of the arguments, stretched over the seconds: after half of a stage's time it is
-    what it would be after half of the stage's steps. A training without stages is a single one. Each stage has a
-    Trainer of its own; the clock goes on while the model grows between two of them. What is sent through the pipe is a
+    what it would be after half of the stage's steps. A training without stages is a single one. Each stage is a run of
+    its own; the clock goes on between two of them. What is sent through the pipe is a
     point of the curve, or None at the end of a turn; the training goes on when something comes back.
 
     Args:
@@ -77,7 +77,7 @@ class Yardstick(TrainerCallback):
         self.turn = min(TURN, seconds / FEWEST_TURNS)
         self.points_in_all = min(max(FEWEST_POINTS, round(seconds / 60)), MOST_POINTS)
         self.clock, self.stage, self.points, self.turn_ends = Clock(), 0, 0, self.turn
-        self.flops, self.uncounted = 0.0, []
+        self.flops, self.uncounted, self.steps_before = 0.0, [], 0
 
     def on_train_begin(self, args, state, control, model, lr_scheduler, **kwargs):
         (schedule,) = scheduler_of(args, self.steps[-1]).lr_lambdas
@@ -104,6 +104,7 @@ class Yardstick(TrainerCallback):
                 self.send_point(state, model)
         if stage_is_over:
             self.stage += 1
+            self.steps_before += state.global_step
             control.should_training_stop = True
         elif self.clock.seconds >= self.turn_ends:
             with self.clock.stopped():
@@ -115,7 +116,8 @@ class Yardstick(TrainerCallback):
         self.flops += sum(self.flops_of_row(*row) for rows in self.uncounted for row in rows.tolist())
         self.uncounted = []
         loss = held_out_loss(model, self.held_out)
-        point = {"seconds": self.clock.seconds, "flops": self.flops, "steps": state.global_step, "loss": loss}
+        steps = self.steps_before + state.global_step
+        point = {"seconds": self.clock.seconds, "flops": self.flops, "steps": steps, "loss": loss}
         self.pipe.send(point)
 
 

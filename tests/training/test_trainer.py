@@ -123,27 +123,6 @@ def test_losses_of_pretraining_are_separate():
     assert separate_losses(outputs, tokens_alone) == (outputs.loss, None)
 
 
-def test_progress_line_says_everything(capsys):
-    """
-    Guards: one line with loss, accuracy, real tokens per second, fill and time left, one of held-out results; steps of
-    an earlier stage or call make it no faster.
-    """
-    line, state = ProgressLine(), TrainerState(max_steps=100, global_step=47)
-    line.on_train_begin(None, state, None)
-    line.training_bar._time = lambda began=line.training_bar.start_t: began + 30
-    state.global_step = 50
-    line.on_step_end(None, state, None)
-    assert "50/100 [00:30<08:20, 10.00s/it" in str(line.training_bar)
-    logs = {"loss": 6.5, "mlm_accuracy": 0.125, "tokens_per_second": 8123.4, "fill_ratio": 0.96}
-    line.on_log(None, state, None, logs)
-    line.on_log(None, state, None, {"eval_mlm_loss": 6.25, "eval_perplexity": 518.0, "eval_runtime": 3.0})
-    line.on_train_end(None, state, None)
-    shown = capsys.readouterr()
-    shown = shown.out + shown.err
-    assert "loss 6.500, accuracy 12.5%, 8,123 tokens/s, fill 96%" in shown and "50/100" in shown and "<" in shown
-    assert "step 50, held out: mlm_loss 6.25, perplexity 518" in shown and "runtime" not in shown
-
-
 def test_curves_are_drawn_from_any_log(tmp_path):
     """Guards: the picture of a run is there, a PNG of some size, also without held-out points."""
     log = [
