@@ -12,7 +12,6 @@ from typing import get_args
 import numpy as np
 import pytest
 import torch
-from fixedbert.pretraining.progress import ProgressLine
 from helpers import fork_server
 from helpers.tiny_models import HEADS, SHAPE, bert_of, inputs_of, model_of
 from safetensors.torch import load_file, save_file
