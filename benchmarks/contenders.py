@@ -30,7 +30,6 @@ from fixedbert.pretraining.examples import make_examples
 from fixedbert.pretraining.pretrain import MODELS
 from fixedbert.pretraining.pretrain import main as run_pretraining
 from fixedbert.pretraining.stages import Stage, plan_stages
-from fixedbert.publishing.model_card import to_flags
 from fixedbert.support.errors import InputError
 from fixedbert.support.files import read_yaml
 from fixedbert.training.arguments import RECIPES, ModelArguments, make_arguments, read_arguments, with_recipe
@@ -131,6 +130,13 @@ def data_folder() -> Path:
 def vocabulary() -> str:
     folder = data_folder() / "vocab"
     return str(min(folder.glob("*.txt"), default=folder / "vocab.txt"))
+
+
+def to_flags(arguments: dict) -> list[str]:
+    words: list[str] = []
+    for name, value in arguments.items():
+        words += [f"--{name}", *(map(str, value) if isinstance(value, list) else [str(value)])]
+    return words
 
 
 def text_flags() -> list[str]:

@@ -1,8 +1,8 @@
 """
-fixedbert: BERT with a free attention head size, as a plugin for Hugging Face transformers.
+BERT with a free attention head size, as a plugin for Hugging Face transformers.
 
-The model, and what the command `fixedbert` does as functions: `fixedbert.shrink("runs/reviews", "lighter", ...)`. The
-flags of the command are their keywords.
+Importing this package registers the model with transformers' Auto classes. Each command of `fixedbert` is also a
+function with the command's options as keyword arguments: `fixedbert.shrink("runs/reviews", "lighter", speedup=2)`.
 """
 
 from importlib import import_module
@@ -14,7 +14,7 @@ from transformers import AutoConfig, AutoTokenizer, BertTokenizer
 from .conversion.to_bert import to_bert
 from .model import modeling_fixed_head_bert
 from .model.configuration_fixed_head_bert import HEADS, FixedHeadBertConfig
-from .model.modeling_fixed_head_bert import *  # noqa: F403  the model, alone and with each head
+from .model.modeling_fixed_head_bert import *  # noqa: F403
 from .presets import PRESETS, preset_config
 from .support.errors import InputError
 
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-# Functions by name, with the module that each is in: imported when they are first used, which takes seconds.
-COMMANDS = {
+# Functions and result classes, and their modules. Importing these takes seconds, so it happens on first use.
+LAZY = {
     "pretrain": "pretraining.pretrain",
     "fine_tune_glue": "fine_tuning.glue",
     "fine_tune_squad": "fine_tuning.squad",
@@ -49,9 +49,6 @@ COMMANDS = {
     "push": "publishing.push",
     "inspect": "inspection.inspect",
     "plan": "planning",
-}
-# What they return.
-RESULTS = {
     "Trained": "training.results",
     "Shrinking": "shrinking.report",
     "SideBySide": "comparison.compare",
@@ -59,38 +56,29 @@ RESULTS = {
     "Plan": "planning",
 }
 
-# Without the functions: `from fixedbert import *` would take the seconds, and the place of the standard `inspect`.
+# Without LAZY: `from fixedbert import *` stays fast and does not shadow the standard library's `inspect`.
 __all__ = ["PRESETS", "FixedHeadBertConfig", "InputError", "preset_config", "to_bert"]
 __all__ += modeling_fixed_head_bert.__all__
 
-if not TYPE_CHECKING:  # for type checkers the names above are all there are
+if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> Any:
-        module = COMMANDS.get(name) or RESULTS.get(name)
-        if module is None:
+        if name not in LAZY:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        return getattr(import_module(f".{module}", __name__), name)
+        return getattr(import_module(f".{LAZY[name]}", __name__), name)
 
 
 def __dir__() -> list[str]:
-    return sorted([*__all__, *COMMANDS, *RESULTS, "__version__"])
+    return sorted([*__all__, *LAZY, "__version__"])
 
 
 def register():
-    """
-    Register the classes with transformers' Auto classes, for as long as the process runs.
-
-    Raises:
-        ImportError: the model has no class for a head of HEADS.
-    """
-    # exist_ok: a second import, or remote code of the same model type, must do no harm.
+    """Registers the model classes with transformers' Auto classes."""
+    # exist_ok: the package can be imported twice, and remote code registers the same model type.
     AutoConfig.register(FixedHeadBertConfig.model_type, FixedHeadBertConfig, exist_ok=True)
     AutoTokenizer.register(FixedHeadBertConfig, BertTokenizer, exist_ok=True)
     for head, auto_classes in HEADS.items():
-        name = f"FixedHeadBert{head}"
-        if name not in modeling_fixed_head_bert.__all__:
-            raise ImportError(f"HEADS has {head}: add a class {name} to modeling_fixed_head_bert.py and its __all__.")
-        model_class = getattr(modeling_fixed_head_bert, name)
+        model_class = getattr(modeling_fixed_head_bert, f"FixedHeadBert{head}")
         for auto_class in auto_classes:
             getattr(transformers, auto_class).register(FixedHeadBertConfig, model_class, exist_ok=True)
 
