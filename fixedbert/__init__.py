@@ -19,8 +19,8 @@ from .presets import PRESETS, preset_config
 from .support.errors import InputError
 
 if TYPE_CHECKING:
-    from .comparison.compare import SideBySide as SideBySide
     from .comparison.compare import compare as compare
+    from .comparison.report import Comparison as Comparison
     from .conversion.convert import convert as convert
     from .fine_tuning.glue import fine_tune_glue as fine_tune_glue
     from .fine_tuning.squad import fine_tune_squad as fine_tune_squad
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from .pretraining.pretrain import pretrain as pretrain
     from .publishing.export import export as export
     from .publishing.push import push as push
-    from .shrinking.report import Shrinking as Shrinking
+    from .shrinking.report import ShrinkResult as ShrinkResult
     from .shrinking.shrink import shrink as shrink
     from .training.results import Trained as Trained
 
@@ -50,8 +50,8 @@ LAZY = {
     "inspect": "inspection.inspect",
     "plan": "planning",
     "Trained": "training.results",
-    "Shrinking": "shrinking.report",
-    "SideBySide": "comparison.compare",
+    "ShrinkResult": "shrinking.report",
+    "Comparison": "comparison.report",
     "Inspection": "inspection.results",
     "Plan": "planning",
 }

@@ -1,4 +1,4 @@
-"""The cuts of all layers that cost least within a budget: of time, of parameters, or of operations."""
+"""The choice of heads and neurons for all layers at the lowest cost within a budget: a multiple-choice knapsack."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,37 +10,37 @@ import numpy as np
 from ..conversion.growing import Heads
 from ..support.errors import InputError
 
-UNITS = 4000  # in which a budget is counted
+UNITS = 4000  # resolution of the budget
 
 
 @dataclass(frozen=True)
-class Shape:
-    """A layer's heads and neurons."""
+class LayerShape:
+    """Heads and feed-forward neurons of a layer."""
 
     heads: Heads
     neurons: int
 
 
 def head_choices(heads: Heads) -> list[Heads]:
-    """Fewer and smaller heads in the steps of a table: each number of them, and each quarter of a size."""
+    """Returns the heads that can remain: any number of them, with each size a multiple of a quarter of the old one."""
     sizes, value_sizes = ({-(-size * quarters // 4) for quarters in (1, 2, 3, 4)} for size in heads[1:])
-    shapes = product(range(heads.number + 1), sorted(sizes), sorted(value_sizes))
-    return [Heads(*shape) for shape in shapes if shape[0] or shape[1:] == heads[1:]]
+    choices = product(range(heads.number + 1), sorted(sizes), sorted(value_sizes))
+    return [Heads(*choice) for choice in choices if choice[0] or choice[1:] == heads[1:]]
 
 
 def neuron_choices(neurons: int) -> list[int]:
-    """Fewer neurons in the steps of a table: each 48th."""
+    """Returns the numbers of neurons that can remain: multiples of a 48th."""
     return sorted({neurons * share // 48 for share in range(49)})
 
 
 class Option(NamedTuple):
     """
-    What can be left of a part of a model.
+    An option for one sublayer.
 
     Args:
-        choice: what is left.
-        cost: what the answers lose, in nats for a row.
-        price: what it takes of the budget.
+        choice: heads or neurons that remain.
+        cost: predicted increase of the KL divergence, in nats per row.
+        price: share of the budget that it takes, in the budget's unit.
     """
 
     choice: Any
@@ -48,40 +48,36 @@ class Option(NamedTuple):
     price: float
 
 
-def cheapest(parts: Sequence[Sequence[Option]], budget: float) -> list[Option]:
+def solve_knapsack(sublayers: Sequence[Sequence[Option]], budget: float) -> list[Option]:
     """
-    An option for each part, with the least sum of costs whose prices do not exceed the budget, counted in 4000ths.
+    Chooses one option per sublayer with the lowest total cost whose total price is within the budget, by dynamic
+    programming over prices rounded down to a 4000th of the budget.
 
     Raises:
-        InputError: there is none.
+        InputError: even the cheapest options exceed the budget.
     """
-    least = sum(min(option.price for option in part) for part in parts)
+    least = sum(min(option.price for option in options) for options in sublayers)
     if least > budget * (1 + 1e-9):
-        raise InputError(f"the least that the layers can take is {least:.4g}, and the target leaves {budget:.4g}.")
-    units = [np.array([int(option.price / budget * UNITS + 1e-6) for option in part]) for part in parts]
-    best = np.zeros(UNITS + 1)  # by what is spent at most, so far
-    taken = []
-    for part, prices in zip(parts, units, strict=True):
-        sums = np.full((len(part), UNITS + 1), np.inf)
-        for number, (option, price) in enumerate(zip(part, prices, strict=True)):
+        raise InputError(
+            f"the smallest possible layers take {least:.4g}, and the target leaves {budget:.4g} for them."
+        )
+    units = [np.array([int(option.price / budget * UNITS + 1e-6) for option in options]) for options in sublayers]
+    best = np.zeros(UNITS + 1)  # lowest cost so far, by the units spent at most
+    chosen_by_units = []
+    for options, prices in zip(sublayers, units, strict=True):
+        costs = np.full((len(options), UNITS + 1), np.inf)
+        for index, (option, price) in enumerate(zip(options, prices, strict=True)):
             if price <= UNITS:
-                sums[number, price:] = best[: UNITS + 1 - price] + option.cost
-        taken.append(sums.argmin(axis=0))
-        best = sums.min(axis=0)
-    for spent in range(UNITS, -1, -1):  # fractions of units, which are not counted, can make a sum too large
-        if np.isfinite(best[spent]) and fits(chosen := chosen_at(spent, parts, units, taken), budget):
-            return chosen
-    return [min(part, key=lambda option: option.price) for part in parts]
-
-
-def chosen_at(spent: int, parts: Sequence[Sequence[Option]], units: list, taken: list) -> list[Option]:
-    chosen = []
-    for part, prices, choices in zip(reversed(parts), reversed(units), reversed(taken), strict=True):
-        number = int(choices[spent])
-        chosen.append(part[number])
-        spent -= int(prices[number])
-    return chosen[::-1]
-
-
-def fits(chosen: list[Option], budget: float) -> bool:
-    return sum(option.price for option in chosen) <= budget * (1 + 1e-9)
+                costs[index, price:] = best[: UNITS + 1 - price] + option.cost
+        chosen_by_units.append(costs.argmin(axis=0))
+        best = costs.min(axis=0)
+    for spent in range(UNITS, -1, -1):  # the fractions lost by rounding can exceed the budget
+        if np.isfinite(best[spent]):
+            chosen, left = [], spent
+            for options, prices, by_units in zip(*map(reversed, (sublayers, units, chosen_by_units)), strict=True):
+                index = int(by_units[left])
+                chosen.append(options[index])
+                left -= int(prices[index])
+            if sum(option.price for option in chosen) <= budget * (1 + 1e-9):
+                return chosen[::-1]
+    return [min(options, key=lambda option: option.price) for options in sublayers]

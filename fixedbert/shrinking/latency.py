@@ -1,10 +1,10 @@
-"""How long each part of a model takes on this machine: a table of measured times, by heads, sizes and neurons."""
+"""Measured times: a table for sublayers of every size, and the clock for entire models."""
 
 import copy
 import operator
 import platform
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -19,48 +19,49 @@ from ..model.modeling_fixed_head_bert import FixedHeadBertLayer, FixedHeadBertPr
 from ..publishing.model_card import hardware_name
 from ..support.errors import InputError
 from ..support.files import read_json_object, to_json, write_atomically
-from .budget import Shape, head_choices, neuron_choices
+from .budget import LayerShape, head_choices, neuron_choices
 
-CPUINFO = Path("/proc/cpuinfo")  # where Linux names the processor
-ROUNDS = 5  # measurements, of which the median counts
-Inputs = tuple[int, int]  # rows and tokens of a batch
+CPUINFO = Path("/proc/cpuinfo")  # has the processor's name on Linux
+ROUNDS = 5  # measurements whose median counts
+Size = tuple[int, int]  # rows and tokens of a batch
 
 
 @dataclass(frozen=True)
 class LatencyTable:
     """
-    Seconds that parts of a layer take, the mean over the batches `inputs`.
+    Times of sublayers in seconds, the mean over batches of the sizes `inputs`.
 
     Args:
-        machine: cores or GPU, processor, threads, and version of torch.
+        machine: name of the machine, see `machine_name`.
         width: hidden_size.
-        inputs: rows and tokens of batches.
-        heads: (heads, size, value size, seconds) of each attention with its residual and LayerNorm.
-        neurons: (neurons, seconds) of each feed-forward network with its residual and LayerNorm.
-        rest: seconds of the encoder beside its layers, which is not cut.
+        inputs: rows and tokens of the batches.
+        heads: (heads, size, value size, seconds) for each attention block with its residual and LayerNorm.
+        neurons: (neurons, seconds) for each feed-forward network with its residual and LayerNorm.
+        rest: seconds for everything else in the encoder.
     """
 
     machine: str
     width: int
-    inputs: list[Inputs]
+    inputs: list[Size]
     heads: list[tuple[int, int, int, float]]
     neurons: list[tuple[int, float]]
     rest: float
 
     @property
-    def is_of_this_machine(self) -> bool:
+    def is_local(self) -> bool:
+        """True if the times were measured on this machine."""
         return self.machine == machine_name()
 
-    def of_heads(self) -> dict[Heads, float]:
-        """Seconds of each attention, or of a larger one if that took less: it could be used in its place."""
-        found = {Heads(*shape): seconds for *shape, seconds in self.heads}
+    def attention_times(self) -> dict[Heads, float]:
+        """Returns the seconds for each choice of heads, or those of a larger choice if it was faster."""
+        times = {Heads(*shape): seconds for *shape, seconds in self.heads}
         return {
-            heads: min(seconds for other, seconds in found.items() if all(map(operator.ge, other, heads)))
-            for heads in found
+            heads: min(seconds for other, seconds in times.items() if all(map(operator.ge, other, heads)))
+            for heads in times
         }
 
-    def of_neurons(self) -> dict[int, float]:
-        """Seconds of each feed-forward network, or of a larger one if that took less."""
+    def feed_forward_times(self) -> dict[int, float]:
+        """Returns the seconds for each number of neurons, or those of a larger number if it was faster."""
         return {
             number: min(seconds for other, seconds in self.neurons if other >= number) for number, _ in self.neurons
         }
@@ -69,32 +70,28 @@ class LatencyTable:
         write_atomically(file, to_json(asdict(self), indent=1) + "\n")
 
     @classmethod
-    def read(cls, file: Path, width: int, shapes: Iterable[Shape]) -> "LatencyTable":
+    def read(cls, file: Path, width: int, shapes: list[LayerShape]) -> "LatencyTable":
         """
-        The table in a file.
+        Reads a table for a model of this width and these layers.
 
         Raises:
-            InputError: it is no table, or of a model of another width, or lacks shapes of this one.
+            InputError: the file is not a latency table, or it was measured for a different model.
         """
-        fields = read_json_object(file, "leave --latency_table out to measure here")
+        fields = read_json_object(file, "leave out --latency_table to measure again")
         try:
-            inputs = [(int(rows), int(tokens)) for rows, tokens in fields["inputs"]]
-            table = cls(**fields | {"inputs": inputs, "rest": float(fields["rest"])})
-            heads, neurons = table.of_heads(), table.of_neurons()
-        except (KeyError, TypeError, ValueError) as error:
-            raise InputError(f"{file}: not a table of latencies: {error}.", "latency_table") from error
-        if table.width != width:
-            raise InputError(f"{file}: measured for a width of {table.width}, not of {width}.", "latency_table")
-        for shape in shapes:
-            if {*head_choices(shape.heads)} - {*heads} or {*neuron_choices(shape.neurons)} - {*neurons}:
-                raise InputError(
-                    f"{file}: lacks cuts of layers of {shape.heads} and {shape.neurons} neurons.",
-                    "latency_table",
-                )
+            table = cls(**fields)
+            heads, neurons = table.attention_times(), table.feed_forward_times()
+        except (TypeError, ValueError) as error:
+            raise InputError(f"{file}: not a latency table ({error}).", "latency_table") from error
+        choices = {choice for shape in shapes for choice in head_choices(shape.heads)}
+        numbers = {number for shape in shapes for number in neuron_choices(shape.neurons)}
+        if table.width != width or choices - {*heads} or numbers - {*neurons}:
+            raise InputError(f"{file}: measured for a model with a different shape; give a new file.", "latency_table")
         return table
 
 
 def machine_name() -> str:
+    """Returns GPU or number of cores, processor, threads and version of torch."""
     count = torch.get_num_threads()
     threads = "1 thread" if count == 1 else f"{count} threads"
     return f"{hardware_name()}, {processor_name()}, {threads}, torch {torch.__version__}"
@@ -107,35 +104,55 @@ def processor_name() -> str:
 
 
 @torch.inference_mode()
-def measure(model: FixedHeadBertPreTrainedModel, shapes: Sequence[Shape], inputs: list[Inputs]) -> LatencyTable:
-    """Measure all parts that layers of these shapes can become, with random weights, in the model's type."""
-    parts: dict[object, Callable] = {}
+def measure_latencies(
+    model: FixedHeadBertPreTrainedModel, shapes: list[LayerShape], inputs: list[Size]
+) -> LatencyTable:
+    """Measures all sublayers that layers of these shapes can become, with random weights in the model's dtype."""
+    sublayers: dict[object, Callable] = {}
     for heads in dict.fromkeys(shape.heads for shape in shapes):
-        parts |= {choice: attention_of(model, choice) for choice in head_choices(heads) if choice not in parts}
+        new = [choice for choice in head_choices(heads) if choice not in sublayers]
+        sublayers |= {choice: attention_with(model, choice) for choice in new}
     for neurons in dict.fromkeys(shape.neurons for shape in shapes):
-        parts |= {choice: feed_forward_of(model, choice) for choice in neuron_choices(neurons) if choice not in parts}
-    width, times = model.config.hidden_size, {part: [0.0] * ROUNDS for part in parts}
-    states = [torch.randn(*shape, width, dtype=model.dtype, device=model.device) for shape in inputs]
-    for turn in tqdm(range(ROUNDS), "measuring", unit="round"):
-        for part, run in parts.items():
-            run(states[0])  # not counted
-            times[part][turn] = sum(seconds_of(partial(run, x), model.device) for x in states)
-    found = {part: median(seconds) / len(inputs) for part, seconds in times.items()}
-    ids = [torch.full(shape, 5, device=model.device) for shape in inputs]
-    whole = sum(duration(partial(model.base_model, x), model.device) for x in ids)
-    layers = sum(found[shape.heads] + found[shape.neurons] for shape in shapes)
+        sublayers |= {
+            choice: feed_forward_with(model, choice) for choice in neuron_choices(neurons) if choice not in sublayers
+        }
+    width, rounds = model.config.hidden_size, {choice: [0.0] * ROUNDS for choice in sublayers}
+    states = [torch.randn(*size, width, dtype=model.dtype, device=model.device) for size in inputs]
+    for turn in tqdm(range(ROUNDS), "measuring latencies", unit="round"):
+        for choice, run in sublayers.items():
+            run(states[0])  # warm-up
+            rounds[choice][turn] = sum(timed(partial(run, x), model.device) for x in states)
+    times = {choice: median(seconds) / len(inputs) for choice, seconds in rounds.items()}
+    ids = [torch.full(size, 5, device=model.device) for size in inputs]
+    encoder = sum(median_time(partial(model.base_model, x), model.device) for x in ids) / len(inputs)
     return LatencyTable(
-        machine_name(),
-        width,
-        inputs,
-        [(*part, seconds) for part, seconds in found.items() if isinstance(part, Heads)],
-        [(part, seconds) for part, seconds in found.items() if isinstance(part, int)],
-        max(0.0, whole / len(inputs) - layers),
+        machine=machine_name(),
+        width=width,
+        inputs=inputs,
+        heads=[(*choice, seconds) for choice, seconds in times.items() if isinstance(choice, Heads)],
+        neurons=[(choice, seconds) for choice, seconds in times.items() if isinstance(choice, int)],
+        rest=max(0.0, encoder - sum(times[shape.heads] + times[shape.neurons] for shape in shapes)),
     )
 
 
-def seconds_of(run: Callable[[], object], device: torch.device) -> float:
-    """How long a call takes."""
+def attention_with(model: FixedHeadBertPreTrainedModel, heads: Heads) -> Callable:
+    config = copy.copy(model.config)
+    config.num_hidden_layers = 1
+    set_heads(config, [heads])
+    attention = FixedHeadBertAttention(config, layer_idx=0).to(model.device, model.dtype).eval()
+    return lambda states: attention(states)[0]
+
+
+def feed_forward_with(model: FixedHeadBertPreTrainedModel, neurons: int) -> Callable:
+    config = copy.copy(model.config)
+    config.intermediate_size, config.num_hidden_layers = neurons, 1
+    set_heads(config, [Heads(1, 1, 1)])
+    layer = FixedHeadBertLayer(config, layer_idx=0).to(model.device, model.dtype).eval()
+    return layer.feed_forward_chunk
+
+
+def timed(run: Callable[[], object], device: torch.device) -> float:
+    """Returns the seconds that a call takes."""
     wait(device)
     begin = time.perf_counter()
     run()
@@ -148,33 +165,19 @@ def wait(device: torch.device):
         torch.cuda.synchronize(device)
 
 
-def attention_of(model: FixedHeadBertPreTrainedModel, heads: Heads) -> Callable:
-    config = copy.copy(model.config)
-    config.num_hidden_layers = 1
-    set_heads(config, [heads])
-    attention = FixedHeadBertAttention(config, layer_idx=0).to(model.device, model.dtype).eval()
-    return lambda states: attention(states)[0]
-
-
-def feed_forward_of(model: FixedHeadBertPreTrainedModel, neurons: int) -> Callable:
-    config = copy.copy(model.config)
-    config.intermediate_size, config.num_hidden_layers = neurons, 1
-    set_heads(config, [Heads(1, 1, 1)])
-    layer = FixedHeadBertLayer(config, layer_idx=0).to(model.device, model.dtype).eval()
-    return layer.feed_forward_chunk
+@torch.inference_mode()
+def median_time(run: Callable[[], object], device: torch.device) -> float:
+    """Returns the median seconds that a call takes."""
+    run()  # warm-up
+    return median(timed(run, device) for _ in range(ROUNDS))
 
 
 @torch.inference_mode()
-def duration(run: Callable[[], object], device: torch.device) -> float:
-    """Seconds that a call takes: the median over some rounds."""
-    run()  # not counted
-    return median(seconds_of(run, device) for _ in range(ROUNDS))
-
-
-@torch.inference_mode()
-def ratio(before: Callable[[], object], after: Callable[[], object], device: torch.device, rounds: int = 7):
-    """Seconds of each, measured in turns, and how many times faster the second is: the median over the rounds."""
-    before(), after()  # not counted
-    pairs = [(seconds_of(before, device), seconds_of(after, device)) for _ in range(rounds)]
+def measure_speedup(
+    before: Callable[[], object], after: Callable[[], object], device: torch.device, rounds: int = 7
+) -> tuple[float, float, float]:
+    """Returns the median seconds of both calls, which take turns, and the median of their ratios."""
+    before(), after()  # warm-up
+    pairs = [(timed(before, device), timed(after, device)) for _ in range(rounds)]
     first, second = zip(*pairs, strict=True)
     return median(first), median(second), median(a / b for a, b in pairs)

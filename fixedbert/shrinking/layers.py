@@ -1,13 +1,12 @@
 """
-A model's layers while rows pass through them: what is summed up for the mathematics of cut.py, and the cut itself.
+The layers of a model: statistics of the original on calibration data, weights of pruned sublayers, and the refit.
 
-Rows are batches of a model's arguments. Padding is left out of all sums.
+The mathematics is in pruning.py. Padding does not count in any statistic.
 """
 
 import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
-from math import ceil
 
 import torch
 from torch import Tensor, nn
@@ -15,28 +14,28 @@ from tqdm.auto import tqdm
 from transformers.masking_utils import create_bidirectional_mask, create_causal_mask
 
 from ..conversion.growing import Heads, heads_of
+from ..fine_tuning.distillation import Batch
 from ..model.attention_fixed_head_bert import FixedHeadBertAttention, FixedHeadBertSelfAttention
 from ..model.modeling_fixed_head_bert import FixedHeadBertLayer, FixedHeadBertPreTrainedModel
 from ..support.errors import InputError
-from .budget import Shape, head_choices
-from .predictions import Answering, Batch, forward, real
+from .budget import LayerShape
+from .predictions import Predict, predict, sampled_nll
 from .pruning import (
-    TOKENS_PER_DIMENSION,
-    Refit,
+    LeastSquaresRefit,
     SecondMoments,
-    check_finite,
-    cut_size,
+    head_size_errors,
     least_squares,
-    remove_inputs,
-    root,
-    size_errors,
+    prune_inputs,
+    reduce_head_size,
+    square_root,
 )
 
-NEURON_STEPS = 192  # at most so many steps of a removal of neurons
+NEURON_STEPS = 192  # steps in which neurons are removed, at most
+SCORE_STRIDE = 4  # errors of scores are measured on one batch of this many
 
 
-def shapes_of(model: FixedHeadBertPreTrainedModel) -> list[Shape]:
-    return [Shape(*shape) for shape in zip(heads_of(model.config), model.config.neuron_counts, strict=True)]
+def layer_shapes(model: FixedHeadBertPreTrainedModel) -> list[LayerShape]:
+    return [LayerShape(*shape) for shape in zip(heads_of(model.config), model.config.neuron_counts, strict=True)]
 
 
 def layers_of(model: FixedHeadBertPreTrainedModel) -> list[FixedHeadBertLayer]:
@@ -44,98 +43,91 @@ def layers_of(model: FixedHeadBertPreTrainedModel) -> list[FixedHeadBertLayer]:
     return [layer for layer in layers if isinstance(layer, FixedHeadBertLayer)]
 
 
-def heads_in(attention: FixedHeadBertAttention) -> FixedHeadBertSelfAttention:
+def self_attention(attention: FixedHeadBertAttention) -> FixedHeadBertSelfAttention:
     module = attention.get_submodule("self")
     assert isinstance(module, FixedHeadBertSelfAttention)
     return module
 
 
+def real_tokens(batch: Batch) -> Tensor:
+    return batch["attention_mask"].bool()
+
+
 class LayerStatistics:
     """
-    What a layer of the original computes with the rows.
+    Second moments of one layer of the original over the calibration data.
 
     Attributes:
-        heads: z of all heads together, (1, H V); neurons: (1, F).
-        heads_metric, neurons_metric: gradients behind W_o and behind the feed-forward network, (1, D).
-        queries, keys: (H, P), the keys less their mean in a row.
-        score_errors: by size, (H): the mean of |G^(1/2) W_o dz|^2 over the tokens, as cut.py says.
+        heads: outputs z of all heads, (1, H V).
+        neurons: activations, (1, F).
+        heads_gradient, neurons_gradient: gradients of the log-likelihood at the outputs of W_o and of the feed-forward
+            network, (1, D). Their second moments are the Fisher information.
+        queries, keys: (H, P), the keys minus the mean key of their row.
+        score_errors: for each reduced head size, the mean of |G^(1/2) W_o dz|^2 over tokens, (H).
     """
 
-    def __init__(self, shape: Shape, width: int):
+    def __init__(self, shape: LayerShape, width: int):
         number, size, value_size = shape.heads
-        self.heads, self.heads_metric = SecondMoments(1, number * value_size), SecondMoments(1, width)
-        self.neurons, self.neurons_metric = SecondMoments(1, shape.neurons), SecondMoments(1, width)
+        self.heads, self.heads_gradient = SecondMoments(1, number * value_size), SecondMoments(1, width)
+        self.neurons, self.neurons_gradient = SecondMoments(1, shape.neurons), SecondMoments(1, width)
         self.queries, self.keys = SecondMoments(number, size), SecondMoments(number, size)
         self.score_errors: dict[int, Tensor] = {}
 
 
-def statistics(
-    model: FixedHeadBertPreTrainedModel, rows: list[Batch], answering: Answering
-) -> tuple[list[LayerStatistics], float]:
-    """One pass forwards and backwards. Returns the sums of each layer, and the tokens of a row in the mean."""
-    layers = layers_of(model)
-    found = [LayerStatistics(shape, model.config.hidden_size) for shape in shapes_of(model)]
-    seen: dict[nn.Module, tuple[Tensor, Tensor]] = {}  # inputs and outputs, with their gradients
+def collect_statistics(
+    model: FixedHeadBertPreTrainedModel,
+    batches: list[Batch],
+    head_sizes: list[set[int]],
+    predict: Predict = predict,
+) -> list[LayerStatistics]:
+    """
+    Runs the calibration data through the model, forward and backward.
 
-    def keep(module, args, output):
-        output.retain_grad()
-        seen[module] = args[0].detach(), output
+    Args:
+        head_sizes: for each layer, the reduced sizes of queries and keys whose errors are measured.
 
-    def begin(module, args, output):
-        return output.requires_grad_()
-
+    Raises:
+        InputError: activations or gradients are not finite.
+    """
+    statistics = [LayerStatistics(shape, model.config.hidden_size) for shape in layer_shapes(model)]
     modules = [
         (
-            x.attention.get_submodule("output.dense"),
-            x.output.dense,
-            heads_in(x.attention).query,
-            heads_in(x.attention).key,
+            layer.attention.get_submodule("output.dense"),
+            layer.output.dense,
+            self_attention(layer.attention).query,
+            self_attention(layer.attention).key,
         )
-        for x in layers
+        for layer in layers_of(model)
     ]
-    handles = [module.register_forward_hook(keep) for of_layer in modules for module in of_layer]
-    handles.append(model.base_model.get_submodule("embeddings").register_forward_hook(begin))
-    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    count = 0
+    trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
     model.requires_grad_(False)
+    embeddings = model.base_model.get_submodule("embeddings")
+    handle = embeddings.register_forward_hook(lambda module, args, output: output.requires_grad_())
     try:
-        for batch in tqdm(rows, "what moves the answers", unit="batch"):
-            torch.stack([answers.surprise() for answers in answering(model, batch)]).sum().backward()
-            place, count = real(batch), count + len(batch["input_ids"])
-            for sums, of_layer in zip(found, modules, strict=True):
-                (z, heads), (a, neurons), (_, query), (_, key) = (seen[module] for module in of_layer)
-                sums.heads.add(z[place])
-                sums.heads_metric.add(gradient(heads)[place])
-                sums.neurons.add(a[place])
-                sums.neurons_metric.add(gradient(neurons)[place])
-                sums.queries.add(query.detach()[place])
-                sums.keys.add(less_mean(key.detach(), place)[place])
-            seen.clear()
+        for batch in tqdm(batches, "Fisher information", unit="batch"):
+            with recorded(*(module for layer in modules for module in layer)) as seen:
+                nll = torch.stack([sampled_nll(predictions) for predictions in predict(model, batch)]).sum()
+            for _, output in seen.values():
+                output.retain_grad()
+            nll.backward()
+            real = real_tokens(batch)
+            for layer, (W_o, W_f, query, key) in zip(statistics, modules, strict=True):
+                layer.heads.add(seen[W_o][0].detach()[real])
+                layer.heads_gradient.add(gradient(seen[W_o][1])[real])
+                layer.neurons.add(seen[W_f][0].detach()[real])
+                layer.neurons_gradient.add(gradient(seen[W_f][1])[real])
+                layer.queries.add(seen[query][1].detach()[real])
+                layer.keys.add(minus_row_mean(seen[key][1].detach(), real)[real])
     finally:
-        for handle in handles:
-            handle.remove()
-        for parameter in trained:
+        handle.remove()
+        for parameter in trainable:
             parameter.requires_grad_()
-    for sums in found:
-        for moments in (sums.heads, sums.neurons, sums.queries, sums.keys, sums.heads_metric, sums.neurons_metric):
-            check_finite(moments.sum)
-    measure_scores(model, rows, found)
-    return found, found[0].heads.tokens / count
-
-
-# Rows to give, for one that is cut by: a sixth is for the comparison of the answers, and rows differ in length.
-MORE_ROWS = 1.25
-
-
-def check_tokens(shapes: list[Shape], rows: list[Batch]):
-    """Refuse rows that are too few for least squares on what feeds the largest sublayer."""
-    largest = max(max(shape.neurons, shape.heads.number * shape.heads.value_size) for shape in shapes)
-    count, tokens = sum(len(batch["input_ids"]) for batch in rows), sum(int(real(batch).sum()) for batch in rows)
-    if tokens < (needed := TOKENS_PER_DIMENSION * largest):
-        raise InputError(
-            f"{count:,} rows to cut by have {tokens:,} tokens, too few for {largest:,} neurons: give about "
-            f"{ceil(MORE_ROWS * needed * count / tokens):,} rows like these, with a `max_samples` that takes them."
-        )
+    for layer in statistics:
+        moments = [x for x in vars(layer).values() if isinstance(x, SecondMoments)]
+        if not all(x.sum.isfinite().all() for x in moments):
+            raise InputError("activations or gradients are not finite, so the weights are damaged.")
+    measure_score_errors(model, batches[::SCORE_STRIDE], statistics, head_sizes, predict)
+    return statistics
 
 
 def gradient(states: Tensor) -> Tensor:
@@ -143,166 +135,187 @@ def gradient(states: Tensor) -> Tensor:
     return states.grad
 
 
-def less_mean(states: Tensor, place: Tensor) -> Tensor:
-    """States (B, L, N) less the mean of each row's real tokens."""
-    weights = place[..., None].to(states.dtype)
+def minus_row_mean(states: Tensor, real: Tensor) -> Tensor:
+    """Subtracts from states (B, L, N) their mean over the real tokens of each row."""
+    weights = real[..., None].to(states.dtype)
     return states - (states * weights).sum(dim=1, keepdim=True) / weights.sum(dim=1, keepdim=True)
 
 
 @torch.no_grad()
-def measure_scores(model: FixedHeadBertPreTrainedModel, rows: list[Batch], found: list[LayerStatistics]):
-    """Fill in what smaller queries and keys do to the heads' outputs, in the metric of the answers."""
-    layers, shapes = layers_of(model), shapes_of(model)
-    variants, maps = [], []
-    for layer, shape, sums in zip(layers, shapes, found, strict=True):
-        heads = heads_in(layer.attention)
-        sizes = sorted({choice.size for choice in head_choices(shape.heads)} - {shape.heads.size})
-        variants.append({size: with_smaller_scores(heads, sums, size) for size in sizes})
-        sums.score_errors = {size: torch.zeros(shape.heads.number, dtype=torch.float64) for size in sizes}
-        sums.score_errors[shape.heads.size] = torch.zeros(shape.heads.number, dtype=torch.float64)
+def measure_score_errors(
+    model: FixedHeadBertPreTrainedModel,
+    batches: list[Batch],
+    statistics: list[LayerStatistics],
+    head_sizes: list[set[int]],
+    predict: Predict,
+):
+    """Measures how much smaller queries and keys change the outputs of the heads, in the metric of the predictions."""
+    layers = layers_of(model)
+    variants, metrics = [], []
+    for layer, sums, sizes in zip(layers, statistics, head_sizes, strict=True):
+        heads = self_attention(layer.attention)
+        number = heads.num_attention_heads
+        reduced = sorted(sizes - {heads.attention_head_size})
+        variants.append({size: with_reduced_scores(heads, sums, size) for size in reduced})
+        sums.score_errors = {size: torch.zeros(number, dtype=torch.float64) for size in reduced}
         W_o = layer.attention.get_parameter("output.dense.weight")
-        to_metric = root(sums.heads_metric.about_zero[0]).to(W_o) @ W_o  # (D, H V)
-        maps.append(to_metric.T.unflatten(0, (shape.heads.number, -1)))  # (H, V, D)
-    for batch in tqdm(rows[::4], "what scores do", unit="batch"):
-        place = real(batch)
-        with watched(*(heads_in(layer.attention) for layer in layers)) as seen:
-            forward(model, batch)
-        for layer, of_layer, to_metric, sums in zip(layers, variants, maps, found, strict=True):
-            hidden_states, output = seen[heads_in(layer.attention)]
-            mask = attention_mask_for(model, hidden_states, batch)
-            for size, smaller in of_layer.items():
-                change = smaller(hidden_states, attention_mask=mask)[0] - output[0]
-                change = change[place].unflatten(-1, to_metric.shape[:2]).transpose(0, 1)  # (H, n, V)
-                sums.score_errors[size] += (change @ to_metric).square().sum(dim=(1, 2)).double().cpu()
-    tokens = sum(int(real(batch).sum()) for batch in rows[::4])
-    for sums in found:
+        metric = square_root(sums.heads_gradient.uncentered[0]).to(W_o) @ W_o  # (D, H V)
+        metrics.append(metric.T.unflatten(0, (number, -1)))  # (H, V, D)
+    for batch in tqdm(batches, "errors of scores", unit="batch"):
+        real = real_tokens(batch)
+        with recorded(*(self_attention(layer.attention) for layer in layers)) as seen:
+            predict(model, batch)
+        for layer, smaller, metric, sums in zip(layers, variants, metrics, statistics, strict=True):
+            states, output = seen[self_attention(layer.attention)]
+            mask = attention_mask_for(model, states, batch)
+            for size, heads in smaller.items():
+                change = heads(states, attention_mask=mask)[0] - output[0]
+                change = change[real].unflatten(-1, metric.shape[:2]).transpose(0, 1)  # (H, n, V)
+                sums.score_errors[size] += (change @ metric).square().sum(dim=(1, 2)).double().cpu()
+    tokens = sum(int(real_tokens(batch).sum()) for batch in batches)
+    for sums in statistics:
         sums.score_errors = {size: errors / tokens for size, errors in sums.score_errors.items()}
 
 
-def smaller_scores(heads: FixedHeadBertSelfAttention, sums: LayerStatistics, size: int, kept: list[int]):
-    """Weights and biases of queries and keys of the heads `kept` with this size: (h, p, D) and (h, p) each."""
+def reduced_scores(
+    heads: FixedHeadBertSelfAttention, statistics: LayerStatistics, size: int, kept: list[int]
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """
+    Returns weights (h, size, D) and biases (h, size) of queries and keys with a smaller size, for the heads `kept`.
+    """
     number = heads.num_attention_heads
-    weights = {
-        name: torch.cat([x.weight, x.bias[:, None]], dim=1).detach().cpu().double().unflatten(0, (number, -1))[kept]
-        for name, x in (("query", heads.query), ("key", heads.key))
-    }
-    moments = sums.queries.about_zero[kept], sums.keys.about_zero[kept]
-    cut = [
-        cut_size(q, k[:, :-1], L, R, size)  # the softmax forgets the bias of keys
-        for q, k, L, R in zip(weights["query"], weights["key"], *moments, strict=True)
+    W_q, W_k = (
+        torch.cat([x.weight, x.bias[:, None]], dim=1).detach().cpu().double().unflatten(0, (number, -1))[kept]
+        for x in (heads.query, heads.key)
+    )
+    moments = statistics.queries.uncentered[kept], statistics.keys.uncentered[kept]
+    reduced = [
+        reduce_head_size(q, k[:, :-1], L, R, size)  # the softmax is invariant to the bias of keys
+        for q, k, L, R in zip(W_q, W_k, *moments, strict=True)
     ]
-    queries, keys = map(torch.stack, zip(*cut, strict=True))
+    queries, keys = map(torch.stack, zip(*reduced, strict=True))
     queries = queries * (size / heads.attention_head_size) ** 0.5  # scores are divided by the root of the new size
     return queries[..., :-1], queries[..., -1], keys, torch.zeros_like(queries[..., -1])
 
 
-def with_smaller_scores(heads: FixedHeadBertSelfAttention, sums: LayerStatistics, size: int):
-    smaller = copy.copy(heads)  # shares all but queries and keys
+def with_reduced_scores(
+    heads: FixedHeadBertSelfAttention, statistics: LayerStatistics, size: int
+) -> FixedHeadBertSelfAttention:
+    """Returns a module with smaller queries and keys that shares all else."""
+    smaller = copy.copy(heads)
     smaller._modules = dict(heads._modules)
     smaller.attention_head_size, smaller.scaling = size, size**-0.5
     W_q, b_q, W_k, b_k = (
         x.flatten(0, 1).to(heads.query.weight)
-        for x in smaller_scores(heads, sums, size, list(range(heads.num_attention_heads)))
+        for x in reduced_scores(heads, statistics, size, list(range(heads.num_attention_heads)))
     )
     smaller.query, smaller.key = linear(W_q, b_q), linear(W_k, b_k)
     return smaller
 
 
-class LayerCosts:
+class LayerPruner:
     """
-    What cuts of a layer cost, in nats for a row, and the parameters that they leave.
+    The cost of every choice of heads and neurons of a layer, and the weights for it.
 
     Args:
-        layer: the original.
-        sums: what it computes with the rows.
-        tokens: of a row in the mean.
+        layer: layer of the original.
+        statistics: its statistics on the calibration data.
+        tokens: mean number of tokens per row.
     """
 
-    def __init__(self, layer: FixedHeadBertLayer, shape: Shape, sums: LayerStatistics, tokens: float):
-        self.layer, self.shape, self.sums = layer, shape, sums
-        value_size = shape.heads.value_size
-        names = ("attention.output.dense.weight", "output.dense.weight")
-        W_o, W_f = (layer.get_parameter(name).detach().cpu().double() for name in names)
-        self.M_z, self.M_a = sums.heads.about_mean[0], sums.neurons.about_mean[0]
-        metric_o, metric_f = sums.heads_metric.about_zero[0], sums.neurons_metric.about_zero[0]
-        self.heads = remove_inputs(root(metric_o) @ W_o, self.M_z, value_size)
-        self.neurons = remove_inputs(root(metric_f) @ W_f, self.M_a, 1, -(-shape.neurons // NEURON_STEPS))
-        half, number = tokens / 2, shape.heads.number
-        self.z = self.M_z.view(number, value_size, number, value_size).diagonal(dim1=0, dim2=2).permute(2, 0, 1)
+    def __init__(self, layer: FixedHeadBertLayer, shape: LayerShape, statistics: LayerStatistics, tokens: float):
+        self.layer, self.shape, self.statistics = layer, shape, statistics
+        number, _, value_size = shape.heads
+        W_o, W_f = (
+            layer.get_parameter(name).detach().cpu().double()
+            for name in ("attention.output.dense.weight", "output.dense.weight")
+        )
+        self.M_z, self.M_a = statistics.heads.covariance[0], statistics.neurons.covariance[0]
+        G_o, G_f = statistics.heads_gradient.uncentered[0], statistics.neurons_gradient.uncentered[0]
+        self.head_order = prune_inputs(square_root(G_o) @ W_o, self.M_z, value_size)
+        self.neuron_order = prune_inputs(square_root(G_f) @ W_f, self.M_a, 1, -(-shape.neurons // NEURON_STEPS))
+        # Values: per head, the covariance of z and the second moment of its gradients, (H, V, V).
+        self.L = self.M_z.view(number, value_size, number, value_size).diagonal(dim1=0, dim2=2).permute(2, 0, 1)
         W_h = W_o.T.unflatten(0, (number, -1))  # (H, V, D)
-        self.g = W_h @ metric_o @ W_h.mT  # (H, V, V), of the gradients at z
-        self.scores = {size: half * errors for size, errors in sums.score_errors.items()}
-        self.values = half * size_errors(self.z, self.g)
-        self.heads_left_out, self.neurons_left_out = half * self.heads.costs, half * self.neurons.costs
+        self.R = W_h @ G_o @ W_h.mT
+        half = tokens / 2
+        self.head_costs, self.neuron_costs = half * self.head_order.costs, half * self.neuron_order.costs
+        self.score_costs = {size: half * errors for size, errors in statistics.score_errors.items()}
+        self.value_costs = half * head_size_errors(self.L, self.R)
 
-    def of_heads(self, heads: Heads) -> float:
-        kept = self.heads.kept(heads.number)
-        cost = self.heads_left_out[self.shape.heads.number - heads.number]
-        return float(cost + self.scores[heads.size][kept].sum() + self.values[kept, heads.value_size].sum())
+    def cost_of_heads(self, heads: Heads) -> float:
+        """Returns the predicted KL divergence if only these heads remain, in nats per row."""
+        kept = self.head_order.kept(heads.number)
+        cost = self.head_costs[self.shape.heads.number - heads.number] + self.value_costs[kept, heads.value_size].sum()
+        if heads.size < self.shape.heads.size:
+            cost = cost + self.score_costs[heads.size][kept].sum()
+        return float(cost)
 
-    def of_neurons(self, neurons: int) -> float:
-        return float(self.neurons_left_out[self.shape.neurons - neurons])
+    def cost_of_neurons(self, neurons: int) -> float:
+        """Returns the predicted KL divergence if only so many neurons remain, in nats per row."""
+        return float(self.neuron_costs[self.shape.neurons - neurons])
 
-    def cut_heads(self, heads: Heads) -> dict[str, Tensor]:
-        """The attention's parameters by BERT's names, in float64, fitted to the original's inputs."""
-        old, kept = self.shape.heads, self.heads.kept(heads.number)
+    def parameters(self, shape: LayerShape) -> dict[str, Tensor]:
+        """Returns the parameters that a smaller shape changes, by their names in the layer, in float64."""
+        changed: dict[str, Tensor] = {}
+        if shape.heads != self.shape.heads:
+            changed |= self.attention_parameters(shape.heads)
+        if shape.neurons != self.shape.neurons:
+            changed |= self.feed_forward_parameters(shape.neurons)
+        return changed
+
+    def attention_parameters(self, heads: Heads) -> dict[str, Tensor]:
+        old, kept = self.shape.heads, self.head_order.kept(heads.number)
         state = {name: tensor.cpu().double() for name, tensor in self.layer.attention.state_dict().items()}
         parts = {
             f"{name}.{kind}": state[f"self.{name}.{kind}"].unflatten(0, (old.number, -1))[kept]  # (h, P, D) or (h, P)
             for name in ("query", "key", "value")
             for kind in ("weight", "bias")
         }
-        places = torch.arange(old.number * old.value_size).view(old.number, -1)[kept].flatten()
-        W_o = (
-            least_squares(state["output.dense.weight"], self.M_z, places)
-            if kept
-            else state["output.dense.weight"][:, :0]
-        )
-        bias = state["output.dense.weight"] @ self.sums.heads.mean[0] - W_o @ self.sums.heads.mean[0][places]
+        index = torch.arange(old.number * old.value_size).view(old.number, -1)[kept].flatten()
+        old_W_o, mean = state["output.dense.weight"], self.statistics.heads.mean[0]
+        W_o = least_squares(old_W_o, self.M_z, index) if kept else old_W_o[:, :0]
+        state["output.dense.bias"] = state["output.dense.bias"] + (old_W_o @ mean - W_o @ mean[index])
         if heads.size < old.size and kept:
-            smaller = smaller_scores(heads_in(self.layer.attention), self.sums, heads.size, kept)
-            parts |= zip(("query.weight", "query.bias", "key.weight", "key.bias"), smaller, strict=True)
+            scores = reduced_scores(self_attention(self.layer.attention), self.statistics, heads.size, kept)
+            parts |= zip(("query.weight", "query.bias", "key.weight", "key.bias"), scores, strict=True)
         if heads.value_size < old.value_size and kept:
             values = torch.cat([parts["value.weight"], parts["value.bias"][..., None]], dim=2)
             outputs = W_o.T.unflatten(0, (len(kept), -1))  # (h, V, D)
-            cut = [
-                cut_size(v, o, L, R, heads.value_size)
-                for v, o, L, R in zip(values, outputs, self.z[kept], self.g[kept], strict=True)
+            reduced = [
+                reduce_head_size(v, o, L, R, heads.value_size)
+                for v, o, L, R in zip(values, outputs, self.L[kept], self.R[kept], strict=True)
             ]
-            values, outputs = map(torch.stack, zip(*cut, strict=True))
-            parts["value.weight"], parts["value.bias"], W_o = (
-                values[..., :-1],
-                values[..., -1],
-                outputs.flatten(0, 1).T,
-            )
+            values, outputs = map(torch.stack, zip(*reduced, strict=True))
+            parts["value.weight"], parts["value.bias"] = values[..., :-1], values[..., -1]
+            W_o = outputs.flatten(0, 1).T
         state |= {f"self.{name}": part.flatten(0, 1) for name, part in parts.items()}
-        state["output.dense.weight"], state["output.dense.bias"] = W_o, state["output.dense.bias"] + bias
-        return state
+        state["output.dense.weight"] = W_o
+        return {f"attention.{name}": tensor for name, tensor in state.items()}
 
-    def cut_neurons(self, neurons: int) -> dict[str, Tensor]:
-        """The feed-forward network's parameters by BERT's names, in float64, fitted to the original's inputs."""
-        kept = torch.tensor(self.neurons.kept(neurons), dtype=torch.long)
+    def feed_forward_parameters(self, neurons: int) -> dict[str, Tensor]:
+        kept = torch.tensor(self.neuron_order.kept(neurons), dtype=torch.long)
         first, last = self.layer.intermediate.dense, self.layer.output.dense
-        weight, mean = last.weight.detach().cpu().double(), self.sums.neurons.mean[0]
-        W = least_squares(weight, self.M_a, kept)
+        old_W, mean = last.weight.detach().cpu().double(), self.statistics.neurons.mean[0]
+        W = least_squares(old_W, self.M_a, kept)
         return {
             "intermediate.dense.weight": first.weight.detach().cpu()[kept].double(),
             "intermediate.dense.bias": first.bias.detach().cpu()[kept].double(),
             "output.dense.weight": W,
-            "output.dense.bias": last.bias.detach().cpu().double() + weight @ mean - W @ mean[kept],
+            "output.dense.bias": last.bias.detach().cpu().double() + old_W @ mean - W @ mean[kept],
         }
 
 
 def linear(weight: Tensor, bias: Tensor) -> nn.Linear:
-    """A linear map with these parameters, (out, in) and (out)."""
+    """Returns a linear layer with these parameters, (out, in) and (out)."""
     module = nn.Linear(weight.shape[1], weight.shape[0], device="meta")
     module.weight, module.bias = nn.Parameter(weight), nn.Parameter(bias)
     return module
 
 
 @contextmanager
-def watched(*modules: nn.Module) -> Iterator[dict[nn.Module, tuple[Tensor, Tensor]]]:
-    """The first argument and the output of each module, of its last call."""
+def recorded(*modules: nn.Module) -> Iterator[dict[nn.Module, tuple[Tensor, Tensor]]]:
+    """Yields a dict that fills with the first argument and the output of each module's last call."""
     seen: dict[nn.Module, tuple[Tensor, Tensor]] = {}
     handles = [
         module.register_forward_hook(lambda module, args, output: seen.update({module: (args[0], output)}))
@@ -315,55 +328,55 @@ def watched(*modules: nn.Module) -> Iterator[dict[nn.Module, tuple[Tensor, Tenso
             handle.remove()
 
 
-def attention_mask_for(model: FixedHeadBertPreTrainedModel, hidden_states: Tensor, batch: Batch):
+def attention_mask_for(model: FixedHeadBertPreTrainedModel, states: Tensor, batch: Batch):
     mask = batch["attention_mask"]
     if model.config.is_decoder:
-        return create_causal_mask(model.config, hidden_states, attention_mask=mask, past_key_values=None)
-    return create_bidirectional_mask(model.config, hidden_states, attention_mask=mask)
+        return create_causal_mask(model.config, states, attention_mask=mask, past_key_values=None)
+    return create_bidirectional_mask(model.config, states, attention_mask=mask)
 
 
 @torch.no_grad()
-def refit(original: FixedHeadBertPreTrainedModel, cut: FixedHeadBertPreTrainedModel, rows: list[Batch]):
+def refit(original: FixedHeadBertPreTrainedModel, pruned: FixedHeadBertPreTrainedModel, batches: list[Batch]):
     """
-    Give W_o and the last map of each feed-forward network of `cut` weights that bring its hidden states nearest to the
-    original's: in the model's order, each on what the cut model really gives.
+    Refits W_o and the last matrix of each feed-forward network of `pruned`, layer by layer, so that its hidden states
+    come closest to the original's. Each refit sees the inputs that the layers below really produce.
     """
-    embeddings = original.base_model.get_submodule("embeddings")
+    embeddings, width = original.base_model.get_submodule("embeddings"), original.config.hidden_size
     names = ("input_ids", "token_type_ids")
-    states = [embeddings(**{name: batch[name] for name in names if name in batch}) for batch in rows]
-    own = list(states)
-    pairs = list(zip(layers_of(original), layers_of(cut), strict=True))
-    with tqdm(total=len(pairs) * len(rows), desc="refitting", unit="batch") as progress:
-        for before, after in pairs:
-            W_o, W_f = after.attention.get_submodule("output.dense"), after.output.get_submodule("dense")
-            width = original.config.hidden_size
-            heads, neurons = Refit(inputs_of(W_o), width), Refit(inputs_of(W_f), width)
+    targets = [embeddings(**{name: batch[name] for name in names if name in batch}) for batch in batches]
+    states = list(targets)
+    layers = list(zip(layers_of(original), layers_of(pruned), strict=True))
+    with tqdm(total=len(layers) * len(batches), desc="refit", unit="batch") as progress:
+        for old, new in layers:
+            W_o, W_f = new.attention.get_submodule("output.dense"), new.output.get_submodule("dense")
+            heads, neurons = LeastSquaresRefit(inputs_of(W_o), width), LeastSquaresRefit(inputs_of(W_f), width)
             inputs = []
-            for number, batch in enumerate(rows):
-                mask = attention_mask_for(original, states[number], batch)
-                place = real(batch)
-                wanted = heads_in(before.attention)(states[number], attention_mask=mask)[0]
-                wanted = before.attention.get_submodule("output.dense")(wanted) + states[number]
-                attended = before.attention.get_submodule("output.LayerNorm")(wanted)
-                a = heads_in(after.attention)(own[number], attention_mask=mask)[0] if inputs_of(W_o) else own[number]
-                heads.add(a[place][:, : inputs_of(W_o)], (wanted - own[number])[place])
-                last = before.output.dense(before.intermediate(attended)) + attended
-                states[number] = before.output.LayerNorm(last)
-                inputs.append((a, last))
+            for index, batch in enumerate(batches):
+                mask, real = attention_mask_for(original, targets[index], batch), real_tokens(batch)
+                z = self_attention(old.attention)(targets[index], attention_mask=mask)[0]
+                target = old.attention.get_submodule("output.dense")(z) + targets[index]
+                z = states[index]
+                if inputs_of(W_o):
+                    z = self_attention(new.attention)(states[index], attention_mask=mask)[0]
+                heads.add(z[real][:, : inputs_of(W_o)], (target - states[index])[real])
+                attended = old.attention.get_submodule("output.LayerNorm")(target)
+                target = old.output.dense(old.intermediate(attended)) + attended
+                targets[index] = old.output.LayerNorm(target)
+                inputs.append((z, target))
             set_linear(W_o, *heads.solution(weight_of(W_o, width)))
-            for number, batch in enumerate(rows):
-                a, last = inputs[number]
-                place = real(batch)
-                own[number] = after.attention.get_submodule("output.LayerNorm")(W_o(a) + own[number])
-                neurons.add(after.intermediate(own[number])[place][:, : inputs_of(W_f)], (last - own[number])[place])
+            for index, (batch, (z, target)) in enumerate(zip(batches, inputs, strict=True)):
+                real = real_tokens(batch)
+                states[index] = new.attention.get_submodule("output.LayerNorm")(W_o(z) + states[index])
+                activations = new.intermediate(states[index])[real][:, : inputs_of(W_f)]
+                neurons.add(activations, (target - states[index])[real])
             set_linear(W_f, *neurons.solution(weight_of(W_f, width)))
-            for number in range(len(rows)):
-                own[number] = after.output(after.intermediate(own[number]), own[number])
+            for index in range(len(batches)):
+                states[index] = new.output(new.intermediate(states[index]), states[index])
                 progress.update()
 
 
 def inputs_of(dense: nn.Module) -> int:
-    """None where the sublayer is a bias alone."""
+    """Returns the input width; 0 for a bias-only sublayer."""
     return dense.in_features if isinstance(dense, nn.Linear) else 0
 
 

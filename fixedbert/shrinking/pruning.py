@@ -1,37 +1,42 @@
 """
-What a cut does to a model's answers, and the cut that does least: the mathematics, without models, text and files.
+The mathematics of pruning: how much the removal of heads, head dimensions and neurons changes a model's predictions,
+and which weights minimize the change. It knows nothing of models, text or files.
 
-Answers. A model gives a distribution p(y) for a row of tokens. A change delta_t of what a sublayer adds at token t,
-o = W a + b, moves the answers by
+Predictions. A model predicts a distribution p(y) for a row of tokens. Suppose the output o = W a + b of a sublayer
+changes by delta_t at token t. To second order, the predictions change by
 
     KL(p || p') = 1/2 E_y (sum_t g_t^T delta_t)^2 + ...,     g = d log p(y) / d o,  y drawn from p,
 
-which is the Fisher information of the answers. The mean of delta costs nothing, as the bias takes it up.
+which is the Fisher information of the predictions. The mean of delta costs nothing, because the bias absorbs it.
 
-Whole heads, and neurons: W' = W + dW. With the errors of a row's tokens independent of each other and of the gradients
-(Martens and Grosse, 2015), G = E g g^T (D, D) and M = cov a (N, N) over all tokens, and T tokens in a row, dW costs
+Whole heads, and neurons: W' = W + dW. Let G = E g g^T (D, D) and M = cov a (N, N) over all tokens, and T the number
+of tokens in a row. If the errors of the tokens are independent of each other and of the gradients (Martens and
+Grosse, 2015), dW costs
 
     1/2 T tr(dW M dW^T G)  nats.
 
-Optimal Brain Surgeon (Hassibi and Stork, 1992) on G^(1/2) W gives the order: group after group of inputs is left out
-whose loss the others make up for best (`remove_inputs`).
+Optimal Brain Surgeon (Hassibi and Stork, 1992), applied to G^(1/2) W, gives the order of removal: the next group of
+inputs to go is the one whose loss the remaining inputs compensate best (`prune_inputs`).
 
-Sizes. A matrix B of rank p < P between two maps, x^T B y for x^T y, has the mean squared error
+Head sizes. Replace x^T y by x^T B y with a matrix B of rank p < P. If x and y are independent, the mean squared error
+is
 
-    E (x^T (I - B) y)^2 = || L^(1/2) (I - B) R^(1/2) ||_F^2,    L = E x x^T,  R = E y y^T,
+    E (x^T (I - B) y)^2 = || L^(1/2) (I - B) R^(1/2) ||_F^2,    L = E x x^T,  R = E y y^T.
 
-where x and y are independent, and the best B has the p largest singular values of L^(1/2) R^(1/2) = U S V^T (Eckart
-and Young): B = F^T K with F = U_p^T L^(-1/2) and K = U_p^T L^(1/2), or F = V_p^T R^(1/2) and K = V_p^T R^(-1/2): the
-same where both have an inverse. The side is taken whose moment has the better condition (`cut_size`). On any input,
-not on these rows alone, it is exact where the weights of the two maps allow it.
+The best B keeps the p largest singular values of L^(1/2) R^(1/2) = U S V^T (Eckart and Young): B = F^T K with
+F = U_p^T L^(-1/2) and K = U_p^T L^(1/2), or with F = V_p^T R^(1/2) and K = V_p^T R^(-1/2). Both are equal if L and R
+are invertible; `reduce_head_size` uses the better conditioned one. If the weights themselves have rank p, the
+reduction is exact for any input, not only for the calibration data.
 
-- Scores q^T k: x is a query, y a key less the mean of the keys of its row, which the softmax forgets. What an error
-  of scores costs is no matter of second order: the softmax of a sharp head has gradients near zero. So it is measured:
-  the heads' outputs with smaller queries and keys differ by dz, which costs 1/2 T E |G^(1/2) W_o dz|^2.
-- Values: of a head, z less its mean is x, and the gradients W_o^T g are y. The cost is 1/2 T times the error above.
+- Scores q^T k: x is a query, and y is a key minus the mean key of its row, to which the softmax is invariant. A
+  second-order expansion does not give the cost of errors in the scores, because the softmax of a sharp head has
+  gradients near zero. So the cost is measured: if smaller queries and keys change the outputs of the heads by dz, it
+  is 1/2 T E |G^(1/2) W_o dz|^2.
+- Values: x is the output z of a head minus its mean, and y is the gradient W_o^T g. The cost is 1/2 T times the error
+  above.
 
-Refit. What a cut model's sublayer adds is made to come nearest to what the original's sum W a + b + residual was, by
-least squares on the inputs a' and the residual that the cut model really has (`refit`).
+Refit. In the pruned model, W and b of each sublayer are refitted by least squares: from the inputs and the residual
+that the pruned model really has, they approximate the sum W a + b + residual of the original (`LeastSquaresRefit`).
 """
 
 from dataclasses import dataclass
@@ -39,143 +44,148 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..support.errors import InputError
-
-RANK_TOLERANCE = 1e-12  # of the largest singular value, below which one counts as zero in float64
-TOKENS_PER_DIMENSION = 4  # of a second moment, at least
-RIDGE = 1e-8  # of the mean eigenvalue, added to a moment before it is inverted
-PRIOR = 1e-4  # of the mean eigenvalue: how much a refit trusts the weights that it begins with
+RANK_TOLERANCE = 1e-12  # relative to the largest singular value: smaller ones count as zero in float64
+TOKENS_PER_DIMENSION = 4  # minimum number of tokens per dimension of a second moment
+RIDGE = 1e-8  # relative to the mean eigenvalue: added to a moment before it is inverted
+PRIOR = 1e-4  # relative to the mean eigenvalue: weight of the initial weights in a refit
 
 
 class SecondMoments:
     """
-    Sums over tokens, in float64: `groups` vectors of `size` numbers each, and their products.
+    Sums over tokens in float64 for `groups` vectors of `size` elements each.
 
     Attributes:
-        tokens: how many there were.
-        sum: (G, S); raw: products (G, S, S).
+        tokens: number of tokens.
+        sum: sum of the vectors, (G, S).
+        products: sum of their outer products, (G, S, S).
     """
 
     def __init__(self, groups: int, size: int):
         self.tokens = 0
         self.sum = torch.zeros(groups, size, dtype=torch.float64)
-        self.raw = torch.zeros(groups, size, size, dtype=torch.float64)
+        self.products = torch.zeros(groups, size, size, dtype=torch.float64)
 
-    def add(self, rows: Tensor):
-        """Add tokens, (n, G S)."""
-        x = rows.unflatten(-1, self.sum.shape).transpose(0, 1)  # (G, n, S)
-        self.raw += (x.mT @ x).double().cpu()
+    def add(self, vectors: Tensor):
+        """Adds the vectors (n, G S) of n tokens."""
+        x = vectors.unflatten(-1, self.sum.shape).transpose(0, 1)  # (G, n, S)
+        self.products += (x.mT @ x).double().cpu()
         self.sum += x.sum(dim=1).double().cpu()
-        self.tokens += len(rows)
+        self.tokens += len(vectors)
 
     @property
     def mean(self) -> Tensor:
-        return self.sum / self.tokens  # (G, S)
+        """Mean vectors, (G, S)."""
+        return self.sum / self.tokens
 
     @property
-    def about_zero(self) -> Tensor:
-        return self.raw / self.tokens  # (G, S, S)
+    def uncentered(self) -> Tensor:
+        """Second moments about zero, (G, S, S)."""
+        return self.products / self.tokens
 
     @property
-    def about_mean(self) -> Tensor:
-        return self.about_zero - self.mean[:, :, None] * self.mean[:, None, :]  # (G, S, S)
+    def covariance(self) -> Tensor:
+        """Second moments about the mean, (G, S, S)."""
+        return self.uncentered - self.mean[:, :, None] * self.mean[:, None, :]
 
 
 @dataclass(frozen=True)
-class Removal:
+class PruningOrder:
     """
-    Groups of inputs of a linear map, left out one after the other.
+    The order in which groups of inputs of a linear map are removed.
 
     Args:
-        removed: numbers of the groups, the first to go first.
-        costs: (groups + 1): squared error after 0, 1, 2, ... removals.
+        removed: indices of the groups, in order of removal.
+        costs: squared error after 0, 1, 2, ... removals, (groups + 1).
     """
 
     removed: list[int]
     costs: Tensor
 
     def kept(self, number: int) -> list[int]:
-        """The groups that stay where `number` of them do, in their order."""
-        gone = set(self.removed[: len(self.removed) - number])
-        return [group for group in range(len(self.removed)) if group not in gone]
+        """Returns the sorted indices of the last `number` groups to be removed."""
+        return sorted(self.removed[len(self.removed) - number :])
 
 
-def remove_inputs(weight: Tensor, moment: Tensor, size: int, at_once: int = 1) -> Removal:
+def prune_inputs(weight: Tensor, moment: Tensor, size: int, at_once: int = 1) -> PruningOrder:
     """
-    The order in which the inputs of y = W a are best left out: heads of W_o, which have `size` inputs each, or
-    neurons, which have one. What stays makes up for what goes, by least squares.
+    Finds the best order in which to remove inputs of y = W a, when least squares on the remaining inputs compensates
+    for each removal.
 
     Args:
-        weight: (D, groups * size), with the root of the metric of y in front.
-        moment: (N, N), of the inputs about their mean.
-        at_once: groups that go in one step; more are faster, and less exact.
+        weight: W, multiplied from the left by the square root of the metric of y, (D, groups * size).
+        moment: covariance of the inputs, (groups * size, groups * size).
+        size: number of inputs in a group: the value head size for heads of W_o, 1 for neurons.
+        at_once: number of groups removed per step; more are faster and less accurate.
     """
     groups = weight.shape[1] // size
-    inverse = torch.linalg.inv(ridged(moment))
-    columns = weight.double().T.clone(memory_format=torch.contiguous_format)  # (N, D), of what is left
-    places = torch.arange(groups * size).view(groups, size)
+    inverse = torch.linalg.inv(with_ridge(moment))
+    columns = weight.double().T.clone(memory_format=torch.contiguous_format)  # (N, D), of the remaining inputs
+    inputs = torch.arange(groups * size).view(groups, size)
     left, removed, costs = torch.arange(groups), [], [0.0]
     while len(left):
         blocks = inverse.view(groups, size, groups, size).diagonal(dim1=0, dim2=2).permute(2, 0, 1)[left]  # (g, S, S)
         parts = columns.view(groups, size, -1)[left]
         losses = torch.linalg.solve(blocks, parts @ parts.mT).diagonal(dim1=1, dim2=2).sum(dim=1)
         cheapest = losses.argsort()[:at_once]
-        gone = left[cheapest]
-        place = places[gone].flatten()
-        share = torch.linalg.solve(inverse[place[:, None], place], inverse[place])  # (S, N)
-        lost = (columns[place] * (torch.linalg.solve(inverse[place[:, None], place], columns[place]))).sum()
-        columns.addmm_(share.T, columns[place], alpha=-1)  # in place: of thousands of neurons, copies take the time
-        inverse.addmm_(inverse[:, place], share, alpha=-1)
-        columns[place] = 0
+        pruned = left[cheapest]
+        index = inputs[pruned].flatten()
+        block = inverse[index[:, None], index]
+        share = torch.linalg.solve(block, inverse[index])  # (S, N)
+        lost = (columns[index] * torch.linalg.solve(block, columns[index])).sum()
+        columns.addmm_(share.T, columns[index], alpha=-1)  # in place: copying thousands of neurons would dominate
+        inverse.addmm_(inverse[:, index], share, alpha=-1)
+        columns[index] = 0
         stay = torch.ones(len(left), dtype=torch.bool)
         stay[cheapest] = False
         left = left[stay]
-        steps = torch.arange(1, len(gone) + 1) / len(gone)
+        steps = torch.arange(1, len(pruned) + 1) / len(pruned)
         costs += (costs[-1] + float(lost.clamp(min=0)) * steps).tolist()
-        removed += gone.tolist()
-    return Removal(removed, torch.tensor(costs, dtype=torch.float64))
+        removed += pruned.tolist()
+    return PruningOrder(removed, torch.tensor(costs, dtype=torch.float64))
 
 
-def size_errors(left: Tensor, right: Tensor) -> Tensor:
-    """Mean squared errors (H, P + 1) of keeping 0, 1, ... P dimensions of heads, by L and R, (H, P, P) each."""
-    return tails(torch.stack([torch.linalg.svdvals(root(L) @ root(R)) for L, R in zip(left, right, strict=True)]))
-
-
-def cut_size(A: Tensor, C: Tensor, L: Tensor, R: Tensor, size: int) -> tuple[Tensor, Tensor]:
+def least_squares(weight: Tensor, moment: Tensor, kept: Tensor) -> Tensor:
     """
-    Smaller factors A', C' (p, D), (p, E) of A^T C, A (P, D) and C (P, E), of about the same function.
+    Returns the weight (D, n) with which the inputs `kept` best approximate the output of `weight` (D, N), for inputs
+    with the covariance `moment` (N, N).
+    """
+    M = with_ridge(moment)
+    return torch.linalg.solve(M[kept[:, None], kept], M[kept] @ weight.double().T).T
+
+
+def head_size_errors(left: Tensor, right: Tensor) -> Tensor:
+    """Returns the mean squared errors (H, P + 1) of heads with 0, 1, ... P dimensions, from L and R (H, P, P)."""
+    roots = zip(map(square_root, left), map(square_root, right), strict=True)
+    return tail_energies(torch.stack([torch.linalg.svdvals(root_l @ root_r) for root_l, root_r in roots]))
+
+
+def reduce_head_size(A: Tensor, C: Tensor, L: Tensor, R: Tensor, size: int) -> tuple[Tensor, Tensor]:
+    """
+    Returns smaller factors A' (size, D) and C' (size, E) whose product A'^T C' approximates A^T C.
 
     Args:
-        L, R: second moments of what the two maps give, (P, P) each.
+        A, C: weights of the two maps, (P, D) and (P, E).
+        L, R: second moments of the outputs of the two maps, (P, P) each.
     """
     A, C = A.double(), C.double()
-    left, singular, right = low_rank_product(A.T, C)  # (D, P), (P), (P, E)
-    if rank_of(singular) <= size:
-        root_s = singular[:size].sqrt()
-        return root_s[:, None] * left[:, :size].T, root_s[:, None] * right[:size]
-    root_l, root_r = root(ridged(L)), root(ridged(R))
+    left, singular, right = low_rank_svd(A.T, C)  # (D, P), (P), (P, E)
+    if int((singular > RANK_TOLERANCE * singular[0]).sum()) <= size:  # exact, whatever the inputs are
+        scale = singular[:size].sqrt()[:, None]
+        return scale * left[:, :size].T, scale * right[:size]
+    root_l, root_r = square_root(with_ridge(L)), square_root(with_ridge(R))
     U, _, Vh = torch.linalg.svd(root_l @ root_r)
-    if condition(L) <= condition(R):
+    if condition_number(L) <= condition_number(R):
         F, K = U[:, :size].T @ torch.linalg.pinv(root_l), U[:, :size].T @ root_l
     else:
         F, K = Vh[:size] @ root_r, Vh[:size] @ torch.linalg.pinv(root_r)
     first, second = F @ A, K @ C
-    balance = (norms(second) / norms(first)).sqrt()  # factors of like size, which trains better
+    balance = (row_norms(second) / row_norms(first)).sqrt()  # factors of equal norm train better
     return balance * first, second / balance
 
 
-def least_squares(weight: Tensor, moment: Tensor, kept: Tensor) -> Tensor:
-    """The weight (D, n) by which the inputs `kept` make up best for all inputs of `weight` (D, N)."""
-    M = ridged(moment)
-    return torch.linalg.solve(M[kept[:, None], kept], M[kept] @ weight.double().T).T
-
-
-class Refit:
+class LeastSquaresRefit:
     """
-    Least squares of a sublayer's output on what feeds it in the cut model: sums over tokens, and the solution.
-
-    Args:
-        inputs, outputs: how many numbers there are, N and D.
+    Accumulates sums over tokens, and solves for the weight and bias that map `inputs` (N) to `outputs` (D) elements.
     """
 
     def __init__(self, inputs: int, outputs: int):
@@ -185,7 +195,7 @@ class Refit:
         self.ay = torch.zeros(inputs, outputs, dtype=torch.float64)
 
     def add(self, a: Tensor, y: Tensor):
-        """Add tokens: inputs (n, N), and what is wanted of the output, (n, D)."""
+        """Adds n tokens with inputs (n, N) and target outputs (n, D)."""
         self.tokens += len(a)
         self.a += a.sum(dim=0).double().cpu()
         self.y += y.sum(dim=0).double().cpu()
@@ -193,57 +203,48 @@ class Refit:
         self.ay += (a.T @ y).double().cpu()
 
     def solution(self, prior: Tensor) -> tuple[Tensor, Tensor]:
-        """Weight (D, N) and bias (D), where the tokens say little near the weight `prior`."""
+        """Returns weight (D, N) and bias (D); the weight stays near `prior` in directions that the inputs lack."""
         mean_a, mean_y = self.a / self.tokens, self.y / self.tokens
+        prior = prior.double()
         if not len(mean_a):
-            return prior.double(), mean_y
+            return prior, mean_y
         A = self.aa / self.tokens - torch.outer(mean_a, mean_a)
         B = self.ay / self.tokens - torch.outer(mean_a, mean_y)
-        eye = PRIOR * A.diagonal().mean() * torch.eye(len(A), dtype=torch.float64)
-        prior = prior.double()
-        weight = prior + torch.linalg.lstsq(A + eye, B - A @ prior.T).solution.T
+        ridge = PRIOR * A.diagonal().mean() * torch.eye(len(A), dtype=torch.float64)
+        weight = prior + torch.linalg.lstsq(A + ridge, B - A @ prior.T).solution.T
         return weight, mean_y - weight @ mean_a
 
 
-def norms(rows: Tensor) -> Tensor:
-    """Lengths (n, 1) of rows, none of them zero."""
-    return rows.norm(dim=1, keepdim=True).clamp(min=torch.finfo(torch.float64).tiny)
-
-
-def tails(singular: Tensor) -> Tensor:
-    """(..., P + 1): what is lost of the sum of squares by keeping 0, 1, ... P of the singular values (..., P)."""
+def tail_energies(singular: Tensor) -> Tensor:
+    """Returns the sums of squares (..., P + 1) lost by keeping the first 0, 1, ... P singular values (..., P)."""
     lost = singular.double().square().flip(-1).cumsum(-1).flip(-1)
     return torch.cat([lost, lost.new_zeros(*lost.shape[:-1], 1)], dim=-1)
 
 
-def low_rank_product(A: Tensor, B: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The singular value decomposition of A B, (D, P) times (P, E), by one of size P."""
+def low_rank_svd(A: Tensor, B: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Returns the singular value decomposition of A B, (D, P) times (P, E), computed from a (P, P) matrix."""
     Q_a, R_a = torch.linalg.qr(A)
     Q_b, R_b = torch.linalg.qr(B.T)
     left, singular, right = torch.linalg.svd(R_a @ R_b.T, full_matrices=False)
     return Q_a @ left, singular, right @ Q_b.T
 
 
-def rank_of(singular: Tensor) -> int:
-    return int((singular > RANK_TOLERANCE * singular[0]).sum())
-
-
-def root(M: Tensor) -> Tensor:
-    """The symmetric root of a second moment."""
+def square_root(M: Tensor) -> Tensor:
+    """Returns the symmetric square root of a second moment."""
     values, vectors = torch.linalg.eigh(M.double())
     return (vectors * values.clamp(min=0).sqrt()) @ vectors.T
 
 
-def ridged(M: Tensor) -> Tensor:
-    """M, with what makes it invertible where the text has directions that it never takes."""
+def with_ridge(M: Tensor) -> Tensor:
+    """Returns M with a small ridge, so that it is invertible even if the inputs never vary in some direction."""
     return M.double() + RIDGE * M.double().diagonal().mean() * torch.eye(len(M), dtype=torch.float64)
 
 
-def condition(M: Tensor) -> float:
+def condition_number(M: Tensor) -> float:
     values = torch.linalg.eigvalsh(M.double())
     return float(values[-1] / values[0]) if values[0] > 0 else float("inf")
 
 
-def check_finite(sums: Tensor):
-    if not sums.isfinite().all():
-        raise InputError("what it computes is not finite: the weights are damaged; give others.")
+def row_norms(rows: Tensor) -> Tensor:
+    """Returns the norms (n, 1) of the rows, at least the smallest positive number."""
+    return rows.norm(dim=1, keepdim=True).clamp(min=torch.finfo(torch.float64).tiny)

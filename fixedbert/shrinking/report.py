@@ -1,180 +1,162 @@
-"""What shrinking did, in words for the terminal and the card, and as a picture."""
+"""The result of shrinking: as a report for the terminal, as JSON, as a section of the model card, and as a plot."""
 
-import shlex
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from ..conversion.growing import Heads
 from ..publishing.model_card import markdown_table
 from ..support.figures import new_figure, skip_without_matplotlib
-from .budget import Shape
-from .predictions import ONE_ANSWER_A_ROW, Comparison, answers_text, judged
+from ..support.files import read_json_object, to_json
+from .budget import LayerShape
+from .predictions import Fidelity
 
-RESULTS, PICTURE = "shrinking.json", "shrinking.png"
-REACHED = 0.95  # of the speed that was asked for: less is said; clocks scatter by as much
+RESULTS, PLOT = "shrinking.json", "shrinking.png"
+TOLERANCE = 0.95  # of the target speed: clocks scatter by as much
 
 
-@dataclass(frozen=True, repr=False)
-class Shrinking:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class ShrinkResult:
     """
-    What `shrink` did.
+    The result of `fixedbert.shrink`.
 
     Args:
-        model: as it was given.
-        rows, tokens: that it was cut by, and their tokens in the mean.
-        before, after: heads and neurons of each layer.
-        predicted: what the cuts cost the answers to second order, in nats for a row.
-        comparison: measured on rows that it was not cut by.
-        parameters, operations: before and after; operations of a row of the mean length.
-        seconds: of a batch, before and after, measured in turns; None for a dry run.
-        speedup: the median of their ratios; `by_table`: what the table of latencies had for it; `asked`: the target.
-        head: what follows "For" in the name of the model's class.
-        repaired: the comparison after training, and its `distil_steps`.
-        machine: where the seconds were measured; `table_of`: where the table's were, if that is another.
-        folder: where the model is.
+        model: the original's directory or Hub id.
+        rows, tokens: number of calibration rows, and their mean number of tokens.
+        before, after: shapes of the layers.
+        predicted_divergence: KL divergence after pruning to second order, in nats per row, without the refit.
+        fidelity: fidelity of the predictions on held-out rows.
+        parameters, operations: numbers before and after; the operations of a row of mean length.
+        seconds: times for a batch, the mean over short, medium and long ones, before and after.
+        speedup: measured speedup; `target_speedup` is the requested one.
+        machine: where the times were measured.
+        table_speedup: speedup according to the latency table; `table_machine`: its machine, if not this one.
+        distil_steps, distilled: steps of distillation, and the fidelity after it, if it improved.
+        folder: directory of the new model.
     """
 
     model: str
     rows: int
     tokens: float
-    before: list[Shape]
-    after: list[Shape]
-    predicted: float
-    comparison: Comparison
+    before: list[LayerShape]
+    after: list[LayerShape]
+    predicted_divergence: float
+    fidelity: Fidelity
     parameters: tuple[int, int]
     operations: tuple[int, int]
     seconds: tuple[float, float]
     speedup: float
-    by_table: float | None = None
-    distil_steps: int = 0
-    repaired: Comparison | None = None
+    target_speedup: float | None = None
     machine: str = ""
-    table_of: str = ""
-    asked: float | None = None
-    head: str = ""
+    table_speedup: float | None = None
+    table_machine: str = ""
+    distil_steps: int = 0
+    distilled: Fidelity | None = None
     folder: str = ""
 
     def __repr__(self) -> str:
-        return f"Shrinking({self.folder!r}: {verdict(self)})"
+        return f"ShrinkResult({self.folder!r}: {self.summary})"
 
     def __str__(self) -> str:
-        return shrinking_text(self)
+        lines = [f"{short_name(self.model)}: pruned with {self.rows:,} rows of {self.tokens:.0f} tokens on average"]
+        for index, (before, after) in enumerate(zip(self.before, self.after, strict=True)):
+            neurons = f"{before.neurons:,} -> {after.neurons:,} neurons"
+            lines.append(f"  layer {index}: {before.heads} -> {after.heads}; {neurons}")
+        (seconds, less), (ops, fewer), (params, left) = self.seconds, self.operations, self.parameters
+        lines += [
+            "",
+            f"time         {1000 * seconds:8.1f} -> {1000 * less:.1f} ms per batch, on average",
+            f"operations   {ops / 1e6:8,.3g} -> {fewer / 1e6:,.3g} million per row",
+            f"parameters   {params / 1e6:8,.3g} -> {left / 1e6:,.3g} million",
+            f"predictions  on {self.fidelity.rows:,} held-out rows: {self.fidelity}",
+        ]
+        if self.distilled is not None:
+            lines.append(f"             after {self.distil_steps:,} steps of distillation: {self.distilled}")
+        return "\n".join([*lines, "", f"{self.speed}. {(self.distilled or self.fidelity).judgement(self.tokens)}"])
 
+    @property
+    def speed(self) -> str:
+        """The measured speedup, or that of a different machine's latency table."""
+        if self.table_machine:
+            return (
+                f"{self.table_speedup:.2f} times as fast as the original on {self.table_machine}, according to its "
+                f"latency table ({self.speedup:.2f} times as fast on {self.machine})"
+            )
+        missed = self.target_speedup is not None and self.speedup < TOLERANCE * self.target_speedup
+        return f"{self.speedup:.2f} times as fast as the original{f', not {self.target_speedup:g}' if missed else ''}"
 
-def shown(model: str) -> str:
-    """A model as reports name it: a path of this machine by its last part."""
-    return Path(model).name if Path(model).is_absolute() else model
-
-
-def judgement(found: Shrinking) -> str:
-    """Whether the answers stayed, in words, and what to do where they did not."""
-    remedy = "more distil_steps or another learning_rate" if found.distil_steps else "train it with distil_steps"
-    return judged(found.repaired or found.comparison, found.tokens, f"{remedy}, or ask for less")
-
-
-def verdict(found: Shrinking) -> str:
-    """What was reached, in one sentence."""
-    (ops, fewer), (params, left) = found.operations, found.parameters
-    return (
-        f"{speed_text(found)}, with {fewer / ops:.0%} of the operations and {left / params:.0%} of the parameters; of "
-        f"its answers on rows that it was not cut by, {answers_text(found.comparison)}."
-    )
-
-
-def speed_text(found: Shrinking) -> str:
-    """How many times as fast, measured and by the table."""
-    if found.table_of:
+    @property
+    def summary(self) -> str:
+        """Speed, size and fidelity in one sentence."""
+        (ops, fewer), (params, left) = self.operations, self.parameters
         return (
-            f"{found.by_table:.2f} times as fast as the original on {found.table_of}, as its table predicts "
-            f"({found.speedup:.2f} measured on {found.machine})"
+            f"{self.speed}, with {fewer / ops:.0%} of the operations and {left / params:.0%} of the parameters; "
+            f"predictions on held-out rows: {self.fidelity}."
         )
-    missed = found.asked is not None and found.speedup < REACHED * found.asked
-    asked = f", where {found.asked:g} were asked for" if missed else ""
-    return f"{found.speedup:.2f} times as fast as the original{asked}"
 
+    def write(self, directory: Path):
+        """Writes shrinking.json, without the directory and the path of the original."""
+        fields = {name: value for name, value in asdict(self).items() if name != "folder"}
+        text = to_json(fields | {"model": short_name(self.model)}, indent=1)
+        (directory / RESULTS).write_text(text + "\n")
 
-def shrinking_text(found: Shrinking) -> str:
-    """Heads and neurons of each layer; time, operations, parameters and answers; a judgement, and what comes next."""
-    lines = [f"{shown(found.model)}: cut by {found.rows:,} rows of {found.tokens:.0f} tokens in the mean"]
-    for number, (before, after) in enumerate(zip(found.before, found.after, strict=True)):
-        neurons = f"{before.neurons:,} -> {after.neurons:,} neurons"
-        lines.append(f"  layer {number}: {before.heads} -> {after.heads}; {neurons}")
-    (seconds, less), (ops, fewer), (params, left) = found.seconds, found.operations, found.parameters
-    lines += [
-        "",
-        f"time        {1000 * seconds:8.1f} -> {1000 * less:.1f} ms for a batch, in the mean of short to long ones",
-        f"operations  {ops / 1e6:8,.3g} -> {fewer / 1e6:,.3g} million for a row",
-        f"parameters  {params / 1e6:8,.3g} -> {left / 1e6:,.3g} million",
-        f"answers     on {found.comparison.rows:,} rows that it was not cut by, {answers_text(found.comparison)}",
-    ]
-    if found.repaired is not None:
-        lines.append(f"            after {found.distil_steps:,} steps of training, {answers_text(found.repaired)}")
-    faster = speed_text(found)
-    lines += ["", f"{faster[0].upper()}{faster[1:]}. {judgement(found)}."]
-    if found.folder:
-        folder = found.folder.rstrip("/")
-        lines.append("Next:")
-        in_memory = Path(found.model).is_absolute() and not Path(found.model).exists()
-        if found.head in ONE_ANSWER_A_ROW and found.comparison.kind != "states" and not in_memory:
-            places = shlex.join([found.model, folder])
-            lines.append(f"  fixedbert compare {places} --validation_file FILE    (rows that neither has seen)")
-        lines.append(f"  fixedbert export {shlex.join([folder, '--output_dir', f'{folder}-onnx'])} --int8")
-    return "\n".join(lines)
+    @classmethod
+    def read(cls, directory: Path) -> "ShrinkResult":
+        """Reads what `write` has written, before distillation."""
+        fields = read_json_object(directory / RESULTS, "remove the directory")
+        shapes = {
+            name: [LayerShape(Heads(*x["heads"]), x["neurons"]) for x in fields[name]] for name in ("before", "after")
+        }
+        pairs = {name: tuple(fields[name]) for name in ("parameters", "operations", "seconds")}
+        return cls(**fields | shapes | pairs | {"fidelity": Fidelity(**fields["fidelity"])})
 
-
-def making(found: Shrinking) -> str:
-    """How the model was made, for its card, in Markdown."""
-    name = Path(found.model).resolve().name if Path(found.model).exists() else found.model
-    layers = zip(found.before, found.after, strict=True)
-    rows = [
-        (number, before.heads, after.heads, f"{before.neurons:,}", f"{after.neurons:,}")
-        for number, (before, after) in enumerate(layers)
-    ]
-    training = ""
-    if found.repaired is not None:
-        training = f" After {found.distil_steps:,} steps of training without labels, {answers_text(found.repaired)}."
-    machine = f" Times are of {found.machine}." if found.machine else ""
-    return f"""
-Cut from `{name}` by what {found.rows:,} rows of its task, {found.tokens:.0f} tokens in the mean, say of its answers; \
-no labels were used. It is {verdict(found)}{training}{machine}
+    def provenance(self) -> str:
+        """How the model was made, in Markdown for its card."""
+        rows = [
+            (index, before.heads, after.heads, f"{before.neurons:,}", f"{after.neurons:,}")
+            for index, (before, after) in enumerate(zip(self.before, self.after, strict=True))
+        ]
+        distilled = ""
+        if self.distilled is not None:
+            distilled = f" After {self.distil_steps:,} steps of distillation: {self.distilled}."
+        return f"""
+Pruned from `{short_name(self.model)}` with {self.rows:,} unlabelled rows of {self.tokens:.0f} tokens on average: \
+{self.summary}{distilled} Times were measured on {self.machine}.
 
 {markdown_table(rows, ("layer", "heads before", "after", "neurons before", "after"))}
 
-![What is left of each layer](shrinking.png)
+![Remaining heads and neurons per layer](shrinking.png)
 """
 
 
+def short_name(model: str) -> str:
+    """Returns a Hub id or relative path as it is, and the last part of an absolute path."""
+    return Path(model).name if Path(model).is_absolute() else model
+
+
 @skip_without_matplotlib
-def draw(found: Shrinking, file: Path):
-    """What is left of each layer, and of the whole model."""
+def plot(result: ShrinkResult, file: Path):
+    """Plots what remains of each layer, and of parameters, operations and time."""
     with new_figure(9, 3.6, file) as figure:
         layers, model = figure.subplots(1, 2, width_ratios=(2, 1))
-        places = range(len(found.after))
-        layer_pairs = list(zip(found.before, found.after, strict=True))
-        for shift, name, left in (
-            (
-                -0.2,
-                "dimensions of heads",
-                [share(*(inner(x) for x in pair)) for pair in layer_pairs],
-            ),
-            (0.2, "neurons", [share(*(x.neurons for x in pair)) for pair in layer_pairs]),
-        ):
-            layers.bar([place + shift for place in places], left, 0.4, label=name)
-        layers.set(xlabel="layer", ylabel="left, per cent", ylim=(0, 105), xticks=list(places))
+        indices, pairs = range(len(result.after)), list(zip(result.before, result.after, strict=True))
+        heads = [percent(head_dimensions(before), head_dimensions(after)) for before, after in pairs]
+        neurons = [percent(before.neurons, after.neurons) for before, after in pairs]
+        layers.bar([index - 0.2 for index in indices], heads, 0.4, label="dimensions of heads")
+        layers.bar([index + 0.2 for index in indices], neurons, 0.4, label="neurons")
+        layers.set(xlabel="layer", ylabel="remaining, per cent", ylim=(0, 105), xticks=list(indices))
         layers.legend()
-        names, amounts = ("parameters", "operations", "time"), (found.parameters, found.operations, found.seconds)
-        bars = model.bar(names, [share(*amount) for amount in amounts], color="C2")
+        amounts = {"parameters": result.parameters, "operations": result.operations, "time": result.seconds}
+        bars = model.bar([*amounts], [percent(*amount) for amount in amounts.values()], color="C2")
         model.bar_label(bars, fmt="%.0f")
-        model.set(ylabel="left, per cent", ylim=(0, 105))
-        speedup = found.by_table if found.table_of else found.speedup
-        figure.suptitle(f"{speedup:.2f} times as fast; of the answers, {answers_text(found.comparison)}")
+        model.set(ylabel="remaining, per cent", ylim=(0, 105))
+        speedup = result.table_speedup if result.table_machine else result.speedup
+        figure.suptitle(f"{speedup:.2f} times as fast; predictions: {result.fidelity}")
 
 
-def inner(shape: Shape) -> int:
-    """Dimensions of all heads together."""
+def head_dimensions(shape: LayerShape) -> int:
     number, size, value_size = shape.heads
     return number * (size + value_size)
 
 
-def share(before: float, after: float) -> float:
-    """In per cent."""
+def percent(before: float, after: float) -> float:
     return 100 * after / before if before else 0.0

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from fixedbert.shrinking.repair import Repair, RepairTrainer
 from helpers.tiny_checkpoints import SHAPE, WORDS, save
 from helpers.tiny_models import model_of
 from safetensors.torch import load_file
@@ -24,7 +25,6 @@ from fixedbert.shrinking.calibration import Rows, masked
 from fixedbert.shrinking.latency import LatencyTable, machine_name
 from fixedbert.shrinking.layers import refit, shapes_of, statistics
 from fixedbert.shrinking.predictions import Comparison, answering, compare
-from fixedbert.shrinking.repair import Repair, RepairTrainer
 from fixedbert.shrinking.report import Shrinking, judgement, shrinking_text, verdict
 from fixedbert.shrinking.shrink import Target, Work, budget_of, latencies, shrink_to, with_shapes
 from fixedbert.support.errors import InputError

@@ -1,0 +1,95 @@
+"""The result of a comparison, and its table for the terminal."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ..shrinking.predictions import Fidelity
+
+SINGLE_ROWS = 64  # rows that are timed one at a time
+CHANGED = "changed.tsv"
+
+
+@dataclass(frozen=True)
+class ComparedModel:
+    """
+    The measurements of one model.
+
+    Args:
+        name: directory or Hub id; for an ONNX graph also its precision.
+        rows_per_second: in batches, and one row at a time.
+        speedup: over the first model, in batches and one row at a time: the median of the ratios.
+        scores: metrics by name, if the rows have labels.
+        lost, gained: number of rows that only the first model, or only this one, predicts correctly; None without
+            classes.
+        fidelity: fidelity to the first model; None for the first model itself.
+    """
+
+    name: str
+    rows_per_second: tuple[float, float]
+    speedup: tuple[float, float]
+    scores: dict[str, float]
+    lost: int | None
+    gained: int | None
+    fidelity: Fidelity | None
+
+
+@dataclass(frozen=True, repr=False)
+class Comparison:
+    """
+    The result of `fixedbert.compare`.
+
+    Args:
+        file: file with the rows.
+        rows, available: number of rows compared, drawn at random from those available.
+        batch_size: rows per batch.
+        machine: where the times were measured.
+        models: the models, the first one first.
+        folder: directory with the numbers and the rows with changed predictions, if any.
+    """
+
+    file: str
+    rows: int
+    available: int
+    batch_size: int
+    machine: str
+    models: list[ComparedModel]
+    folder: str = ""
+
+    def __repr__(self) -> str:
+        return f"Comparison({[model.name for model in self.models]}, rows={self.rows})"
+
+    def __str__(self) -> str:
+        first, *others = self.models
+        metrics, flips = list(first.scores), ["lost", "gained"] if first.lost is not None else []
+        lines = [["", "rows/s", "speedup", "single: rows/s", "speedup", *metrics, *flips, "predictions"]]
+        for model in self.models:
+            speeds = [
+                text
+                for rows, speedup in zip(model.rows_per_second, model.speedup, strict=True)
+                for text in (f"{rows:,.0f}" if rows >= 100 else f"{rows:.3g}", f"{speedup:.2f}")
+            ]
+            counts = [str(model.lost), str(model.gained)] if flips else []
+            scores = [f"{model.scores[name]:.4f}" for name in metrics]
+            lines.append([model.name, *speeds, *scores, *counts, str(model.fidelity or "")])
+        rows = f"{self.rows:,} of {self.available:,}" if self.rows < self.available else f"{self.rows:,}"
+        notes = [
+            f"rows/s: in random batches of {self.batch_size}, padded to the longest row, without tokenization",
+            f"single: {min(self.rows, SINGLE_ROWS)} rows, one at a time; speedup: median, over the first model",
+        ]
+        if flips:
+            notes.append("lost, gained: rows that only the first model, or only this one, predicts correctly")
+        if any(model.fidelity and model.fidelity.distinct == 1 for model in others):
+            notes.append("The first model predicts the same label for all rows, so the agreement is meaningless.")
+        if self.folder and any(model.fidelity and model.fidelity.kind == "classes" for model in others):
+            notes.append(f"rows with different predictions: {self.folder}/{CHANGED}")
+        return "\n".join([f"{rows} rows from {self.file}, on {self.machine}", "", *aligned(lines), "", *notes])
+
+
+def aligned(lines: list[list[str]]) -> list[str]:
+    """Pads cells to columns: the first and the last to the left, numbers to the right."""
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    sides: list[Callable[..., str]] = [str.ljust, *[str.rjust] * (len(widths) - 2), str.ljust]
+    return [
+        "  ".join(side(cell, width) for side, cell, width in zip(sides, line, widths, strict=True)).rstrip()
+        for line in lines
+    ]
