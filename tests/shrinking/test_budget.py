@@ -18,7 +18,7 @@ def test_knapsack_matches_brute_force(seed):
     for budget in (3, 30, 47, 90):
         affordable = [one for one in product(*sublayers) if sum(option.price for option in one) <= budget]
         if not affordable:
-            with pytest.raises(InputError, match="the layers take at least"):
+            with pytest.raises(InputError, match="the smallest possible layers take"):
                 solve_knapsack(sublayers, budget)
             continue
         chosen = solve_knapsack(sublayers, budget)

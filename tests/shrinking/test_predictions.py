@@ -4,7 +4,7 @@ import copy
 
 import pytest
 import torch
-from helpers.small_models import model_of
+from helpers.tiny_models import model_of
 from torch.distributions import Bernoulli, Categorical, kl_divergence
 
 from fixedbert.fine_tuning.distillation import Predictions

@@ -1,0 +1,112 @@
+"""Calibration data for every kind of model, and the separation of calibration and held-out rows."""
+
+import pytest
+import torch
+from helpers.tiny_checkpoints import SHAPE, save
+from helpers.tiny_models import model_of
+
+from fixedbert.publishing.pooling import SentencePooling
+from fixedbert.shrinking.calibration import CalibrationData, mask_tokens
+from fixedbert.shrinking.predictions import MASKED_POSITIONS, LoadedModel
+from fixedbert.support.errors import InputError
+
+
+@pytest.fixture(scope="module")
+def loaded(tmp_path_factory):
+    """Returns a function that loads a tiny model with a given head."""
+
+    def load(head, **config):
+        directory = tmp_path_factory.mktemp("model") / "model"
+        save(model_of(head, **SHAPE, **config), directory)
+        return LoadedModel.load(directory)
+
+    return load
+
+
+def data_for(texts, file="rows.txt", **options):
+    return CalibrationData(**{"train_file": [str(texts / file)], "batch_size": 13} | options)
+
+
+def rows_of(batches):
+    """Returns the token ids of all rows, without padding."""
+    return [
+        tuple(ids[mask.bool()].tolist())
+        for batch in batches
+        for ids, mask in zip(batch["input_ids"], batch["attention_mask"], strict=True)
+    ]
+
+
+def test_pairs_are_batched_by_length(texts, loaded):
+    """Guards: pairs keep their segments, are truncated, and rows of similar lengths share a batch."""
+    calibration, held_out, _ = data_for(texts, "pairs.csv", max_seq_length=17, max_samples=50).load(
+        loaded("ForSequenceClassification")
+    )
+    lengths = [batch["input_ids"].shape[1] for batch in calibration]
+    assert len(rows_of(calibration)) == 42 and len(rows_of(held_out)) == 8
+    assert lengths == sorted(lengths) and lengths[-1] <= 17
+    assert all(batch["token_type_ids"].any() for batch in calibration)
+
+
+def test_masked_lm_gets_running_text(texts, loaded):
+    """Guards: rows of a masked LM are full of text, and each has masked positions that are no special tokens."""
+    model = loaded("ForMaskedLM")
+    batches, _, _ = data_for(texts, max_seq_length=11, max_samples=31).load(model)
+    assert [batch["input_ids"].shape for batch in batches] == [(13, 11)] * 2
+    for batch in batches:
+        positions = batch[MASKED_POSITIONS]
+        assert positions.any(dim=1).all() and (batch["input_ids"][positions] == model.tokenizer.mask_token_id).all()
+        assert not positions[:, [0, -1]].any()  # [CLS] and [SEP]
+    ids = torch.tensor([[2, 7, 8, 3]] * 2000)
+    masked = mask_tokens({"input_ids": ids}, model.tokenizer, torch.Generator().manual_seed(0))
+    assert 0.5 <= masked[MASKED_POSITIONS].float().mean() * 2 <= 0.6  # one of two at least
+
+
+def test_each_text_has_an_embedding(texts, loaded):
+    """Guards: for a model with pooling, the two texts of a pair are separate rows."""
+    model = loaded("Model")
+    model.pooling = SentencePooling(["mean"], normalize=True)
+    calibration, held_out, _ = data_for(texts, "pairs.csv").load(model)
+    assert len(rows_of(calibration)) + len(rows_of(held_out)) == 200
+    assert not any(batch["token_type_ids"].any() for batch in calibration)
+
+
+def test_held_out_rows_are_not_used_otherwise(texts, loaded):
+    """Guards: fidelity is measured on rows that serve neither for calibration nor for distillation."""
+    model = loaded("ForSequenceClassification")
+    for number, sizes in ((26, (26, 4, 146)), (100, (100, 16, 134))):
+        parts = [rows_of(part) for part in data_for(texts, max_samples=number).load(model, distillation_rows=150)]
+        assert tuple(map(len, parts)) == sizes
+        assert not {*parts[1]} & {*parts[0], *parts[2]}
+
+
+def test_glue_task_has_its_validation_split_held_out(texts, loaded, tmp_path):
+    """Guards: for a GLUE task, calibration rows come from the training split, held-out rows from the other."""
+    model = loaded("ForSequenceClassification")
+    lines = (texts / "rows.txt").read_text().splitlines()
+    (tmp_path / "CoLA").mkdir()
+    for name, part in (("train", lines[:120]), ("dev", lines[120:])):
+        (tmp_path / f"CoLA/{name}.tsv").write_text("".join(f"a\t{n % 2}\t\t{line}\n" for n, line in enumerate(part)))
+    data = CalibrationData(task_name="CoLA", data_dir=str(tmp_path), batch_size=13, max_samples=90)
+    calibration, held_out, _ = data.load(model)
+    expected = {tuple(model.tokenizer(line)["input_ids"]) for line in lines[120:]}
+    assert len(rows_of(held_out)) == 15 and {*rows_of(held_out)} <= expected
+    assert len(rows_of(calibration)) == 90
+
+
+def test_text_columns_can_be_named(texts, loaded, tmp_path):
+    """Guards: labels are not taken for texts."""
+    (tmp_path / "rows.csv").write_text("text,kind,label\n" + "a,b,c\n" * 3)
+    data = CalibrationData(train_file=[str(tmp_path / "rows.csv")], text_column_names=("text",))
+    assert list(data.texts()) == [("a",)] * 3
+
+
+def test_refused(texts, loaded):
+    """Guards: rows are given in one way; a model for multiple choice or questions gets no texts."""
+    with pytest.raises(InputError, match="give calibration rows"):
+        CalibrationData()
+    with pytest.raises(InputError, match="2: must be from 3 to 23"):
+        data_for(texts, max_seq_length=2).load(loaded("ForSequenceClassification"))
+    with pytest.raises(InputError, match="multiple choice"):
+        data_for(texts).load(loaded("ForMultipleChoice"))
+    with pytest.raises(InputError, match="needs `train_file` in SQuAD's format"):
+        CalibrationData(task_name="sst2").load(loaded("ForQuestionAnswering"))

@@ -1,0 +1,114 @@
+"""Latency tables, and the choice of shapes that they lead to."""
+
+import platform
+from types import SimpleNamespace
+
+import pytest
+
+from fixedbert.conversion.growing import Heads
+from fixedbert.shrinking.calibration import CalibrationData
+from fixedbert.shrinking.latency import LatencyTable, machine_name
+from fixedbert.shrinking.shrink import ShrinkContext, Target, budget_for, latency_table, shrink
+from fixedbert.support.errors import InputError
+
+SIZES = (2, 4, 6, 8)
+
+
+def table_for(machine, rest=1e-2, **changes):
+    """A table for `large`, in which times are proportional to dimensions and neurons."""
+    heads = [(h, p, v, h * (p + v) * 1e-2) for h in range(8) for p in SIZES for v in SIZES if h or p == v == 8]
+    fields = {"width": 32, "inputs": [(13, 7)], "heads": heads, "neurons": [(n, n * 1e-2) for n in range(49)]}
+    return LatencyTable(machine=machine, rest=rest, **fields | changes)
+
+
+def rows(texts):
+    return {"train_file": str(texts / "rows.txt"), "batch_size": 13}
+
+
+def test_speed_is_met_on_the_clock(large, texts, tmp_path, monkeypatch):
+    """Guards: shapes are chosen by the table, and again if the entire model is slower than the table says."""
+    clock = iter(range(10**9))
+    monkeypatch.setattr("fixedbert.shrinking.latency.time.perf_counter", lambda: next(clock) * 1e-3)
+    measured = iter([(3.0, 2.0, 1.5), (3.0, 1.5, 2.0), (3.0, 1.5, 2.0)])
+    monkeypatch.setattr("fixedbert.shrinking.shrink.median_time", lambda *_: 3.0)
+    monkeypatch.setattr("fixedbert.shrinking.shrink.measure_speedup", lambda *_: next(measured))
+    monkeypatch.setattr("fixedbert.shrinking.latency.machine_name", lambda: "a machine")
+    table_for("a machine").write(tmp_path / "table.json")
+    found = shrink(large, tmp_path / "out", speedup=2.0, latency_table=tmp_path / "table.json", **rows(texts))
+    assert found.speedup == 2.0 and not found.table_machine
+    assert found.table_speedup > 2.0  # the first choice was slower on the clock, so more was pruned
+
+
+def test_budget_is_scaled_to_the_clock(monkeypatch):
+    """Guards: if the machine is faster now than when the table was measured, milliseconds are those of the clock."""
+    monkeypatch.setattr("fixedbert.shrinking.latency.machine_name", lambda: "a machine")
+    monkeypatch.setattr("fixedbert.shrinking.shrink.median_time", lambda *_: 3.0)
+    monkeypatch.setattr("fixedbert.shrinking.shrink.typical_sizes", lambda _: [(13, 7)])
+    table, original = table_for("a machine", rest=0.2), SimpleNamespace(device=None)
+
+    def budget(**target):
+        context = SimpleNamespace(
+            original=original, calibration=[], target=Target(**target), forward_passes=lambda _: None
+        )
+        return budget_for(context, table, layers=4.6, least=0.1)
+
+    assert budget(milliseconds=1500) == pytest.approx((2.4, 0.2))
+    assert budget(speedup=2.0) == pytest.approx((2.4, 0.2))
+    with pytest.raises(InputError, match="the target is 3.5 seconds; the original takes 3 and"):
+        budget(milliseconds=3500)
+
+
+def test_table_from_a_different_machine(large, texts, tmp_path):
+    """Guards: times from a different machine decide alone, and the report names that machine."""
+    table = table_for("a server", rest=0.5)
+    file = tmp_path / "table.json"
+    table.write(file)
+    found = shrink(large, tmp_path / "out", speedup=2.0, latency_table=file, **rows(texts))
+    attention, feed_forward = table.attention_times(), table.feed_forward_times()
+    seconds = 0.5 + sum(attention[shape.heads] + feed_forward[shape.neurons] for shape in found.after)
+    assert found.table_speedup == pytest.approx((0.5 + 3 * (1.12 + 0.48)) / seconds)
+    assert 2.0 <= found.table_speedup < 2.1
+    speed = f"{found.table_speedup:.2f} times as fast as the original on a server, according to its latency table ("
+    assert speed in str(found) and speed in (tmp_path / "out" / "README.md").read_text()
+    with pytest.raises(InputError, match="the target is 0.4818 seconds; .* smallest possible model 0.5"):
+        shrink(large, tmp_path / "no", speedup=11.0, latency_table=file, **rows(texts))
+
+
+def test_times_are_measured_and_written(large, texts, tmp_path):
+    """Guards: without a file all sublayers are measured, empty ones too, and written for the next run."""
+    context = ShrinkContext.load(large, CalibrationData(train_file=[rows(texts)["train_file"]]), Target(speedup=2.0))
+    context.latency_file = tmp_path / "table.json"
+    table = latency_table(context)
+    assert table.attention_times().keys() >= {Heads(7, 8, 8), Heads(0, 8, 8)}
+    assert len(table.feed_forward_times()) == 49
+    assert all(seconds > 0 for *_, seconds in (*table.heads, *table.neurons))
+    again = latency_table(context)
+    assert again.attention_times() == table.attention_times() and again.machine == table.machine
+
+
+def test_machines_differ_by_processor(tmp_path, monkeypatch):
+    """Guards: a machine with as many cores but a different processor is a different machine."""
+    monkeypatch.setattr("fixedbert.shrinking.latency.CPUINFO", tmp_path / "cpuinfo")
+    assert platform.machine() in machine_name() or platform.processor() in machine_name()
+    (tmp_path / "cpuinfo").write_text("processor\t: 0\nmodel name\t: A Fast One @ 5 GHz\n")
+    table = table_for(machine_name())
+    assert ", A Fast One @ 5 GHz, " in table.machine and table.is_local
+    (tmp_path / "cpuinfo").write_text("processor\t: 0\nmodel name\t: A Slow One\n")
+    assert not table.is_local
+
+
+@pytest.mark.parametrize("changes", [{"width": 64}, {"heads": []}, {"neurons": [(48, 1.0)]}])
+def test_table_for_a_different_model_is_refused(large, texts, tmp_path, changes):
+    """Guards: a table without times for the model's sublayers is refused, and nothing is written."""
+    file = tmp_path / "table.json"
+    table_for("a machine", **changes).write(file)
+    with pytest.raises(InputError, match="measured for a model with a different shape"):
+        shrink(large, tmp_path / "out", speedup=2.0, latency_table=file, **rows(texts))
+    assert not list(tmp_path.glob("out*"))
+
+
+def test_damaged_table_is_refused(tmp_path):
+    """Guards: a file with other content is named in the message."""
+    (tmp_path / "table.json").write_text("{}")
+    with pytest.raises(InputError, match=r"table.json: not a latency table"):
+        LatencyTable.read(tmp_path / "table.json", 32, [])
