@@ -22,7 +22,7 @@ from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 from transformers.utils import ModelOutput
 
 from ..conversion.checkpoints import read_config
-from ..data.readers import TABLES, file_format
+from ..data.readers import file_format
 from ..data.tokenizers import check_vocab_size, encode, load_tokenizer
 from ..fine_tuning.distillation import Batch, Predictions
 from ..fine_tuning.glue_metrics import glue_scores
@@ -212,7 +212,7 @@ def read_rows_for(
     """
     Reads texts, and the labels of classes or numbers if the file has any. For embeddings, each text is a row.
     """
-    if file_format(file) not in TABLES:
+    if file_format(file) == ".txt":
         return list(lines_of(file)), None
     columns = None if text_column_names is None else tuple(text_column_names.split(","))
     kind = "embeddings" if first.task.startswith("embeddings") else kind_of_logits(first.config)

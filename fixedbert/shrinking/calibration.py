@@ -11,7 +11,7 @@ from datasets import Dataset
 from transformers import PreTrainedTokenizerBase
 
 from ..data.corpora import Corpus, CorpusReader
-from ..data.readers import TABLES, file_format
+from ..data.readers import file_format
 from ..data.sequences import read_sequences
 from ..data.tokenizers import encode
 from ..fine_tuning.distillation import Batch
@@ -99,7 +99,7 @@ class CalibrationData:
             for dataset in load_task(self.task_name.lower(), self.data_dir, (split,)).splits.values():
                 yield from texts_of(dataset)
         for file in self.train_file or ():
-            if file_format(Path(file)) in TABLES:
+            if file_format(Path(file)) != ".txt":
                 yield from texts_of(load_files({"test": file}, text_columns=self.text_column_names).splits["test"])
             else:
                 yield from lines_of(file)

@@ -12,7 +12,7 @@ from transformers import AutoModel, AutoTokenizer
 
 import fixedbert
 from fixedbert.comparison.compare import compare
-from fixedbert.publishing.export import export_onnx
+from fixedbert.publishing.export import export
 from fixedbert.support.errors import InputError
 from fixedbert_cli import main
 
@@ -42,7 +42,7 @@ def models(tmp_path_factory):
         classes.append(model(**inputs_of(directory / "one")).logits.argmax(-1))
     save(model, directory / "two")
     pytest.importorskip("onnxruntime")
-    export_onnx(directory / "one", directory / "graphs", int8=True)
+    export(directory / "one", directory / "graphs", int8=True)
     return directory, *classes
 
 
@@ -115,7 +115,7 @@ def test_embeddings_are_pooled(tmp_path):
     """Guards: each model and graph pools as its directory says, and each text is a row."""
     for mode in ("mean", "cls"):
         save_embedding_model(tmp_path / mode, mode)
-    export_onnx(tmp_path / "mean", tmp_path / "graphs")
+    export(tmp_path / "mean", tmp_path / "graphs")
     lines = [f"{text},{other},odd" for text, other in zip(TEXTS, TEXTS[::-1], strict=True)]
     (tmp_path / "rows.csv").write_text("\n".join(["sentence1,sentence2,label", *lines]) + "\n")
     found = compare([tmp_path / name for name in ("mean", "cls", "graphs")], tmp_path / "rows.csv", batch_size=64)
