@@ -99,7 +99,7 @@ def test_models_in_memory(classifier, tmp_path):
         assert torch.allclose(model(**inputs).logits, larger(**inputs).logits, atol=1e-5)
     with pytest.raises(InputError, match="`tokenizer` is missing: a model in memory needs its own"):
         fixedbert.convert(model, tmp_path / "larger", attention_head_size=13)
-    with pytest.raises(InputError, match="`distil_steps` needs a directory, from which the same call can go on"):
+    with pytest.raises(InputError, match="`distil_steps` needs the directory of the model"):
         fixedbert.shrink(model, tmp_path / "cut", tokenizer=tokenizer, params=1e4, distil_steps=2)
     with pytest.raises(InputError, match="`tokenizer` is for a new directory: give `output_dir` too"):
         fixedbert.convert(model, tokenizer=tokenizer)
@@ -110,7 +110,7 @@ def test_models_in_memory(classifier, tmp_path):
     assert found.folder == str(tmp_path / "small") and found.after[0].neurons == 13
     written = Path(found.folder, "shrinking.json").read_text()
     name = "FixedHeadBertForSequenceClassification"
-    assert json.loads(written)["model"] == name and str(found).startswith(f"{name}: cut by")
+    assert json.loads(written)["model"] == name and str(found).startswith(f"{name}: pruned with")
     again = AutoModelForSequenceClassification.from_pretrained(found.folder)
     assert again.config.intermediate_size == 13 and again.config.attention_head_size == 13
 

@@ -290,7 +290,7 @@ def shrink(  # noqa: PLR0913  the options of the command
     if learning_rate is not None and distil_steps is None:
         raise InputError("needs `distil_steps`.", "learning_rate")
     if distil_steps is not None and isinstance(model, PreTrainedModel):
-        raise InputError("needs the model's directory, to resume after an interruption.", "distil_steps")
+        raise InputError("needs the directory of the model, so that an interrupted run can resume.", "distil_steps")
     if PartialState().num_processes > 1:
         raise InputError("fixedbert shrink runs in one process: start it without accelerate launch.")
     options = {"do_lower_case": do_lower_case, "revision": revision, "cache_dir": cache_dir, "token": token}
