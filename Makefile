@@ -1,68 +1,57 @@
-# Every target sets itself up in .venv, or .venv-oldest and .venv-newest; a second time nothing is installed again, but for
-# the tools of `make docs`.
+# Every target installs what it needs into .venv, .venv-oldest or .venv-newest the first time.
 
 PYTHON ?= python3
 OLDEST_PYTHON ?= python3.10
 BIN := .venv/bin
 PYTEST := -m pytest -n 2 --dist worksteal
-PACKAGE := --ignore=tests/tools
-QUICK := -m "not slow" $(PACKAGE)
 INSTALL := pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test test-slow test-tools test-all test-oldest test-newest coverage browser dist \
-	docs benchmark soak lint clean
+.PHONY: demo test test-slow test-tools test-all test-oldest test-newest coverage browser dist docs benchmark soak lint clean
 
 demo: .venv/installed
 	$(BIN)/python run_demo.py
 
 test: .venv/installed
-	$(BIN)/python $(PYTEST) $(QUICK)
+	$(BIN)/python $(PYTEST) -m "not slow" --ignore=tests/tools
 
 test-slow: .venv/installed
-	$(BIN)/python $(PYTEST) -m slow $(PACKAGE)
+	$(BIN)/python $(PYTEST) -m slow --ignore=tests/tools
 
-# Benchmarks, trials, the demo and the Hub of the tests: what is no part of the package.
 test-tools: .venv/installed
 	$(BIN)/python $(PYTEST) tests/tools
 
 test-all: .venv/installed
 	$(BIN)/python $(PYTEST)
 
-# The oldest torch and transformers that setup.cfg admits, and the newest there are.
+# The oldest supported torch and transformers, as in setup.cfg, and the newest versions.
 test-oldest: .venv-oldest/installed
 	.venv-oldest/bin/python $(PYTEST)
 
 test-newest: .venv-newest/installed
 	.venv-newest/bin/python $(PYTEST)
 
-# Branches of fixedbert/ that all tests reach, those of the processes that they start too.
 coverage: .venv/installed
 	$(BIN)/python -m coverage erase
 	$(BIN)/python -m coverage run $(PYTEST)
 	$(BIN)/python -m coverage combine --quiet
 	$(BIN)/python -m coverage report
 
-# Chromium and its driver, for the tests of the pages of HTML; on Debian and its like.
+# Chromium and its driver, for the tests of HTML pages, on Debian and its derivatives.
 browser:
 	apt-get update
 	apt-get install --yes --no-install-recommends chromium chromium-driver
 
-# Wheel and source distribution; the wheel alone, then the tests of the source, in an empty environment elsewhere.
+# Wheel and sdist; the wheel is tried in an empty environment.
 dist: .venv/installed
 	rm -rf dist
 	$(BIN)/python -m build
 	set -e; empty=$$(mktemp -d); trap "rm -rf $$empty" EXIT; \
 	$(PYTHON) -m venv $$empty/venv; \
 	$$empty/venv/bin/$(INSTALL) --constraint constraints.txt dist/*.whl; \
-	tar -xzf dist/*.tar.gz -C $$empty; \
 	cd $$empty; \
 	venv/bin/fixedbert --help; \
-	venv/bin/fixedbert pretrain recipes/sample.yaml --max_steps 2 --max_eval_samples 13 --output_dir model; \
-	cd fixedbert-*; \
-	../venv/bin/$(INSTALL) --constraint constraints.txt ".[test]"; \
-	../venv/bin/python $(PYTEST) $(QUICK)
+	venv/bin/fixedbert pretrain recipes/sample.yaml --max_steps 2 --max_eval_samples 13 --output_dir model
 
-# The pages and the Python reference as a site.
 docs: .venv/installed
 	$(BIN)/$(INSTALL) --constraint constraints.txt --editable ".[docs]"
 	$(BIN)/python -m sphinx -W --keep-going -q -c docs . build/site
@@ -74,7 +63,6 @@ benchmark: .venv/installed
 	$(BIN)/python -m benchmarks.pretraining_data
 	$(BIN)/python -m benchmarks.finetuning
 
-# Damaged files and killed commands, soak/README.md.
 soak: .venv/installed
 	rm -rf soak-output
 	$(BIN)/python -m soak --output_dir soak-output
