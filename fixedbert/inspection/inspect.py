@@ -1,8 +1,9 @@
-"""`fixedbert inspect`: a checkpoint, or two, on real text. `results.py` says what is measured."""
+"""`fixedbert inspect`: measures the heads of one or two checkpoints on real text. results.py defines the measures."""
 
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 
 import torch
@@ -19,42 +20,14 @@ from ..data.sequences import read_sequences
 from ..data.tokenizers import check_vocab_size, encode, load_tokenizer
 from ..support.errors import InputError, require_package
 from ..support.files import error_reason, finite, new_directory, reading, to_json
-from .page import inspection_html
-from .picture import draw
+from .page import draw_maps, inspection_html
 from .recorder import Recorder
-from .results import Example, Inspection, json_of
+from .results import Example, Inspection, json_fields
 
-EXAMPLES = 3  # sentences that the page shows the attention over
-EXAMPLE_TOKENS = 7, 32  # the fewest and the most of such a sentence, with [CLS] and [SEP]
-EXAMPLE_WEIGHTS = 1_000_000  # of attention, a byte each: the page of two checkpoints stays below 5 MB
-EXAMPLE_TEXT = 20_000  # characters in which they are looked for
-
-
-@dataclass(frozen=True)
-class Sample:
-    """Which text is looked at, and how much of it: the arguments of `inspect` with these names."""
-
-    validation_file: str
-    max_seq_length: int
-    max_samples: int
-    importance_samples: int
-    batch_size: int
-
-    def __post_init__(self):
-        for field in ("max_samples", "importance_samples", "batch_size"):
-            if (count := getattr(self, field)) < 1:
-                raise InputError(f"{count}: must be at least 1.", field)
-
-    def beginning(self) -> str:
-        """The first EXAMPLE_TEXT characters of the text."""
-        rows, size = [], 0
-        for row in CorpusReader(Corpus(self.validation_file, document_boundary="line")):
-            assert isinstance(row, str)  # with this boundary
-            rows.append(row.rstrip("\n"))
-            size += len(row)
-            if size >= EXAMPLE_TEXT:
-                break
-        return "\n".join(rows)[:EXAMPLE_TEXT]
+EXAMPLES = 3  # sentences whose attention the page shows
+EXAMPLE_TOKENS = 7, 32  # minimum and maximum length of an example, with [CLS] and [SEP]
+EXAMPLE_WEIGHTS = 1_000_000  # attention weights of all examples, a byte each: a page of two models stays below 5 MB
+EXAMPLE_TEXT = 100, 20_000  # lines and characters of the text that are searched for examples
 
 
 @dataclass(frozen=True)
@@ -62,7 +35,7 @@ class Checkpoint:
     name: str
     recorder: Recorder
     tokenizer: PreTrainedTokenizerBase
-    longest_example: int  # tokens
+    example_length: int  # maximum tokens of an example
 
 
 def inspect(  # noqa: PLR0913  the options of the command
@@ -80,69 +53,73 @@ def inspect(  # noqa: PLR0913  the options of the command
     token: str | None = None,
 ) -> Inspection:
     """
-    Write inspection.html, a page with all that is found, inspection.json and inspection.png into `output_dir`, a new
-    directory.
+    Writes inspection.html, an interactive page, inspection.json and inspection.png to the new directory `output_dir`.
 
     Args:
-        model: a BERT-like encoder, or the directory or Hub id of one.
-        validation_file: file, folder or glob of the formats that pretraining reads; sequences are cut from its
-            documents.
-        max_samples: sequences to measure, the first ones.
-        importance_samples: of these, sequences for `importance`, which runs the model once for each head.
-        compare: directory or Hub id of a second encoder, inspected on the same text. The page shows both;
-            compared.json and compared.png are of the second.
-        tokenizer: of a model in memory.
-        revision, cache_dir, token: for models on the Hub; `revision` is of `model` alone.
+        model: a BERT-like encoder, or its directory or Hub id.
+        validation_file: text file, directory or glob, in the formats that pretraining reads.
+        max_samples: number of sequences to measure.
+        importance_samples: number of these sequences for `importance`, which runs the model once per head.
+        compare: directory or Hub id of a second encoder, inspected on the same text and shown on the same page; its
+            results are in compared.json and compared.png.
+        tokenizer: tokenizer of a model in memory.
+        revision, cache_dir, token: for models on the Hub; `revision` applies only to `model`.
 
     Raises:
-        InputError: no such model or text, text shorter than one sequence, or a model whose attention cannot be seen.
+        InputError: the model or the text does not exist, the text is shorter than one sequence, or the attention of
+            the model cannot be recorded.
     """
-    validation_file = str(validation_file)
-    sample = Sample(validation_file, max_seq_length, max_samples, importance_samples, batch_size)
+    text = str(validation_file)
     hub_options = {"revision": revision, "cache_dir": cache_dir, "token": token}
     require_package("matplotlib", "plots")
-    CorpusReader(Corpus(validation_file))  # it is there, which is said before the model is loaded
-    with new_directory(output_dir) as folder, model_directory(model, tokenizer) as place:
-        checkpoints = [load(place, max_seq_length, **hub_options)]
-        if isinstance(model, PreTrainedModel):  # not in a place that somebody can look at
-            checkpoints = [replace(checkpoint, name=Path(place).name) for checkpoint in checkpoints]
+    CorpusReader(Corpus(text))  # raises before the model is loaded
+    with new_directory(output_dir) as directory, model_directory(model, tokenizer) as path:
+        checkpoints = [load_checkpoint(path, max_seq_length, **hub_options)]
+        if isinstance(model, PreTrainedModel):  # `path` is temporary
+            checkpoints = [replace(checkpoint, name=Path(path).name) for checkpoint in checkpoints]
         if compare is not None:
-            checkpoints.append(load(str(compare), max_seq_length, **{**hub_options, "revision": "main"}))
-        sentences = example_sentences(checkpoints[0], sample)
-        try:
-            inspections = [inspect_checkpoint(checkpoint, sample, sentences) for checkpoint in checkpoints]
-        except torch.linalg.LinAlgError as error:  # of products that overflow
-            raise not_finite(" or ".join(checkpoint.name for checkpoint in checkpoints)) from error
+            checkpoints.append(load_checkpoint(str(compare), max_seq_length, **{**hub_options, "revision": "main"}))
+        sentences = example_sentences(checkpoints[0], text)
+        samples = (max_seq_length, batch_size, max_samples, importance_samples)
+        inspections = [inspect_checkpoint(checkpoint, text, sentences, *samples) for checkpoint in checkpoints]
         for name, inspection in zip(("inspection", "compared"), inspections, strict=False):
-            found = json_of(inspection)
-            if finite(found) != found:
-                raise not_finite(inspection.model)
-            (folder / f"{name}.json").write_text(to_json(found, indent=1) + "\n")
-            draw(inspection, folder / f"{name}.png")
-        (folder / "inspection.html").write_text(inspection_html(inspections), encoding="utf-8")
+            (directory / f"{name}.json").write_text(to_json(json_fields(inspection), indent=1) + "\n")
+            draw_maps(inspection, directory / f"{name}.png")
+        (directory / "inspection.html").write_text(inspection_html(inspections), encoding="utf-8")
     first, *others = inspections
-    return replace(first, compared=others[0] if others else None, folder=str(output_dir))
+    return replace(first, compared=others[0] if others else None, directory=str(output_dir))
 
 
-def not_finite(name: str) -> InputError:
-    return InputError(f"{name}: what its heads do is not finite; its weights are damaged.")
+def inspect_checkpoint(
+    checkpoint: Checkpoint,
+    text: str,
+    sentences: list[str],
+    length: int,
+    batch_size: int,
+    max_samples: int,
+    importance_samples: int,
+) -> Inspection:
+    """
+    Measures the heads on sequences of `length` tokens from the text, and on the example sentences.
 
-
-def inspect_checkpoint(checkpoint: Checkpoint, sample: Sample, sentences: list[str]) -> Inspection:
-    """What the heads do with the sample, and as examples with the sentences."""
-    recorder, length = checkpoint.recorder, sample.max_seq_length
-    batches = read_sequences([sample.validation_file], checkpoint.tokenizer, length, sample.batch_size)
-    first = measure_sequences(recorder, batches, sample.max_samples, sample.importance_samples)
+    Raises:
+        InputError: the text is too short, or a measure is not finite.
+    """
+    recorder = checkpoint.recorder
+    error = InputError(f"{checkpoint.name}: the outputs of its heads are not finite; its weights are damaged.")
+    try:
+        batches = read_sequences([text], checkpoint.tokenizer, length, batch_size)
+        first = measure_sequences(recorder, batches, max_samples, importance_samples)
+    except torch.linalg.LinAlgError:  # raised if products overflow
+        raise error from None
     if first is None:
-        raise InputError(
-            f"{sample.validation_file}: shorter than {length} tokens; give more text, or a lower max_seq_length."
-        )
+        raise InputError(f"{text}: shorter than {length} tokens; pass more text or a lower max_seq_length.")
     rounds = 1 + len(sentences)
-    with tqdm(total=rounds * sum(recorder.counts), desc="silencing heads", unit="head") as progress:
+    with tqdm(total=rounds * sum(recorder.counts), desc="ablating heads", unit="head") as progress:
         importance = recorder.importance(first, progress)
-        examples = [example_of(sentence, checkpoint, progress) for sentence in sentences]
+        examples = [record_example(sentence, checkpoint, progress) for sentence in sentences]
     config = recorder.model.config
-    return Inspection(
+    inspection = Inspection(
         model=checkpoint.name,
         layers=recorder.layers,
         heads=recorder.heads,
@@ -158,62 +135,69 @@ def inspect_checkpoint(checkpoint: Checkpoint, sample: Sample, sentences: list[s
         compared=None,
         **recorder.means(length),
     )
+    fields = json_fields(inspection)
+    if finite(fields) != fields:
+        raise error
+    return inspection
 
 
-def measure_sequences(recorder: Recorder, batches: Iterator[Tensor], most: int, kept: int) -> Tensor | None:
-    """Record the first `most` sequences; returns the first `kept` of them (kept, n), or None if there are none."""
+def measure_sequences(recorder: Recorder, batches: Iterator[Tensor], maximum: int, kept: int) -> Tensor | None:
+    """Records the first `maximum` sequences and returns the first `kept` of them (kept, n), or None without any."""
     first: list[Tensor] = []
-    with tqdm(total=most, desc="measuring sequences", unit="sequence") as progress:
+    with tqdm(total=maximum, desc="measuring sequences", unit="sequence") as progress:
         for ids in batches:
-            ids = ids[: most - recorder.sequences]
+            ids = ids[: maximum - recorder.sequences]
             recorder.add_sequences(ids)
             first += ids[: kept - len(first)]
             progress.update(len(ids))
-            if recorder.sequences >= most:
+            if recorder.sequences >= maximum:
                 break
     return torch.stack(first) if first else None
 
 
-def example_sentences(checkpoint: Checkpoint, sample: Sample) -> list[str]:
-    """The first EXAMPLES different sentences of the text that have neither too few nor too many tokens."""
-    found: dict[str, None] = {}
-    for sentence in (" ".join(one.split()) for one in split_document(sample.beginning())):
+def example_sentences(checkpoint: Checkpoint, text: str) -> list[str]:
+    """Returns the first EXAMPLES distinct sentences of a suitable length."""
+    rows = (str(row).rstrip("\n") for row in CorpusReader(Corpus(text, document_boundary="line")))
+    beginning = "\n".join(islice(rows, EXAMPLE_TEXT[0]))[: EXAMPLE_TEXT[1]]
+    sentences: dict[str, None] = {}
+    for sentence in (" ".join(one.split()) for one in split_document(beginning)):
         tokens = len(encode(checkpoint.tokenizer, sentence, verbose=False)["input_ids"])
-        if ends_sentence(sentence) and EXAMPLE_TOKENS[0] <= tokens <= checkpoint.longest_example:
-            found[sentence] = None
-    return [*found][:EXAMPLES]
+        if ends_sentence(sentence) and EXAMPLE_TOKENS[0] <= tokens <= checkpoint.example_length:
+            sentences[sentence] = None
+    return [*sentences][:EXAMPLES]
 
 
-def example_of(sentence: str, checkpoint: Checkpoint, progress: tqdm) -> Example:
+def record_example(sentence: str, checkpoint: Checkpoint, progress: tqdm) -> Example:
     recorder, tokenizer = checkpoint.recorder, checkpoint.tokenizer
-    options = {"truncation": True, "max_length": checkpoint.longest_example, "return_tensors": "pt"}
+    options = {"truncation": True, "max_length": checkpoint.example_length, "return_tensors": "pt"}
     ids = encode(tokenizer, sentence, **options)["input_ids"]
     tokens = [token.strip() for token in tokenizer.batch_decode(ids[0][:, None])]
     return Example(sentence, tokens, recorder.attention(ids), recorder.token_changes(ids, progress))
 
 
-def load(name: str, length: int, **hub_options) -> Checkpoint:
-    with reading(name, "give a model that is whole, and of a kind that transformers knows", "no model can be read"):
+def load_checkpoint(name: str, length: int, **hub_options) -> Checkpoint:
+    """Loads a model and its tokenizer. Raises InputError unless it is an encoder that takes `length` tokens."""
+    with reading(name, "pass a complete model of a type that transformers supports", "no model can be read"):
         config = read_config(name, **hub_options)
         model, _ = load_body(AutoModel, name, config, dtype=torch.float32, trust_remote_code=False, **hub_options)
     tokenizer = load_tokenizer(name, **hub_options)
     check_vocab_size(tokenizer, config.vocab_size, name)
     if getattr(config, "is_decoder", False) or not hasattr(getattr(model, "encoder", None), "layer"):
-        remedy = "; put it through fixedbert convert first" if config.model_type == "distilbert" else ""
-        raise InputError(f"{name}: only encoders like BERT, which look both ways, can be inspected{remedy}.")
-    longest = config.max_position_embeddings
-    if config.model_type in FAMILIES:  # of RoBERTa's positions some are not for tokens
-        longest = fixed_head_config(config).max_position_embeddings
-    if not 3 <= length <= longest:
-        raise InputError(f"{length}: {name} takes 3 to {longest} tokens.", "max_seq_length")
+        remedy = "; convert it with fixedbert convert first" if config.model_type == "distilbert" else ""
+        raise InputError(f"{name}: only bidirectional encoders like BERT can be inspected{remedy}.")
+    positions = config.max_position_embeddings
+    if config.model_type in FAMILIES:  # RoBERTa reserves some positions
+        positions = fixed_head_config(config).max_position_embeddings
+    if not 3 <= length <= positions:
+        raise InputError(f"{length}: {name} takes 3 to {positions} tokens.", "max_seq_length")
     try:
         recorder = Recorder(model.eval())
     except (AttributeError, ValueError) as error:
-        raise InputError(f"{name}: its attention cannot be seen: {error_reason(error)}.") from error
-    return Checkpoint(name, recorder, tokenizer, longest_example(sum(recorder.counts), length))
+        raise InputError(f"{name}: its attention cannot be recorded: {error_reason(error)}.") from error
+    return Checkpoint(name, recorder, tokenizer, example_length(sum(recorder.counts), length))
 
 
-def longest_example(heads: int, length: int) -> int:
-    """The most tokens of an example for a model with so many heads in all layers, and sequences of `length`."""
+def example_length(heads: int, length: int) -> int:
+    """Returns the maximum tokens of an example for a model with `heads` in total and sequences of `length`."""
     fitting = math.isqrt(EXAMPLE_WEIGHTS // (EXAMPLES * heads))
     return min(length, EXAMPLE_TOKENS[1], max(fitting, EXAMPLE_TOKENS[0]))

@@ -1,8 +1,8 @@
 "use strict";
 
-// `checkpoints` has one or two, side by side: what inspection.json has, and the examples.
+// One checkpoint, or two side by side: the fields of inspection.json, and the examples.
 const { maps, checkpoints, full } = JSON.parse(document.getElementById("data").textContent);
-const VISIBLE = 0.01; // the least weight of attention that is drawn or written
+const VISIBLE = 0.01; // minimum attention weight that is drawn or written
 const FORMAT = new Intl.NumberFormat("en", { maximumSignificantDigits: 3 });
 const dialog = document.getElementById("details");
 const sentence = document.getElementById("sentence");
@@ -28,14 +28,14 @@ function text(value) {
   return FORMAT.format(value);
 }
 
-// "0.31", or with two checkpoints "before: 0.31; after: 0.29", of those that have the head.
+// "0.31", or for two checkpoints "before: 0.31; after: 0.29", if both have the head.
 function valuesOf(measure, layer, head) {
   const having = checkpoints.filter((checkpoint) => checkpoint[measure][layer]?.[head] !== undefined);
   const label = (checkpoint) => (checkpoints.length > 1 ? `${checkpoint.name}: ` : "");
   return having.map((checkpoint) => label(checkpoint) + text(checkpoint[measure][layer][head])).join("; ");
 }
 
-// One cell of `container` is in the order of the Tab key; arrow keys go from it to the others.
+// The Tab key reaches one cell of `container`; arrow keys move to the others.
 function moveByArrows(container) {
   container.querySelector("[data-row]")?.setAttribute("tabindex", 0);
   container.addEventListener("keydown", (event) => {
@@ -73,7 +73,7 @@ function readout(map, { row, column }) {
 
 function mapTable(map, side) {
   const checkpoint = checkpoints[side];
-  const most = Math.max(...checkpoints.map(({ heads }) => heads));  // so that cells are of one width
+  const most = Math.max(...checkpoints.map(({ heads }) => heads));  // cells have equal width
   const table = element("table", { class: "map", style: `--part: ${(checkpoint.heads + 1) / (most + 1)}` });
   if (checkpoints.length > 1) table.append(element("caption", {}, checkpoint.name));
   const heads = Array.from({ length: checkpoint.heads }, (_, head) => element("th", { scope: "col" }, head));
@@ -101,7 +101,7 @@ function layerTable(checkpoint) {
   const table = element("table", {}, element("tr", {}, ...header));
   if (checkpoints.length > 1) table.prepend(element("caption", {}, checkpoint.name));
   checkpoint.condition.forEach((condition, layer) => {
-    const cells = [layer, checkpoint["heads by layer"][layer], checkpoint["head sizes"][layer], condition === null ? "" : text(condition)];
+    const cells = [layer, checkpoint.head_counts[layer], checkpoint.head_sizes[layer], condition === null ? "" : text(condition)];
     table.append(element("tr", {}, ...cells.map((cell) => element("td", {}, cell))));
   });
   return table;
@@ -115,7 +115,7 @@ function fillDialog() {
   panels.forEach((panel, side) => {
     panel.querySelector("h2").textContent = checkpoints[side].name;
     const choice = panel.querySelector(".choice");
-    checkpoints[side]["heads by layer"].forEach((count, layer) => {
+    checkpoints[side].head_counts.forEach((count, layer) => {
       for (let head = 0; head < count; head++) {
         choice.append(element("option", { value: `${layer} ${head}` }, `layer ${layer}, head ${head}`));
       }
@@ -126,10 +126,10 @@ function fillDialog() {
   document.getElementById("close").addEventListener("click", () => dialog.close());
 }
 
-// Of the other checkpoint the head at the same place is shown, if there is one.
+// The other checkpoint shows the head with the same layer and index, if it has one.
 function open(layer, head, clicked) {
   panels.forEach((_, side) => {
-    if (side === clicked || head < checkpoints[side]["heads by layer"][layer]) choose(side, layer, head);
+    if (side === clicked || head < checkpoints[side].head_counts[layer]) choose(side, layer, head);
     else show(side);
   });
   dialog.showModal();
@@ -148,8 +148,8 @@ function show(side) {
   showNearest(panel, checkpoint, layer, head, side);
   showSingularValues(panel, checkpoint, layer, head);
   panel.querySelector(".importance").textContent =
-    `The last hidden states move by ${text(100 * checkpoint.importance[layer][head])} % of their size, ` +
-    `over ${checkpoint["sequences for importance"]} sequences of the text.`;
+    `The last hidden states change by ${text(100 * checkpoint.importance[layer][head])} % of their size, ` +
+    `averaged over ${checkpoint.importance_sequences} sequences of the text.`;
   const rows = maps.map(({ name, title }) => [title, text(checkpoint[name][layer][head])]);
   panel.querySelector(".measures").replaceChildren(
     ...rows.map((cells) => element("tr", {}, ...cells.map((cell) => element("td", {}, cell)))),
@@ -159,7 +159,7 @@ function show(side) {
 function showExample(panel, checkpoint, layer, head) {
   const example = checkpoint.examples[sentence.value];
   if (!example) {
-    panel.querySelector(".attention").replaceChildren("The beginning of the text has no sentence of a fitting length.");
+    panel.querySelector(".attention").replaceChildren("The beginning of the text has no sentence of a suitable length.");
     return;
   }
   showAttention(panel, example.tokens, weightsOf(checkpoint, example, layer, head));
@@ -171,11 +171,11 @@ function showExample(panel, checkpoint, layer, head) {
   panel.querySelector(".changes").replaceChildren(...changes);
 }
 
-// Rows of weights, one for each query, from 0 to 1.
+// A row of weights for each query, from 0 to 1.
 function weightsOf(checkpoint, example, layer, head) {
   const bytes = Uint8Array.from(atob(example.attention), (letter) => letter.charCodeAt(0));
   const n = example.tokens.length;
-  const before = checkpoint["heads by layer"].slice(0, layer).reduce((sum, count) => sum + count, head);
+  const before = checkpoint.head_counts.slice(0, layer).reduce((sum, count) => sum + count, head);
   const row = (query) => bytes.subarray((before * n + query) * n, (before * n + query + 1) * n);
   return example.tokens.map((_, query) => Array.from(row(query), (weight) => weight / full));
 }
@@ -198,7 +198,7 @@ function showAttention(panel, tokens, weights) {
   attention.querySelector(".queries").replaceWith(column);
   moveByArrows(column);
 
-  // All lines, or those from one query with its weights as numbers.
+  // Shows all lines, or only those from one query, with its weights as numbers.
   const focus = (query) => {
     lines.forEach((group, i) => group.setAttribute("visibility", query === null || i === query ? "visible" : "hidden"));
     keys.forEach((key, i) => {
@@ -234,12 +234,12 @@ function showNearest(panel, checkpoint, layer, head, side) {
   if (nearest === null) return place.replaceChildren("It is the only head of its layer.");
   const button = element("button", { type: "button" }, `head ${nearest}`);
   button.addEventListener("click", () => choose(side, layer, nearest));
-  place.replaceChildren(button, ` with a cosine of ${text(checkpoint.likeness[layer][head][nearest])} in the mean`);
+  place.replaceChildren(button, ` with a mean cosine of ${text(checkpoint.likeness[layer][head][nearest])}`);
 }
 
 function showSingularValues(panel, checkpoint, layer, head) {
-  const values = checkpoint["singular values"][layer][head];
-  const most = Math.min(checkpoint["head sizes"][layer], checkpoint["tokens in a sequence"] - 1);
+  const values = checkpoint.singular_values[layer][head];
+  const most = Math.min(checkpoint.head_sizes[layer], checkpoint.max_seq_length - 1);
   panel.querySelector(".rank").textContent =
     `Their effective rank is ${text(checkpoint.effective_pattern_rank[layer][head])} of at most ${most}; ` +
     `the largest is ${text(values[0])}.`;

@@ -21,7 +21,7 @@ from transformers import (
 )
 
 from fixedbert.conversion.checkpoints import load_bert
-from fixedbert.inspection.inspect import load as load_to_inspect
+from fixedbert.inspection.inspect import load_checkpoint as load_to_inspect
 from fixedbert.support.errors import InputError
 from fixedbert.training.arguments import ModelArguments
 from fixedbert.training.loading import load_config, load_model

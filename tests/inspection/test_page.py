@@ -5,7 +5,6 @@ import math
 import re
 from base64 import b64decode
 from collections.abc import Iterator
-from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -13,11 +12,9 @@ import pytest
 import torch
 from helpers.browser import chromium
 
-from fixedbert.inspection.inspect import EXAMPLES, inspect, longest_example
+from fixedbert.inspection.inspect import EXAMPLES, example_length, inspect
 from fixedbert.inspection.page import inspection_html
-from fixedbert.inspection.results import PANELS, Example, Inspection, inspection_text, json_of, nearest_heads
-from fixedbert.support.errors import InputError
-from fixedbert_cli import main
+from fixedbert.inspection.results import MAPS, Example, Inspection, json_fields
 
 EVIL = "</script><script>document.title = 'broken'</script><b>&amp;"
 
@@ -91,7 +88,7 @@ def same_numbers(shown: object, exact: object) -> bool:
 
 def check_numbers(found: Inspection, side: dict):
     """Numbers of the page have four digits, changes of tokens three; attention is in bytes."""
-    for name, value in json_of(found).items():
+    for name, value in json_fields(found).items():
         assert same_numbers(side[name], value), name
     assert side["nearest"] == found.nearest
     for example, shown in zip(found.examples, side["examples"], strict=True):
@@ -120,31 +117,7 @@ def test_numbers_of_the_page_are_those_of_the_inspection(model, text, tmp_path):
     for one in data["maps"]:
         low, high = one["limits"]
         assert low == 0 and getattr(found, one["name"]).max() <= high + 1e-6
-    assert json.loads((tmp_path / "out" / "compared.json").read_text()) == json_of(found.compared)
-
-
-def test_second_checkpoint_is_loaded_first(model, text, tmp_path, monkeypatch):
-    """Guards: a second checkpoint that is not there is named before anything is measured, and nothing is left."""
-    monkeypatch.setattr("fixedbert.inspection.recorder.Recorder.add_sequences", pytest.fail)
-    with pytest.raises(InputError, match="nowhere"):
-        inspect(model, tmp_path / "out", text, max_seq_length=16, compare=str(tmp_path / "nowhere"))
-    assert not list(tmp_path.glob("out*"))
-
-
-def test_command_compares(monkeypatch, capsys, tmp_path):
-    """Guards: `--compare` reaches the inspection, and the text of the second checkpoint follows that of the first."""
-    asked = {}
-
-    def inspected(**options) -> Inspection:
-        asked.update(options)
-        return replace(BEFORE, compared=AFTER)
-
-    monkeypatch.setattr("fixedbert.inspection.inspect.inspect", inspected)
-    (tmp_path / "text.txt").write_text("text\n")
-    main(f"inspect before --compare after --output_dir out --validation_file {tmp_path}/text.txt".split())
-    assert (asked["model"], asked["compare"]) == ("before", "after")
-    printed = f"{inspection_text(BEFORE)}\n\n{inspection_text(AFTER)}\nThe result is in out.\n"
-    assert capsys.readouterr().out == printed
+    assert json.loads((tmp_path / "out" / "compared.json").read_text()) == json_fields(found.compared)
 
 
 def test_text_stays_text():
@@ -167,19 +140,10 @@ def test_page_refers_to_nothing_outside():
 
 def test_size_of_two_large_models():
     """Guards: a page of two models of BERT-large's depth, with 32 heads of 128 and all examples, is below 5 MB."""
-    tokens = ["token"] * longest_example(24 * 32, 128)
-    assert longest_example(12 * 12, 128) == 32 and longest_example(12 * 12, 16) == 16
+    tokens = ["token"] * example_length(24 * 32, 128)
+    assert example_length(12 * 12, 128) == 32 and example_length(12 * 12, 16) == 16
     large = [inspection_of(name, [32] * 24, [128] * 24, tokens, EXAMPLES) for name in ("one", "other")]
     assert 3e6 < len(inspection_html(large)) < 5e6
-
-
-def test_nearest_head():
-    """Guards: a head is not its own nearest, and the only one has none."""
-    cosines = torch.tensor([[1.0, 0.2, 0.4], [0.2, 1.0, -0.1], [0.4, -0.1, 1.0]])
-    assert nearest_heads(cosines) == [2, 0, 0] and nearest_heads(cosines[:1, :1]) == [None]
-
-
-# --- In a browser ---
 
 
 @pytest.fixture(scope="module")
@@ -234,9 +198,9 @@ def digits(value: float) -> str:
 
 def test_maps_show_numbers(alone):
     """Guards: a map for each measure with a cell for each head, whose number is shown under the mouse."""
-    assert len(alone.all(".map")) == len(PANELS) and len(alone.all(".map button")) == len(PANELS) * (2 + 5 + 3)
-    section = alone.all(".measure")[list(PANELS).index("entropy")]
-    assert section.find_element("tag name", "h2").text == PANELS["entropy"]
+    assert len(alone.all(".map")) == len(MAPS) and len(alone.all(".map button")) == len(MAPS) * (2 + 5 + 3)
+    section = alone.all(".measure")[list(MAPS).index("entropy")]
+    assert section.find_element("tag name", "h2").text == MAPS["entropy"]
     cell = section.find_element("css selector", "[data-row='1'][data-column='4']")
     alone.hand.move_to_element(cell).perform()
     shown = section.find_element("class name", "readout").text
@@ -287,7 +251,7 @@ def test_details_of_a_head(alone):
 def test_two_checkpoints(browser, tmp_path):
     """Guards: a head is shown beside the one in its place, and where there is none beside the one chosen before."""
     both = Reader(browser, tmp_path, BEFORE, AFTER)
-    assert both.texts("h1") == ["Heads of before and after"] and len(both.all(".map")) == 2 * len(PANELS)
+    assert both.texts("h1") == ["Heads of before and after"] and len(both.all(".map")) == 2 * len(MAPS)
     cell = both.one(".map [data-row='1'][data-column='2']")
     both.hand.move_to_element(cell).perform()
     values = [digits(one.ceiling[1, 2]) for one in (BEFORE, AFTER)]
@@ -303,36 +267,13 @@ def test_two_checkpoints(browser, tmp_path):
     assert both.errors() == []
 
 
-def test_text_without_sentences(browser, tmp_path):
-    """Guards: where the text has no example, the rest of a head's details is there."""
-    page = Reader(browser, tmp_path, inspection_of("m", [1], [3], ["a"], examples=0))
-    page.one(".map button").click()
-    assert "no sentence" in page.one(".attention").text and len(page.all(".bars span")) == 3
-    assert page.one(".nearest").text == "It is the only head of its layer."
-    assert page.errors() == []
-
-
-@pytest.mark.parametrize("width", [400, 1400])
-def test_page_fits_its_window(browser, tmp_path, width):
-    """Guards: on a telephone and on a desk nothing is wider than the window."""
-    browser.execute_cdp_cmd(
-        "Emulation.setDeviceMetricsOverride", {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
-    )
-    both = Reader(browser, tmp_path, BEFORE, AFTER)
-    both.one(".map [data-row='1'][data-column='2']").click()
-    for place in ("document.documentElement", "document.querySelector('dialog')"):
-        inside, outside = browser.execute_script(f"return [{place}.scrollWidth, {place}.clientWidth]")
-        assert inside <= outside + 1, place  # of rounding
-    browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
-
-
 def test_two_large_models_open_at_once(browser, tmp_path):
     """Guards: a page of two models as large as BERT-large is laid out a few times, not once for each of its cells."""
-    tokens = ["token"] * longest_example(24 * 16, 128)
+    tokens = ["token"] * example_length(24 * 16, 128)
     large = [inspection_of(name, [16] * 24, [64] * 24, tokens, EXAMPLES) for name in ("one", "other")]
     browser.execute_cdp_cmd("Performance.enable", {})
     page = Reader(browser, tmp_path, *large)
-    assert page.errors() == [] and len(page.all(".map button")) == 2 * len(PANELS) * 24 * 16
+    assert page.errors() == [] and len(page.all(".map button")) == 2 * len(MAPS) * 24 * 16
     metrics = {one["name"]: one["value"] for one in browser.execute_cdp_cmd("Performance.getMetrics", {})["metrics"]}
     assert 0 < metrics["LayoutCount"] < 10 and 0 < metrics["RecalcStyleCount"] < 20
-    assert metrics["Nodes"] < 8 * len(PANELS) * 2 * 24 * 16  # heads are opened on request
+    assert metrics["Nodes"] < 8 * len(MAPS) * 2 * 24 * 16  # heads are opened on request
