@@ -240,7 +240,7 @@ def load_study(
             raise InputError(f"{files[0]}: one study at a time; only report takes files.")
         study = None if name == "report" else studies.load_study(name, scale)
         if study and dry_run:
-            return print(studies.study_cost_text(study, share, timed=True))
+            return print(studies.study_cost_text(study, share))
         if output_dir is None:
             raise InputError("is missing: say where the records of runs and the report are to go.", "output_dir")
         if study is None:

@@ -18,7 +18,7 @@ from experiments.head_size import EXTENSION
 from experiments.study import register, report_runs
 from experiments.study.records import read_records
 from experiments.study.report import Report, make_report
-from experiments.study.shape_results import is_open
+from experiments.study.shape_results import is_unfinished
 from fixedbert.support.figures import PAGE, new_figure
 
 HERE = Path(__file__).parent
@@ -138,9 +138,9 @@ def draw_series(axes, report: Report, metric: str, place):
         axes.errorbar(places, means, halves, label=name.removesuffix(", equal parameters"), **style)
         for shape, at, estimate in zip(shapes, places, found, strict=True):
             for record in shape.records:
-                inside = "none" if is_open(record["results"]) else f"C{number}"
+                inside = "none" if is_unfinished(record.results) else f"C{number}"
                 dot = {"color": f"C{number}", "markerfacecolor": inside, "markersize": 4, "markeredgewidth": 0.7}
-                axes.plot(at, estimate.by_seed[record["seed"]], MARKERS[number], **dot)
+                axes.plot(at, estimate.by_seed[record.seed], MARKERS[number], **dot)
     axes.grid()
 
 

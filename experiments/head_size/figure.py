@@ -8,7 +8,7 @@ import numpy as np
 
 from experiments.study.registry import METRICS
 from experiments.study.report import Report
-from experiments.study.report_files import plain
+from experiments.study.report_files import escaped
 from experiments.study.shape_results import ShapeResult
 
 from .thresholds import predicted_by_theory, results_of_task
@@ -23,7 +23,7 @@ def plot_theory(panel: Axes, report: Report, metric: str, field: str):
     """Theory and levels, of every series."""
     for number, (series, shapes) in enumerate(report.series.items()):
         shown = [one for one in shapes if one[field] is not None and one.estimate(metric).values]
-        plot_predictions(panel, plain(series), shown, metric, field, f"C{number}")
+        plot_predictions(panel, escaped(series), shown, metric, field, f"C{number}")
     if metric in MEASURES:
         plot_levels(panel, report.shapes, metric)
 

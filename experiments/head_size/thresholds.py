@@ -103,7 +103,7 @@ def thresholds_of(series: dict[str, list[ShapeResult]], axis: str) -> list[Thres
         results, said = results_of_task(shapes), predicted_by_theory(shapes, axis)
         claim = CLAIMS.get(shapes[0]["objective"], "")
         if "memorised" in results:
-            limits = [sum(bool(record["results"].get("at_limit")) for record in shape.records) for shape in shapes]
+            limits = [sum(bool(record.results.get("at_limit")) for record in shape.records) for shape in shapes]
             fitted = [shape for shape, limit in zip(shapes, limits, strict=True) if not limit]
             known = [shape for shape in fitted if shape.estimate("memorised").values]
             growth, largest = growth_of(known, axis), max((shape[axis] for shape in known), default=None)
@@ -140,7 +140,7 @@ def from_which_on(
 
 def reached(shape: ShapeResult) -> list[bool]:
     """Whether each run reached the goal. One shows that the shape can; the others may be stuck."""
-    return [reached_goal(record["results"]) for record in shape.records]
+    return [reached_goal(record.results) for record in shape.records]
 
 
 def growth_of(shapes: list[ShapeResult], axis: str) -> Growth | None:
@@ -165,5 +165,5 @@ def fits(sizes: list[int], amounts: list[float]) -> tuple[float, float, float, f
 
 def results_of_task(shapes: list[ShapeResult]) -> dict:
     """Results of any run that did not diverge: they have what is the task's, such as its goal."""
-    every = (record["results"] for shape in shapes for record in shape.records)
+    every = (record.results for shape in shapes for record in shape.records)
     return next((results for results in every if results["loss"] is not None), {})

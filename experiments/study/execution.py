@@ -14,6 +14,7 @@ from collections.abc import Iterator, Set
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import torch
@@ -128,7 +129,7 @@ def run_in_worker(
     threads: int,
     gpus: list[str],
     extensions: list[Extension],
-) -> Record:
+) -> dict:
     """Do a run in a worker process, with its output in `folder`.log and on one of the GPUs."""
     exit_with_parent(parent)
     torch.set_num_threads(threads)
@@ -186,17 +187,17 @@ def ignored_interrupts() -> Iterator[None]:
 def run_together(log: "RunLog", sources: DataSources, bar: tqdm):
     """Under `accelerate launch`, train one run after the other, each with all processes."""
     while ready := log.ready():
-        record = execute(ready[0], log.folder / UNFINISHED / ready[0].key, sources)
+        result = execute(ready[0], log.folder / UNFINISHED / ready[0].key, sources)
         PartialState().wait_for_everyone()  # before the files that all processes read are removed
-        log.add(ready[0], record)
+        log.add(ready[0], result)
         if log.writes:
-            bar.write(outcome_line(ready[0], record))
+            bar.write(outcome_line(ready[0], log.records[-1]))
         log.show_progress(bar)
 
 
 def outcome_line(run: Run, record: Record) -> str:
     results = (
-        (name, METRICS[name].missing if value is None else f"{value:.4g}") for name, value in record["results"].items()
+        (name, METRICS[name].missing if value is None else f"{value:.4g}") for name, value in record.results.items()
     )
     return f"{run.name}: {', '.join(f'{name} {value}' for name, value in results)}"
 
@@ -210,37 +211,37 @@ class RunLog:
         self.records: list[Record] = []
         for record in read_records([file]) if file.exists() else []:
             run = study.run_of(record)
-            if run is None or run.key != record["key"]:
+            if run is None or run.key != record.key:
                 raise InputError(
-                    f"{file}: {record['series']}, shape {record['point'] + 1} has changed in study {study.name}; give "
+                    f"{file}: {record.series}, shape {record.point + 1} has changed in study {study.name}; give "
                     "a different `output_dir`."
                 )
-            self.records.append({**record, **study.labels(run)})  # the question or the axis may have changed
+            self.records.append(replace(record, **study.labels(run)))  # the question or the axis may have changed
         if writes:  # without an incomplete last line
-            write_atomically(file, "".join(to_json(record) + "\n" for record in self.records))
+            write_atomically(file, "".join(to_json(asdict(record)) + "\n" for record in self.records))
 
     def left(self) -> list[Run]:
         """Returns the runs that are not done, as far as they are known: an extended grid adds some."""
-        done = {record["key"] for record in self.records}
+        done = {record.key for record in self.records}
         return [run for run in self.study.planned_runs(self.records, self.part) if run.key not in done]
 
     def ready(self, busy: Set[str] = frozenset()) -> list[Run]:
         """Returns the runs to start now, without those in `busy`. A run that another series has too is copied."""
         found: dict[str, Run] = {}
         for run in self.study.runs(self.records, self.part):
-            same = next((record for record in self.records if record["key"] == run.key), None)
+            same = next((record for record in self.records if record.key == run.key), None)
             if same is not None:
-                self.add(run, same)
+                self.add(run, asdict(same))
                 return self.ready(busy)
             if run.key not in busy:
                 found.setdefault(run.key, run)
         return list(found.values())
 
-    def add(self, run: Run, result: Record):
-        record = {**result, **self.study.labels(run)}
+    def add(self, run: Run, result: dict):
+        record = Record(**{**result, **self.study.labels(run)})
         if self.writes:
             with open(self.folder / RECORDS, "a", encoding="utf-8") as file:
-                file.write(to_json(record) + "\n")
+                file.write(to_json(asdict(record)) + "\n")
                 file.flush()
                 os.fsync(file.fileno())
             shutil.rmtree(self.folder / UNFINISHED / run.key, ignore_errors=True)

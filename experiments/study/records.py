@@ -1,116 +1,124 @@
-"""runs.jsonl: a record for each run of a study that is done, with the metrics and axes that a report shows."""
+"""The records in runs.jsonl: a line for each finished run, with its place in the study, settings and results."""
 
 import json
-import math
 from collections.abc import Iterable
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, TypeAlias
 
-from fixedbert.support.files import reading
+from huggingface_hub.dataclasses import strict
+from huggingface_hub.errors import StrictDataclassError
 
-Record: TypeAlias = dict[str, Any]  # JSON; check_record checks it against FIELDS
+from fixedbert.support.errors import InputError
 
-# What a study can vary: its name in records, where it is a whole number, and its label in figures. All but
-# COUNTED are properties of FixedHeadBertConfig.
+# What a study can vary: properties of FixedHeadBertConfig and COUNTED, with their labels in figures.
 AXES = {
     "num_attention_heads": "heads",
-    "attention_head_size": "size of a head",
+    "attention_head_size": "head size",
     "hidden_size": "width",
     "num_hidden_layers": "layers",
     "intermediate_size": "feed-forward width",
     "non_embedding_parameters": "parameters besides embeddings",
 }
 COUNTED = "non_embedding_parameters"
-SHAPE = tuple(  # what a record has of the configuration
-    dict.fromkeys(
-        ("hidden_size", "num_hidden_layers", "num_attention_heads", "attention_head_size", "value_head_size",
-         "intermediate_size", "head_embedding", "qk_norm", *(axis for axis in AXES if axis != COUNTED))
-    )
-)  # fmt: skip
-IDENTITY = ("study", "scale", "series", "point", "key")
-NUMBER, TEXT = (int, float, type(None)), (str, type(None))
-FIELDS = {  # of a record, with their types
-    **dict.fromkeys(("study", "axis", "series", "key", "objective", "hardware"), (str,)),
-    **dict.fromkeys(("scale", "question", "equal", "to", "head_embedding", "texts", "commit"), TEXT),
-    **dict.fromkeys(("point", "seed", "threads", "forward_flops"), (int,)),
-    **dict.fromkeys(("hidden_size", "num_hidden_layers", "num_attention_heads", "attention_head_size"), (int,)),
-    **dict.fromkeys(("value_head_size", "intermediate_size", "max_seq_length"), (int,)),
-    **dict.fromkeys(("parameters", "non_embedding_parameters", "to_point", "decay_from"), (int, type(None))),
-    **dict.fromkeys(("training_flops", "tokens"), (int, type(None))),  # None of a text where a run diverged
-    **dict.fromkeys(("epochs", "seconds"), NUMBER),
-    "learning_rate": (int, float),
-    "qk_norm": (bool,),
-    "results": (dict,),
-    "of_grid": (bool,),  # true of a shorter run that only chooses the learning rate
-    "curve": (list, type(None)),  # [tokens, held-out loss]; None without a text, and after a divergence
-    "versions": (dict,),
-}  # fmt: skip
+SHAPE = (  # fields that a record takes from the configuration
+    "hidden_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "attention_head_size",
+    "value_head_size",
+    "intermediate_size",
+    "head_embedding",
+    "qk_norm",
+)
+
+
+@strict
+@dataclass
+class Record:
+    """
+    A finished run.
+
+    Args:
+        axis: field of AXES that the study varies.
+        series, point: place in the study: the series, and the index of the shape in it.
+        equal, to, to_point: what was made equal to which shape: "parameters" or "flops", a series and an index in it.
+        of_grid: whether this is a shorter run that only chooses the learning rate.
+        key: fingerprint of everything that determines the result except the text.
+        parameters, non_embedding_parameters: None for synthetic tasks and diverged runs.
+        forward_flops: FLOPs per token in the layers.
+        training_flops, tokens: None if pretraining on text diverged.
+        epochs, texts: None for synthetic tasks.
+        results: values of METRICS; None if the run diverged.
+        curve: [tokens seen, held-out loss] at each evaluation; None for synthetic tasks.
+        decay_from: tokens seen at the last evaluation before the learning rate decays.
+        seconds: None if the run was interrupted.
+    """
+
+    study: str
+    scale: str | None
+    question: str | None
+    axis: str
+    series: str
+    point: int
+    equal: str | None
+    to: str | None
+    to_point: int | None
+    of_grid: bool
+    key: str
+    objective: str
+    hidden_size: int
+    num_hidden_layers: int
+    num_attention_heads: int
+    attention_head_size: int
+    value_head_size: int
+    intermediate_size: int
+    head_embedding: str | None
+    qk_norm: bool
+    parameters: int | None
+    non_embedding_parameters: int | None
+    forward_flops: int
+    training_flops: int | None
+    max_seq_length: int
+    tokens: int | None
+    epochs: int | float | None
+    texts: str | None
+    learning_rate: int | float
+    seed: int
+    results: dict[str, int | float | None]
+    curve: list[list[int | float]] | None
+    decay_from: int | None
+    seconds: int | float | None
+    hardware: str
+    threads: int
+    versions: dict[str, str]
+    commit: str | None
+
+    @property
+    def identity(self) -> tuple:
+        return self.study, self.scale, self.series, self.point, self.key
+
+    @property
+    def diverged(self) -> bool:
+        return self.results["loss"] is None
 
 
 def read_records(files: Iterable[str | Path]) -> list[Record]:
     """
-    The records of runs, each once. A last line that was not written to its end is left out.
+    Reads the records of runs without duplicates. An incomplete last line, which a killed process leaves, is skipped.
 
     Raises:
-        InputError: a file is not there, or a line of it is no record.
+        InputError: a line is not the record of a run.
     """
     records: dict[tuple, Record] = {}
     for file in map(Path, files):
-        with reading(file, "give the runs.jsonl of a study"):
-            lines = file.read_text(encoding="utf-8-sig").split("\n")
-        if not is_whole(lines[-1]):
-            lines.pop()
+        lines = file.read_text(encoding="utf-8").split("\n")
         for number, line in enumerate(lines, start=1):
-            with reading(f"{file}, line {number}", "remove the line", "not the record of a run"):
-                record = json.loads(line)
-                check_record(record)
-            records.setdefault(tuple(record[name] for name in IDENTITY), record)
+            try:
+                entries = json.loads(line)
+                record = Record(**{field.name: entries[field.name] for field in fields(Record)})
+            except (ValueError, KeyError, TypeError, StrictDataclassError) as error:
+                if number == len(lines):
+                    continue
+                raise InputError(f"{file}, line {number}: not the record of a run ({error}).") from error
+            records.setdefault(record.identity, record)
     return list(records.values())
-
-
-def is_whole(line: str) -> bool:
-    """Whether a last line without its end is JSON, and not what a killed process has left."""
-    try:
-        json.loads(line)
-    except (ValueError, RecursionError):
-        return False
-    return True
-
-
-def check_record(record: Record):
-    """Raises ValueError where a field that the report or a continued study needs is missing, or of another type."""
-    for name, types in FIELDS.items():
-        if name not in record:
-            raise ValueError(f"without {name}")
-        value = record[name]
-        if not isinstance(value, types) or isinstance(value, bool) and bool not in types:
-            raise ValueError(f"{name}: {str(value)[:100]}")
-        if isinstance(value, float) and not math.isfinite(value):
-            raise ValueError(f"{name}: {value}")
-    if record["axis"] not in AXES or "loss" not in record["results"]:
-        raise ValueError("without a known axis, or without a loss")
-    for name in ("tokens", "training_flops"):
-        if record[name] is None and record["results"]["loss"] is not None:
-            raise ValueError(f"without {name}, and yet with a loss")
-    if record["axis"] not in record:
-        raise ValueError(f"without {record['axis']}")
-    check_results(record["results"])
-    check_curve(record["curve"] or [])
-
-
-def check_results(results: dict):
-    """Raises ValueError where a result is not a finite number, or null."""
-    for name, value in results.items():
-        if not isinstance(value, NUMBER) or isinstance(value, bool) or value is not None and not math.isfinite(value):
-            raise ValueError(f"results: {name}: {str(value)[:100]}")
-
-
-def check_curve(curve: list):
-    """Raises ValueError where a point is not [tokens, loss], or has no more tokens than the one before it."""
-    before = -1
-    for point in curve:
-        match point:
-            case [int(tokens), int() | float() as loss] if tokens > before and math.isfinite(loss):
-                before = tokens
-            case _:
-                raise ValueError(f"curve: {str(point)[:100]}")

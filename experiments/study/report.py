@@ -1,12 +1,4 @@
-"""
-What a study has found: means over seeds with intervals, and differences between shapes, in the end and along the
-training.
-
-A difference along the training is taken where both runs have seen as many tokens and are in the same part of their
-schedule. The fall of the learning rate lowers the loss by an amount of its own, which can be another one in another
-shape. So where a schedule keeps the rate constant before it falls, what becomes of a difference is judged before the
-fall alone. Other schedules fall all along, alike in both shapes: there the change has the gain of the fall in it.
-"""
+"""The report of a study as data: means over seeds with intervals, and paired differences between shapes."""
 
 from dataclasses import dataclass
 
@@ -17,18 +9,17 @@ from .registry import METRICS, TASKS
 from .shape_results import Estimate, ShapeResult, equal_pairs, shapes_by_series
 from .studies import OBJECTIVES
 
-TOLERANCE = 0.01  # between tokens that are taken for the same; the last row of a text may be short
+TOLERANCE = 0.01  # relative difference up to which numbers of tokens are equal; the last row of a text may be short
 
 
 @dataclass(frozen=True)
 class Finding:
     """
-    The change of a metric along a series, from its first shape to its last, or at one shape from a series to another
-    that was made equal to it.
+    The change of a metric from the first to the last shape of a series, or between two shapes made equal.
 
     Args:
-        from_value, to_value: the two shapes, by the axis of the study.
-        difference: the second shape less the first, seed by seed.
+        from_value, to_value: values of the two shapes on the axis of the study.
+        difference: second shape minus first, paired by seed.
     """
 
     metric: str
@@ -42,56 +33,20 @@ class Finding:
 @dataclass(frozen=True)
 class CurveDifference:
     """
-    The held-out loss of a shape less another's, in nats, at the evaluations that all their runs have.
+    The difference in held-out loss between two shapes during training, in nats.
 
     Args:
-        differences: by tokens seen, in their order, two or more; each with the same seeds.
-        decay_from: tokens seen at the last evaluation before the learning rate falls; None where fewer than two are.
+        differences: by tokens seen, at evaluations in the same part of both learning rate schedules; all with the
+            same seeds.
+        decay_from: tokens seen at the last evaluation before the learning rate decays; None without one.
     """
 
     from_series: str
     from_value: int
     to_series: str
     to_value: int
-    differences: dict[int, Estimate]
-    decay_from: int | None = None
-
-    @property
-    def rate_falls(self) -> bool:
-        """Whether the learning rate falls after an evaluation up to which it is constant."""
-        return self.decay_from is not None and self.decay_from < max(self.differences)
-
-    @property
-    def judged(self) -> list[int]:
-        """Tokens seen at the evaluations before the fall of the rate, or at all where there are not two such."""
-        return [tokens for tokens in self.differences if self.decay_from is None or tokens <= self.decay_from]
-
-    @property
-    def middle(self) -> int:
-        """Tokens seen at the evaluation nearest to half of the last one's that is judged."""
-        *before, last = self.judged
-        return min(before, key=lambda tokens: abs(tokens - last / 2))
-
-    @property
-    def change(self) -> Estimate:
-        """The change from the middle to the last evaluation that is judged."""
-        return self.differences[self.judged[-1]].less(self.differences[self.middle])
-
-    @property
-    def trend(self) -> str | None:
-        """
-        "within the spread" where the interval of the change has zero in it; otherwise "closing" where the difference
-        is smaller after it than before, "growing" where it is larger, "reversing" where it is larger with the other
-        sign. None for a single seed.
-        """
-        middle, last = self.differences[self.middle].mean, self.differences[self.judged[-1]].mean
-        if len(self.change.values) < 2:
-            return None
-        if not self.change.is_beyond_spread:
-            return "within the spread"
-        if abs(last) < abs(middle):
-            return "closing"
-        return "growing" if middle * last >= 0 else "reversing"
+    differences: dict[float, Estimate]
+    decay_from: float | None = None
 
 
 @dataclass(frozen=True)
@@ -100,10 +55,10 @@ class Conditions:
     How the runs were made.
 
     Args:
-        of_grid: runs that only chose a learning rate, in fewer steps.
-        tokens: the fewest and the most of the other runs; None where all of them diverged in pretraining.
-        epochs: the most of a run; None without a text, as `texts`.
-        seconds: of all runs but the `interrupted` ones, whose time is not known.
+        of_grid: number of shorter runs that only chose a learning rate.
+        tokens: minimum and maximum of the other runs; None if all of them diverged.
+        epochs: maximum; None for synthetic tasks.
+        seconds: sum over all runs that were not interrupted.
     """
 
     runs: int
@@ -128,9 +83,9 @@ class Report:
     The results of a study.
 
     Args:
-        question: what the study asks; None where its records do not say.
-        series: their shapes by name, in the order of the study.
-        curves: differences along the training, of runs that were evaluated more than once.
+        question: the question that the study asks.
+        series: shapes by series, in the order of the study.
+        curves: differences during training, for runs that were evaluated more than once.
     """
 
     study: str
@@ -159,40 +114,38 @@ class Report:
 def make_report(records: list[Record]) -> Report:
     """
     Args:
-        records: of one study, from one or more machines; it need not be finished.
+        records: records of one study, from one or more machines; it need not be finished.
 
     Raises:
-        InputError: there are none, or they are of different studies, texts or shapes, or of a task that is not here.
+        InputError: there are no records, or they are of different studies, texts or shapes.
     """
-    unknown = {record["objective"] for record in records} - {*OBJECTIVES, *TASKS}
+    unknown = {record.objective for record in records} - {*OBJECTIVES, *TASKS}
     if unknown:
-        raise InputError(
-            f"runs of the task {min(unknown)}, which this installation does not have; report them in a checkout."
-        )
-    studies = sorted({f"{record['study']} at scale {record['scale']}" for record in records})
+        raise InputError(f"runs with the unknown objective {min(unknown)}.")
+    studies = sorted({f"{record.study} at scale {record.scale}" for record in records})
     if len(studies) > 1:
-        raise InputError(f"runs of different studies: {', '.join(studies)}; report them one by one.")
-    if len({record["texts"] for record in records if record["texts"]}) > 1:
-        raise InputError("runs on different texts, or with different tokenizers; report them apart.")
+        raise InputError(f"runs of different studies: {', '.join(studies)}; report them separately.")
+    if len({record.texts for record in records if record.texts}) > 1:
+        raise InputError("runs on different texts, or with different tokenizers; report them separately.")
     series = shapes_by_series(records)
     if not series:
-        raise InputError("no runs of full length: nothing to report.")
-    study, scale, question, axis = (records[0][field] for field in ("study", "scale", "question", "axis"))
+        raise InputError("there are no full-length runs to report.")
+    first = records[0]
     return Report(
-        study,
-        scale,
-        question,
-        axis,
+        first.study,
+        first.scale,
+        first.question,
+        first.axis,
         series,
-        findings_of(series, axis),
-        curves_of(series, axis),
+        findings_of(series, first.axis),
+        curves_of(series, first.axis),
         conditions_of(records),
     )
 
 
 def findings_of(series: dict[str, list[ShapeResult]], axis: str) -> list[Finding]:
-    """By metric: what grows or falls along each series, then between series that were made equal."""
-    found = []
+    """Returns, for each metric, the changes along series and then the differences between shapes made equal."""
+    findings = []
     for metric, described in METRICS.items():
         compared = {
             name: [shape for shape in shapes if metric in shape.metrics and described.unless not in shape.metrics]
@@ -201,63 +154,70 @@ def findings_of(series: dict[str, list[ShapeResult]], axis: str) -> list[Finding
         pairs = [(shapes[0], shapes[-1]) for shapes in compared.values() if len(shapes) > 1]
         for first, second in [*pairs, *equal_pairs(compared)]:
             difference = second.estimate(metric).less(first.estimate(metric))
-            places = first["series"], first[axis], second["series"], second[axis]
-            found.append(Finding(metric, *places, difference))
-    return found
+            findings.append(Finding(metric, *places(first, second, axis), difference))
+    return findings
+
+
+def places(first: ShapeResult, second: ShapeResult, axis: str) -> tuple[str, int, str, int]:
+    return first["series"], first[axis], second["series"], second[axis]
 
 
 def curves_of(series: dict[str, list[ShapeResult]], axis: str) -> list[CurveDifference]:
-    """Along each series every shape less that with the largest value on the axis; then between series made equal."""
+    """Compares every shape with the one that is largest on the axis, and shapes that were made equal."""
     with_curves = {name: [shape for shape in shapes if shape.curves] for name, shapes in series.items()}
     pairs = []
     for shapes in filter(None, with_curves.values()):
         largest = max(shapes, key=lambda shape: shape[axis])
         pairs += [(largest, shape) for shape in shapes if shape is not largest]
-    found = []
+    curves = []
     for first, second in [*pairs, *equal_pairs(with_curves)]:
         differences = differences_along(first, second)
         steady = [tokens for tokens in differences if is_before_decay(first, tokens)]
-        places = first["series"], first[axis], second["series"], second[axis]
         if len(differences) > 1:
-            found.append(CurveDifference(*places, differences, steady[-1] if len(steady) > 1 else None))
-    return found
+            curves.append(CurveDifference(*places(first, second, axis), differences, max(steady, default=None)))
+    return curves
 
 
-def differences_along(first: ShapeResult, second: ShapeResult) -> dict[int, Estimate]:
-    """By the tokens of the first run, where all runs of the seeds in common have a comparable evaluation."""
+def differences_along(first: ShapeResult, second: ShapeResult) -> dict[float, Estimate]:
+    """
+    Returns paired differences by tokens seen, where all common seeds have an evaluation of both shapes.
+
+    Decay lowers the loss by an amount that can depend on the shape, so evaluations are only compared in the same part
+    of both schedules.
+    """
     seeds = [seed for seed in first.curves if seed in second.curves]
     pairs = [(first.curves[seed], second.curves[seed]) for seed in seeds]
     lengths = [max(tokens for curve in shape.curves.values() for tokens, _ in curve) for shape in (second, first)]
     differences = {}
     for tokens, _ in pairs[0][0] if pairs else []:
         constant = [is_before_decay(shape, tokens) for shape in (first, second)]
-        if any(constant) and not all(constant) or not any(constant) and not are_same(*lengths):
-            continue  # in two parts of their schedules
+        if any(constant) and not all(constant) or not any(constant) and not are_equal(*lengths):
+            continue
         nearest = [[min(curve, key=lambda point: abs(point[0] - tokens)) for curve in pair] for pair in pairs]
-        if all(are_same(other, tokens) for pair in nearest for other, _ in pair):
+        if all(are_equal(other, tokens) for pair in nearest for other, _ in pair):
             values = [after - before for (_, before), (_, after) in nearest]
             differences[tokens] = Estimate(dict(zip(seeds, values, strict=True)))
     return differences
 
 
-def is_before_decay(shape: ShapeResult, tokens: int) -> bool:
+def is_before_decay(shape: ShapeResult, tokens: float) -> bool:
     return tokens <= (1 + TOLERANCE) * (shape["decay_from"] or 0)
 
 
-def are_same(tokens: int, others: int) -> bool:
+def are_equal(tokens: float, others: float) -> bool:
     return abs(tokens - others) <= TOLERANCE * others
 
 
 def conditions_of(records: list[Record]) -> Conditions:
     def distinct(field: str) -> list:
-        return list(dict.fromkeys(record[field] for record in records))
+        return list(dict.fromkeys(getattr(record, field) for record in records))
 
-    runs = {record["key"]: record for record in records}.values()  # two series that share a run have records of it
-    known = [record["seconds"] for record in runs if record["seconds"] is not None]
-    tokens = [record["tokens"] for record in runs if not record["of_grid"] and record["tokens"] is not None]
+    runs = {record.key: record for record in records}.values()  # two series that share a run both have its record
+    known = [record.seconds for record in runs if record.seconds is not None]
+    tokens = [record.tokens for record in runs if not record.of_grid and record.tokens is not None]
     return Conditions(
         runs=len(runs),
-        of_grid=sum(record["of_grid"] for record in runs),
+        of_grid=sum(record.of_grid for record in runs),
         interrupted=len(runs) - len(known),
         seconds=sum(known),
         tokens=(min(tokens), max(tokens)) if tokens else None,
@@ -268,6 +228,6 @@ def conditions_of(records: list[Record]) -> Conditions:
         seeds=distinct("seed"),
         learning_rates=distinct("learning_rate"),
         hardware=distinct("hardware"),
-        versions=sorted({f"{name} {version}" for record in records for name, version in record["versions"].items()}),
+        versions=sorted({f"{name} {version}" for record in records for name, version in record.versions.items()}),
         commits=distinct("commit"),
     )

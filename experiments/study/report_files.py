@@ -1,4 +1,4 @@
-"""The files of a report: report.md, and pictures of every metric against the axis, and of differences in training."""
+"""The files of a report: report.md, a figure of all metrics, and a figure of differences during training."""
 
 from __future__ import annotations
 
@@ -19,30 +19,30 @@ from .records import AXES, COUNTED, read_records
 from .registry import EXTENSIONS, METRICS
 from .report import CurveDifference, Report, make_report
 from .report_text import joined, report_markdown
-from .shape_results import Estimate, ShapeResult, is_open
+from .shape_results import Estimate, ShapeResult, is_unfinished
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 MARKERS, COLORS = "os^Dv<>pP*Xdh8", 10  # matplotlib's, which then begin again
-STEP, WIDEST = 0.014, 0.6  # between neighbouring series, of the axis; of all, of the least distance of two values
-LETTER, HANDLE, ROW = 0.072, 0.55, 0.19  # inches of a legend's entry
-SAME = 0.05  # in logarithms: nearer values, such as parameters made equal, are one place
-TITLE = 42  # characters in a line of a panel's title
-LABEL = 30  # and in one of a vertical axis
-NEAR = 0.06  # of an axis: a value that is nearer to another one has a tick without a number
+# Series are drawn side by side: STEP of the axis apart, together at most WIDEST of the distance between two values.
+STEP, WIDEST = 0.014, 0.6
+LETTER, HANDLE, ROW = 0.072, 0.55, 0.19  # size of a legend entry in inches
+SAME = 0.05  # difference of logarithms up to which values share a position, such as parameters made equal
+TITLE, LABEL = 42, 30  # characters per line of a panel's title and of a vertical axis
+NEAR = 0.06  # share of the axis up to which a tick is too near the one before it to have a number
 
 
 def report_runs(files: Sequence[str | Path], output_dir: str | Path) -> Report:
     """
-    Report the runs of a study, and write the files of the report into `output_dir`, a new directory.
+    Report the runs of a study, and write the files of the report to `output_dir`, a new directory.
 
     Args:
-        files: runs.jsonl of one study, from one or more machines.
+        files: runs.jsonl files of one study, from one or more machines.
 
     Raises:
-        InputError: nothing in the files, or runs of different studies.
+        InputError: the files contain no runs, or runs of different studies.
     """
     require_package("matplotlib", "study")
     if not files:
@@ -56,35 +56,32 @@ def report_runs(files: Sequence[str | Path], output_dir: str | Path) -> Report:
 
 
 def write_report(report: Report, folder: Path):
-    """Write report.md and the pictures: report.png of all metrics, and curves.png where runs have curves."""
-    pictures = {"report.png": (metrics_figure, report.compared_metrics), "curves.png": (curves_figure, report.curves)}
-    for name, (draw, shown) in pictures.items():
+    """Write report.md, report.png with all metrics, and curves.png if runs were evaluated during training."""
+    figures = {"report.png": (metrics_figure, report.compared_metrics), "curves.png": (curves_figure, report.curves)}
+    for name, (draw, shown) in figures.items():
         if shown:
-            picture = BytesIO()
+            image = BytesIO()
             with style():
-                draw(report).savefig(picture, format="png")
-            write_atomically(folder / name, picture.getvalue())
+                draw(report).savefig(image, format="png")
+            write_atomically(folder / name, image.getvalue())
     write_atomically(folder / "report.md", report_markdown(report))
 
 
 def entitle(figure: Figure, report: Report, caption: str):
-    """How to read a figure, as its title."""
+    """Set the title, which explains how to read the figure."""
     scale = f", scale {report.scale}" if report.scale else ""
     seeds = report.conditions.seeds
     caption = f"study {report.study}{scale}, seed{'s' if len(seeds) > 1 else ''} {joined(seeds)}: {caption}"
-    figure.suptitle(fill(plain(caption), round(11 * figure.get_figwidth())))
+    figure.suptitle(fill(escaped(caption), round(11 * figure.get_figwidth())))
 
 
-def plain(text: str) -> str:
-    """Text for matplotlib, where a dollar begins a formula."""
+def escaped(text: str) -> str:
+    """Escapes dollar signs, which begin a formula in matplotlib."""
     return text.replace("$", r"\$")
 
 
-# Every metric against the axis of the study, and against parameters: a dot for each seed, a line of means.
-
-
 def metrics_figure(report: Report) -> Figure:
-    """A row of panels for each metric, with a column for the axis of the study and one for counted parameters."""
+    """Draws a row of panels for each metric: against the axis of the study, and against the number of parameters."""
     from matplotlib.figure import Figure
 
     metrics, fields = report.compared_metrics, [report.axis]
@@ -101,8 +98,7 @@ def metrics_figure(report: Report) -> Figure:
     figure.legend(handles, labels, loc="outside lower center", ncols=legend_columns)
     figure.set_figheight(figure.get_figheight() + 0.5 + ROW * ceil(len(labels) / legend_columns))
     hollow = ", hollow: not converged" if any(shape.not_converged for shape in report.shapes) else ""
-    caption = f"a dot for each seed{hollow}, lines through means; series are moved sideways a little, so that they do "
-    entitle(figure, report, caption + "not cover each other")
+    entitle(figure, report, f"a dot for each seed{hollow}, lines through means; series are offset horizontally")
     return figure
 
 
@@ -118,7 +114,7 @@ def plot_metric(panel: Axes, report: Report, metric: str, field: str):
         if line:
             means = [shape.estimate(metric).mean for shape in shown]
             panel.plot([places[series, shape[field]] for shape in shown], means, line, color=color, linewidth=1)
-        panel.plot([], [], f"{line}{marker}", color=color, label=plain(series))
+        panel.plot([], [], f"{line}{marker}", color=color, label=escaped(series))
     for extension in EXTENSIONS:
         extension.plot(panel, report, metric, field)
     scale(panel, METRICS[metric].logarithmic, field, sorted({value for _, value in places}))
@@ -128,13 +124,13 @@ def plot_metric(panel: Axes, report: Report, metric: str, field: str):
 
 
 def scale(panel: Axes, logarithmic: bool, field: str, values: list[int]):
-    """The scales of a panel: of the metric, and of the field with a tick for each value."""
+    """Set the scales of a panel: for the metric, and for the field with a tick for each value."""
     from matplotlib.ticker import EngFormatter, LogLocator, NullFormatter, NullLocator, StrMethodFormatter
 
     few = (1, 2, 5)  # numbers of a decade
     panel.set_xscale("log")
     low, high = panel.get_xlim()
-    if high < 2 * low:  # one place: the axis is wide beside the moves
+    if high < 2 * low:  # a single value
         panel.set_xlim(low / 2, high * 2)
     if field == COUNTED:
         panel.xaxis.set_major_locator(LogLocator(subs=few))
@@ -153,7 +149,7 @@ def scale(panel: Axes, logarithmic: bool, field: str, values: list[int]):
 
 
 def numbered(values: list[int]) -> list[str]:
-    """Numbers for the ticks of a logarithmic axis, and nothing for one that would touch the number before it."""
+    """Returns labels for the ticks of a logarithmic axis, empty where a label would touch the one before it."""
     whole, last, numbers = np.log(values[-1] / values[0]) or 1.0, -np.inf, []
     for value in values:
         place = np.log(value / values[0]) / whole
@@ -163,7 +159,7 @@ def numbered(values: list[int]) -> list[str]:
 
 
 def sideways(shapes: list[tuple[str, int]]) -> dict[tuple[str, int], float]:
-    """The place of each (series, value) on a logarithmic axis; nearly equal values are drawn side by side."""
+    """Returns the position of each (series, value) on a logarithmic axis, with nearly equal values side by side."""
     groups: list[list[tuple[str, int]]] = []
     for shape in sorted(dict.fromkeys(shapes), key=lambda shape: shape[1]):
         if not groups or np.log(shape[1] / groups[-1][0][1]) > SAME:
@@ -182,17 +178,14 @@ def sideways(shapes: list[tuple[str, int]]) -> dict[tuple[str, int], float]:
 def plot_seeds(panel: Axes, shape: ShapeResult, metric: str, place: float, color: str, marker: str):
     by_seed = shape.estimate(metric).by_seed
     for record in shape.records:
-        if record["seed"] in by_seed:
-            inside = "none" if is_open(record["results"]) else color
-            value = by_seed[record["seed"]]
+        if record.seed in by_seed:
+            inside = "none" if is_unfinished(record.results) else color
+            value = by_seed[record.seed]
             panel.plot(place, value, marker, color=color, markerfacecolor=inside, markersize=5, alpha=0.7)
 
 
-# Differences along the training, paired by seed, against a zero line.
-
-
 def curves_figure(report: Report) -> Figure:
-    """A panel for each series along its axis, or less another series; a line for each pair, with its 95 % band."""
+    """Draws a panel for each pair of series and a line with its 95 % band for each pair of shapes."""
     from matplotlib.figure import Figure
 
     by_series: dict[tuple[str, str], list[CurveDifference]] = {}
@@ -209,10 +202,9 @@ def curves_figure(report: Report) -> Figure:
     for panel in panels[:, 0]:
         panel.set_ylabel("difference in held-out loss (nats);\nbelow zero is better")
     panels[0, 0].set_ylim(*bounds([one for curve in report.curves for one in curve.differences.values()]))
-    single = "; hollow: one seed, no band" if any(curve.trend is None for curve in report.curves) else ""
-    falls = any(curve.rate_falls for curve in report.curves)
-    caption = "differences along the training, paired by seed, with 95 % bands, at each evaluation for itself" + single
-    entitle(figure, report, caption + ("; dotted: the learning rate falls from there on" if falls else ""))
+    decays = any(curve.decay_from is not None for curve in report.curves)
+    caption = "differences during training, paired by seed, with pointwise 95 % bands; hollow: one seed"
+    entitle(figure, report, caption + ("; dotted: the learning rate decays from there on" if decays else ""))
     return figure
 
 
@@ -230,9 +222,9 @@ def plot_curves(panel: Axes, curves: list[CurveDifference], axis: str):
         panel.plot(tokens, means, "o-", color=color, markersize=4, markerfacecolor=inside, label=label)
     first = curves[0]
     other = f"{axis} {first.from_value:,}" if first.from_series == first.to_series else first.from_series
-    panel.set_title(fill(plain(f"{first.to_series}: difference from {other}"), TITLE))
+    panel.set_title(fill(escaped(f"{first.to_series}: difference from {other}"), TITLE))
     panel.axhline(0, color="black", linewidth=1)
-    for end in {curve.decay_from for curve in curves if curve.rate_falls and curve.decay_from is not None}:
+    for end in {curve.decay_from for curve in curves if curve.decay_from is not None}:
         panel.axvline(end, color="black", linewidth=1, linestyle=":")
     panel.set_xlabel("tokens seen")
     panel.set_xscale("log")
@@ -244,7 +236,7 @@ def plot_curves(panel: Axes, curves: list[CurveDifference], axis: str):
 
 
 def bounds(estimates: list[Estimate]) -> tuple[float, float]:
-    """Ends of an axis that shows zero and all seeds. Intervals extend it, by at most once its length on each side."""
+    """Returns axis limits that show zero and all seeds, extended for intervals by at most its length on each side."""
     seeds = [0.0, *(value for estimate in estimates for value in estimate.values)]
     low, high = min(seeds), max(seeds)
     room = (high - low) or 1.0

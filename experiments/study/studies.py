@@ -1,19 +1,20 @@
 """
-Studies: tables of runs, written as YAML. Those of this folder have names; docs/study.md explains every key.
+Studies: tables of runs, written as YAML. docs/study.md explains every key.
 
-A study has series of shapes. Of each shape, every learning rate of the grid is trained with the first seed, and the
-best of them with the other seeds, so that all shapes are tuned alike. With `extend_learning_rates` a grid whose best
-rate is at its end goes on beyond it first. With `grid` the runs of the grid are shorter, and the first seed is trained
-in full too.
+A study has series of shapes. Each shape is trained with every learning rate of the grid and the first seed, and with
+the best rate and the remaining seeds, so that all shapes are tuned on equal terms. `extend_learning_rates` extends a
+grid whose best rate is at an end. `grid` makes the runs of the grid shorter; the first seed is then trained in full
+too.
 """
 
 import math
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TypeVar, get_args
 
+from huggingface_hub.dataclasses import strict
 from huggingface_hub.errors import StrictDataclassError
 
 from fixedbert.conversion.growing import heads_of
@@ -23,39 +24,46 @@ from fixedbert.presets import SHAPE_FIELDS, preset_config
 from fixedbert.pretraining.arguments import Objective
 from fixedbert.support.checksums import stable_hash
 from fixedbert.support.errors import InputError
-from fixedbert.support.files import read_yaml, reading
+from fixedbert.support.files import read_yaml
 
-from .records import AXES, COUNTED, Record
+from .records import AXES, Record
 from .registry import STAGE, STUDIES, TASKS, has_feed_forward
 
-OBJECTIVES = get_args(Objective)  # on a text, beside TASKS
-FINE_TUNING = {"mnli": 128, "squad": 384}  # tasks, with the length of their rows where a study does not say
-# In what shapes can be made equal; both without embeddings.
+OBJECTIVES = get_args(Objective)  # on text, unlike TASKS
+FINE_TUNING = {"mnli": 128, "squad": 384}  # tasks with their default sequence lengths
+# Quantities that shapes can be made equal in; both without embeddings.
 EQUAL = {"parameters": lambda config, length: parameters(config)[1], "flops": forward_flops}
-GIVEN_BY_THE_STUDY = ("learning_rate", "seed", "objective", "output_dir", "config_name", "config_overrides")
-MOST_EXTENSIONS = 6  # learning rates beyond the grid, of a shape
-REQUIRED = ("question", "axis", "model", "series", "learning_rates", "seeds", "pretraining")
-NOT_IN_YAML = ("name", "scale")  # fields of a study that are not its author's
+SET_BY_THE_STUDY = ("learning_rate", "seed", "objective", "output_dir", "config_name", "config_overrides", "stages")
+MOST_EXTENSIONS = 6  # learning rates of a shape beyond the grid
 Candidate = TypeVar("Candidate")
 
 
 @dataclass(frozen=True)
 class Run:
-    """One training: a shape, a learning rate and a seed, with all that decides its result but the text itself."""
+    """
+    One training run, with everything that determines its result except the text.
+
+    Args:
+        point: index of the shape in the series.
+        model: fields of FixedHeadBertConfig.
+        pretraining: arguments of run_pretraining.py for each stage.
+        fine_tuning: arguments of run_glue.py and run_squad.py by task.
+        of_grid: whether this is a shorter run that only chooses the learning rate.
+    """
 
     series: str
-    point: int  # of the series
+    point: int
     objective: str
-    model: dict  # fields of FixedHeadBertConfig
-    pretraining: list[dict]  # arguments of run_pretraining.py, stage by stage
-    fine_tuning: dict[str, dict]  # arguments of run_glue.py and run_squad.py, by task
+    model: dict
+    pretraining: list[dict]
+    fine_tuning: dict[str, dict]
     learning_rate: float
     seed: int
-    of_grid: bool = False  # a shorter run that only chooses the learning rate
+    of_grid: bool = False
 
     @cached_property
     def key(self) -> str:
-        """A fingerprint of the training, the same in every study."""
+        """A fingerprint of the training, equal in all studies."""
         settings = asdict(self)
         del settings["series"], settings["point"], settings["of_grid"]
         return stable_hash(settings)
@@ -66,7 +74,7 @@ class Run:
 
     @property
     def length(self) -> int:
-        """Tokens of a row, in the last stage."""
+        """Sequence length of the last stage."""
         return self.pretraining[-1]["max_seq_length"]
 
     @property
@@ -77,40 +85,40 @@ class Run:
 
     @property
     def tokens(self) -> int:
-        """Tokens of pretraining, if all rows are full."""
+        """Tokens of pretraining without padding."""
         return sum(tokens_of(stage) for stage in self.pretraining)
 
     @property
     def training_flops(self) -> int:
-        """FLOPs of the layers in pretraining: three times the forward pass."""
+        """FLOPs of pretraining in the layers: three times the forward pass."""
         return sum(
             3 * forward_flops(self.config, stage["max_seq_length"]) * tokens_of(stage) for stage in self.pretraining
         )
 
 
-@dataclass(frozen=True)
+@strict
+@dataclass
 class Study:
     """
     A table of runs.
 
     Args:
-        name, scale: of the study, and of its scale if it has scales.
-        question: what the study asks, for a person.
-        axis: what its pictures have on the horizontal axis, one of AXES.
+        scale: name of the scale, if the study has scales.
+        question: what the study asks.
+        axis: horizontal axis of its figures, one of AXES.
         model: fields of FixedHeadBertConfig that all shapes share.
-        series: names, each with the fields of its shapes; lists in a series have a value for each of its shapes. A
-            series can have an `objective` of its own and `pretraining` arguments of its own, and be made `equal` in
-            parameters or flops `to` another one, by its feed-forward width: each shape to the one with the same value
-            on the axis, or to the only one.
+        series: fields of the shapes by series; a list has a value for each shape. A series can have its own
+            `objective` and `pretraining` arguments, and be made `equal` in parameters or FLOPs `to` another series by
+            its feed-forward width: each shape to the one with the same value on the axis, or to the only one.
         learning_rates: the grid.
-        seeds: of the runs; the first one is also the grid's.
+        seeds: seeds of the runs; the grid uses the first.
+        pretraining: arguments of run_pretraining.py for each stage.
         objective: one of OBJECTIVES or TASKS.
-        pretraining: arguments of run_pretraining.py, or a list of them: stages that go on one from another.
-        fine_tuning: for any of mnli and squad, arguments of run_glue.py or run_squad.py.
-        extend_learning_rates: where the best rate of a grid is the highest or the lowest, and no other is as good,
-            train the next one by the ratio of the grid, until it is not, or for MOST_EXTENSIONS rates.
-        grid: arguments of pretraining that the runs of the grid have instead, to be shorter; the best rate is then
-            trained in full with every seed.
+        fine_tuning: arguments of run_glue.py and run_squad.py, for "mnli" and "squad".
+        extend_learning_rates: while the best rate is at an end of the grid, train the next rate by the ratio of the
+            grid, for at most MOST_EXTENSIONS rates.
+        grid: arguments of pretraining that shorten the runs of the grid; the best rate is then trained in full with
+            every seed.
     """
 
     name: str
@@ -118,7 +126,7 @@ class Study:
     axis: str
     model: dict
     series: dict[str, dict]
-    learning_rates: list[float]
+    learning_rates: list[int | float]
     seeds: list[int]
     pretraining: list[dict]
     objective: str = "clm"
@@ -128,155 +136,81 @@ class Study:
     scale: str | None = None
 
     def __post_init__(self):
-        check = self.check
-        check(isinstance(self.question, str), "question: a text is needed")
-        check(self.axis in AXES, f"axis: {self.axis}: there are {', '.join(AXES)}")
-        of_configuration = self.axis == COUNTED or hasattr(FixedHeadBertConfig(), self.axis)
-        check(of_configuration, f"axis: {self.axis} is no property of FixedHeadBertConfig")
-        for name in ("learning_rates", "seeds"):
-            values, kinds = getattr(self, name), (int, float) if name == "learning_rates" else int
-            check(isinstance(values, list) and len(values) > 0, f"{name}: a list of numbers is needed")
-            for value in values:
-                check(
-                    isinstance(value, kinds) and not isinstance(value, bool),
-                    f"{name}: {value} is no number that YAML knows; it takes 1.0e-3 for one",
-                )
-                check(name == "seeds" or 0 < value < math.inf, f"{name}: {value} is not a finite number above 0")
-            check(len(set(values)) == len(values), f"{name}: each can be there once")
-        check(isinstance(self.extend_learning_rates, bool), "extend_learning_rates: true or false is needed")
-        check(
-            len(self.learning_rates) > 1 or not self.extend_learning_rates,
-            "extend_learning_rates: a grid of two learning rates or more is needed",
-        )
-        for name in ("model", "fine_tuning", "grid"):
-            check(isinstance(getattr(self, name), dict), f"{name}: names with their values are needed")
-        check(isinstance(self.series, dict) and len(self.series) > 0, "series: names with shapes are needed")
-        stages = self.pretraining if isinstance(self.pretraining, list) else [None]
-        for stage in stages:
-            check(isinstance(stage, dict), "pretraining: arguments with their values are needed")
-            self.check_stage("", stage)
-        for name, series in self.series.items():
-            self.check_series(name, series)
+        self.check_one_of("axis", self.axis, AXES)
         for task in self.fine_tuning:
-            check(task in FINE_TUNING, f"fine_tuning: {task}: there are {' and '.join(FINE_TUNING)}")
-        self.shapes  # noqa: B018  every shape can be made
+            self.check_one_of("fine_tuning", task, FINE_TUNING)
+        for name in self.series:
+            self.check_series(name)
+        self.shapes  # noqa: B018  checks that every shape can be made
 
     def check(self, holds: bool, message: str):
-        """Raises InputError, with the name of the study and the message, if something does not hold."""
         if not holds:
             raise InputError(f"study {self.name}: {message}.")
 
-    def check_series(self, name: str, series: dict):
-        """Raises InputError where a series cannot be trained as it says."""
-        check = self.check
-        check(isinstance(series, dict), f"series {name}: fields with their values are needed")
+    def check_one_of(self, name: str, value: str, known):
+        self.check(value in known, f"{name}: {value} is not one of {', '.join(known)}")
+
+    def check_series(self, name: str):
+        """
+        Raises:
+            InputError: the series cannot be trained, or a run would silently differ from what it describes.
+        """
+        series, place = self.series[name], f"series {name}"
         objective = series.get("objective", self.objective)
-        known = (*OBJECTIVES, *TASKS)
-        check(objective in known, f"series {name}: objective {objective}: there are {', '.join(known)}")
-        check(
-            not (self.fine_tuning and objective in ("clm", *TASKS)),
-            f"series {name}: fine_tuning is for encoders, objective mlm or mlm+nsp, not {objective}",
-        )
-        check(isinstance(series.get("pretraining", {}), dict), f"series {name}: pretraining: arguments are needed")
-        in_full, of_grid = self.stages(name), self.stages(name, of_grid=True)
-        check(not self.grid or of_grid != in_full, f"grid: it changes nothing in series {name}; give max_steps")
-        for stage in (*in_full, *of_grid):
-            self.check_stage(f"series {name}: ", stage)
-            if objective in TASKS:
-                check(len(in_full) == 1, f"series {name}: pretraining: {objective} has a single stage")
-                check(self.axis != COUNTED, f"axis: {self.axis} are not counted for {objective}")
-                self.check_task(f"series {name}: ", stage, objective)
+        self.check_one_of(f"{place}: objective", objective, (*OBJECTIVES, *TASKS))
+        is_encoder = objective in ("mlm", "mlm+nsp")
+        self.check(is_encoder or not self.fine_tuning, f"{place}: fine_tuning needs the objective mlm or mlm+nsp")
+        for stage in (*self.stages(name), *self.stages(name, of_grid=True)):
+            self.check_stage(f"{place}: pretraining", stage, objective)
         lengths = {len(value) for value in series.values() if isinstance(value, list)}
-        check(len(lengths) <= 1, f"series {name}: lists of {sorted(lengths)} values; they need as many as shapes")
-        check(0 not in lengths, f"series {name}: a list without values; it needs one for each shape")
-        check(
-            ("equal" in series) == ("to" in series),
-            f"series {name}: equal (in what) and to (which series) go together",
-        )
+        self.check(len(lengths) <= 1 and 0 not in lengths, f"{place}: lists need one value for each shape")
+        self.check(("equal" in series) == ("to" in series), f"{place}: equal and to need each other")
         if "to" in series:
-            check(series["equal"] in EQUAL, f"series {name}: equal: {series['equal']}: there are {', '.join(EQUAL)}")
-            check(
-                has_feed_forward(objective),
-                f"series {name}: equal: {objective} has no feed-forward network to widen; leave equal and to out",
-            )
-            check(series["to"] in self.series, f"series {name}: to: {series['to']}: there is no such series")
-            check(
-                "to" not in self.series[series["to"]],
-                f"series {name}: to: {series['to']}: it is itself made equal to another one",
-            )
+            self.check_one_of(f"{place}: equal", series["equal"], EQUAL)
+            self.check(has_feed_forward(objective), f"{place}: equal: {objective} has no feed-forward network")
+            references = [other for other, entries in self.series.items() if "to" not in entries]
+            self.check_one_of(f"{place}: to", series["to"], references)
 
-    def check_stage(self, place: str, stage: dict):
-        for name in STAGE:
-            number = stage.get(name)
-            if type(number) is not int or number < 1:  # true is an int too
-                raise InputError(
-                    f"study {self.name}: {place}pretraining: {name} is missing, or not a whole number above 0."
-                )
-        for name in GIVEN_BY_THE_STUDY:
-            if name in stage:
-                raise InputError(
-                    f"study {self.name}: {place}pretraining: {name} is not for a stage, the study sets it."
-                )
-        if "stages" in stage:
-            raise InputError(
-                f"study {self.name}: {place}pretraining: stages: the shapes of a study do not grow, and its costs are "
-                "of one shape; leave it out."
-            )
-        settings = stage.get("lr_scheduler_kwargs")
-        decay = settings.get("num_decay_steps") if isinstance(settings, dict) else None
-        if stage.get("lr_scheduler_type") == "warmup_stable_decay" and type(decay) is not int:
-            raise InputError(
-                f"study {self.name}: {place}pretraining: lr_scheduler_kwargs: num_decay_steps is missing, or not a "
-                "whole number; warmup_stable_decay needs it."
-            )
-
-    def check_task(self, place: str, stage: dict, objective: str):
-        """A stage has the settings of the task `objective`."""
-        settings = TASKS[objective].settings
-        for name, value in stage.items():
-            if name not in (*STAGE, *settings):
-                known = ", ".join((*STAGE, *settings))
-                raise InputError(f"study {self.name}: {place}pretraining: {name}: {objective} has {known}.")
-            if type(value) is not int or value < 0:  # true is an int too
-                raise InputError(f"study {self.name}: {place}pretraining: {name}: {value} is not a whole number.")
-        for name, is_needed in settings.items():
-            if is_needed and name not in stage:
-                raise InputError(f"study {self.name}: {place}pretraining: {name} is missing, which {objective} needs.")
+    def check_stage(self, place: str, stage: dict, objective: str):
+        settings = TASKS[objective].settings if objective in TASKS else {}
+        for name in (*STAGE, *(name for name, is_required in settings.items() if is_required)):
+            self.check(isinstance(stage.get(name), int), f"{place}: {name} is missing, or not an integer")
+        for name in SET_BY_THE_STUDY:
+            self.check(name not in stage, f"{place}: {name} is set by the study")
+        for name in stage if objective in TASKS else ():
+            self.check_one_of(place, name, (*STAGE, *settings))
 
     def stages(self, series: str, of_grid: bool = False) -> list[dict]:
-        """Stages of pretraining, with the arguments of the series and, for a run of the grid, its own."""
-        own = {**self.series[series].get("pretraining", {}), **(self.grid if of_grid else {})}
-        return [{**stage, **own} for stage in self.pretraining]
+        """Returns the stages of pretraining with the arguments of a series, or those of its runs of the grid."""
+        changes = {**self.series[series].get("pretraining", {}), **(self.grid if of_grid else {})}
+        return [{**stage, **changes} for stage in self.pretraining]
 
     def stages_on_text(self) -> list[tuple[str, dict]]:
-        """
-        The stages of pretraining on text, with their objective: of every series in full and of the grid, each with its
-        place in the study. Of stages that are the same, the first.
-        """
-        found: list[tuple[str, dict]] = []
+        """Returns the distinct stages of pretraining on text, with their objectives and places in the study."""
+        stages: list[tuple[str, dict]] = []
         for name, series in self.series.items():
             objective = series.get("objective", self.objective)
             for key, of_grid in (("pretraining", False), ("grid", True)):
                 for stage in self.stages(name, of_grid) if objective not in TASKS else ():
                     stage = {**stage, "objective": objective}
-                    if stage not in [one for _, one in found]:
-                        found.append((f"series {name}: {key}", stage))
-        return found
+                    if stage not in [other for _, other in stages]:
+                        stages.append((f"series {name}: {key}", stage))
+        return stages
 
     @cached_property
     def shapes(self) -> dict[str, list[dict]]:
         """
-        By series, the fields of every shape's configuration; feed-forward widths are those after widening.
+        The fields of every shape's configuration by series, with feed-forward widths that make shapes equal.
 
         Raises:
             InputError: a shape cannot be made.
         """
-        made: dict[str, list[dict]] = {}
+        shapes: dict[str, list[dict]] = {}
         for name, series in sorted(self.series.items(), key=lambda item: "to" in item[1]):
-            made[name] = [self.shape(name, series, point, made) for point in range(shape_count(series))]
-        return {name: made[name] for name in self.series}
+            shapes[name] = [self.shape(name, series, point, shapes) for point in range(shape_count(series))]
+        return {name: shapes[name] for name in self.series}
 
-    def shape(self, name: str, series: dict, point: int, made: dict[str, list[dict]]) -> dict:
+    def shape(self, name: str, series: dict, point: int, references: dict[str, list[dict]]) -> dict:
         changes = {key: value[point] if isinstance(value, list) else value for key, value in series.items()}
         objective = changes.pop("objective", self.objective)
         changes.pop("pretraining", None)
@@ -288,48 +222,33 @@ class Study:
             **self.model,
             **changes,
         }
-        self.check_fields(name, fields_set, objective)
+        for key in SHAPE_FIELDS:
+            self.check(key in fields_set, f"series {name}: {key} is missing, here and under model")
         length = self.stages(name)[-1]["max_seq_length"]
         try:
             if to is not None:
-                goal = EQUAL[equal](preset_config("tiny", **made[to][self.reference_point(name, point)]), length)
+                reference = references[to][self.reference_point(name, point)]
+                goal = EQUAL[equal](preset_config("tiny", **reference), length)
                 fields_set["intermediate_size"] = matching_width(fields_set, goal, EQUAL[equal], length)
-                if fields_set["intermediate_size"] < 1:
-                    raise InputError(
-                        f"study {self.name}, series {name}: its shape {point + 1} has more {equal} than that of {to} "
-                        "even without a feed-forward network."
-                    )
+                too_large = f"series {name}: shape {point + 1} has more {equal} than {to} without feed-forward"
+                self.check(fields_set["intermediate_size"] > 0, too_large)
             config = preset_config("tiny", **fields_set)
         except (ValueError, TypeError, AttributeError, StrictDataclassError) as error:
             if isinstance(error, InputError):
                 raise
             raise InputError(f"study {self.name}, series {name}: {error.__cause__ or error}") from error
-        if len(set(config.head_sizes)) > 1:
-            raise InputError(f"study {self.name}, series {name}: the heads of a shape have one size in all layers.")
+        sizes = {*zip(config.head_sizes, config.value_head_sizes, config.neuron_counts, strict=True)}
+        self.check(len(sizes) == 1, f"series {name}: all layers of a shape must be alike")
         return fields_set | {"attention_head_size": config.head_dim}
 
-    def check_fields(self, name: str, given: dict, objective: str):
-        """Raises InputError where a shape of the series `name` lacks a field, or has one that a study cannot vary."""
-        check, known = self.check, FixedHeadBertConfig()
-        for key in given:
-            check(hasattr(known, key), f"series {name}: {key} is no field of FixedHeadBertConfig")
-        for key in ("value_head_size", "layer_attention_heads", "intermediate_size"):  # a record would not say them
-            check(not isinstance(given.get(key), list), f"series {name}: {key}: a study's layers are all alike")
-        has_none = objective not in TASKS or given.get("head_embedding") is None
-        check(has_none, f"series {name}: head_embedding: {objective} has no head embeddings")
-        for key in SHAPE_FIELDS:
-            check(key in given, f"series {name}: {key} is missing, here and under model")
-
     def reference_point(self, name: str, point: int) -> int:
-        """The shape that shape `point` of the series `name` was made equal to: its place in the series `to`."""
+        """Returns the index in the series `to` of the shape that a shape is made equal to."""
         to = self.series[name]["to"]
         if shape_count(self.series[to]) == 1:
             return 0
         values, others = (values_by_shape(self.series[one], self.axis) for one in (name, to))
-        if values[point] is None or others.count(values[point]) != 1:
-            raise InputError(
-                f"study {self.name}, series {name}: {to} needs one shape, or one with {self.axis} {values[point]}."
-            )
+        is_found = values[point] is not None and others.count(values[point]) == 1
+        self.check(is_found, f"series {name}: {to} needs one shape, or one with {self.axis} {values[point]}")
         return others.index(values[point])
 
     def stages_of_all(self, series: str) -> Iterator[dict]:
@@ -351,14 +270,13 @@ class Study:
         )
 
     def run_of(self, record: Record) -> Run | None:
-        """The run at the place in this study, and with the learning rate and seed, that a record has."""
-        if record["series"] in self.shapes and record["point"] < len(self.shapes[record["series"]]):
-            names = ("series", "point", "learning_rate", "seed", "of_grid")
-            return self.run(*(record[name] for name in names))
+        """Returns the run of this study with the place, learning rate and seed of a record."""
+        if record.series in self.shapes and record.point < len(self.shapes[record.series]):
+            return self.run(record.series, record.point, record.learning_rate, record.seed, record.of_grid)
         return None
 
     def labels(self, run: Run) -> dict:
-        """The place of a run in the study, as fields of its record."""
+        """Returns the fields of a record that describe the place of a run in the study."""
         series = self.series[run.series]
         return {
             "study": self.name,
@@ -374,16 +292,15 @@ class Study:
         }
 
     def places(self, share: tuple[int, int] = (1, 1)) -> list[tuple[str, int]]:
-        """Every shape as (series, point); of them the `share`: of (1, 2) every second, from the first."""
+        """Returns a share of all shapes as (series, point): (1, 2) is every second one, beginning with the first."""
         number, of = share
         every = [(series, point) for series, shapes in self.shapes.items() for point in range(len(shapes))]
         return every[number - 1 :: of]
 
     def runs(self, records: list[Record], share: tuple[int, int] = (1, 1)) -> list[Run]:
         """
-        What can be run now, after the runs of `records`: shape by shape, so that the first ones are complete first.
-
-        The grid comes first, then its extension; the best rate goes on to the other seeds.
+        Returns the runs that can start now, shape by shape: those of the grid, then those of its extension, then the
+        best rate with the remaining seeds.
         """
         results, ready = results_by_run(records), []
         for place in self.places(share):
@@ -392,10 +309,7 @@ class Study:
         return [run for run in ready if (run.series, run.point, run.key) not in results]
 
     def planned_runs(self, records: list[Record], share: tuple[int, int] = (1, 1)) -> list[Run]:
-        """
-        All runs as far as `records` let them be known, each training once. Where no learning rate is chosen yet, those
-        of the other seeds have the first rate.
-        """
+        """Returns all distinct runs as far as they are known, with the first rate where none is chosen yet."""
         results = results_by_run(records)
         planned: dict[str, Run] = {}
         for place in self.places(share):
@@ -405,20 +319,20 @@ class Study:
         return list(planned.values())
 
     def search(self, series: str, point: int, results: dict[tuple, dict]) -> tuple[list[Run], float | None]:
-        """The runs that choose the learning rate of a shape, as far as they are known; the rate once it is chosen."""
+        """Returns the known runs that choose the learning rate of a shape, and the rate once it is chosen."""
         grid = [self.run(series, point, rate, self.seeds[0], bool(self.grid)) for rate in self.learning_rates]
         while all((series, point, run.key) in results for run in grid):
-            found = [(results[series, point, run.key], run) for run in grid]
-            rate = self.rate_beyond([(result["loss"], run.learning_rate) for result, run in found])
+            trained = [(results[series, point, run.key], run) for run in grid]
+            rate = self.rate_beyond([(result["loss"], run.learning_rate) for result, run in trained])
             if rate is None:
-                return grid, lowest_loss(found).learning_rate
+                return grid, lowest_loss(trained).learning_rate
             grid.append(self.run(series, point, rate, self.seeds[0], bool(self.grid)))
         return grid, None
 
     def rate_beyond(self, losses: list[tuple[float | None, float]]) -> float | None:
         """
-        The learning rate that comes next after those trained, with their losses; None where no other is better than
-        the best within, or the grid is not to be extended further.
+        Returns the next learning rate after those trained, given their losses; None if the best rate is not at an end
+        or the grid must not be extended further.
         """
         if not self.extend_learning_rates or len(losses) == len(self.learning_rates) + MOST_EXTENSIONS:
             return None
@@ -434,20 +348,20 @@ class Study:
 
 
 def results_by_run(records: list[Record]) -> dict[tuple, dict]:
-    """By series, point and key."""
-    return {(record["series"], record["point"], record["key"]): record["results"] for record in records}
+    """Returns results by series, point and key."""
+    return {(record.series, record.point, record.key): record.results for record in records}
 
 
 def lowest_loss(candidates: list[tuple[dict, Candidate]]) -> Candidate:
-    """The candidate with the lowest held-out loss; one that diverged only if all did."""
+    """Returns the candidate with the lowest held-out loss; diverged runs come last."""
     return min(candidates, key=lambda pair: math.inf if pair[0]["loss"] is None else pair[0]["loss"])[1]
 
 
 def parse_share(share: str) -> tuple[int, int]:
-    """(1, 2) of "1/2"."""
+    """Parses "1/2" to (1, 2)."""
     number, slash, of = share.partition("/")
     if not (slash and number.isdecimal() and of.isdecimal() and 1 <= int(number) <= int(of)):
-        raise InputError(f"{share}: of the form 1/2, for every second shape.", "share")
+        raise InputError(f"{share}: give a fraction such as 1/2, for every second shape.", "share")
     return int(number), int(of)
 
 
@@ -456,7 +370,7 @@ def tokens_of(stage: dict) -> int:
 
 
 def values_by_shape(series: dict, name: str) -> list:
-    """The field `name` of each shape of a series; None where the series does not say."""
+    """Returns a field of each shape of a series; None where the series does not set it."""
     value = series.get(name)
     return value if isinstance(value, list) else [value] * shape_count(series)
 
@@ -466,47 +380,35 @@ def shape_count(series: dict) -> int:
 
 
 def matching_width(shape: dict, goal: int, count, length: int) -> int:
-    """The feed-forward width with which `count` of the shape is nearest to `goal`, linear in it."""
+    """Returns the feed-forward width with which `count`, linear in the width, is nearest to `goal`."""
     at = [count(preset_config("tiny", **{**shape, "intermediate_size": width}), length) for width in (1, 2)]
     return 1 + round((goal - at[0]) / (at[1] - at[0]))
 
 
 def named_studies() -> dict[str, dict]:
-    """The studies in the files of STUDIES by name."""
-    files = [read_yaml(file) for file in STUDIES]
-    return {name: study for entries in files for name, study in entries.items() if name != "settings"}
+    """Returns the studies in the files of STUDIES by name."""
+    return {name: study for file in STUDIES for name, study in read_yaml(file).items() if name != "settings"}
 
 
 def load_study(name: str, scale: str | None = None) -> Study:
     """
-    A study by its name in studies.yaml, or from a YAML file.
-
-    The keys under `scales` and the name of the scale replace those outside.
+    Load a named study, or a study from a YAML file. The keys of its `scale` replace those outside.
 
     Raises:
-        InputError: there is no such study or scale, or something in it makes no sense.
+        InputError: there is no such study or scale, or it is invalid.
     """
     named, file = named_studies(), Path(name)
     if name not in named and file.suffix not in (".yaml", ".yml"):
-        raise InputError(f"study {name}: there are {', '.join(named)}, or a YAML file of your own.")
-    entries = dict(named[name] or {} if name in named else read_yaml(file))
-    place = f"study {name}" if name in named else str(file)
+        raise InputError(f"study {name}: give one of {', '.join(named)}, or a YAML file.")
+    entries = dict(named[name] if name in named else read_yaml(file))
     scales = entries.pop("scales", {})
-    if not isinstance(scales, dict) or not isinstance(scales.get(scale), dict | type(None)):
-        raise InputError(f"{place}: scales map names to keys of a study.")
-    if scale is None and scales:
-        raise InputError(f"is missing: study {name} has {', '.join(scales)}.", "scale")
-    if scale is not None and scale not in scales:
-        raise InputError(f"{scale}: study {name} has {', '.join(scales) or 'none'}.", "scale")
-    entries = {**entries, **(scales.get(scale) or {})}
-    unknown = [key for key in entries if key not in {one.name for one in fields(Study)} - {*NOT_IN_YAML}]
-    if unknown:
-        raise InputError(f"{place}: {unknown[0]}: no such key; docs/study.md lists them.")
-    entries |= {"name": file.stem, "scale": scale}
+    if scale not in (scales or {None}):
+        raise InputError(f"study {name} has the scales {', '.join(scales) or 'none'}.", "scale")
+    entries |= {**(scales.get(scale) or {}), "name": file.stem, "scale": scale}
     if isinstance(entries.get("pretraining"), dict):
         entries["pretraining"] = [entries["pretraining"]]
-    absent = [key for key in REQUIRED if key not in entries]
-    if absent:
-        raise InputError(f"{place}: {absent[0]} is missing.")
-    with reading(place, "docs/study.md says what a study has", "makes no study"):
+    try:
         return Study(**entries)
+    except (TypeError, StrictDataclassError) as error:  # a key that is missing or unknown, or a wrong type
+        reason = str(error).replace("Study.__init__() ", "").replace("\n    ", " ")
+        raise InputError(f"study {name}: {reason}; docs/study.md explains the keys.") from error

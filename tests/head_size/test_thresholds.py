@@ -1,7 +1,7 @@
 """Thresholds found in the records of tasks: knees, when a prediction agrees, and what a report says."""
 
 import pytest
-from helpers.study_records import lines, report, write
+from helpers.study_records import lines, report, report_of, write
 
 from experiments.head_size.tasks import TASKS
 from experiments.head_size.thresholds import (
@@ -16,7 +16,7 @@ from experiments.head_size.thresholds import (
     thresholds_of,
 )
 from experiments.study.cost import study_cost_text
-from experiments.study.report import Report, make_report
+from experiments.study.report import Report
 from experiments.study.report_files import metrics_figure, write_report
 from experiments.study.report_text import report_markdown
 from experiments.study.studies import load_study
@@ -107,7 +107,7 @@ def test_report_of_a_threshold(tmp_path):
         steps = {"steps_to_goal": 100 * run.seed if at_goal else None}
         return {**steps, "null": 1.0, "goal": 0.01, "threshold": threshold, "order": None}
 
-    report = make_report(records_of("nearest", "relative_error", error, extra))
+    report = report_of(records_of("nearest", "relative_error", error, extra))
     text = report_markdown(report)
     decided = "agrees; 4 of the runs that decide this had not converged"  # one for each shape below
     assert f"- 1 layer, 16 / r heads: predicted 16, found 16, {decided}" in text
@@ -116,7 +116,7 @@ def test_report_of_a_threshold(tmp_path):
     assert f"| {header} |" in text and "| 32 | 1 | 16 | 1, values 16 | " in text
     assert "| 0.36 ± 0.075 (1 not converged) | never |" in text
     assert "| 0.00012 ± 2.5e-05 | 200 ± 250 |" in text  # at the goal nothing is open
-    assert f"size of a head from which on the best seed reaches the goal; {RULES[TRANSITION]}:" in text
+    assert f"head size from which on the best seed reaches the goal; {RULES[TRANSITION]}:" in text
     assert "- Runs that ended at their cap, neither at the goal nor with a flat loss: 16.\n" in text
     assert [threshold.found for threshold in thresholds(report)] == [16] * 4
     write_report(report, tmp_path)
@@ -132,7 +132,7 @@ def test_report_of_seeds_that_disagree():
     def extra(run):
         return {"steps_to_goal": None, "null": 1.0, "goal": 0.06, "threshold": 16.0, "order": None}
 
-    report = make_report(records_of("nearest", "relative_error", error, extra))
+    report = report_of(records_of("nearest", "relative_error", error, extra))
     assert {(threshold.found, threshold.by_all) for threshold in thresholds(report)} == {(8, 16)}
     assert "found 8 (with every seed 16), does not agree" in report_markdown(report)
 
@@ -147,7 +147,7 @@ def test_report_of_a_knee(tmp_path):
         predicted = run.config.num_attention_heads * min(run.length, run.config.head_dim)
         return {"steps_to_goal": 10, "null": 1.0, "predicted": predicted, "threshold": float(run.length)}
 
-    report = make_report(records_of("memorise", "memorised", memorised, extra))
+    report = report_of(records_of("memorise", "memorised", memorised, extra))
     found = {threshold.series: threshold.found for threshold in thresholds(report)}
     assert found["1 head, n = 16"] == pytest.approx(15, rel=0.03) and all(t.agrees for t in thresholds(report))
     write_report(report, tmp_path)
@@ -164,7 +164,7 @@ def test_report_of_a_power_law():
         open_runs = {"converged": 0, "at_limit": float(run.config.head_dim == 6)}
         return {"steps_to_goal": 10, "null": 1.0, "predicted": 1, "threshold": 8.0, **open_runs}
 
-    text = report_markdown(make_report(records_of("memorise", "memorised", memorised, extra)))
+    text = report_markdown(report_of(records_of("memorise", "memorised", memorised, extra)))
     law = "no knee: a power law with exponent 0.59 fits as well, with residuals of 0.0049, of the best knee 0.16"
     limit = "without the shapes of 3 runs that are at the upper limit of T"
     not_flat = "15 of the runs that decide this had not converged"
@@ -186,7 +186,7 @@ def test_synthetic_tasks(tmp_path):
             changes |= {"non_embedding_parameters": None, "results": results, "axis": "attention_head_size"}
             records += lines(objective, size - 1, 1, [1.0], **changes)
     text = report([write(tmp_path / "runs.jsonl", records)], tmp_path / "out")
-    assert "- dense, size of a head 1 to 3: -0.099 (one seed)" in text and "mean squared error" in text
+    assert "- dense, head size 1 to 3: -0.099 (one seed)" in text and "mean squared error" in text
     assert "perplexity" not in text and "| mean squared error | least error found |" in text
     assert "- The tasks are synthetic" in text and "larger ones" not in text
     # Sizes below the threshold alone, as in the beginning of a study.
@@ -197,7 +197,7 @@ def of_task(objective: str, axis: str, values: dict[int, list], **results) -> li
     """Records of one series of a synthetic task: by the value on the axis, the measure of each seed."""
     records = []
     for point, (value, by_seed) in enumerate(values.items()):
-        changes = {"objective": objective, "axis": axis, "texts": None, "epochs": None, "attention": None}
+        changes = {"objective": objective, "axis": axis, "texts": None, "epochs": None}
         changes |= {"parameters": None, "non_embedding_parameters": None, axis: value}
         for record, measure in zip(lines("a", point, 2, by_seed, **changes), by_seed, strict=True):
             record["results"] = {"loss": None}
@@ -210,7 +210,7 @@ def of_task(objective: str, axis: str, values: dict[int, list], **results) -> li
 
 def test_steps_of_memorise_are_not_compared():
     """Guards: the steps to the goal of other numbers of examples are in the table, and in no difference."""
-    made = make_report(of_task("memorise", "attention_head_size", {2: [20, 30], 4: [40, 50]}))
+    made = report_of(of_task("memorise", "attention_head_size", {2: [20, 30], 4: [40, 50]}))
     assert "steps_to_goal" in made.metrics and {one.metric for one in made.findings} == {"memorised"}
 
 
@@ -222,9 +222,9 @@ def test_predictions_are_of_an_axis():
         ("nearest", "attention_head_size", "num_attention_heads"),
     ):
         results = {"threshold": 4.0, "order": None, "goal": 0.01}
-        (threshold,) = thresholds(make_report(of_task(objective, axis, errors, **results)))
+        (threshold,) = thresholds(report_of(of_task(objective, axis, errors, **results)))
         assert (threshold.predicted, threshold.found, threshold.agrees) == (4.0, 4, True)
-        made = make_report(of_task(objective, other, errors, **results))
+        made = report_of(of_task(objective, other, errors, **results))
         (threshold,) = thresholds(made)
         assert (threshold.predicted, threshold.found, threshold.agrees) == (None, 4, None)
         assert ": predicted" not in str([line.get_label() for line in metrics_figure(made).axes[0].lines])
@@ -234,12 +234,12 @@ def test_knees_beyond_the_sizes_tried(tmp_path):
     """Guards: growth without a knee decides only if sizes go far enough; runs that diverged do not end the report."""
     amounts = {1: [None, 100.0], 2: [200.0, 200.0], 4: [400.0, None], 8: [None, None]}
     records = of_task("memorise", "attention_head_size", amounts, threshold=8.0, predicted=3, at_limit=0.0)
-    (threshold,) = thresholds(make_report(records))
+    (threshold,) = thresholds(report_of(records))
     assert (threshold.predicted, threshold.found, threshold.largest, threshold.agrees) == (8.0, None, 4, None)
-    assert "predicted 8, found none, not decided by the shapes tried" in report_markdown(make_report(records))
+    assert "predicted 8, found none, not decided by the shapes tried" in report_markdown(report_of(records))
     report([write(tmp_path / "runs.jsonl", records)], tmp_path / "out")
     further = of_task("memorise", "attention_head_size", {**amounts, 16: [1600.0, 1600.0]}, threshold=8.0, predicted=3)
-    assert thresholds(make_report(further))[0].agrees is False
+    assert thresholds(report_of(further))[0].agrees is False
 
 
 def test_cost_of_a_synthetic_task_counts_no_embeddings():

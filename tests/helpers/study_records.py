@@ -5,8 +5,8 @@ from pathlib import Path
 
 from experiments.head_size import EXTENSION
 from experiments.study import register
-from experiments.study.records import read_records
-from experiments.study.report import make_report
+from experiments.study.records import Record, read_records
+from experiments.study.report import Report, make_report
 from experiments.study.report_files import report_runs
 from experiments.study.report_text import report_markdown
 
@@ -77,8 +77,12 @@ def report(files: list, output_dir: Path) -> str:
     return report_markdown(report_runs(files, output_dir))
 
 
-def text_of(*files: str) -> str:
-    """The report of records, without files and pictures."""
+def report_of(records: list[dict]) -> Report:
+    return make_report([Record(**record) for record in records])
+
+
+def text_of(*files: str | Path) -> str:
+    """The report of records, without writing files."""
     return report_markdown(make_report(read_records(files)))
 
 

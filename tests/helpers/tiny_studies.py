@@ -6,6 +6,7 @@ import yaml
 
 from experiments.head_size import EXTENSION
 from experiments.study import register
+from experiments.study.records import Record
 from experiments.study.studies import Study
 
 register(EXTENSION)
@@ -42,8 +43,8 @@ def write(folder: Path, **changes) -> str:
     return str(file)
 
 
-def line_of(made: Study, run, loss: float | None) -> dict:
-    """A record with all fields; those that a study goes by are true."""
+def fields_of(run, loss: float | None) -> dict:
+    """Fields of a record as `execute` returns them, with a loss."""
     names = (
         "hidden_size",
         "num_hidden_layers",
@@ -68,4 +69,8 @@ def line_of(made: Study, run, loss: float | None) -> dict:
         "commit": None,
     }
     found = {"key": run.key, "objective": run.objective, "results": {"loss": loss}}
-    return {**found, **shape, **settings, **numbers, **place, **made.labels(run)}
+    return {**found, **shape, **settings, **numbers, **place}
+
+
+def line_of(made: Study, run, loss: float | None) -> Record:
+    return Record(**fields_of(run, loss), **made.labels(run))

@@ -6,16 +6,16 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import psutil
 import pytest
 from helpers import ROOT, fork_server
 from helpers.accelerate_launch import finished
-from helpers.tiny_studies import OF_A_PATTERN, SMALL, line_of, table, write
+from helpers.tiny_studies import OF_A_PATTERN, SMALL, fields_of, table, write
 
-from experiments.study.execution import RunLog, run_study, study_directory
+from experiments.study.execution import RunLog, run_study
 from experiments.study.records import read_records
 from experiments.study.report import Report, make_report
 from experiments.study.report_files import report_runs
@@ -63,7 +63,7 @@ def test_a_training_of_two_series_is_done_once(tmp_path):
     lines = RunLog(tmp_path, table(series=series), (1, 1))
     assert [(run.series, run.point) for run in lines.ready()] == [("standard", 0), ("standard", 1), ("fixed", 1)]
     for run in lines.ready():
-        lines.add(run, line_of(lines.study, run, 1.0))
+        lines.add(run, fields_of(run, 1.0))
     assert lines.ready() == lines.left() == []
     written = [json.loads(line) for line in (tmp_path / "runs.jsonl").read_text().splitlines()]
     assert [(line["series"], line["point"]) for line in written] == [
@@ -73,13 +73,11 @@ def test_a_training_of_two_series_is_done_once(tmp_path):
     # Half a line, of a process that was killed, is cut off.
     whole = (tmp_path / "runs.jsonl").read_text()
     (tmp_path / "runs.jsonl").write_text(whole + whole[:50])
-    assert RunLog(tmp_path, lines.study, (1, 1)).records == written
+    assert [asdict(one) for one in RunLog(tmp_path, lines.study, (1, 1)).records] == written
     assert (tmp_path / "runs.jsonl").read_text() == whole
     # What does not change a training can change.
-    asked = replace(lines.study, question="Another?", axis="hidden_size")
-    assert {(line["question"], line["axis"]) for line in RunLog(tmp_path, asked, (1, 1)).records} == {
-        ("Another?", "hidden_size")
-    }
+    asked = replace(lines.study, question="Another?")
+    assert {record.question for record in RunLog(tmp_path, asked, (1, 1)).records} == {"Another?"}
     # Lines of shapes that the study no longer has are not mixed with those it has.
     with pytest.raises(InputError, match="standard, shape 1 has changed"):
         RunLog(tmp_path, table(series=series, model={**SMALL["model"], "intermediate_size": 38}), (1, 1))
@@ -200,7 +198,7 @@ def test_shares_and_workers_make_up_the_study(tmp_path):
     ]
     rows = [[line for line in text.splitlines() if line.startswith(("| ", "- "))] for text in texts]
     assert rows[0] == rows[1] and sum(row.startswith("| ") for row in rows[0]) == 1 + 4
-    assert sum(row.startswith("- dense, size of a head 1 to 5: ") for row in rows[0]) == 1
+    assert sum(row.startswith("- dense, head size 1 to 5: ") for row in rows[0]) == 1
 
 
 @pytest.mark.slow
@@ -250,7 +248,7 @@ def test_all_processes_end_where_the_directory_is_refused(tmp_path):
         words = ["study", file, "--output_dir", str(tmp_path / "out")]
         done = fork_server.Pair(ROOT / "fixedbert/__main__.py", words, tmp_path / "printed").ended()
     for one in done:
-        assert one.returncode == 1 and f"error: {tmp_path / 'out'}: another process works there" in one.stderr
+        assert one.returncode == 1 and f"error: {tmp_path / 'out'}: process" in one.stderr
 
 
 @pytest.mark.slow
@@ -338,124 +336,50 @@ def test_a_divergence_on_a_text_has_no_count(text, tmp_path):
     """Guards: the record of a run that diverged does not say that it has seen all the tokens that were planned."""
     study = load_study(write(tmp_path))
     run = study.run("fixed", 0, 1e30, 5)
-    record = execute(run, tmp_path / "run", DataSources(train_file=[text])) | study.labels(run)
+    record = execute(run, tmp_path / "run", DataSources(train_file=[text]))
     assert record["results"] == {"loss": None} and record["tokens"] is record["training_flops"] is None
     RunLog(tmp_path, study, (1, 1)).add(run, record)
     (log,) = tmp_path.glob("*.jsonl")
     assert "of unknown numbers of tokens" in report_markdown(make_report(read_records([log])))
 
 
-def hold(folder: Path, entered):
-    with study_directory(folder, table(objective="dense", pretraining=OF_A_PATTERN), DataSources()):
-        entered.set()
-        time.sleep(300)
-
-
-def test_one_process_at_a_time(tmp_path, text):
-    """Guards: two studies cannot write into one folder, nor one into a folder of something else."""
-    context = multiprocessing.get_context("fork")
-    entered = context.Event()
-    first = context.Process(target=hold, args=(tmp_path / "out", entered))
-    first.start()
-    try:
-        assert entered.wait(60)
-        with pytest.raises(InputError, match=rf"out: another process works there \(process {first.pid} on "):
-            train(write(tmp_path), tmp_path / "out", train_file=[text])
-    finally:
-        first.kill()
-        first.join()
-    (tmp_path / "other.lock").write_text("7\nelsewhere\n")
-    with pytest.raises(InputError, match="process 7 on elsewhere.*`take_over_output_dir`"):
-        train(write(tmp_path), tmp_path / "other", train_file=[text])
-    assert not (tmp_path / "other").exists()
+def test_directories_in_use(tmp_path, text):
+    """Guards: a study does not start in a directory that another process uses or that has other files."""
+    with directory_lock(tmp_path / "out"), pytest.raises(InputError, match="is using it"):
+        train(write(tmp_path), tmp_path / "out", train_file=[text])
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "thesis.txt").write_text("mine")
     with pytest.raises(InputError, match="not empty"):
-        train(write(tmp_path), tmp_path / "other", train_file=[text], take_over_output_dir=True)
-    assert (tmp_path / "other" / "thesis.txt").read_text() == "mine" and not (tmp_path / "other.lock").exists()
+        train(write(tmp_path), tmp_path / "other", train_file=[text])
+    assert (tmp_path / "other" / "thesis.txt").read_text() == "mine"
 
 
-def test_texts_are_checked_before_anything_starts(text, questions, download, tmp_path, monkeypatch):
-    """Guards: a corpus without its column, a damaged SQuAD file and missing tasks of GLUE are refused at once."""
-
-    def none(*_):
-        raise AssertionError("workers were started")
-
-    monkeypatch.setattr("experiments.study.execution.run_in_parallel", none)
-    (tmp_path / "rows").mkdir()
-    (tmp_path / "rows" / "a.csv").write_text("text\nA sentence.\n")
-    (tmp_path / "rows" / "b.csv").write_text("body\nA sentence.\n")
-    with pytest.raises(InputError, match="b.csv, line 2: no column 'text'.*body"):
-        train(write(tmp_path), tmp_path / "out", train_file=[str(tmp_path / "rows")])
-    (tmp_path / "empty.jsonl").write_text("\n")
-    with pytest.raises(InputError, match="empty.jsonl: there is no document"):
-        train(write(tmp_path), tmp_path / "out", train_file=[str(tmp_path / "empty.jsonl")])
+def test_fine_tuning_data_is_read_before_anything_starts(text, tmp_path, monkeypatch):
+    """Guards: invalid SQuAD files and missing GLUE tasks are refused before hours of pretraining."""
     for name in ("train-v1.1.json", "dev-v1.1.json"):
         (tmp_path / name).write_text('{"data": [{"paragraphs": 3}]}')
     tuned = {"objective": "mlm", "fine_tuning": {"squad": {"max_seq_length": 16}, "mnli": {"max_seq_length": 16}}}
     file = write(tmp_path, **tuned)
-    with pytest.raises(InputError, match="train-v1.1.json: "):
+    with pytest.raises(InputError, match="train-v1.1.json"):
         train(file, tmp_path / "out", train_file=[text], squad_dir=str(tmp_path))
     with pytest.raises(InputError, match="train.tsv"):
         train(file, tmp_path / "out", train_file=[text], glue_dir=str(tmp_path))
-    with pytest.raises(InputError, match="`glue_dir` .*: no such folder") as caught:
-        train(file, tmp_path / "out", train_file=[text], glue_dir=str(tmp_path / "none"))
-    assert caught.value.field == "glue_dir"  # the command line makes a flag of it
     assert not (tmp_path / "out").exists()
-
-
-def test_texts_are_checked_without_reading_them_all(tmp_path, monkeypatch):
-    """Guards: of many text files the check reads one; its documents can be empty."""
-    (tmp_path / "texts").mkdir()
-    (tmp_path / "texts" / "a.txt").write_text("")
-    (tmp_path / "texts" / "b.txt").write_text("A sentence.\n")
-    (tmp_path / "texts" / "c.txt").write_bytes(b"\xff")
-    (tmp_path / "rows.jsonl").write_text('{"text": ""}\n{"text": "A sentence."}\n')
-    table = load_study(write(tmp_path))
-    DataSources(train_file=[str(tmp_path / "texts"), str(tmp_path / "rows.jsonl")]).check(table)
-    (tmp_path / "texts" / "b.txt").unlink()
-    broken = DataSources(train_file=[str(tmp_path / "texts")])
-    with pytest.raises(InputError, match="c.txt, line 1: byte 1 is not UTF-8"):
-        broken.check(table)
 
 
 @pytest.mark.parametrize(
     "changes, message",
     [
-        ({"pretraining": {**SMALL["pretraining"], "save_step": 5}}, "series fixed: pretraining: `save_step`: no such"),
-        (
-            {"pretraining": {**SMALL["pretraining"], "save_steps": "often"}},
-            "series fixed: pretraining: `save_steps` .* is not of the type .*float",
-        ),
         ({"grid": {"max_steps": 10, "seed_of_data": 3}}, "series fixed: grid: `seed_of_data`: no such argument"),
         (
-            {"series": {**SMALL["series"], "own": {**HEADS, "pretraining": {"lr": 0.1}}}},
-            "series own: pretraining: `lr`: no such argument",
+            {"series": {**SMALL["series"], "own": {**HEADS, "pretraining": {"save_steps": "often"}}}},
+            "series own: pretraining: `save_steps`",
         ),
-        (
-            {"objective": "mlm", "fine_tuning": {"mnli": {"epochs": 3}}},
-            "fine_tuning: mnli: `epochs`: no such",
-        ),
-        (
-            {"objective": "mlm", "fine_tuning": {"squad": {"doc_stride": "x"}}},
-            "fine_tuning: squad: `doc_stride` .* is not of the type .*int",
-        ),
+        ({"objective": "mlm", "fine_tuning": {"mnli": {"epochs": 3}}}, "fine_tuning: mnli: `epochs`: no such"),
     ],
 )
 def test_arguments_are_checked_before_anything_starts(text, tmp_path, changes, message):
-    """Guards: an argument that no script takes is refused at once, of a later series, of the grid, of fine-tuning."""
+    """Guards: invalid arguments of later series, the grid and fine-tuning are refused at once."""
     with pytest.raises(InputError, match=f"^study small, {message}"):
         train(write(tmp_path, **changes), tmp_path / "out", train_file=[text])
     assert not (tmp_path / "out").exists()
-
-
-def test_arguments_of_the_scripts_are_taken(text):
-    """Guards: the check knows the objective of a series, the batch that the study shares out, and other columns."""
-    stage = {**SMALL["pretraining"], **WARMUP_STABLE_DECAY, "separate_documents": True}
-    own = {**HEADS, "pretraining": {"text_column_name": "body"}}
-    tuned = {"objective": "mlm", "fine_tuning": {"mnli": {"train_batch_size": 4, "max_seq_length": 16}}}
-    made = table(pretraining=stage, series={"a": HEADS}, **tuned)
-    DataSources(train_file=[text]).check(made)
-    made = table(pretraining=stage, series={"a": HEADS, "b": own})
-    with pytest.raises(InputError, match="no column 'body'"):
-        DataSources(train_file=[text]).check(made)
