@@ -117,7 +117,7 @@ def test_report_of_a_threshold(tmp_path):
     assert "| 0.36 ± 0.075 (1 not converged) | never |" in text
     assert "| 0.00012 ± 2.5e-05 | 200 ± 250 |" in text  # at the goal nothing is open
     assert f"head size from which on the best seed reaches the goal; {RULES[TRANSITION]}:" in text
-    assert "- Runs that ended at their cap, neither at the goal nor with a flat loss: 16.\n" in text
+    assert "- Runs that did not converge within the maximum number of steps: 16.\n" in text
     assert [threshold.found for threshold in thresholds(report)] == [16] * 4
     write_report(report, tmp_path)
     assert (tmp_path / "report.png").stat().st_size > 10_000
