@@ -1,8 +1,7 @@
-"""The tools around transformers take the model for one of their own: one test each, on a small model."""
+"""Tools around transformers work with the model as with one of transformers' own."""
 
 import copy
 import sys
-import warnings
 
 import pytest
 import torch
@@ -34,7 +33,7 @@ def tokenizer() -> BertTokenizer:
     ],
 )
 def test_pipelines(task, head, tokenizer):
-    """Guards: a pipeline over a padded batch gives for each text what it gives for the text alone."""
+    """Guards: a pipeline gives the same results for a padded batch and for each text alone."""
     model = model_of(head, unpad_inputs=True, **SHAPE).eval()
     texts = ["the cat [MASK] on the mat .", "the [MASK]"] if task == "fill-mask" else TEXTS
     options = {}
@@ -61,66 +60,32 @@ def test_pipelines(task, head, tokenizer):
         assert one == (pytest.approx(other, abs=1e-4) if not isinstance(other, str) else other)
 
 
-def test_question_answering_without_a_pipeline(tokenizer):
-    """Guards: transformers 5 has no question-answering pipeline; the head answers by its logits, within the text."""
-    model = model_of("ForQuestionAnswering", unpad_inputs=True, **SHAPE).eval()
-    encoded = tokenizer(
-        ["who sat", "where"], ["the cat sat on the mat .", "the mat"], padding=True, return_tensors="pt"
-    )
-    outputs = model(**encoded)
-    assert outputs.start_logits.shape == encoded["input_ids"].shape
-    assert encoded["attention_mask"][1, outputs.start_logits[1].argsort()[-4:]].all()
-
-
-def test_peft_lora(tmp_path):
-    """Guards: LoRA finds query and value by BERT's names, trains them alone, and comes back from its directory; PEFT's
-    own table of names has no entry for the model."""
-    peft = pytest.importorskip("peft")
-    with pytest.raises(ValueError, match="specify `target_modules`"):
-        peft.get_peft_model(model_of("ForSequenceClassification"), peft.LoraConfig(task_type="SEQ_CLS"))
-    config = peft.LoraConfig(task_type="SEQ_CLS", target_modules=["query", "value"], r=2)
-    model = peft.get_peft_model(model_of("ForSequenceClassification", unpad_inputs=True), config)
-    inputs = inputs_of("ForSequenceClassification", labels=True)
-    model(**inputs).loss.backward()
-    trained = [name for name, parameter in model.named_parameters() if parameter.grad is not None]
-    assert trained and all("lora" in name or "classifier" in name for name in trained)
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            if "lora" in name:
-                parameter.normal_()
-    model.save_pretrained(tmp_path)
-    again = peft.PeftModel.from_pretrained(model_of("ForSequenceClassification", unpad_inputs=True), tmp_path)
-    assert torch.equal(again.eval()(**inputs).logits, model.eval()(**inputs).logits)
-
-
-def test_merged_adapters_of_unequal_heads(tmp_path):
-    """Guards: LoRA on the matrices of attention whose heads differ by layer trains, comes back and merges."""
+def test_lora(tmp_path):
+    """Guards: LoRA on heads that differ per layer finds BERT's names, trains, saves, loads and merges."""
     peft = pytest.importorskip("peft")
     modules = ["query", "key", "value", "attention.output.dense"]
     config = peft.LoraConfig(task_type="SEQ_CLS", target_modules=modules, r=2, init_lora_weights=False)
-    whole = model_of("ForSequenceClassification", **UNEQUAL).double()
-    model = peft.get_peft_model(copy.deepcopy(whole), config)
+    base = model_of("ForSequenceClassification", **UNEQUAL).double()
+    model = peft.get_peft_model(copy.deepcopy(base), config)
     inputs = inputs_of("ForSequenceClassification", labels=True)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     model(**inputs).loss.backward()
-    adapters = {name: parameter for name, parameter in model.named_parameters() if "lora" in name}
-    assert len(adapters) == 3 * 4 * 2 and all(x.grad.abs().max() > 0 for x in adapters.values() if x.numel())
+    trained = {name: parameter for name, parameter in model.named_parameters() if parameter.grad is not None}
+    assert len([name for name in trained if "lora" in name]) == 3 * 4 * 2
+    assert all("lora" in name or "classifier" in name for name in trained)
     optimizer.step()
     model.save_pretrained(tmp_path / "adapter")
     expected = model.eval()(**inputs).logits
-    assert (expected - whole.eval()(**inputs).logits).abs().max() > 1e-3
-    again = peft.PeftModel.from_pretrained(copy.deepcopy(whole), tmp_path / "adapter").double().eval()
+    assert (expected - base.eval()(**inputs).logits).abs().max() > 1e-3
+    again = peft.PeftModel.from_pretrained(copy.deepcopy(base), tmp_path / "adapter").double().eval()
     assert torch.allclose(again(**inputs).logits, expected, rtol=0, atol=1e-10)
-    merged = model.merge_and_unload()
+    model.merge_and_unload().save_pretrained(tmp_path / "merged")
+    merged = type(base).from_pretrained(tmp_path / "merged").eval()
     assert torch.allclose(merged(**inputs).logits, expected, rtol=0, atol=1e-10)
-    merged.save_pretrained(tmp_path / "merged")
-    opened = type(whole).from_pretrained(tmp_path / "merged").eval()
-    assert not any("lora" in name for name, _ in opened.named_parameters())
-    assert torch.allclose(opened(**inputs).logits, expected, rtol=0, atol=1e-10)
 
 
 def test_prefix_tuning():
-    """Guards: PEFT's prefixes of keys and values reach heads of a size of their own, by token_dim = heads * size."""
+    """Guards: prefix tuning works with a free head size, if token_dim is heads * head size."""
     peft = pytest.importorskip("peft")
     model = model_of("ForSequenceClassification", attention_head_size=7, **SHAPE)
     config = peft.PrefixTuningConfig(task_type="SEQ_CLS", num_virtual_tokens=3, token_dim=H * 7)
@@ -129,15 +94,10 @@ def test_prefix_tuning():
     inputs["input_ids"] %= len(WORDS)
     prefixed(**inputs).loss.backward()
     assert prefixed.prompt_encoder["default"].embedding.weight.grad.abs().max() > 0
-    unequal = peft.get_peft_model(
-        model_of("ForSequenceClassification", attention_head_size=7, value_head_size=9, **SHAPE), config
-    )
-    with pytest.raises(RuntimeError, match="Sizes of tensors must match"):
-        unequal(**inputs)
 
 
 def test_sentence_transformers(tokenizer, tmp_path):
-    """Guards: encode gives mean-pooled embeddings that do not depend on the batch; training and saving work."""
+    """Guards: embeddings are mean-pooled and do not depend on the batch; training and saving work."""
     sentence_transformers = pytest.importorskip("sentence_transformers")
     from datasets import Dataset
     from sentence_transformers.losses import MultipleNegativesRankingLoss
@@ -165,42 +125,8 @@ def test_sentence_transformers(tokenizer, tmp_path):
     assert torch.equal(torch.tensor(again.encode(TEXTS)), torch.tensor(model.encode(TEXTS)))
 
 
-def test_multi_vector_models(tokenizer, tmp_path):
-    """Guards: a vector for each token, whatever the batch, from heads that differ by layer; saved and loaded."""
-    sentence_transformers = pytest.importorskip("sentence_transformers", minversion="6")
-    model_of("Model", unpad_inputs=True, **SHAPE, **UNEQUAL).save_pretrained(tmp_path / "model")
-    tokenizer.save_pretrained(tmp_path / "model")
-    model = sentence_transformers.MultiVectorEncoder(str(tmp_path / "model"), device="cpu")
-    together = model.encode_document(TEXTS)
-    assert [len(vectors) for vectors in together] == [9, 5]  # with [CLS] and [SEP]
-    for text, vectors in zip(TEXTS, together, strict=True):
-        assert torch.allclose(model.encode_document(text), vectors, rtol=0, atol=1e-5)
-    scores = model.similarity(model.encode_query(TEXTS), together)
-    assert torch.allclose(scores.diagonal(), torch.tensor([9.0, 5.0]), rtol=0, atol=1e-4)
-    model.save_pretrained(str(tmp_path / "saved"))
-    again = sentence_transformers.MultiVectorEncoder(str(tmp_path / "saved"), device="cpu")
-    assert all(torch.equal(*pair) for pair in zip(again.encode_document(TEXTS), together, strict=True))
-
-
-def test_dynamic_int8_quantisation():
-    """Guards: linear layers in int8 on the CPU, unpadded, stay within quantisation error of float32."""
-    if (
-        "x86" not in torch.backends.quantized.supported_engines
-        and "fbgemm" not in torch.backends.quantized.supported_engines
-    ):
-        pytest.skip("this torch has no int8 kernels for the CPU")
-    model = model_of("ForSequenceClassification", unpad_inputs=True, initializer_range=0.1).eval()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        quantised = torch.ao.quantization.quantize_dynamic(model, {torch.nn.Linear}, dtype=torch.qint8)
-    inputs = inputs_of("ForSequenceClassification")
-    expected, actual = model(**inputs).logits, quantised(**inputs).logits
-    assert type(quantised.bert.encoder.layer[0].attention.self.query) is not torch.nn.Linear
-    assert 0 < (actual - expected).abs().max() < 0.05 * expected.abs().max()
-
-
 def test_offloading_with_device_map(tmp_path):
-    """Guards: device_map="auto" splits the model between memory and disk, and the layers still compute the same."""
+    """Guards: device_map="auto" splits the model between memory and disk without changing its outputs."""
     model = model_of("ForPreTraining").eval()
     model.save_pretrained(tmp_path)
     offloaded = fixedbert.FixedHeadBertForPreTraining.from_pretrained(
@@ -226,7 +152,7 @@ def smoothed_loss(model):
 
 
 def test_label_smoothing_of_trainer_predicts_the_next_token(tmp_path, monkeypatch):
-    """Guards: Trainer's label smoothing shifts labels as for BERT: of our class, a subclass, and saved code."""
+    """Guards: Trainer's label smoothing shifts labels as for BERT, for our class, a subclass and remote code."""
 
     class Mine(fixedbert.FixedHeadBertLMHeadModel):
         pass

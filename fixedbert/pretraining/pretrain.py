@@ -156,7 +156,7 @@ def write_summary(trainer: PretrainingTrainer, corpus: dict, arguments: dict[str
         "processes": args.world_size,
         "versions": versions(),
     }
-    (output / "summary.json").write_text(to_json(summary, indent=1) + "\n")
+    (output / "summary.json").write_text(to_json(summary, indent=1, default=str) + "\n")
     if args.do_train:
         title = f"{trainer.objective}, {counts['all'] / 1e6:.1f} M parameters, {batch} examples per step"
         draw_pretraining(trainer.state.log_history, trainer.objective[:3], title, output / "pretraining.png")
