@@ -17,8 +17,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-Run = Callable[[], None]
-
 
 def limit_openmp_spinning():
     """
@@ -159,30 +157,11 @@ def plan_arguments(parser: ArgumentParser):
     parser.add_argument("--flops", help="budget: training FLOPs per token, such as 700M")
 
 
-def theory_arguments(parser: ArgumentParser):
-    parser.add_argument("--output_dir", required=True, help="the directory to write")
-    parser.add_argument("--lengths", type=int, nargs="+", default=[8, 16, 32], help="of sequences, in tokens")
-    parser.add_argument("--patterns", type=int, default=5, help="random attention patterns for each head size")
-    parser.add_argument("--seed", type=int, default=0, help="of the random numbers")
-
-
-def load_theory(**options) -> Run:
-    theory = import_experiment("head_size.theory")
-    return lambda: print(theory.theory_text(theory.theory(**options)))
-
-
-def import_experiment(name: str) -> ModuleType:
-    """
-    Imports experiments.NAME from the checkout that contains this file.
-
-    Raises:
-        InputError: this file is not in a checkout.
-    """
-    from fixedbert.support.errors import InputError
-
+def import_experiment(name: str) -> ModuleType | None:
+    """Imports experiments.NAME from the checkout that contains this file. Returns None outside of a checkout."""
     directory = Path(__file__).parent / "experiments"
     if not directory.is_dir():
-        raise InputError("the commands study and theory need a checkout of fixedbert; run them there.")
+        return None
     if "experiments" not in sys.modules:
         spec = spec_from_file_location(
             "experiments", directory / "__init__.py", submodule_search_locations=[str(directory)]
@@ -192,70 +171,12 @@ def import_experiment(name: str) -> ModuleType:
     return import_module(f"experiments.{name}")
 
 
-def study_arguments(parser: ArgumentParser):
-    parser.add_argument(
-        "name", help="a study that docs/study.md lists, a YAML file, or report with the runs.jsonl that follow"
-    )
-    parser.add_argument("files", nargs="*", help="runs.jsonl of one study, of one or more machines")
-    parser.add_argument("--output_dir", help="where the records of runs and the report go")
-    parser.add_argument("--scale", help="tiny, day: two CPU cores; small: one GPU; paper: the real thing")
-    parser.add_argument("--dry_run", action="store_true", help="only list the shapes, and what all runs cost")
-    parser.add_argument("--processes", type=int, help="runs at once; default: one for each GPU, or each CPU core")
-    parser.add_argument("--share", default="1/1", help="1/2 does every second shape, 2/2 the others")
-    parser.add_argument(
-        "--take_over_output_dir", action="store_true", help="take it from a study on another machine that is dead"
-    )
-    parser.add_argument("--train_file", nargs="+", help="as in run_pretraining.py, like those that follow")
-    parser.add_argument("--validation_file", nargs="+", help="the same, held out")
-    parser.add_argument("--dataset_name", nargs="+", help="corpora of the Hub")
-    parser.add_argument("--dataset_config_name", nargs="+", help="their configurations")
-    parser.add_argument("--document_boundary", nargs="+", help="what ends a document")
-    parser.add_argument("--tokenizer_name", help="directory, Hub id or vocab.txt; default: one trained on the corpus")
-    parser.add_argument("--store_dir", help="where prepared corpora are kept")
-    parser.add_argument("--glue_dir", help="folder with GLUE's tasks, for MNLI; default: the Hub")
-    parser.add_argument("--squad_dir", help="folder with train-v1.1.json and dev-v1.1.json; default: the Hub")
+def run_task(name: str, argv: list[str]):
+    module, _ = TASKS[name]
+    import_module(f"fixedbert.{module}").main(argv, prog=f"fixedbert {name}")
 
 
-def load_study(
-    name: str,
-    files: list[str],
-    output_dir: str | None,
-    scale: str | None,
-    dry_run: bool,
-    share: str,
-    processes: int | None,
-    take_over_output_dir: bool,
-    **sources,
-) -> Run:
-    import torch
-    from accelerate import PartialState
-
-    from fixedbert.support.errors import InputError
-
-    studies = import_experiment("study")
-    studies.register(import_experiment("head_size").EXTENSION)
-
-    def run():
-        if name != "report" and files:
-            raise InputError(f"{files[0]}: one study at a time; only report takes files.")
-        study = None if name == "report" else studies.load_study(name, scale)
-        if study and dry_run:
-            return print(studies.study_cost_text(study, share))
-        if output_dir is None:
-            raise InputError("is missing: say where the records of runs and the report are to go.", "output_dir")
-        if study is None:
-            return print(studies.report_markdown(studies.report_runs(files, output_dir)))
-        state = PartialState(cpu=not torch.accelerator.is_available())
-        state.print(studies.study_cost_text(study, share), flush=True)
-        arguments = study, output_dir, studies.DataSources(**sources), processes, share, take_over_output_dir
-        report = studies.run_study(*arguments)
-        if state.is_main_process:
-            print(studies.report_markdown(report))
-
-    return run
-
-
-def run_function(name: str, **options: Any):
+def run_command(name: str, **options: Any):
     """Calls the function fixedbert.NAME and prints its result."""
     import fixedbert
 
@@ -264,18 +185,13 @@ def run_function(name: str, **options: Any):
         print(result)
 
 
-def run_task(name: str, argv: list[str]):
-    module, _ = TASKS[name]
-    import_module(f"fixedbert.{module}").main(argv, prog=f"fixedbert {name}")
-
-
 # Tasks parse their arguments themselves: modules of fixedbert with a `main`, which the run_*.py scripts call too.
 TASKS = {
     "pretrain": ("pretraining.pretrain", "pretrain on a corpus: masked LM with or without NSP, or causal LM"),
     "glue": ("fine_tuning.glue", "fine-tune on GLUE or on your own texts or text pairs"),
     "squad": ("fine_tuning.squad", "fine-tune on SQuAD or on your own questions"),
 }
-COMMANDS: dict[str, tuple[str, Callable[[ArgumentParser], None]]] = {
+COMMANDS = {
     "convert": ("give a BERT more or larger heads without changing its outputs", convert_arguments),
     "shrink": ("make a model faster or smaller with nearly the same predictions", shrink_arguments),
     "compare": ("compare speed, accuracy and predictions of models on your own rows", compare_arguments),
@@ -283,12 +199,10 @@ COMMANDS: dict[str, tuple[str, Callable[[ArgumentParser], None]]] = {
     "push": ("upload a model with its code and model card to the Hub", push_arguments),
     "inspect": ("show what each head does and how much of its size it uses", inspect_arguments),
     "plan": ("list model shapes that fit a budget, with exact counts", plan_arguments),
-    "study": ("train models of many shapes on equal terms (needs a checkout)", study_arguments),
-    "theory": ("check the papers' theorems numerically (needs a checkout)", theory_arguments),
 }
 
 
-def parse(argv: list[str]) -> Run:
+def parse(argv: list[str]) -> Callable[[], None]:
     """The command that `argv` asks for, ready to run."""
     if argv and argv[0] in TASKS:
         return partial(run_task, argv[0], argv[1:])
@@ -296,18 +210,18 @@ def parse(argv: list[str]) -> Run:
     packages = ("fixedbert", "torch", "transformers", "accelerate", "datasets")
     versions = ", ".join(f"{package} {version(package)}" for package in packages)
     parser.add_argument("--version", action="version", version=f"{versions}; Python {sys.version.split()[0]}")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, (_, text) in TASKS.items():
-        commands.add_parser(name, help=text)
-    for name, (text, add_arguments) in COMMANDS.items():
-        add_arguments(commands.add_parser(name, help=text, description=text, allow_abbrev=False))
+        subparsers.add_parser(name, help=text)
+    commands: dict[str, tuple] = {
+        name: (text, add_arguments, partial(run_command, name)) for name, (text, add_arguments) in COMMANDS.items()
+    }
+    if experiments := import_experiment("commands"):
+        commands |= experiments.COMMANDS
+    for name, (text, add_arguments, _) in commands.items():
+        add_arguments(subparsers.add_parser(name, help=text, description=text, allow_abbrev=False))
     options = vars(parser.parse_args(argv or ["--help"]))
-    name = options.pop("command")
-    if name == "study":
-        return lambda: load_study(**options)()
-    if name == "theory":
-        return lambda: load_theory(**options)()
-    return partial(run_function, name, **options)
+    return partial(commands[options.pop("command")][2], **options)
 
 
 def main(argv: list[str] | None = None):

@@ -21,7 +21,7 @@ except SystemExit as end:
 
 @pytest.mark.parametrize(
     "argv, code",
-    [([], 0), (["--version"], 0), (["shrnk"], 2), *(([name, "--help"], 0) for name in COMMANDS)],
+    [([], 0), (["--version"], 0), (["shrnk"], 2), *(([name, "--help"], 0) for name in (*COMMANDS, "study", "theory"))],
     ids=lambda x: " ".join(x) if isinstance(x, list) else str(x),
 )
 def test_help_and_wrong_arguments_need_no_imports(argv, code):

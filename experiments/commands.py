@@ -1,0 +1,91 @@
+"""The commands `fixedbert study` and `fixedbert theory`, which need a checkout. Only running one imports torch."""
+
+from argparse import ArgumentParser
+
+OPTIONS = {  # of `fixedbert study`; the last ones describe the data, as in run_pretraining.py
+    "output_dir": "directory for the records of runs and the report",
+    "scale": "tiny or day: two CPU cores; small: one GPU; paper: many GPUs",
+    "share": "1/2 runs every second shape, 2/2 the others",
+    "tokenizer_name": "directory, Hub id or vocab.txt; default: trained on the corpus",
+    "store_dir": "directory for tokenized corpora",
+    "glue_dir": "directory with GLUE tasks, for MNLI; default: the Hub",
+    "squad_dir": "directory with train-v1.1.json and dev-v1.1.json; default: the Hub",
+}
+LISTS = {
+    "train_file": "training corpora",
+    "validation_file": "held-out corpora",
+    "dataset_name": "corpora on the Hub",
+    "dataset_config_name": "their configurations",
+    "document_boundary": "what ends a document",
+}
+
+
+def study_arguments(parser: ArgumentParser):
+    parser.add_argument("name", help="a study listed in docs/study.md, a YAML file, or report, followed by runs.jsonl")
+    parser.add_argument("files", nargs="*", help="runs.jsonl of one study, from one or more machines")
+    for name, text in OPTIONS.items():
+        parser.add_argument(f"--{name}", help=text)
+    for name, text in LISTS.items():
+        parser.add_argument(f"--{name}", nargs="+", help=text)
+    parser.add_argument("--processes", type=int, help="concurrent runs; default: one per GPU or CPU core")
+    parser.add_argument("--dry_run", action="store_true", help="list the shapes and the cost of all runs")
+    parser.add_argument(
+        "--take_over_output_dir", action="store_true", help="continue a study whose machine has died without a trace"
+    )
+
+
+def study(
+    name: str,
+    files: list[str],
+    output_dir: str | None,
+    scale: str | None,
+    share: str | None,
+    processes: int | None,
+    dry_run: bool,
+    take_over_output_dir: bool,
+    **sources,
+):
+    import torch
+    from accelerate import PartialState
+
+    from fixedbert.support.errors import InputError
+
+    from . import head_size
+    from . import study as studies
+
+    studies.register(head_size.EXTENSION)
+    share = share or "1/1"
+    if name != "report" and files:
+        raise InputError(f"{files[0]}: one study at a time; only report takes files.")
+    selected = None if name == "report" else studies.load_study(name, scale)
+    if selected and dry_run:
+        return print(studies.study_cost_text(selected, share))
+    if output_dir is None:
+        raise InputError("is required: the directory for the records of runs and the report.", "output_dir")
+    if selected is None:
+        return print(studies.report_markdown(studies.report_runs(files, output_dir)))
+    state = PartialState(cpu=not torch.accelerator.is_available())
+    state.print(studies.study_cost_text(selected, share), flush=True)
+    data = studies.DataSources(**sources)
+    report = studies.run_study(selected, output_dir, data, processes, share, take_over_output_dir)
+    if state.is_main_process:
+        print(studies.report_markdown(report))
+
+
+def theory_arguments(parser: ArgumentParser):
+    parser.add_argument("--output_dir", required=True, help="new directory for the result")
+    parser.add_argument("--lengths", type=int, nargs="+", default=[8, 16, 32], help="sequence lengths in tokens")
+    parser.add_argument("--patterns", type=int, default=5, help="random attention patterns per head size")
+    parser.add_argument("--seed", type=int, default=0, help="random seed")
+
+
+def theory(**options):
+    from .head_size import theory
+
+    print(theory.theory_text(theory.theory(**options)))
+
+
+COMMANDS = {
+    "study": ("train models of many shapes on equal terms", study_arguments, study),
+    "theory": ("check the papers' theorems numerically", theory_arguments, theory),
+}
