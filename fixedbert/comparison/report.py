@@ -78,8 +78,6 @@ class Comparison:
         ]
         if flips:
             notes.append("lost, gained: rows that only the first model, or only this one, predicts correctly")
-        if any(model.fidelity and model.fidelity.distinct == 1 for model in others):
-            notes.append("The first model predicts the same label for all rows, so the agreement is meaningless.")
         if self.folder and any(model.fidelity and model.fidelity.kind == "classes" for model in others):
             notes.append(f"rows with different predictions: {self.folder}/{CHANGED}")
         return "\n".join([f"{rows} rows from {self.file}, on {self.machine}", "", *aligned(lines), "", *notes])

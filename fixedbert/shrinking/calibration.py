@@ -29,17 +29,10 @@ DOC_STRIDE = 128  # tokens that consecutive windows of a SQuAD paragraph share
 @dataclass(frozen=True)
 class CalibrationData:
     """
-    The source of calibration rows. Labels are not used.
+    The source of calibration rows: a GLUE task or files, as in `shrink`. Labels are not used.
 
-    Args:
-        task_name, data_dir: a GLUE task, and its directory (default: the Hub).
-        train_file: files with texts or text pairs (.csv, .tsv, .jsonl, .parquet, or .txt with one text per line), with
-            questions (SQuAD's JSON), or with running text for a masked LM or an encoder without pooling.
-        text_column_names: one or two columns of a table.
-        max_seq_length: tokens per row; longer rows are truncated.
-        max_samples: number of rows, chosen at random.
-        batch_size: rows per batch, also for measuring times.
-        seed: seed of the random order.
+    Files hold texts or text pairs (.csv, .tsv, .jsonl, .parquet, or .txt with one text per line), questions in SQuAD's
+    format, or running text for a masked LM or an encoder without pooling.
     """
 
     task_name: str | None = None

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from tqdm.auto import tqdm
 from transformers.masking_utils import create_bidirectional_mask, create_causal_mask
 
-from ..conversion.growing import Heads, heads_of
+from ..conversion.growing import Heads, heads_of, set_heads
 from ..fine_tuning.distillation import Batch
 from ..model.attention_fixed_head_bert import FixedHeadBertAttention, FixedHeadBertSelfAttention
 from ..model.modeling_fixed_head_bert import FixedHeadBertLayer, FixedHeadBertPreTrainedModel
@@ -99,40 +99,24 @@ def collect_statistics(
         )
         for layer in layers_of(model)
     ]
-    trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    model.requires_grad_(False)
-    embeddings = model.base_model.get_submodule("embeddings")
-    handle = embeddings.register_forward_hook(lambda module, args, output: output.requires_grad_())
-    try:
-        for batch in tqdm(batches, "Fisher information", unit="batch"):
-            with recorded(*(module for layer in modules for module in layer)) as seen:
-                nll = torch.stack([sampled_nll(predictions) for predictions in predict(model, batch)]).sum()
-            for _, output in seen.values():
-                output.retain_grad()
-            nll.backward()
-            real = real_tokens(batch)
-            for layer, (W_o, W_f, query, key) in zip(statistics, modules, strict=True):
-                layer.heads.add(seen[W_o][0].detach()[real])
-                layer.heads_gradient.add(gradient(seen[W_o][1])[real])
-                layer.neurons.add(seen[W_f][0].detach()[real])
-                layer.neurons_gradient.add(gradient(seen[W_f][1])[real])
-                layer.queries.add(seen[query][1].detach()[real])
-                layer.keys.add(minus_row_mean(seen[key][1].detach(), real)[real])
-    finally:
-        handle.remove()
-        for parameter in trainable:
-            parameter.requires_grad_()
+    for batch in tqdm(batches, "Fisher information", unit="batch"):
+        with recorded(*(module for layer in modules for module in layer)) as seen:
+            nll = torch.stack([sampled_nll(predictions) for predictions in predict(model, batch)]).sum()
+        outputs = [seen[module][1] for W_o, W_f, *_ in modules for module in (W_o, W_f)]
+        gradients, real = iter(torch.autograd.grad(nll, outputs)), real_tokens(batch)
+        for layer, (W_o, W_f, query, key) in zip(statistics, modules, strict=True):
+            layer.heads.add(seen[W_o][0].detach()[real])
+            layer.heads_gradient.add(next(gradients)[real])
+            layer.neurons.add(seen[W_f][0].detach()[real])
+            layer.neurons_gradient.add(next(gradients)[real])
+            layer.queries.add(seen[query][1].detach()[real])
+            layer.keys.add(minus_row_mean(seen[key][1].detach(), real)[real])
     for layer in statistics:
         moments = [x for x in vars(layer).values() if isinstance(x, SecondMoments)]
         if not all(x.sum.isfinite().all() for x in moments):
             raise InputError("activations or gradients are not finite, so the weights are damaged.")
     measure_score_errors(model, batches[::SCORE_STRIDE], statistics, head_sizes, predict)
     return statistics
-
-
-def gradient(states: Tensor) -> Tensor:
-    assert states.grad is not None
-    return states.grad
 
 
 def minus_row_mean(states: Tensor, real: Tensor) -> Tensor:
@@ -201,15 +185,17 @@ def reduced_scores(
 def with_reduced_scores(
     heads: FixedHeadBertSelfAttention, statistics: LayerStatistics, size: int
 ) -> FixedHeadBertSelfAttention:
-    """Returns a module with smaller queries and keys that shares all else."""
-    smaller = copy.copy(heads)
-    smaller._modules = dict(heads._modules)
-    smaller.attention_head_size, smaller.scaling = size, size**-0.5
+    """Returns a module with smaller queries and keys that shares the values."""
+    number = heads.num_attention_heads
+    config = copy.copy(heads.config)
+    config.num_hidden_layers = 1
+    set_heads(config, [Heads(number, size, heads.value_head_size)])
+    with torch.device("meta"):
+        smaller = self_attention(FixedHeadBertAttention(config, heads.is_causal, layer_idx=0)).eval()
     W_q, b_q, W_k, b_k = (
-        x.flatten(0, 1).to(heads.query.weight)
-        for x in reduced_scores(heads, statistics, size, list(range(heads.num_attention_heads)))
+        x.flatten(0, 1).to(heads.query.weight) for x in reduced_scores(heads, statistics, size, list(range(number)))
     )
-    smaller.query, smaller.key = linear(W_q, b_q), linear(W_k, b_k)
+    smaller.query, smaller.key, smaller.value = linear(W_q, b_q), linear(W_k, b_k), heads.value
     return smaller
 
 

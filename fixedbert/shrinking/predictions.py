@@ -18,9 +18,6 @@ from ..publishing.pooling import SentencePooling, read_pooling
 Predict = Callable[[PreTrainedModel, Batch], list[Predictions]]
 MASKED_LM = ("PreTraining", "MaskedLM")  # heads that predict masked tokens
 MASKED_POSITIONS = "masked_positions"  # key of a batch: where a masked LM predicts, (B, L)
-# Share of changed predictions up to which nearly all or most count as unchanged. On the tasks of
-# docs/results/lighter.md such models lost up to half a point and up to two points.
-NEARLY_ALL, MOST = 0.03, 0.1
 
 
 @dataclass
@@ -124,30 +121,15 @@ class Fidelity:
 
     def __str__(self) -> str:
         if self.agreement is not None:
-            return f"{self.agreement:.1%} agree with the original's, KL divergence {self.divergence:.2g} nats per row"
+            warning = ", but the original predicts the same label for all rows" if self.distinct == 1 else ""
+            agreement = f"{self.agreement:.1%} agree with the original's{warning}"
+            return f"{agreement}, KL divergence {self.divergence:.2g} nats per row"
         if self.kind == "numbers":
             spread = f" (standard deviation of the original's: {self.spread:.2g})" if self.spread else ""
             return f"root mean square difference from the original's {(2 * self.divergence) ** 0.5:.2g}{spread}"
         if self.kind == "embeddings":
             return f"mean cosine similarity to the original's {1 - self.divergence:.3f}"
         return f"1 - cosine similarity to the original's hidden states {self.divergence:.2g}, summed over each row"
-
-    def judgement(self, tokens: float) -> str:
-        """Returns a sentence about the share of changed predictions, for rows of `tokens` tokens on average."""
-        if self.distinct == 1:
-            return (
-                "The original predicts the same label for all rows, so the agreement is meaningless: use other rows."
-            )
-        changed = self.divergence / (tokens if self.kind == "states" else 1)
-        if self.agreement is not None:
-            changed = 1 - self.agreement
-        elif self.kind == "numbers":
-            changed = 2 * self.divergence / self.spread**2 if self.spread else 1.0
-        if changed <= NEARLY_ALL:
-            return "Nearly all predictions are unchanged."
-        if changed <= MOST:
-            return "Most predictions are unchanged: compare both models on labelled rows."
-        return "Many predictions changed: use distillation (distil_steps), or choose a milder target."
 
 
 @torch.no_grad()

@@ -71,7 +71,7 @@ class ShrinkResult:
         ]
         if self.distilled is not None:
             lines.append(f"             after {self.distil_steps:,} steps of distillation: {self.distilled}")
-        return "\n".join([*lines, "", f"{self.speed}. {(self.distilled or self.fidelity).judgement(self.tokens)}"])
+        return "\n".join([*lines, "", f"{self.speed}."])
 
     @property
     def speed(self) -> str:

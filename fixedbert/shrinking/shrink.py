@@ -53,17 +53,7 @@ UNSUPPORTED = ("head_embedding", "qk_norm", "add_cross_attention")  # fields of 
 
 @dataclass(frozen=True, kw_only=True)
 class Target:
-    """
-    The target of shrinking: exactly one of a speedup, a time, a number of parameters or operations, or layer sizes.
-
-    Args:
-        speedup: how many times as fast as the original, on this machine.
-        milliseconds: time for a batch of calibration rows, the mean over short, medium and long ones.
-        params: maximum number of parameters of the model.
-        flops: maximum number of operations of a forward pass for a row of mean length.
-        attention_head_size, value_head_size, num_attention_heads, intermediate_size: sizes for all layers, or a list
-            with one per layer. Which heads and neurons remain is chosen.
-    """
+    """The target of shrinking: one of speedup, milliseconds, params, flops, or sizes of layers, as in `shrink`."""
 
     speedup: float | None = None
     milliseconds: float | None = None
