@@ -20,8 +20,8 @@ New neurons in a feed-forward network follow the same principle: random input we
 
 import copy
 import logging
-import math
 import re
+from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -61,6 +61,11 @@ BERT_NAMES = (
 )
 LAYER = re.compile(r"(.*encoder\.layer\.)(\d+)(\..*)")
 NEURON_AXIS = {".intermediate.dense.weight": 0, ".intermediate.dense.bias": 0, ".output.dense.weight": 1}
+# For the bias of each output projection, the field with its heads or neurons, and the projections before it.
+PROJECTIONS = {
+    ".attention.output.dense.bias": ("head_counts", [f".attention.self.{part}" for part in ("query", "key", "value")]),
+    ".output.dense.bias": ("neuron_counts", [".intermediate.dense"]),
+}
 ATTENTION = re.compile(r"attention\.(?:self\.(query|key|value)|(output)\.dense)\.(weight|bias)$")
 
 
@@ -77,17 +82,17 @@ class Heads(NamedTuple):
 
 
 def heads_of(config: FixedHeadBertConfig) -> list[Heads]:
-    """Return the heads of each layer."""
+    """Returns the heads of each layer."""
     return [*map(Heads, config.head_counts, config.head_sizes, config.value_head_sizes)]
 
 
 def int_or_list(sizes: list[int]) -> int | list[int]:
-    """Return a single number if all layers have the same one, as configurations store it."""
+    """Returns a single number if all layers have the same one, as configurations store it."""
     return sizes[0] if len(set(sizes)) == 1 else sizes
 
 
 def set_heads(config: FixedHeadBertConfig, heads: list[Heads]):
-    """Set the heads of each layer in a configuration."""
+    """Sets the heads of each layer in a configuration."""
     counts, sizes, value_sizes = (list(numbers) for numbers in zip(*heads, strict=True))
     config.num_attention_heads = max(1, *counts)  # even if no layer has heads
     config.layer_attention_heads = counts if set(counts) != {config.num_attention_heads} else None
@@ -97,25 +102,22 @@ def set_heads(config: FixedHeadBertConfig, heads: list[Heads]):
 
 def to_fixed_head_bert(
     model: PreTrainedModel,
-    attention_head_size: int | list[int] | None = None,
-    num_attention_heads: int | list[int] | None = None,
     num_hidden_layers: int | None = None,
     seed: int = 0,
-    value_head_size: int | list[int] | None = None,
-    intermediate_size: int | list[int] | None = None,
+    **sizes: int | list[int] | None,
 ) -> FixedHeadBertPreTrainedModel:
     """
-    Convert a model to a FixedHeadBert with the same function up to rounding: 1e-10 in float64, 1e-5 in float32.
+    Converts a model to a FixedHeadBert with the same function up to rounding: 1e-10 in float64, 1e-5 in float32.
 
     Args:
         model: a BERT, RoBERTa, DistilBERT, ELECTRA or FixedHeadBert, with or without a task head. RoBERTa gives
             padding no position, so the function stays the same only for texts padded on the right.
-        attention_head_size, num_attention_heads, value_head_size, intermediate_size: sizes of the new model, at least
-            those of `model` (the default), as one number or one per layer. Values that have the size of queries and
-            keys grow with them.
         num_hidden_layers: number of layers; layer i is layer i * old // new of `model`. A different number changes the
             function, with a warning.
         seed: seed for the random numbers in new heads, dimensions and neurons.
+        sizes: `attention_head_size`, `num_attention_heads`, `value_head_size` and `intermediate_size`, at least those
+            of `model` (the default), as one number or one per layer. Values that have the size of queries and keys
+            grow with them.
 
     Returns:
         The model, in evaluation mode. It has the dtype of `model`, and shares no memory with it.
@@ -128,65 +130,49 @@ def to_fixed_head_bert(
     layers = config.num_hidden_layers if num_hidden_layers is None else num_hidden_layers
     if layers < 1:
         raise InputError(f"must be at least 1, not {layers}.", "num_hidden_layers")
-    chosen = [layer * config.num_hidden_layers // layers for layer in range(layers)]
-    old = select_layers_config(config, chosen)
-    new = larger_config(old, attention_head_size, num_attention_heads, value_head_size, intermediate_size)
-    warn_about_rounding(model.dtype, heads_of(old), heads_of(new))
     if layers != config.num_hidden_layers:
-        logger.warning(
-            "The function changes: %d layers become %d, copies of layers %s.", config.num_hidden_layers, layers, chosen
-        )
-    generator = torch.Generator().manual_seed(seed)
-    tensors = enlarge(select_layers(bert_tensors(model), chosen), old, new, generator)
+        logger.warning("The function changes, because %d layers become %d.", config.num_hidden_layers, layers)
+    chosen = [layer * config.num_hidden_layers // layers for layer in range(layers)]
+    old, tensors = select_layers(config, bert_tensors(model), chosen)
+    new = larger_config(old, **sizes)
     model_class: type[FixedHeadBertPreTrainedModel] = getattr(modeling_fixed_head_bert, f"FixedHeadBert{head}")
-    return build_model(model_class, new, tensors, model)
+    return build_model(model_class, new, enlarge(tensors, old, new, torch.Generator().manual_seed(seed)), model)
 
 
-def select_layers_config(config: FixedHeadBertConfig, chosen: list[int]) -> FixedHeadBertConfig:
-    """Return the configuration of a model that consists of the layers `chosen`, which may repeat."""
+def select_layers(
+    config: FixedHeadBertConfig, tensors: dict[str, torch.Tensor], chosen: list[int]
+) -> tuple[FixedHeadBertConfig, dict[str, torch.Tensor]]:
+    """Returns configuration and parameters of a model that consists of the layers `chosen`, which may repeat."""
     config = copy.deepcopy(config)
     for field in ("attention_head_size", "value_head_size", "layer_attention_heads", "intermediate_size"):
         if isinstance(sizes := getattr(config, field), list):
             setattr(config, field, [sizes[layer] for layer in chosen])
     config.num_hidden_layers = len(chosen)
-    return config
-
-
-def select_layers(tensors: dict[str, torch.Tensor], chosen: list[int]) -> dict[str, torch.Tensor]:
-    """Return the parameters of a model that consists of the layers `chosen`, which may repeat."""
+    selected = {name: tensor for name, tensor in tensors.items() if not LAYER.fullmatch(name)}
     layers = [match for match in map(LAYER.fullmatch, tensors) if match]
-    others = {name: tensor for name, tensor in tensors.items() if not LAYER.fullmatch(name)}
-    return others | {
-        f"{match[1]}{number}{match[3]}": tensors[match[0]]
-        for number, layer in enumerate(chosen)
-        for match in layers
-        if int(match[2]) == layer
-    }
+    for number, layer in enumerate(chosen):
+        for match in layers:
+            if int(match[2]) == layer:
+                selected[f"{match[1]}{number}{match[3]}"] = tensors[match[0]]
+    return config, selected
 
 
-def larger_config(
-    config: FixedHeadBertConfig,
-    attention_head_size: int | list[int] | None = None,
-    num_attention_heads: int | list[int] | None = None,
-    value_head_size: int | list[int] | None = None,
-    intermediate_size: int | list[int] | None = None,
-) -> FixedHeadBertConfig:
+def larger_config(config: FixedHeadBertConfig, **sizes: int | list[int] | None) -> FixedHeadBertConfig:
     """
-    Return `config` with new sizes (see `to_fixed_head_bert`).
+    Returns `config` with new `sizes` (see `to_fixed_head_bert`).
 
     Raises:
         InputError: such a model cannot represent every function of a model with `config`.
     """
-    old = heads_of(config)
-    if value_head_size is None and config.value_head_size is None:
-        value_head_size = attention_head_size
-    counts = per_layer(num_attention_heads, "num_attention_heads", [heads.number for heads in old])
-    sizes = per_layer(attention_head_size, "attention_head_size", [heads.size for heads in old])
-    value_sizes = per_layer(value_head_size, "value_head_size", [heads.value_size for heads in old])
-    new = [*map(Heads, counts, sizes, value_sizes)]
-    for old_heads, new_heads in zip(old, new, strict=True):
+    if sizes.get("value_head_size") is None and config.value_head_size is None:
+        sizes["value_head_size"] = sizes.get("attention_head_size")
+    counts = per_layer(sizes.get("num_attention_heads"), "num_attention_heads", config.head_counts)
+    head_sizes = per_layer(sizes.get("attention_head_size"), "attention_head_size", config.head_sizes)
+    value_sizes = per_layer(sizes.get("value_head_size"), "value_head_size", config.value_head_sizes)
+    new = [*map(Heads, counts, head_sizes, value_sizes)]
+    for old_heads, new_heads in zip(heads_of(config), new, strict=True):
         check_heads(config, old_heads, new_heads)
-    neurons = per_layer(intermediate_size, "intermediate_size", config.neuron_counts)
+    neurons = per_layer(sizes.get("intermediate_size"), "intermediate_size", config.neuron_counts)
     for before, after in zip(config.neuron_counts, neurons, strict=True):
         if after < before:
             raise InputError(f"must be at least {before}, not {after}; fixedbert shrink cuts it.", "intermediate_size")
@@ -197,7 +183,7 @@ def larger_config(
 
 
 def per_layer(value: int | list[int] | None, field: str, default: list[int]) -> list[int]:
-    """Return one number per layer: `default` for None, and a single number repeated."""
+    """Returns one number per layer: `default` for None, and a single number repeated."""
     if value is None:
         return default
     values = value if isinstance(value, list) else [value]
@@ -207,13 +193,11 @@ def per_layer(value: int | list[int] | None, field: str, default: list[int]) -> 
 
 
 def check_heads(config: FixedHeadBertConfig, old: Heads, new: Heads):
-    """Raise InputError if a layer with the heads `new` cannot compute what one with the heads `old` computes."""
-    if min(new[1:]) < 1 or new.number < min(old.number, 1):
-        raise InputError(f"{new} are too few or too small; give numbers of at least 1.")
+    """Raises InputError if a layer with the heads `new` cannot compute what one with the heads `old` computes."""
+    if min(new[1:]) < 1 or any(after < before for before, after in zip(old, new, strict=True)):
+        raise InputError(f"{new} cannot represent {old}; only fixedbert shrink makes heads fewer or smaller.")
     if old.number < 1 <= new.number and (config.qk_norm or config.head_embedding):
         raise InputError("a layer without heads cannot get any in a model with qk_norm or head_embedding.")
-    if any(after < before for before, after in zip(old, new, strict=True)):
-        raise InputError(f"{new} cannot represent {old}; only fixedbert shrink makes heads fewer or smaller.")
     if config.qk_norm and new.size != old.size:
         raise InputError(
             "attention_head_size cannot grow in a model with qk_norm, because new dimensions would change the root "
@@ -226,26 +210,14 @@ def check_heads(config: FixedHeadBertConfig, old: Heads, new: Heads):
         )
 
 
-def warn_about_rounding(dtype: torch.dtype, old: list[Heads], new: list[Heads]):
-    """Warn if half precision rounds the scaled queries."""
-    if dtype not in (torch.float16, torch.bfloat16):
-        return
-    for (_, size, _), (_, new_size, _) in zip(old, new, strict=True):
-        scale = (new_size / size) ** 0.5
-        if not math.log2(scale).is_integer():
-            logger.warning("Queries times %.3f are rounded to %s; a head size of %d is exact.", scale, dtype, 4 * size)
-            return
-
-
 def enlarge(
     tensors: dict[str, torch.Tensor],
     old: FixedHeadBertConfig,
     new: FixedHeadBertConfig,
     generator: torch.Generator | None = None,
-    power: int = 1,
 ) -> dict[str, torch.Tensor]:
     """
-    Return copies of a model's parameters, enlarged from the configuration `old` to `new`.
+    Returns copies of a model's parameters, enlarged from the configuration `old` to `new`.
 
     Args:
         tensors: the parameters, under BERT's names.
@@ -258,48 +230,36 @@ def enlarge(
         if match is None:
             enlarged[name] = tensor.clone()
         elif (axis := NEURON_AXIS.get(match[3])) is not None:
-            enlarged[name] = enlarge_feed_forward(tensor, axis, old, new.neuron_counts[int(match[2])], generator)
+            neurons, shape = new.neuron_counts[int(match[2])], [*tensor.shape]
+            is_random = match[3] == ".intermediate.dense.weight" and neurons > shape[axis]
+            shape[axis] = neurons
+            enlarged[name] = pad(tensor, shape, old.initializer_range, generator if is_random else None)
         else:
-            enlarged[name] = enlarge_attention(name, tensor, old, *heads[int(match[2])], generator, power)
+            enlarged[name] = enlarge_attention(name, tensor, old, *heads[int(match[2])], generator)
     return enlarged
 
 
 def with_empty_layers(
     tensors: dict[str, torch.Tensor], old: FixedHeadBertConfig, new: FixedHeadBertConfig
 ) -> dict[str, torch.Tensor]:
-    """Add weights of size 0 for layers that have no heads or neurons in `old` and have some in `new`."""
+    """Adds weights of size 0 to layers that have no heads or neurons in `old` and have some in `new`."""
     extended = dict(tensors)
     for name, bias in tensors.items():
-        match = LAYER.fullmatch(name)
-        parts: tuple[str, ...] = ()
-        if match and match[3] == ".attention.output.dense.bias":
-            if old.head_counts[int(match[2])] < 1 <= new.head_counts[int(match[2])]:
-                parts = tuple(f".attention.self.{part}" for part in ("query", "key", "value"))
-        elif match and match[3] == ".output.dense.bias":
-            if old.neuron_counts[int(match[2])] < 1 <= new.neuron_counts[int(match[2])]:
-                parts = (".intermediate.dense",)
-        for part in parts:
-            prefix = f"{name.removesuffix(match[3])}{part}" if match else part
-            extended |= {f"{prefix}.weight": bias.new_zeros(0, len(bias)), f"{prefix}.bias": bias.new_zeros(0)}
+        if (match := LAYER.fullmatch(name)) is None or match[3] not in PROJECTIONS:
+            continue
+        attribute, parts = PROJECTIONS[match[3]]
+        if getattr(old, attribute)[int(match[2])] < 1 <= getattr(new, attribute)[int(match[2])]:
             extended[name.removesuffix("bias") + "weight"] = bias.new_zeros(len(bias), 0)
+            for part in parts:
+                extended[f"{match[1]}{match[2]}{part}.weight"] = bias.new_zeros(0, len(bias))
+                extended[f"{match[1]}{match[2]}{part}.bias"] = bias.new_zeros(0)
     return extended
 
 
-def enlarge_feed_forward(
-    tensor: torch.Tensor, axis: int, config: FixedHeadBertConfig, neurons: int, generator: torch.Generator | None
-) -> torch.Tensor:
-    """Return a copy of a feed-forward parameter, enlarged to `neurons` along `axis`."""
-    if neurons == tensor.shape[axis]:
-        return tensor.clone()
-    shape = (*tensor.shape[:axis], neurons, *tensor.shape[axis + 1 :])
-    is_input_weight = axis == 0 and tensor.dim() == 2
-    return pad(tensor, shape, config.initializer_range, generator if is_input_weight else None)
-
-
 def pad(
-    values: torch.Tensor, shape: tuple[int, ...], deviation: float, generator: torch.Generator | None
+    values: torch.Tensor, shape: Sequence[int], deviation: float, generator: torch.Generator | None
 ) -> torch.Tensor:
-    """Pad `values` at the end of each axis with random numbers, or with zeros without a generator."""
+    """Pads `values` at the end of each axis with random numbers, or with zeros without a generator."""
     padded = torch.zeros(shape, dtype=values.dtype)
     if generator is not None:  # on the CPU, so that the numbers do not depend on the device
         padded.normal_(0, deviation, generator=generator)
@@ -315,13 +275,12 @@ def enlarge_attention(
     old: Heads,
     new: Heads,
     generator: torch.Generator | None,
-    power: int,
 ) -> torch.Tensor:
-    """Return a copy of a layer's parameter, enlarged from the heads `old` to `new` if it belongs to the attention."""
+    """Returns a copy of a layer's parameter, enlarged from the heads `old` to `new` if it belongs to the attention."""
     (old_heads, size, value_size), (heads, new_size, new_value_size) = old, new
     if old == new:
         return tensor.clone()
-    scale = (new_size / size) ** (power / 2)
+    scale = (new_size / size) ** 0.5
     fill = partial(pad, deviation=config.initializer_range)
 
     if name.endswith("value_embedding"):  # (H, V)
@@ -356,7 +315,7 @@ def enlarge_head_embedding(
     generator: torch.Generator | None,
     scale: float,
 ) -> torch.Tensor:
-    """Return a copy of head embeddings (3, H, P), or (2, H, P) without values, enlarged to (H, P) = `shape`."""
+    """Returns a copy of head embeddings (3, H, P), or (2, H, P) without values, enlarged to (H, P) = `shape`."""
     factor = tensor.new_ones(len(tensor), 1, 1)
     factor[0] = scale if config.head_embedding == "add" else 1  # added to queries, which are scaled
     padded = pad(tensor * factor, (len(tensor), *shape), config.initializer_range, generator)
@@ -366,7 +325,7 @@ def enlarge_head_embedding(
 
 
 def bert_tensors(model: PreTrainedModel) -> dict[str, torch.Tensor]:
-    """Return the parameters of `model` under BERT's names."""
+    """Returns the parameters of `model` under BERT's names."""
     tensors = model.state_dict()
     if model.config.model_type in ("bert", "fixed_head_bert"):
         return tensors

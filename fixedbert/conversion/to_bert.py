@@ -17,7 +17,7 @@ from transformers import BertConfig, PreTrainedModel
 from ..model.configuration_fixed_head_bert import FixedHeadBertConfig
 from ..support.errors import InputError
 from .families import build_model, fixed_head_config, shared_fields, task_head
-from .growing import Heads, enlarge, heads_of, set_heads, warn_about_rounding
+from .growing import Heads, enlarge, heads_of, set_heads
 
 SHARED = re.compile(r"(.*attention\.self\.)(query|key|value)\.(weight|bias)")
 EMBEDDED = ("query", "key", "value")  # the order of head embeddings
@@ -43,7 +43,6 @@ def to_bert(model: PreTrainedModel) -> PreTrainedModel:
     old, number = heads_of(config), bert_head_count(config)
     size = config.hidden_size // number
     new = [Heads(number, size, size)] * len(old)
-    warn_about_rounding(model.dtype, old, new)
     expanded = copy.deepcopy(config)
     expanded.head_embedding = None
     larger = copy.deepcopy(expanded)
