@@ -28,7 +28,7 @@ def is_sentence_file(name: str) -> bool:
 
 
 def model_files(directory: Path) -> Iterator[Path]:
-    """Yield the files of a model: the top level of its directory, and the modules of sentence-transformers."""
+    """Yields the files of a model: the top level of its directory, and the modules of sentence-transformers."""
     for file in directory.rglob("*"):
         name = file.relative_to(directory).as_posix()
         if "/" not in name or is_sentence_file(name):
@@ -36,7 +36,7 @@ def model_files(directory: Path) -> Iterator[Path]:
 
 
 def auxiliary_directory(source: str | Path, **hub_options) -> Path:
-    """Return the local directory with the auxiliary files of a model. For a model on the Hub, download them first."""
+    """Returns the local directory with the auxiliary files of a model. Downloads them from the Hub."""
     if Path(source).is_dir():
         return Path(source)
     patterns = [*SENTENCE_FILES, *TOKENIZER_FILES, "config.json", CARD]
@@ -49,11 +49,8 @@ def copy_auxiliary_files(
     source: str | Path, auxiliary: Path, output: Path, do_lower_case: bool | None = None
 ) -> tuple[str, dict[str, Any]]:
     """
-    Copy tokenizer and sentence-transformers modules from the directory `auxiliary` into `output`, which already holds
-    the model's config.json.
-
-    Args:
-        source: the model's directory or Hub id.
+    Copies tokenizer and sentence-transformers modules from the directory `auxiliary` of the model `source` into
+    `output`, which already holds the new config.json.
 
     Returns:
         For a model card, the name of the source without local directories, and metadata from the source's card.
@@ -67,7 +64,7 @@ def copy_auxiliary_files(
 
 
 def copy_tokenizer(source: Path, output: Path, do_lower_case: bool | None):
-    """Save the tokenizer from `source` in `output`, if the model there has embeddings for all of its tokens."""
+    """Saves the tokenizer from `source` in `output`, if the model there has embeddings for all of its tokens."""
     files = [name for name in TOKENIZER_FILES if (source / name).exists()]
     if not files:
         logger.warning("%s has no tokenizer, so the new directory has none.", source)
@@ -80,10 +77,8 @@ def copy_tokenizer(source: Path, output: Path, do_lower_case: bool | None):
 
 
 def copy_sentence_files(source: Path, output: Path):
-    """Copy the modules of a sentence-transformers model, such as its pooling."""
-    if not (source / "modules.json").is_file():
-        return
-    for file in model_files(source):
+    """Copies the modules of a sentence-transformers model, such as its pooling."""
+    for file in model_files(source) if (source / "modules.json").is_file() else ():
         name = file.relative_to(source).as_posix()
         if file.is_file() and is_sentence_file(name):
             (output / name).parent.mkdir(exist_ok=True, parents=True)
@@ -91,7 +86,7 @@ def copy_sentence_files(source: Path, output: Path):
 
 
 def card_metadata(source: Path) -> dict[str, Any]:
-    """Return the fields of the source's model card that also hold for converted weights."""
+    """Returns the fields of the source's model card that also hold for converted weights."""
     card = source / CARD
     if not os.path.lexists(card):
         return {}

@@ -29,14 +29,13 @@ POOLER = ("pooler.dense.weight", "pooler.dense.bias")  # earlier versions saved 
 def model_directory(
     model: str | Path | PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None = None
 ) -> Iterator[str]:
-    """Yield the directory or Hub id `model`. Save a model in memory and its tokenizer in a temporary directory."""
-    if not isinstance(model, PreTrainedModel):
-        if tokenizer is not None:
-            raise InputError("accompanies a model in memory; a directory contains its own tokenizer.", "tokenizer")
+    """Yields the directory or Hub id `model`. Saves a model in memory in a temporary directory."""
+    if isinstance(model, PreTrainedModel) != (tokenizer is not None):
+        raise InputError("is required for a model in memory, and only for one.", "tokenizer")
+    if tokenizer is None:
         yield str(model)
         return
-    if tokenizer is None:
-        raise InputError("is required for a model in memory.", "tokenizer")
+    assert isinstance(model, PreTrainedModel)
     with TemporaryDirectory() as temporary:
         name = Path(model.name_or_path or "").name
         directory = Path(temporary, type(model).__name__ if name in ("", "None") else name)
@@ -47,7 +46,7 @@ def model_directory(
 
 def read_config(source: str | Path, model_type: str | None = None, **options) -> PreTrainedConfig:
     """
-    Read a model's configuration from a directory or the Hub.
+    Reads a model's configuration from a directory or the Hub.
 
     The attention implementation in config.json is ignored: it can name a kernel on the Hub, which transformers would
     download and run.
@@ -79,7 +78,7 @@ def read_config(source: str | Path, model_type: str | None = None, **options) ->
 
 
 def check_links(source: Path):
-    """Raise InputError if a symbolic link or an entry in a shard index points out of the directory."""
+    """Raises InputError if a symbolic link or an entry in a shard index points out of the directory."""
     root = Path(os.path.realpath(source))  # unlike Path.resolve, accepts a link to itself
     root = root.parent.parent if root.parent.name == "snapshots" else root  # the Hub's cache links to its blobs
     for file in model_files(source):
@@ -91,7 +90,7 @@ def check_links(source: Path):
 
 def load_bert(source: str | Path, architecture: str | None = None, **hub_options) -> PreTrainedModel:
     """
-    Load a model that can be converted, with its task head, from a directory or the Hub.
+    Loads a model that can be converted, with its task head, from a directory or the Hub.
 
     Reads model.safetensors and pytorch_model.bin (tensors only). A BERT with pruned weights, which transformers 5
     cannot represent, becomes a FixedHeadBert. A pooler that the task head does not use is dropped, and with
@@ -134,7 +133,7 @@ def load_bert(source: str | Path, architecture: str | None = None, **hub_options
 
 
 def resolve_class(source: str | Path, architecture: str | None, **hub_options) -> tuple[PreTrainedConfig, str]:
-    """Return a model's configuration and the name of its class: `architecture` or the one in config.json."""
+    """Returns a model's configuration and the name of its class: `architecture` or the one in config.json."""
     model_type = next((kind for kind, family in FAMILIES.items() if (architecture or "").startswith(family)), None)
     config = read_config(source, model_type, **hub_options)
     with error_context(source):
@@ -151,41 +150,35 @@ def resolve_class(source: str | Path, architecture: str | None, **hub_options) -
 
 def pruned_config(config: PreTrainedConfig, tensors: dict[str, StoredTensor]) -> FixedHeadBertConfig | None:
     """
-    Return the FixedHeadBert configuration of a BERT whose weights lack heads or neurons, or None if nothing is pruned.
+    Returns the FixedHeadBert configuration of a BERT whose weights lack heads or neurons; None if nothing is pruned.
 
     Both models have the same parameter names, and the remaining heads keep their size.
     """
-    heads, layers = config.num_attention_heads, config.num_hidden_layers
-    size = config.hidden_size // heads
-    queries = rows_by_layer("attention.self.query", tensors, layers, config.hidden_size)
-    counts = [rows // size for rows in queries]
-    neurons = rows_by_layer("intermediate.dense", tensors, layers, config.intermediate_size)
-    if any(rows % size for rows in (config.hidden_size, *queries)):
-        return None  # not whole heads: loading reports the shape
-    old, new = [heads] * layers + [config.intermediate_size] * layers, counts + neurons
-    if new == old or any(after > before for after, before in zip(new, old, strict=True)):
-        return None
+    size = config.hidden_size // config.num_attention_heads
+    queries = rows_by_layer("attention.self.query", config.hidden_size, config, tensors)
+    neurons = rows_by_layer("intermediate.dense", config.intermediate_size, config, tensors)
+    is_full = {*queries} == {config.hidden_size} and {*neurons} == {config.intermediate_size}
+    is_larger = max(queries) > config.hidden_size or max(neurons) > config.intermediate_size
+    if is_full or is_larger or any(rows % size for rows in queries):
+        return None  # loading reports shapes that are not those of whole heads
     pruned = fixed_head_config(config)
-    set_heads(pruned, [Heads(count, size, size) for count in counts])
+    set_heads(pruned, [Heads(rows // size, size, size) for rows in queries])
     pruned.intermediate_size = int_or_list(neurons)
     pruned.validate()
     return pruned
 
 
-def rows_by_layer(part: str, tensors: dict[str, StoredTensor], layers: int, default: int) -> list[int]:
-    """Return the number of rows of a projection's weight in each layer, or `default` where the weight is missing."""
-    rows = {
-        int(match[1]): tensor.shape[0]
-        for name, tensor in tensors.items()
-        if (match := re.search(rf"encoder\.layer\.(\d+)\.{re.escape(part)}\.weight$", name))
-    }
-    return [rows.get(layer, default) for layer in range(layers)]
+def rows_by_layer(part: str, default: int, config: PreTrainedConfig, tensors: dict[str, StoredTensor]) -> list[int]:
+    """Returns the number of rows of a projection's weight in each layer, `default` where the weight is missing."""
+    pattern = re.compile(rf"encoder\.layer\.(\d+)\.{re.escape(part)}\.weight$")
+    rows = {int(match[1]): tensors[name].shape[0] for name in tensors if (match := pattern.search(name))}
+    return [rows.get(layer, default) for layer in range(config.num_hidden_layers)]
 
 
 def load_tensors(
     architecture: str, source: str | Path, config: PreTrainedConfig, **hub_options
 ) -> tuple[PreTrainedModel, list[str]]:
-    """Load a model with all of its parameters. Also return the names of tensors that it has no parameter for."""
+    """Loads a model with all of its parameters. Also returns the names of tensors that it has no parameter for."""
     library = modeling_fixed_head_bert if config.model_type == "fixed_head_bert" else transformers
     model_class = getattr(library, architecture)
     model, info = load_body(model_class, source, config, **hub_options)

@@ -37,7 +37,7 @@ def convert(  # noqa: PLR0913  the options of the command
     token: str | None = None,
 ) -> PreTrainedModel:
     """
-    Convert a BERT to a FixedHeadBert with the same function: with larger heads, more heads or wider feed-forward
+    Converts a BERT to a FixedHeadBert with the same function: with larger heads, more heads or wider feed-forward
     networks.
 
     Args:
@@ -92,7 +92,7 @@ def convert(  # noqa: PLR0913  the options of the command
 
 
 def resize(model: PreTrainedModel, bert: bool, seed: int, **sizes: Any) -> PreTrainedModel:
-    """Return the model with larger sizes, as a FixedHeadBert or as a BERT."""
+    """Returns the model with larger sizes, as a FixedHeadBert or as a BERT."""
     if bert and not isinstance(model, FixedHeadBertPreTrainedModel):
         raise InputError(f"`bert` converts only a FixedHeadBert, not a model of type {model.config.model_type}.")
     unchanged = bert and all(size is None for size in sizes.values())
@@ -101,7 +101,7 @@ def resize(model: PreTrainedModel, bert: bool, seed: int, **sizes: Any) -> PreTr
 
 
 def describe_shape(model: PreTrainedModel) -> str:
-    """Return the model's class, sizes and number of parameters in words."""
+    """Returns the model's class, sizes and number of parameters in words."""
     config = fixed_head_config(model.config)
     sizes = value_head_sizes(config)
     values = "" if sizes == head_sizes(config) else f" with values of {size_text(sizes)}"
@@ -115,7 +115,7 @@ def describe_shape(model: PreTrainedModel) -> str:
 @torch.no_grad()
 def check_equivalence(old: PreTrainedModel, new: PreTrainedModel) -> float:
     """
-    Compare the outputs of two models for two sequences of random tokens.
+    Compares the outputs of two models for two sequences of random tokens.
 
     Returns:
         The largest absolute difference.

@@ -35,7 +35,7 @@ DISTILBERT_FIELDS = {  # by BERT's names
 
 
 def task_head(architecture: str, model_type: str) -> str:
-    """Return the task head in a class name, one of HEADS: "ForMaskedLM" for "BertForMaskedLM"."""
+    """Returns the task head in a class name, one of HEADS: "ForMaskedLM" for "BertForMaskedLM"."""
     head = architecture.removeprefix(FAMILIES[model_type])
     head = "LMHeadModel" if head == "ForCausalLM" else head
     if head not in HEADS or head == architecture:
@@ -47,7 +47,7 @@ def task_head(architecture: str, model_type: str) -> str:
 
 
 def shared_fields(config: PreTrainedConfig) -> dict:
-    """Return the fields of `config` that every BERT configuration has, except class names and versions."""
+    """Returns the fields of `config` that every BERT configuration has, except class names and versions."""
     shared = {*BertConfig.__dataclass_fields__, "labels_are_names"}
     specific = ("architectures", "model_type", "transformers_version", "dtype")
     return {name: value for name, value in config.to_dict().items() if name in shared and name not in specific}
@@ -55,7 +55,7 @@ def shared_fields(config: PreTrainedConfig) -> dict:
 
 def fixed_head_config(config: PreTrainedConfig, architecture: str | None = None) -> FixedHeadBertConfig:
     """
-    Return the configuration of the FixedHeadBert that computes the same function as a model with `config`.
+    Returns the configuration of the FixedHeadBert that computes the same function as a model with `config`.
 
     Args:
         architecture: the name of the model's class, if known.
@@ -89,32 +89,21 @@ def fixed_head_config(config: PreTrainedConfig, architecture: str | None = None)
 
 
 def check_electra(config: PreTrainedConfig, head: str | None):
-    """Raise InputError if no BERT computes the same function as this ELECTRA."""
+    """Raises InputError if no BERT computes the same function as this ELECTRA."""
     if head and config.embedding_size != config.hidden_size:
-        raise InputError(
-            f"embedding_size {config.embedding_size} differs from hidden_size {config.hidden_size}, which BERT does "
-            "not support; use an ELECTRA of size base or large."
-        )
+        raise InputError("embedding_size and hidden_size differ; use an ELECTRA of size base or large.")
     if head in ("ForPreTraining", "ForMultipleChoice"):
-        raise InputError(
-            f"Electra{head} has no counterpart in BERT; pass ElectraModel as `architecture` to fixedbert convert."
-        )
+        raise InputError(f"BERT has no head like Electra{head}'s; convert it with `architecture` ElectraModel.")
     if head in ("ForMaskedLM", "LMHeadModel") and config.hidden_act != "gelu":
-        raise InputError(
-            f"hidden_act {config.hidden_act!r} cannot be converted: ELECTRA's prediction head always uses gelu, "
-            "BERT's uses hidden_act."
-        )
+        raise InputError("the prediction head of BERT uses hidden_act, but ELECTRA's uses gelu; they must be equal.")
 
 
 def check_positions(config: PreTrainedConfig):
-    """Raise InputError for relative positions where transformers 5 has dropped them and would ignore the field."""
+    """Raises InputError for relative positions where transformers 5 has dropped them and would ignore the field."""
     kind = getattr(config, "position_embedding_type", None) or "absolute"
     supported = "position_embedding_type" in getattr(type(config), "__dataclass_fields__", ())
     if kind != "absolute" and not supported:
-        raise InputError(
-            f"position_embedding_type {kind!r} is not supported: transformers 5 has only absolute positions for "
-            f"{config.model_type}."
-        )
+        raise InputError(f"position_embedding_type {kind!r} is no longer supported by transformers 5.")
 
 
 def build_model(
@@ -124,7 +113,7 @@ def build_model(
     like: PreTrainedModel | None = None,
 ) -> Model:
     """
-    Build a model from tensors. Dtype, device, attention implementation and generation settings come from `like`.
+    Builds a model from tensors. Dtype, device, attention implementation and generation settings come from `like`.
 
     Raises:
         InputError: the tensors are not exactly the parameters of such a model.

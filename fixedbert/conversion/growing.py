@@ -199,15 +199,9 @@ def check_heads(config: FixedHeadBertConfig, old: Heads, new: Heads):
     if old.number < 1 <= new.number and (config.qk_norm or config.head_embedding):
         raise InputError("a layer without heads cannot get any in a model with qk_norm or head_embedding.")
     if config.qk_norm and new.size != old.size:
-        raise InputError(
-            "attention_head_size cannot grow in a model with qk_norm, because new dimensions would change the root "
-            "mean square of queries and keys."
-        )
+        raise InputError("heads cannot grow in a model with qk_norm, which normalizes over their dimensions.")
     if config.head_embedding and (old.size == old.value_size) != (new.size == new.value_size):
-        raise InputError(
-            f"{old} cannot become {new} in a model with head_embedding: sizes of keys and values must stay equal or "
-            "stay different."
-        )
+        raise InputError("with head_embedding, sizes of keys and values must stay equal or stay different.")
 
 
 def enlarge(

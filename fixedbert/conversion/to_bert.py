@@ -25,7 +25,7 @@ EMBEDDED = ("query", "key", "value")  # the order of head embeddings
 
 def to_bert(model: PreTrainedModel) -> PreTrainedModel:
     """
-    Convert a FixedHeadBert to transformers' BERT with the same function, in evaluation mode.
+    Converts a FixedHeadBert to transformers' BERT with the same function, in evaluation mode.
 
     The function is bit-identical if the model already has the shape of a BERT, and equal up to rounding otherwise. The
     BERT has the dtype of `model`, and shares no memory with it.
@@ -37,9 +37,7 @@ def to_bert(model: PreTrainedModel) -> PreTrainedModel:
     if config.qk_norm:
         raise InputError("a model with qk_norm cannot become a BERT, which does not normalize queries and keys.")
     if config.pooler_hidden_act != "tanh" and any("pooler" in name for name in model.state_dict()):
-        raise InputError(
-            f"a model with pooler_hidden_act {config.pooler_hidden_act!r} cannot become a BERT, which uses tanh."
-        )
+        raise InputError("a model with a different pooler_hidden_act than tanh cannot become a BERT.")
     old, number = heads_of(config), bert_head_count(config)
     size = config.hidden_size // number
     new = [Heads(number, size, size)] * len(old)
@@ -56,7 +54,7 @@ def to_bert(model: PreTrainedModel) -> PreTrainedModel:
 
 def bert_head_count(config: FixedHeadBertConfig) -> int:
     """
-    Return the smallest number of heads with which a BERT of this width can hold the heads of every layer.
+    Returns the smallest number of heads with which a BERT of this width can hold the heads of every layer.
 
     More heads would have the same number of parameters, but more attention scores.
     """
@@ -74,7 +72,7 @@ def bert_head_count(config: FixedHeadBertConfig) -> int:
 def expand_shared_projections(
     tensors: dict[str, torch.Tensor], config: FixedHeadBertConfig
 ) -> dict[str, torch.Tensor]:
-    """Return the parameters with one projection per head instead of shared projections and head embeddings."""
+    """Returns the parameters with one projection per head instead of shared projections and head embeddings."""
     if config.head_embedding is None:
         return tensors
     embeddings = ("head_embedding", "value_embedding")
@@ -92,7 +90,7 @@ def expand_shared_projections(
 
 
 def apply_head_embedding(shared: torch.Tensor, embedding: torch.Tensor, mode: str, kind: str) -> torch.Tensor:
-    """Return the weight (H P, D) or bias (H P) of all heads, from a shared (P, D) or (P) and embeddings (H, P)."""
+    """Returns the weight (H P, D) or bias (H P) of all heads, from a shared (P, D) or (P) and embeddings (H, P)."""
     if mode == "add":
         heads = shared + embedding if kind == "bias" else shared.expand(len(embedding), *shared.shape)
     else:

@@ -35,7 +35,7 @@ class StoredTensor(NamedTuple):
 
 def load_body(model_class: Any, source: str | Path, config: PreTrainedConfig, **options) -> tuple[Any, dict]:
     """
-    Load a model with `model_class.from_pretrained`, and check that the whole base model comes from the file.
+    Loads a model with `model_class.from_pretrained`, and check that the whole base model comes from the file.
 
     Parameters outside the base model, and a pooler, may be missing or have a different shape: the loading info lists
     them. The model's precision is the higher one of the file's and the configuration's.
@@ -56,10 +56,9 @@ def load_body(model_class: Any, source: str | Path, config: PreTrainedConfig, **
     options |= {"config": config, "output_loading_info": True, "ignore_mismatched_sizes": True}
     with LOADING, without_load_report():
         model, info = model_class.from_pretrained(source, **options)
-    buffers = {name.rpartition(".")[2] for name, _ in model.named_buffers()}  # earlier versions saved some
     empty = {name for name, tensor in stored.items() if 0 in tensor.shape}  # from layers whose heads are all pruned
     unexpected = info["unexpected_keys"] - empty
-    info["unexpected_keys"] = {name for name in unexpected if name.rpartition(".")[2] not in buffers}
+    info["unexpected_keys"] = {name for name in unexpected if name.rpartition(".")[2] not in buffer_names(model)}
     check_body(source, model, info, sorted(stored))
     if not getattr(config, "quantization_config", None):
         check_numbers(source, model, {name: stored[name].dtype for name in stored.keys() - info["unexpected_keys"]})
@@ -68,21 +67,18 @@ def load_body(model_class: Any, source: str | Path, config: PreTrainedConfig, **
 
 @contextmanager
 def without_load_report() -> Iterator[None]:
-    """Silence transformers' report of missing and unexpected weights, in this thread only."""
-    logger, thread = logging.getLogger(modeling_utils.__name__), threading.get_ident()
-
-    def keep(record: logging.LogRecord) -> bool:
-        return threading.get_ident() != thread or record.levelno > logging.WARNING
-
-    logger.addFilter(keep)
+    """Silences transformers' report of missing and unexpected weights."""
+    logger = logging.getLogger(modeling_utils.__name__)
+    level = logger.level
+    logger.setLevel(logging.ERROR)
     try:
         yield
     finally:
-        logger.removeFilter(keep)
+        logger.setLevel(level)
 
 
 def stored_tensors(source: str | Path, **options) -> dict[str, StoredTensor]:
-    """Return the tensors that `from_pretrained` with `options` would load, by their names in the file."""
+    """Returns the tensors that `from_pretrained` with `options` would load, by their names in the file."""
     hub_options = {name: options[name] for name in ("revision", "token", "cache_dir") if options.get(name) is not None}
     for name in FILES:
         file = cached_file(source, name, _raise_exceptions_for_missing_entries=False, **hub_options)
@@ -94,7 +90,7 @@ def stored_tensors(source: str | Path, **options) -> dict[str, StoredTensor]:
 
 
 def shard_names(index: Path) -> list[str]:
-    """Return the files in an index of sharded weights. They must lie in its directory."""
+    """Returns the files in an index of sharded weights. They must lie in its directory."""
     weight_map = read_json_object(index, "download it again").get("weight_map")
     names = weight_map.values() if isinstance(weight_map, dict) else [None]
     for name in names:
@@ -106,7 +102,7 @@ def shard_names(index: Path) -> list[str]:
 
 
 def read_header(file: Path) -> dict[str, StoredTensor]:
-    """Return the tensors in a file, by name, without running code from it."""
+    """Returns the tensors in a file, by name, without running code from it."""
     with reading(file, "download it again", "the weights cannot be read"):
         if file.suffix == ".safetensors":
             with safe_open(file, framework="pt") as tensors:
@@ -119,7 +115,7 @@ def read_header(file: Path) -> dict[str, StoredTensor]:
 
 
 def highest_precision(config: PreTrainedConfig, stored: dict[str, StoredTensor]) -> torch.dtype | str:
-    """Return the smallest dtype that represents the values in the file and has the configuration's precision."""
+    """Returns the smallest dtype that represents the values in the file and has the configuration's precision."""
     dtypes = {FLOATS[tensor.dtype] for tensor in stored.values() if tensor.dtype in FLOATS}
     if not dtypes:
         return "auto"
@@ -130,7 +126,7 @@ def highest_precision(config: PreTrainedConfig, stored: dict[str, StoredTensor])
 
 def check_body(source: str | Path, model: PreTrainedModel, info: dict, names: list[str]):
     """
-    Raise InputError if weights of the base model are missing, superfluous or misshapen.
+    Raises InputError if weights of the base model are missing, superfluous or misshapen.
 
     Args:
         info: transformers' loading info.
@@ -148,11 +144,10 @@ def check_body(source: str | Path, model: PreTrainedModel, info: dict, names: li
 
     if missing := sorted(filter(required, info["missing_keys"])):
         suffix = missing[-1].removeprefix(prefix)
-        prefixed = next((name for name in names if name.endswith(f".{suffix}")), None)
         reason = "the file is incomplete, or config.json belongs to a different model"
-        if prefixed:
-            found = prefixed.removesuffix(suffix)
-            reason = f"their names begin with {found!r} instead of {prefix!r}; save the model without its wrapper"
+        if prefixed := next((name for name in names if name.endswith(f".{suffix}")), None):
+            actual = prefixed.removesuffix(suffix)
+            reason = f"their names begin with {actual!r} instead of {prefix!r}; save the model without its wrapper"
         raise InputError(f"{source}: weights are missing for {shorten(missing)}; {reason}.")
     for name, actual, expected in sorted(info["mismatched_keys"]):
         if required(name):
@@ -168,13 +163,17 @@ def check_body(source: str | Path, model: PreTrainedModel, info: dict, names: li
 
 
 def check_numbers(source: str | Path, model: PreTrainedModel, dtypes: dict[str, str]):
-    """Raise InputError if weights are quantized, or are infinite or not a number."""
-    buffers = {name.rpartition(".")[2] for name, _ in model.named_buffers()}
+    """Raises InputError if weights are quantized, or are infinite or not a number."""
     for name, dtype in dtypes.items():
-        if dtype not in FLOATS and name.rpartition(".")[2] not in buffers:
+        if dtype not in FLOATS and name.rpartition(".")[2] not in buffer_names(model):
             raise InputError(
                 f"{source}: {name} has dtype {dtype.removeprefix('torch.')}; use weights that are not quantized."
             )
     for name, weight in model.named_parameters():
         if weight.device.type != "meta" and not weight.isfinite().all():
             raise InputError(f"{source}: {name} contains infinite values or NaN; use undamaged weights.")
+
+
+def buffer_names(model: PreTrainedModel) -> set[str]:
+    """Returns the last parts of the buffers' names. Earlier versions of transformers saved some buffers."""
+    return {name.rpartition(".")[2] for name, _ in model.named_buffers()}

@@ -226,7 +226,7 @@ def test_depth_changes_with_a_warning(caplog):
     for count, expected in ((6, [0, 0, 1, 1, 2, 2]), (2, [0, 1]), (5, [0, 0, 1, 1, 2])):
         caplog.clear()
         model = convert(bert, num_hidden_layers=count)
-        assert "The function changes" in caplog.text 
+        assert "The function changes" in caplog.text
         for layer, source in zip(model.encoder.layer, expected, strict=True):
             for name, tensor in bert.encoder.layer[source].state_dict().items():
                 assert torch.equal(layer.state_dict()[name], tensor)
@@ -256,7 +256,11 @@ def test_half_precision_stays():
         ({}, {"intermediate_size": 36}, "`intermediate_size` must be at least 37, not 36"),
         ({}, {"num_hidden_layers": 0}, "`num_hidden_layers` must be at least 1"),
         ({"qk_norm": True}, {"attention_head_size": 13}, "cannot grow in a model with qk_norm"),
-        ({"head_embedding": "add", "value_head_size": 9}, {"attention_head_size": 9}, "must stay equal or stay diff"),
+        (
+            {"head_embedding": "add", "value_head_size": 9},
+            {"attention_head_size": 9},
+            "must stay equal or stay different",
+        ),
         ({"qk_norm": True, "layer_attention_heads": [5, 0, 3]}, {"num_attention_heads": 5}, "without heads cannot"),
     ],
 )

@@ -104,7 +104,7 @@ def test_fewest_heads(heads, size, expected):
         ({"num_attention_heads": 1, "attention_head_size": 33}, "no BERT of width 32 has at least 1 heads of size 33"),
         ({"num_attention_heads": 4, "value_head_size": 9}, "no BERT of width 32 has at least 4 heads of size 9"),
         ({"num_attention_heads": 4, "qk_norm": True}, "qk_norm"),
-        ({"num_attention_heads": 4, "pooler_hidden_act": "relu"}, "pooler_hidden_act 'relu'"),
+        ({"num_attention_heads": 4, "pooler_hidden_act": "relu"}, "pooler_hidden_act"),
     ],
 )
 def test_models_without_an_equal_bert_are_refused(changes, message):
