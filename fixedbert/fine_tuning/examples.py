@@ -18,15 +18,7 @@ ROWS_PER_PROCESS = 10_000  # with fewer rows, starting another process takes lon
 
 
 def report_bad_rows(name: str, problems: Mapping[str, str], skip: bool):
-    """
-    Prints which rows of `name` are skipped.
-
-    Args:
-        problems: the problem of each bad row, such as "line 3".
-
-    Raises:
-        InputError: there are bad rows, and they must not be skipped.
-    """
+    """Prints the problem of each bad row, such as "line 3", or raises InputError if bad rows must not be skipped."""
     listed = [f"{row}: {problem}"[:LONGEST_PROBLEM] for row, problem in problems.items()]
     if listed and not skip:
         more = f" (and {len(listed) - 1:,} more bad rows)" if len(listed) > 1 else ""
@@ -45,12 +37,7 @@ def make_features(
 ) -> datasets.Dataset:
     """
     Maps batches of rows in memory to features in the cache of `datasets`, where the same rows, function and settings
-    find them again.
-
-    Args:
-        function: takes a batch, the indices of its rows and `settings`, and returns columns.
-        settings: keyword arguments of `function`.
-        num_proc: number of processes; by default one per core, but only one for few rows.
+    find them again. The function takes a batch, the indices of its rows and `settings`, and returns columns.
     """
     fingerprint = Hasher.hash((FORMAT, rows._fingerprint, function, settings))
     directory = Path(datasets.config.HF_DATASETS_CACHE, "fixedbert")

@@ -47,9 +47,7 @@ class FineTuningTask(ABC):
         name: str | None,
         config: PreTrainedConfig,
         tokenizer: PreTrainedTokenizerBase,
-        model_args: ModelArguments,
-        data_args: FineTuningDataArguments,
-        training_args: FineTuningArguments,
+        arguments: tuple[Any, ...],
     ):
         """Loads and tokenizes the examples, and writes their labels into `config`."""
 
@@ -77,7 +75,7 @@ def fine_tune(
             config = load_config(model_args)
             check_length(data_args.max_seq_length, config)
             tokenizer = load_tokenizer(model_args.tokenizer, model_args.do_lower_case, **model_args.hub_options())
-            task = kind(name, config, tokenizer, model_args, data_args, training_args)
+            task = kind(name, config, tokenizer, arguments)
         teacher = None
         if training_args.do_train and training_args.teacher_model is not None:
             teacher = load_teacher(

@@ -7,12 +7,7 @@ from typing import Any
 import datasets
 import numpy as np
 from accelerate import PartialState
-from transformers import (
-    AutoModelForSequenceClassification,
-    EvalPrediction,
-    PreTrainedConfig,
-    PreTrainedTokenizerBase,
-)
+from transformers import AutoModelForSequenceClassification, EvalPrediction, PreTrainedConfig, PreTrainedTokenizerBase
 
 from ..data.glue import TASKS
 from ..data.tokenizers import check_features
@@ -125,27 +120,18 @@ class TextClassification(FineTuningTask):
         name: str | None,
         config: PreTrainedConfig,
         tokenizer: PreTrainedTokenizerBase,
-        model_args: ModelArguments,
-        data_args: GlueDataArguments,
-        training_args: FineTuningArguments,
+        arguments: tuple[Any, ...],
     ):
-        self.name = name
-        self.data = load_texts(
-            name, data_args, training_args.kinds, cache_dir=model_args.cache_dir, token=model_args.token
-        )
+        model_args, data_args, training_args = arguments
+        hub_options = {"cache_dir": model_args.cache_dir, "token": model_args.token}
+        self.name, self.data = name, load_texts(name, data_args, training_args.kinds, **hub_options)
         label_ids, self.new_head = align_labels(self.data.labels, config, training_args.do_train)
         class_names = [] if config.num_labels == 1 else default_names(config)
         self.compute_metrics = self.evaluation = GlueEvaluation(name, class_names)
         self.features = {}
         for split, rows in self.data.splits.items():
-            self.features[split] = text_features(
-                rows,
-                tokenizer,
-                data_args.max_seq_length,
-                label_ids,
-                num_proc=data_args.preprocessing_num_workers,
-                overwrite_cache=data_args.overwrite_cache,
-            )
+            options = data_args.map_options()
+            self.features[split] = text_features(rows, tokenizer, data_args.max_seq_length, label_ids, **options)
             check_features(split, self.features[split], tokenizer)
         for split, rows in self.data.of_kind("validation").items():
             print_overlap(split, self.data.splits.get("train"), rows, ("sentence1", "sentence2"))
@@ -179,11 +165,9 @@ class TextClassification(FineTuningTask):
 
 class GlueEvaluation:
     """
-    Computes the metrics of a task for Trainer's `compute_metrics`, and keeps the labels and predictions of the last
-    evaluation for the plot.
+    Computes the metrics of a task for Trainer's `compute_metrics`, and keeps the labels and predictions for the plot.
 
-    Args:
-        class_names: in the order of the model's logits; empty for a regression.
+    `class_names` are in the order of the model's logits; empty for a regression.
     """
 
     def __init__(self, task: str | None, class_names: list[str]):
@@ -216,19 +200,16 @@ def write_predictions(
     predictions: np.ndarray,
 ):
     """
-    Write a file with the columns index and prediction: a GLUE submission or predict_results.txt.
+    Writes the columns index and prediction, as a GLUE submission or as predict_results.txt.
 
-    Args:
-        class_names: in the order of the model's logits; empty for a regression.
-        predictions: class numbers or scores, (rows,).
+    `class_names` are as for `GlueEvaluation`, `predictions` are class numbers or scores, (rows,).
     """
     if task == "stsb":
         predictions = predictions.clip(0, 5)
     names = submitted_names(task, class_names) if task else class_names
     values = [names[int(number)] for number in predictions] if names else [f"{score:.3f}" for score in predictions]
     file = TASKS[task].submission(split) if task else "predict_results.txt"
-    lines = [
-        f"{index.translate(ESCAPES)}\t{value.translate(ESCAPES)}\n"
-        for index, value in zip(rows["index"], values, strict=True)
-    ]
-    write_atomically(directory / file, "index\tprediction\n" + "".join(lines))
+    lines = [("index", "prediction"), *zip(rows["index"], values, strict=True)]
+    content = "".join("	".join(cell.translate(ESCAPES) for cell in line) + "
+" for line in lines)
+    write_atomically(directory / file, content)

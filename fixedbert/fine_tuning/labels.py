@@ -14,67 +14,58 @@ SHOWN, LONGEST_NAME = 20, 100  # labels in a message, and characters of each
 
 def align_labels(names: list[str] | None, config: PreTrainedConfig, train: bool) -> tuple[dict[str, int], bool]:
     """
-    Number the labels of a dataset as the model does, and write them into its configuration.
+    Returns the model's number for each label of a dataset, and True if the model's head is for other labels and must
+    be replaced. Writes the labels into the configuration.
 
     Args:
         names: class names in the dataset; empty for a regression, None if the dataset has no labels.
 
-    Returns:
-        The model's number for each name, and True if the model's head is for other labels and must be replaced.
-
     Raises:
-        InputError: the model's head is for other labels and there is no training, or nobody knows the labels.
+        InputError: the model's head is for other labels and there is no training, or the labels are unknown.
     """
-    known = label_names(config)
-    has_head = any("SequenceClassification" in name for name in config.architectures or ())
-    if known is None and has_head and not train:
-        return assume_order(names, config)
+    known, new_head = label_names(config), False
+    is_fine_tuned = any("SequenceClassification" in name for name in config.architectures or ())
+    if unnamed := known is None and is_fine_tuned and not train:
+        known = default_names(config)
     if names is None:
         if known is None:
             raise InputError("the labels are unknown: give a fine-tuned model or `train_file`.")
         names = known
-    new_head = False
     if known and names and same_names(names, known):
         label_ids = dict(zip(names, label_numbers(known, names), strict=True))
         names = known
+    elif known and unnamed and 0 < len(names) <= len(known):
+        label_ids = assume_order(names, known)
+        assumed = {number: name for name, number in label_ids.items()}
+        names = [assumed.get(number, name) for number, name in enumerate(known)]
     else:
         label_ids = {name: number for number, name in enumerate(names)}
         if known is not None and known != names:
-            if not train:
-                raise different_labels(known, names)
-            PartialState().print(f"the model's head for {listed(known)} is replaced by a new one for {listed(names)}")
             new_head = True
+            if not train:
+                raise InputError(
+                    f"the model's labels are {listed(known)}, and those of the data {listed(names)}: use data with "
+                    "the model's labels, or train a new head with `do_train`."
+                )
+            PartialState().print(f"the model's head for {listed(known)} is replaced by a new one for {listed(names)}")
     config.id2label = dict(enumerate(names or ["LABEL_0"]))
     config.label2id = {name: number for number, name in config.id2label.items()}
     config.problem_type = "single_label_classification" if names else "regression"
     return label_ids, new_head
 
 
-def assume_order(names: list[str] | None, config: PreTrainedConfig) -> tuple[dict[str, int], bool]:
+def assume_order(names: list[str], known: list[str]) -> dict[str, int]:
     """
-    Align labels with a fine-tuned model whose configuration calls them LABEL_0, LABEL_1 and so on: numbers are taken
-    as they are, other names in the order of the dataset. Prints this assumption.
-
-    Raises:
-        InputError: the dataset has more labels, or scores.
+    Numbers the labels for a fine-tuned model that only has the names LABEL_0, LABEL_1 and so on: numbers are taken as
+    they are, other names in the order of the dataset. Prints this assumption.
     """
-    unnamed = default_names(config)
-    if names is None:
-        return {}, False
-    if not names or len(names) > len(unnamed):
-        raise different_labels(unnamed, names)
-    if same_names(names, unnamed):
-        return dict(zip(names, label_numbers(unnamed, names), strict=True)), False
-    are_numbers = all(name.isdecimal() and int(name) < len(unnamed) for name in names)
+    are_numbers = all(name.isdecimal() and int(name) < len(known) for name in names)
     label_ids = {name: int(name) if are_numbers else number for number, name in enumerate(names)}
-    assumed = [f"{unnamed[number]} = {name!r}" for name, number in label_ids.items()]
+    assumed = shorten(f"{known[number]} = {name!r}" for name, number in label_ids.items())
     PartialState().print(
-        f"the model's labels have no names; assuming {shorten(assumed)}. If that is wrong, correct id2label in its "
-        "config.json"
+        f"the model's labels have no names; assuming {assumed}. If that is wrong, correct id2label in its config.json"
     )
-    config.id2label = dict(enumerate(unnamed)) | {number: name for name, number in label_ids.items()}
-    config.label2id = {name: number for number, name in config.id2label.items()}
-    return label_ids, False
+    return label_ids
 
 
 def label_names(config: PreTrainedConfig) -> list[str] | None:
@@ -116,13 +107,6 @@ def submitted_names(task: str, names: list[str]) -> list[str]:
     if not same_names(names, own):
         return names
     return [str(number) if TASKS[task].numbered else own[number] for number in label_numbers(own, names)]
-
-
-def different_labels(known: list[str], names: list[str]) -> InputError:
-    return InputError(
-        f"the model's labels are {listed(known)}, and those of the data {listed(names)}: use data with the model's "
-        "labels, or train a new head with `do_train`."
-    )
 
 
 def listed(names: list[str]) -> str:

@@ -27,31 +27,15 @@ FEATURES = datasets.Features(
 FORMATS = (".json", ".jsonl", ".parquet")
 
 
-def load_squad(
-    file: str,
-    version_2_with_negative: bool = False,
-    answered: bool = True,
-    skip_bad_rows: bool = False,
-    max_samples: int | None = None,
-) -> datasets.Dataset:
+def load_squad(file: str, max_samples: int | None = None, **options) -> datasets.Dataset:
     """
-    Load questions into the columns of the Hub's copy: id, context, question, answers.
-
-    Args:
-        file: SQuAD's JSON, or rows with these columns in .jsonl, .parquet, or under "data" in .json.
-        version_2_with_negative: accept questions without an answer, as in SQuAD 2.0.
-        answered: False for a test file, which needs no answers.
-        skip_bad_rows: skip questions that cannot be used, and print which.
-        max_samples: read only the first questions.
-
-    Raises:
-        InputError: the file cannot be read, or a question cannot be used.
+    Loads the first `max_samples` questions, with the options of `question_rows`, from SQuAD's JSON, or from rows with
+    the columns of the Hub's copy (id, context, question, answers) in .jsonl, .parquet, or under "data" in .json.
     """
     if Path(file).suffix not in FORMATS:
         raise InputError(f"{file}: the file format is not supported; use {', '.join(FORMATS)}.")
     with reading(file, REDOWNLOAD, "not in SQuAD's layout"):
-        questions = islice(questions_in(Path(file)), max_samples)
-        return question_rows(questions, file, version_2_with_negative, answered, skip_bad_rows)
+        return question_rows(islice(questions_in(Path(file)), max_samples), file, **options)
 
 
 def question_rows(
@@ -61,7 +45,18 @@ def question_rows(
     answered: bool = True,
     skip_bad_rows: bool = False,
 ) -> datasets.Dataset:
-    """Validates questions, with the arguments and errors of `load_squad`. Messages call their source `name`."""
+    """
+    Validates questions.
+
+    Args:
+        name: the source of the questions in messages.
+        version_2_with_negative: accept questions without an answer, as in SQuAD 2.0.
+        answered: False for a test file, which needs no answers.
+        skip_bad_rows: skip questions that cannot be used, and print which.
+
+    Raises:
+        InputError: a question cannot be used.
+    """
     rows: dict[str, dict] = {}
     bad_rows: dict[str, str] = {}
     for question in questions:
@@ -130,10 +125,8 @@ def questions_that_fit(
     skip_bad_rows: bool = False,
 ) -> datasets.Dataset:
     """
-    Returns the questions that leave room for more than `doc_stride` tokens of context in a window.
-
-    Raises:
-        InputError: a question does not, and `skip_bad_rows` is False.
+    Returns the questions that leave room for more than `doc_stride` tokens of context in a window. Raises InputError
+    if one does not, unless `skip_bad_rows` is True.
     """
     encoded = encode(tokenizer, rows["question"][:], add_special_tokens=False, return_attention_mask=False)
     room = max_seq_length - tokenizer.num_special_tokens_to_add(pair=True) - doc_stride
@@ -160,25 +153,19 @@ def squad_windows(
     **options,
 ) -> datasets.Dataset:
     """
-    Split questions and contexts into overlapping windows, as in BERT: [CLS] question [SEP] part of the context [SEP].
+    Splits questions and contexts into overlapping windows, as in BERT: [CLS] question [SEP] part of the context [SEP].
 
     Columns besides the tokens: `start_positions` and `end_positions`, the first and last token of the first answer
     that lies entirely in the window, or 0, the position of [CLS], if none does; `length`. For evaluation also
     `question`, the index of the window's row, and `offsets`, (2L): for each token of the context its first character
-    and the one after its last, and -1 for all other tokens.
-
-    Args:
-        options: as for `make_features`.
+    and the one after its last, and -1 for all other tokens. `options` are for `make_features`.
     """
     if tokenizer.padding_side != "right":
         raise InputError("the tokenizer pads on the left, before the question; use a model that pads on the right.")
-    settings = {
-        "tokenizer": tokenizer,
-        "max_seq_length": max_seq_length,
-        "doc_stride": doc_stride,
-        "for_training": for_training,
-    }
-    windows = make_features(rows, make_windows, settings, **options)
+    size = {"max_seq_length": max_seq_length, "doc_stride": doc_stride}
+    windows = make_features(
+        rows, make_windows, {"tokenizer": tokenizer, "for_training": for_training, **size}, **options
+    )
     if for_training:
         columns = windows.with_format("numpy")
         labelled = {*columns["question"][:][columns["start_positions"][:] > 0].tolist()}
@@ -208,40 +195,33 @@ def make_windows(
         return_offsets_mapping=True,
         return_attention_mask=False,
     )
-    rows, offset_mapping = windows.pop("overflow_to_sample_mapping"), windows.pop("offset_mapping")
-    contexts = []  # for each window the position of its first context token, and the offsets of all of them
+    rows, window_offsets = windows.pop("overflow_to_sample_mapping"), []  # offsets (L, 2), -1 outside of the context
     offsets_of: dict[int, list[np.ndarray]] = {}
-    for window, row in enumerate(rows):
-        in_context = np.array([part == 1 for part in windows.sequence_ids(window)])  # (L,)
-        offsets = np.array(offset_mapping[window], dtype=np.int64)[in_context]  # (tokens, 2)
-        contexts.append((int(in_context.argmax()), offsets))
+    for window, (row, offset_mapping) in enumerate(zip(rows, windows.pop("offset_mapping"), strict=True)):
+        offsets = np.array(offset_mapping, dtype=np.int32)
+        offsets[[part != 1 for part in windows.sequence_ids(window)]] = -1
+        window_offsets.append(offsets)
         offsets_of.setdefault(row, []).append(offsets)
-    characters = {
-        row: answer_characters(np.concatenate(offsets), batch["answers"][row]) for row, offsets in offsets_of.items()
+    characters = {row: answer_characters(np.concatenate(o), batch["answers"][row]) for row, o in offsets_of.items()}
+    spans = []
+    for row, offsets in zip(rows, window_offsets, strict=True):
+        candidates = (token_span(offsets, *answer) for answer in characters[row])
+        spans.append(next((span for span in candidates if span is not None), (0, 0)))
+    columns = {
+        "start_positions": [start for start, _ in spans],
+        "end_positions": [end for _, end in spans],
+        "length": [len(offsets) for offsets in window_offsets],
+        "question": [indices[row] for row in rows],
     }
-    columns: dict[str, list] = {name: [] for name in ("start_positions", "end_positions", "length", "question")}
-    all_offsets = []
-    for window, (row, (first, offsets)) in enumerate(zip(rows, contexts, strict=True)):
-        spans = (token_span(offsets, *answer) for answer in characters[row])
-        span = next((span for span in spans if span is not None), None)
-        columns["start_positions"].append(0 if span is None else first + span[0])
-        columns["end_positions"].append(0 if span is None else first + span[1])
-        columns["length"].append(len(windows["input_ids"][window]))
-        columns["question"].append(indices[row])
-        padded = np.full((len(windows["input_ids"][window]), 2), -1, dtype=np.int32)
-        padded[first : first + len(offsets)] = offsets
-        all_offsets.append(padded.ravel())
     if not for_training:
-        columns["offsets"] = all_offsets
+        columns["offsets"] = [offsets.ravel() for offsets in window_offsets]
     return {**windows, **columns}
 
 
 def answer_characters(offsets: np.ndarray, answers: dict[str, list]) -> list[tuple[int, int]]:
     """
     Returns, for each answer that has tokens, the first character of its first token and the one after its last token.
-
-    Args:
-        offsets: of all context tokens, (tokens, 2).
+    `offsets` are those of all tokens, (tokens, 2).
     """
     spans = []
     for start, text in zip(answers["answer_start"], answers["text"], strict=True):

@@ -32,16 +32,10 @@ class SquadDataArguments(FineTuningDataArguments):
         default=False, metadata={"help": "Accept questions without an answer, as in SQuAD 2.0."}
     )
     null_score_diff_threshold: str = field(
-        default="0.0",
-        metadata={
-            "help": "Predict no answer if [CLS] scores higher than the best span by more than this; best: choose the "
-            "threshold with the best F1."
-        },
+        default="0.0", metadata={"help": "Margin by which [CLS] must win for no answer; best: choose it for F1."}
     )
     doc_stride: int = field(default=128, metadata={"help": "Context tokens that consecutive windows share."})
-    n_best_size: int = field(
-        default=20, metadata={"help": "Number of starts and ends per window to combine, and of answers to keep."}
-    )
+    n_best_size: int = field(default=20, metadata={"help": "Starts and ends to combine per window, answers to keep."})
     max_answer_length: int = field(default=30, metadata={"help": "Maximum answer length in tokens."})
 
     def threshold(self) -> float | str:
@@ -49,10 +43,12 @@ class SquadDataArguments(FineTuningDataArguments):
             return "best"
         try:
             return float(self.null_score_diff_threshold)
-        except ValueError:
-            raise InputError(
-                f"{self.null_score_diff_threshold}: give a number or best.", "null_score_diff_threshold"
-            ) from None
+        except ValueError as error:
+            raise InputError("give a number or best.", "null_score_diff_threshold") from error
+
+    def evaluation_options(self) -> tuple:
+        """Returns the options for `SquadEvaluation`."""
+        return self.n_best_size, self.max_answer_length, self.version_2_with_negative, self.threshold()
 
     def source(self, kind: str) -> str:
         """Returns the name of the questions for "train", "validation" or "test" in messages."""
@@ -61,18 +57,22 @@ class SquadDataArguments(FineTuningDataArguments):
 
 def load_questions(arguments: SquadDataArguments, kind: str, **hub_options) -> datasets.Dataset:
     """Loads the questions for "train", "validation" or "test"."""
-    options = (arguments.version_2_with_negative, kind != "test", arguments.skip_bad_rows)
+    options = {
+        "version_2_with_negative": arguments.version_2_with_negative,
+        "answered": kind != "test",
+        "skip_bad_rows": arguments.skip_bad_rows,
+    }
     file, limit = getattr(arguments, f"{kind}_file"), arguments.max_samples(kind)
     if not arguments.dataset_name:
         if file is None:
             raise InputError(f"no data: give `{kind}_file` or `dataset_name`.")
-        return load_squad(file, *options, max_samples=limit)
+        return load_squad(file, limit, **options)
     if file:
         raise InputError(f"cannot be combined with `{kind}_file`.", "dataset_name")
     splits = load_from_hub(arguments.dataset_name, arguments.dataset_config_name, **hub_options)
     if kind not in splits:
         raise InputError(f"{arguments.dataset_name}: no split {kind}; there are {', '.join(splits)}.")
-    return question_rows(first_rows(splits[kind], limit), arguments.source(kind), *options)
+    return question_rows(first_rows(splits[kind], limit), arguments.source(kind), **options)
 
 
 def main(argv: list[str] | None = None, prog: str | None = None):
@@ -106,44 +106,26 @@ class QuestionAnswering(FineTuningTask):
     auto_class = AutoModelForQuestionAnswering
 
     def __init__(
-        self,
-        name: None,
-        config: PreTrainedConfig,
-        tokenizer: PreTrainedTokenizerBase,
-        model_args: ModelArguments,
-        data_args: SquadDataArguments,
-        training_args: FineTuningArguments,
+        self, name: None, config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase, arguments: tuple[Any, ...]
     ):
+        model_args, data_args, training_args = arguments
         if data_args.threshold() == "best" and not training_args.do_eval:
-            raise InputError(
-                "best is chosen on the validation questions: give `do_eval` too.", "null_score_diff_threshold"
-            )
+            raise InputError("best needs validation questions: give `do_eval`.", "null_score_diff_threshold")
         self.features, self.evaluations = {}, {}
         examples: dict[str, datasets.Dataset] = {}
         for kind in training_args.kinds:
             source, size = data_args.source(kind), (data_args.max_seq_length, data_args.doc_stride)
             rows = load_questions(data_args, kind, cache_dir=model_args.cache_dir, token=model_args.token)
             examples[kind] = questions_that_fit(rows, source, tokenizer, *size, data_args.skip_bad_rows)
-            windows = squad_windows(
-                examples[kind],
-                tokenizer,
-                *size,
-                for_training=kind == "train",
-                num_proc=data_args.preprocessing_num_workers,
-                overwrite_cache=data_args.overwrite_cache,
-            )
+            options = data_args.map_options() | {"for_training": kind == "train"}
+            windows = squad_windows(examples[kind], tokenizer, *size, **options)
             check_features(source, windows, tokenizer)
             if kind == "train":
                 self.features[kind] = first_rows(windows, data_args.max_train_samples)  # as in transformers' run_qa.py
                 continue
             self.features[kind], _ = longest_first(windows)
             self.evaluations[kind] = SquadEvaluation(
-                examples[kind],
-                self.features[kind],
-                data_args.n_best_size,
-                data_args.max_answer_length,
-                data_args.version_2_with_negative,
-                data_args.threshold(),
+                examples[kind], self.features[kind], *data_args.evaluation_options()
             )
         if "validation" in examples:
             print_overlap("validation", examples.get("train"), examples["validation"], ("question", "context"))

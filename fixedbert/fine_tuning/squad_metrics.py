@@ -46,11 +46,8 @@ def best_score(
 
 def squad_scores(predictions: Mapping[str, str], answers: Mapping[str, Iterable[str]]) -> dict[str, float]:
     """
-    Compute SQuAD 1.1's exact match and F1 in percent (Rajpurkar et al., 2016, section 6.1).
-
-    Args:
-        predictions: the predicted text for each question id.
-        answers: all reference answers for each question id; the best one counts.
+    Returns SQuAD 1.1's exact match and F1 in percent (Rajpurkar et al., 2016, section 6.1), given the predicted text
+    and all reference answers for each question id. The best answer counts.
     """
     return {
         name: 100 * sum(best_score(score, predictions, *item) for item in answers.items()) / len(answers)
@@ -65,7 +62,7 @@ def squad_v2_scores(
     threshold: float = 1.0,
 ) -> dict[str, float]:
     """
-    Compute SQuAD 2.0's exact match and F1 in percent (Rajpurkar et al., 2018), for all questions, for those with an
+    Returns SQuAD 2.0's exact match and F1 in percent (Rajpurkar et al., 2018), for all questions, for those with an
     answer (`HasAns_`) and for those without (`NoAns_`).
 
     The prediction is "no answer" if the text is empty or the null score is above `threshold`. With null scores the
@@ -94,17 +91,11 @@ def best_threshold(
     scores: np.ndarray, null_scores: np.ndarray, has_answer: np.ndarray, empty: np.ndarray
 ) -> tuple[float, float]:
     """
-    Find the null score above which "no answer" should be predicted, as the official script does (find_best_thresh):
-    start with "no answer" to all questions, and add the predicted texts in the order of their null scores.
+    Returns the best mean score in percent, and the null score above which "no answer" must be predicted to reach it.
 
-    Args:
-        scores: for the predicted texts; all arrays are (questions,).
-        null_scores: for "no answer".
-        has_answer: True for questions that have an answer.
-        empty: True where the predicted text is empty.
-
-    Returns:
-        The best mean score in percent, and its threshold.
+    Like the official script (find_best_thresh), starts with "no answer" to all questions, and adds the predicted texts
+    in the order of their null scores. `empty` is True for predicted texts without a character. All arrays are
+    (questions,).
     """
     order = np.argsort(null_scores, kind="stable")
     gain = np.where(has_answer, scores, np.where(empty, 0.0, -1.0))[order]
@@ -191,9 +182,7 @@ class SquadEvaluation:
         return texts
 
     def spans(self, window: int, start_logits: np.ndarray, end_logits: np.ndarray) -> tuple[np.ndarray, ...]:
-        """
-        Returns the best spans in a window: first character, end character, start logit and end logit, each (spans,).
-        """
+        """Returns the best spans in a window: first and end characters, start and end logits, each (spans,)."""
         size = self.lengths[window]
         offsets = self.offsets[self.ends[window] : self.ends[window + 1]].reshape(size, 2)
         starts, ends = (

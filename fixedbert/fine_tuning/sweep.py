@@ -42,19 +42,13 @@ class PlannedRun:
 
     @property
     def directory(self) -> str:
-        point = "-".join(
-            f"{name.removeprefix('num_train_').replace('_', '-')}-{value:g}" for name, value in self.settings
-        )
+        names = [(name.removeprefix("num_train_").replace("_", "-"), value) for name, value in self.settings]
+        point = "-".join(f"{name}-{value:g}" for name, value in names)
         return "/".join(part for part in (self.task, point, f"seed-{self.seed}") if part)
 
 
 def plan_runs(tasks: list[str | None], training_args: FineTuningArguments) -> list[PlannedRun]:
-    """
-    Returns every task with every point of the grid and every seed.
-
-    Raises:
-        InputError: the grid does not exist or contradicts `max_steps`, or several tasks have a single teacher.
-    """
+    """Returns every task with every point of the grid and every seed."""
     grid = training_args.grid
     if grid is not None and grid not in GRIDS:
         raise InputError(f"{grid}: no such grid; there is {', '.join(GRIDS)}.", "grid")
@@ -70,14 +64,10 @@ def plan_runs(tasks: list[str | None], training_args: FineTuningArguments) -> li
 
 def sweep(kind: type[FineTuningTask], **given: Any) -> Trained:
     """
-    Fine-tunes for every task, seed and point of the grid, each in a directory of its own inside `output_dir`. A single
-    run uses `output_dir` itself. After an interruption the same call continues with the runs that are not complete.
+    Fine-tunes for every task, seed and point of the grid, each in a subdirectory of `output_dir`. A single run uses
+    `output_dir` itself. After an interruption the same call continues with the runs that are not complete.
 
-    Args:
-        given: fields of `kind.arguments`.
-
-    Raises:
-        InputError: fields contradict each other, or data cannot be used.
+    `given` are fields of `kind.arguments`. Raises InputError if they contradict each other, or data cannot be used.
     """
     arguments = make_arguments(given, *kind.arguments)
     _, data_args, training_args = arguments
@@ -192,17 +182,16 @@ def summarize(directory: Path, runs: list[PlannedRun]):
     for summary in summaries:
         if summary.is_main or not with_grid:
             print(summary.line("<- best" if with_grid and summary is best[summary.task] else ""))
-    averages = {}
-    if len(best) > 1:
-        averages["average"] = average(best, results)
-        if "wnli" in best:  # which the BERT paper excludes
-            averages["average without wnli"] = average({task: best[task] for task in best if task != "wnli"}, results)
-    for name, values in averages.items():
+    averages = {"average": best} if len(best) > 1 else {}
+    if "wnli" in best and averages:  # which the BERT paper excludes
+        averages["average without wnli"] = {task: summary for task, summary in best.items() if task != "wnli"}
+    means = {name: average(tasks, results) for name, tasks in averages.items()}
+    for name, values in means.items():
         print(Summary(name, {}, "", values, True).line())
     content = {
         "runs": [{"task": run.task, "seed": run.seed, **dict(run.settings), **results[run]} for run in results],
         "best": {task: {**summary.settings, summary.metric: summary.values} for task, summary in best.items()},
-        **averages,
+        **means,
     }
     write_atomically(directory / "results.json", to_json(content, indent=1) + "\n")
     draw_sweep([summary for summary in summaries if summary.is_main], directory / "results.png")

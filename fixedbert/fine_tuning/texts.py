@@ -82,18 +82,14 @@ class RowSource:
         official: bool = False,
     ) -> datasets.Dataset:
         """
-        Reads and validates the rows.
+        Reads and validates the first `max_samples` rows.
 
         Args:
             texts: one or two text columns.
             label: the label column, or None to read no labels.
             label_names: the class name for each label in the source; empty for a regression, None if unknown.
             skip_bad_rows: skip rows that cannot be used, and print which.
-            max_samples: read only the first rows.
             official: accept empty texts, and skip rows with too few fields, as in the Hub's copy of GLUE.
-
-        Raises:
-            InputError: a column is missing, or a row cannot be used.
         """
         for option, names in (("text_column_names", texts), ("label_column_name", [label] if label else [])):
             if absent := [name for name in names if name not in self.columns]:
@@ -181,13 +177,8 @@ def load_task(
     """
     Loads a GLUE task from a directory in the layout of the original download, or from the Hub (nyu-mll/glue).
 
-    Args:
-        name: a key of TASKS.
-        kinds: which of "train", "validation" and "test" to read.
-        max_samples: the number of rows to read for each kind; all by default.
-
-    Raises:
-        InputError: the task or a file does not exist, or a row cannot be used.
+    `name` is a key of TASKS, `kinds` are some of "train", "validation" and "test", and `max_samples` limits the rows
+    of each kind. Raises InputError if the task or a file does not exist, or a row cannot be used.
     """
     if name not in TASKS:
         raise InputError(f"{name}: no such task; the tasks are {', '.join(TASKS)}.", "task_name")
@@ -244,12 +235,11 @@ def read_splits(
     the validation split if there is no training.
 
     Args:
-        do_regression: True if the labels are scores. By default they are if they are floats, as in transformers'
-            run_glue.py.
+        do_regression: True if the labels are scores; by default, if they are floats, as in transformers' run_glue.py.
         skip_bad_rows: skip rows that cannot be used, and print which.
         text_columns: one or two columns; by default those in KNOWN_TEXT_COLUMNS.
         label_column: not needed in the test split.
-        max_samples: the number of rows to read for each split; all by default.
+        max_samples: the maximum number of rows for each split.
 
     Raises:
         InputError: a file, column or row cannot be used, or all training labels are the same.
@@ -310,11 +300,8 @@ def text_features(
 ) -> datasets.Dataset:
     """
     Tokenizes a split of TextData without padding: [CLS] sentence1 [SEP], and for pairs sentence2 [SEP], truncated to
-    `max_seq_length` at the end of the longer sentence.
-
-    Args:
-        label_ids: the model's number for each class name (`align_labels`); empty for a regression.
-        options: as for `make_features`.
+    `max_seq_length` at the end of the longer sentence. `label_ids` are from `align_labels`, `options` are for
+    `make_features`.
     """
     settings = {"tokenizer": tokenizer, "max_seq_length": max_seq_length, "label_ids": label_ids or {}}
     return make_features(rows, tokenize, settings, **options)

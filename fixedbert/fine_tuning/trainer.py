@@ -93,6 +93,10 @@ class FineTuningDataArguments:
     preprocessing_num_workers: int | None = field(default=None, metadata={"help": "Processes for tokenization."})
     overwrite_cache: bool = field(default=False, metadata={"help": "Tokenize again instead of using the cache."})
 
+    def map_options(self) -> dict:
+        """Returns the options for `make_features`."""
+        return {"num_proc": self.preprocessing_num_workers, "overwrite_cache": self.overwrite_cache}
+
     def tasks(self, predict: bool) -> list[str | None]:
         """Returns the names of the tasks in the order of their runs; None for data without a name."""
         return [None]

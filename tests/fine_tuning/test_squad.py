@@ -179,7 +179,7 @@ def questions_for_post_processing(tmp_path, version_2_with_negative):
             answers = {"text": [], "answer_start": []}
         rows.append({"id": f"q{number}", "context": context, "question": "what returns ?", "answers": answers})
     (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    return load_squad(str(tmp_path / "rows.jsonl"), version_2_with_negative)
+    return load_squad(str(tmp_path / "rows.jsonl"), version_2_with_negative=version_2_with_negative)
 
 
 def answers_by_loops(rows, windows, start, end, n_best_size, max_answer_length, with_null):
@@ -312,7 +312,7 @@ def test_formats_give_the_same_rows(tmp_path, name):
         ({"question": " "}, "its question is empty"),
         ({"context": None}, "its context is empty"),
         ({"question": ["x"]}, "its question must be text, not list"),
-        ({"context": "\ud83d"}, "character 1 of its context is half of a surrogate pair"),
+        ({"context": "\ud83d"}, "its context contains half of a surrogate pair at character 1"),
     ],
 )
 def test_questions_that_cannot_be_used(tmp_path, change, sentence):
