@@ -15,7 +15,7 @@ from accelerate import PartialState
 from transformers import PreTrainedTokenizerBase
 
 from ..data.glue import TASKS
-from ..data.readers import TABLE_FORMATS, TOO_FEW, DataFile, FileRow, file_format, load_from_hub, text_problem
+from ..data.readers import TOO_FEW, DataFile, FileRow, load_from_hub, text_problem
 from ..data.tokenizers import encode
 from ..support.errors import InputError
 from .examples import make_features, report_bad_rows
@@ -58,8 +58,6 @@ class RowSource:
     @classmethod
     def from_file(cls, path: Path, header: tuple[str, ...] | None = None) -> "RowSource":
         """`header` names the columns of a csv or tsv file that has no header line."""
-        if file_format(path) not in TABLE_FORMATS:
-            raise InputError(f"{path}: the file format is not supported; use {', '.join(TABLE_FORMATS)}.")
         file = DataFile(path, header=header)
         return cls(str(path), file.rows(), file)
 
@@ -69,7 +67,7 @@ class RowSource:
         known = [names for names in known if not any({*names} < {*others} for others in known)]
         if len(known) != 1:
             listed = ", ".join(self.columns)
-            raise InputError(f"{self.name}: name the text columns with `text_column_names`; there are {listed}.")
+            raise InputError(f"{self.name}: name the text columns; there are {listed}.", "text_column_names")
         return known[0]
 
     def read(
@@ -91,34 +89,29 @@ class RowSource:
             skip_bad_rows: skip rows that cannot be used, and print which.
             official: accept empty texts, and skip rows with too few fields, as in the Hub's copy of GLUE.
         """
-        for option, names in (("text_column_names", texts), ("label_column_name", [label] if label else [])):
-            if absent := [name for name in names if name not in self.columns]:
-                raise InputError(
-                    f"{self.name}: no column {absent[0]!r}; name the right one with `{option}`. There are "
-                    f"{', '.join(self.columns)}."
-                )
-        sentences = [f"sentence{number}" for number in range(1, len(texts) + 1)]
-        table: dict[str, list] = {name: [] for name in (*sentences, *(["label"] if label else []), "row", "index")}
-        bad_rows: dict[str, str] = {}
+        for name in (*texts, *([label] if label else [])):
+            if name not in self.columns:
+                option = "label_column_name" if name == label else "text_column_names"
+                raise InputError(f"{self.name}: no column {name!r}; there are {', '.join(self.columns)}.", option)
+        convert = str if label_names is None else label_names.__getitem__ if label_names else float
+        rows, bad_rows = [], {}
         for position, (number, values, problem) in enumerate(islice(self.rows, max_samples)):
+            if official and problem == TOO_FEW:
+                continue
             problem = problem or problem_in_texts(values, texts, official)
             if label:
                 problem = problem or problem_in_label(values.get(label), label_names)
             if problem:
                 bad_rows[f"{self.unit} {number}"] = problem
                 continue
-            row = [values[column] for column in texts]
+            row = {f"sentence{place}": values[column] for place, column in enumerate(texts, start=1)}
             if label:
-                value = str(values[label])
-                row.append(value if label_names is None else label_names[value] if label_names else float(value))
-            for column, value in zip(table.values(), (*row, number, str(values.get("index", position))), strict=True):
-                column.append(value)
-        short = {row: problem for row, problem in bad_rows.items() if official and problem == TOO_FEW}
-        report_bad_rows(self.name, short, skip=True)
-        report_bad_rows(self.name, {row: bad_rows[row] for row in bad_rows if row not in short}, skip_bad_rows)
-        if not table["row"]:
+                row["label"] = convert(str(values[label]))
+            rows.append(row | {"row": number, "index": str(values.get("index", position))})
+        report_bad_rows(self.name, bad_rows, skip_bad_rows)
+        if not rows:
             raise InputError(f"{self.name}: no rows.")
-        return datasets.Dataset.from_dict(table)
+        return datasets.Dataset.from_list(rows)
 
 
 def dataset_rows(data: datasets.Dataset) -> Iterator[FileRow]:

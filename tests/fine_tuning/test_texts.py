@@ -239,7 +239,7 @@ def test_other_columns_are_named_by_the_user(tmp_path):
     rows = "pair_ID\tsentence_A\tsentence_B\tjudgment\n1\tA cat.\tA dog.\tno\n2\tOne.\tTwo.\tyes\n"
     file = own_file(tmp_path, rows)
     exist = "there are pair_ID, sentence_A, sentence_B, judgment"
-    with pytest.raises(InputError, match=f"name the text columns with `text_column_names`; {exist}"):
+    with pytest.raises(InputError, match=f"`text_column_names` .*: name the text columns; {exist}"):
         load_files({"train": file})
     named = {"text_column_names": "sentence_A,sentence_B", "label_column_name": "judgment"}
     data = load_texts(None, GlueDataArguments(train_file=file, **named), ("train",))
@@ -309,7 +309,7 @@ def test_only_the_first_rows_are_read(tmp_path):
         (
             "a.tsv",
             "sentence1\tsentence2\nx\ty\n",
-            "no column 'label'; name .*`label_column_name`. There are sent",
+            "`label_column_name` .*a.tsv: no column 'label'; there are sent",
         ),
         ("a.tsv", "text\tlabel\nx\tyes\nx\nx\tno\n", r"a\.tsv, line 3: fewer fields than the head"),
         ("a.tsv", "text\tlabel\nx\tyes\nx\t \nx\tno\n", r"a\.tsv, line 3: no label"),
@@ -321,7 +321,7 @@ def test_only_the_first_rows_are_read(tmp_path):
         ("a.tsv", "text\tlabel\nx\t1\ny\t1\n", r"a\.tsv: all labels are '1'"),
         ("a.tsv", "text\tlabel\n", r"a\.tsv: no rows"),
         ("a.parquet", "x", r"a\.parquet: "),
-        ("a.txt", "x", r"a\.txt: the file format is not supported; use .csv"),
+        ("a.xlsx", "x", r"a\.xlsx: unknown format"),
     ],
 )
 def test_bad_rows_are_named_by_line(tmp_path, name, content, sentence):
@@ -348,14 +348,13 @@ def test_bad_rows_can_be_skipped(tmp_path, capsys):
     assert "skipped 21 rows" in (told := capsys.readouterr().out) and told.rstrip().endswith("; ...)")
 
 
-def test_flaws_of_the_download(download, capsys, tmp_path):
-    """Guards: as in the Hub's copy, QQP's short rows are skipped and printed, and empty texts are kept."""
+def test_flaws_of_the_download(download, tmp_path):
+    """Guards: as in the Hub's copy, QQP's short rows are skipped, and empty texts are kept."""
     directory = download("qqp")
     with open(tmp_path / "glue/QQP/train.tsv", "a") as file:
         file.write("9\t1\t2\n10\t1\t2\t\tSix.\t1\n")
     rows = load_task("qqp", directory, ("train",)).splits["train"]
     assert rows["sentence1"][:] == ["One two.", "Two six.", ""]
-    assert "train.tsv: skipped 1 rows (line 4: fewer fields" in capsys.readouterr().out
     with open(tmp_path / "glue/QQP/train.tsv", "a") as file:
         file.write("11\t1\t2\tOne.\tSix.\t1\t0\n")
     with pytest.raises(InputError, match="train.tsv, line 6: more fields than the header"):
