@@ -210,6 +210,5 @@ def write_predictions(
     values = [names[int(number)] for number in predictions] if names else [f"{score:.3f}" for score in predictions]
     file = TASKS[task].submission(split) if task else "predict_results.txt"
     lines = [("index", "prediction"), *zip(rows["index"], values, strict=True)]
-    content = "".join("	".join(cell.translate(ESCAPES) for cell in line) + "
-" for line in lines)
+    content = "".join("\t".join(cell.translate(ESCAPES) for cell in line) + "\n" for line in lines)
     write_atomically(directory / file, content)

@@ -222,7 +222,7 @@ def test_all_real_rows_are_read(real_data, task):
             '[{"sentence1": "one, two", "sentence2": "three", "label": "yes"}, '
             '{"sentence1": "four", "sentence2": "five", "label": "no"}]',
         ),
-        ("a.csv", '"sep=;"\r\nsentence1;sentence2;label\r\none, two;three;yes\r\nfour;five;no\r\n'),
+        ("a.csv", "sentence1;sentence2;label\r\none, two;three;yes\r\nfour;five;no\r\n"),
     ],
 )
 def test_own_files(tmp_path, name, content):
