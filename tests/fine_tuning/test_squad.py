@@ -312,7 +312,7 @@ def test_formats_give_the_same_rows(tmp_path, name):
         ({"question": " "}, "its question is empty"),
         ({"context": None}, "its context is empty"),
         ({"question": ["x"]}, "its question must be text, not list"),
-        ({"context": "\ud83d"}, "its context contains half of a surrogate pair at character 1"),
+        ({"context": "\ud83d"}, "half of a surrogate pair"),
     ],
 )
 def test_questions_that_cannot_be_used(tmp_path, change, sentence):

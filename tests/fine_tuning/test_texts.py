@@ -222,7 +222,6 @@ def test_all_real_rows_are_read(real_data, task):
             '[{"sentence1": "one, two", "sentence2": "three", "label": "yes"}, '
             '{"sentence1": "four", "sentence2": "five", "label": "no"}]',
         ),
-        ("a.csv", "sentence1;sentence2;label\r\none, two;three;yes\r\nfour;five;no\r\n"),
     ],
 )
 def test_own_files(tmp_path, name, content):
@@ -245,12 +244,9 @@ def test_other_columns_are_named_by_the_user(tmp_path):
     data = load_texts(None, GlueDataArguments(train_file=file, **named), ("train",))
     expected = {"sentence1": ["A cat.", "One."], "sentence2": ["A dog.", "Two."], "label": ["no", "yes"]}
     assert columns(data.splits["train"]) == expected
-    for option, value in (("text_columns", ("text",)), ("label_column", "label")):
-        names = {"text_columns": ("sentence_A",), "label_column": "judgment"} | {option: value}
-        with pytest.raises(
-            InputError, match=f"no column '{value if option == 'label_column' else 'text'}'; name the right"
-        ):
-            load_files({"train": file}, **names)
+    for option in ({"text_columns": ("other",)}, {"label_column": "other"}):
+        with pytest.raises(InputError, match=f"`(text|label)_column_names?` .*: no column 'other'; {exist}"):
+            load_files({"train": file}, **{"text_columns": ("sentence_A",), "label_column": "judgment"} | option)
     ambiguous = own_file(tmp_path, "text\tsentence1\tsentence2\tlabel\nx\ty\tz\tno\n", "b.tsv")
     with pytest.raises(InputError, match="name the text columns"):
         load_files({"train": ambiguous})
@@ -317,7 +313,7 @@ def test_only_the_first_rows_are_read(tmp_path):
         ("a.jsonl", '{"text": "x", "label": "a"}\n{"label": "b"}\n', r"a\.jsonl, line 2: 'text' is empty"),
         ("a.jsonl", '{"text": 7.5, "label": "a"}\n', r"a\.jsonl, line 1: 'text' must be text, not float"),
         ("a.jsonl", '{"text": "x", "label": ["a", "b"]}\n', "line 1: the label is neither a string nor a number"),
-        ("a.jsonl", '{"text": "x", "label": "\\ud83d"}\n', "the label contains half of a surrogate pair"),
+        ("a.jsonl", '{"text": "x", "label": "\\ud83d"}\n', "half of a surrogate pair"),
         ("a.tsv", "text\tlabel\nx\t1\ny\t1\n", r"a\.tsv: all labels are '1'"),
         ("a.tsv", "text\tlabel\n", r"a\.tsv: no rows"),
         ("a.parquet", "x", r"a\.parquet: "),
