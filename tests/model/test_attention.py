@@ -1,9 +1,9 @@
-"""The attention: equal to a naive reference in every variant and on every backend, with the papers' identities."""
+"""Attention: every variant equals a naive reference on every backend, and satisfies the papers' identities."""
 
 import numpy as np
 import pytest
 import torch
-from helpers.tiny_models import UNEQUAL, B, D, H, L, P, config_of, inputs_of, model_of
+from helpers.tiny_models import UNEQUAL, B, D, H, L, P, inputs_of, model_of
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import sdpa_mask
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
@@ -12,9 +12,8 @@ from fixedbert import (
     FixedHeadBertConfig,
     FixedHeadBertForMaskedLM,
     FixedHeadBertModel,
-    preset_config,
 )
-from fixedbert.model import attention_fixed_head_bert, fast_fixed_head_bert
+from fixedbert.model import fast_fixed_head_bert
 from fixedbert.model.fast_fixed_head_bert import SequenceLengths, packed_attention_forward
 
 VARIANTS = [
@@ -33,10 +32,10 @@ VARIANTS = [
 
 def reference_heads(x: np.ndarray, layer: dict[str, np.ndarray], allowed: np.ndarray, variant: dict) -> np.ndarray:
     """
-    What the heads give for one sequence x (L, D), as the papers write it: (L, H V), head by head, query by query.
+    Returns the heads (L, H V) for one sequence x (L, D), computed as in the papers: head by head, query by query.
 
-    `allowed` (L, L) says which keys a query sees. Embeddings of heads are those of Xue and Aletras (2023), literally:
-    every head adds its own to queries, keys and values, or multiplies them with 1 + its own.
+    `allowed` (L, L) marks the keys that a query sees. Head embeddings follow Xue and Aletras (2023) literally: each
+    head adds its own to queries, keys and values, or multiplies them by 1 + embedding.
     """
     embed = {
         None: lambda y, e: y,
@@ -44,9 +43,9 @@ def reference_heads(x: np.ndarray, layer: dict[str, np.ndarray], allowed: np.nda
         "mul": lambda y, e: y * (1 + e),
     }[variant.get("head_embedding")]
 
-    embeddings, of_values = layer.get("attention.self.head_embedding"), layer.get("attention.self.value_embedding")
+    embeddings, value_embeddings = (layer.get(f"attention.self.{name}_embedding") for name in ("head", "value"))
     rows = {name: len(layer[f"attention.self.{name}.bias"]) for name in ("query", "key", "value")}
-    heads = layer["attention.output.dense.weight"].shape[1] // rows["value"]  # 1, or those that share a projection
+    heads = layer["attention.output.dense.weight"].shape[1] // rows["value"]  # 1 without a shared projection
     shared = embeddings is not None
     H = heads if shared else layer["num_attention_heads"]
     sizes = {name: number if shared else number // H for name, number in rows.items()}
@@ -60,8 +59,8 @@ def reference_heads(x: np.ndarray, layer: dict[str, np.ndarray], allowed: np.nda
             y = y / root_mean_square * layer[f"attention.self.{name[0]}_norm.weight"]
         if not shared:
             return y
-        if name == "value" and of_values is not None:
-            return embed(y, of_values[i])
+        if name == "value" and value_embeddings is not None:
+            return embed(y, value_embeddings[i])
         return embed(y, embeddings[("query", "key", "value").index(name), i])
 
     P, V = sizes["query"], sizes["value"]
@@ -77,7 +76,7 @@ def reference_heads(x: np.ndarray, layer: dict[str, np.ndarray], allowed: np.nda
 
 
 def reference_layer(x: np.ndarray, layer: dict[str, np.ndarray], allowed: np.ndarray, variant: dict) -> np.ndarray:
-    """One post-LayerNorm layer for one sequence: the heads, W_o, residual, LayerNorm, feed-forward: (L, D)."""
+    """Returns a post-LayerNorm layer for one sequence: heads, W_o, residual, LayerNorm, feed-forward: (L, D)."""
 
     def linear(name, y):
         return y @ layer[f"{name}.weight"].T + layer[f"{name}.bias"]
@@ -94,8 +93,8 @@ def reference_layer(x: np.ndarray, layer: dict[str, np.ndarray], allowed: np.nda
     return layer_norm("output.LayerNorm", linear("output.dense", inner) + x)
 
 
-def with_random_norms(model):
-    """Scales of norms begin as ones, which would hide one that is left out."""
+def randomize_norms(model):
+    """Norms are initialized to ones, which would hide a missing norm."""
     torch.manual_seed(2)
     for name, parameter in model.named_parameters():
         if "_norm" in name:
@@ -107,9 +106,9 @@ def with_random_norms(model):
 @pytest.mark.parametrize("is_decoder", [False, True])
 @pytest.mark.parametrize("implementation", ["eager", "sdpa"])
 def test_layers_equal_the_naive_reference(implementation, is_decoder, variant):
-    """Guards: every variant of the attention is its paper's, in float64, with real padding, to 1e-10."""
+    """Guards: every variant equals its paper's equations within 1e-10, in float64 and with real padding."""
     changes = {"attn_implementation": implementation, "is_decoder": is_decoder, **variant}
-    model = with_random_norms(model_of("Model", **changes)).double().eval()
+    model = randomize_norms(model_of("Model", **changes)).double().eval()
     inputs = inputs_of("Model")
     outputs = model(**inputs, output_hidden_states=True)
     for index, layer in enumerate(model.encoder.layer):
@@ -125,7 +124,7 @@ def test_layers_equal_the_naive_reference(implementation, is_decoder, variant):
 
 @pytest.mark.parametrize("variant", VARIANTS, ids=str)
 def test_backends_agree_in_values_and_gradients(variant):
-    """Guards: eager and sdpa are the same function in float64, also where heads share their keys."""
+    """Guards: eager and sdpa agree in float64, also if heads share their keys."""
     models = [model_of("Model", attn_implementation=name, **variant).double().eval() for name in ("eager", "sdpa")]
     inputs = inputs_of("Model")
     real = inputs["attention_mask"].bool()
@@ -138,8 +137,8 @@ def test_backends_agree_in_values_and_gradients(variant):
             assert torch.allclose(one.grad, other.grad, rtol=1e-10, atol=1e-10), name
 
 
-def test_added_key_embedding_leaves_the_softmax():
-    """Guards: the identity of ADD: e^K changes nothing and gets no gradient, e^V is an offset of the output."""
+def test_added_key_embedding_does_not_change_the_softmax():
+    """Guards: added e^K changes nothing and gets no gradient, added e^V is an offset of the output."""
     model = model_of("Model", head_embedding="add").double().eval()
     attention = model.encoder.layer[1].attention.self
     x = torch.randn(B, L, D, dtype=torch.float64)
@@ -155,8 +154,8 @@ def test_added_key_embedding_leaves_the_softmax():
     assert torch.allclose(attention(x)[0], before + shift.flatten(), rtol=0, atol=1e-12)
 
 
-def test_multiplied_embeddings_act_by_their_product():
-    """Guards: the identity of MUL: queries and keys may swap their embeddings, 1 + e^V is a factor of the output."""
+def test_multiplied_embeddings_act_through_their_product():
+    """Guards: multiplied e^Q and e^K can be swapped, and 1 + e^V is a factor of the output."""
     model = model_of("Model", head_embedding="mul").double().eval()
     attention = model.encoder.layer[1].attention.self
     x = torch.randn(B, L, D, dtype=torch.float64)
@@ -169,7 +168,7 @@ def test_multiplied_embeddings_act_by_their_product():
 
 
 def count(model, biases: bool = False) -> int:
-    """Parameters of the attention blocks alone."""
+    """Counts the parameters of the attention blocks."""
     return sum(
         parameter.numel()
         for name, parameter in model.named_parameters()
@@ -178,7 +177,7 @@ def count(model, biases: bool = False) -> int:
 
 
 def test_parameter_counts_of_head_embeddings():
-    """Guards: BERT-base with head embeddings has 8.875 M parameters of attention, 3nd a layer more than without."""
+    """Guards: BERT-base with head embeddings has the paper's 8.875 M parameters of attention."""
     with torch.device("meta"):
         standard = FixedHeadBertModel(FixedHeadBertConfig(attention_head_size=None))
         for how in ("add", "mul"):
@@ -189,33 +188,15 @@ def test_parameter_counts_of_head_embeddings():
     assert count(standard) == 28_311_552
 
 
-def test_shared_keys_and_values_are_not_copied(monkeypatch):
-    """Guards: with head embeddings a backend gets views of one head's keys and values, and one head is cached."""
-    seen = []
-
-    def spy(module, query, key, value, *args, **kwargs):
-        seen.append((key, value))
-        return ALL_ATTENTION_FUNCTIONS["sdpa"](module, query, key, value, *args, **kwargs)
-
-    monkeypatch.setitem(ALL_ATTENTION_FUNCTIONS._global_mapping, "spy", spy)
-    model = model_of("LMHeadModel", head_embedding="mul", attn_implementation="sdpa").eval()
-    model.config._attn_implementation = "spy"
-    cache = model(inputs_of("Model")["input_ids"], use_cache=True).past_key_values
-    for key, value in seen:
-        assert key.shape == value.shape == (B, H, L, P)
-        assert key.stride(1) == value.stride(1) == 0
-    assert cache.layers[0].keys.shape == (B, 1, L, P)
-
-
 @pytest.mark.parametrize("unpad_inputs", [False, True])
 @pytest.mark.parametrize("variant", VARIANTS, ids=str)
 def test_an_attention_like_that_of_vllm(variant, unpad_inputs, monkeypatch):
-    """Guards: vLLM's backend gives (tokens, H P) for one row, and knows by itself its sequences."""
+    """Guards: a backend like vLLM's gets heads of one size and no mask; it returns (tokens, H P) for a packed row."""
     seen = []
 
     def vllm(module, query, key, value, attention_mask, scaling, **kwargs):
         seen.append((attention_mask, module.layer_idx, tuple(query.shape), tuple(key.shape)))
-        assert query.shape[-1] == key.shape[-1] == value.shape[-1]  # of which vLLM's kernels know one size
+        assert query.shape[-1] == key.shape[-1] == value.shape[-1]  # vLLM's kernels take one size
         size = query.shape[-1]
         rows = (x.transpose(1, 2).reshape(x.shape[2], -1) for x in (query, key, value))  # (tokens, heads * size)
         query, key, value = (x.unflatten(-1, (-1, size)).transpose(0, 1) for x in rows)  # (heads, tokens, size)
@@ -226,7 +207,7 @@ def test_an_attention_like_that_of_vllm(variant, unpad_inputs, monkeypatch):
         return torch.cat(outputs, 1).transpose(0, 1).flatten(1), None
 
     monkeypatch.setitem(ALL_ATTENTION_FUNCTIONS._global_mapping, "vllm", vllm)
-    model = with_random_norms(model_of("Model", attn_implementation="eager", **variant)).double().eval()
+    model = randomize_norms(model_of("Model", attn_implementation="eager", **variant)).double().eval()
     inputs = {
         "input_ids": inputs_of("Model")["input_ids"][:1],
         "position_ids": torch.tensor([[0, 1, 2, 0, 1, 2, 3]]),
@@ -245,7 +226,7 @@ def test_an_attention_like_that_of_vllm(variant, unpad_inputs, monkeypatch):
 @pytest.mark.parametrize("unpad_inputs", [False, True])
 @pytest.mark.parametrize("variant", VARIANTS, ids=str)
 def test_a_registered_attention_function(variant, unpad_inputs, monkeypatch):
-    """Guards: a function with transformers' interface gets heads of one size and its mask, or rows without padding."""
+    """Guards: a function with transformers' interface gets heads of one size, and a mask or unpadded rows."""
     masks = []
 
     def registered(module, query, key, value, attention_mask, scaling, dropout=0.0, **kwargs):
@@ -258,7 +239,7 @@ def test_a_registered_attention_function(variant, unpad_inputs, monkeypatch):
 
     monkeypatch.setitem(AttentionInterface._global_mapping, "registered", registered)
     monkeypatch.setitem(AttentionMaskInterface._global_mapping, "registered", sdpa_mask)
-    model = with_random_norms(model_of("Model", attn_implementation="eager", **variant)).double().eval()
+    model = randomize_norms(model_of("Model", attn_implementation="eager", **variant)).double().eval()
     inputs = inputs_of("Model")
     real = inputs["attention_mask"].bool()
     expected = model(**inputs).last_hidden_state[real]
@@ -269,20 +250,19 @@ def test_a_registered_attention_function(variant, unpad_inputs, monkeypatch):
 
 
 def test_qk_norm_bounds_the_scores():
-    """Guards: with qk_norm no score exceeds sqrt(head size), whatever the size of the weights."""
+    """Guards: with qk_norm no score exceeds sqrt(head size)."""
     model = model_of("Model", qk_norm=True).double().eval()
     attention = model.encoder.layer[0].attention.self
     x = 1000 * torch.randn(B, L, D, dtype=torch.float64)
     query, key, _ = attention.project_heads(x, x)
     scores = attention.scaling * query @ key.transpose(2, 3)
     assert P**0.5 * 0.9 < scores.abs().max() <= P**0.5 + 1e-9
-    assert "qk_norm" not in str(model_of("Model")) and not FixedHeadBertConfig().qk_norm
 
 
 @pytest.mark.parametrize("implementation", ["eager", "sdpa"])
 @pytest.mark.parametrize("unpad_inputs", [False, True])
 def test_output_attentions_are_not_empty(implementation, unpad_inputs):
-    """Guards: every layer's probabilities come out whatever the backend, not an empty tuple as in transformers."""
+    """Guards: probabilities are returned with every backend, where transformers returns an empty tuple for sdpa."""
     model = model_of("Model", attn_implementation=implementation, unpad_inputs=unpad_inputs).double().eval()
     inputs = inputs_of("Model")
     real = inputs["attention_mask"].bool()
@@ -296,34 +276,17 @@ def test_output_attentions_are_not_empty(implementation, unpad_inputs):
     assert torch.allclose(outputs.last_hidden_state[real], plain[real], rtol=0, atol=1e-12)
 
 
-def test_attentions_come_out_when_the_configuration_asks(tmp_path):
-    """Guards: output_attentions=True in a configuration is not forgotten either."""
+def test_output_attentions_in_the_configuration(tmp_path):
+    """Guards: output_attentions=True in the configuration takes effect."""
     model_of("ForMaskedLM").save_pretrained(tmp_path)
     model = FixedHeadBertForMaskedLM.from_pretrained(tmp_path, output_attentions=True)
     assert len(model(**inputs_of("ForMaskedLM")).attentions) == 3
 
 
-def test_implementation_is_switched_at_run_time():
-    """Guards: set_attn_implementation takes effect on a built model."""
-    model = model_of("Model", attn_implementation="sdpa").double().eval()
-    inputs, calls = inputs_of("Model"), []
-    expected = model(**inputs).last_hidden_state
-    model.set_attn_implementation("eager")
-    original = attention_fixed_head_bert.eager_attention_forward
-    try:
-        attention_fixed_head_bert.eager_attention_forward = lambda *a, **k: calls.append(1) or original(*a, **k)
-        actual = model(**inputs).last_hidden_state
-    finally:
-        attention_fixed_head_bert.eager_attention_forward = original
-    assert len(calls) == 3
-    real = inputs["attention_mask"].bool()
-    assert torch.allclose(actual[real], expected[real], rtol=0, atol=1e-12)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("variant", [{}, UNEQUAL])
 def test_flex_attention_computes_the_same(variant):
-    """Guards: block masks of flex attention admit the same keys: padded, unpadded and packed."""
+    """Guards: flex attention agrees for padded, unpadded and packed rows."""
     model, flex = (
         model_of("Model", attn_implementation=name, **variant).eval() for name in ("sdpa", "flex_attention")
     )
@@ -340,7 +303,7 @@ def test_flex_attention_computes_the_same(variant):
 
 
 def sequences(causal: bool, dtype=torch.float64):
-    """A module, queries (1, H, 9, P), keys and values (1, H, 14, P) of sequences of 2, 0, 7 and 6, 1, 7 tokens."""
+    """Returns a module, and queries, keys and values (1, H, T, P) of packed sequences, some without queries."""
     module = model_of("Model", is_decoder=causal).encoder.layer[0].attention.self.eval()
     lengths_q, lengths_k = ([6, 1, 7], [6, 1, 7]) if causal else ([2, 0, 7], [6, 1, 7])
     generator = torch.Generator().manual_seed(3)
@@ -355,7 +318,7 @@ def sequences(causal: bool, dtype=torch.float64):
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("name", ["looped_attention", "padded_attention"])
 def test_packed_sequences_of_unequal_length(name, causal):
-    """Guards: attention within packed sequences, in a loop (CPU) or padded again (GPU), is that of each alone."""
+    """Guards: packed sequences, in a loop (CPU) or padded again (GPU), equal separate ones."""
     module, query, key, value, lengths = sequences(causal)
     attend = getattr(fast_fixed_head_bert, name)
     kernel = ALL_ATTENTION_FUNCTIONS["sdpa"]
@@ -374,7 +337,7 @@ def test_packed_sequences_of_unequal_length(name, causal):
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.parametrize("size", [P, 64, 512])
 def test_unpadding_on_a_gpu(size):
-    """Guards: on a GPU unpadded bf16, by whichever kernel takes the head size, is what float32 on the CPU gives."""
+    """Guards: unpadded bf16 on a GPU agrees with float32 on the CPU."""
     model = model_of("Model", unpad_inputs=True, attention_head_size=size, initializer_range=0.05).eval()
     inputs = inputs_of("Model")
     expected = model(**inputs).last_hidden_state
@@ -384,7 +347,7 @@ def test_unpadding_on_a_gpu(size):
 
 
 def test_lengths_go_to_flash_attention_without_padding(monkeypatch):
-    """Guards: a backend that takes lengths gets them, with one row of real tokens and no mask."""
+    """Guards: flash attention gets one row of real tokens with the lengths of its sequences, and no mask."""
     seen = []
 
     def flash(module, query, key, value, attention_mask, **kwargs):
@@ -403,9 +366,3 @@ def test_lengths_go_to_flash_attention_without_padding(monkeypatch):
     seen.clear()
     model(**inputs, output_mask=False)
     assert seen[2] == ((1, H, B, P), None, list(range(B + 1)), 1)
-
-
-def test_presets_take_the_variants():
-    """Guards: head embeddings and qk_norm combine with any named shape."""
-    config = preset_config("tiny", head_embedding="mul", qk_norm=True)
-    assert config.num_key_value_heads == 1 and config_of("Model").num_key_value_heads == H

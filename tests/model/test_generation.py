@@ -1,4 +1,4 @@
-"""Decoders: generation with every cache, engines that allocate it, and no look ahead."""
+"""Decoders: generation with every kind of cache, and causality."""
 
 import pytest
 import torch
@@ -16,14 +16,14 @@ from transformers import ContinuousBatchingConfig, GenerationConfig, StaticCache
         {"num_beams": 3},
         {"do_sample": True},
         {"cache_implementation": "static"},
-        {"cache_implementation": "static", "prefill_chunk_size": 4},  # allocated ahead of the first token
+        {"cache_implementation": "static", "prefill_chunk_size": 4},  # allocated before the first token
     ],
     ids=str,
 )
 def test_generation_with_a_cache(how, variant):
-    """Guards: greedy, beam and sampled tokens are those without a cache, from prompts padded on the left."""
+    """Guards: greedy, beam and sampled generation give the same tokens with and without a cache, with left padding."""
     if "prefill_chunk_size" in how and variant is UNEQUAL and not hasattr(configuration_utils, "get_head_shapes"):
-        pytest.skip("older transformers allocate one shape for all layers, which is refused, as tested below")
+        pytest.skip("older transformers allocate one shape for all layers")
     model = model_of("LMHeadModel", max_position_embeddings=32, **variant).eval()
     ids = inputs_of("Model")["input_ids"][:3]
     mask = torch.ones_like(ids)
@@ -38,9 +38,8 @@ def test_generation_with_a_cache(how, variant):
 
 
 @pytest.mark.parametrize("values, fits", [(None, True), ([9, 4, 6], False)])
-def test_static_cache_allocated_ahead(values, fits):
-    """Guards: by the configurations of the layers it has their keys' shapes, and gives the logits without a cache;
-    values of another size, or layers in the shape of the largest, are refused by torch."""
+def test_static_cache_allocated_before_the_first_token(values, fits):
+    """Guards: a static cache has the shapes of `per_layer_config`, and a cache of a wrong shape is an error."""
     model = model_of("LMHeadModel", **{**UNEQUAL, "value_head_size": values}).double().eval()
     config, ids = model.config, inputs_of("Model")["input_ids"]
 
@@ -62,7 +61,7 @@ def test_static_cache_allocated_ahead(values, fits):
 
 
 def test_compiled_decoder_makes_its_own_cache():
-    """Guards: torch.compile captures a decoder whole, also the cache that it makes for itself."""
+    """Guards: torch.compile captures a decoder in one graph, including the cache that it creates."""
     model = model_of("LMHeadModel", **UNEQUAL).eval()
     ids = inputs_of("Model")["input_ids"]
     outputs = torch.compile(model, backend="eager", fullgraph=True)(ids)
@@ -71,7 +70,7 @@ def test_compiled_decoder_makes_its_own_cache():
 
 
 def test_continuous_batching():
-    """Guards: it generates what generate() does, also with smaller values."""
+    """Guards: it generates the same tokens as generate(), also with smaller values."""
     model = model_of("LMHeadModel", value_head_size=4, max_position_embeddings=32).eval()
     options = GenerationConfig(max_new_tokens=3, do_sample=False, pad_token_id=0, eos_token_id=-1)
     ids = inputs_of("Model")["input_ids"][:2]
@@ -82,7 +81,7 @@ def test_continuous_batching():
 
 
 def test_causal_model_sees_no_later_token():
-    """Guards: changing a token changes no logits before it, and the loss is that of the next token."""
+    """Guards: a token changes no logits before it, and the loss is that of the next token."""
     model = model_of("LMHeadModel").double().eval()
     ids = inputs_of("Model")["input_ids"]
     other = ids.clone()
