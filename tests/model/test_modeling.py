@@ -1,4 +1,4 @@
-"""The model: bit-identical to BERT where it is BERT, and what transformers expects of a model of its own."""
+"""The model: bit-identical to BERT with BERT's head size, and a model like transformers' own."""
 
 import ast
 import inspect
@@ -32,8 +32,8 @@ from fixedbert.model.configuration_fixed_head_bert import HEADS as HEADS_OF_MODE
 
 
 @pytest.mark.parametrize("head", BERT_HEADS)
-def test_without_head_size_it_is_bert_bit_for_bit(head, tmp_path):
-    """Guards: with attention_head_size=None a BERT checkpoint loads by name and every output and loss is identical."""
+def test_bert_checkpoints_give_identical_outputs(head, tmp_path):
+    """Guards: with attention_head_size=None, a BERT checkpoint loads by name; all outputs and losses are identical."""
     torch.manual_seed(0)
     decoder = head == "LMHeadModel"
     bert = getattr(transformers, f"Bert{head}")(BertConfig(**SHAPE, num_attention_heads=4, is_decoder=decoder)).eval()
@@ -44,19 +44,19 @@ def test_without_head_size_it_is_bert_bit_for_bit(head, tmp_path):
     assert not any(info.values())
     for labels in (False, True)[: 1 if head == "Model" else 2]:
         inputs = inputs_of(head, labels)
-        if inputs.get("labels", torch.empty(0)).shape == (B, L):  # what differs is that labels at padding do not count
+        if inputs.get("labels", torch.empty(0)).shape == (B, L):  # BERT also counts labels at padding
             inputs["labels"] = inputs["labels"].masked_fill(inputs["attention_mask"] == 0, -100)
         outputs, expected = model.eval()(**inputs), bert(**inputs)
         assert [name for name in outputs if name not in ("masked_lm_loss", "next_sentence_loss")] == list(expected)
         assert list(outputs)[: len(expected)] == list(expected)
         for ours, theirs in zip(outputs.to_tuple(), expected.to_tuple(), strict=False):
-            if isinstance(ours, torch.Tensor):  # not the cache of the causal head
+            if isinstance(ours, torch.Tensor):  # not a cache
                 assert torch.equal(ours, theirs)
 
 
 @pytest.mark.parametrize("padded", [False, True])
-def test_in_training_it_is_bert_bit_for_bit(padded):
-    """Guards: with dropout, from one seed, outputs and gradients of a bare model are those of BERT with eager."""
+def test_training_is_identical_to_bert(padded):
+    """Guards: with dropout and one seed, outputs and gradients of the base model are identical to BERT's."""
     shape = {**SHAPE, "num_attention_heads": 4, "hidden_dropout_prob": 0.2, "attention_probs_dropout_prob": 0.3}
     bert = transformers.BertModel(BertConfig(**shape, attn_implementation="eager"))
     model = model_of("Model", **shape, attention_head_size=None, attn_implementation="eager")
@@ -76,19 +76,9 @@ def test_in_training_it_is_bert_bit_for_bit(padded):
         assert torch.equal(theirs.grad, ours.grad), name
 
 
-def test_projections_have_the_paper_s_shapes():
-    """Guards: W_q, W_k, W_v map D to H P and W_o maps H P back; the head size is really used."""
-    attention = model_of("Model").encoder.layer[0].attention
-    assert [tuple(getattr(attention.self, name).weight.shape) for name in ("query", "key", "value")] == [
-        (H * P, D)
-    ] * 3
-    assert tuple(attention.output.dense.weight.shape) == (D, H * P)
-    assert attention.self.scaling == P**-0.5
-
-
 @pytest.mark.parametrize("head", HEADS)
 def test_head_sizes_by_layer(head, tmp_path):
-    """Guards: each layer has projections of its own size, in every head, saved and reloaded, eager and sdpa."""
+    """Guards: layers with different head sizes are saved and reloaded with every head; eager and sdpa agree."""
     model = model_of(head, attention_head_size=[3, 13, 6]).eval()
     shapes = [layer.attention.output.dense.weight.shape for layer in model.base_model.encoder.layer]
     assert shapes == [(D, H * 3), (D, H * 13), (D, H * 6)]
@@ -109,7 +99,7 @@ def test_head_sizes_by_layer(head, tmp_path):
 
 @pytest.mark.parametrize("head", ["ForPreTraining", "ForMaskedLM"])
 def test_sparse_prediction_changes_neither_loss_nor_gradients(head):
-    """Guards: computing the masked-LM head at labelled positions only is the same training."""
+    """Guards: computing the masked-LM head only at labelled tokens changes neither loss nor gradients."""
     dense, sparse = (model_of(head, sparse_prediction=value).double().eval() for value in (False, True))
     inputs = inputs_of(head, labels=True)
     for model in (dense, sparse):
@@ -124,7 +114,7 @@ def test_sparse_prediction_changes_neither_loss_nor_gradients(head):
 
 
 def test_both_losses_of_pretraining():
-    """Guards: the loss is the sum of two, which are returned beside it and are not taken for logits by Trainer."""
+    """Guards: both losses are returned beside their sum, and Trainer does not mistake them for logits."""
     model = model_of("ForPreTraining").eval()
     inputs = inputs_of("ForPreTraining", labels=True)
     outputs = model(**inputs)
@@ -141,10 +131,10 @@ def test_both_losses_of_pretraining():
 
 @pytest.mark.parametrize("head", HEADS[1:])
 def test_gradient_accumulation_equals_one_large_batch(head, tmp_path):
-    """Guards: Trainer with 4 steps of 4 logs the loss and gradient norm of one of 16; stock BERT is wrong by 4."""
+    """Guards: four accumulated batches of 4 log the loss and gradient norm of one batch of 16."""
 
     inputs = inputs_of(head, labels=True, size=16)
-    if -100 in inputs.get("labels", ()):  # as many labelled tokens in every row, so that means of means agree
+    if -100 in inputs.get("labels", ()):  # the same number of labels in every row, so that means of means agree
         inputs["labels"] = torch.where(torch.arange(L) % 2 == 0, inputs["input_ids"], -100)
         inputs["attention_mask"][:] = 1
     rows = [{name: tensor[row] for name, tensor in inputs.items()} for row in range(16)]
@@ -169,7 +159,7 @@ def test_gradient_accumulation_equals_one_large_batch(head, tmp_path):
 
 
 def test_saved_directory_opens_in_a_fresh_process(tmp_path, vocabulary):
-    """Guards: after `import fixedbert` alone a directory opens by every Auto class, and by AutoTokenizer."""
+    """Guards: after `import fixedbert`, a saved directory opens with every Auto class."""
     model_of("ForPreTraining").save_pretrained(tmp_path)
     BertTokenizer(vocab=vocabulary).save_pretrained(tmp_path)
     script = f"""
@@ -188,25 +178,8 @@ print(type(transformers.AutoTokenizer.from_pretrained({str(tmp_path)!r})).__name
     ]
 
 
-def test_auto_classes_of_the_heads():
-    """Guards: which class each Auto class opens, and that the package has no other."""
-    assert AUTO_MAP == {
-        "AutoConfig": "configuration_fixed_head_bert.FixedHeadBertConfig",
-        "AutoModel": "modeling_fixed_head_bert.FixedHeadBertModel",
-        "AutoModelForTextEncoding": "modeling_fixed_head_bert.FixedHeadBertModel",
-        "AutoModelForPreTraining": "modeling_fixed_head_bert.FixedHeadBertForPreTraining",
-        "AutoModelForMaskedLM": "modeling_fixed_head_bert.FixedHeadBertForMaskedLM",
-        "AutoModelForCausalLM": "modeling_fixed_head_bert.FixedHeadBertLMHeadModel",
-        "AutoModelForNextSentencePrediction": "modeling_fixed_head_bert.FixedHeadBertForNextSentencePrediction",
-        "AutoModelForSequenceClassification": "modeling_fixed_head_bert.FixedHeadBertForSequenceClassification",
-        "AutoModelForMultipleChoice": "modeling_fixed_head_bert.FixedHeadBertForMultipleChoice",
-        "AutoModelForTokenClassification": "modeling_fixed_head_bert.FixedHeadBertForTokenClassification",
-        "AutoModelForQuestionAnswering": "modeling_fixed_head_bert.FixedHeadBertForQuestionAnswering",
-    }
-
-
-def test_head_with_an_entry_alone(monkeypatch):
-    """Guards: an entry of HEADS without a class fails as the package is imported, in a sentence."""
+def test_head_without_a_class(monkeypatch):
+    """Guards: an entry of HEADS without a class is an error when the package is imported."""
     message = (
         "HEADS has ForNothing: add a class FixedHeadBertForNothing to modeling_fixed_head_bert.py and its __all__"
     )
@@ -217,7 +190,7 @@ def test_head_with_an_entry_alone(monkeypatch):
 
 @pytest.mark.parametrize("head", HEADS)
 def test_loading_changes_no_field(head, tmp_path):
-    """Guards: every field that was saved, whatever its value, is that of the loaded model and of its base model."""
+    """Guards: every saved field has the same value in the loaded model and in its base model."""
     changes = {
         "is_decoder": True,
         "tie_word_embeddings": False,
@@ -244,7 +217,7 @@ def test_loading_changes_no_field(head, tmp_path):
 
 
 def test_loading_keeps_every_weight(tmp_path):
-    """Guards: what was saved from the pretraining model comes back bit for bit in each head, safetensors only."""
+    """Guards: weights of a pretraining model load unchanged into each head, from safetensors."""
     pretrained = model_of("ForPreTraining")
     pretrained.save_pretrained(tmp_path)
     code = {f"{part}_fixed_head_bert.py" for part in ("configuration", "attention", "fast", "modeling")}
@@ -262,8 +235,8 @@ def test_loading_keeps_every_weight(tmp_path):
         assert all(torch.equal(loaded[name], saved[name]) for name in loaded)
 
 
-def test_every_head_is_saved_with_its_code_and_opens():
-    """Guards: a head is in __all__, in AUTO_MAP, and names as its own one of the Auto classes that open it."""
+def test_every_head_is_registered():
+    """Guards: each head is in __all__ and in AUTO_MAP, and is saved for one of its Auto classes."""
     opened = {}
     for auto_class, reference in AUTO_MAP.items():
         opened.setdefault(reference.split(".")[1], []).append(auto_class)
@@ -274,23 +247,23 @@ def test_every_head_is_saved_with_its_code_and_opens():
         assert getattr(fixedbert, name)._auto_class in auto_classes, f"{name} needs an _auto_class of {auto_classes}"
 
 
-def test_files_of_the_model_import_nothing_else_of_ours():
-    """Guards: each imports those before it in this order, as the Hub can copy: no cycle, nothing of the package."""
+def test_files_of_the_model_import_only_each_other():
+    """Guards: each file imports only earlier ones in this order, so that remote code works without the package."""
     names = [f"{part}_fixed_head_bert" for part in ("configuration", "fast", "attention", "modeling")]
     package = Path(fixedbert.__file__).parent / "model"
     assert {file.stem for file in package.glob("*_fixed_head_bert.py")} == set(names)
-    for place, name in enumerate(names):
+    for index, name in enumerate(names):
         code = (package / f"{name}.py").read_text()
         assert code.startswith("# Copyright 2026 The fixedbert authors.")
         imports = [node for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Import | ast.ImportFrom)]
         ours = [node.module for node in imports if isinstance(node, ast.ImportFrom) and node.level]
-        assert set(ours) <= set(names[:place]), name
+        assert set(ours) <= set(names[:index]), name
         assert not any("fixedbert" in alias.name for node in imports for alias in node.names), name
 
 
 @pytest.mark.parametrize("head", BERT_HEADS[1:])
 def test_arguments_by_position(head):
-    """Guards: the signature of a head is BERT's, arguments go by it in their order, and none too many is dropped."""
+    """Guards: heads have BERT's signature, take arguments by position, and reject too many."""
     model = model_of(head).eval()
     signature = inspect.signature(model.forward)
     assert signature == inspect.signature(getattr(transformers, f"Bert{head}").forward.__get__(model))
@@ -305,7 +278,7 @@ def test_arguments_by_position(head):
 
 @pytest.mark.parametrize("head", HEADS)
 def test_transformers_sees_that_attention_can_be_set(head):
-    """Guards: it reads the source of a head's file, and only warns where it does not find there what it looks for."""
+    """Guards: transformers, which searches the source file of a head, finds that the attention can be set."""
     model = model_of(head, attn_implementation="sdpa")
     assert model._can_set_attn_implementation() and model.base_model._can_set_attn_implementation()
     model.set_attn_implementation("eager")
@@ -316,7 +289,7 @@ def test_transformers_sees_that_attention_can_be_set(head):
 
 
 def test_tied_weights_survive_saving_and_resizing(tmp_path):
-    """Guards: the output embeddings stay the input embeddings."""
+    """Guards: output embeddings remain tied to input embeddings."""
     model_of("ForMaskedLM").save_pretrained(tmp_path)
     model = AutoModelForMaskedLM.from_pretrained(tmp_path)
     model.resize_token_embeddings(V + 5)
@@ -326,7 +299,7 @@ def test_tied_weights_survive_saving_and_resizing(tmp_path):
 
 @pytest.mark.parametrize("head", ["ForPreTraining", "ForMaskedLM", "LMHeadModel"])
 def test_untied_embeddings_leave_no_parameter_without_gradient(head, tmp_path):
-    """Guards: without tying, BERT's two output biases are one, trained, saved, loaded and resized as one."""
+    """Guards: without tied embeddings, BERT's two output biases are trained, saved and resized as one."""
     model = model_of(head, tie_word_embeddings=False)
     model(**inputs_of(head, labels=True)).loss.backward()
     assert [name for name, parameter in model.named_parameters() if parameter.grad is None] == []
@@ -342,7 +315,7 @@ def test_untied_embeddings_leave_no_parameter_without_gradient(head, tmp_path):
 
 
 def test_untied_bert_checkpoints_keep_the_bias_that_bert_used(tmp_path):
-    """Guards: of the two biases in an untied BERT checkpoint the decoder's is the one that counts."""
+    """Guards: of the two output biases in an untied BERT checkpoint, the decoder's is used."""
     shape = {**SHAPE, "num_attention_heads": 4, "tie_word_embeddings": False}
     bert = transformers.BertForMaskedLM(BertConfig(**shape)).eval()
     torch.nn.init.normal_(bert.cls.predictions.decoder.bias)
@@ -354,7 +327,7 @@ def test_untied_bert_checkpoints_keep_the_bias_that_bert_used(tmp_path):
 
 
 def test_importing_twice_is_harmless(tmp_path):
-    """Guards: a second import, or remote code of the same model type, does not fail on what is registered already."""
+    """Guards: a second import does not fail because the classes are already registered."""
     script = """
 import sys, fixedbert
 for name in [name for name in sys.modules if name.split(".")[0] == "fixedbert"]:
@@ -370,7 +343,7 @@ assert type(AutoModel.from_config(fixedbert.preset_config("tiny"))) is fixedbert
 
 @pytest.mark.parametrize("saved", HEADS)
 def test_every_head_opens_from_every_other(saved, tmp_path):
-    """Guards: a directory saved by one head opens as any other, with every weight that they share."""
+    """Guards: a directory saved with one head opens with any other, with all shared weights."""
     model = model_of(saved, is_decoder=False, head_embedding="add", qk_norm=True)
     model.save_pretrained(tmp_path)
     weights = {name.removeprefix("bert."): value for name, value in model.state_dict().items()}
@@ -383,18 +356,8 @@ def test_every_head_opens_from_every_other(saved, tmp_path):
         assert sum(name.startswith("encoder.") for name in shared) == sum(x.startswith("encoder.") for x in weights)
 
 
-def test_classifiers_of_another_size_begin_anew(tmp_path):
-    """Guards: ignore_mismatched_sizes keeps everything but the classifier."""
-    model_of("ForSequenceClassification", num_labels=2).save_pretrained(tmp_path)
-    model, info = AutoModelForSequenceClassification.from_pretrained(
-        tmp_path, num_labels=5, ignore_mismatched_sizes=True, output_loading_info=True
-    )
-    assert {key[0] for key in info["mismatched_keys"]} == {"classifier.weight", "classifier.bias"}
-    assert model(**inputs_of("ForSequenceClassification")).logits.shape == (B, 5)
-
-
-def test_weights_begin_as_documented():
-    """Guards: every parameter is initialised, from the meta device too: normal, biases zero, norms one."""
+def test_initialization():
+    """Guards: all parameters are initialized, also after the meta device: normal, biases zero, norms one."""
     changes = {"head_embedding": "add", "qk_norm": True, "initializer_range": 0.02, "hidden_size": 128}
     changes |= {"num_attention_heads": 12, "attention_head_size": 64, "intermediate_size": 512}
     with torch.device("meta"):
@@ -415,8 +378,8 @@ def test_weights_begin_as_documented():
     assert model.bert.embeddings.token_type_ids.abs().max() == 0
 
 
-def test_weights_that_a_checkpoint_lacks_are_initialised_and_no_others(tmp_path):
-    """Guards: head embeddings missing in a checkpoint get their distribution; what was loaded stays as it was."""
+def test_only_missing_weights_are_initialized(tmp_path):
+    """Guards: head embeddings that a checkpoint lacks are initialized; loaded weights do not change."""
     model = model_of("Model", head_embedding="mul")
     state = {name: value for name, value in model.state_dict().items() if "layer.1.attention.self.head" not in name}
     model.save_pretrained(tmp_path, state_dict=state)
@@ -430,8 +393,8 @@ def test_weights_that_a_checkpoint_lacks_are_initialised_and_no_others(tmp_path)
 
 @pytest.mark.parametrize("unpad_inputs", [False, True])
 @pytest.mark.parametrize("head", HEADS)
-def test_a_row_does_not_know_its_batch(head, unpad_inputs):
-    """Guards: outputs of a row are the same alone and among others, in float64."""
+def test_rows_are_independent(head, unpad_inputs):
+    """Guards: outputs of a row do not depend on the other rows of the batch."""
     model = model_of(head, unpad_inputs=unpad_inputs).double().eval()
     inputs = inputs_of(head)
     together = model(**inputs)[0]
@@ -441,8 +404,8 @@ def test_a_row_does_not_know_its_batch(head, unpad_inputs):
 
 
 @pytest.mark.parametrize("head", [head for head in HEADS if head != "ForMultipleChoice"])
-def test_embeddings_stand_for_ids(head):
-    """Guards: inputs_embeds gives what input_ids gives, bit for bit."""
+def test_inputs_embeds(head):
+    """Guards: inputs_embeds gives results identical to those of input_ids."""
     model = model_of(head).eval()
     inputs = inputs_of(head)
     expected = model(**inputs)[0]
@@ -469,7 +432,7 @@ def test_tuples_equal_dictionaries(head):
 @pytest.mark.parametrize("asked", [{"hidden_states"}, {"attentions"}, {"hidden_states", "attentions"}], ids=sorted)
 @pytest.mark.parametrize("head", ["ForSequenceClassification", "ForTokenClassification", "ForPreTraining"])
 def test_gradients_of_hidden_states_and_attentions_are_kept(head, asked):
-    """Guards: hidden states and attentions lie on the way to the loss; their gradients are the same unpadded."""
+    """Guards: returned hidden states and attentions have gradients, and the same ones with unpadding."""
     inputs = inputs_of(head, labels=True)
     real = inputs["attention_mask"].bool()
     gradients = []
@@ -489,29 +452,8 @@ def test_gradients_of_hidden_states_and_attentions_are_kept(head, asked):
         assert torch.allclose(unpadded[real], plain[real], rtol=0, atol=1e-10)
 
 
-@pytest.mark.parametrize(
-    "problem_type, num_labels",
-    [("regression", 1), ("single_label_classification", 3), ("multi_label_classification", 3)],
-)
-def test_problem_types(problem_type, num_labels):
-    """Guards: sequence classification trains as regression, one label or many."""
-    model = model_of("ForSequenceClassification", problem_type=problem_type, num_labels=num_labels).eval()
-    inputs = inputs_of("ForSequenceClassification")
-    logits = model(**inputs).logits
-    if problem_type == "regression":
-        labels = torch.randn(B)
-        expected = (logits.squeeze(-1) - labels).pow(2).mean()
-    elif problem_type == "single_label_classification":
-        labels = torch.arange(B) % 3
-        expected = -logits.log_softmax(-1)[torch.arange(B), labels].mean()
-    else:
-        labels = (torch.arange(B * 3).view(B, 3) % 2).float()
-        expected = -(labels * logits.sigmoid().log() + (1 - labels) * (-logits).sigmoid().log()).mean()
-    assert torch.allclose(model(**inputs, labels=labels).loss, expected, rtol=1e-4)
-
-
 def test_feed_forward_in_chunks():
-    """Guards: chunk_size_feed_forward changes memory, not values; rows without padding are left in chunks too."""
+    """Guards: chunk_size_feed_forward does not change values, with or without unpadding."""
     for unpad_inputs in (False, True):
         whole = model_of("Model", unpad_inputs=unpad_inputs).double().eval()
         inputs = {"input_ids": inputs_of("Model")["input_ids"]}
@@ -522,7 +464,7 @@ def test_feed_forward_in_chunks():
 @pytest.mark.parametrize("variant", [{}, {"unpad_inputs": True, "sparse_prediction": True}, {"head_embedding": "add"}])
 @pytest.mark.parametrize("head", HEADS[1:])
 def test_training_in_bfloat16(head, variant):
-    """Guards: under bf16 autocast every head's loss is close to float32's, and all gradients are finite."""
+    """Guards: with bf16 autocast, each head's loss is close to that in float32, and all gradients are finite."""
     model = model_of(head, initializer_range=0.05, **variant).eval()
     inputs = inputs_of(head, labels=True)
     expected = model(**inputs).loss
@@ -533,24 +475,26 @@ def test_training_in_bfloat16(head, variant):
     assert all(parameter.grad.isfinite().all() for parameter in model.parameters() if parameter.grad is not None)
 
 
-class OnesOwn(fixedbert.FixedHeadBertForMaskedLM):
-    """A user's class, in a file of her own."""
+class UserModel(fixedbert.FixedHeadBertForMaskedLM):
+    """A user's subclass in her own file."""
 
 
 @pytest.mark.parametrize("module", [__name__, "__main__"])
-def test_a_class_of_ones_own_is_saved_so_that_it_opens(module, tmp_path, monkeypatch):
-    """Guards: what a subclass saves has every file that config.json names, and opens by them, and by the subclass."""
-    monkeypatch.setattr(OnesOwn, "__module__", module)
-    model = OnesOwn(config_of("ForMaskedLM")).eval()
+def test_subclasses_are_saved_with_our_code(module, tmp_path, monkeypatch):
+    """Guards: a subclass saves every file that config.json names; the result opens with them and with the subclass."""
+    monkeypatch.setattr(UserModel, "__module__", module)
+    model = UserModel(config_of("ForMaskedLM")).eval()
     model.save_pretrained(tmp_path)
     named = json.loads((tmp_path / "config.json").read_text())["auto_map"]
     assert named == AUTO_MAP
-    assert {f"{place.split('.')[0]}.py" for place in named.values()} <= {file.name for file in tmp_path.glob("*.py")}
+    assert {f"{reference.split('.')[0]}.py" for reference in named.values()} <= {
+        file.name for file in tmp_path.glob("*.py")
+    }
     assert not (tmp_path / "test_modeling.py").exists()
     saved = get_class_from_dynamic_module(named["AutoModelForMaskedLM"], tmp_path)
     assert saved.__module__.startswith("transformers_modules.")
     inputs = inputs_of("ForMaskedLM")
-    for model_class in (saved, OnesOwn, AutoModelForMaskedLM):
+    for model_class in (saved, UserModel, AutoModelForMaskedLM):
         assert torch.equal(model_class.from_pretrained(tmp_path).eval()(**inputs).logits, model(**inputs).logits)
 
 
@@ -560,8 +504,7 @@ EMPTY = {"layer_attention_heads": [5, 0, 3], "intermediate_size": [0, 11, 37], "
 @pytest.mark.parametrize("head", ["Model", "ForMaskedLM", "ForSequenceClassification", "ForQuestionAnswering"])
 @pytest.mark.parametrize("layers", [(0, 1, 2), (1, 2, 0), (2, 0, 1)])
 def test_layers_without_heads_or_neurons(head, layers):
-    """Guards: a sublayer that has none left is its bias alone, on every path and with its gradient; a BERT of whole
-    layers whose output matrices are zero there gives the same."""
+    """Guards: an empty sublayer is a bias, on every path and with gradients; the padded BERT gives the same."""
     changes = {name: [sizes[layer] for layer in layers] for name, sizes in EMPTY.items()}
     model = model_of(head, attn_implementation="sdpa", **changes).double().eval()
     for name, parameter in model.named_parameters():
@@ -596,8 +539,7 @@ def test_layers_without_heads_or_neurons(head, layers):
 
 @pytest.mark.parametrize(("counts", "neurons"), [([0, 5, 0], [0, 7, 0]), ([0, 0, 0], 0)])
 def test_layers_without_heads_in_packed_rows_and_checkpointing(counts, neurons):
-    """Guards: with empty first and last sublayers, or no others, packed rows are their sequences alone, and gradient
-    checkpointing has the same gradients."""
+    """Guards: with empty layers, packed rows equal separate ones, and gradient checkpointing changes no gradient."""
     model = model_of("Model", layer_attention_heads=counts, intermediate_size=neurons).double()
     for name, parameter in model.eval().named_parameters():
         if name.endswith("bias"):
@@ -620,7 +562,7 @@ def test_layers_without_heads_in_packed_rows_and_checkpointing(counts, neurons):
 
 
 def test_layers_without_heads_are_saved_and_opened(tmp_path):
-    """Guards: a model without some sublayers is initialised, saved and opened, with its numbers of neurons."""
+    """Guards: a model with empty sublayers is initialized, saved and loaded."""
     model = model_of("ForPreTraining", **EMPTY)
     assert not model.bert.encoder.layer[1].attention.output.dense.bias.any()
     model.save_pretrained(tmp_path)

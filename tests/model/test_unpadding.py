@@ -1,8 +1,8 @@
-"""Unpadding and packed rows: no token that does not count is computed, and nothing else changes."""
+"""Unpadding and packed rows: only real tokens are computed, and no result changes."""
 
 import pytest
 import torch
-from helpers.tiny_models import HEADS, UNEQUAL, B, D, L, V, config_of, inputs_of, model_of
+from helpers.tiny_models import HEADS, UNEQUAL, B, D, L, V, inputs_of, model_of
 from transformers import Trainer, TrainingArguments
 
 from fixedbert.model.fast_fixed_head_bert import PackedBatch
@@ -13,12 +13,12 @@ VARIANTS += [UNEQUAL]
 
 
 def padded_inputs(head: str, side: str) -> dict[str, torch.Tensor]:
-    """Inputs with labels, padded on the right or left or with holes; no label at padding, nor predicted from there."""
+    """Returns inputs padded on the right, on the left or with gaps, without labels at padding or predicted from it."""
     inputs = inputs_of(head, labels=head != "Model")
     mask = inputs["attention_mask"]
     if side == "left":
         mask = mask.flip(-1)
-    elif side == "holes":
+    elif side == "gaps":
         mask = (torch.rand(mask.shape, generator=torch.Generator().manual_seed(3)) > 0.4).long()
         mask[..., 2] = 1
     inputs["attention_mask"] = mask
@@ -30,7 +30,7 @@ def padded_inputs(head: str, side: str) -> dict[str, torch.Tensor]:
 
 
 def pair_of(head: str, **changes):
-    """A plain model and one that leaves padding out, with the same weights, in float64."""
+    """Returns a padded and an unpadded model with the same weights, in float64."""
     plain = model_of(head, **changes).double().eval()
     sparse = head in ("ForPreTraining", "ForMaskedLM")
     unpadded = model_of(head, unpad_inputs=True, sparse_prediction=sparse, **changes).double().eval()
@@ -39,10 +39,10 @@ def pair_of(head: str, **changes):
 
 
 @pytest.mark.parametrize("variant", VARIANTS, ids=str)
-@pytest.mark.parametrize("side", ["right", "left", "holes"])
+@pytest.mark.parametrize("side", ["right", "left", "gaps"])
 @pytest.mark.parametrize("head", HEADS)
-def test_unpadding_changes_nothing_that_counts(head, side, variant):
-    """Guards: with real padding the same values where a token is, zeros elsewhere, the same loss and gradients."""
+def test_unpadding_changes_no_result(head, side, variant):
+    """Guards: values at real tokens, loss and gradients are the same, and outputs at padding are zero."""
     plain, unpadded = pair_of(head, **variant)
     inputs = padded_inputs(head, side)
     real = inputs["attention_mask"].bool()
@@ -56,7 +56,7 @@ def test_unpadding_changes_nothing_that_counts(head, side, variant):
         assert (actual[name][~real] == lowest).all()
     if head == "Model":
         assert torch.allclose(actual.pooler_output, expected.pooler_output, rtol=0, atol=1e-10)
-    elif head != "ForQuestionAnswering":  # whose loss would know the padding, see below
+    elif head != "ForQuestionAnswering":  # its padded loss depends on padding, see below
         assert torch.allclose(actual.loss, expected.loss, rtol=0, atol=1e-10)
         expected.loss.backward()
         actual.loss.backward()
@@ -67,7 +67,7 @@ def test_unpadding_changes_nothing_that_counts(head, side, variant):
 
 @pytest.mark.parametrize("head", ["ForPreTraining", "ForMaskedLM"])
 def test_logits_are_zero_at_padding(head):
-    """Guards: without labels the prediction head gives every real token's logits, and zeros at padding."""
+    """Guards: without labels, the logits of real tokens are the same, and those at padding are zero."""
     plain, unpadded = pair_of(head)
     inputs = inputs_of(head)
     real = inputs["attention_mask"].bool()
@@ -78,10 +78,10 @@ def test_logits_are_zero_at_padding(head):
 
 
 @pytest.mark.parametrize("sparse_prediction", [False, True])
-@pytest.mark.parametrize("side", ["right", "left", "holes"])
+@pytest.mark.parametrize("side", ["right", "left", "gaps"])
 @pytest.mark.parametrize("head", ["ForPreTraining", "ForMaskedLM", "LMHeadModel", "ForTokenClassification"])
-def test_labels_at_padding_are_left_out(head, side, sparse_prediction):
-    """Guards: padding is neither predicted nor predicted from, unpadded or not: one loss and one gradient."""
+def test_labels_at_padding_are_ignored(head, side, sparse_prediction):
+    """Guards: labels at padding change neither loss nor gradients, unpadded or not."""
     inputs = padded_inputs(head, side)
     labelled = inputs_of(head, labels=True)["labels"]
     assert (labelled.ne(-100) & inputs["attention_mask"].eq(0)).any()
@@ -97,32 +97,23 @@ def test_labels_at_padding_are_left_out(head, side, sparse_prediction):
         assert torch.allclose(gradient, gradients[0], rtol=0, atol=1e-9)
 
 
-@pytest.mark.parametrize("untrained", [False, True])
-def test_the_loss_of_question_answering_beside_stock(untrained):
-    """Guards: unpadded it is that of stock's own logits over real tokens; stock adds padding to the softmax."""
+def test_span_loss_beside_stock():
+    """Guards: the unpadded loss of question answering is that of the padded logits over real tokens only."""
     plain, unpadded = pair_of("ForQuestionAnswering")
-    for model in (plain, unpadded):
-        if untrained:  # all tokens as likely, as before training
-            torch.nn.init.zeros_(model.qa_outputs.weight)
-            torch.nn.init.zeros_(model.qa_outputs.bias)
     inputs = inputs_of("ForQuestionAnswering", labels=True)
     real = inputs["attention_mask"].bool()
     inputs["start_positions"] %= real.sum(1)
     inputs["end_positions"] %= real.sum(1)
     outputs, loss = plain(**inputs), unpadded(**inputs).loss
-    missing = [
+    padding = [
         (logits.logsumexp(1) - logits.masked_fill(~real, -torch.inf).logsumexp(1)).mean()
         for logits in (outputs.start_logits, outputs.end_logits)
     ]
-    assert torch.allclose(outputs.loss - sum(missing) / 2, loss, rtol=0, atol=1e-10)
-    if untrained:
-        lengths = real.sum(1).double()
-        assert torch.allclose(outputs.loss, torch.tensor(L).double().log())
-        assert torch.allclose(loss, lengths.log().mean())
+    assert torch.allclose(outputs.loss - sum(padding) / 2, loss, rtol=0, atol=1e-10)
 
 
-def test_answers_are_sought_among_real_tokens():
-    """Guards: the loss of question answering does not depend on how much a batch is padded."""
+def test_answers_contain_only_real_tokens():
+    """Guards: the loss of question answering does not depend on the amount of padding."""
     model = model_of("ForQuestionAnswering", unpad_inputs=True).double().eval()
     inputs = inputs_of("ForQuestionAnswering", labels=True)
     lengths = inputs["attention_mask"].sum(1)
@@ -139,14 +130,14 @@ def test_answers_are_sought_among_real_tokens():
     ]
     assert torch.allclose(model(**inputs).loss, torch.stack([output.loss for output in alone]).mean())
     losses = []
-    for place in (L, L - 1):  # outside the row, as BERT's script marks an answer that was cut off, and at padding
+    for place in (L, L - 1):  # outside the row, which marks a truncated answer, and at padding
         inputs["start_positions"][lengths.argmin()] = place
         losses.append(model(**inputs).loss)
     assert lengths.min() < L and losses[0] == losses[1] != model(**inputs | {"start_positions": lengths - 1}).loss
 
 
 def test_only_real_tokens_are_computed(monkeypatch):
-    """Guards: layers see (1, T, D), and the last one of a head that reads less only what is read."""
+    """Guards: layers compute (1, T, D), and the last one only the tokens that the head reads."""
     shapes = []
     original = FixedHeadBertLayer.feed_forward_chunk
     monkeypatch.setattr(
@@ -168,12 +159,12 @@ def test_only_real_tokens_are_computed(monkeypatch):
 @pytest.mark.parametrize("unpad_inputs", [False, True])
 @pytest.mark.parametrize("implementation", ["eager", "sdpa"])
 @pytest.mark.parametrize("is_decoder", [False, True])
-def test_packed_rows_do_not_see_each_other(is_decoder, implementation, unpad_inputs):
-    """Guards: sequences in one row, told by position_ids that restart, are exactly what each is alone."""
+def test_packed_sequences_are_independent(is_decoder, implementation, unpad_inputs):
+    """Guards: sequences packed in one row, marked by position_ids that restart, equal separate ones."""
     model = model_of("Model", is_decoder=is_decoder, attn_implementation=implementation, unpad_inputs=unpad_inputs)
     model = model.double().eval()
     ids = inputs_of("Model")["input_ids"][:2]
-    rows = [[0, 1, 2, 0, 1, 0, 1], [0, 1, 0, 1, 2, 5, 0]]  # a position left out is no restart
+    rows = [[0, 1, 2, 0, 1, 0, 1], [0, 1, 0, 1, 2, 5, 0]]  # a skipped position is no restart
     outputs = model(input_ids=ids, position_ids=torch.tensor(rows)).last_hidden_state
     for row, starts in enumerate(([0, 3, 5, 7], [0, 2, 6, 7])):
         for start, end in zip(starts, starts[1:], strict=False):
@@ -182,8 +173,8 @@ def test_packed_rows_do_not_see_each_other(is_decoder, implementation, unpad_inp
             assert torch.allclose(outputs[row : row + 1, start:end], alone, rtol=0, atol=1e-12)
 
 
-def test_packed_row_with_lengths_of_a_collator():
-    """Guards: what DataCollatorWithFlattening gives, lengths included, is understood without flash attention."""
+def test_data_collator_with_flattening():
+    """Guards: batches of DataCollatorWithFlattening, with lengths, work without flash attention."""
     from transformers import DataCollatorWithFlattening
 
     model = model_of("Model", attn_implementation="eager").double().eval()
@@ -196,8 +187,8 @@ def test_packed_row_with_lengths_of_a_collator():
 
 
 @pytest.mark.parametrize("use_reentrant, variant", [(False, {}), (True, {}), (False, UNEQUAL)])
-def test_gradient_checkpointing_is_the_same_training(use_reentrant, variant):
-    """Guards: unpadded, with a narrow last layer and dropout, recomputing activations changes no gradient."""
+def test_gradient_checkpointing_changes_no_gradient(use_reentrant, variant):
+    """Guards: gradient checkpointing works with unpadding and dropout."""
     model = model_of("ForPreTraining", unpad_inputs=True, sparse_prediction=True, **variant).double().train()
     inputs = padded_inputs("ForPreTraining", "left")
     gradients = []
@@ -215,8 +206,7 @@ def test_gradient_checkpointing_is_the_same_training(use_reentrant, variant):
 @pytest.mark.parametrize("implementation", ["eager", "sdpa"])
 @pytest.mark.parametrize("unpad_inputs", [False, True])
 def test_rows_of_padding_give_zeros(unpad_inputs, implementation):
-    """Guards: a row without a real token, or a batch of such, is never NaN, zeros unpadded, and does not disturb the
-    others."""
+    """Guards: rows without a real token are finite, zero if unpadded, and do not change other rows."""
     model = model_of("Model", unpad_inputs=unpad_inputs, attn_implementation=implementation).eval()
     inputs = inputs_of("Model")
     expected = model(**inputs).last_hidden_state
@@ -232,8 +222,7 @@ def test_rows_of_padding_give_zeros(unpad_inputs, implementation):
 
 
 def test_hidden_states_keep_their_shape():
-    """Guards: all hidden states come out as (B, L, D), equal at real tokens, the last one being the output, which is
-    zero at padding."""
+    """Guards: hidden states are (B, L, D) and equal at real tokens; the last one is zero at padding."""
     plain, unpadded = pair_of("Model")
     inputs = inputs_of("Model")
     real = inputs["attention_mask"].bool()
@@ -246,8 +235,8 @@ def test_hidden_states_keep_their_shape():
     assert outputs.last_hidden_state[~real].abs().max() == 0
 
 
-def test_pooled_output_is_the_first_real_token_s():
-    """Guards: padded on the left, a sequence is classified as it is alone."""
+def test_pooled_output_of_left_padded_rows():
+    """Guards: a row that is padded on the left is classified like the unpadded row."""
     for unpad_inputs in (False, True):
         model = model_of("ForSequenceClassification", unpad_inputs=unpad_inputs).double().eval()
         ids = inputs_of("Model")["input_ids"][:1]
@@ -257,8 +246,8 @@ def test_pooled_output_is_the_first_real_token_s():
         assert torch.allclose(padded, model(input_ids=ids[:, 3:]).logits, rtol=0, atol=1e-12)
 
 
-def test_embeddings_instead_of_ids_are_unpadded_too():
-    """Guards: inputs_embeds and position ids of shape (1, L) go the same way."""
+def test_inputs_embeds_are_unpadded():
+    """Guards: inputs_embeds and position ids of shape (1, L) are unpadded too."""
     plain, unpadded = pair_of("Model")
     inputs = inputs_of("Model")
     inputs["inputs_embeds"] = plain.embeddings.word_embeddings(inputs.pop("input_ids"))
@@ -268,8 +257,8 @@ def test_embeddings_instead_of_ids_are_unpadded_too():
     assert torch.allclose(actual, expected, rtol=0, atol=1e-10)
 
 
-def test_decoding_with_a_cache_keeps_its_padding():
-    """Guards: a cache needs whole rows: with one, nothing is left out, and generation is the same."""
+def test_decoding_with_a_cache_is_padded():
+    """Guards: generation with a cache is the same with unpad_inputs."""
     plain, unpadded = pair_of("LMHeadModel", max_position_embeddings=32)
     ids = inputs_of("Model")["input_ids"][:3]
     mask = torch.ones_like(ids)
@@ -281,7 +270,7 @@ def test_decoding_with_a_cache_keeps_its_padding():
 
 
 def test_packed_batch():
-    """Guards: where tokens are taken from and put back, worked out by hand for two rows of which one is packed."""
+    """Guards: indices and lengths of two rows, one of them packed, are those computed by hand."""
     real = torch.tensor([[0, 1, 1], [1, 1, 1]], dtype=torch.bool)
     batch = PackedBatch.from_mask(real, sequence_ids=torch.tensor([[0, 0, 0], [0, 1, 1]]))
     assert batch.indices.tolist() == [1, 2, 3, 4, 5]
@@ -296,8 +285,8 @@ def test_packed_batch():
 
 
 @pytest.mark.parametrize("head, variant", [*((head, {}) for head in HEADS), ("LMHeadModel", UNEQUAL)])
-def test_export_steps_aside(head, variant):
-    """Guards: torch.export of a model that unpads holds the padded computation, for any batch and length."""
+def test_export(head, variant):
+    """Guards: torch.export captures the padded computation, for any batch size and length."""
     model = model_of(head, unpad_inputs=True, **variant).eval()
     inputs = inputs_of(head) | ({"use_cache": False} if head == "LMHeadModel" else {})
     batch, length = torch.export.Dim("batch"), torch.export.Dim("length", max=11)
@@ -312,8 +301,8 @@ def test_export_steps_aside(head, variant):
 
 
 @pytest.mark.parametrize("variant", [{}, UNEQUAL])
-def test_compiling_and_tracing_step_aside(variant):
-    """Guards: torch.compile captures the whole graph of a model that unpads, and torch.jit.trace works."""
+def test_compile_and_trace(variant):
+    """Guards: torch.compile captures one graph of an unpadded model, and torch.jit.trace works."""
     model = model_of("Model", unpad_inputs=True, **variant).eval()
     inputs = inputs_of("Model")
     expected = model(**inputs).last_hidden_state
@@ -325,21 +314,8 @@ def test_compiling_and_tracing_step_aside(variant):
     assert torch.allclose(outputs["last_hidden_state"], expected, atol=1e-4)
 
 
-def test_configuration_alone_switches_it_on(tmp_path):
-    """Guards: unpad_inputs is kept in config.json and can be set when loading."""
-    model_of("Model").save_pretrained(tmp_path)
-    from transformers import AutoModel
-
-    assert not AutoModel.from_pretrained(tmp_path).unpad_inputs
-    model = AutoModel.from_pretrained(tmp_path, unpad_inputs=True)
-    assert model.unpad_inputs
-    model.save_pretrained(tmp_path / "again")
-    assert AutoModel.from_pretrained(tmp_path / "again").unpad_inputs
-    assert not config_of("Model").unpad_inputs
-
-
-def test_noise_of_trainer_is_scaled_by_the_length_of_a_row(tmp_path):
-    """Guards: NEFTune divides by the length of what is embedded: of whole rows, not of one row of all tokens."""
+def test_neftune_noise(tmp_path):
+    """Guards: NEFTune noise is scaled by the length of padded rows, not of the packed row."""
     model = model_of("ForMaskedLM", unpad_inputs=True)
     inputs = inputs_of("ForMaskedLM", labels=True)
     table, noises = model.get_input_embeddings(), []
@@ -368,7 +344,7 @@ def test_noise_of_trainer_is_scaled_by_the_length_of_a_row(tmp_path):
 
 @pytest.mark.parametrize("head", HEADS)
 def test_half_precision_has_finite_gradients_at_padding(head):
-    """Guards: no norm is taken of the zeros at padding, whose deviation is no number of 16 bits."""
+    """Guards: gradients are finite in float16, where the LayerNorm of zeros at padding is not."""
     model = model_of(head, unpad_inputs=True).half().eval()
     outputs = model(**inputs_of(head, labels=head != "Model"))
     (outputs.last_hidden_state.float().mean() if head == "Model" else outputs.loss).backward()

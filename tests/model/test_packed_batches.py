@@ -1,4 +1,4 @@
-"""Places of tokens that the collator finds: nothing changes by them, a step reads nothing back, shapes stay."""
+"""Packed batches from the collator: results do not change, and a step does not synchronize with the host."""
 
 from types import SimpleNamespace
 
@@ -14,7 +14,7 @@ from fixedbert.pretraining.examples import make_collator
 
 HEADS = {"mlm+nsp": "ForPreTraining", "mlm": "ForMaskedLM", "clm": "LMHeadModel"}
 LENGTHS = [7, 3, 11, 2, 11, 5, 10]
-# Objective, lengths of the rows, and whether their documents are separate.
+# Objective, lengths of the rows, and whether rows contain separate documents.
 KINDS = [
     ("mlm+nsp", LENGTHS, False),
     ("mlm", LENGTHS, False),
@@ -28,7 +28,7 @@ MODELS = [{}, {"attn_implementation": "sdpa"}, UNEQUAL | {"attn_implementation":
 
 
 def examples(objective: str, lengths: list[int], separate: bool, seed: int = 1) -> list[dict[str, np.ndarray]]:
-    """Pretraining examples of these lengths, about a third of their tokens labelled; a token of [CLS] is not."""
+    """Returns pretraining examples; about a third of their tokens are labelled, the first one is not."""
     rng = np.random.default_rng(seed)
     found = []
     for length in lengths:
@@ -50,7 +50,7 @@ def model_for(objective: str, **changes):
 
 
 def outcome(model, batch: dict) -> list[torch.Tensor]:
-    """The loss and all gradients of a training step, with the same dropout each time."""
+    """Returns the loss and all gradients of a training step, with a fixed seed."""
     torch.manual_seed(5)
     model.zero_grad()
     outputs = model(**batch)
@@ -60,8 +60,8 @@ def outcome(model, batch: dict) -> list[torch.Tensor]:
 
 @pytest.mark.parametrize("changes", MODELS, ids=str)
 @pytest.mark.parametrize("objective, lengths, separate", KINDS)
-def test_places_change_no_bit(objective, lengths, separate, changes):
-    """Guards: loss, logits and gradients with the collator's places are those of a model that finds them itself."""
+def test_packed_batches_change_no_result(objective, lengths, separate, changes):
+    """Guards: loss, logits and gradients are identical with and without the collator's packed batch."""
     rows = examples(objective, lengths, separate)
     model = model_for(objective, **changes)
     plain, given = PretrainingCollator(0)(rows), PretrainingCollator(0, objective)(rows)
@@ -71,7 +71,7 @@ def test_places_change_no_bit(objective, lengths, separate, changes):
 
 
 def on_meta(batch):
-    """A batch without data: whatever reads a tensor on the host raises."""
+    """Moves a batch to the meta device, where reading a value raises."""
     if isinstance(batch, dict):
         return {name: on_meta(x) for name, x in batch.items()}
     return batch.to("meta") if hasattr(batch, "to") else batch
@@ -85,21 +85,20 @@ def step(model, batch):
 
 
 @pytest.mark.parametrize("objective, lengths, separate", KINDS)
-def test_a_step_reads_nothing_back(objective, lengths, separate):
-    """Guards: with the collator's places no number goes back to the host in a step, for which it would have to wait
-    for a GPU; without them some do."""
+def test_a_step_does_not_synchronize(objective, lengths, separate):
+    """Guards: with the collator's packed batch, a step reads no value on the host, which would wait for the GPU."""
     rows = examples(objective, lengths, separate)
     with torch.device("meta"):
         model = model_for(objective, attn_implementation="sdpa")
     step(model, on_meta(PretrainingCollator(0, objective)(rows)))
     plain = PretrainingCollator(0)(rows)
-    if "attention_mask" in plain:  # from which the places are read
+    if "attention_mask" in plain:  # from which the indices are computed
         with pytest.raises((RuntimeError, NotImplementedError), match="meta"):
             step(model, on_meta(plain))
 
 
-def test_places_by_hand():
-    """Guards: the places of real tokens, of labelled ones, and of what the last layer computes."""
+def test_indices_by_hand():
+    """Guards: indices of real tokens, of labels, and of the tokens that the last layer computes."""
     rows = examples("mlm+nsp", [3, 1, 2], False)
     for row, labels in zip(rows, ([-100, 8, -100], [-100], [-100, 5]), strict=True):
         row["labels"] = np.array(labels)
@@ -108,19 +107,19 @@ def test_places_by_hand():
     assert batch["label_indices"].tolist() == [1, 7]
     assert packed.indices.tolist() == [0, 1, 2, 3, 6, 7]
     assert packed.cu_seqlens.tolist() == [0, 3, 4, 6] and packed.max_seqlen == 3
-    assert packed.query_indices.tolist() == [0, 1, 3, 4, 5]  # the first token of each row, and the labelled ones
+    assert packed.query_indices.tolist() == [0, 1, 3, 4, 5]  # the first token of each row, and labelled tokens
     assert packed.query_cu_seqlens.tolist() == [0, 2, 3, 5] and packed.query_max_seqlen == 2
-    assert "attention_mask" in batch and next(iter(batch)) == "input_ids"  # of which Trainer takes the batch size
+    assert "attention_mask" in batch and next(iter(batch)) == "input_ids"  # from which Trainer takes the batch size
 
 
 def test_a_mask_without_padding_is_left_out():
-    """Guards: full rows of a causal model have no mask, which transformers would read; shorter ones keep theirs."""
+    """Guards: full rows of a causal model have no mask, which transformers would read; shorter ones have one."""
     full, shorter = (PretrainingCollator(0, "clm")(examples("clm", lengths, False)) for lengths in ([5, 5], [5, 4]))
     assert set(full) == {"input_ids", "labels"} and set(shorter) == {*full, "attention_mask", "packed_batch"}
 
 
-def test_places_for_another_head():
-    """Guards: a head that reads other tokens than the collator selected computes all tokens."""
+def test_packed_batch_for_a_different_head():
+    """Guards: a head that reads more tokens than the collator selected computes all tokens."""
     batch = PretrainingCollator(0, "mlm")(examples("mlm", LENGTHS, False))
     inputs = {"input_ids": batch["input_ids"], "attention_mask": batch["attention_mask"]}
     model = model_of("ForNextSentencePrediction", unpad_inputs=True).eval()
@@ -134,7 +133,7 @@ def fixed(objective: str, labels: int = 6) -> PretrainingCollator:
 
 @pytest.mark.parametrize("objective, lengths, separate", KINDS)
 def test_batches_of_one_shape(objective, lengths, separate):
-    """Guards: padded to one length, with as many places of labels, batches have one shape and the same loss."""
+    """Guards: batches padded to fixed numbers of tokens and labels have one shape and the same loss."""
     shapes = set()
     model = model_for(objective).double().eval()
     for seed in range(4):
@@ -144,7 +143,7 @@ def test_batches_of_one_shape(objective, lengths, separate):
         expected = model(**PretrainingCollator(0)(rows)).loss
         assert torch.allclose(model(**batch).loss, expected, rtol=0, atol=1e-12)
     assert len(shapes) == 1
-    more = fixed(objective, labels=1)(rows)  # more labels than foreseen: none is lost
+    more = fixed(objective, labels=1)(rows)  # more labels than expected: none is lost
     assert torch.allclose(model(**more).loss, expected, rtol=0, atol=1e-12)
 
 
@@ -153,7 +152,7 @@ def test_batches_of_one_shape(objective, lengths, separate):
     [("eager", "mlm+nsp", False), pytest.param("inductor", "mlm", True, marks=pytest.mark.slow)],
 )
 def test_compiled_once(backend, objective, separate):
-    """Guards: a compiled training step is compiled for the first batch and for no other, and its loss is right."""
+    """Guards: a training step is compiled once, and its loss is right."""
     model = model_for(objective, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
     compiled = torch.compile(model, backend=backend)
     for seed in range(4):
@@ -167,7 +166,7 @@ def test_compiled_once(backend, objective, separate):
 
 @pytest.mark.parametrize("devices, torch_compile", [(1, False), (2, False), (1, True)])
 def test_the_collator_of_a_run(devices, torch_compile):
-    """Guards: a run has places of tokens unless DataParallel splits its batches; compiled it has one shape."""
+    """Guards: a run has packed batches unless DataParallel splits them, and one shape if compiled."""
     data_args = SimpleNamespace(objective="mlm", max_seq_length=37, mlm_probability=0.2)
     training_args = SimpleNamespace(n_gpu=devices, torch_compile=torch_compile)
     collator = make_collator(SimpleNamespace(pad_token_id=3), model_for("mlm"), data_args, training_args)
