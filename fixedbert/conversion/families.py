@@ -48,9 +48,8 @@ def task_head(architecture: str, model_type: str) -> str:
 
 def shared_fields(config: PreTrainedConfig) -> dict:
     """Returns the fields of `config` that every BERT configuration has, except class names and versions."""
-    shared = {*BertConfig.__dataclass_fields__, "labels_are_names"}
-    specific = ("architectures", "model_type", "transformers_version", "dtype")
-    return {name: value for name, value in config.to_dict().items() if name in shared and name not in specific}
+    shared = {*BertConfig.__dataclass_fields__} - {"architectures", "model_type", "transformers_version", "dtype"}
+    return {name: value for name, value in config.to_dict().items() if name in shared}
 
 
 def fixed_head_config(config: PreTrainedConfig, architecture: str | None = None) -> FixedHeadBertConfig:

@@ -22,24 +22,14 @@ from .trainer import FineTuningArguments, FineTuningDataArguments, FineTuningTra
 
 
 class FineTuningTask(ABC):
-    """
-    The examples of a run as features, with evaluation and prediction.
-
-    Attributes:
-        arguments: the dataclasses for the model, the data and the training.
-        auto_class: the Auto class for the model with its head.
-        features: for each split that the run needs.
-        evaluated: the validation splits, sorted by decreasing length; the main split first.
-        compute_metrics: as for Trainer.
-        new_head: True if the model's head is for other labels and must be replaced.
-    """
+    """The examples of a run as features, with evaluation and prediction."""
 
     arguments: tuple[type[ModelArguments], type[FineTuningDataArguments], type[FineTuningArguments]]
     auto_class: type[_BaseAutoModelClass]
-    features: dict[str, Dataset]
-    evaluated: dict[str, Dataset]
+    features: dict[str, Dataset]  # for each split that the run needs
+    evaluated: dict[str, Dataset]  # the validation splits, sorted by decreasing length; the main split first
     compute_metrics: Callable[[EvalPrediction], dict[str, float]] | None
-    new_head = False
+    new_head = False  # True if the model's head is for other labels and must be replaced
 
     @abstractmethod
     def __init__(

