@@ -116,7 +116,7 @@ def test_weights_of_the_losses(model, teacher, download, tmp_path):
     assert without.keys() == half.keys()
     assert all(torch.equal(without[name], zero[name]) for name in without)
     assert not torch.equal(without["classifier.weight"], half["classifier.weight"])
-    assert f"`{Path(teacher).name}`" in (tmp_path / "0.5/README.md").read_text()
+    assert f"Distilled from: {Path(teacher).name}" in (tmp_path / "0.5/README.md").read_text()
 
 
 def test_question_answering_with_a_teacher(model, questions, tmp_path):

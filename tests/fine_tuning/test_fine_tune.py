@@ -235,6 +235,25 @@ def test_thresholds_and_maximum_counts(model, download, questions, tmp_path):
     assert {"predict_f1", "predict_samples"} <= set(found)  # these questions have answers
 
 
+def test_answers_are_predicted_without_labels(model, questions, tmp_path):
+    """Guards: a test file without answers is predicted, and gives no metrics."""
+    rows = [json.loads(line) for line in Path(questions).read_text().splitlines()]
+    (tmp_path / "test.jsonl").write_text("\n".join(json.dumps({**row, "answers": None}) for row in rows))
+    found = squad(model, questions, tmp_path / "out", "--do_train", "--max_steps", "1", "--do_predict",
+                  "--test_file", str(tmp_path / "test.jsonl"))  # fmt: skip
+    assert len(json.loads((tmp_path / "out/predict_predictions.json").read_text())) == 31
+    assert not any(name.startswith("predict_") for name in found)
+
+
+def test_defaults_and_ranges_of_arguments(tmp_path):
+    """Guards: evaluation every 500 steps by default, and meaningless weights of a distillation are refused."""
+    arguments = {"output_dir": str(tmp_path), "use_cpu": True}
+    assert FineTuningArguments(**arguments, eval_strategy="steps").eval_steps == 500
+    for name, value in (("distillation_temperature", 0.0), ("distillation_weight", 1.5)):
+        with pytest.raises(InputError, match=f"`{name}` {value}: must be"):
+            FineTuningArguments(**arguments, **{name: value})
+
+
 def test_early_stopping_keeps_the_best(model, download, tmp_path):
     """Guards: training ends after two evaluations without a better metric, with the weights of the best checkpoint."""
     steps = ("--max_steps", "9", "--learning_rate", "0", "--eval_strategy", "steps", "--eval_steps", "1")

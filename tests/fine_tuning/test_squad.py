@@ -10,12 +10,14 @@ from pyarrow import parquet
 from transformers import BertTokenizer, EvalPrediction
 
 from fixedbert.fine_tuning.questions import (
+    FEATURES,
     answer_characters,
     load_squad,
     questions_that_fit,
     squad_windows,
     token_span,
 )
+from fixedbert.fine_tuning.squad import SquadDataArguments, load_questions
 from fixedbert.fine_tuning.squad_metrics import SquadEvaluation
 from fixedbert.support.errors import InputError
 
@@ -404,6 +406,22 @@ def test_any_answer_in_a_window_is_a_label(tmp_path, tokenizer, capsys):
     spans = zip(windows["input_ids"], windows["start_positions"], windows["end_positions"], strict=True)
     assert [tokenizer.decode(ids[start : end + 1]) for ids, start, end in spans] == ["[CLS]", "two six lists", "five"]
     assert capsys.readouterr().out == ""
+
+
+def test_sources_of_questions(tmp_path, monkeypatch):
+    """Guards: --dataset_name reads the columns of the Hub's copy; sources exclude each other and must exist."""
+    answers = {"text": ["two"], "answer_start": [3]}
+    row = {"id": "1", "title": "t", "context": "no two", "question": "x ?", "answers": answers}
+    hub = {"train": datasets.Dataset.from_list([row, {**row, "id": "2"}])}
+    monkeypatch.setattr("fixedbert.fine_tuning.squad.load_from_hub", lambda *_, **__: hub)
+    arguments = SquadDataArguments(dataset_name="me/mine", max_train_samples=1)
+    assert load_questions(arguments, "train").to_list() == [{k: row[k] for k in FEATURES}]
+    with pytest.raises(InputError, match="me/mine: no split validation; there are train"):
+        load_questions(arguments, "validation")
+    with pytest.raises(InputError, match="`dataset_name` cannot be combined with `train_file`"):
+        load_questions(SquadDataArguments(dataset_name="me/mine", train_file="a.json"), "train")
+    with pytest.raises(InputError, match="no data: give `test_file` or `dataset_name`"):
+        load_questions(SquadDataArguments(train_file="a.json"), "test")
 
 
 def test_tokenizers_that_pad_on_the_left_are_refused(tokenizer):

@@ -140,6 +140,22 @@ def test_grid_is_one_table(model, download, questions, tmp_path, capsys, monkeyp
     assert len(json.loads((tmp_path / "squad/results.json").read_text())["best"]["data"]["f1"]) == 1
 
 
+def test_commands_that_contradict_themselves(model, download, tmp_path):
+    """Guards: unknown tasks, runs without work, one teacher for several tasks, and one checkpoint for several runs."""
+    train, teacher = ("--do_train", "--max_steps", "1"), ("--teacher_model", model)
+    for task, flags, message in (
+        ("rte", (), "nothing to do: give `do_train`, `do_eval` or `do_predict`"),
+        ("mnly", train, "`task_name` mnly: no such task; the tasks are cola, .*, and all"),
+        ("rte wnli", (*train, *teacher), "`teacher_model` is for a single `task_name`"),
+        ("rte wnli", (*train, "--resume_from_checkpoint", "x"), "`resume_from_checkpoint` is for a single run"),
+    ):
+        with pytest.raises(InputError, match=message):
+            glue(model, download, tmp_path / "no", *flags, task=task)
+    with pytest.raises(InputError, match="No such file"):
+        glue(model, str(tmp_path), tmp_path / "no", *train, task="rte wnli")
+    assert not list(tmp_path.glob("no*"))  # no run was complete
+
+
 def test_diagnostics_come_after_mnli(model, download, tmp_path):
     """Guards: AX is predicted by the model just trained, wherever its name stands."""
     steps = ("--do_train", "--do_predict", "--max_steps", "1")
