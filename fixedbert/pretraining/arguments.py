@@ -1,8 +1,8 @@
-"""Arguments of pretraining: which model, which text, and how to train."""
+"""Arguments of pretraining: model, corpus and training."""
 
 import os
 from dataclasses import dataclass, field, fields
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from transformers.integrations import is_tensorboard_available
 
@@ -11,196 +11,159 @@ from ..data.sentences import LANGUAGES, check_language
 from ..support.errors import InputError
 from ..training.arguments import CommonArguments, ModelArguments
 
+Objective = Literal["mlm+nsp", "mlm", "clm"]
+BOUNDARIES = "; ".join(f"{name}: {text}" for name, text in DOCUMENT_BOUNDARIES.items())
 
-def size(what: str, per_layer: bool = False):
-    text = f"{what}, or one for each layer" if per_layer else what
-    return field(default=None, metadata={"help": f"For a new model: {text}."} | ({"nargs": "+"} if per_layer else {}))
+
+def option(default: Any, help: str):
+    return field(default=default, metadata={"help": help})
+
+
+def list_option(help: str, default: list | None = None):
+    return field(default_factory=lambda: default, metadata={"help": help, "nargs": "+"})
+
+
+def corpus_option(default: str | None, help: str):
+    return list_option(f"{help} One value for all corpora, or one per corpus.", [default])
 
 
 @dataclass
 class NewModelArguments(ModelArguments):
-    """Which model, and the shape of a new one, on top of `config_name` or of BERT-base with heads of 128."""
+    """The model. Sizes describe a new model, as changes to `config_name` or to BERT-base with a head size of 128."""
 
     can_be_new: ClassVar[bool] = True
 
-    num_attention_heads: int | None = size("number of heads")
-    attention_head_size: list[int] | None = size("size of a head, whatever the width", per_layer=True)
-    value_head_size: list[int] | None = size("size of a head's values, where it is another", per_layer=True)
-    hidden_size: int | None = size("width")
-    num_hidden_layers: int | None = size("number of layers")
-    intermediate_size: list[int] | None = size("neurons of a feed-forward network", per_layer=True)
+    num_attention_heads: int | None = option(None, "For a new model: number of heads.")
+    attention_head_size: list[int] | None = list_option("For a new model: head size, or one per layer.")
+    value_head_size: list[int] | None = list_option("For a new model: size of values, if it differs from head size.")
+    hidden_size: int | None = option(None, "For a new model: width.")
+    num_hidden_layers: int | None = option(None, "For a new model: number of layers.")
+    intermediate_size: list[int] | None = list_option("For a new model: feed-forward neurons, or one per layer.")
 
     def __post_init__(self):
         names = {member.name for member in fields(self)} - {member.name for member in fields(ModelArguments)}
-        shape = {name: value for name in sorted(names) if (value := getattr(self, name)) is not None}
-        if shape and self.model_name_or_path is not None:
-            raise InputError(
-                "is for a new model; the shape of `model_name_or_path` is changed by fixedbert convert.", min(shape)
-            )
-        for name, value in shape.items():
-            one = value[0] if isinstance(value, list) and len(value) == 1 else value
-            self.config_overrides = (self.config_overrides or {}) | {name: one}
-
-
-BOUNDARIES = "; ".join(f"{name}: {text}" for name, text in DOCUMENT_BOUNDARIES.items())
-
-
-def corpus_option(default: str | None, help: str):
-    return field(
-        default_factory=lambda: [default], metadata={"help": f"{help} One for all corpora, or one each.", "nargs": "+"}
-    )
-
-
-Objective = Literal["mlm+nsp", "mlm", "clm"]
+        sizes = {name: value for name in sorted(names) if (value := getattr(self, name)) is not None}
+        if sizes and self.model_name_or_path is not None:
+            raise InputError("is for a new model; use fixedbert convert for `model_name_or_path`.", min(sizes))
+        for name, value in sizes.items():
+            size = value[0] if isinstance(value, list) and len(value) == 1 else value
+            self.config_overrides = (self.config_overrides or {}) | {name: size}
 
 
 @dataclass
 class PretrainingDataArguments:
-    """Which text, and how examples are made of it. Corpora of `dataset_name` come first, then `train_file`."""
+    """The corpora, those of `dataset_name` before those of `train_file`, and the examples made from them."""
 
-    objective: Objective = field(
-        default="mlm+nsp",
-        metadata={
-            "help": "Pairs of segments with masked tokens (mlm+nsp), packed rows with masked tokens (mlm), or "
-            "packed rows whose next tokens are predicted (clm).",
-        },
+    objective: Objective = option(
+        "mlm+nsp",
+        "mlm+nsp: segment pairs with masked tokens; mlm: packed rows with masked tokens; clm: packed rows, in which "
+        "the next token is predicted.",
     )
-    dataset_name: list[str] | None = field(
-        default=None, metadata={"help": "Hub ids, or `sample` for the built-in text.", "nargs": "+"}
+    dataset_name: list[str] | None = list_option("Datasets on the Hub, or `sample` for the built-in text.")
+    dataset_config_name: list[str] = corpus_option(None, "Configuration of the Hub dataset, or none.")
+    train_file: list[str] | None = list_option(
+        "Files (.txt, .jsonl, .csv, .tsv, .parquet, also compressed), directories and globs."
     )
-    dataset_config_name: list[str] = corpus_option(None, "Configuration of the Hub data set, or none.")
-    train_file: list[str] | None = field(
-        default=None,
-        metadata={
-            "help": ".txt, .jsonl, .csv, .tsv and .parquet files, folders and globs, also compressed.",
-            "nargs": "+",
-        },
-    )
-    validation_file: list[str] | None = field(
-        default=None, metadata={"help": "The same, held out, read as the first corpus.", "nargs": "+"}
-    )
-    validation_split_percentage: float = field(
-        default=5, metadata={"help": "Without --validation_file: the share of documents held out, in per cent."}
-    )
+    validation_file: list[str] | None = list_option("Held-out files, read with the settings of the first corpus.")
+    validation_split_percentage: float = option(5, "Percentage of documents to hold out without --validation_file.")
     text_column_name: list[str] = corpus_option("text", "Column with the text.")
-    document_boundary: list[str] = corpus_option(
-        "row",
-        f"What ends a document. {BOUNDARIES}.",
-    )
-    document_column_name: list[str] = corpus_option(None, "The column for --document_boundary column, or none.")
-    corpus_weights: list[float] | None = field(
-        default=None, metadata={"help": "How often an epoch uses the documents of each corpus.", "nargs": "+"}
-    )
-    language: str = field(default="en", metadata={"help": f"For splitting into sentences: {', '.join(LANGUAGES)}."})
-    vocab_size: int | None = field(
-        default=None, metadata={"help": "Size of a vocabulary to train; default: the configuration's."}
-    )
-    tokenizer_train_share: float = field(
-        default=1.0, metadata={"help": "The share of the documents that a vocabulary is trained on."}
-    )
-    store_dir: str | None = field(
-        default=None, metadata={"help": "Where prepared corpora are kept; default: fixedbert/ in HF_HOME."}
-    )
-    max_seq_length: int = field(default=128, metadata={"help": "Tokens of an example, special ones counted."})
-    short_seq_prob: float = field(default=0.1, metadata={"help": "Share of pairs that are made shorter."})
-    separate_documents: bool = field(
-        default=False, metadata={"help": "In packed rows: no attention from one document to another."}
-    )
-    mlm_probability: float = field(default=0.15, metadata={"help": "Share of tokens to predict."})
-    whole_word_mask: bool = field(default=False, metadata={"help": "Mask whole words, 80/10/10 drawn by word."})
-    max_eval_samples: int | None = field(default=None, metadata={"help": "Evaluate on so many examples only."})
-    preprocessing_num_workers: int | None = field(
-        default=None, metadata={"help": "Processes for preparing the corpus; default: one for each core."}
+    document_boundary: list[str] = corpus_option("row", f"Where a document ends. {BOUNDARIES}.")
+    document_column_name: list[str] = corpus_option(None, "Column for --document_boundary column, or none.")
+    corpus_weights: list[float] | None = list_option("How often an epoch uses the documents of each corpus.")
+    language: str = option("en", f"Language for sentence splitting: {', '.join(LANGUAGES)}.")
+    vocab_size: int | None = option(None, "Size of a new vocabulary; default: the configuration's.")
+    tokenizer_train_share: float = option(1.0, "Share of the documents from which a new vocabulary is trained.")
+    store_dir: str | None = option(None, "Directory for prepared corpora; default: fixedbert/ in HF_HOME.")
+    max_seq_length: int = option(128, "Maximum number of tokens in an example, including special tokens.")
+    short_seq_prob: float = option(0.1, "Share of segment pairs that are shortened.")
+    separate_documents: bool = option(False, "In packed rows, restrict attention to tokens of the same document.")
+    mlm_probability: float = option(0.15, "Share of tokens to predict.")
+    whole_word_mask: bool = option(False, "Mask whole words.")
+    max_eval_samples: int | None = option(None, "Maximum number of examples for evaluation.")
+    preprocessing_num_workers: int | None = option(
+        None, "Processes that prepare the corpus; default: the number of cores."
     )
 
     def __post_init__(self):
-        if self.separate_documents and self.objective == "mlm+nsp":
-            raise InputError("is for packed rows: `objective` mlm or clm.", "separate_documents")
         check_language(self.language)
+        if self.separate_documents and self.objective == "mlm+nsp":
+            raise InputError("requires packed rows, that is, `objective` mlm or clm.", "separate_documents")
         if self.whole_word_mask and self.objective == "clm":
-            raise InputError("is for masked-LM: `objective` mlm+nsp or mlm.", "whole_word_mask")
+            raise InputError("requires `objective` mlm+nsp or mlm.", "whole_word_mask")
+        for name in ("mlm_probability", "tokenizer_train_share"):
+            if not 0 < getattr(self, name) <= 1:
+                raise InputError("must be greater than 0 and at most 1.", name)
         if not 0 <= self.short_seq_prob <= 1:
-            raise InputError(f"{self.short_seq_prob}: a share, from 0 to 1.", "short_seq_prob")
-        for name, most in (("mlm_probability", 1), ("tokenizer_train_share", 1), ("validation_split_percentage", 99)):
-            if not 0 < getattr(self, name) <= most:
-                raise InputError(f"{getattr(self, name)}: more than 0 and at most {most}.", name)
-        for name in ("max_eval_samples", "preprocessing_num_workers", "vocab_size"):
-            if getattr(self, name) is not None and getattr(self, name) < 1:
-                raise InputError(f"{getattr(self, name)}: at least 1.", name)
+            raise InputError("must be from 0 to 1.", "short_seq_prob")
+        if not 0 < self.validation_split_percentage < 100:
+            raise InputError("must be between 0 and 100.", "validation_split_percentage")
         if self.corpus_weights and (min(self.corpus_weights) < 0 or not any(self.corpus_weights)):
-            raise InputError("`corpus_weights`: none may be negative, and not all 0.")
+            raise InputError("must not be negative, and must not all be 0.", "corpus_weights")
 
     @property
     def processes(self) -> int:
-        """Processes for preparing the corpus."""
+        """Number of processes that prepare the corpus."""
         return self.preprocessing_num_workers or os.cpu_count() or 1
 
     def corpora(self, model_args: ModelArguments) -> list[Corpus]:
-        """The corpora that the arguments name, those of the Hub first."""
+        """Returns the corpora that the arguments describe."""
         sources = [(name, True) for name in self.dataset_name or []]
         sources += [(file, False) for file in self.train_file or []]
         if not sources:
-            raise InputError("no corpus: give `train_file`, or `dataset_name` (sample is the built-in one).")
-        options = ("dataset_config_name", "text_column_name", "document_boundary", "document_column_name")
-        columns = []
-        for name in (*options, "corpus_weights"):
-            values = getattr(self, name)
-            if values is not None and len(values) not in (1, len(sources)):
-                raise InputError(f"`{name}`: {len(values)} values for {len(sources)} corpora; give one, or one each.")
-            if name in options:
-                values = [None if value in (None, "none") else value for value in values]
-                columns.append(values * len(sources) if len(values) == 1 else values)
+            raise InputError("no corpus: set `train_file` or `dataset_name` (`sample` is a built-in text).")
+        options = {
+            "config_name": self.per_corpus("dataset_config_name", len(sources)),
+            "text_column": self.per_corpus("text_column_name", len(sources)),
+            "document_boundary": self.per_corpus("document_boundary", len(sources)),
+            "document_column": self.per_corpus("document_column_name", len(sources)),
+        }
         hub_options = {"cache_dir": model_args.cache_dir, "token": model_args.token}
         return [
             Corpus(
                 source,
                 on_hub=on_hub,
-                config_name=config_name,
-                text_column=text_column,
-                document_boundary=boundary,
-                document_column=document_column,
                 hub_options=hub_options,
+                **{name: values[number] for name, values in options.items()},
             )
-            for (source, on_hub), config_name, text_column, boundary, document_column in zip(
-                sources, *columns, strict=True
-            )
+            for number, (source, on_hub) in enumerate(sources)
         ]
+
+    def per_corpus(self, name: str, count: int) -> list:
+        """Returns one value of an argument per corpus, with None for "none"."""
+        values = [None if value == "none" else value for value in getattr(self, name)]
+        if len(values) not in (1, count):
+            raise InputError(f"has {len(values)} values for {count} corpora; give one, or one per corpus.", name)
+        return values * count if len(values) == 1 else values
 
 
 @dataclass
 class PretrainingArguments(CommonArguments):
-    """transformers' TrainingArguments, with BERT's optimisation and every token counted by default."""
+    """transformers' TrainingArguments with the defaults of BERT's pretraining."""
 
     learning_rate: float = 1e-4
     weight_decay: float = 0.01
     report_to: str | list[str] = field(
         default_factory=lambda: ["tensorboard"] if is_tensorboard_available() else ["none"],
-        metadata={"help": "Integrations to report to; default: tensorboard where it is installed."},
+        metadata={"help": "Integrations to report to; default: tensorboard, if it is installed."},
     )
-    total_train_batch_size: int | None = field(
-        default=None,
-        metadata={
-            "help": "Examples of a step on all devices together; reached by gradient accumulation, with at most "
-            "--per_device_train_batch_size examples on a device at once."
-        },
+    total_train_batch_size: int | None = option(
+        None,
+        "Examples per step on all devices, reached by gradient accumulation from at most "
+        "--per_device_train_batch_size examples per device.",
     )
-    stages: list[dict] | None = field(
-        default=None,
-        metadata={
-            "help": "In a recipe, a list of mappings: the steps of each stage, and what is another from then on: "
-            "sizes of the model, max_seq_length, per_device_train_batch_size, total_train_batch_size.",
-            "nargs": "+",
-        },
+    stages: list[dict] | None = list_option(
+        "In a recipe, a list of mappings: the number of `steps` of each stage, and changes to the sizes of the model, "
+        "max_seq_length, per_device_train_batch_size and total_train_batch_size from this stage on."
     )
 
     refused: ClassVar[dict[str, tuple[object, str]]] = CommonArguments.refused | {
-        "label_smoothing_factor": (0.0, "the losses of pretraining are those of BERT, without label smoothing"),
-        "label_names": (None, "the labels follow from `objective`"),
-        "train_sampling_strategy": ("random", "the order of the examples follows from `seed` and the epoch"),
-        "data_seed": (None, "the examples follow from `seed`"),
-        "include_num_input_tokens_seen": ("no", "tokens without padding are counted anyway"),
-        "accelerator_config.dispatch_batches": (None, "a batch has places of tokens, and cannot be divided"),
-        "do_predict": (False, "pretraining has nothing to predict; it has `do_eval`"),
+        "label_smoothing_factor": (0.0, "the losses of pretraining are those of BERT"),
+        "label_names": (None, "`objective` determines the labels"),
+        "train_sampling_strategy": ("random", "`seed` and epoch determine the order of examples"),
+        "data_seed": (None, "`seed` determines the examples"),
+        "include_num_input_tokens_seen": ("no", "tokens without padding are always counted"),
+        "accelerator_config.dispatch_batches": (None, "batches contain token indices and cannot be divided"),
+        "do_predict": (False, "use `do_eval`"),
     }
 
     def __post_init__(self):
