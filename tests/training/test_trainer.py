@@ -38,9 +38,6 @@ from fixedbert.training.trainer import CommonTrainer
 
 PRIVATE = {
     "_get_grad_norm": ["model", "grad_norm"],
-    "_init_training_state": (
-        "max_steps num_update_steps_per_epoch num_train_epochs resume_from_checkpoint trial".split()
-    ),
     "_issue_warnings_after_load": ["load_result"],
     "_save": ["output_dir", "state_dict"],
 }
