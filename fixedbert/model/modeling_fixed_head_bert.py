@@ -135,13 +135,13 @@ class FixedHeadBertPreTrainedModel(bert.BertPreTrainedModel):
         else:  # a user's subclass keeps our auto_map, unless it registers its own Auto class
             cls._auto_class = None
 
-    def build(self, config: FixedHeadBertConfig, pooled: bool = True, **modules: nn.Module):
-        """Initializes a head: the base model, with a pooler if `pooled`, and the modules on top of it."""
+    def build(self, config: FixedHeadBertConfig, pooled: bool = True, **modules: Callable):
+        """Initializes a head: the base model, with a pooler if `pooled`, then `modules`, called with the config."""
         FixedHeadBertPreTrainedModel.__init__(self, config)
         self.num_labels = config.num_labels
-        base_model = FixedHeadBertModel(config, add_pooling_layer=pooled)
-        for name, module in {"bert": base_model, **modules}.items():
-            self.add_module(name, module)
+        self.add_module("bert", FixedHeadBertModel(config, add_pooling_layer=pooled))
+        for name, module in modules.items():
+            self.add_module(name, module(config))
         self.post_init()
 
     def save_pretrained(self, save_directory, is_main_process=True, *args, **kwargs):
@@ -348,7 +348,7 @@ class FixedHeadBertForPreTraining(FixedHeadBertPreTrainedModel, bert.BertForPreT
     _tp_plan = PREDICTION_TP_PLAN
 
     def __init__(self, config: FixedHeadBertConfig):
-        self.build(config, cls=bert.BertPreTrainingHeads(config))
+        self.build(config, cls=bert.BertPreTrainingHeads)
         self.sparse_prediction = config.sparse_prediction
 
     @forward_like(bert.BertForPreTraining)
@@ -380,7 +380,7 @@ class FixedHeadBertForMaskedLM(FixedHeadBertPreTrainedModel, bert.BertForMaskedL
     def __init__(self, config: FixedHeadBertConfig):
         if config.is_decoder:
             logger.warning("FixedHeadBertForMaskedLM is bidirectional only with is_decoder=False.")
-        self.build(config, pooled=False, cls=bert.BertOnlyMLMHead(config))
+        self.build(config, pooled=False, cls=bert.BertOnlyMLMHead)
         self.sparse_prediction = config.sparse_prediction
 
     @forward_like(bert.BertForMaskedLM)
@@ -407,7 +407,7 @@ class FixedHeadBertLMHeadModel(FixedHeadBertPreTrainedModel, bert.BertLMHeadMode
     def __init__(self, config: FixedHeadBertConfig):
         if not config.is_decoder:
             logger.warning("FixedHeadBertLMHeadModel sees later tokens unless is_decoder=True.")
-        self.build(config, pooled=False, cls=bert.BertOnlyMLMHead(config))
+        self.build(config, pooled=False, cls=bert.BertOnlyMLMHead)
 
     @forward_like(bert.BertLMHeadModel)
     def forward(
@@ -432,7 +432,7 @@ class FixedHeadBertForNextSentencePrediction(FixedHeadBertPreTrainedModel, bert.
     """`labels` (B): 0 if the second segment continues the first, 1 if it is random."""
 
     def __init__(self, config: FixedHeadBertConfig):
-        self.build(config, cls=bert.BertOnlyNSPHead(config))
+        self.build(config, cls=bert.BertOnlyNSPHead)
 
     @forward_like(bert.BertForNextSentencePrediction)
     def forward(self, **inputs):
@@ -452,7 +452,7 @@ class FixedHeadBertForSequenceClassification(FixedHeadBertPreTrainedModel, bert.
     """`labels` (B): a class for each row, -100 for none; or scores or several classes, see `config.problem_type`."""
 
     def __init__(self, config: FixedHeadBertConfig):
-        self.build(config, dropout=classifier_dropout(config), classifier=classifier(config))
+        self.build(config, dropout=classifier_dropout, classifier=classifier)
 
     @forward_like(bert.BertForSequenceClassification)
     def forward(self, **inputs):
@@ -463,7 +463,7 @@ class FixedHeadBertForMultipleChoice(FixedHeadBertPreTrainedModel, bert.BertForM
     """Inputs (B, choices, L); `labels` (B): the index of the right choice."""
 
     def __init__(self, config: FixedHeadBertConfig):
-        self.build(config, dropout=classifier_dropout(config), classifier=nn.Linear(config.hidden_size, 1))
+        self.build(config, dropout=classifier_dropout, classifier=lambda config: nn.Linear(config.hidden_size, 1))
 
     @forward_like(bert.BertForMultipleChoice)
     def forward(self, **inputs):
@@ -476,7 +476,7 @@ class FixedHeadBertForTokenClassification(FixedHeadBertPreTrainedModel, bert.Ber
     accepts_loss_kwargs = True
 
     def __init__(self, config: FixedHeadBertConfig):
-        self.build(config, pooled=False, dropout=classifier_dropout(config), classifier=classifier(config))
+        self.build(config, pooled=False, dropout=classifier_dropout, classifier=classifier)
 
     @forward_like(bert.BertForTokenClassification)
     def forward(self, attention_mask=None, labels=None, num_items_in_batch=None, **inputs):
@@ -497,7 +497,7 @@ class FixedHeadBertForQuestionAnswering(FixedHeadBertPreTrainedModel, bert.BertF
     """
 
     def __init__(self, config: FixedHeadBertConfig):
-        self.build(config, pooled=False, qa_outputs=classifier(config))
+        self.build(config, pooled=False, qa_outputs=classifier)
 
     @forward_like(bert.BertForQuestionAnswering)
     def forward(self, attention_mask=None, start_positions=None, end_positions=None, **inputs):
