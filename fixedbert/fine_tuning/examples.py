@@ -1,4 +1,4 @@
-"""Examples and features, for text classification as for question answering: bad rows, cached features, overlap."""
+"""What text classification and question answering share: bad rows, cached features, overlap with training rows."""
 
 import os
 from collections.abc import Callable, Iterable, Mapping
@@ -18,7 +18,7 @@ ROWS_PER_PROCESS = 10_000  # with fewer rows, starting another process takes lon
 
 
 def report_bad_rows(name: str, problems: Mapping[str, str], skip: bool):
-    """Prints the problem of each bad row, such as "line 3", or raises InputError if bad rows must not be skipped."""
+    """Prints the bad rows (such as "line 3") and their problems. Raises InputError unless they are to be skipped."""
     listed = [f"{row}: {problem}"[:LONGEST_PROBLEM] for row, problem in problems.items()]
     if listed and not skip:
         more = f" (and {len(listed) - 1:,} more bad rows)" if len(listed) > 1 else ""
@@ -36,8 +36,8 @@ def make_features(
     overwrite_cache: bool = False,
 ) -> datasets.Dataset:
     """
-    Maps batches of rows in memory to features in the cache of `datasets`, where the same rows, function and settings
-    find them again. The function takes a batch, the indices of its rows and `settings`, and returns columns.
+    Maps rows to features, and stores them in the cache of `datasets` under a hash of the rows, the function and its
+    settings. The function takes a batch, the indices of its rows and the settings, and returns columns.
     """
     fingerprint = Hasher.hash((FORMAT, rows._fingerprint, function, settings))
     directory = Path(datasets.config.HF_DATASETS_CACHE, "fixedbert")

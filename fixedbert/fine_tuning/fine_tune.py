@@ -51,7 +51,7 @@ class FineTuningTask(ABC):
 
 
 def fine_tune(
-    kind: type[FineTuningTask],
+    task_class: type[FineTuningTask],
     name: str | None,
     arguments: tuple[ModelArguments, FineTuningDataArguments, FineTuningArguments],
     given: dict[str, Any],
@@ -65,7 +65,7 @@ def fine_tune(
             config = load_config(model_args)
             check_length(data_args.max_seq_length, config)
             tokenizer = load_tokenizer(model_args.tokenizer, model_args.do_lower_case, **model_args.hub_options())
-            task = kind(name, config, tokenizer, arguments)
+            task = task_class(name, config, tokenizer, arguments)
         teacher = None
         if training_args.do_train and training_args.teacher_model is not None:
             teacher = load_teacher(

@@ -100,6 +100,7 @@ def answers_of(question: dict) -> dict[str, list]:
 
 
 def problem_in_question(row: dict, answer_is_optional: bool) -> str | None:
+    """Returns what is wrong with a question, or None."""
     for name in ("question", "context"):
         if problem := text_problem(row[name], f"its {name}"):
             return problem

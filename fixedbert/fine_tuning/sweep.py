@@ -62,20 +62,21 @@ def plan_runs(tasks: list[str | None], training_args: FineTuningArguments) -> li
     return [PlannedRun(task, seed, point) for task in tasks for point in points for seed in seeds]
 
 
-def sweep(kind: type[FineTuningTask], **given: Any) -> Trained:
+def sweep(task_class: type[FineTuningTask], **given: Any) -> Trained:
     """
     Fine-tunes for every task, seed and point of the grid, each in a subdirectory of `output_dir`. A single run uses
     `output_dir` itself. After an interruption the same call continues with the runs that are not complete.
 
-    `given` are fields of `kind.arguments`. Raises InputError if they contradict each other, or data cannot be used.
+    `given` are fields of the dataclasses of the task. Raises InputError if they contradict each other, or data cannot be
+    used.
     """
-    arguments = make_arguments(given, *kind.arguments)
+    arguments = make_arguments(given, *task_class.arguments)
     _, data_args, training_args = arguments
     if not training_args.kinds:
         raise InputError("nothing to do: give `do_train`, `do_eval` or `do_predict`.")
     runs = plan_runs(data_args.tasks(training_args.do_predict), training_args)
     if len(runs) == 1 and training_args.seeds is None:
-        fine_tune(kind, runs[0].task, arguments, given)
+        fine_tune(task_class, runs[0].task, arguments, given)
         return trained(training_args.directory)
     if training_args.resume_from_checkpoint is not None:
         raise InputError("is for a single run; several resume when started again.", "resume_from_checkpoint")
@@ -86,7 +87,7 @@ def sweep(kind: type[FineTuningTask], **given: Any) -> Trained:
                 continue
             PartialState().print(f"\n=== run {number} of {len(runs)}: {run.directory}", flush=True)
             fields = run_fields(run, given, training_args, directory)
-            fine_tune(kind, run.task, make_arguments(fields, *kind.arguments), fields)
+            fine_tune(task_class, run.task, make_arguments(fields, *task_class.arguments), fields)
             gc.collect()
         if PartialState().is_main_process:
             summarize(directory, runs)

@@ -129,6 +129,7 @@ def dataset_rows(data: datasets.Dataset) -> Iterator[FileRow]:
 
 
 def problem_in_texts(values: dict, columns: tuple[str, ...], empty_allowed: bool) -> str | None:
+    """Returns what is wrong with the texts of a row, or None."""
     for column in columns:
         text = values.get(column)
         if problem := text_problem(text, repr(column)):
@@ -139,7 +140,7 @@ def problem_in_texts(values: dict, columns: tuple[str, ...], empty_allowed: bool
 
 
 def problem_in_label(value: object, label_names: Mapping[str, str] | None) -> str | None:
-    """`label_names` as in `RowSource.read`."""
+    """Returns what is wrong with a label, or None. `label_names` are as for `RowSource.read`."""
     if value is None or value != value or not str(value).strip():
         return "no label"
     if not isinstance(value, str | int | float):

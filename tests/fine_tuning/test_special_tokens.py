@@ -1,4 +1,4 @@
-"""Special tokens that are written in a text, such as "[SEP]", are text in every flow."""
+"""Special tokens in the user's text, such as "[SEP]", are tokenized as text everywhere."""
 
 import datasets
 import numpy as np
@@ -28,39 +28,39 @@ def byte_level_tokenizer():
 
 
 @pytest.mark.parametrize("family", ["bert", "roberta"])
-def test_special_tokens_in_texts_are_text_in_every_flow(vocabulary, tmp_path, family):
-    """Guards: classification, questions, running text and pretraining read a written "[SEP]" or "<mask>" as text."""
+def test_special_tokens_in_texts_are_text(vocabulary, tmp_path, family):
+    """Guards: classification, questions, plain text and pretraining tokenize "[SEP]" or "<mask>" in a text as text."""
     tokenizer = BertTokenizer(vocab=vocabulary) if family == "bert" else byte_level_tokenizer()
     special = [token for token in tokenizer.all_special_tokens if token]
     text = f"one {' two '.join(special)} three"
-    ids = set(tokenizer.all_special_ids) - {tokenizer.unk_token_id}  # "[" is unknown to the little vocabulary
+    ids = set(tokenizer.all_special_ids) - {tokenizer.unk_token_id}  # "[" is not in the small vocabulary
 
-    def written(tokens):
+    def special_ids(tokens):
         return [token for token in tokens if token in ids]
 
     cls, sep = tokenizer.cls_token_id, tokenizer.sep_token_id
     rows = datasets.Dataset.from_dict({"sentence1": [text], "sentence2": [text]})
     (row,) = text_features(rows, tokenizer, 128)["input_ids"]
-    assert written(row) == ([cls, sep, sep] if family == "bert" else [cls, sep, sep, sep])
+    assert special_ids(row) == ([cls, sep, sep] if family == "bert" else [cls, sep, sep, sep])
     answers = {"text": ["three"], "answer_start": [text.index("three")]}
     question = {"id": "1", "context": text, "question": text, "answers": answers}
     windows = squad_windows(datasets.Dataset.from_list([question], features=FEATURES), tokenizer, 128, 16, False)
-    assert written(windows["input_ids"][0]) == written(row)
+    assert special_ids(windows["input_ids"][0]) == special_ids(row)
     first, last = windows["start_positions"][0], windows["end_positions"][0]
     offsets = np.array(windows["offsets"][0]).reshape(-1, 2)
     assert text[offsets[first, 0] : offsets[last, 1]] == "three"
     file = tmp_path / "a.txt"
     file.write_text(text)
     (sequence,) = next(read_sequences([str(file)], tokenizer, 24, 1))
-    assert written(sequence.tolist()) == [cls, sep]
+    assert special_ids(sequence.tolist()) == [cls, sep]
     ((tokens, ends),) = tokenize_sentences([[text, "one two", text]], tokenizer)
     alone = tokenizer(text, add_special_tokens=False, split_special_tokens=True)["input_ids"]
-    assert written(tokens) == [] and tokens[: len(alone)].tolist() == alone and len(ends) == 3
-    assert tokenize_sentences([["one", "two"]], tokenizer)[0][1].tolist()[-1] < 10  # after that, as ever
+    assert special_ids(tokens) == [] and tokens[: len(alone)].tolist() == alone and len(ends) == 3
+    assert tokenize_sentences([["one", "two"]], tokenizer)[0][1].tolist()[-1] < 10  # the option does not stay
 
 
 def test_fill_mask_keeps_its_mask(vocabulary):
-    """Guards: a tokenizer that was used here takes "[MASK]" for the special token again when it is called as it is."""
+    """Guards: after `encode`, calling the tokenizer directly still makes "[MASK]" the special token."""
     tokenizer = BertTokenizer(vocab=vocabulary)
     encode(tokenizer, "one [MASK]")
     assert tokenizer.mask_token_id in tokenizer("one [MASK]")["input_ids"]
