@@ -67,8 +67,7 @@ def sweep(task_class: type[FineTuningTask], **given: Any) -> Trained:
     Fine-tunes for every task, seed and point of the grid, each in a subdirectory of `output_dir`. A single run uses
     `output_dir` itself. After an interruption the same call continues with the runs that are not complete.
 
-    `given` are fields of the dataclasses of the task. Raises InputError if they contradict each other, or data cannot be
-    used.
+    `given` are fields of `task_class.arguments`. Raises InputError if they contradict each other.
     """
     arguments = make_arguments(given, *task_class.arguments)
     _, data_args, training_args = arguments
