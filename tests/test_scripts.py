@@ -229,7 +229,7 @@ def test_several_corpora_with_options_of_their_own(corpus, tmp_path):
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert summary["corpus"]["counts"]["documents"] == 42 and summary["corpus"]["weights"] == [1, 2.5]
     assert "line" in summary["corpus"]["corpora"][1] and "text file" in summary["corpus"]["corpora"][0]
-    with pytest.raises(InputError, match="`corpus_weights`: 3 values for 2 corpora"):
+    with pytest.raises(InputError, match="`corpus_weights` has 3 values for 2 corpora"):
         run_pretraining.main(
             pretraining(corpus, tmp_path / "bad", *files, *options, "--corpus_weights", "1", "2", "3")
         )

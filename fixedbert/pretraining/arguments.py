@@ -117,6 +117,8 @@ class PretrainingDataArguments:
             "document_boundary": self.per_corpus("document_boundary", len(sources)),
             "document_column": self.per_corpus("document_column_name", len(sources)),
         }
+        if self.corpus_weights:
+            self.corpus_weights = self.per_corpus("corpus_weights", len(sources))
         hub_options = {"cache_dir": model_args.cache_dir, "token": model_args.token}
         return [
             Corpus(

@@ -44,7 +44,7 @@ def make_examples(
     tokenizer = make_tokenizer(corpora, model_args, data_args, config, checkpoint)
     (documents, numbers), (held_out_documents, held_out_numbers) = prepare_documents(corpora, tokenizer, data_args)
     kind, settings = example_settings(data_args, tokenizer)
-    weights = data_args.corpus_weights and data_args.per_corpus("corpus_weights", len(corpora))
+    weights = data_args.corpus_weights
     examples = kind(documents, numbers, tokenizer, seed=training_args.seed, weights=weights, **settings)
     held_out = kind(held_out_documents, held_out_numbers, tokenizer, seed=0, **settings)
     if training_args.world_size > 1:  # machines without a shared `store_dir` each train a tokenizer

@@ -1,4 +1,4 @@
-"""Checkpoints of more than plain BERTs: pruned ones, other families, and heads of their own."""
+"""Checkpoints other than plain BERTs: pruned models, other families, and custom heads."""
 
 import json
 from pathlib import Path
@@ -19,7 +19,7 @@ from fixedbert.support.errors import InputError
 from fixedbert_cli import main
 
 TYPE = ("model_type", "architectures", "transformers_version")
-PRUNED_HEADS = {0: [1, 2], 2: [0, 1, 2, 3]}  # of 4 of size 8: all of layer 2
+PRUNED_HEADS = {0: [1, 2], 2: [0, 1, 2, 3]}  # from 4 heads of size 8; all heads of layer 2
 
 
 def configure(folder: Path, **fields):
@@ -36,7 +36,7 @@ def write(folder: Path, tensors: dict[str, torch.Tensor], pickled: bool = False)
 
 
 def prune(bert: PreTrainedModel, folder: Path, neurons: dict[int, int], pickled: bool) -> PreTrainedModel:
-    """Write `bert` without PRUNED_HEADS and with the first `neurons` of a layer alone; returns it with them masked."""
+    """Saves `bert` without PRUNED_HEADS and with the first `neurons` of each layer only. Returns the masked model."""
     tensors = dict(bert.state_dict())
     for number, layer in enumerate(bert.base_model.encoder.layer):
         gone = PRUNED_HEADS.get(number, [])
@@ -61,8 +61,8 @@ def prune(bert: PreTrainedModel, folder: Path, neurons: dict[int, int], pickled:
 
 @pytest.mark.parametrize("pickled", [False, True])
 @pytest.mark.parametrize("neurons", [{}, {0: 5, 1: 0, 2: 36}])
-def test_pruned_bert_is_the_masked_one(tmp_path, neurons, pickled, capsys):
-    """Guards: a BERT saved without heads and neurons, some layers without any, computes what the masked one does."""
+def test_pruned_bert_equals_the_masked_model(tmp_path, neurons, pickled, capsys):
+    """Guards: a BERT saved without some heads and neurons (all of them in some layers) equals the masked model."""
     labels = {0: "no", 1: "yes", 2: "maybe"}
     bert = bert_of("ForSequenceClassification", id2label=labels, initializer_range=0.1)
     masked = prune(bert, tmp_path / "pruned", neurons, pickled)
@@ -107,8 +107,8 @@ def model_of_family(family: str, head: str, **changes) -> PreTrainedModel:
                                                         "ForTokenClassification", "ForQuestionAnswering")]
     + [("DistilBert", "ForMultipleChoice"), ("Electra", "ForCausalLM")],
 )  # fmt: skip
-def test_distilbert_and_electra_are_berts(family, head, tied, tmp_path):
-    """Guards: DistilBERT and ELECTRA come in with their function, at padding too, and grow like a BERT."""
+def test_distilbert_and_electra_keep_their_function(family, head, tied, tmp_path):
+    """Guards: DistilBERT and ELECTRA convert with the same outputs, including at padding, and grow like a BERT."""
     fields = {"sinusoidal_pos_embds": True, "activation": "relu"} if family == "DistilBert" else {}
     model = model_of_family(family, head, tie_word_embeddings=tied, **fields)
     model.save_pretrained(tmp_path)
@@ -118,7 +118,7 @@ def test_distilbert_and_electra_are_berts(family, head, tied, tmp_path):
     given = inputs_of(ours)
     known = {name: x for name, x in given.items() if family == "Electra" or name != "token_type_ids"}
     expected = model(**known).to_tuple()
-    for inputs in (known, given):  # token types, which BERT's tokenizers give, are nothing to what was a DistilBERT
+    for inputs in (known, given):  # a converted DistilBERT ignores token types
         for one, other in zip(fixed(**inputs).to_tuple(), expected, strict=True):
             assert not isinstance(one, torch.Tensor) or (one - other).abs().max() <= 1e-6
     larger = convert(model.double(), attention_head_size=13, num_attention_heads=5, intermediate_size=[37, 40, 53])
@@ -126,7 +126,7 @@ def test_distilbert_and_electra_are_berts(family, head, tied, tmp_path):
 
 
 def test_dropout_and_labels_of_distilbert():
-    """Guards: each of DistilBERT's rates goes where BERT has it: layers, attention, classifiers of texts."""
+    """Guards: each dropout rate of DistilBERT applies to the same part of BERT: layers, attention or classifier."""
     rates = {"dropout": 0.13, "attention_dropout": 0.17, "seq_classif_dropout": 0.19, "id2label": {0: "no", 1: "yes"}}
     for head, rate in (("ForSequenceClassification", 0.19), ("ForTokenClassification", 0.13)):
         fixed = convert(model_of_family("DistilBert", head, **rates))
@@ -135,8 +135,8 @@ def test_dropout_and_labels_of_distilbert():
         assert (layer.attention.self.dropout.p, layer.output.dropout.p) == (0.17, 0.13)
 
 
-def test_tokenizer_of_distilbert_works_with_what_it_becomes(tmp_path, vocabulary):
-    """Guards: pairs of texts, by a tokenizer with token types or without, give DistilBERT's own answers."""
+def test_converted_distilbert_works_with_its_tokenizer(tmp_path, vocabulary):
+    """Guards: text pairs give DistilBERT's predictions, whether the tokenizer returns token types or not."""
     model = model_of_family("DistilBert", "ForSequenceClassification")
     for name in ("DistilBertTokenizer", "BertTokenizer"):
         model.save_pretrained(tmp_path / name)
@@ -206,8 +206,8 @@ def test_architecture_selects_the_class(tmp_path, capsys):
         load_bert(tmp_path, "RobertaForMaskedLM")
 
 
-def test_a_checkpoint_of_2019(tmp_path):
-    """Guards: without a model type, in torch's first format, with a cased vocabulary alone, neurons in a list."""
+def test_checkpoint_from_2019(tmp_path):
+    """Guards: a config.json without model type, torch's first file format and a bare cased vocab.txt convert."""
     folder, vocabulary = tmp_path / "old", ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "C", "c", "O", "N"]
     model = bert_of("Model", vocab_size=len(vocabulary))
     model.save_pretrained(folder)

@@ -30,8 +30,8 @@ def checkpoint(tmp_path, vocabulary):
     return folder
 
 
-def test_command_writes_a_directory_like_any_other(checkpoint, tmp_path, capsys):
-    """Guards: labels and tokenizer come along, the Auto classes open it, and the command says how equal it is."""
+def test_command_writes_a_model_directory(checkpoint, tmp_path, capsys):
+    """Guards: the Auto classes open the directory with labels and tokenizer, and the command prints the difference."""
     main(
         [
             "convert",
@@ -62,8 +62,8 @@ def test_command_writes_a_directory_like_any_other(checkpoint, tmp_path, capsys)
     assert one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
 
 
-def test_pickled_tensors_are_read_and_become_safetensors(checkpoint, tmp_path):
-    """Guards: pytorch_model.bin of older checkpoints converts, its LayerNorm's gamma and beta too."""
+def test_pickled_tensors_become_safetensors(checkpoint, tmp_path):
+    """Guards: pytorch_model.bin of older checkpoints converts, including gamma and beta of LayerNorm."""
     tensors = load_file(checkpoint / "model.safetensors")
     (checkpoint / "model.safetensors").unlink()
     old = {name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta"): tensor
@@ -83,8 +83,8 @@ def test_pickled_tensors_are_read_and_become_safetensors(checkpoint, tmp_path):
         ("ForMaskedLM", None, "ForMaskedLM"),
     ],
 )
-def test_heads_that_config_json_does_not_name_are_kept(saved, named, found, tmp_path):
-    """Guards: bert-base says BertForMaskedLM and holds the next-sentence head and the pooler too: none is dropped."""
+def test_heads_missing_from_config_json_are_kept(saved, named, found, tmp_path):
+    """Guards: bert-base names BertForMaskedLM, but also holds the next-sentence head and pooler, which must stay."""
     bert_of(saved).save_pretrained(tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps(config | {"architectures": named}))
@@ -101,8 +101,8 @@ class Malicious:
         return open, (str(self.file), "w")
 
 
-def test_broken_tokenizer_is_no_missing_one(checkpoint, tmp_path, caplog):
-    """Guards: a directory without a tokenizer converts with a word; one with a damaged file does not."""
+def test_damaged_tokenizer_is_not_ignored(checkpoint, tmp_path, caplog):
+    """Guards: a directory without a tokenizer converts with a warning, and one with a damaged tokenizer does not."""
     (checkpoint / "tokenizer.json").write_text("{}")
     with pytest.raises(InputError, match="no tokenizer could be loaded"):
         main(["convert", str(checkpoint), "--output_dir", str(tmp_path / "fixed")])
@@ -208,7 +208,7 @@ def test_model_in_memory_is_written_with_its_tokenizer(checkpoint, tmp_path):
 
 
 def test_commands_of_the_page_run(tmp_path, vocabulary, monkeypatch):
-    """Guards: every command and the Python code of docs/converting.md work in this order, on small models."""
+    """Guards: all commands and the Python code in docs/converting.md work in order, on small models."""
     page = (Path(__file__).parents[2] / "docs" / "converting.md").read_text(encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     tokenizer = transformers.BertTokenizer(vocab=vocabulary)

@@ -1,4 +1,4 @@
-"""Conversion: the function stays the same to rounding, everything new learns, what is no BERT is refused by name."""
+"""Exact growth: the function stays the same up to rounding, and all new weights learn."""
 
 import pytest
 import torch
@@ -17,7 +17,7 @@ GROWN = [(4, 8), (4, 13), (9, 8), (5, 64)]
 @pytest.mark.parametrize("heads, size", GROWN)
 @pytest.mark.parametrize("head", BERT_HEADS)
 def test_bert_keeps_its_function(head, heads, size, dtype, tolerance):
-    """Guards: with larger heads, more heads or both, every head class computes what BERT computed."""
+    """Guards: with larger heads, more heads or both, every head class computes the same outputs as BERT."""
     scale = {} if dtype == torch.float64 else {"initializer_range": 0.1}
     bert = bert_of(head, **scale).to(dtype)
     model = convert(bert, attention_head_size=size, num_attention_heads=heads)
@@ -32,7 +32,7 @@ def test_bert_keeps_its_function(head, heads, size, dtype, tolerance):
 @pytest.mark.parametrize("changes", [{}, {"head_embedding": "add"}, {"head_embedding": "mul"}, {"qk_norm": True}])
 @pytest.mark.parametrize("heads, size", [(5, 13), (7, 6), (8, 9)])
 def test_fixed_heads_grow(changes, heads, size):
-    """Guards: every kind of attention grows, from heads that do not divide the width, shared projections too."""
+    """Guards: every kind of attention grows, also from head counts that do not divide the width."""
     model = model_of("ForMaskedLM", **changes).double().eval()
     size = 6 if changes.get("qk_norm") else size
     larger = convert(model, attention_head_size=size, num_attention_heads=heads)
@@ -40,8 +40,8 @@ def test_fixed_heads_grow(changes, heads, size):
 
 
 @pytest.mark.parametrize("changes", [{}, {"head_embedding": "add"}, {"head_embedding": "mul"}])
-def test_layers_grow_by_themselves(changes):
-    """Guards: a list of sizes, one for each layer, grows just the layers that it names, from any sizes."""
+def test_layers_grow_separately(changes):
+    """Guards: a list of sizes, one per layer, grows only the layers whose size changes."""
     model = model_of("ForMaskedLM", **changes).double().eval()
     first = convert(model, attention_head_size=[6, 13, 6])
     assert first.config.attention_head_size == [6, 13, 6]
@@ -67,8 +67,8 @@ UNEQUAL = {"value_head_size": [9, 4, 6], "layer_attention_heads": [2, 5, 3]}
         ({"num_attention_heads": 7, "value_head_size": 9, "attention_head_size": 9}, ([7] * 3, [9] * 3, [9] * 3)),
     ],
 )
-def test_values_and_heads_of_a_layer_grow_by_themselves(sizes, shape):
-    """Guards: sizes of values and numbers of heads stay each layer's own unless they are given, with one function."""
+def test_values_and_head_counts_grow_separately(sizes, shape):
+    """Guards: value sizes and head counts of each layer stay unless they are passed."""
     model = model_of("ForMaskedLM", **UNEQUAL).double().eval()
     larger = convert(model, **sizes)
     config = larger.config
@@ -80,7 +80,7 @@ def test_values_and_heads_of_a_layer_grow_by_themselves(sizes, shape):
 
 @pytest.mark.parametrize("how", ["add", "mul"])
 def test_shared_projections_with_two_sizes_grow(how):
-    """Guards: head embeddings of values grow by their own size; one size does not become two."""
+    """Guards: head embeddings of values grow to the value size."""
     model = model_of("ForMaskedLM", head_embedding=how, value_head_size=9).double().eval()
     larger = convert(model, attention_head_size=13, num_attention_heads=7, value_head_size=11)
     assert differences(larger, model, inputs_of("ForMaskedLM")) <= 1e-10
@@ -89,9 +89,9 @@ def test_shared_projections_with_two_sizes_grow(how):
 @pytest.mark.parametrize("changes", [{}, {"head_embedding": "add", "hidden_act": "silu"}, {"qk_norm": True}, UNEQUAL])
 @pytest.mark.parametrize("head", HEADS)
 def test_neurons_are_added(head, changes):
-    """Guards: every head class and kind of attention keeps its function with more neurons, alone and beside heads."""
+    """Guards: every head class and kind of attention keeps its function with more neurons, and with more heads too."""
     model = model_of(head, **changes).double().eval()
-    for parameter in model.parameters():  # biases begin as zeros, which would hide mistakes
+    for parameter in model.parameters():  # zero biases would hide mistakes
         torch.nn.init.normal_(parameter, std=0.5)
     for sizes in ({}, {"num_attention_heads": 7}):
         larger = convert(model, intermediate_size=53, **sizes)
@@ -102,8 +102,8 @@ def test_neurons_are_added(head, changes):
 @pytest.mark.parametrize(
     "sizes", [{"intermediate_size": [4, 41, 37]}, {"intermediate_size": 39, "num_attention_heads": 7}]
 )
-def test_neurons_and_heads_of_each_layer_grow(sizes):
-    """Guards: layers grow from their own numbers of neurons and heads, also from none, and keep the function."""
+def test_layers_without_heads_or_neurons_grow(sizes):
+    """Guards: layers with different numbers of neurons and heads, or without any, grow with the same function."""
     changes = {"layer_attention_heads": [5, 0, 3], "intermediate_size": [0, 11, 37]}
     model = model_of("ForMaskedLM", **changes).double().eval()
     new = convert(model, **sizes)
@@ -117,7 +117,7 @@ def test_neurons_and_heads_of_each_layer_grow(sizes):
                                   "ForTokenClassification", "ForQuestionAnswering", "ForMultipleChoice"])  # fmt: skip
 @pytest.mark.parametrize("family", ["Roberta", "XLMRoberta", "Camembert"])
 def test_roberta_keeps_its_function(family, head):
-    """Guards: RoBERTa's names, its positions, which begin behind the padding's, and its classifier."""
+    """Guards: RoBERTa's parameter names, position offset and classifier convert."""
     bert = bert_of(head, family, type_vocab_size=1).double()
     model = convert(bert, attention_head_size=13, intermediate_size=53)
     ours = "LMHeadModel" if head == "ForCausalLM" else head
@@ -139,8 +139,8 @@ def test_roberta_keeps_its_function(family, head):
 
 
 @pytest.mark.parametrize("changes", [{}, {"head_embedding": "add"}, {"head_embedding": "mul"}])
-def test_everything_new_learns(changes):
-    """Guards: what is new gets a gradient at once on one side of every zero, and all of it within three steps."""
+def test_new_weights_learn(changes):
+    """Guards: new weights next to zeros get a gradient in the first step, and all new weights within three steps."""
     model = model_of("ForMaskedLM", initializer_range=0.1, **changes).double()
     larger = convert(model, attention_head_size=13, num_attention_heads=7, intermediate_size=53).train()
     for module in larger.modules():
@@ -162,23 +162,23 @@ def test_everything_new_learns(changes):
     for name, parameter in larger.named_parameters():
         if parameter.shape == old[name].shape:
             continue
-        if name.endswith("key.bias"):  # adds the same to all scores of a query: BERT's does not learn either
+        if name.endswith("key.bias"):  # adds the same value to all scores of a query
             assert first[name].abs().max() < 1e-15
             continue
         moved = parameter != before[name]
         if name.endswith("head_embedding") and changes["head_embedding"] == "add":
-            moved[1] = True  # that of keys, of which the same is true
+            moved[1] = True  # embeddings of keys act like a bias
         assert moved.all(), name
         if name.endswith("output.dense.weight"):
             assert (first[name] != 0).all(), name
-        if name.endswith("query.weight"):  # zeros beside random keys
+        if name.endswith("query.weight"):  # zeros next to random keys
             assert (first[name].view(-1, 13, 32)[: 1 if changes else 5, 6:] != 0).all(), name
         seen += 1
     assert seen >= 3 * 8
 
 
-def test_new_heads_differ_and_the_seed_decides():
-    """Guards: heads that were added do not begin as copies of each other; the same seed gives the same numbers."""
+def test_seed_determines_new_heads():
+    """Guards: new heads are not copies of each other, and the same seed gives the same numbers."""
     model = model_of("Model")
     one, same, other = (convert(model, num_attention_heads=8, seed=seed) for seed in (1, 1, 2))
     names = [name for name, _ in one.named_parameters()]
@@ -189,8 +189,8 @@ def test_new_heads_differ_and_the_seed_decides():
     assert not torch.equal(added[0], added[1]) and added.std() == pytest.approx(0.5, rel=0.1)
 
 
-def test_nothing_is_shared_with_the_model_that_was_converted():
-    """Guards: training the new model leaves the old one alone, whose tensors stayed the same included."""
+def test_no_memory_is_shared():
+    """Guards: training the new model leaves the old one unchanged."""
     bert = bert_of("ForPreTraining")
     addresses = {parameter.data_ptr() for parameter in bert.parameters()}
     for size in (8, 13):
@@ -201,8 +201,8 @@ def test_nothing_is_shared_with_the_model_that_was_converted():
 
 
 @pytest.mark.parametrize("family", ["Bert", "Roberta"])
-def test_model_without_a_pooler_stays_one(family, tmp_path):
-    """Guards: encoders saved without a pooler convert, from memory and from disk, and none is invented."""
+def test_model_without_a_pooler_gets_none(family, tmp_path):
+    """Guards: encoders saved without a pooler convert, from memory and from disk, and get no new pooler."""
     config = getattr(transformers, f"{family}Config")(**SHAPE, num_attention_heads=4, pad_token_id=1)
     bert = getattr(transformers, f"{family}Model")(config, add_pooling_layer=False).eval()
     bert.save_pretrained(tmp_path)
@@ -213,15 +213,15 @@ def test_model_without_a_pooler_stays_one(family, tmp_path):
         assert torch.allclose(model(ids).last_hidden_state, bert(ids).last_hidden_state, atol=1e-4)
 
 
-def test_untied_output_keeps_its_own_weights():
-    """Guards: without tied embeddings decoder and bias are those that BERT computes with."""
+def test_untied_output_weights_are_kept():
+    """Guards: without tied embeddings, decoder weight and bias stay those of the BERT."""
     bert = bert_of("ForMaskedLM", tie_word_embeddings=False)
     assert not torch.equal(bert.cls.predictions.bias, bert.cls.predictions.decoder.bias)
     assert differences(convert(bert), bert, inputs_of("ForMaskedLM")) == 0
 
 
 def test_depth_changes_with_a_warning(caplog):
-    """Guards: layers are repeated or left out evenly, each whole, and never silently."""
+    """Guards: layers are repeated or left out evenly, with a warning."""
     bert = bert_of("Model")  # 3 layers
     for count, expected in ((6, [0, 0, 1, 1, 2, 2]), (2, [0, 1]), (5, [0, 0, 1, 1, 2])):
         caplog.clear()

@@ -1,4 +1,4 @@
-"""The stock twin: a BERT of transformers of the same width computes what the model computes."""
+"""Conversion to a BERT of transformers that computes the same function."""
 
 import json
 
@@ -28,7 +28,7 @@ SAME_WIDTH = {
 
 
 def random_model(head: str, **changes):
-    """In float64, without a parameter that is zero or one, which would hide mistakes."""
+    """A float64 model in which no parameter is zero or one, which would hide mistakes."""
     model = model_of(head, **changes).double().eval()
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.5)
@@ -36,64 +36,64 @@ def random_model(head: str, **changes):
 
 
 @torch.no_grad()
-def assert_twins(model, twin, inputs: dict):
-    """Outputs of the twin are those of the model."""
-    assert type(twin).__module__.startswith("transformers.models.bert")
-    outputs = (network(**inputs, return_dict=True).to_tuple() for network in (model, twin))
+def assert_equal_outputs(model, bert, inputs: dict):
+    """Checks that a BERT of transformers has the outputs of the model."""
+    assert type(bert).__module__.startswith("transformers.models.bert")
+    outputs = (network(**inputs, return_dict=True).to_tuple() for network in (model, bert))
     pairs = [(a, b) for a, b in zip(*outputs, strict=True) if isinstance(a, torch.Tensor)]
     assert pairs
     assert all((a - b).abs().max() <= 1e-10 for a, b in pairs)
 
 
 @pytest.mark.parametrize("changes", SAME_WIDTH.values(), ids=SAME_WIDTH)
-def test_twin_of_the_same_width(changes):
-    """Guards: zero heads, larger heads, unequal layers and values and shared projections all become BERT's heads."""
+def test_every_kind_of_attention_becomes_bert(changes):
+    """Guards: smaller and larger heads, unequal layers and values, and shared projections all become BERT's heads."""
     model = random_model("ForPreTraining", **changes)
-    assert_twins(model, to_bert(model), inputs_of("ForPreTraining"))
+    assert_equal_outputs(model, to_bert(model), inputs_of("ForPreTraining"))
 
 
 @pytest.mark.parametrize("head", HEADS)
-def test_twin_of_every_head(head):
-    """Guards: every head class has its twin."""
+def test_every_task_head_becomes_bert(head):
+    """Guards: every head class converts."""
     model = random_model(head, attention_head_size=4)
-    assert_twins(model, to_bert(model), inputs_of(head))
+    assert_equal_outputs(model, to_bert(model), inputs_of(head))
 
 
-def test_all_hidden_states_and_attentions():
-    """Guards: each layer by itself has the hidden states, and the heads the probabilities of before."""
+def test_hidden_states_and_attentions_are_equal():
+    """Guards: hidden states of every layer and attention probabilities of every head stay the same."""
     model = random_model("Model", attention_head_size=4).eval()
-    twin = to_bert(model)
-    for network in (model, twin):
+    bert = to_bert(model)
+    for network in (model, bert):
         network.set_attn_implementation("eager")
     inputs = inputs_of("Model") | {"output_hidden_states": True, "output_attentions": True}
     with torch.no_grad():
-        one, other = model(**inputs), twin(**inputs)
+        one, other = model(**inputs), bert(**inputs)
     for a, b in zip(one.hidden_states, other.hidden_states, strict=True):
         assert (a - b).abs().max() <= 1e-10
     for a, b in zip(one.attentions, other.attentions, strict=True):
         assert b.shape[1] == 8 and (a - b[:, :5]).abs().max() <= 1e-10
 
 
-def test_twin_without_a_pooler():
-    """Guards: none is invented."""
+def test_model_without_a_pooler_gets_none():
+    """Guards: a model without a pooler gets none."""
     config = config_of("Model", attention_head_size=4)
     model = type(model_of("Model"))(config, add_pooling_layer=False).double().eval()
-    twin = to_bert(model)
-    assert twin.pooler is None
-    assert_twins(model, twin, inputs_of("Model"))
+    bert = to_bert(model)
+    assert bert.pooler is None
+    assert_equal_outputs(model, bert, inputs_of("Model"))
 
 
-def test_twin_of_what_was_a_roberta():
-    """Guards: of a RoBERTa with more heads the twin is a BERT."""
+def test_converted_roberta_becomes_bert():
+    """Guards: a RoBERTa with more heads becomes a BERT."""
     model = convert(bert_of("ForSequenceClassification", "Roberta").double(), num_attention_heads=4)
-    assert_twins(model, to_bert(model), inputs_of("ForSequenceClassification"))
+    assert_equal_outputs(model, to_bert(model), inputs_of("ForSequenceClassification"))
 
 
 @pytest.mark.parametrize(
     ("heads", "size", "expected"), [(4, 8, 4), (3, 8, 4), (5, 4, 8), (3, 2, 4), (1, 32, 1), (1, 9, 1)]
 )
 def test_fewest_heads(heads, size, expected):
-    """Guards: of all twins with as many parameters the one that computes the fewest scores is taken."""
+    """Guards: of all BERTs with this function, the one with the fewest heads is used, which has the fewest scores."""
     assert bert_head_count(config_of("Model", num_attention_heads=heads, attention_head_size=size)) == expected
 
 
@@ -114,17 +114,17 @@ def test_models_without_an_equal_bert_are_refused(changes, message):
 
 
 @pytest.mark.parametrize("changes", [{}, {"num_attention_heads": 3}], ids=["heads", "dimensions"])
-def test_what_was_added_stays_zero_in_training(changes):
-    """Guards: a twin of the same width trains as the model does: what was added gets no gradient."""
+def test_added_weights_stay_zero_in_training(changes):
+    """Guards: the BERT trains like the model, because added weights get no gradient."""
     model = random_model("ForSequenceClassification", attention_head_size=4, **changes)
-    twin = to_bert(model)
+    bert = to_bert(model)
     inputs = inputs_of("ForSequenceClassification", labels=True)
-    for network in (model, twin):
+    for network in (model, bert):
         network(**inputs).loss.backward()
     heads, size = model.config.num_attention_heads, 4
-    new_heads = twin.config.num_attention_heads
-    scale = (32 / new_heads / size) ** 0.5  # of queries, whose gradient is divided by it
-    for one, other in zip(model.bert.encoder.layer, twin.bert.encoder.layer, strict=True):
+    new_heads = bert.config.num_attention_heads
+    scale = (32 / new_heads / size) ** 0.5  # the gradient of queries is divided by it
+    for one, other in zip(model.bert.encoder.layer, bert.bert.encoder.layer, strict=True):
         for part, divisor in (("query.weight", scale), ("query.bias", scale), ("key.weight", 1), ("value.weight", 1)):
             old = one.attention.self.get_parameter(part).grad.view(heads, size, -1) / divisor
             new = other.attention.self.get_parameter(part).grad.view(new_heads, 32 // new_heads, -1).clone()
@@ -138,19 +138,19 @@ def test_what_was_added_stays_zero_in_training(changes):
 
 @pytest.mark.parametrize("head", ["Model", "ForPreTraining", "ForSequenceClassification"])
 def test_round_trip_is_exact(head):
-    """Guards: BERT to FixedHeadBert and back is BERT, bit for bit, with its configuration."""
+    """Guards: BERT to FixedHeadBert and back gives bit-identical weights and the same configuration."""
     bert = bert_of(head)
     back = to_bert(convert(bert))
     assert type(back) is type(bert)
     assert back.state_dict().keys() == bert.state_dict().keys()
     assert all(torch.equal(tensor, back.state_dict()[name]) for name, tensor in bert.state_dict().items())
-    of_saving = {"architectures": None, "dtype": None}
-    assert back.config.to_diff_dict() | of_saving == bert.config.to_diff_dict() | of_saving
+    saved_fields = {"architectures": None, "dtype": None}
+    assert back.config.to_diff_dict() | saved_fields == bert.config.to_diff_dict() | saved_fields
 
 
-def test_command_writes_the_twin_of_a_sentence_model(tmp_path, vocabulary, capsys):
-    """Guards: the twin of a sentence-transformers model has its modules and gives its embeddings."""
-    source, twin = tmp_path / "model", tmp_path / "twin"
+def test_command_converts_a_sentence_transformers_model(tmp_path, vocabulary, capsys):
+    """Guards: a sentence-transformers model keeps its modules and its embeddings."""
+    source, bert = tmp_path / "model", tmp_path / "bert"
     tokenizer = transformers.BertTokenizer(vocab=vocabulary)
     model_of("Model", vocab_size=len(tokenizer), attention_head_size=4).save_pretrained(source)
     tokenizer.save_pretrained(source)
@@ -162,12 +162,12 @@ def test_command_writes_the_twin_of_a_sentence_model(tmp_path, vocabulary, capsy
     (source / "1_Pooling").mkdir()
     pooling = {"word_embedding_dimension": 32, "pooling_mode_mean_tokens": True}
     (source / "1_Pooling" / "config.json").write_text(json.dumps(pooling))
-    main(["convert", str(source), "--output_dir", str(twin), "--bert"])
+    main(["convert", str(source), "--output_dir", str(bert), "--bert"])
     difference = capsys.readouterr().out.split("largest difference between outputs ")[1].split("\n")[0]
     assert float(difference) < 1e-4
     sentence_transformers = pytest.importorskip("sentence_transformers")
     embeddings = [
         sentence_transformers.SentenceTransformer(str(place), device="cpu").encode(["one two", "three"])
-        for place in (source, twin)
+        for place in (source, bert)
     ]
     assert embeddings[1].shape == (2, 32) and abs(embeddings[0] - embeddings[1]).max() < 1e-5

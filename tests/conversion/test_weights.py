@@ -1,4 +1,4 @@
-"""Weights that somebody else wrote: whatever loads a model takes all of its body from the file, or says what lacks."""
+"""Weights from third parties: the whole base model comes from the file, or an error names what is missing."""
 
 import json
 import logging
@@ -33,7 +33,7 @@ POINTER = f"version https://git-lfs.github.com/spec/v1\noid sha256:{'a' * 64}\ns
 
 @pytest.fixture
 def folder(tmp_path, vocabulary):
-    """A BERT with the heads of pretraining, and its tokenizer."""
+    """A BERT with pretraining heads, and its tokenizer."""
     tokenizer = BertTokenizer(vocab=vocabulary)
     bert_of("ForPreTraining", vocab_size=len(tokenizer)).save_pretrained(tmp_path)
     tokenizer.save_pretrained(tmp_path)
@@ -59,7 +59,7 @@ def configure(folder: Path, **fields):
 
 
 def to_train(folder: Path, auto_class=AutoModelForSequenceClassification, train=True, **arguments) -> PreTrainedModel:
-    """As run_glue, run_squad and run_pretraining load a model."""
+    """Loads a model as run_glue, run_squad and run_pretraining do."""
     given = ModelArguments(model_name_or_path=str(folder), **arguments)
     return load_model(auto_class, given, load_config(given), BertTokenizer.from_pretrained(folder), train)
 
@@ -74,7 +74,7 @@ FLOWS = {
 
 
 def check_refused(folder: Path, *parts: str, flows=FLOWS):
-    """Every command that loads a model ends with a sentence that begins with the place and has these parts."""
+    """Checks that every command that loads the model raises an error that starts with its path and has these parts."""
     for name in flows:
         with pytest.raises(InputError) as error:
             FLOWS[name](folder)
@@ -117,8 +117,8 @@ def test_superfluous_base_model_weights(folder):
     check_refused(folder, "position_embedding_type 'relative_key' is no longer supported")
 
 
-def test_heads_may_be_missing_or_left_over(folder):
-    """Guards: pretraining from a bare body, fine-tuning from heads, tied weights, old names and buffers all work."""
+def test_task_heads_may_be_missing_or_superfluous(folder):
+    """Guards: pretraining from a base model, fine-tuning from any head, old names and saved buffers all work."""
     tensors = tensors_in(folder)
     old = {name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta"): tensor
            for name, tensor in tensors.items()}  # fmt: skip
@@ -136,7 +136,7 @@ def test_heads_may_be_missing_or_left_over(folder):
 
 
 def test_models_of_other_families_are_fine_tuned(folder):
-    """Guards: body and head are told apart by the model: DistilBERT has no pooler, and a prefix of its own."""
+    """Guards: the check of the base model knows other families, such as DistilBERT without a pooler."""
     config = DistilBertConfig(vocab_size=99, dim=32, n_layers=2, n_heads=4, hidden_dim=37)
     DistilBertForMaskedLM(config).save_pretrained(folder)
     tensors = tensors_in(folder)
@@ -147,8 +147,8 @@ def test_models_of_other_families_are_fine_tuned(folder):
     check_refused(folder, f"weights are missing for {query!r}", flows=["run_glue", "run_squad"])
 
 
-def test_the_body_has_its_shape(folder):
-    """Guards: --ignore_mismatched_sizes, and a head for other labels, never draw weights of the body anew."""
+def test_base_model_is_never_reinitialized(folder):
+    """Guards: --ignore_mismatched_sizes and a head for other labels never draw new weights for the base model."""
     bert_of("ForSequenceClassification", num_labels=3).save_pretrained(folder)
     arguments = {"auto_class": AutoModelForSequenceClassification, "ignore_mismatched_sizes": True}
     with pytest.raises(InputError, match="classifier.bias has the shape .3,. where .2,. is needed; .*`ignore_mismatc"):
@@ -203,7 +203,7 @@ def test_only_a_state_dict_is_read(folder):
 
 
 def test_shards_are_checked_like_one_file(folder):
-    """Guards: weights in several files, by their index, have the same checks, and so has the index."""
+    """Guards: sharded weights pass the same checks, and so does their index."""
     model = load_bert(folder)
     (folder / "model.safetensors").unlink()
     model.save_pretrained(folder, max_shard_size="20KB")
