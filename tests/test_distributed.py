@@ -124,7 +124,7 @@ for number, odd in enumerate(odds):
         raise AssertionError("heads were cut")
     except ValueError as error:
         counts = ("3, 4, 6", "5", "1, 6")[number]
-        assert str(error).startswith(f"tp_size=2 has to divide all numbers of heads: {counts}"), error
+        assert str(error).startswith(f"tp_size=2 must divide all numbers of heads: {counts}"), error
 """
 
 AVERAGED = """

@@ -121,7 +121,7 @@ def fast_forward(model, ids_or_embeddings, attention_mask, output_mask, batch: P
     if batch is None:
         batch = pack_batch(shape, attention_mask, sequence_ids, output_mask, pooled, ids_or_embeddings.device)
     elif output_mask is None or batch.is_pooled < pooled:  # the head reads more than the collator expected
-        batch = replace(batch, query_indices=None)
+        batch = replace(batch, query_indices=None, query_cu_seqlens=None)
     if batch is None:
         return padded_forward(model, attention_mask, inputs)
 
@@ -132,7 +132,7 @@ def fast_forward(model, ids_or_embeddings, attention_mask, output_mask, batch: P
     *layers, last = model.encoder.layer
     for layer in layers:
         hidden_states = layer(hidden_states, **lengths._asdict())
-    if batch.query_indices is not None and batch.query_cu_seqlens is not None:
+    if batch.query_cu_seqlens is not None:
         lengths = lengths._replace(cu_seq_lens_q=batch.query_cu_seqlens, max_length_q=batch.query_max_seqlen)
     hidden_states = last(hidden_states, query_indices=batch.query_indices, **lengths._asdict())
     hidden_states = batch.unpack(hidden_states, shape)

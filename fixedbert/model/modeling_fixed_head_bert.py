@@ -197,9 +197,7 @@ class FixedHeadBertPreTrainedModel(bert.BertPreTrainedModel):
 
 
 class FixedHeadBertModel(FixedHeadBertPreTrainedModel, bert.BertModel):
-    """
-    The encoder, or with `is_decoder=True` a decoder: ids (B, L) -> hidden states (B, L, D) and pooled output (B, D).
-    """
+    """Encoder, or with `is_decoder=True` a decoder: ids (B, L) -> hidden states (B, L, D), pooled output (B, D)."""
 
     _no_split_modules = ["BertEmbeddings", "FixedHeadBertLayer"]
 
@@ -282,11 +280,10 @@ def check_mask(attention_mask, ids_or_embeddings: torch.Tensor, past_key_values)
     """Raises ValueError unless the mask is (B, past + L), or has four dimensions and is boolean or floating-point."""
     if not isinstance(attention_mask, torch.Tensor) or is_symbolic(ids_or_embeddings):
         return
-    if attention_mask.ndim == 4 and (attention_mask.dtype == torch.bool or attention_mask.is_floating_point()):
-        return
     past = 0 if past_key_values is None else int(past_key_values.get_seq_length())
     expected = (ids_or_embeddings.shape[0], past + ids_or_embeddings.shape[1])
-    if attention_mask.shape != expected:
+    is_full = attention_mask.ndim == 4 and (attention_mask.dtype == torch.bool or attention_mask.is_floating_point())
+    if attention_mask.shape != expected and not is_full:
         raise ValueError(
             f"attention_mask has shape {tuple(attention_mask.shape)} and dtype {attention_mask.dtype}: it must have "
             f"shape {expected}, or four dimensions and a boolean or floating-point dtype."
