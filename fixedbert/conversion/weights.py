@@ -35,7 +35,7 @@ class StoredTensor(NamedTuple):
 
 def load_body(model_class: Any, source: str | Path, config: PreTrainedConfig, **options) -> tuple[Any, dict]:
     """
-    Loads a model with `model_class.from_pretrained`, and check that the whole base model comes from the file.
+    Loads a model with `model_class.from_pretrained`, and checks that the whole base model comes from the file.
 
     Parameters outside the base model, and a pooler, may be missing or have a different shape: the loading info lists
     them. The model's precision is the higher one of the file's and the configuration's.
@@ -57,11 +57,13 @@ def load_body(model_class: Any, source: str | Path, config: PreTrainedConfig, **
     with LOADING, without_load_report():
         model, info = model_class.from_pretrained(source, **options)
     empty = {name for name, tensor in stored.items() if 0 in tensor.shape}  # from layers whose heads are all pruned
-    unexpected = info["unexpected_keys"] - empty
-    info["unexpected_keys"] = {name for name in unexpected if name.rpartition(".")[2] not in buffer_names(model)}
+    buffers = {name.rpartition(".")[2] for name, _ in model.named_buffers()}  # earlier versions saved some
+    ignored = empty | {name for name in stored if name.rpartition(".")[2] in buffers}
+    info["unexpected_keys"] -= ignored
     check_body(source, model, info, sorted(stored))
     if not getattr(config, "quantization_config", None):
-        check_numbers(source, model, {name: stored[name].dtype for name in stored.keys() - info["unexpected_keys"]})
+        used = stored.keys() - ignored - info["unexpected_keys"]
+        check_numbers(source, model, {name: stored[name].dtype for name in sorted(used)})
     return model, info
 
 
@@ -165,15 +167,10 @@ def check_body(source: str | Path, model: PreTrainedModel, info: dict, names: li
 def check_numbers(source: str | Path, model: PreTrainedModel, dtypes: dict[str, str]):
     """Raises InputError if weights are quantized, or are infinite or not a number."""
     for name, dtype in dtypes.items():
-        if dtype not in FLOATS and name.rpartition(".")[2] not in buffer_names(model):
+        if dtype not in FLOATS:
             raise InputError(
                 f"{source}: {name} has dtype {dtype.removeprefix('torch.')}; use weights that are not quantized."
             )
     for name, weight in model.named_parameters():
         if weight.device.type != "meta" and not weight.isfinite().all():
             raise InputError(f"{source}: {name} contains infinite values or NaN; use undamaged weights.")
-
-
-def buffer_names(model: PreTrainedModel) -> set[str]:
-    """Returns the last parts of the buffers' names. Earlier versions of transformers saved some buffers."""
-    return {name.rpartition(".")[2] for name, _ in model.named_buffers()}
