@@ -341,20 +341,20 @@ def bad(corpus, pretrained, tasks, tmp_path, name) -> tuple[str, list[str], str]
         return "run_pretraining.py", [*arguments, "--output_dir", str(output)], sentence
     if name == "batch not shared out":
         arguments = pretraining(corpus, output, "--total_train_batch_size", "8", "--gradient_accumulation_steps", "2")
-        return "run_pretraining.py", arguments, "--total_train_batch_size sets --gradient_accumulation_steps"
+        return "run_pretraining.py", arguments, "--total_train_batch_size cannot be combined"
     if name == "trained on what is held out":
         arguments = pretraining(corpus, output, "--validation_file", f"{corpus}/03.txt")
-        return "run_pretraining.py", arguments, "03.txt: in --validation_file"
+        return "run_pretraining.py", arguments, "03.txt is in both --train_file and"
     if name == "weights":
         arguments = pretraining(corpus, output, "--corpus_weights", "0")
-        return "run_pretraining.py", arguments, "--corpus_weights: none may be negative, and not all 0"
+        return "run_pretraining.py", arguments, "--corpus_weights must not be negative"
     if name == "no place for the store":
         return "run_pretraining.py", pretraining(corpus, output, "--store_dir", "/proc/no"), "or set --store_dir"
     if name == "stock BERT cannot separate":
         BertConfig().save_pretrained(tmp_path / "stock")
         arguments = ["--config_name", str(tmp_path / "stock"), "--objective", "mlm", "--separate_documents"]
         arguments += ["--train_file", corpus, "--do_train", "--output_dir", str(output)]
-        return "run_pretraining.py", arguments, "a model of the type bert cannot keep documents apart"
+        return "run_pretraining.py", arguments, "--separate_documents is not supported by"
     if name == "head size 0":
         zero = pretraining(corpus, output, "--config_overrides", "attention_head_size=0")
         return (

@@ -164,7 +164,7 @@ def test_damaged_checkpoint_is_one_sentence(corpus, pretrained, tmp_path):
     fixed = ("--max_steps", "20", "--save_steps", "5", "--tokenizer_name", str(pretrained))
     command = pretraining(corpus, tmp_path / "run", *fixed)
 
-    def stop(trainer, checkpoint, last):
+    def stop(trainer, checkpoint):
         trainer.args.max_steps = 10
         trainer.train(resume_from_checkpoint=checkpoint)
         raise KeyboardInterrupt
@@ -187,7 +187,7 @@ def test_another_text_is_not_continued_on(corpus, pretrained, tmp_path, monkeypa
     fixed = ("--save_steps", "1", "--tokenizer_name", str(pretrained))
     command = pretraining(str(texts), tmp_path / "run", *fixed)
 
-    def stop(trainer, checkpoint, last):
+    def stop(trainer, checkpoint):
         trainer.train(resume_from_checkpoint=checkpoint)
         raise KeyboardInterrupt
 
