@@ -24,7 +24,6 @@ FEATURES = datasets.Features(
         "answers": {"text": datasets.List(TEXT), "answer_start": datasets.List(datasets.Value("int32"))},
     }
 )
-FORMATS = (".json", ".jsonl", ".parquet")
 
 
 def load_squad(file: str, max_samples: int | None = None, **options) -> datasets.Dataset:
@@ -32,8 +31,6 @@ def load_squad(file: str, max_samples: int | None = None, **options) -> datasets
     Loads the first `max_samples` questions, with the options of `question_rows`, from SQuAD's JSON, or from rows with
     the columns of the Hub's copy (id, context, question, answers) in .jsonl, .parquet, or under "data" in .json.
     """
-    if Path(file).suffix not in FORMATS:
-        raise InputError(f"{file}: the file format is not supported; use {', '.join(FORMATS)}.")
     with reading(file, REDOWNLOAD, "not in SQuAD's layout"):
         return question_rows(islice(questions_in(Path(file)), max_samples), file, **options)
 

@@ -112,8 +112,8 @@ class LengthGroupedSampler(Sampler):
     Groups examples of similar lengths into steps across all processes, in an order that depends only on seed and
     epoch. The first step contains the longest example.
 
-    transformers' sampler groups the batches of a single process, sorts every 50 of them by length, and uses the global
-    random generator, whose state differs between processes because of dropout.
+    transformers' sampler groups the batches of a single process, and draws from the global random generator, whose
+    state differs between processes because of dropout.
     """
 
     def __init__(self, lengths: list[int], step_size: int, seed: int):

@@ -1,4 +1,4 @@
-"""Several runs from one command: all tasks, seeds, the grid; nothing is done twice, and nothing finished is lost."""
+"""Several runs from one command: tasks, seeds and the grid, which resume without repeating or losing a run."""
 
 import json
 import re
@@ -20,24 +20,24 @@ from fixedbert.support.errors import InputError
 
 
 def test_all_tasks_in_one_command(model, download, tmp_path, capsys):
-    """Guards: every task trains, evaluates and predicts; AX by MNLI's model; one table with the average; pictures."""
+    """Guards: every task trains, evaluates and predicts, AX with the model for MNLI; the averages and the plots."""
     output = tmp_path / "out"
     steps = ("--max_steps", "2", "--per_device_train_batch_size", "4")
     glue(model, download, output, "--do_train", "--do_eval", "--do_predict", "--seeds", "5", *steps, task="all")
     for name, task in TASKS.items():
-        folder = output / name / "seed-5"
+        directory = output / name / "seed-5"
         files = [task.submission(split) for split in task.files if split.startswith("test")]
         for file in files:
-            lines = (folder / file).read_text().splitlines()
+            lines = (directory / file).read_text().splitlines()
             assert lines[0] == "index\tprediction"
             assert [line.split("\t")[0] for line in lines[1:]] == [str(100 + number) for number in range(7)]
             allowed = {str(n) for n in range(len(task.labels))} if task.numbered else set(task.labels)
             assert not allowed or {line.split("\t")[1] for line in lines[1:]} <= allowed
         if name != "ax":
-            assert (folder / "glue.png").read_bytes()[:4] == b"\x89PNG"
-            found = json.loads((folder / "all_results.json").read_text())
+            assert (directory / "glue.png").read_bytes()[:4] == b"\x89PNG"
+            found = json.loads((directory / "all_results.json").read_text())
             assert (found["train_samples"], found["eval_samples"]) == (23, 13)
-            AutoModelForSequenceClassification.from_pretrained(folder)
+            AutoModelForSequenceClassification.from_pretrained(directory)
     results = json.loads((output / "results.json").read_text())
     assert [run["task"] for run in results["runs"]] == [task for task in TASKS if task != "ax"]
     by_task = {run["task"]: run for run in results["runs"]}
@@ -54,15 +54,15 @@ def test_all_tasks_in_one_command(model, download, tmp_path, capsys):
     assert (output / "results.png").read_bytes()[:4] == b"\x89PNG"
 
 
-def test_runs_of_a_sweep_are_not_done_twice(model, download, tmp_path, capsys):
-    """Guards: after an error or interruption the same command does what is left; the directory appears when all is."""
+def test_sweeps_resume(model, download, tmp_path, capsys):
+    """Guards: after an error the same command continues; the directory gets its name when all runs are complete."""
     output, steps = tmp_path / "out", ("--do_train", "--do_eval", "--max_steps", "1", "--seeds", "1", "2")
     bad = tmp_path / "glue"
     (bad / "WNLI").mkdir(parents=True)
     for file in ("train.tsv", "dev.tsv"):
-        for folder in ("RTE", "WNLI"):
-            (bad / folder).mkdir(exist_ok=True)
-            (bad / folder / file).write_text(open(f"{download}/{folder}/{file}").read())
+        for directory in ("RTE", "WNLI"):
+            (bad / directory).mkdir(exist_ok=True)
+            (bad / directory / file).write_text(open(f"{download}/{directory}/{file}").read())
     good = (bad / "WNLI/dev.tsv").read_text()
     (bad / "WNLI/dev.tsv").write_text(good + "7\tone\ttwo\n")
     with pytest.raises(InputError, match="WNLI/dev.tsv"):
@@ -73,15 +73,15 @@ def test_runs_of_a_sweep_are_not_done_twice(model, download, tmp_path, capsys):
     (bad / "WNLI/dev.tsv").write_text(good)
     capsys.readouterr()
     glue(model, str(bad), output, *steps, task="rte wnli")
-    told = capsys.readouterr().out
-    assert "rte/seed-1: already complete" in told and "run 3 of 4: wnli/seed-1" in told
+    printed = capsys.readouterr().out
+    assert "rte/seed-1: already complete" in printed and "run 3 of 4: wnli/seed-1" in printed
     assert not (tmp_path / "out.partial").exists()
     weights = [load_file(output / f"rte/seed-{seed}/model.safetensors") for seed in (1, 2)]
     assert not torch.equal(weights[0]["classifier.weight"], weights[1]["classifier.weight"])
 
 
 def test_grid_of_the_bert_paper(tmp_path):
-    """Guards: batch 16 and 32, three learning rates, 2 to 4 epochs, for every task and seed, shared out on devices."""
+    """Guards: batch 16 and 32, three learning rates, 2 to 4 epochs for every task and seed, and batches per device."""
     training_args = FineTuningArguments(output_dir=str(tmp_path), grid="bert", seeds=[1, 2], use_cpu=True)
     runs = plan_runs(["rte"], training_args)
     assert len(runs) == len({run.directory for run in runs}) == 18 * 2
@@ -95,7 +95,7 @@ def test_grid_of_the_bert_paper(tmp_path):
     training_args.gradient_accumulation_steps, training_args.push_to_hub = 4, True
     given = {"grid": "bert", "seeds": [1, 2], "learning_rate": 0.5, "bf16": False}
     fields = run_fields(runs[-1], given, training_args, tmp_path)
-    assert fields.pop("hub_model_id").startswith(f"{tmp_path.name}-rte-train-batch-size-32")  # each run a repository
+    assert fields.pop("hub_model_id").startswith(f"{tmp_path.name}-rte-train-batch-size-32")  # one repository per run
     assert fields == {
         "bf16": False,
         "task_name": ["rte"],
@@ -117,7 +117,7 @@ def test_grid_of_the_bert_paper(tmp_path):
 
 
 def test_grid_is_one_table(model, download, questions, tmp_path, capsys, monkeypatch):
-    """Guards: all points of the grid stand in one table, in which the best is marked; SQuAD has it too."""
+    """Guards: one table has all points of the grid and marks the best one, for GLUE and SQuAD."""
     monkeypatch.setattr("fixedbert.fine_tuning.sweep.GRIDS", {"bert": {"learning_rate": (1e-3, 0.0)}})
     glue(model, download, tmp_path / "out", "--do_train", "--do_eval", "--num_train_epochs", "2", "--grid", "bert")
     lines = [
@@ -128,9 +128,11 @@ def test_grid_is_one_table(model, download, questions, tmp_path, capsys, monkeyp
     best = max(run["eval_accuracy"] for run in results["runs"])
     assert results["best"]["rte"]["accuracy"] == [best]
     run = "rte/learning-rate-0.001/seed-42"
-    command = tmp_path / "out" / run / "command.json"  # a recipe of the run alone
+    command = tmp_path / "out" / run / "command.json"  # a recipe for this run
     run_glue([str(command), "--output_dir", str(tmp_path / "again")])
-    one, two = (load_file(folder / "model.safetensors") for folder in (tmp_path / "out" / run, tmp_path / "again"))
+    one, two = (
+        load_file(directory / "model.safetensors") for directory in (tmp_path / "out" / run, tmp_path / "again")
+    )
     assert all(torch.equal(one[name], two[name]) for name in one)
 
     with pytest.raises(InputError, match="`grid` varies the number of epochs"):
@@ -157,7 +159,7 @@ def test_commands_that_contradict_themselves(model, download, tmp_path):
 
 
 def test_diagnostics_come_after_mnli(model, download, tmp_path):
-    """Guards: AX is predicted by the model just trained, wherever its name stands."""
+    """Guards: AX is predicted with the new model for MNLI, in any order of the tasks."""
     steps = ("--do_train", "--do_predict", "--max_steps", "1")
     glue(model, download, tmp_path / "out", *steps, task="ax mnli")
     alone = tmp_path / "alone"
@@ -169,12 +171,12 @@ def test_diagnostics_come_after_mnli(model, download, tmp_path):
 
 
 def test_finished_evaluations_of_a_sweep_are_kept(model, download, tmp_path):
-    """Guards: an error in a later run takes nothing from those that are done, though they trained nothing."""
+    """Guards: an error keeps the completed runs, even if they only evaluated."""
     glue(model, download, tmp_path / "trained", "--do_train", "--max_steps", "1", task="rte")
     bad = tmp_path / "glue"
-    for folder, more in (("RTE", ""), ("WNLI", "7\tone\ttwo\n")):
-        (bad / folder).mkdir(parents=True)
-        (bad / folder / "dev.tsv").write_text(open(f"{download}/{folder}/dev.tsv").read() + more)
+    for directory, more in (("RTE", ""), ("WNLI", "7\tone\ttwo\n")):
+        (bad / directory).mkdir(parents=True)
+        (bad / directory / "dev.tsv").write_text(open(f"{download}/{directory}/dev.tsv").read() + more)
     with pytest.raises(InputError):
         glue(str(tmp_path / "trained"), str(bad), tmp_path / "out", "--do_eval", task="rte wnli")
     assert (tmp_path / "out.partial/rte/seed-42/all_results.json").exists()

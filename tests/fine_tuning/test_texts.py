@@ -250,6 +250,8 @@ def test_other_columns_are_named_by_the_user(tmp_path):
     ambiguous = own_file(tmp_path, "text\tsentence1\tsentence2\tlabel\nx\ty\tz\tno\n", "b.tsv")
     with pytest.raises(InputError, match="name the text columns"):
         load_files({"train": ambiguous})
+    with pytest.raises(InputError, match="`text_column_names` name one or two columns"):
+        load_texts(None, GlueDataArguments(train_file=file, text_column_names="a,b,c"), ("train",))
     with pytest.raises(InputError, match="`text_column_names` have no effect on a GLUE task"):
         load_texts("rte", GlueDataArguments(task_name=["rte"], **named), ("train",))
 
