@@ -85,13 +85,13 @@ def load_texts(task: str | None, arguments: GlueDataArguments, kinds: tuple[str,
 
 
 def main(argv: list[str] | None = None, prog: str | None = None):
-    """Fine-tune on one or several tasks and seeds. `argv` are flags, as in `read_arguments`."""
+    """Fine-tunes on one or several tasks and seeds. `argv` are flags, as in `read_arguments`."""
     PartialState().print(fine_tune_glue(**read_arguments(argv, *TextClassification.arguments, prog=prog)))
 
 
 def fine_tune_glue(recipe: str | Path | None = None, **given: Any) -> Trained:
     """
-    Fine-tune, evaluate and predict on GLUE tasks or on the user's own texts.
+    Fine-tunes, evaluates and predicts on GLUE tasks or on the user's own texts.
 
     Args:
         recipe: a YAML file with arguments; keyword arguments take precedence.

@@ -76,13 +76,13 @@ def load_questions(arguments: SquadDataArguments, kind: str, **hub_options) -> d
 
 
 def main(argv: list[str] | None = None, prog: str | None = None):
-    """Fine-tune on one or several seeds. `argv` are flags, as in `read_arguments`."""
+    """Fine-tunes on one or several seeds. `argv` are flags, as in `read_arguments`."""
     PartialState().print(fine_tune_squad(**read_arguments(argv, *QuestionAnswering.arguments, prog=prog)))
 
 
 def fine_tune_squad(recipe: str | Path | None = None, **given: Any) -> Trained:
     """
-    Fine-tune, evaluate and predict on SQuAD or on the user's own questions.
+    Fine-tunes, evaluates and predicts on SQuAD or on the user's own questions.
 
     Args:
         recipe: a YAML file with arguments; keyword arguments take precedence.
