@@ -34,8 +34,7 @@ from fixedbert.support.errors import InputError
 from fixedbert.support.files import read_yaml
 from fixedbert.training.arguments import RECIPES, ModelArguments, make_arguments, read_arguments, with_recipe
 from fixedbert.training.loading import load_model
-from fixedbert.training.precision import has_bf16
-from fixedbert.training.speed import keep_freed_memory
+from fixedbert.training.speed import has_bf16, keep_freed_memory
 
 LENGTH, HELD_OUT, EVAL_BATCH = 128, 500, 50
 BERTS = {"weight_decay": 0.01, "adam_beta1": 0.9, "adam_beta2": 0.999, "adam_epsilon": 1e-8, "max_grad_norm": 1.0}

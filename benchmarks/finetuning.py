@@ -40,9 +40,7 @@ from fixedbert.fine_tuning.questions import load_squad, questions_that_fit, squa
 from fixedbert.fine_tuning.squad import main as run_squad
 from fixedbert.fine_tuning.squad_metrics import SquadEvaluation
 from fixedbert.fine_tuning.texts import load_task, text_features
-from fixedbert.training.dropout import use_fast_dropout
-from fixedbert.training.precision import has_bf16
-from fixedbert.training.speed import keep_freed_memory
+from fixedbert.training.speed import has_bf16, keep_freed_memory, use_fast_dropout
 
 BATCH = 32
 EVAL_BATCH = 64

@@ -15,7 +15,7 @@ import transformers
 import fixedbert
 from fixedbert.support.errors import Stopped
 from fixedbert.support.processes import exit_with_parent
-from fixedbert.training.precision import has_bf16
+from fixedbert.training.speed import has_bf16
 
 Result = TypeVar("Result")
 

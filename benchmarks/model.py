@@ -23,9 +23,7 @@ import fixedbert
 from benchmarks.machine import description, resident_peak
 from benchmarks.turns import ratio
 from fixedbert.fine_tuning.texts import load_task
-from fixedbert.training.dropout import use_fast_dropout
-from fixedbert.training.precision import has_bf16
-from fixedbert.training.speed import keep_freed_memory
+from fixedbert.training.speed import has_bf16, keep_freed_memory, use_fast_dropout
 
 SHAPE = {"vocab_size": 30522, "hidden_size": 512, "num_hidden_layers": 4, "num_attention_heads": 8}
 SHAPE |= {"intermediate_size": 2048, "hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1}

@@ -33,8 +33,7 @@ from fixedbert.data.examples import EpochSampler, PackedExamples, split_document
 from fixedbert.data.segment_pairs import PairExamples
 from fixedbert.data.store import Documents, prepare_store
 from fixedbert.presets import preset_config
-from fixedbert.training.dropout import use_fast_dropout
-from fixedbert.training.speed import keep_freed_memory
+from fixedbert.training.speed import keep_freed_memory, use_fast_dropout
 
 ROOT = Path(__file__).parents[1]
 PROCESSES = 2

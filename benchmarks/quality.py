@@ -43,8 +43,7 @@ from experiments.study.sources import FINE_TUNED
 from fixedbert.data.tokenizers import load_tokenizer
 from fixedbert.fine_tuning.sweep import sweep
 from fixedbert.support.errors import InputError, exit_on_input_error, require_package
-from fixedbert.support.files import read_json_object, write_atomically
-from fixedbert.support.locks import directory_lock
+from fixedbert.support.files import directory_lock, read_json_object, write_atomically
 from fixedbert.training.output import COMMAND_FILE
 
 Contenders = dict[str, tuple[Stock | Recipe, dict]]  # by name, with what is recorded of each

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from .publishing.push import push as push
     from .shrinking.report import ShrinkResult as ShrinkResult
     from .shrinking.shrink import shrink as shrink
-    from .training.results import Trained as Trained
+    from .training.output import Trained as Trained
 
 __version__ = "0.1.0"
 

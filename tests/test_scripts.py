@@ -21,8 +21,8 @@ import run_glue
 import run_pretraining
 import run_squad
 from fixedbert.support.errors import InputError
-from fixedbert.training.dropout import FastDropout
 from fixedbert.training.output import complete_checkpoints
+from fixedbert.training.speed import FastDropout
 from fixedbert.training.trainer import CommonTrainer
 
 
@@ -159,10 +159,7 @@ def test_weights_that_overflow_are_refused(corpus, pretrained, tasks, tmp_path, 
         command += ["--do_train", "--output_dir", str(output), *QUICK]
     else:
         command = {run_glue: glue_of, run_squad: squad_of}[script](bad, tasks, output)
-    said = (
-        r"step 1: the loss is not finite, on the examples \d+(, \d+){3} of epoch 0; .*no checkpoint was saved before"
-    )
-    with pytest.raises(InputError, match=said):
+    with pytest.raises(InputError, match="step 1: the loss is not finite; there is no checkpoint"):
         script.main(command)
     if script is run_pretraining:  # the others have new heads
         command.remove("--do_train")
@@ -177,7 +174,7 @@ def test_diverging_run_stops_before_it_saves(corpus, pretrained, tmp_path):
         corpus, tmp_path / "run", "--learning_rate", "1e38", "--warmup_steps", "2", "--max_steps", "9"
     )
     command += ["--save_steps", "1", "--save_total_limit", "2"]
-    with pytest.raises(InputError, match="the last good checkpoint is .*run.partial/checkpoint-[0-9]+: lower"):
+    with pytest.raises(InputError, match="the last checkpoint is .*run.partial/checkpoint-[0-9]+; lower"):
         run_pretraining.main(command)
     (*_, last) = complete_checkpoints(tmp_path / "run.partial")
     assert all(weight.isfinite().all() for weight in load_file(last / "model.safetensors").values())

@@ -22,9 +22,8 @@ from accelerate import PartialState
 from tqdm.auto import tqdm
 
 import fixedbert_cli
-from fixedbert.support.errors import InputError, note_what_is_left, require_package
-from fixedbert.support.files import to_json, write_atomically, writing
-from fixedbert.support.locks import directory_lock
+from fixedbert.support.errors import InputError, require_package
+from fixedbert.support.files import directory_lock, to_json, write_atomically, writing
 from fixedbert.support.processes import exit_with_parent
 from fixedbert.training.output import on_main_process
 
@@ -277,8 +276,4 @@ def study_directory(folder: Path, study: Study, sources: DataSources, take_over:
             write_atomically(file, content)
         for lock in folder.glob(f"{UNFINISHED}/*/*.lock"):
             lock.unlink()  # left by killed runs
-        try:
-            yield
-        except BaseException as error:
-            note_what_is_left(error, "the same command resumes the study")
-            raise
+        yield

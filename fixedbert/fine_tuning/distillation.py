@@ -23,8 +23,7 @@ from ..data.tokenizers import load_tokenizer
 from ..support.errors import InputError
 from ..training.arguments import CommonArguments, ModelArguments
 from ..training.loading import check_length, load_config, load_model
-from ..training.precision import has_bf16
-from ..training.speed import enable_unpadding
+from ..training.speed import enable_unpadding, has_bf16
 from ..training.trainer import CommonTrainer
 from .labels import default_names, label_numbers, normalize_name
 

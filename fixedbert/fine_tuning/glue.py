@@ -14,12 +14,12 @@ from ..data.tokenizers import check_features
 from ..support.errors import InputError
 from ..support.files import write_atomically
 from ..training.arguments import ModelArguments, read_arguments, with_recipe
-from ..training.results import Trained, record_metrics
+from ..training.output import Trained, record_metrics
+from ..training.plots import draw_glue
 from .examples import longest_first, print_overlap
 from .fine_tune import FineTuningTask
 from .glue_metrics import glue_scores
 from .labels import align_labels, default_names, label_numbers, same_names, submitted_names
-from .pictures import draw_glue
 from .sweep import sweep
 from .texts import TextData, load_dataset, load_files, load_task, text_features
 from .trainer import FineTuningArguments, FineTuningDataArguments, FineTuningTrainer
@@ -150,7 +150,9 @@ class TextClassification(FineTuningTask):
             panels.append((split, self.evaluation.label_ids, self.evaluation.predictions))
         record_metrics(trainer, "eval", metrics)
         if trainer.is_world_process_zero():
-            draw_glue(trainer, self.name or "validation file", panels, self.evaluation.class_names)
+            file = trainer.args.directory / "glue.png"
+            title = self.name or "validation file"
+            draw_glue(trainer.state.log_history, title, panels, self.evaluation.class_names, file)
 
     def predict(self, trainer: FineTuningTrainer):
         for split, rows in self.data.of_kind("test").items():

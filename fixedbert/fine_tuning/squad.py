@@ -13,10 +13,10 @@ from ..data.tokenizers import check_features
 from ..support.errors import InputError
 from ..support.files import to_json, write_atomically
 from ..training.arguments import ModelArguments, read_arguments, with_recipe
-from ..training.results import Trained, record_metrics
+from ..training.output import Trained, record_metrics
+from ..training.plots import draw_squad
 from .examples import first_rows, longest_first, print_overlap
 from .fine_tune import FineTuningTask
-from .pictures import draw_squad
 from .questions import load_squad, question_rows, questions_that_fit, squad_windows
 from .squad_metrics import SquadEvaluation
 from .sweep import sweep
@@ -137,7 +137,8 @@ class QuestionAnswering(FineTuningTask):
         record_metrics(trainer, "eval", trainer.evaluate() | {"eval_samples": len(windows)})
         if trainer.is_world_process_zero():
             write_answers(trainer.args.directory, "eval", evaluation)
-            draw_squad(trainer, "questions", evaluation.null_odds, evaluation.answers, evaluation.threshold)
+            file = trainer.args.directory / "squad.png"
+            draw_squad(trainer.state.log_history, evaluation.null_odds, evaluation.answers, evaluation.threshold, file)
 
     def predict(self, trainer: FineTuningTrainer):
         evaluation, windows = self.evaluations["test"], self.features["test"]

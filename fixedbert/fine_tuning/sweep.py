@@ -13,14 +13,21 @@ from typing import Any
 
 from accelerate import PartialState
 
-from ..support.errors import InputError, note_what_is_left
+from ..support.errors import InputError
 from ..support.files import check_output_free, output_path, to_json, write_atomically
 from ..training.arguments import make_arguments
-from ..training.output import COMMAND_FILE, check_same_command, finish_directory, output_lock, write_command
-from ..training.results import Trained, trained
+from ..training.output import (
+    COMMAND_FILE,
+    Trained,
+    check_same_command,
+    finish_directory,
+    output_lock,
+    read_result,
+    write_command,
+)
+from ..training.plots import draw_sweep, is_metric
 from .fine_tune import FineTuningTask, fine_tune
-from .pictures import draw_sweep
-from .trainer import FineTuningArguments, is_metric
+from .trainer import FineTuningArguments
 
 # Devlin et al., 2019, appendix A.3. The batch size is the total on all devices.
 GRIDS = {
@@ -76,7 +83,7 @@ def sweep(task_class: type[FineTuningTask], **given: Any) -> Trained:
     runs = plan_runs(data_args.tasks(training_args.do_predict), training_args)
     if len(runs) == 1 and training_args.seeds is None:
         fine_tune(task_class, runs[0].task, arguments, given)
-        return trained(training_args.directory)
+        return read_result(training_args.directory)
     if training_args.resume_from_checkpoint is not None:
         raise InputError("is for a single run; several resume when started again.", "resume_from_checkpoint")
     with sweep_directory(training_args, given) as directory:
@@ -90,7 +97,7 @@ def sweep(task_class: type[FineTuningTask], **given: Any) -> Trained:
             gc.collect()
         if PartialState().is_main_process:
             summarize(directory, runs)
-    return trained(training_args.directory)
+    return read_result(training_args.directory)
 
 
 def run_fields(
@@ -136,11 +143,8 @@ def sweep_directory(training_args: FineTuningArguments, given: dict[str, Any]) -
         state.wait_for_everyone()
         try:
             yield partial
-        except BaseException as error:
-            kept = len(list(partial.rglob(COMMAND_FILE))) > 1
-            left = f"the same command resumes in {partial}" if kept else f"nothing is left of {final}"
-            note_what_is_left(error, left)
-            if state.is_main_process and not kept:
+        except BaseException:
+            if state.is_main_process and len(list(partial.rglob(COMMAND_FILE))) <= 1:  # no run has begun
                 shutil.rmtree(partial, ignore_errors=True)
             raise
         finish_directory(partial, final)

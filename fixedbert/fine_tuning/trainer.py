@@ -14,11 +14,10 @@ from transformers.trainer_pt_utils import get_length_grouped_indices
 
 from ..support.errors import InputError
 from ..training.arguments import CommonArguments
-from ..training.precision import has_bf16
+from ..training.speed import has_bf16
 from ..training.trainer import CommonTrainer
 from .distillation import Teacher
 
-NOT_METRICS = ("loss", "runtime", "samples", "per_second", "epoch", "total", "thresh")
 LOGGING = 0.02  # fraction of all steps, so that short runs have a curve too
 
 
@@ -231,8 +230,3 @@ def mean_loss(predictions: np.ndarray | tuple, labels: np.ndarray | tuple) -> fl
         else:
             losses.append(cross_entropy(output, target))
     return torch.stack(losses).mean().item()
-
-
-def is_metric(name: str) -> bool:
-    """Returns True if the name in Trainer's log belongs to a metric, not to a loss, count, time or threshold."""
-    return name.startswith("eval_") and not any(part in name for part in NOT_METRICS)

@@ -27,12 +27,21 @@ from ..support.files import check_output_free, output_path, to_json
 from ..training.arguments import make_arguments, read_arguments, with_recipe
 from ..training.interruption import train
 from ..training.loading import load_config, load_model
-from ..training.output import check_same_command, check_same_data, is_whole, output_directory, without_secrets
-from ..training.results import Trained, publish, record_metrics, trained
+from ..training.output import (
+    Trained,
+    check_same_command,
+    check_same_data,
+    is_complete_checkpoint,
+    output_directory,
+    publish,
+    read_result,
+    record_metrics,
+    without_secrets,
+)
+from ..training.plots import draw_pretraining
 from ..training.speed import enable_sparse_prediction, enable_unpadding, keep_freed_memory
 from .arguments import ARGUMENTS
 from .examples import make_collator, make_examples, print_corpus
-from .picture import draw_pretraining
 from .stages import Stage, plan_stages
 from .trainer import PretrainingTrainer
 
@@ -70,7 +79,7 @@ def pretrain(
     check_output_free(output_path(last.arguments.get("output_dir")))
     for stage in earlier:
         directory = Path(stage.arguments["output_dir"])
-        if is_whole(directory):
+        if is_complete_checkpoint(directory):
             check_same_command(directory, arguments)
         else:
             run_stage(stage, arguments, callbacks)
@@ -129,7 +138,7 @@ def run_stage(stage: Stage, arguments: dict[str, Any], callbacks: Sequence[Train
         if training_args.do_train:
             trainer.create_model_card()
     publish(trainer)
-    return trained(training_args.directory)
+    return read_result(training_args.directory)
 
 
 def print_model(model: PreTrainedModel):

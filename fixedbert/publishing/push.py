@@ -15,7 +15,8 @@ from ..conversion.auxiliary_files import CARD, SENTENCE_FILES
 from ..conversion.checkpoints import load_bert, model_directory
 from ..data.tokenizers import TOKENIZER_FILES, load_tokenizer
 from ..model.modeling_fixed_head_bert import FixedHeadBertPreTrainedModel
-from ..support.errors import InputError, explain_hub_error
+from ..support.errors import InputError
+from ..support.files import error_reason
 from .model_card import checkpoint_card
 
 CODE = [file.name for file in (Path(__file__).parents[1] / "model").glob("*_fixed_head_bert.py")]
@@ -72,7 +73,7 @@ def push(
                 delete_patterns=DELETED,
             ).commit_url
         except (HTTPError, OSError, RuntimeError) as error:
-            raise InputError(f"{repo_id}: {explain_hub_error(error)}") from error
+            raise InputError(f"{repo_id}: {error_reason(error)}") from error
 
 
 def prepare_directory(directory: Path, repo_id: str, license: str | None):

@@ -1,4 +1,4 @@
-"""Fingerprints of data and settings, and checksums beside files, by which damage is found."""
+"""Hashes that name data and settings, and checksums next to files, which reveal damage."""
 
 import hashlib
 import json
@@ -11,46 +11,36 @@ from .files import write_atomically
 
 
 def stable_hash(*parts: object) -> str:
-    """A name for what depends on `parts` alone: 16 hexadecimal digits."""
+    """Returns 16 hexadecimal digits that depend on the content of `parts` alone."""
     return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()[:16]
 
 
-def file_sha256(file: Path) -> str:
-    """SHA-256 of a file, read in blocks: 64 hexadecimal digits."""
-    found = hashlib.sha256()
-    with open(file, "rb") as content:
-        while block := content.read(2**20):
-            found.update(block)
-    return found.hexdigest()
+def file_sha256(path: Path) -> str:
+    """Returns the SHA-256 of a file, 64 hexadecimal digits."""
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        while block := file.read(2**20):
+            digest.update(block)
+    return digest.hexdigest()
 
 
-def checksum_path(file: Path) -> Path:
-    return file.with_name(file.name + ".sha256")
+def checksum_path(path: Path) -> Path:
+    return path.with_name(path.name + ".sha256")
 
 
 @contextmanager
-def write_with_checksum(file: Path) -> Iterator[Path]:
-    """Yields a path to write to, which is renamed to `file` at the end. Writes the checksum next to it."""
-    partial = file.with_name(file.name + ".partial")
+def write_with_checksum(path: Path) -> Iterator[Path]:
+    """Yields a path to write to, which is renamed to `path` at the end, with its checksum next to it."""
+    partial = path.with_name(path.name + ".partial")
     try:
         yield partial
-        add_checksum(partial, file)
+        write_atomically(checksum_path(path), file_sha256(partial))
+        os.replace(partial, path)
     except BaseException:
         partial.unlink(missing_ok=True)
         raise
 
 
-def add_checksum(partial: Path, file: Path):
-    """Renames a complete file and writes its checksum next to it."""
-    write_atomically(checksum_path(file), file_sha256(partial))
-    os.replace(partial, file)
-
-
-def has_valid_checksum(file: Path) -> bool:
-    """Returns True if a file exists and matches its checksum. Reads all of it."""
-    if not (file.is_file() and checksum_path(file).is_file()):
-        return False
-    try:
-        return checksum_path(file).read_bytes() == file_sha256(file).encode()
-    except OSError:
-        return False
+def has_valid_checksum(path: Path) -> bool:
+    """Returns True if a file exists and matches its checksum. Reads the complete file."""
+    return checksum_path(path).is_file() and path.is_file() and checksum_path(path).read_text() == file_sha256(path)

@@ -1,4 +1,4 @@
-"""Figures of matplotlib in the one style of fixedbert, figures.mplstyle."""
+"""Matplotlib figures in the style of fixedbert (figures.mplstyle)."""
 
 from __future__ import annotations
 
@@ -6,22 +6,18 @@ import logging
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import wraps
+from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, ParamSpec
-
-from .errors import InputError, require_package
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# Inches of a page's text, 740 pixels of 1/96: in a figure as wide as this, a letter is as large as the style says.
-PAGE = 7.7
-logger = logging.getLogger(__name__)
-Arguments = ParamSpec("Arguments")
+PAGE = 7.7  # inches: the width of a documentation page, at which the font has its nominal size
 
 
 def style() -> AbstractContextManager[None]:
-    """A context in which figures are drawn and saved in the style; outside of it the user's settings stay."""
+    """Returns a context in which matplotlib uses the style."""
     import matplotlib.style
 
     return matplotlib.style.context(Path(__file__).with_suffix(".mplstyle"))
@@ -29,7 +25,7 @@ def style() -> AbstractContextManager[None]:
 
 @contextmanager
 def new_figure(width: float, height: float, file: str | Path) -> Iterator[Figure]:
-    """A figure in the style, in inches, which is saved to `file` at the end."""
+    """Yields a figure in the style, with a size in inches, and saves it to `file` at the end."""
     from matplotlib.figure import Figure
 
     with style():
@@ -38,15 +34,13 @@ def new_figure(width: float, height: float, file: str | Path) -> Iterator[Figure
         figure.savefig(file)
 
 
-def skip_without_matplotlib(draw: Callable[Arguments, None]) -> Callable[Arguments, None]:
-    """`draw`, or a warning where matplotlib is not installed: a run goes on without its picture."""
+def skip_without_matplotlib(draw: Callable[..., None]) -> Callable[..., None]:
+    """Decorates a function that draws a figure: without matplotlib, it only logs a warning."""
 
     @wraps(draw)
-    def draw_or_warn(*args: Arguments.args, **kwargs: Arguments.kwargs):
-        try:
-            require_package("matplotlib", "plots")
-        except InputError as error:
-            logger.warning("no picture: %s", error)
+    def draw_or_warn(*args, **kwargs):
+        if find_spec("matplotlib") is None:
+            logging.getLogger(__name__).warning("matplotlib is not installed, so no figure is drawn")
         else:
             draw(*args, **kwargs)
 

@@ -1,4 +1,4 @@
-"""Worker processes, which end with the process that started them."""
+"""Worker processes that end with the process that started them."""
 
 import ctypes
 import multiprocessing
@@ -10,49 +10,35 @@ from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from typing import Any
 
-from .errors import InputError
-
 PR_SET_PDEATHSIG = 1  # from linux/prctl.h
 
-work: Callable[..., Any]  # of a worker process
+task: Callable[..., Any]  # the function of a worker process
 
 
 def process_pool(num_proc: int, function: Callable[..., Any], *arguments: object) -> ProcessPoolExecutor:
     """
-    A pool to which `call_task` is submitted: each call is `function(*arguments, *others)`. Workers get `arguments`
-    once, and without a copy where they can fork.
+    Creates a pool for `pool.submit(call_task, *others)`, which calls `function(*arguments, *others)`.
+
+    Workers receive `arguments` once, and share their memory on Linux.
     """
-    check_shared_memory()
-    # As in `datasets`: a fork imports nothing and shares memory.
+    # As in `datasets`: a forked worker imports nothing and shares memory.
     context = multiprocessing.get_context("fork" if sys.platform == "linux" else "spawn")
     return ProcessPoolExecutor(num_proc, context, start_worker, (os.getpid(), partial(function, *arguments)))
 
 
 def call_task(*others: object) -> Any:
-    """Call a worker's function with the pool's arguments and these."""
-    return work(*others)
-
-
-def check_shared_memory():
-    """Refuse several processes where they cannot share locks, as /dev/shm is full or cannot be written."""
-    try:
-        multiprocessing.Lock()
-    except OSError as error:
-        raise InputError(
-            f"several processes need shared memory, /dev/shm, which cannot be used ({error.strerror}); correct that, "
-            "or give `preprocessing_num_workers` 1 and `dataloader_num_workers` 0."
-        ) from error
+    return task(*others)
 
 
 def start_worker(parent: int, function: Callable[..., Any]):
-    global work
-    work = function
+    global task
+    task = function
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the processes already run in parallel
     exit_with_parent(parent)
 
 
 def exit_with_parent(parent: int):
-    """Ignore Ctrl-C, which is the parent's, and end when the parent is killed: an orphan would hold its locks."""
+    """Ignores Ctrl-C, which the parent handles, and ends this process when the parent is killed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     if sys.platform == "linux":

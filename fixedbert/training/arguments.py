@@ -27,7 +27,7 @@ from transformers.utils import is_torch_xla_available
 from ..presets import PRESETS
 from ..support.errors import InputError
 from ..support.files import YamlLoader, error_reason, read_yaml
-from .precision import disable_emulated_bf16
+from .speed import disable_emulated_bf16
 
 RECIPES = Path(__file__).parents[1] / "recipes"
 FILES = ("train_file", "validation_file", "test_file")

@@ -1,4 +1,4 @@
-"""From the arguments to the configuration and the model."""
+"""Configuration and model from the arguments."""
 
 from pathlib import Path
 from typing import Any
@@ -20,31 +20,26 @@ from .arguments import ModelArguments
 
 def load_config(arguments: ModelArguments, **changes) -> PreTrainedConfig:
     """
-    The configuration of the model or preset that the arguments name, with `changes` and `config_overrides` on top.
+    Returns the configuration of the model or preset in the arguments, with `changes` and `config_overrides` applied.
 
     Raises:
-        InputError: there is no such model, or its configuration makes no sense.
+        InputError: there is no such model, or its configuration is invalid.
     """
     name = arguments.config_name or arguments.model_name_or_path
-    is_new = name is None and arguments.can_be_new and bool(arguments.config_overrides)
-    if name is None and not is_new:
-        raise InputError("no model: give `model_name_or_path`, or `config_name` with a preset for random weights.")
-    remedy = "give one whose config.json is whole, with settings that it can have"
-    if name is None:
-        name, remedy = "the new model", "give sizes that fit together"
-    elif not arguments.preset:
-        if name in PRESETS and not Path(name).exists():
-            raise InputError(f"{name}: a preset has no weights to start from; give it as `config_name`.")
-    with reading(name, remedy, "its configuration cannot be used"):
+    if name in PRESETS and not arguments.config_name and not Path(name).exists():
+        raise InputError(f"{name}: a preset has no weights; pass it as `config_name`.")
+    with reading(name or "the new model", problem="invalid configuration"):
         config: PreTrainedConfig
-        if is_new:
-            config = FixedHeadBertConfig(**changes)
-        elif arguments.preset:
-            config = preset_config(name, **changes)
-        else:
+        if arguments.preset:
+            config = preset_config(arguments.preset, **changes)
+        elif name:
             config = read_config(name, **arguments.hub_options(), **changes)
+        elif arguments.can_be_new and arguments.config_overrides:
+            config = FixedHeadBertConfig(**changes)
+        else:
+            raise InputError("no model: give `model_name_or_path`, or a preset as `config_name` for random weights.")
         if arguments.can_be_new and arguments.config_overrides and config.model_type in FAMILIES:
-            config = fixed_head_config(config)  # a BERT's has no field for the size of a head
+            config = fixed_head_config(config)  # BERT's configuration has no head size
         if arguments.config_overrides:
             override(config, arguments.config_overrides)
         return config
@@ -53,19 +48,17 @@ def load_config(arguments: ModelArguments, **changes) -> PreTrainedConfig:
 def override(config: PreTrainedConfig, changes: dict[str, Any]):
     for name, value in changes.items():
         if not hasattr(config, name):
-            raise InputError(f"{name}: no field of the model.", "config_overrides")
+            raise InputError(f"{name}: the configuration has no such field.", "config_overrides")
         setattr(config, name, value)
     config.validate()
 
 
 def check_length(max_seq_length: int, config: PreTrainedConfig):
-    """Raises InputError where a sequence would be longer than the model's table of positions, or hold no pair."""
-    if max_seq_length < 8:
-        raise InputError(f"{max_seq_length} leaves no room for a pair of texts: 8 is the least.", "max_seq_length")
-    if max_seq_length > config.max_position_embeddings:
+    """Raises an InputError if a sequence can be longer than the position embeddings, or is too short for a pair."""
+    if not 8 <= max_seq_length <= config.max_position_embeddings:
         raise InputError(
-            f"{max_seq_length} is more than the {config.max_position_embeddings} positions of the model: lower it, or "
-            "for a new model raise max_position_embeddings with `config_overrides`.",
+            f"{max_seq_length}: must be from 8 to {config.max_position_embeddings}, the model's "
+            "max_position_embeddings, which `config_overrides` can raise for a new model.",
             "max_seq_length",
         )
 
@@ -78,49 +71,40 @@ def load_model(
     train: bool = True,
 ) -> PreTrainedModel:
     """
-    The model of `model_name_or_path`, or one with random weights, as large as the tokenizer's vocabulary.
+    Loads `model_name_or_path`, or creates a model with random weights for the tokenizer's vocabulary.
+
+    Args:
+        train: allow a head without weights, which is initialized randomly.
 
     Raises:
-        InputError: no such model, one with fewer tokens than the tokenizer has, one whose base model is not all there,
-            or not to `train` and without a head.
+        InputError: there is no such model, or weights are missing or have a different shape.
     """
     attention = arguments.attn_implementation or ("eager" if PartialState().device.type == "cpu" else None)
-    if arguments.model_name_or_path is None:
+    name = arguments.model_name_or_path
+    if name is None:
         config.vocab_size, config.pad_token_id = len(tokenizer), tokenizer.pad_token_id
-        with LOADING:  # a model that is made meanwhile would not be tied
-            model = auto_class.from_config(config, attn_implementation=attention)
-    else:
-        check_vocab_size(tokenizer, config.vocab_size, arguments.model_name_or_path)
-        with reading(arguments.model_name_or_path, "give a model that is whole", "its weights cannot be read"):
-            model, loaded = load_body(
-                auto_class,
-                arguments.model_name_or_path,
-                config,
-                attn_implementation=attention,
-                **arguments.hub_options(),
-            )
-        if loaded["mismatched_keys"] and not arguments.ignore_mismatched_sizes:
-            key, there, wanted = sorted(loaded["mismatched_keys"])[0]
-            raise InputError(
-                f"{arguments.model_name_or_path}: {key} has the shape {tuple(there)} where {tuple(wanted)} is needed; "
-                "to keep the rest, and begin with a head of random weights, give `ignore_mismatched_sizes`."
-            )
-        absent = sorted({*loaded["missing_keys"], *(key for key, *_ in loaded["mismatched_keys"])})
-        if absent and not train:
-            raise InputError(
-                f"{arguments.model_name_or_path}: it has no weights for {', '.join(absent)}; give a model of this "
-                "task, or train one first, with `do_train`."
-            )
-        if absent:
-            PartialState().print(f"{arguments.model_name_or_path}: new, with random weights: {', '.join(absent)}")
+        with LOADING:  # a concurrent from_pretrained would prevent that weights are tied
+            return auto_class.from_config(config, attn_implementation=attention)
+    check_vocab_size(tokenizer, config.vocab_size, name)
+    with reading(name, problem="its weights cannot be loaded"):
+        options = arguments.hub_options() | {"attn_implementation": attention}
+        model, info = load_body(auto_class, name, config, **options)
+    if info["mismatched_keys"] and not arguments.ignore_mismatched_sizes:
+        key, shape, required = sorted(info["mismatched_keys"])[0]
+        raise InputError(
+            f"{name}: {key} has the shape {tuple(shape)} instead of {tuple(required)}; to initialize the head "
+            "randomly, give `ignore_mismatched_sizes`."
+        )
+    if missing := sorted({*info["missing_keys"], *(key for key, *_ in info["mismatched_keys"])}):
+        if not train:
+            raise InputError(f"{name}: has no weights for {', '.join(missing)}; train them first, with `do_train`.")
+        PartialState().print(f"{name}: random initial weights for {', '.join(missing)}")
     return model
 
 
 def reinitialize_head(model: PreTrainedModel) -> PreTrainedModel:
-    """The model with random weights in all that is not its base model, drawn as for a new model."""
-    prefix = f"{model.base_model_prefix}."
-    fresh = type(model)(model.config).state_dict()
-    model.load_state_dict(
-        {name: weight for name, weight in fresh.items() if not name.startswith(prefix)}, strict=False
-    )
+    """Replaces all weights outside of the base model by random ones, as for a new model."""
+    new = type(model)(model.config).state_dict()
+    head = {name: weight for name, weight in new.items() if not name.startswith(f"{model.base_model_prefix}.")}
+    model.load_state_dict(head, strict=False)
     return model

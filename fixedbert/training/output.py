@@ -1,85 +1,77 @@
 """
-Output directories that appear when they are complete, and runs that resume.
+The output directory of a run: it appears when the run is complete, and an interrupted run resumes.
 
-Before a run goes on, its arguments (`check_same_command`), its checkpoint (`check_readable`) and its data
-(`check_same_data`) are compared with what the directory has.
+A run works in OUTPUT.partial. Before it resumes, its arguments (`check_same_command`) and its data (`check_same_data`)
+are compared with those of the unfinished run.
 """
 
 import json
 import re
 import shutil
+import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from itertools import count
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from accelerate import PartialState
-from accelerate.utils import broadcast_object_list, gather_object
-from transformers import TrainerCallback, TrainerState
+from accelerate.utils import broadcast_object_list
+from huggingface_hub.errors import HTTPError
+from transformers import Trainer
 
-from ..support.checksums import file_sha256
-from ..support.errors import InputError, note_what_is_left
+from ..support.errors import InputError
 from ..support.files import (
     check_output_free,
+    directory_lock,
+    error_reason,
     move_into_place,
     output_path,
     read_json_object,
-    reading,
     to_json,
     write_atomically,
     writing,
 )
-from ..support.locks import directory_lock
 from .arguments import CommonArguments
 
-COMMAND_FILE = "command.json"
-DATA_FILE = "data.json"
-CHECKSUMS = "checksums.json"  # of a checkpoint's files
-STEP = re.compile(r"checkpoint-(\d{1,18})", re.ASCII)
-SECRET = ("token", "hub_token")  # written nowhere
-# What a run that goes on may be given in another way: its place, and what changes no weights.
-NOT_PART_OF_THE_RUN = {
-    *("output_dir", "resume_from_checkpoint", "take_over_output_dir", "store_dir", "cache_dir"),
-    *("dataloader_num_workers", "dataloader_prefetch_factor", "preprocessing_num_workers"),
-    *("report_to", "disable_tqdm"),
-}
+COMMAND_FILE, DATA_FILE = "command.json", "data.json"
+TIMES_AND_COUNTS = ("_runtime", "_per_second", "_samples")  # endings of results that say nothing about quality
+# Arguments that may change when a run resumes, by the beginning of their names: they don't change the training steps.
+FREE = (
+    *("output_dir", "resume_from_checkpoint", "take_over_output_dir", "store_dir", "cache_dir", "token", "hub_"),
+    *("logging_", "save_", "eval_", "per_device_eval_", "do_eval", "do_predict", "max_eval_", "max_predict_", "push_"),
+    *("num_train_epochs", "max_steps", "dataloader_", "preprocessing_", "report_to", "run_name", "disable_tqdm"),
+)
 
 
 @contextmanager
 def output_directory(training_args: CommonArguments, given: dict[str, Any]) -> Iterator[str | None]:
     """
-    Run in `output_dir`.partial, and rename it when the run is complete. One process locks the directory for the run.
+    Runs in `output_dir`.partial, which is renamed when the run is complete. Locks the directory for the run.
 
-    An interrupted run keeps its .partial directory if it has a checkpoint or the trained model. The same command then
-    resumes, and the context is the path of the checkpoint. Any other failure leaves nothing.
+    Yields the checkpoint from which the run resumes. An interrupted run keeps its .partial directory if it contains a
+    checkpoint or the trained model; otherwise nothing is left.
 
     Args:
-        given: the fields that the run was given, which its command.json keeps.
+        given: arguments of the run, which are written to command.json.
 
     Raises:
-        InputError: the directory is not empty or cannot be written, another process uses it, an unfinished run there
-            has other arguments, or a checkpoint cannot be read.
+        InputError: the directory is not empty, cannot be written, or is in use, or an unfinished run there has
+            different arguments.
     """
     final = output_path(training_args.output_dir)
     with output_lock(final, training_args):
         check_output_free(final)
-        partial = final.with_name(final.name + ".partial")
-        checkpoint = last_checkpoint(partial)
-        state = PartialState()
-        if state.num_processes > 1 and len({Path(path or "").name for path in gather_object([checkpoint])}) > 1:
-            raise InputError(
-                f"{partial}: not all machines see the same checkpoints; give an `output_dir` that they share."
-            )
+        partial, state = final.with_name(final.name + ".partial"), PartialState()
+        (checkpoint,) = broadcast_object_list([last_checkpoint(partial)])
         if checkpoint:
             check_same_command(partial, given)
         if str(training_args.resume_from_checkpoint).lower() not in ("none", "true", "false"):
-            checkpoint = training_args.resume_from_checkpoint
-        if checkpoint and checkpoint != str(partial):
-            check_readable(Path(checkpoint), state.num_processes)
-        state.wait_for_everyone()  # all processes have read it before one writes
+            checkpoint = str(training_args.resume_from_checkpoint)
+        state.wait_for_everyone()  # until all processes have read the directory
         if state.is_main_process:
-            tidy_up(partial, checkpoint)
+            remove_incomplete(partial)
+            partial.mkdir(parents=True, exist_ok=True)
             if not (partial / COMMAND_FILE).exists():
                 write_command(partial, given)
         state.wait_for_everyone()
@@ -87,45 +79,37 @@ def output_directory(training_args: CommonArguments, given: dict[str, Any]) -> I
         training_args.hub_model_id = training_args.hub_model_id or final.name
         try:
             yield checkpoint
-        except BaseException as error:
+        except BaseException:
             last = last_checkpoint(partial)
-            left = f"the same command goes on from {last}" if last else f"nothing is left of {final}"
-            note_what_is_left(error, left)
-            if state.is_main_process and not last:
+            if state.is_main_process and last:
+                print(f"\nthe same command resumes from {last}", file=sys.stderr)
+            elif state.is_main_process:
                 shutil.rmtree(partial, ignore_errors=True)
             raise
         finish_directory(partial, final)
         training_args.output_dir = str(final)
 
 
-def tidy_up(partial: Path, checkpoint: str | None):
-    """Make the directory of a run that goes on from `checkpoint`, without what an end in the middle has left there."""
-    if partial.is_dir() and not last_checkpoint(partial):
-        shutil.rmtree(partial)
-    partial.mkdir(parents=True, exist_ok=True)
-    for folder in partial.glob("checkpoint-*"):
-        if step_of(folder) >= 0 and folder.is_dir() and not is_whole(folder):
-            shutil.rmtree(folder)
-    if checkpoint and Path(checkpoint).resolve().parent == partial.resolve():
-        set_aside_later(partial, Path(checkpoint))
+def remove_incomplete(partial: Path):
+    """Removes incomplete checkpoints of a killed run, or the directory if there is no complete one."""
+    if not last_checkpoint(partial):
+        shutil.rmtree(partial, ignore_errors=True)
+    for directory in partial.glob("checkpoint-*"):
+        if checkpoint_step(directory) >= 0 and not is_complete_checkpoint(directory):
+            shutil.rmtree(directory)
 
 
 @contextmanager
 def output_lock(final: Path, training_args: CommonArguments) -> Iterator[None]:
-    """Hold an output directory for all processes, and report what cannot be written there."""
-    remedy = "make room or give the right to write there; the same command then goes on"
+    """Locks the output directory for all processes of the run."""
+    remedy = "free some space or change the permissions; the same command then resumes"
     with on_main_process(directory_lock(final, training_args.take_over_output_dir)), writing(final, remedy):
         yield
 
 
 @contextmanager
 def on_main_process(context: AbstractContextManager) -> Iterator[None]:
-    """
-    Enter `context` on the main process alone, while the others wait.
-
-    Raises:
-        InputError: on all processes the same, where the main process cannot enter it.
-    """
+    """Enters `context` on the main process while the others wait. Its InputError is raised on all processes."""
     problem: InputError | None = None
     with ExitStack() as stack:
         if PartialState().is_main_process:
@@ -140,7 +124,7 @@ def on_main_process(context: AbstractContextManager) -> Iterator[None]:
 
 
 def finish_directory(partial: Path, final: Path):
-    """Rename a directory when every process is done with it; an empty one of that name is replaced."""
+    """Gives a complete directory its final name, once all processes are done with it."""
     state = PartialState()
     state.wait_for_everyone()
     if state.is_main_process:
@@ -148,127 +132,114 @@ def finish_directory(partial: Path, final: Path):
     state.wait_for_everyone()
 
 
-def is_whole(folder: Path) -> bool:
-    """Whether a checkpoint, or the trained model, has all of trainer_state.json, which is written last."""
-    file = folder / "trainer_state.json"
+def is_complete_checkpoint(directory: Path) -> bool:
+    """Returns True for a checkpoint or a trained model with its trainer_state.json, which is written last."""
+    file = directory / "trainer_state.json"
     return file.is_file() and file.read_bytes().rstrip().endswith(b"}")
 
 
-def step_of(checkpoint: Path) -> int:
-    """The step in a checkpoint's name; -1 for any other name."""
-    found = STEP.fullmatch(checkpoint.name)
-    return int(found[1]) if found else -1
+def checkpoint_step(directory: Path) -> int:
+    """Returns the step in the name of a checkpoint; -1 for any other name."""
+    match = re.fullmatch(r"checkpoint-(\d+)", directory.name, re.ASCII)
+    return int(match[1]) if match else -1
 
 
-def complete_checkpoints(folder: Path) -> list[Path]:
-    """The complete checkpoints, oldest first."""
-    return sorted((path for path in folder.glob("checkpoint-*") if step_of(path) >= 0 and is_whole(path)), key=step_of)
+def complete_checkpoints(directory: Path) -> list[Path]:
+    """Returns the complete checkpoints, oldest first."""
+    found = [path for path in directory.glob("checkpoint-*") if checkpoint_step(path) >= 0]
+    return sorted(filter(is_complete_checkpoint, found), key=checkpoint_step)
 
 
-def set_aside_later(partial: Path, checkpoint: Path):
-    """
-    Rename the checkpoints after one that the user goes back to, and what says that the model is trained: the run would
-    otherwise go on from them when it is stopped, and Trainer keep them instead of its own, for `save_total_limit`.
-    """
-    later = [path for path in complete_checkpoints(partial) if step_of(path) > step_of(checkpoint)]
-    if is_whole(partial):
-        later.append(partial / "trainer_state.json")
-    for path in later:
-        names = (f"_unused{number or ''}-{path.name}" for number in count())  # which Trainer does not push to the Hub
-        unused = next(partial / name for name in names if not (partial / name).exists())
-        path.rename(unused)
-        print(f"{path} is later than {checkpoint}, from which this run goes on; it is now {unused.name}.")
-
-
-def last_checkpoint(folder: Path) -> str | None:
-    """What a run in `folder` resumes from: `folder` itself if it has the trained model, or the newest checkpoint."""
-    if is_whole(folder):
-        return str(folder)
-    return str(complete_checkpoints(folder)[-1]) if complete_checkpoints(folder) else None
+def last_checkpoint(directory: Path) -> str | None:
+    """Returns what a run resumes from: `directory` itself if the model is trained, or the newest checkpoint."""
+    if is_complete_checkpoint(directory):
+        return str(directory)
+    checkpoints = complete_checkpoints(directory)
+    return str(checkpoints[-1]) if checkpoints else None
 
 
 def without_secrets(given: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in given.items() if name not in SECRET}
+    return {name: value for name, value in given.items() if name not in ("token", "hub_token")}
 
 
 def write_command(partial: Path, given: dict[str, Any]):
-    """Write what a run was given beside its results, without tokens: a recipe that repeats it."""
+    """Writes the arguments of a run, without tokens, as a recipe that repeats it."""
     write_atomically(partial / COMMAND_FILE, to_json(without_secrets(given), indent=1, default=str) + "\n")
 
 
 def check_same_command(partial: Path, given: dict[str, Any]):
-    """
-    Raises:
-        InputError: the unfinished run in `partial` was given something else.
-    """
-    remedy = f"remove {partial}"
-    earlier, now = (
-        read_json_object(partial / COMMAND_FILE, remedy),
-        json.loads(to_json(without_secrets(given), default=str)),
-    )
-    names = [name for name in {**earlier, **now} if name not in NOT_PART_OF_THE_RUN]
-    if other := [name for name in names if earlier.get(name) != now.get(name)]:
+    """Raises an InputError if the unfinished run in `partial` has different arguments, except those in FREE."""
+    earlier, now = read_json_object(partial / COMMAND_FILE), json.loads(to_json(given, default=str))
+    names = [name for name in earlier | now if not name.startswith(FREE)]
+    if changed := [name for name in names if earlier.get(name) != now.get(name)]:
         raise InputError(
-            f"{partial}: an unfinished run with other arguments ({', '.join(other)}; its {COMMAND_FILE} has them); "
-            "give these again, or another `output_dir`, or remove it."
+            f"{partial}: an unfinished run has different arguments ({', '.join(changed)}; see {COMMAND_FILE}); give "
+            "the same, choose a different `output_dir`, or remove it."
         )
 
 
 def check_same_data(output_dir: Path, fingerprint: str):
-    """
-    Write the fingerprint of a run's data into its directory, or compare it with that of the unfinished run there.
-
-    Raises:
-        InputError: the unfinished run has other data.
-    """
-    state = PartialState()
-    file = output_dir / DATA_FILE
+    """Writes the fingerprint of the data, or raises an InputError if the unfinished run has different data."""
+    state, file = PartialState(), output_dir / DATA_FILE
     if state.is_main_process and not file.exists():
         write_atomically(file, json.dumps({"fingerprint": fingerprint}) + "\n")
     state.wait_for_everyone()
-    if read_json_object(file, f"remove {file.parent}").get("fingerprint") != fingerprint:
+    if read_json_object(file).get("fingerprint") != fingerprint:
         raise InputError(
-            f"{file.parent}: the texts, what is made of them, or the teacher are not those that the unfinished run "
-            "began with; bring these back, or remove it and start anew."
+            f"{output_dir}: the data or the teacher have changed since the unfinished run began; restore them, or "
+            "remove the directory."
         )
 
 
-def check_readable(checkpoint: Path, processes: int):
+@dataclass(frozen=True, repr=False)
+class Trained:
     """
-    Raises:
-        InputError: there is no such checkpoint, a file is not as it was written, or a process has no file of its own;
-            the message names the checkpoint before. What else cannot be loaded is said when Trainer loads it.
+    The result of a run.
+
+    Args:
+        folder: the output directory.
+        results: metrics from all_results.json, or from results.json for several runs.
     """
-    if not checkpoint.is_dir():
-        raise InputError(f"{checkpoint}: no such directory.", "resume_from_checkpoint")
-    states = [checkpoint / f"rng_state_{process}.pth" for process in range(processes)] if processes > 1 else []
-    problem, remedy = "the checkpoint cannot be read", remedy_for(checkpoint)
-    checksums = read_json_object(checkpoint / CHECKSUMS, remedy) if (checkpoint / CHECKSUMS).exists() else {}
-    for file in sorted({*states, *(checkpoint / name for name in checksums)}):
-        with reading(file, remedy, problem):
-            found = file_sha256(file)
-            if checksums.get(file.name, found) != found:
-                raise ValueError("it is not as it was written")
-    with reading(checkpoint / "trainer_state.json", remedy, problem):
-        TrainerState.load_from_json(str(checkpoint / "trainer_state.json"))
+
+    folder: Path
+    results: dict[str, Any]
+
+    def __repr__(self) -> str:
+        metrics = ", ".join(
+            f"{name} {value:.4g}"
+            for name, value in self.results.items()
+            if name.startswith(("eval_", "predict_"))
+            and isinstance(value, float)
+            and not name.endswith(TIMES_AND_COUNTS)
+        )
+        return f"{self.folder}: {metrics or 'done'}"
 
 
-def remedy_for(checkpoint: Path) -> str:
-    """What to do where a checkpoint cannot be used."""
-    step = step_of(checkpoint)
-    before = [str(path) for path in complete_checkpoints(checkpoint.parent) if step < 0 or step_of(path) < step]
-    if before:
-        return f"go on from the one before with `resume_from_checkpoint` {before[-1]}"
-    return f"remove {checkpoint.parent} and start anew"
+def read_result(directory: Path) -> Trained:
+    """Reads the metrics from the output directory of one run or several."""
+    files = [file for file in (directory / "all_results.json", directory / "results.json") if file.exists()]
+    return Trained(directory, read_json_object(files[0]) if files else {})
 
 
-class WriteChecksums(TrainerCallback):
-    """Writes the checksums of a checkpoint's files beside them, when all processes have written theirs."""
+def record_metrics(trainer: Trainer, split: str, metrics: dict[str, float]):
+    """Prints metrics and writes them to SPLIT_results.json and all_results.json."""
+    trainer.log_metrics(split, metrics)
+    if trainer.is_world_process_zero():
+        directory = output_path(trainer.args.output_dir)
+        file = directory / "all_results.json"
+        earlier = read_json_object(file) if file.exists() else {}
+        for name, content in ((f"{split}_results.json", metrics), (file.name, earlier | metrics)):
+            write_atomically(directory / name, to_json(content, indent=4, sort_keys=True))
 
-    def on_save(self, args, state, control, **kwargs):
-        checkpoint = Path(args.output_dir, f"checkpoint-{state.global_step}")
-        PartialState().wait_for_everyone()
-        if state.is_world_process_zero and checkpoint.is_dir():
-            (checkpoint / CHECKSUMS).unlink(missing_ok=True)  # of an earlier save of the same step
-            found = {file.name: file_sha256(file) for file in sorted(checkpoint.iterdir()) if file.is_file()}
-            write_atomically(checkpoint / CHECKSUMS, json.dumps(found, indent=1) + "\n")
+
+def publish(trainer: Trainer):
+    """Uploads the output directory to the Hub if `push_to_hub` is set."""
+    if trainer.args.push_to_hub:
+        try:
+            trainer.push_to_hub()
+        except (HTTPError, RuntimeError) as error:
+            directory, name = trainer.args.output_dir, trainer.hub_model_id
+            raise InputError(
+                f"{error_reason(error)}; the results are in {directory}, and `fixedbert push {directory} {name}` "
+                "uploads them."
+            ) from error

@@ -26,7 +26,7 @@ from experiments.study.studies import load_study
 from fixedbert.counts import forward_flops
 from fixedbert.presets import preset_config
 from fixedbert.support.errors import InputError
-from fixedbert.support.locks import directory_lock
+from fixedbert.support.files import directory_lock
 
 HEADS = {"num_attention_heads": 5, "attention_head_size": 6}
 WARMUP_STABLE_DECAY = {

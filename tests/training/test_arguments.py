@@ -205,7 +205,7 @@ def test_misspelt_arguments_are_refused_with_a_suggestion():
 
 def test_switches_need_no_value(monkeypatch):
     """Guards: --bf16 and --do_regression without a value mean true, as in transformers, and also take a value."""
-    monkeypatch.setattr("fixedbert.training.precision.has_bf16", lambda use_cpu: True)
+    monkeypatch.setattr("fixedbert.training.speed.has_bf16", lambda use_cpu: True)
     types = (GlueDataArguments, FineTuningArguments)
     for argv, expected in ((["--bf16", "--do_regression"], True), (["--bf16=false", "--do_regression=no"], False)):
         assert read_arguments(argv, *types) == {"bf16": expected, "do_regression": expected}

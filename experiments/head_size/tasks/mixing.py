@@ -21,7 +21,7 @@ from transformers import get_cosine_schedule_with_warmup
 
 from fixedbert.model.attention_fixed_head_bert import FixedHeadBertVariantSelfAttention
 from fixedbert.model.configuration_fixed_head_bert import FixedHeadBertConfig
-from fixedbert.training.dropout import use_fast_dropout
+from fixedbert.training.speed import use_fast_dropout
 
 from ..patterns import centred_log, least_head_size
 from .training import descend

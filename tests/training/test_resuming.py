@@ -1,4 +1,4 @@
-"""Runs of the scripts that are killed, stopped or broken off, and continued: to the same bits, or refused."""
+"""Runs that are killed or stopped resume to the same weights, bit for bit, or are refused."""
 
 import json
 import os
@@ -20,24 +20,22 @@ from transformers import TrainerCallback
 
 import run_glue
 import run_pretraining
-from fixedbert.pretraining.arguments import ARGUMENTS
 from fixedbert.support.errors import InputError
-from fixedbert.training.arguments import read_arguments
 from fixedbert.training.interruption import train
-from fixedbert.training.output import complete_checkpoints, write_command
+from fixedbert.training.output import complete_checkpoints
 
 
-def interrupted(arguments: list[str], output: Path, checkpoint: str, kill: int) -> Path:
-    """Start a run, send it a signal when it has a checkpoint of that name, and give its newest one."""
+def interrupt(arguments: list[str], output: Path, checkpoint: str, number: int) -> Path:
+    """Starts a run, sends it a signal when a checkpoint with that name exists, and returns the newest checkpoint."""
     run = fork_server.start(ROOT / "run_pretraining.py", arguments, output.parent, output.parent)
     partial = output.with_name(output.name + ".partial")
     began = time.monotonic()
     while run.is_alive() and not list(partial.glob(f"{checkpoint}/trainer_state.json")):
         assert time.monotonic() - began < 300
         time.sleep(0.02)
-    os.kill(run.pid, kill)
+    os.kill(run.pid, number)
     run.join(timeout=120)
-    assert run.exitcode == (128 + signal.SIGTERM if kill == signal.SIGTERM else -kill)
+    assert run.exitcode == (128 + signal.SIGTERM if number == signal.SIGTERM else -number)
     assert partial.exists() and not output.exists()
     return complete_checkpoints(partial)[-1]
 
@@ -48,15 +46,15 @@ def same_weights(one: Path, other: Path) -> bool:
 
 
 @pytest.mark.parametrize("objective", ["mlm+nsp", "clm"])
-def test_killed_run_continues_to_the_same_weights(corpus, pretrained, tmp_path, objective):
-    """Guards: the same command after SIGKILL, with other workers, continues in a later epoch to the same bits."""
+def test_killed_run_resumes_to_the_same_weights(corpus, pretrained, tmp_path, objective):
+    """Guards: after SIGKILL the same command, with different workers, resumes in a later epoch to the same bits."""
     fixed = ("--max_steps", "120", "--save_steps", "5", "--tokenizer_name", str(pretrained), "--objective", objective)
     run_pretraining.main(pretraining(corpus, tmp_path / "whole", *fixed))
     command = pretraining(corpus, tmp_path / "cut", *fixed)
-    checkpoint = interrupted(command, tmp_path / "cut", "checkpoint-[34]5", signal.SIGKILL)
+    checkpoint = interrupt(command, tmp_path / "cut", "checkpoint-[34]5", signal.SIGKILL)
     state = json.loads((checkpoint / "trainer_state.json").read_text())
     assert 1 < state["epoch"] and state["global_step"] < 120
-    with pytest.raises(InputError, match="unfinished run with other arguments"):
+    with pytest.raises(InputError, match="unfinished run has different arguments"):
         run_pretraining.main(pretraining(corpus, tmp_path / "cut", *fixed, "--learning_rate", "0.5"))
     assert checkpoint.exists()
     done = fork_server.run(
@@ -68,22 +66,21 @@ def test_killed_run_continues_to_the_same_weights(corpus, pretrained, tmp_path, 
 
 
 @pytest.mark.slow
-def test_sigterm_saves_a_checkpoint_and_the_run_goes_on(corpus, pretrained, tmp_path):
-    """Guards: on SIGTERM the step under way is finished and saved, accumulation and all; nothing is done twice."""
+def test_run_resumes_after_sigterm(corpus, pretrained, tmp_path):
+    """Guards: on SIGTERM the current step is finished and saved, with gradient accumulation; no step is repeated."""
     fixed = ("--max_steps", "100", "--save_steps", "7", "--tokenizer_name", str(pretrained))
     fixed += ("--total_train_batch_size", "6", "--per_device_train_batch_size", "4")  # 2 x 3
     fixed += ("--dataloader_num_workers", "1")
     run_pretraining.main(pretraining(corpus, tmp_path / "whole", *fixed))
     command = pretraining(corpus, tmp_path / "cut", *fixed)
-    checkpoint = interrupted(command, tmp_path / "cut", "checkpoint-14", signal.SIGTERM)
-    step = int(checkpoint.name.removeprefix("checkpoint-"))
-    assert 14 <= step < 100
+    checkpoint = interrupt(command, tmp_path / "cut", "checkpoint-14", signal.SIGTERM)
+    assert 14 <= int(checkpoint.name.removeprefix("checkpoint-")) < 100
     assert fork_server.run(ROOT / "run_pretraining.py", command, tmp_path, tmp_path).returncode == 0
     assert same_weights(tmp_path / "whole", tmp_path / "cut")
 
 
 class StopAfter(TrainerCallback):
-    """Breaks a run off after a step."""
+    """Interrupts a run after a step."""
 
     def __init__(self, step: int):
         self.step = step
@@ -94,40 +91,30 @@ class StopAfter(TrainerCallback):
 
 
 def record(output: Path) -> list[dict]:
-    """All that is written down of a run, but times and speeds."""
+    """Returns the log and the results of a run, without times, speeds and the loss of the last part."""
     entries = [*json.loads((output / "trainer_state.json").read_text())["log_history"], results(output)]
     return [
-        {name: value for name, value in entry.items() if not name.endswith(("_runtime", "_per_second"))}
+        {name: x for name, x in entry.items() if not name.endswith(("_runtime", "_per_second", "train_loss"))}
         for entry in entries
     ]
 
 
-@pytest.mark.parametrize(
-    "name, stopped, strategy",
-    [
-        ("pretraining", 10, "steps"),
-        ("pretraining", 23, "steps"),
-        ("pretraining", 18, "epoch"),
-        ("glue", 10, "steps"),
-        ("glue", 23, "steps"),
-    ],
-)
-def test_continued_run_has_the_record_of_a_whole_one(
-    corpus, pretrained, tasks, tmp_path, monkeypatch, name, stopped, strategy
-):
-    """Guards: a run broken off between two logs, or in its last evaluation, ends with the same log, results and
-    weights, bit for bit; one that has all its steps trains no more."""
-    fixed = ("--max_steps", "23", "--logging_steps", "3", "--save_steps", "4", "--eval_strategy", strategy)
-    fixed += (
-        "--logging_strategy",
-        strategy,
+@pytest.mark.parametrize("name", ["pretraining", "glue"])
+def test_resumed_run_has_the_same_log(corpus, pretrained, tasks, tmp_path, monkeypatch, name):
+    """Guards: a run that resumes from a checkpoint, or after its last step, ends with the same log and weights."""
+    fixed = (
+        "--max_steps",
+        "23",
+        "--logging_steps",
+        "4",
+        "--save_steps",
+        "4",
+        "--eval_strategy",
+        "steps",
         "--eval_steps",
-        "5",
-        "--lr_scheduler_type",
-        "constant",
-        "--tokenizer_name",
-        str(pretrained),
+        "4",
     )
+    fixed += ("--eval_strategy", "steps", "--lr_scheduler_type", "constant", "--tokenizer_name", str(pretrained))
 
     def run(output):
         if name == "pretraining":
@@ -135,92 +122,65 @@ def test_continued_run_has_the_record_of_a_whole_one(
         else:
             run_glue.main(glue_of(pretrained, tasks, output, *fixed))
 
-    def interrupt(*_):
-        raise KeyboardInterrupt
-
-    def stop(trainer, *args, **kwargs):
-        trainer.add_callback(StopAfter(stopped))
-        train(trainer, *args, **kwargs)
-
-    module = "pretraining.pretrain" if name == "pretraining" else "fine_tuning.glue"
-    run(tmp_path / "whole")
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        if stopped == 23:
-            patch.setattr(f"fixedbert.{module}.record_metrics", interrupt)
-        else:
-            patch.setattr(f"fixedbert.{module.replace('glue', 'fine_tune')}.train", stop)
-        run(tmp_path / "cut")
-    saved = {10: 8, 18: 16, 23: 23}[stopped]
-    assert complete_checkpoints(tmp_path / "cut.partial")[-1].name == f"checkpoint-{saved}"
-    run(tmp_path / "cut")
-    assert record(tmp_path / "cut") == record(tmp_path / "whole")
-    logged = [entry["step"] for entry in record(tmp_path / "cut") if "loss" in entry]
-    assert logged == ([11, 22, 23] if strategy == "epoch" else list(range(3, 23, 3)))
-    assert same_weights(tmp_path / "cut", tmp_path / "whole")
-
-
-def test_damaged_checkpoint_is_one_sentence(corpus, pretrained, tmp_path):
-    """Guards: the script says which checkpoint cannot be read, and goes on from the one before when told to."""
-    fixed = ("--max_steps", "20", "--save_steps", "5", "--tokenizer_name", str(pretrained))
-    command = pretraining(corpus, tmp_path / "run", *fixed)
-
     def stop(trainer, checkpoint):
-        trainer.args.max_steps = 10
-        trainer.train(resume_from_checkpoint=checkpoint)
-        raise KeyboardInterrupt
+        trainer.add_callback(StopAfter(10))
+        train(trainer, checkpoint)
 
-    with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr("fixedbert.pretraining.pretrain.train", stop)
-        run_pretraining.main(command)
-    weights = tmp_path / "run.partial" / "checkpoint-10" / "model.safetensors"
-    weights.write_bytes(weights.read_bytes()[:1000])
-    with pytest.raises(InputError, match="checkpoint-10: the checkpoint cannot be loaded") as said:
-        run_pretraining.main(command)
-    before = str(said.value).split("`resume_from_checkpoint` ")[1].rstrip(".")
-    run_pretraining.main([*command, "--resume_from_checkpoint", before])
-    assert results(tmp_path / "run")["train_loss"] > 0
+    run(tmp_path / "whole")
+    module = "pretraining.pretrain" if name == "pretraining" else "fine_tuning.fine_tune"
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(f"fixedbert.{module}.train", stop)
+        run(tmp_path / "cut")
+    assert complete_checkpoints(tmp_path / "cut.partial")[-1].name == "checkpoint-8"
+    run(tmp_path / "cut")
+    expected = record(tmp_path / "whole")
+    assert record(tmp_path / "cut") == expected
+    assert [entry["step"] for entry in expected if "loss" in entry] == list(range(4, 23, 4))
+    assert same_weights(tmp_path / "cut", tmp_path / "whole")
+    last = tmp_path / "last.partial"
+    (tmp_path / "cut").rename(last)
+    for file in ("trainer_state.json", "model.safetensors"):
+        (last / file).unlink()  # killed between the last checkpoint and the end
+    command = json.loads((last / "command.json").read_text())
+    (last / "command.json").write_text(json.dumps(command | {"output_dir": str(tmp_path / "last")}))
+    run(tmp_path / "last")
+    assert record(tmp_path / "last") == expected and same_weights(tmp_path / "last", tmp_path / "whole")
 
 
-def test_another_text_is_not_continued_on(corpus, pretrained, tmp_path, monkeypatch):
-    """Guards: after a file was rewritten with the same size and time, an unfinished run says so and trains no step."""
+def stop_training(trainer, checkpoint):
+    trainer.train(resume_from_checkpoint=checkpoint)
+    raise KeyboardInterrupt
+
+
+def test_changed_text_is_refused(corpus, pretrained, tmp_path, monkeypatch):
+    """Guards: an unfinished run refuses a file that was rewritten, even with the same size and modification time."""
     texts = shutil.copytree(corpus, tmp_path / "texts")
     fixed = ("--save_steps", "1", "--tokenizer_name", str(pretrained))
     command = pretraining(str(texts), tmp_path / "run", *fixed)
-
-    def stop(trainer, checkpoint):
-        trainer.train(resume_from_checkpoint=checkpoint)
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("fixedbert.pretraining.pretrain.train", stop)
+    monkeypatch.setattr("fixedbert.pretraining.pretrain.train", stop_training)
     with pytest.raises(KeyboardInterrupt):
         run_pretraining.main(command)
     file, changed = texts / "03.txt", (texts / "03.txt").stat()
     content = file.read_text()
     file.write_text(content.replace("document", "tnemucod"))
     os.utime(file, ns=(changed.st_atime_ns, changed.st_mtime_ns))
-    with pytest.raises(
-        InputError, match="run.partial: the texts, .* are not those that the unfinished run began with"
-    ):
+    with pytest.raises(InputError, match="run.partial: the data or the teacher have changed"):
         run_pretraining.main(command)
     file.write_text(content)
-    with pytest.raises(KeyboardInterrupt):  # it goes on
+    with pytest.raises(KeyboardInterrupt):  # it resumes
         run_pretraining.main(command)
 
 
-def test_continued_run_keeps_its_trained_tokenizer(corpus, tmp_path, monkeypatch):
-    """Guards: training a tokenizer anew would give other numbers to the tokens that the weights were trained with."""
+def test_resumed_run_keeps_its_tokenizer(corpus, tmp_path, monkeypatch):
+    """Guards: a tokenizer that a run has trained is not trained again, as its token ids could differ."""
     command = pretraining(corpus, tmp_path / "run", "--save_steps", "1", "--store_dir", str(tmp_path / "store"))
-
-    def interrupt(*_):
-        raise KeyboardInterrupt
-
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr("fixedbert.pretraining.pretrain.train", lambda trainer, *_, **__: (trainer.train(), interrupt()))
+        patch.setattr("fixedbert.pretraining.pretrain.train", stop_training)
         run_pretraining.main(command)
     checkpoint = complete_checkpoints(tmp_path / "run.partial")[-1]
     before = json.loads((checkpoint / "tokenizer.json").read_text())["model"]["vocab"]
     stores = {path.name for path in (tmp_path / "store").glob("store-*") if path.is_dir()}
-    monkeypatch.setattr("fixedbert.pretraining.examples.prepare_tokenizer", interrupt)
+    monkeypatch.setattr("fixedbert.pretraining.examples.prepare_tokenizer", lambda *_: pytest.fail("trained again"))
     run_pretraining.main(command)
     assert json.loads((tmp_path / "run" / "tokenizer.json").read_text())["model"]["vocab"] == before
     assert {path.name for path in (tmp_path / "store").glob("store-*") if path.is_dir()} == stores
@@ -229,13 +189,14 @@ def test_continued_run_keeps_its_trained_tokenizer(corpus, tmp_path, monkeypatch
 @pytest.mark.slow
 @pytest.mark.skipif(
     Version(transformers.__version__) < Version("5.18"),
-    reason="Trainer loads a checkpoint of several CPU processes to cpu:0, where torch puts nothing",
+    reason="older Trainers cannot load the checkpoint of several CPU processes",
 )
 def test_sigterm_stops_all_processes_at_the_same_step(corpus, pretrained, tmp_path):
-    """Guards: a scheduler's SIGTERM reaches processes at different steps; all stop with one checkpoint, and go on."""
+    """Guards: SIGTERM reaches processes at different steps; all stop with one checkpoint, and resume from it."""
     fixed = ("--max_steps", "2000", "--save_steps", "5", "--tokenizer_name", str(pretrained))
-    arguments = pretraining(corpus, tmp_path / "run", *fixed)
-    pair = fork_server.Pair(ROOT / "run_pretraining.py", arguments, tmp_path / "stopped")
+    pair = fork_server.Pair(
+        ROOT / "run_pretraining.py", pretraining(corpus, tmp_path / "run", *fixed), tmp_path / "stopped"
+    )
     partial = tmp_path / "run.partial"
     began = time.monotonic()
     while all(process.is_alive() for process in pair.processes) and not list(
@@ -245,15 +206,13 @@ def test_sigterm_stops_all_processes_at_the_same_step(corpus, pretrained, tmp_pa
         time.sleep(0.02)
     for process in pair.processes:
         process.terminate()
-        time.sleep(0.05)  # some steps
+        time.sleep(0.05)  # a few steps
     done = pair.ended()
     step = int(complete_checkpoints(partial)[-1].name.removeprefix("checkpoint-"))
     assert [one.returncode for one in done] == [128 + signal.SIGTERM] * 2 and 5 <= step < 2000
     assert "stopped by SIGTERM" in done[0].stderr
-    more = (*fixed, "--max_steps", str(step + 3))
-    arguments = pretraining(corpus, tmp_path / "run", *more)
-    write_command(partial, read_arguments(arguments, *ARGUMENTS))
-    fork_server.Pair(ROOT / "run_pretraining.py", arguments, tmp_path / "continued").finished()
+    arguments = pretraining(corpus, tmp_path / "run", *fixed, "--max_steps", str(step + 3))
+    fork_server.Pair(ROOT / "run_pretraining.py", arguments, tmp_path / "resumed").finished()
     assert json.loads((tmp_path / "run" / "trainer_state.json").read_text())["global_step"] == step + 3
 
 
@@ -267,10 +226,10 @@ STUBS = {
 @pytest.mark.slow
 @pytest.mark.skipif(
     Version(transformers.__version__) < Version("5.18"),
-    reason="Trainer loads a checkpoint of several CPU processes to cpu:0, where torch puts nothing",
+    reason="older Trainers cannot load the checkpoint of several CPU processes",
 )
-def test_a_job_of_slurm_is_queued_again(corpus, pretrained, tmp_path):
-    """Guards: recipes/slurm.sh, stopped as Slurm stops a job, is queued again, goes on, and then is not."""
+def test_slurm_job_is_requeued(corpus, pretrained, tmp_path):
+    """Guards: recipes/slurm.sh is requeued after SIGTERM and resumes; a job that fails is not requeued."""
     (tmp_path / "bin").mkdir()
     for name, line in STUBS.items():
         (tmp_path / "bin" / name).write_text(f"#!/bin/bash\n{line}\n")
@@ -281,12 +240,8 @@ def test_a_job_of_slurm_is_queued_again(corpus, pretrained, tmp_path):
     environment |= {"SLURM_JOB_ID": "7", "SLURM_GPUS_ON_NODE": "2", "OMP_NUM_THREADS": "1"}
     environment["ACCELERATE_CONFIG"] = "fixedbert/recipes/accelerate/cpu.yaml"
     fixed = ("--max_steps", "200", "--save_steps", "5", "--tokenizer_name", str(pretrained))
-    command = [
-        "bash",
-        "fixedbert/recipes/slurm.sh",
-        "run_pretraining.py",
-        *pretraining(corpus, tmp_path / "run", *fixed),
-    ]
+    command = ["bash", "fixedbert/recipes/slurm.sh", "run_pretraining.py"]
+    command += pretraining(corpus, tmp_path / "run", *fixed)
     job = subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=subprocess.DEVNULL)
     while job.poll() is None and not list(tmp_path.glob("run.partial/checkpoint-5/trainer_state.json")):
         time.sleep(0.02)

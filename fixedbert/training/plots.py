@@ -1,0 +1,171 @@
+"""Plots of training runs: pretraining.png, glue.png, squad.png, and results.png for several fine-tuning runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ..support.figures import new_figure, skip_without_matplotlib
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+NOT_METRICS = ("loss", "runtime", "samples", "per_second", "epoch", "total", "thresh")
+MOST_COUNTS = 12  # classes in a confusion matrix that shows counts
+
+
+def is_metric(name: str) -> bool:
+    """Returns True for the name of a metric in Trainer's log, not of a loss, count, time or threshold."""
+    return name.startswith("eval_") and not any(part in name for part in NOT_METRICS)
+
+
+@skip_without_matplotlib
+def draw_pretraining(log_history: list[dict], task: str, title: str, file: str | Path):
+    """
+    Plots losses, accuracies and the learning rate against real tokens.
+
+    Args:
+        log_history: the log in Trainer's state.
+        task: "mlm" or "clm".
+    """
+
+    def points(name: str, factor: float = 1.0) -> tuple[list[float], list[float]]:
+        x, y = logged(log_history, name, against="num_input_tokens_seen")
+        return [tokens / 1e6 for tokens in x], [factor * value for value in y]
+
+    has_pairs = any("eval_nsp_loss" in entry for entry in log_history)
+    with new_figure(13, 4, file) as figure:
+        loss, accuracy, learning_rate = axes = figure.subplots(1, 3)
+        loss.plot(*points("loss"), label="training")
+        loss.plot(*points("eval_loss"), "o-", label="held out")
+        accuracy.plot(*points(f"{task}_accuracy", 100), label="training, tokens")
+        accuracy.plot(*points(f"eval_{task}_accuracy", 100), "o-", label="held out, tokens")
+        if has_pairs:
+            loss.plot(*points(f"eval_{task}_loss"), "s--", label="held out, tokens")
+            loss.plot(*points("eval_nsp_loss"), "s--", label="held out, next sentence")
+            accuracy.plot(*points("eval_nsp_accuracy", 100), "s--", label="held out, next sentence")
+        learning_rate.plot(*points("learning_rate", 1e4))
+        loss.set(title="loss", ylabel="cross-entropy (nats)")
+        accuracy.set(title="accuracy", ylabel="correct predictions (%)")
+        learning_rate.set(title="learning rate", ylabel="learning rate (1e-4)")
+        for panel in axes:
+            panel.set(xlabel="real tokens (millions)", ylim=(0, None))
+        loss.legend()
+        accuracy.legend()
+        figure.suptitle(title)
+
+
+@skip_without_matplotlib
+def draw_glue(
+    log_history: list[dict],
+    title: str,
+    splits: list[tuple[str, np.ndarray, np.ndarray]],
+    labels: list[str],
+    file: str | Path,
+):
+    """
+    Plots losses and metrics against steps, and for each split the predictions against the labels.
+
+    Args:
+        splits: name, labels (examples,) and predictions (examples,).
+        labels: names of the classes; empty for a regression.
+    """
+    with new_figure(4.4 * (2 + len(splits)), 4, file) as figure:
+        figure.suptitle(title)
+        loss, metrics, *panels = figure.subplots(1, 2 + len(splits))
+        plot_log(log_history, loss, metrics)
+        for panel, (split, expected, predicted) in zip(panels, splits, strict=True):
+            if labels:
+                draw_confusion(panel, expected, predicted, labels)
+            else:
+                panel.plot(expected, predicted, ".", markersize=3, alpha=0.4)
+                panel.set(xlabel="score", ylabel="predicted score")
+            panel.set_title(f"{split.replace('_', ' ')}, {len(expected):,} examples")
+
+
+@skip_without_matplotlib
+def draw_squad(
+    log_history: list[dict],
+    null_odds: dict[str, float],
+    answers: dict[str, list[str]],
+    threshold: float,
+    file: str | Path,
+):
+    """
+    Plots losses and metrics against steps, and for SQuAD 2.0 a histogram of the null odds.
+
+    Args:
+        null_odds: by question; empty for SQuAD 1.1.
+        answers: correct answers by question; empty for a question without an answer.
+        threshold: questions with higher null odds are predicted to have no answer.
+    """
+    count = 3 if null_odds else 2
+    with new_figure(4.4 * count, 4, file) as figure:
+        loss, metrics, *panels = figure.subplots(1, count)
+        plot_log(log_history, loss, metrics, scale=1)
+        for panel in panels:
+            odds = np.array(list(null_odds.values()))
+            answerable = np.array([bool(answers[question]) for question in null_odds])
+            low, high = np.percentile(odds, (0.5, 99.5))
+            bins = np.linspace(low, high, 60).tolist()
+            for mask, label in ((answerable, "answerable"), (~answerable, "unanswerable")):
+                panel.hist(odds[mask], bins, alpha=0.6, label=f"{label} ({mask.sum():,})")
+            panel.axvline(threshold, color="black", linestyle="--", label=f"threshold {threshold:.2f}")
+            panel.set(title="no answer above the threshold", xlabel="null odds", ylabel="questions")
+            panel.legend()
+
+
+@skip_without_matplotlib
+def draw_sweep(summaries: list, file: str | Path):
+    """Plots the main metric of every run as a dot, and the median as a line, by task and settings."""
+    with new_figure(max(5, len(summaries) + 2), 4.6, file) as figure:
+        axes = figure.subplots()
+        for x, summary in enumerate(summaries):
+            axes.plot([x] * len(summary.values), summary.values, "o", color="C0", alpha=0.6)
+            axes.hlines(np.median(summary.values), x - 0.3, x + 0.3, color="black")
+        names = [
+            "\n".join([s.task, s.metric.replace("_", " "), *map("{:g}".format, s.settings.values())])
+            for s in summaries
+        ]
+        axes.set_xticks(range(len(summaries)), names, rotation=90 if len(summaries) > 12 else 0, fontsize="small")
+        axes.set(title="dots: seeds; lines: medians", xlabel="task and settings", ylabel="main metric")
+        axes.grid(axis="y")
+
+
+def logged(log_history: list[dict], name: str, against: str = "step") -> tuple[list, list]:
+    """Returns the values of `against` and of `name` from the entries that have both; null is not finite."""
+    entries = [entry for entry in log_history if entry.get(name) is not None and against in entry]
+    return [entry[against] for entry in entries], [entry[name] for entry in entries]
+
+
+def plot_log(log_history: list[dict], loss: Axes, metrics: Axes, scale: float = 100):
+    """Plots the losses and the metrics, multiplied by `scale`, against steps."""
+    loss.plot(*logged(log_history, "loss"), label="training")
+    loss.plot(*logged(log_history, "eval_loss"), "o-", label="validation")
+    loss.set(title="loss", xlabel="step", ylabel="loss", xlim=(0, None), ylim=(0, None))
+    loss.legend()
+    for name in dict.fromkeys(name for entry in log_history for name in entry):
+        if is_metric(name) and name != "eval_mse" and "Ans" not in name and "best" not in name:
+            steps, values = logged(log_history, name)
+            metrics.plot(steps, [scale * value for value in values], "o-", label=name.removeprefix("eval_"))
+    bottom = min(0, metrics.get_ylim()[0])  # a correlation can be negative
+    metrics.set(title="validation", xlabel="step", ylabel="metric (%)", xlim=(0, None), ylim=(bottom, 102))
+    if metrics.lines:
+        metrics.legend()
+
+
+def draw_confusion(panel: Axes, expected: np.ndarray, predicted: np.ndarray, labels: list[str]):
+    """Draws a confusion matrix: shares of each true class as colors, and the number of examples."""
+    counts = np.zeros((len(labels), len(labels)), dtype=int)
+    np.add.at(counts, (expected.astype(int), predicted.astype(int)), 1)
+    shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
+    panel.imshow(shares, cmap="Blues", vmin=0, vmax=1)
+    panel.set(xlabel="predicted label", ylabel="true label")
+    panel.set_xticks(range(len(labels)), labels, rotation=20, ha="right")
+    panel.set_yticks(range(len(labels)), labels)
+    if len(labels) <= MOST_COUNTS:
+        for (row, column), count in np.ndenumerate(counts):
+            color = "white" if shares[row, column] > 0.5 else "black"
+            panel.text(column, row, f"{count:,}", ha="center", va="center", color=color)

@@ -1,0 +1,160 @@
+"""What makes training faster: dropout for CPUs, memory that is kept, and bf16 where the hardware has it."""
+
+import ctypes
+from pathlib import Path
+
+import pytest
+import torch
+import transformers
+from helpers import fork_server
+from helpers.script_arguments import parse
+from helpers.tiny_models import HEADS, SHAPE, inputs_of, model_of
+from torch import nn
+from transformers import BertConfig, Trainer
+
+from fixedbert.fine_tuning.trainer import FineTuningArguments
+from fixedbert.pretraining.arguments import ARGUMENTS
+from fixedbert.training.arguments import CommonArguments
+from fixedbert.training.speed import FastDropout, has_bf16, use_fast_dropout
+from fixedbert.training.trainer import CommonTrainer
+
+OTHER_INSTRUCTIONS = ("avx2", "avx512_f", "avx512_vnni", "neon")
+BF16 = ("avx512_bf16", "amx_bf16", "bf16")
+
+
+def test_dropout_keeps_the_right_share():
+    """Guards: FastDropout has its probability and the right scale, repeats by seed, and does nothing in eval mode."""
+    dropout = FastDropout(0.1)
+    x = torch.full((997, 1001), 2.0, requires_grad=True)  # not a multiple of four elements
+    torch.manual_seed(0)
+    y = dropout(x)
+    kept = y != 0
+    assert abs(kept.double().mean().item() - 0.9) < 5 * (0.09 / x.numel()) ** 0.5
+    assert torch.allclose(y[kept], torch.tensor(2 / 0.9), rtol=1e-4)
+    y.sum().backward()
+    assert torch.equal(x.grad != 0, kept) and torch.allclose(x.grad[kept], torch.tensor(1 / 0.9), rtol=1e-4)
+    torch.manual_seed(0)
+    assert torch.equal(dropout(x), y) and not torch.equal(dropout(x), y)
+    assert dropout.eval()(x) is x
+    assert torch.equal(FastDropout(0.0)(x), x) and FastDropout(1.0)(x).abs().max() == 0
+    by_column = (kept.double().mean(0) - 0.9).abs().max()
+    assert by_column < 6 * (0.09 / 997) ** 0.5  # no pattern in the bits
+
+
+def dropouts(model: nn.Module, kind: type) -> list[tuple[str, nn.Module]]:
+    return [(name, module) for name, module in model.named_modules() if type(module) is kind]
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_every_dropout_of_a_model_is_replaced(head):
+    """Guards: all modules keep their probability and mode and are in use; weights and eval outputs don't change."""
+    model = model_of(head, attn_implementation="eager", hidden_dropout_prob=0.2, attention_probs_dropout_prob=0.3)
+    inputs, weights = inputs_of(head), list(model.state_dict())
+    expected = model.eval()(**inputs)[0]
+    model.base_model.encoder.layer[0].attention.self.dropout.train()
+    before = [(name, x.p, x.training) for name, x in dropouts(model, nn.Dropout)]
+    use_fast_dropout(model)
+    assert len(before) >= 10  # one of the embeddings and three of each layer
+    assert [(name, x.p, x.training) for name, x in dropouts(model, FastDropout)] == before
+    assert not dropouts(model, nn.Dropout) and list(model.state_dict()) == weights
+    assert torch.equal(model.eval()(**inputs)[0], expected)
+    calls = []
+    for layer in model.base_model.encoder.layer:
+        layer.attention.self.dropout.register_forward_hook(lambda *_: calls.append(1))
+    model.train()(**inputs)
+    assert len(calls) == 3
+
+
+def test_only_our_trainers_use_fast_dropout(tmp_path):
+    """Guards: our models get it in our trainers; stock BERT and transformers' Trainer don't."""
+    arguments = CommonArguments(output_dir=str(tmp_path), use_cpu=True)
+    model = model_of("ForMaskedLM")
+    Trainer(model=model, args=arguments)
+    assert dropouts(model, nn.Dropout) and not dropouts(model, FastDropout)
+    CommonTrainer(model=model, args=arguments)
+    assert dropouts(model, FastDropout) and not dropouts(model, nn.Dropout)
+    stock = transformers.BertForMaskedLM(BertConfig(**SHAPE, num_attention_heads=4))
+    CommonTrainer(model=stock, args=arguments)
+    assert not dropouts(stock, FastDropout)
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "malloc_info"), reason="requires glibc")
+def test_freed_memory_is_kept(tmp_path):
+    """Guards: after keep_freed_memory, large tensors cause no new page faults."""
+    script = """
+import resource, torch
+from fixedbert.training.speed import keep_freed_memory
+
+def faults():
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(20):
+        torch.ones(1 << 22)  # 16 MB, 4096 pages
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+faults()
+keep_freed_memory(torch.device("cpu"))
+faults()
+print(faults())
+"""
+    (tmp_path / "faults.py").write_text(script)
+    assert int(fork_server.run(tmp_path / "faults.py", [], tmp_path, tmp_path).stdout) < 4096
+
+
+@pytest.fixture
+def processor(monkeypatch):
+    """Returns a function that sets the instructions of the processor."""
+    return lambda *names: monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: dict.fromkeys(names, True))
+
+
+def test_bf16_instructions(processor):
+    """Guards: AVX-512 BF16, AMX and Arm's bf16 each suffice, other vector instructions don't."""
+    processor(*OTHER_INSTRUCTIONS)
+    assert not has_bf16(use_cpu=True)
+    for instruction in BF16:
+        processor(*OTHER_INSTRUCTIONS, instruction)
+        assert has_bf16(use_cpu=True)
+
+
+@pytest.mark.skipif(not Path("/proc/cpuinfo").exists(), reason="requires Linux")
+def test_bf16_of_this_processor():
+    """Guards: torch and the kernel agree about the processor."""
+    flags = Path("/proc/cpuinfo").read_text().split()
+    assert has_bf16(use_cpu=True) == any(name in flags for name in BF16)
+
+
+def test_fine_tuning_uses_bf16_where_available(tmp_path, processor, caplog):
+    """Guards: fine-tuning uses bf16 if the hardware has it, unless it is switched off or fp16 is on."""
+
+    def bf16(**options) -> bool:
+        return FineTuningArguments(output_dir=str(tmp_path), use_cpu=True, report_to="none", **options).bf16
+
+    processor("avx512_bf16")
+    assert bf16() is True and bf16(bf16=False) is False and bf16(fp16=True) is False
+    processor()
+    assert bf16() is False and not caplog.records
+
+
+@pytest.mark.parametrize("requested", ["bf16", "bf16_full_eval", "accelerate launch"])
+def test_emulated_bf16_is_replaced_with_a_warning(requested, processor, monkeypatch, caplog, tmp_path):
+    """Guards: bf16 becomes float32 on a processor that would emulate it, no matter how it is requested."""
+
+    def arguments() -> CommonArguments:
+        flags = {} if requested == "accelerate launch" else {requested: True}
+        return CommonArguments(output_dir=str(tmp_path), use_cpu=True, report_to="none", **flags)
+
+    monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "bf16" if requested == "accelerate launch" else "no")
+    processor("amx_bf16")
+    given = arguments()
+    assert "bf16" in (given.mixed_precision, given.bf16_full_eval and "bf16") and not caplog.records
+    processor()
+    replaced = arguments()
+    assert (replaced.bf16, replaced.bf16_full_eval, replaced.mixed_precision) == (False, False, "no")
+    assert [record.message for record in caplog.records][0].startswith("float32 is used instead of bf16")
+
+
+def test_mini_runs_on_every_processor(processor):
+    """Guards: the recipe mini uses bf16 where available, and float32 elsewhere."""
+    flags = ["recipes/mini.yaml", "--train_file", "texts", "--tokenizer_name", "vocab.txt"]
+    for instructions, expected in ((BF16, True), ((), False)):
+        processor(*instructions)
+        assert parse(flags, *ARGUMENTS)[2].bf16 is expected
