@@ -49,7 +49,7 @@ LAZY = {
     "push": "publishing.push",
     "inspect": "inspection.inspect",
     "plan": "planning",
-    "Trained": "training.results",
+    "Trained": "training.output",
     "ShrinkResult": "shrinking.report",
     "Comparison": "comparison.report",
     "Inspection": "inspection.results",
