@@ -1,4 +1,4 @@
-"""Two processes: sharded parameters, split heads, and the mean over labelled tokens of the whole step."""
+"""Two processes: FSDP, tensor parallelism, token-correct losses, skipped steps and resumed runs."""
 
 import json
 import os
@@ -213,7 +213,7 @@ BY_TOKEN = ("ForMaskedLM", "ForPreTraining", "ForTokenClassification", "LMHeadMo
 
 
 def first_step(head: str, accumulation: int, output: str) -> list[float]:
-    """Loss and gradient norm that Trainer logs for one step of 16 rows, which have 2 to 7 labels."""
+    """Returns the loss and gradient norm that Trainer logs for one step of 16 rows with 2 to 7 labels."""
     inputs = inputs_of(head, labels=True, size=16)
     labelled = torch.arange(L) <= torch.arange(16)[:, None] % 6 + 1
     labels = inputs["labels"].clamp(min=0) if head == "ForTokenClassification" else inputs["input_ids"]
@@ -247,26 +247,26 @@ def first_step(head: str, accumulation: int, output: str) -> list[float]:
 
 
 def run(script: str, *arguments: str) -> str:
-    """The output of the script, run by two processes; the first argument is a folder for it."""
+    """Runs a script in two processes, with a directory as the first argument, and returns its output."""
     file = Path(arguments[0]) / "script.py"
     file.write_text(START + script + END)
     return fork_server.Pair(file, list(arguments), file.parent).finished()
 
 
 def test_sharded_parameters_get_the_same_gradients(tmp_path):
-    """Guards: FSDP shards layers, by our plan or by `_no_split_modules`; gradients are those of one process."""
+    """Guards: FSDP shards layers by our plan or by `_no_split_modules`, with the gradients of one process."""
     run(SHARDED, str(tmp_path))
 
 
 def test_heads_split_between_processes(tmp_path):
-    """Guards: the tensor-parallel plan splits heads, words and the decoder, also where layers have other heads; those
-    that the processes do not divide are refused, as is a projection that all heads share."""
+    """Guards: the tensor-parallel plan splits heads, word embeddings and the decoder, even if layers differ; numbers of
+    heads that the processes do not divide are refused, as is a projection that all heads share."""
     run(SPLIT, str(tmp_path))
     assert "tp_plan" not in str(config_of("Model", qk_norm=True).to_dict())
 
 
-def test_mean_over_labelled_tokens_of_the_whole_step(tmp_path):
-    """Guards: rows with few and many labels count by token: one batch of 16, 4 of 4, and 2 processes with 2 of 4."""
+def test_loss_is_a_mean_over_labelled_tokens(tmp_path):
+    """Guards: every token counts equally in one batch of 16 rows, in 4 of 4, and in 2 processes with 2 of 4."""
     lines = [line for line in run(AVERAGED, str(tmp_path)).splitlines() if line.startswith("RESULT")]
     for head, line in zip(BY_TOKEN, lines, strict=True):
         whole, accumulated = (first_step(head, steps, str(tmp_path)) for steps in (1, 4))
@@ -274,8 +274,8 @@ def test_mean_over_labelled_tokens_of_the_whole_step(tmp_path):
         assert [float(x) for x in line.split()[1:]] == pytest.approx(whole, rel=1e-4)
 
 
-def test_continued_fine_tuning_sees_every_row_once(vocabulary, tmp_path):
-    """Guards: two processes that go on inside epoch 1 see its other rows, those of an uninterrupted run."""
+def test_resumed_fine_tuning_sees_every_row_once(vocabulary, tmp_path):
+    """Guards: two processes that resume within epoch 1 see the remaining rows, as in an uninterrupted run."""
     lines = [line for line in run(EACH_ROW_ONCE, str(tmp_path), vocabulary).splitlines() if line.startswith("RESULT")]
     assert len(lines) == 2  # by length, at random
     for line in lines:
@@ -286,10 +286,9 @@ def test_continued_fine_tuning_sees_every_row_once(vocabulary, tmp_path):
         assert rest == whole[8:]
 
 
-def test_step_with_one_bad_row_is_applied_on_no_process(vocabulary, tmp_path):
-    """Guards: where one process has an infinite loss, both leave the step out, of the weights and of Adam's moments;
-    where that is one too many, both stop and save nothing more. Losses in the log, also after the step,
-    are means over the steps that were applied. Where one process has weights that are not finite, both save none."""
+def test_nonfinite_step_is_skipped_on_all_processes(vocabulary, tmp_path):
+    """Guards: if one process has an infinite loss, both skip the step for weights and moments, or both stop if it is one
+    too many. Logged losses are means over applied steps. If one process has weights that are not finite, none saves."""
     (line,) = [line for line in run(ONE_BAD_ROW, str(tmp_path), vocabulary).splitlines() if line.startswith("RESULT")]
     (one, losses), (other, of_other) = json.loads(line.removeprefix("RESULT"))
     assert one == other
@@ -309,7 +308,7 @@ def test_step_with_one_bad_row_is_applied_on_no_process(vocabulary, tmp_path):
 
 
 def sharded(script: str, arguments: list[str], printed: Path) -> str:
-    """What a script prints that two CPU processes run as fsdp.yaml says, in float32."""
+    """Runs a script on two CPU processes with fsdp.yaml, in float32, and returns its output."""
     config = str(ROOT / "fixedbert/recipes/accelerate/fsdp.yaml")
     launched = launch_command_parser().parse_args(["--config_file", config, "--mixed_precision", "no", script])
     environment = prepare_multi_gpu_env(_validate_launch_command(launched)[0])
@@ -318,7 +317,7 @@ def sharded(script: str, arguments: list[str], printed: Path) -> str:
 
 
 def assert_same(one: Path, other: Path, tolerance: float):
-    """Compare all weights, with their names, the losses in the log, and that of the evaluation."""
+    """Compares all weights and their names, the logged losses, and the loss of the evaluation."""
     weights, others = (load_file(folder / "model.safetensors") for folder in (one, other))
     assert weights.keys() == others.keys()
     for name, weight in weights.items():
@@ -329,8 +328,8 @@ def assert_same(one: Path, other: Path, tolerance: float):
     assert results(other)["eval_loss"] == pytest.approx(results(one)["eval_loss"], abs=1e-5)
 
 
-def go_on(output: Path, step: int):
-    """Take a run back to where it was killed after its checkpoint of a step."""
+def rewind(output: Path, step: int):
+    """Makes a run look as if it was killed after the checkpoint of a step."""
     partial = output.with_name(f"{output.name}.partial")
     partial.mkdir()
     for name in ("command.json", "data.json", f"checkpoint-{step}"):
@@ -340,8 +339,8 @@ def go_on(output: Path, step: int):
 
 @pytest.mark.parametrize("script", ["run_pretraining.py", "run_glue.py"])
 def test_fsdp_trains_like_one_process(script, corpus, pretrained, tasks, tmp_path):
-    """Guards: fsdp.yaml on two processes, with accumulation, makes the weights and the log of one process, also when
-    killed and continued. A trained model of it is loaded again, and has each weight once and the name of its class."""
+    """Guards: fsdp.yaml on two processes, with accumulation, gives the weights and the log of one process, even if the
+    run is killed and resumed. The saved model contains each weight once, and its class name."""
     fixed = ("--max_steps", "6", "--save_steps", "2", "--learning_rate", "1e-3")
 
     def command(name: str, *batch: str) -> list[str]:
@@ -360,8 +359,8 @@ def test_fsdp_trains_like_one_process(script, corpus, pretrained, tasks, tmp_pat
     assert_same(whole, other, 1e-5)
     card, *configs = (other / "README.md").read_text(), *((f / "config.json").read_text() for f in (whole, other))
     assert configs[0] == configs[1] and "FSDP" not in card.partition("```bash")[0]
-    go_on(other, 4)
-    sharded(script, command("two", *batch), tmp_path / "continued")
+    rewind(other, 4)
+    sharded(script, command("two", *batch), tmp_path / "resumed")
     assert_same(tmp_path / "two-whole", other, 0)
     other.rename(other.with_name("two.partial"))  # killed between its last step and its evaluation
     sharded(script, command("two", *batch), tmp_path / "loaded")

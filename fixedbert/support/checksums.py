@@ -43,4 +43,5 @@ def write_with_checksum(path: Path) -> Iterator[Path]:
 
 def has_valid_checksum(path: Path) -> bool:
     """Returns True if a file exists and matches its checksum. Reads the complete file."""
-    return checksum_path(path).is_file() and path.is_file() and checksum_path(path).read_text() == file_sha256(path)
+    checksum = checksum_path(path)
+    return checksum.is_file() and path.is_file() and checksum.read_bytes() == file_sha256(path).encode()

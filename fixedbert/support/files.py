@@ -42,17 +42,20 @@ def reading(path: object, remedy: str = "", problem: str = "cannot be read") -> 
         problem: what is wrong.
     """
     try:
-        check_no_lfs_pointer(Path(str(path)))
+        check_regular(Path(str(path)))
         yield
     except InputError:
         raise
     except Exception as error:  # libraries raise errors of many types for a damaged file
         for file in Path(str(path)).glob("*"):
-            check_no_lfs_pointer(file)
+            check_regular(file)
         raise InputError(f"{path}: {problem} ({error_reason(error)}){remedy and '; '}{remedy}.") from error
 
 
-def check_no_lfs_pointer(file: Path):
+def check_regular(file: Path):
+    """Raises an InputError for a pipe or a device, from which a read might never return, and for a Git LFS pointer."""
+    if file.exists() and not (file.is_file() or file.is_dir()):
+        raise InputError(f"{file}: not a regular file.")
     if file.is_file() and file.stat().st_size <= LFS_POINTER_SIZE and file.read_bytes().startswith(LFS_POINTER):
         raise InputError(f"{file}: this is a Git LFS pointer; run git lfs pull in its repository.")
 

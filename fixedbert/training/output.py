@@ -24,7 +24,7 @@ from ..support.errors import InputError
 from ..support.files import (
     check_output_free,
     directory_lock,
-    error_reason,
+    finite,
     move_into_place,
     output_path,
     read_json_object,
@@ -222,14 +222,9 @@ def read_result(directory: Path) -> Trained:
 
 
 def record_metrics(trainer: Trainer, split: str, metrics: dict[str, float]):
-    """Prints metrics and writes them to SPLIT_results.json and all_results.json."""
+    """Prints metrics and writes them to SPLIT_results.json and all_results.json, with null if they are not finite."""
     trainer.log_metrics(split, metrics)
-    if trainer.is_world_process_zero():
-        directory = output_path(trainer.args.output_dir)
-        file = directory / "all_results.json"
-        earlier = read_json_object(file) if file.exists() else {}
-        for name, content in ((f"{split}_results.json", metrics), (file.name, earlier | metrics)):
-            write_atomically(directory / name, to_json(content, indent=4, sort_keys=True))
+    trainer.save_metrics(split, finite(metrics))
 
 
 def publish(trainer: Trainer):
@@ -238,8 +233,4 @@ def publish(trainer: Trainer):
         try:
             trainer.push_to_hub()
         except (HTTPError, RuntimeError) as error:
-            directory, name = trainer.args.output_dir, trainer.hub_model_id
-            raise InputError(
-                f"{error_reason(error)}; the results are in {directory}, and `fixedbert push {directory} {name}` "
-                "uploads them."
-            ) from error
+            raise InputError(f"{trainer.args.output_dir} is complete, but was not uploaded: {error}") from error

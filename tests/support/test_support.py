@@ -1,0 +1,89 @@
+"""Errors, optional packages, hashes and files with checksums."""
+
+import hashlib
+import sys
+
+import pytest
+
+from experiments.head_size.theory import theory
+from fixedbert.inspection.inspect import inspect
+from fixedbert.planning import plan
+from fixedbert.support.checksums import checksum_path, has_valid_checksum, stable_hash, write_with_checksum
+from fixedbert.support.errors import InputError, exit_on_input_error, require_package
+from fixedbert.support.files import new_directory, reading
+
+pytestmark = pytest.mark.usefixtures("same_signals")
+
+
+def test_parameters_become_flags_on_the_command_line():
+    """Guards: Python users read names of parameters, the command line their flags; other words don't change."""
+    with pytest.raises(InputError, match="^`max_seq_length` 4: must be between 8 and 512.$"):
+        plan(max_seq_length=4, params="110M")
+    with pytest.raises(SystemExit, match="^error: --max_seq_length 4: must be"):
+        exit_on_input_error(lambda: plan(max_seq_length=4, params="110M"))
+
+    def refuse():
+        raise InputError("a: give `num_attention_heads` 12, or `pip install a`.")
+
+    with pytest.raises(SystemExit, match="^error: a: give --num_attention_heads 12, or `pip install a`.$"):
+        exit_on_input_error(refuse)
+
+
+def test_missing_package(monkeypatch, tmp_path):
+    """Guards: commands that need matplotlib name the missing extra before they begin, and leave nothing."""
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    for command in (
+        lambda: require_package("matplotlib", "plots"),
+        lambda: theory(tmp_path / "out"),
+        lambda: inspect("model", tmp_path / "out", "text.txt"),
+    ):
+        with pytest.raises(InputError, match=r'matplotlib is not installed; .*"\.\[plots\]" in a checkout'):
+            command()
+    assert not list(tmp_path.iterdir())
+
+
+def test_interrupted_command_leaves_nothing(tmp_path, capsys):
+    """Guards: Ctrl-C ends a command with status 130, without a traceback or a partial directory."""
+
+    def main():
+        with new_directory(tmp_path / "out") as directory:
+            (directory / "half").write_text("a")
+            raise KeyboardInterrupt
+
+    with pytest.raises(SystemExit, match="130"):
+        exit_on_input_error(main)
+    assert capsys.readouterr().err == "\ninterrupted\n" and not list(tmp_path.iterdir())
+
+
+def test_errors_while_reading_name_the_file():
+    """Guards: any error of a library becomes an InputError that names the file, and Ctrl-C passes."""
+    with pytest.raises(InputError, match=r"^a.json: cannot be read \(bad\); download it again.$"):
+        with reading("a.json", "download it again"):
+            raise RuntimeError("bad\nand more")
+    with pytest.raises(KeyboardInterrupt), reading("a.json"):
+        raise KeyboardInterrupt
+
+
+def test_hashes_are_stable():
+    """Guards: the names of existing stores and plans don't change."""
+    assert stable_hash("pairs", 42, None, [1.5], {"b": 1, "a": (2,)}) == "598c15b942c7229e"
+    assert stable_hash({"a": 1, "b": 2}) == stable_hash({"b": 2, "a": 1}) != stable_hash({"a": 2, "b": 1})
+
+
+def test_files_with_checksum(tmp_path):
+    """Guards: a file appears with its checksum when it is complete; a failure leaves nothing; damage is detected."""
+    file = tmp_path / "plan"
+    with write_with_checksum(file) as partial:
+        partial.write_bytes(b"rows")
+        assert not file.exists() and not has_valid_checksum(file)
+    assert file.read_bytes() == b"rows" and has_valid_checksum(file)
+    assert checksum_path(file).read_text() == hashlib.sha256(b"rows").hexdigest()
+    with pytest.raises(OSError, match="full"), write_with_checksum(file) as partial:
+        partial.write_bytes(b"ro")
+        raise OSError("full")
+    assert {path.name for path in tmp_path.iterdir()} == {"plan", "plan.sha256"}
+    file.write_bytes(b"rowt")
+    assert not has_valid_checksum(file)
+    file.write_bytes(b"rows")
+    checksum_path(file).write_bytes(b"\xff")
+    assert not has_valid_checksum(file) and not has_valid_checksum(tmp_path / "absent")
