@@ -259,8 +259,8 @@ def test_sharded_parameters_get_the_same_gradients(tmp_path):
 
 
 def test_heads_split_between_processes(tmp_path):
-    """Guards: the tensor-parallel plan splits heads, word embeddings and the decoder, even if layers differ; numbers of
-    heads that the processes do not divide are refused, as is a projection that all heads share."""
+    """Guards: the tensor-parallel plan splits heads, word embeddings and the decoder, even if layers differ; heads
+    that cannot be divided among the processes, or that share a projection, are refused."""
     run(SPLIT, str(tmp_path))
     assert "tp_plan" not in str(config_of("Model", qk_norm=True).to_dict())
 
@@ -287,8 +287,8 @@ def test_resumed_fine_tuning_sees_every_row_once(vocabulary, tmp_path):
 
 
 def test_nonfinite_step_is_skipped_on_all_processes(vocabulary, tmp_path):
-    """Guards: if one process has an infinite loss, both skip the step for weights and moments, or both stop if it is one
-    too many. Logged losses are means over applied steps. If one process has weights that are not finite, none saves."""
+    """Guards: if one process has an infinite loss, both skip the step, or both stop if it is one too many. Logged
+    losses are means over applied steps. If one process has weights that are not finite, neither saves."""
     (line,) = [line for line in run(ONE_BAD_ROW, str(tmp_path), vocabulary).splitlines() if line.startswith("RESULT")]
     (one, losses), (other, of_other) = json.loads(line.removeprefix("RESULT"))
     assert one == other

@@ -7,7 +7,7 @@ Flags, a recipe (YAML or JSON) and Python keywords all become one dict, which `m
 import os
 import re
 import sys
-from argparse import ArgumentTypeError, Namespace
+from argparse import Namespace
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field, fields
@@ -128,7 +128,7 @@ class CommonArguments(TrainingArguments):
         metadata={"help": "Remove the lock that a dead run on a different machine left on the output directory."},
     )
 
-    # The only value that is supported for a field, and the reason.
+    # For each field the only supported value, and the reason.
     refused: ClassVar[dict[str, tuple[object, str]]] = {
         "auto_find_batch_size": (False, "a second attempt would start from weights that are already trained"),
         "dataloader_drop_last": (False, "evaluation would leave out the last examples"),
@@ -246,10 +246,8 @@ def check_types(given: dict[str, Any], *types: type) -> dict[str, Any]:
 
 def to_type(name: str, value: Any, hint: Any) -> Any:
     if isinstance(value, str) and hint == dict | None:
-        try:
-            value = parse_mapping(value)
-        except ArgumentTypeError as error:
-            raise InputError(f"{error}.", name) from error
+        with suppress(ValueError):
+            value = mapping(value)
     value = str(value) if isinstance(value, Path) else value
     values = list(value) if isinstance(value, list | tuple) else [value]
     floats = [float(one) if type(one) is int else one for one in values]
@@ -263,13 +261,13 @@ def to_type(name: str, value: Any, hint: Any) -> Any:
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:
-    """The end of an error message that suggests the most similar name."""
+    """Returns the end of an error message, with the most similar name."""
     near = get_close_matches(name.partition("=")[0].lstrip("-").replace("-", "_"), known, 1, cutoff=0.75)
     return f"; did you mean `{near[0]}`?" if near else "."
 
 
 class ArgumentParser(HfArgumentParser):
-    """transformers' parser with errors of one sentence, without abbreviations, and with mappings as values."""
+    """transformers' parser, which raises InputErrors, accepts no abbreviations, and parses mappings."""
 
     def __init__(self, types: Any, prog: str | None = None):
         super().__init__(types, allow_abbrev=False, prog=prog)
@@ -277,19 +275,18 @@ class ArgumentParser(HfArgumentParser):
             if action.type is string_to_bool and action.nargs is None:  # bool | None
                 action.nargs, action.const = "?", True
             if action.type is dict:
-                action.type = parse_mapping
+                action.type = mapping
 
     def error(self, message):
         raise InputError(f"{message}; --help lists the arguments.")
 
 
-def parse_mapping(text: str) -> dict:
-    """Parses `name=value,name=value`, with YAML values, or a mapping in JSON."""
-    if not text.lstrip().startswith("{"):
-        if "=" not in text:
-            raise ArgumentTypeError(f"{text}: give name=value,name=value or JSON")
-        text = "{" + text.replace("=", ": ") + "}"
+def mapping(text: str) -> dict:
+    """Parses `name=value,name=value` with YAML values, or JSON. argparse shows the name of this function."""
+    is_json = text.lstrip().startswith("{")
+    if not is_json and "=" not in text:
+        raise ValueError(text)
     try:
-        return yaml.load(text, YamlLoader)
+        return yaml.load(text if is_json else "{" + text.replace("=", ": ") + "}", YamlLoader)
     except yaml.YAMLError as error:
-        raise ArgumentTypeError(f"{text}: {error_reason(error)}") from error
+        raise ValueError(text) from error

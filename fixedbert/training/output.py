@@ -72,8 +72,7 @@ def output_directory(training_args: CommonArguments, given: dict[str, Any]) -> I
         if state.is_main_process:
             remove_incomplete(partial)
             partial.mkdir(parents=True, exist_ok=True)
-            if not (partial / COMMAND_FILE).exists():
-                write_command(partial, given)
+            write_command(partial, given)
         state.wait_for_everyone()
         training_args.output_dir = str(partial)
         training_args.hub_model_id = training_args.hub_model_id or final.name
