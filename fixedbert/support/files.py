@@ -19,7 +19,7 @@ from huggingface_hub.errors import StrictDataclassError
 from .errors import InputError
 
 LFS_POINTER, LFS_POINTER_SIZE = b"version https://git-lfs.github.com/spec/", 1024  # at most so many bytes
-NOT_WRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR)
+NOT_WRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR)
 LOCK_TIMEOUT = 0.2  # seconds; removing the lock of a dead process can take a second attempt
 
 

@@ -160,7 +160,7 @@ def test_head_for_other_labels_is_new(model, download, tmp_path, capsys):
 
 def test_a_model_without_a_head_is_not_evaluated(model, download, questions, tmp_path):
     """Guards: evaluation and prediction with a random head are refused, with the names of the missing weights."""
-    with pytest.raises(InputError, match="it has no weights for classifier.bias, classifier.weight; give a model of"):
+    with pytest.raises(InputError, match="has no weights for classifier.bias, classifier.weight; train"):
         glue(model, download, tmp_path / "no", "--do_predict", task="ax")
     with pytest.raises(InputError, match="it has no weights for qa_outputs.bias, qa_outputs.weight"):
         squad(model, questions, tmp_path / "no", "--do_eval")
@@ -334,9 +334,7 @@ def test_runs_resume_on_the_same_data_only(model, questions, tmp_path, monkeypat
     file.write_text(change(original))
     assert file.read_text() != original
     os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns))
-    with pytest.raises(
-        InputError, match="run.partial: the texts, .* are not those that the unfinished run began with"
-    ):
+    with pytest.raises(InputError, match="run.partial: the data or the teacher have changed"):
         run()
     file.write_text(original)
     run()

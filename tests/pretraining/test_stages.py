@@ -64,12 +64,15 @@ disable_tqdm: true
     return str(file)
 
 
+TIMES, MEANS = ("_runtime", "_per_second"), ("loss", "train_loss", "fill_ratio", "mlm_accuracy")
+
+
 def record(output: Path) -> list[dict]:
-    """Everything that a run logs, except times and throughput."""
+    """Returns everything that a run logs, except times and means since the last log, which resuming resets."""
     results = json.loads((output / "all_results.json").read_text())
     entries = [*json.loads((output / "trainer_state.json").read_text())["log_history"], results]
     return [
-        {name: value for name, value in entry.items() if not name.endswith(("_runtime", "_per_second"))}
+        {name: value for name, value in entry.items() if name not in MEANS and not name.endswith(TIMES)}
         for entry in entries
     ]
 
