@@ -162,7 +162,7 @@ def test_a_model_without_a_head_is_not_evaluated(model, download, questions, tmp
     """Guards: evaluation and prediction with a random head are refused, with the names of the missing weights."""
     with pytest.raises(InputError, match="has no weights for classifier.bias, classifier.weight; train"):
         glue(model, download, tmp_path / "no", "--do_predict", task="ax")
-    with pytest.raises(InputError, match="it has no weights for qa_outputs.bias, qa_outputs.weight"):
+    with pytest.raises(InputError, match="has no weights for qa_outputs.bias, qa_outputs.weight"):
         squad(model, questions, tmp_path / "no", "--do_eval")
     assert not (tmp_path / "no").exists()
 
