@@ -1,4 +1,4 @@
-"""Planning: shapes fit their budget, and stand beside the papers' bounds."""
+"""Planning: shapes fit their budget and show the papers' bounds."""
 
 import re
 from pathlib import Path

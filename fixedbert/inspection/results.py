@@ -201,8 +201,8 @@ def suggestion(inspection: Inspection) -> str:
     even = inspection.even_layers
     if not even:
         return (
-            f"In no layer does the mean effective rank reach {share} of its maximum: heads do not use their size. "
-            "Whether larger heads would learn more is open."
+            f"In no layer does the mean effective rank reach {share} of its maximum, so heads leave part of their "
+            "size unused. Whether larger heads would learn more is open."
         )
     uniform = [layer for layer in even if inspection.entropy[layer].nanmean() >= UNIFORM * math.log(n)]
     if uniform:

@@ -70,7 +70,7 @@ class FixedHeadBertSelfAttention(BertSelfAttention):
             hidden_states: (B, Lq, D), projected to queries.
             encoder_hidden_states: (B, Lk, D), projected to keys and values; `hidden_states` by default.
             cu_seq_lens_q, cu_seq_lens_k, max_length_q, max_length_k: lengths of the sequences that are packed in one
-                row (1, L), in transformers' format (`FlashAttentionKwargs`). They require that there is no mask.
+                row (1, L), in transformers' format (`FlashAttentionKwargs`). They have no effect if there is a mask.
 
         Returns:
             The heads (B, Lq, H V), and their probabilities (B, H, Lq, Lk) if the attention function returns them.

@@ -95,7 +95,7 @@ def pack_batch(shape: torch.Size, attention_mask, sequence_ids, output_mask, poo
     """
     Packs a batch of `shape` (B, L) that has a mask, or no mask and the `sequence_ids` (B, L) of packed rows. The head
     reads the last layer at `output_mask` (B, L), False for nowhere, None for everywhere, and if `pooled` at the first
-    token of each row. Returns a PackedBatch, or None if all tokens of whole rows are needed.
+    token of each row. Returns a PackedBatch, or None if all tokens of all rows are needed.
     """
     if attention_mask is not None:
         mask = attention_mask.bool()

@@ -219,7 +219,7 @@ class FixedHeadBertModel(FixedHeadBertPreTrainedModel, bert.BertModel):
         restart. The pooled output is computed from the first real token.
 
         Args:
-            output_mask: (B, L), True at the tokens whose last hidden state the head reads, beside the pooled output;
+            output_mask: (B, L), True at the tokens whose last hidden state the head reads, not counting the pooler;
                 False for none. Used only with `unpad_inputs`.
             packed_batch: the tokens to compute, if known. Otherwise they are read from the mask, for which the host
                 has to wait for the GPU. Used only with `unpad_inputs`.
@@ -270,10 +270,10 @@ class FixedHeadBertModel(FixedHeadBertPreTrainedModel, bert.BertModel):
 
 def single_input(inputs: dict) -> torch.Tensor:
     """Returns the ids (B, L) or the embeddings (B, L, D). Raises ValueError if there are both or neither."""
-    given = [x for x in (inputs.get("input_ids"), inputs.get("inputs_embeds")) if x is not None]
-    if len(given) != 1:
+    passed = [x for x in (inputs.get("input_ids"), inputs.get("inputs_embeds")) if x is not None]
+    if len(passed) != 1:
         raise ValueError("Pass either input_ids or inputs_embeds.")
-    return given[0]
+    return passed[0]
 
 
 def check_mask(attention_mask, ids_or_embeddings: torch.Tensor, past_key_values):

@@ -1,4 +1,4 @@
-"""inspection.html: its numbers are those of the inspection, and it works in a browser, by mouse and by keyboard."""
+"""inspection.html: its numbers equal the inspection's, and it works in a browser with mouse and keyboard."""
 
 import json
 import math
@@ -20,7 +20,7 @@ EVIL = "</script><script>document.title = 'broken'</script><b>&amp;"
 
 
 class Page(HTMLParser):
-    """The tags of a page, and the data for its script."""
+    """Parses the tags of a page and the data for its script."""
 
     def __init__(self, html: str):
         super().__init__()
@@ -42,7 +42,7 @@ class Page(HTMLParser):
 def inspection_of(
     name: str, counts: list[int], sizes: list[int], tokens: list[str], examples: int = 2, seed: int = 0
 ) -> Inspection:
-    """An inspection of sequences of 128 tokens with random measures of the given shape."""
+    """Returns an inspection with random measures."""
     generator = torch.Generator().manual_seed(seed)
 
     def random(*shape) -> torch.Tensor:
@@ -87,7 +87,7 @@ def same_numbers(shown: object, exact: object) -> bool:
 
 
 def check_numbers(found: Inspection, side: dict):
-    """Numbers of the page have four digits, changes of tokens three; attention is in bytes."""
+    """The page has numbers with four digits, token changes with three, and attention as bytes."""
     for name, value in json_fields(found).items():
         assert same_numbers(side[name], value), name
     assert side["nearest"] == found.nearest
@@ -100,7 +100,7 @@ def check_numbers(found: Inspection, side: dict):
 
 
 def test_numbers_of_the_page_are_those_of_the_inspection(model, text, tmp_path):
-    """Guards: a page of two checkpoints has what Python gets of both, with scales that all values are within."""
+    """Guards: a page for two checkpoints has the values that Python returns, all within the scales."""
     found = inspect(
         model, tmp_path / "out", text, max_seq_length=16, max_samples=5, importance_samples=3, compare=model
     )
@@ -121,7 +121,7 @@ def test_numbers_of_the_page_are_those_of_the_inspection(model, text, tmp_path):
 
 
 def test_text_stays_text():
-    """Guards: names and tokens with markup in them do not end a script or become tags."""
+    """Guards: markup in names and tokens does not close the script or become tags."""
     page = Page(inspection_html([inspection_of("<i>" + EVIL, [1], [3], [EVIL] * 5), BEFORE]))
     tags = [tag for tag, _ in page.tags]
     assert tags.count("script") == 2 and "i" not in tags and "b" not in tags
@@ -130,7 +130,7 @@ def test_text_stays_text():
 
 
 def test_page_refers_to_nothing_outside():
-    """Guards: no address but SVG's namespace, nothing that loads, and a policy that forbids it."""
+    """Guards: the page loads nothing, and its policy forbids it."""
     html = inspection_html([BEFORE])
     attributes = {name for _, found in Page(html).tags for name in found}
     assert attributes.isdisjoint(("src", "href", "srcset", "action"))
@@ -139,7 +139,7 @@ def test_page_refers_to_nothing_outside():
 
 
 def test_size_of_two_large_models():
-    """Guards: a page of two models of BERT-large's depth, with 32 heads of 128 and all examples, is below 5 MB."""
+    """Guards: a page for two models of BERT-large's depth is below 5 MB."""
     tokens = ["token"] * example_length(24 * 32, 128)
     assert example_length(12 * 12, 128) == 32 and example_length(12 * 12, 16) == 16
     large = [inspection_of(name, [32] * 24, [128] * 24, tokens, EXAMPLES) for name in ("one", "other")]
@@ -153,7 +153,7 @@ def browser() -> Iterator:
 
 
 class Reader:
-    """A person at the page: mouse, keyboard and eyes."""
+    """Simulates a reader with mouse and keyboard."""
 
     def __init__(self, browser, folder: Path, *inspections: Inspection):
         from selenium.webdriver import ActionChains
@@ -180,7 +180,7 @@ class Reader:
             self.browser.switch_to.active_element.send_keys(key)
 
     def label(self) -> str | None:
-        """The label of what has the focus."""
+        """Returns the label of the focused element."""
         return self.browser.switch_to.active_element.get_attribute("aria-label")
 
     def errors(self) -> list:
@@ -197,7 +197,7 @@ def digits(value: float) -> str:
 
 
 def test_maps_show_numbers(alone):
-    """Guards: a map for each measure with a cell for each head, whose number is shown under the mouse."""
+    """Guards: each measure has a map with a cell per head, which shows its value under the mouse."""
     assert len(alone.all(".map")) == len(MAPS) and len(alone.all(".map button")) == len(MAPS) * (2 + 5 + 3)
     section = alone.all(".measure")[list(MAPS).index("entropy")]
     assert section.find_element("tag name", "h2").text == MAPS["entropy"]
@@ -209,7 +209,7 @@ def test_maps_show_numbers(alone):
 
 
 def test_keyboard_alone(alone):
-    """Guards: Tab, arrows and Enter reach a head, and Escape leads back to its cell."""
+    """Guards: Tab, arrow keys and Enter open a head, and Escape returns to its cell."""
     alone.press(alone.keys.TAB)
     assert alone.label() == f"layer 0, head 0: {digits(BEFORE.ceiling[0, 0])}"
     alone.press(alone.keys.ARROW_DOWN, alone.keys.ARROW_RIGHT, alone.keys.ARROW_RIGHT)
@@ -249,7 +249,7 @@ def test_details_of_a_head(alone):
 
 
 def test_two_checkpoints(browser, tmp_path):
-    """Guards: a head is shown beside the one in its place, and where there is none beside the one chosen before."""
+    """Guards: the second checkpoint shows the head with the same index, or keeps its head if there is none."""
     both = Reader(browser, tmp_path, BEFORE, AFTER)
     assert both.texts("h1") == ["Heads of before and after"] and len(both.all(".map")) == 2 * len(MAPS)
     cell = both.one(".map [data-row='1'][data-column='2']")
@@ -268,7 +268,7 @@ def test_two_checkpoints(browser, tmp_path):
 
 
 def test_two_large_models_open_at_once(browser, tmp_path):
-    """Guards: a page of two models as large as BERT-large is laid out a few times, not once for each of its cells."""
+    """Guards: a page for two models like BERT-large needs few layouts, not one per cell."""
     tokens = ["token"] * example_length(24 * 16, 128)
     large = [inspection_of(name, [16] * 24, [64] * 24, tokens, EXAMPLES) for name in ("one", "other")]
     browser.execute_cdp_cmd("Performance.enable", {})

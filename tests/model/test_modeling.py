@@ -112,7 +112,7 @@ def test_sparse_prediction_changes_neither_loss_nor_gradients(head):
 
 
 def test_both_losses_of_pretraining():
-    """Guards: both losses are returned beside their sum, and Trainer does not mistake them for logits."""
+    """Guards: both losses are returned in addition to their sum, and Trainer does not mistake them for logits."""
     model = model_of("ForPreTraining").eval()
     inputs = inputs_of("ForPreTraining", labels=True)
     outputs = model(**inputs)
