@@ -40,8 +40,8 @@ def rows(path: Path, *texts: str | None) -> Corpus:
     return Corpus(str(path))
 
 
-def test_documents_give_tokens_and_sentences(tmp_path):
-    """Guards: rows of all shards come back whole, in order, without the empty ones."""
+def test_documents_across_shards(tmp_path):
+    """Guards: documents of all shards come back complete and in order, without the empty ones."""
     documents = make_store(tmp_path, [2, 3], [], [1], [4], shard_size=2)
     assert len(documents) == 3
     assert documents.tokens(0).tolist() == [0, 1, 2, 3, 4] and documents.sentence_ends(0).tolist() == [2, 5]
@@ -49,8 +49,8 @@ def test_documents_give_tokens_and_sentences(tmp_path):
     assert documents.metadata["tokens"].tolist() == [5, 1, 4] and documents.metadata["sentences"].tolist() == [2, 1, 1]
 
 
-def test_sentences_are_kept_apart_and_only_text_counts(tmp_path, tokenizer):
-    """Guards: sentences end where the splitter says; empty and repeated documents are left out and counted."""
+def test_sentences_and_counts(tmp_path, tokenizer):
+    """Guards: sentences end where the splitter says; empty and duplicate documents are dropped and counted."""
     corpus = rows(tmp_path / "a.jsonl", "The list. Two files read one string?", None, "  ", "Write.", "Write.", "")
     documents = prepare_store([corpus], tokenizer, store_dir=tmp_path / "store")
     assert sentences_of(documents, tokenizer) == [["the list.", "two files read one string?"], ["write."]]
@@ -59,9 +59,12 @@ def test_sentences_are_kept_apart_and_only_text_counts(tmp_path, tokenizer):
     assert (counts["sentences"], counts["tokens"]) == (4, documents.metadata["tokens"].sum() + 2)
 
 
-def test_documents_are_tokenized_as_their_sentences_are(tokenizer):
-    """Guards: tokens and ends are those of each sentence alone, none is empty; "[SEP]" in a text is text."""
+@pytest.mark.parametrize("piece", [20, 500_000])
+def test_documents_are_tokenized_like_their_sentences(tokenizer, monkeypatch, piece):
+    """Guards: tokens and ends equal those of each sentence, in pieces or at once; "[SEP]" in a text is text."""
+    monkeypatch.setattr(store_module, "PIECE_CHARACTERS", piece)
     documents = [["the file.", "", "two [SEP] files [MASK]?", "Read[CLS]it"], [], ["¿¿"], ["\u200d", "a"]]
+    documents.append([f"{word} file ." for word in "one two three four five".split()] * 7)
     for sentences, (ids, ends) in zip(documents, tokenize_sentences(documents, tokenizer), strict=True):
         plain = [sentence.replace("[", "[ ") for sentence in sentences]
         alone = [tokenizer(sentence, add_special_tokens=False)["input_ids"] for sentence in plain]
@@ -70,8 +73,8 @@ def test_documents_are_tokenized_as_their_sentences_are(tokenizer):
         assert not set(ids.tolist()) & {tokenizer.sep_token_id, tokenizer.mask_token_id, tokenizer.cls_token_id}
 
 
-def test_real_text_is_tokenized_sentence_by_sentence(real_data):
-    """Guards: on a real novel, with the real vocabulary, the same tokens as the tokenizer gives for each sentence."""
+def test_real_text_is_tokenized_like_its_sentences(real_data):
+    """Guards: a real novel has the same tokens as the tokenizer returns for each sentence."""
     tokenizer = load_tokenizer(str(next((real_data / "vocab").glob("*.txt"))))
     text = sorted((real_data / "books").glob("*.txt"))[0].read_text(encoding="utf-8-sig")[:300_000]
     sentences = list(sentencex.segment("en", text))
@@ -81,8 +84,8 @@ def test_real_text_is_tokenized_sentence_by_sentence(real_data):
     assert ends.tolist() == sorted(set(np.cumsum([len(a) for a in alone])) - {0})
 
 
-def test_second_run_starts_at_once_and_changes_are_noticed(tmp_path, tokenizer, monkeypatch):
-    """Guards: nothing is prepared twice; another text, tokenizer, boundary or language never finds the old store."""
+def test_stores_are_reused_until_something_changes(tmp_path, tokenizer, monkeypatch):
+    """Guards: nothing is prepared twice; a new text, tokenizer, boundary or language never uses the old store."""
     written = []
     write = store_module.write_shard
     monkeypatch.setattr(store_module, "write_shard", lambda *a: (written.append(a[3]), write(*a)))
@@ -107,7 +110,7 @@ def test_second_run_starts_at_once_and_changes_are_noticed(tmp_path, tokenizer, 
 
 @pytest.mark.parametrize("processes", [1, 2])
 def test_processes_and_shards_do_not_change_the_store(tmp_path, tokenizer, monkeypatch, processes):
-    """Guards: however many processes and shards, the same documents in the same order."""
+    """Guards: any number of processes and shards gives the same documents in the same order."""
     monkeypatch.setattr(store_module, "SHARD_DOCUMENTS", 7)
     texts = [f"file {'one two three four'.split()[n % 4]} " * (n + 1) for n in range(40)]
     documents = prepare_store([rows(tmp_path / "a.jsonl", *texts)], tokenizer, "en", processes, tmp_path / "store")
@@ -116,23 +119,23 @@ def test_processes_and_shards_do_not_change_the_store(tmp_path, tokenizer, monke
     assert [[s + " " for s in sentences] for sentences in sentences_of(documents, tokenizer)] == expected
 
 
-def test_broken_input_leaves_no_store_that_passes_for_a_whole_one(tmp_path, tokenizer, monkeypatch):
-    """Guards: after a corpus that breaks in the middle the next run prepares what is missing and nothing else."""
+def test_broken_input_leaves_no_complete_store(tmp_path, tokenizer, monkeypatch):
+    """Guards: after an error in the middle of a corpus the next run prepares only the missing shards."""
     monkeypatch.setattr(store_module, "SHARD_DOCUMENTS", 2)
     file = tmp_path / "a.jsonl"
     corpus = rows(file, *(f"file {n}" for n in "abcdefg"))
-    whole, changed = file.read_text(), os.stat(file)
-    file.write_text(whole[:-19] + "x" * 18 + "\n")  # as long, and as old
+    content, changed = file.read_text(), os.stat(file)
+    file.write_text(content[:-19] + "x" * 18 + "\n")  # same size and time
     os.utime(file, ns=(changed.st_atime_ns, changed.st_mtime_ns))
     with pytest.raises(InputError, match=r"a\.jsonl, line 7: not valid JSON"):
         prepare_store([corpus], tokenizer, store_dir=tmp_path / "store")
-    (folder,) = (path for path in (tmp_path / "store").iterdir() if path.is_dir())
-    assert len(list(folder.glob("shard-*.arrow"))) == 3 and not (folder / "store.json").exists()
+    (directory,) = (path for path in (tmp_path / "store").iterdir() if path.is_dir())
+    assert len(list(directory.glob("shard-*.arrow"))) == 3 and not (directory / "store.json").exists()
     with pytest.raises(InputError, match="incomplete or damaged"):
-        Documents(folder)
-    file.write_text(whole)
+        Documents(directory)
+    file.write_text(content)
     os.utime(file, ns=(changed.st_atime_ns, changed.st_mtime_ns))
-    times = {path: path.stat().st_mtime_ns for path in folder.glob("shard-*.arrow")}
+    times = {path: path.stat().st_mtime_ns for path in directory.glob("shard-*.arrow")}
     assert len(prepare_store([corpus], tokenizer, store_dir=tmp_path / "store")) == 7
     assert all(path.stat().st_mtime_ns == before for path, before in times.items())
 
@@ -154,12 +157,12 @@ exit_on_input_error(lambda: store.prepare_store([Corpus(sys.argv[2])], tokenizer
 
 @pytest.fixture
 def small_shards(monkeypatch):
-    """As in PREPARE, so that what it leaves is gone on with."""
+    """Uses the shard size of PREPARE, so that its work can be resumed."""
     monkeypatch.setattr(store_module, "SHARD_DOCUMENTS", 50)
 
 
 def prepare(vocabulary, corpus: Corpus, folder: Path, limit: int = 0) -> BaseProcess:
-    """Begin to prepare a store in a process of its own, whose script and output are beside the store."""
+    """Starts a process that prepares a store. Its script and output are next to the store."""
     script = folder.with_name("prepare.py")
     script.write_text(PREPARE)
     return fork_server.start(
@@ -167,8 +170,8 @@ def prepare(vocabulary, corpus: Corpus, folder: Path, limit: int = 0) -> BasePro
     )
 
 
-def test_full_disk_is_one_sentence_and_is_continued(tmp_path, vocabulary, tokenizer, small_shards):
-    """Guards: no space while preparing, here a limit on a file's size: one sentence, no partial file, continued."""
+def test_full_disk_is_reported_and_resumed(tmp_path, vocabulary, tokenizer, small_shards):
+    """Guards: a full disk (here a limit on file sizes) is one error, leaves no partial file, and can be resumed."""
     corpus = rows(tmp_path / "a.jsonl", *(f"file {n} " + "one two three " * (n % 100) for n in range(200)))
     run = fork_server.ended(prepare(vocabulary, corpus, tmp_path / "store", 9000), tmp_path)
     assert run.returncode == 1 and "Traceback" not in run.stderr
@@ -177,8 +180,8 @@ def test_full_disk_is_one_sentence_and_is_continued(tmp_path, vocabulary, tokeni
     assert len(prepare_store([corpus], tokenizer, store_dir=tmp_path / "store")) == 200
 
 
-def test_killed_preparation_goes_on(tmp_path, vocabulary, tokenizer, small_shards):
-    """Guards: after SIGKILL in the middle the workers are gone, what is done is kept, and the rest is prepared."""
+def test_killed_preparation_resumes(tmp_path, vocabulary, tokenizer, small_shards):
+    """Guards: after SIGKILL the workers end, finished shards are kept, and the rest is prepared."""
     corpus = rows(tmp_path / "a.jsonl", *(f"file {n} " + "one two three. " * 300 for n in range(1000)))
     run = prepare(vocabulary, corpus, tmp_path / "store")
     while run.is_alive() and len(list((tmp_path / "store").rglob("shard-*.arrow"))) < 3:
@@ -186,39 +189,29 @@ def test_killed_preparation_goes_on(tmp_path, vocabulary, tokenizer, small_shard
     run.kill()
     run.join()
     time.sleep(0.5)
-    (folder,) = (path for path in (tmp_path / "store").iterdir() if path.is_dir())
-    done = len(list(folder.glob("shard-*.arrow")))
+    (directory,) = (path for path in (tmp_path / "store").iterdir() if path.is_dir())
+    done = len(list(directory.glob("shard-*.arrow")))
     time.sleep(0.5)
-    assert not (folder / "store.json").exists() and len(list(folder.glob("shard-*.arrow"))) == done
+    assert not (directory / "store.json").exists() and len(list(directory.glob("shard-*.arrow"))) == done
     documents = prepare_store([corpus], tokenizer, store_dir=tmp_path / "store")
-    assert len(documents) == 1000 and not list(folder.glob("*.partial"))
-
-
-def test_damaged_shard_is_said(tmp_path):
-    """Guards: a shard that is cut off after the store was finished is named, not read as something else."""
-    documents = make_store(tmp_path, [2, 3], [1], [4], shard_size=2)
-    shard = documents.directory / "shard-000001.arrow"
-    shard.write_bytes(shard.read_bytes()[:-40])
-    with pytest.raises(InputError, match="incomplete or damaged.*remove it"):
-        Documents(documents.directory)
+    assert len(documents) == 1000 and not list(directory.glob("*.partial"))
 
 
 @pytest.mark.parametrize("name", ["shard-000000.arrow", "documents.npy", "store.json"])
-def test_another_bit_in_a_store_is_said(tmp_path, name):
-    """Guards: no file of a store is read after a change that leaves it readable: token ids, lengths, settings."""
+def test_damaged_files_are_refused(tmp_path, name):
+    """Guards: no file of a store is used after it was truncated, or changed in a way that leaves it readable."""
     documents = make_store(tmp_path, [2, 3], [1], [4], shard_size=2)
-    whole = (documents.directory / name).read_bytes()
-    for place in (len(whole) // 3, len(whole) // 2, len(whole) - 3):
-        (documents.directory / name).write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+    content = (documents.directory / name).read_bytes()
+    half = len(content) // 2
+    for damaged in (content[:-40], content[:half] + bytes([content[half] ^ 1]) + content[half + 1 :]):
+        (documents.directory / name).write_bytes(damaged)
         with pytest.raises(InputError, match=f"incomplete or damaged .{name}.*remove it"):
             Documents(documents.directory)
-    (documents.directory / name).write_bytes(whole)
-    assert len(Documents(documents.directory)) == 3
 
 
 @pytest.mark.parametrize("first", [True, False])
-def test_one_process_reads_the_whole_store(tmp_path, tokenizer, monkeypatch, first):
-    """Guards: one process of a machine compares the checksums of a store, which takes seconds for each 10 GB."""
+def test_one_process_verifies_the_store(tmp_path, tokenizer, monkeypatch, first):
+    """Guards: only one process per machine verifies checksums, which takes seconds for each 10 GB."""
     corpus = Corpus(str(tmp_path / "a.txt"))
     (tmp_path / "a.txt").write_text("One file.")
     prepare_store([corpus], tokenizer, store_dir=tmp_path / "store")
@@ -229,8 +222,8 @@ def test_one_process_reads_the_whole_store(tmp_path, tokenizer, monkeypatch, fir
     assert verified == ["store.json", "documents.npy", "shard-000000.arrow"] * first
 
 
-def test_content_is_what_a_store_depends_on(tmp_path, tokenizer, monkeypatch):
-    """Guards: a rewritten file of the same size and time is another text, moved it is the same; it is hashed once."""
+def test_store_depends_on_content(tmp_path, tokenizer, monkeypatch):
+    """Guards: a rewritten file of the same size and time is different, a copy is the same, and each is hashed once."""
     read = []
     hash_of = store_module.file_sha256
     monkeypatch.setattr(store_module, "file_sha256", lambda file: (read.append(file.name), hash_of(file))[1])
@@ -268,7 +261,7 @@ print(next(line.split()[1] for line in open("/proc/self/status") if line.startsw
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="peak memory is read from /proc")
 def test_memory_does_not_grow_with_the_corpus(tmp_path, vocabulary):
-    """Guards: preparing four times the text takes the same resident memory: a shard's, not the corpus's."""
+    """Guards: peak memory depends on the size of a shard, not of the corpus."""
     peaks = []
     for count in (250, 1000):
         corpus = rows(tmp_path / f"{count}.jsonl", *(f"{n} " + "file one two. " * 1500 for n in range(count)))
@@ -277,12 +270,3 @@ def test_memory_does_not_grow_with_the_corpus(tmp_path, vocabulary):
         peaks.append(int(run.stdout) / 1024)
     text = (tmp_path / "1000.jsonl").stat().st_size / 2**20
     assert text > 18 and peaks[1] - peaks[0] < 0.5 * text, peaks  # MiB
-
-
-def test_long_documents_are_tokenized_in_pieces(tokenizer, monkeypatch):
-    """Guards: a book is not tokenized at once, and comes out the same."""
-    sentences = [f"{word} file ." for word in "one two three four five".split()] * 7
-    ((ids, ends),) = tokenize_sentences([sentences], tokenizer)
-    monkeypatch.setattr(store_module, "PIECE_CHARACTERS", 20)
-    ((ids_of_pieces, ends_of_pieces),) = tokenize_sentences([sentences], tokenizer)
-    assert ids.tolist() == ids_of_pieces.tolist() and ends.tolist() == ends_of_pieces.tolist() and len(ends) == 35
