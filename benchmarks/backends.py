@@ -1,10 +1,10 @@
-"""Every backend of the attention beside eager in float64: values, gradients, dropout."""
+"""Compares every attention backend with eager attention in float64: values, gradients and dropout."""
 
 import math
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass, replace
-from functools import cache, partial
+from dataclasses import asdict, dataclass, field, replace
+from functools import cache
 from typing import NamedTuple
 from unittest.mock import patch
 
@@ -13,25 +13,44 @@ from tqdm import tqdm
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.utils import is_flash_attn_2_available
 
-from benchmarks.lines import Line
 from fixedbert import FixedHeadBertConfig, FixedHeadBertModel
 from fixedbert.model import fast_fixed_head_bert
 from fixedbert.model.attention_fixed_head_bert import eager_attention_forward
-from fixedbert.model.fast_fixed_head_bert import PackedBatch, SequenceLengths, packed_attention_forward
 
-LAYOUTS = ("whole rows", "unpadded", "packed")
+LAYOUTS = ("full rows", "unpadded", "packed")
 HALF = (torch.float16, torch.bfloat16)
 DROPOUT = 0.25
-# Eager may differ from float64 by so many times the precision of the numbers (epsilon) ...
+# Eager may differ from float64 by EAGER_EPSILONS times the machine epsilon, and other backends by TIMES_EAGER times
+# the error of eager plus EPSILONS. Gradients of queries and keys are differences of nearly equal numbers: in float32,
+# with heads of 512, sdpa has up to 3.5 times the error of eager.
 EAGER_EPSILONS = 32
-# ... and another backend by EPSILONS more than TIMES_EAGER times eager's distance. Gradients of queries and keys are
-# differences of nearly equal numbers: in float32, with heads of 512, sdpa's are up to 3.5 times as far off as
-# eager's. 8 leaves room for other processors.
 EPSILONS, TIMES_EAGER = 2, {torch.float32: 8, torch.float16: 3, torch.bfloat16: 3}
 
 
+@dataclass
+class Line:
+    """
+    A line of the table.
+
+    Args:
+        right: whether the result is right; None if it can be neither right nor wrong.
+        left_out: reason why there is no result.
+        values: numbers behind the text.
+    """
+
+    title: str
+    found: str = ""
+    right: bool | None = None
+    left_out: str | None = None
+    values: dict = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        text = self.found if self.left_out is None else f"skipped: {self.left_out}"
+        return f"{self.title:<58} {text}" + ("  WRONG" if self.right is False else "")
+
+
 class Way(NamedTuple):
-    """One of transformers' implementations, and the function for the sequences of a row, where it is not to choose."""
+    """An attention implementation of transformers, and the function for packed sequences if it is fixed."""
 
     implementation: str
     within: str | None = None
@@ -40,7 +59,7 @@ class Way(NamedTuple):
         return self.implementation + (f", {self.within.replace('_', ' ')}" if self.within else "")
 
     def chosen(self) -> AbstractContextManager:
-        """While this is open, sequences of a row attend by the function `within`."""
+        """Returns a context in which packed sequences use the function `within`."""
         if self.within is None:
             return nullcontext()
         attend = getattr(fast_fixed_head_bert, self.within)
@@ -60,7 +79,7 @@ WAYS = (
 
 @dataclass(frozen=True)
 class Case:
-    """What a model is asked to compute: the layout of rows, the shape and the precision."""
+    """Layout of the rows, head sizes and precision of a model."""
 
     layout: str
     causal: bool
@@ -73,7 +92,7 @@ class Case:
 
 
 class Scale(NamedTuple):
-    """Lengths of the rows, the first the longest, and sizes of heads: of queries and keys, and of values."""
+    """Sequence lengths, the longest first, and head sizes of queries and keys, and of values."""
 
     lengths: list[int]
     sizes: list[tuple[int, int]]
@@ -86,23 +105,23 @@ SCALES = {
 
 
 def missing(way: Way, device: torch.device) -> str | None:
-    """Why this machine cannot attend in this way; None if it can."""
+    """Returns the reason why a backend does not run on this machine, or None."""
     on_gpu = device.type == "cuda"
     ampere = on_gpu and torch.cuda.get_device_capability(device) >= (8, 0)
     if way.implementation == "flash_attention_2":
         if not is_flash_attn_2_available():
             return "flash-attn is not installed"
-        return None if ampere else "it needs a GPU of compute capability 8.0"
+        return None if ampere else "needs a GPU with compute capability 8.0"
     if way.implementation == "flex_attention" and not on_gpu:
-        return "on a CPU it has no gradient; its values are compared in tests/model/test_attention.py"
+        return "has no gradient on a CPU"
     return None
 
 
 def applies(way: Way, case: Case) -> bool:
-    """Whether the case is one for this way: of its precision, and where its own function is called."""
-    if way.within is not None and case.layout == "whole rows":
+    """Returns whether a backend supports the precision and layout of a case."""
+    if way.within is not None and case.layout == "full rows":
         return False
-    if way.implementation == "flex_attention":  # compiled anew for each shape
+    if way.implementation == "flex_attention":  # compiles every shape
         return case.size <= 128 and case.dtype == torch.bfloat16
     return case.dtype in HALF or way.implementation != "flash_attention_2"
 
@@ -125,7 +144,7 @@ def config_of(case: Case, length: int, way: Way) -> FixedHeadBertConfig:
         value_head_size=case.value_size,
         intermediate_size=64,
         max_position_embeddings=length,
-        initializer_range=0.08,  # so large that it matters where a token attends
+        initializer_range=0.08,  # large, so that attention patterns matter
         hidden_dropout_prob=0,
         attention_probs_dropout_prob=0,
         is_decoder=case.causal,
@@ -135,7 +154,7 @@ def config_of(case: Case, length: int, way: Way) -> FixedHeadBertConfig:
 
 
 def inputs_of(case: Case, lengths: list[int], device: torch.device) -> tuple[dict, torch.Tensor]:
-    """Inputs of a model, and (B, L), true at real tokens. Packed rows hold a sequence of each length, and the rest."""
+    """Returns model inputs and the mask of real tokens (B, L). Packed rows contain two sequences."""
     L = max(lengths)
     generator = torch.Generator().manual_seed(1)
     ids = torch.randint(99, (len(lengths), L), generator=generator).to(device)
@@ -148,7 +167,7 @@ def inputs_of(case: Case, lengths: list[int], device: torch.device) -> tuple[dic
 
 @cache
 def weights_of(case: Case, length: int) -> dict[str, torch.Tensor]:
-    """Random weights, rounded to the precision of the case."""
+    """Returns random weights, rounded to the precision of the case."""
     with torch.random.fork_rng():
         torch.manual_seed(0)
         model = FixedHeadBertModel(config_of(case, length, EAGER), add_pooling_layer=False)
@@ -157,8 +176,8 @@ def weights_of(case: Case, length: int) -> dict[str, torch.Tensor]:
 
 def outcome(case: Case, way: Way, lengths: list[int], device: torch.device, dtype: torch.dtype) -> list[torch.Tensor]:
     """
-    The last hidden states at real tokens (T, D), and the gradients of the matrices of queries, keys and values in each
-    layer, all in float64: computed in `dtype`, from the weights of the case.
+    Returns the last hidden states of real tokens (T, D) and the gradients of the query, key and value matrices of each
+    layer, computed in `dtype` and converted to float64.
     """
     config = config_of(case, lengths[0], way)
     model = FixedHeadBertModel(config, add_pooling_layer=False).to(device, dtype)
@@ -174,16 +193,16 @@ def outcome(case: Case, way: Way, lengths: list[int], device: torch.device, dtyp
 
 
 def distance(actual: list[torch.Tensor], expected: list[torch.Tensor]) -> float:
-    """The largest relative error of one of the tensors, by its norm; infinite where a number is not finite."""
+    """Returns the largest relative error of a tensor by its norm; infinite if a number is not finite."""
     errors = [float((one - other).norm() / other.norm()) for one, other in zip(actual, expected, strict=True)]
     return max(error if math.isfinite(error) else math.inf for error in errors)
 
 
 def agreement(device: torch.device, ways: list[Way]) -> Iterator[dict]:
-    """For each case and each way that applies to it: its distance from eager in float64, and the limit of that."""
+    """Yields the error of each backend in each case against eager attention in float64, with its limit."""
     scale = SCALES[device.type]
     for case in tqdm(list(cases(scale)), desc="backends", leave=False):
-        plain = replace(case, layout="packed" if case.layout == "packed" else "whole rows")
+        plain = replace(case, layout="packed" if case.layout == "packed" else "full rows")
         expected = outcome(plain, EAGER, scale.lengths, device, torch.float64)
         epsilon = torch.finfo(case.dtype).eps
         limit = EAGER_EPSILONS * epsilon
@@ -191,7 +210,7 @@ def agreement(device: torch.device, ways: list[Way]) -> Iterator[dict]:
             error = None
             try:
                 found = distance(outcome(case, way, scale.lengths, device, case.dtype), expected)
-            except Exception as raised:  # whatever a kernel does on a new machine: the others go on
+            except Exception as raised:  # a kernel may fail in any way
                 found, error = math.inf, f"{type(raised).__name__}: {raised}"
             yield {
                 "way": str(way),
@@ -205,53 +224,30 @@ def agreement(device: torch.device, ways: list[Way]) -> Iterator[dict]:
                 limit = EPSILONS * epsilon + TIMES_EAGER[case.dtype] * found
 
 
-def dropped(way: Way, lengths: list[int], device: torch.device, dtype: torch.dtype) -> tuple[float, float, int]:
-    """
-    The share of probabilities that dropout sets to zero, the relative error of the others, and their number: read from
-    the output for values that are the unit vectors of their positions.
-    """
-    size, tokens = 64, sum(lengths)
-    assert max(lengths) <= size
-    case = Case("unpadded", False, size, size, dtype)
-    config = config_of(case, size, way)
-    config.attention_probs_dropout_prob = DROPOUT
-    model = FixedHeadBertModel(config, add_pooling_layer=False).to(device, dtype).train()
-    module = model.encoder.layer[0].attention.self
-    generator = torch.Generator().manual_seed(3)
-    query, key = (torch.randn(1, 3, tokens, size, generator=generator).to(device, dtype) for _ in range(2))
-    position = torch.cat([torch.arange(n) for n in lengths])
-    value = torch.eye(size)[position].expand(1, 3, -1, -1).to(device, dtype)
-    ends = torch.tensor([0, *torch.tensor(lengths).cumsum(0)], dtype=torch.int32, device=device)
-    real = torch.arange(size) < torch.tensor(lengths)[:, None]
-    batch = PackedBatch.from_mask(real).to(device)
-    lengths = SequenceLengths(batch.cu_seqlens, batch.cu_seqlens, batch.max_seqlen, batch.max_seqlen)._asdict()
-    with way.chosen(), torch.no_grad():
-        heads = {"dropout": DROPOUT, "scaling": module.scaling}
-        kernel = ALL_ATTENTION_FUNCTIONS.get_interface(config._attn_implementation, eager_attention_forward)
-        if way.implementation != "flash_attention_2":
-            kernel = partial(packed_attention_forward, kernel)
-        output, _ = kernel(module, query, key, value, None, **heads, **lengths)  # (1, T, H, V)
-    zeros, kept, expected = 0, [], []
-    for start, length in zip(ends.tolist(), lengths, strict=False):
-        part = slice(start, start + length)
-        q, k = (x[0, :, part].double() for x in (query, key))
-        probabilities = (module.scaling * q @ k.mT).softmax(-1).transpose(0, 1)  # (length, H, length)
-        found = output.reshape(tokens, 3, size)[part, :, :length].double()
-        zeros += int((found == 0).sum())
-        kept.append(found[found != 0])
-        expected.append(probabilities[found != 0] / (1 - DROPOUT))
-    wanted = torch.cat(expected)
-    return zeros / (zeros + len(wanted)), distance([torch.cat(kept)], [wanted]), zeros + len(wanted)
-
-
 def dropout_line(way: Way, device: torch.device, dtype: torch.dtype) -> Line:
-    share, error, count = dropped(way, [61, 1, 40, 64, 17], device, dtype)
-    # Four standard deviations, and what flash attention's eight random bits cannot express.
-    far = 4 * math.sqrt(DROPOUT * (1 - DROPOUT) / count) + 2**-8
+    """Reads probabilities after dropout from the output for values that are unit vectors."""
+    length, rows = 64, 4
+    config = config_of(Case("full rows", False, length, length, dtype), length, way)
+    config.attention_probs_dropout_prob = DROPOUT
+    module = (
+        FixedHeadBertModel(config, add_pooling_layer=False).to(device, dtype).train().encoder.layer[0].attention.self
+    )
+    generator = torch.Generator().manual_seed(3)
+    query, key = (torch.randn(rows, 3, length, length, generator=generator).to(device, dtype) for _ in range(2))
+    value = torch.eye(length).expand(rows, 3, -1, -1).to(device, dtype)
+    kernel = ALL_ATTENTION_FUNCTIONS.get_interface(way.implementation, eager_attention_forward)
+    with torch.no_grad():
+        output, _ = kernel(module, query, key, value, None, dropout=DROPOUT, scaling=module.scaling)
+    found = output.transpose(1, 2).double()  # (B, H, L, L)
+    expected = (module.scaling * query.double() @ key.double().mT).softmax(-1) / (1 - DROPOUT)
+    kept = found != 0
+    share, error = 1 - float(kept.double().mean()), distance([found[kept]], [expected[kept]])
+    # Four standard deviations, and the resolution of flash attention's eight random bits.
+    tolerance = 4 * math.sqrt(DROPOUT * (1 - DROPOUT) / kept.numel()) + 2**-8
     return Line(
         f"dropout of {DROPOUT}: {way}, {name_of(dtype)}",
-        f"{share:.4f} are zero, the others off by {error:.1e}",
-        right=abs(share - DROPOUT) <= far and error <= EAGER_EPSILONS * torch.finfo(dtype).eps,
+        f"{share:.4f} are zero, relative error of the others {error:.1e}",
+        right=abs(share - DROPOUT) <= tolerance and error <= EAGER_EPSILONS * torch.finfo(dtype).eps,
         values={"share": share, "error": error},
     )
 
@@ -261,7 +257,7 @@ def name_of(dtype: torch.dtype) -> str:
 
 
 def agreement_lines(device: torch.device) -> Iterator[Line]:
-    """A line for each way and precision, by its worst case, and a line for each way that is missing here."""
+    """Yields a line with the worst case for each backend and precision, and a line for each missing backend."""
     ways = [way for way in WAYS if missing(way, device) is None]
     found = list(agreement(device, ways))
     for way in WAYS:
@@ -274,13 +270,11 @@ def agreement_lines(device: torch.device) -> Iterator[Line]:
                 worst = max(of_it, key=lambda one: one["distance"] / one["limit"])
                 yield Line(
                     f"{way}, {name_of(dtype)}",
-                    f"{len(of_it)} cases, off by {worst['distance']:.1e} where {worst['limit']:.1e} is the limit"
+                    f"{len(of_it)} cases, error {worst['distance']:.1e}, limit {worst['limit']:.1e}"
                     + (f" ({worst['error']})" if worst["error"] else ""),
                     right=all(one["right"] for one in of_it),
                     values={"cases": of_it},
                 )
     for way in ways:
-        if way.implementation == "flex_attention":
-            yield Line(f"dropout of {DROPOUT}: {way}", left_out="it has none")
-        else:
+        if way.within is None and way.implementation != "flex_attention":  # which has no dropout
             yield dropout_line(way, device, torch.bfloat16 if device.type == "cuda" else torch.float32)

@@ -1,6 +1,5 @@
-"""What benchmarks.quality compares: stock BERT under a plain Trainer, and recipes of run_pretraining.py."""
+"""The sides of benchmarks.quality: stock BERT under a plain Trainer, and recipes of run_pretraining.py."""
 
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import accumulate
@@ -21,6 +20,7 @@ from transformers import (
     set_seed,
 )
 
+from benchmarks.paired import data_directory
 from benchmarks.sides import MANY, Batch, Side, Stages, Yardstick, scheduler_of
 from fixedbert.counts import training_flops
 from fixedbert.data.collator import PretrainingCollator
@@ -43,11 +43,11 @@ BERTS = {"weight_decay": 0.01, "adam_beta1": 0.9, "adam_beta2": 0.999, "adam_eps
 @dataclass(frozen=True)
 class Settings:
     """
-    What stock BERT can have as well as a recipe; by default as people run it. The schedule is not among them: the rate
-    is chosen for each side.
+    Settings of a recipe that stock BERT can have too; the defaults are those that people use. The learning rate is
+    chosen for each side.
 
     Args:
-        dropout: in pretraining, of hidden states and of attention.
+        dropout: dropout of hidden states and attention.
         optimizer: arguments of Trainer.
         keeps_memory: whether glibc keeps freed memory, see `keep_freed_memory`.
     """
@@ -57,7 +57,7 @@ class Settings:
     keeps_memory: bool = False
 
     def text(self) -> str:
-        """What is another than as people run it; nothing if all is the same."""
+        """Lists the settings that differ from the defaults."""
         changed = {name: value for name, value in self.optimizer.items() if value != BERTS[name]}
         changed |= {} if self.dropout == Settings.dropout else {"dropout": self.dropout}
         words = ["memory"] if self.keeps_memory else []
@@ -66,7 +66,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class Stock:
-    """BERT as transformers has it, and how it is trained: AdamW, a tenth of the time warm-up, then linear decay."""
+    """transformers' BERT with its training: AdamW, a warm-up over a tenth of the time, then linear decay."""
 
     layers: int
     width: int
@@ -113,21 +113,13 @@ class Stock:
 
 
 def device_options() -> dict[str, bool]:
-    """What both train on, and in which precision."""
+    """Returns the device and precision of all sides."""
     use_cpu = not torch.accelerator.is_available()
     return {"use_cpu": use_cpu, "bf16": has_bf16(use_cpu)}
 
 
-def data_folder() -> Path:
-    if "FIXEDBERT_DATA" not in os.environ:
-        raise InputError(
-            "FIXEDBERT_DATA does not say where wikipedia/, books/ and vocab/ are: set it to their folder."
-        )
-    return Path(os.environ["FIXEDBERT_DATA"])
-
-
 def vocabulary() -> str:
-    folder = data_folder() / "vocab"
+    folder = data_directory() / "vocab"
     return str(min(folder.glob("*.txt"), default=folder / "vocab.txt"))
 
 
@@ -139,22 +131,22 @@ def to_flags(arguments: dict) -> list[str]:
 
 
 def text_flags() -> list[str]:
-    """The text, and what documents it has, which decide what is held out."""
-    text = [str(data_folder() / "wikipedia"), str(data_folder() / "books")]
+    """Returns the flags for the text and its documents, which determine the held-out pairs."""
+    text = [str(data_directory() / "wikipedia"), str(data_directory() / "books")]
     files = {"train_file": text, "tokenizer_name": vocabulary()}
     options = {"document_boundary": "row", "validation_split_percentage": 5}
     return to_flags(files | options | {"do_lower_case": True})
 
 
 def bert_examples(seed: int) -> tuple[PreTrainedTokenizerBase, Examples, Dataset]:
-    """BERT's pairs of the text, 15 % of them masked: tokenizer, examples to train on, some of the held-out ones."""
+    """Returns the tokenizer, training examples and some held-out examples: segment pairs with 15 % masked tokens."""
     options = {"max_seq_length": LENGTH, "max_eval_samples": HELD_OUT, "seed": seed}
     given = read_arguments([*text_flags(), *to_flags(options)], *ARGUMENTS)
     return make_examples(*make_arguments(given, *ARGUMENTS), BertConfig(), None)[:3]
 
 
 def held_out_batches(seed: int) -> list[Batch]:
-    """Batches of the held-out examples, which are the same for every seed."""
+    """Returns batches of the held-out examples, which are equal for all seeds."""
     tokenizer, _, held_out = bert_examples(seed)
     return list(DataLoader(held_out, EVAL_BATCH, collate_fn=PretrainingCollator(tokenizer.pad_token_id)))
 
@@ -168,13 +160,12 @@ def parameters(auto_class, config: PreTrainedConfig) -> dict[str, int]:
 @dataclass(frozen=True)
 class Recipe:
     """
-    A recipe of run_pretraining.py, to be trained for a time.
+    A recipe of run_pretraining.py that is trained for a time.
 
     Args:
-        command: its flags. What follows in them wins: to train alone, for as long as it is let. The text is added
-            when a side begins: its paths are this machine's, and do not belong in results.
-        stages: of its schedule; without stages a single one.
-        equal: its settings that stock BERT can have too.
+        command: flags without the text, whose paths on this machine do not belong in results.
+        stages: stages of the schedule.
+        equal: settings that stock BERT can have too.
     """
 
     command: list[str]
@@ -183,7 +174,7 @@ class Recipe:
 
 
 def title_of(recipe: str) -> str:
-    """The comment in the first line, which says what a recipe changes, or else its name."""
+    """Returns the comment in the first line of a recipe, which describes its changes, or else its name."""
     file = Path(recipe) if Path(recipe).exists() else RECIPES / Path(recipe).name
     first, *_ = file.read_text(encoding="utf-8").split("\n", 1)
     return first.lstrip("# ") if first.startswith("#") else file.stem
@@ -191,40 +182,36 @@ def title_of(recipe: str) -> str:
 
 def read_recipe(recipe: str, tokenizer: PreTrainedTokenizerBase) -> tuple[Recipe, dict[str, int]]:
     """
-    The recipe of a file, and its model's parameters at the end.
+    Returns the recipe in a file, and the number of parameters of its final model.
 
     Raises:
-        InputError: it cannot be compared with the others, or makes no sense.
+        InputError: the recipe cannot be compared with the others.
     """
     return recipe_of(recipe, to_flags(with_recipe(recipe, {})), tokenizer)
 
 
 def read_trials(file: str, names: list[str], tokenizer: PreTrainedTokenizerBase) -> Iterator[tuple]:
     """
-    Recipes that share a file: a mapping from their names to their entries, and to `change`, which says what a recipe
-    changes. What begins with a dot is no recipe, but what others take over by a merge key.
+    Yields name, change, recipe and number of parameters for the recipes in a file. Each has a `change`, which
+    describes it; names that begin with a dot are for merge keys.
 
     Args:
-        names: of those to read; none for all.
-
-    Yields:
-        Name, change, recipe and its model's parameters.
+        names: names of recipes; none for all.
 
     Raises:
-        InputError: as `read_recipe`; or there is no recipe of a name.
+        InputError: a recipe does not exist, or cannot be compared with the others.
     """
-    remedy = "a file of trials maps names to recipes, each with a `change`"
     trials = {name: trial for name, trial in read_yaml(Path(file)).items() if not name.startswith(".")}
     for name in names or trials:
         trial = trials.get(name)
         if not isinstance(trial, dict) or not isinstance(trial.get("change"), str):
-            raise InputError(f"{file}: {name}: no recipe with a `change`; {remedy}.")
+            raise InputError(f"{file}: {name} is not a recipe with a `change`.")
         entries = {key: value for key, value in trial.items() if key != "change"}
         yield name, trial["change"], *recipe_of(f"{file}: {name}", to_flags(entries), tokenizer)
 
 
 def recipe_of(recipe: str, entries: list[str], tokenizer: PreTrainedTokenizerBase) -> tuple[Recipe, dict[str, int]]:
-    """The one with these flags; `recipe` is what errors call it."""
+    """Returns the recipe with these flags; `recipe` is its name in messages."""
     command = [*to_flags(device_options()), *entries]
     given = read_arguments([*command, *to_flags({"output_dir": "unused", "do_train": True})], *ARGUMENTS)
     arguments = make_arguments(given, *ARGUMENTS)
@@ -233,13 +220,13 @@ def recipe_of(recipe: str, entries: list[str], tokenizer: PreTrainedTokenizerBas
     stages = plan_stages(given)
     steps = stages[0].schedule_steps or training_args.max_steps
     if steps < 1:
-        raise InputError(f"{recipe}: give max_steps; its learning rate's schedule is stretched over the time.")
+        raise InputError(f"{recipe}: max_steps is missing; the learning-rate schedule is stretched over the time.")
     if not isinstance(scheduler_of(training_args, steps), LambdaLR):
         kind = SchedulerType(training_args.lr_scheduler_type).value
-        raise InputError(f"{recipe}: lr_scheduler_type {kind} is no function of the step; give another.")
+        raise InputError(f"{recipe}: lr_scheduler_type {kind} is not a function of the step.")
     run = {"do_train": True, "do_eval": False, "eval_strategy": "no", "eval_on_start": False, "save_strategy": "no"}
     run |= {"max_steps": MANY, "disable_tqdm": True, "report_to": "none"}
-    run["use_cpu"] = device_options()["use_cpu"]  # whatever the recipe has: all on one device
+    run["use_cpu"] = device_options()["use_cpu"]
     if training_args.stages:
         del run["max_steps"]
         run["stages"] = [stage | {"steps": MANY // 100} for stage in training_args.stages]
@@ -257,28 +244,23 @@ def recipe_of(recipe: str, entries: list[str], tokenizer: PreTrainedTokenizerBas
 def check_comparable(
     recipe: str, model: ModelArguments, data: PretrainingDataArguments, training: PretrainingArguments
 ):
-    """Raises InputError where a recipe has its own text or weights, no masked tokens to predict, or is compiled."""
-    for name, value in (
-        ("model_name_or_path", model.model_name_or_path),
-        ("dataset_name", data.dataset_name),
-        ("validation_file", data.validation_file),
-    ):
-        if value is not None:
-            raise InputError(f"{recipe}: {name}: all begin with random weights, on the same text; leave it out.")
+    """Raises InputError if a recipe has its own text or weights, predicts no masked tokens, or is compiled."""
+    if model.model_name_or_path or data.dataset_name or data.validation_file:
+        raise InputError(f"{recipe}: all sides have the same text and random weights; remove its own.")
     if data.objective == "clm":
-        raise InputError(f"{recipe}: objective clm predicts no masked tokens; give mlm+nsp or mlm.")
+        raise InputError(f"{recipe}: objective clm predicts no masked tokens.")
     if training.torch_compile:
-        raise InputError(f"{recipe}: torch_compile: padding is computed, and would not be counted; leave it out.")
+        raise InputError(f"{recipe}: torch_compile computes padding, which is not counted; remove it.")
 
 
 def parts_of_time(stages: list[Stage], steps: int, predicted: float) -> Stages:
     """
-    The part of the time, and the step of the schedule, at which each stage ends. A step is taken to last in proportion
-    to its operations, so that no speed has to be measured beforehand.
+    Returns the share of the time and the step of the schedule at which each stage ends, with times in proportion to
+    operations.
 
     Args:
-        steps: of all stages.
-        predicted: the part of the tokens that goes through the masked-LM head.
+        steps: number of steps of all stages.
+        predicted: share of the tokens that the masked-LM head predicts.
     """
     ends, costs = [*(stage.first_step for stage in stages[1:]), steps], []
     for stage, end in zip(stages, ends, strict=True):
@@ -291,7 +273,7 @@ def parts_of_time(stages: list[Stage], steps: int, predicted: float) -> Stages:
 
 
 class EpochAfterEpoch(Dataset):
-    """New pairs and masks in each pass, as recipes have them; a plain Trainer asks for epoch 0 each time."""
+    """Examples with new pairs and masks in each epoch, as in recipes; a plain Trainer repeats epoch 0."""
 
     def __init__(self, examples: Examples):
         self.examples, self.taken = examples, 0
@@ -305,7 +287,7 @@ class EpochAfterEpoch(Dataset):
 
 
 def train_stock(pipe: Connection, stock: Stock, folder: Path, seed: int, seconds: float, held_out: list[Batch]):
-    """Train with what anybody has: a plain Trainer, padding to the longest row, eager attention where it is faster."""
+    """Train stock BERT with a plain Trainer, padding to the longest row, and eager attention on a CPU."""
     set_seed(seed)
     if stock.equal.keeps_memory:
         keep_freed_memory(torch.device("cpu" if stock.use_cpu else "cuda"))
@@ -331,10 +313,10 @@ def side_of(
     contender: Stock | Recipe, folder: Path, seed: int, minutes: float, held_out: list[Batch], most: float
 ) -> Side:
     """
-    A process that leaves the model in `folder`, and what it prints in a log beside it.
+    Returns the process that trains a side, with the model in `folder` and its output in `folder`.log.
 
     Args:
-        most: minutes of a recipe's training, after which it is stopped; its schedule is one of `minutes`.
+        most: minutes after which a recipe is stopped; its schedule is one of `minutes`.
     """
     log, seconds = folder.with_name(f"{folder.name}.log"), 60 * minutes
     if isinstance(contender, Stock):

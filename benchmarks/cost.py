@@ -1,8 +1,8 @@
 """
 python -m benchmarks.cost FILE
 
-Draws how the cost of a forward pass grows with heads, head size, width, layers and length: operations as
-fixedbert.counts has them, and seconds measured here, on one scale.
+Draws how the cost of a forward pass grows with heads, head size, width, layers and sequence length: operations as
+fixedbert.counts calculates them, and seconds measured on this machine.
 """
 
 import argparse
@@ -19,18 +19,18 @@ from fixedbert.model.modeling_fixed_head_bert import FixedHeadBertModel
 from fixedbert.support.figures import PAGE, new_figure
 
 BASE = Shape(256, 4, 8, 32, 1024, vocabulary=1000)
-GROWING = {  # what grows, with values
+GROWING = {  # fields of Shape, or the sequence length, with values
     "heads": ("h", (2, 4, 8, 16, 32)),
     "head size": ("p", (8, 16, 32, 64, 128)),
     "width (feed-forward 4 x)": ("d", (64, 128, 256, 512)),
     "layers": ("L", (1, 2, 4, 8, 16)),
-    "tokens in a row": ("length", (32, 64, 128, 256, 512)),
+    "sequence length": ("length", (32, 64, 128, 256, 512)),
 }
 
 
 @torch.no_grad()
 def forward_seconds(shape: Shape, length: int, tokens: int = 2048) -> np.ndarray:
-    """Seconds of the layers here for a token, (5,): five passes, sorted."""
+    """Returns the seconds per token of five passes through the layers, sorted (5,)."""
     model = FixedHeadBertModel(shape.config(), add_pooling_layer=False).eval()
     model.set_attn_implementation("eager")
     ids = torch.randint(shape.vocabulary, (max(1, tokens // length), length))
@@ -44,7 +44,7 @@ def forward_seconds(shape: Shape, length: int, tokens: int = 2048) -> np.ndarray
 
 def draw_cost(file: Path):
     """
-    Forward cost of a token against each dimension: FLOPs, and seconds measured here, on one scale.
+    Draws the cost of a token against each dimension, relative to the base: FLOPs, and seconds measured here.
 
     Dots are medians of five passes, with bars from the fastest to the slowest.
     """
@@ -62,8 +62,7 @@ def draw_cost(file: Path):
                 shapes.append((replace(BASE, **changes), value if field == "length" else 128))
             calculated = [shape.forward_flops(length, 0) / length / base_flops for shape, length in shapes]
             seconds = [forward_seconds(shape, length) for shape, length in shapes]
-            base = np.median(seconds[shapes.index((BASE, 128))]) if (BASE, 128) in shapes else base_seconds
-            relative = np.stack(seconds) / base  # (values, 5)
+            relative = np.stack(seconds) / base_seconds  # (values, 5)
             middle = np.median(relative, axis=1)
             bars = np.abs(relative[:, [0, -1]].T - middle)
             panel.plot(values, calculated, "-", label="FLOPs, calculated")
@@ -76,14 +75,14 @@ def draw_cost(file: Path):
         panels[0].set_yticks(ticks, labels=[f"{tick:g}" for tick in ticks], minor=False)
         panels[-1].legend(*panels[0].get_legend_handles_labels(), loc="center")
         figure.suptitle(
-            f"Forward pass; base: {BASE}, rows of 128:\n{base_flops / 1e6:.1f} MFLOP and "
-            f"{base_seconds * 1e6:.0f} microseconds a token on {torch.get_num_threads()} of {os.cpu_count()} cores"
+            f"Forward pass; base: {BASE}, sequence length 128:\n{base_flops / 1e6:.1f} MFLOP and "
+            f"{base_seconds * 1e6:.0f} microseconds per token on {torch.get_num_threads()} of {os.cpu_count()} cores"
         )
 
 
 def main():
     parser = argparse.ArgumentParser(prog="python -m benchmarks.cost", description=__doc__)
-    parser.add_argument("file", type=Path, help="of the picture, such as docs/cost.png")
+    parser.add_argument("file", type=Path, help="file of the figure, such as docs/cost.png")
     draw_cost(parser.parse_args().file)
 
 

@@ -1,4 +1,4 @@
-"""Curves of losses: how much sooner one comes to the other's, and their picture."""
+"""Loss curves: the ratio at which one reaches the final loss of another, and their figure."""
 
 from itertools import pairwise
 from pathlib import Path
@@ -12,7 +12,7 @@ AXES = {"seconds": ("minutes of training", 60), "flops": ("operations of the mod
 
 
 def where(curve: Curve, loss: float, axis: str) -> float | None:
-    """Where on the axis a curve first comes to a loss, with straight lines between its points; None if nowhere."""
+    """Returns where a curve first reaches a loss, interpolated linearly; None if it does not."""
     for before, after in pairwise(curve):
         if after["loss"] <= loss:
             share = (before["loss"] - loss) / (before["loss"] - after["loss"])
@@ -21,19 +21,19 @@ def where(curve: Curve, loss: float, axis: str) -> float | None:
 
 
 def ratio(slower: Curve, curve: Curve, axis: str) -> float | None:
-    """How many times as much the slower one takes to its final loss; None where the other does not come to it."""
+    """Returns how many times as much `slower` takes to its final loss as `curve`; None if that does not reach it."""
     found = where(curve, slower[-1]["loss"], axis)
     return slower[-1][axis] / found if found else None
 
 
 def draw(curves: dict[str, list[Curve]], labels: dict[str, dict[str, str]], level: float, title: str, file: Path):
     """
-    Loss against time and against operations.
+    Draws loss against time and against operations.
 
     Args:
-        curves: by side, one for each seed; the others are compared with the first side.
-        labels: of each axis what is added to the names.
-        level: a loss, for a dotted line.
+        curves: one curve per seed for each side; all are compared with the first side.
+        labels: text to add to the names, for each axis.
+        level: loss of a dotted line.
     """
     from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
@@ -42,7 +42,6 @@ def draw(curves: dict[str, list[Curve]], labels: dict[str, dict[str, str]], leve
             for number, (name, seeds) in enumerate(curves.items()):
                 color = f"C{number - 1}" if number else "black"
                 for seed, points in enumerate(seeds):
-                    # On a logarithmic axis there is no place for the beginning.
                     trained = [(point[axis] / unit, point["loss"]) for point in points if point[axis] > 0]
                     legend = None if seed else f"{name}{labels[axis].get(name, '')}"
                     panel.plot(*zip(*trained, strict=True), ".-", color=color, label=legend)

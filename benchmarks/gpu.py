@@ -1,8 +1,9 @@
 """
 python -m benchmarks.gpu [--output_json FILE]
 
-What to run first on a GPU: every attention backend beside float64, then pretraining steps a second. On a CPU the first
-part alone, at a small size. The exit status is 1 if anything is wrong. README.md in this folder says how to read it.
+Run this first on a GPU: it compares every attention backend with float64 and then measures pretraining steps. On a CPU
+it only does the first part, at a small size. The exit status is 1 if anything is wrong. machines.md in this directory
+explains the table.
 """
 
 import argparse
@@ -17,17 +18,17 @@ import transformers
 from tqdm import tqdm
 
 from benchmarks.backends import agreement_lines
-from benchmarks.machine import description, gpus
+from benchmarks.paired import description, gpus
 from benchmarks.pretraining_steps import speed_lines
 
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu", description=__doc__)
-    parser.add_argument("--output_json", type=Path, help="also write all numbers into this file, to send them")
+    parser.add_argument("--output_json", type=Path, help="file for all numbers")
     arguments = parser.parse_args(argv)
     transformers.utils.logging.set_verbosity_error()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    machine = [description(), *(gpus() or ["no GPU: backends alone, at a small size"])]
+    machine = [description(), *(gpus() or ["no GPU: only backends, at a small size"])]
     print("\n".join(machine) + "\n")
     lines = []
     for line in chain(agreement_lines(device), speed_lines(device)):

@@ -1,18 +1,18 @@
 """
 python -m benchmarks.model
 
-FixedHeadBert beside transformers' BERT of the same shape: tokens a second and memory, measured in turns on this
-machine. README.md in this folder says how to read the table.
+Compares FixedHeadBert with transformers' BERT of the same shape: tokens per second and memory in alternating steps on
+this machine. README.md in this directory explains the table.
 """
 
 import argparse
 import ctypes
 import multiprocessing
 import os
+import resource
 import statistics
 import time
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from dataclasses import dataclass
 
 import torch
 import transformers
@@ -20,32 +20,44 @@ from tqdm import tqdm
 from transformers import BertConfig, BertTokenizer
 
 import fixedbert
-from benchmarks.machine import description, resident_peak
-from benchmarks.turns import ratio
+from benchmarks.paired import data_directory, description, ratio
 from fixedbert.fine_tuning.texts import load_task
 from fixedbert.training.speed import has_bf16, keep_freed_memory, use_fast_dropout
 
 SHAPE = {"vocab_size": 30522, "hidden_size": 512, "num_hidden_layers": 4, "num_attention_heads": 8}
 SHAPE |= {"intermediate_size": 2048, "hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1}
-
-# Tokens of a pair in MNLI's dev_matched with bert-base-uncased's vocabulary, [CLS] and both [SEP] counted: every 5th
-# percentile from the shortest to the longest. Used where FIXEDBERT_DATA does not name the real pairs.
+TINY = SHAPE | {"vocab_size": 99, "hidden_size": 8, "intermediate_size": 8}
+BATCH, LENGTH = 32, 128
+# Every 5th percentile of the lengths of MNLI's dev_matched pairs, in tokens of bert-base-uncased. Used if
+# FIXEDBERT_DATA is not set.
 MNLI_LENGTHS = [6, 15, 18, 21, 23, 25, 27, 29, 31, 34, 36, 38, 41, 43, 46, 50, 53, 57, 62, 72, 128]
+WARM_UP = 2  # rounds that are discarded
+M_MMAP_THRESHOLD = -3  # from glibc's malloc.h
+SAME_SETTINGS = "stock with the same settings"
+HEADS = {
+    "pretraining": "ForPreTraining",
+    "fine-tuning": "ForSequenceClassification",
+    "inference": "ForSequenceClassification",
+    "rows": "Model",
+}
 
 
 @dataclass(frozen=True)
 class Work:
-    """One line of the table. `kind` is pretraining, fine-tuning, inference or rows (forward and backward alone)."""
+    """
+    A line of the table.
+
+    Args:
+        kind: one of HEADS; "rows" is forward and backward of the bare encoder.
+        padded_to: length of stock BERT's batches; None: the longest row.
+    """
 
     title: str
     kind: str
     target: float
     bf16: bool = False
-    padded_to: int | None = None  # stock BERT's batches; None: to the longest of the batch
+    padded_to: int | None = None
     memory_target: float | None = None
-    batch: int = 32
-    length: int = 128
-    shape: dict = field(default_factory=lambda: SHAPE, hash=False)
 
 
 FULL, MNLI = "32 full rows of 128", "32 MNLI pairs"
@@ -61,25 +73,13 @@ WORKS = {
 }
 
 
-WARM_UP = 2  # rounds that do not count
-M_MMAP_THRESHOLD = -3  # from glibc's malloc.h
-SAME_SETTINGS = "stock with the same settings"
-HEADS = {
-    "pretraining": "ForPreTraining",
-    "fine-tuning": "ForSequenceClassification",
-    "inference": "ForSequenceClassification",
-    "rows": "Model",
-}
-
-
 def mnli_lengths() -> list[int]:
-    """The lengths in tokens of many pairs: real ones where FIXEDBERT_DATA names them, else drawn from percentiles."""
+    """Returns the lengths of many pairs in tokens: real ones if FIXEDBERT_DATA is set, else drawn from percentiles."""
     if "FIXEDBERT_DATA" in os.environ:
-        data = Path(os.environ["FIXEDBERT_DATA"])
+        data = data_directory()
         tokenizer = BertTokenizer(vocab=str(data / "vocab" / "bert-base-uncased-vocab.txt"))
         pairs = load_task("mnli", str(data / "glue"), ("validation",)).splits["validation_matched"]
-        texts = pairs["sentence1"][:], pairs["sentence2"][:]
-        encoded = tokenizer(*texts, truncation=True, max_length=128)
+        encoded = tokenizer(pairs["sentence1"][:], pairs["sentence2"][:], truncation=True, max_length=LENGTH)
         return [len(ids) for ids in encoded["input_ids"]]
     draws = torch.rand(5000, generator=torch.Generator().manual_seed(0)) * (len(MNLI_LENGTHS) - 1)
     low = draws.long()
@@ -87,48 +87,44 @@ def mnli_lengths() -> list[int]:
     return table[low].lerp(table[low + 1], draws - low).round().int().tolist()
 
 
-def make_batch(work: Work, lengths: list[int], seed: int) -> dict[str, torch.Tensor]:
-    """Round `seed`'s batch: the same tokens for both sides."""
+def make_batch(work: Work, lengths: list[int], seed: int, rows: int = BATCH, vocabulary: int = 30522):
+    """Returns the batch of round `seed`, with the same tokens for all sides."""
     generator = torch.Generator().manual_seed(seed)
 
     def integers(high, *shape):
         return torch.randint(high, shape, generator=generator)
 
     if work.kind in ("pretraining", "rows"):
-        lengths = torch.full((work.batch,), work.length)
+        drawn = torch.full((rows,), LENGTH)
     else:
-        lengths = torch.tensor(lengths)[torch.randperm(len(lengths), generator=generator)[: work.batch]]
-    width = work.padded_to or int(lengths.max())
-    real = torch.arange(width) < lengths[:, None]
-    ids = torch.where(real, integers(work.shape["vocab_size"], work.batch, width), 0)
-    batch = {"input_ids": ids, "attention_mask": real.long(), "token_type_ids": integers(2, work.batch, width)}
+        drawn = torch.tensor(lengths)[torch.randperm(len(lengths), generator=generator)[:rows]]
+    width = work.padded_to or int(drawn.max())
+    real = torch.arange(width) < drawn[:, None]
+    ids = torch.where(real, integers(vocabulary, rows, width), 0)
+    batch = {"input_ids": ids, "attention_mask": real.long(), "token_type_ids": integers(2, rows, width)}
     if work.kind == "pretraining":
         masked = torch.rand(ids.shape, generator=generator) < 0.15
-        batch |= {"labels": torch.where(masked, ids, -100), "next_sentence_label": integers(2, work.batch)}
+        batch |= {"labels": torch.where(masked, ids, -100), "next_sentence_label": integers(2, rows)}
     elif work.kind == "fine-tuning":
-        batch["labels"] = integers(3, work.batch)
+        batch["labels"] = integers(3, rows)
     return batch
 
 
-def build(side: str, work: Work) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
+def build(side: str, work: Work, shape: dict) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
     torch.manual_seed(0)
-    # On a CPU the README advises eager for training; stock has transformers' default unless settings are the same.
+    # fixedbert trains with eager attention on a CPU; stock has transformers' default unless settings are the same.
     backend = "sdpa" if side == "stock" or work.kind == "inference" else "eager"
     if side == "fixedbert":
         config = fixedbert.FixedHeadBertConfig(
-            **work.shape,
-            num_labels=3,
-            attention_head_size=None,  # stock's size: the arithmetic is the same
-            unpad_inputs=True,
-            sparse_prediction=True,
+            **shape, num_labels=3, attention_head_size=None, unpad_inputs=True, sparse_prediction=True,
             attn_implementation=backend,
-        )
+        )  # fmt: skip
         model = getattr(fixedbert, f"FixedHeadBert{HEADS[work.kind]}")(config)
     else:
-        config = BertConfig(**work.shape, num_labels=3, attn_implementation=backend)
+        config = BertConfig(**shape, num_labels=3, attn_implementation=backend)
         model = getattr(transformers, f"Bert{HEADS[work.kind]}")(config)
     if side != "stock":
-        use_fast_dropout(model)  # as our trainers do
+        use_fast_dropout(model)
     model.train(work.kind != "inference")
     return model, torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
 
@@ -148,20 +144,23 @@ def step(work: Work, model: torch.nn.Module, optimizer: torch.optim.Optimizer, b
     optimizer.zero_grad()
 
 
+def resident_peak() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # KiB to bytes
+
+
 def worker(side: str, work: Work, lengths: list[int], exact_memory: bool, pipe):
     """
-    One side of a comparison, in a process of its own: takes the steps it is told to and says how long they took, in
-    the end its peak memory. With `exact_memory` glibc hands back at once what tensors free: slow, but then resident
-    memory is the tensors' own.
+    Takes a step for each seed that it receives and sends tokens per second; at the end it sends its peak memory.
+
+    With `exact_memory` glibc returns freed tensors at once, which is slow, so that resident memory is that of tensors.
     """
     if exact_memory:
         ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, 2**17)
     elif side != "stock":
-        keep_freed_memory(torch.device("cpu"))  # as fixedbert's scripts do
-    small = replace(work, shape=SHAPE | {"vocab_size": 99, "hidden_size": 8, "intermediate_size": 8}, batch=2)
-    step(small, *build(side, small), make_batch(small, lengths, 0))  # what libraries need for themselves
+        keep_freed_memory(torch.device("cpu"))
+    step(work, *build(side, work, TINY), make_batch(work, lengths, 0, 2, 99))  # memory of the libraries
     before = resident_peak()
-    model, optimizer = build(side, work)
+    model, optimizer = build(side, work, SHAPE)
     while (seed := pipe.recv()) is not None:
         batch = make_batch(work, lengths, seed)
         start = time.perf_counter()
@@ -172,16 +171,14 @@ def worker(side: str, work: Work, lengths: list[int], exact_memory: bool, pipe):
 
 @dataclass
 class Side:
-    """A process that has taken steps: tokens a second in every round that counts, and peak memory in GiB."""
+    """Tokens per second in every counted round, and peak memory in GiB."""
 
     speeds: list[float]
     memory: float
 
 
-def measure(
-    work: Work, sides: list[str], lengths: list[int], rounds: int, progress: tqdm, exact_memory: bool = False
-) -> dict[str, Side]:
-    """The sides take turns with the same batches, one process at a time; who begins alternates."""
+def measure(work: Work, sides: list[str], lengths: list[int], rounds: int, exact_memory: bool = False):
+    """Measures the sides in alternating steps with the same batches, one process at a time."""
     context = multiprocessing.get_context("spawn")
     pipes, processes = {}, []
     for side in sides:
@@ -189,13 +186,12 @@ def measure(
         processes.append(context.Process(target=worker, args=(side, work, lengths, exact_memory, theirs), daemon=True))
         processes[-1].start()
     results = {side: Side([], 0.0) for side in sides}
-    for seed in range(WARM_UP + rounds):
+    for seed in tqdm(range(WARM_UP + rounds), desc=work.title, leave=False):
         for side in sides if seed % 2 else reversed(sides):
             pipes[side].send(seed)
             speed = pipes[side].recv()
             if seed >= WARM_UP:
                 results[side].speeds.append(speed)
-        progress.update()
     for side in sides:
         pipes[side].send(None)
         results[side].memory = pipes[side].recv()
@@ -204,47 +200,43 @@ def measure(
     return results
 
 
-ROW = "{:<56} {:>10} {:>10} {:>18} {:>7}"
+ROW = "{:<56} {:>10} {:>10} {:>18} {:>7}".format
 
 
 def speed_line(title: str, target: str, stock: Side, ours: Side) -> str:
     speeds = (f"{statistics.median(side.speeds):,.0f}/s" for side in (stock, ours))
-    return ROW.format(title, *speeds, ratio(ours.speeds, stock.speeds), target)
+    return ROW(title, *speeds, ratio(ours.speeds, stock.speeds), target)
 
 
 def memory_line(title: str, target: str, stock: Side, ours: Side) -> str:
     memories = (f"{side.memory:.2f} GiB" for side in (stock, ours))
-    return ROW.format(title, *memories, f"{ours.memory / stock.memory:.2f}", target)
+    return ROW(title, *memories, f"{ours.memory / stock.memory:.2f}", target)
 
 
 def main():
     parser = argparse.ArgumentParser(prog="python -m benchmarks.model", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=9, help="steps of each side that count (default: %(default)s)")
+    parser.add_argument("--rounds", type=int, default=9, help="counted steps of each side (default: %(default)s)")
     parser.add_argument("--only", nargs="+", choices=WORKS, default=list(WORKS), help="lines of the table")
     arguments = parser.parse_args()
-    works = [WORKS[name] for name in arguments.only]
-    emulated = [] if has_bf16(use_cpu=True) else [work for work in works if work.bf16]
     lengths = mnli_lengths()
     print(
         f"{description()}\n"
         "4 layers, width 512, 8 heads of 64, feed-forward 2048, vocabulary 30,522, dropout 0.1; AdamW\n"
-        f"MNLI pairs have {statistics.mean(lengths):.1f} tokens in the mean; medians of {arguments.rounds} rounds\n"
+        f"MNLI pairs have {statistics.mean(lengths):.1f} tokens on average; medians of {arguments.rounds} rounds\n"
     )
-    print(ROW.format("work (tokens a second, padding not counted)", "stock", "fixedbert", "ratio (range)", "target"))
-    for work in emulated:
-        print(f"{work.title}: left out, because this processor has no bf16 instructions and would emulate them")
-        works.remove(work)
-    rounds = sum(WARM_UP + arguments.rounds + (WARM_UP + 1) * (work.memory_target is not None) for work in works)
-    with tqdm(total=rounds, unit="round", leave=False) as progress:
-        for work in works:
-            done = measure(work, ["stock", "fixedbert", SAME_SETTINGS], lengths, arguments.rounds, progress)
-            stock, ours = done["stock"], done["fixedbert"]
-            tqdm.write(speed_line(work.title, f">= {work.target}", stock, ours))
-            tqdm.write(speed_line(f"  against {SAME_SETTINGS}", "", done[SAME_SETTINGS], ours))
-            if work.memory_target is not None:
-                exact = measure(work, ["stock", "fixedbert"], lengths, 1, progress, exact_memory=True)
-                tqdm.write(memory_line("  its peak memory: tensors", f"<= {work.memory_target}", *exact.values()))
-                tqdm.write(memory_line("  its peak memory: resident, with what glibc keeps", "", stock, ours))
+    print(ROW("work (tokens per second without padding)", "stock", "fixedbert", "ratio (range)", "target"))
+    for work in (WORKS[name] for name in arguments.only):
+        if work.bf16 and not has_bf16(use_cpu=True):
+            print(f"{work.title}: skipped, because this processor has no bf16 instructions")
+            continue
+        done = measure(work, ["stock", "fixedbert", SAME_SETTINGS], lengths, arguments.rounds)
+        stock, ours = done["stock"], done["fixedbert"]
+        print(speed_line(work.title, f">= {work.target}", stock, ours))
+        print(speed_line(f"  against {SAME_SETTINGS}", "", done[SAME_SETTINGS], ours))
+        if work.memory_target is not None:
+            exact = measure(work, ["stock", "fixedbert"], lengths, 1, exact_memory=True)
+            print(memory_line("  peak memory: tensors", f"<= {work.memory_target}", *exact.values()))
+            print(memory_line("  peak memory: resident, with what glibc keeps", "", stock, ours))
 
 
 if __name__ == "__main__":

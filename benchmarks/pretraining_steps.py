@@ -1,20 +1,17 @@
-"""Pretraining steps of presets: their speed, compiled or not, alone or in two processes, and how often they wait."""
+"""Measures pretraining steps of presets on a GPU: speed, with and without torch.compile, and synchronizations."""
 
-import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import torch
 from torch._dynamo.utils import counters
-from torch.nn.parallel import DistributedDataParallel
 
-from benchmarks.lines import Line
-from benchmarks.machine import in_a_process
+from benchmarks.backends import Line
+from benchmarks.paired import in_a_process
 from fixedbert import FixedHeadBertForPreTraining, preset_config
 from fixedbert.counts import PREDICTED
 from fixedbert.data.collator import PretrainingCollator
@@ -23,39 +20,38 @@ from fixedbert.planning import KNOWN
 
 PRESETS = ("fixed-512-8x128", "fixed-768-12x128", "standard-1024-16x64")
 LENGTH = 128
-SHORTER = 0.1  # of the rows, as in BERT's recipe
-ROWS = 256  # at first; fewer where memory is short
+SHORTER = 0.1  # share of short rows, as in BERT's recipe
+ROWS = 256  # halved until they fit the memory
 WARM_UP, STEPS = 5, 20
-PRODUCT = 8192  # rows and columns of the plain product
+PRODUCT = 8192  # rows and columns of the matrix product
 VARIANTS = {
-    "as pretraining runs it": {},
-    "places of tokens found on the GPU": {"places": False},
+    "as in pretraining": {},
+    "token positions computed on the GPU": {"places": False},
     "torch.compile": {"compiled": True},
 }
 
 
 @dataclass
 class Steps:
-    """`flops` for the real tokens of all steps, as the model needs them, and how often the host `waits` in a step."""
+    """A measurement: `flops` for real tokens, `waits` of the host per step, `graphs` compiled during counted steps."""
 
     count: int
     seconds: float
     tokens: int
     flops: float
     waits: int | None
-    graphs: int  # compiled for the counted steps
-    processes: int = 1
+    graphs: int
 
     def text(self, product: float) -> str:
         rate = self.flops / self.seconds
         text = f"{self.count / self.seconds:.2f} steps/s, {self.tokens / self.seconds:,.0f} tokens/s"
-        text += f", {rate / 1e12:.1f} TFLOP/s, {rate / product / self.processes:.0%} of a plain product"
-        text += f", {self.graphs} graphs compiled after the first steps" if self.graphs else ""
-        return text + (f", {self.waits} waits a step" if self.waits is not None else "")
+        text += f", {rate / 1e12:.1f} TFLOP/s, {rate / product:.0%} of a matrix product"
+        text += f", {self.graphs} graphs compiled after warm-up" if self.graphs else ""
+        return text + (f", {self.waits} synchronizations per step" if self.waits is not None else "")
 
 
 def examples(rows: int, vocabulary: int, seed: int) -> list[dict[str, np.ndarray]]:
-    """Pairs as BERT's recipe draws them: most of full length, 15 % of the tokens masked."""
+    """Returns segment pairs like those of BERT's recipe: most have full length, 15 % of the tokens are masked."""
     rng = np.random.default_rng(seed)
     found = []
     for _ in range(rows):
@@ -79,17 +75,15 @@ def steps(
     preset: str, device: torch.device, rows: int, count: int, compiled: bool = False, places: bool = True
 ) -> Steps:
     """
-    Steps in bf16 with AdamW, after others that do not count.
+    Times steps in bf16 with AdamW after a warm-up.
 
     Args:
-        compiled: by torch.compile, with batches of one shape.
-        places: with the places of tokens that the collator finds on the CPU.
+        compiled: use torch.compile, with batches of one shape.
+        places: use the token positions that the collator computes on the CPU.
     """
     torch.manual_seed(0)
     config = preset_config(preset, unpad_inputs=True, sparse_prediction=True, attn_implementation="sdpa")
     model: torch.nn.Module = FixedHeadBertForPreTraining(config).to(device).train()
-    if torch.distributed.is_initialized():
-        model = DistributedDataParallel(model)
     if compiled:
         model = torch.compile(model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
@@ -129,7 +123,7 @@ def wait_for(device: torch.device):
 
 
 def waits_of(step) -> int:
-    """How often the host waits for the GPU in a step, as torch reports it."""
+    """Returns how often the host waits for the GPU in a step, as reported by torch."""
     torch.cuda.set_sync_debug_mode("warn")
     try:
         with warnings.catch_warnings(record=True) as caught:
@@ -141,7 +135,7 @@ def waits_of(step) -> int:
 
 
 def product_rate(device: torch.device, size: int) -> float:
-    """Operations a second of a product of two square matrices in bf16: what the machine can reach."""
+    """Returns the FLOP/s of a product of two square matrices in bf16."""
     one, other = (torch.randn(size, size, device=device).bfloat16() for _ in range(2))
     for _ in range(3):
         one @ other
@@ -154,7 +148,7 @@ def product_rate(device: torch.device, size: int) -> float:
 
 
 def largest_batch(preset: str, device: torch.device) -> int:
-    """The number of rows, halved from ROWS on, for which there is memory."""
+    """Returns the largest number of rows, halved from ROWS, that fits the memory."""
     rows = ROWS
     while True:
         try:
@@ -167,61 +161,33 @@ def largest_batch(preset: str, device: torch.device) -> int:
 
 
 def is_out_of_memory(error: Exception) -> bool:
-    """Also where the error comes from CUDA, or is quoted by another process or by torch.compile."""
+    """Recognizes errors from torch, CUDA, worker processes and torch.compile."""
     text = f"{type(error).__name__}: {error}"
     return any(words in text for words in ("OutOfMemoryError", "out of memory", "_STATUS_ALLOC_FAILED"))
 
 
-def in_two_processes(preset: str, devices: str, rows: int, count: int) -> Steps:
-    """The steps of two processes, each with so many rows."""
-    context = torch.multiprocessing.get_context("spawn")
-    found = context.SimpleQueue()
-    with tempfile.TemporaryDirectory() as folder:
-        meeting_place = Path(folder, "processes").as_uri()
-        torch.multiprocessing.spawn(one_of_two, (meeting_place, rows, preset, devices, count, found), nprocs=2)
-    return found.get()
-
-
-def one_of_two(rank: int, meeting_place: str, rows: int, preset: str, devices: str, count: int, found):
-    device = torch.device(devices, rank) if devices == "cuda" else torch.device(devices)
-    if devices == "cuda":
-        torch.cuda.set_device(device)
-    backend = "nccl" if devices == "cuda" else "gloo"
-    torch.distributed.init_process_group(backend, meeting_place, rank=rank, world_size=2)
-    try:
-        of_it = steps(preset, device, rows, count)
-        if rank == 0:
-            found.put(replace(of_it, processes=2, tokens=2 * of_it.tokens, flops=2 * of_it.flops))
-    finally:
-        torch.distributed.destroy_process_group()
-
-
 def speed_lines(device: torch.device) -> Iterator[Line]:
-    """Steps a second of three presets, with and without what makes them faster."""
+    """Yields lines with the speed of three presets in several variants."""
     if device.type != "cuda":
-        for title in ("pretraining steps a second", "waits of the host for the GPU", "torch.compile", "two processes"):
+        for title in ("pretraining steps per second", "synchronizations per step", "torch.compile"):
             yield Line(title, left_out="no GPU")
         return
     torch.cuda.empty_cache()
     product = product_rate(device, PRODUCT)
-    yield Line(f"a product of two matrices of {PRODUCT}, bfloat16", f"{product / 1e12:.1f} TFLOP/s")
+    yield Line(f"product of two {PRODUCT} x {PRODUCT} matrices, bfloat16", f"{product / 1e12:.1f} TFLOP/s")
     for preset in PRESETS:
         try:
             rows = largest_batch(preset, device)
         except Exception as error:
-            yield line_without_steps(f"{preset}: the largest batch", error)
+            yield line_without_steps(f"{preset}: largest batch", error)
             continue
         works = {name: partial(steps, preset, device, rows, STEPS, **changes) for name, changes in VARIANTS.items()}
-        if torch.cuda.device_count() > 1:
-            works["two processes"] = partial(in_two_processes, preset, device.type, rows, STEPS)
         for name, work in works.items():
             yield step_line(f"{preset}, {rows} rows: {name}", work, product)
-    if torch.cuda.device_count() < 2:
-        yield Line("two processes", left_out="one GPU")
 
 
 def step_line(title: str, work: Callable[[], Steps], product: float) -> Line:
-    """The steps in a process of their own, or its error: the other lines go on."""
+    """Returns the line of steps in a new process, or of its error."""
     try:
         found = in_a_process(work)
     except Exception as error:
@@ -230,7 +196,7 @@ def step_line(title: str, work: Callable[[], Steps], product: float) -> Line:
 
 
 def line_without_steps(title: str, error: Exception) -> Line:
-    """Too little memory is no error."""
+    """Returns the line of an error; a lack of memory is not wrong."""
     if is_out_of_memory(error):
         return Line(title, left_out="out of memory")
     return Line(title, f"{type(error).__name__}: {' '.join(str(error).split())[-200:]}", right=False)

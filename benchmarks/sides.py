@@ -1,10 +1,8 @@
-"""Trainings that take turns on a machine, each in a process of its own, measured by the seconds of their own work."""
+"""Trainings that take turns on a machine, each in its own process and measured by its own seconds of training."""
 
 import math
 import multiprocessing
 import os
-import signal
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout
@@ -23,18 +21,19 @@ from fixedbert.counts import training_flops
 from fixedbert.model.modeling_fixed_head_bert import FixedHeadBertPreTrainedModel
 from fixedbert.pretraining.trainer import logits_and_targets
 from fixedbert.support.errors import InputError
+from fixedbert.support.processes import exit_with_parent
 
-FEWEST_POINTS, MOST_POINTS = 5, 30  # of a curve, after the one before training: one a minute
+FEWEST_POINTS, MOST_POINTS = 5, 30  # evaluations of a training: one per minute
 TURN = 120.0  # seconds
-FEWEST_TURNS = 5  # of a short training
-MANY = 10**7  # steps, of which a training takes as many as its time allows
+FEWEST_TURNS = 5  # for a short training
+MANY = 10**7  # steps; a training takes as many as its time allows
 
 Batch = dict[str, torch.Tensor]
-Stages = list[tuple[float, int]]  # of each the part of the time, and the step of the schedule, at which it ends
+Stages = list[tuple[float, int]]  # the share of the time and the step of the schedule at which each stage ends
 
 
 class Clock:
-    """Seconds of training, without those for which it is stopped."""
+    """Counts seconds of training, without those while it is stopped."""
 
     def __init__(self):
         self.before, self.began = 0.0, None
@@ -48,7 +47,7 @@ class Clock:
 
     def stop(self):
         if torch.accelerator.is_available():
-            torch.accelerator.synchronize()  # the steps that a GPU still has to do are of this training
+            torch.accelerator.synchronize()  # queued steps of a GPU belong to this training
         self.before, self.began = self.seconds, None
 
     @contextmanager
@@ -60,15 +59,14 @@ class Clock:
 
 class Yardstick(TrainerCallback):
     """
-    Trains for a number of seconds, with the loss on held-out tokens on the way, and in turns with other processes.
+    Ends a training after a number of seconds, evaluates it, and lets it take turns with other processes.
 
-    The learning rate has the schedule of the arguments, stretched over the seconds: after half of a stage's time it is
-    what it would be after half of the stage's steps. A training without stages is a single one. Each stage is a run of
-    its own; the clock goes on between two of them. What is sent through the pipe is a
-    point of the curve, or None at the end of a turn; the training goes on when something comes back.
+    The schedule of the learning rate is stretched over the time: after half of a stage's time it has the value after
+    half of the stage's steps. Each stage is a run of its own; the clock continues between runs. The pipe receives the
+    points of the curve, and None at the end of a turn; training continues when something comes back.
 
     Args:
-        held_out: batches with labels, the same for all processes.
+        held_out: batches with labels, equal for all processes.
     """
 
     def __init__(self, pipe: Connection, held_out: list[Batch], seconds: float, stages: Stages):
@@ -93,7 +91,7 @@ class Yardstick(TrainerCallback):
 
     def remember_tokens(self, model, _args, batch):
         if model.training:
-            self.uncounted.append(computed_tokens(model, batch))  # read later: a GPU would have to be waited for
+            self.uncounted.append(computed_tokens(model, batch))  # read later, so that a GPU need not be waited for
 
     def on_step_end(self, args, state, control, model, **kwargs):
         passed = self.clock.seconds / self.seconds
@@ -122,7 +120,7 @@ class Yardstick(TrainerCallback):
 
 
 def scheduler_of(arguments: TrainingArguments, steps: int) -> LRScheduler:
-    """The arguments' scheduler of the learning rate, for so many steps."""
+    """Returns the learning-rate scheduler of the arguments for a number of steps."""
     nothing = torch.optim.SGD([torch.zeros(1)], lr=1.0)
     warmup = arguments.get_warmup_steps(steps)
     return get_scheduler(arguments.lr_scheduler_type, nothing, warmup, steps, arguments.lr_scheduler_kwargs)
@@ -130,9 +128,10 @@ def scheduler_of(arguments: TrainingArguments, steps: int) -> LRScheduler:
 
 def computed_tokens(model: PreTrainedModel, batch: Batch) -> torch.Tensor:
     """
-    For each row the tokens that the layers compute, and those that the masked-LM head does: (B, 2), on the batch's
-    device. A FixedHeadBert under our flow leaves out padding and tokens without a label; that it also leaves out some
-    in the last layer is not counted.
+    Returns, for each row, the number of tokens that the layers and the masked-LM head compute, (B, 2).
+
+    FixedHeadBert computes no padding, and predicts only tokens with a label. The tokens that its last layer skips are
+    counted.
     """
     computed = predicted = torch.ones_like(batch["input_ids"])
     if isinstance(model, FixedHeadBertPreTrainedModel):
@@ -142,7 +141,7 @@ def computed_tokens(model: PreTrainedModel, batch: Batch) -> torch.Tensor:
 
 @torch.no_grad()
 def held_out_loss(model: PreTrainedModel, batches: list[Batch]) -> float:
-    """Mean over all labelled tokens, in nats. A model without a next-sentence head knows one kind of segment alone."""
+    """Returns the mean loss over all labelled tokens, in nats. Models without next-sentence head get no segments."""
     model.eval()
     total, labelled = 0.0, 0
     for batch in batches:
@@ -158,29 +157,26 @@ def held_out_loss(model: PreTrainedModel, batches: list[Batch]) -> float:
 
 class Side:
     """
-    A process that trains whenever it has its turn.
+    A process that trains when it is its turn.
 
     Args:
-        train: called in the process with the pipe for its Yardstick, and with `arguments`.
-        log: file for what it prints.
-        most: seconds of training; the turn that reaches them is the last one, and no model is left.
+        train: function that is called in the process with the pipe for its Yardstick and with `arguments`.
+        log: file for its output.
+        most: seconds of training after which the process is ended, without a model.
     """
 
     def __init__(self, train: Callable, log: Path, *arguments, most: float = math.inf):
         context = multiprocessing.get_context("spawn")  # a forked one would have this process's threads
         self.log, self.points, self.most = log, [], most
         self.pipe, self.end_of_process = context.Pipe()
-        self.process = context.Process(target=run, args=(train, log, self.end_of_process, *arguments))
+        self.process = context.Process(target=run, args=(train, log, self.end_of_process, os.getpid(), *arguments))
 
     def take_turn(self) -> bool:
         """
-        Train until the end of a turn, or of the training.
-
-        Returns:
-            Whether there is another turn to come.
+        Train until the end of a turn or of the training. Returns False at the end of the training.
 
         Raises:
-            InputError: the process has failed.
+            InputError: the process failed.
         """
         try:
             if self.process.pid is None:
@@ -191,14 +187,11 @@ class Side:
             while (point := self.pipe.recv()) is not None:
                 self.points.append(point)
         except (EOFError, OSError) as error:
-            if self.process.pid is None:
-                raise InputError(f"{self.log.stem}: its process could not be started ({error}); try again.") from None
             self.process.join()
             if isinstance(error, EOFError) and self.process.exitcode == 0:
                 return False
             raise InputError(
-                f"{self.log.stem}: its process ended with exit status {self.process.exitcode}; the reason is above "
-                f"or in {self.log}."
+                f"{self.log.stem}: its process ended with exit status {self.process.exitcode}; see {self.log}."
             ) from None
         if self.points and self.points[-1]["seconds"] >= self.most:
             self.kill()
@@ -211,50 +204,32 @@ class Side:
             self.process.join()
 
 
-def run(train: Callable, log: Path, pipe: Connection, *arguments):
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that started this one, and ends it
-    threading.Thread(target=exit_with_parent, daemon=True).start()
+def run(train: Callable, log: Path, pipe: Connection, parent: int, *arguments):
+    exit_with_parent(parent)
     transformers.utils.logging.set_verbosity_error()
     with open(log, "w", buffering=1) as lines, redirect_stdout(lines):
         train(pipe, *arguments)
 
 
-def exit_with_parent():
-    """Without this a process whose parent was killed trains on until the end of its turn."""
-    parent = multiprocessing.parent_process()
-    assert parent is not None  # of a Side
-    parent.join()
-    os._exit(1)
-
-
 def train_in_turns(sides: dict[str, Side]) -> Iterator[tuple[str, Side]]:
     """
-    Let the sides train; each is returned when it is done. Who begins a round alternates.
+    Let the sides train in turns, and yield each when it is done. The first one of a round alternates.
 
     Raises:
-        InputError: a side has failed; the others are done.
+        InputError: a side failed.
     """
-    waiting, failures = list(sides), []
+    waiting = list(sides)
     try:
         while waiting:
             for name in list(waiting):
                 side = sides[name]
-                try:
-                    goes_on = side.take_turn()
-                except InputError as error:
-                    print(error, flush=True)
-                    failures.append(error)
-                    waiting.remove(name)
-                    continue
-                if not goes_on:
+                if not side.take_turn():
                     waiting.remove(name)
                     yield name, side
                 elif side.points:
                     last = side.points[-1]
                     print(f"{name}: {last['seconds'] / 60:.1f} minutes, loss {last['loss']:.3f}", flush=True)
             waiting.reverse()
-        if failures:
-            raise failures[0]
     finally:
         for side in sides.values():
             side.kill()
