@@ -2,7 +2,6 @@
 
 import json
 import os
-import tracemalloc
 
 import pyarrow
 import pyarrow.parquet
@@ -108,17 +107,6 @@ def test_only_regular_files_are_read(tmp_path):
     os.mkfifo(tmp_path / "a.txt")
     with pytest.raises(InputError, match="a.txt: not a regular file"):
         documents(tmp_path)
-
-
-def test_small_files_take_little_memory(tmp_path):
-    """Guards: the memory for a document is proportional to its size."""
-    (tmp_path / "a.txt").write_text("One.\n" * 1000)
-    tracemalloc.start()
-    try:
-        assert documents(tmp_path / "a.txt") == ["One.\n" * 1000]
-        assert tracemalloc.get_traced_memory()[1] < 2**23
-    finally:
-        tracemalloc.stop()
 
 
 def test_document_without_boundaries_is_refused(tmp_path, monkeypatch):
