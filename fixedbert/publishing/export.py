@@ -106,9 +106,6 @@ def export(
         batches = example_batches(graph, load_tokenizer(str(auxiliary), trust_remote_code=False))
         summary = f"{describe_shape(bert)} -> {write_graphs(graph, batches, directory, int8)}"
         graph_config(graph).save_pretrained(directory)
-        if bert.can_generate() and bert.generation_config is not None:
-            bert.generation_config.use_cache = False
-            bert.generation_config.save_pretrained(directory)
         origin, metadata = copy_auxiliary_files(source, auxiliary, directory)
         name = Path(output_dir).name
         loading = LOADING.format(name=name, graph=GRAPH, choices="[None]" if head == "ForMultipleChoice" else "")
@@ -123,7 +120,7 @@ def export(
 
 
 def example_batches(graph: Graph, tokenizer: PreTrainedTokenizerBase) -> list[Batch]:
-    """TEXTS as inputs (B, L), or (B, 2, L) for multiple choice: all of them padded, pairs, and each text alone."""
+    """TEXTS as inputs (B, L), or (B, 2, L) for multiple choice: all of them padded, and each alone."""
     config = fixed_head_config(graph.model.config)
     names = ["input_ids", "attention_mask"]
     has_types = "token_type_ids" in tokenizer.model_input_names and config.type_vocab_size > 1
@@ -132,8 +129,8 @@ def example_batches(graph: Graph, tokenizer: PreTrainedTokenizerBase) -> list[Ba
     options: dict[str, Any] = {"padding": True, "truncation": True, "max_length": config.max_position_embeddings}
     options |= {"return_token_type_ids": True, "return_tensors": "pt"}
     batches = []
-    for first, second in ((TEXTS, None), (TEXTS[:3], TEXTS[2:]), *(([text], None) for text in TEXTS)):
-        encoded = tokenizer(first, second, **options)
+    for texts in (TEXTS, *([text] for text in TEXTS)):
+        encoded = tokenizer(texts, **options)
         batch = {name: encoded[name] for name in names}
         if graph.head == "ForMultipleChoice":
             batch = {name: torch.stack([x, x.flip(0)], dim=1) for name, x in batch.items()}

@@ -155,41 +155,42 @@ def checkpoint_card(
 
 
 def create_model_card(trainer: Trainer):
-    """Writes README.md with data, arguments, results and versions of a run into its output directory."""
+    """Writes README.md with arguments, results, hardware and versions of a run into its output directory."""
     if not trainer.is_world_process_zero():
         return
     args: Any = trainer.args
     model: Any = trainer.model
-    folder = Path(args.output_dir)
-    architecture = type(model).__name__.removeprefix("FSDP")
-    command, summary, results = (
+    directory = Path(args.output_dir)
+    arguments, summary, results = (
         json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
-        for file in (folder / "command.json", folder / "summary.json", folder / "all_results.json")
+        for file in (directory / "command.json", directory / "summary.json", directory / "all_results.json")
     )
-    metadata: dict[str, Any] = {}
-    base, teacher = command.get("model_name_or_path"), command.get("teacher_model")
-    if base and not Path(base).exists():
-        metadata["base_model"] = base
+    architecture = type(model).__name__.removeprefix("FSDP")
     script = next((file for head, file in SCRIPTS.items() if architecture.endswith(head)), "run_pretraining.py")
-    trained_on, hub_ids, evaluated_on = datasets_of(command)
-    if hub_ids:
-        metadata["datasets"] = hub_ids
-    tokens = summary.get("real tokens seen")
-    lines = [
-        f"Initialized from: {public(base) or 'random weights'}",
-        *([f"Distilled from: {public(teacher)}"] if teacher else []),
-        f"Data: {', '.join(trained_on)}",
-        f"Steps: {trainer.state.global_step:,}{f', {tokens:,} real tokens' if tokens else ''}; seed {args.seed}",
-        f"Hardware: {hardware_name()}; {args.world_size} processes; mixed precision: {args.mixed_precision}",
-        f"Versions: {', '.join(f'{library} {version}' for library, version in versions().items())}",
-        f"Arguments of `{script}`:",
-    ]
-    arguments = yaml.safe_dump({name: public(value) for name, value in command.items() if name != "output_dir"})
-    provenance = "\n".join(f"- {line}" for line in lines) + f"\n\n```yaml\n{arguments}```"
-    name = getattr(trainer, "hub_model_id", None) or args.hub_model_id or folder.name
+    shown = yaml.safe_dump({name: public(value) for name, value in arguments.items() if name != "output_dir"})
+    tokens = f", {summary['real tokens seen']:,} real tokens" if "real tokens seen" in summary else ""
+    provenance = f"""
+- Training: {trainer.state.global_step:,} steps{tokens}, seed {args.seed}
+- Hardware: {hardware_name()}, {args.world_size} process(es), mixed precision: {args.mixed_precision}
+- Versions: {", ".join(f"{library} {version}" for library, version in versions().items())}
+- Arguments of `{script}`:
+
+```yaml
+{shown}```
+"""
+    datasets, evaluated_on = datasets_of(arguments)
+    base = arguments.get("model_name_or_path")
     checkpoint_card(
-        model.config, architecture, name, provenance, results, evaluated_on, model.num_parameters(), **metadata
-    ).save(folder / "README.md")
+        model.config,
+        architecture,
+        getattr(trainer, "hub_model_id", None) or args.hub_model_id or directory.name,
+        provenance,
+        results,
+        evaluated_on,
+        model.num_parameters(),
+        datasets=datasets or None,
+        base_model=base if base and not Path(base).exists() else None,
+    ).save(directory / "README.md")
 
 
 def public(value: Any) -> Any:
@@ -200,21 +201,20 @@ def public(value: Any) -> Any:
     return Path(value).name if is_path else value
 
 
-def datasets_of(command: dict[str, Any]) -> tuple[list[str], list[str], dict[str, str]]:
-    """The training data of a run, its Hub ids, and what it is evaluated on (see `checkpoint_card`)."""
-    task = "".join(command.get("task_name") or []).lower()  # a list with one task
-    if task in TASKS and command.get("data_dir"):
-        return [f"GLUE {task}, from files"], [], {"type": "files", "name": f"GLUE {task}, from files"}
+def datasets_of(arguments: dict[str, Any]) -> tuple[list[str], dict[str, str]]:
+    """The Hub ids of a run's training data, and what the run is evaluated on (see `checkpoint_card`)."""
+    task = "".join(arguments.get("task_name") or []).lower()  # a list with one task
+    if task in TASKS and arguments.get("data_dir"):
+        return [], {"type": "files", "name": f"GLUE {task}, from files"}
     if task in TASKS:
         source, config = TASKS[task].dataset_name, TASKS[task].dataset_config_name or task
-        return [f"GLUE {task}"], [source], {"type": source, "name": f"GLUE {task}", "config": config}
-    values = (command.get(name) or [] for name in ("dataset_name", "train_file", "validation_file"))
-    names, files, held_out = ([value] if isinstance(value, str) else value for value in values)
-    hub_ids = [name for name in names if "/" in name and not Path(name).exists()]
-    evaluated_on = (
-        {"type": "files", "name": public(held_out[0])} if held_out else {"type": "held-out", "name": "held-out data"}
-    )
-    return public(names + files), hub_ids, evaluated_on
+        return [source], {"type": source, "name": f"GLUE {task}", "config": config}
+    names, files = (arguments.get(name) or [] for name in ("dataset_name", "validation_file"))
+    names, files = ([value] if isinstance(value, str) else value for value in (names, files))
+    datasets = [name for name in names if "/" in name and not Path(name).exists()]
+    if files:
+        return datasets, {"type": "files", "name": public(files[0])}
+    return datasets, {"type": "held-out", "name": "held-out data"}
 
 
 def versions() -> dict[str, str]:
