@@ -3,10 +3,16 @@
 import random
 
 import pytest
+import torch
 from helpers.tiny_checkpoints import SHAPE, WORDS, save
 from helpers.tiny_models import model_of
 
 import fixedbert
+
+
+@pytest.fixture(autouse=True)
+def seed():
+    torch.manual_seed(0)
 
 
 @pytest.fixture(scope="session")
