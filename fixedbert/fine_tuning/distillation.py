@@ -243,11 +243,12 @@ class DistillationTrainer(CommonTrainer):
         self.original, self.predictions = original.eval().to(self.args.device), predict
 
     def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
-        with torch.no_grad(), layer_outputs(self.original.base_model) as targets:
+        with torch.no_grad(), recorded(*hidden_state_modules(self.original)) as targets:
             teacher = self.predictions(self.original, inputs)
-        with layer_outputs(self.model.base_model) as states, self.accelerator.autocast():
+        with recorded(*hidden_state_modules(self.model)) as states, self.accelerator.autocast():
             student = self.predictions(self.model, inputs)
-        errors = [relative_error(state, target) for state, target in zip(states, targets, strict=True)]
+        pairs = zip(states.values(), targets.values(), strict=True)
+        errors = [relative_error(state, target) for (_, state), (_, target) in pairs]
         loss = 2 * torch.stack(errors).mean()  # two outputs per layer
         loss = loss + distillation_loss(teacher, student, TEMPERATURE)
         return (loss, {}) if return_outputs else loss
@@ -258,19 +259,22 @@ def relative_error(states: Tensor, targets: Tensor) -> Tensor:
     return (states.float() - targets).square().sum() / targets.square().sum()
 
 
+def hidden_state_modules(model: PreTrainedModel) -> list[nn.Module]:
+    """Returns the modules whose outputs are compared: of each layer, W_o and the layer itself."""
+    layers = model.base_model.get_submodule("encoder.layer").children()
+    return [module for layer in layers for module in (layer.get_submodule("attention.output.dense"), layer)]
+
+
 @contextmanager
-def layer_outputs(encoder: nn.Module) -> Iterator[list[Tensor]]:
-    """Yields a list that fills with each layer's attention output (before the residual) and output, (B, L, D) each."""
-    outputs: list[Tensor] = []
-
-    def keep(_module, _args, output):
-        outputs.append(output[0] if isinstance(output, tuple) else output)
-
-    layers = encoder.get_submodule("encoder.layer").children()
-    modules = [part for layer in layers for part in (layer.get_submodule("attention.output.dense"), layer)]
-    handles = [module.register_forward_hook(keep) for module in modules]
+def recorded(*modules: nn.Module) -> Iterator[dict[nn.Module, tuple[Tensor, Tensor]]]:
+    """Yields a dict that fills with the first argument and the output of each module's last call."""
+    seen: dict[nn.Module, tuple[Tensor, Tensor]] = {}
+    handles = [
+        module.register_forward_hook(lambda module, args, output: seen.update({module: (args[0], output)}))
+        for module in modules
+    ]
     try:
-        yield outputs
+        yield seen
     finally:
         for handle in handles:
             handle.remove()

@@ -14,7 +14,6 @@ import torch
 from tqdm.auto import tqdm
 
 from ..conversion.growing import Heads, set_heads
-from ..model.attention_fixed_head_bert import FixedHeadBertAttention
 from ..model.modeling_fixed_head_bert import FixedHeadBertLayer, FixedHeadBertPreTrainedModel
 from ..publishing.model_card import hardware_name
 from ..support.errors import InputError
@@ -108,14 +107,10 @@ def measure_latencies(
     model: FixedHeadBertPreTrainedModel, shapes: list[LayerShape], inputs: list[Size]
 ) -> LatencyTable:
     """Measures all sublayers that layers of these shapes can become, with random weights in the model's dtype."""
-    sublayers: dict[object, Callable] = {}
-    for heads in dict.fromkeys(shape.heads for shape in shapes):
-        new = [choice for choice in head_choices(heads) if choice not in sublayers]
-        sublayers |= {choice: attention_with(model, choice) for choice in new}
-    for neurons in dict.fromkeys(shape.neurons for shape in shapes):
-        sublayers |= {
-            choice: feed_forward_with(model, choice) for choice in neuron_choices(neurons) if choice not in sublayers
-        }
+    heads = dict.fromkeys(choice for shape in shapes for choice in head_choices(shape.heads))
+    neurons = dict.fromkeys(choice for shape in shapes for choice in neuron_choices(shape.neurons))
+    sublayers: dict[object, Callable] = {choice: layer_with(model, choice).attention for choice in heads}
+    sublayers |= {choice: layer_with(model, Heads(1, 1, 1), choice).feed_forward_chunk for choice in neurons}
     width, rounds = model.config.hidden_size, {choice: [0.0] * ROUNDS for choice in sublayers}
     states = [torch.randn(*size, width, dtype=model.dtype, device=model.device) for size in inputs]
     for turn in tqdm(range(ROUNDS), "measuring latencies", unit="round"):
@@ -135,34 +130,21 @@ def measure_latencies(
     )
 
 
-def attention_with(model: FixedHeadBertPreTrainedModel, heads: Heads) -> Callable:
+def layer_with(model: FixedHeadBertPreTrainedModel, heads: Heads, neurons: int = 1) -> FixedHeadBertLayer:
     config = copy.copy(model.config)
-    config.num_hidden_layers = 1
+    config.num_hidden_layers, config.intermediate_size = 1, neurons
     set_heads(config, [heads])
-    attention = FixedHeadBertAttention(config, layer_idx=0).to(model.device, model.dtype).eval()
-    return lambda states: attention(states)[0]
-
-
-def feed_forward_with(model: FixedHeadBertPreTrainedModel, neurons: int) -> Callable:
-    config = copy.copy(model.config)
-    config.intermediate_size, config.num_hidden_layers = neurons, 1
-    set_heads(config, [Heads(1, 1, 1)])
-    layer = FixedHeadBertLayer(config, layer_idx=0).to(model.device, model.dtype).eval()
-    return layer.feed_forward_chunk
+    return FixedHeadBertLayer(config, layer_idx=0).to(model.device, model.dtype).eval()
 
 
 def timed(run: Callable[[], object], device: torch.device) -> float:
     """Returns the seconds that a call takes."""
-    wait(device)
+    synchronize = partial(torch.cuda.synchronize, device) if device.type == "cuda" else lambda: None
+    synchronize()
     begin = time.perf_counter()
     run()
-    wait(device)
+    synchronize()
     return time.perf_counter() - begin
-
-
-def wait(device: torch.device):
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
 
 
 @torch.inference_mode()

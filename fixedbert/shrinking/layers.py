@@ -5,8 +5,6 @@ The mathematics is in pruning.py. Padding does not count in any statistic.
 """
 
 import copy
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
@@ -14,7 +12,7 @@ from tqdm.auto import tqdm
 from transformers.masking_utils import create_bidirectional_mask, create_causal_mask
 
 from ..conversion.growing import Heads, heads_of, set_heads
-from ..fine_tuning.distillation import Batch
+from ..fine_tuning.distillation import Batch, recorded
 from ..model.attention_fixed_head_bert import FixedHeadBertAttention, FixedHeadBertSelfAttention
 from ..model.modeling_fixed_head_bert import FixedHeadBertLayer, FixedHeadBertPreTrainedModel
 from ..support.errors import InputError
@@ -299,21 +297,6 @@ def linear(weight: Tensor, bias: Tensor) -> nn.Linear:
     return module
 
 
-@contextmanager
-def recorded(*modules: nn.Module) -> Iterator[dict[nn.Module, tuple[Tensor, Tensor]]]:
-    """Yields a dict that fills with the first argument and the output of each module's last call."""
-    seen: dict[nn.Module, tuple[Tensor, Tensor]] = {}
-    handles = [
-        module.register_forward_hook(lambda module, args, output: seen.update({module: (args[0], output)}))
-        for module in modules
-    ]
-    try:
-        yield seen
-    finally:
-        for handle in handles:
-            handle.remove()
-
-
 def attention_mask_for(model: FixedHeadBertPreTrainedModel, states: Tensor, batch: Batch):
     mask = batch["attention_mask"]
     if model.config.is_decoder:
@@ -335,38 +318,33 @@ def refit(original: FixedHeadBertPreTrainedModel, pruned: FixedHeadBertPreTraine
     with tqdm(total=len(layers) * len(batches), desc="refit", unit="batch") as progress:
         for old, new in layers:
             W_o, W_f = new.attention.get_submodule("output.dense"), new.output.get_submodule("dense")
-            heads, neurons = LeastSquaresRefit(inputs_of(W_o), width), LeastSquaresRefit(inputs_of(W_f), width)
+            weights = [weight_of(dense, width) for dense in (W_o, W_f)]
+            heads, neurons = (LeastSquaresRefit(weight.shape[1], width) for weight in weights)
             inputs = []
             for index, batch in enumerate(batches):
                 mask, real = attention_mask_for(original, targets[index], batch), real_tokens(batch)
                 z = self_attention(old.attention)(targets[index], attention_mask=mask)[0]
                 target = old.attention.get_submodule("output.dense")(z) + targets[index]
-                z = states[index]
-                if inputs_of(W_o):
-                    z = self_attention(new.attention)(states[index], attention_mask=mask)[0]
-                heads.add(z[real][:, : inputs_of(W_o)], (target - states[index])[real])
+                z = self_attention(new.attention)(states[index], attention_mask=mask)[0]
+                heads.add(z[real][:, : weights[0].shape[1]], (target - states[index])[real])
                 attended = old.attention.get_submodule("output.LayerNorm")(target)
                 target = old.output.dense(old.intermediate(attended)) + attended
                 targets[index] = old.output.LayerNorm(target)
                 inputs.append((z, target))
-            set_linear(W_o, *heads.solution(weight_of(W_o, width)))
+            set_linear(W_o, *heads.solution(weights[0]))
             for index, (batch, (z, target)) in enumerate(zip(batches, inputs, strict=True)):
                 real = real_tokens(batch)
                 states[index] = new.attention.get_submodule("output.LayerNorm")(W_o(z) + states[index])
-                activations = new.intermediate(states[index])[real][:, : inputs_of(W_f)]
-                neurons.add(activations, (target - states[index])[real])
-            set_linear(W_f, *neurons.solution(weight_of(W_f, width)))
+                activations = new.intermediate(states[index])[real]
+                neurons.add(activations[:, : weights[1].shape[1]], (target - states[index])[real])
+            set_linear(W_f, *neurons.solution(weights[1]))
             for index in range(len(batches)):
                 states[index] = new.output(new.intermediate(states[index]), states[index])
                 progress.update()
 
 
-def inputs_of(dense: nn.Module) -> int:
-    """Returns the input width; 0 for a bias-only sublayer."""
-    return dense.in_features if isinstance(dense, nn.Linear) else 0
-
-
 def weight_of(dense: nn.Module, width: int) -> Tensor:
+    """Returns the weight, (width, inputs); without inputs for a bias-only sublayer."""
     return dense.weight.detach().cpu() if isinstance(dense, nn.Linear) else torch.zeros(width, 0)
 
 

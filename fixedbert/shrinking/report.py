@@ -139,7 +139,7 @@ def plot(result: ShrinkResult, file: Path):
     with new_figure(9, 3.6, file) as figure:
         layers, model = figure.subplots(1, 2, width_ratios=(2, 1))
         indices, pairs = range(len(result.after)), list(zip(result.before, result.after, strict=True))
-        heads = [percent(head_dimensions(before), head_dimensions(after)) for before, after in pairs]
+        heads = [percent(*(shape.heads.number * sum(shape.heads[1:]) for shape in pair)) for pair in pairs]
         neurons = [percent(before.neurons, after.neurons) for before, after in pairs]
         layers.bar([index - 0.2 for index in indices], heads, 0.4, label="dimensions of heads")
         layers.bar([index + 0.2 for index in indices], neurons, 0.4, label="neurons")
@@ -151,11 +151,6 @@ def plot(result: ShrinkResult, file: Path):
         model.set(ylabel="remaining, per cent", ylim=(0, 105))
         speedup = result.table_speedup if result.table_machine else result.speedup
         figure.suptitle(f"{speedup:.2f} times as fast; predictions: {result.fidelity}")
-
-
-def head_dimensions(shape: LayerShape) -> int:
-    number, size, value_size = shape.heads
-    return number * (size + value_size)
 
 
 def percent(before: float, after: float) -> float:

@@ -15,7 +15,6 @@ import shutil
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import NamedTuple
 
 import torch
 from accelerate import PartialState
@@ -40,7 +39,7 @@ from .budget import LayerShape, Option, head_choices, neuron_choices, solve_knap
 from .calibration import CalibrationData, mean_tokens, typical_sizes
 from .latency import LatencyTable, machine_name, measure_latencies, measure_speedup, median_time
 from .layers import LayerPruner, collect_statistics, layer_shapes, layers_of, real_tokens, refit
-from .predictions import LoadedModel, Predict, measure_fidelity
+from .predictions import LoadedModel, measure_fidelity
 from .pruning import TOKENS_PER_DIMENSION
 from .report import PLOT, ShrinkResult, plot
 
@@ -126,25 +125,27 @@ class ShrinkContext:
         cls, source: str, data: CalibrationData, target: Target, distillation_rows: int = 0, **options
     ) -> "ShrinkContext":
         """
-        Loads model, tokenizer and rows.
+        Loads model, tokenizer and rows, with the options of `LoadedModel.load`.
 
-        Args:
-            options: options of `LoadedModel.load`.
+        Raises:
+            InputError: there are too few rows for least squares in the largest sublayer.
         """
         loaded = LoadedModel.load(source, **options)
         loaded.model = original = fixed_head_model(loaded.model, source)
         calibration, held_out, distillation = data.load(loaded, distillation_rows)
         context = cls(source, original, loaded, target, calibration, held_out, distillation, data.seed)
-        check_enough_tokens(context)
+        inputs = max(max(shape.neurons, shape.heads.number * shape.heads.value_size) for shape in context.shapes)
+        tokens, needed = sum(int(real_tokens(batch).sum()) for batch in calibration), TOKENS_PER_DIMENSION * inputs
+        if tokens < needed:
+            raise InputError(
+                f"the calibration rows have {tokens:,} tokens, and at least {needed:,} are needed for {inputs:,} "
+                "neurons: give more rows."
+            )
         return context
 
     @property
     def shapes(self) -> list[LayerShape]:
         return layer_shapes(self.original)
-
-    @property
-    def predict(self) -> Predict:
-        return self.loaded.predict
 
     def operations(self, model: FixedHeadBertPreTrainedModel) -> int:
         """Returns the floating-point operations of the layers for a row of mean length."""
@@ -179,20 +180,6 @@ def fixed_head_model(model: PreTrainedModel, source: str) -> FixedHeadBertPreTra
         raise InputError(f"{source}: a layer has no heads or no neurons; shrink the original instead.")
     fixed.config.unpad_inputs = False
     return fixed.eval().to("cuda" if torch.cuda.is_available() else "cpu", torch.float32)
-
-
-def check_enough_tokens(context: ShrinkContext):
-    """
-    Raises:
-        InputError: the calibration data is too small for least squares in the largest sublayer.
-    """
-    sizes = [max(shape.neurons, shape.heads.number * shape.heads.value_size) for shape in context.shapes]
-    tokens = sum(int(real_tokens(batch).sum()) for batch in context.calibration)
-    if tokens < (needed := TOKENS_PER_DIMENSION * max(sizes)):
-        raise InputError(
-            f"the calibration rows have {tokens:,} tokens, and at least {needed:,} are needed for {max(sizes):,} "
-            "neurons: give more rows."
-        )
 
 
 def shrink(  # noqa: PLR0913  the options of the command
@@ -323,7 +310,7 @@ def prune(context: ShrinkContext) -> tuple[FixedHeadBertPreTrainedModel, ShrinkR
             pruner.cost_of_heads(shape.heads) + pruner.cost_of_neurons(shape.neurons)
             for pruner, shape in zip(pruners, chosen, strict=True)
         ),
-        fidelity=measure_fidelity(original, pruned, context.held_out, context.predict),
+        fidelity=measure_fidelity(original, pruned, context.held_out, context.loaded.predict),
         parameters=(original.num_parameters(), pruned.num_parameters()),
         operations=(context.operations(original), context.operations(pruned)),
         seconds=(before / batches, after / batches),
@@ -355,21 +342,15 @@ def prune_and_distil(context: ShrinkContext, training_args: CommonArguments, arg
         examples = [{name: x.cpu() for name, x in batch.items()} for batch in context.distillation]
         content = b"".join(batch["input_ids"].numpy().tobytes() for batch in examples)
         check_same_data(folder, hashlib.sha256(content).hexdigest())
-        trainer = DistillationTrainer(
-            student, context.original, context.predict, args=training_args, train_dataset=examples
-        )
-        train(trainer, checkpoint)
+        options = {"args": training_args, "train_dataset": examples}
+        train(DistillationTrainer(student, context.original, context.loaded.predict, **options), checkpoint)
         student.requires_grad_().eval()
-        distilled = measure_fidelity(context.original, student, context.held_out, context.predict)
+        distilled = measure_fidelity(context.original, student, context.held_out, context.loaded.predict)
         result = replace(result, distil_steps=steps)
         if distilled.divergence < result.fidelity.divergence:
             result = replace(result, distilled=distilled)
         else:
-            PartialState().print(
-                f"distillation raised the divergence from {result.fidelity.divergence:.2g} to "
-                f"{distilled.divergence:.2g}, so the model is written without it; try a lower learning_rate or more "
-                "distil_steps."
-            )
+            PartialState().print(f"distillation did not help ({distilled}): the model is written without it.")
             student = pruned_model(context, kept)
             student.save_pretrained(folder)
         write_accompanying_files(folder, name, context, student, result)
@@ -391,7 +372,7 @@ def layer_pruners(context: ShrinkContext, fixed_shapes: list[LayerShape] | None)
         sizes = [{shape.heads.size} for shape in fixed_shapes]
     with torch.random.fork_rng():
         torch.manual_seed(context.seed)  # predictions are sampled
-        statistics = collect_statistics(context.original, context.calibration, sizes, context.predict)
+        statistics = collect_statistics(context.original, context.calibration, sizes, context.loaded.predict)
     tokens = mean_tokens(context.calibration)
     return [
         LayerPruner(layer, shape, sums, tokens)
@@ -419,16 +400,22 @@ def choose_shapes(
     Returns:
         The shapes, the model pruned to them but not refitted, and the speedup according to the table.
     """
-    original, prices = context.original, prices_for(context, table)
-    options = [sublayer for pruner in pruners for sublayer in sublayer_options(pruner, prices)]
-    layers = sum(prices.heads(shape.heads) + prices.neurons(shape.neurons) for shape in context.shapes)
+    original, (price_of_heads, price_of_neurons) = context.original, prices_for(context, table)
+    options = []
+    for pruner in pruners:
+        heads, neurons = head_choices(pruner.shape.heads), neuron_choices(pruner.shape.neurons)
+        options.append([Option(choice, pruner.cost_of_heads(choice), price_of_heads(choice)) for choice in heads])
+        options.append(
+            [Option(choice, pruner.cost_of_neurons(choice), price_of_neurons(choice)) for choice in neurons]
+        )
+    layers = sum(price_of_heads(shape.heads) + price_of_neurons(shape.neurons) for shape in context.shapes)
     least = sum(min(option.price for option in sublayer) for sublayer in options)
     wanted, rest = budget_for(context, table, layers, least)
     budget, fast, slow = wanted, (0.0, 0.0), None  # budgets, each with the measured over the wanted time
     tries: list[tuple] = []  # too slow or not, distance from the target, and the choice
     for _ in range(TRIES):
         solution = solve_knapsack(options, budget - rest)
-        shapes = [LayerShape(heads.choice, n.choice) for heads, n in zip(solution[::2], solution[1::2], strict=True)]
+        shapes = [LayerShape(one.choice, n.choice) for one, n in zip(solution[::2], solution[1::2], strict=True)]
         pruned = prune_layers(original, pruners, shapes)
         if table is None:
             return shapes, pruned, None
@@ -456,17 +443,13 @@ def interpolate(fast: tuple[float, float], slow: tuple[float, float]) -> float:
     return low + (high - low) * min(max((1 - less) / (more - less), 0.1), 0.9)
 
 
-class Prices(NamedTuple):
-    """Functions that return the price of an attention block with given heads, and of so many neurons."""
-
-    heads: Callable[[Heads], float]
-    neurons: Callable[[int], float]
-
-
-def prices_for(context: ShrinkContext, table: LatencyTable | None) -> Prices:
+def prices_for(
+    context: ShrinkContext, table: LatencyTable | None
+) -> tuple[Callable[[Heads], float], Callable[[int], float]]:
+    """Returns functions for the price of an attention block with given heads, and of so many neurons."""
     width, length = context.original.config.hidden_size, round(mean_tokens(context.calibration))
     if table is not None:
-        return Prices(table.attention_times().__getitem__, table.feed_forward_times().__getitem__)
+        return table.attention_times().__getitem__, table.feed_forward_times().__getitem__
 
     def parameters(heads: Heads) -> float:
         return heads.number * ((2 * heads.size + heads.value_size) * (width + 1) + heads.value_size * width)
@@ -475,17 +458,8 @@ def prices_for(context: ShrinkContext, table: LatencyTable | None) -> Prices:
         return 2 * length * heads.number * (2 * width + length) * (heads.size + heads.value_size)
 
     if context.target.params is not None:
-        return Prices(parameters, lambda neurons: neurons * (2 * width + 1))
-    return Prices(operations, lambda neurons: 4 * length * width * neurons)
-
-
-def sublayer_options(pruner: LayerPruner, prices: Prices) -> tuple[list[Option], list[Option]]:
-    """Returns the options for the attention and for the feed-forward network of a layer."""
-    heads, neurons = head_choices(pruner.shape.heads), neuron_choices(pruner.shape.neurons)
-    return (
-        [Option(choice, pruner.cost_of_heads(choice), prices.heads(choice)) for choice in heads],
-        [Option(choice, pruner.cost_of_neurons(choice), prices.neurons(choice)) for choice in neurons],
-    )
+        return parameters, lambda neurons: neurons * (2 * width + 1)
+    return operations, lambda neurons: 4 * length * width * neurons
 
 
 def budget_for(context: ShrinkContext, table: LatencyTable | None, layers: float, least: float) -> tuple[float, float]:

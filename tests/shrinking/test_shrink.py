@@ -178,7 +178,7 @@ def test_harmful_distillation_is_discarded(large, rows, context, tmp_path, capsy
     """Guards: if distillation makes predictions worse, the model is written as it was before, with a message."""
     options = {"num_attention_heads": 4, "intermediate_size": 13, "distil_steps": 3, "learning_rate": 0.5}
     found = shrink(large, tmp_path / "out", **options, **rows)
-    assert found.distilled is None and "try a lower learning_rate" in capsys.readouterr().out
+    assert found.distilled is None and "distillation did not help" in capsys.readouterr().out
     written = AutoModelForSequenceClassification.from_pretrained(tmp_path / "out").eval()
     again = measure_fidelity(context.original, written, context.held_out)
     assert again.divergence == pytest.approx(found.fidelity.divergence, rel=1e-4)
