@@ -1,10 +1,10 @@
 """
-Everything once, on two CPU cores and without a network: pretrain, fine-tune twice, compare, show.
+Pretrains a tiny model, fine-tunes it on two tasks with and without pretraining, and compares the results.
 
     make demo        # or: python run_demo.py
 
-What is done stays in demo/ and is not done again; an interrupted demo goes on where it stopped. Flags are those of the
-scripts, and go to all of them:
+Needs two CPU cores, two minutes and no network. Finished steps stay in demo/ and are not repeated. Flags are passed to
+all scripts:
 
     python run_demo.py --seed 1 --bf16 false
 """
@@ -33,13 +33,13 @@ from fixedbert.support.figures import new_figure
 
 DEMO = Path("demo")
 PRETRAINED, START = "pretrained", ("pretrained", "from scratch")
-LEARNED, NOT_LEARNED = 95, 75  # per cent: more than the first with pretraining, less than the second without
+LEARNED, NOT_LEARNED = 95, 75  # per cent: the minimum with pretraining, and the maximum without
 
 
 def run_once(script, output: Path, *arguments: str):
-    """Run a script's main into `output`, unless that is there already: output directories are whole or not there."""
+    """Runs a script unless its output directory exists, which is complete if it does."""
     if output.exists():
-        print(f"{output}: done already")
+        print(f"{output}: already done")
         return
     command = [*arguments, "--output_dir", str(output)]
     print(f"{script.__name__}.py {' '.join(command)}", flush=True)
@@ -53,25 +53,25 @@ def main():
 
 
 def run(flags: list[str]):
-    """Everything once, with these flags of the scripts."""
-    began = time.monotonic()
-    keep_to_a_screen()
+    """Runs all steps with these flags."""
+    start_time = time.monotonic()
+    silence_libraries()
     write_tasks(DEMO / "data")
     run_once(run_pretraining, DEMO / PRETRAINED, "recipes/sample_stories.yaml", *flags)
     model = str(DEMO / PRETRAINED)
     starts = {
         "pretrained": ("--model_name_or_path", model),
-        "from scratch": ("--config_name", model),  # its shape and tokenizer, with random weights
+        "from scratch": ("--config_name", model),  # its configuration and tokenizer, with random weights
     }
     for task, script in (("pairs", run_glue), ("questions", run_squad)):
         for start, source in starts.items():
             run_once(script, directory(task, start), f"recipes/sample_{task}.yaml", *source, *flags)
-    show(time.monotonic() - began)
+    show(time.monotonic() - start_time)
 
 
-def keep_to_a_screen():
-    """Leave out what libraries say of weights that a task has no use for, and all progress but that of training."""
-    import datasets  # not above: fixedbert comes before what imports torch
+def silence_libraries():
+    """Hides warnings about unused weights, and all progress bars except those of training."""
+    import datasets
     from transformers.utils import logging
 
     logging.set_verbosity_error()
@@ -88,7 +88,7 @@ def results(output: Path) -> dict:
 
 
 def majority_baselines() -> dict[str, float]:
-    """What always giving the most frequent label or answer of the training data scores, in per cent."""
+    """Scores in per cent of always predicting the most frequent label or answer of the training data."""
     files = {
         split: str(DEMO / f"data/pairs/{name}.tsv") for split, name in (("train", "train"), ("validation", "dev"))
     }
@@ -113,7 +113,7 @@ ROWS = (
 
 
 def scores() -> dict[str, tuple[float, float]]:
-    """Per cent with and without pretraining, by task and metric."""
+    """Scores in per cent with and without pretraining, for each task and metric."""
     return {
         f"{task}, {name}": (
             scale * results(directory(task, "pretrained"))[key],
@@ -126,14 +126,13 @@ def scores() -> dict[str, tuple[float, float]]:
 def check_lesson():
     """
     Raises:
-        InputError: the models do not show what pretraining is for.
+        InputError: the scores do not show the benefit of pretraining.
     """
     for name, (pretrained, scratch) in scores().items():
         if not (pretrained > LEARNED and scratch < NOT_LEARNED):
             raise InputError(
-                f"this demo missed its lesson: {name} is {pretrained:.1f} % with pretraining, and "
-                f"should be above {LEARNED}; it is {scratch:.1f} % without, and should be below {NOT_LEARNED}. Remove "
-                f"{DEMO}, and give another --seed."
+                f"the demo failed: {name} is {pretrained:.1f} % with pretraining (expected above {LEARNED}) and "
+                f"{scratch:.1f} % without (expected below {NOT_LEARNED}); remove {DEMO} and try another --seed."
             )
 
 
@@ -145,36 +144,34 @@ def show(seconds: float):
         print(f"{task:<16}{name:<14}" + "".join(f"{value:>13.1f}%" for value in values))
     held_out = results(DEMO / PRETRAINED)
     print(
-        f"\nPretraining, on held-out documents: masked-LM loss {held_out['eval_mlm_loss']:.2f} and accuracy "
+        f"\nPretraining on held-out documents: masked-LM loss {held_out['eval_mlm_loss']:.2f} and accuracy "
         f"{held_out['eval_mlm_accuracy']:.1%}, next-sentence accuracy {held_out['eval_nsp_accuracy']:.1%}"
     )
-    picture = draw(majority)
     print(
-        f"Picture: {picture}. Model directories: {DEMO / PRETRAINED}, "
+        f"Figure: {draw(majority)}. Model directories: {DEMO / PRETRAINED}, "
         + ", ".join(str(directory(t, START[0])) for t in ("pairs", "questions"))
     )
     print(
-        f"This run took {seconds:.0f} s; what it logged is beside the directories, in {DEMO}/*.log.\n\n"
-        "Next, in Python:\n"
+        f"This took {seconds:.0f} s. Logs are in {DEMO}/*.log.\n\n"
+        "Next steps in Python:\n"
         "    import fixedbert\n"
         "    from transformers import AutoModel\n"
         f'    model = AutoModel.from_pretrained("{DEMO / PRETRAINED}")\n'
-        "in a shell, after `. .venv/bin/activate`:\n"
+        "and in a shell, after `. .venv/bin/activate`:\n"
         f"    fixedbert theory --output_dir {DEMO}/theory  # which attention patterns a head size can express\n"
-        "    fixedbert pretrain recipes/mini.yaml --train_file TEXTS/  # 10 times as large, on your own text\n"
-        "and README.md for the rest."
+        "    fixedbert pretrain recipes/mini.yaml --train_file TEXTS/  # 10 times as large, on your own text"
     )
 
 
 def history(output: Path, key: str) -> tuple[list[int], list[float]]:
-    """Steps and values of a logged quantity."""
+    """Steps and values of a logged metric."""
     log = json.loads((output / "trainer_state.json").read_text())["log_history"]
     points = [(entry["step"], entry[key]) for entry in log if key in entry]
     return [step for step, _ in points], [value for _, value in points]
 
 
 def draw(majority: dict[str, float]) -> Path:
-    """One picture: pretraining losses, and both tasks' metrics against steps with and without pretraining."""
+    """Plots the pretraining losses, and the metrics of both tasks with and without pretraining."""
     with new_figure(13, 4, DEMO / "demo.png") as figure:
         left, middle, right = figure.subplots(1, 3)
         left.plot(*history(DEMO / PRETRAINED, "loss"), label="training, both losses")

@@ -1,4 +1,4 @@
-"""Shared by all tests: no network, and real data where FIXEDBERT_DATA names it."""
+"""Fixtures for all tests. Tests use no network, and real data only from FIXEDBERT_DATA."""
 
 import atexit
 import gc
@@ -8,13 +8,13 @@ import shutil
 import signal
 import tempfile
 
-# Before transformers is imported: nothing here may reach for the Hub, or find what another run has cached.
+# Before importing transformers: tests neither access the Hub nor share a cache.
 os.environ["HF_HUB_OFFLINE"] = "1"
-os.environ["OMP_NUM_THREADS"] = "1"  # as many test processes as cores; sums in another order are not the same bits
+os.environ["OMP_NUM_THREADS"] = "1"  # pytest runs one process per core, and bit-identity needs a fixed summation order
 os.environ["HF_HOME"] = tempfile.mkdtemp(prefix="fixedbert-tests-")
 atexit.register(shutil.rmtree, os.environ["HF_HOME"], ignore_errors=True)
 
-if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as a shell starts its background jobs; children inherit it
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # in background jobs of a shell
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 from pathlib import Path  # noqa: E402
@@ -26,14 +26,14 @@ from helpers.tiny_tasks import write_download, write_model, write_questions  # n
 
 
 def pytest_collection_finish():
-    """What imports left behind is not searched for garbage: Trainer and matplotlib collect it after every run."""
+    """Exempts imported objects from garbage collection, which Trainer and matplotlib trigger after every run."""
     gc.collect()
     gc.freeze()
 
 
 @pytest.fixture
 def same_signals():
-    """Handlers of signals are put back."""
+    """Restores the signal handlers after the test."""
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     yield
     for number, handler in before.items():
@@ -42,15 +42,15 @@ def same_signals():
 
 @pytest.fixture
 def real_data() -> Path:
-    """The folder with real text and tasks; CONTRIBUTING.md says what is in it."""
+    """The directory with real text and tasks, described in CONTRIBUTING.md."""
     if "FIXEDBERT_DATA" not in os.environ:
-        pytest.skip("FIXEDBERT_DATA does not say where real data is")
+        pytest.skip("FIXEDBERT_DATA is not set")
     return Path(os.environ["FIXEDBERT_DATA"])
 
 
 @pytest.fixture(scope="session")
 def vocabulary(tmp_path_factory) -> str:
-    """A vocab.txt that covers the words of the little texts in the tests."""
+    """A vocab.txt that covers the texts of the tests."""
     words = "the a function takes returns list string file read write what does . ? , ##s one two three four five six"
     letters = [chr(code) for code in range(ord("a"), ord("z") + 1)]
     tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *words.split(), *letters, *(f"##{x}" for x in letters)]
@@ -61,7 +61,7 @@ def vocabulary(tmp_path_factory) -> str:
 
 @pytest.fixture(scope="module")
 def model(vocabulary, tmp_path_factory) -> str:
-    """A little pretrained model without dropout, and its tokenizer."""
+    """Directory of a tiny pretrained model without dropout, with its tokenizer."""
     folder = str(tmp_path_factory.mktemp("model"))
     write_model(folder, vocabulary)
     return folder
@@ -69,7 +69,7 @@ def model(vocabulary, tmp_path_factory) -> str:
 
 @pytest.fixture(scope="module")
 def download(tmp_path_factory) -> str:
-    """All tasks of GLUE in the layout of the download."""
+    """Directory with all GLUE tasks in the layout of the GLUE download."""
     folder = tmp_path_factory.mktemp("glue")
     write_download(folder)
     return str(folder)
@@ -77,7 +77,7 @@ def download(tmp_path_factory) -> str:
 
 @pytest.fixture(scope="module")
 def questions(tmp_path_factory) -> str:
-    """Questions in lines, a third of them without an answer."""
+    """A .jsonl file with questions, a third of them without an answer."""
     file = tmp_path_factory.mktemp("questions") / "questions.jsonl"
     write_questions(file)
     return str(file)
@@ -85,7 +85,7 @@ def questions(tmp_path_factory) -> str:
 
 @pytest.fixture(scope="session")
 def corpus(tmp_path_factory) -> str:
-    """Twelve little documents of a few sentences."""
+    """Directory with twelve short documents."""
     folder = tmp_path_factory.mktemp("corpus")
     for number in range(12):
         sentences = [
@@ -98,7 +98,7 @@ def corpus(tmp_path_factory) -> str:
 
 @pytest.fixture(scope="session")
 def pretrained(corpus, tmp_path_factory) -> Path:
-    """What run_pretraining.py leaves after a few steps."""
+    """Output directory of a few steps of run_pretraining.py."""
     from run_pretraining import main
 
     output = tmp_path_factory.mktemp("model") / "pretrained"
@@ -108,7 +108,7 @@ def pretrained(corpus, tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="session")
 def tasks(tmp_path_factory) -> Path:
-    """Tasks of texts and of questions, a twentieth of the built-in sample."""
+    """Text pairs and questions: a twentieth of the built-in sample."""
     from fixedbert.data import sample
 
     folder = tmp_path_factory.mktemp("tasks")
@@ -121,7 +121,7 @@ def tasks(tmp_path_factory) -> Path:
 
 @pytest.fixture
 def full_disk():
-    """Call it, and no file can grow beyond the size given; without one, files can again, as pytest's own has to."""
+    """A function that limits the size of files that this process writes; without an argument, it lifts the limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     yield lambda size=soft: resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
     resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

@@ -1,4 +1,4 @@
-"""README and docs: every command and every Python block runs here, or is parsed where it takes long or a network."""
+"""Documentation: every command and Python block runs, or is parsed if it takes long or needs a network."""
 
 import argparse
 import importlib
@@ -45,9 +45,9 @@ TASKS = {
     "glue": TextClassification.arguments,
     "squad": QuestionAnswering.arguments,
 }
-OF_THE_COMMAND = {"pretrain": "pretraining", "glue": "glue", "squad": "squad"}
+SCRIPT_OF = {"pretrain": "pretraining", "glue": "glue", "squad": "squad"}
 RUN = {"convert", "shrink", "compare", "export", "inspect", "plan", "theory"}
-# What makes the commands that run shorter: fewer steps and sequences, no timing.
+# Replacements that make commands faster: fewer steps and sequences, no timing.
 SHORTER = {
     "fixedbert inspect": "fixedbert inspect --max_samples 16 --importance_samples 1",
     "--speedup 2": "--batch_size 2 --intermediate_size 16",
@@ -55,11 +55,11 @@ SHORTER = {
     "--measure": "",
     "theory --out": "theory --lengths 4 --patterns 1 --out",
 }
-# Programs of others, and what needs a network: their names are all that is checked.
+# Programs that are not ours: only their names are checked.
 OUTSIDE = {"pip", "hf", "docker", "cp", "cd", "git", "pre-commit", "tensorboard"}
-# Python of a study, or of optimum, which needs transformers 4: it is compiled only.
+# Python blocks that are only compiled: long studies, and optimum, which needs transformers 4.
 LONG_PYTHON = ("run_study(", "read_records(", 'backend="onnx"')
-# Graphs that Python blocks open, and the models that they are exported from.
+# Exported directories that Python blocks open, and their models.
 GRAPHS = {"minilm-onnx": "all-MiniLM-L6-v2", "reviews-onnx": "runs/reviews"}
 
 
@@ -67,7 +67,7 @@ register(EXTENSION)
 
 
 def words_of_commands(page: str) -> list[str]:
-    """The commands of a page: lines of indented blocks and of headings that begin with a program, whole."""
+    """The commands of a page: lines in indented blocks and headings that begin with a program."""
     text = re.sub(r"```.*?```", "", (ROOT / page).read_text(encoding="utf-8"), flags=re.DOTALL)
     blocks = re.findall(r"^(?: {4}.*\n)+", text.replace("\n\n", "\n#\n"), re.MULTILINE)
     lines = [line.strip() for block in blocks for line in re.sub(r"\\\n\s*", " ", block).splitlines()]
@@ -90,7 +90,7 @@ def is_run(command: str) -> bool:
 
 
 def check_task(name: str, words: list[str]):
-    """The arguments of a script: a recipe that is there, flags that the parser takes with their values, a preset."""
+    """Checks the arguments of a script: recipe, flags with their values, and preset."""
     if words and words[0].endswith(".yaml"):
         recipe = words.pop(0)
         assert (ROOT / recipe).exists() or (ROOT / "fixedbert" / recipe).exists(), recipe
@@ -100,7 +100,7 @@ def check_task(name: str, words: list[str]):
 
 
 def check_module(name: str, words: list[str], monkeypatch):
-    """The arguments of `python -m`, by the module's own parser, whose work does not begin."""
+    """Checks the arguments of `python -m` with the module's parser, without running the module."""
 
     class Parsed(Exception):
         pass
@@ -120,7 +120,7 @@ def check_module(name: str, words: list[str], monkeypatch):
 
 @pytest.mark.parametrize(("page", "command"), [pair for pair in COMMANDS if not is_run(pair[1])])
 def test_commands_parse(page, command, monkeypatch):
-    """Guards: flags, recipes, presets and make targets of the commands that take long or need a network or a GPU."""
+    """Guards: flags, recipes, presets and make targets of commands that take long or need a network or a GPU exist."""
     words = shlex.split(command, comments=True)
     program = words.pop(0)
     if program == "make":
@@ -139,8 +139,8 @@ def test_commands_parse(page, command, monkeypatch):
         else:
             check_task(words[script][4:-3], words[script + 1 :])
     elif program == "fixedbert":
-        if words[0] in OF_THE_COMMAND:
-            check_task(OF_THE_COMMAND[words[0]], words[1:])
+        if words[0] in SCRIPT_OF:
+            check_task(SCRIPT_OF[words[0]], words[1:])
         else:
             fixedbert_cli.parse(words)
             if words[0] == "study" and "--scale" in words:
@@ -151,15 +151,15 @@ def test_commands_parse(page, command, monkeypatch):
 
 
 def test_most_commands_are_found():
-    """Guards: the search for commands finds those of every page that has some."""
+    """Guards: the search for commands and Python blocks finds them."""
     assert len(COMMANDS) > 120 and sum(is_run(command) for _, command in COMMANDS) > 25 and len(BLOCKS) > 16
 
 
 @pytest.fixture(scope="module")
-def workplace(tmp_path_factory, vocabulary) -> Path:
-    """What the pages name: small models in the place of the real ones, a little text."""
-    folder = tmp_path_factory.mktemp("workplace")
-    # Digits and punctuation too: texts with many unknown tokens are refused.
+def workspace(tmp_path_factory, vocabulary) -> Path:
+    """Directory with everything that pages name: tiny models under the names of real ones, and a little text."""
+    folder = tmp_path_factory.mktemp("workspace")
+    # With digits and punctuation, because texts with many unknown tokens are refused.
     more = [*string.punctuation, *string.digits, *(f"##{digit}" for digit in string.digits)]
     pieces = dict.fromkeys([*Path(vocabulary).read_text().splitlines(), *more])
     tokenizer = BertTokenizer(vocab={piece: number for number, piece in enumerate(pieces)})
@@ -198,7 +198,7 @@ def workplace(tmp_path_factory, vocabulary) -> Path:
         tokenizer.save_pretrained(folder / name)
     logged = {"step": 100, "loss": 7.1, "learning_rate": 1e-3, "grad_norm": 0.5, "tokens_per_second": 9000.0}
     (folder / "runs" / "mini" / "trainer_state.json").write_text(json.dumps({"log_history": [logged]}))
-    rows = [f'"{text[:200]}",{labels[number % 2]}' for number, text in enumerate(plain_texts()[:40])]
+    rows = [f'"{text[:200]}",{labels[number % 2]}' for number, text in enumerate(one_line_texts()[:40])]
     for name in ("reviews.csv", "recent.csv", "dev.csv"):
         (folder / name).write_text("\n".join(["text,label", *rows]))
     modules = [("", "Transformer"), ("1_Pooling", "Pooling"), ("2_Normalize", "Normalize")]
@@ -216,22 +216,22 @@ def workplace(tmp_path_factory, vocabulary) -> Path:
     for name in ("wikipedia", "books", "corpus"):
         (folder / name).mkdir()
         for number, text in enumerate(documents()[:40]):
-            (folder / name / f"{number}.txt").write_text(text[:1000])  # more takes longer, and shows no more
+            (folder / name / f"{number}.txt").write_text(text[:1000])  # more text takes longer
     return folder
 
 
-def plain_texts() -> list[str]:
-    """Texts of the sample, each in one line and without quotes."""
+def one_line_texts() -> list[str]:
+    """Texts of the built-in sample, each in one line without quotes."""
     return [" ".join(text.replace('"', "").split()) for text in documents()]
 
 
 @pytest.mark.slow  # 3 minutes
 @pytest.mark.parametrize("page", sorted({page for page, command in COMMANDS if is_run(command)}))
-def test_commands_run(page, workplace, tmp_path, monkeypatch, capsys):
-    """Guards: the commands of a page, in their order, do what they say, on models and text of their kind."""
+def test_commands_run(page, workspace, tmp_path, monkeypatch, capsys):
+    """Guards: the commands of a page run in order, on tiny models and texts."""
     commands = [command for of_page, command in COMMANDS if of_page == page and is_run(command)]
     written = {output.split("/")[0] for command in commands for output in re.findall(r"--output_dir (\S+)", command)}
-    for name in workplace.iterdir():
+    for name in workspace.iterdir():
         if name.name not in written - {"runs"}:
             (tmp_path / name.name).symlink_to(name)
     monkeypatch.chdir(tmp_path)
@@ -246,9 +246,9 @@ def test_commands_run(page, workplace, tmp_path, monkeypatch, capsys):
 
 @pytest.mark.slow  # a minute
 @pytest.mark.parametrize(("page", "number", "code"), BLOCKS, ids=[f"{page}-{number}" for page, number, _ in BLOCKS])
-def test_python_runs(page, number, code, workplace, tmp_path):
-    """Guards: a Python block of README or docs can be pasted into a file and run, in a folder with what it names."""
-    for name in workplace.iterdir():
+def test_python_runs(page, number, code, workspace, tmp_path):
+    """Guards: a Python block runs as a script in a directory with the models and files that it names."""
+    for name in workspace.iterdir():
         if f'save_pretrained("{name.name}")' not in code:
             (tmp_path / name.name).symlink_to(name)
     if any(long in code for long in LONG_PYTHON):

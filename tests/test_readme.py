@@ -1,4 +1,4 @@
-"""README and docs: links and files are there. tests/test_docs.py has their commands."""
+"""Documentation: links, figures and listed files exist."""
 
 import re
 from pathlib import Path
@@ -16,14 +16,14 @@ PAGES = [
 
 
 def anchors(page: Path) -> set[str]:
-    """Anchors that GitHub makes of the headings."""
+    """The anchors that GitHub generates from the headings."""
     headings = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=[page.relative_to(ROOT).as_posix() for page in PAGES])
-def test_links_lead_somewhere(page):
-    """Guards: linked files are there, and have the heading that a link names."""
+def test_links(page):
+    """Guards: linked files exist and contain the linked heading."""
     for link in re.findall(r"\]\((?!https?:)([^)]+)\)", page.read_text(encoding="utf-8")):
         name, _, anchor = link.partition("#")
         target = page.parent / name if name else page
@@ -31,8 +31,8 @@ def test_links_lead_somewhere(page):
         assert not anchor or anchor in anchors(target), link
 
 
-def test_pictures_are_shown():
-    """Guards: no picture in docs/ is left behind when a page no longer shows it."""
+def test_figures_are_shown():
+    """Guards: every figure in docs/ is shown on a page."""
     shown = {
         (page.parent / name).resolve()
         for page in PAGES
@@ -43,7 +43,7 @@ def test_pictures_are_shown():
 
 
 def test_every_page_is_listed():
-    """Guards: docs/README.md lists each page under its title, and the site's contents have the same order."""
+    """Guards: docs/README.md lists each page with its title, in the order of the website's contents."""
     docs = ROOT / "docs"
     listed = re.findall(r"^- \[(.+)\]\(([^)]+\.md)\)", (docs / "README.md").read_text("utf-8"), re.MULTILINE)
     pages = {*PAGES} - {ROOT / "README.md", docs / "README.md", docs / "index.md"}
@@ -55,7 +55,7 @@ def test_every_page_is_listed():
 
 
 def test_files_of_the_architecture_exist():
-    """Guards: each file and folder of the tables is there, and each module of the package is in one of them."""
+    """Guards: the files in the tables of docs/architecture.md exist, and every module of the package is listed."""
     text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
     names = {name for row in re.findall(r"^\|(.*?)\|", text, re.MULTILINE) for name in re.findall(r"`([\w./]+)`", row)}
     assert len(names) > 20

@@ -1,4 +1,4 @@
-"""`accelerate launch` of the scripts on two processes of this machine, with one thread each."""
+"""Starts scripts with `accelerate launch` in processes with one thread each."""
 
 import os
 import subprocess
@@ -10,7 +10,7 @@ TWO_PROCESSES = ("--config_file", str(ROOT / "fixedbert/recipes/accelerate/cpu.y
 
 
 def launch(*arguments: str, **options) -> subprocess.Popen:
-    """Start it; where there is a GPU, the scripts need --use_cpu."""
+    """Starts `accelerate launch`. On a machine with a GPU, pass --use_cpu to the script."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-m", "accelerate.commands.launch", *arguments]
     return subprocess.Popen(

@@ -1,4 +1,4 @@
-"""A real browser for pages of HTML, where one is installed."""
+"""A headless browser for HTML pages."""
 
 import shutil
 from collections.abc import Iterator
@@ -10,15 +10,15 @@ import pytest
 @contextmanager
 def chromium() -> Iterator:
     """
-    selenium's driver of a headless Chromium without a network, with windows of 1400 x 1000.
+    A selenium driver of headless Chromium without network access, with a window of 1400 x 1000.
 
-    The test is skipped where selenium, Chromium or its driver is missing.
+    Skips the test if selenium, Chromium or its driver is missing.
     """
     webdriver = pytest.importorskip("selenium.webdriver")
     driver = shutil.which("chromedriver")
     browser = shutil.which("chromium") or shutil.which("google-chrome")
     if driver is None or browser is None:
-        pytest.skip("there is no Chromium with its driver; `make browser` installs them")
+        pytest.skip("Chromium or its driver is missing; `make browser` installs them")
     options = webdriver.ChromeOptions()
     options.binary_location = browser
     offline = "host-resolver-rules=MAP * ~NOTFOUND"

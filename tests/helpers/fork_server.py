@@ -1,4 +1,4 @@
-"""Scripts in processes of their own, forked from one that has imported torch and transformers: a second, not eight."""
+"""Runs scripts in processes forked from one that has imported torch, which saves seven seconds per process."""
 
 import gc
 import multiprocessing
@@ -7,7 +7,6 @@ import random
 import runpy
 import socket
 import sys
-from collections.abc import Callable
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from subprocess import CompletedProcess
@@ -34,7 +33,7 @@ def execute(script: Path, arguments: list[str], folder: Path, streams: list[Path
 
 
 def start(script: Path, arguments: list[str], folder: Path, output: Path, **environment: str) -> BaseProcess:
-    """Begin `python script arguments` in a folder; stdout.txt and stderr.txt in `output` are what it prints."""
+    """Starts `python script arguments` in a folder. Its output goes to stdout.txt and stderr.txt in `output`."""
     streams = [output / "stdout.txt", output / "stderr.txt"]
     process = CONTEXT.Process(target=execute, args=(script, arguments, folder, streams, environment))
     process.start()
@@ -42,37 +41,22 @@ def start(script: Path, arguments: list[str], folder: Path, output: Path, **envi
 
 
 def run(script: Path, arguments: list[str], folder: Path, output: Path) -> CompletedProcess:
-    """Run a script to its end. What happens while Python starts, and as it shuts down, is left out."""
+    """Runs a script to its end."""
     return ended(start(script, arguments, folder, output), output)
 
 
 def ended(process: BaseProcess, output: Path) -> CompletedProcess:
-    """What a process has printed, at its end."""
+    """Waits for a process and returns its output."""
     process.join(timeout=300)
     assert process.exitcode is not None, "the script has not ended"
     printed = [(output / name).read_text() for name in ("stdout.txt", "stderr.txt")]
     return CompletedProcess([], process.exitcode, *printed)
 
 
-class Workers:
-    """In the place of the context of multiprocessing with which a study starts its workers."""
-
-    def __init__(self, method: str):
-        self.Pipe = CONTEXT.Pipe
-
-    def Process(self, target: Callable, args: tuple) -> BaseProcess:
-        return CONTEXT.Process(target=work, args=(target, args))
-
-
-def work(target: Callable, args: tuple):
-    connection, _, _, study = args
-    target(connection, os.getppid(), 1, study)  # it ends with its parent, the server; threads do not survive a fork
-
-
 class Pair:
     """
-    Two processes that run a script together, on one machine or two, as `accelerate launch` starts them. `settings` are
-    further variables of the environment.
+    Two distributed processes that run a script, on one machine or two, as with `accelerate launch`. `settings` are
+    additional environment variables.
     """
 
     def __init__(self, script: Path, arguments: list[str], output: Path, machines: int = 1, **settings: str):
@@ -90,14 +74,14 @@ class Pair:
         return [ended(*one) for one in zip(self.processes, self.outputs, strict=True)]
 
     def finished(self) -> str:
-        """What the first process has printed, where both have done their work."""
+        """Waits until both processes have succeeded and returns what the first one printed."""
         first, second = self.ended()
         assert (first.returncode, second.returncode) == (0, 0), f"{first.stderr[-3000:]}\n{second.stderr[-3000:]}"
         return first.stdout
 
 
 def free_port() -> str:
-    """A port of this machine, below those that systems hand out: no connection gets it before the listener does."""
+    """A free port below the ephemeral range, so that no other connection takes it before the listener does."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", random.SystemRandom().randrange(20_000, 30_000)))
         return str(free.getsockname()[1])

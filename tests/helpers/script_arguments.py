@@ -1,4 +1,4 @@
-"""Commands of the scripts for the tests: a few steps of a small model on tiny data."""
+"""Arguments of the scripts for a few steps of a tiny model on tiny data."""
 
 import json
 from pathlib import Path

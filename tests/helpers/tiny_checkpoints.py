@@ -1,4 +1,4 @@
-"""A small model with a tokenizer in a directory, and texts of its words."""
+"""Tiny model directories with a tokenizer, and texts in its vocabulary."""
 
 from transformers import BertTokenizer
 
@@ -10,7 +10,7 @@ TEXTS = ["the cat sat on the mat .", "the dog", "where", "who sat on the cat and
 
 
 def save(model, folder):
-    """The model as a directory, with a tokenizer."""
+    """Saves a model and a tokenizer."""
     model.save_pretrained(folder)
     vocabulary = {word: number for number, word in enumerate(WORDS)}
     BertTokenizer(vocab=vocabulary, model_max_length=23).save_pretrained(folder)

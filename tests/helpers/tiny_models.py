@@ -1,4 +1,4 @@
-"""Small models of every kind for the tests, and inputs for them: odd sizes, large weights, real padding."""
+"""Tiny models with every head, and inputs for them: odd sizes, large weights, real padding."""
 
 import torch
 import transformers

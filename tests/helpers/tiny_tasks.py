@@ -1,4 +1,4 @@
-"""Small models and tasks for the tests of fine-tuning: GLUE's folder and questions made of a few words."""
+"""Tiny models and tasks for tests of fine-tuning: the GLUE download and questions, from a few words."""
 
 import json
 import random
@@ -17,7 +17,7 @@ QUICK = ("--use_cpu", "--bf16", "false", "--disable_tqdm", "true", "--save_strat
 
 
 def write_model(folder: str, vocabulary: str):
-    """A little pretrained model without dropout, and its tokenizer."""
+    """Saves a tiny pretrained model without dropout, and its tokenizer."""
     tokenizer = BertTokenizer(vocab=vocabulary)
     torch.manual_seed(0)
     config = fixedbert.FixedHeadBertConfig(
@@ -37,7 +37,7 @@ def write_model(folder: str, vocabulary: str):
 
 
 def write_download(folder: Path):
-    """All tasks of GLUE in the layout of the download: 23 rows to train on, 13 to evaluate on, 7 to predict."""
+    """Writes all GLUE tasks in the layout of the GLUE download, with 23 training, 13 validation and 7 test rows."""
     rng = random.Random(0)
 
     def text():
@@ -62,7 +62,7 @@ def write_download(folder: Path):
 
 
 def write_questions(file: Path):
-    """31 questions, a third of them without an answer; some contexts fill several windows."""
+    """Writes 31 questions, a third of them without an answer; some contexts need several windows."""
     rng = random.Random(0)
     rows = []
     for number in range(31):

@@ -1,4 +1,4 @@
-"""The demo: what it promises is checked."""
+"""The demo checks its own results."""
 
 import json
 
@@ -9,7 +9,7 @@ from fixedbert.support.errors import InputError
 
 
 def write_results(folder, pairs: tuple[float, float], questions: tuple[float, float]):
-    """Shares of right answers with and without pretraining, as the scripts write them."""
+    """Writes results with and without pretraining, as the scripts do."""
     for task, shares in (("pairs", pairs), ("questions", questions)):
         for start, share in zip(run_demo.START, shares, strict=True):
             output = folder / run_demo.directory(task, start)
@@ -19,8 +19,8 @@ def write_results(folder, pairs: tuple[float, float], questions: tuple[float, fl
             (output / "all_results.json").write_text(json.dumps(scores))
 
 
-def test_demo_that_keeps_its_promise(tmp_path, monkeypatch):
-    """Guards: pretraining above 95 % and random weights below 75 % in every metric pass."""
+def test_demo_that_succeeds(tmp_path, monkeypatch):
+    """Guards: the demo accepts more than 95 % with pretraining and less than 75 % without, in every metric."""
     monkeypatch.chdir(tmp_path)
     write_results(tmp_path, (0.96, 0.74), (0.951, 0.25))
     run_demo.check_lesson()
@@ -28,15 +28,15 @@ def test_demo_that_keeps_its_promise(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "pairs, questions, said",
+    "pairs, questions, message",
     [
-        ((1.0, 0.5), (0.224, 0.252), "questions, exact match is 22.4 % with pretraining, .*; it is 25.2 % without"),
-        ((1.0, 0.75), (1.0, 0.25), "pairs, accuracy is 100.0 % with pretraining, .*; it is 75.0 % without"),
+        ((1.0, 0.5), (0.224, 0.252), "questions, exact match is 22.4 % with pretraining .* 25.2 % without"),
+        ((1.0, 0.75), (1.0, 0.25), "pairs, accuracy is 100.0 % with pretraining .* 75.0 % without"),
     ],
 )
-def test_demo_that_misses_its_lesson(tmp_path, monkeypatch, pairs, questions, said):
-    """Guards: where pretraining does not win by far, the demo ends with an error that names the scores."""
+def test_demo_that_fails(tmp_path, monkeypatch, pairs, questions, message):
+    """Guards: if pretraining does not win clearly, the demo fails with an error that states the scores."""
     monkeypatch.chdir(tmp_path)
     write_results(tmp_path, pairs, questions)
-    with pytest.raises(InputError, match=said):
+    with pytest.raises(InputError, match=message):
         run_demo.check_lesson()
