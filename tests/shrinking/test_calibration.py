@@ -1,5 +1,7 @@
 """Calibration data for every kind of model, and the separation of calibration and held-out rows."""
 
+import json
+
 import pytest
 import torch
 from helpers.tiny_checkpoints import SHAPE, save
@@ -68,6 +70,17 @@ def test_each_text_has_an_embedding(texts, loaded):
     calibration, held_out, _ = data_for(texts, "pairs.csv").load(model)
     assert len(rows_of(calibration)) + len(rows_of(held_out)) == 200
     assert not any(batch["token_type_ids"].any() for batch in calibration)
+
+
+def test_questions_are_split_into_windows(loaded, tmp_path):
+    """Guards: a model for question answering gets questions with all windows of their paragraphs."""
+    questions = [{"id": number, "question": "who sat", "answers": []} for number in "ab"]
+    paragraph = {"context": "the cat sat on the mat . " * 5, "qas": questions}
+    (tmp_path / "squad.json").write_text(json.dumps({"data": [{"paragraphs": [paragraph]}]}))
+    data = CalibrationData(train_file=[str(tmp_path / "squad.json")], max_seq_length=16)
+    calibration, held_out, _ = data.load(loaded("ForQuestionAnswering"))
+    assert len(rows_of(calibration)) + len(rows_of(held_out)) > 2 * 2
+    assert all(batch["input_ids"].shape[1] <= 16 for batch in calibration)
 
 
 def test_held_out_rows_are_not_used_otherwise(texts, loaded):
