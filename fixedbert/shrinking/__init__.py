@@ -1,1 +1,1 @@
-"""Shrinking: heads and feed-forward layers cut to what a text uses, with hidden states and outputs kept."""
+"""Shrinking: pruning of heads, head sizes and neurons to a target speed or size, with the predictions kept."""
