@@ -332,13 +332,13 @@ def prune_and_distil(context: ShrinkContext, training_args: CommonArguments, arg
     arguments = arguments | {"distil_steps": steps, "learning_rate": training_args.learning_rate}
     with output_directory(training_args, arguments) as checkpoint:
         folder, kept = training_args.directory, training_args.directory / PRUNED
-        if kept.exists():
-            student, result = pruned_model(context, kept), replace(ShrinkResult.read(kept), model=context.source)
-        else:
+        if not kept.exists():
             with new_directory(kept) as directory:
-                student, result = prune(context)
-                student.save_pretrained(directory)
+                pruned, result = prune(context)
+                pruned.save_pretrained(directory)
                 result.write(directory)
+        # Always read from the file: AdamW's states have the strides of the weights, which a resumed run must repeat.
+        student, result = pruned_model(context, kept), replace(ShrinkResult.read(kept), model=context.source)
         examples = [{name: x.cpu() for name, x in batch.items()} for batch in context.distillation]
         content = b"".join(batch["input_ids"].numpy().tobytes() for batch in examples)
         check_same_data(folder, hashlib.sha256(content).hexdigest())
