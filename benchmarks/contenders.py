@@ -125,7 +125,7 @@ def vocabulary() -> str:
 
 def to_flags(arguments: dict) -> list[str]:
     words: list[str] = []
-    for name, value in arguments.items():
+    for name, value in ((name, value) for name, value in arguments.items() if value is not None):
         words += [f"--{name}", *(map(str, value) if isinstance(value, list) else [str(value)])]
     return words
 

@@ -219,8 +219,9 @@ def changed_tree(tree: object, rng: random.Random) -> str:
 
     def walk(node):
         for key, value in list(node.items() if isinstance(node, dict) else enumerate(node)):
-            places.append((node, key))
-            if isinstance(value, dict | list):
+            if isinstance(node, dict):
+                places.append((node, key))
+            if isinstance(value, dict | list) and key != "auto_map":  # transformers does not check these classes
                 walk(value)
 
     walk(tree)

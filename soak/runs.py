@@ -122,7 +122,7 @@ def results_of(directory: Path) -> dict:
         for file in directory.glob(pattern):
             results[str(file.relative_to(directory))] = hashlib.sha256(file.read_bytes()).hexdigest()
     for name in ("all_results.json", "trainer_state.json", "results.json", "runs.jsonl"):
-        for file in directory.glob(f"out*/**/{name}"):
+        for file in (file for file in directory.glob(f"out*/**/{name}") if "checkpoint-" not in str(file)):
             lines = file.read_text().splitlines() if name == "runs.jsonl" else [file.read_text()]
             found = [without_times(json.loads(line)) for line in lines]
             results[str(file.relative_to(directory))] = sorted(found, key=json.dumps)
@@ -130,7 +130,9 @@ def results_of(directory: Path) -> dict:
 
 
 def without_times(tree: object) -> object:
+    """Removes times, and training losses: a resumed run logs means over fewer steps."""
     times = ("runtime", "per_second", "preparation_time", "seconds", "commit", "checkpoint")
     if isinstance(tree, dict):
-        return {name: without_times(value) for name, value in tree.items() if not any(one in name for one in times)}
+        kept = {name: value for name, value in tree.items() if name not in ("loss", "train_loss")}
+        return {name: without_times(value) for name, value in kept.items() if not any(one in name for one in times)}
     return [without_times(value) for value in tree] if isinstance(tree, list) else tree

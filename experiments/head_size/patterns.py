@@ -1,14 +1,15 @@
 """
-Which attention patterns a head of a given size can express.
+The attention patterns that a head of a given size can express.
 
 "Low-Rank Bottleneck in Multi-head Attention Models" (Bhojanapalli et al., 2020), Theorem 1, and the exact criterion
 behind it. In the paper's notation: a sequence X (d, n) has tokens as columns, a pattern P (n, n) has a column for each
-query, which sums to one, and a head of size p gives
+query, which sums to one, and a head of size p computes
 
     softmax((W_k X)^T (W_q X) / sqrt(p))    over each column.
 
-The softmax forgets what is added to a whole column, so that only C log P matters, C = I - 11^T / n. A head expresses P
-on X of full column rank if and only if rank(C log P) <= p; for most P that rank is n - 1. All is computed in float64.
+The softmax ignores constants added to a column, so that only C log P matters, C = I - 11^T / n. A head expresses P on
+X of full column rank if and only if rank(C log P) <= p; for most P this rank is n - 1. Everything is computed in
+float64.
 """
 
 import torch
@@ -16,7 +17,7 @@ from torch import Tensor
 
 from fixedbert.support.errors import InputError
 
-RANK_TOLERANCE = 1e-9  # of the largest singular value, below which one counts as zero in float64
+RANK_TOLERANCE = 1e-9  # singular values below this share of the largest count as zero in float64
 # The paper's example of a pattern that no head expresses on this sequence, whose second token is zero (section 2).
 COUNTER_EXAMPLE = (
     torch.tensor([[1.0, 0.0]], dtype=torch.float64),
@@ -25,84 +26,82 @@ COUNTER_EXAMPLE = (
 
 
 def attention(X: Tensor, W_q: Tensor, W_k: Tensor) -> Tensor:
-    """The pattern (n, n) of a head W_q, W_k (p, d) on a sequence X (d, n)."""
+    """Returns the pattern (n, n) of a head W_q, W_k (p, d) on a sequence X (d, n)."""
     return ((W_k @ X).T @ (W_q @ X) / len(W_q) ** 0.5).softmax(dim=0)
 
 
 def centred_log(P: Tensor) -> Tensor:
     """
-    C log P (n, n): the scores that give P, with a mean of zero for each query.
+    Returns C log P (n, n): scores that give P, with a mean of zero for each query.
 
     Raises:
-        InputError: P is not square, not positive, or a column does not sum to one.
+        InputError: P is not a positive square matrix whose columns sum to one.
     """
-    check_pattern(P)
+    if P.ndim != 2 or P.shape[0] != P.shape[1] or not (P > 0).all() or (P.double().sum(dim=0) - 1).abs().max() > 1e-6:
+        raise InputError("P must be a positive square matrix whose columns sum to one.")
     logarithm = P.double().log()
     return logarithm - logarithm.mean(dim=0)
 
 
 def least_head_size(P: Tensor) -> int:
     """
-    The smallest head that expresses P (n, n) on a sequence of full column rank: rank(C log P), at least 1, where what
-    P's own precision rounds counts as zero.
+    Returns the smallest head size that expresses P (n, n) on a sequence of full column rank: rank(C log P), at least
+    1. Rounding in the precision of P counts as zero.
     """
-    singular = torch.linalg.svdvals(centred_log(P))
-    return max(1, int((singular > tolerance(P) * max(1.0, float(singular[0]))).sum()))
+    return rank_of(torch.linalg.svdvals(centred_log(P)), P)
 
 
-def tolerance(P: Tensor) -> float:
-    """The share of its largest singular value up to which one of C log P counts as zero."""
-    return max(RANK_TOLERANCE, 10 * len(P) * torch.finfo(P.dtype).eps)
+def rank_of(singular: Tensor, P: Tensor) -> int:
+    tolerance = max(RANK_TOLERANCE, 10 * len(P) * torch.finfo(P.dtype).eps)
+    return max(1, int((singular > tolerance * max(1.0, float(singular[0]))).sum()))
 
 
 def weights_for(X: Tensor, P: Tensor, head_size: int | None = None) -> tuple[Tensor, Tensor]:
     """
-    W_q and W_k (p, d) of a head whose pattern on X (d, n) is P (n, n), to rounding.
+    Returns W_q and W_k (p, d) of a head whose pattern on X (d, n) is P (n, n).
 
-    Theorem 1's construction has p = d >= n and X of full column rank; here any p and X do for which it is possible.
+    Theorem 1 constructs them for p = d >= n and X of full column rank; this function for any p and X that admit them.
 
     Args:
         head_size: p; default: d.
 
     Raises:
-        InputError: P is no pattern, the tokens of X leave no scores that give it, or a larger head is needed.
+        InputError: no head expresses P on X, or only a larger one.
     """
     X, scores = X.double(), centred_log(P)
-    if X.ndim != 2 or X.shape[1] != len(P):
-        raise InputError(f"X has the shape {tuple(X.shape)}: it must have a column for each of {len(P)} tokens.")
     p = len(X) if head_size is None else head_size
     left, singular, right = torch.linalg.svd(scores)
-    rank = max(1, int((singular > tolerance(P) * max(1.0, float(singular[0]))).sum()))
+    rank = rank_of(singular, P)
     if rank > p:
-        raise InputError(f"a head of {p} cannot express P on X: it takes {rank}.")
+        raise InputError(f"a head of {p} cannot express P on X, which needs a head of {rank}.")
     root = (singular[:rank] * p**0.5).sqrt()
     W_k, W_q = X.new_zeros(p, len(X)), X.new_zeros(p, len(X))
-    W_k[:rank] = (torch.linalg.pinv(X.T - X.T.mean(dim=0)) @ (left[:, :rank] * root)).T  # keys less their mean, C X^T
+    W_k[:rank] = (torch.linalg.pinv(X.T - X.T.mean(dim=0)) @ (left[:, :rank] * root)).T  # keys minus their mean, C X^T
     W_q[:rank] = root[:, None] * right[:rank] @ torch.linalg.pinv(X)
     if not (attention(X, W_q, W_k) - P).abs().max() < 1e-4:
         independent = int(torch.linalg.matrix_rank(X))
         if independent < X.shape[1]:
-            raise InputError(f"no head of any size gives P on X, whose {X.shape[1]} tokens are of rank {independent}.")
-        raise InputError(f"X is too close to dependent tokens for float64: condition {torch.linalg.cond(X):.1e}.")
+            raise InputError(f"no head expresses P on X, whose {X.shape[1]} tokens have rank {independent}.")
+        raise InputError(f"the tokens of X are too close to dependent: condition {torch.linalg.cond(X):.1e}.")
     return W_q, W_k
 
 
 def kullback_leibler(P: Tensor, fit: Tensor) -> float:
-    """The Kullback-Leibler divergence of `fit` from P, in nats, the mean over queries."""
+    """Returns the KL divergence of `fit` from P in nats, averaged over queries."""
     return float((P * (P.log() - fit.log())).sum(dim=0).mean())
 
 
 def truncated_fit(P: Tensor, head_size: int) -> Tensor:
     """
-    The pattern of the `head_size` largest singular values of C log P: among heads of this size the nearest scores in
-    the Frobenius norm (Eckart and Young), so that its divergence is a bound on the best one, exact at both ends.
+    Returns the pattern of the `head_size` largest singular values of C log P: the nearest scores in the Frobenius norm
+    (Eckart and Young). Its divergence is an upper bound for heads of this size.
     """
     left, singular, right = torch.linalg.svd(centred_log(P))
     return (left[:, :head_size] * singular[:head_size] @ right[:head_size]).softmax(dim=0)
 
 
 def fitted(P: Tensor, head_size: int, steps: int = 200) -> Tensor:
-    """The pattern of a head of this size after gradient descent (L-BFGS) on the divergence from the truncated fit."""
+    """Returns the pattern of a head of this size after L-BFGS on the divergence, starting from the truncated fit."""
     left, singular, right = torch.linalg.svd(centred_log(P))
     root = singular[:head_size].sqrt()
     K = (left[:, :head_size] * root).contiguous().requires_grad_()  # (n, p)
@@ -120,18 +119,6 @@ def fitted(P: Tensor, head_size: int, steps: int = 200) -> Tensor:
 
 
 def random_pattern(length: int, generator: torch.Generator) -> Tensor:
-    """A pattern (n, n) whose columns are uniformly distributed over all that sum to one."""
+    """Returns a pattern (n, n) whose columns are uniformly distributed on the simplex."""
     exponential = torch.empty(length, length, dtype=torch.float64).exponential_(generator=generator)
     return exponential / exponential.sum(dim=0)
-
-
-def check_pattern(P: Tensor):
-    if P.ndim != 2 or P.shape[0] != P.shape[1]:
-        raise InputError(f"P has the shape {tuple(P.shape)}: a pattern is square, a column for each query.")
-    if not (P > 0).all():
-        row, column = (~(P > 0)).nonzero()[0].tolist()
-        raise InputError(f"P[{row}, {column}] is {P[row, column]:g}: a softmax is positive everywhere.")
-    sums = P.double().sum(dim=0)
-    if (sums - 1).abs().max() > 1e-6:
-        column = int((sums - 1).abs().argmax())
-        raise InputError(f"column {column} of P sums to {sums[column]:g}, not to one.")

@@ -1,6 +1,6 @@
 """
 Layers that fixed heads express and standard heads do not: Theorem 2 of "Low-Rank Bottleneck in Multi-head Attention
-Models" (Bhojanapalli et al., 2020), with the three cases of its proof as layers and sequences.
+Models" (Bhojanapalli et al., 2020), with layers and sequences for the three cases of its proof.
 
 Standard heads have the size d / h. A layer g of fixed heads of size p > d / h, whose heads all have the same
 (W_k^i)^T W_q^i = U of rank p and W_o [W_v^1; ...] of full rank, differs from every standard layer f on some X.
@@ -10,7 +10,8 @@ With M = sum_i W_o^i W_v^i, A_i = (W_k^i)^T W_q^i / sqrt(d / h) of f and B = U /
     2  M_f = M_g, some B - A_i not skew-symmetric   X = v e_1^T
     3  M_f = M_g, all B - A_i skew-symmetric        X = [v_1 v_2 0 ... 0], v_2 long
 
-The printed proof takes W_o^i W_v^i v for independent with any v; it holds for generic v, and v is drawn here.
+The printed proof assumes that the W_o^i W_v^i v are independent for any v, which holds for generic v; v is random
+here.
 """
 
 import math
@@ -24,7 +25,7 @@ from fixedbert.support.errors import InputError
 
 @dataclass(frozen=True)
 class MultiHead:
-    """Attention of h heads of size p in width d: W_q, W_k, W_v (h, p, d) and W_o (h, d, p)."""
+    """Attention with h heads of size p in width d: W_q, W_k, W_v (h, p, d) and W_o (h, d, p)."""
 
     W_q: Tensor
     W_k: Tensor
@@ -32,7 +33,7 @@ class MultiHead:
     W_o: Tensor
 
     def __call__(self, X: Tensor) -> Tensor:
-        """sum_i W_o^i W_v^i X softmax((W_k^i X)^T (W_q^i X) / sqrt(p)), (d, n) -> (d, n)"""
+        """Returns sum_i W_o^i W_v^i X softmax((W_k^i X)^T (W_q^i X) / sqrt(p)), (d, n) -> (d, n)."""
         scores = (self.W_k @ X).mT @ (self.W_q @ X) / self.W_q.shape[1] ** 0.5  # (h, n, n)
         return (self.W_o @ (self.W_v @ X) @ scores.softmax(dim=1)).sum(dim=0)
 
@@ -47,35 +48,18 @@ class MultiHead:
         return self.W_k.mT @ self.W_q / self.W_q.shape[1] ** 0.5
 
 
-def included(layer: MultiHead, head_size: int) -> MultiHead:
-    """
-    A layer of heads of `head_size`, at least the old size, with the same function: larger heads lose nothing.
-
-    Raises:
-        InputError: a smaller head size.
-    """
-    heads, size, _ = layer.W_q.shape
-    if head_size < size:
-        raise InputError(f"heads of {head_size} do not include heads of {size}.")
-
-    def padded(W: Tensor) -> Tensor:
-        return torch.cat([W, W.new_zeros(heads, head_size - size, W.shape[2])], dim=1)
-
-    scaled = layer.W_q * (head_size / size) ** 0.5  # 1 / sqrt(p) shrinks
-    return MultiHead(padded(scaled), padded(layer.W_k), padded(layer.W_v), padded(layer.W_o.mT).mT)
-
-
 def separated(case: int, d: int, heads: int, head_size: int, seed: int = 0) -> tuple[MultiHead, MultiHead]:
     """
-    A standard layer f and a fixed layer g of the 1st, 2nd or 3rd case.
+    Returns a standard layer f and a fixed layer g for case 1, 2 or 3.
 
     Raises:
-        InputError: heads that do not divide d, or a head size that is not above d / heads and at most d.
+        InputError: the heads do not divide d, or the head size is not in the range of the theorem.
     """
-    if case not in (1, 2, 3):
-        raise InputError(f"case {case}: the proof has 1, 2 and 3.")
-    if heads < 1 or d % heads or not d // heads < head_size <= d:
-        raise InputError(f"{heads} heads of {head_size} in width {d}: the theorem is about d / h < head size <= d.")
+    if heads < 1 or d % heads or not d // heads < head_size <= d or case == 3 and (head_size - d // heads) % 2:
+        raise InputError(
+            f"case {case} with {heads} heads of {head_size} in width {d}: needs d / h < head size <= d, and in case 3 "
+            "an even difference."
+        )
     size, generator = d // heads, torch.Generator().manual_seed(seed)
 
     def gaussian(*shape: int) -> Tensor:
@@ -91,10 +75,8 @@ def separated(case: int, d: int, heads: int, head_size: int, seed: int = 0) -> t
     else:  # M_f = M_g: W_v are blocks of any invertible matrix, and W_o blocks of M times its inverse
         B_0 = gaussian(d, d)
         right = (M @ torch.linalg.inv(B_0)).view(d, heads, size).transpose(0, 1)
-        if case == 3:  # all heads of f alike, and U differs from theirs by a skew-symmetric matrix of the missing rank
+        if case == 3:  # all heads of f are equal, and U differs from theirs by a skew-symmetric matrix
             W_q, W_k = W_q[:1].expand(heads, -1, -1), W_k[:1].expand(heads, -1, -1)
-            if (head_size - size) % 2:
-                raise InputError(f"case 3 needs an even number of missing dimensions, not {head_size - size}.")
             a, b = gaussian(d, (head_size - size) // 2), gaussian(d, (head_size - size) // 2)
             U = head_size**0.5 * (W_k[0].T @ W_q[0] / size**0.5 + a @ b.T - b @ a.T)
         f = MultiHead(W_q, W_k, B_0.view(heads, size, d), right)
@@ -106,24 +88,21 @@ def separated(case: int, d: int, heads: int, head_size: int, seed: int = 0) -> t
 
 
 def sequence(case: int, f: MultiHead, g: MultiHead, length: int, alpha: float = 100.0, seed: int = 1) -> Tensor:
-    """X (d, n) on which the layers of that case differ; `alpha` is the length of v_2 in the third."""
+    """Returns X (d, n) on which the layers of a case differ; `alpha` is the length of v_2 in case 3."""
     d = f.W_q.shape[2]
     v = torch.randn(d, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
     X = torch.zeros(d, length, dtype=torch.float64)
     if case == 1:
         return v[:, None].expand(d, length).clone()
     X[:, 0] = v
-    if case == 3:  # v_2 looks along B v_1 and against A_1 v_1
+    if case == 3:  # v_2 points along B v_1 and against A_1 v_1
         along, against = g.scores[0] @ v, f.scores[0] @ v
-        if not against.any() or not along.any():
-            X[:, 1] = alpha * (along - against)
-        else:
-            X[:, 1] = alpha * (along / along.norm() - against / against.norm())
+        X[:, 1] = alpha * (along / along.norm() - against / against.norm())
     return X
 
 
 def difference(case: int, f: MultiHead, g: MultiHead, X: Tensor) -> Tensor:
-    """f(X) - g(X) (d, n) in closed form, for the first two cases."""
+    """Returns f(X) - g(X) (d, n) in closed form for cases 1 and 2."""
     n = X.shape[1]
     if case == 1:
         return (f.values.sum(dim=0) - g.values.sum(dim=0)) @ X  # X P = X for every pattern P

@@ -1,4 +1,4 @@
-"""The theorems checked in numbers, and how well heads of each size fit attention patterns."""
+"""Checks the theorems numerically, and fits attention patterns with heads of each size."""
 
 from __future__ import annotations
 
@@ -22,58 +22,58 @@ from .separation import difference, separated, sequence
 if TYPE_CHECKING:
     from matplotlib.figure import SubFigure
 
-FLOOR = 1e-16  # nats; what is smaller is rounding
-DRAWN = 1e-6  # nats, from where divergences are drawn
+FLOOR = 1e-16  # nats; smaller divergences are rounding
+DRAWN = 1e-6  # nats; lower end of the logarithmic axis
 
 
 @dataclass(frozen=True)
 class Theorem1:
-    """Theorem 1 on a random pattern: the largest errors of a probability."""
+    """Theorem 1 on a random pattern, with the largest errors of a probability."""
 
-    length: int  # n, tokens of the pattern
-    errors: dict[int, float]  # by head size, with the weights of the construction
-    too_small: int  # a head size below n - 1
-    error_too_small: float  # with the best head of that size
+    length: int  # n
+    errors: dict[int, float]  # by head size, with the constructed weights
+    too_small: int  # head size n - 2
+    error_too_small: float  # of the best head of this size
 
 
 @dataclass(frozen=True)
 class Theorem2:
-    """Theorem 2: a layer of fixed heads beside a standard one, of the same width and number of heads."""
+    """Theorem 2: a layer of fixed heads and a standard layer of the same width and number of heads."""
 
     width: int
     heads: int
-    head_size: int  # of the fixed heads; standard heads have the size width / heads
-    differences: dict[int, float]  # the largest of outputs, by case of the proof
-    closed_form_errors: dict[int, float]  # how far the differences are from the closed form; the third case has none
+    head_size: int  # of the fixed heads; standard heads have width / heads
+    differences: dict[int, float]  # largest difference of outputs, by case of the proof
+    closed_form_errors: dict[int, float]  # error of the closed form, in cases 1 and 2
 
 
 @dataclass(frozen=True)
 class ValueRank:
     """The rank criterion for values, on a random output of full rank and random patterns."""
 
-    length: int  # n, tokens of the sequence, and the rank of the output
+    length: int  # n, the rank of the output
     heads: int
-    size: int  # the least of values that gives the output, n / heads
-    error: float  # its largest
-    too_small: int  # one less
-    error_too_small: float  # Frobenius norm by which the best values of that size are off
-    least_error: float  # what it has to be: the norm of the output's singular values beyond heads * too_small
+    size: int  # least size of values that gives the output, n / heads
+    error: float  # largest error of an entry with this size
+    too_small: int  # size - 1
+    error_too_small: float  # Frobenius norm of the error with the best values of this size
+    least_error: float  # the same in theory: norm of the singular values beyond heads * too_small
 
 
 @dataclass(frozen=True)
 class PatternFits:
-    """Fits of random patterns over `length` tokens by heads of every size from 1 on: medians of divergences (nats)."""
+    """Fits of random patterns over `length` tokens by heads of size 1 and more: median divergences in nats."""
 
     length: int
-    uniform: float  # of uniform attention, the yardstick
-    least_head_sizes: tuple[int, ...]  # for each pattern, the smallest head that expresses it
-    truncated: tuple[float, ...]  # by head size: the fit with the largest singular values
-    fitted: tuple[float, ...]  # the same after gradient descent from there
+    uniform: float  # of uniform attention
+    least_head_sizes: tuple[int, ...]  # for each pattern
+    truncated: tuple[float, ...]  # by head size, with the largest singular values
+    fitted: tuple[float, ...]  # the same after gradient descent
 
 
 @dataclass(frozen=True)
 class Theory:
-    """The checks of both theorems and of the size of values, and the fits for each length."""
+    """The results of all checks, and the fits for each length."""
 
     theorem_1: Theorem1
     theorem_2: Theorem2
@@ -83,19 +83,17 @@ class Theory:
 
 def theory(output_dir: str | Path, lengths: Sequence[int] = (8, 16, 32), patterns: int = 5, seed: int = 0) -> Theory:
     """
-    Write theory.png into `output_dir`, a new directory.
+    Check the theorems, and write theory.png to `output_dir`, a new directory.
 
     Args:
-        lengths: of sequences; each has a curve, and the first is that of Theorem 1 and of the heat maps.
-        patterns: random ones for each length and head size, whose median is drawn.
+        lengths: sequence lengths of the curves; the first is also that of Theorem 1 and the heat maps.
+        patterns: number of random patterns for each length, whose median is drawn.
 
     Raises:
-        InputError: a length below 2, no patterns, or something in `output_dir`.
+        InputError: a length is below 2, or there are no patterns.
     """
-    if min(lengths) < 2:
-        raise InputError(f"{min(lengths)}: a pattern needs 2 tokens or more.", "lengths")
-    if patterns < 1:
-        raise InputError(f"{patterns}: at least 1 is needed to draw anything.", "patterns")
+    if min(lengths) < 2 or patterns < 1:
+        raise InputError("needs lengths of at least 2 tokens, and at least one pattern.", "lengths")
     require_package("matplotlib", "plots")
     with new_directory(output_dir) as folder:
         with tqdm(total=patterns * sum(lengths), desc="fitting patterns", unit="fit") as progress:
@@ -105,16 +103,16 @@ def theory(output_dir: str | Path, lengths: Sequence[int] = (8, 16, 32), pattern
 
 
 def check_theorem_1(seed: int, n: int = 8) -> Theorem1:
-    """Check Theorem 1 on a random pattern over n tokens, of width n + 4."""
+    """Checks Theorem 1 on a random pattern over n tokens, with width n + 4."""
     generator, d = torch.Generator().manual_seed(seed), n + 4
     X, P = torch.randn(d, n, dtype=torch.float64, generator=generator), random_pattern(n, generator)
     errors = {p: float((attention(X, *weights_for(X, P, p)) - P).abs().max()) for p in (d, n - 1)}
-    nearest = fitted(P, n - 2) if n > 2 else truncated_fit(P, 0)  # of 2 tokens: uniform attention
+    nearest = fitted(P, n - 2) if n > 2 else truncated_fit(P, 0)  # 2 tokens: uniform attention
     return Theorem1(n, errors, n - 2, float((nearest - P).abs().max()))
 
 
 def check_theorem_2(seed: int, d: int = 12, heads: int = 6, head_size: int = 4) -> Theorem2:
-    """Check Theorem 2 on random layers of width d and the sequences of the proof's three cases."""
+    """Checks Theorem 2 on random layers of width d and the sequences of the three cases."""
     differences, closed_form_errors = {}, {}
     for case in (1, 2, 3):
         f, g = separated(case, d, heads, head_size, seed)
@@ -127,7 +125,7 @@ def check_theorem_2(seed: int, d: int = 12, heads: int = 6, head_size: int = 4) 
 
 
 def check_value_rank(seed: int, n: int = 8, d: int = 12, heads: int = 2) -> ValueRank:
-    """Check the rank of values on a random output (d, n) of heads with random patterns."""
+    """Checks the rank of values on a random output (d, n) of heads with random patterns."""
     generator = torch.Generator().manual_seed(seed)
     X, Y = torch.randn(2, d, n, dtype=torch.float64, generator=generator)
     patterns = torch.stack([random_pattern(n, generator) for _ in range(heads)])
@@ -154,7 +152,7 @@ def median(divergences: Iterable[float]) -> float:
 
 
 def draw(fits: Sequence[PatternFits], P: Tensor, file: Path):
-    """Divergence against head size, a color for each length; below it the pattern P and the best smaller heads."""
+    """Draws divergence against head size for each length, and heat maps of P and its best fits by smaller heads."""
     with new_figure(PAGE, 6.6, file) as figure:
         upper, lower = figure.subfigures(2, 1, squeeze=False, height_ratios=(4, 2.6))[:, 0]
         panels = upper.subplots(1, 2)
@@ -177,12 +175,12 @@ def draw(fits: Sequence[PatternFits], P: Tensor, file: Path):
             panel.minorticks_off()
         upper.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
         patterns = len(fits[0].least_head_sizes)
-        upper.suptitle(f"Random patterns, median of {patterns}; dotted: n - 1, from where heads are exact")
+        upper.suptitle(f"Random patterns, median of {patterns}; dotted: n - 1, from which on heads are exact")
         draw_patterns(lower, P)
 
 
 def draw_patterns(figure: SubFigure, P: Tensor):
-    """P, the best heads of n - 2 and of n / 4, and uniform attention, as heat maps with one scale."""
+    """Draws P, the best heads of n - 2 and n / 4, and uniform attention as heat maps with one scale."""
     n = len(P)
     shown = {f"P: a head of {n - 1}": P}
     shown |= {f"best head of {size}": fitted(P, size) for size in sorted({n - 2, n // 4} - {0}, reverse=True)}
@@ -197,24 +195,24 @@ def draw_patterns(figure: SubFigure, P: Tensor):
 
 
 def theory_text(theory: Theory) -> str:
-    """What the theorems say, with the error that is left."""
+    """Returns the results as text."""
     expressed, layers, values = theory.theorem_1, theory.theorem_2, theory.value_rank
-    lines = [f"Theorem 1: any pattern over {expressed.length} tokens (largest error of a probability)"]
-    lines += [f"  from a head of {size}: off by {error:.1e}" for size, error in expressed.errors.items()]
-    lines.append(f"  the best head of {expressed.too_small}: off by {expressed.error_too_small:.1e}")
+    lines = [f"Theorem 1: a random pattern over {expressed.length} tokens (largest error of a probability)"]
+    lines += [f"  head of {size}: {error:.1e}" for size, error in expressed.errors.items()]
+    lines.append(f"  best head of {expressed.too_small}: {expressed.error_too_small:.1e}")
     lines.append(
-        f"Theorem 2: {layers.heads} fixed heads of {layers.head_size} in width {layers.width} beside {layers.heads} "
-        f"standard ones of {layers.width // layers.heads} (largest difference of an entry)"
+        f"Theorem 2: {layers.heads} fixed heads of {layers.head_size} in width {layers.width} against {layers.heads} "
+        f"standard heads of {layers.width // layers.heads} (largest difference of an entry)"
     )
     for case, gap in layers.differences.items():
         errors = layers.closed_form_errors
-        closed = f", closed form off by {errors[case]:.1e}" if case in errors else ""
+        closed = f", error of the closed form {errors[case]:.1e}" if case in errors else ""
         lines.append(f"  case {case}: the layers differ by {gap:.3g}{closed}")
     lines += [
-        f"Values: any output over {values.length} tokens, from {values.heads} heads (largest error of an entry)",
-        f"  with values of {values.size}: off by {values.error:.1e}",
-        f"  the best with values of {values.too_small}: off by {values.error_too_small:.3g} in the Frobenius norm, "
-        f"closed form off by {abs(values.error_too_small - values.least_error):.1e}",
+        f"Values: a random output over {values.length} tokens, from {values.heads} heads (largest error of an entry)",
+        f"  values of {values.size}: {values.error:.1e}",
+        f"  best values of {values.too_small}: {values.error_too_small:.3g} in the Frobenius norm, error of the "
+        f"closed form {abs(values.error_too_small - values.least_error):.1e}",
     ]
     lines += ["", "random patterns: least head size; divergence in nats, median"]
     for fits in theory.fits:

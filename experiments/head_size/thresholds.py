@@ -1,4 +1,4 @@
-"""From which size, or number, of heads on a synthetic task is done, beside what theory says."""
+"""The head size, or number of heads, from which on a synthetic task is solved, compared with theory."""
 
 import math
 from collections.abc import Callable, Iterable
@@ -8,34 +8,34 @@ import numpy as np
 
 from experiments.study.shape_results import ShapeResult, reached_goal
 
-MARGIN = 1.5  # the factor within which a knee agrees with the prediction
-KNEES = 400  # tried in the search for one
-NEARER = 0.5  # times the mean squared residual of a power law; a knee's has to be less
-TIE = 1e-9  # between variances of logarithms
+MARGIN = 1.5  # factor within which a knee agrees with its prediction
+KNEES = 400  # candidates in the search
+NEARER = 0.5  # a knee needs less than this share of the mean squared residual of a power law
+TIE = 1e-9  # tolerance between variances of logarithms
 
-# What theory claims of a task, and the rule by which a threshold agrees with the claim.
+# The claims of theory, and the rules by which a threshold agrees with them.
 SUFFICES, TRANSITION, KNEE = "suffices", "transition", "knee"
 CLAIMS = {"nearest": TRANSITION, "memorise": KNEE, "average": SUFFICES, "extremes": TRANSITION, "recall": SUFFICES}
-NUMBERS_OF_HEADS = ("extremes",)  # the tasks whose number is one of heads; of the others it is the size of one
+NUMBERS_OF_HEADS = ("extremes",)  # tasks with a predicted number of heads instead of a head size
 RULES = {
-    SUFFICES: "a claim that a number suffices agrees if the threshold found is at most this number",
-    TRANSITION: "a claim of a transition agrees if its number is above the largest that misses the goal, and at most "
-    "the threshold found",
-    KNEE: f"a claim of a knee agrees within a factor of {MARGIN}; there is a knee where the mean squared residual of "
-    "a min(size, k), the form that theory has, is less than half that of a power law (residuals are root mean squares "
-    "of natural logarithms)",
+    SUFFICES: "a number that suffices agrees if the threshold is at most this number",
+    TRANSITION: "a transition agrees if its number is above the largest that misses the goal, and at most the "
+    "threshold",
+    KNEE: f"a knee agrees within a factor of {MARGIN}; there is a knee if the mean squared residual of a min(size, "
+    "k), the form in theory, is less than half that of a power law (residuals are root mean squares of natural "
+    "logarithms)",
 }
 
 
 @dataclass(frozen=True)
 class Growth:
     """
-    How what is memorised grows with the size of a head: as a min(size, k), or by a power law, of two parameters each.
+    Growth of the number of memorized examples with the head size: a min(size, k), or a power law.
 
     Args:
         knee: k.
         knee_residual, power_residual: root mean squares of the differences of natural logarithms.
-        exponent: of the power law; by theory 1, up to the knee.
+        exponent: exponent of the power law; 1 up to the knee in theory.
     """
 
     knee: float
@@ -45,26 +45,27 @@ class Growth:
 
     @property
     def has_knee(self) -> bool:
-        """Whether the knee is clearly nearer than the power law."""
+        """Whether the knee fits clearly better than the power law."""
         return self.knee_residual**2 < NEARER * self.power_residual**2 - TIE
 
 
 @dataclass(frozen=True)
 class Threshold:
     """
+    The threshold of a series.
+
     Args:
-        claim: the kind of what theory says, one of RULES.
-        predicted: None where theory names no number.
-        order: of magnitude of the number, where theory names no more than this.
-        found: the least value on the axis from which on all shapes reach the goal of the task with their best seed, of
-            `memorise` the knee of the means; None where there is none.
-        missed: the largest value on the axis whose shape misses the goal with every seed; None where there is none.
-        by_all: as `found`, with every seed; of `memorise` the knee too.
-        at_cap: runs that ended at their cap, of the shapes that missed the goal, of `memorise` of all: with more steps
-            another threshold might be found.
-        growth: of `memorise`, where three shapes or more have a most that they fit.
-        at_limit: runs that fitted the largest number of examples that was tried; their shapes are not in `growth`.
-        largest: value on the axis in `growth`: a knee near it or beyond it would not be seen.
+        claim: one of RULES.
+        predicted: None if theory names no number.
+        order: order of magnitude of the number, if theory only names this.
+        found: least value on the axis from which on all shapes reach the goal with their best seed; for `memorise` the
+            knee of the means.
+        missed: largest value on the axis whose shape misses the goal with every seed.
+        by_all: like `found`, with every seed.
+        not_converged: runs that did not converge, of the shapes that missed the goal, or of all for `memorise`.
+        growth: for `memorise`, with at least three shapes.
+        at_limit: runs that fitted all examples that were tried; their shapes are not part of `growth`.
+        largest: largest value on the axis in `growth`, beyond which a knee would not be seen.
     """
 
     series: str
@@ -74,14 +75,14 @@ class Threshold:
     found: float | None
     missed: float | None = None
     by_all: float | None = None
-    at_cap: int = 0
+    not_converged: int = 0
     growth: Growth | None = None
     at_limit: int = 0
     largest: float | None = None
 
     @property
     def agrees(self) -> bool | None:
-        """By the rule of the claim; None without a prediction, and where the shapes tried do not decide."""
+        """Whether the threshold agrees; None without a prediction, or if the shapes do not decide."""
         if self.predicted is None:
             return None
         found, missed = self.found or math.inf, self.missed or 0
@@ -97,7 +98,7 @@ class Threshold:
 
 
 def thresholds_of(series: dict[str, list[ShapeResult]], axis: str) -> list[Threshold]:
-    """Thresholds of the series whose task has a goal or a knee."""
+    """Returns the thresholds of all series whose task has a goal or a knee."""
     found = []
     for name, shapes in series.items():
         results, said = results_of_task(shapes), predicted_by_theory(shapes, axis)
@@ -108,18 +109,18 @@ def thresholds_of(series: dict[str, list[ShapeResult]], axis: str) -> list[Thres
             known = [shape for shape in fitted if shape.estimate("memorised").values]
             growth, largest = growth_of(known, axis), max((shape[axis] for shape in known), default=None)
             knee = growth.knee if growth and growth.has_knee else None
-            at_cap = sum(shape.not_converged for shape in shapes)
-            found.append(Threshold(name, claim, *said, knee, None, knee, at_cap, growth, sum(limits), largest))
+            not_converged = sum(shape.not_converged for shape in shapes)
+            found.append(Threshold(name, claim, *said, knee, None, knee, not_converged, growth, sum(limits), largest))
         elif results.get("goal") is not None:
             best, missed = from_which_on(shapes, axis, any)
             by_all, _ = from_which_on(shapes, axis, all)
-            at_cap = sum(shape.not_converged for shape in shapes if not any(reached(shape)))
-            found.append(Threshold(name, claim, *said, best, missed, by_all, at_cap))
+            not_converged = sum(shape.not_converged for shape in shapes if not any(reached(shape)))
+            found.append(Threshold(name, claim, *said, best, missed, by_all, not_converged))
     return found
 
 
 def predicted_by_theory(shapes: list[ShapeResult], axis: str) -> tuple[float | None, float | None]:
-    """Threshold and order that theory predicts for shapes of one task; None where it names none on this axis."""
+    """Returns the threshold and the order that theory predicts on this axis, or None."""
     of_heads = shapes[0]["objective"] in NUMBERS_OF_HEADS
     if axis != ("num_attention_heads" if of_heads else "attention_head_size"):
         return None, None
@@ -131,28 +132,28 @@ def from_which_on(
     shapes: list[ShapeResult], axis: str, which: Callable[[Iterable[bool]], bool]
 ) -> tuple[int | None, int | None]:
     """
-    The least value on the axis from which on `which` of the seeds, any or all, are at the goal, and the largest at
-    which they are not.
+    Returns the least value on the axis from which on `which` (any or all) seeds reach the goal, and the largest value
+    at which they do not.
     """
     missed = max((shape[axis] for shape in shapes if not which(reached(shape))), default=None)
     return min((shape[axis] for shape in shapes if missed is None or shape[axis] > missed), default=None), missed
 
 
 def reached(shape: ShapeResult) -> list[bool]:
-    """Whether each run reached the goal. One shows that the shape can; the others may be stuck."""
+    """Returns whether each run reached the goal."""
     return [reached_goal(record.results) for record in shape.records]
 
 
 def growth_of(shapes: list[ShapeResult], axis: str) -> Growth | None:
-    """Growth of the means over seeds; None for fewer than three shapes, or if one has memorised nothing."""
+    """Returns the growth of the means over seeds; None with fewer than three shapes, or if one memorized nothing."""
     means = {shape[axis]: shape.estimate("memorised").mean for shape in shapes}
     return None if len(means) < 3 or min(means.values()) <= 0 else Growth(*fits(list(means), list(means.values())))
 
 
 def fits(sizes: list[int], amounts: list[float]) -> tuple[float, float, float, float]:
     """
-    The k of that a min(size, k) which is nearest to the amounts in squares of logarithms, and its residual; the
-    exponent of the nearest power law, and its residual.
+    Returns k and the residual of the best a min(size, k), and exponent and residual of the best power law, by least
+    squares of logarithms.
     """
     x, y = np.log(sizes), np.log(amounts)
     knees = np.linspace(x.min(), x.max(), KNEES)
@@ -164,6 +165,6 @@ def fits(sizes: list[int], amounts: list[float]) -> tuple[float, float, float, f
 
 
 def results_of_task(shapes: list[ShapeResult]) -> dict:
-    """Results of any run that did not diverge: they have what is the task's, such as its goal."""
+    """Returns the results of any run that did not diverge, for constants of the task such as its goal."""
     every = (record.results for shape in shapes for record in shape.records)
     return next((results for results in every if results["loss"] is not None), {})

@@ -9,6 +9,7 @@ from huggingface_hub.dataclasses import strict
 from huggingface_hub.errors import StrictDataclassError
 
 from fixedbert.support.errors import InputError
+from fixedbert.support.files import reading
 
 # What a study can vary: properties of FixedHeadBertConfig and COUNTED, with their labels in figures.
 AXES = {
@@ -111,7 +112,8 @@ def read_records(files: Iterable[str | Path]) -> list[Record]:
     """
     records: dict[tuple, Record] = {}
     for file in map(Path, files):
-        lines = file.read_text(encoding="utf-8").split("\n")
+        with reading(file, "give the runs.jsonl of a study"):
+            lines = file.read_text(encoding="utf-8").split("\n")
         for number, line in enumerate(lines, start=1):
             try:
                 entries = json.loads(line)

@@ -1,4 +1,4 @@
-"""How a study runs: checks before it begins, what is killed, continued, shared out and launched together."""
+"""Execution of studies: checks, interruption, resumption, shares and several processes."""
 
 import json
 import multiprocessing
@@ -13,7 +13,7 @@ import psutil
 import pytest
 from helpers import ROOT, fork_server
 from helpers.accelerate_launch import finished
-from helpers.tiny_studies import OF_A_PATTERN, SMALL, fields_of, table, write
+from helpers.tiny_studies import SMALL, fields_of, table, write
 
 from experiments.study.execution import RunLog, run_study
 from experiments.study.records import read_records
@@ -57,7 +57,7 @@ def text(tmp_path_factory) -> str:
 
 
 def test_a_training_of_two_series_is_done_once(tmp_path):
-    """Guards: where two series have the same shape, its line is copied under the name of the second."""
+    """Guards: a run that two series share is trained once, and its record is copied."""
     series = {"standard": {"num_attention_heads": [4, 8], "attention_head_size": None}}
     series["fixed"] = {"num_attention_heads": [4, 8], "attention_head_size": 8}
     lines = RunLog(tmp_path, table(series=series), (1, 1))
@@ -98,8 +98,7 @@ def comparable(folder: Path) -> list[dict]:
 @pytest.mark.slow
 def test_killed_and_continued_gives_the_same_lines(text, vocabulary, tmp_path):
     """
-    Guards: a study of two runs, killed within the second and continued, has the lines of one that was not, with the
-    losses along the way.
+    Guards: a study that is killed and resumed has the records of an undisturbed one, with the curves.
     """
     evaluated = {**SMALL["pretraining"], "eval_strategy": "steps", "eval_steps": 4}
     file, killed, whole = write(tmp_path, pretraining=evaluated), tmp_path / "killed", tmp_path / "whole"
@@ -152,7 +151,7 @@ def test_killed_and_continued_gives_the_same_lines(text, vocabulary, tmp_path):
 
 @pytest.mark.slow
 def test_interrupted_runs_save_a_checkpoint(text, vocabulary, tmp_path):
-    """Guards: Ctrl-C stops the runs at a checkpoint, without a traceback, and leaves no process behind."""
+    """Guards: after Ctrl-C runs save a checkpoint and all processes end without a traceback."""
     steps = {**SMALL["pretraining"], "max_steps": 100_000, "save_steps": 100_000}
     process = start(write(tmp_path, pretraining=steps), text, vocabulary, tmp_path / "out")
     deadline = time.monotonic() + 120
@@ -177,7 +176,7 @@ def test_interrupted_runs_save_a_checkpoint(text, vocabulary, tmp_path):
 
 @pytest.mark.slow
 def test_shares_and_workers_make_up_the_study(tmp_path):
-    """Guards: two workers at once, and two machines with a share each, give the report of the whole study."""
+    """Guards: several workers, and several machines with a share each, give the report of the complete study."""
     synthetic = {
         "axis": "attention_head_size",
         "learning_rates": [0.03, 0.1],
@@ -202,36 +201,8 @@ def test_shares_and_workers_make_up_the_study(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_task_with_a_threshold_is_continued(tmp_path):
-    """Guards: a study of a task, killed and continued, has the lines of one that was not, and extends its grids."""
-    tiny = {
-        "axis": "attention_head_size",
-        "objective": "nearest",
-        "learning_rates": [0.01, 0.03],
-        "extend_learning_rates": True,
-        "seeds": [1, 2],
-        "model": {"hidden_size": 6, "num_hidden_layers": 1, "num_attention_heads": 1, "intermediate_size": 1},
-        "pretraining": {"max_seq_length": 8, "total_train_batch_size": 4, "max_steps": 60, "dimension": 3},
-        "series": {"one head": {"attention_head_size": [1, 3], "value_head_size": 3}},
-    }
-    file = write(tmp_path, **tiny)
-    train(file, tmp_path / "whole", processes=1)
-    whole = (tmp_path / "whole" / "runs.jsonl").read_text()
-    lines = whole.splitlines(keepends=True)
-    assert len(lines) >= 2 * (3 + 1) and len({json.loads(line)["learning_rate"] for line in lines}) >= 3
-    killed = tmp_path / "killed"
-    killed.mkdir()
-    (killed / "study.json").write_text((tmp_path / "whole" / "study.json").read_text())
-    (killed / "runs.jsonl").write_text("".join(lines[:3]) + lines[3][:60])
-    train(file, killed, processes=1)
-    assert comparable(killed) == comparable(tmp_path / "whole")
-    report = (killed / "report.md").read_text()
-    assert "- one head: predicted 3, found" in report and "no runs" not in report
-
-
-@pytest.mark.slow
 def test_two_processes_do_one_run_together(text, vocabulary, tmp_path):
-    """Guards: two processes train each run together, and write its line once."""
+    """Guards: under a launcher two processes train each run together and write one record."""
     file = write(tmp_path, series={"fixed": HEADS})
     data = ("--train_file", text, "--tokenizer_name", vocabulary, "--output_dir", str(tmp_path / "out"))
     fork_server.Pair(ROOT / "fixedbert/__main__.py", ["study", file, *data], tmp_path / "printed").finished()
@@ -241,19 +212,8 @@ def test_two_processes_do_one_run_together(text, vocabulary, tmp_path):
 
 
 @pytest.mark.slow
-def test_all_processes_end_where_the_directory_is_refused(tmp_path):
-    """Guards: every one of two processes ends by itself, with the sentence of the main process."""
-    file = write(tmp_path, objective="dense", pretraining=OF_A_PATTERN)
-    with directory_lock(tmp_path / "out"):
-        words = ["study", file, "--output_dir", str(tmp_path / "out")]
-        done = fork_server.Pair(ROOT / "fixedbert/__main__.py", words, tmp_path / "printed").ended()
-    for one in done:
-        assert one.returncode == 1 and f"error: {tmp_path / 'out'}: process" in one.stderr
-
-
-@pytest.mark.slow
 def test_two_stages_and_fine_tuning(text, vocabulary, download, questions, tmp_path):
-    """Guards: stages go on one from another with other examples; MNLI and SQuAD follow, and all is in the record."""
+    """Guards: stages continue from each other with different examples, and fine-tuning follows."""
     (tmp_path / "squad").mkdir()
     paragraphs = []
     for row in map(json.loads, Path(questions).read_text().splitlines()):
@@ -296,7 +256,7 @@ def test_two_stages_and_fine_tuning(text, vocabulary, download, questions, tmp_p
 
 
 def test_evaluations_along_the_way(text, vocabulary, tmp_path):
-    """Guards: the curve has every evaluation, and evaluations leave the weights as they are, with dropout too."""
+    """Guards: curves have every evaluation, and evaluations do not change the weights."""
     data = DataSources(train_file=[text], tokenizer_name=vocabulary)
     model = {**SMALL["model"], "hidden_dropout_prob": 0.2, "attention_probs_dropout_prob": 0.2}
     weights, records = [], []
@@ -333,7 +293,7 @@ def test_failed_runs(text, tmp_path):
 
 
 def test_a_divergence_on_a_text_has_no_count(text, tmp_path):
-    """Guards: the record of a run that diverged does not say that it has seen all the tokens that were planned."""
+    """Guards: the record of a diverged run has no numbers of tokens and FLOPs."""
     study = load_study(write(tmp_path))
     run = study.run("fixed", 0, 1e30, 5)
     record = execute(run, tmp_path / "run", DataSources(train_file=[text]))

@@ -1,4 +1,4 @@
-"""What a study is: its tables, what is run when, what it costs, and what makes no sense in it."""
+"""Studies: shapes, the order of runs, cost and validation."""
 
 import re
 from pathlib import Path
@@ -23,7 +23,7 @@ OF_TASKS = {"synthetic", *TASKS}.__contains__
     "name, scale", [(name, scale) for name in NAMES if not OF_TASKS(name) for scale in named_studies()[name]["scales"]]
 )
 def test_shapes_made_equal_are_equal(name, scale):
-    """Guards: every named study can be made at every scale, and what is to be equal is, to one unit of the width."""
+    """Guards: every named study can be made at every scale, and shapes made equal differ by one unit of width at most."""
     made = load_study(name, scale)
     for series, shapes in made.shapes.items():
         for point, shape in enumerate(shapes):
@@ -42,7 +42,7 @@ def test_shapes_made_equal_are_equal(name, scale):
 
 
 def test_paper_scale_is_the_papers():
-    """Guards: heads and head-size at paper scale have the parameters that the paper prints in Tables 1, 2A and 2B."""
+    """Guards: at paper scale, heads and head-size have the parameters printed in Tables 1, 2A and 2B of the paper."""
     printed = {
         (p.hidden_size, p.num_attention_heads, preset_config(n).head_dim): p.parameters
         for n, p in PRESETS.items()
@@ -66,8 +66,8 @@ def test_paper_scale_is_the_papers():
 
 def test_every_shape_is_tuned_alike():
     """
-    Guards: the whole grid with the first seed, then the best rate alone with the others; what diverged loses. A shape
-    is complete before the next one goes on.
+    Guards: all shapes are tuned alike: the grid with the first seed, then the best rate with the remaining seeds. A
+    shape is complete before the next one continues.
     """
     made = table(learning_rates=[0.1, 0.2, 0.3], seeds=[7, 8, 9])
     grid = made.runs([])
@@ -86,7 +86,7 @@ def test_every_shape_is_tuned_alike():
 
 
 def test_grids_are_extended_until_the_best_rate_is_inside():
-    """Guards: beyond the best rate the next by the ratio comes with the first seed, until there is a worse one."""
+    """Guards: a grid is extended by its ratio until the best rate is inside."""
     made = table(learning_rates=[0.1, 0.3], seeds=[7, 8], extend_learning_rates=True)
     lines = []
 
@@ -108,7 +108,7 @@ def test_grids_are_extended_until_the_best_rate_is_inside():
 
 
 def test_a_shorter_grid_chooses_the_rate_alone():
-    """Guards: with `grid` its runs are short, and the best rate is then trained in full with the first seed too."""
+    """Guards: with `grid` the runs of the grid are short, and the best rate is trained in full with every seed."""
     own = {"num_attention_heads": 5, "attention_head_size": 6}
     made = table(learning_rates=[0.1, 0.3], seeds=[7, 8], extend_learning_rates=True, grid={"max_steps": 11},
                  series={"a": own, "b": {**own, "pretraining": {"save_steps": 3}}})  # fmt: skip
@@ -137,7 +137,7 @@ def test_a_shorter_grid_chooses_the_rate_alone():
 
 
 def test_series_have_pretraining_of_their_own():
-    """Guards: a series replaces some arguments for its own runs; without any, a training keeps its fingerprint."""
+    """Guards: a series can replace pretraining arguments for its own runs."""
     own = {"num_attention_heads": 5, "attention_head_size": 6}
     made = table(series={"short": {**own, "pretraining": {"max_seq_length": 8}}, "as it is": own})
     short, whole = made.run("short", 0, 0.003, 5), made.run("as it is", 0, 0.003, 5)
@@ -148,7 +148,7 @@ def test_series_have_pretraining_of_their_own():
 
 
 def test_shares_make_up_the_study():
-    """Guards: the shares of several machines have every shape once, with its whole grid."""
+    """Guards: the shares of several machines contain every shape once."""
     made = load_study("heads", "tiny")
     parts = [made.places((number, 3)) for number in (1, 2, 3)]
     assert sorted(sum(parts, [])) == sorted(made.places()) and len(made.places()) == 12
@@ -205,7 +205,7 @@ def test_invalid_studies(tmp_path, changes, message):
 
 
 def test_named_studies_are_complete():
-    """Guards: every study has its scales, and its line in docs/study.md."""
+    """Guards: every named study is listed in docs/study.md and can be loaded at every scale."""
     page = (Path(__file__).parents[2] / "docs" / "study.md").read_text(encoding="utf-8")
     for name, entries in named_studies().items():
         assert f"\n| `{name}` |" in page, f"docs/study.md lacks the study {name}"
@@ -231,7 +231,7 @@ def test_invalid_arguments(tmp_path, arguments, message):
 
 
 def test_plan(capsys):
-    """Guards: a dry run says every shape with its counts and the cost, and starts nothing."""
+    """Guards: a dry run prints shapes, counts and cost."""
     main(["study", "heads", "--scale", "paper", "--dry_run"])
     printed = capsys.readouterr().out
     assert "318.91 M" in printed and "hours of an H100" in printed
@@ -242,7 +242,7 @@ def test_plan(capsys):
 
 
 def test_commands_and_study_of_the_page(tmp_path, capsys, monkeypatch):
-    """Guards: the commands of docs/study.md are taken, and the study on it can be made."""
+    """Guards: the commands and the example study in docs/study.md are valid."""
     page = (Path(__file__).parents[2] / "docs" / "study.md").read_text(encoding="utf-8")
     commands = [line.split("#")[0].split() for line in re.findall(r"^    fixedbert (.*)$", page, re.MULTILINE)]
     studies = [command for command in commands if command[1] in NAMES]
@@ -257,9 +257,3 @@ def test_commands_and_study_of_the_page(tmp_path, capsys, monkeypatch):
     (tmp_path / "own.yaml").write_text(text)
     made = load_study(str(tmp_path / "own.yaml"))
     assert len(made.places()) == 6 and made.axis == "num_attention_heads"
-
-
-def test_plan_of_small_shapes():
-    """Guards: small shapes, which reach no large share of its peak, say nothing of a GPU."""
-    plan = study_cost_text(table())
-    assert "; 3,840 tokens, " in plan and "H100" not in plan

@@ -1,6 +1,6 @@
 """
-Tasks for one or two attention layers, generated without a file, for which theory says what a head size can do. Each
-has a module with its definition, its prediction and the source of it.
+Synthetic tasks for one or two attention layers, for which theory predicts the head size. Each module has the
+definition of a task, its prediction and the source.
 """
 
 from collections.abc import Callable
@@ -25,24 +25,23 @@ TASKS: dict[str, Callable[..., SyntheticTask]] = {
     "recall": Recall,
 }
 SYNTHETIC = (*PATTERNS, *TASKS, "memorise")
-PREDICTIONS = ("order", "predicted", "threshold")  # results that are theory's, of FixedHeadBert's heads alone
 
 
 def train_synthetic(
     objective: str, config: FixedHeadBertConfig, stage: dict, learning_rate: float, seed: int
 ) -> dict[str, float | None]:
     """
-    Train a model with the attention of `config` on the task `objective`: a function of these arguments alone.
+    Train a model with the attention of `config` on a task. The result depends only on the arguments.
 
     Args:
-        stage: `max_seq_length`, tokens of an example; `total_train_batch_size`, examples of a step, of `memorise` the
-            most that are tried; `max_steps`, the cap; and the settings of the task.
+        stage: `max_seq_length`, tokens of an example; `total_train_batch_size`, examples of a step, or the most that
+            `memorise` tries; `max_steps`, the maximum; and the settings of the task.
 
     Raises:
         Divergence: a loss is not finite.
 
     Returns:
-        `loss`, which decides between learning rates, and metrics of records.py.
+        `loss`, by which learning rates are compared, and metrics.
     """
     length, rows, max_steps = (stage[name] for name in STAGE)
     if objective in PATTERNS:
@@ -54,7 +53,7 @@ def train_synthetic(
 
 
 def task_settings(objective: str) -> dict[str, bool]:
-    """The settings that a task has of its own, with whether each must be given."""
+    """Returns the settings of a task, mapped to whether they are required."""
     if objective not in TASKS:
         return {}
     parameters = list(signature(TASKS[objective]).parameters.values())[2:]  # after the configuration and the length

@@ -1,25 +1,24 @@
 """
-average: every token has to give the mean of the vectors at q tokens, which it names.
+average: every token names q tokens, and has to output the mean of their vectors.
 
-Each of n tokens has a place, a vector z of standard normal numbers, and a set S of q places drawn uniformly; its
-output is the mean of z over S. The input is the one-hot place, S as n zeros and ones, and z. The model is one
+Each of n tokens has a position, a vector z of standard normal numbers, and a set S of q positions drawn uniformly; its
+output is the mean of z over S. The input is the one-hot position, S as n zeros and ones, and z. The model is one
 attention layer with W_o; with `mlp` > 0 an MLP of that width is added to its input, x + MLP(x), so that queries can be
-any function of S. The size of queries and keys varies, values are as large as z.
+any function of S. The size of queries and keys varies, values have the size of z.
 
-Prediction, with the MLP: size 2 q suffices for any n, with keys on the moment curve, as any q vertices of a cyclic
-polytope in 2 q dimensions are a face of it. Here with (cos t, sin t, ..., cos q t, sin q t), t = 2 pi i / n, and
-scores -c prod_{s in S} (1 - cos(t - t_s)), which are 0 on S and below 0 elsewhere: the error is the tail of a softmax
-(proved by the product, and tested in float64). An order of q is necessary. Without the MLP queries are linear in S,
-and only an order of q log n is claimed to suffice, besides n, with one-hot keys. The constant is not known: the line
-is at q log2 n or n, the lower, and only the scaling with q can be tested.
+Prediction with the MLP: size 2 q suffices for any n, with keys on the moment curve, because any q vertices of a cyclic
+polytope in 2 q dimensions are a face of it. With (cos t, sin t, ..., cos q t, sin q t), t = 2 pi i / n, and scores -c
+prod_{s in S} (1 - cos(t - t_s)), which are 0 on S and negative elsewhere, the error is the tail of a softmax (proved
+by the product, and tested in float64). An order of q is necessary. Without the MLP queries are linear in S, and only
+an order of q log n is claimed to suffice, or n with one-hot keys. The constant is unknown: the line is at the smaller
+of q log2 n and n, and only the scaling with q can be tested.
 
-Sources: Sanford, Hsu and Telgarsky, 2023 (arXiv 2306.02896), q-sparse averaging. Checked in the abstract: the sizes
-grow with the logarithm of n alone, and a large embedding is necessary. The bounds above, with and without an MLP, are
-recalled. Wang et al., 2026 (arXiv 2601.20844). Checked in the abstract: the least dimension in which every set of at
-most k of m vectors is found by its scores is of the order of k, whatever m, by cyclic polytopes; that 2 k suffices is
-its title. Neither says that training finds such weights. The weights above need c to be several times one over the
-least product, which for q = 8 of 32 places is 5e-9: in float32 rounding then makes the scores on S differ by far more
-than one.
+Sources: Sanford, Hsu and Telgarsky, 2023 (arXiv 2306.02896), q-sparse averaging. Checked in the abstract: sizes grow
+only with the logarithm of n, and a large embedding is necessary. The bounds above are recalled. Wang et al., 2026
+(arXiv 2601.20844). Checked in the abstract: the least dimension in which scores find every set of at most k of m
+vectors is of order k for any m, by cyclic polytopes; that 2 k suffices is its title. Neither claims that training
+finds such weights. They need c to be several times one over the least product, which is 5e-9 for q = 8 of 32
+positions: in float32, rounding then changes the scores on S by far more than one.
 """
 
 import math
@@ -38,39 +37,37 @@ from .training import SyntheticTask
 class Average(SyntheticTask):
     """
     Args:
-        config: of the attention; its width has room for places, sets and vectors, of the size of a value.
+        config: configuration of the attention; its width must hold positions, sets and vectors.
         length: n.
         subset: q.
-        mlp: the width of the MLP; 0 for none.
+        mlp: width of the MLP; 0 for none.
     """
 
-    places: Tensor
+    positions: Tensor
 
     def __init__(self, config: FixedHeadBertConfig, length: int, subset: int, mlp: int = 0):
         super().__init__(config)
-        if not 0 < subset < length:
-            raise InputError(f"average: subset {subset}: at least 1, and less than the length, {length}.")
         self.length, self.subset, self.size = length, subset, config.value_head_sizes[0]
         if config.hidden_size < 2 * length + self.size:
-            raise InputError(f"average: hidden_size {config.hidden_size}: at least {2 * length + self.size}.")
-        self.variance, self.null = self.size / subset, 1 - subset / length  # without the sets: the mean of all
+            raise InputError(f"average: hidden_size must be at least {2 * length + self.size}.")
+        self.variance, self.null = self.size / subset, 1 - subset / length  # the mean of all vectors
         self.threshold, self.order = (2.0 * subset, None) if mlp else (None, min(subset * math.log2(length), length))
         width = config.hidden_size
         self.mlp: nn.Sequential | None = None
         if mlp:
             last = nn.Linear(mlp, width)
-            nn.init.zeros_(last.weight)  # the input map begins as the identity
+            nn.init.zeros_(last.weight)  # the input map starts as the identity
             self.mlp = nn.Sequential(nn.Linear(width, mlp), nn.ReLU(), last)
         self.attention = FixedHeadBertVariantSelfAttention(config)
         for projection in (self.attention.query, self.attention.key):
-            nn.init.normal_(projection.weight[:, : 2 * length], std=0.2)  # larger ones learned less, in trials
-            nn.init.zeros_(projection.weight[:, 2 * length :])  # attention begins without seeing the vectors
+            nn.init.normal_(projection.weight[:, : 2 * length], std=0.2)  # larger weights learned less in trials
+            nn.init.zeros_(projection.weight[:, 2 * length :])  # attention starts without the vectors
         self.output = nn.Linear(self.attention.all_head_size, self.size)
-        self.register_buffer("places", torch.eye(length))
+        self.register_buffer("positions", torch.eye(length))
 
     def forward(self, sets: Tensor, vectors: Tensor) -> Tensor:
         """Sets (B, n, n) of zeros and ones and vectors (B, n, V) -> (B, n, V)."""
-        x = torch.cat([self.places.expand(len(sets), -1, -1), sets, vectors], dim=-1)
+        x = torch.cat([self.positions.expand(len(sets), -1, -1), sets, vectors], dim=-1)
         x = pad(x, (0, self.config.hidden_size - x.shape[-1]))
         if self.mlp is not None:
             x = x + self.mlp(x)

@@ -1,18 +1,18 @@
 """
-Two tasks for one attention layer, for which theory says what a head size can do.
+dense, half, sparse: each position has to output a fixed mixture of numbers, for which theory knows the head size.
 
-The numbers x (n) at n positions are drawn anew for every example, and each position j has to give sum_i P_ij x_i.
+The numbers x (n) at n positions are drawn for every example, and each position j has to output sum_i P_ij x_i.
 
     dense     P is a random positive pattern of full rank: a head of size p expresses it exactly if and only if
               rank(C log P) <= p (patterns.py), here from p = n - 1 on. Below, the error has a floor.
     half      the same with P such that this rank is n // 2.
-    sparse    P is a permutation: position j copies the number at position pi(j). By a head of size 2 it can be had to
+    sparse    P is a permutation: position j copies the number at position pi(j). A head of size 2 approximates it to
               any precision (scores -t (i - pi(j))^2, with t large), and a size of the order of log n needs no large t
               (Likhosherstov, Choromanski and Weller, 2021, arXiv 2106.03764).
 
-The layer is the model's own, in the setting of the theorem: queries and keys see one-hot positions, so that X has full
-column rank and the pattern is the same for every example; values see the numbers. The error is the mean of
-(output - target)^2, whose expectation is sum_i (w P'_ij - P_ij)^2 for one head with the pattern P'.
+The layer is that of the model, in the setting of the theorem: queries and keys see one-hot positions, so that X has
+full column rank and the pattern is the same for every example; values see the numbers. The error is the mean of
+(output - target)^2, with the expectation sum_i (w P'_ij - P_ij)^2 for one head with the pattern P'.
 """
 
 import torch
@@ -27,16 +27,16 @@ from ..patterns import centred_log, least_head_size
 from .training import descend
 
 PATTERNS = ("dense", "half", "sparse")
-EVALUATED = 20_000  # examples to evaluate on
-STARTS, DESCENT = 64, 1000  # of the search for the floor, and its steps
+EVALUATED = 20_000  # examples in the evaluation
+STARTS, DESCENT = 64, 1000  # initializations and steps of the search for the floor
 
 
 def pattern(task: str, length: int, seed: int) -> Tensor:
     """
-    P (n, n) in float64; a column for each position, which sums to one.
+    Returns P (n, n) in float64, with columns that sum to one.
 
-    Of dense patterns, C log P has random singular vectors and equal singular values, so that each dimension that a
-    head lacks counts alike; its entries have a mean square of one.
+    For dense patterns, C log P has random singular vectors and equal singular values, so that all missing dimensions
+    of a head count equally; its entries have a mean square of one.
     """
     generator = torch.Generator().manual_seed(seed)
     if task == "sparse":
@@ -49,11 +49,10 @@ def pattern(task: str, length: int, seed: int) -> Tensor:
 
 def floor(P: Tensor, head_size: int) -> float:
     """
-    The least error found that one head of this size can have on the dense pattern P (n, n): by theory zero from
-    rank(C log P) on, and above zero below.
+    Returns the least error found for one head of this size on the dense pattern P (n, n): zero from rank(C log P) on.
 
-    There it is the lowest found by gradient descent from STARTS factors of the scores at once, the first of them from
-    the largest singular values of C log P, and L-BFGS from the best.
+    Below, it comes from gradient descent on STARTS factorizations of the scores, the first of which has the largest
+    singular values of C log P, and L-BFGS from the best.
     """
     left, singular, right = torch.linalg.svd(centred_log(P))
     if head_size >= least_head_size(P):
@@ -89,7 +88,7 @@ def floor(P: Tensor, head_size: int) -> float:
 
 
 class MixingLayer(nn.Module):
-    """The model's attention with W_o to one number, on one-hot positions: (B, n) -> (B, n)."""
+    """The attention of the model with W_o to one number, on one-hot positions: (B, n) -> (B, n)."""
 
     positions: Tensor
 
@@ -101,7 +100,7 @@ class MixingLayer(nn.Module):
         self.output = nn.Linear(self.attention.all_head_size, 1)
         self.register_buffer("positions", torch.eye(length))
         for projection in (self.attention.query, self.attention.key):
-            nn.init.normal_(projection.weight)  # attention begins uneven
+            nn.init.normal_(projection.weight)  # attention starts uneven
             with torch.no_grad():
                 projection.weight[:, -1] = 0
             projection.weight.register_hook(without_last_column)
@@ -112,7 +111,7 @@ class MixingLayer(nn.Module):
 
 
 def without_last_column(gradient: Tensor) -> Tensor:
-    """Inputs without the column of the numbers, which queries and keys must not see."""
+    """Zeroes the column of the numbers, which queries and keys must not see."""
     return torch.cat([gradient[:, :-1], torch.zeros_like(gradient[:, -1:])], dim=1)
 
 
@@ -120,17 +119,17 @@ def train_mixing(
     task: str, config: FixedHeadBertConfig, length: int, rows: int, steps: int, learning_rate: float, seed: int
 ) -> dict[str, float | None]:
     """
-    Train a MixingLayer with Adam, a linear warm-up over a twentieth of the steps and a cosine to zero.
+    Train a MixingLayer with Adam, a linear warm-up over a twentieth of the steps and cosine decay to zero.
 
     Raises:
-        Divergence: it diverges.
+        Divergence: a loss is not finite.
 
     Returns:
-        `loss`, its error on new examples, the same as `error`; `examples`, trained on; and of one head of
-        FixedHeadBert on a dense pattern `floor`, the least error found for its size.
+        `loss` and `error`, the error on new examples; `examples`, the number of training examples; and `floor`, the
+        least error found for a single head on a dense pattern.
     """
     P = pattern(task, length, seed)
-    generator = torch.Generator().manual_seed(seed)  # of the examples, which are the same in every shape
+    generator = torch.Generator().manual_seed(seed)  # of the examples, equal for all shapes
     torch.manual_seed(seed)
     model, target = MixingLayer(config, length), P.float()
     use_fast_dropout(model)

@@ -1,23 +1,23 @@
 """
-nearest: every query has to give the one of n points that is nearest to it.
+nearest: every query has to output the nearest of n points.
 
-Points and queries are unit vectors, drawn uniformly in d dimensions; of the points the nearest to a query has an inner
-product with it that is larger by at least 0.1 than any other's. (Among the points themselves there would be
-nothing to find: the inner product of a unit vector with itself is the largest.) The model is attention alone, without
-residual, feed-forward network or LayerNorm. In its last layer queries see the points alone; in one before it also
-themselves, as without a residual nothing else keeps them, and points see the points.
+Points and queries are unit vectors, drawn uniformly in d dimensions; the inner product of a query with its nearest
+point is larger than with any other by at least 0.1. (Among the points themselves there would be nothing to find: a
+unit vector has the largest inner product with itself.) The model is only attention, without residual connections,
+feed-forward networks or LayerNorm. In its last layer queries see only the points; in an earlier layer they also see
+themselves, because nothing else keeps them without a residual, and points see the points.
 
-The null line, 1, is the best constant; the mean of the points is hardly better (0.97 of 16 in 16 dimensions).
+The null line, 1, is the best constant; the mean of the points is hardly better (0.97 for 16 in 16 dimensions).
 
-Prediction: one head of size d suffices, for any number of points: W_q, W_k proportional to the identity, W_v and W_o
-the identity, with an error of at most 4 (n - 1)^2 e^(-2 gap t) for scores t <x, y>. Heads of a smaller size cannot
-do it in one layer unless there are exponentially many of them; depth helps for few points (Amsel, Yehudai and Bruna,
-"On the Benefits of Rank in Attention Layers", 2024, arXiv 2407.16153; at ICLR 2025 as "Quality over Quantity in
-Attention Layers: When Adding More Heads Hurts"). Checked in the abstract: this statement, without constants. By the
-paper's contents the exponential number is proved for a biased form of the function; for the function itself a summary
-names a power of d / r that grows with the accuracy. How many heads and layers depth needs could not be checked;
-here are two. That its values are of full rank, as here by `value_head_size`, is recalled, and so is that their
-construction by depth changes the positions.
+Prediction: one head of size d suffices for any number of points: W_q and W_k proportional to the identity, W_v and W_o
+the identity, with an error of at most 4 (n - 1)^2 e^(-2 gap t) for scores t <x, y>. Smaller heads cannot do it in one
+layer unless there are exponentially many; depth helps for few points (Amsel, Yehudai and Bruna, "On the Benefits of
+Rank in Attention Layers", 2024, arXiv 2407.16153; at ICLR 2025 as "Quality over Quantity in Attention Layers: When
+Adding More Heads Hurts"). Checked in the abstract: this statement, without constants. According to the paper's
+contents the exponential number is proved for a biased form of the function; for the function itself a summary names a
+power of d / r that grows with the accuracy. How many heads and layers depth needs could not be checked; here there are
+two layers. It is recalled that the values have full rank, as here with `value_head_size`, and that their construction
+with depth changes the positions.
 """
 
 import torch
@@ -31,15 +31,14 @@ from fixedbert.support.errors import InputError
 from .training import SyntheticTask
 
 GAP = 0.1
-CANDIDATES = 4  # drawn for each query
-DRAWS = 100  # if none has enough queries with a gap, it is too rare
+CANDIDATES = 4  # queries drawn for each one that is needed
 
 
 class Nearest(SyntheticTask):
     """
     Args:
-        config: of the attention; its width has room for a vector and for whether it is a query.
-        length: tokens, half of them points, half of them queries.
+        config: configuration of the attention; its width must exceed `dimension`.
+        length: number of tokens, half of them points and half of them queries.
         dimension: d.
     """
 
@@ -48,9 +47,7 @@ class Nearest(SyntheticTask):
     def __init__(self, config: FixedHeadBertConfig, length: int, dimension: int = 16):
         super().__init__(config)
         if config.hidden_size <= dimension:
-            raise InputError(f"nearest: hidden_size {config.hidden_size}: more than the dimension, {dimension}.")
-        if length < 4 or dimension < 2:
-            raise InputError(f"nearest: {length} tokens in {dimension} dimensions: at least 4, and 2.")
+            raise InputError(f"nearest: hidden_size must exceed the dimension, {dimension}.")
         self.points, self.dimension = length // 2, dimension
         layers = [
             FixedHeadBertVariantSelfAttention(config, layer_idx=layer) for layer in range(config.num_hidden_layers)
@@ -58,11 +55,9 @@ class Nearest(SyntheticTask):
         outputs = [nn.Linear(layer.all_head_size, config.hidden_size) for layer in layers]
         for attention, output in zip(layers, outputs, strict=True):
             for projection in (attention.query, attention.key):
-                # scores of a unit vector begin with a variance of one
-                nn.init.normal_(projection.weight)
+                nn.init.normal_(projection.weight)  # scores start with a variance of one
             for projection in (attention.value, output):
-                # without a residual, what is passed on keeps its length
-                nn.init.orthogonal_(projection.weight)
+                nn.init.orthogonal_(projection.weight)  # keeps lengths without a residual
         self.attention, self.output = nn.ModuleList(layers), nn.ModuleList(outputs)
         self.threshold = float(dimension) if len(layers) == 1 else None
         is_point = torch.arange(2 * self.points) < self.points
@@ -80,15 +75,9 @@ class Nearest(SyntheticTask):
         return self.output[-1](heads)[..., : self.dimension]
 
     def examples(self, rows: int, generator: torch.Generator) -> tuple[tuple[Tensor, ...], Tensor]:
-        """Rows that have enough queries with a gap; others are drawn again."""
-        shape, found, missing, draws = (self.dimension,), [], rows, 0
+        """Draws rows until enough of them have enough queries with a gap."""
+        shape, found, missing = (self.dimension,), [], rows
         while missing > 0:
-            if draws == DRAWS and missing == rows:
-                raise InputError(
-                    f"nearest: {self.points} points in {self.dimension} dimensions: too few queries have a gap of "
-                    f"{GAP}; take fewer points or more dimensions."
-                )
-            draws += 1
             points = normalize(torch.randn(missing, self.points, *shape, generator=generator), dim=-1)
             queries = torch.randn(missing, CANDIDATES * self.points, *shape, generator=generator)
             queries = normalize(queries, dim=-1)
@@ -103,6 +92,6 @@ class Nearest(SyntheticTask):
         return (points, queries), target
 
 
-def take(vectors: Tensor, places: Tensor) -> Tensor:
-    """Vectors (B, n, d) at places (B, m): (B, m, d)."""
-    return vectors.gather(1, places[..., None].expand(-1, -1, vectors.shape[-1]))
+def take(vectors: Tensor, indices: Tensor) -> Tensor:
+    """Selects vectors (B, n, d) at indices (B, m): (B, m, d)."""
+    return vectors.gather(1, indices[..., None].expand(-1, -1, vectors.shape[-1]))

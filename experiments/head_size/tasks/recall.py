@@ -1,16 +1,17 @@
 """
-recall: multi-query associative recall. Pairs of a key and a value, then every key again: each has to give its value.
+recall: multi-query associative recall. Pairs of a key and a value, then every key again, which has to output its
+value.
 
-Keys and values are drawn without replacement from two vocabularies; the queries are all keys of the row, in another
-order. Embeddings of a token and of the one before it are added, so that a value knows its key and positions, of which
-there are none, do not decide. Two layers of the model, causal, with a linear classifier over the values. The size of
-queries and keys varies, the size of values is fixed.
+Keys and values are drawn without replacement from two vocabularies; the queries are all keys of the row in a different
+order. The embeddings of a token and of the one before it are added, so that a value knows its key; there are no
+positions. Two causal layers of the model, with a linear classifier over the values. The size of queries and keys
+varies, the size of values is fixed.
 
-Prediction: no threshold of capacity past a few dimensions. A head of size 2 suffices, with keys on a circle: scores
+Prediction: no capacity threshold beyond a few dimensions. A head of size 2 suffices, with keys on a circle: scores
 c cos(a_i - a_j) are largest for the key itself, by c (1 - cos(2 pi / symbols)). With a size of log2 symbols, keys are
-vectors of signs, and the largest is ahead by 2 c, however many there are. Both are tested as weights set by hand.
-Larger heads thus need smaller scores; that this makes them faster to train is our conjecture. Larger sizes than 2 add
-no capacity, and heads of single-digit sizes learn to recall perfectly: checked in the abstract of Maselko, "Separate,
+vectors of signs, and the largest leads by 2 c for any number of symbols. Both are tested with weights set by hand.
+Larger heads thus need smaller scores; that this makes them faster to train is our conjecture. Sizes above 2 add no
+capacity, and heads of single-digit sizes learn to recall perfectly: checked in the abstract of Maselko, "Separate,
 Project, and Amplify: Attention's Geometry of Retrieval", 2026, zenodo 19422845, a preprint without review.
 
 The task is that of Arora et al., 2023 ("Zoology", arXiv 2312.04927); their vocabulary and spacing of queries, which
@@ -33,9 +34,9 @@ from .training import SyntheticTask
 class Recall(SyntheticTask):
     """
     Args:
-        config: of the layers.
-        length: tokens, three for each pair.
-        symbols: keys, and as many values, that there are.
+        config: configuration of the layers.
+        length: number of tokens, three for each pair.
+        symbols: number of keys, and of values.
     """
 
     measure: ClassVar[str] = "recalled"
@@ -45,21 +46,18 @@ class Recall(SyntheticTask):
     def __init__(self, config: FixedHeadBertConfig, length: int, symbols: int = 64):
         super().__init__(config)
         if not 2 <= length // 3 <= symbols:
-            raise InputError(
-                f"recall: {length // 3} pairs in {length} tokens, {symbols} symbols: at least 2 pairs, with a symbol "
-                "for each."
-            )
+            raise InputError(f"recall: {length // 3} pairs in {length} tokens: needs 2 to {symbols} pairs.")
         self.pairs, self.symbols, self.threshold = length // 3, symbols, 2.0
         self.null = 1 / self.pairs
         self.token = nn.Embedding(2 * symbols, config.hidden_size)
-        self.previous = nn.Embedding(2 * symbols + 1, config.hidden_size)  # the last stands before the first token
+        self.previous = nn.Embedding(2 * symbols + 1, config.hidden_size)  # the last one precedes the first token
         self.layers = nn.ModuleList(FixedHeadBertLayer(config, layer) for layer in range(config.num_hidden_layers))
         self.classifier = nn.Linear(config.hidden_size, symbols)
         tokens = 3 * self.pairs
         self.register_buffer("seen", torch.full((1, 1, tokens, tokens), -torch.inf).triu(diagonal=1))
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Token ids (B, 3 n) -> logits of the values at the queries (B, n, symbols)."""
+        """Returns the logits of the values at the queries, (B, 3 n) -> (B, n, symbols)."""
         hidden_states = self.token(tokens) + self.previous(pad(tokens[:, :-1], (1, 0), value=2 * self.symbols))
         for layer in self.layers:
             hidden_states = layer(hidden_states, attention_mask=self.seen)

@@ -1,4 +1,4 @@
-"""How a task with new examples at every step is trained: until its loss is flat, or to a cap."""
+"""Training of tasks with new examples in every step: until the loss is flat, or for a maximum number of steps."""
 
 from collections.abc import Callable
 from typing import ClassVar
@@ -9,25 +9,25 @@ from torch import Tensor, nn
 from fixedbert.model.configuration_fixed_head_bert import FixedHeadBertConfig
 from fixedbert.support.errors import Divergence
 
-WINDOW = 100  # steps whose means count
-AT_GOAL = 20  # steps whose mean measure has to be at the goal
+WINDOW = 100  # steps for means
+AT_GOAL = 20  # steps whose mean must reach the goal
 LEAST_WINDOWS = 16
 FALL = 0.02
-LEARNED = 0.1  # of the way from the null line to the goal
+LEARNED = 0.1  # share of the way from the null line to the goal
 WARM_UP = 100  # steps
-EVALUATED, BATCH = 2048, 64  # examples in the end, and how many at once
+EVALUATED, BATCH = 2048, 64  # examples of the evaluation, and its batch size
 
 
 class SyntheticTask(nn.Module):
     """
-    A task with the model that is trained on it.
+    A task with its model.
 
     Attributes:
-        measure: a metric of records.py, `relative_error` or `recalled`.
-        goal: what the measure is to reach; the steps to it are recorded.
-        null: what the measure is without solving the task.
-        threshold: the predicted one, on the axis of the study; None where theory names none.
-        order: of the threshold, where theory names only this.
+        measure: metric of the task, `relative_error` or `recalled`.
+        goal: value of the measure to reach; the steps to it are recorded.
+        null: value of the measure without solving the task.
+        threshold: predicted threshold on the axis of the study; None if theory names none.
+        order: order of the threshold, if theory only names this.
     """
 
     measure: ClassVar[str] = "relative_error"
@@ -35,7 +35,7 @@ class SyntheticTask(nn.Module):
     null: float = 1.0
     threshold: float | None = None
     order: float | None = None
-    variance: float = 1.0  # of the target about the best constant, summed over its coordinates
+    variance: float = 1.0  # of the target around the best constant, summed over coordinates
 
     def __init__(self, config: FixedHeadBertConfig):
         super().__init__()
@@ -43,27 +43,28 @@ class SyntheticTask(nn.Module):
         self.config = config
 
     def examples(self, rows: int, generator: torch.Generator) -> tuple[tuple[Tensor, ...], Tensor]:
-        """Inputs of `forward`, and the target."""
+        """Draws inputs of `forward` and the target."""
         raise NotImplementedError
 
     def loss(self, output: Tensor, target: Tensor) -> Tensor:
         return (output - target).square().sum(dim=-1).mean() / self.variance
 
     def score(self, output: Tensor, target: Tensor) -> Tensor:
-        """The measure, of one batch."""
+        """Returns the measure of one batch."""
         return self.loss(output, target)
 
     def progress(self, score: float) -> float:
-        """The share of the way from the null line, 0, to the goal, 1."""
+        """Returns the share of the way from the null line (0) to the goal (1)."""
         return (score - self.null) / (self.goal - self.null)
 
 
 def is_flat(losses: list[float]) -> bool:
     """
-    Whether no window of the second half has a loss 2 % below the lowest of the first; never in fewer than 16 windows.
+    Returns whether no window of the second half has a loss 2 % below the lowest of the first, with at least 16
+    windows.
 
-    A run whose loss stops falling after t windows ends after 2 t of them: a plateau ends it only if it is as long as
-    everything before it. Up to noise, a power law steps^-a is flat where a is less than 0.029.
+    A run whose loss stops falling after t windows ends after 2 t: a plateau only ends it if it is as long as
+    everything before it. Without noise, a power law steps^-a is flat if a is less than 0.029.
     """
     half = len(losses) // 2
     return len(losses) >= LEAST_WINDOWS and min(losses[half:]) > (1 - FALL) * min(losses[:half])
@@ -71,7 +72,7 @@ def is_flat(losses: list[float]) -> bool:
 
 def descend(loss: Tensor, optimizer: torch.optim.Optimizer, step: int, rows: int):
     """
-    One step, of `rows` examples.
+    Take a step with `rows` examples.
 
     Raises:
         Divergence: the loss or its gradient is not finite.
@@ -91,26 +92,25 @@ def train(
     make: Callable[[], SyntheticTask], rows: int, max_steps: int, learning_rate: float, seed: int
 ) -> dict[str, float | None]:
     """
-    Train by Adam: a warm-up, then a constant rate, until the task is done or five sixths of `max_steps` are; then a
-    fifth as many steps with the rate falling to zero. Examples are new at every step, so that the measure on a batch
-    is one on held-out examples.
+    Train with Adam: a warm-up, then a constant rate until the task is done or five sixths of `max_steps` are over;
+    then a fifth as many steps with the rate falling to zero. Examples are new in every step, so that the measure of a
+    batch is a held-out measure.
 
-    A task is done when its measure was at the goal in the last quarter of the steps. It is also done when its loss is
-    flat (`is_flat`) and its measure off the null line, where a flat loss is the plateau before learning begins. A
-    plateau between two phases of learning ends a run only if it is as long as everything before it; that cannot be
-    distinguished from the end of learning. A measure beyond the goal says how far a run got in a third more steps
-    than to the goal, not how far it can get.
+    A task is done if its measure was at the goal in the last quarter of the steps, or if its loss is flat (`is_flat`)
+    and its measure off the null line, where a flat loss is the plateau before learning starts. A plateau between two
+    phases of learning only ends a run if it is as long as everything before it; that cannot be distinguished from the
+    end of learning. A measure beyond the goal shows how far a run got in a third more steps than to the goal, not how
+    far it can get.
 
     Raises:
         Divergence: the loss is not finite.
 
     Returns:
-        `loss`, which decides between learning rates: of a run that ends at the goal the share of `max_steps` that it
-        took to the goal, less one, so that the fastest rate is the best; of others the share of the way from the null
-        line to the goal that is left. The measure of the task, after the rate has fallen. `steps_to_goal`, after which
-        the mean of AT_GOAL batches was at the goal, before the rate falls; None if it never was, even where the
-        measure is at the goal in the end. `steps`, of all; `examples` in them; `converged`, 1 if the task was done, 0
-        at the cap; `null`, `goal`, `threshold` and `order` of the task.
+        `loss`, by which learning rates are compared: for a run that ends at the goal the share of `max_steps` that it
+        needed, minus one; for others the remaining share of the way from the null line to the goal. The measure of the
+        task, after the rate has fallen. `steps_to_goal`, after which the mean of AT_GOAL batches was at the goal
+        before the rate falls, or None. `steps`; `examples`; `converged`, 1 if the task was done; `null`, `goal`,
+        `threshold` and `order` of the task.
     """
     torch.manual_seed(seed)
     task = make()
@@ -144,7 +144,7 @@ def train(
     for left in range(cooling, 0, -1):
         train_step(left / cooling)
     score = evaluate(task, generator)
-    left_to_goal = max(1 - task.progress(score), 0.0)  # in this order nan stays nan
+    left_to_goal = max(1 - task.progress(score), 0.0)  # in this order NaN stays NaN
     return {
         "loss": left_to_goal if left_to_goal or steps_to_goal is None else steps_to_goal / max_steps - 1,
         task.measure: score,
@@ -160,13 +160,13 @@ def train(
 
 
 def means(values: list[float], window: int) -> list[float]:
-    """Means of whole windows, one after the other."""
+    """Returns the means of consecutive windows."""
     return [sum(values[first : first + window]) / window for first in range(0, len(values) - window + 1, window)]
 
 
 @torch.no_grad()
 def evaluate(task: SyntheticTask, generator: torch.Generator) -> float:
-    """The measure on EVALUATED examples, without dropout."""
+    """Returns the measure on EVALUATED examples, without dropout."""
     task.eval()
     scores = []
     for _ in range(EVALUATED // BATCH):
