@@ -23,7 +23,7 @@ OF_TASKS = {"synthetic", *TASKS}.__contains__
     "name, scale", [(name, scale) for name in NAMES if not OF_TASKS(name) for scale in named_studies()[name]["scales"]]
 )
 def test_shapes_made_equal_are_equal(name, scale):
-    """Guards: every named study can be made at every scale, and shapes made equal differ by one unit of width at most."""
+    """Guards: every named study can be made at every scale, and equal shapes differ by one unit of width at most."""
     made = load_study(name, scale)
     for series, shapes in made.shapes.items():
         for point, shape in enumerate(shapes):
