@@ -34,6 +34,28 @@ LAYERS = (
 )
 FLOORS = {name: floor for floor, names in enumerate(LAYERS) for name in names}
 
+# The maximum number of lines of Python in each folder, or in a single file.
+BUDGETS = {
+    "fixedbert_cli.py": 250,
+    "fixedbert": 510,  # the files at the top of the package, without its folders
+    "fixedbert/model": 1290,
+    "fixedbert/conversion": 1180,
+    "fixedbert/data": 2150,
+    "fixedbert/fine_tuning": 2240,
+    "fixedbert/pretraining": 880,
+    "fixedbert/training": 1230,
+    "fixedbert/shrinking": 1880,
+    "fixedbert/comparison": 380,
+    "fixedbert/inspection": 730,
+    "fixedbert/publishing": 660,
+    "fixedbert/support": 440,
+    "experiments": 4010,
+    "benchmarks": 2160,
+    "soak": 590,
+    "tests": 15390,
+}
+INSTALLED_BUDGET = 13770  # all of fixedbert/ and fixedbert_cli.py, which the wheel installs
+
 
 def module_of(file: Path) -> str:
     """data.store for fixedbert/data/store.py, "" for the package itself."""
@@ -83,6 +105,35 @@ def floor_of(module: str) -> int:
         if (name := ".".join(parts[:end])) in FLOORS:
             return FLOORS[name]
     pytest.fail(f"{module} has no place: give it one in LAYERS.")
+
+
+def lines_in(name: str) -> int:
+    """Counts the lines of a file or of a folder with its subfolders; "fixedbert" stands for its top-level files."""
+    path = ROOT / name
+    files = [path] if path.is_file() else path.glob("*.py") if name == "fixedbert" else path.rglob("*.py")
+    return sum(len(file.read_text(encoding="utf-8").splitlines()) for file in files)
+
+
+@pytest.mark.parametrize("name", BUDGETS)
+def test_line_budget(name):
+    """Guards: no folder grows without anybody deciding that it should."""
+    lines, budget = lines_in(name), BUDGETS[name]
+    assert lines <= budget, (
+        f"{name} has {lines:,} lines, and its budget is {budget:,}. Remove something, or raise the budget in "
+        "tests/test_structure.py and justify it in the commit message."
+    )
+
+
+def test_line_budget_of_the_wheel():
+    """Guards: the installed package stays small, even when lines move from one folder to another."""
+    lines = sum(lines_in(name) for name in BUDGETS if name.startswith("fixedbert"))
+    assert lines <= INSTALLED_BUDGET, f"The wheel installs {lines:,} lines; the budget is {INSTALLED_BUDGET:,}."
+
+
+def test_every_folder_has_a_line_budget():
+    """Guards: a new folder of the package, or a folder that was renamed, cannot escape its budget."""
+    folders = {f"fixedbert/{file.parent.name}" for file in PACKAGE.glob("*/*.py")}
+    assert folders == {name for name in BUDGETS if name.startswith("fixedbert/")}
 
 
 def test_layers_are_those_of_the_package():
