@@ -2,8 +2,7 @@
 Exact numbers of parameters and floating-point operations (FLOPs) of a BERT or FixedHeadBert.
 
 In the papers' symbols: width d, L layers, h heads of size p, feed-forward width F, sequences of n tokens. FLOPs count
-matrix products, two for each multiply-accumulate (MAC). Terms in h p here are terms in the width in BERT, where both
-are equal.
+matrix products, two for each multiply-accumulate (MAC).
 """
 
 from dataclasses import dataclass
@@ -87,37 +86,19 @@ class Shape:
         )
 
 
-def head_sizes(config: PreTrainedConfig) -> list[int]:
-    """Head size in each layer, also for models that compute it from the width."""
-    if hasattr(config, "head_sizes"):
-        return config.head_sizes
-    return [config.hidden_size // config.num_attention_heads] * config.num_hidden_layers
-
-
-def value_head_sizes(config: PreTrainedConfig) -> list[int]:
-    """Size of value heads in each layer."""
-    return getattr(config, "value_head_sizes", None) or head_sizes(config)
-
-
-def head_counts(config: PreTrainedConfig) -> list[int]:
-    """Number of heads in each layer."""
-    return getattr(config, "head_counts", None) or [config.num_attention_heads] * config.num_hidden_layers
-
-
-def neuron_counts(config: PreTrainedConfig) -> list[int]:
-    """Number of feed-forward neurons in each layer."""
-    return getattr(config, "neuron_counts", None) or [config.intermediate_size] * config.num_hidden_layers
-
-
 def size_text(sizes: list[int]) -> str:
-    """Formats sizes by layer: one number if they are equal."""
+    """Formats one size per layer, or a single number if all are equal."""
     return str(sizes[0]) if len(set(sizes)) == 1 else ", ".join(map(str, sizes))
 
 
 def layer_shapes(config: PreTrainedConfig) -> list[LayerShape]:
-    d, shared = config.hidden_size, bool(getattr(config, "head_embedding", None))
-    sizes = zip(head_counts(config), head_sizes(config), value_head_sizes(config), neuron_counts(config), strict=True)
-    return [LayerShape(d, h, p, v, F, shared and h > 0) for h, p, v, F in sizes]
+    """Sizes of each layer, also for models whose head size follows from the width."""
+    d, L, shared = config.hidden_size, config.num_hidden_layers, bool(getattr(config, "head_embedding", None))
+    heads = getattr(config, "head_counts", [config.num_attention_heads] * L)
+    sizes = getattr(config, "head_sizes", [d // config.num_attention_heads] * L)
+    value_sizes = getattr(config, "value_head_sizes", sizes)
+    neurons = getattr(config, "neuron_counts", [config.intermediate_size] * L)
+    return [LayerShape(d, *x, shared and x[0] > 0) for x in zip(heads, sizes, value_sizes, neurons, strict=True)]
 
 
 def forward_flops(config: PreTrainedConfig, length: int) -> int:
@@ -138,10 +119,8 @@ def training_flops(config: PreTrainedConfig, length: int, predicted: float) -> f
 
 def parameters(config: PreTrainedConfig) -> tuple[int, int]:
     """
-    Returns the number of parameters with the pretraining heads, as in the paper's tables, and of the layers alone.
-
-    The first includes embeddings, layers, pooler, masked-LM and next-sentence heads, or for a decoder embeddings,
-    layers and the language-model head. They are counted on a model without storage.
+    Returns the number of parameters with the pretraining heads, as in the paper's tables (with the language-model head
+    for a decoder), and of the layers alone.
     """
     auto_class = AutoModelForCausalLM if config.is_decoder else AutoModelForPreTraining
     with torch.device("meta"):

@@ -1,11 +1,10 @@
 """
-Finds model shapes that fit a budget, with exact counts, and tells which of the papers' bounds they reach.
+Finds model shapes that fit a budget, and tells which of the papers' bounds they reach.
 
-All counts are for BERT's pretraining model: embeddings, layers, pooler, masked-LM and next-sentence heads.
+All counts are exact, for BERT's pretraining model: embeddings, layers, pooler, masked-LM and next-sentence heads.
 """
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
 
@@ -33,13 +32,12 @@ KNOWN = {
         if not p.is_decoder
     },
 }  # fmt: skip
-ROW = "{:<20} {:>5} {:>6} {:>5} {:>9} {:>6} {:>8} {:>9} {:>9} {:>7} {:>7} {:>7}".format
-HEADER = ROW("", *"width layers heads head_size ffn params MFLOP_fwd MFLOP_trn p>=n-1 h*p>=d log_3_d".split())
+ROW = "{:<20} {:>5} {:>6} {:>5} {:>9} {:>6} {:>8} {:>9} {:>7} {:>7}".format
+HEADER = ROW("", *"width layers heads head_size ffn params MFLOP_trn p>=n-1 h*p>=d".split())
 LEGEND = """
-MFLOP: per token, forward and in training. p>=n-1: a head can express every attention pattern over n tokens. h*p>=d:
-every standard layer with this width and number of heads is included. log_3_d: number of layers up to which a theorem
-favours depth over width. See docs/planning.md for the evidence; no shape in the table is known to be better than
-another."""
+MFLOP_trn: training MFLOPs per token, three times those of the forward pass. p>=n-1: a head can express every attention
+pattern over n tokens. h*p>=d: every standard layer with this width and number of heads is included. See
+docs/planning.md for the evidence; no shape in the table is known to be better than another."""
 
 
 @dataclass(frozen=True)
@@ -49,19 +47,19 @@ class PlannedShape:
     name: str  # of a known model, or ""
     shape: Shape
     parameters: int  # of the pretraining model
-    forward_flops: float  # per token
-    training_flops: float
+    training_flops: float  # per token
     reaches_length: bool  # p >= n - 1: a head can express every attention pattern over n tokens
     reaches_width: bool  # h p >= d: every standard layer with this width and number of heads is included
-    log_3_width: float  # layers up to which depth gains more than width, without softmax and feed-forward layers
+
+    @classmethod
+    def from_shape(cls, name: str, shape: Shape, length: int) -> "PlannedShape":
+        cost = costs(shape, length)
+        return cls(name, shape, shape.parameters, cost["flops"], shape.p >= length - 1, shape.h * shape.p >= shape.d)
 
     def __str__(self) -> str:
-        shape = self.shape
-        return ROW(
-            self.name, shape.d, shape.L, shape.h, shape.p, shape.F, f"{self.parameters / 1e6:.1f} M",
-            f"{self.forward_flops / 1e6:.1f}", f"{self.training_flops / 1e6:.1f}",
-            "yes" if self.reaches_length else "no", "yes" if self.reaches_width else "no", f"{self.log_3_width:.1f}",
-        )  # fmt: skip
+        shape, bounds = self.shape, ("yes" if x else "no" for x in (self.reaches_length, self.reaches_width))
+        sizes = (shape.d, shape.L, shape.h, shape.p, shape.F)
+        return ROW(self.name, *sizes, f"{self.parameters / 1e6:.1f} M", f"{self.training_flops / 1e6:.1f}", *bounds)
 
 
 @dataclass(frozen=True)
@@ -69,7 +67,7 @@ class Plan:
     """The result of `plan`; `str` is the table that the command prints."""
 
     max_seq_length: int
-    budgets: dict[str, str]  # as passed, by name
+    budgets: dict[str, str]
     shapes: tuple[PlannedShape, ...]  # fit the budgets; the one that uses most comes first
     known: tuple[PlannedShape, ...]  # BERT-base, BERT-large and the presets that take rows of this length
 
@@ -93,18 +91,14 @@ def plan(max_seq_length: int = 128, params: str | float | None = None, flops: st
     """
     if not 8 <= max_seq_length <= 512:
         raise InputError(f"{max_seq_length}: must be between 8 and 512.", "max_seq_length")
-    passed = {"params": params, "flops": flops}
-    budgets = {
-        name: f"{value:.12g}" if isinstance(value, float) else str(value)
-        for name, value in passed.items()
-        if value is not None
-    }
+    budgets = {name: str(value) for name, value in (("params", params), ("flops", flops)) if value is not None}
     if not budgets:
         raise InputError("no budget: pass params or flops.")
     limits = {name: parse_number(name, text) for name, text in budgets.items()}
-    shapes = [plan_shape("", shape, max_seq_length) for shape in fitting_shapes(limits, max_seq_length)]
-    known = [plan_shape(name, x, max_seq_length) for name, x in KNOWN.items() if x.positions >= max_seq_length]
-    return Plan(max_seq_length, budgets, tuple(shapes), tuple(known))
+    length = max_seq_length
+    shapes = tuple(PlannedShape.from_shape("", shape, length) for shape in fitting_shapes(limits, length))
+    known = tuple(PlannedShape.from_shape(name, x, length) for name, x in KNOWN.items() if x.positions >= length)
+    return Plan(max_seq_length, budgets, shapes, known)
 
 
 def parse_number(name: str, text: str) -> float:
@@ -119,21 +113,17 @@ def parse_number(name: str, text: str) -> float:
     return value
 
 
-def candidates() -> Iterator[Shape]:
-    for d, L, h, p, factor in product(WIDTHS, LAYERS, HEADS, HEAD_SIZES, FEED_FORWARD):
-        if d / 4 <= h * p <= 8 * d:
-            yield Shape(d, L, h, p, factor * d)
-
-
 def costs(shape: Shape, length: int) -> dict[str, float]:
     return {"params": shape.parameters, "flops": shape.training_flops(length, PREDICTED * length) / length}
 
 
 def fitting_shapes(limits: dict[str, float], length: int) -> list[Shape]:
     """Returns the SHOWN candidates that use most of the limits, at most one for each width and depth."""
+    sizes = product(WIDTHS, LAYERS, HEADS, HEAD_SIZES, FEED_FORWARD)
+    candidates = [Shape(d, L, h, p, factor * d) for d, L, h, p, factor in sizes if d / 4 <= h * p <= 8 * d]
     shares = {
         shape: max(cost / limits[name] for name, cost in costs(shape, length).items() if name in limits)
-        for shape in candidates()
+        for shape in candidates
     }
     fitting: dict[tuple[int, int], Shape] = {}
     for shape in sorted((x for x in shares if MINIMUM_SHARE <= shares[x] <= 1), key=shares.__getitem__, reverse=True):
@@ -143,16 +133,3 @@ def fitting_shapes(limits: dict[str, float], length: int) -> list[Shape]:
         near = ", ".join(f"{name} {cost:.3g}" for name, cost in costs(nearest, length).items() if name in limits)
         raise InputError(f"no shape fits; the nearest is {nearest} with {near}.")
     return list(fitting.values())[:SHOWN]
-
-
-def plan_shape(name: str, shape: Shape, length: int) -> PlannedShape:
-    return PlannedShape(
-        name,
-        shape,
-        parameters=shape.parameters,
-        forward_flops=shape.forward_flops(length, PREDICTED * length) / length,
-        training_flops=shape.training_flops(length, PREDICTED * length) / length,
-        reaches_length=shape.p >= length - 1,
-        reaches_width=shape.h * shape.p >= shape.d,
-        log_3_width=math.log(shape.d, 3),
-    )

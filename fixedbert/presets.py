@@ -35,9 +35,7 @@ class Preset:
     mnli: float | None = None
 
 
-def paper_table(
-    source: str, width: int, feed_forward: int, *rows: tuple[int, int, int, float, float, float]
-) -> dict[str, Preset]:
+def paper_table(source: str, width: int, feed_forward: int, *rows: tuple) -> dict[str, Preset]:
     """A table of 24-layer models. Rows: heads, head size, parameters, F1, exact match, MNLI."""
     return {
         f"{'fixed' if source != 'Table 1' else 'standard'}-{width}-{heads}x{size}": Preset(

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from fixedbert.counts import Shape
-from fixedbert.planning import KNOWN, parse_number, plan
+from fixedbert.planning import parse_number, plan
 from fixedbert.support.errors import InputError
 from fixedbert_cli import main
 
@@ -22,11 +22,11 @@ def test_shapes_fit_the_budget(budgets):
         shape = one.shape
         costs = {"params": shape.parameters, "flops": shape.training_flops(128, 0.15 * 128) / 128}
         assert (one.parameters, one.training_flops) == (costs["params"], costs["flops"])
-        assert one.training_flops == 3 * one.forward_flops
         shares.append(max(costs[name] / parse_number(name, str(limit)) for name, limit in budgets.items()))
     assert all(0.85 <= share <= 1 for share in shares) and shares == sorted(shares, reverse=True)
     assert len({(one.shape.d, one.shape.L) for one in planned.shapes}) == 10
     assert {"BERT-base", "mini"} <= {one.name for one in planned.known}
+    assert "tiny" not in str(plan(max_seq_length=512, **budgets))  # it has 128 positions
 
 
 def test_bounds_of_the_papers(monkeypatch):
@@ -36,7 +36,6 @@ def test_bounds_of_the_papers(monkeypatch):
     assert a.reaches_length and a.reaches_width
     assert not longer.reaches_length and longer.reaches_width
     assert not b.reaches_length and not b.reaches_width
-    assert a.log_3_width == pytest.approx(3.236, abs=1e-3)
 
 
 @pytest.mark.parametrize(
@@ -45,7 +44,6 @@ def test_bounds_of_the_papers(monkeypatch):
         ([], "no budget: pass params or flops"),
         (["--params", "1k"], "no shape fits; the nearest is 2 layers of width 64"),
         (["--params", "many"], "many: must be a positive number such as 110M"),
-        (["--params", "-1"], "must be a positive number"),
         (["--params", "110M", "--max_seq_length", "513"], "between 8 and 512"),
     ],
 )
@@ -53,15 +51,6 @@ def test_bad_input(arguments, message):
     """Guards: an impossible budget is answered with the nearest shape."""
     with pytest.raises(InputError, match=message):
         main(["plan", *arguments])
-
-
-def test_table():
-    """Guards: the table has a row for each shape, and for each known model that takes rows of the length."""
-    planned = plan(params="110M", max_seq_length=512)
-    lines = str(planned).splitlines()
-    assert lines[0] == "rows of 512 tokens; budget: params 110M"
-    assert len(planned.known) == len(KNOWN) - 1 and "tiny" not in str(planned)  # it has 128 positions
-    assert any(line.startswith("BERT-base ") and " 110.1 M " in line for line in lines)
 
 
 def test_page(capsys):

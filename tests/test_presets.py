@@ -8,7 +8,7 @@ import pytest
 from fixedbert import PRESETS, preset_config
 from fixedbert.counts import parameters
 
-# Bhojanapalli et al., 2020: Tables 1, 2A, 2B and 3, millions of parameters.
+# Millions of parameters in Tables 1, 2A, 2B and 3.
 PRINTED = {
     "standard-1024-8x128": 336,
     "standard-1024-16x64": 336,

@@ -7,7 +7,7 @@ import torch
 from accelerate import PartialState
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ..counts import head_counts, head_sizes, neuron_counts, size_text, value_head_sizes
+from ..counts import size_text
 from ..model.modeling_fixed_head_bert import FixedHeadBertPreTrainedModel
 from ..publishing.model_card import checkpoint_card
 from ..support.errors import InputError
@@ -103,12 +103,12 @@ def resize(model: PreTrainedModel, bert: bool, seed: int, **sizes: Any) -> PreTr
 def describe_shape(model: PreTrainedModel) -> str:
     """Returns the model's class, sizes and number of parameters in words."""
     config = fixed_head_config(model.config)
-    sizes = value_head_sizes(config)
-    values = "" if sizes == head_sizes(config) else f" with values of {size_text(sizes)}"
+    sizes = config.value_head_sizes
+    values = "" if sizes == config.head_sizes else f" with values of {size_text(sizes)}"
     return (
         f"{type(model).__name__}, {config.num_hidden_layers} layers of width {config.hidden_size} with "
-        f"{size_text(head_counts(config))} heads of {size_text(head_sizes(config))}{values}, feed-forward "
-        f"{size_text(neuron_counts(config))}, {model.num_parameters() / 1e6:.1f} M parameters"
+        f"{size_text(config.head_counts)} heads of {size_text(config.head_sizes)}{values}, feed-forward "
+        f"{size_text(config.neuron_counts)}, {model.num_parameters() / 1e6:.1f} M parameters"
     )
 
 

@@ -14,7 +14,7 @@ from transformers import PreTrainedModel
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, eager_mask
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from ..counts import head_counts, head_sizes, value_head_sizes
+from ..counts import layer_shapes
 from ..support.errors import InputError
 
 NAME = "fixedbert_inspection"  # of the attention function in transformers' registry
@@ -56,7 +56,8 @@ class Recorder:
     def __init__(self, model: PreTrainedModel):
         self.model, config = model, model.config
         self.layers, self.heads = config.num_hidden_layers, config.num_attention_heads
-        self.counts, self.sizes, self.value_sizes = head_counts(config), head_sizes(config), value_head_sizes(config)
+        self.shapes = layer_shapes(config)
+        self.counts, self.sizes = [shape.h for shape in self.shapes], [shape.p for shape in self.shapes]
         if not any(self.counts):
             raise ValueError("no layer has heads")
         self.sums: dict[str, list[Tensor]] = {}  # over sequences, by layer
@@ -80,7 +81,7 @@ class Recorder:
         """Zeroes the ablated head in the heads' output (B, n, H V), or measures the output's condition number."""
         (output,) = args
         if self.ablated is not None and self.ablated[0] == layer:
-            size = self.value_sizes[layer]
+            size = self.shapes[layer].v
             output = output.clone()
             output[..., self.ablated[1] * size : (self.ablated[1] + 1) * size] = 0
             return (output,)

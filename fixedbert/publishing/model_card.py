@@ -21,7 +21,7 @@ from transformers import PreTrainedConfig, Trainer
 import fixedbert
 
 from ..conversion.families import fixed_head_config, task_head
-from ..counts import forward_flops, head_counts, head_sizes, neuron_counts, parameters, size_text, value_head_sizes
+from ..counts import forward_flops, parameters, size_text
 from ..data.glue import TASKS
 from ..model.configuration_fixed_head_bert import HEADS, FixedHeadBertConfig
 
@@ -73,17 +73,16 @@ def shape_table(config: PreTrainedConfig, count: int | None = None) -> str:
         count: number of parameters of the model. Default: of the model with the pretraining heads.
     """
     config = fixed_head_config(config)
-    counts, sizes, values = head_counts(config), head_sizes(config), value_head_sizes(config)
     total, in_layers = parameters(config)
     rows = {
         "width": config.hidden_size,
         "layers": config.num_hidden_layers,
-        "heads": size_text(counts),
-        "head size": size_text(sizes),
-        "value size": size_text(values) if values != sizes else None,
+        "heads": size_text(config.head_counts),
+        "head size": size_text(config.head_sizes),
+        "value size": size_text(config.value_head_sizes) if config.value_head_sizes != config.head_sizes else None,
         "head embeddings": config.head_embedding,
         "normalized queries and keys": config.qk_norm or None,
-        "feed-forward neurons": size_text(neuron_counts(config)),
+        "feed-forward neurons": size_text(config.neuron_counts),
         "maximum tokens": f"{config.max_position_embeddings:,}",
         "vocabulary": f"{config.vocab_size:,}",
         "parameters" if count else "parameters, with pretraining heads": f"{count or total:,}",
