@@ -25,7 +25,7 @@ except SystemExit as end:
     ids=lambda x: " ".join(x) if isinstance(x, list) else str(x),
 )
 def test_help_and_wrong_arguments_need_no_imports(argv, code):
-    """Guards: help, version and errors about arguments come without importing torch, transformers or fixedbert."""
+    """Guards: help, version and errors about arguments need neither torch nor transformers nor fixedbert."""
     done = subprocess.run([sys.executable, "-c", IMPORTED, *argv], cwd=ROOT, capture_output=True, text=True)
     assert done.stdout.endswith(f"{code} set()\n"), done.stderr
 
@@ -56,7 +56,7 @@ def test_options_reach_the_function(monkeypatch, capsys):
 
 
 def test_tasks_are_commands(tmp_path, tmp_path_factory):
-    """Guards: `python -m fixedbert glue` has the arguments of run_glue.py, and user errors are one line."""
+    """Guards: `python -m fixedbert glue` has the arguments of run_glue.py, and user errors are printed in one line."""
 
     def run(*words: str) -> subprocess.CompletedProcess:
         return fork_server.run(ROOT / "fixedbert/__main__.py", [*words], tmp_path, tmp_path_factory.mktemp("output"))

@@ -1,4 +1,4 @@
-"""Documentation: every command and Python block runs, or is parsed if it takes long or needs a network."""
+"""Documentation: every command and Python block runs, or is only parsed if it takes long or needs a network."""
 
 import argparse
 import importlib
@@ -55,8 +55,8 @@ SHORTER = {
     "--measure": "",
     "theory --out": "theory --lengths 4 --patterns 1 --out",
 }
-# Programs that are not ours: only their names are checked.
-OUTSIDE = {"pip", "hf", "docker", "cp", "cd", "git", "pre-commit", "tensorboard"}
+# Programs of other projects; their arguments are not checked.
+EXTERNAL = {"pip", "hf", "docker", "cp", "cd", "git", "pre-commit", "tensorboard"}
 # Python blocks that are only compiled: long studies, and optimum, which needs transformers 4.
 LONG_PYTHON = ("run_study(", "read_records(", 'backend="onnx"')
 # Exported directories that Python blocks open, and their models.
@@ -66,17 +66,17 @@ GRAPHS = {"minilm-onnx": "all-MiniLM-L6-v2", "reviews-onnx": "runs/reviews"}
 register(EXTENSION)
 
 
-def words_of_commands(page: str) -> list[str]:
-    """The commands of a page: lines in indented blocks and headings that begin with a program."""
+def commands_in(page: str) -> list[str]:
+    """Returns the commands of a page: lines of indented blocks, and headings, that begin with a program."""
     text = re.sub(r"```.*?```", "", (ROOT / page).read_text(encoding="utf-8"), flags=re.DOTALL)
     blocks = re.findall(r"^(?: {4}.*\n)+", text.replace("\n\n", "\n#\n"), re.MULTILINE)
     lines = [line.strip() for block in blocks for line in re.sub(r"\\\n\s*", " ", block).splitlines()]
     lines += re.findall(r"^#+ `(.*)`$", text, re.MULTILINE)
-    programs = "|".join(["python", "fixedbert", "accelerate", "make", *OUTSIDE])
+    programs = "|".join(["python", "fixedbert", "accelerate", "make", *EXTERNAL])
     return [line for line in lines if re.match(rf"({programs}) ", line)]
 
 
-COMMANDS = [(page, command) for page in PAGES for command in words_of_commands(page)]
+COMMANDS = [(page, command) for page in PAGES for command in commands_in(page)]
 BLOCKS = [
     (page, number, code)
     for page in PAGES
@@ -147,29 +147,24 @@ def test_commands_parse(page, command, monkeypatch):
                 load_study(words[1], words[words.index("--scale") + 1])
             assert all((ROOT / word).exists() for word in words if word.startswith("docs/"))
     else:
-        assert program in OUTSIDE
+        assert program in EXTERNAL
 
 
-def test_most_commands_are_found():
+def test_search_for_commands():
     """Guards: the search for commands and Python blocks finds them."""
     assert len(COMMANDS) > 120 and sum(is_run(command) for _, command in COMMANDS) > 25 and len(BLOCKS) > 16
 
 
 @pytest.fixture(scope="module")
 def workspace(tmp_path_factory, vocabulary) -> Path:
-    """Directory with everything that pages name: tiny models under the names of real ones, and a little text."""
+    """Directory with all files that pages mention: tiny models under the names of real ones, and short texts."""
     folder = tmp_path_factory.mktemp("workspace")
-    # With digits and punctuation, because texts with many unknown tokens are refused.
+    # Includes digits and punctuation, because texts with many unknown tokens are refused.
     more = [*string.punctuation, *string.digits, *(f"##{digit}" for digit in string.digits)]
     pieces = dict.fromkeys([*Path(vocabulary).read_text().splitlines(), *more])
     tokenizer = BertTokenizer(vocab={piece: number for number, piece in enumerate(pieces)})
-    sizes = {
-        "vocab_size": len(tokenizer),
-        "hidden_size": 48,
-        "max_position_embeddings": 512,
-        "num_hidden_layers": 12,
-        "initializer_range": 0.1,
-    }
+    sizes = {"vocab_size": len(tokenizer), "hidden_size": 48, "max_position_embeddings": 512, "num_hidden_layers": 12}
+    sizes["initializer_range"] = 0.1
     torch.manual_seed(0)
     bert = BertForPreTraining(BertConfig(num_attention_heads=12, intermediate_size=96, **sizes))
     minilm = FixedHeadBertModel(
@@ -198,7 +193,8 @@ def workspace(tmp_path_factory, vocabulary) -> Path:
         tokenizer.save_pretrained(folder / name)
     logged = {"step": 100, "loss": 7.1, "learning_rate": 1e-3, "grad_norm": 0.5, "tokens_per_second": 9000.0}
     (folder / "runs" / "mini" / "trainer_state.json").write_text(json.dumps({"log_history": [logged]}))
-    rows = [f'"{text[:200]}",{labels[number % 2]}' for number, text in enumerate(one_line_texts()[:40])]
+    texts = [" ".join(text.replace('"', "").split()) for text in documents()[:40]]
+    rows = [f'"{text[:200]}",{labels[number % 2]}' for number, text in enumerate(texts)]
     for name in ("reviews.csv", "recent.csv", "dev.csv"):
         (folder / name).write_text("\n".join(["text,label", *rows]))
     modules = [("", "Transformer"), ("1_Pooling", "Pooling"), ("2_Normalize", "Normalize")]
@@ -215,14 +211,9 @@ def workspace(tmp_path_factory, vocabulary) -> Path:
     (sentences / "2_Normalize").mkdir()
     for name in ("wikipedia", "books", "corpus"):
         (folder / name).mkdir()
-        for number, text in enumerate(documents()[:40]):
-            (folder / name / f"{number}.txt").write_text(text[:1000])  # more text takes longer
+        for number, text in enumerate(texts):
+            (folder / name / f"{number}.txt").write_text(text[:1000])
     return folder
-
-
-def one_line_texts() -> list[str]:
-    """Texts of the built-in sample, each in one line without quotes."""
-    return [" ".join(text.replace('"', "").split()) for text in documents()]
 
 
 @pytest.mark.slow  # 3 minutes
@@ -247,7 +238,7 @@ def test_commands_run(page, workspace, tmp_path, monkeypatch, capsys):
 @pytest.mark.slow  # a minute
 @pytest.mark.parametrize(("page", "number", "code"), BLOCKS, ids=[f"{page}-{number}" for page, number, _ in BLOCKS])
 def test_python_runs(page, number, code, workspace, tmp_path):
-    """Guards: a Python block runs as a script in a directory with the models and files that it names."""
+    """Guards: a Python block runs as a script in a directory with the models and files that it mentions."""
     for name in workspace.iterdir():
         if f'save_pretrained("{name.name}")' not in code:
             (tmp_path / name.name).symlink_to(name)
@@ -271,7 +262,7 @@ EDITS = re.findall(
 
 @pytest.mark.slow
 def test_example_in_contributing_works(tmp_path):
-    """Guards: the edits of the worked example fit the files that they name, and add the task."""
+    """Guards: the edits of the worked example apply to the files and add the task."""
     shutil.copytree(ROOT / "fixedbert", tmp_path / "fixedbert", ignore=shutil.ignore_patterns("__pycache__"))
     assert len(EDITS) == 2
     for name, edit in EDITS:

@@ -1,4 +1,4 @@
-"""The structure of the package: its layers, and imports that point down only."""
+"""The structure of the package: layers, imports and line budgets."""
 
 import ast
 import sys
@@ -8,12 +8,12 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "fixedbert"
-COMMAND = "fixedbert_cli"  # installed beside the package
+COMMAND = "fixedbert_cli"  # installed next to the package
 CHECKING = "TYPE_CHECKING"
 SCRIPTS = {file.stem for file in ROOT.glob("*.py")} - {COMMAND} | {"benchmarks", "experiments", "soak", "tests"}
 
-# From the top down. A module imports from its own layer and those below it. A name stands for all modules that begin
-# with it, where no longer one fits; "" is fixedbert/__init__.py.
+# From top to bottom. A module may import from its own layer and from lower ones. A name covers all modules that begin
+# with it, unless a longer name fits; "" is fixedbert/__init__.py.
 LAYERS = (
     ("__main__", COMMAND),
     ("comparison",),
@@ -32,7 +32,7 @@ LAYERS = (
     ("model",),
     ("support",),
 )
-FLOORS = {name: floor for floor, names in enumerate(LAYERS) for name in names}
+LAYER_OF = {name: number for number, names in enumerate(LAYERS) for name in names}
 
 # The maximum number of lines of Python in each folder, or in a single file.
 BUDGETS = {
@@ -58,7 +58,7 @@ INSTALLED_BUDGET = 13770  # all of fixedbert/ and fixedbert_cli.py, which the wh
 
 
 def module_of(file: Path) -> str:
-    """data.store for fixedbert/data/store.py, "" for the package itself."""
+    """Returns data.store for fixedbert/data/store.py, and "" for the package itself."""
     parts = file.relative_to(PACKAGE).with_suffix("").parts
     return ".".join(part for part in parts if part != "__init__")
 
@@ -68,10 +68,7 @@ FILES |= {file.stem: file for file in ROOT.glob(f"{COMMAND}.py")}
 
 
 def imports(file: Path) -> list[str]:
-    """
-    The absolute names of all that a file imports, wherever in it, but not for type checkers alone:
-    fixedbert.support.errors.InputError, torch.
-    """
+    """Returns the absolute names of all imports in a file, also in functions, except those for type checkers."""
     package = [*file.relative_to(ROOT).parent.parts]
     names = []
     tree = ast.parse(file.read_text(encoding="utf-8"))
@@ -87,7 +84,7 @@ def imports(file: Path) -> list[str]:
 
 
 def target_of(name: str) -> str | None:
-    """The module in FILES that an imported name is, or is in."""
+    """Returns the module in FILES that contains an imported name."""
     first, *parts = name.split(".")
     if first == COMMAND:
         return COMMAND
@@ -96,15 +93,15 @@ def target_of(name: str) -> str | None:
     return ".".join(parts) if ".".join(parts) in FILES else ".".join(parts[:-1])
 
 
-ARROWS = {module: {target_of(name) for name in imports(file)} - {None, module} for module, file in FILES.items()}
+DEPENDENCIES = {module: {target_of(name) for name in imports(file)} - {None, module} for module, file in FILES.items()}
 
 
-def floor_of(module: str) -> int:
+def layer_of(module: str) -> int:
     parts = module.split(".")
-    for end in range(len(parts), 0, -1):
-        if (name := ".".join(parts[:end])) in FLOORS:
-            return FLOORS[name]
-    pytest.fail(f"{module} has no place: give it one in LAYERS.")
+    prefixes = [".".join(parts[:end]) for end in range(len(parts), 0, -1)]
+    name = next((prefix for prefix in prefixes if prefix in LAYER_OF), None)
+    assert name is not None, f"{module} is missing in LAYERS."
+    return LAYER_OF[name]
 
 
 def lines_in(name: str) -> int:
@@ -116,7 +113,7 @@ def lines_in(name: str) -> int:
 
 @pytest.mark.parametrize("name", BUDGETS)
 def test_line_budget(name):
-    """Guards: no folder grows without anybody deciding that it should."""
+    """Guards: a folder only grows by decision."""
     lines, budget = lines_in(name), BUDGETS[name]
     assert lines <= budget, (
         f"{name} has {lines:,} lines, and its budget is {budget:,}. Remove something, or raise the budget in "
@@ -136,49 +133,44 @@ def test_every_folder_has_a_line_budget():
     assert folders == {name for name in BUDGETS if name.startswith("fixedbert/")}
 
 
-def test_layers_are_those_of_the_package():
-    """Guards: a new module is given its layer, and a name without a module is taken out."""
-    gone = FLOORS.keys() - FILES.keys()
-    assert not gone, f"{', '.join(sorted(gone))}: no such module; take it out of LAYERS"
-    assert all(floor_of(module) >= 0 for module in FILES)
-
-
 def test_imports_point_down():
-    """Guards: no module imports from a layer above its own, not within a function either."""
-    arrows = sorted((module, target) for module, found in ARROWS.items() for target in found)
-    back = [f"{module} -> {target}" for module, target in arrows if floor_of(target) < floor_of(module)]
-    assert not back, ", ".join(back)
+    """Guards: every module has a layer and imports nothing from a higher one, not even in a function."""
+    gone = LAYER_OF.keys() - FILES.keys()
+    assert not gone, f"no such modules, remove them from LAYERS: {', '.join(sorted(gone))}"
+    pairs = sorted((module, target) for module, targets in DEPENDENCIES.items() for target in targets)
+    upward = [f"{module} -> {target}" for module, target in pairs if layer_of(target) < layer_of(module)]
+    assert not upward, ", ".join(upward)
 
 
 def test_there_is_no_cycle():
-    """Guards: modules can be read, tested and changed one after the other, from the ground up."""
-    left = dict(ARROWS)
-    while settled := [module for module, found in left.items() if not found & left.keys()]:
+    """Guards: modules do not import each other in a cycle."""
+    left = dict(DEPENDENCIES)
+    while settled := [module for module, targets in left.items() if not targets & left.keys()]:
         for module in settled:
             del left[module]
     assert not left, ", ".join(left)
 
 
 def test_package_imports_no_script():
-    """Guards: the package works where the scripts, the tests and the benchmarks are not."""
-    found = sorted((module, name) for module, file in FILES.items() for name in imports(file))
-    scripts = [f"{module} -> {name}" for module, name in found if name.split(".")[0] in SCRIPTS]
+    """Guards: the package imports no scripts, tests, experiments or benchmarks, which the wheel does not contain."""
+    names = sorted((module, name) for module, file in FILES.items() for name in imports(file))
+    scripts = [f"{module} -> {name}" for module, name in names if name.split(".")[0] in SCRIPTS]
     assert not scripts, ", ".join(scripts)
 
 
-def test_pictures_are_an_extra():
-    """Guards: the base installation, without matplotlib, can import every module."""
-    eager = []
+def test_matplotlib_is_optional():
+    """Guards: every module can be imported without matplotlib, an optional dependency."""
+    eager = set()
     for module, file in FILES.items():
         for node in ast.parse(file.read_text(encoding="utf-8")).body:
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
-            eager += [module for name in names if name.split(".")[0] == "matplotlib"]
-    assert not eager, f"import matplotlib within the functions that draw: {', '.join(sorted(set(eager)))}"
+            eager |= {module for name in names if name.split(".")[0] == "matplotlib"}
+    assert not eager, f"import matplotlib inside functions: {', '.join(sorted(eager))}"
 
 
 @pytest.mark.parametrize("part", ["configuration", "attention", "fast", "modeling"])
-def test_files_of_the_model_need_transformers_alone(part):
-    """Guards: what is saved with a checkpoint runs wherever transformers does: it imports nothing else but itself."""
+def test_model_files_need_only_transformers(part):
+    """Guards: the code saved with a checkpoint imports only itself, torch and transformers."""
     others = {name.split(".")[0] for name in imports(FILES[f"model.{part}_fixed_head_bert"])} - {"fixedbert"}
     assert others - set(sys.stdlib_module_names) <= {"huggingface_hub", "torch", "transformers"}

@@ -19,6 +19,7 @@ def launch(*arguments: str, **options) -> subprocess.Popen:
 
 
 def finished(*processes: subprocess.Popen):
+    """Waits until the processes have succeeded."""
     for process in processes:
         output, _ = process.communicate(timeout=300)
         assert process.returncode == 0, output[-3000:]

@@ -54,10 +54,7 @@ def ended(process: BaseProcess, output: Path) -> CompletedProcess:
 
 
 class Pair:
-    """
-    Two distributed processes that run a script, on one machine or two, as with `accelerate launch`. `settings` are
-    additional environment variables.
-    """
+    """Two distributed processes that run a script, on one machine or two. `settings` are environment variables."""
 
     def __init__(self, script: Path, arguments: list[str], output: Path, machines: int = 1, **settings: str):
         self.outputs = [output / "rank-0", output / "rank-1"]
@@ -81,7 +78,7 @@ class Pair:
 
 
 def free_port() -> str:
-    """A free port below the ephemeral range, so that no other connection takes it before the listener does."""
+    """Returns a free port below the ephemeral range, so that no other connection takes it first."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", random.SystemRandom().randrange(20_000, 30_000)))
         return str(free.getsockname()[1])

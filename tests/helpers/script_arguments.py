@@ -6,17 +6,7 @@ from pathlib import Path
 from fixedbert.training.arguments import make_arguments, read_arguments
 
 SHAPE = "hidden_size=32,num_attention_heads=5,attention_head_size=6,intermediate_size=37"
-QUICK = [
-    "--max_steps",
-    "3",
-    "--logging_steps",
-    "1",
-    "--per_device_train_batch_size",
-    "4",
-    "--use_cpu",
-    "--disable_tqdm",
-    "true",
-]
+QUICK = "--max_steps 3 --logging_steps 1 --per_device_train_batch_size 4 --use_cpu --disable_tqdm true".split()
 
 
 def pretraining(corpus: str, output: Path, *more: str) -> list[str]:
@@ -44,5 +34,5 @@ def results(output: Path) -> dict:
 
 
 def parse(argv: list[str], *types: type) -> tuple:
-    """Instances of dataclasses, from flags."""
+    """Parses flags into dataclasses."""
     return make_arguments(read_arguments(argv, *types), *types)

@@ -1,4 +1,4 @@
-"""Records of a study with known numbers, and their report."""
+"""Records of a study with known numbers, and reports of them."""
 
 import json
 from pathlib import Path
@@ -12,39 +12,17 @@ from experiments.study.report_text import report_markdown
 
 register(EXTENSION)
 RECORD = {
-    "objective": "clm",
-    "hidden_size": 64,
-    "num_hidden_layers": 2,
-    "head_embedding": None,
-    "qk_norm": False,
-    "parameters": 123456,
-    "non_embedding_parameters": 104000,
-    "forward_flops": 262144,
-    "training_flops": 786432000,
-    "max_seq_length": 128,
-    "tokens": 1000,
-    "epochs": 0.25,
-    "texts": "98 documents, 1,000,000 tokens",
-    "seconds": 10.0,
-    "hardware": "2 CPU cores",
-    "threads": 1,
-    "versions": {"fixedbert": "0.1.0", "torch": "2.13.0"},
-    "commit": "abc",
-    "study": "heads",
-    "scale": "tiny",
-    "axis": "num_attention_heads",
-    "equal": None,
-    "to": None,
-    "to_point": None,
-    "decay_from": None,
-    "of_grid": False,
-    "curve": None,
-    "question": None,
+    **{"study": "heads", "scale": "tiny", "axis": "num_attention_heads", "objective": "clm", "of_grid": False},
+    **{"hidden_size": 64, "num_hidden_layers": 2, "head_embedding": None, "qk_norm": False, "max_seq_length": 128},
+    **{"parameters": 123456, "non_embedding_parameters": 104000, "forward_flops": 262144, "training_flops": 786432000},
+    **{"tokens": 1000, "epochs": 0.25, "texts": "98 documents, 1,000,000 tokens", "seconds": 10.0, "commit": "abc"},
+    **{"hardware": "2 CPU cores", "threads": 1, "versions": {"fixedbert": "0.1.0", "torch": "2.13.0"}},
+    **dict.fromkeys(("equal", "to", "to_point", "decay_from", "curve", "question")),
 }
 
 
 def lines(series, point, heads, values, rate=0.004, **changes):
-    """A record for each seed, from 1 on; a value of None has diverged."""
+    """Returns a record for each seed, starting with 1. A value of None stands for a diverged run."""
     return [
         {
             **RECORD,
@@ -82,7 +60,7 @@ def report_of(records: list[dict]) -> Report:
 
 
 def text_of(*files: str | Path) -> str:
-    """The report of records, without writing files."""
+    """Returns the report of record files, without writing files."""
     return report_markdown(make_report(read_records(files)))
 
 
@@ -92,7 +70,7 @@ def write(file: Path, records: list[dict]) -> str:
 
 
 def with_curves(curves: dict[int, list]) -> list[dict]:
-    """Records of one series, a shape for each number of heads with the curves of its seeds, from 1 on."""
+    """Returns records of one series, with the curves of each seed for each number of heads."""
     return [
         {**record, "curve": curve}
         for point, (heads, by_seed) in enumerate(curves.items())

@@ -1,4 +1,4 @@
-"""Small stores with tokens that tell which document and position they come from."""
+"""Small stores whose tokens encode their document and position."""
 
 import json
 from pathlib import Path
@@ -12,7 +12,7 @@ from fixedbert.support.checksums import write_with_checksum
 def make_store(
     directory: Path, *sentence_lengths: list[int], shard_size: int = 100, corpora: list[int] | None = None
 ) -> Documents:
-    """Documents with sentences of these lengths. Token 1000 d + i is token i of document d."""
+    """Writes documents with sentences of these lengths. The id of token i of document d is 1000 d + i."""
     directory = directory / "store"
     directory.mkdir()
     tokens = [

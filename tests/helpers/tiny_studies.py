@@ -1,4 +1,4 @@
-"""Small studies for the tests: a table of two shapes on text, and the records of its runs."""
+"""A small study of two shapes on text, and records of its runs."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ import yaml
 
 from experiments.head_size import EXTENSION
 from experiments.study import register
-from experiments.study.records import Record
+from experiments.study.records import COUNTED, SHAPE, Record
 from experiments.study.studies import Study
 
 register(EXTENSION)
@@ -44,32 +44,14 @@ def write(folder: Path, **changes) -> str:
 
 
 def fields_of(run, loss: float | None) -> dict:
-    """Fields of a record as `execute` returns them, with a loss."""
-    names = (
-        "hidden_size",
-        "num_hidden_layers",
-        "num_attention_heads",
-        "intermediate_size",
-        "head_embedding",
-        "qk_norm",
-    )
-    shape = {name: getattr(run.config, name) for name in names} | {"attention_head_size": run.config.head_dim}
+    """Returns the fields of a record with this loss, as `execute` does."""
+    shape = {name: getattr(run.config, name) for name in SHAPE} | {"attention_head_size": run.config.head_dim}
     shape["value_head_size"] = run.config.value_head_sizes[0]
     settings = {"training_flops": run.training_flops, "learning_rate": run.learning_rate, "seed": run.seed}
-    numbers = dict.fromkeys(("parameters", "non_embedding_parameters", "forward_flops", "max_seq_length", "tokens"), 1)
-    place = {
-        "curve": None,
-        "decay_from": None,
-        "epochs": 1.0,
-        "seconds": 1.0,
-        "texts": None,
-        "hardware": "",
-        "threads": 1,
-        "versions": {},
-        "commit": None,
-    }
-    found = {"key": run.key, "objective": run.objective, "results": {"loss": loss}}
-    return {**found, **shape, **settings, **numbers, **place}
+    ones = ("parameters", COUNTED, "forward_flops", "max_seq_length", "tokens", "epochs", "seconds", "threads")
+    unknown = dict.fromkeys(("curve", "decay_from", "texts", "commit"))
+    found = {"key": run.key, "objective": run.objective, "results": {"loss": loss}, "hardware": "", "versions": {}}
+    return {**found, **shape, **settings, **dict.fromkeys(ones, 1), **unknown}
 
 
 def line_of(made: Study, run, loss: float | None) -> Record:

@@ -20,18 +20,10 @@ def write_model(folder: str, vocabulary: str):
     """Saves a tiny pretrained model without dropout, and its tokenizer."""
     tokenizer = BertTokenizer(vocab=vocabulary)
     torch.manual_seed(0)
-    config = fixedbert.FixedHeadBertConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=5,
-        attention_head_size=6,
-        intermediate_size=37,
-        max_position_embeddings=128,
-        hidden_dropout_prob=0,
-        attention_probs_dropout_prob=0,
-        initializer_range=0.2,
-    )
+    shape = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 5, "attention_head_size": 6}
+    shape |= {"intermediate_size": 37, "max_position_embeddings": 128, "vocab_size": len(tokenizer)}
+    no_dropout = {"hidden_dropout_prob": 0, "attention_probs_dropout_prob": 0}
+    config = fixedbert.FixedHeadBertConfig(**shape, **no_dropout, initializer_range=0.2)
     fixedbert.FixedHeadBertForPreTraining(config).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
 
