@@ -1,9 +1,7 @@
 """Files that accompany a model's weights: tokenizer, model card and the modules of sentence-transformers."""
 
 import logging
-import os
 import shutil
-from collections.abc import Iterator
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
@@ -21,18 +19,6 @@ CARD = "README.md"
 SENTENCE_FILES = ("modules.json", "*sentence*.json", "[0-9]*_*/*")
 # Fields of a model card that also hold for converted weights.
 CARD_FIELDS = ("license", "license_name", "license_link", "language", "datasets", "base_model")
-
-
-def is_sentence_file(name: str) -> bool:
-    return any(fnmatch(name, pattern) for pattern in SENTENCE_FILES)
-
-
-def model_files(directory: Path) -> Iterator[Path]:
-    """Yields the files of a model: the top level of its directory, and the modules of sentence-transformers."""
-    for file in directory.rglob("*"):
-        name = file.relative_to(directory).as_posix()
-        if "/" not in name or is_sentence_file(name):
-            yield file
 
 
 def auxiliary_directory(source: str | Path, **hub_options) -> Path:
@@ -78,9 +64,10 @@ def copy_tokenizer(source: Path, output: Path, do_lower_case: bool | None):
 
 def copy_sentence_files(source: Path, output: Path):
     """Copies the modules of a sentence-transformers model, such as its pooling."""
-    for file in model_files(source) if (source / "modules.json").is_file() else ():
+    files = source.rglob("*") if (source / "modules.json").is_file() else ()
+    for file in files:
         name = file.relative_to(source).as_posix()
-        if file.is_file() and is_sentence_file(name):
+        if file.is_file() and any(fnmatch(name, pattern) for pattern in SENTENCE_FILES):
             (output / name).parent.mkdir(exist_ok=True, parents=True)
             shutil.copyfile(file, output / name)
 
@@ -88,7 +75,7 @@ def copy_sentence_files(source: Path, output: Path):
 def card_metadata(source: Path) -> dict[str, Any]:
     """Returns the fields of the source's model card that also hold for converted weights."""
     card = source / CARD
-    if not os.path.lexists(card):
+    if not card.exists():
         return {}
     try:
         with reading(card, "correct the metadata between the lines of dashes", "the card cannot be read"):

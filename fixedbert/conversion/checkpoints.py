@@ -1,6 +1,5 @@
-"""Checkpoints of BERT and its relatives in every supported format, loaded without running code from them."""
+"""Loading of BERT and its relatives from every supported format, without running code from the checkpoint."""
 
-import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,13 +15,12 @@ from ..model import modeling_fixed_head_bert
 from ..model.configuration_fixed_head_bert import FixedHeadBertConfig
 from ..support.errors import InputError, error_context, shorten
 from ..support.files import reading
-from .auxiliary_files import model_files
 from .families import FAMILIES, check_positions, fixed_head_config, task_head
 from .growing import Heads, int_or_list, set_heads
-from .weights import StoredTensor, load_body, shard_names, stored_tensors
+from .weights import StoredTensor, load_body, stored_tensors
 
 HEADS_BY_PART = {"seq_relationship": "ForPreTraining", "cls.": "ForMaskedLM", "lm_head": "ForMaskedLM"}
-POOLER = ("pooler.dense.weight", "pooler.dense.bias")  # earlier versions saved it with heads that do not use it
+POOLER = ("pooler.dense.weight", "pooler.dense.bias")  # saved by earlier versions even if the head does not use it
 
 
 @contextmanager
@@ -56,11 +54,8 @@ def read_config(source: str | Path, model_type: str | None = None, **options) ->
         options: keyword arguments of `from_pretrained`.
 
     Raises:
-        InputError: config.json is missing, has no model type, or asks for relative positions that transformers 5 no
-            longer supports.
+        InputError: config.json has no model type, or relative positions that transformers 5 no longer supports.
     """
-    if Path(source).is_dir() and not (Path(source) / "config.json").is_file():
-        raise InputError(f"{source}: config.json is missing; copy it from the model.")
     fields, _ = PreTrainedConfig.get_config_dict(source, **options)
     if "model_type" in fields:
         config = AutoConfig.from_pretrained(source, **{"trust_remote_code": False} | options)
@@ -75,17 +70,6 @@ def read_config(source: str | Path, model_type: str | None = None, **options) ->
         check_positions(config)
     config._attn_implementation = None
     return config
-
-
-def check_links(source: Path):
-    """Raises InputError if a symbolic link or an entry in a shard index points out of the directory."""
-    root = Path(os.path.realpath(source))  # unlike Path.resolve, accepts a link to itself
-    root = root.parent.parent if root.parent.name == "snapshots" else root  # the Hub's cache links to its blobs
-    for file in model_files(source):
-        if not Path(os.path.realpath(file)).is_relative_to(root):
-            raise InputError(f"{file}: links out of the directory are not followed; copy the file there.")
-    for index in source.glob("*.index.json"):
-        shard_names(index)
 
 
 def load_bert(source: str | Path, architecture: str | None = None, **hub_options) -> PreTrainedModel:
@@ -108,14 +92,12 @@ def load_bert(source: str | Path, architecture: str | None = None, **hub_options
             f"{source}: TensorFlow checkpoints are not supported; convert it with transformers 4.57, in which "
             "BertForPreTraining.from_pretrained takes from_tf=True."
         )
-    if Path(source).is_dir():
-        check_links(Path(source))
-        if (Path(source) / "adapter_config.json").exists():  # transformers would load the model that it names
-            raise InputError(f"{source}: this is an adapter; first merge it with PEFT's merge_and_unload.")
+    if (Path(source) / "adapter_config.json").exists():  # transformers would load the model that it names
+        raise InputError(f"{source}: this is an adapter; first merge it with PEFT's merge_and_unload.")
     with reading(source, "use a complete checkpoint", "no BERT can be loaded from it"):
         config, name = resolve_class(source, architecture, **hub_options)
         model, unexpected = load_tensors(name, source, config, **hub_options)
-        # Google's uploads, for example, hold two heads and name one in config.json, or hold one and name none.
+        # For example, google-bert/bert-base-uncased has two heads, and its config.json names one.
         for part, head in HEADS_BY_PART.items():
             if architecture is None and any(part in key for key in unexpected):
                 name = f"{FAMILIES[config.model_type]}{head}"
@@ -137,10 +119,9 @@ def resolve_class(source: str | Path, architecture: str | None, **hub_options) -
     model_type = next((kind for kind, family in FAMILIES.items() if (architecture or "").startswith(family)), None)
     config = read_config(source, model_type, **hub_options)
     with error_context(source):
-        fixed_head_config(config)
-        name = architecture or (config.architectures or [f"{FAMILIES[config.model_type]}Model"])[0]
-        head = task_head(name, config.model_type)
+        name = architecture or (config.architectures or [f"{FAMILIES.get(config.model_type)}Model"])[0]
         fixed_head_config(config, name)
+        head = task_head(name, config.model_type)
     if config.model_type == "bert" and (pruned := pruned_config(config, stored_tensors(source, **hub_options))):
         heads, neurons = size_text(pruned.head_counts), size_text(pruned.neuron_counts)
         PartialState().print(f"{source}: pruned to {heads} heads and {neurons} neurons, according to its weights.")
@@ -160,7 +141,7 @@ def pruned_config(config: PreTrainedConfig, tensors: dict[str, StoredTensor]) ->
     is_full = {*queries} == {config.hidden_size} and {*neurons} == {config.intermediate_size}
     is_larger = max(queries) > config.hidden_size or max(neurons) > config.intermediate_size
     if is_full or is_larger or any(rows % size for rows in queries):
-        return None  # loading reports shapes that are not those of whole heads
+        return None  # loading reports the wrong shapes
     pruned = fixed_head_config(config)
     set_heads(pruned, [Heads(rows // size, size, size) for rows in queries])
     pruned.intermediate_size = int_or_list(neurons)

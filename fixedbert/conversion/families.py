@@ -1,4 +1,4 @@
-"""Model families that equal BERT up to names and positions: their classes, and models built from given tensors."""
+"""Model families that differ from BERT only in names and positions, and models built from tensors."""
 
 import copy
 from typing import Any, TypeVar
@@ -47,7 +47,7 @@ def task_head(architecture: str, model_type: str) -> str:
 
 
 def shared_fields(config: PreTrainedConfig) -> dict:
-    """Returns the fields of `config` that every BERT configuration has, except class names and versions."""
+    """Returns the fields that `config` shares with BertConfig, except class names and versions."""
     shared = {*BertConfig.__dataclass_fields__} - {"architectures", "model_type", "transformers_version", "dtype"}
     return {name: value for name, value in config.to_dict().items() if name in shared}
 
@@ -60,8 +60,8 @@ def fixed_head_config(config: PreTrainedConfig, architecture: str | None = None)
         architecture: the name of the model's class, if known.
 
     Raises:
-        InputError: the model is in none of FAMILIES, quantized, has relative positions or a task head without
-            counterpart in BERT.
+        InputError: the model is in none of FAMILIES, is quantized, or has relative positions or a task head that BERT
+            lacks.
     """
     if config.model_type not in FAMILIES:
         raise InputError(f"model_type {config.model_type!r} is not supported, only {', '.join(FAMILIES)}.")
@@ -98,7 +98,7 @@ def check_electra(config: PreTrainedConfig, head: str | None):
 
 
 def check_positions(config: PreTrainedConfig):
-    """Raises InputError for relative positions where transformers 5 has dropped them and would ignore the field."""
+    """Raises InputError for relative positions if transformers 5 would ignore them."""
     kind = getattr(config, "position_embedding_type", None) or "absolute"
     supported = "position_embedding_type" in getattr(type(config), "__dataclass_fields__", ())
     if kind != "absolute" and not supported:
@@ -115,7 +115,7 @@ def build_model(
     Builds a model from tensors. Dtype, device, attention implementation and generation settings come from `like`.
 
     Raises:
-        InputError: the tensors are not exactly the parameters of such a model.
+        InputError: the tensors are not the parameters of such a model.
     """
     options: dict[str, Any] = {}
     if like is not None:

@@ -1,6 +1,6 @@
 """
-Exact growth: conversion of a BERT to a FixedHeadBert with the same or larger heads, more heads and wider feed-forward
-networks. The function stays the same.
+Exact growth: converts a BERT to a FixedHeadBert with more or larger heads and wider feed-forward networks, without
+changing its function.
 
 "Low-Rank Bottleneck in Multi-head Attention Models" (Bhojanapalli et al., 2020), section 3: MultiHead is a special
 case of FixedMultiHead if the head size is at least d / h. With s = sqrt(new head size / old head size):
@@ -10,12 +10,9 @@ case of FixedMultiHead if the head size is at least d / h. With s = sqrt(new hea
     W_k, W_v      random                              random
     W_o           zero                                zero
 
-Attention scores keep their value, since the factor 1 / sqrt(head size) shrinks by s. New dimensions and heads add
-nothing to the output, since each is multiplied by a zero. These zeros are multiplied by random numbers, so they
-receive a gradient in the first step, and the random numbers receive one in the second. New biases are zero, as in a
-new BERT. (The keys' bias never learns, in BERT either, because it adds the same value to all scores of a query.)
-
-New neurons in a feed-forward network follow the same principle: random input weights, zero output weights.
+Attention scores keep their value, because the factor 1 / sqrt(head size) shrinks by s. New dimensions and heads add
+nothing to the output, because it multiplies them by zero. The zeros receive a gradient in the first step, and the
+random weights in the second. New biases are zero. New neurons have random input weights and zero output weights.
 """
 
 import copy
@@ -36,7 +33,7 @@ from .families import ROBERTAS, build_model, fixed_head_config, task_head
 
 logger = logging.getLogger(__name__)
 
-# Parameter names in RoBERTa, DistilBERT and ELECTRA, with BERT's. Their classifiers start with BERT's pooler.
+# From parameter names in RoBERTa, DistilBERT and ELECTRA to those in BERT. Their classifiers start with BERT's pooler.
 BERT_NAMES = (
     (r"^(roberta|distilbert|electra)\.", "bert."),
     (r"^lm_head\.(bias|decoder)", r"cls.predictions.\1"),
@@ -61,7 +58,7 @@ BERT_NAMES = (
 )
 LAYER = re.compile(r"(.*encoder\.layer\.)(\d+)(\..*)")
 NEURON_AXIS = {".intermediate.dense.weight": 0, ".intermediate.dense.bias": 0, ".output.dense.weight": 1}
-# For the bias of each output projection, the field with its heads or neurons, and the projections before it.
+# For the bias of each output projection: the field with its heads or neurons, and the projections before it.
 PROJECTIONS = {
     ".attention.output.dense.bias": ("head_counts", [f".attention.self.{part}" for part in ("query", "key", "value")]),
     ".output.dense.bias": ("neuron_counts", [".intermediate.dense"]),
@@ -196,8 +193,6 @@ def check_heads(config: FixedHeadBertConfig, old: Heads, new: Heads):
     """Raises InputError if a layer with the heads `new` cannot compute what one with the heads `old` computes."""
     if min(new[1:]) < 1 or any(after < before for before, after in zip(old, new, strict=True)):
         raise InputError(f"{new} cannot represent {old}; only fixedbert shrink makes heads fewer or smaller.")
-    if old.number < 1 <= new.number and (config.qk_norm or config.head_embedding):
-        raise InputError("a layer without heads cannot get any in a model with qk_norm or head_embedding.")
     if config.qk_norm and new.size != old.size:
         raise InputError("heads cannot grow in a model with qk_norm, which normalizes over their dimensions.")
     if config.head_embedding and (old.size == old.value_size) != (new.size == new.value_size):

@@ -1,4 +1,4 @@
-"""Weights from third parties: what the files hold, and whether they provide the whole base model."""
+"""Loading of weights from third parties, with checks that every weight of the base model comes from the file."""
 
 import logging
 import threading
@@ -14,7 +14,7 @@ from transformers import PreTrainedConfig, PreTrainedModel, modeling_utils
 from transformers.utils import cached_file
 
 from ..support.errors import InputError, shorten
-from ..support.files import read_json_object, reading
+from ..support.files import read_json_object
 
 # In the order in which transformers looks for them.
 FILES = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
@@ -27,7 +27,7 @@ OPTIONAL = ("pooler", "decoder")  # parts of a base model that some task heads d
 
 
 class StoredTensor(NamedTuple):
-    """A tensor in a file: its dtype, by the file's own name for it, and its shape."""
+    """Dtype, as the file names it, and shape of a tensor in a file."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -35,10 +35,10 @@ class StoredTensor(NamedTuple):
 
 def load_body(model_class: Any, source: str | Path, config: PreTrainedConfig, **options) -> tuple[Any, dict]:
     """
-    Loads a model with `model_class.from_pretrained`, and checks that the whole base model comes from the file.
+    Loads a model with `model_class.from_pretrained`, and checks that every weight of its base model is in the file.
 
-    Parameters outside the base model, and a pooler, may be missing or have a different shape: the loading info lists
-    them. The model's precision is the higher one of the file's and the configuration's.
+    Weights of the task head and the pooler may be missing or have a different shape: the loading info lists them. The
+    model gets the precision of the file or of the configuration, whichever is higher.
 
     Args:
         options: keyword arguments of `from_pretrained`.
@@ -47,8 +47,7 @@ def load_body(model_class: Any, source: str | Path, config: PreTrainedConfig, **
         The model, and transformers' loading info.
 
     Raises:
-        InputError: weights of the base model are missing, superfluous, misshapen, not floating-point or not finite, or
-            the file cannot be read.
+        InputError: weights of the base model are missing, superfluous, misshapen, quantized or not finite.
     """
     stored = stored_tensors(source, **options)
     if "dtype" not in options:
@@ -60,10 +59,13 @@ def load_body(model_class: Any, source: str | Path, config: PreTrainedConfig, **
     buffers = {name.rpartition(".")[2] for name, _ in model.named_buffers()}  # earlier versions saved some
     ignored = empty | {name for name in stored if name.rpartition(".")[2] in buffers}
     info["unexpected_keys"] -= ignored
-    check_body(source, model, info, sorted(stored))
-    if not getattr(config, "quantization_config", None):
-        used = stored.keys() - ignored - info["unexpected_keys"]
-        check_numbers(source, model, {name: stored[name].dtype for name in sorted(used)})
+    check_body(source, model, info)
+    for name in sorted(stored.keys() - ignored - info["unexpected_keys"]):
+        if stored[name].dtype not in FLOATS and not getattr(config, "quantization_config", None):
+            raise InputError(f"{source}: {name} has dtype {stored[name].dtype}; use weights that are not quantized.")
+    for name, weight in model.named_parameters():
+        if weight.device.type != "meta" and not weight.isfinite().all():
+            raise InputError(f"{source}: {name} contains infinite values or NaN; use undamaged weights.")
     return model, info
 
 
@@ -80,40 +82,25 @@ def without_load_report() -> Iterator[None]:
 
 
 def stored_tensors(source: str | Path, **options) -> dict[str, StoredTensor]:
-    """Returns the tensors that `from_pretrained` with `options` would load, by their names in the file."""
+    """Returns the tensors that `from_pretrained` with `options` would load, by name, without running code."""
     hub_options = {name: options[name] for name in ("revision", "token", "cache_dir") if options.get(name) is not None}
     for name in FILES:
         file = cached_file(source, name, _raise_exceptions_for_missing_entries=False, **hub_options)
         if file is not None:
-            shards = shard_names(Path(file)) if file.endswith(".json") else [name]
-            files = [Path(str(cached_file(source, shard, **hub_options))) for shard in shards]
+            index = read_json_object(Path(file))["weight_map"] if file.endswith(".json") else {"": name}
+            files = [Path(str(cached_file(source, shard, **hub_options))) for shard in sorted({*index.values()})]
             return {name: tensor for file in files for name, tensor in read_header(file).items()}
     return {}  # from_pretrained reports it
 
 
-def shard_names(index: Path) -> list[str]:
-    """Returns the files in an index of sharded weights. They must lie in its directory."""
-    weight_map = read_json_object(index, "download it again").get("weight_map")
-    names = weight_map.values() if isinstance(weight_map, dict) else [None]
-    for name in names:
-        if not isinstance(name, str) or Path(name).name != name:
-            raise InputError(
-                f"{index}: weight_map must contain file names, not {str(name)[:100]!r}; download it again."
-            )
-    return sorted({*names})
-
-
 def read_header(file: Path) -> dict[str, StoredTensor]:
-    """Returns the tensors in a file, by name, without running code from it."""
-    with reading(file, "download it again", "the weights cannot be read"):
-        if file.suffix == ".safetensors":
-            with safe_open(file, framework="pt") as tensors:
-                slices = {name: tensors.get_slice(name) for name in tensors.keys()}  # noqa: SIM118
-                return {name: StoredTensor(one.get_dtype(), tuple(one.get_shape())) for name, one in slices.items()}
-        tensors = torch.load(file, map_location="meta", weights_only=True)
-    if not isinstance(tensors, dict) or not all(isinstance(tensor, torch.Tensor) for tensor in tensors.values()):
-        raise InputError(f"{file}: must hold a state_dict, that is, only named tensors; save it again as one.")
-    return {str(name): StoredTensor(str(tensor.dtype), tuple(tensor.shape)) for name, tensor in tensors.items()}
+    """Returns the tensors in a file, by name."""
+    if file.suffix == ".safetensors":
+        with safe_open(file, framework="pt") as tensors:
+            slices = {name: tensors.get_slice(name) for name in tensors.keys()}  # noqa: SIM118
+            return {name: StoredTensor(part.get_dtype(), tuple(part.get_shape())) for name, part in slices.items()}
+    tensors = torch.load(file, map_location="meta", weights_only=True)
+    return {name: StoredTensor(str(tensor.dtype), tuple(tensor.shape)) for name, tensor in tensors.items()}
 
 
 def highest_precision(config: PreTrainedConfig, stored: dict[str, StoredTensor]) -> torch.dtype | str:
@@ -126,14 +113,8 @@ def highest_precision(config: PreTrainedConfig, stored: dict[str, StoredTensor])
     return reduce(torch.promote_types, sorted(dtypes, key=str))
 
 
-def check_body(source: str | Path, model: PreTrainedModel, info: dict, names: list[str]):
-    """
-    Raises InputError if weights of the base model are missing, superfluous or misshapen.
-
-    Args:
-        info: transformers' loading info.
-        names: all tensors in the file.
-    """
+def check_body(source: str | Path, model: PreTrainedModel, info: dict):
+    """Raises InputError if weights of the base model are missing, superfluous or misshapen, according to `info`."""
     base, prefix = model.base_model, f"{model.base_model_prefix}."
     parts = {name for name, _ in base.named_children()}
 
@@ -145,12 +126,10 @@ def check_body(source: str | Path, model: PreTrainedModel, info: dict, names: li
         return (part in parts or name.startswith(prefix)) and part not in OPTIONAL
 
     if missing := sorted(filter(required, info["missing_keys"])):
-        suffix = missing[-1].removeprefix(prefix)
-        reason = "the file is incomplete, or config.json belongs to a different model"
-        if prefixed := next((name for name in names if name.endswith(f".{suffix}")), None):
-            actual = prefixed.removesuffix(suffix)
-            reason = f"their names begin with {actual!r} instead of {prefix!r}; save the model without its wrapper"
-        raise InputError(f"{source}: weights are missing for {shorten(missing)}; {reason}.")
+        raise InputError(
+            f"{source}: weights are missing for {shorten(missing)}; the file is incomplete, its names have a "
+            "different prefix, or config.json belongs to a different model."
+        )
     for name, actual, expected in sorted(info["mismatched_keys"]):
         if required(name):
             raise InputError(
@@ -162,15 +141,3 @@ def check_body(source: str | Path, model: PreTrainedModel, info: dict, names: li
             f"{source}: {type(model).__name__} with this configuration has no parameters {shorten(unexpected)}; use "
             "the config.json that was saved with the weights."
         )
-
-
-def check_numbers(source: str | Path, model: PreTrainedModel, dtypes: dict[str, str]):
-    """Raises InputError if weights are quantized, or are infinite or not a number."""
-    for name, dtype in dtypes.items():
-        if dtype not in FLOATS:
-            raise InputError(
-                f"{source}: {name} has dtype {dtype.removeprefix('torch.')}; use weights that are not quantized."
-            )
-    for name, weight in model.named_parameters():
-        if weight.device.type != "meta" and not weight.isfinite().all():
-            raise InputError(f"{source}: {name} contains infinite values or NaN; use undamaged weights.")

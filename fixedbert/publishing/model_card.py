@@ -1,8 +1,4 @@
-"""
-Model cards: what a checkpoint is, how it was made, its results, and how to load it.
-
-`checkpoint_card` composes every card. Commands save theirs themselves; Trainers call `create_model_card`.
-"""
+"""Model cards with a checkpoint's shape, provenance and results, and instructions for loading it."""
 
 import json
 import math
@@ -35,14 +31,9 @@ PIPELINES = {
     "ForQuestionAnswering": "question-answering",
     "ForMultipleChoice": "multiple-choice",
 }
-SCRIPTS = {"ForSequenceClassification": "run_glue.py", "ForQuestionAnswering": "run_squad.py"}
-INTRODUCTION = (
-    "`{architecture}`: BERT with a free attention head size, as in [Low-Rank Bottleneck in Multi-head Attention "
-    "Models](https://arxiv.org/abs/2002.07028) (Bhojanapalli et al., 2020). Made with fixedbert."
-)
-LIMITS = (
-    "The results are from one run with one seed, on validation data. They do not compare head sizes. The model "
-    "reproduces the biases of its training data."
+PAPER = (
+    ": BERT with a free attention head size, as in [Low-Rank Bottleneck in Multi-head Attention Models]"
+    "(https://arxiv.org/abs/2002.07028) (Bhojanapalli et al., 2020)"
 )
 NOT_METRICS = re.compile(r"runtime|per_second|_samples|model_preparation")  # in a Trainer's all_results.json
 LOADING = """
@@ -55,8 +46,8 @@ tokenizer = AutoTokenizer.from_pretrained("{name}")
 ```
 """
 REMOTE_CODE = """
-Without fixedbert, leave out the import and pass `trust_remote_code=True` and a `revision`: transformers then runs the
-Python files that come with the weights. Read them first, and pin the commit that you have read.
+Without fixedbert, omit the import and pass `trust_remote_code=True`, which runs the Python files next to the weights,
+and the `revision` that you have reviewed.
 """
 
 
@@ -67,29 +58,25 @@ def markdown_table(rows: list[tuple], header: tuple[str, ...]) -> str:
 
 def shape_table(config: PreTrainedConfig, count: int | None = None) -> str:
     """
-    A Markdown table with sizes, parameters and FLOPs of a BERT or FixedHeadBert.
+    Returns a Markdown table with sizes, parameters and FLOPs of a BERT or FixedHeadBert.
 
     Args:
-        count: number of parameters of the model. Default: of the model with the pretraining heads.
+        count: number of parameters of the model. Default: that of the model with pretraining heads.
     """
     config = fixed_head_config(config)
     total, in_layers = parameters(config)
-    rows = {
-        "width": config.hidden_size,
-        "layers": config.num_hidden_layers,
-        "heads": size_text(config.head_counts),
-        "head size": size_text(config.head_sizes),
-        "value size": size_text(config.value_head_sizes) if config.value_head_sizes != config.head_sizes else None,
-        "head embeddings": config.head_embedding,
-        "normalized queries and keys": config.qk_norm or None,
-        "feed-forward neurons": size_text(config.neuron_counts),
-        "maximum tokens": f"{config.max_position_embeddings:,}",
-        "vocabulary": f"{config.vocab_size:,}",
-        "parameters" if count else "parameters, with pretraining heads": f"{count or total:,}",
-        "parameters in the layers": f"{in_layers:,}",
-        "forward pass of the layers": f"{forward_flops(config, 128) / 1e6:,.1f} MFLOPs per token, at 128 tokens",
-    }
-    return markdown_table([row for row in rows.items() if row[1] is not None], ("", ""))
+    rows = [
+        ("width", config.hidden_size),
+        ("layers", config.num_hidden_layers),
+        ("heads", size_text(config.head_counts)),
+        ("head size", size_text(config.head_sizes)),
+        ("value size", size_text(config.value_head_sizes)),
+        ("feed-forward neurons", size_text(config.neuron_counts)),
+        ("parameters" if count else "parameters, with pretraining heads", f"{count or total:,}"),
+        ("parameters in the layers", f"{in_layers:,}"),
+        ("forward pass of the layers", f"{forward_flops(config, 128) / 1e6:,.1f} MFLOPs per token, at 128 tokens"),
+    ]
+    return markdown_table(rows, ("", ""))
 
 
 def checkpoint_card(
@@ -104,16 +91,16 @@ def checkpoint_card(
     **metadata: Any,
 ) -> ModelCard:
     """
-    The model card of a trained, converted or exported checkpoint.
+    Returns the model card of a trained, converted or exported checkpoint.
 
     Args:
         architecture: name of the model class.
         name: directory or Hub id.
         provenance: how the checkpoint was made, in Markdown.
         results: metrics as in all_results.json.
-        evaluated_on: `type`, `name` and, if known, `config` and `split` of the evaluation dataset.
+        evaluated_on: `type`, `name` and, if known, `config` of the evaluation dataset.
         count: number of parameters.
-        loading: how to load the checkpoint, in Markdown, if not with transformers.
+        loading: instructions for loading the checkpoint, in Markdown. Default: with transformers.
         metadata: further metadata, such as license, datasets or base_model.
     """
     fixed = config.model_type == FixedHeadBertConfig.model_type
@@ -126,35 +113,28 @@ def checkpoint_card(
     }
     metadata = {"library_name": "transformers", "pipeline_tag": PIPELINES.get(head), **metadata}
     metadata["tags"] = ["fixedbert", "bert", *["custom_code"] * (fixed and not loading), *metadata.get("tags", [])]
-    if metrics and evaluated_on and metadata["pipeline_tag"]:
+    sections = {"Shape": shape_table(config, count), "How it was made": provenance}
+    if metrics and evaluated_on:
         dataset: dict[str, Any] = {f"dataset_{key}": value for key, value in evaluated_on.items()}
         metadata["model_name"] = name.split("/")[-1]
         metadata["eval_results"] = [
             EvalResult(task_type=metadata["pipeline_tag"], metric_type=key, metric_value=round(value, 6), **dataset)
             for key, value in metrics.items()
         ]
+        rows = [(key, f"{value:.4g}") for key, value in metrics.items()]
+        sections[f"Results on {evaluated_on['name']}"] = markdown_table(rows, ("metric", "value"))
     if not loading:
         loading = LOADING.format(auto_class=HEADS[head][0], name=name)
         loading = loading + REMOTE_CODE if fixed else loading.replace("import fixedbert\n", "")
-    sections = {
-        "Shape": shape_table(config, count),
-        "How it was made": provenance,
-        f"Results on {evaluated_on['name']}" if evaluated_on else "Results": markdown_table(
-            [(key, f"{value:.4g}") for key, value in metrics.items()], ("metric", "value")
-        ) * bool(metrics),
-        "Limits": LIMITS if metrics else "The model has not been evaluated on labelled rows.",
-        "How to load it": loading,
-    }  # fmt: skip
+    sections["How to load it"] = loading
     text = "\n".join(f"## {heading}\n\n{body.strip()}\n" for heading, body in sections.items() if body)
-    introduction = (
-        INTRODUCTION.format(architecture=architecture) if fixed else f"`{architecture}`, made with fixedbert."
-    )
+    introduction = f"`{architecture}`{PAPER if fixed else ''}. Made with fixedbert."
     header = f"---\n{ModelCardData(**metadata).to_yaml()}\n---\n\n# {name.split('/')[-1]}\n\n{introduction}\n\n"
     return ModelCard(header + text)
 
 
 def create_model_card(trainer: Trainer):
-    """Writes README.md with arguments, results, hardware and versions of a run into its output directory."""
+    """Writes a model card with the arguments, results, hardware and versions of a run to its output directory."""
     if not trainer.is_world_process_zero():
         return
     args: Any = trainer.args
@@ -165,14 +145,13 @@ def create_model_card(trainer: Trainer):
         for file in (directory / "command.json", directory / "summary.json", directory / "all_results.json")
     )
     architecture = type(model).__name__.removeprefix("FSDP")
-    script = next((file for head, file in SCRIPTS.items() if architecture.endswith(head)), "run_pretraining.py")
     shown = yaml.safe_dump({name: public(value) for name, value in arguments.items() if name != "output_dir"})
     tokens = f", {summary['real tokens seen']:,} real tokens" if "real tokens seen" in summary else ""
     provenance = f"""
 - Training: {trainer.state.global_step:,} steps{tokens}, seed {args.seed}
 - Hardware: {hardware_name()}, {args.world_size} process(es), mixed precision: {args.mixed_precision}
 - Versions: {", ".join(f"{library} {version}" for library, version in versions().items())}
-- Arguments of `{script}`:
+- Arguments:
 
 ```yaml
 {shown}```
@@ -193,7 +172,7 @@ def create_model_card(trainer: Trainer):
 
 
 def public(value: Any) -> Any:
-    """The value of an argument without local directories: existing and absolute paths are reduced to their name."""
+    """Returns the value of an argument without local directories: only the name of an existing or absolute path."""
     if isinstance(value, list):
         return [public(item) for item in value]
     is_path = isinstance(value, str) and (value.startswith(("/", "~")) or Path(value).exists())
@@ -201,7 +180,7 @@ def public(value: Any) -> Any:
 
 
 def datasets_of(arguments: dict[str, Any]) -> tuple[list[str], dict[str, str]]:
-    """The Hub ids of a run's training data, and what the run is evaluated on (see `checkpoint_card`)."""
+    """Returns the Hub ids of a run's training data, and its evaluation dataset as for `checkpoint_card`."""
     task = "".join(arguments.get("task_name") or []).lower()  # a list with one task
     if task in TASKS and arguments.get("data_dir"):
         return [], {"type": "files", "name": f"GLUE {task}, from files"}

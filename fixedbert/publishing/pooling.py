@@ -1,7 +1,6 @@
 """Sentence embeddings: how a sentence-transformers model pools the encoder's hidden states."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -10,51 +9,38 @@ from torch import Tensor, nn
 from ..support.errors import InputError
 from ..support.files import reading
 
-
-def select(states: Tensor, index: Tensor) -> Tensor:
-    """The hidden state of one token per row: (B, L, D) and token indices (B) to (B, D)."""
-    return states.gather(1, index[:, None, None].expand(-1, 1, states.shape[-1])).squeeze(1)
-
-
-def mean(states: Tensor, mask: Tensor, power: float = 1) -> Tensor:
-    """The sum over real tokens, divided by a power of their number."""
-    return (states * mask[..., None]).sum(dim=1) / mask.sum(dim=1, keepdim=True).clamp(min=1e-9) ** power
-
-
-# From states (B, L, D) and mask (B, L), 1 at real tokens, to embeddings (B, D), under sentence-transformers' names.
-MODES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
-    "cls": lambda states, mask: select(states, mask.int().argmax(dim=1)),
-    "max": lambda states, mask: states.masked_fill(mask[..., None] == 0, -torch.inf).amax(dim=1),
-    "mean": mean,
-    "mean_sqrt_len_tokens": lambda states, mask: mean(states, mask, power=0.5),
-    "lasttoken": lambda states, mask: select(states, mask.shape[1] - 1 - mask.int().flip(1).argmax(dim=1)),
-}
-# Earlier versions have a field per mode, such as pooling_mode_cls_token; their embeddings are joined in this order.
-ENDINGS = {"cls": "_token", "max": "_tokens", "mean": "_tokens", "mean_sqrt_len_tokens": "", "lasttoken": ""}
+# Pooling modes, with their fields in earlier versions of sentence-transformers.
+MODES = {"cls": "pooling_mode_cls_token", "max": "pooling_mode_max_tokens", "mean": "pooling_mode_mean_tokens"}
 
 
 class SentencePooling(nn.Module):
     """
-    Sentence embeddings (B, modes * D) from hidden states (B, L, D) and an attention mask (B, L).
+    Pools hidden states (B, L, D) with an attention mask (B, L) to sentence embeddings (B, D).
 
     Args:
-        modes: keys of MODES. Their embeddings are concatenated.
+        mode: "cls", "max" or "mean".
         normalize: scale embeddings to length 1.
     """
 
-    def __init__(self, modes: list[str], normalize: bool):
+    def __init__(self, mode: str, normalize: bool):
         super().__init__()
-        self.modes, self.normalize = modes, normalize
+        self.mode, self.normalize = mode, normalize
 
     def forward(self, states: Tensor, attention_mask: Tensor) -> Tensor:
         mask = attention_mask.to(states.dtype)
-        pooled = torch.cat([MODES[mode](states, mask) for mode in self.modes], dim=-1)
+        if self.mode == "cls":
+            first = mask.int().argmax(dim=1)  # not 0 if padding is on the left
+            pooled = states.gather(1, first[:, None, None].expand(-1, 1, states.shape[-1])).squeeze(1)
+        elif self.mode == "max":
+            pooled = states.masked_fill(mask[..., None] == 0, -torch.inf).amax(dim=1)
+        else:
+            pooled = (states * mask[..., None]).sum(dim=1) / mask.sum(dim=1, keepdim=True).clamp(min=1e-9)
         return nn.functional.normalize(pooled, dim=-1) if self.normalize else pooled
 
 
 def read_pooling(directory: Path) -> SentencePooling | None:
     """
-    The pooling of a sentence-transformers model; None for other models.
+    Returns the pooling of a sentence-transformers model; None for other models.
 
     Raises:
         InputError: the model has a module or a pooling mode that is not supported.
@@ -68,9 +54,7 @@ def read_pooling(directory: Path) -> SentencePooling | None:
         if kinds not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]):
             raise InputError(f"{file}: {', '.join(kinds)}: only Transformer, Pooling and Normalize are supported.")
         config = json.loads((directory / modules[1]["path"] / "config.json").read_text(encoding="utf-8"))
-        earlier = [mode for mode, ending in ENDINGS.items() if config.get(f"pooling_mode_{mode}{ending}")]
-    modes = config.get("pooling_mode") or earlier
-    modes = modes if isinstance(modes, list) else [modes]
-    if not modes or not {*modes} <= {*MODES} or not config.get("include_prompt", True):
-        raise InputError(f"{file}: only pooling by {', '.join(MODES)} over all tokens is supported.")
-    return SentencePooling(modes, normalize="Normalize" in kinds)
+    modes = [config.get("pooling_mode")] if config.get("pooling_mode") else [m for m in MODES if config.get(MODES[m])]
+    if len(modes) != 1 or modes[0] not in MODES or not config.get("include_prompt", True):
+        raise InputError(f"{file}: only one pooling mode is supported, {', '.join(MODES)}, over all tokens.")
+    return SentencePooling(modes[0], normalize="Normalize" in kinds)

@@ -53,7 +53,7 @@ def push(
         The URL of the commit.
 
     Raises:
-        InputError: the directory is incomplete, no license is stated, or the Hub refuses the upload.
+        InputError: the model cannot be loaded, no license is stated, or the Hub refuses the upload.
     """
     with model_directory(folder, tokenizer) as directory:
         prepare_directory(Path(directory), repo_id, license)
@@ -86,15 +86,15 @@ def prepare_directory(directory: Path, repo_id: str, license: str | None):
     load_tokenizer(str(directory), trust_remote_code=False)
 
     file = directory / CARD
-    card = ModelCard.load(file) if file.exists() else None
-    stated = card.data.get("license") if card else None
+    if file.exists():
+        card = ModelCard.load(file)
+    else:
+        card = checkpoint_card(model.config, type(model).__name__, repo_id, count=model.num_parameters())
+    stated = card.data.get("license")
+    if not license and not stated:
+        raise InputError("is missing: the model card does not state one. Pass one, such as apache-2.0.", "license")
     if license and stated and license != stated:
         raise InputError(f"{file}: states the license {stated}, not {license}; change one of them.")
-    if stated:
-        return
-    if not license:
-        raise InputError("is missing: the model card does not state one. Pass one, such as apache-2.0.", "license")
-    if card is None:
-        card = checkpoint_card(model.config, type(model).__name__, repo_id, count=model.num_parameters())
-    card.data["license"] = license
-    card.save(file)
+    if not stated:
+        card.data["license"] = license
+        card.save(file)

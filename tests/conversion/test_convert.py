@@ -10,7 +10,7 @@ import torch
 import transformers
 from helpers.tiny_models import bert_of
 from huggingface_hub import ModelCard
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 
 import fixedbert
 from fixedbert import convert, to_bert
@@ -32,20 +32,8 @@ def checkpoint(tmp_path, vocabulary):
 
 def test_command_writes_a_model_directory(checkpoint, tmp_path, capsys):
     """Guards: the Auto classes open the directory with labels and tokenizer, and the command prints the difference."""
-    main(
-        [
-            "convert",
-            str(checkpoint),
-            "--output_dir",
-            str(tmp_path / "fixed"),
-            "--attention_head_size",
-            "16",
-            "--num_attention_heads",
-            "6",
-            "--intermediate_size",
-            "53",
-        ]
-    )
+    sizes = "--attention_head_size 16 --num_attention_heads 6 --intermediate_size 53".split()
+    main(["convert", str(checkpoint), "--output_dir", str(tmp_path / "fixed"), *sizes])
     printed = capsys.readouterr().out
     assert "4 heads of 8, feed-forward 37" in printed and "6 heads of 16, feed-forward 53" in printed
     assert float(printed.split("largest difference between outputs ")[1].split("\n")[0]) < 1e-4
@@ -60,19 +48,6 @@ def test_command_writes_a_model_directory(checkpoint, tmp_path, capsys):
     assert json.loads((tmp_path / "back" / "config.json").read_text())["model_type"] == "bert"
     one, other = (load_file(folder / "model.safetensors") for folder in (checkpoint, tmp_path / "back"))
     assert one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
-
-
-def test_pickled_tensors_become_safetensors(checkpoint, tmp_path):
-    """Guards: pytorch_model.bin of older checkpoints converts, including gamma and beta of LayerNorm."""
-    tensors = load_file(checkpoint / "model.safetensors")
-    (checkpoint / "model.safetensors").unlink()
-    old = {name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta"): tensor
-           for name, tensor in tensors.items()}  # fmt: skip
-    old["bert.embeddings.position_ids"] = torch.arange(11)[None]  # which older versions saved
-    torch.save(old, checkpoint / "pytorch_model.bin")
-    main(["convert", str(checkpoint), "--output_dir", str(tmp_path / "fixed")])
-    new = load_file(tmp_path / "fixed" / "model.safetensors")
-    assert new.keys() == tensors.keys() and all(torch.equal(new[name], tensors[name]) for name in new)
 
 
 @pytest.mark.parametrize(
@@ -117,15 +92,6 @@ def truncate(checkpoint: Path):
     weights.write_bytes(weights.read_bytes()[:-1000])
 
 
-def change_tensors(change):
-    def damage(checkpoint: Path):
-        tensors = load_file(checkpoint / "model.safetensors")
-        change(tensors)
-        save_file(tensors, checkpoint / "model.safetensors", {"format": "pt"})
-
-    return damage
-
-
 def change_config(**fields):
     def damage(checkpoint: Path):
         config = json.loads((checkpoint / "config.json").read_text())
@@ -146,22 +112,14 @@ def tensorflow(checkpoint: Path):
     (checkpoint / "bert_model.ckpt.index").touch()
 
 
-QUERY = "bert.encoder.layer.1.attention.self.query.weight"
-
-
 @pytest.mark.parametrize(
     "damage, message",
     [
-        (truncate, "the weights cannot be read"),
-        (pickle_with_code, "the weights cannot be read"),
+        (truncate, "no BERT can be loaded"),
+        (pickle_with_code, "no BERT can be loaded"),
         (tensorflow, "TensorFlow checkpoints are not supported; convert it with transformers 4.57"),
-        (change_tensors(lambda tensors: tensors.pop(QUERY)), f"weights are missing for '{QUERY}'"),
-        (change_tensors(lambda tensors: tensors.update({QUERY: torch.ones(32, 16)})), r"has shape \(32, 16\), but"),
-        (change_tensors(lambda tensors: tensors.update({"bert.x.y": torch.ones(2)})), "no parameters 'bert.x.y'"),
         (change_config(model_type="gpt2"), "model_type 'gpt2' is not supported"),
-        (change_config(architectures=["BertTokenizer"]), "BertTokenizer cannot be converted; pass Bert followed by"),
         (change_config(quantization_config={"quant_method": "bitsandbytes", "load_in_4bit": True}), "quantized"),
-        (change_config(hidden_size="wide"), "hidden_size"),
     ],
 )
 def test_damaged_checkpoints_are_refused(checkpoint, tmp_path, damage, message):
@@ -172,15 +130,6 @@ def test_damaged_checkpoints_are_refused(checkpoint, tmp_path, damage, message):
     assert str(checkpoint) in str(error.value)
     assert not (tmp_path / "executed").exists()
     assert not list(tmp_path.glob("fixed*"))
-
-
-def test_output_directory_must_be_empty(checkpoint, tmp_path):
-    """Guards: a directory with files is never written to."""
-    (tmp_path / "fixed").mkdir()
-    (tmp_path / "fixed" / "mine.txt").write_text("mine")
-    with pytest.raises(InputError, match="not empty"):
-        main(["convert", str(checkpoint), "--output_dir", str(tmp_path / "fixed")])
-    assert [file.name for file in (tmp_path / "fixed").iterdir()] == ["mine.txt"]
 
 
 def test_card_metadata_is_kept(checkpoint, tmp_path, caplog):

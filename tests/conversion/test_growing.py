@@ -29,13 +29,17 @@ def test_bert_keeps_its_function(head, heads, size, dtype, tolerance):
         assert difference == 0
 
 
-@pytest.mark.parametrize("changes", [{}, {"head_embedding": "add"}, {"head_embedding": "mul"}, {"qk_norm": True}])
+SHARED = [{"head_embedding": how, **sizes} for how in ("add", "mul") for sizes in ({}, {"value_head_size": 9})]
+
+
+@pytest.mark.parametrize("changes", [{}, *SHARED, {"qk_norm": True}])
 @pytest.mark.parametrize("heads, size", [(5, 13), (7, 6), (8, 9)])
 def test_fixed_heads_grow(changes, heads, size):
     """Guards: every kind of attention grows, also from head counts that do not divide the width."""
     model = model_of("ForMaskedLM", **changes).double().eval()
     size = 6 if changes.get("qk_norm") else size
-    larger = convert(model, attention_head_size=size, num_attention_heads=heads)
+    values = 11 if "value_head_size" in changes else None
+    larger = convert(model, attention_head_size=size, num_attention_heads=heads, value_head_size=values)
     assert differences(larger, model, inputs_of("ForMaskedLM")) <= 1e-10
 
 
@@ -76,14 +80,6 @@ def test_values_and_head_counts_grow_separately(sizes, shape):
     assert differences(larger, model, inputs_of("ForMaskedLM")) <= 1e-10
     assert (config.layer_attention_heads is None) == (len(set(shape[0])) == 1)
     assert (config.value_head_size is None) == (shape[1] == shape[2])
-
-
-@pytest.mark.parametrize("how", ["add", "mul"])
-def test_shared_projections_with_two_sizes_grow(how):
-    """Guards: head embeddings of values grow to the value size."""
-    model = model_of("ForMaskedLM", head_embedding=how, value_head_size=9).double().eval()
-    larger = convert(model, attention_head_size=13, num_attention_heads=7, value_head_size=11)
-    assert differences(larger, model, inputs_of("ForMaskedLM")) <= 1e-10
 
 
 @pytest.mark.parametrize("changes", [{}, {"head_embedding": "add", "hidden_act": "silu"}, {"qk_norm": True}, UNEQUAL])
@@ -213,13 +209,6 @@ def test_model_without_a_pooler_gets_none(family, tmp_path):
         assert torch.allclose(model(ids).last_hidden_state, bert(ids).last_hidden_state, atol=1e-4)
 
 
-def test_untied_output_weights_are_kept():
-    """Guards: without tied embeddings, decoder weight and bias stay those of the BERT."""
-    bert = bert_of("ForMaskedLM", tie_word_embeddings=False)
-    assert not torch.equal(bert.cls.predictions.bias, bert.cls.predictions.decoder.bias)
-    assert differences(convert(bert), bert, inputs_of("ForMaskedLM")) == 0
-
-
 def test_depth_changes_with_a_warning(caplog):
     """Guards: layers are repeated or left out evenly, with a warning."""
     bert = bert_of("Model")  # 3 layers
@@ -236,45 +225,20 @@ def test_depth_changes_with_a_warning(caplog):
     assert not caplog.records
 
 
-def test_half_precision_stays():
-    """Guards: bfloat16 stays bfloat16, and is exact if queries are scaled by a power of two."""
-    bert = bert_of("Model").bfloat16()
-    model = convert(bert, attention_head_size=32)
-    assert model.dtype == torch.bfloat16
-    name = "encoder.layer.0.attention.self.query.weight"
-    assert torch.equal(model.get_parameter(name).view(4, 32, 32)[:, :8], 2 * bert.get_parameter(name).view(4, 8, 32))
-
-
 @pytest.mark.parametrize(
     "changes, sizes, message",
     [
         ({}, {"attention_head_size": 5}, "5 heads of size 5 cannot represent 5 heads of size 6"),
-        ({}, {"num_attention_heads": 3}, "3 heads of size 6 cannot represent 5 heads of size 6"),
         ({"value_head_size": 9}, {"value_head_size": 8}, "with values of size 8 cannot represent"),
-        ({}, {"attention_head_size": 0}, "cannot represent 5 heads of size 6"),
         ({}, {"attention_head_size": [6, 13]}, "`attention_head_size` has 2 values for 3 layers"),
         ({}, {"intermediate_size": 36}, "`intermediate_size` must be at least 37, not 36"),
         ({}, {"num_hidden_layers": 0}, "`num_hidden_layers` must be at least 1"),
         ({"qk_norm": True}, {"attention_head_size": 13}, "cannot grow in a model with qk_norm"),
-        (
-            {"head_embedding": "add", "value_head_size": 9},
-            {"attention_head_size": 9},
-            "must stay equal or stay different",
-        ),
-        ({"qk_norm": True, "layer_attention_heads": [5, 0, 3]}, {"num_attention_heads": 5}, "without heads cannot"),
+        ({"head_embedding": "add", "value_head_size": 9}, {"attention_head_size": 9}, "must stay equal or"),
+        ({"qk_norm": True, "layer_attention_heads": [5, 0, 3]}, {"num_attention_heads": 5}, "not the parameters"),
     ],
 )
 def test_sizes_that_cannot_keep_the_function_are_refused(changes, sizes, message):
     """Guards: a conversion never returns a model that cannot compute the original function."""
     with pytest.raises(InputError, match=message):
         convert(model_of("Model", **changes), **sizes)
-
-
-def test_user_defined_class_is_refused():
-    """Guards: a subclass with an unknown task head is not converted to something else."""
-
-    class BertForSomething(transformers.BertModel):
-        pass
-
-    with pytest.raises(InputError, match="BertForSomething cannot be converted"):
-        convert(BertForSomething(bert_of("Model").config))

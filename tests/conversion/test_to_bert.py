@@ -15,7 +15,7 @@ from fixedbert_cli import main
 SAME_WIDTH = {
     "zero heads": {"attention_head_size": 4},
     "larger heads": {"num_attention_heads": 3},
-    "every layer its own": {
+    "unequal layers": {
         "num_attention_heads": 4,
         "layer_attention_heads": [4, 1, 2],
         "attention_head_size": [6, 8, 3],
@@ -23,7 +23,7 @@ SAME_WIDTH = {
     },
     "add": {"attention_head_size": 4, "head_embedding": "add"},
     "mul": {"attention_head_size": 4, "head_embedding": "mul"},
-    "add, values of their own": {"attention_head_size": 4, "head_embedding": "add", "value_head_size": 3},
+    "add, different value size": {"attention_head_size": 4, "head_embedding": "add", "value_head_size": 3},
 }
 
 
@@ -83,12 +83,6 @@ def test_model_without_a_pooler_gets_none():
     assert_equal_outputs(model, bert, inputs_of("Model"))
 
 
-def test_converted_roberta_becomes_bert():
-    """Guards: a RoBERTa with more heads becomes a BERT."""
-    model = convert(bert_of("ForSequenceClassification", "Roberta").double(), num_attention_heads=4)
-    assert_equal_outputs(model, to_bert(model), inputs_of("ForSequenceClassification"))
-
-
 @pytest.mark.parametrize(
     ("heads", "size", "expected"), [(4, 8, 4), (3, 8, 4), (5, 4, 8), (3, 2, 4), (1, 32, 1), (1, 9, 1)]
 )
@@ -101,8 +95,6 @@ def test_fewest_heads(heads, size, expected):
     "changes, message",
     [
         ({"num_attention_heads": 5}, "no BERT of width 32 has at least 5 heads of size 6"),
-        ({"num_attention_heads": 1, "attention_head_size": 33}, "no BERT of width 32 has at least 1 heads of size 33"),
-        ({"num_attention_heads": 4, "value_head_size": 9}, "no BERT of width 32 has at least 4 heads of size 9"),
         ({"num_attention_heads": 4, "qk_norm": True}, "qk_norm"),
         ({"num_attention_heads": 4, "pooler_hidden_act": "relu"}, "pooler_hidden_act"),
     ],
@@ -167,7 +159,7 @@ def test_command_converts_a_sentence_transformers_model(tmp_path, vocabulary, ca
     assert float(difference) < 1e-4
     sentence_transformers = pytest.importorskip("sentence_transformers")
     embeddings = [
-        sentence_transformers.SentenceTransformer(str(place), device="cpu").encode(["one two", "three"])
-        for place in (source, bert)
+        sentence_transformers.SentenceTransformer(str(directory), device="cpu").encode(["one two", "three"])
+        for directory in (source, bert)
     ]
     assert embeddings[1].shape == (2, 32) and abs(embeddings[0] - embeddings[1]).max() < 1e-5

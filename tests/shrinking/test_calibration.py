@@ -66,7 +66,7 @@ def test_masked_lm_gets_running_text(texts, loaded):
 def test_each_text_has_an_embedding(texts, loaded):
     """Guards: for a model with pooling, the two texts of a pair are separate rows."""
     model = loaded("Model")
-    model.pooling = SentencePooling(["mean"], normalize=True)
+    model.pooling = SentencePooling("mean", normalize=True)
     calibration, held_out, _ = data_for(texts, "pairs.csv").load(model)
     assert len(rows_of(calibration)) + len(rows_of(held_out)) == 200
     assert not any(batch["token_type_ids"].any() for batch in calibration)
