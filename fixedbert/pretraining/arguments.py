@@ -111,23 +111,16 @@ class PretrainingDataArguments:
         sources += [(file, False) for file in self.train_file or []]
         if not sources:
             raise InputError("no corpus: set `train_file` or `dataset_name` (`sample` is a built-in text).")
-        options = {
-            "config_name": self.per_corpus("dataset_config_name", len(sources)),
-            "text_column": self.per_corpus("text_column_name", len(sources)),
-            "document_boundary": self.per_corpus("document_boundary", len(sources)),
-            "document_column": self.per_corpus("document_column_name", len(sources)),
-        }
         if self.corpus_weights:
             self.corpus_weights = self.per_corpus("corpus_weights", len(sources))
+        names = ("dataset_config_name", "text_column_name", "document_boundary", "document_column_name")
+        columns = [self.per_corpus(name, len(sources)) for name in names]
         hub_options = {"cache_dir": model_args.cache_dir, "token": model_args.token}
         return [
-            Corpus(
-                source,
-                on_hub=on_hub,
-                hub_options=hub_options,
-                **{name: values[number] for name, values in options.items()},
+            Corpus(source, on_hub, config_name, text_column, boundary, boundary_column, hub_options)
+            for (source, on_hub), config_name, text_column, boundary, boundary_column in zip(
+                sources, *columns, strict=True
             )
-            for number, (source, on_hub) in enumerate(sources)
         ]
 
     def per_corpus(self, name: str, count: int) -> list:

@@ -1,9 +1,9 @@
 """Examples for pretraining: from the arguments to tokenizer, data sets and collator."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-from accelerate import PartialState
 from accelerate.utils import gather_object
 from torch.utils.data import Dataset
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
@@ -35,7 +35,7 @@ def make_examples(
         checkpoint: the checkpoint that the run resumes from, which has its tokenizer.
 
     Returns:
-        The tokenizer, the training examples, the held-out examples, and a description of the corpus for summary.json.
+        The tokenizer, the training examples, the held-out examples, and a description of the corpora for summary.json.
 
     Raises:
         InputError: the corpus or tokenizer cannot be used, or differs between processes.
@@ -72,7 +72,7 @@ def make_tokenizer(
     config: PreTrainedConfig,
     checkpoint: str | None,
 ) -> PreTrainedTokenizerBase:
-    """Loads the tokenizer that the arguments name, or else the checkpoint's, or else trains one on the corpora."""
+    """Loads the tokenizer that the arguments name, or the checkpoint's; without either, trains one on the corpora."""
     if model_args.tokenizer:
         tokenizer = load_tokenizer(model_args.tokenizer, model_args.do_lower_case, **model_args.hub_options())
         others = {"do_lower_case": model_args.do_lower_case} | model_args.hub_options()
@@ -118,18 +118,8 @@ def prepare_documents(
         for file in corpus_files(name):
             if file.resolve() in trained_on:
                 raise InputError(f"{file} is in both `train_file` and `validation_file`.")
-    first = corpora[0]
-    held_out = prepare(
-        [
-            Corpus(
-                file,
-                text_column=first.text_column,
-                document_boundary=first.document_boundary,
-                document_column=first.document_column,
-            )
-            for file in data_args.validation_file
-        ]
-    )
+    settings = replace(corpora[0], on_hub=False, config_name=None)
+    held_out = prepare([replace(settings, source=file) for file in data_args.validation_file])
     return (documents, np.arange(len(documents))), (held_out, np.arange(len(held_out)))
 
 
@@ -160,21 +150,12 @@ def make_collator(
     data_args: PretrainingDataArguments,
     training_args: PretrainingArguments,
 ) -> PretrainingCollator:
-    """Returns a collator: of a fixed shape for `torch_compile`, and with token indices for a FixedHeadBert."""
+    """Returns a collator with a fixed shape for `torch_compile`, and with token indices for a FixedHeadBert."""
     collator = PretrainingCollator(tokenizer.pad_token_id)
-    # DataParallel, on several GPUs in one process, splits every tensor by rows.
+    # DataParallel, on several GPUs in one process, splits every tensor by rows, so it cannot use token indices.
     if isinstance(model, FixedHeadBertPreTrainedModel) and training_args.n_gpu < 2:
         collator.objective = data_args.objective
     if training_args.torch_compile:
         collator.row_length = data_args.max_seq_length
         collator.row_labels = target_count(data_args.max_seq_length, data_args.mlm_probability)
     return collator
-
-
-def print_corpus(corpus: dict):
-    """Prints the sizes of the corpus."""
-    counts = corpus["counts"]
-    PartialState().print(
-        f"{', '.join(corpus['corpora'])}: {counts['documents']:,} documents, {counts['tokens']:,} tokens; "
-        f"{corpus['training']['examples']:,} examples for training, {corpus['held_out']['examples']:,} held out"
-    )

@@ -11,14 +11,11 @@ from transformers import (
     AutoModelForCausalLM,
     AutoModelForMaskedLM,
     AutoModelForPreTraining,
-    PreTrainedModel,
     TrainerCallback,
     set_seed,
 )
 from transformers.trainer_pt_utils import AcceleratorConfig
 
-from ..conversion.convert import describe_shape
-from ..conversion.families import FAMILIES
 from ..conversion.growing import to_fixed_head_bert
 from ..data.examples import tokens_inside_words
 from ..publishing.model_card import hardware_name, versions
@@ -41,7 +38,7 @@ from ..training.output import (
 from ..training.plots import draw_pretraining
 from ..training.speed import enable_sparse_prediction, enable_unpadding, keep_freed_memory
 from .arguments import ARGUMENTS
-from .examples import make_collator, make_examples, print_corpus
+from .examples import make_collator, make_examples
 from .stages import Stage, plan_stages
 from .trainer import PretrainingTrainer
 
@@ -57,7 +54,7 @@ def pretrain(
     recipe: str | Path | None = None, *, callbacks: Sequence[TrainerCallback] = (), **arguments: Any
 ) -> Trained:
     """
-    Pretrains a model on a corpus, and writes weights, plot and summary into the output directory.
+    Pretrains a model on a corpus, and saves weights, metrics and a plot in the output directory.
 
     Args:
         recipe: a YAML file with arguments, such as recipes/mini.yaml. Keyword arguments take precedence.
@@ -97,8 +94,6 @@ def run_stage(stage: Stage, arguments: dict[str, Any], callbacks: Sequence[Train
     model_args, data_args, training_args = make_arguments(stage.arguments, *ARGUMENTS)
     if not (training_args.do_train or training_args.do_eval):
         raise InputError("nothing to do: set `do_train`, `do_eval` or both.")
-    if data_args.separate_documents and stage.config.model_type != "fixed_head_bert":
-        raise InputError(f"is not supported by models of type {stage.config.model_type}.", "separate_documents")
     set_seed(training_args.seed)
     keep_freed_memory(training_args.device)
     training_args.dataloader_pin_memory &= training_args.device.type != "cpu"
@@ -109,13 +104,15 @@ def run_stage(stage: Stage, arguments: dict[str, Any], callbacks: Sequence[Train
         config = load_config(model_args, is_decoder=data_args.objective == "clm")
         tokenizer, examples, held_out, corpus = make_examples(model_args, data_args, training_args, config, checkpoint)
         check_same_data(training_args.directory, corpus["fingerprint"])
-        print_corpus(corpus)
         model = load_model(MODELS[data_args.objective], model_args, config, tokenizer, training_args.do_train)
         if stage.growth:
             model = to_fixed_head_bert(model, **stage.growth, seed=training_args.seed)
         enable_unpadding(model)
         enable_sparse_prediction(model)
-        print_model(model)
+        PartialState().print(
+            f"{corpus['training']['examples']:,} examples for training, {corpus['held_out']['examples']:,} held out; "
+            f"{model.num_parameters(exclude_embeddings=True):,} parameters without embeddings"
+        )
         trainer = PretrainingTrainer(
             model=model,
             args=training_args,
@@ -139,11 +136,6 @@ def run_stage(stage: Stage, arguments: dict[str, Any], callbacks: Sequence[Train
             trainer.create_model_card()
     publish(trainer)
     return read_result(training_args.directory)
-
-
-def print_model(model: PreTrainedModel):
-    shape = f"{describe_shape(model)}, " if model.config.model_type in FAMILIES else ""
-    PartialState().print(f"{shape}{model.num_parameters(exclude_embeddings=True):,} parameters without embeddings")
 
 
 def write_summary(trainer: PretrainingTrainer, corpus: dict, arguments: dict[str, Any]):

@@ -1,8 +1,8 @@
 """
 Stages of pretraining, which can differ in sequence length, batch size and model size.
 
-Each stage is a training run with a directory of its own. It starts from the model of the previous stage, which can
-grow without changing its function, and from fresh optimizer state. One learning-rate schedule spans all stages.
+Each stage is a run with its own directory. It starts from the model of the previous stage, which can grow without
+changing its function, and from a fresh optimizer state. One learning-rate schedule spans all stages.
 """
 
 from dataclasses import dataclass, fields
@@ -28,14 +28,14 @@ NEW_MODEL |= {"config_name", "config_overrides"}
 @dataclass(frozen=True)
 class Stage:
     """
-    A training run of pretraining.
+    One run of a pretraining.
 
     Args:
         arguments: the run's arguments, by name.
-        config: configuration of the model, after it has grown.
-        growth: new sizes of the model, as keyword arguments of `to_fixed_head_bert`.
-        first_step: step of the learning-rate schedule with which the run starts.
-        schedule_steps: number of steps in the schedule; None for the run's own.
+        config: configuration of the model after it has grown.
+        growth: new sizes of the model, as keyword arguments for `to_fixed_head_bert`.
+        first_step: step of the learning-rate schedule at which the run starts.
+        schedule_steps: number of steps in the schedule; None for that of the run.
     """
 
     arguments: dict[str, Any]
@@ -50,7 +50,7 @@ def plan_stages(arguments: dict[str, Any]) -> list[Stage]:
     Returns the runs that the argument `stages` describes, or a single run without it.
 
     Raises:
-        InputError: a stage cannot be trained, or its model cannot keep the function of the previous stage's model.
+        InputError: the arguments of a stage are invalid, or its model cannot represent the previous stage's model.
     """
     run = {name: value for name, value in arguments.items() if name != "stages"}
     if not arguments.get("stages"):
@@ -86,7 +86,7 @@ def check_changes(number: int, changes: dict[str, Any]) -> int:
     Returns the number of steps in a stage.
 
     Raises:
-        InputError: the stage has no steps, or changes other arguments than stages can change.
+        InputError: the stage has no steps, or changes an argument that it cannot change.
     """
     allowed = CHANGES if number == 1 else CHANGES + SIZES
     steps = changes.get("steps")
@@ -100,9 +100,11 @@ def check_run(arguments: dict[str, Any], config: PreTrainedConfig | None = None)
     Returns the configuration of a run's model, by default the one that the arguments describe.
 
     Raises:
-        InputError: the arguments are invalid, or the model does not have enough positions.
+        InputError: the arguments are invalid, or the model does not support them.
     """
     model_args, data_args, _ = make_arguments(arguments, *ARGUMENTS)
     config = config or load_config(model_args, is_decoder=data_args.objective == "clm")
     check_length(data_args.max_seq_length, config)
+    if data_args.separate_documents and config.model_type != "fixed_head_bert":
+        raise InputError(f"is not supported by models of type {config.model_type}.", "separate_documents")
     return config

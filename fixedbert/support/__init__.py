@@ -1,1 +1,1 @@
-"""What every folder uses: errors, files, locks, figures."""
+"""Errors, files, locks, processes and figures."""

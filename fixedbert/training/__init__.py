@@ -1,1 +1,1 @@
-"""What pretraining and fine-tuning share: arguments, output directories, the Trainer."""
+"""Arguments, output directories and the Trainer for pretraining and fine-tuning."""

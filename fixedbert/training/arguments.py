@@ -1,7 +1,7 @@
 """
-Arguments of the training scripts, with the names that transformers' example scripts use.
+Arguments of the training scripts, with the names from transformers' example scripts.
 
-Flags, a recipe (YAML or JSON) and Python keywords all become one dict, which `make_arguments` turns into dataclasses.
+Flags, recipes and Python keywords all become one dict, which `make_arguments` turns into dataclasses.
 """
 
 import os
@@ -31,7 +31,7 @@ from .speed import disable_emulated_bf16
 
 RECIPES = Path(__file__).parents[1] / "recipes"
 FILES = ("train_file", "validation_file", "test_file")
-# A flag or keyword removes these entries of a recipe, which say the same in a different way.
+# A flag or keyword also overrides these entries of a recipe, which set the same thing in a different way.
 REPLACES: dict[str, tuple[str, ...]] = {
     "train_file": ("dataset_name", "task_name"),
     "dataset_name": (*FILES, "task_name"),
@@ -41,7 +41,7 @@ REPLACES: dict[str, tuple[str, ...]] = {
     "gradient_accumulation_steps": ("total_train_batch_size",),
     "total_train_batch_size": ("gradient_accumulation_steps",),
 }
-# These describe the corpora of a recipe, and are removed together with them.
+# These describe a recipe's corpora. A flag that overrides the corpora overrides them too.
 CORPUS_OPTIONS = (
     "dataset_config_name",
     "text_column_name",
@@ -55,10 +55,10 @@ CORPUS_OPTIONS = (
 class ModelArguments:
     """Model, configuration and tokenizer."""
 
-    can_be_new: ClassVar[bool] = False  # sizes alone describe a new model
+    can_be_new: ClassVar[bool] = False  # True if sizes alone can describe a new model
 
     model_name_or_path: str | None = field(
-        default=None, metadata={"help": "Directory or Hub id of a pretrained model; default: random weights."}
+        default=None, metadata={"help": "Directory or Hub id of a pretrained model. Default: random weights."}
     )
     config_name: str | None = field(
         default=None,
@@ -67,33 +67,31 @@ class ModelArguments:
     config_overrides: dict | None = field(
         default=None,
         metadata={
-            "help": "Changes to the configuration, such as num_attention_heads=12,attention_head_size=64; without a "
-            "model, changes to BERT-base with a head size of 128."
+            "help": "Changes to the configuration, such as num_attention_heads=12,attention_head_size=64. Without a "
+            "model, they change BERT-base with a head size of 128."
         },
     )
     tokenizer_name: str | None = field(
         default=None,
-        metadata={"help": "Directory or Hub id of a tokenizer, or a vocab.txt; default: the model's tokenizer."},
+        metadata={"help": "Directory or Hub id of a tokenizer, or a vocab.txt. Default: the model's tokenizer."},
     )
     do_lower_case: bool | None = field(
-        default=None, metadata={"help": "Lower-case the text; default: the tokenizer's setting, or true."}
+        default=None, metadata={"help": "Lower-case the text. Default: the tokenizer's setting, or true."}
     )
     attn_implementation: str | None = field(
-        default=None, metadata={"help": "eager, sdpa, ...; default: eager on a CPU, where it is fastest, else sdpa."}
+        default=None, metadata={"help": "eager, sdpa, ... Default: eager on CPUs, where it is fastest, else sdpa."}
     )
     ignore_mismatched_sizes: bool = field(
         default=False, metadata={"help": "Initialize a head randomly if its weights have a different shape."}
     )
     cache_dir: str | None = field(default=None, metadata={"help": "Directory for downloads from the Hub."})
     model_revision: str = field(default="main", metadata={"help": "Branch, tag or commit on the Hub."})
-    token: str | None = field(
-        default=None, metadata={"help": "Token for the Hub; default: the one you logged in with."}
-    )
-    trust_remote_code: bool = field(default=False, metadata={"help": "Run code that a model on the Hub comes with."})
+    token: str | None = field(default=None, metadata={"help": "Token for the Hub. Default: the one from your login."})
+    trust_remote_code: bool = field(default=False, metadata={"help": "Run code from the model's repository."})
 
     @property
     def tokenizer(self) -> str | None:
-        """Directory, Hub id or file of the tokenizer; None if no argument names one."""
+        """Directory, Hub id or file of the tokenizer, or None if no argument names one."""
         return self.tokenizer_name or self.model_name_or_path or (None if self.preset else self.config_name)
 
     @property
@@ -103,7 +101,7 @@ class ModelArguments:
         return name if name in PRESETS and not Path(name).exists() else None
 
     def hub_options(self) -> dict:
-        """Keyword arguments for every call of from_pretrained."""
+        """Keyword arguments for from_pretrained."""
         return {
             "cache_dir": self.cache_dir,
             "revision": self.model_revision,
@@ -114,21 +112,21 @@ class ModelArguments:
 
 @dataclass
 class CommonArguments(TrainingArguments):
-    """transformers' TrainingArguments, without those that would silently produce a wrong result."""
+    """transformers' TrainingArguments, which refuse values that would silently produce a wrong result."""
 
     logging_nan_inf_filter: bool = field(
-        default=False, metadata={"help": "Has no effect: steps with a loss that is not finite are skipped."}
+        default=False, metadata={"help": "No effect: steps whose loss is not finite are always skipped."}
     )
     max_nonfinite_steps: int = field(
         default=1,
-        metadata={"help": "Stop after this many consecutive steps with a loss or gradient norm that is not finite."},
+        metadata={"help": "Stop after this many consecutive steps whose loss or gradient norm is not finite."},
     )
     take_over_output_dir: bool = field(
         default=False,
-        metadata={"help": "Remove the lock that a dead run on a different machine left on the output directory."},
+        metadata={"help": "Remove the output directory's lock, left by a run that was killed on a different machine."},
     )
 
-    # For each field the only supported value, and the reason.
+    # The only supported value of a field, and the reason.
     refused: ClassVar[dict[str, tuple[object, str]]] = {
         "auto_find_batch_size": (False, "a second attempt would start from weights that are already trained"),
         "dataloader_drop_last": (False, "evaluation would leave out the last examples"),
@@ -154,12 +152,12 @@ class CommonArguments(TrainingArguments):
                 raise InputError(f"is not supported: {reason}.", name)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave the token out of training_args.bin, which Trainer uploads."""
+        """Omits the token from training_args.bin, which Trainer uploads."""
         return vars(self) | {"hub_token": None}
 
 
 def use_fsdp_on_cpu(arguments: TrainingArguments):
-    """Enables FSDP 2 on CPUs: torch supports it, but accelerate only looks for FSDP where there are accelerators."""
+    """Enables FSDP 2 on CPUs, which torch supports, but accelerate ignores."""
     state, launched = arguments.distributed_state, os.environ.get("ACCELERATE_USE_FSDP", "").lower() == "true"
     if state is not None and state.distributed_type == DistributedType.MULTI_CPU and (arguments.fsdp or launched):
         state.distributed_type = DistributedType.MULTI_GPU
@@ -167,15 +165,12 @@ def use_fsdp_on_cpu(arguments: TrainingArguments):
 
 def read_arguments(argv: list[str] | None, *types: type, prog: str | None = None) -> dict[str, Any]:
     """
-    Reads `[recipe.yaml] --flag ...`; a flag takes precedence over the recipe.
+    Parses `[recipe.yaml] --flag ...` into a dict for `make_arguments`. Flags take precedence over the recipe.
 
     Args:
-        argv: words of the command line; None for those of this process.
+        argv: the command line; None for that of this process.
         types: dataclasses whose fields are the flags.
-        prog: name of the program in the help; default: the script.
-
-    Returns:
-        The arguments that were given, by name, for `make_arguments`.
+        prog: name of the program in the help; None for the name of the script.
     """
     argv = list(sys.argv[1:] if argv is None else argv)
     has_recipe = bool(argv) and not argv[0].startswith("-") and Path(argv[0]).suffix in (".yaml", ".yml", ".json")
@@ -189,9 +184,9 @@ def read_arguments(argv: list[str] | None, *types: type, prog: str | None = None
 
 def with_recipe(recipe: str | Path | None, given: dict[str, Any]) -> dict[str, Any]:
     """
-    Merges a recipe with the arguments `given` beside it, which take precedence. A value of None counts as not given.
+    Merges a recipe with arguments that take precedence. Arguments that are None are ignored.
 
-    A recipe is a YAML or JSON file; `recipes/NAME.yaml` is a packaged recipe if there is no such file.
+    A recipe is a YAML or JSON file. If there is no such file, `recipes/NAME.yaml` is a recipe of this package.
     """
     given = {name: value for name, value in given.items() if value is not None}
     if recipe is None:
@@ -211,10 +206,10 @@ def with_recipe(recipe: str | Path | None, given: dict[str, Any]) -> dict[str, A
 
 def make_arguments(given: dict[str, Any], *types: type) -> tuple:
     """
-    Creates instances of the dataclasses `types` from the values of their fields. A value of None means the default.
+    Creates the dataclasses `types` from the values of their fields. None stands for the default.
 
     Raises:
-        InputError: none of the dataclasses has such a field, or a value has the wrong type or is not allowed.
+        InputError: a field does not exist, or its value is invalid or has the wrong type.
     """
     given = check_types(given, *types)
     names = [{member.name for member in fields(kind)} & given.keys() for kind in types]
@@ -228,10 +223,10 @@ def make_arguments(given: dict[str, Any], *types: type) -> tuple:
 
 def check_types(given: dict[str, Any], *types: type) -> dict[str, Any]:
     """
-    Converts each value to the type of its field: an int to a float, one value to a list, a path to a string.
+    Converts each value to the type of its field: an int to a float, a single value to a list, a path to a string.
 
     Raises:
-        InputError: none of the dataclasses `types` has such a field, or a value has the wrong type.
+        InputError: a field does not exist, or its value has the wrong type.
     """
     hints: dict[str, Any] = {}
     for kind in types:
@@ -261,13 +256,13 @@ def to_type(name: str, value: Any, hint: Any) -> Any:
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:
-    """Returns the end of an error message, with the most similar name."""
+    """Returns the end of an error message, which suggests the most similar name."""
     near = get_close_matches(name.partition("=")[0].lstrip("-").replace("-", "_"), known, 1, cutoff=0.75)
     return f"; did you mean `{near[0]}`?" if near else "."
 
 
 class ArgumentParser(HfArgumentParser):
-    """transformers' parser, which raises InputErrors, accepts no abbreviations, and parses mappings."""
+    """transformers' parser, which also raises InputErrors, refuses abbreviations, and parses mappings."""
 
     def __init__(self, types: Any, prog: str | None = None):
         super().__init__(types, allow_abbrev=False, prog=prog)

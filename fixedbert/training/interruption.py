@@ -1,4 +1,4 @@
-"""Training that can be interrupted: a signal saves a checkpoint, from which the same command resumes."""
+"""Interruptible training: on a signal it saves a checkpoint, from which the same command resumes."""
 
 import signal
 import threading
@@ -66,14 +66,14 @@ class StopOnSignal(TrainerCallback):
 
     def on_train_begin(self, args, state, control, **kwargs):
         self.processes = args.world_size
-        if threading.current_thread() is not threading.main_thread():  # which alone can handle signals
-            return
+        if threading.current_thread() is not threading.main_thread():
+            return  # only the main thread can handle signals
         for number in (signal.SIGTERM, signal.SIGINT):
             if signal.getsignal(number) != signal.SIG_IGN:  # a worker leaves Ctrl-C to its parent
                 self.handlers[number] = signal.signal(number, self.request)
 
     def request(self, number, _frame):
-        # A launcher of several processes forwards the Ctrl-C that the terminal has already sent to all of them.
+        # A launcher forwards to its processes the Ctrl-C that the terminal has already sent to them.
         if self.requested and number == signal.SIGINT and self.processes == 1:
             raise KeyboardInterrupt
         self.requested = self.requested or number
@@ -81,7 +81,7 @@ class StopOnSignal(TrainerCallback):
     def on_step_end(self, args, state, control, **kwargs):
         if state.global_step < state.max_steps and self.requested_anywhere(args):
             self.stopped = control.should_save = control.should_training_stop = True
-            control.should_evaluate = False  # little time is left
+            control.should_evaluate = False  # the process may be killed soon
 
     def on_epoch_end(self, args, state, control, **kwargs):
         if self.stopped:  # Trainer calls this even if the epoch is incomplete
@@ -90,7 +90,7 @@ class StopOnSignal(TrainerCallback):
                 control.should_log = control.should_evaluate = False
 
     def requested_anywhere(self, args) -> bool:
-        """Returns the same on all processes, which receive a signal at different steps."""
+        """Returns True on all processes if one has received a signal. They may receive it at different steps."""
         if args.world_size > 1:
             votes = torch.tensor(self.requested, device=args.device)
             torch.distributed.all_reduce(votes, torch.distributed.ReduceOp.MAX)

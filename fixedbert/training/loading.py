@@ -1,4 +1,4 @@
-"""Configuration and model from the arguments."""
+"""Loads the configuration and the model that the arguments describe."""
 
 from pathlib import Path
 from typing import Any
@@ -20,10 +20,10 @@ from .arguments import ModelArguments
 
 def load_config(arguments: ModelArguments, **changes) -> PreTrainedConfig:
     """
-    Returns the configuration of the model or preset in the arguments, with `changes` and `config_overrides` applied.
+    Loads the configuration of the model or preset, and applies `changes` and `config_overrides`.
 
     Raises:
-        InputError: there is no such model, or its configuration is invalid.
+        InputError: the model does not exist, or its configuration is invalid.
     """
     name = arguments.config_name or arguments.model_name_or_path
     if name in PRESETS and not arguments.config_name and not Path(name).exists():
@@ -54,7 +54,7 @@ def override(config: PreTrainedConfig, changes: dict[str, Any]):
 
 
 def check_length(max_seq_length: int, config: PreTrainedConfig):
-    """Raises an InputError if a sequence can be longer than the position embeddings, or is too short for a pair."""
+    """Raises an InputError if sequences have more tokens than position embeddings, or too few for a pair."""
     if not 8 <= max_seq_length <= config.max_position_embeddings:
         raise InputError(
             f"{max_seq_length}: must be from 8 to {config.max_position_embeddings}, the model's "
@@ -74,16 +74,16 @@ def load_model(
     Loads `model_name_or_path`, or creates a model with random weights for the tokenizer's vocabulary.
 
     Args:
-        train: allow a head without weights, which is initialized randomly.
+        train: initialize a head randomly if the checkpoint has no weights for it.
 
     Raises:
-        InputError: there is no such model, or weights are missing or have a different shape.
+        InputError: the model does not exist, or weights are missing or have a different shape.
     """
     attention = arguments.attn_implementation or ("eager" if PartialState().device.type == "cpu" else None)
     name = arguments.model_name_or_path
     if name is None:
         config.vocab_size, config.pad_token_id = len(tokenizer), tokenizer.pad_token_id
-        with LOADING:  # a concurrent from_pretrained would prevent that weights are tied
+        with LOADING:  # a concurrent from_pretrained would prevent tying weights
             return auto_class.from_config(config, attn_implementation=attention)
     check_vocab_size(tokenizer, config.vocab_size, name)
     with reading(name, problem="its weights cannot be loaded"):
@@ -103,7 +103,7 @@ def load_model(
 
 
 def reinitialize_head(model: PreTrainedModel) -> PreTrainedModel:
-    """Replaces all weights outside of the base model by random ones, as for a new model."""
+    """Replaces all weights outside the base model by random ones."""
     new = type(model)(model.config).state_dict()
     head = {name: weight for name, weight in new.items() if not name.startswith(f"{model.base_model_prefix}.")}
     model.load_state_dict(head, strict=False)

@@ -1,8 +1,7 @@
 """
-The output directory of a run: it appears when the run is complete, and an interrupted run resumes.
+The output directory of a run, which appears when the run is complete.
 
-A run works in OUTPUT.partial. Before it resumes, its arguments (`check_same_command`) and its data (`check_same_data`)
-are compared with those of the unfinished run.
+A run writes to OUTPUT.partial. An interrupted run resumes from there if its arguments and its data are the same.
 """
 
 import json
@@ -35,8 +34,7 @@ from ..support.files import (
 from .arguments import CommonArguments
 
 COMMAND_FILE, DATA_FILE = "command.json", "data.json"
-TIMES_AND_COUNTS = ("_runtime", "_per_second", "_samples")  # endings of results that say nothing about quality
-# Arguments that may change when a run resumes, by the beginning of their names: they don't change the training steps.
+# Prefixes of arguments that may differ when a run resumes, because they don't change the training steps.
 FREE = (
     *("output_dir", "resume_from_checkpoint", "take_over_output_dir", "store_dir", "cache_dir", "token", "hub_"),
     *("logging_", "save_", "eval_", "per_device_eval_", "do_eval", "do_predict", "max_eval_", "max_predict_", "push_"),
@@ -47,17 +45,17 @@ FREE = (
 @contextmanager
 def output_directory(training_args: CommonArguments, given: dict[str, Any]) -> Iterator[str | None]:
     """
-    Runs in `output_dir`.partial, which is renamed when the run is complete. Locks the directory for the run.
+    Locks the output directory and sets `output_dir` to OUTPUT.partial, which is renamed when the run is complete.
 
-    Yields the checkpoint from which the run resumes. An interrupted run keeps its .partial directory if it contains a
-    checkpoint or the trained model; otherwise nothing is left.
+    Yields the checkpoint from which the run resumes. An interrupted run keeps OUTPUT.partial only if it contains a
+    checkpoint or the trained model.
 
     Args:
-        given: arguments of the run, which are written to command.json.
+        given: the run's arguments, for command.json.
 
     Raises:
-        InputError: the directory is not empty, cannot be written, or is in use, or an unfinished run there has
-            different arguments.
+        InputError: the directory is not empty, cannot be written or is in use, or the unfinished run has different
+            arguments.
     """
     final = output_path(training_args.output_dir)
     with output_lock(final, training_args):
@@ -90,7 +88,7 @@ def output_directory(training_args: CommonArguments, given: dict[str, Any]) -> I
 
 
 def remove_incomplete(partial: Path):
-    """Removes incomplete checkpoints of a killed run, or the directory if there is no complete one."""
+    """Removes the incomplete checkpoints of a killed run, or the directory if it has no complete one."""
     if not last_checkpoint(partial):
         shutil.rmtree(partial, ignore_errors=True)
     for directory in partial.glob("checkpoint-*"):
@@ -108,7 +106,7 @@ def output_lock(final: Path, training_args: CommonArguments) -> Iterator[None]:
 
 @contextmanager
 def on_main_process(context: AbstractContextManager) -> Iterator[None]:
-    """Enters `context` on the main process while the others wait. Its InputError is raised on all processes."""
+    """Enters `context` on the main process only. If it raises an InputError, all processes do."""
     problem: InputError | None = None
     with ExitStack() as stack:
         if PartialState().is_main_process:
@@ -123,7 +121,7 @@ def on_main_process(context: AbstractContextManager) -> Iterator[None]:
 
 
 def finish_directory(partial: Path, final: Path):
-    """Gives a complete directory its final name, once all processes are done with it."""
+    """Renames a complete directory when all processes are done."""
     state = PartialState()
     state.wait_for_everyone()
     if state.is_main_process:
@@ -145,16 +143,14 @@ def checkpoint_step(directory: Path) -> int:
 
 def complete_checkpoints(directory: Path) -> list[Path]:
     """Returns the complete checkpoints, oldest first."""
-    found = [path for path in directory.glob("checkpoint-*") if checkpoint_step(path) >= 0]
-    return sorted(filter(is_complete_checkpoint, found), key=checkpoint_step)
+    checkpoints = [path for path in directory.glob("checkpoint-*") if checkpoint_step(path) >= 0]
+    return sorted(filter(is_complete_checkpoint, checkpoints), key=checkpoint_step)
 
 
 def last_checkpoint(directory: Path) -> str | None:
-    """Returns what a run resumes from: `directory` itself if the model is trained, or the newest checkpoint."""
-    if is_complete_checkpoint(directory):
-        return str(directory)
-    checkpoints = complete_checkpoints(directory)
-    return str(checkpoints[-1]) if checkpoints else None
+    """Returns `directory` if it contains the trained model, else its newest complete checkpoint."""
+    trained = [directory] if is_complete_checkpoint(directory) else []
+    return next(map(str, [*trained, *reversed(complete_checkpoints(directory))]), None)
 
 
 def without_secrets(given: dict[str, Any]) -> dict[str, Any]:
@@ -162,7 +158,7 @@ def without_secrets(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def write_command(partial: Path, given: dict[str, Any]):
-    """Writes the arguments of a run, without tokens, as a recipe that repeats it."""
+    """Writes a run's arguments to command.json, without tokens, as a recipe that repeats the run."""
     write_atomically(partial / COMMAND_FILE, to_json(without_secrets(given), indent=1, default=str) + "\n")
 
 
@@ -178,7 +174,7 @@ def check_same_command(partial: Path, given: dict[str, Any]):
 
 
 def check_same_data(output_dir: Path, fingerprint: str):
-    """Writes the fingerprint of the data, or raises an InputError if the unfinished run has different data."""
+    """Writes the fingerprint of the data, or raises an InputError if the unfinished run had different data."""
     state, file = PartialState(), output_dir / DATA_FILE
     if state.is_main_process and not file.exists():
         write_atomically(file, json.dumps({"fingerprint": fingerprint}) + "\n")
@@ -192,13 +188,7 @@ def check_same_data(output_dir: Path, fingerprint: str):
 
 @dataclass(frozen=True, repr=False)
 class Trained:
-    """
-    The result of a run.
-
-    Args:
-        folder: the output directory.
-        results: metrics from all_results.json, or from results.json for several runs.
-    """
+    """The output directory of a run or sweep, and its metrics from all_results.json or results.json."""
 
     folder: Path
     results: dict[str, Any]
@@ -209,13 +199,13 @@ class Trained:
             for name, value in self.results.items()
             if name.startswith(("eval_", "predict_"))
             and isinstance(value, float)
-            and not name.endswith(TIMES_AND_COUNTS)
+            and not name.endswith(("_runtime", "_per_second"))
         )
         return f"{self.folder}: {metrics or 'done'}"
 
 
 def read_result(directory: Path) -> Trained:
-    """Reads the metrics from the output directory of one run or several."""
+    """Reads the metrics from the output directory of a run or sweep."""
     files = [file for file in (directory / "all_results.json", directory / "results.json") if file.exists()]
     return Trained(directory, read_json_object(files[0]) if files else {})
 

@@ -31,30 +31,27 @@ def draw_pretraining(log_history: list[dict], task: str, title: str, file: str |
         task: "mlm" or "clm".
     """
 
-    def points(name: str, factor: float = 1.0) -> tuple[list[float], list[float]]:
-        x, y = logged(log_history, name, against="num_input_tokens_seen")
-        return [tokens / 1e6 for tokens in x], [factor * value for value in y]
-
-    has_pairs = any("eval_nsp_loss" in entry for entry in log_history)
+    losses = {"loss": "training", "eval_loss": "held out"}
+    accuracies = {f"{task}_accuracy": "training, tokens", f"eval_{task}_accuracy": "held out, tokens"}
+    if any("eval_nsp_loss" in entry for entry in log_history):
+        losses |= {f"eval_{task}_loss": "held out, tokens", "eval_nsp_loss": "held out, next sentence"}
+        accuracies["eval_nsp_accuracy"] = "held out, next sentence"
     with new_figure(13, 4, file) as figure:
-        loss, accuracy, learning_rate = axes = figure.subplots(1, 3)
-        loss.plot(*points("loss"), label="training")
-        loss.plot(*points("eval_loss"), "o-", label="held out")
-        accuracy.plot(*points(f"{task}_accuracy", 100), label="training, tokens")
-        accuracy.plot(*points(f"eval_{task}_accuracy", 100), "o-", label="held out, tokens")
-        if has_pairs:
-            loss.plot(*points(f"eval_{task}_loss"), "s--", label="held out, tokens")
-            loss.plot(*points("eval_nsp_loss"), "s--", label="held out, next sentence")
-            accuracy.plot(*points("eval_nsp_accuracy", 100), "s--", label="held out, next sentence")
-        learning_rate.plot(*points("learning_rate", 1e4))
-        loss.set(title="loss", ylabel="cross-entropy (nats)")
-        accuracy.set(title="accuracy", ylabel="correct predictions (%)")
-        learning_rate.set(title="learning rate", ylabel="learning rate (1e-4)")
-        for panel in axes:
-            panel.set(xlabel="real tokens (millions)", ylim=(0, None))
-        loss.legend()
-        accuracy.legend()
         figure.suptitle(title)
+        for panel, title, unit, factor, curves in zip(
+            figure.subplots(1, 3),
+            ("loss", "accuracy", "learning rate"),
+            ("cross-entropy (nats)", "correct predictions (%)", "learning rate (1e-4)"),
+            (1, 100, 1e4),
+            (losses, accuracies, {"learning_rate": "training"}),
+            strict=True,
+        ):
+            for name, label in curves.items():
+                tokens, values = logged(log_history, name, against="num_input_tokens_seen")
+                marker = "o-" if name.startswith("eval_") else "-"
+                panel.plot(np.array(tokens) / 1e6, factor * np.array(values), marker, label=label)
+            panel.set(title=title, ylabel=unit, xlabel="real tokens (millions)", ylim=(0, None))
+            panel.legend()
 
 
 @skip_without_matplotlib
@@ -125,10 +122,7 @@ def draw_sweep(summaries: list, file: str | Path):
         for x, summary in enumerate(summaries):
             axes.plot([x] * len(summary.values), summary.values, "o", color="C0", alpha=0.6)
             axes.hlines(np.median(summary.values), x - 0.3, x + 0.3, color="black")
-        names = [
-            "\n".join([s.task, s.metric.replace("_", " "), *map("{:g}".format, s.settings.values())])
-            for s in summaries
-        ]
+        names = ["\n".join([s.task, s.metric, *map("{:g}".format, s.settings.values())]) for s in summaries]
         axes.set_xticks(range(len(summaries)), names, rotation=90 if len(summaries) > 12 else 0, fontsize="small")
         axes.set(title="dots: seeds; lines: medians", xlabel="task and settings", ylabel="main metric")
         axes.grid(axis="y")

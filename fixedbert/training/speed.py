@@ -1,4 +1,4 @@
-"""Faster training with the same results: dropout, unpadding, bf16 and memory."""
+"""Faster training: dropout, unpadding, memory and bf16."""
 
 import ctypes
 import sys
@@ -17,7 +17,7 @@ logger = logging.get_logger(__name__)
 
 class FastDropout(nn.Dropout):
     """
-    nn.Dropout that is about three times as fast on a CPU: it draws 16 random bits for each element, not a float.
+    nn.Dropout that is about three times as fast on a CPU, because it draws 16 random bits per element.
 
     The probability is rounded to a multiple of 2^-16. The random numbers differ from those of nn.Dropout.
     """
@@ -52,12 +52,12 @@ def keep_freed_memory(device: torch.device):
 
 
 def enable_unpadding(model: PreTrainedModel):
-    """Makes a FixedHeadBert compute real tokens only. Its configuration does not change."""
+    """Makes a FixedHeadBert skip padding, without changing its configuration."""
     vars(model.base_model)["unpad_inputs"] = True
 
 
 def enable_sparse_prediction(model: PreTrainedModel):
-    """Makes a FixedHeadBert compute logits only where there is a label. Its configuration does not change."""
+    """Makes a FixedHeadBert compute logits for labelled tokens only, without changing its configuration."""
     vars(model)["sparse_prediction"] = True
 
 
@@ -70,7 +70,7 @@ def has_bf16(use_cpu: bool) -> bool:
 
 
 def disable_emulated_bf16(arguments: TrainingArguments):
-    """Uses float32, with a warning, where bf16 is requested on a CPU that would emulate it."""
+    """Replaces bf16 by float32, with a warning, on a CPU that would emulate it."""
     requested = arguments.bf16 or arguments.bf16_full_eval or arguments.mixed_precision == "bf16"
     if requested and arguments.device.type == "cpu" and not has_bf16(use_cpu=True):
         logger.warning("float32 is used instead of bf16, which this processor would have to emulate slowly")

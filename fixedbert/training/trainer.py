@@ -1,6 +1,7 @@
-"""The Trainer that pretraining and fine-tuning share: it skips steps that are not finite, and resumes exactly."""
+"""The Trainer for pretraining and fine-tuning, which skips steps that are not finite and resumes exactly."""
 
 import time
+from contextlib import ExitStack
 from dataclasses import fields
 
 import numpy as np
@@ -13,6 +14,7 @@ from transformers.utils import logging
 from ..model.modeling_fixed_head_bert import FixedHeadBertPreTrainedModel
 from ..publishing.model_card import create_model_card
 from ..support.errors import Divergence, InputError
+from ..support.files import reading
 from .arguments import CommonArguments
 from .output import last_checkpoint
 from .speed import use_fast_dropout
@@ -24,11 +26,11 @@ class CommonTrainer(Trainer):
     """
     Trainer that skips each step whose loss or gradient norm is not finite, on all processes.
 
-    Losses in the log are means over the steps that were applied since the last log. A resumed run sees the examples
-    that the uninterrupted run would see, and ends with the same weights.
+    Logged losses are means over the steps that were applied since the last log. A resumed run sees the same examples
+    as an uninterrupted run, and ends with the same weights.
     """
 
-    counts = 0  # how many numbers a subclass sums up for its log, besides the loss
+    counts = 0  # number of sums, besides the loss, that a subclass logs
     args: CommonArguments
     model: PreTrainedModel
 
@@ -36,31 +38,31 @@ class CommonTrainer(Trainer):
         super().__init__(*args, **kwargs)
         if isinstance(self.model, FixedHeadBertPreTrainedModel):
             use_fast_dropout(self.model)
-        self.step_losses = []  # of the batches in the current step
-        self.step_tokens = []  # tokens in these batches, if a subclass counts them
+        self.step_losses = []  # one per batch of the current step
+        self.step_tokens = []  # one per batch, if a subclass counts tokens
         self.nonfinite_steps = 0  # consecutive
         self.begin_log()
         self.add_callback(Resumption(self))
 
     def create_accelerator_and_postprocess(self):
-        # All parameters of a FixedHeadBert get gradients, so that DDP need not search for those without.
+        # All parameters of a FixedHeadBert get gradients, so DDP need not search for unused ones.
         if isinstance(self.model, FixedHeadBertPreTrainedModel) and self.args.ddp_find_unused_parameters is None:
             self.args.ddp_find_unused_parameters = False
         super().create_accelerator_and_postprocess()
         if self.is_fsdp_enabled:
             state_dict_type = str(self.accelerator.state.fsdp_plugin.state_dict_type).rpartition(".")[2]
-            if state_dict_type != "FULL_STATE_DICT":  # Trainer would save no model at the end, without a warning
+            if state_dict_type != "FULL_STATE_DICT":  # Trainer would silently save no model at the end
                 raise InputError(f"FSDP saves no trained model with {state_dict_type}: use FULL_STATE_DICT.")
 
     def begin_log(self):
-        """Resets all sums: of this training and for the next log."""
-        self.total_loss, self.total_steps = 0.0, 0  # of the steps that were applied before the window
+        """Resets the sums over this training and for the next log."""
+        self.total_loss, self.total_steps = 0.0, 0  # over the applied steps that were logged
         self.begin_window()
 
     def begin_window(self):
         """Resets the sums for the next log."""
-        self.window = torch.zeros(1 + self.counts)  # sum of the losses, and sums of a subclass
-        self.window_steps = 0  # steps that were applied
+        self.window = torch.zeros(1 + self.counts)  # sum of the losses, and a subclass's sums
+        self.window_steps = 0  # applied steps
         self.window_began = time.monotonic()
 
     def loader(self, dataset: Dataset, batch_size: int, sampler: Sampler, **options) -> DataLoader:
@@ -70,8 +72,8 @@ class CommonTrainer(Trainer):
         batches = DataLoader(dataset, batch_size, sampler=sampler, collate_fn=self.data_collator, **given | options)
         return self.accelerator.prepare(batches)
 
-    # accelerate would shard the bias of BERT's decoder twice, as it is also a parameter of the prediction head. So the
-    # head has no bias while accelerate prepares the model, between the creation of the optimizer and the scheduler.
+    # The bias of BERT's decoder is also a parameter of the prediction head, and accelerate would shard it twice. It is
+    # removed from the head while accelerate prepares the model, between creating the optimizer and the scheduler.
     def create_optimizer(self, *args, **kwargs):
         optimizer = super().create_optimizer(*args, **kwargs)
         is_fsdp2 = self.is_fsdp_enabled and self.accelerator.state.fsdp_plugin.fsdp_version == 2
@@ -85,6 +87,20 @@ class CommonTrainer(Trainer):
             setattr(module, name, self.model.get_output_embeddings().bias)
         return super().create_scheduler(*args, **kwargs)
 
+    def train(self, resume_from_checkpoint: str | bool | None = None, *args, **kwargs):
+        """
+        Trains, or resumes from a checkpoint.
+
+        Raises:
+            InputError: the checkpoint is damaged.
+            Divergence: a loss, gradient or weight is not finite.
+        """
+        with ExitStack() as self.loading:  # closed when training begins
+            if resume_from_checkpoint:
+                remedy = "remove it, and the same command resumes from the previous checkpoint"
+                self.loading.enter_context(reading(resume_from_checkpoint, remedy))
+            return super().train(resume_from_checkpoint, *args, **kwargs)
+
     def get_batch_samples(self, *args, **kwargs):
         """Returns the batches of a step, or none if a run is resumed after its last step."""
         return ([], None) if self.control.should_training_stop else super().get_batch_samples(*args, **kwargs)
@@ -94,15 +110,15 @@ class CommonTrainer(Trainer):
         self.step_losses.append(loss)
         return loss
 
-    # No public method or callback sees the gradient norm before the step, and clipping sets infinite gradients to 0.
+    # No public method or callback gets the gradient norm before the step, and clipping sets infinite gradients to 0.
     def _get_grad_norm(self, *args, **kwargs):
         norm = super()._get_grad_norm(*args, **kwargs)
         return norm if self.apply_finite_step(norm) else None
 
     def apply_finite_step(self, norm: torch.Tensor | float | None) -> bool:
         """
-        Adds the losses of a finite step to the window. Deletes the gradients of any other step on all processes, so
-        that neither the weights nor the optimizer's moments change.
+        Counts the losses of a finite step. Deletes the gradients of any other step on all processes, so that neither
+        the weights nor the optimizer's moments change.
 
         Returns:
             True if the step is applied.
@@ -143,12 +159,12 @@ class CommonTrainer(Trainer):
         saved = f"the last checkpoint is {checkpoint}" if checkpoint else "there is no checkpoint"
         return Divergence(f"{problem}; {saved}; lower `learning_rate`, or check the initial weights and the data.")
 
-    # Trainer would warn that tied weights, which a checkpoint contains once, are missing.
+    # Trainer would report tied weights as missing, because a checkpoint contains them only once.
     def _issue_warnings_after_load(self, load_result):
         missing = [name for name in load_result.missing_keys if name not in self.model.all_tied_weights_keys]
         super()._issue_warnings_after_load(load_result._replace(missing_keys=missing))
 
-    # With FSDP, Trainer passes all weights, including tied ones, which a model directory contains once.
+    # With FSDP, Trainer also passes tied weights, which a model directory contains only once.
     def _save(self, output_dir: str | None = None, state_dict: dict | None = None):
         if state_dict is not None:
             tied = self.model.all_tied_weights_keys
@@ -169,14 +185,14 @@ class CommonTrainer(Trainer):
         super().save_model(output_dir, True)
 
     def evaluation_loop(self, *args, **kwargs):
-        # accelerate shards a model together with its optimizer; without one, each process evaluates all of it.
+        # accelerate shards a model only with its optimizer; without one, each process evaluates the full model.
         is_fsdp_enabled = self.is_fsdp_enabled
         self.is_fsdp_enabled = is_fsdp_enabled and self.optimizer is not None
-        with torch.random.fork_rng(devices=[]):  # each data loader draws a random number, which training would miss
+        with torch.random.fork_rng(devices=[]):  # a data loader draws a random number, which would change training
             output = super().evaluation_loop(*args, **kwargs)
         self.is_fsdp_enabled = is_fsdp_enabled
         assert output.metrics is not None
-        # Trainer only adds this if nothing was trained before.
+        # Trainer adds this only if it has not trained before.
         output.metrics.pop(f"{kwargs.get('metric_key_prefix', 'eval')}_model_preparation_time", None)
         predictions = output.predictions if isinstance(output.predictions, tuple) else (output.predictions,)
         if not all(np.isfinite(values).all() for values in predictions if values is not None):
@@ -187,7 +203,7 @@ class CommonTrainer(Trainer):
         create_model_card(self)
 
     def log(self, logs, *args, **kwargs):
-        """Logs losses that are means over the steps that were applied, and none if there is no such step."""
+        """Replaces losses by means over the applied steps, and logs none if all steps were skipped."""
         if "loss" in logs and not self.window_steps:
             return
         if "loss" in logs or "train_loss" in logs:
@@ -204,12 +220,12 @@ class CommonTrainer(Trainer):
         super().log(logs, *args, **kwargs)
 
     def counted(self, counts: list[float]) -> dict[str, float]:
-        """Returns what a subclass logs for its sums over all processes since the last log."""
+        """Returns a subclass's entries for the log, from its sums over all processes since the last log."""
         return {}
 
 
 def output_bias_aliases(model: PreTrainedModel) -> list[tuple[torch.nn.Module, str]]:
-    """Returns the modules besides the output embeddings that hold their bias, and its name there."""
+    """Returns the other modules that hold the bias of the output embeddings, and its name in each."""
     output = model.get_output_embeddings()
     bias = getattr(output, "bias", None)
     own = ((module, name, x) for module in model.modules() for name, x in module.named_parameters(recurse=False))
@@ -217,18 +233,19 @@ def output_bias_aliases(model: PreTrainedModel) -> list[tuple[torch.nn.Module, s
 
 
 class Resumption(TrainerCallback):
-    """Starts a resumed run in the right epoch, and trains no further if all steps are done."""
+    """Starts a resumed run in the right epoch, and ends it if all steps are done."""
 
     def __init__(self, trainer: CommonTrainer):
         self.trainer = trainer
 
     def on_train_begin(self, args, state, control, **kwargs):
+        self.trainer.loading.close()
         self.trainer.begin_log()
         self.is_done = state.global_step >= state.max_steps
 
     def on_epoch_begin(self, args, state, control, train_dataloader=None, **kwargs):
         control.should_training_stop |= self.is_done
-        # Trainer sets the epoch after it has wrapped the sampler to skip batches, which may hide the sampler.
+        # Trainer sets the epoch after it has wrapped the sampler to skip batches, which can hide the sampler.
         steps = -(-len(train_dataloader) // args.gradient_accumulation_steps)
         train_dataloader.set_epoch(state.global_step // steps)
 

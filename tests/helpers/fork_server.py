@@ -54,15 +54,15 @@ def ended(process: BaseProcess, output: Path) -> CompletedProcess:
 
 
 class Pair:
-    """Two distributed processes that run a script, on one machine or two. `settings` are environment variables."""
+    """Two distributed processes that run a script. `settings` are environment variables."""
 
-    def __init__(self, script: Path, arguments: list[str], output: Path, machines: int = 1, **settings: str):
+    def __init__(self, script: Path, arguments: list[str], output: Path, **settings: str):
         self.outputs = [output / "rank-0", output / "rank-1"]
         address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port(), "WORLD_SIZE": "2"}
         self.processes = []
         for number, folder in enumerate(self.outputs):
             folder.mkdir(parents=True)
-            local = {"LOCAL_RANK": str(number // machines), "LOCAL_WORLD_SIZE": str(2 // machines)}
+            local = {"LOCAL_RANK": str(number), "LOCAL_WORLD_SIZE": "2"}
             self.processes.append(
                 start(script, arguments, script.parent, folder, **address, **local, **settings, RANK=str(number))
             )

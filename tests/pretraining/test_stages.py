@@ -170,10 +170,11 @@ def test_invalid_stages_are_refused(tmp_path, stages, options, message):
 
 def test_a_stock_bert_grows_into_a_fixed_head_bert(tmp_path):
     """Guards: stages start from any BERT, and each has its batch size, seed and directory."""
-    arguments = {"config_name": "google-bert/bert-base-uncased", "use_cpu": True, "output_dir": str(tmp_path / "run")}
     (tmp_path / "bert").mkdir()
     (tmp_path / "bert" / "config.json").write_text(json.dumps({"model_type": "bert"}))
-    arguments["config_name"] = str(tmp_path / "bert")
+    arguments = {"config_name": str(tmp_path / "bert"), "use_cpu": True, "output_dir": str(tmp_path / "run")}
+    with pytest.raises(InputError, match="`separate_documents` is not supported by models of type bert"):
+        plan_stages(arguments | {"objective": "mlm", "separate_documents": True})
     stages = [FIRST, {"steps": 4, "max_seq_length": 64, "total_train_batch_size": 24}, {"steps": 5, **GROWTH}]
     stages[2] |= {"num_attention_heads": 12, "attention_head_size": 128, "intermediate_size": 4000}
     first, second, third = plan_stages(arguments | {"stages": stages})

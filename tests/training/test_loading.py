@@ -1,4 +1,4 @@
-"""Loading a configuration and a model: what is refused, and what a directory cannot make the commands do."""
+"""Loading a configuration and a model: damaged files, missing weights, and directories that are not trusted."""
 
 import json
 import re
@@ -34,11 +34,9 @@ def test_configuration_does_not_choose_the_attention(tmp_path):
 @pytest.mark.parametrize(
     "file, content",
     [
-        ("config.json", b"[1]"),
         ("config.json", b'{"model_type": "fixed_head_bert", "hidden_size": "wide"}'),
         ("model.safetensors", b"\x10\0\0\0\0\0\0\0" + b"{" * 16),
         ("model.safetensors", b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n"),
-        ("model.safetensors.index.json", b'{"weight_map": 5}'),
     ],
 )
 def test_damaged_models_are_named(tmp_path, vocabulary, file, content):

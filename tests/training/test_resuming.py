@@ -24,18 +24,23 @@ from fixedbert.support.errors import InputError
 from fixedbert.training.interruption import train
 from fixedbert.training.output import complete_checkpoints
 
+OLD_TRAINER = pytest.mark.skipif(
+    Version(transformers.__version__) < Version("5.18"),
+    reason="older Trainers cannot load the checkpoint of several CPU processes",
+)
 
-def interrupt(arguments: list[str], output: Path, checkpoint: str, number: int) -> Path:
-    """Starts a run, sends it a signal when a checkpoint with that name exists, and returns the newest checkpoint."""
+
+def kill(arguments: list[str], output: Path, checkpoint: str) -> Path:
+    """Starts a run, kills it when a checkpoint with that name exists, and returns the newest checkpoint."""
     run = fork_server.start(ROOT / "run_pretraining.py", arguments, output.parent, output.parent)
     partial = output.with_name(output.name + ".partial")
     began = time.monotonic()
     while run.is_alive() and not list(partial.glob(f"{checkpoint}/trainer_state.json")):
         assert time.monotonic() - began < 300
         time.sleep(0.02)
-    os.kill(run.pid, number)
+    run.kill()
     run.join(timeout=120)
-    assert run.exitcode == (128 + signal.SIGTERM if number == signal.SIGTERM else -number)
+    assert run.exitcode == -signal.SIGKILL
     assert partial.exists() and not output.exists()
     return complete_checkpoints(partial)[-1]
 
@@ -51,7 +56,7 @@ def test_killed_run_resumes_to_the_same_weights(corpus, pretrained, tmp_path, ob
     fixed = ("--max_steps", "120", "--save_steps", "5", "--tokenizer_name", str(pretrained), "--objective", objective)
     run_pretraining.main(pretraining(corpus, tmp_path / "whole", *fixed))
     command = pretraining(corpus, tmp_path / "cut", *fixed)
-    checkpoint = interrupt(command, tmp_path / "cut", "checkpoint-[34]5", signal.SIGKILL)
+    checkpoint = kill(command, tmp_path / "cut", "checkpoint-[34]5")
     state = json.loads((checkpoint / "trainer_state.json").read_text())
     assert 1 < state["epoch"] and state["global_step"] < 120
     with pytest.raises(InputError, match="unfinished run has different arguments"):
@@ -63,20 +68,6 @@ def test_killed_run_resumes_to_the_same_weights(corpus, pretrained, tmp_path, ob
     assert done.returncode == 0 and f"resuming from step {state['global_step']} ({checkpoint})" in done.stdout
     assert same_weights(tmp_path / "whole", tmp_path / "cut")
     assert not (tmp_path / "cut.partial").exists()
-
-
-@pytest.mark.slow
-def test_run_resumes_after_sigterm(corpus, pretrained, tmp_path):
-    """Guards: on SIGTERM the current step is finished and saved, with gradient accumulation; no step is repeated."""
-    fixed = ("--max_steps", "100", "--save_steps", "7", "--tokenizer_name", str(pretrained))
-    fixed += ("--total_train_batch_size", "6", "--per_device_train_batch_size", "4")  # 2 x 3
-    fixed += ("--dataloader_num_workers", "1")
-    run_pretraining.main(pretraining(corpus, tmp_path / "whole", *fixed))
-    command = pretraining(corpus, tmp_path / "cut", *fixed)
-    checkpoint = interrupt(command, tmp_path / "cut", "checkpoint-14", signal.SIGTERM)
-    assert 14 <= int(checkpoint.name.removeprefix("checkpoint-")) < 100
-    assert fork_server.run(ROOT / "run_pretraining.py", command, tmp_path, tmp_path).returncode == 0
-    assert same_weights(tmp_path / "whole", tmp_path / "cut")
 
 
 class StopAfter(TrainerCallback):
@@ -102,19 +93,8 @@ def record(output: Path) -> list[dict]:
 @pytest.mark.parametrize("name", ["pretraining", "glue"])
 def test_resumed_run_has_the_same_log(corpus, pretrained, tasks, tmp_path, monkeypatch, name):
     """Guards: a run that resumes from a checkpoint, or after its last step, ends with the same log and weights."""
-    fixed = (
-        "--max_steps",
-        "23",
-        "--logging_steps",
-        "4",
-        "--save_steps",
-        "4",
-        "--eval_strategy",
-        "steps",
-        "--eval_steps",
-        "4",
-    )
-    fixed += ("--eval_strategy", "steps", "--lr_scheduler_type", "constant", "--tokenizer_name", str(pretrained))
+    fixed = ("--max_steps", "23", "--logging_steps", "4", "--save_steps", "4", "--eval_strategy", "steps")
+    fixed += ("--eval_steps", "4", "--lr_scheduler_type", "constant", "--tokenizer_name", str(pretrained))
 
     def run(output):
         if name == "pretraining":
@@ -187,21 +167,15 @@ def test_resumed_run_keeps_its_tokenizer(corpus, tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(
-    Version(transformers.__version__) < Version("5.18"),
-    reason="older Trainers cannot load the checkpoint of several CPU processes",
-)
+@OLD_TRAINER
 def test_sigterm_stops_all_processes_at_the_same_step(corpus, pretrained, tmp_path):
     """Guards: SIGTERM reaches processes at different steps; all stop with one checkpoint, and resume from it."""
     fixed = ("--max_steps", "2000", "--save_steps", "5", "--tokenizer_name", str(pretrained))
-    pair = fork_server.Pair(
-        ROOT / "run_pretraining.py", pretraining(corpus, tmp_path / "run", *fixed), tmp_path / "stopped"
-    )
+    command = pretraining(corpus, tmp_path / "run", *fixed)
+    pair = fork_server.Pair(ROOT / "run_pretraining.py", command, tmp_path / "stopped")
     partial = tmp_path / "run.partial"
-    began = time.monotonic()
-    while all(process.is_alive() for process in pair.processes) and not list(
-        partial.glob("checkpoint-5/trainer_state.json")
-    ):
+    state, began = partial / "checkpoint-5" / "trainer_state.json", time.monotonic()
+    while all(process.is_alive() for process in pair.processes) and not state.exists():
         assert time.monotonic() - began < 300
         time.sleep(0.02)
     for process in pair.processes:
@@ -211,8 +185,8 @@ def test_sigterm_stops_all_processes_at_the_same_step(corpus, pretrained, tmp_pa
     step = int(complete_checkpoints(partial)[-1].name.removeprefix("checkpoint-"))
     assert [one.returncode for one in done] == [128 + signal.SIGTERM] * 2 and 5 <= step < 2000
     assert "stopped by SIGTERM" in done[0].stderr
-    arguments = pretraining(corpus, tmp_path / "run", *fixed, "--max_steps", str(step + 3))
-    fork_server.Pair(ROOT / "run_pretraining.py", arguments, tmp_path / "resumed").finished()
+    command += ["--max_steps", str(step + 3)]
+    fork_server.Pair(ROOT / "run_pretraining.py", command, tmp_path / "resumed").finished()
     assert json.loads((tmp_path / "run" / "trainer_state.json").read_text())["global_step"] == step + 3
 
 
@@ -224,10 +198,7 @@ STUBS = {
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(
-    Version(transformers.__version__) < Version("5.18"),
-    reason="older Trainers cannot load the checkpoint of several CPU processes",
-)
+@OLD_TRAINER
 def test_slurm_job_is_requeued(corpus, pretrained, tmp_path):
     """Guards: recipes/slurm.sh is requeued after SIGTERM and resumes; a job that fails is not requeued."""
     (tmp_path / "bin").mkdir()

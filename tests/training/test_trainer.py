@@ -23,7 +23,7 @@ from transformers import (
 from fixedbert.fine_tuning.trainer import FineTuningArguments
 from fixedbert.pretraining.arguments import Objective
 from fixedbert.pretraining.trainer import SUMS, pretraining_metrics, separate_losses, sums_by_example
-from fixedbert.support.errors import Divergence
+from fixedbert.support.errors import Divergence, InputError
 from fixedbert.training.arguments import CommonArguments
 from fixedbert.training.trainer import CommonTrainer
 
@@ -165,8 +165,8 @@ def test_step_synchronizes_with_the_device_once(trainer, monkeypatch):
     assert trainer.state.num_input_tokens_seen == 2**24 + 4 and trainer.step_tokens == []
 
 
-def test_tied_weights_are_not_missing(tmp_path, monkeypatch):
-    """Guards: a checkpoint with tied weights once loads without a warning; a missing weight causes one."""
+def test_loading_a_checkpoint(tmp_path, monkeypatch):
+    """Guards: tied weights, saved once, cause no warning, a missing weight does; a damaged checkpoint is named."""
     warnings, checkpoint = [], tmp_path / "checkpoint-1"
     monkeypatch.setattr("transformers.trainer.logger.warning", warnings.append)
     options = {"report_to": "none", "use_cpu": True, "max_steps": 1, "disable_tqdm": True}
@@ -182,6 +182,9 @@ def test_tied_weights_are_not_missing(tmp_path, monkeypatch):
     save_file(weights, checkpoint / "model.safetensors", {"format": "pt"})
     trainer.train(str(checkpoint))
     assert "['bert.pooler.dense.bias']" in warnings[0]
+    (checkpoint / "optimizer.pt").write_bytes(b"damaged")
+    with pytest.raises(InputError, match="checkpoint-1: cannot be read .*; remove it, and the same command resumes"):
+        trainer.train(str(checkpoint))
 
 
 @pytest.mark.parametrize("saves", [{"save_steps": 1}, {"save_strategy": "no"}])
