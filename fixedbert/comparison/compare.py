@@ -50,8 +50,8 @@ class OnnxModel:
     def __init__(self, file: Path):
         with reading(file, "export the model again"):
             self.session = session_of(file, torch.get_num_threads())
-        self.inputs = {given.name for given in self.session.get_inputs()}
-        self.outputs = [given.name for given in self.session.get_outputs()]
+        self.inputs = {x.name for x in self.session.get_inputs()}
+        self.outputs = [x.name for x in self.session.get_outputs()]
 
     def __call__(self, **inputs: torch.Tensor) -> ModelOutput:
         outputs = self.session.run(None, {name: x.numpy() for name, x in inputs.items() if name in self.inputs})

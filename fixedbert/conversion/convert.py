@@ -1,4 +1,4 @@
-"""Conversion of a model and of the files that accompany it: to a larger FixedHeadBert, or back to BERT."""
+"""Converts a model and its auxiliary files to a larger FixedHeadBert, or back to BERT."""
 
 from pathlib import Path
 from typing import Any
@@ -10,8 +10,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from ..counts import size_text
 from ..model.modeling_fixed_head_bert import FixedHeadBertPreTrainedModel
 from ..publishing.model_card import checkpoint_card
-from ..support.errors import InputError
-from ..support.files import error_reason, new_directory
+from ..support.errors import InputError, error_context
+from ..support.files import new_directory
 from .auxiliary_files import CARD, auxiliary_directory, copy_auxiliary_files
 from .checkpoints import load_bert, model_directory
 from .families import fixed_head_config
@@ -37,15 +37,13 @@ def convert(  # noqa: PLR0913  the options of the command
     token: str | None = None,
 ) -> PreTrainedModel:
     """
-    Converts a BERT to a FixedHeadBert with the same function: with larger heads, more heads or wider feed-forward
-    networks.
+    Converts a BERT to a FixedHeadBert with the same function, and optionally more or larger heads or more neurons.
 
     Args:
         model: a BERT, RoBERTa, DistilBERT, ELECTRA or FixedHeadBert: a model in memory, a directory or a Hub id.
-        output_dir: a new directory for the converted model, its tokenizer and a model card. Also prints both shapes
-            and the difference between the outputs.
-        attention_head_size, num_attention_heads, num_hidden_layers, value_head_size, intermediate_size: sizes of the
-            converted model, as in `fixedbert.conversion.growing.to_fixed_head_bert`.
+        output_dir: a new directory for the converted model, its tokenizer and a model card.
+        attention_head_size, num_attention_heads, num_hidden_layers, value_head_size, intermediate_size: see
+            `fixedbert.conversion.growing.to_fixed_head_bert`.
         bert: convert a FixedHeadBert to a BERT.
         seed: seed for new weights.
         tokenizer: the tokenizer of a model in memory, required for `output_dir`.
@@ -72,14 +70,12 @@ def convert(  # noqa: PLR0913  the options of the command
         return resize(old, bert, seed, **sizes)
     with new_directory(output_dir) as directory, model_directory(model, tokenizer) as source:
         old = load_bert(source, architecture, **hub_options)
-        try:
+        with error_context(source):
             new = resize(old, bert, seed, **sizes)
             difference = "not the same function"
             if new.config.num_hidden_layers == old.config.num_hidden_layers:
                 difference = f"largest difference between outputs {check_equivalence(old, new):.1g}"
             summary = f"{describe_shape(old)} -> {describe_shape(new)}; {difference}"
-        except (RuntimeError, ValueError, OverflowError) as error:  # from the shape, the seed or too little memory
-            raise InputError(f"{source}: {error_reason(error)}") from error
         del old
         new.save_pretrained(directory)
         auxiliary = auxiliary_directory(source, **hub_options)

@@ -106,10 +106,7 @@ def check_positions(config: PreTrainedConfig):
 
 
 def build_model(
-    model_class: type[Model],
-    config: PreTrainedConfig,
-    tensors: dict[str, torch.Tensor],
-    like: PreTrainedModel | None = None,
+    model_class: type[Model], config: PreTrainedConfig, tensors: dict[str, torch.Tensor], like: PreTrainedModel
 ) -> Model:
     """
     Builds a model from tensors. Dtype, device, attention implementation and generation settings come from `like`.
@@ -117,11 +114,9 @@ def build_model(
     Raises:
         InputError: the tensors are not the parameters of such a model.
     """
-    options: dict[str, Any] = {}
-    if like is not None:
-        options = {"dtype": like.dtype, "attn_implementation": like.config._attn_implementation}
-        if not any("pooler" in name for name in tensors) and model_class.__name__.endswith("BertModel"):
-            options["add_pooling_layer"] = False
+    options: dict[str, Any] = {"dtype": like.dtype, "attn_implementation": like.config._attn_implementation}
+    if not any("pooler" in name for name in tensors) and model_class.__name__.endswith("BertModel"):
+        options["add_pooling_layer"] = False
     options |= {"config": config, "state_dict": tensors, "output_loading_info": True}
     with LOADING:
         result: Any = model_class.from_pretrained(None, **options)  # annotated without output_loading_info
@@ -129,8 +124,6 @@ def build_model(
     model, info = result
     if info["missing_keys"] or info["unexpected_keys"] or info["mismatched_keys"]:
         raise InputError(f"the tensors are not the parameters of a {model_class.__name__}: {info}")
-    if like is None:
-        return model
     if like.can_generate():
         model.generation_config = copy.deepcopy(like.generation_config)
     return model.to(like.device)  # type: ignore[arg-type]  # transformers' decorator loses the method's signature

@@ -17,7 +17,7 @@ from ..conversion.growing import Heads, set_heads
 from ..model.modeling_fixed_head_bert import FixedHeadBertLayer, FixedHeadBertPreTrainedModel
 from ..publishing.model_card import hardware_name
 from ..support.errors import InputError
-from ..support.files import read_json_object, to_json, write_atomically
+from ..support.files import read_json_object, reading, to_json, write_atomically
 from .budget import LayerShape, head_choices, neuron_choices
 
 CPUINFO = Path("/proc/cpuinfo")  # has the processor's name on Linux
@@ -76,12 +76,9 @@ class LatencyTable:
         Raises:
             InputError: the file is not a latency table, or it was measured for a different model.
         """
-        fields = read_json_object(file, "leave out --latency_table to measure again")
-        try:
-            table = cls(**fields)
+        with reading(file, "omit `latency_table` to measure again"):
+            table = cls(**read_json_object(file))
             heads, neurons = table.attention_times(), table.feed_forward_times()
-        except (TypeError, ValueError) as error:
-            raise InputError(f"{file}: not a latency table ({error}).", "latency_table") from error
         choices = {choice for shape in shapes for choice in head_choices(shape.heads)}
         numbers = {number for shape in shapes for number in neuron_choices(shape.neurons)}
         if table.width != width or choices - {*heads} or numbers - {*neurons}:

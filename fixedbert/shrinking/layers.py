@@ -236,7 +236,7 @@ class LayerPruner:
         return float(cost)
 
     def cost_of_neurons(self, neurons: int) -> float:
-        """Returns the predicted KL divergence if only so many neurons remain, in nats per row."""
+        """Returns the predicted KL divergence if only this number of neurons remains, in nats per row."""
         return float(self.neuron_costs[self.shape.neurons - neurons])
 
     def parameters(self, shape: LayerShape) -> dict[str, Tensor]:

@@ -446,7 +446,7 @@ def interpolate(fast: tuple[float, float], slow: tuple[float, float]) -> float:
 def prices_for(
     context: ShrinkContext, table: LatencyTable | None
 ) -> tuple[Callable[[Heads], float], Callable[[int], float]]:
-    """Returns functions for the price of an attention block with given heads, and of so many neurons."""
+    """Returns functions for the prices of an attention block with some heads and of a number of neurons."""
     width, length = context.original.config.hidden_size, round(mean_tokens(context.calibration))
     if table is not None:
         return table.attention_times().__getitem__, table.feed_forward_times().__getitem__

@@ -87,11 +87,11 @@ def test_unlabelled_rows(models, tmp_path):
     lines = [f"{first},{second}" for first, second in PAIRS]
     (tmp_path / "rows.csv").write_text("\n".join(["sentence1,sentence2", *lines]) + "\n")
     sources = [directory / "one", directory / "two"]
-    found = compare(sources, tmp_path / "rows.csv", max_samples=13, output_dir=tmp_path / "out")
-    assert found.rows == 13 and found.models[1].scores == {} and found.models[1].lost is None
-    assert "accuracy" not in str(found) and repr(found) == "Comparison(['one', 'two'], rows=13)"
+    result = compare(sources, tmp_path / "rows.csv", max_samples=13, output_dir=tmp_path / "out")
+    assert result.rows == 13 and result.models[1].scores == {} and result.models[1].lost is None
+    assert "accuracy" not in str(result) and repr(result) == "Comparison(['one', 'two'], rows=13)"
     _, *changed = csv.reader((tmp_path / "out" / "changed.tsv").open(newline=""), delimiter="\t")
-    assert len(changed) == round(13 * (1 - found.models[1].fidelity.agreement))
+    assert len(changed) == round(13 * (1 - result.models[1].fidelity.agreement))
     chosen = {PAIRS[index] for index in random.Random(0).sample(range(len(PAIRS)), 13)}
     assert {tuple(line[:2]) for line in changed} <= chosen and all(line[2] == "" for line in changed)
     with pytest.raises(InputError, match="no column 'verdict'; there are sentence1, sentence2"):
@@ -118,16 +118,16 @@ def test_embeddings_are_pooled(tmp_path):
     export(tmp_path / "mean", tmp_path / "graphs")
     lines = [f"{text},{other},odd" for text, other in zip(TEXTS, TEXTS[::-1], strict=True)]
     (tmp_path / "rows.csv").write_text("\n".join(["sentence1,sentence2,label", *lines]) + "\n")
-    found = compare([tmp_path / name for name in ("mean", "cls", "graphs")], tmp_path / "rows.csv", batch_size=64)
-    assert found.rows == 2 * len(TEXTS)
+    result = compare([tmp_path / name for name in ("mean", "cls", "graphs")], tmp_path / "rows.csv", batch_size=64)
+    assert result.rows == 2 * len(TEXTS)
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "mean")
     inputs = tokenizer([*TEXTS, *TEXTS[::-1]], padding=True, return_tensors="pt")
     with torch.no_grad():
         states = AutoModel.from_pretrained(tmp_path / "mean")(**inputs).last_hidden_state
     mask = inputs["attention_mask"][..., None]
     cosine = torch.cosine_similarity((states * mask).sum(1) / mask.sum(1), states[:, 0]).mean()
-    assert found.models[1].fidelity.divergence == pytest.approx(1 - float(cosine), rel=1e-3)
-    assert found.models[2].fidelity.divergence < 1e-6
+    assert result.models[1].fidelity.divergence == pytest.approx(1 - float(cosine), rel=1e-3)
+    assert result.models[2].fidelity.divergence < 1e-6
 
 
 def test_regression(tmp_path):
@@ -140,9 +140,9 @@ def test_regression(tmp_path):
     save(model, tmp_path / "two")
     rows = [f"{text},{number % 5 + 1}" for number, text in enumerate(TEXTS)]
     (tmp_path / "rows.csv").write_text("\n".join(["text,label", *rows]) + "\n")
-    found = compare([tmp_path / "one", tmp_path / "two"], tmp_path / "rows.csv")
-    assert found.models[0].scores.keys() >= {"pearson", "spearmanr"} and found.models[0].lost is None
-    assert found.models[1].fidelity.divergence == pytest.approx(0.5**2 / 2, rel=1e-4)
+    result = compare([tmp_path / "one", tmp_path / "two"], tmp_path / "rows.csv")
+    assert result.models[0].scores.keys() >= {"pearson", "spearmanr"} and result.models[0].lost is None
+    assert result.models[1].fidelity.divergence == pytest.approx(0.5**2 / 2, rel=1e-4)
 
 
 def test_refused(models, tmp_path):

@@ -80,7 +80,7 @@ def test_pruned_bert_equals_the_masked_model(tmp_path, neurons, pickled, capsys)
 
 
 def test_pruned_weights_load_without_pruned_heads_in_the_configuration(tmp_path):
-    """Guards: the weights decide what is pruned, and rows that are not whole heads are refused."""
+    """Guards: the weights decide what is pruned, and a row count that does not divide into heads is refused."""
     masked = prune(bert_of("ForSequenceClassification", initializer_range=0.1), tmp_path, {}, pickled=False)
     with pytest.raises(InputError, match="layer.0.* or fixedbert convert for a BERT with pruned heads"):
         load_body(type(masked), tmp_path, masked.config)  # as run_glue and inspect
@@ -115,24 +115,24 @@ def test_distilbert_and_electra_keep_their_function(family, head, tied, tmp_path
     fixed = convert(load_bert(tmp_path))
     ours = "LMHeadModel" if head == "ForCausalLM" else head
     assert type(fixed).__name__ == f"FixedHeadBert{ours}"
-    given = inputs_of(ours)
-    known = {name: x for name, x in given.items() if family == "Electra" or name != "token_type_ids"}
+    every = inputs_of(ours)
+    known = {name: x for name, x in every.items() if family == "Electra" or name != "token_type_ids"}
     expected = model(**known).to_tuple()
-    for inputs in (known, given):  # a converted DistilBERT ignores token types
+    for inputs in (known, every):  # a converted DistilBERT ignores token types
         for one, other in zip(fixed(**inputs).to_tuple(), expected, strict=True):
             assert not isinstance(one, torch.Tensor) or (one - other).abs().max() <= 1e-6
     larger = convert(model.double(), attention_head_size=13, num_attention_heads=5, intermediate_size=[37, 40, 53])
     assert differences(larger, model, known) <= 1e-10
 
 
-def test_dropout_and_labels_of_distilbert():
+def test_dropout_of_distilbert():
     """Guards: each dropout rate of DistilBERT applies to the same part of BERT: layers, attention or classifier."""
-    rates = {"dropout": 0.13, "attention_dropout": 0.17, "seq_classif_dropout": 0.19, "id2label": {0: "no", 1: "yes"}}
+    rates = {"dropout": 0.13, "attention_dropout": 0.17, "seq_classif_dropout": 0.19}
     for head, rate in (("ForSequenceClassification", 0.19), ("ForTokenClassification", 0.13)):
         fixed = convert(model_of_family("DistilBert", head, **rates))
-        assert fixed.dropout.p == rate and fixed.config.id2label == {0: "no", 1: "yes"}
         layer = fixed.bert.encoder.layer[0]
-        assert (layer.attention.self.dropout.p, layer.output.dropout.p) == (0.17, 0.13)
+        dropouts = (fixed.dropout, layer.attention.self.dropout, layer.output.dropout)
+        assert [dropout.p for dropout in dropouts] == [rate, 0.17, 0.13]
 
 
 def test_converted_distilbert_works_with_its_tokenizer(tmp_path, vocabulary):

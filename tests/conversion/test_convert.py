@@ -51,19 +51,19 @@ def test_command_writes_a_model_directory(checkpoint, tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    "saved, named, found",
+    "saved, named, expected",
     [
         ("ForPreTraining", ["BertForMaskedLM"], "ForPreTraining"),  # as bert-base has it
         ("ForPreTraining", None, "ForPreTraining"),
         ("ForMaskedLM", None, "ForMaskedLM"),
     ],
 )
-def test_heads_missing_from_config_json_are_kept(saved, named, found, tmp_path):
+def test_heads_missing_from_config_json_are_kept(saved, named, expected, tmp_path):
     """Guards: bert-base names BertForMaskedLM, but also holds the next-sentence head and pooler, which must stay."""
     bert_of(saved).save_pretrained(tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps(config | {"architectures": named}))
-    assert type(convert(load_bert(tmp_path))) is getattr(fixedbert, f"FixedHeadBert{found}")
+    assert type(convert(load_bert(tmp_path))) is getattr(fixedbert, f"FixedHeadBert{expected}")
 
 
 class Malicious:
@@ -151,9 +151,8 @@ def test_model_in_memory_is_written_with_its_tokenizer(checkpoint, tmp_path):
     convert(model, tmp_path / "fixed", tokenizer=tokenizer)
     assert "Converted from `bert`" in (tmp_path / "fixed" / "README.md").read_text()
     assert (tmp_path / "fixed" / "tokenizer.json").exists()
-    for arguments in ({"model": model}, {"model": checkpoint, "tokenizer": tokenizer}):
-        with pytest.raises(InputError, match="`tokenizer`"):
-            convert(output_dir=tmp_path / "other", **arguments)
+    with pytest.raises(InputError, match="`tokenizer`"):
+        convert(model, tmp_path / "other")
 
 
 def test_commands_of_the_page_run(tmp_path, vocabulary, monkeypatch):

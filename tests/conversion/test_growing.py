@@ -48,15 +48,13 @@ def test_layers_grow_separately(changes):
     """Guards: a list of sizes, one per layer, grows only the layers whose size changes."""
     model = model_of("ForMaskedLM", **changes).double().eval()
     first = convert(model, attention_head_size=[6, 13, 6])
-    assert first.config.attention_head_size == [6, 13, 6]
     then = convert(first, attention_head_size=[7, 13, 9], num_attention_heads=7)
-    for larger, sizes in ((first, [6, 13, 6]), (then, [7, 13, 9])):
-        assert [layer.attention.self.attention_head_size for layer in larger.bert.encoder.layer] == sizes
-        assert differences(larger, model, inputs_of("ForMaskedLM")) <= 1e-10
+    even = convert(then, attention_head_size=13)
+    for larger, sizes in ((first, [6, 13, 6]), (then, [7, 13, 9]), (even, [13, 13, 13])):
+        assert larger.config.head_sizes == sizes and differences(larger, model, inputs_of("ForMaskedLM")) <= 1e-10
     name = "bert.encoder.layer.0.attention.self.query.weight"
     assert torch.equal(first.get_parameter(name), model.get_parameter(name))
-    even = convert(then, attention_head_size=13)
-    assert even.config.attention_head_size == 13 and differences(even, model, inputs_of("ForMaskedLM")) <= 1e-10
+    assert even.config.attention_head_size == 13
 
 
 UNEQUAL = {"value_head_size": [9, 4, 6], "layer_attention_heads": [2, 5, 3]}

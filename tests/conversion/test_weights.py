@@ -1,4 +1,4 @@
-"""Weights from third parties: the whole base model comes from the file, or an error names what is missing."""
+"""Weights from third parties: the file contains every weight of the base model, or an error names the missing ones."""
 
 import json
 import logging
@@ -60,8 +60,9 @@ def configure(folder: Path, **fields):
 
 def to_train(folder: Path, auto_class=AutoModelForSequenceClassification, train=True, **arguments) -> PreTrainedModel:
     """Loads a model as run_glue, run_squad and run_pretraining do."""
-    given = ModelArguments(model_name_or_path=str(folder), **arguments)
-    return load_model(auto_class, given, load_config(given), BertTokenizer.from_pretrained(folder), train)
+    options = ModelArguments(model_name_or_path=str(folder), **arguments)
+    tokenizer = BertTokenizer.from_pretrained(folder)
+    return load_model(auto_class, options, load_config(options), tokenizer, train)
 
 
 FLOWS = {

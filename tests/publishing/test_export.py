@@ -62,8 +62,8 @@ def test_every_head(head, tmp_path):
         inputs = {name: x.unflatten(0, (1, 4)) for name, x in inputs.items()}
         axes.insert(1, "num_choices")
     session = onnxruntime.InferenceSession(tmp_path / "graph/onnx/model.onnx")
-    given = ["input_ids", "attention_mask"] + ["token_type_ids"] * (head != "LMHeadModel")
-    assert [(x.name, x.shape) for x in session.get_inputs()] == [(name, axes) for name in given]
+    names = ["input_ids", "attention_mask"] + ["token_type_ids"] * (head != "LMHeadModel")
+    assert [(x.name, x.shape) for x in session.get_inputs()] == [(name, axes) for name in names]
     outputs = outputs_of(tmp_path / "graph", inputs)
     assert tuple(outputs) == onnx_export.OUTPUTS.get(head, ("logits",))
     with torch.no_grad():

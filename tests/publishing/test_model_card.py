@@ -46,10 +46,10 @@ def test_card_of_a_fine_tuned_model(model, download, tmp_path):
     data = metadata(tmp_path / "out" / "README.md")
     assert data["pipeline_tag"] == "text-classification" and data["library_name"] == "transformers"
     (entry,) = data["model-index"]
-    found = {metric["type"]: metric["value"] for result in entry["results"] for metric in result["metrics"]}
+    metrics = {metric["type"]: metric["value"] for result in entry["results"] for metric in result["metrics"]}
     for key in ("accuracy", "f1", "combined_score", "loss"):
-        assert found[key] == pytest.approx(results[f"eval_{key}"], abs=1e-6)
-    assert not any("runtime" in key or "samples" in key for key in found)
+        assert metrics[key] == pytest.approx(results[f"eval_{key}"], abs=1e-6)
+    assert not any("runtime" in key or "samples" in key for key in metrics)
     text = (tmp_path / "out" / "README.md").read_text()
     assert "max_steps: 2\n" in text and "seed 7" in text
     assert str(tmp_path) not in text and download not in text and model not in text

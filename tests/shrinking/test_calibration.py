@@ -15,7 +15,7 @@ from fixedbert.support.errors import InputError
 
 @pytest.fixture(scope="module")
 def loaded(tmp_path_factory):
-    """Returns a function that loads a tiny model with a given head."""
+    """Returns a function that loads a tiny model with the head of that name."""
 
     def load(head, **config):
         directory = tmp_path_factory.mktemp("model") / "model"
@@ -114,7 +114,7 @@ def test_text_columns_can_be_named(texts, loaded, tmp_path):
 
 
 def test_refused(texts, loaded):
-    """Guards: rows are given in one way; a model for multiple choice or questions gets no texts."""
+    """Guards: exactly one source of rows is accepted, and it must fit the head of the model."""
     with pytest.raises(InputError, match="give calibration rows"):
         CalibrationData()
     with pytest.raises(InputError, match="2: must be from 3 to 23"):

@@ -1,13 +1,12 @@
 """Latency tables, and the choice of shapes that they lead to."""
 
-import platform
 from types import SimpleNamespace
 
 import pytest
 
 from fixedbert.conversion.growing import Heads
 from fixedbert.shrinking.calibration import CalibrationData
-from fixedbert.shrinking.latency import LatencyTable, machine_name
+from fixedbert.shrinking.latency import LatencyTable
 from fixedbert.shrinking.shrink import ShrinkContext, Target, budget_for, latency_table, shrink
 from fixedbert.support.errors import InputError
 
@@ -34,9 +33,9 @@ def test_speed_is_met_on_the_clock(large, texts, tmp_path, monkeypatch):
     monkeypatch.setattr("fixedbert.shrinking.shrink.measure_speedup", lambda *_: next(measured))
     monkeypatch.setattr("fixedbert.shrinking.latency.machine_name", lambda: "a machine")
     table_for("a machine").write(tmp_path / "table.json")
-    found = shrink(large, tmp_path / "out", speedup=2.0, latency_table=tmp_path / "table.json", **rows(texts))
-    assert found.speedup == 2.0 and not found.table_machine
-    assert found.table_speedup > 2.0  # the first choice was slower on the clock, so more was pruned
+    result = shrink(large, tmp_path / "out", speedup=2.0, latency_table=tmp_path / "table.json", **rows(texts))
+    assert result.speedup == 2.0 and not result.table_machine
+    assert result.table_speedup > 2.0  # the first choice was slower on the clock, so more was pruned
 
 
 def test_budget_is_scaled_to_the_clock(monkeypatch):
@@ -63,13 +62,13 @@ def test_table_from_a_different_machine(large, texts, tmp_path):
     table = table_for("a server", rest=0.5)
     file = tmp_path / "table.json"
     table.write(file)
-    found = shrink(large, tmp_path / "out", speedup=2.0, latency_table=file, **rows(texts))
+    result = shrink(large, tmp_path / "out", speedup=2.0, latency_table=file, **rows(texts))
     attention, feed_forward = table.attention_times(), table.feed_forward_times()
-    seconds = 0.5 + sum(attention[shape.heads] + feed_forward[shape.neurons] for shape in found.after)
-    assert found.table_speedup == pytest.approx((0.5 + 3 * (1.12 + 0.48)) / seconds)
-    assert 2.0 <= found.table_speedup < 2.1
-    speed = f"{found.table_speedup:.2f} times as fast as the original on a server, according to its latency table ("
-    assert speed in str(found) and speed in (tmp_path / "out" / "README.md").read_text()
+    seconds = 0.5 + sum(attention[shape.heads] + feed_forward[shape.neurons] for shape in result.after)
+    assert result.table_speedup == pytest.approx((0.5 + 3 * (1.12 + 0.48)) / seconds)
+    assert 2.0 <= result.table_speedup < 2.1
+    speed = f"{result.table_speedup:.2f} times as fast as the original on a server, according to its latency table ("
+    assert speed in str(result) and speed in (tmp_path / "out" / "README.md").read_text()
     with pytest.raises(InputError, match="the target is 0.4818 seconds; .* smallest possible model 0.5"):
         shrink(large, tmp_path / "no", speedup=11.0, latency_table=file, **rows(texts))
 
@@ -86,17 +85,6 @@ def test_times_are_measured_and_written(large, texts, tmp_path):
     assert again.attention_times() == table.attention_times() and again.machine == table.machine
 
 
-def test_machines_differ_by_processor(tmp_path, monkeypatch):
-    """Guards: a machine with as many cores but a different processor is a different machine."""
-    monkeypatch.setattr("fixedbert.shrinking.latency.CPUINFO", tmp_path / "cpuinfo")
-    assert platform.machine() in machine_name() or platform.processor() in machine_name()
-    (tmp_path / "cpuinfo").write_text("processor\t: 0\nmodel name\t: A Fast One @ 5 GHz\n")
-    table = table_for(machine_name())
-    assert ", A Fast One @ 5 GHz, " in table.machine and table.is_local
-    (tmp_path / "cpuinfo").write_text("processor\t: 0\nmodel name\t: A Slow One\n")
-    assert not table.is_local
-
-
 @pytest.mark.parametrize("changes", [{"width": 64}, {"heads": []}, {"neurons": [(48, 1.0)]}])
 def test_table_for_a_different_model_is_refused(large, texts, tmp_path, changes):
     """Guards: a table without times for the model's sublayers is refused, and nothing is written."""
@@ -105,10 +93,3 @@ def test_table_for_a_different_model_is_refused(large, texts, tmp_path, changes)
     with pytest.raises(InputError, match="measured for a model with a different shape"):
         shrink(large, tmp_path / "out", speedup=2.0, latency_table=file, **rows(texts))
     assert not list(tmp_path.glob("out*"))
-
-
-def test_damaged_table_is_refused(tmp_path):
-    """Guards: a file with other content is named in the message."""
-    (tmp_path / "table.json").write_text("{}")
-    with pytest.raises(InputError, match=r"table.json: not a latency table"):
-        LatencyTable.read(tmp_path / "table.json", 32, [])

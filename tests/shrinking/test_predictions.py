@@ -1,4 +1,4 @@
-"""Predictions of every kind of head, their Fisher information, and the fidelity of one model to another."""
+"""Predictions of every head, their Fisher information, and the fidelity of a model to the original."""
 
 import copy
 
@@ -53,10 +53,10 @@ def test_predictions_do_not_depend_on_padding(head, kind, count):
     mask = torch.tensor([[1] * 7, [1, 1, 0, 0, 0, 0, 0]])
     batch = {"input_ids": ids, "attention_mask": mask, MASKED_POSITIONS: torch.zeros(2, 7).bool()}
     batch[MASKED_POSITIONS][0, [1, 3]] = batch[MASKED_POSITIONS][1, 1] = True
-    found = predict(model, batch)
-    assert {predictions.kind for predictions in found} == {kind} and len(found[0].values) == count
+    result = predict(model, batch)
+    assert {predictions.kind for predictions in result} == {kind} and len(result[0].values) == count
     other = {**batch, "input_ids": torch.where(mask.bool(), ids, 4)}
-    for one, again in zip(found, predict(model, other), strict=True):
+    for one, again in zip(result, predict(model, other), strict=True):
         assert torch.allclose(one.values, again.values, atol=1e-5)
     same = measure_fidelity(model, model, [batch])
     assert same.divergence == pytest.approx(0, abs=1e-6) and same.agreement == (None if kind == "states" else 1)
@@ -70,9 +70,9 @@ def test_fidelity_of_embeddings_is_their_cosine_similarity():
     batch = {"input_ids": torch.randint(5, 30, (3, 7)), "attention_mask": torch.ones(3, 7).long()}
     pooled = [pool(one(**batch).last_hidden_state, batch["attention_mask"]) for one in (model, other)]
     expected = 1 - torch.nn.functional.cosine_similarity(*pooled)
-    found = measure_fidelity(model, other, [batch], lambda one, batch: predict(one, batch, pool))
-    assert found.divergence == pytest.approx(float(expected.mean()), rel=1e-4)
-    assert str(found) == f"mean cosine similarity to the original's {1 - float(expected.mean()):.3f}"
+    result = measure_fidelity(model, other, [batch], lambda one, batch: predict(one, batch, pool))
+    assert result.divergence == pytest.approx(float(expected.mean()), rel=1e-4)
+    assert str(result) == f"mean cosine similarity to the original's {1 - float(expected.mean()):.3f}"
 
 
 def test_fidelity_of_numbers_is_their_difference():
@@ -82,10 +82,10 @@ def test_fidelity_of_numbers_is_their_difference():
     with torch.no_grad():
         other.classifier.bias += 0.25
     batch = {"input_ids": torch.randint(5, 30, (3, 7)), "attention_mask": torch.ones(3, 7).long()}
-    found = measure_fidelity(model, other, [batch])
+    result = measure_fidelity(model, other, [batch])
     with torch.no_grad():
         spread = float(model(**batch).logits.std(correction=0))
-    assert found.spread == pytest.approx(spread) and "difference from the original's 0.25 (standard" in str(found)
+    assert result.spread == pytest.approx(spread) and "difference from the original's 0.25 (standard" in str(result)
 
 
 def test_constant_predictions_are_reported():

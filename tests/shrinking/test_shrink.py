@@ -39,10 +39,10 @@ def context(large, texts):
 
 
 def test_superfluous_parts_are_removed(small, large, rows, tmp_path):
-    """Guards: with the parameters of the small model as the target, exactly its shape and function are found."""
-    found = shrink(large, tmp_path / "out", params=small.num_parameters(), **rows)
-    assert found.after == [SMALL] * 3 and found.predicted_divergence < 1e-9 and found.fidelity.divergence < 1e-6
-    assert found.parameters[1] == small.num_parameters() and found.folder == str(tmp_path / "out")
+    """Guards: with the parameters of the small model as the target, the result has exactly its shape and function."""
+    result = shrink(large, tmp_path / "out", params=small.num_parameters(), **rows)
+    assert result.after == [SMALL] * 3 and result.predicted_divergence < 1e-9 and result.fidelity.divergence < 1e-6
+    assert result.parameters[1] == small.num_parameters() and result.folder == str(tmp_path / "out")
     pruned = AutoModelForSequenceClassification.from_pretrained(tmp_path / "out")
     inputs = AutoTokenizer.from_pretrained(tmp_path / "out")(
         ["the cat sat", "a dog"], padding=True, return_tensors="pt"
@@ -50,46 +50,46 @@ def test_superfluous_parts_are_removed(small, large, rows, tmp_path):
     with torch.no_grad():
         assert torch.allclose(pruned(**inputs).logits, small(**inputs).logits, atol=1e-4)
     written = json.loads((tmp_path / "out" / "shrinking.json").read_text())
-    assert written["rows"] == found.rows == 167 and (tmp_path / "out" / "shrinking.png").exists()
+    assert written["rows"] == result.rows == 167 and (tmp_path / "out" / "shrinking.png").exists()
     card = (tmp_path / "out" / "README.md").read_text()
     assert "| 0 | 7 heads of size 8 | 5 heads of size 6 | 48 | 37 |" in card and str(tmp_path) not in card
-    assert "100.0% agree with the original's" in str(found)
+    assert "100.0% agree with the original's" in str(result)
 
 
 def test_operations_are_those_of_a_row(small, large, rows, tmp_path):
-    """Guards: with the operations of the small model for a row of mean length as the target, its shape is found."""
+    """Guards: with the operations of the small model for a row of mean length as the target, its shape results."""
     width, tokens = small.config.hidden_size, 11
     (number, size, value_size), neurons = SMALL.heads, SMALL.neurons
     per_token = 2 * number * (size + value_size) * (2 * width + tokens) + 4 * width * neurons  # multiply and add
-    found = shrink(large, tmp_path / "out", flops=3 * tokens * per_token, **rows)
-    assert (round(found.tokens), found.operations[1], found.after) == (tokens, 3 * tokens * per_token, [SMALL] * 3)
+    result = shrink(large, tmp_path / "out", flops=3 * tokens * per_token, **rows)
+    assert (round(result.tokens), result.operations[1], result.after) == (tokens, 3 * tokens * per_token, [SMALL] * 3)
 
 
-def test_given_shapes_and_empty_sublayers(large, rows, tmp_path):
-    """Guards: given sizes of layers are met; without heads or neurons a layer is a constant, fitted to the rows."""
+def test_fixed_shapes_and_empty_sublayers(large, rows, tmp_path):
+    """Guards: requested sizes are met; a sublayer without heads or neurons becomes a constant."""
     sizes = dict(num_attention_heads=[0, 7, 3], attention_head_size=[8, 2, 8], intermediate_size=[48, 0, 7])
-    found = shrink(large, tmp_path / "out", **sizes, **rows)
-    assert [shape.heads.number for shape in found.after] == [0, 7, 3]
-    assert [shape.neurons for shape in found.after] == [48, 0, 7] and found.after[1].heads == Heads(7, 2, 2)
+    result = shrink(large, tmp_path / "out", **sizes, **rows)
+    assert [shape.heads.number for shape in result.after] == [0, 7, 3]
+    assert [shape.neurons for shape in result.after] == [48, 0, 7] and result.after[1].heads == Heads(7, 2, 2)
     pruned = AutoModelForSequenceClassification.from_pretrained(tmp_path / "out")
-    assert layer_shapes(pruned) == found.after
+    assert layer_shapes(pruned) == result.after
     assert "attention.output.dense.weight" not in dict(pruned.bert.encoder.layer[0].named_parameters())
 
 
 def test_head_sizes_need_not_be_quarters(large, rows, tmp_path):
-    """Guards: any smaller head size can be given; a smaller one costs more."""
+    """Guards: head sizes need not be multiples of a quarter, and smaller ones cost more."""
     costs = []
     for size in (7, 3):
-        found = shrink(large, tmp_path / str(size), attention_head_size=size, **rows)
-        assert found.after == [LayerShape(Heads(7, size, size), 48)] * 3
-        costs.append(found.predicted_divergence)
+        result = shrink(large, tmp_path / str(size), attention_head_size=size, **rows)
+        assert result.after == [LayerShape(Heads(7, size, size), 48)] * 3
+        costs.append(result.predicted_divergence)
     assert costs == sorted(costs) and costs[0] < 1e-9 < costs[1]  # the heads have 6 dimensions in use
 
 
 def test_all_layers_can_become_constant(large, rows, tmp_path):
     """Guards: a model without heads and neurons loads again, and converts to an equivalent BERT."""
-    found = shrink(large, tmp_path / "out", num_attention_heads=0, intermediate_size=0, **rows)
-    assert found.after == [LayerShape(Heads(0, 8, 8), 0)] * 3
+    result = shrink(large, tmp_path / "out", num_attention_heads=0, intermediate_size=0, **rows)
+    assert result.after == [LayerShape(Heads(0, 8, 8), 0)] * 3
     pruned = AutoModelForSequenceClassification.from_pretrained(tmp_path / "out").eval()
     inputs = {"input_ids": torch.randint(5, 60, (3, 7))}
     with torch.no_grad():
@@ -122,11 +122,11 @@ def test_padding_does_not_count(context):
     for row in range(4):
         real = int(batch["attention_mask"][row].sum())
         rows.append({name: x[row : row + 1, :real] for name, x in batch.items()})
-    found = []
+    result = []
     for batches in ([batch] * 12, rows * 12):
         torch.manual_seed(0)
-        found.append(collect_statistics(context.original, batches, [{2, 4, 8}] * 3))
-    for one, other in zip(*found, strict=True):
+        result.append(collect_statistics(context.original, batches, [{2, 4, 8}] * 3))
+    for one, other in zip(*result, strict=True):
         for name in ("heads", "neurons", "queries", "keys"):
             assert torch.allclose(getattr(one, name).uncentered, getattr(other, name).uncentered, rtol=1e-4, atol=1e-6)
         assert {*one.score_errors} == {2, 4} and all(errors.shape == (7,) for errors in one.score_errors.values())
@@ -151,9 +151,9 @@ def test_distillation_improves_and_resumes(large, rows, tmp_path, monkeypatch, s
             interrupt()
 
     if not stopped:
-        found = shrink(large, tmp_path / "complete", **options, **rows)
-        assert found.distil_steps == 100 and found.distilled.divergence < 0.8 * found.fidelity.divergence
-        assert "after 100 steps of distillation: " in str(found)
+        result = shrink(large, tmp_path / "complete", **options, **rows)
+        assert result.distil_steps == 100 and result.distilled.divergence < 0.8 * result.fidelity.divergence
+        assert "after 100 steps of distillation: " in str(result)
         assert not list((tmp_path / "complete").glob("c*-*")) and not (tmp_path / "complete" / "pruned").exists()
         return
     options["distil_steps"] = 3
@@ -177,11 +177,11 @@ def test_distillation_improves_and_resumes(large, rows, tmp_path, monkeypatch, s
 def test_harmful_distillation_is_discarded(large, rows, context, tmp_path, capsys):
     """Guards: if distillation makes predictions worse, the model is written as it was before, with a message."""
     options = {"num_attention_heads": 4, "intermediate_size": 13, "distil_steps": 3, "learning_rate": 0.5}
-    found = shrink(large, tmp_path / "out", **options, **rows)
-    assert found.distilled is None and "distillation did not help" in capsys.readouterr().out
+    result = shrink(large, tmp_path / "out", **options, **rows)
+    assert result.distilled is None and "distillation did not help" in capsys.readouterr().out
     written = AutoModelForSequenceClassification.from_pretrained(tmp_path / "out").eval()
     again = measure_fidelity(context.original, written, context.held_out)
-    assert again.divergence == pytest.approx(found.fidelity.divergence, rel=1e-4)
+    assert again.divergence == pytest.approx(result.fidelity.divergence, rel=1e-4)
     assert not (tmp_path / "out" / "pruned").exists()
 
 
@@ -189,13 +189,10 @@ def test_harmful_distillation_is_discarded(large, rows, context, tmp_path, capsy
     ("options", "message"),
     [
         ({}, "give one target"),
-        ({"speedup": 2.0, "params": 1e6}, "give one target"),
         ({"params": 2e4, "latency_table": "a.json"}, "`latency_table` needs the target"),
-        ({"params": 2e4, "learning_rate": 1e-3}, "`learning_rate` needs `distil_steps`"),
         ({"params": 2e4, "max_samples": 10}, r"the calibration rows have \d+ tokens, and at least 224 are needed"),
         ({"num_attention_heads": [7, 8, 7]}, "layer 1 with 7 heads of size 8 and 48 neurons cannot shrink to 8 heads"),
         ({"params": 1000}, "the target is 1000 parameters; the original takes .* smallest possible model"),
-        ({"params": 1e9}, "the target is 1e\\+09 parameters; the original takes"),
     ],
 )
 def test_refused(large, rows, tmp_path, options, message):
