@@ -1,4 +1,4 @@
-"""Knowledge distillation: a student learns the predictions of a teacher, with labels or without."""
+"""Knowledge distillation: a student learns the predictions of a teacher, with or without labels."""
 
 import hashlib
 from collections.abc import Callable, Iterator
@@ -29,7 +29,7 @@ from .labels import default_names, label_numbers, normalize_name
 
 Batch = dict[str, Tensor]
 TEMPERATURE = 2.0  # for distillation without labels
-# Texts that tokenizers with the same vocabulary can encode differently: case, accents, special tokens, segments.
+# Tokenizers with the same vocabulary can differ in case, accents, special tokens and segments.
 PROBE = ("A naïve Test [MASK]", "Öl: 1.5")
 
 
@@ -39,21 +39,17 @@ class Predictions:
     Independent predictions for a batch.
 
     Args:
-        values: logits of classes, logits of independent labels, or numbers with errors of variance 1, (n, C).
-        kind: "classes", "labels" or "numbers". Numbers of norm 1 are "embeddings" of texts or "states" of tokens.
+        values: class logits, logits of independent labels, or numbers with errors of variance 1, (n, C).
+        kind: "classes", "labels" or "numbers"; for numbers with norm 1 also "embeddings" (texts) or "states" (tokens).
     """
 
     values: Tensor
     kind: str
 
-    def with_temperature(self, temperature: float) -> "Predictions":
-        """Returns the predictions with their values divided by `temperature`."""
-        scaled = self.values.float() / temperature
-        return Predictions(scaled.clamp(min=torch.finfo(torch.float32).min), self.kind)  # -inf would become NaN
-
-    def kl_divergence(self, other: "Predictions") -> Tensor:
-        """Returns KL(self || other) in nats, the sum over all predictions."""
-        p, q = self.values.float(), other.values.float()
+    def kl_divergence(self, other: "Predictions", temperature: float = 1.0) -> Tensor:
+        """Returns KL(self / temperature || other / temperature) in nats, summed over all predictions."""
+        lowest = torch.finfo(torch.float32).min  # masked logits divided by a low temperature become -inf, and then NaN
+        p, q = ((x.values.float() / temperature).clamp(min=lowest) for x in (self, other))
         if self.kind == "classes":
             return kl_div(log_softmax(q, -1), log_softmax(p, -1), reduction="sum", log_target=True)
         if self.kind == "labels":
@@ -63,7 +59,7 @@ class Predictions:
 
 
 def span_predictions(outputs: ModelOutput, attention_mask: Tensor) -> list[Predictions]:
-    """Returns the distributions of the start and of the end of the answer over the real tokens of each row."""
+    """Returns the start and end logits over the real tokens of each row."""
     return [
         Predictions(logits.masked_fill(~attention_mask.bool(), torch.finfo(logits.dtype).min), "classes")
         for logits in (outputs["start_logits"], outputs["end_logits"])
@@ -72,12 +68,11 @@ def span_predictions(outputs: ModelOutput, attention_mask: Tensor) -> list[Predi
 
 def distillation_loss(teacher: list[Predictions], student: list[Predictions], temperature: float) -> Tensor:
     """
-    Returns temperature² KL(teacher / temperature || student / temperature) in nats, the mean over predictions
-    (Hinton et al., 2015). The factor keeps the scale of the gradients at any temperature.
+    Returns temperature² KL(teacher / temperature || student / temperature) in nats, averaged over predictions (Hinton
+    et al., 2015). The factor keeps the scale of the gradients independent of the temperature.
     """
     losses = [
-        temperature**2 * p.with_temperature(temperature).kl_divergence(q.with_temperature(temperature)) / len(p.values)
-        for p, q in zip(teacher, student, strict=True)
+        temperature**2 * p.kl_divergence(q, temperature) / len(p.values) for p, q in zip(teacher, student, strict=True)
     ]
     return torch.stack(losses).mean()
 
@@ -88,8 +83,8 @@ class Teacher:
     A fine-tuned model whose logits are the targets of a student.
 
     Args:
-        input_names: arguments of the model.
-        labels: the teacher's number for each label of the student, one for a regression; None for question answering.
+        input_names: the inputs of the model that its tokenizer returns.
+        labels: the teacher's id for each of the student's labels; [0] for regression, None for question answering.
     """
 
     model: PreTrainedModel
@@ -97,13 +92,7 @@ class Teacher:
     labels: list[int] | None
 
     def loss(self, inputs: Batch, outputs: ModelOutput, temperature: float) -> Tensor:
-        """
-        Returns the distillation loss of a student; for a regression, the mean squared error.
-
-        Args:
-            inputs: the batch; input_ids and attention_mask are (B, L).
-            outputs: outputs of the student for it.
-        """
+        """Returns the distillation loss for the student's `outputs`; for regression, the mean squared error."""
         with torch.no_grad():
             targets = self.model(**{name: inputs[name] for name in self.input_names})
         if self.labels is None:
@@ -131,16 +120,9 @@ def load_teacher(
     max_seq_length: int,
 ) -> Teacher:
     """
-    Loads the teacher from a directory or the Hub.
+    Loads the teacher from a directory or the Hub. `model_args`, `student` and `tokenizer` belong to the student.
 
-    Args:
-        auto_class: Auto class for the task.
-        model_args: the student's arguments, from which Hub options and attention implementation are taken.
-        student: the student's configuration, with the labels of the data.
-        tokenizer: the student's tokenizer.
-
-    Raises:
-        InputError: the model has no head for the task, other labels than the student, or another tokenizer.
+    Raises InputError if the teacher has no head for the task, or its labels or tokenizer differ from the student's.
     """
     arguments = replace(
         model_args,
@@ -148,7 +130,7 @@ def load_teacher(
         config_name=None,
         config_overrides=None,
         model_revision="main",
-        ignore_mismatched_sizes=True,  # such weights are reported as missing
+        ignore_mismatched_sizes=True,  # load_model reports such weights as missing
     )
     try:
         config = load_config(arguments)
@@ -166,12 +148,7 @@ def load_teacher(
 
 
 def match_labels(name: str, teacher: PreTrainedConfig, student: PreTrainedConfig) -> list[int]:
-    """
-    Returns the teacher's number for each label of the student, matched by name; [0] for a regression.
-
-    Raises:
-        InputError: the labels have different names.
-    """
+    """Returns `Teacher.labels`, matched by name. Raises InputError if the names differ."""
     theirs, ours = default_names(teacher), default_names(student)
     if teacher.problem_type in (None, student.problem_type):
         if student.problem_type == "regression" and len(theirs) == 1:
@@ -179,13 +156,13 @@ def match_labels(name: str, teacher: PreTrainedConfig, student: PreTrainedConfig
         if len(ours) > 1 and sorted(map(normalize_name, theirs)) == sorted(map(normalize_name, ours)):
             return label_numbers(theirs, ours)
     raise InputError(
-        f"{name}: its labels ({', '.join(theirs)}) are not those of the data ({', '.join(ours)}); give a model "
-        "fine-tuned on this task, or correct id2label in its config.json."
+        f"{name}: its labels ({', '.join(theirs)}) differ from the labels in the data ({', '.join(ours)}); choose a "
+        "model fine-tuned on this task, or correct id2label in its config.json."
     )
 
 
 def distillation_arguments(output_dir: str | Path, steps: int, learning_rate: float, seed: int) -> CommonArguments:
-    """Returns the arguments of a DistillationTrainer whose examples are batches of rows."""
+    """Returns the arguments for a DistillationTrainer, whose examples are batches."""
     use_cpu = not torch.cuda.is_available()
     arguments = CommonArguments(
         output_dir=str(output_dir),
@@ -203,12 +180,12 @@ def distillation_arguments(output_dir: str | Path, steps: int, learning_rate: fl
         remove_unused_columns=False,
         report_to=["none"],
     )
-    arguments._n_gpu = min(1, arguments.n_gpu)  # an example cannot be distributed
+    arguments._n_gpu = min(1, arguments.n_gpu)  # DataParallel cannot split an example
     return arguments
 
 
 class SaveFirstStep(TrainerCallback):
-    """Saves a checkpoint after the first step: without one, an interrupted run also loses its pruned model."""
+    """Saves a checkpoint after the first step, so that an interrupted run does not prune the model again."""
 
     def on_step_end(self, args, state, control, **kwargs):
         control.should_save = control.should_save or state.global_step == 1
@@ -216,14 +193,14 @@ class SaveFirstStep(TrainerCallback):
 
 class DistillationTrainer(CommonTrainer):
     """
-    Trains a model without labels and dropout to predict what the original predicts. Embeddings are frozen.
+    Trains a model to make the predictions of the original model, without labels or dropout and with frozen embeddings.
 
-    The loss is `distillation_loss`, plus the mean over layers of the relative squared error of the hidden states, plus
-    the same for the outputs of the attention.
+    The loss is `distillation_loss` plus the relative squared errors of the hidden states and of the attention outputs,
+    each averaged over layers.
 
     Args:
-        original: a model with as many layers of the same width.
-        predict: returns the predictions of a model for a batch.
+        original: a model with the same depth and width.
+        predict: a function that returns the predictions of a model for a batch.
     """
 
     def __init__(
@@ -238,7 +215,6 @@ class DistillationTrainer(CommonTrainer):
             if isinstance(module, nn.Dropout):
                 module.p = 0.0
         super().__init__(model=model, data_collator=lambda examples: examples[0], **kwargs)
-        self.rows_of_example = len(next(iter(kwargs["train_dataset"][0].values())))
         self.add_callback(SaveFirstStep)
         self.original, self.predictions = original.eval().to(self.args.device), predict
 
@@ -247,27 +223,22 @@ class DistillationTrainer(CommonTrainer):
             teacher = self.predictions(self.original, inputs)
         with recorded(*hidden_state_modules(self.model)) as states, self.accelerator.autocast():
             student = self.predictions(self.model, inputs)
-        pairs = zip(states.values(), targets.values(), strict=True)
-        errors = [relative_error(state, target) for (_, state), (_, target) in pairs]
-        loss = 2 * torch.stack(errors).mean()  # two outputs per layer
-        loss = loss + distillation_loss(teacher, student, TEMPERATURE)
+        outputs = zip(states.values(), targets.values(), strict=True)
+        pairs = [(state.float(), target.float()) for (_, state), (_, target) in outputs]
+        errors = [(state - target).square().sum() / target.square().sum() for state, target in pairs]
+        loss = 2 * torch.stack(errors).mean() + distillation_loss(teacher, student, TEMPERATURE)  # 2 errors per layer
         return (loss, {}) if return_outputs else loss
 
 
-def relative_error(states: Tensor, targets: Tensor) -> Tensor:
-    targets = targets.float()
-    return (states.float() - targets).square().sum() / targets.square().sum()
-
-
 def hidden_state_modules(model: PreTrainedModel) -> list[nn.Module]:
-    """Returns the modules whose outputs are compared: of each layer, W_o and the layer itself."""
+    """Returns the output projection of the attention and the complete layer, for each layer."""
     layers = model.base_model.get_submodule("encoder.layer").children()
     return [module for layer in layers for module in (layer.get_submodule("attention.output.dense"), layer)]
 
 
 @contextmanager
 def recorded(*modules: nn.Module) -> Iterator[dict[nn.Module, tuple[Tensor, Tensor]]]:
-    """Yields a dict that fills with the first argument and the output of each module's last call."""
+    """Yields a dictionary that each call of a module updates with its first argument and its output."""
     seen: dict[nn.Module, tuple[Tensor, Tensor]] = {}
     handles = [
         module.register_forward_hook(lambda module, args, output: seen.update({module: (args[0], output)}))

@@ -1,4 +1,4 @@
-"""What text classification and question answering share: bad rows, cached features, overlap with training rows."""
+"""Features for text classification and question answering: bad rows, caching, order, overlap with training rows."""
 
 import os
 from collections.abc import Callable, Iterable, Mapping
@@ -11,18 +11,18 @@ from datasets.fingerprint import Hasher
 
 from ..support.errors import InputError
 
-FORMAT = 5  # increase it when the same rows would give different features
-SHOWN = 20  # skipped rows that are printed
-LONGEST_PROBLEM = 300  # characters; a problem can quote a long id or label
-ROWS_PER_PROCESS = 10_000  # with fewer rows, starting another process takes longer than it saves
+FORMAT = 5  # part of the cache key: increase it when the features for the same rows change
+SHOWN = 20  # maximum number of skipped rows to print
+LONGEST_PROBLEM = 300  # characters; messages can quote long ids or labels
+ROWS_PER_PROCESS = 10_000  # for fewer rows, starting a process takes longer than it saves
 
 
 def report_bad_rows(name: str, problems: Mapping[str, str], skip: bool):
-    """Prints the bad rows (such as "line 3") and their problems. Raises InputError unless they are to be skipped."""
+    """Raises InputError for the first bad row, or prints all of them if `skip` is True. Keys are such as "line 3"."""
     listed = [f"{row}: {problem}"[:LONGEST_PROBLEM] for row, problem in problems.items()]
     if listed and not skip:
         more = f" (and {len(listed) - 1:,} more bad rows)" if len(listed) > 1 else ""
-        raise InputError(f"{name}, {listed[0]}{more}. Correct it, or skip such rows with `skip_bad_rows`.")
+        raise InputError(f"{name}, {listed[0]}{more}. Correct it, or set `skip_bad_rows` to skip such rows.")
     if listed:
         more = "; ..." if len(listed) > SHOWN else ""
         PartialState().print(f"{name}: skipped {len(listed):,} rows ({'; '.join(listed[:SHOWN])}{more})")
@@ -36,8 +36,8 @@ def make_features(
     overwrite_cache: bool = False,
 ) -> datasets.Dataset:
     """
-    Maps rows to features, and stores them in the cache of `datasets` under a hash of the rows, the function and its
-    settings. The function takes a batch, the indices of its rows and the settings, and returns columns.
+    Maps rows to features and caches them under a hash of the rows, the function and its settings. The function takes a
+    batch, the indices of its rows and the settings, and returns columns.
     """
     fingerprint = Hasher.hash((FORMAT, rows._fingerprint, function, settings))
     directory = Path(datasets.config.HF_DATASETS_CACHE, "fixedbert")
@@ -58,28 +58,28 @@ def make_features(
 
 
 def first_rows(rows: datasets.Dataset, count: int | None) -> datasets.Dataset:
-    """Returns the first `count` rows, or all."""
+    """Returns the first `count` rows, or all rows if `count` is None."""
     return rows if count is None else rows.select(range(min(count, len(rows))))
 
 
 def longest_first(features: datasets.Dataset) -> tuple[datasets.Dataset, np.ndarray]:
-    """Returns the features sorted by decreasing length, and the previous index of each."""
+    """Returns the features sorted by decreasing length, and their original indices."""
     order = np.argsort(-np.array(features["length"][:]), kind="stable")
     return features.select(order), order
 
 
 def print_overlap(name: str, train: datasets.Dataset | None, rows: datasets.Dataset, columns: Iterable[str]):
-    """Prints how many rows of `name` have the same texts as a training row, regardless of whitespace and labels."""
+    """Prints how many rows have the same texts as a training row, ignoring whitespace and labels."""
     if train is None:
         return
-
-    def texts(data: datasets.Dataset) -> list[tuple[str, ...]]:
-        names = [name for name in columns if name in data.column_names]
-        return [tuple(" ".join(text.split()) for text in row) for row in zip(*(data[n] for n in names), strict=True)]
-
-    known = set(texts(train))
-    if same := sum(row in known for row in texts(rows)):
+    names = [column for column in columns if column in rows.column_names]
+    train_texts, texts = (
+        [tuple(" ".join(text.split()) for text in row) for row in zip(*(data[name] for name in names), strict=True)]
+        for data in (train, rows)
+    )
+    known = set(train_texts)
+    if same := sum(row in known for row in texts):
         PartialState().print(
             f"{name}: {same:,} of {len(rows):,} rows have the same texts as training rows, so the metrics are too "
-            "optimistic; remove them from one of the two"
+            "optimistic; remove these rows from one of the two splits"
         )

@@ -1,4 +1,4 @@
-"""A fine-tuning run, for text classification and question answering: from a model to weights, results and plots."""
+"""A single fine-tuning run for text classification or question answering."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -21,28 +21,24 @@ from .trainer import FineTuningArguments, FineTuningDataArguments, FineTuningTra
 
 
 class FineTuningTask(ABC):
-    """The examples of a run as features, with evaluation and prediction."""
+    """The tokenized splits of a run, with their evaluation and prediction."""
 
     arguments: tuple[type[ModelArguments], type[FineTuningDataArguments], type[FineTuningArguments]]
     auto_class: type[_BaseAutoModelClass]
-    features: dict[str, Dataset]  # for each split that the run needs
-    evaluated: dict[str, Dataset]  # the validation splits, sorted by decreasing length; the main split first
+    features: dict[str, Dataset]  # by split
+    evaluated: dict[str, Dataset]  # the validation splits, sorted by decreasing length; the main one first
     compute_metrics: Callable[[EvalPrediction], dict[str, float]] | None
-    new_head = False  # True if the model's head is for other labels and must be replaced
+    new_head = False  # True if the model's head is for different labels and must be replaced
 
     @abstractmethod
     def __init__(
-        self,
-        name: str | None,
-        config: PreTrainedConfig,
-        tokenizer: PreTrainedTokenizerBase,
-        arguments: tuple[Any, ...],
+        self, name: str | None, config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase, arguments: tuple
     ):
         """Loads and tokenizes the examples, and writes their labels into `config`."""
 
     @abstractmethod
     def evaluate(self, trainer: FineTuningTrainer):
-        """Writes the metrics for the validation splits, and a plot, into the output directory."""
+        """Writes the validation metrics and a plot into the output directory."""
 
     @abstractmethod
     def predict(self, trainer: FineTuningTrainer):
@@ -55,7 +51,7 @@ def fine_tune(
     arguments: tuple[ModelArguments, FineTuningDataArguments, FineTuningArguments],
     given: dict[str, Any],
 ):
-    """Runs the task `name` in its output directory. `given` are the fields from which `arguments` were made."""
+    """Runs the task `name` in its output directory. `arguments` were made from the fields in `given`."""
     model_args, data_args, training_args = arguments
     keep_freed_memory(training_args.device)
     set_seed(training_args.seed)

@@ -1,4 +1,4 @@
-"""Text classification and regression: fine-tune, evaluate and predict on GLUE tasks or the user's own data."""
+"""Text classification and regression: fine-tunes, evaluates and predicts on GLUE tasks or the user's own data."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,11 +29,11 @@ ESCAPES = str.maketrans({"\t": "\\t", "\n": "\\n", "\r": "\\r"})
 
 @dataclass
 class GlueDataArguments(FineTuningDataArguments):
-    """The texts and labels, and how they are tokenized."""
+    """The texts, labels and scores."""
 
     task_name: list[str] | None = field(default=None, metadata={"help": f"GLUE tasks: {', '.join(TASKS)}; or all."})
     data_dir: str | None = field(
-        default=None, metadata={"help": "Directory of the GLUE download; by default the Hub is used."}
+        default=None, metadata={"help": "Directory with the GLUE download; defaults to the copy on the Hub."}
     )
     text_column_names: str | None = field(
         default=None, metadata={"help": "The text column, or the two columns of a pair separated by a comma."}
@@ -44,7 +44,7 @@ class GlueDataArguments(FineTuningDataArguments):
     )
 
     def tasks(self, predict: bool) -> list[str | None]:
-        """Returns the tasks in the order of their runs. ax comes last, because it needs the model for MNLI."""
+        """Returns the tasks in the order of their runs, with ax last, because it requires the MNLI model."""
         if not self.task_name:
             return [None]
         names = [name.lower() for name in self.task_name]
@@ -52,19 +52,17 @@ class GlueDataArguments(FineTuningDataArguments):
             names = [name for name in TASKS if name != "ax" or predict]
         for name in names:
             if name not in TASKS:
-                raise InputError(f"{name}: no such task; the tasks are {', '.join(TASKS)}, and all.", "task_name")
+                raise InputError(f"{name}: unknown task; choose from {', '.join(TASKS)}, or all.", "task_name")
         return sorted(dict.fromkeys(names), key=lambda name: name == "ax")
 
 
 def load_texts(task: str | None, arguments: GlueDataArguments, kinds: tuple[str, ...], **hub_options) -> TextData:
-    """Loads the splits for `kinds` from the GLUE task, the dataset or the files that the arguments name."""
+    """Loads the splits for `kinds` from a GLUE task, a dataset on the Hub or files."""
     given = [name for name in ("task_name", "dataset_name", "train_file") if getattr(arguments, name)]
     if len(given) > 1:
         raise InputError(f"cannot be combined with `{given[1]}`.", given[0])
     limits = {kind: arguments.max_samples(kind) for kind in kinds}
     if task:
-        if arguments.text_column_names or arguments.label_column_name != "label":
-            raise InputError("have no effect on a GLUE task, whose columns are known.", "text_column_names")
         return load_task(task, arguments.data_dir, kinds, arguments.skip_bad_rows, limits, **hub_options)
     texts = tuple(arguments.text_column_names.split(",")) if arguments.text_column_names else None
     if texts and len(texts) > 2:
@@ -80,7 +78,7 @@ def load_texts(task: str | None, arguments: GlueDataArguments, kinds: tuple[str,
         return load_dataset(arguments.dataset_name, arguments.dataset_config_name, kinds, hub_options, **options)
     files = {kind: getattr(arguments, f"{kind}_file") for kind in kinds}
     if absent := [f"`{kind}_file`" for kind, file in files.items() if file is None]:
-        raise InputError(f"no data: give {' and '.join(absent)}, `task_name` or `dataset_name`.")
+        raise InputError(f"no data; set {' and '.join(absent)}, `task_name` or `dataset_name`.")
     return load_files(files, **options)
 
 
@@ -95,32 +93,28 @@ def fine_tune_glue(recipe: str | Path | None = None, **given: Any) -> Trained:
 
     Args:
         recipe: a YAML file with arguments; keyword arguments take precedence.
-        given: the flags of run_glue.py, which `fixedbert glue --help` lists. The usual ones are
-            `model_name_or_path`, `task_name` or `train_file` and `validation_file`, `do_train=True`, `do_eval=True`,
-            `output_dir`, `num_train_epochs`, `learning_rate`, `per_device_train_batch_size`, `seeds`.
+        given: the flags that `fixedbert glue --help` lists. The most important ones are `model_name_or_path`,
+            `task_name` or `train_file` and `validation_file`, `do_train=True`, `do_eval=True`, `output_dir`,
+            `num_train_epochs`, `learning_rate`, `per_device_train_batch_size` and `seeds`.
 
     Returns:
         The output directory, with the metrics.
 
     Raises:
-        InputError: arguments contradict each other, or data cannot be used.
-        KeyboardInterrupt: Ctrl-C, after a checkpoint; the same call resumes from it.
+        InputError: the arguments contradict each other, or the data cannot be used.
+        KeyboardInterrupt: Ctrl-C was pressed. The same call resumes from the checkpoint saved before.
     """
     return sweep(TextClassification, **with_recipe(recipe, given))
 
 
 class TextClassification(FineTuningTask):
-    """A GLUE task, or other texts with class labels or scores."""
+    """A GLUE task, or the user's own texts with class labels or scores."""
 
     arguments = (ModelArguments, GlueDataArguments, FineTuningArguments)
     auto_class = AutoModelForSequenceClassification
 
     def __init__(
-        self,
-        name: str | None,
-        config: PreTrainedConfig,
-        tokenizer: PreTrainedTokenizerBase,
-        arguments: tuple[Any, ...],
+        self, name: str | None, config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase, arguments: tuple
     ):
         model_args, data_args, training_args = arguments
         hub_options = {"cache_dir": model_args.cache_dir, "token": model_args.token}
@@ -128,9 +122,8 @@ class TextClassification(FineTuningTask):
         label_ids, self.new_head = align_labels(self.data.labels, config, training_args.do_train)
         class_names = [] if config.num_labels == 1 else default_names(config)
         self.compute_metrics = self.evaluation = GlueEvaluation(name, class_names)
-        self.features = {}
+        self.features, options = {}, data_args.map_options()
         for split, rows in self.data.splits.items():
-            options = data_args.map_options()
             self.features[split] = text_features(rows, tokenizer, data_args.max_seq_length, label_ids, **options)
             check_features(split, self.features[split], tokenizer)
         for split, rows in self.data.of_kind("validation").items():
@@ -141,7 +134,7 @@ class TextClassification(FineTuningTask):
         metrics: dict[str, float] = {}
         panels = []
         for split, rows in self.evaluated.items():
-            if split == "validation_mismatched":  # eval_accuracy_mm, as in transformers' run_glue.py
+            if split == "validation_mismatched":  # eval_accuracy_mm, like in transformers' run_glue.py
                 results = trainer.evaluate(rows, metric_key_prefix="eval_mm") | {"eval_mm_samples": len(rows)}
                 results = {f"{name.replace('eval_mm_', 'eval_')}_mm": value for name, value in results.items()}
             else:
@@ -150,8 +143,7 @@ class TextClassification(FineTuningTask):
             panels.append((split, self.evaluation.label_ids, self.evaluation.predictions))
         record_metrics(trainer, "eval", metrics)
         if trainer.is_world_process_zero():
-            file = trainer.args.directory / "glue.png"
-            title = self.name or "validation file"
+            title, file = self.name or "validation file", trainer.args.directory / "glue.png"
             draw_glue(trainer.state.log_history, title, panels, self.evaluation.class_names, file)
 
     def predict(self, trainer: FineTuningTrainer):
@@ -160,16 +152,16 @@ class TextClassification(FineTuningTask):
             predictions = np.empty(len(order))
             output = trainer.predict(features, metric_key_prefix="predict").predictions
             predictions[order] = self.evaluation.predict(output)
+            names = self.evaluation.class_names
             if trainer.is_world_process_zero():
-                class_names = self.evaluation.class_names
-                write_predictions(trainer.args.directory, self.name, split, rows, class_names, predictions)
+                write_predictions(trainer.args.directory, self.name, split, rows, names, predictions)
 
 
 class GlueEvaluation:
     """
-    Computes the metrics of a task for Trainer's `compute_metrics`, and keeps the labels and predictions for the plot.
+    Computes the metrics of a task as Trainer's `compute_metrics`, and keeps labels and predictions for the plot.
 
-    `class_names` are in the order of the model's logits; empty for a regression.
+    `class_names` are in the order of the model's logits; empty for regression.
     """
 
     def __init__(self, task: str | None, class_names: list[str]):
@@ -177,11 +169,11 @@ class GlueEvaluation:
         self.class_names = class_names
         self.label_ids = self.predictions = np.array([])  # (examples,)
         names = [*TASKS[task].labels] if task in TASKS else []
-        # A model may number the classes differently from GLUE, where class 1 is the positive one.
+        # In GLUE class 1 is the positive class, but the model may have different label ids.
         self.positive = label_numbers(class_names, names)[1] if names and same_names(names, class_names) else 1
 
     def predict(self, output: np.ndarray | tuple) -> np.ndarray:
-        """Returns classes or scores, (examples,), for logits, (examples, classes), perhaps in a tuple of outputs."""
+        """Returns class ids or scores, (examples,), from logits, (examples, classes), or from all outputs."""
         logits = output[0] if isinstance(output, tuple) else output
         return logits.argmax(axis=1) if self.class_names else logits[:, 0]
 
@@ -201,11 +193,7 @@ def write_predictions(
     class_names: list[str],
     predictions: np.ndarray,
 ):
-    """
-    Writes the columns index and prediction, as a GLUE submission or as predict_results.txt.
-
-    `class_names` are as for `GlueEvaluation`, `predictions` are class numbers or scores, (rows,).
-    """
+    """Writes the columns `index` and `prediction` to a GLUE submission or to predict_results.txt."""
     if task == "stsb":
         predictions = predictions.clip(0, 5)
     names = submitted_names(task, class_names) if task else class_names

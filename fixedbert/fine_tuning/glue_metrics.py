@@ -1,4 +1,4 @@
-"""Metrics for GLUE tasks and for other classifications and regressions, from scikit-learn and scipy."""
+"""Metrics for GLUE tasks and for classification and regression in general."""
 
 import numpy as np
 from scipy.stats import pearsonr, spearmanr
@@ -6,8 +6,8 @@ from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
 
 
 def correlation(function, predictions: np.ndarray, labels: np.ndarray) -> float:
-    """Returns 0 if either side is constant or not finite, like the Matthews correlation, where scipy returns NaN."""
-    if len(labels) < 2 or np.ptp(labels) == 0 or not np.ptp(predictions) > 0:  # NaN is not
+    """Returns 0, where scipy returns NaN, if the labels or predictions are constant or the predictions not finite."""
+    if len(labels) < 2 or np.ptp(labels) == 0 or not np.ptp(predictions) > 0:
         return 0.0
     return float(function(predictions, labels)[0])
 
@@ -23,7 +23,7 @@ MEASURES = {
     "spearmanr": lambda predictions, labels, positive: correlation(spearmanr, predictions, labels),
 }
 
-# The metrics of each GLUE task (Wang et al., 2018, table 1) and of other data, under transformers' names.
+# Metrics by task (Wang et al., 2018, table 1), with the names that transformers uses.
 METRICS = {
     "cola": ("matthews_correlation",),
     "sst2": ("accuracy",),
@@ -41,12 +41,9 @@ METRICS = {
 
 def glue_scores(task: str, predictions: np.ndarray, labels: np.ndarray, positive: int = 1) -> dict[str, float]:
     """
-    Compute the METRICS of a task. All are between -1 and 1, except the mean squared error.
+    Computes the METRICS for a task, between -1 and 1 except for the mean squared error.
 
-    Args:
-        predictions: class numbers, or scores for a regression, (examples,).
-        labels: the true ones, likewise.
-        positive: the positive class for F1.
+    `predictions` and `labels` are class ids or scores, (examples,); `positive` is the positive class for F1.
     """
     predictions, labels = np.asarray(predictions), np.asarray(labels)
     return {name: MEASURES[name](predictions, labels, positive) for name in METRICS[task]}

@@ -1,4 +1,4 @@
-"""Questions about a text, as in SQuAD 1.1 and 2.0: read and validate them, and split them into windows of tokens."""
+"""Questions in the format of SQuAD 1.1 and 2.0: reading, validation, and division into windows of tokens."""
 
 from collections.abc import Iterable, Iterator
 from itertools import islice
@@ -28,8 +28,8 @@ FEATURES = datasets.Features(
 
 def load_squad(file: str, max_samples: int | None = None, **options) -> datasets.Dataset:
     """
-    Loads the first `max_samples` questions, with the options of `question_rows`, from SQuAD's JSON, or from rows with
-    the columns of the Hub's copy (id, context, question, answers) in .jsonl, .parquet, or under "data" in .json.
+    Loads the first `max_samples` questions from SQuAD's JSON, or from rows with the columns id, context, question and
+    answers in .jsonl, in .parquet or under "data" in .json. `options` are for `question_rows`.
     """
     with reading(file, REDOWNLOAD, "not in SQuAD's layout"):
         return question_rows(islice(questions_in(Path(file)), max_samples), file, **options)
@@ -46,13 +46,10 @@ def question_rows(
     Validates questions.
 
     Args:
-        name: the source of the questions in messages.
+        name: the source of the questions, for messages.
         version_2_with_negative: accept questions without an answer, as in SQuAD 2.0.
         answered: False for a test file, which needs no answers.
-        skip_bad_rows: skip questions that cannot be used, and print which.
-
-    Raises:
-        InputError: a question cannot be used.
+        skip_bad_rows: print and skip questions that cannot be used, instead of raising InputError.
     """
     rows: dict[str, dict] = {}
     bad_rows: dict[str, str] = {}
@@ -63,7 +60,7 @@ def question_rows(
         if answered and "answers" not in question and question.get("is_impossible") is not True:
             problem = "it has no answers"
         if row["id"] in rows:
-            problem = "another question has the same id"
+            problem = "its id is not unique"
         if problem:
             bad_rows[f"question {row['id']}"] = problem
         else:
@@ -87,7 +84,7 @@ def questions_in(path: Path) -> Iterator[dict]:
 
 
 def answers_of(question: dict) -> dict[str, list]:
-    """Returns the answers as lists of `text` and `answer_start`; SQuAD's files have an object for each answer."""
+    """Returns lists of `text` and `answer_start`, also from a list of answers, as in SQuAD's files."""
     answers = question.get("answers")
     if not answers or question.get("is_impossible") is True:
         return {"text": [], "answer_start": []}
@@ -97,17 +94,15 @@ def answers_of(question: dict) -> dict[str, list]:
 
 
 def problem_in_question(row: dict, answer_is_optional: bool) -> str | None:
-    """Returns what is wrong with a question, or None."""
+    """Returns a description of the problem with a question, or None."""
     for name in ("question", "context"):
         if problem := text_problem(row[name], f"its {name}"):
             return problem
         if not (row[name] or "").strip():
             return f"its {name} is empty"
     texts, starts = row["answers"]["text"], row["answers"]["answer_start"]
-    if len(texts) != len(starts):
-        return "its answers do not have one answer_start for each text"
     if not texts and not answer_is_optional:
-        return "it has no answer; for SQuAD 2.0 give `version_2_with_negative`"
+        return "it has no answer; for SQuAD 2.0 set `version_2_with_negative`"
     for text, start in zip(texts, starts, strict=True):
         if not text or start < 0 or row["context"][start : start + len(text)] != text:
             return f"the answer {text!r} is not at character {start} of its context"
@@ -122,24 +117,20 @@ def questions_that_fit(
     doc_stride: int,
     skip_bad_rows: bool = False,
 ) -> datasets.Dataset:
-    """
-    Returns the questions that leave room for more than `doc_stride` tokens of context in a window. Raises InputError
-    if one does not, unless `skip_bad_rows` is True.
-    """
+    """Returns the questions that leave room for more than `doc_stride` context tokens in a window."""
     encoded = encode(tokenizer, rows["question"][:], add_special_tokens=False, return_attention_mask=False)
     room = max_seq_length - tokenizer.num_special_tokens_to_add(pair=True) - doc_stride
+    lengths = [len(ids) for ids in encoded["input_ids"]]
+    advice = f"with `max_seq_length` {max_seq_length} and `doc_stride` {doc_stride} it must have fewer than {room}"
     problems = {
-        number: f"with {len(ids)} tokens, it leaves no room for `doc_stride` {doc_stride} tokens of context in "
-        f"`max_seq_length` {max_seq_length}; increase the length or reduce the stride"
-        for number, ids in enumerate(encoded["input_ids"])
-        if len(ids) >= room
+        f"question {question}": f"it has {length} tokens, but {advice}"
+        for question, length in zip(rows["id"], lengths, strict=True)
+        if length >= room
     }
-    names = rows["id"][:]
-    report_bad_rows(name, {f"question {names[n]}": problem for n, problem in problems.items()}, skip_bad_rows)
-    fitting = [number for number in range(len(rows)) if number not in problems]
-    if not fitting:
+    report_bad_rows(name, problems, skip_bad_rows)
+    if len(problems) == len(rows):
         raise InputError(f"{name}: no questions.")
-    return rows.select(fitting) if len(fitting) < len(rows) else rows
+    return rows.select([number for number, length in enumerate(lengths) if length < room]) if problems else rows
 
 
 def squad_windows(
@@ -153,23 +144,22 @@ def squad_windows(
     """
     Splits questions and contexts into overlapping windows, as in BERT: [CLS] question [SEP] part of the context [SEP].
 
-    Columns besides the tokens: `start_positions` and `end_positions`, the first and last token of the first answer
-    that lies entirely in the window, or 0, the position of [CLS], if none does; `length`. For evaluation also
-    `question`, the index of the window's row, and `offsets`, (2L): for each token of the context its first character
-    and the one after its last, and -1 for all other tokens. `options` are for `make_features`.
+    The columns `start_positions` and `end_positions` are the first and last token of the first answer that lies
+    entirely in the window, or the position of [CLS], 0, if there is none. For evaluation, `question` is the index of
+    the row, and `offsets`, (2L), are the first character of each context token and the character after its end, and
+    -1 for all other tokens. `options` are for `make_features`.
     """
     if tokenizer.padding_side != "right":
-        raise InputError("the tokenizer pads on the left, before the question; use a model that pads on the right.")
-    size = {"max_seq_length": max_seq_length, "doc_stride": doc_stride}
-    windows = make_features(
-        rows, make_windows, {"tokenizer": tokenizer, "for_training": for_training, **size}, **options
-    )
+        raise InputError("the tokenizer pads on the left; question answering requires padding on the right.")
+    settings = {"tokenizer": tokenizer, "for_training": for_training}
+    settings |= {"max_seq_length": max_seq_length, "doc_stride": doc_stride}
+    windows = make_features(rows, make_windows, settings, **options)
     if for_training:
         columns = windows.with_format("numpy")
         labelled = {*columns["question"][:][columns["start_positions"][:] > 0].tolist()}
         answered = {number for number, answers in enumerate(rows["answers"]) if answers["text"]}
         if lost := len(answered - labelled):
-            PartialState().print(f"{lost:,} of {len(rows):,} training questions have no answer that fits in a window")
+            PartialState().print(f"no window contains an answer to {lost:,} of {len(rows):,} training questions")
         windows = windows.remove_columns("question")
     return windows
 
@@ -217,10 +207,7 @@ def make_windows(
 
 
 def answer_characters(offsets: np.ndarray, answers: dict[str, list]) -> list[tuple[int, int]]:
-    """
-    Returns, for each answer that has tokens, the first character of its first token and the one after its last token.
-    `offsets` are those of all tokens, (tokens, 2).
-    """
+    """Expands answers to complete tokens, with `offsets` (tokens, 2), and returns their first and end characters."""
     spans = []
     for start, text in zip(answers["answer_start"], answers["text"], strict=True):
         tokens = offsets[overlapping(offsets, start, start + len(text))]
@@ -230,13 +217,13 @@ def answer_characters(offsets: np.ndarray, answers: dict[str, list]) -> list[tup
 
 
 def overlapping(offsets: np.ndarray, start: int, end: int) -> np.ndarray:
-    """Returns the indices of the tokens, given by `offsets` (tokens, 2), with a character in [start, end)."""
+    """Returns the indices of tokens, with `offsets` (tokens, 2), that overlap the characters [start, end)."""
     firsts, ends = offsets.T
     return np.flatnonzero((firsts < end) & (ends > start) & (ends > firsts))
 
 
 def token_span(offsets: np.ndarray, start: int, end: int) -> tuple[int, int] | None:
-    """Returns the first and last token of the characters [start, end), or None if the window has only some of them."""
+    """Returns the first and last token of the characters [start, end), or None if the window lacks some of them."""
     tokens = overlapping(offsets, start, end)
     if not len(tokens) or offsets[tokens[0], 0] != start or offsets[tokens[-1], 1] != end:
         return None

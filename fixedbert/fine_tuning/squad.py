@@ -1,4 +1,4 @@
-"""Extractive question answering: fine-tune, evaluate and predict on SQuAD 1.1 and 2.0 or the user's own questions."""
+"""Extractive question answering: fine-tunes, evaluates and predicts on SQuAD or the user's own questions."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,38 +25,26 @@ from .trainer import FineTuningArguments, FineTuningDataArguments, FineTuningTra
 
 @dataclass
 class SquadDataArguments(FineTuningDataArguments):
-    """The questions, and how they are split into windows of tokens."""
+    """The questions, and their division into windows of tokens."""
 
     max_seq_length: int = field(default=384, metadata={"help": "Tokens in a window."})
     version_2_with_negative: bool = field(
         default=False, metadata={"help": "Accept questions without an answer, as in SQuAD 2.0."}
     )
     null_score_diff_threshold: str = field(
-        default="0.0", metadata={"help": "Margin by which [CLS] must win for no answer; best: choose it for F1."}
+        default="0.0", metadata={"help": "Predict no answer if [CLS] wins by more than this; best: maximize F1."}
     )
     doc_stride: int = field(default=128, metadata={"help": "Context tokens that consecutive windows share."})
-    n_best_size: int = field(default=20, metadata={"help": "Starts and ends to combine per window, answers to keep."})
+    n_best_size: int = field(default=20, metadata={"help": "Starts and ends per window, and answers per question."})
     max_answer_length: int = field(default=30, metadata={"help": "Maximum answer length in tokens."})
 
-    def threshold(self) -> float | str:
-        if self.null_score_diff_threshold == "best":
-            return "best"
-        try:
-            return float(self.null_score_diff_threshold)
-        except ValueError as error:
-            raise InputError("give a number or best.", "null_score_diff_threshold") from error
-
-    def evaluation_options(self) -> tuple:
-        """Returns the options for `SquadEvaluation`."""
-        return self.n_best_size, self.max_answer_length, self.version_2_with_negative, self.threshold()
-
     def source(self, kind: str) -> str:
-        """Returns the name of the questions for "train", "validation" or "test" in messages."""
+        """Returns a name for the "train", "validation" or "test" questions in messages."""
         return f"{self.dataset_name}, {kind}" if self.dataset_name else getattr(self, f"{kind}_file")
 
 
 def load_questions(arguments: SquadDataArguments, kind: str, **hub_options) -> datasets.Dataset:
-    """Loads the questions for "train", "validation" or "test"."""
+    """Loads the "train", "validation" or "test" questions."""
     options = {
         "version_2_with_negative": arguments.version_2_with_negative,
         "answered": kind != "test",
@@ -65,7 +53,7 @@ def load_questions(arguments: SquadDataArguments, kind: str, **hub_options) -> d
     file, limit = getattr(arguments, f"{kind}_file"), arguments.max_samples(kind)
     if not arguments.dataset_name:
         if file is None:
-            raise InputError(f"no data: give `{kind}_file` or `dataset_name`.")
+            raise InputError(f"no data; set `{kind}_file` or `dataset_name`.")
         return load_squad(file, limit, **options)
     if file:
         raise InputError(f"cannot be combined with `{kind}_file`.", "dataset_name")
@@ -86,21 +74,20 @@ def fine_tune_squad(recipe: str | Path | None = None, **given: Any) -> Trained:
 
     Args:
         recipe: a YAML file with arguments; keyword arguments take precedence.
-        given: the flags of run_squad.py, such as `train_file="train-v1.1.json"` and `do_train=True`.
-            `fixedbert squad --help` lists them all.
+        given: the flags that `fixedbert squad --help` lists, such as `train_file="train-v1.1.json"`, `do_train=True`.
 
     Returns:
         The output directory, with the metrics.
 
     Raises:
-        InputError: arguments contradict each other, or data cannot be used.
-        KeyboardInterrupt: Ctrl-C, after a checkpoint; the same call resumes from it.
+        InputError: the arguments contradict each other, or the data cannot be used.
+        KeyboardInterrupt: Ctrl-C was pressed. The same call resumes from the checkpoint saved before.
     """
     return sweep(QuestionAnswering, **with_recipe(recipe, given))
 
 
 class QuestionAnswering(FineTuningTask):
-    """Questions with a context each, in windows of tokens."""
+    """Questions and contexts in windows of tokens."""
 
     arguments = (ModelArguments, SquadDataArguments, FineTuningArguments)
     auto_class = AutoModelForQuestionAnswering
@@ -109,8 +96,8 @@ class QuestionAnswering(FineTuningTask):
         self, name: None, config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase, arguments: tuple[Any, ...]
     ):
         model_args, data_args, training_args = arguments
-        if data_args.threshold() == "best" and not training_args.do_eval:
-            raise InputError("best needs validation questions: give `do_eval`.", "null_score_diff_threshold")
+        if data_args.null_score_diff_threshold == "best" and not training_args.do_eval:
+            raise InputError("best requires validation questions; set `do_eval`.", "null_score_diff_threshold")
         self.features, self.evaluations = {}, {}
         examples: dict[str, datasets.Dataset] = {}
         for kind in training_args.kinds:
@@ -121,11 +108,16 @@ class QuestionAnswering(FineTuningTask):
             windows = squad_windows(examples[kind], tokenizer, *size, **options)
             check_features(source, windows, tokenizer)
             if kind == "train":
-                self.features[kind] = first_rows(windows, data_args.max_train_samples)  # as in transformers' run_qa.py
+                self.features[kind] = first_rows(windows, data_args.max_train_samples)  # like run_qa.py
                 continue
             self.features[kind], _ = longest_first(windows)
             self.evaluations[kind] = SquadEvaluation(
-                examples[kind], self.features[kind], *data_args.evaluation_options()
+                examples[kind],
+                self.features[kind],
+                data_args.n_best_size,
+                data_args.max_answer_length,
+                data_args.version_2_with_negative,
+                data_args.null_score_diff_threshold,
             )
         if "validation" in examples:
             print_overlap("validation", examples.get("train"), examples["validation"], ("question", "context"))
@@ -142,7 +134,7 @@ class QuestionAnswering(FineTuningTask):
 
     def predict(self, trainer: FineTuningTrainer):
         evaluation, windows = self.evaluations["test"], self.features["test"]
-        if "validation" in self.evaluations:  # keep the threshold that was chosen on the validation questions
+        if "validation" in self.evaluations:  # use the threshold chosen on the validation questions
             evaluation.null_score_diff_threshold = self.evaluations["validation"].threshold
         answers = evaluation.answers.values()
         answered = any(answers) if evaluation.version_2_with_negative else all(answers)
@@ -157,7 +149,7 @@ class QuestionAnswering(FineTuningTask):
 
 
 def write_answers(directory: Path, prefix: str, evaluation: SquadEvaluation):
-    """Writes the files of transformers' run_qa.py: predictions in the official form, n-best answers, null odds."""
+    """Writes predictions in the official format, n-best answers and null odds, in the same files as run_qa.py."""
     contents = {"predictions": evaluation.predictions, "nbest_predictions": evaluation.n_best}
     if evaluation.version_2_with_negative:
         contents["null_odds"] = evaluation.null_odds

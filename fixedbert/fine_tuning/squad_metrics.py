@@ -1,4 +1,4 @@
-"""Answers from the logits of all windows, with SQuAD's exact match and F1 as in the official scripts."""
+"""Post-processing of logits into answers, and SQuAD's exact match and F1 as in the official scripts."""
 
 import re
 import string
@@ -15,7 +15,7 @@ PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
 def normalize_answer(text: str) -> str:
-    """Removes what SQuAD ignores in comparisons: case, ASCII punctuation, articles and additional whitespace."""
+    """Lowercases text and removes ASCII punctuation, articles and repeated whitespace."""
     return " ".join(re.sub(r"\b(a|an|the)\b", " ", text.lower().translate(PUNCTUATION)).split())
 
 
@@ -24,21 +24,21 @@ def exact_match(prediction: str, answer: str) -> float:
 
 
 def f1(prediction: str, answer: str) -> float:
-    """Returns the harmonic mean of precision and recall over normalized words."""
+    """Returns the harmonic mean of precision and recall for normalized words."""
     predicted, expected = normalize_answer(prediction).split(), normalize_answer(answer).split()
     common = (Counter(predicted) & Counter(expected)).total()
     return 2 * common / (len(predicted) + len(expected)) if common else 0.0
 
 
 def f1_or_empty(prediction: str, answer: str) -> float:
-    """F1 in SQuAD 2.0, where two empty texts score 1."""
+    """Returns F1 according to SQuAD 2.0, where two empty texts score 1."""
     return float(not normalize_answer(prediction)) if not normalize_answer(answer) else f1(prediction, answer)
 
 
 def best_score(
     score: Callable[[str, str], float], predictions: Mapping[str, str], question: str, references: Iterable[str]
 ) -> float:
-    """Returns the score for the best of several reference answers, and 0 if there is no prediction."""
+    """Returns the highest score over all reference answers, or 0 if there is no prediction."""
     if question not in predictions:
         return 0.0
     return max(score(predictions[question], reference) for reference in references)
@@ -46,8 +46,8 @@ def best_score(
 
 def squad_scores(predictions: Mapping[str, str], answers: Mapping[str, Iterable[str]]) -> dict[str, float]:
     """
-    Returns SQuAD 1.1's exact match and F1 in percent (Rajpurkar et al., 2016, section 6.1), given the predicted text
-    and all reference answers for each question id. The best answer counts.
+    Returns SQuAD 1.1's exact match and F1 in percent (Rajpurkar et al., 2016, section 6.1), from the predicted text
+    and the reference answers for each question id.
     """
     return {
         name: 100 * sum(best_score(score, predictions, *item) for item in answers.items()) / len(answers)
@@ -65,9 +65,9 @@ def squad_v2_scores(
     Returns SQuAD 2.0's exact match and F1 in percent (Rajpurkar et al., 2018), for all questions, for those with an
     answer (`HasAns_`) and for those without (`NoAns_`).
 
-    The prediction is "no answer" if the text is empty or the null score is above `threshold`. With null scores the
-    results include `best_exact` and `best_f1`, and the thresholds at which they are reached (`..._thresh`). A question
-    without a prediction scores 0; the official script leaves it out.
+    The prediction is "no answer" if the text is empty or the null score exceeds `threshold`. With null scores, the
+    results include `best_exact` and `best_f1` with their thresholds (`..._thresh`). A question without a prediction
+    scores 0; the official script ignores it.
     """
     golds = {name: [text for text in texts if normalize_answer(text)] for name, texts in answers.items()}
     has_answer = np.array([bool(texts) for texts in golds.values()])
@@ -91,35 +91,33 @@ def best_threshold(
     scores: np.ndarray, null_scores: np.ndarray, has_answer: np.ndarray, empty: np.ndarray
 ) -> tuple[float, float]:
     """
-    Returns the best mean score in percent, and the null score above which "no answer" must be predicted to reach it.
+    Returns the best mean score in percent, and the threshold for null scores that reaches it.
 
-    Like the official script (find_best_thresh), starts with "no answer" to all questions, and adds the predicted texts
-    in the order of their null scores. `empty` is True for predicted texts without a character. All arrays are
-    (questions,).
+    Like find_best_thresh in the official script, starts with "no answer" for all questions, and adds the predicted
+    texts in the order of their null scores. `empty` marks empty texts. All arrays are (questions,).
     """
     order = np.argsort(null_scores, kind="stable")
     gain = np.where(has_answer, scores, np.where(empty, 0.0, -1.0))[order]
-    totals = (~has_answer).sum() + np.concatenate([[0.0], np.cumsum(gain)])  # with the first 0, 1, ... texts
+    totals = (~has_answer).sum() + np.concatenate([[0.0], np.cumsum(gain)])  # with 0, 1, ... texts
     taken = int(totals.argmax())
     if taken:
         threshold = null_scores[order[taken - 1]]
-    else:  # "no answer" is best for all
+    else:  # "no answer" to all questions is best
         threshold = 0.0 if null_scores.min() > 0 else null_scores.min() - 1
     return 100 * float(totals[taken]) / len(scores), float(threshold)
 
 
 class SquadEvaluation:
     """
-    Turns the logits of all windows, in order, into answers, and scores them for Trainer's `compute_metrics`.
+    Converts the logits for all windows into answers, and scores them as Trainer's `compute_metrics`.
 
-    As in BERT and in transformers' run_qa.py, the candidates are all pairs of a window's `n_best_size` best starts and
-    ends that form a span of at most `max_answer_length` context tokens. For each question the best `n_best_size` of
-    all windows are kept. With `version_2_with_negative` the answer is empty if the logits of [CLS], in the window
-    where they are lowest, exceed those of the best span by more than `null_score_diff_threshold`; "best" chooses the
-    threshold with the best F1.
+    Like in run_qa.py, candidates are the pairs of a window's `n_best_size` best starts and ends that form a span of
+    at most `max_answer_length` context tokens, and each question keeps its `n_best_size` best candidates. With
+    `version_2_with_negative`, the answer is empty if the score of [CLS], in the window where it is lowest, exceeds the
+    score of the best span by more than `null_score_diff_threshold`; "best" maximizes F1.
 
-    Attributes, by question id: `predictions`, the texts; `n_best`, each with probability and logits; `null_odds`, the
-    logits of [CLS] minus those of the best span.
+    Attributes by question id: `predictions`, the texts; `n_best`, candidates with their probabilities and logits;
+    `null_odds`, the score of [CLS] minus the score of the best span.
     """
 
     def __init__(
@@ -140,7 +138,8 @@ class SquadEvaluation:
         self.n_best_size = n_best_size
         self.max_answer_length = max_answer_length
         self.version_2_with_negative = version_2_with_negative
-        self.null_score_diff_threshold = null_score_diff_threshold
+        is_best = null_score_diff_threshold == "best"
+        self.null_score_diff_threshold = "best" if is_best else float(null_score_diff_threshold)
         self.threshold = 0.0  # in the last call
         self.predictions: dict[str, str] = {}
         self.n_best: dict[str, list[dict]] = {}
@@ -154,7 +153,7 @@ class SquadEvaluation:
         return scores | {"null_score_diff_threshold": self.threshold}
 
     def predict(self, start_logits: np.ndarray, end_logits: np.ndarray) -> dict[str, str]:
-        """Sets the attributes from logits, (windows, L), and returns the text of the best span for each question."""
+        """Sets the attributes from logits, (windows, L), and returns the best nonempty span for each question."""
         windows_of = np.split(np.argsort(self.questions, kind="stable"), np.cumsum(np.bincount(self.questions))[:-1])
         texts = {}
         self.n_best, self.null_odds = {}, {}
@@ -175,14 +174,16 @@ class SquadEvaluation:
                 if no_answer not in candidates:
                     candidates.append(no_answer)
             self.n_best[name] = with_probabilities(candidates)
-        asked = self.null_score_diff_threshold
-        self.threshold = self.best_threshold(texts) if asked == "best" else float(asked)
+        if isinstance(self.null_score_diff_threshold, float):
+            self.threshold = self.null_score_diff_threshold
+        else:
+            self.threshold = squad_v2_scores(texts, self.answers, self.null_odds)["best_f1_thresh"]
         empty = {name for name, odds in self.null_odds.items() if odds > self.threshold}
         self.predictions = {name: "" if name in empty else text for name, text in texts.items()}
         return texts
 
     def spans(self, window: int, start_logits: np.ndarray, end_logits: np.ndarray) -> tuple[np.ndarray, ...]:
-        """Returns the best spans in a window: first and end characters, start and end logits, each (spans,)."""
+        """Returns the first and end characters, start and end logits of a window's best spans, each (spans,)."""
         size = self.lengths[window]
         offsets = self.offsets[self.ends[window] : self.ends[window + 1]].reshape(size, 2)
         starts, ends = (
@@ -194,15 +195,9 @@ class SquadEvaluation:
         start, end = starts[start], ends[end]
         return offsets[start, 0], offsets[end, 1], start_logits[start], end_logits[end]
 
-    def best_threshold(self, texts: dict[str, str]) -> float:
-        """Returns the threshold with the best F1, or 0 if the answers are unknown."""
-        if not any(self.answers.values()):
-            return 0.0
-        return squad_v2_scores(texts, self.answers, self.null_odds)["best_f1_thresh"]
-
 
 def with_probabilities(candidates: list[tuple]) -> list[dict]:
-    """Returns candidates (text, start logit, end logit) as run_qa.py writes them, with a softmax over their scores."""
+    """Returns candidates (text, start logit, end logit) in the format of run_qa.py, with a softmax over scores."""
     scores = np.array([start + end for _, start, end in candidates])
     weights = np.exp(scores - scores.max()) if candidates else scores
     return [

@@ -1,4 +1,4 @@
-"""Several fine-tuning runs from one command: tasks, seeds and the BERT paper's grid, with a summary."""
+"""Several fine-tuning runs with one command: tasks, seeds and the BERT paper's grid, with a summary."""
 
 import gc
 import json
@@ -29,7 +29,7 @@ from ..training.plots import draw_sweep, is_metric
 from .fine_tune import FineTuningTask, fine_tune
 from .trainer import FineTuningArguments
 
-# Devlin et al., 2019, appendix A.3. The batch size is the total on all devices.
+# Devlin et al., 2019, appendix A.3. The batch size is the total over all devices.
 GRIDS = {
     "bert": {
         "train_batch_size": (16, 32),
@@ -55,14 +55,14 @@ class PlannedRun:
 
 
 def plan_runs(tasks: list[str | None], training_args: FineTuningArguments) -> list[PlannedRun]:
-    """Returns every task with every point of the grid and every seed."""
+    """Returns all combinations of tasks, points of the grid and seeds."""
     grid = training_args.grid
     if grid is not None and grid not in GRIDS:
-        raise InputError(f"{grid}: no such grid; there is {', '.join(GRIDS)}.", "grid")
+        raise InputError(f"{grid}: unknown grid; choose from {', '.join(GRIDS)}.", "grid")
     if grid is not None and training_args.max_steps > 0:
         raise InputError("varies the number of epochs, which `max_steps` overrides.", "grid")
     if training_args.teacher_model is not None and len(set(tasks) - {"ax"}) > 1:
-        raise InputError("is for a single `task_name`.", "teacher_model")
+        raise InputError("requires a single `task_name`.", "teacher_model")
     values = GRIDS[grid] if grid else {}
     points = [tuple(zip(values, point, strict=True)) for point in product(*values.values())]
     seeds = dict.fromkeys(training_args.seeds or [training_args.seed])
@@ -71,21 +71,21 @@ def plan_runs(tasks: list[str | None], training_args: FineTuningArguments) -> li
 
 def sweep(task_class: type[FineTuningTask], **given: Any) -> Trained:
     """
-    Fine-tunes for every task, seed and point of the grid, each in a subdirectory of `output_dir`. A single run uses
-    `output_dir` itself. After an interruption the same call continues with the runs that are not complete.
+    Fine-tunes for each task, seed and point of the grid in a subdirectory of `output_dir`; a single run uses
+    `output_dir` itself. After an interruption, the same call continues with the incomplete runs.
 
     `given` are fields of `task_class.arguments`. Raises InputError if they contradict each other.
     """
     arguments = make_arguments(given, *task_class.arguments)
     _, data_args, training_args = arguments
     if not training_args.kinds:
-        raise InputError("nothing to do: give `do_train`, `do_eval` or `do_predict`.")
+        raise InputError("nothing to do; set `do_train`, `do_eval` or `do_predict`.")
     runs = plan_runs(data_args.tasks(training_args.do_predict), training_args)
     if len(runs) == 1 and training_args.seeds is None:
         fine_tune(task_class, runs[0].task, arguments, given)
         return read_result(training_args.directory)
     if training_args.resume_from_checkpoint is not None:
-        raise InputError("is for a single run; several resume when started again.", "resume_from_checkpoint")
+        raise InputError("requires a single run; several runs resume automatically.", "resume_from_checkpoint")
     with sweep_directory(training_args, given) as directory:
         for number, run in enumerate(runs, start=1):
             if (directory / run.directory).exists():
@@ -103,7 +103,7 @@ def sweep(task_class: type[FineTuningTask], **given: Any) -> Trained:
 def run_fields(
     run: PlannedRun, given: dict[str, Any], training_args: FineTuningArguments, directory: Path
 ) -> dict[str, Any]:
-    """Returns the fields for one run in the sweep's directory."""
+    """Returns the fields for a run, whose output goes below `directory`."""
     fields: dict[str, Any] = given | {"seeds": None, "grid": None, "seed": run.seed, **dict(run.settings)}
     fields["output_dir"] = str(directory / run.directory)
     if training_args.push_to_hub:
@@ -116,7 +116,7 @@ def run_fields(
         if batch % divisor:
             raise InputError(f"a batch of {batch} cannot be divided among {divisor} devices and steps.", "grid")
         fields["per_device_train_batch_size"] = batch // divisor
-    if run.task == "ax":  # has no training data; the model for MNLI predicts it
+    if run.task == "ax":  # has no training data; predicted by the MNLI model
         fields |= dict.fromkeys(("do_train", "do_eval", "load_best_model_at_end", "push_to_hub"), False)
         fields |= {"eval_strategy": "no", "early_stopping_patience": None}
         mnli = directory / run.directory.replace("ax/", "mnli/", 1)
@@ -128,7 +128,7 @@ def run_fields(
 
 @contextmanager
 def sweep_directory(training_args: FineTuningArguments, given: dict[str, Any]) -> Iterator[Path]:
-    """Yields OUTPUT.partial for the runs, and renames it at the end. The same command resumes there."""
+    """Yields OUTPUT.partial, where the same command resumes, and renames it when all runs are complete."""
     final = output_path(training_args.output_dir)
     with output_lock(final, training_args):
         check_output_free(final)
@@ -150,13 +150,13 @@ def sweep_directory(training_args: FineTuningArguments, given: dict[str, Any]) -
         finish_directory(partial, final)
 
 
-# The main metric of a run is the first one of these that it has.
+# The first of these metrics that a run has is its main metric.
 MAIN_METRICS = ("combined_score", "matthews_correlation", "accuracy", "pearson", "f1")
 
 
 @dataclass
 class Summary:
-    """The values of a metric for every seed, for one task at one point of the grid."""
+    """The values of a metric for all seeds, for one task and point of the grid."""
 
     task: str
     settings: dict[str, float]
@@ -164,32 +164,32 @@ class Summary:
     values: list[float]
     is_main: bool
 
+    def median(self) -> float:
+        return median(self.values)
+
     def line(self, note: str = "") -> str:
-        statistics = f"{median(self.values):>9.4f} {min(self.values):>9.4f} {max(self.values):>9.4f}"
+        statistics = f"{self.median():>9.4f} {min(self.values):>9.4f} {max(self.values):>9.4f}"
         point = ", ".join(f"{name} {value:g}" for name, value in self.settings.items())
         return f"{self.task:<19} {self.metric:<22} {statistics} {len(self.values):>6}  {point} {note}".rstrip()
 
 
 def summarize(directory: Path, runs: list[PlannedRun]):
-    """Prints one table, and writes it to results.json with the results of every run, and to results.png as a plot."""
+    """Prints a table with all results, and writes results.json and results.png."""
     files = {run: directory / run.directory / "all_results.json" for run in runs}
     results = {run: json.loads(file.read_text()) for run, file in files.items() if file.exists()}
     summaries = summaries_of(results)
-    if not summaries:  # there were predictions only
+    if not summaries:  # predictions only
         return
-    best: dict[str, Summary] = {}
-    for summary in (summary for summary in summaries if summary.is_main):
-        if summary.task not in best or median(summary.values) > median(best[summary.task].values):
-            best[summary.task] = summary
+    main = [summary for summary in summaries if summary.is_main]
+    best = {task: max((s for s in main if s.task == task), key=Summary.median) for task in (s.task for s in main)}
     with_grid = any(summary.settings for summary in summaries)
     print(f"\n{'task':<19} {'metric':<22} {'median':>9} {'min':>9} {'max':>9} {'seeds':>6}")
     for summary in summaries:
         if summary.is_main or not with_grid:
             print(summary.line("<- best" if with_grid and summary is best[summary.task] else ""))
-    averages = {"average": best} if len(best) > 1 else {}
-    if "wnli" in best and averages:  # which the BERT paper excludes
-        averages["average without wnli"] = {task: summary for task, summary in best.items() if task != "wnli"}
-    means = {name: average(tasks, results) for name, tasks in averages.items()}
+    means = {"average": average(best, results)} if len(best) > 1 else {}
+    if "wnli" in best and means:  # as in the BERT paper
+        means["average without wnli"] = average({task: s for task, s in best.items() if task != "wnli"}, results)
     for name, values in means.items():
         print(Summary(name, {}, "", values, True).line())
     content = {
@@ -198,11 +198,11 @@ def summarize(directory: Path, runs: list[PlannedRun]):
         **means,
     }
     write_atomically(directory / "results.json", to_json(content, indent=1) + "\n")
-    draw_sweep([summary for summary in summaries if summary.is_main], directory / "results.png")
+    draw_sweep(main, directory / "results.png")
 
 
 def summaries_of(results: dict[PlannedRun, dict]) -> list[Summary]:
-    """Returns the metrics of each task at each point of the grid, the main one first."""
+    """Returns the metrics for each task and point of the grid, the main one first."""
     summaries = []
     for task, settings in dict.fromkeys((run.task, run.settings) for run in results):
         seeds = [result for run, result in results.items() if (run.task, run.settings) == (task, settings)]
@@ -216,7 +216,7 @@ def summaries_of(results: dict[PlannedRun, dict]) -> list[Summary]:
 
 
 def average(best: dict[str, Summary], results: dict[PlannedRun, dict]) -> list[float]:
-    """Returns, for every seed, the mean main metric over the tasks. MNLI counts with the mean of its two dev sets."""
+    """Returns the main metric averaged over tasks, for each seed. For MNLI, it is averaged over both dev sets."""
     averages = []
     for seed in dict.fromkeys(run.seed for run in results):
         scores = []

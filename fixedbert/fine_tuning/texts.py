@@ -1,7 +1,4 @@
-"""
-Single texts and text pairs with class labels or scores, read from GLUE, the Hub, or csv, tsv, json, jsonl and parquet
-files into `datasets.Dataset`.
-"""
+"""Texts and text pairs with class labels or scores, from GLUE, the Hub or files, as rows and as features."""
 
 import math
 from collections import Counter
@@ -21,7 +18,7 @@ from ..support.errors import InputError
 from .examples import make_features, report_bad_rows
 from .labels import shorten
 
-# Text columns that need no `text_column_names`.
+# Text columns that are used without `text_column_names`.
 KNOWN_TEXT_COLUMNS = {columns for task in TASKS.values() for columns in (task.texts, task.file_texts)} | {("text",)}
 
 
@@ -31,22 +28,21 @@ class TextData:
     Rows for text classification or regression.
 
     Attributes:
-        labels: class names; empty for a regression, None if no split has labels.
-        splits: datasets with the columns `sentence1`, `sentence2` (pairs only), `label` (a class name or a score; not
-            in test splits), `row` (the line or row number in the file) and `index` (the file's own `index` column, or
-            the position of the row).
+        labels: label names; empty for regression, None if no split has labels.
+        splits: datasets with the columns `sentence1`, `sentence2` (pairs only), `label` (name or score; not in test
+            splits), `row` (line or row number in the file) and `index` (from the file, or the position of the row).
     """
 
     labels: list[str] | None
     splits: dict[str, datasets.Dataset]
 
     def of_kind(self, kind: str) -> dict[str, datasets.Dataset]:
-        """Returns the splits for "train", "validation" or "test", the main one first."""
+        """Returns the "train", "validation" or "test" splits, the main one first."""
         return {split: rows for split, rows in self.splits.items() if split.split("_")[0] == kind}
 
 
 class RowSource:
-    """The rows of a file or of one split of a dataset, with the names that error messages use."""
+    """The rows of a file or of a dataset split, with the names for error messages."""
 
     def __init__(self, name: str, rows: Iterator[FileRow], file: DataFile | None = None):
         first = next(rows, None)
@@ -57,17 +53,17 @@ class RowSource:
 
     @classmethod
     def from_file(cls, path: Path, header: tuple[str, ...] | None = None) -> "RowSource":
-        """`header` names the columns of a csv or tsv file that has no header line."""
+        """Opens a file; `header` names the columns of a csv or tsv file without a header line."""
         file = DataFile(path, header=header)
         return cls(str(path), file.rows(), file)
 
     def text_columns(self) -> tuple[str, ...]:
-        """Returns those of KNOWN_TEXT_COLUMNS that the source has. There must be exactly one such set of columns."""
+        """Returns the largest of KNOWN_TEXT_COLUMNS in the source, which must be unique."""
         known = [names for names in KNOWN_TEXT_COLUMNS if {*names} <= {*self.columns}]
         known = [names for names in known if not any({*names} < {*others} for others in known)]
         if len(known) != 1:
-            listed = ", ".join(self.columns)
-            raise InputError(f"{self.name}: name the text columns; there are {listed}.", "text_column_names")
+            columns = ", ".join(self.columns)
+            raise InputError(f"{self.name}: choose the text columns from {columns}.", "text_column_names")
         return known[0]
 
     def read(
@@ -85,26 +81,23 @@ class RowSource:
         Args:
             texts: one or two text columns.
             label: the label column, or None to read no labels.
-            label_names: the class name for each label in the source; empty for a regression, None if unknown.
-            skip_bad_rows: skip rows that cannot be used, and print which.
-            official: accept empty texts, and skip rows with too few fields, as in the Hub's copy of GLUE.
+            label_names: the name for each label in the source; empty for regression, None if unknown.
+            skip_bad_rows: print and skip rows that cannot be used, instead of raising InputError.
+            official: accept empty texts and skip rows with too few fields, as in the Hub's copy of GLUE.
         """
         for name in (*texts, *([label] if label else [])):
             if name not in self.columns:
                 option = "label_column_name" if name == label else "text_column_names"
-                raise InputError(f"{self.name}: no column {name!r}; there are {', '.join(self.columns)}.", option)
+                raise InputError(f"{self.name}: no column {name!r}; choose from {', '.join(self.columns)}.", option)
         convert = str if label_names is None else label_names.__getitem__ if label_names else float
         rows, bad_rows = [], {}
         for position, (number, values, problem) in enumerate(islice(self.rows, max_samples)):
             if official and problem == TOO_FEW:
                 continue
-            problem = problem or problem_in_texts(values, texts, official)
-            if label:
-                problem = problem or problem_in_label(values.get(label), label_names)
-            if problem:
+            if problem := problem or problem_in(values, texts, label, label_names, official):
                 bad_rows[f"{self.unit} {number}"] = problem
                 continue
-            row = {f"sentence{place}": values[column] for place, column in enumerate(texts, start=1)}
+            row = {f"sentence{n}": values[column] for n, column in enumerate(texts, start=1)}
             if label:
                 row["label"] = convert(str(values[label]))
             rows.append(row | {"row": number, "index": str(values.get("index", position))})
@@ -115,7 +108,7 @@ class RowSource:
 
 
 def dataset_rows(data: datasets.Dataset) -> Iterator[FileRow]:
-    """Yields the rows of a dataset from the Hub, with class names as labels, and None for the -1 in test sets."""
+    """Yields the rows of a dataset, with label names instead of ids, and None instead of -1 (no label)."""
     classes = {name: kind for name, kind in data.features.items() if isinstance(kind, datasets.ClassLabel)}
     number = 0
     for batch in data.iter(1000):
@@ -128,19 +121,19 @@ def dataset_rows(data: datasets.Dataset) -> Iterator[FileRow]:
             number += 1
 
 
-def problem_in_texts(values: dict, columns: tuple[str, ...], empty_allowed: bool) -> str | None:
-    """Returns what is wrong with the texts of a row, or None."""
-    for column in columns:
+def problem_in(
+    values: dict, texts: tuple[str, ...], label: str | None, label_names: Mapping[str, str] | None, empty_allowed: bool
+) -> str | None:
+    """Returns a description of the problem with a row, or None. The arguments are as in `RowSource.read`."""
+    for column in texts:
         text = values.get(column)
         if problem := text_problem(text, repr(column)):
             return problem
         if text is None or not (text.strip() or empty_allowed):
             return f"{column!r} is empty"
-    return None
-
-
-def problem_in_label(value: object, label_names: Mapping[str, str] | None) -> str | None:
-    """Returns what is wrong with a label, or None. `label_names` are as for `RowSource.read`."""
+    if label is None:
+        return None
+    value = values.get(label)
     if value is None or value != value or not str(value).strip():
         return "no label"
     if not isinstance(value, str | int | float):
@@ -169,13 +162,13 @@ def load_task(
     **hub_options,
 ) -> TextData:
     """
-    Loads a GLUE task from a directory in the layout of the original download, or from the Hub (nyu-mll/glue).
+    Loads a GLUE task from a directory with the original download, or from the Hub (nyu-mll/glue).
 
-    `name` is a key of TASKS, `kinds` are some of "train", "validation" and "test", and `max_samples` limits the rows
-    of each kind. Raises InputError if the task or a file does not exist, or a row cannot be used.
+    `name` is a key of TASKS, and `max_samples` limits the rows for each of `kinds` ("train", "validation", "test").
+    Raises InputError if the task or a file does not exist, or a row cannot be used.
     """
     if name not in TASKS:
-        raise InputError(f"{name}: no such task; the tasks are {', '.join(TASKS)}.", "task_name")
+        raise InputError(f"{name}: unknown task; choose from {', '.join(TASKS)}.", "task_name")
     task = TASKS[name]
     files = {split: file for split, file in task.files.items() if split.split("_")[0] in kinds}
     if absent := set(kinds) - {split.split("_")[0] for split in files}:
@@ -184,12 +177,11 @@ def load_task(
     if data_dir is None:
         config = task.dataset_config_name or name
         hub = load_from_hub(task.dataset_name, config, **hub_options)
-        sources = {
-            split: RowSource(f"{task.dataset_name}, {config}, {split}", dataset_rows(hub[split])) for split in files
-        }
+        origin = f"{task.dataset_name}, {config}"
+        sources = {split: RowSource(f"{origin}, {split}", dataset_rows(hub[split])) for split in files}
     else:
-        places = [path for path in (Path(data_dir, task.folder), Path(data_dir, "diagnostic")) if path.is_dir()]
-        directory = places[0] if places else Path(data_dir)
+        directories = (Path(data_dir, task.folder), Path(data_dir, "diagnostic"))
+        directory = next((path for path in directories if path.is_dir()), Path(data_dir))
         headers = {split: None if split == "test" else task.header for split in files}
         sources = {split: RowSource.from_file(directory / file, headers[split]) for split, file in files.items()}
         texts, label = task.file_texts, task.label
@@ -204,15 +196,15 @@ def load_task(
 
 
 def load_files(files: Mapping[str, str], **options) -> TextData:
-    """Loads the user's files, given by split (train, validation, test), with the arguments of `read_splits`."""
+    """Loads files by split (train, validation, test). `options` are for `read_splits`."""
     return read_splits({split: RowSource.from_file(Path(file)) for split, file in files.items()}, **options)
 
 
 def load_dataset(name: str, config: str | None, kinds: tuple[str, ...], hub_options: dict, **options) -> TextData:
-    """Loads a dataset from the Hub, with the arguments of `read_splits`."""
+    """Loads a dataset from the Hub. `options` are for `read_splits`."""
     hub = load_from_hub(name, config, **hub_options)
     if absent := [kind for kind in kinds if kind not in hub]:
-        raise InputError(f"{name}: no split {absent[0]}; there are {', '.join(hub)}.", "dataset_name")
+        raise InputError(f"{name}: no split {absent[0]}; it has {', '.join(hub)}.", "dataset_name")
     return read_splits({kind: RowSource(f"{name}, {kind}", dataset_rows(hub[kind])) for kind in kinds}, **options)
 
 
@@ -225,18 +217,14 @@ def read_splits(
     max_samples: Mapping[str, int | None] | None = None,
 ) -> TextData:
     """
-    Reads splits whose labels are not known in advance. The classes are the sorted labels of the training split, or of
-    the validation split if there is no training.
+    Reads splits with unknown labels: the sorted labels of the training split, or without one of the validation split.
 
     Args:
-        do_regression: True if the labels are scores; by default, if they are floats, as in transformers' run_glue.py.
-        skip_bad_rows: skip rows that cannot be used, and print which.
+        do_regression: True if labels are scores; by default, if they are floats, as in transformers' run_glue.py.
+        skip_bad_rows: print and skip rows that cannot be used, instead of raising InputError.
         text_columns: one or two columns; by default those in KNOWN_TEXT_COLUMNS.
-        label_column: not needed in the test split.
+        label_column: not required in the test split.
         max_samples: the maximum number of rows for each split.
-
-    Raises:
-        InputError: a file, column or row cannot be used, or all training labels are the same.
     """
     texts = text_columns or next(iter(sources.values())).text_columns()
     label_names: dict[str, str] | None = {} if do_regression else None
@@ -259,12 +247,12 @@ def read_splits(
 
 
 def are_floats(labels: Collection[str]) -> bool:
-    """Returns True if pandas would read a column with these labels as floats."""
+    """Returns True if pandas would read these labels as floats."""
     return all(math.isfinite(as_float(label)) for label in labels) and any(set(".eE") & {*label} for label in labels)
 
 
 def numerically(label: str) -> tuple:
-    """Sorting key: numbers by value, then other labels alphabetically."""
+    """Sort key: numbers by value, then other labels alphabetically."""
     number = as_float(label)
     return (True, 0.0, label) if math.isnan(number) else (False, number, label)
 
@@ -281,7 +269,7 @@ def tokenize(
 
 
 def encode_labels(labels: Sequence, label_ids: Mapping[str, int]) -> list:
-    """Returns the number of each class name, or the scores themselves in a regression."""
+    """Returns the ids of label names, or unchanged scores for regression."""
     return [label_ids[name] for name in labels] if label_ids else [*labels]
 
 
@@ -293,9 +281,8 @@ def text_features(
     **options,
 ) -> datasets.Dataset:
     """
-    Tokenizes a split of TextData without padding: [CLS] sentence1 [SEP], and for pairs sentence2 [SEP], truncated to
-    `max_seq_length` at the end of the longer sentence. `label_ids` are from `align_labels`, `options` are for
-    `make_features`.
+    Tokenizes a split of TextData without padding: [CLS] sentence1 [SEP] sentence2 [SEP], truncated to `max_seq_length`
+    at the end of the longer sentence. `label_ids` are from `align_labels`, `options` are for `make_features`.
     """
     settings = {"tokenizer": tokenizer, "max_seq_length": max_seq_length, "label_ids": label_ids or {}}
     return make_features(rows, tokenize, settings, **options)

@@ -1,6 +1,5 @@
-"""Training on batches of similar lengths and evaluation in large batches, with their arguments."""
+"""Trainer and arguments for fine-tuning: batches with similar lengths, exact losses, distillation."""
 
-import math
 from dataclasses import dataclass, field
 from inspect import signature
 
@@ -12,13 +11,12 @@ from torch.utils.data import Sampler, SequentialSampler
 from transformers import DataCollatorWithPadding, EarlyStoppingCallback
 from transformers.trainer_pt_utils import get_length_grouped_indices
 
-from ..support.errors import InputError
 from ..training.arguments import CommonArguments
 from ..training.speed import has_bf16
 from ..training.trainer import CommonTrainer
 from .distillation import Teacher
 
-LOGGING = 0.02  # fraction of all steps, so that short runs have a curve too
+LOGGING = 0.02  # fraction of all steps, so that short runs have a training curve, too
 
 
 @dataclass
@@ -60,21 +58,17 @@ class FineTuningArguments(CommonArguments):
         self.dataloader_pin_memory &= self.device.type != "cpu"
         if self.early_stopping_patience is not None:
             self.restore_callback_states_from_checkpoint = True
-        if not 0 < self.distillation_temperature < math.inf:
-            raise InputError(f"{self.distillation_temperature}: must be above 0.", "distillation_temperature")
-        if not 0 <= self.distillation_weight <= 1:
-            raise InputError(f"{self.distillation_weight}: must be between 0 and 1.", "distillation_weight")
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """Returns the splits that the run needs: "train", "validation", "test"."""
-        wanted = {"train": self.do_train, "validation": self.do_eval, "test": self.do_predict}
-        return tuple(kind for kind, is_wanted in wanted.items() if is_wanted)
+        """Returns those of "train", "validation" and "test" that the run needs."""
+        needed = {"train": self.do_train, "validation": self.do_eval, "test": self.do_predict}
+        return tuple(kind for kind, is_needed in needed.items() if is_needed)
 
 
 @dataclass
 class FineTuningDataArguments:
-    """Where the examples are, how many to use, and how to tokenize them."""
+    """The source and number of the examples, and their tokenization."""
 
     dataset_name: str | None = field(default=None, metadata={"help": "A dataset on the Hub, such as rajpurkar/squad."})
     dataset_config_name: str | None = field(default=None, metadata={"help": "The configuration of the dataset."})
@@ -84,7 +78,7 @@ class FineTuningDataArguments:
     skip_bad_rows: bool = field(default=False, metadata={"help": "Skip rows that cannot be used, and print which."})
     max_seq_length: int = field(default=128, metadata={"help": "Truncate examples to this many tokens."})
     pad_to_max_length: bool = field(
-        default=False, metadata={"help": "Pad to this length, not to the longest example."}
+        default=False, metadata={"help": "Pad to `max_seq_length` instead of the longest example."}
     )
     max_train_samples: int | None = field(default=None, metadata={"help": "Use only the first training examples."})
     max_eval_samples: int | None = field(default=None, metadata={"help": "Use only the first validation examples."})
@@ -97,29 +91,25 @@ class FineTuningDataArguments:
         return {"num_proc": self.preprocessing_num_workers, "overwrite_cache": self.overwrite_cache}
 
     def tasks(self, predict: bool) -> list[str | None]:
-        """Returns the names of the tasks in the order of their runs; None for data without a name."""
+        """Returns the names of the tasks in the order of their runs; None for the user's own data."""
         return [None]
 
     def max_samples(self, kind: str) -> int | None:
-        """Returns the maximum number of examples for "train", "validation" or "test"; None for all."""
+        """Returns the maximum number of "train", "validation" or "test" examples; None for all."""
         names = {"train": "max_train_samples", "validation": "max_eval_samples", "test": "max_predict_samples"}
         return getattr(self, names[kind])
 
 
 class LengthGroupedSampler(Sampler):
     """
-    Groups examples of similar lengths into steps across all processes, in an order that depends only on seed and
-    epoch. The first step contains the longest example.
-
-    transformers' sampler groups the batches of a single process, and draws from the global random generator, whose
-    state differs between processes because of dropout.
+    Groups examples with similar lengths into steps across all processes, in an order that depends only on seed and
+    epoch. The first step contains the longest example. transformers' sampler groups the batches of a single process,
+    and uses the global random generator, whose state differs between processes because of dropout.
     """
 
     def __init__(self, lengths: list[int], step_size: int, seed: int):
-        self.lengths = lengths
+        self.lengths, self.seed, self.epoch = lengths, seed, 0
         self.step_size = step_size  # examples per step on all processes
-        self.seed = seed
-        self.epoch = 0
 
     def set_epoch(self, epoch: int):
         self.epoch = epoch
@@ -132,17 +122,17 @@ class LengthGroupedSampler(Sampler):
         generator = torch.Generator().manual_seed(seed)
         grouped = torch.tensor(get_length_grouped_indices(self.lengths, self.step_size, generator=generator))
         first, *others = grouped.split(self.step_size)
-        last = [others.pop()] if others and len(others[-1]) < self.step_size else []  # an incomplete step comes last
+        last = [others.pop()] if others and len(others[-1]) < self.step_size else []  # the incomplete step
         order = torch.randperm(len(others), generator=generator).tolist()
         return iter(torch.cat([first, *(others[number] for number in order), *last]).tolist())
 
 
 class FineTuningTrainer(CommonTrainer):
     """
-    Trainer for features with a `length` column. Evaluation keeps their order.
+    Trainer for features with a `length` column, whose order evaluation keeps.
 
-    With a `teacher` the training loss is (1 - weight) * label loss + weight * distillation loss. Evaluation uses the
-    labels only.
+    With a teacher, the training loss is (1 - weight) * label loss + weight * distillation loss. Evaluation uses the
+    label loss.
     """
 
     args: FineTuningArguments
@@ -152,21 +142,13 @@ class FineTuningTrainer(CommonTrainer):
         padding, multiple = "max_length" if pad_to else True, 8 if training_args.fp16 else None
         collator = DataCollatorWithPadding(tokenizer, padding, pad_to, multiple)
         super().__init__(*args, data_collator=collator, **kwargs)
-        # Every loss is a mean over the rows of a batch; stock models claim to divide by the rows of a step.
+        # Losses are averaged over the rows of a batch, although stock models accept the number of rows in a step.
         self.model_accepts_loss_kwargs = False
         self.teacher = teacher
-        self.columns = {*signature(self.model.forward).parameters, "label"}  # of a batch
+        self.columns = {*signature(self.model.forward).parameters, "label"}  # of the batches
         if teacher is not None:
-            if absent := set(teacher.input_names) - self.columns:
-                raise InputError(
-                    f"`teacher_model`: it reads {', '.join(sorted(absent))}, which {type(self.model).__name__} does "
-                    "not; give a teacher that needs no more inputs than the model to train."
-                )
             module: torch.nn.Module = teacher.model
             module.to(self.args.device)
-        smoothed = self.label_names == ["labels"] and (self.model.config.num_labels or 0) > 1
-        if training_args.label_smoothing_factor and not smoothed:
-            raise InputError("is for classification only.", "label_smoothing_factor")
         if training_args.early_stopping_patience is not None:
             self.add_callback(EarlyStoppingCallback(training_args.early_stopping_patience))
 
@@ -189,17 +171,17 @@ class FineTuningTrainer(CommonTrainer):
         return self.get_eval_dataloader(test_dataset)
 
     def inputs_of(self, rows: datasets.Dataset) -> datasets.Dataset:
-        """Returns only the columns that the model takes."""
+        """Returns the columns that the model accepts."""
         return rows.select_columns([name for name in rows.column_names if name in self.columns])
 
     def get_batch_samples(self, *args, **kwargs):
-        """Returns the batches of a step and their number of rows on this process, the same on every process."""
+        """Returns the batches of a step and their number of rows on this process."""
         batches, _ = super().get_batch_samples(*args, **kwargs)
         return batches, sum(len(batch["input_ids"]) for batch in batches)
 
     def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
         rows = len(inputs["input_ids"])
-        loss, outputs = super().compute_loss(model, inputs, True)  # mean over the rows of the batch
+        loss, outputs = super().compute_loss(model, inputs, True)  # averaged over the batch
         if self.teacher is not None and model.training:
             weight, temperature = self.args.distillation_weight, self.args.distillation_temperature
             loss = (1 - weight) * loss + weight * self.teacher.loss(inputs, outputs, temperature)
@@ -211,19 +193,19 @@ class FineTuningTrainer(CommonTrainer):
         output = super().evaluation_loop(*args, metric_key_prefix=metric_key_prefix, **kwargs)
         if output.predictions is not None and output.label_ids is not None:
             assert output.metrics is not None
-            # Trainer's own is inexact on several processes, because it pads the last batch with other rows.
+            # Trainer's own loss is inexact on several processes, because it repeats rows to fill the last batch.
             output.metrics[f"{metric_key_prefix}_loss"] = mean_loss(output.predictions, output.label_ids)
         return output
 
 
 def mean_loss(predictions: np.ndarray | tuple, labels: np.ndarray | tuple) -> float:
     """
-    Returns the mean loss over all examples, in float64: the squared error for scores (examples, 1), the cross-entropy
-    in nats for logits (examples, classes), and the mean over outputs if there are several, such as starts and ends.
+    Returns the loss averaged over examples and outputs (such as starts and ends), in float64: the squared error for
+    scores (examples, 1), the cross-entropy in nats for logits (examples, classes).
     """
     predictions, labels = (x if isinstance(x, tuple) else (x,) for x in (predictions, labels))
     losses = []
-    for output, target in zip(predictions, labels, strict=False):  # models can return other outputs as well
+    for output, target in zip(predictions, labels, strict=False):  # models can return additional outputs
         output, target = torch.from_numpy(output).double(), torch.from_numpy(target)
         if target.is_floating_point():
             losses.append(mse_loss(output.squeeze(-1), target.double()))

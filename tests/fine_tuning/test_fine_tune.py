@@ -1,10 +1,9 @@
-"""run_glue.py and run_squad.py: the same as transformers' scripts, independent of batch size, order and processes."""
+"""run_glue.py and run_squad.py: equal to transformers' scripts, independent of batch size, order and processes."""
 
 import json
 import os
 import re
 import shutil
-import signal
 from functools import partial
 from pathlib import Path
 
@@ -30,8 +29,8 @@ from fixedbert.fine_tuning.glue import GlueDataArguments
 from fixedbert.fine_tuning.glue import main as run_glue
 from fixedbert.fine_tuning.squad import SquadDataArguments
 from fixedbert.fine_tuning.squad import main as run_squad
-from fixedbert.fine_tuning.texts import load_task, text_features
-from fixedbert.fine_tuning.trainer import FineTuningArguments, FineTuningTrainer, LengthGroupedSampler
+from fixedbert.fine_tuning.texts import load_task
+from fixedbert.fine_tuning.trainer import FineTuningArguments, LengthGroupedSampler
 from fixedbert.support.errors import InputError
 from fixedbert.training.arguments import ModelArguments
 
@@ -74,7 +73,7 @@ def test_steps_are_those_of_transformers(model, download, tmp_path):
 
 @pytest.mark.parametrize("stock", [False, True])
 def test_results_do_not_depend_on_batches(model, download, tmp_path, stock):
-    """Guards: metrics, loss and predictions do not depend on batch size, padding and order; predictions match rows."""
+    """Guards: metrics and predictions do not depend on batch size and padding; predictions keep the order of rows."""
     if stock:  # transformers' own BERT
         tokenizer = AutoTokenizer.from_pretrained(model)
         shape = {"hidden_size": 30, "num_hidden_layers": 2, "num_attention_heads": 5, "intermediate_size": 37}
@@ -111,7 +110,7 @@ def test_results_do_not_depend_on_batches(model, download, tmp_path, stock):
 
 
 def test_squad_from_training_to_answers(model, questions, tmp_path):
-    """Guards: SQuAD 2.0 with the files and names of run_qa.py, independent of batch size and padding."""
+    """Guards: SQuAD 2.0 has the files and metric names of run_qa.py, independent of batch size and padding."""
     output = tmp_path / "trained"
     steps = ("--max_steps", "5", "--learning_rate", "1e-3", "--null_score_diff_threshold", "best")
     found = squad(model, questions, output, "--do_train", "--do_eval", "--do_predict", *steps)
@@ -137,29 +136,25 @@ def test_squad_from_training_to_answers(model, questions, tmp_path):
 
 
 def test_head_for_other_labels_is_new(model, download, tmp_path, capsys):
-    """Guards: RTE from a model for MNLI trains a new head on the old layers; the same labels keep the head."""
+    """Guards: an MNLI model gets a new head for RTE, but keeps its other weights; the same labels keep the head."""
     glue(model, download, tmp_path / "mnli", "--do_train", "--max_steps", "2", task="mnli")
     still = ("--do_train", "--max_steps", "1", "--learning_rate", "0")
     glue(str(tmp_path / "mnli"), download, tmp_path / "rte", *still, task="rte")
     glue(str(tmp_path / "mnli"), download, tmp_path / "again", *still, task="mnli")
-    glue(
-        str(tmp_path / "rte"), download, tmp_path / "mrpc", *still, task="mrpc"
-    )  # the same number of different labels
-    assert "replaced by a new one for entailment, not_entailment" in capsys.readouterr().out
+    glue(str(tmp_path / "rte"), download, tmp_path / "mrpc", *still, task="mrpc")  # as many, but different labels
+    assert "with a new one for entailment, not_entailment" in capsys.readouterr().out
     weights = {name: load_file(tmp_path / name / "model.safetensors") for name in ("mnli", "rte", "again", "mrpc")}
     query = "bert.encoder.layer.1.attention.self.query.weight"
     assert all(torch.equal(weights["mnli"][query], weights[name][query]) for name in weights)
     assert weights["rte"]["classifier.weight"].shape == (2, 32)
     assert torch.equal(weights["mnli"]["classifier.weight"], weights["again"]["classifier.weight"])
     assert not torch.equal(weights["rte"]["classifier.weight"], weights["mrpc"]["classifier.weight"])
-    with pytest.raises(
-        InputError, match="the model's labels are entailment, neutral, contradiction, and those of the"
-    ):
+    with pytest.raises(InputError, match="the model predicts entailment, neutral, contradiction, but the labels"):
         glue(str(tmp_path / "mnli"), download, tmp_path / "no", "--do_eval", task="rte")
 
 
 def test_a_model_without_a_head_is_not_evaluated(model, download, questions, tmp_path):
-    """Guards: evaluation and prediction with a random head are refused, with the names of the missing weights."""
+    """Guards: evaluation and prediction with a random head are refused, and the message lists the missing weights."""
     with pytest.raises(InputError, match="has no weights for classifier.bias, classifier.weight; train"):
         glue(model, download, tmp_path / "no", "--do_predict", task="ax")
     with pytest.raises(InputError, match="has no weights for qa_outputs.bias, qa_outputs.weight"):
@@ -189,7 +184,7 @@ def train_on_eleven(model, data, tmp_path, script, *more):
 @pytest.mark.parametrize("task", ["rte", "stsb", "squad"])
 @pytest.mark.parametrize("taught", [False, True])
 def test_accumulated_steps_are_large_steps(model, download, questions, tmp_path, task, taught):
-    """Guards: four accumulated batches of 2 train like a batch of 8, even if the last step has batches of 2 and 1."""
+    """Guards: four accumulated batches of 2 equal a batch of 8, even if the last step has batches of 2 and 1."""
     script, data, more = (squad, questions, ()) if task == "squad" else (partial(glue, task=task), download, ())
     if taught:
         script(model, data, tmp_path / "teacher", "--do_train", "--max_steps", "1")
@@ -201,8 +196,8 @@ def test_accumulated_steps_are_large_steps(model, download, questions, tmp_path,
         torch.testing.assert_close(one[name], two[name], rtol=1e-5, atol=2e-6, msg=name)
 
 
-def test_validation_rows_that_are_training_rows(model, questions, tmp_path, capsys):
-    """Guards: validation rows with the texts of training rows are counted, whatever the format and the whitespace."""
+def test_validation_rows_that_are_training_rows(model, tmp_path, capsys):
+    """Guards: validation rows with the same texts as training rows are counted, regardless of whitespace."""
     train, dev = tmp_path / "train.csv", tmp_path / "dev.tsv"
     train.write_text("sentence1,sentence2,label\none,two,no\ntwo,one,yes\nthree,one,no\n")
     run = ("--do_train", "--do_eval", "--max_steps", "1")
@@ -217,16 +212,12 @@ def test_validation_rows_that_are_training_rows(model, questions, tmp_path, caps
     (line,) = told("one\ttwo \tyes", "two\t one\tyes", "one\tone\tno")
     assert line.startswith("validation: 2 of 3 rows have the same texts as training rows")
     assert told("one\tthree\tyes", "two\ttwo\tno") == []
-    squad(model, questions, tmp_path / "questions", *run)
-    assert "validation: 31 of 31 rows have the same texts as training rows" in capsys.readouterr().out
 
 
 def test_thresholds_and_maximum_counts(model, download, questions, tmp_path):
-    """Guards: a threshold that is not a number, or chosen without data, is refused; counts limit the predictions."""
-    with pytest.raises(InputError, match="`null_score_diff_threshold` best needs validation questions"):
+    """Guards: choosing a threshold without data is refused; maximum counts limit the predictions."""
+    with pytest.raises(InputError, match="`null_score_diff_threshold` best requires validation questions"):
         squad(model, questions, tmp_path / "no", "--do_predict", "--null_score_diff_threshold", "best")
-    with pytest.raises(InputError, match="`null_score_diff_threshold` give a number or best"):
-        squad(model, questions, tmp_path / "no", "--do_train", "--null_score_diff_threshold", "high")
     few = ("--do_train", "--do_predict", "--max_steps", "1", "--max_predict_samples", "3")
     glue(model, download, tmp_path / "few", *few)
     assert len((tmp_path / "few/RTE.tsv").read_text().splitlines()) == 1 + 3
@@ -245,13 +236,9 @@ def test_answers_are_predicted_without_labels(model, questions, tmp_path):
     assert not any(name.startswith("predict_") for name in found)
 
 
-def test_defaults_and_ranges_of_arguments(tmp_path):
-    """Guards: evaluation every 500 steps by default, and meaningless weights of a distillation are refused."""
-    arguments = {"output_dir": str(tmp_path), "use_cpu": True}
-    assert FineTuningArguments(**arguments, eval_strategy="steps").eval_steps == 500
-    for name, value in (("distillation_temperature", 0.0), ("distillation_weight", 1.5)):
-        with pytest.raises(InputError, match=f"`{name}` {value}: must be"):
-            FineTuningArguments(**arguments, **{name: value})
+def test_default_evaluation_steps(tmp_path):
+    """Guards: evaluation happens every 500 steps by default, not at every log entry."""
+    assert FineTuningArguments(output_dir=str(tmp_path), use_cpu=True, eval_strategy="steps").eval_steps == 500
 
 
 def test_early_stopping_keeps_the_best(model, download, tmp_path):
@@ -264,32 +251,6 @@ def test_early_stopping_keeps_the_best(model, download, tmp_path):
     assert state["global_step"] == 3 and state["best_global_step"] == 1
 
 
-def test_resumed_run_ends_with_the_same_weights(model, download, tmp_path, monkeypatch):
-    """Guards: a run stopped in the second epoch resumes and ends with bit-identical weights."""
-    steps = ("--do_train", "--num_train_epochs", "3", "--per_device_train_batch_size", "4", "--learning_rate", "1e-3")
-    glue(model, download, tmp_path / "complete", *steps)
-    original, calls = FineTuningTrainer.training_step, []
-
-    def stopping(self, *args, **kwargs):
-        calls.append(1)
-        if len(calls) == 8:  # of 18, 6 per epoch
-            os.kill(os.getpid(), signal.SIGTERM)
-        return original(self, *args, **kwargs)
-
-    monkeypatch.setattr(FineTuningTrainer, "training_step", stopping)
-    with pytest.raises(SystemExit, match="143"):
-        glue(model, download, tmp_path / "stopped", *steps)
-    glue(model, download, tmp_path / "stopped", *steps)
-    assert len(calls) == 18
-    one, two = (load_file(tmp_path / name / "model.safetensors") for name in ("complete", "stopped"))
-    assert all(torch.equal(one[name], two[name]) for name in one)
-
-
-def reversed_lines(text):
-    header, *rows = text.splitlines()
-    return "\n".join([header, *reversed(rows)])
-
-
 def with_another_answer(text):
     rows = [json.loads(line) for line in text.splitlines()]
     row = next(row for row in rows if row["answers"]["text"])
@@ -300,16 +261,11 @@ def with_another_answer(text):
 
 @pytest.mark.parametrize(
     ("script", "change"),
-    [
-        (run_glue, reversed_lines),
-        (run_glue, lambda text: text.replace(",yes", ",yea")),
-        (run_squad, reversed_lines),
-        (run_squad, with_another_answer),
-    ],
-    ids=["rows", "labels", "questions", "answers"],
+    [(run_glue, lambda text: text.replace(",yes", ",yea")), (run_squad, with_another_answer)],
+    ids=["labels", "answers"],
 )
 def test_runs_resume_on_the_same_data_only(model, questions, tmp_path, monkeypatch, script, change):
-    """Guards: a stopped run does not resume if rows, labels or additional answers have changed."""
+    """Guards: an interrupted run does not resume if labels or additional answers have changed."""
     steps = ("--do_train", "--max_steps", "3", "--save_strategy", "steps", "--save_steps", "1")
     file = tmp_path / "rows.csv" if script is run_glue else Path(shutil.copy(questions, tmp_path))
     if script is run_glue:
@@ -343,8 +299,10 @@ def test_runs_resume_on_the_same_data_only(model, questions, tmp_path, monkeypat
 
 @pytest.mark.slow
 def test_two_processes_are_one(model, download, tmp_path):
-    """Guards: two processes give the weights, metrics and predictions of one."""
+    """Guards: with a teacher, two processes have the weights, metrics and predictions of one."""
     steps = ("--do_train", "--do_eval", "--do_predict", "--num_train_epochs", "2", "--learning_rate", "1e-3")
+    glue(model, download, tmp_path / "teacher", "--do_train", "--max_steps", "2")
+    steps = (*steps, "--teacher_model", str(tmp_path / "teacher"))
     runs = {name: ("--per_device_train_batch_size", batch) for name, batch in (("one", "6"), ("two", "3"))}
     commands = {
         name: glue_arguments(model, download, tmp_path / name, *steps, *batch, "--max_train_samples", "18")
@@ -365,7 +323,7 @@ def test_two_processes_are_one(model, download, tmp_path):
 
 @pytest.mark.slow
 def test_two_processes_evaluate_squad_like_one(model, questions, tmp_path):
-    """Guards: SQuAD has the same scores and loss on two processes, whose last batch is padded, as on one."""
+    """Guards: SQuAD scores and loss are the same on two processes, whose last batch is padded, as on one."""
     squad(model, questions, tmp_path / "trained", "--do_train", "--max_steps", "3")
     files = ("--validation_file", questions, "--version_2_with_negative")
     size = ("--max_seq_length", "32", "--doc_stride", "8", "--per_device_eval_batch_size", "4")
@@ -380,7 +338,7 @@ def test_two_processes_evaluate_squad_like_one(model, questions, tmp_path):
 
 
 def test_batches_of_similar_lengths():
-    """Guards: every row once, similar lengths in each step, and a different order for each epoch and seed."""
+    """Guards: each epoch has every row once, similar lengths in each step, and an order that depends on the seed."""
     rng = np.random.default_rng(0)
     lengths = rng.integers(5, 128, 1300).tolist()
     sampler = LengthGroupedSampler(lengths, 13, seed=3)
@@ -397,29 +355,6 @@ def test_batches_of_similar_lengths():
     assert np.mean([max(batch) - min(batch) for batch in batches]) < 10
     sampler.set_epoch(1)
     assert list(sampler) != first and list(LengthGroupedSampler(lengths, 13, seed=4)) != first
-
-
-def test_label_smoothing_is_for_classification(model, download, questions, tmp_path):
-    """Guards: label smoothing changes the loss of a classification, and is refused for scores and for questions."""
-    flags = ("--do_train", "--max_steps", "1", "--train_sampling_strategy", "random", "--label_smoothing_factor")
-    losses = [glue(model, download, tmp_path / amount, *flags, amount)["train_loss"] for amount in ("0", "0.5")]
-    assert abs(losses[0] - losses[1]) > 1e-3
-    with pytest.raises(InputError, match="`label_smoothing_factor` is for classification"):
-        glue(model, download, tmp_path / "stsb", *flags, "0.5", task="stsb")
-    with pytest.raises(InputError, match="`label_smoothing_factor` is for classification"):
-        squad(model, questions, tmp_path / "squad", *flags, "0.5")
-
-
-def test_evaluation_is_not_shuffled(model, download, tmp_path):
-    """Guards: grouping the training by length does not shuffle the evaluation, as in transformers' Trainer."""
-    tokenizer = AutoTokenizer.from_pretrained(model)
-    rows = load_task("rte", download, ("train",)).splits["train"]
-    features = text_features(rows, tokenizer, 32, {"entailment": 0, "not_entailment": 1})
-    arguments = FineTuningArguments(output_dir=str(tmp_path), use_cpu=True, bf16=False, per_device_eval_batch_size=4)
-    loaded = AutoModelForSequenceClassification.from_pretrained(model)
-    trainer = FineTuningTrainer(model=loaded, args=arguments, processing_class=tokenizer)
-    assert arguments.train_sampling_strategy == "group_by_length"
-    assert np.array_equal(trainer.predict(features).label_ids, features["label"][:])
 
 
 # The arguments of transformers' run_glue.py and run_qa.py (version 4.55 and later), besides TrainingArguments.

@@ -1,47 +1,26 @@
-"""Text classification: files of predictions, and new tasks."""
+"""Text classification: prediction files and new tasks."""
 
 import json
-from types import SimpleNamespace
 
 import datasets
 import numpy as np
-import pytest
 from helpers.tiny_tasks import QUICK
 
 from fixedbert.data.glue import TASKS, GlueTask
 from fixedbert.fine_tuning.glue import main as run_glue
 from fixedbert.fine_tuning.glue import write_predictions
 from fixedbert.fine_tuning.glue_metrics import MEASURES, METRICS
-from fixedbert.fine_tuning.squad import write_answers
-
-
-def test_incomplete_predictions_do_not_overwrite_complete_ones(tmp_path):
-    """Guards: predict_results.txt and the JSON with answers are written entirely or not at all."""
-    rows = datasets.Dataset.from_dict({"index": ["0"]})
-    for name in ("predict_results.txt", "eval_predictions.json"):
-        (tmp_path / name).write_text("old")
-    half = "\ud83d"  # half of a surrogate pair, which cannot be encoded
-    with pytest.raises(UnicodeEncodeError):
-        write_predictions(tmp_path, None, "test", rows, [half], np.zeros(1))
-    with pytest.raises(UnicodeEncodeError):
-        write_answers(
-            tmp_path, "eval", SimpleNamespace(predictions={"q1": half}, n_best={}, version_2_with_negative=False)
-        )
-    assert {file.name: file.read_text() for file in tmp_path.iterdir()} == {
-        "predict_results.txt": "old",
-        "eval_predictions.json": "old",
-    }
 
 
 def test_predictions_have_one_line_per_row(tmp_path):
-    """Guards: tabs and line ends in labels and indices are escaped in predict_results.txt."""
+    """Guards: tabs and line breaks in labels and indices are escaped in predict_results.txt."""
     rows = datasets.Dataset.from_dict({"index": ["7", "a\tb"]})
     write_predictions(tmp_path, None, "test", rows, ["x\ny", "z\r\tu"], np.array([0, 1]))
     assert (tmp_path / "predict_results.txt").read_bytes() == b"index\tprediction\n7\tx\\ny\na\\tb\tz\\r\\tu\n"
 
 
 def test_a_task_is_added_in_two_places(model, tmp_path, monkeypatch):
-    """Guards: entries in TASKS and METRICS define a task: its columns, its Hub dataset, its metric, a sweep."""
+    """Guards: entries in TASKS and METRICS define a task: its columns, Hub dataset and metric."""
     task = GlueTask("Added", ("text",), ("no", "yes"), dataset_name="me/added", dataset_config_name="plain")
     monkeypatch.setitem(TASKS, "added", task)
     monkeypatch.setitem(METRICS, "added", ("recall",))

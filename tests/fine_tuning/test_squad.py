@@ -1,4 +1,4 @@
-"""Question answering: windows and their labels, answers from logits, and questions that cannot be used."""
+"""Question answering: windows and labels, answers from logits, invalid questions."""
 
 import json
 
@@ -46,7 +46,7 @@ def windows_of(tmp_path, tokenizer):
 
 
 def test_windows_against_hand_computed_spans(windows_of, tokenizer):
-    """Guards: tokens, overlap and labels of every window equal those worked out by hand."""
+    """Guards: the tokens, overlap and labels of windows equal those computed by hand."""
     # [CLS] what returns the list ? [SEP] and the last [SEP] leave 11 of 19 tokens. A window shares 4 of them with the
     # next one, which begins 7 later. "two six lists" is tokens 11 to 14 of the context: two six list ##s.
     _, windows = windows_of(for_training=True)
@@ -64,7 +64,7 @@ def test_windows_against_hand_computed_spans(windows_of, tokenizer):
 
 
 def test_token_spans_at_the_edges():
-    """Guards: answers within a token, at the ends of a window, beyond its edge, and with surrounding whitespace."""
+    """Guards: answers inside a token, at the edges of a window or beyond, and with surrounding whitespace."""
     context = np.array([[0, 4], [5, 8], [9, 12], [12, 15], [16, 20], [21, 25]])  # all but two tokens are in the window
     window = context[1:5]
 
@@ -97,7 +97,7 @@ def positions_of_run_qa(offsets, parts, answer, cls):
 
 @pytest.mark.parametrize("length, stride", [(19, 4), (64, 16), (384, 128)])
 def test_real_windows_are_those_of_transformers(real_data, tokenizer, length, stride):
-    """Guards: windows of real questions with one answer have the tokens, order and labels of transformers."""
+    """Guards: windows for real questions have the same tokens, order and labels as in transformers."""
     vocabulary = str(real_data / "vocab/bert-base-uncased-vocab.txt")
     tokenizer = BertTokenizer(vocab=vocabulary)
     rows = load_squad(str(real_data / "squad/dev-v1.1.json"))
@@ -133,7 +133,7 @@ def test_real_windows_are_those_of_transformers(real_data, tokenizer, length, st
 
 
 def test_logits_come_back_as_the_text_of_the_best_valid_span(windows_of):
-    """Guards: the answer is the best valid span over all windows: in the context and not too long."""
+    """Guards: the answer is the best span in all windows that is in the context and not too long."""
     rows, windows = windows_of()
     evaluation = SquadEvaluation(rows, windows, max_answer_length=4)  # "lists" is two tokens
     longest = max(map(len, windows["input_ids"]))
@@ -199,7 +199,7 @@ def answers_by_loops(rows, windows, start, end, n_best_size, max_answer_length, 
 
 @pytest.mark.parametrize("version_2_with_negative", [False, True])
 def test_post_processing_against_plain_loops(tmp_path, tokenizer, version_2_with_negative):
-    """Guards: n-best texts, logits, probabilities, null odds and answers, for any order of the windows."""
+    """Guards: n-best answers, probabilities, null odds and predictions, for any order of the windows."""
     rows = questions_for_post_processing(tmp_path, version_2_with_negative)
     windows = squad_windows(rows, tokenizer, 19, 4, for_training=False)
     rng = np.random.default_rng(0)
@@ -226,7 +226,7 @@ def test_post_processing_against_plain_loops(tmp_path, tokenizer, version_2_with
 
 
 def test_threshold_can_be_chosen(tmp_path, tokenizer):
-    """Guards: "best" chooses the threshold with the best F1 again in each evaluation."""
+    """Guards: with "best", each evaluation chooses the threshold with the best F1."""
     rows = questions_for_post_processing(tmp_path, True)
     windows = squad_windows(rows, tokenizer, 19, 4, for_training=False)
     start, end = np.zeros((2, len(windows), 19))
@@ -246,7 +246,7 @@ def test_threshold_can_be_chosen(tmp_path, tokenizer):
 
 
 def test_question_without_any_valid_span(tmp_path, tokenizer):
-    """Guards: the answer is empty if no start and end form a span."""
+    """Guards: the answer is empty if no start and end form a valid span."""
     rows = questions_for_post_processing(tmp_path, False)
     windows = squad_windows(rows, tokenizer, 19, 4, for_training=False)
     start, end = np.zeros((2, len(windows), 19))
@@ -258,7 +258,7 @@ def test_question_without_any_valid_span(tmp_path, tokenizer):
 
 @pytest.mark.parametrize("name", ["a.json", "a.jsonl", "a.parquet", "official.json"])
 def test_formats_give_the_same_rows(tmp_path, name):
-    """Guards: the official layout, its version with rows under "data", lines and parquet give the same questions."""
+    """Guards: SQuAD's format, rows under "data", jsonl and parquet contain the same questions."""
     texts = {"context": "a b", "question": "x ?"}
     rows = [
         {"id": "1", **texts, "answers": {"text": ["b"], "answer_start": [2]}},
@@ -287,8 +287,7 @@ def test_formats_give_the_same_rows(tmp_path, name):
         ({"answers": {"text": ["two"], "answer_start": [4]}}, "the answer 'two' is not at character 4"),
         ({"answers": {"text": ["two"], "answer_start": [-3]}}, "the answer 'two' is not at character -3"),
         ({"answers": {"text": [""], "answer_start": [0]}}, "the answer '' is not at character 0"),
-        ({"answers": {"text": ["two"], "answer_start": []}}, "not have one answer_start for each text"),
-        ({"answers": {"text": [], "answer_start": []}}, "no answer; for SQuAD 2.0 give `version_2_with_negative`"),
+        ({"answers": {"text": [], "answer_start": []}}, "no answer; for SQuAD 2.0 set `version_2_with_negative`"),
         ({"answers": ...}, "it has no answers"),
         ({"question": " "}, "its question is empty"),
         ({"context": None}, "its context is empty"),
@@ -297,7 +296,7 @@ def test_formats_give_the_same_rows(tmp_path, name):
     ],
 )
 def test_questions_that_cannot_be_used(tmp_path, change, sentence):
-    """Guards: a wrong offset or an empty text is an error that names file and question, not a wrong label."""
+    """Guards: a wrong offset or an empty text is an error that names file and question."""
     row = {"id": 7, "context": "no two", "question": "x ?", "answers": {"text": ["two"], "answer_start": [3]}}
     changed = {name: value for name, value in (row | change).items() if value is not ...}
     (tmp_path / "a.jsonl").write_text(json.dumps(changed))
@@ -306,34 +305,28 @@ def test_questions_that_cannot_be_used(tmp_path, change, sentence):
 
 
 def test_duplicate_ids_and_bad_questions_can_be_skipped(tmp_path, capsys):
-    """Guards: a repeated id is an error; --skip_bad_rows keeps the first question, and prints what it skips."""
+    """Guards: a duplicate id is an error; --skip_bad_rows prints and skips invalid questions."""
     row = {"id": "1", "context": "a b", "question": "x ?", "answers": {"text": ["b"], "answer_start": [2]}}
     other = {**row, "id": "2", "answers": {"text": ["b"], "answer_start": [0]}}
     (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, [row, row, other])))
-    with pytest.raises(InputError, match=r"a\.jsonl, question 1: another question has the same id"):
+    with pytest.raises(InputError, match=r"a\.jsonl, question 1: its id is not unique"):
         load_squad(str(tmp_path / "a.jsonl"))
     assert load_squad(str(tmp_path / "a.jsonl"), skip_bad_rows=True)["id"][:] == ["1"]
-    assert "skipped 2 rows (question 1: another question has the same id; question 2: the answer" in (
-        capsys.readouterr().out
-    )
-    (tmp_path / "b.jsonl").write_text(json.dumps(other))
-    with pytest.raises(InputError, match="no questions"):
-        load_squad(str(tmp_path / "b.jsonl"), skip_bad_rows=True)
+    assert "skipped 2 rows (question 1: its id is not unique; question 2: the answer" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("name", ["a.json", "a.jsonl", "a.parquet", "a.csv"])
 @pytest.mark.parametrize(
     "content", [b"\xff\xfe", b"[" * 100_000, b'{"data": 7}', b'{"data": [{"paragraphs": 7}]}', b'{"data": []}', b""]
 )
-def test_damaged_files_are_one_sentence(tmp_path, name, content):
-    """Guards: bytes that are not text, deep nesting, other layouts and empty files name the file."""
-    (tmp_path / name).write_bytes(content)
-    with pytest.raises(InputError, match=name):
-        load_squad(str(tmp_path / name))
+def test_damaged_files(tmp_path, content):
+    """Guards: the message for invalid text, deep nesting, a different layout or an empty file names the file."""
+    (tmp_path / "a.json").write_bytes(content)
+    with pytest.raises(InputError, match="a.json"):
+        load_squad(str(tmp_path / "a.json"))
 
 
 def test_questions_that_fill_the_window(tmp_path, tokenizer, capsys):
-    """Guards: a question that is too long for the window is named or skipped, instead of the tokenizer's error."""
+    """Guards: a question that is too long for a window is reported or skipped."""
     rows = []
     for number in range(2):
         question = "what " * (11 + number)  # 19 less 3 special tokens and a stride of 4 is 12: one must be free
@@ -342,7 +335,7 @@ def test_questions_that_fill_the_window(tmp_path, tokenizer, capsys):
     (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))
     rows = load_squad(str(tmp_path / "a.jsonl"))
     size = ("a.jsonl", tokenizer, 19, 4)
-    message = "a.jsonl, question q1: with 12 tokens, it leaves no room.*`max_seq_length` 19"
+    message = "a.jsonl, question q1: it has 12 tokens, but with `max_seq_length` 19"
     with pytest.raises(InputError, match=message):
         questions_that_fit(rows, *size)
     fitting = questions_that_fit(rows, *size, skip_bad_rows=True)
@@ -353,7 +346,7 @@ def test_questions_that_fill_the_window(tmp_path, tokenizer, capsys):
 
 
 def test_context_without_a_token(tmp_path, tokenizer):
-    """Guards: a context of characters that the tokenizer drops is not an error, and has no answer."""
+    """Guards: a context without tokens is not an error and has no answer."""
     row = {"id": "1", "context": "\u200b", "question": "x ?", "answers": {"text": ["\u200b"], "answer_start": [0]}}
     (tmp_path / "a.jsonl").write_text(json.dumps(row))
     rows = load_squad(str(tmp_path / "a.jsonl"))
@@ -369,17 +362,14 @@ def test_context_without_a_token(tmp_path, tokenizer):
     [
         ("one cafe\u0301 two", "cafe\u0301", "cafe"),
         ("one two three", "two ", "two"),
-        ("one\u00a0two\u00a0three", "two\u00a0", "two"),
-        ("one two\u200b three", "two\u200b", "two"),
         ("one \u200btwo three", "\u200btwo", "two"),
-        ("one two ", "two ", "two"),  # at the end of the context
         ("\u200e one", "\u200e one", "one"),  # at its beginning
         ("one two", "wo", "two"),
         ("one \u200b\u00ad two", "\u200b\u00ad", None),
     ],
 )
 def test_labels_are_the_tokens_of_the_answer(tmp_path, tokenizer, capsys, context, answer, label):
-    """Guards: characters that the tokenizer drops move no label to a neighbour; lost answers are counted."""
+    """Guards: characters that the tokenizer drops do not shift labels; lost answers are counted."""
     row = {"id": 7, "context": context, "question": "what ?", "answers": {"text": [answer]}}
     row["answers"]["answer_start"] = [context.index(answer)]
     (tmp_path / "a.jsonl").write_text(json.dumps(row))
@@ -389,12 +379,12 @@ def test_labels_are_the_tokens_of_the_answer(tmp_path, tokenizer, capsys, contex
         start, end = window["start_positions"], window["end_positions"]
         tokens = tokenizer.decode(window["input_ids"][start : end + 1]).replace(" ", "") if start else None
         assert tokens == label
-        lost = "1 of 1 training questions have no answer that fits in a window"
+        lost = "no window contains an answer to 1 of 1 training questions"
         assert (lost in capsys.readouterr().out) == (label is None and for_training)
 
 
 def test_any_answer_in_a_window_is_a_label(tmp_path, tokenizer, capsys):
-    """Guards: if the first answer is not entirely in a window, or has no token, the next one is its label."""
+    """Guards: the label is the first answer that has tokens and lies entirely in the window."""
     texts = ["\u200b", "five", "two six lists", "two six"]
     context = f"\u200b{CONTEXT}"
     answers = {"text": texts, "answer_start": [context.index(text) for text in texts]}
@@ -407,7 +397,7 @@ def test_any_answer_in_a_window_is_a_label(tmp_path, tokenizer, capsys):
 
 
 def test_sources_of_questions(tmp_path, monkeypatch):
-    """Guards: --dataset_name reads the columns of the Hub's copy; sources exclude each other and must exist."""
+    """Guards: --dataset_name reads a dataset on the Hub; sources must exist and cannot be combined."""
     answers = {"text": ["two"], "answer_start": [3]}
     row = {"id": "1", "title": "t", "context": "no two", "question": "x ?", "answers": answers}
     hub = {"train": datasets.Dataset.from_list([row, {**row, "id": "2"}])}
@@ -418,12 +408,12 @@ def test_sources_of_questions(tmp_path, monkeypatch):
         load_questions(arguments, "validation")
     with pytest.raises(InputError, match="`dataset_name` cannot be combined with `train_file`"):
         load_questions(SquadDataArguments(dataset_name="me/mine", train_file="a.json"), "train")
-    with pytest.raises(InputError, match="no data: give `test_file` or `dataset_name`"):
+    with pytest.raises(InputError, match="no data; set `test_file` or `dataset_name`"):
         load_questions(SquadDataArguments(train_file="a.json"), "test")
 
 
 def test_tokenizers_that_pad_on_the_left_are_refused(tokenizer):
-    """Guards: labels count from the left, so padding there would shift them silently."""
+    """Guards: padding on the left, which would shift the labels, is refused."""
     tokenizer.padding_side = "left"
     rows = datasets.Dataset.from_list([{"id": "1"}])
     with pytest.raises(InputError, match="pads on the left"):
@@ -431,7 +421,7 @@ def test_tokenizers_that_pad_on_the_left_are_refused(tokenizer):
 
 
 def test_real_squad(real_data):
-    """Guards: the official files are read completely, and all answers are at their positions."""
+    """Guards: all questions in the official files are read, and their answers are valid."""
     assert len(load_squad(str(real_data / "squad/dev-v1.1.json"))) == 10570
     two = load_squad(str(real_data / "squad/dev-v2.0.json"), version_2_with_negative=True)
     assert (len(two), sum(not answers["text"] for answers in two["answers"])) == (11873, 5945)
