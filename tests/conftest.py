@@ -20,9 +20,14 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # in background jobs of a
 from pathlib import Path  # noqa: E402
 from string import ascii_lowercase as LETTERS  # noqa: E402
 
+import numpy as np  # noqa: E402
 import pytest  # noqa: E402
 from helpers.script_arguments import pretraining  # noqa: E402
+from helpers.tiny_stores import make_store  # noqa: E402
 from helpers.tiny_tasks import write_download, write_model, write_questions  # noqa: E402
+from transformers import BertTokenizer  # noqa: E402
+
+from fixedbert.data.store import Documents  # noqa: E402
 
 
 def pytest_collection_finish():
@@ -57,6 +62,19 @@ def vocabulary(tmp_path_factory) -> str:
     file = tmp_path_factory.mktemp("vocabulary") / "vocab.txt"
     file.write_text("\n".join(dict.fromkeys(tokens)) + "\n")
     return str(file)
+
+
+@pytest.fixture
+def tokenizer(vocabulary) -> BertTokenizer:
+    return BertTokenizer(vocab=vocabulary)
+
+
+@pytest.fixture(scope="module")
+def many(tmp_path_factory) -> Documents:
+    """300 documents of 1 to 40 sentences of 1 to 12 tokens. Token 1000 d + i is token i of document d."""
+    rng = np.random.default_rng(0)
+    lengths = [rng.integers(1, 13, size=rng.integers(1, 41)).tolist() for _ in range(300)]
+    return make_store(tmp_path_factory.mktemp("many"), *lengths)
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,6 @@ import pytest
 import torch
 from accelerate.data_loader import prepare_data_loader, skip_first_batches
 from helpers.tiny_stores import make_store
-from transformers import BertTokenizer
 
 from fixedbert.data.collator import PretrainingCollator
 from fixedbert.data.examples import (
@@ -19,20 +18,6 @@ from fixedbert.data.examples import (
     tokens_inside_words,
 )
 from fixedbert.data.segment_pairs import PairExamples
-from fixedbert.data.store import Documents
-
-
-@pytest.fixture(scope="module")
-def many(tmp_path_factory) -> Documents:
-    """300 documents of 1 to 40 sentences of 1 to 12 tokens. Token 1000 d + i is token i of document d."""
-    rng = np.random.default_rng(0)
-    lengths = [rng.integers(1, 13, size=rng.integers(1, 41)).tolist() for _ in range(300)]
-    return make_store(tmp_path_factory.mktemp("many"), *lengths)
-
-
-@pytest.fixture
-def tokenizer(vocabulary):
-    return BertTokenizer(vocab=vocabulary)
 
 
 @pytest.fixture(params=["pairs", "mlm", "clm", "separate"])

@@ -79,14 +79,6 @@ def test_questions_have_one_answer_among_equals():
         assert paragraph["context"][start - 4 :].startswith(f"the {answer['text']}")
 
 
-def test_position_says_nothing_about_the_answer():
-    """Guards: each position in a context is equally likely to hold the answer."""
-    positions = Counter()
-    for paragraph in questions(4000, "train")["data"][0]["paragraphs"]:
-        positions[find_nouns(paragraph["context"]).index(paragraph["qas"][0]["answers"][0]["text"])] += 1
-    assert len(positions) == 4 and max(positions.values()) < 0.28 * 4000
-
-
 def test_files_are_what_the_scripts_read(tmp_path):
     """Guards: the tasks have GLUE's and SQuAD's formats and are identical every time."""
     write_tasks(tmp_path / "a")

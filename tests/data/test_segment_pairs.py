@@ -6,7 +6,6 @@ from collections import Counter
 import numpy as np
 import pytest
 from helpers.tiny_stores import make_store
-from transformers import BertTokenizer
 
 from fixedbert.data.examples import PackedExamples, split_documents
 from fixedbert.data.segment_pairs import (
@@ -20,21 +19,7 @@ from fixedbert.data.segment_pairs import (
     split_long_sentences,
     truncate_pair,
 )
-from fixedbert.data.store import Documents
 from fixedbert.support.errors import InputError
-
-
-@pytest.fixture(scope="module")
-def many(tmp_path_factory) -> Documents:
-    """300 documents of 1 to 40 sentences of 1 to 12 tokens. Token 1000 d + i is token i of document d."""
-    rng = np.random.default_rng(0)
-    lengths = [rng.integers(1, 13, size=rng.integers(1, 41)).tolist() for _ in range(300)]
-    return make_store(tmp_path_factory.mktemp("many"), *lengths)
-
-
-@pytest.fixture
-def tokenizer(vocabulary):
-    return BertTokenizer(vocab=vocabulary)
 
 
 def make_plan(documents, epoch=0, max_tokens=40, short_seq_prob=0.1, seed=3):

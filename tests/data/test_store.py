@@ -5,7 +5,6 @@ import os
 import subprocess
 import sys
 import time
-from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import numpy as np
@@ -21,11 +20,6 @@ from fixedbert.data.corpora import Corpus
 from fixedbert.data.store import Documents, prepare_store, tokenize_sentences
 from fixedbert.data.tokenizers import load_tokenizer
 from fixedbert.support.errors import InputError
-
-
-@pytest.fixture
-def tokenizer(vocabulary):
-    return BertTokenizer(vocab=vocabulary)
 
 
 def sentences_of(documents: Documents, tokenizer) -> list[list[str]]:
@@ -141,49 +135,23 @@ def test_broken_input_leaves_no_complete_store(tmp_path, tokenizer, monkeypatch)
 
 
 PREPARE = """
-import sys, resource
+import sys
 from transformers import BertTokenizer
 from fixedbert.data import store
 from fixedbert.data.corpora import Corpus
-from fixedbert.support.errors import exit_on_input_error
 store.SHARD_DOCUMENTS = 50
-limit = int(sys.argv[4])
-if limit:
-    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
 tokenizer = BertTokenizer(vocab=sys.argv[1])
-exit_on_input_error(lambda: store.prepare_store([Corpus(sys.argv[2])], tokenizer, "en", 2, sys.argv[3]))
+store.prepare_store([Corpus(sys.argv[2])], tokenizer, "en", 2, sys.argv[3])
 """
 
 
-@pytest.fixture
-def small_shards(monkeypatch):
-    """Uses the shard size of PREPARE, so that its work can be resumed."""
-    monkeypatch.setattr(store_module, "SHARD_DOCUMENTS", 50)
-
-
-def prepare(vocabulary, corpus: Corpus, folder: Path, limit: int = 0) -> BaseProcess:
-    """Starts a process that prepares a store. Its script and output are next to the store."""
-    script = folder.with_name("prepare.py")
-    script.write_text(PREPARE)
-    return fork_server.start(
-        script, [vocabulary, corpus.source, str(folder), str(limit)], script.parent, script.parent
-    )
-
-
-def test_full_disk_is_reported_and_resumed(tmp_path, vocabulary, tokenizer, small_shards):
-    """Guards: a full disk (here a limit on file sizes) is one error, leaves no partial file, and can be resumed."""
-    corpus = rows(tmp_path / "a.jsonl", *(f"file {n} " + "one two three " * (n % 100) for n in range(200)))
-    run = fork_server.ended(prepare(vocabulary, corpus, tmp_path / "store", 9000), tmp_path)
-    assert run.returncode == 1 and "Traceback" not in run.stderr
-    assert "File too large" in run.stderr and "--store_dir" in run.stderr
-    assert not list((tmp_path / "store").rglob("*.partial")) and not list((tmp_path / "store").rglob("store.json"))
-    assert len(prepare_store([corpus], tokenizer, store_dir=tmp_path / "store")) == 200
-
-
-def test_killed_preparation_resumes(tmp_path, vocabulary, tokenizer, small_shards):
-    """Guards: after SIGKILL the workers end, finished shards are kept, and the rest is prepared."""
+def test_killed_preparation_resumes(tmp_path, vocabulary, tokenizer, monkeypatch):
+    """Guards: after SIGKILL the workers exit, finished shards are kept, and the rest is prepared."""
     corpus = rows(tmp_path / "a.jsonl", *(f"file {n} " + "one two three. " * 300 for n in range(1000)))
-    run = prepare(vocabulary, corpus, tmp_path / "store")
+    monkeypatch.setattr(store_module, "SHARD_DOCUMENTS", 50)  # as in PREPARE
+    script = tmp_path / "prepare.py"
+    script.write_text(PREPARE)
+    run = fork_server.start(script, [vocabulary, corpus.source, str(tmp_path / "store")], tmp_path, tmp_path)
     while run.is_alive() and len(list((tmp_path / "store").rglob("shard-*.arrow"))) < 3:
         time.sleep(0.01)
     run.kill()

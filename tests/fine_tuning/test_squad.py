@@ -32,11 +32,6 @@ def squad_file(path, context=CONTEXT, text="two six lists", start=None, question
 
 
 @pytest.fixture
-def tokenizer(vocabulary):
-    return BertTokenizer(vocab=vocabulary)
-
-
-@pytest.fixture
 def windows_of(tmp_path, tokenizer):
     def make(max_seq_length=19, doc_stride=4, for_training=False, **answer):
         rows = load_squad(squad_file(tmp_path / "squad.json", **answer))

@@ -382,11 +382,6 @@ def test_unknown_labels_tasks_and_missing_files_are_named(tmp_path, download):
         load_task("ax", download("ax"), ("train", "test"))
 
 
-@pytest.fixture
-def tokenizer(vocabulary):
-    return BertTokenizer(vocab=vocabulary)
-
-
 @pytest.mark.parametrize("task", [task for task in TASKS if task != "ax"])
 def test_features_of_every_task_are_those_of_transformers(download, tokenizer, task):
     """Guards: padded features equal those of transformers' script: ids, types, labels, truncation."""
