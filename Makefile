@@ -1,4 +1,4 @@
-# Every target installs what it needs into .venv, .venv-oldest or .venv-newest the first time.
+# Targets install their requirements into .venv, .venv-oldest or .venv-newest when they first run.
 
 PYTHON ?= python3
 OLDEST_PYTHON ?= python3.10
@@ -23,7 +23,7 @@ test-tools: .venv/installed
 test-all: .venv/installed
 	$(BIN)/python $(PYTEST)
 
-# The oldest supported torch and transformers, as in setup.cfg, and the newest versions.
+# The oldest supported versions of torch and transformers, as in setup.cfg, and the newest ones.
 test-oldest: .venv-oldest/installed
 	.venv-oldest/bin/python $(PYTEST)
 
@@ -36,12 +36,12 @@ coverage: .venv/installed
 	$(BIN)/python -m coverage combine --quiet
 	$(BIN)/python -m coverage report
 
-# Chromium and its driver, for the tests of HTML pages, on Debian and its derivatives.
+# Chromium and its driver for tests of HTML pages, on Debian and its derivatives.
 browser:
 	apt-get update
 	apt-get install --yes --no-install-recommends chromium chromium-driver
 
-# Wheel and sdist; the wheel is tried in an empty environment.
+# Builds the wheel and sdist, and tests the wheel in an empty environment.
 dist: .venv/installed
 	rm -rf dist
 	$(BIN)/python -m build

@@ -33,47 +33,47 @@ class Line:
     A line of the table.
 
     Args:
-        right: whether the result is right; None if it can be neither right nor wrong.
-        left_out: reason why there is no result.
+        right: whether the result is right; None if it cannot be wrong.
+        skipped: reason for a missing result.
         values: numbers behind the text.
     """
 
     title: str
-    found: str = ""
+    result: str = ""
     right: bool | None = None
-    left_out: str | None = None
+    skipped: str | None = None
     values: dict = field(default_factory=dict)
 
     def __str__(self) -> str:
-        text = self.found if self.left_out is None else f"skipped: {self.left_out}"
+        text = self.result if self.skipped is None else f"skipped: {self.skipped}"
         return f"{self.title:<58} {text}" + ("  WRONG" if self.right is False else "")
 
 
-class Way(NamedTuple):
+class Backend(NamedTuple):
     """An attention implementation of transformers, and the function for packed sequences if it is fixed."""
 
     implementation: str
-    within: str | None = None
+    packed_function: str | None = None
 
     def __str__(self) -> str:
-        return self.implementation + (f", {self.within.replace('_', ' ')}" if self.within else "")
+        return self.implementation + (f", {self.packed_function.replace('_', ' ')}" if self.packed_function else "")
 
     def chosen(self) -> AbstractContextManager:
-        """Returns a context in which packed sequences use the function `within`."""
-        if self.within is None:
+        """Returns a context in which packed sequences use the function `packed_function`."""
+        if self.packed_function is None:
             return nullcontext()
-        attend = getattr(fast_fixed_head_bert, self.within)
+        attend = getattr(fast_fixed_head_bert, self.packed_function)
         return patch.object(fast_fixed_head_bert, "select_packed_attention", lambda *args: attend)
 
 
-EAGER = Way("eager")
-WAYS = (
+EAGER = Backend("eager")
+BACKENDS = (
     EAGER,
-    Way("sdpa"),
-    Way("sdpa", "padded_attention"),
-    Way("sdpa", "looped_attention"),
-    Way("flash_attention_2"),
-    Way("flex_attention"),
+    Backend("sdpa"),
+    Backend("sdpa", "padded_attention"),
+    Backend("sdpa", "looped_attention"),
+    Backend("flash_attention_2"),
+    Backend("flex_attention"),
 )
 
 
@@ -104,26 +104,26 @@ SCALES = {
 }
 
 
-def missing(way: Way, device: torch.device) -> str | None:
+def missing(backend: Backend, device: torch.device) -> str | None:
     """Returns the reason why a backend does not run on this machine, or None."""
     on_gpu = device.type == "cuda"
     ampere = on_gpu and torch.cuda.get_device_capability(device) >= (8, 0)
-    if way.implementation == "flash_attention_2":
+    if backend.implementation == "flash_attention_2":
         if not is_flash_attn_2_available():
             return "flash-attn is not installed"
         return None if ampere else "needs a GPU with compute capability 8.0"
-    if way.implementation == "flex_attention" and not on_gpu:
+    if backend.implementation == "flex_attention" and not on_gpu:
         return "has no gradient on a CPU"
     return None
 
 
-def applies(way: Way, case: Case) -> bool:
+def applies(backend: Backend, case: Case) -> bool:
     """Returns whether a backend supports the precision and layout of a case."""
-    if way.within is not None and case.layout == "full rows":
+    if backend.packed_function is not None and case.layout == "full rows":
         return False
-    if way.implementation == "flex_attention":  # compiles every shape
+    if backend.implementation == "flex_attention":  # compiles every shape
         return case.size <= 128 and case.dtype == torch.bfloat16
-    return case.dtype in HALF or way.implementation != "flash_attention_2"
+    return case.dtype in HALF or backend.implementation != "flash_attention_2"
 
 
 def cases(scale: Scale) -> Iterator[Case]:
@@ -134,7 +134,7 @@ def cases(scale: Scale) -> Iterator[Case]:
                     yield Case(layout, causal, size, value_size, dtype)
 
 
-def config_of(case: Case, length: int, way: Way) -> FixedHeadBertConfig:
+def config_of(case: Case, length: int, backend: Backend) -> FixedHeadBertConfig:
     return FixedHeadBertConfig(
         vocab_size=99,
         hidden_size=48,
@@ -148,8 +148,8 @@ def config_of(case: Case, length: int, way: Way) -> FixedHeadBertConfig:
         hidden_dropout_prob=0,
         attention_probs_dropout_prob=0,
         is_decoder=case.causal,
-        unpad_inputs=case.layout == "unpadded" or way.within is not None,
-        attn_implementation=way.implementation,
+        unpad_inputs=case.layout == "unpadded" or backend.packed_function is not None,
+        attn_implementation=backend.implementation,
     )
 
 
@@ -174,16 +174,18 @@ def weights_of(case: Case, length: int) -> dict[str, torch.Tensor]:
     return {name: weight.to(case.dtype) for name, weight in model.state_dict().items()}
 
 
-def outcome(case: Case, way: Way, lengths: list[int], device: torch.device, dtype: torch.dtype) -> list[torch.Tensor]:
+def outcome(
+    case: Case, backend: Backend, lengths: list[int], device: torch.device, dtype: torch.dtype
+) -> list[torch.Tensor]:
     """
     Returns the last hidden states of real tokens (T, D) and the gradients of the query, key and value matrices of each
     layer, computed in `dtype` and converted to float64.
     """
-    config = config_of(case, lengths[0], way)
+    config = config_of(case, lengths[0], backend)
     model = FixedHeadBertModel(config, add_pooling_layer=False).to(device, dtype)
     model.load_state_dict(weights_of(case, lengths[0]))
     inputs, real = inputs_of(case, lengths, device)
-    with way.chosen():
+    with backend.chosen():
         hidden_states = model(**inputs, use_cache=False).last_hidden_state[real]
     probe = torch.randn(hidden_states.shape, generator=torch.Generator().manual_seed(2)).to(device, dtype)
     hidden_states.backward(probe)
@@ -198,7 +200,7 @@ def distance(actual: list[torch.Tensor], expected: list[torch.Tensor]) -> float:
     return max(error if math.isfinite(error) else math.inf for error in errors)
 
 
-def agreement(device: torch.device, ways: list[Way]) -> Iterator[dict]:
+def agreement(device: torch.device, backends: list[Backend]) -> Iterator[dict]:
     """Yields the error of each backend in each case against eager attention in float64, with its limit."""
     scale = SCALES[device.type]
     for case in tqdm(list(cases(scale)), desc="backends", leave=False):
@@ -206,28 +208,28 @@ def agreement(device: torch.device, ways: list[Way]) -> Iterator[dict]:
         expected = outcome(plain, EAGER, scale.lengths, device, torch.float64)
         epsilon = torch.finfo(case.dtype).eps
         limit = EAGER_EPSILONS * epsilon
-        for way in (way for way in ways if applies(way, case)):
+        for backend in (backend for backend in backends if applies(backend, case)):
             error = None
             try:
-                found = distance(outcome(case, way, scale.lengths, device, case.dtype), expected)
-            except Exception as raised:  # a kernel may fail in any way
-                found, error = math.inf, f"{type(raised).__name__}: {raised}"
+                deviation = distance(outcome(case, backend, scale.lengths, device, case.dtype), expected)
+            except Exception as raised:  # kernels raise many kinds of errors
+                deviation, error = math.inf, f"{type(raised).__name__}: {raised}"
             yield {
-                "way": str(way),
+                "backend": str(backend),
                 **case.record(),
-                "distance": found,
+                "distance": deviation,
                 "limit": limit,
-                "right": error is None and found <= limit,
+                "right": error is None and deviation <= limit,
                 "error": error,
             }
-            if way == EAGER and math.isfinite(found):
-                limit = EPSILONS * epsilon + TIMES_EAGER[case.dtype] * found
+            if backend == EAGER and math.isfinite(deviation):
+                limit = EPSILONS * epsilon + TIMES_EAGER[case.dtype] * deviation
 
 
-def dropout_line(way: Way, device: torch.device, dtype: torch.dtype) -> Line:
+def dropout_line(backend: Backend, device: torch.device, dtype: torch.dtype) -> Line:
     """Reads probabilities after dropout from the output for values that are unit vectors."""
     length, rows = 64, 4
-    config = config_of(Case("full rows", False, length, length, dtype), length, way)
+    config = config_of(Case("full rows", False, length, length, dtype), length, backend)
     config.attention_probs_dropout_prob = DROPOUT
     module = (
         FixedHeadBertModel(config, add_pooling_layer=False).to(device, dtype).train().encoder.layer[0].attention.self
@@ -235,17 +237,17 @@ def dropout_line(way: Way, device: torch.device, dtype: torch.dtype) -> Line:
     generator = torch.Generator().manual_seed(3)
     query, key = (torch.randn(rows, 3, length, length, generator=generator).to(device, dtype) for _ in range(2))
     value = torch.eye(length).expand(rows, 3, -1, -1).to(device, dtype)
-    kernel = ALL_ATTENTION_FUNCTIONS.get_interface(way.implementation, eager_attention_forward)
+    kernel = ALL_ATTENTION_FUNCTIONS.get_interface(backend.implementation, eager_attention_forward)
     with torch.no_grad():
         output, _ = kernel(module, query, key, value, None, dropout=DROPOUT, scaling=module.scaling)
-    found = output.transpose(1, 2).double()  # (B, H, L, L)
+    dropped = output.transpose(1, 2).double()  # (B, H, L, L)
     expected = (module.scaling * query.double() @ key.double().mT).softmax(-1) / (1 - DROPOUT)
-    kept = found != 0
-    share, error = 1 - float(kept.double().mean()), distance([found[kept]], [expected[kept]])
+    kept = dropped != 0
+    share, error = 1 - float(kept.double().mean()), distance([dropped[kept]], [expected[kept]])
     # Four standard deviations, and the resolution of flash attention's eight random bits.
     tolerance = 4 * math.sqrt(DROPOUT * (1 - DROPOUT) / kept.numel()) + 2**-8
     return Line(
-        f"dropout of {DROPOUT}: {way}, {name_of(dtype)}",
+        f"dropout of {DROPOUT}: {backend}, {name_of(dtype)}",
         f"{share:.4f} are zero, relative error of the others {error:.1e}",
         right=abs(share - DROPOUT) <= tolerance and error <= EAGER_EPSILONS * torch.finfo(dtype).eps,
         values={"share": share, "error": error},
@@ -258,23 +260,23 @@ def name_of(dtype: torch.dtype) -> str:
 
 def agreement_lines(device: torch.device) -> Iterator[Line]:
     """Yields a line with the worst case for each backend and precision, and a line for each missing backend."""
-    ways = [way for way in WAYS if missing(way, device) is None]
-    found = list(agreement(device, ways))
-    for way in WAYS:
-        if way not in ways:
-            yield Line(str(way), left_out=missing(way, device))
+    backends = [backend for backend in BACKENDS if missing(backend, device) is None]
+    results = list(agreement(device, backends))
+    for backend in BACKENDS:
+        if backend not in backends:
+            yield Line(str(backend), skipped=missing(backend, device))
             continue
         for dtype in (torch.float32, *HALF):
-            of_it = [one for one in found if one["way"] == str(way) and one["dtype"] == str(dtype)]
-            if of_it:
-                worst = max(of_it, key=lambda one: one["distance"] / one["limit"])
+            selected = [one for one in results if one["backend"] == str(backend) and one["dtype"] == str(dtype)]
+            if selected:
+                worst = max(selected, key=lambda one: one["distance"] / one["limit"])
                 yield Line(
-                    f"{way}, {name_of(dtype)}",
-                    f"{len(of_it)} cases, error {worst['distance']:.1e}, limit {worst['limit']:.1e}"
+                    f"{backend}, {name_of(dtype)}",
+                    f"{len(selected)} cases, error {worst['distance']:.1e}, limit {worst['limit']:.1e}"
                     + (f" ({worst['error']})" if worst["error"] else ""),
-                    right=all(one["right"] for one in of_it),
-                    values={"cases": of_it},
+                    right=all(one["right"] for one in selected),
+                    values={"cases": selected},
                 )
-    for way in ways:
-        if way.within is None and way.implementation != "flex_attention":  # which has no dropout
-            yield dropout_line(way, device, torch.bfloat16 if device.type == "cuda" else torch.float32)
+    for backend in backends:
+        if backend.packed_function is None and backend.implementation != "flex_attention":  # which has no dropout
+            yield dropout_line(backend, device, torch.bfloat16 if device.type == "cuda" else torch.float32)

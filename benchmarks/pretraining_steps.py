@@ -53,7 +53,7 @@ class Steps:
 def examples(rows: int, vocabulary: int, seed: int) -> list[dict[str, np.ndarray]]:
     """Returns segment pairs like those of BERT's recipe: most have full length, 15 % of the tokens are masked."""
     rng = np.random.default_rng(seed)
-    found = []
+    pairs = []
     for _ in range(rows):
         length = int(rng.integers(5, LENGTH)) if rng.random() < SHORTER else LENGTH
         ids, labels = rng.integers(vocabulary, size=length), np.full(length, -100)
@@ -61,8 +61,8 @@ def examples(rows: int, vocabulary: int, seed: int) -> list[dict[str, np.ndarray
         labels[targets] = ids[targets]
         types = (np.arange(length) > length // 2).astype(np.int64)
         pair = int(rng.integers(2))
-        found.append({"input_ids": ids, "token_type_ids": types, "labels": labels, "next_sentence_label": pair})
-    return found
+        pairs.append({"input_ids": ids, "token_type_ids": types, "labels": labels, "next_sentence_label": pair})
+    return pairs
 
 
 def on_device(batch, device: torch.device):
@@ -170,7 +170,7 @@ def speed_lines(device: torch.device) -> Iterator[Line]:
     """Yields lines with the speed of three presets in several variants."""
     if device.type != "cuda":
         for title in ("pretraining steps per second", "synchronizations per step", "torch.compile"):
-            yield Line(title, left_out="no GPU")
+            yield Line(title, skipped="no GPU")
         return
     torch.cuda.empty_cache()
     product = product_rate(device, PRODUCT)
@@ -189,14 +189,14 @@ def speed_lines(device: torch.device) -> Iterator[Line]:
 def step_line(title: str, work: Callable[[], Steps], product: float) -> Line:
     """Returns the line of steps in a new process, or of its error."""
     try:
-        found = in_a_process(work)
+        measured = in_a_process(work)
     except Exception as error:
         return line_without_steps(title, error)
-    return Line(title, found.text(product), values=vars(found))
+    return Line(title, measured.text(product), values=vars(measured))
 
 
 def line_without_steps(title: str, error: Exception) -> Line:
     """Returns the line of an error; a lack of memory is not wrong."""
     if is_out_of_memory(error):
-        return Line(title, left_out="out of memory")
+        return Line(title, skipped="out of memory")
     return Line(title, f"{type(error).__name__}: {' '.join(str(error).split())[-200:]}", right=False)

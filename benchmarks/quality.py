@@ -172,9 +172,9 @@ def ratio_cells(runs: BySeed, stock: BySeed) -> list[str]:
 
 def mean_and_range(values: Iterable[float], digits: int) -> str:
     """Formats the mean and range, such as 3.412 (3.401-3.420), or a single value."""
-    found = list(values)
-    mean, *ends = (f"{value:.{digits}f}" for value in (statistics.mean(found), min(found), max(found)))
-    return f"{mean} ({'-'.join(ends)})" if len(found) > 1 else mean
+    numbers = list(values)
+    mean, *ends = (f"{value:.{digits}f}" for value in (statistics.mean(numbers), min(numbers), max(numbers)))
+    return f"{mean} ({'-'.join(ends)})" if len(numbers) > 1 else mean
 
 
 def row_of(name: str, sides: dict[str, BySeed]) -> list[str]:

@@ -5,15 +5,14 @@ from fixedbert.counts import forward_flops, parameters
 from .registry import TASKS, has_feed_forward
 from .studies import Run, Study, parse_share
 
-ROW = "{:<44} {:>5} {:>6} {:>5} {:>9} {:>6} {:>10} {:>12} {:>11}".format
-H100_FLOPS = 989e12 * 0.4  # per second: the bf16 peak and an assumed utilization
+ROW = "{:<44} {:>5} {:>6} {:>5} {:>9} {:>6} {:>10} {:>12}".format
 
 
 def study_cost_text(study: Study, share: str = "1/1") -> str:
     """
     Returns a table of the shapes with their counts, and the cost of all runs or of a share of them.
 
-    Tokens, FLOPs in the layers and hours are those of pretraining.
+    Tokens and FLOPs are those of pretraining, and FLOPs those of the layers.
 
     Args:
         share: "1/2" for the runs of the first of two machines.
@@ -32,29 +31,23 @@ def study_cost_text(study: Study, share: str = "1/1") -> str:
     grid = "in shorter runs " if study.grid else ""
     seeds = len(study.seeds) - (0 if study.grid else 1)
     best = f", and the best rate with {seeds}{'' if study.grid else ' more'}" if seeds else ""
-    has_hours = flops >= 3600 * H100_FLOPS  # small shapes are far from this utilization
-    hours = f", {h100_hours(flops):,.0f} hours of an H100 at 40 % of its peak" if has_hours else ""
     lengths = ", ".join(str(length) for length in sorted({run.length for run in planned}))
     tuned = f"; without fine-tuning on {' and '.join(study.fine_tuning)}" if study.fine_tuning else ""
     names = ("series", "width", "layers", "heads", "head size", "ffn", "params", "MFLOP/token")
     return "\n".join([
         study.question,
         "",
-        ROW(*names, "H100 hours" if has_hours else "").rstrip(),
-        *(shape_row(run, has_hours).rstrip() for run in firsts),
+        ROW(*names),
+        *map(shape_row, firsts),
         "",
         f"MFLOP/token: forward pass of the layers, sequence length {lengths}.",
         f"{len(planned)} runs{extended}: {len({run.key for run in firsts})} different shapes, each with {rates} "
         f"learning rate{'s' if rates > 1 else ''} {grid}with the first seed{best}; "
-        f"{sum(run.tokens for run in planned):,} tokens, {flops:.2g} FLOPs in layers{hours}{tuned}",
+        f"{sum(run.tokens for run in planned):,} tokens, {flops:.2g} FLOPs in layers{tuned}",
     ])  # fmt: skip
 
 
-def h100_hours(flops: float) -> float:
-    return flops / H100_FLOPS / 3600
-
-
-def shape_row(run: Run, has_hours: bool) -> str:
+def shape_row(run: Run) -> str:
     config, is_task = run.config, run.objective in TASKS
     return ROW(
         run.series[:44],
@@ -65,5 +58,4 @@ def shape_row(run: Run, has_hours: bool) -> str:
         config.neuron_counts[0] if has_feed_forward(run.objective) else "-",
         "-" if is_task else f"{parameters(config)[0] / 1e6:,.2f} M",  # tasks have no embeddings
         f"{forward_flops(config, run.length) / 1e6:.3f}",
-        f"{h100_hours(run.training_flops):,.3g}" if has_hours else "",
     )

@@ -28,7 +28,6 @@ SMALL = {
     },
     "series": {"fixed": {"num_attention_heads": [5, 3], "attention_head_size": 6}},
 }
-OF_A_PATTERN = {"max_seq_length": 16, "total_train_batch_size": 4, "max_steps": 30}
 
 
 def table(**changes) -> Study:

@@ -1,4 +1,4 @@
-"""The report of a study: exact for fixed records, from one machine and from several, finished or not."""
+"""Reports of studies: exact for fixed records, from one or several machines, finished or not."""
 
 import json
 import re
@@ -8,7 +8,6 @@ from helpers import ROOT
 from helpers.study_records import RECORDS, curve, lines, report, report_of, text_of, with_curves, write
 from PIL import Image
 
-from experiments.study.records import read_records
 from experiments.study.report_files import bounds, curves_figure, metrics_figure, sideways
 from experiments.study.report_text import commands, joined, limits_of, number, table
 from experiments.study.shape_results import Estimate
@@ -65,8 +64,8 @@ def test_report_of_fixed_records_is_exact(tmp_path, capsys):
     assert {path.name for path in (tmp_path / "out").iterdir()} == {"report.md", "report.png"}
 
 
-def test_python_of_the_page(tmp_path, monkeypatch, capsys):
-    """Guards: the Python of docs/study.md that reads a finished study prints its differences."""
+def test_python_example_in_the_documentation(tmp_path, monkeypatch, capsys):
+    """Guards: the Python example in docs/study.md prints the results and differences of a finished study."""
     page = (ROOT / "docs" / "study.md").read_text(encoding="utf-8")
     (code,) = re.findall(r"```python\n(from experiments.study import make_report.*?)```", page, re.DOTALL)
     (tmp_path / "heads").mkdir()
@@ -86,7 +85,7 @@ def test_python_of_the_page(tmp_path, monkeypatch, capsys):
     "file", [*ROOT.glob("docs/records/[dhmw]*.jsonl"), *ROOT.glob("experiments/head_size/records/*.jsonl")]
 )
 def test_records_of_the_documentation_can_be_reported(file):
-    """Guards: published records can still be read, and a report made from them."""
+    """Guards: published records can be read and reported."""
     assert text_of(file).count("\n| ") > 3
 
 
@@ -123,15 +122,8 @@ def test_unfinished_studies(tmp_path):
     assert "1 runs of unknown numbers of tokens" in text and not list((tmp_path / "nothing else").glob("*.png"))
 
 
-def test_interval_that_excludes_zero():
-    """Guards: a difference whose interval excludes zero is reported as such."""
-    records = [*lines("standard", 0, 2, [10.0, 10.1, 10.2]), *lines("standard", 1, 4, [9.0, 9.0, 9.3])]
-    (finding,) = report_of(records).findings
-    assert finding.difference.excludes_zero and finding.difference.half_interval == pytest.approx(0.2484, rel=1e-3)
-
-
-def test_runs_of_the_grid_only_choose():
-    """Guards: shorter runs are not part of means and numbers of tokens, but of the grid and the number of runs."""
+def test_grid_runs():
+    """Guards: shorter runs choose the learning rate and count as runs, but not in means and numbers of tokens."""
     grid = [
         run
         for rate, value in ((0.002, 5.0), (0.004, 4.0), (0.008, 6.0))
@@ -175,35 +167,13 @@ def test_commands_and_numbers():
     assert joined([10, 2, 0.5]) == "0.5, 2, 10" and joined({"b", "a"}) == "a, b"
 
 
-def test_limits_are_those_of_the_records():
-    """Guards: a report names missing controls and seeds, and no others."""
-    complete = [
-        {**record, "commit": "abc with changes"}
-        for to, heads, qk_norm in ((None, 2, False), ("parameters", 4, True), ("flops", 8, False))
-        for record in lines(f"{to}", 0, heads, [9.0] * 5, rate=0.004, qk_norm=qk_norm, value_head_size=8, equal=to)
-    ]
-    for record in complete:
-        record["non_embedding_parameters"] *= record["num_attention_heads"]
-        record["forward_flops"] *= record["num_attention_heads"]
-        record["objective"] = "mlm" if record["series"] == "flops" else "clm"
-    assert [limit.split(" ")[0] for limit in limits_of(report_of(complete))] == [
-        "Shapes", "Some", "Losses", "Models", "One"
-    ]  # fmt: skip
-    limits = limits_of(report_of([{**one, "equal": None, "qk_norm": False, "objective": "clm"} for one in complete]))
-    assert {"No series has equal parameters.", "No series has equal FLOPs."} <= {*limits}
-    assert "No control for the softmax temperature: no series has qk_norm." in limits
-    assert not any("Values have the size" in limit or "seeds" in limit for limit in limits)
-
-
 @pytest.mark.parametrize(
     "records, message",
     [
         ([{**RECORDS[0], "study": "width"}, RECORDS[1]], "different studies: heads at scale tiny, width at"),
         ([RECORDS[0], {**RECORDS[1], "intermediate_size": 999}], "standard, shape 1: runs with different shapes"),
         ([RECORDS[0], {**RECORDS[1], "texts": "98 documents, 2 tokens"}], "runs on different texts"),
-        ([RECORDS[0], {**RECORDS[0], "key": "other"}], "standard, shape 1: several runs with one seed"),
         ([RECORDS[0], {"key": "?"}], "runs.jsonl, line 2: not the record of a run"),
-        ([{**RECORDS[0], "question": 5}], "line 1: not the record of a run .*question"),
         ([{**RECORDS[0], "of_grid": True}], "no full-length runs"),
     ],
 )
@@ -212,17 +182,6 @@ def test_invalid_records(tmp_path, records, message):
     with pytest.raises(InputError, match=message):
         report([write(tmp_path / "runs.jsonl", records)], tmp_path / "out")
     assert not (tmp_path / "out").exists()
-
-
-def test_last_record_without_newline(tmp_path):
-    """Guards: only an incomplete last record is skipped."""
-    file = tmp_path / "runs.jsonl"
-    write(file, RECORDS[:2])
-    whole = file.read_text()
-    expected = read_records([file])
-    for content, count in ((whole.removesuffix("\n"), 2), (whole.removesuffix("}\n"), 1)):
-        file.write_text(content)
-        assert read_records([file]) == expected[:count]
 
 
 def test_curves_are_exact(tmp_path):
@@ -240,8 +199,8 @@ def test_curves_are_exact(tmp_path):
     assert f"- standard, heads 4 to 2: {values}\n" in text and (tmp_path / "out" / "curves.png").exists()
 
 
-def test_curves_that_not_all_runs_have():
-    """Guards: evaluations, seeds and shapes without a counterpart and diverged runs are skipped."""
+def test_missing_curves():
+    """Guards: diverged runs, and evaluations, seeds and shapes without a counterpart, are skipped."""
     whole, short = curve(5, 4, 3, 2, 1), curve(5, 4, 3, 2, 1)[1:3]
     records = with_curves({2: [whole, whole, whole], 4: [whole, short, None], 8: [None, None, None]})
     (along,) = report_of(records).curves

@@ -56,7 +56,7 @@ def text(tmp_path_factory) -> str:
     return str(file)
 
 
-def test_a_training_of_two_series_is_done_once(tmp_path):
+def test_runs_shared_by_series(tmp_path):
     """Guards: a run that two series share is trained once, and its record is copied."""
     series = {"standard": {"num_attention_heads": [4, 8], "attention_head_size": None}}
     series["fixed"] = {"num_attention_heads": [4, 8], "attention_head_size": 8}
@@ -70,15 +70,15 @@ def test_a_training_of_two_series_is_done_once(tmp_path):
         ("standard", 0), ("standard", 1), ("fixed", 1), ("fixed", 0)
     ]  # fmt: skip
     assert written[0]["key"] == written[3]["key"]
-    # Half a line, of a process that was killed, is cut off.
+    # An incomplete line, left by a killed process, is removed.
     whole = (tmp_path / "runs.jsonl").read_text()
     (tmp_path / "runs.jsonl").write_text(whole + whole[:50])
     assert [asdict(one) for one in RunLog(tmp_path, lines.study, (1, 1)).records] == written
     assert (tmp_path / "runs.jsonl").read_text() == whole
-    # What does not change a training can change.
-    asked = replace(lines.study, question="Another?")
-    assert {record.question for record in RunLog(tmp_path, asked, (1, 1)).records} == {"Another?"}
-    # Lines of shapes that the study no longer has are not mixed with those it has.
+    # The question may change, because it does not affect training.
+    asked = replace(lines.study, question="Why?")
+    assert {record.question for record in RunLog(tmp_path, asked, (1, 1)).records} == {"Why?"}
+    # Records of changed shapes are refused.
     with pytest.raises(InputError, match="standard, shape 1 has changed"):
         RunLog(tmp_path, table(series=series, model={**SMALL["model"], "intermediate_size": 38}), (1, 1))
 
@@ -90,16 +90,14 @@ def start(study_file: str, text: str, vocabulary: str, output: Path, *more: str)
 
 
 def comparable(folder: Path) -> list[dict]:
-    """The lines, but for seconds, in the order of their keys."""
+    """Returns the records, without seconds, in the order of their keys."""
     lines = [json.loads(line) for line in (folder / "runs.jsonl").read_text().splitlines()]
     return sorted(({**line, "seconds": 0} for line in lines), key=lambda line: line["key"])
 
 
 @pytest.mark.slow
-def test_killed_and_continued_gives_the_same_lines(text, vocabulary, tmp_path):
-    """
-    Guards: a study that is killed and resumed has the records of an undisturbed one, with the curves.
-    """
+def test_resumption(text, vocabulary, tmp_path):
+    """Guards: a study that is killed and resumed has the same records and curves as an undisturbed one."""
     evaluated = {**SMALL["pretraining"], "eval_strategy": "steps", "eval_steps": 4}
     file, killed, whole = write(tmp_path, pretraining=evaluated), tmp_path / "killed", tmp_path / "whole"
     process = start(file, text, vocabulary, killed)
@@ -124,7 +122,7 @@ def test_killed_and_continued_gives_the_same_lines(text, vocabulary, tmp_path):
     report = {"report.md", "report.png", "curves.png"}
     assert {path.name for path in whole.iterdir()} == {"study.json", "runs.jsonl", *report}
 
-    # The record says what was run.
+    # The record describes the run.
     line = comparable(whole)[0]
     config = preset_config("tiny", **table().shapes["fixed"][line["point"]])
     assert (line["hidden_size"], line["attention_head_size"], line["intermediate_size"]) == (32, 6, 37)
@@ -141,7 +139,7 @@ def test_killed_and_continued_gives_the_same_lines(text, vocabulary, tmp_path):
     assert line["results"]["perplexity"] == pytest.approx(2.718281828 ** line["results"]["loss"])
     assert set(line["versions"]) == {"fixedbert", "torch", "transformers", "python"}
 
-    # What is done is not done again, and other texts do not go into the same folder.
+    # A finished study is not repeated, and different texts need a different directory.
     again = comparable(whole)
     finished(start(file, text, vocabulary, whole))
     assert comparable(whole) == again
@@ -171,7 +169,7 @@ def test_interrupted_runs_save_a_checkpoint(text, vocabulary, tmp_path):
 
 
 @pytest.mark.slow
-def test_shares_and_workers_make_up_the_study(tmp_path):
+def test_shares_and_workers(tmp_path):
     """Guards: several workers, and several machines with a share each, give the report of the complete study."""
     synthetic = {
         "axis": "attention_head_size",
@@ -197,13 +195,13 @@ def test_shares_and_workers_make_up_the_study(tmp_path):
 
 
 @pytest.mark.slow
-def test_two_processes_do_one_run_together(text, vocabulary, tmp_path):
-    """Guards: under a launcher two processes train each run together and write one record."""
+def test_distributed_run(text, vocabulary, tmp_path):
+    """Guards: two processes of a launcher train a run together and write one record."""
     file = write(tmp_path, series={"fixed": HEADS})
     data = ("--train_file", text, "--tokenizer_name", vocabulary, "--output_dir", str(tmp_path / "out"))
     fork_server.Pair(ROOT / "fixedbert/__main__.py", ["study", file, *data], tmp_path / "printed").finished()
     (line,) = comparable(tmp_path / "out")
-    assert 0.95 * 30 * 4 * 16 < line["tokens"] <= 30 * 4 * 16  # as many as on one
+    assert 0.95 * 30 * 4 * 16 < line["tokens"] <= 30 * 4 * 16  # as in a single process
     assert (tmp_path / "out" / "report.md").exists()
 
 
@@ -251,7 +249,7 @@ def test_two_stages_and_fine_tuning(text, vocabulary, download, questions, tmp_p
         assert results[name] == scores[found]
 
 
-def test_evaluations_along_the_way(text, vocabulary, tmp_path):
+def test_curves(text, vocabulary, tmp_path):
     """Guards: curves have every evaluation, and evaluations do not change the weights."""
     data = DataSources(train_file=[text], tokenizer_name=vocabulary)
     model = {**SMALL["model"], "hidden_dropout_prob": 0.2, "attention_probs_dropout_prob": 0.2}
@@ -289,7 +287,7 @@ def test_failed_runs(text, tmp_path):
         train(write(tmp_path), tmp_path / "out", processes=1, train_file=[text], tokenizer_name="other.txt")
 
 
-def test_a_divergence_on_a_text_has_no_count(text, tmp_path):
+def test_divergence(text, tmp_path):
     """Guards: the record of a diverged run has no numbers of tokens and FLOPs."""
     study = load_study(write(tmp_path))
     run = study.run("fixed", 0, 1e30, 5)
@@ -311,7 +309,7 @@ def test_directories_in_use(tmp_path, text):
     assert (tmp_path / "other" / "thesis.txt").read_text() == "mine"
 
 
-def test_fine_tuning_data_is_read_before_anything_starts(text, tmp_path, monkeypatch):
+def test_invalid_fine_tuning_data(text, tmp_path):
     """Guards: invalid SQuAD files and missing GLUE tasks are refused before hours of pretraining."""
     for name in ("train-v1.1.json", "dev-v1.1.json"):
         (tmp_path / name).write_text('{"data": [{"paragraphs": 3}]}')
@@ -328,15 +326,11 @@ def test_fine_tuning_data_is_read_before_anything_starts(text, tmp_path, monkeyp
     "changes, message",
     [
         ({"grid": {"max_steps": 10, "seed_of_data": 3}}, "series fixed: grid: `seed_of_data`: no such argument"),
-        (
-            {"series": {**SMALL["series"], "own": {**HEADS, "pretraining": {"save_steps": "often"}}}},
-            "series own: pretraining: `save_steps`",
-        ),
         ({"objective": "mlm", "fine_tuning": {"mnli": {"epochs": 3}}}, "fine_tuning: mnli: `epochs`: no such"),
     ],
 )
-def test_arguments_are_checked_before_anything_starts(text, tmp_path, changes, message):
-    """Guards: invalid arguments of later series, the grid and fine-tuning are refused at once."""
+def test_invalid_arguments(text, tmp_path, changes, message):
+    """Guards: invalid arguments for the grid and for fine-tuning are refused before training."""
     with pytest.raises(InputError, match=f"^study small, {message}"):
         train(write(tmp_path, **changes), tmp_path / "out", train_file=[text])
     assert not (tmp_path / "out").exists()

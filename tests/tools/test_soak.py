@@ -1,4 +1,4 @@
-"""The trials tell faults from passes."""
+"""Soak tests recognize faults."""
 
 import os
 import random
@@ -21,13 +21,13 @@ from soak import damage, kills
     ],
 )
 def test_outcomes_of_a_command(tmp_path, monkeypatch, work, outcome):
-    """Guards: success, an error message, a traceback, a hang and a crash of a command are told apart."""
+    """Guards: success, an error message, a traceback, a hang and a crash of a command are distinguished."""
     monkeypatch.setattr(damage, "SECONDS", 3)
     assert damage.in_child(work, tmp_path / "trial")[0] == outcome
 
 
 def test_faults():
-    """Guards: unclear messages, tracebacks and silently different content of our own files are faults."""
+    """Guards: unclear messages, hangs, tracebacks and silently changed content of our own files are faults."""
     shard = next(name for name in damage.WRITTEN_FILES if name.endswith(".arrow"))
     assert damage.faults_of("rows.csv", "done", "a", "b") == damage.faults_of(shard, "done", "a", "a") == []
     assert damage.faults_of("rows.csv", "error", "error: rows.csv, line 3: no label.", "") == []
@@ -40,9 +40,9 @@ def test_faults():
 def test_damage_can_be_repeated(tmp_path):
     """Guards: a seed always gives the same damage, and the content nearly always changes."""
     content = b"".join(b'{"text": "one %d", "label": "yes"}\n' % number for number in range(9))
-    found = []
+    results = []
     for number in (*range(5, 40), *range(5, 40)):
-        file = tmp_path / f"{len(found)}.jsonl"
+        file = tmp_path / f"{len(results)}.jsonl"
         file.write_bytes(content)
-        found.append((damage.damage(file, number, random.Random(number)), file.read_bytes()))
-    assert found[:35] == found[35:] and sum(one == content for _, one in found) < 8
+        results.append((damage.damage(file, number, random.Random(number)), file.read_bytes()))
+    assert results[:35] == results[35:] and sum(one == content for _, one in results) < 8
