@@ -22,8 +22,8 @@ def limit_openmp_spinning():
     """
     Limits how long OpenMP threads spin while they wait for each other. Call it before importing torch.
 
-    By default they spin for several milliseconds, which on a busy machine can cost the thread that they wait for its
-    time slice. The limit hardly costs anything on an idle machine.
+    By default they spin for several milliseconds, which on a busy machine takes time from the thread that they wait
+    for. On an idle machine the limit makes hardly any difference.
     """
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", "100000")
@@ -203,7 +203,7 @@ COMMANDS = {
 
 
 def parse(argv: list[str]) -> Callable[[], None]:
-    """The command that `argv` asks for, ready to run."""
+    """Parses arguments and returns a function that runs the command."""
     if argv and argv[0] in TASKS:
         return partial(run_task, argv[0], argv[1:])
     parser = ArgumentParser(prog="fixedbert", description="BERT with a free attention head size.", allow_abbrev=False)

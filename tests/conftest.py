@@ -10,7 +10,7 @@ import tempfile
 
 # Before importing transformers: tests neither access the Hub nor share a cache.
 os.environ["HF_HUB_OFFLINE"] = "1"
-os.environ["OMP_NUM_THREADS"] = "1"  # pytest runs one process per core, and bit-identity needs a fixed summation order
+os.environ["OMP_NUM_THREADS"] = "1"  # one process per core, and a fixed order of summation
 os.environ["HF_HOME"] = tempfile.mkdtemp(prefix="fixedbert-tests-")
 atexit.register(shutil.rmtree, os.environ["HF_HOME"], ignore_errors=True)
 
@@ -31,7 +31,7 @@ from fixedbert.data.store import Documents  # noqa: E402
 
 
 def pytest_collection_finish():
-    """Exempts imported objects from garbage collection, which Trainer and matplotlib trigger after every run."""
+    """Excludes imported objects from garbage collection, which Trainer and matplotlib trigger after every run."""
     gc.collect()
     gc.freeze()
 
@@ -55,7 +55,7 @@ def real_data() -> Path:
 
 @pytest.fixture(scope="session")
 def vocabulary(tmp_path_factory) -> str:
-    """A vocab.txt that covers the texts of the tests."""
+    """Path of a vocab.txt for the texts in the tests."""
     words = "the a function takes returns list string file read write what does . ? , ##s one two three four five six"
     letters = [chr(code) for code in range(ord("a"), ord("z") + 1)]
     tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *words.split(), *letters, *(f"##{x}" for x in letters)]
@@ -95,7 +95,7 @@ def download(tmp_path_factory) -> str:
 
 @pytest.fixture(scope="module")
 def questions(tmp_path_factory) -> str:
-    """A .jsonl file with questions, a third of them without an answer."""
+    """Path of a .jsonl file with questions, a third of them without an answer."""
     file = tmp_path_factory.mktemp("questions") / "questions.jsonl"
     write_questions(file)
     return str(file)
@@ -126,7 +126,7 @@ def pretrained(corpus, tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="session")
 def tasks(tmp_path_factory) -> Path:
-    """Text pairs and questions: a twentieth of the built-in sample."""
+    """Directory with text pairs and questions: a twentieth of the built-in sample."""
     from fixedbert.data import sample
 
     folder = tmp_path_factory.mktemp("tasks")
@@ -139,7 +139,7 @@ def tasks(tmp_path_factory) -> Path:
 
 @pytest.fixture
 def full_disk():
-    """A function that limits the size of files that this process writes; without an argument, it lifts the limit."""
+    """Returns a function that limits the size of written files, or lifts the limit without an argument."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     yield lambda size=soft: resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
     resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
