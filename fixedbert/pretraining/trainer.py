@@ -15,7 +15,7 @@ from ..model.fast_fixed_head_bert import find_label_indices
 from ..training.trainer import CommonTrainer
 from .arguments import PretrainingArguments
 
-# Sums over each example, from which `pretraining_metrics` computes means that do not depend on the batch size.
+# Sums over the tokens of each example, from which `pretraining_metrics` computes means independent of the batch size.
 SUMS = {
     "mlm+nsp": ("mlm_loss", "mlm_correct", "mlm_tokens", "nsp_loss", "nsp_correct"),
     "mlm": ("mlm_loss", "mlm_correct", "mlm_tokens"),
@@ -28,10 +28,9 @@ class PretrainingTrainer(CommonTrainer):
     Trainer with new examples in every epoch.
 
     The loss of a step is the mean over all its labelled tokens plus the mean over all its segment pairs, regardless of
-    how they are distributed over accumulated batches and processes. (The mean of the batches' means would give more
-    weight to tokens in batches with few of them.) The log also has the accuracy on labelled tokens (from some batches
-    only, because it takes time), the throughput in real tokens per second, and the fill ratio, which is the share of
-    real tokens in the batches.
+    how they are distributed over accumulated batches and processes. (A mean of batch means would give more weight to
+    tokens in batches with few labels.) The log also contains the accuracy on labelled tokens (of a sample of the
+    batches), the throughput in real tokens per second, and the fill ratio: the share of real tokens in the batches.
 
     Args:
         objective: one of the values of `Objective`.
@@ -76,7 +75,7 @@ class PretrainingTrainer(CommonTrainer):
         outputs = model(**inputs)
         loss = outputs.loss
         if num_items_in_batch is not None and model.training:
-            # DDP averages gradients over processes, and the number of tokens is that of all processes or of this one.
+            # DDP averages gradients over processes; `num_items_in_batch` counts the tokens of all of them, or of one.
             processes = self.accelerator.num_processes if self.args.average_tokens_across_devices else 1
             token_loss, pair_loss = separate_losses(outputs, inputs)
             loss = token_loss * inputs["labels"].ne(-100).sum() * processes / num_items_in_batch
@@ -87,7 +86,7 @@ class PretrainingTrainer(CommonTrainer):
 
     @torch.no_grad()
     def count_tokens(self, inputs, outputs):
-        """Adds a batch to the counts for the next log. Correct predictions are counted in every few batches only."""
+        """Adds a batch to the counts for the next log. Counts correct predictions in about ten batches per log."""
         labels = inputs["labels"]
         mask = inputs.get("attention_mask")
         total = labels.new_full((), labels.numel(), dtype=torch.float)
@@ -136,7 +135,7 @@ class PretrainingTrainer(CommonTrainer):
 
 
 def separate_losses(outputs: ModelOutput, inputs: dict[str, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Returns the mean loss over labelled tokens, and over segment pairs with next-sentence prediction."""
+    """Returns the mean losses over labelled tokens and, with next-sentence prediction, over segment pairs."""
     if "next_sentence_label" not in inputs:
         return outputs["loss"], None
     if "masked_lm_loss" in outputs:
@@ -153,7 +152,7 @@ def logits_and_targets(
 
     Args:
         logits: (B, L, V), or (N, V) from a model that predicts labelled tokens only.
-        labels: (B, L), -100 for tokens without a label. A causal model predicts each of them one token earlier.
+        labels: (B, L), -100 for tokens without a label. A causal model predicts each label one token earlier.
         label_indices: indices of the labelled tokens in the flattened labels, if known.
     """
     if objective == "clm":
@@ -177,7 +176,7 @@ def sums_by_example(logits, labels, objective: str = "mlm+nsp", inside_word: np.
     is_labelled = labels[:, 1:].ne(-100) if objective == "clm" else labels.ne(-100)
     sums = torch.zeros(len(labels), len(SUMS[objective]), device=labels.device)
     per_row = is_labelled.sum(-1).tolist()
-    # Batches of a fixed shape end with the logits of a token without a label.
+    # Batches with a fixed shape end with logits of tokens without a label.
     parts = logits[0][: sum(per_row)].split(per_row) if logits[0].dim() == 2 else logits[0]
     for row, part in enumerate(parts):  # row by row, because a float32 copy of all logits would be large
         if part.dim() == 2 and logits[0].dim() == 3:

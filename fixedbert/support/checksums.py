@@ -1,4 +1,4 @@
-"""Hashes that name data and settings, and checksums next to files, which reveal damage."""
+"""Hashes of data and settings, and files with checksums, which reveal damage."""
 
 import hashlib
 import json
@@ -11,7 +11,7 @@ from .files import write_atomically
 
 
 def stable_hash(*parts: object) -> str:
-    """Returns 16 hexadecimal digits that depend on the content of `parts` alone."""
+    """Returns 16 hexadecimal digits that depend only on the content of `parts`."""
     return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()[:16]
 
 
@@ -30,7 +30,7 @@ def checksum_path(path: Path) -> Path:
 
 @contextmanager
 def write_with_checksum(path: Path) -> Iterator[Path]:
-    """Yields a path to write to, which is renamed to `path` at the end, with its checksum next to it."""
+    """Yields a temporary path. At the end, renames it to `path` and writes the checksum next to it."""
     partial = path.with_name(path.name + ".partial")
     try:
         yield partial

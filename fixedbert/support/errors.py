@@ -1,7 +1,7 @@
 """
-The error for input that the user can correct, and how a script ends after an error, a signal or Ctrl-C.
+Errors that the user can correct, and the exit of a script after an error, a signal or Ctrl-C.
 
-Messages name a parameter as `name`, which `exit_on_input_error` shows as --name.
+Messages refer to an argument as `name`, which `exit_on_input_error` shows as --name.
 """
 
 import re
@@ -16,10 +16,10 @@ from huggingface_hub.errors import HTTPError
 
 class InputError(ValueError):
     """
-    One sentence that says what is wrong, where (file, line, field), and what to do.
+    Says in one sentence what is wrong, where (file, line, field), and what to do.
 
     Args:
-        field: the parameter at fault, with whose name the message begins.
+        field: name of the argument at fault, which begins the message.
     """
 
     def __init__(self, message: str, field: str | None = None):
@@ -31,7 +31,7 @@ class Divergence(InputError):
     A loss, gradient or weight is not finite.
 
     Args:
-        examples: number of examples seen until then, for a synthetic task.
+        examples: number of training examples before the divergence, for a synthetic task.
     """
 
     def __init__(self, message: str, examples: int = 0):
@@ -40,7 +40,7 @@ class Divergence(InputError):
 
 
 class Stopped(SystemExit):
-    """A signal ends the script, with the exit status that shells use for it."""
+    """Ends a script after a signal, with the exit status that shells use for it."""
 
     def __init__(self, number: int):
         super().__init__(128 + number)
@@ -48,7 +48,7 @@ class Stopped(SystemExit):
 
 @contextmanager
 def error_context(context: object) -> Iterator[None]:
-    """Prefixes the message of an InputError with the place where it occurred."""
+    """Prefixes the message of an InputError with its context, such as a file and line."""
     try:
         yield
     except InputError as error:
@@ -56,7 +56,7 @@ def error_context(context: object) -> Iterator[None]:
 
 
 def require_package(package: str, extra: str):
-    """Raises an InputError if `package`, which the extra `extra` of fixedbert installs, is missing."""
+    """Raises an InputError if `package`, which fixedbert's extra `extra` installs, is missing."""
     if find_spec(package) is None:
         raise InputError(
             f'{package} is not installed; run pip install {package}, or ".[{extra}]" in a checkout of fixedbert.'
@@ -64,14 +64,14 @@ def require_package(package: str, extra: str):
 
 
 def shorten(names: list[str]) -> str:
-    """Joins the first three names for a message, and adds the number of the others."""
+    """Joins the first three names for a message, and appends the number of the others."""
     more = f" and {len(names) - 3:,} more" if len(names) > 3 else ""
     return ", ".join(map(repr, names[:3])) + more
 
 
 def exit_on_input_error(main: Callable[[], object]):
     """
-    Runs the `main` function of a script, and reports an error or a signal in one line, without a traceback.
+    Runs the `main` function of a script, and reports an InputError or a signal in one line, without a traceback.
 
     The exit status is 1 after an InputError, 130 after Ctrl-C and 143 after SIGTERM.
     """

@@ -1,4 +1,4 @@
-"""Reading and writing files: errors that name the file, atomic writes, and locks on directories."""
+"""Reading and writing files, with errors that name the file, atomic writes and directory locks."""
 
 import errno
 import json
@@ -18,13 +18,13 @@ from huggingface_hub.errors import StrictDataclassError
 
 from .errors import InputError
 
-LFS_POINTER, LFS_POINTER_SIZE = b"version https://git-lfs.github.com/spec/", 1024  # at most so many bytes
+LFS_POINTER, LFS_POINTER_SIZE = b"version https://git-lfs.github.com/spec/", 1024  # maximum size in bytes
 NOT_WRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR)
 LOCK_TIMEOUT = 0.2  # seconds; removing the lock of a dead process can take a second attempt
 
 
 def error_reason(error: BaseException) -> str:
-    """Returns the first line of an error's message, or of the message of its cause if it only wraps that."""
+    """Returns the first line of an error's message, or of its cause's message if it is only a wrapper."""
     if isinstance(error, StrictDataclassError):
         error = error.__cause__ or error
     lines = str(getattr(error, "strerror", None) or error).strip().splitlines()
@@ -34,12 +34,12 @@ def error_reason(error: BaseException) -> str:
 @contextmanager
 def reading(path: object, remedy: str = "", problem: str = "cannot be read") -> Iterator[None]:
     """
-    Turns any error that a file or directory causes while it is read into an InputError that names it.
+    Turns any error while reading a file or directory into an InputError.
 
     Args:
-        path: for the message.
-        remedy: what the user should do, without a full stop.
-        problem: what is wrong.
+        path: the file or directory, which the message names.
+        remedy: advice for the user, without a full stop.
+        problem: the problem, in a few words.
     """
     try:
         check_regular(Path(str(path)))
@@ -53,7 +53,7 @@ def reading(path: object, remedy: str = "", problem: str = "cannot be read") -> 
 
 
 def check_regular(file: Path):
-    """Raises an InputError for a pipe or a device, from which a read might never return, and for a Git LFS pointer."""
+    """Raises an InputError for a pipe or device, which could block forever, and for a Git LFS pointer."""
     if file.exists() and not (file.is_file() or file.is_dir()):
         raise InputError(f"{file}: not a regular file.")
     if file.is_file() and file.stat().st_size <= LFS_POINTER_SIZE and file.read_bytes().startswith(LFS_POINTER):
@@ -62,7 +62,7 @@ def check_regular(file: Path):
 
 @contextmanager
 def writing(directory: str | Path, remedy: str) -> Iterator[None]:
-    """Turns a full disk or missing permission to write into an InputError. `remedy` has no full stop."""
+    """Turns a full disk or a missing permission into an InputError. `remedy` has no full stop."""
     try:
         yield
     except OSError as error:
@@ -72,7 +72,7 @@ def writing(directory: str | Path, remedy: str) -> Iterator[None]:
 
 
 def write_atomically(path: Path, content: str | bytes):
-    """Writes a file that appears only when it is complete."""
+    """Writes a file under a temporary name, and renames it when it is complete."""
     partial = path.with_name(path.name + ".partial")
     try:
         partial.write_bytes(content.encode() if isinstance(content, str) else content)
@@ -115,7 +115,7 @@ YamlLoader.add_implicit_resolver("tag:yaml.org,2002:null", re.compile("None$"), 
 
 
 def read_yaml(file: Path) -> dict[str, Any]:
-    """Reads a YAML or JSON file that holds a mapping."""
+    """Reads a mapping from a YAML or JSON file."""
     with reading(file):
         content = yaml.load(file.read_text("utf-8"), YamlLoader)
         if not isinstance(content, dict):
@@ -126,7 +126,7 @@ def read_yaml(file: Path) -> dict[str, Any]:
 @contextmanager
 def new_directory(output_dir: str | Path | None) -> Iterator[Path]:
     """
-    Yields a directory to fill, which is renamed to `output_dir` at the end, or removed if an error occurs.
+    Yields a temporary directory, which is renamed to `output_dir` at the end, or removed after an error.
 
     Raises:
         InputError: `output_dir` is not empty or cannot be written.
@@ -156,8 +156,8 @@ def check_output_free(final: Path):
 
 
 def move_into_place(final: Path, partial: Path):
-    """Renames `partial` to `final`, which may be an empty directory, with the default permissions for weights."""
-    for file in partial.rglob("*.safetensors"):  # safetensors writes files that only their owner can read
+    """Renames `partial` to `final`, replacing an empty directory, and gives weights the default permissions."""
+    for file in partial.rglob("*.safetensors"):  # safetensors creates files that only their owner can read
         with suppress(OSError):
             file.chmod(0o666 & partial.stat().st_mode)
     if final.exists():
@@ -168,12 +168,12 @@ def move_into_place(final: Path, partial: Path):
 @contextmanager
 def directory_lock(directory: Path, take_over: bool = False) -> Iterator[None]:
     """
-    Locks `directory`, which need not exist, with a file next to it that names this process and machine.
+    Locks `directory`, which need not exist, with the file `directory`.lock, which names this process and machine.
 
-    The lock of a dead process on this machine is removed.
+    Removes the lock of a dead process on this machine.
 
     Args:
-        take_over: remove the lock of a process on a different machine, which must be dead.
+        take_over: also remove the lock of a process on a different machine, which must be dead.
 
     Raises:
         InputError: a different process holds the lock.

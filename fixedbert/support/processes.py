@@ -1,4 +1,4 @@
-"""Worker processes that end with the process that started them."""
+"""Worker processes that end when their parent process ends."""
 
 import ctypes
 import multiprocessing
@@ -21,7 +21,7 @@ def process_pool(num_proc: int, function: Callable[..., Any], *arguments: object
 
     Workers receive `arguments` once, and share their memory on Linux.
     """
-    # As in `datasets`: a forked worker imports nothing and shares memory.
+    # A forked worker imports nothing and shares memory, as in `datasets`.
     context = multiprocessing.get_context("fork" if sys.platform == "linux" else "spawn")
     return ProcessPoolExecutor(num_proc, context, start_worker, (os.getpid(), partial(function, *arguments)))
 
