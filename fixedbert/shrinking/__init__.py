@@ -1,1 +1,1 @@
-"""Shrinking: pruning of heads, head sizes and neurons to a target speed or size, with the predictions kept."""
+"""Shrinking: prunes heads, head sizes and neurons to reach a target speed or size, and preserves the predictions."""

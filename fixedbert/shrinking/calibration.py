@@ -1,4 +1,4 @@
-"""Calibration data: unlabelled rows for a model's task, as batches of token ids."""
+"""Calibration data: loads unlabelled rows for a model's task and returns them as batches of token ids."""
 
 import random
 from collections.abc import Iterator
@@ -20,19 +20,19 @@ from ..fine_tuning.texts import load_files, load_task
 from ..support.errors import InputError
 from .predictions import MASKED_LM, MASKED_POSITIONS, LoadedModel, head_name
 
-MAX_LENGTH = 512  # tokens of a row, by default
-MASKED = 0.15  # share of the tokens that are masked for a masked LM
-HELD_OUT = 6  # one row of this many is held out
-DOC_STRIDE = 128  # tokens that consecutive windows of a SQuAD paragraph share
+MAX_LENGTH = 512  # default for the maximum number of tokens per row
+MASKED = 0.15  # fraction of the tokens that are masked for a masked LM
+HELD_OUT = 6  # one in this many rows is held out
+DOC_STRIDE = 128  # number of tokens by which consecutive windows of a SQuAD paragraph overlap
 
 
 @dataclass(frozen=True)
 class CalibrationData:
     """
-    The source of calibration rows: a GLUE task or files, as in `shrink`. Labels are not used.
+    The source of the calibration rows: a GLUE task or files. The fields are arguments of `shrink`. Labels are ignored.
 
-    Files hold texts or text pairs (.csv, .tsv, .jsonl, .parquet, or .txt with one text per line), questions in SQuAD's
-    format, or running text for a masked LM or an encoder without pooling.
+    Files contain texts or text pairs (.csv, .tsv, .jsonl, .parquet, or .txt with one text per line), questions in
+    SQuAD format, or running text for a masked LM or an encoder without pooling.
     """
 
     task_name: str | None = None
@@ -46,12 +46,12 @@ class CalibrationData:
 
     def __post_init__(self):
         if (self.task_name is None) == (self.train_file is None):
-            raise InputError("give calibration rows: either `task_name` or `train_file`.")
+            raise InputError("calibration rows need either `task_name` or `train_file`.")
 
     def load(self, loaded: LoadedModel, distillation_rows: int = 0) -> tuple[list[Batch], list[Batch], list[Batch]]:
         """
-        Returns calibration, held-out and distillation batches. The first and the last may share rows. Held-out rows
-        come from the validation split of a GLUE task, else from the same files.
+        Returns calibration, held-out and distillation batches. Calibration and distillation batches can share rows.
+        Held-out rows come from the validation split of a GLUE task, or from the same files as the other rows.
         """
         rows = self.rows(loaded, max(self.max_samples, distillation_rows))
         if self.task_name is None:
@@ -65,21 +65,21 @@ class CalibrationData:
 
     def rows(self, loaded: LoadedModel, number: int, split: str = "train") -> list[dict]:
         """
-        Returns the token ids of at most `number` rows, in random order.
+        Returns at most `number` tokenized rows in random order.
 
         Raises:
-            InputError: the model chooses among several texts, or the files do not fit its head.
+            InputError: If the model is for multiple choice, or if the rows do not suit its task head.
         """
         head, tokenizer = head_name(loaded.model), loaded.tokenizer
         length = row_length(self.max_seq_length, loaded.model.config.max_position_embeddings)
         if head == "MultipleChoice":
-            raise InputError("models for multiple choice cannot be shrunk.")
+            raise InputError("multiple-choice models cannot be shrunk.")
         if head == "QuestionAnswering":
             features = self.questions(tokenizer, length)
         elif self.train_file and (head in MASKED_LM or not (head or loaded.pooling)):
             features = running_text(self.train_file, tokenizer, length, self.batch_size, 4 * number)
         else:
-            one_text = bool(loaded.pooling) or head in MASKED_LM or not head  # otherwise pairs stay together
+            one_text = bool(loaded.pooling) or head in MASKED_LM or not head  # if False, a pair is one row
             texts = ((text,) for row in self.texts(split) for text in row) if one_text else self.texts(split)
             features = (dict(encode(tokenizer, *row, max_length=length, truncation=True)) for row in texts)
         rows = list(features)
@@ -87,7 +87,7 @@ class CalibrationData:
         return rows[:number]
 
     def texts(self, split: str = "train") -> Iterator[tuple[str, ...]]:
-        """Yields texts or text pairs."""
+        """Yields the texts or text pairs from the GLUE task or the files."""
         if self.task_name is not None:
             for dataset in load_task(self.task_name.lower(), self.data_dir, (split,)).splits.values():
                 yield from texts_of(dataset)
@@ -98,9 +98,9 @@ class CalibrationData:
                 yield from lines_of(file)
 
     def questions(self, tokenizer: PreTrainedTokenizerBase, length: int) -> Iterator[dict]:
-        """Yields windows of questions with their paragraphs."""
+        """Yields tokenized questions, each with one window of its paragraph."""
         if self.train_file is None:
-            raise InputError("a model for question answering needs `train_file` in SQuAD's format.", "task_name")
+            raise InputError("a question answering model needs a `train_file` in SQuAD format.", "task_name")
         for file in self.train_file:
             examples = load_squad(file, version_2_with_negative=True, answered=False)
             windows = squad_windows(examples, tokenizer, length, min(DOC_STRIDE, length // 2), for_training=False)
@@ -108,7 +108,7 @@ class CalibrationData:
             yield from windows.select_columns(names)
 
     def batches(self, loaded: LoadedModel, rows: list[dict]) -> list[Batch]:
-        """Returns the rows in padded batches of similar lengths, on the model's device."""
+        """Sorts rows by length and returns them as padded batches on the model's device."""
         rows = sorted(rows, key=lambda row: len(row["input_ids"]))
         generator = torch.Generator().manual_seed(self.seed)
         batches = []
@@ -121,35 +121,38 @@ class CalibrationData:
 
 
 def row_length(max_seq_length: int | None, positions: int) -> int:
-    """Returns the number of tokens to truncate rows to, for models with so many positions."""
+    """Returns the number of tokens to truncate rows to, for a model with `positions` position embeddings."""
     length = min(MAX_LENGTH, positions) if max_seq_length is None else max_seq_length
     if not 3 <= length <= positions:
-        raise InputError(f"{length}: must be from 3 to {positions}, the number of positions.", "max_seq_length")
+        raise InputError(f"{length}: must be between 3 and {positions}, the number of positions.", "max_seq_length")
     return length
 
 
 def running_text(
     files: list[str], tokenizer: PreTrainedTokenizerBase, length: int, batch_size: int, number: int
 ) -> Iterator[dict]:
-    """Yields about `number` rows of contiguous text, (length) each."""
+    """Yields about `number` rows with `length` tokens of contiguous text each, without padding."""
     for ids in islice(read_sequences(files, tokenizer, length, batch_size), -(-number // batch_size)):
         yield from ({"input_ids": row.tolist(), "attention_mask": [1] * length} for row in ids)
 
 
 def texts_of(dataset: Dataset) -> list[tuple[str, ...]]:
-    """Returns the texts or text pairs of a split."""
+    """Returns the texts or text pairs in a dataset."""
     names = [name for name in ("sentence1", "sentence2") if name in dataset.column_names]
     return list(zip(*(dataset[name] for name in names), strict=True))
 
 
 def lines_of(file: str | Path) -> list[tuple[str]]:
-    """Returns the lines of a text file that are not blank."""
+    """Returns the non-blank lines of a text file."""
     lines = CorpusReader(Corpus(str(file), document_boundary="line"))
     return [(line,) for line in lines if isinstance(line, str) and line.strip()]
 
 
 def mask_tokens(batch: Batch, tokenizer: PreTrainedTokenizerBase, generator: torch.Generator) -> Batch:
-    """Returns the batch with 15 % of its tokens replaced by [MASK], at least one per row, and their positions."""
+    """
+    Returns the batch with 15% of its tokens replaced by [MASK], at least one per row. Adds the masked positions as a
+    boolean tensor (B, L) under the key `MASKED_POSITIONS`.
+    """
     ids = batch["input_ids"]
     special = torch.isin(ids, torch.tensor(tokenizer.all_special_ids))
     chances = torch.rand(ids.shape, generator=generator).masked_fill(special, 2.0)
@@ -159,13 +162,13 @@ def mask_tokens(batch: Batch, tokenizer: PreTrainedTokenizerBase, generator: tor
 
 
 def mean_tokens(batches: list[Batch]) -> float:
-    """Returns the mean number of real tokens per row."""
+    """Returns the average number of non-padding tokens per row."""
     masks = [batch["attention_mask"] for batch in batches]
     return sum(int(mask.sum()) for mask in masks) / sum(len(mask) for mask in masks)
 
 
 def typical_sizes(batches: list[Batch]) -> list[tuple[int, int]]:
-    """Returns rows and tokens of three batches, with short, medium and long rows, for measuring times."""
+    """Returns the sizes (rows, tokens per row) of a batch with short, one with medium and one with long rows."""
     indices = (len(batches) // 6, len(batches) // 2, len(batches) - 1 - len(batches) // 6)
     shapes = [batches[index]["input_ids"].shape for index in indices]
     return sorted({(rows, tokens) for rows, tokens in shapes})

@@ -1,4 +1,4 @@
-"""Measured times: a table for sublayers of every size, and the clock for entire models."""
+"""Latency measurements: a table for sublayers of all sizes, and timers for entire models."""
 
 import copy
 import operator
@@ -20,23 +20,24 @@ from ..support.errors import InputError
 from ..support.files import read_json_object, reading, to_json, write_atomically
 from .budget import LayerShape, head_choices, neuron_choices
 
-CPUINFO = Path("/proc/cpuinfo")  # has the processor's name on Linux
-ROUNDS = 5  # measurements whose median counts
-Size = tuple[int, int]  # rows and tokens of a batch
+CPUINFO = Path("/proc/cpuinfo")  # contains the name of the processor on Linux
+ROUNDS = 5  # number of measurements from which the median is taken
+Size = tuple[int, int]  # rows in a batch, and tokens per row
 
 
 @dataclass(frozen=True)
 class LatencyTable:
     """
-    Times of sublayers in seconds, the mean over batches of the sizes `inputs`.
+    Measured latencies of sublayers, in seconds per batch. Each is the average over batches of the sizes in `inputs`.
 
     Args:
-        machine: name of the machine, see `machine_name`.
-        width: hidden_size.
-        inputs: rows and tokens of the batches.
-        heads: (heads, size, value size, seconds) for each attention block with its residual and LayerNorm.
-        neurons: (neurons, seconds) for each feed-forward network with its residual and LayerNorm.
-        rest: seconds for everything else in the encoder.
+        machine: the machine on which the latencies were measured, as returned by `machine_name`.
+        width: hidden_size of the model.
+        inputs: sizes of the batches, as (rows, tokens per row).
+        heads: (number of heads, head size, value head size, seconds) for each attention block, including its residual
+            connection and LayerNorm.
+        neurons: (number of neurons, seconds) for each feed-forward block, including the same.
+        rest: seconds for everything in the encoder except the layers.
     """
 
     machine: str
@@ -48,11 +49,11 @@ class LatencyTable:
 
     @property
     def is_local(self) -> bool:
-        """True if the times were measured on this machine."""
+        """True if the latencies were measured on this machine."""
         return self.machine == machine_name()
 
     def attention_times(self) -> dict[Heads, float]:
-        """Returns the seconds for each choice of heads, or those of a larger choice if it was faster."""
+        """Returns the seconds for each choice of heads. If a larger choice was faster, its time is used instead."""
         times = {Heads(*shape): seconds for *shape, seconds in self.heads}
         return {
             heads: min(seconds for other, seconds in times.items() if all(map(operator.ge, other, heads)))
@@ -60,7 +61,7 @@ class LatencyTable:
         }
 
     def feed_forward_times(self) -> dict[int, float]:
-        """Returns the seconds for each number of neurons, or those of a larger number if it was faster."""
+        """Returns the seconds for each neuron count. If a larger count was faster, its time is used instead."""
         return {
             number: min(seconds for other, seconds in self.neurons if other >= number) for number, _ in self.neurons
         }
@@ -71,10 +72,10 @@ class LatencyTable:
     @classmethod
     def read(cls, file: Path, width: int, shapes: list[LayerShape]) -> "LatencyTable":
         """
-        Reads a table for a model of this width and these layers.
+        Reads a latency table for a model with the given width and layer shapes.
 
         Raises:
-            InputError: the file is not a latency table, or it was measured for a different model.
+            InputError: If the file is not a latency table, or lacks latencies for sublayers of the model.
         """
         with reading(file, "omit `latency_table` to measure again"):
             table = cls(**read_json_object(file))
@@ -82,12 +83,12 @@ class LatencyTable:
         choices = {choice for shape in shapes for choice in head_choices(shape.heads)}
         numbers = {number for shape in shapes for number in neuron_choices(shape.neurons)}
         if table.width != width or choices - {*heads} or numbers - {*neurons}:
-            raise InputError(f"{file}: measured for a model with a different shape; give a new file.", "latency_table")
+            raise InputError(f"{file}: measured for a model with a different shape.", "latency_table")
         return table
 
 
 def machine_name() -> str:
-    """Returns GPU or number of cores, processor, threads and version of torch."""
+    """Returns a name for this machine: GPU or core count, processor, number of threads, and torch version."""
     count = torch.get_num_threads()
     threads = "1 thread" if count == 1 else f"{count} threads"
     return f"{hardware_name()}, {processor_name()}, {threads}, torch {torch.__version__}"
@@ -103,7 +104,7 @@ def processor_name() -> str:
 def measure_latencies(
     model: FixedHeadBertPreTrainedModel, shapes: list[LayerShape], inputs: list[Size]
 ) -> LatencyTable:
-    """Measures all sublayers that layers of these shapes can become, with random weights in the model's dtype."""
+    """Measures every sublayer that pruning can produce from the given shapes, with random weights in model.dtype."""
     heads = dict.fromkeys(choice for shape in shapes for choice in head_choices(shape.heads))
     neurons = dict.fromkeys(choice for shape in shapes for choice in neuron_choices(shape.neurons))
     sublayers: dict[object, Callable] = {choice: layer_with(model, choice).attention for choice in heads}
@@ -135,7 +136,7 @@ def layer_with(model: FixedHeadBertPreTrainedModel, heads: Heads, neurons: int =
 
 
 def timed(run: Callable[[], object], device: torch.device) -> float:
-    """Returns the seconds that a call takes."""
+    """Calls `run` once and returns the elapsed seconds."""
     synchronize = partial(torch.cuda.synchronize, device) if device.type == "cuda" else lambda: None
     synchronize()
     begin = time.perf_counter()
@@ -146,7 +147,7 @@ def timed(run: Callable[[], object], device: torch.device) -> float:
 
 @torch.inference_mode()
 def median_time(run: Callable[[], object], device: torch.device) -> float:
-    """Returns the median seconds that a call takes."""
+    """Calls `run` several times and returns the median of the elapsed seconds."""
     run()  # warm-up
     return median(timed(run, device) for _ in range(ROUNDS))
 
@@ -155,7 +156,7 @@ def median_time(run: Callable[[], object], device: torch.device) -> float:
 def measure_speedup(
     before: Callable[[], object], after: Callable[[], object], device: torch.device, rounds: int = 7
 ) -> tuple[float, float, float]:
-    """Returns the median seconds of both calls, which take turns, and the median of their ratios."""
+    """Calls both functions alternately. Returns their median seconds, and the median of the ratios before / after."""
     before(), after()  # warm-up
     pairs = [(timed(before, device), timed(after, device)) for _ in range(rounds)]
     first, second = zip(*pairs, strict=True)

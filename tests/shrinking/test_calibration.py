@@ -1,4 +1,4 @@
-"""Calibration data for every kind of model, and the separation of calibration and held-out rows."""
+"""Calibration data for each task head, and the split into calibration and held-out rows."""
 
 import json
 
@@ -15,7 +15,7 @@ from fixedbert.support.errors import InputError
 
 @pytest.fixture(scope="module")
 def loaded(tmp_path_factory):
-    """Returns a function that loads a tiny model with the head of that name."""
+    """Returns a function that loads a tiny model with a given task head."""
 
     def load(head, **config):
         directory = tmp_path_factory.mktemp("model") / "model"
@@ -30,7 +30,7 @@ def data_for(texts, file="rows.txt", **options):
 
 
 def rows_of(batches):
-    """Returns the token ids of all rows, without padding."""
+    """Returns the token ids of all rows as tuples, without padding."""
     return [
         tuple(ids[mask.bool()].tolist())
         for batch in batches
@@ -39,7 +39,7 @@ def rows_of(batches):
 
 
 def test_pairs_are_batched_by_length(texts, loaded):
-    """Guards: pairs keep their segments, are truncated, and rows of similar lengths share a batch."""
+    """Guards: pairs keep their token type ids and are truncated, and rows of similar lengths share a batch."""
     calibration, held_out, _ = data_for(texts, "pairs.csv", max_seq_length=17, max_samples=50).load(
         loaded("ForSequenceClassification")
     )
@@ -50,7 +50,7 @@ def test_pairs_are_batched_by_length(texts, loaded):
 
 
 def test_masked_lm_gets_running_text(texts, loaded):
-    """Guards: rows of a masked LM are full of text, and each has masked positions that are no special tokens."""
+    """Guards: rows for a masked LM need no padding, and each has masked positions, none of them special tokens."""
     model = loaded("ForMaskedLM")
     batches, _, _ = data_for(texts, max_seq_length=11, max_samples=31).load(model)
     assert [batch["input_ids"].shape for batch in batches] == [(13, 11)] * 2
@@ -60,7 +60,7 @@ def test_masked_lm_gets_running_text(texts, loaded):
         assert not positions[:, [0, -1]].any()  # [CLS] and [SEP]
     ids = torch.tensor([[2, 7, 8, 3]] * 2000)
     masked = mask_tokens({"input_ids": ids}, model.tokenizer, torch.Generator().manual_seed(0))
-    assert 0.5 <= masked[MASKED_POSITIONS].float().mean() * 2 <= 0.6  # one of two at least
+    assert 0.5 <= masked[MASKED_POSITIONS].float().mean() * 2 <= 0.6  # at least one of two tokens
 
 
 def test_each_text_has_an_embedding(texts, loaded):
@@ -73,7 +73,7 @@ def test_each_text_has_an_embedding(texts, loaded):
 
 
 def test_questions_are_split_into_windows(loaded, tmp_path):
-    """Guards: a model for question answering gets questions with all windows of their paragraphs."""
+    """Guards: for a question answering model, each question is paired with all windows of its paragraph."""
     questions = [{"id": number, "question": "who sat", "answers": []} for number in "ab"]
     paragraph = {"context": "the cat sat on the mat . " * 5, "qas": questions}
     (tmp_path / "squad.json").write_text(json.dumps({"data": [{"paragraphs": [paragraph]}]}))
@@ -83,8 +83,8 @@ def test_questions_are_split_into_windows(loaded, tmp_path):
     assert all(batch["input_ids"].shape[1] <= 16 for batch in calibration)
 
 
-def test_held_out_rows_are_not_used_otherwise(texts, loaded):
-    """Guards: fidelity is measured on rows that serve neither for calibration nor for distillation."""
+def test_held_out_rows_are_disjoint(texts, loaded):
+    """Guards: fidelity is measured on rows that are used neither for calibration nor for distillation."""
     model = loaded("ForSequenceClassification")
     for number, sizes in ((26, (26, 4, 146)), (100, (100, 16, 134))):
         parts = [rows_of(part) for part in data_for(texts, max_samples=number).load(model, distillation_rows=150)]
@@ -92,8 +92,8 @@ def test_held_out_rows_are_not_used_otherwise(texts, loaded):
         assert not {*parts[1]} & {*parts[0], *parts[2]}
 
 
-def test_glue_task_has_its_validation_split_held_out(texts, loaded, tmp_path):
-    """Guards: for a GLUE task, calibration rows come from the training split, held-out rows from the other."""
+def test_glue_task_holds_out_the_validation_split(texts, loaded, tmp_path):
+    """Guards: for a GLUE task, calibration rows come from the training split, held-out rows from the validation split."""
     model = loaded("ForSequenceClassification")
     lines = (texts / "rows.txt").read_text().splitlines()
     (tmp_path / "CoLA").mkdir()
@@ -107,19 +107,19 @@ def test_glue_task_has_its_validation_split_held_out(texts, loaded, tmp_path):
 
 
 def test_text_columns_can_be_named(texts, loaded, tmp_path):
-    """Guards: labels are not taken for texts."""
+    """Guards: with text columns specified, labels are not read as texts."""
     (tmp_path / "rows.csv").write_text("text,kind,label\n" + "a,b,c\n" * 3)
     data = CalibrationData(train_file=[str(tmp_path / "rows.csv")], text_column_names=("text",))
     assert list(data.texts()) == [("a",)] * 3
 
 
-def test_refused(texts, loaded):
-    """Guards: exactly one source of rows is accepted, and it must fit the head of the model."""
-    with pytest.raises(InputError, match="give calibration rows"):
+def test_invalid_calibration_data(texts, loaded):
+    """Guards: missing rows, invalid lengths, and rows that do not suit the task head raise InputError."""
+    with pytest.raises(InputError, match="calibration rows need"):
         CalibrationData()
-    with pytest.raises(InputError, match="2: must be from 3 to 23"):
+    with pytest.raises(InputError, match="2: must be between 3 and 23"):
         data_for(texts, max_seq_length=2).load(loaded("ForSequenceClassification"))
-    with pytest.raises(InputError, match="multiple choice"):
+    with pytest.raises(InputError, match="multiple-choice models"):
         data_for(texts).load(loaded("ForMultipleChoice"))
-    with pytest.raises(InputError, match="needs `train_file` in SQuAD's format"):
+    with pytest.raises(InputError, match="needs a `train_file` in SQuAD format"):
         CalibrationData(task_name="sst2").load(loaded("ForQuestionAnswering"))
