@@ -1,4 +1,4 @@
-"""What a model predicts for a batch, the Fisher information of its predictions, and their fidelity to an original."""
+"""The predictions of a model, samples for their Fisher information, and their fidelity to an original model."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -16,8 +16,8 @@ from ..fine_tuning.distillation import Batch, Predictions, span_predictions
 from ..publishing.pooling import SentencePooling, read_pooling
 
 Predict = Callable[[PreTrainedModel, Batch], list[Predictions]]
-MASKED_LM = ("PreTraining", "MaskedLM")  # heads that predict masked tokens
-MASKED_POSITIONS = "masked_positions"  # key of a batch: where a masked LM predicts, (B, L)
+MASKED_LM = ("PreTraining", "MaskedLM")  # task heads that predict masked tokens
+MASKED_POSITIONS = "masked_positions"  # batch key for the boolean mask (B, L) of tokens that a masked LM predicts
 
 
 @dataclass
@@ -26,8 +26,8 @@ class LoadedModel:
     A model with its tokenizer.
 
     Args:
-        directory: where tokenizer, pooling and model card are.
-        pooling: how a sentence-transformers model pools hidden states.
+        directory: local directory with the tokenizer, the pooling configuration and the model card.
+        pooling: the pooling layer of a sentence-transformers model; None for other models.
     """
 
     model: PreTrainedModel
@@ -37,26 +37,27 @@ class LoadedModel:
 
     @classmethod
     def load(cls, source: str | Path, do_lower_case: bool | None = None, **hub_options) -> "LoadedModel":
-        """Loads any model that `load_bert` takes, from a directory or the Hub, in evaluation mode."""
+        """Loads any model that `load_bert` supports from a directory or the Hub, in evaluation mode."""
         model, directory = load_bert(source, **hub_options), auxiliary_directory(source, **hub_options)
         tokenizer = load_tokenizer(str(directory), do_lower_case, trust_remote_code=False)
         check_vocab_size(tokenizer, model.config.vocab_size, source)
         return cls(model.eval(), tokenizer, directory, read_pooling(directory))
 
     def predict(self, model: PreTrainedModel, batch: Batch) -> list[Predictions]:
-        """Returns the predictions of a model with the same head and pooling, such as a pruned copy of this one."""
+        """Returns predictions from a model with the same task head and pooling, such as a pruned copy of this one."""
         return predict(model, batch, self.pooling)
 
 
 def head_name(model: PreTrainedModel) -> str:
-    """Returns what follows "For" in the class name, such as "SequenceClassification"; "" for an encoder."""
+    """Returns the task head from the class name, such as "SequenceClassification". Returns "" for an encoder."""
     return type(model).__name__.partition("For")[2]
 
 
 def predict(model: PreTrainedModel, batch: Batch, pooling: SentencePooling | None = None) -> list[Predictions]:
     """
-    Returns the predictions of a model for a batch, according to its head: one per row for classifiers, regressions and
-    encoders with `pooling`; starts and ends for question answering; otherwise one per masked or real token.
+    Returns the model's predictions for a batch. Classifiers, regressions and encoders with `pooling` make one
+    prediction per row. Question answering models predict a start and an end position for each row. Masked LMs predict
+    the masked tokens, and all other models make one prediction per non-padding token.
     """
     head, inputs = head_name(model), {name: x for name, x in batch.items() if name != MASKED_POSITIONS}
     real = batch["attention_mask"].bool()
@@ -77,15 +78,15 @@ def predict(model: PreTrainedModel, batch: Batch, pooling: SentencePooling | Non
 
 
 def kind_of_logits(config: PreTrainedConfig) -> str:
-    """Returns the kind of a sequence classifier's logits: "classes", "labels" or "numbers"."""
+    """Returns what the logits of a sequence classifier represent: "classes", "labels" or "numbers"."""
     kinds = {"regression": "numbers", "multi_label_classification": "labels"}
     return kinds.get(config.problem_type or "", "numbers" if config.num_labels == 1 else "classes")
 
 
 def sampled_nll(predictions: Predictions) -> Tensor:
     """
-    Returns -log p(y) with y drawn from p, the sum over all predictions. The second moment of its gradients is the
-    Fisher information.
+    Samples a value y for each prediction from its distribution p, and returns the sum of -log p(y). The second moment
+    of the gradients is the Fisher information.
     """
     values = predictions.values.float()
     if predictions.kind == "classes":
@@ -100,16 +101,16 @@ def sampled_nll(predictions: Predictions) -> Tensor:
 @dataclass(frozen=True)
 class Fidelity:
     """
-    How close a model's predictions are to the original's.
+    Measures how close a model's predictions are to those of the original.
 
     Args:
-        divergence: KL(original || model) in nats, the mean over rows. For numbers this is half the squared difference;
-            for embeddings 1 - cosine similarity; for hidden states the sum of that over the tokens of a row.
-        agreement: share of identical predictions; None for numbers, embeddings and states.
-        kind: kind of the predictions, see `Predictions`.
-        spread: standard deviation of the original's numbers; None for other kinds.
-        distinct: number of different labels or sets of labels that the original predicts; None for numbers.
-        rows: number of rows.
+        divergence: KL(original || model) in nats per row. For numbers, this is half the squared difference. For
+            embeddings, it is 1 - cosine similarity. For hidden states, it is the latter summed over the tokens.
+        agreement: fraction of identical predictions; None for numbers, embeddings and states.
+        kind: the `kind` of the predictions, as defined in `Predictions`.
+        spread: standard deviation of the numbers that the original predicts; None for other kinds.
+        distinct: number of distinct labels or label sets that the original predicts; None for other kinds.
+        rows: number of rows that were compared.
     """
 
     divergence: float
@@ -122,32 +123,32 @@ class Fidelity:
     def __str__(self) -> str:
         if self.agreement is not None:
             warning = ", but the original predicts the same label for all rows" if self.distinct == 1 else ""
-            agreement = f"{self.agreement:.1%} agree with the original's{warning}"
+            agreement = f"{self.agreement:.1%} agree with the original{warning}"
             return f"{agreement}, KL divergence {self.divergence:.2g} nats per row"
         if self.kind == "numbers":
-            spread = f" (standard deviation of the original's: {self.spread:.2g})" if self.spread else ""
-            return f"root mean square difference from the original's {(2 * self.divergence) ** 0.5:.2g}{spread}"
+            spread = f" (standard deviation of the original: {self.spread:.2g})" if self.spread else ""
+            return f"root mean square difference from the original {(2 * self.divergence) ** 0.5:.2g}{spread}"
         if self.kind == "embeddings":
-            return f"mean cosine similarity to the original's {1 - self.divergence:.3f}"
-        return f"1 - cosine similarity to the original's hidden states {self.divergence:.2g}, summed over each row"
+            return f"average cosine similarity to the original {1 - self.divergence:.3f}"
+        return f"cosine distance of the hidden states from the original {self.divergence:.2g}, summed over each row"
 
 
 @torch.no_grad()
 def measure_fidelity(
     original: PreTrainedModel, other: PreTrainedModel, batches: list[Batch], predict: Predict = predict
 ) -> Fidelity:
-    """Compares the predictions of two models with the same head."""
+    """Compares the predictions of two models with the same task head."""
     pairs = ((predict(original, batch), predict(other, batch)) for batch in batches)
     return fidelity(pairs, sum(len(batch["input_ids"]) for batch in batches))
 
 
 def fidelity(pairs: Iterable[tuple[list[Predictions], list[Predictions]]], rows: int) -> Fidelity:
     """
-    Compares predictions.
+    Compares the predictions of two models.
 
     Args:
-        pairs: for each batch, the original's predictions and the other model's.
-        rows: number of rows in all batches.
+        pairs: for each batch, the predictions of the original and those of the other model.
+        rows: total number of rows.
     """
     divergence, same, count, kind = 0.0, 0, 0, ""
     numbers: list[Tensor] = []
@@ -167,7 +168,7 @@ def fidelity(pairs: Iterable[tuple[list[Predictions], list[Predictions]]], rows:
 
 
 def predicted_labels(predictions: Predictions) -> Tensor:
-    """Returns the most probable class (n, 1), or which labels are more probable than not (n, C)."""
+    """Returns the ids (n, 1) of the most probable classes, or a mask (n, C) of labels with probabilities over 0.5."""
     if predictions.kind == "classes":
         return predictions.values.argmax(-1, keepdim=True)
     return (predictions.values > 0).long()

@@ -1,42 +1,42 @@
 """
-The mathematics of pruning: how much the removal of heads, head dimensions and neurons changes a model's predictions,
-and which weights minimize the change. It knows nothing of models, text or files.
+The mathematics of pruning: estimates how much the removal of heads, head dimensions and neurons changes a model's
+predictions, and computes the weights that minimize this change. All functions work on plain tensors.
 
-Predictions. A model predicts a distribution p(y) for a row of tokens. Suppose the output o = W a + b of a sublayer
-changes by delta_t at token t. To second order, the predictions change by
+Cost. A model predicts a distribution p(y) for a row of tokens. Suppose that pruning changes the output o = W a + b of
+a sublayer by delta_t at token t. To second order, the predictions then change by
 
-    KL(p || p') = 1/2 E_y (sum_t g_t^T delta_t)^2 + ...,     g = d log p(y) / d o,  y drawn from p,
+    KL(p || p') = 1/2 E_y (sum_t g_t^T delta_t)^2 + ...,     g = d log p(y) / d o,  y sampled from p.
 
-which is the Fisher information of the predictions. The mean of delta costs nothing, because the bias absorbs it.
+The second moment of g is the Fisher information. The mean of delta costs nothing, because the bias absorbs it.
 
-Whole heads, and neurons: W' = W + dW. Let G = E g g^T (D, D) and M = cov a (N, N) over all tokens, and T the number
-of tokens in a row. If the errors of the tokens are independent of each other and of the gradients (Martens and
-Grosse, 2015), dW costs
+Heads and neurons. Pruning inputs changes W to W + dW. Let G = E g g^T (D, D) and M = cov a (N, N) over all tokens, and
+let T be the number of tokens in a row. If the errors at different tokens are independent of each other and of the
+gradients (Martens and Grosse, 2015), the cost of dW is
 
     1/2 T tr(dW M dW^T G)  nats.
 
-Optimal Brain Surgeon (Hassibi and Stork, 1992), applied to G^(1/2) W, gives the order of removal: the next group of
-inputs to go is the one whose loss the remaining inputs compensate best (`prune_inputs`).
+The order of removal follows from Optimal Brain Surgeon (Hassibi and Stork, 1992), applied to G^(1/2) W. In each step,
+it removes the group of inputs whose loss the remaining inputs can compensate best (`prune_inputs`).
 
 Head sizes. Replace x^T y by x^T B y with a matrix B of rank p < P. If x and y are independent, the mean squared error
 is
 
     E (x^T (I - B) y)^2 = || L^(1/2) (I - B) R^(1/2) ||_F^2,    L = E x x^T,  R = E y y^T.
 
-The best B keeps the p largest singular values of L^(1/2) R^(1/2) = U S V^T (Eckart and Young): B = F^T K with
-F = U_p^T L^(-1/2) and K = U_p^T L^(1/2), or with F = V_p^T R^(1/2) and K = V_p^T R^(-1/2). Both are equal if L and R
-are invertible; `reduce_head_size` uses the better conditioned one. If the weights themselves have rank p, the
-reduction is exact for any input, not only for the calibration data.
+The best B keeps the p largest singular values of L^(1/2) R^(1/2) = U S V^T (Eckart and Young, 1936). It factors as
+B = F^T K, either with F = U_p^T L^(-1/2) and K = U_p^T L^(1/2), or with F = V_p^T R^(1/2) and K = V_p^T R^(-1/2). Both
+are equal if L and R are invertible, and `reduce_head_size` uses the better conditioned one. If the weights themselves
+have rank p, the reduction is exact for every input, not only for the calibration data.
 
-- Scores q^T k: x is a query, and y is a key minus the mean key of its row, to which the softmax is invariant. A
-  second-order expansion does not give the cost of errors in the scores, because the softmax of a sharp head has
-  gradients near zero. So the cost is measured: if smaller queries and keys change the outputs of the heads by dz, it
-  is 1/2 T E |G^(1/2) W_o dz|^2.
+- Scores q^T k: x is a query, and y is a key minus the mean key of its row. The softmax is invariant to this shift. A
+  second-order expansion does not predict the cost of errors in the scores, because the softmax of a sharp head has
+  gradients near zero. The cost is therefore measured: if smaller queries and keys change the outputs of the heads by
+  dz, it is 1/2 T E |G^(1/2) W_o dz|^2.
 - Values: x is the output z of a head minus its mean, and y is the gradient W_o^T g. The cost is 1/2 T times the error
   above.
 
-Refit. In the pruned model, W and b of each sublayer are refitted by least squares: from the inputs and the residual
-that the pruned model really has, they approximate the sum W a + b + residual of the original (`LeastSquaresRefit`).
+Refit. W and b of each sublayer in the pruned model are refitted by least squares, given the inputs and the residual
+stream of the pruned model. The target is the sum W a + b + residual in the original (`LeastSquaresRefit`).
 """
 
 from dataclasses import dataclass
@@ -44,20 +44,20 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-RANK_TOLERANCE = 1e-12  # relative to the largest singular value: smaller ones count as zero in float64
+RANK_TOLERANCE = 1e-12  # float64 singular values below this multiple of the largest one count as zero
 TOKENS_PER_DIMENSION = 4  # minimum number of tokens per dimension of a second moment
-RIDGE = 1e-8  # relative to the mean eigenvalue: added to a moment before it is inverted
-PRIOR = 1e-4  # relative to the mean eigenvalue: weight of the initial weights in a refit
+RIDGE = 1e-8  # multiple of the mean eigenvalue that is added to a moment before inversion
+PRIOR = 1e-4  # strength of the pull towards the initial weights in a refit, as a multiple of the mean eigenvalue
 
 
 class SecondMoments:
     """
-    Sums over tokens in float64 for `groups` vectors of `size` elements each.
+    Accumulates first and second moments over tokens in float64, separately for G groups of S elements.
 
     Attributes:
         tokens: number of tokens.
-        sum: sum of the vectors, (G, S).
-        products: sum of their outer products, (G, S, S).
+        sum: sums of the vectors, (G, S).
+        products: sums of the outer products of the vectors, (G, S, S).
     """
 
     def __init__(self, groups: int, size: int):
@@ -66,7 +66,7 @@ class SecondMoments:
         self.products = torch.zeros(groups, size, size, dtype=torch.float64)
 
     def add(self, vectors: Tensor):
-        """Adds the vectors (n, G S) of n tokens."""
+        """Adds the vectors (n, G S) for n tokens."""
         x = vectors.unflatten(-1, self.sum.shape).transpose(0, 1)  # (G, n, S)
         self.products += (x.mT @ x).double().cpu()
         self.sum += x.sum(dim=1).double().cpu()
@@ -91,10 +91,10 @@ class SecondMoments:
 @dataclass(frozen=True)
 class PruningOrder:
     """
-    The order in which groups of inputs of a linear map are removed.
+    The order in which to remove the input groups of a linear map.
 
     Args:
-        removed: indices of the groups, in order of removal.
+        removed: indices of the groups in the order of removal.
         costs: squared error after 0, 1, 2, ... removals, (groups + 1).
     """
 
@@ -102,24 +102,24 @@ class PruningOrder:
     costs: Tensor
 
     def kept(self, number: int) -> list[int]:
-        """Returns the sorted indices of the last `number` groups to be removed."""
+        """Returns the sorted indices of the `number` groups to keep, those that would be removed last."""
         return sorted(self.removed[len(self.removed) - number :])
 
 
 def prune_inputs(weight: Tensor, moment: Tensor, size: int, at_once: int = 1) -> PruningOrder:
     """
-    Finds the best order in which to remove inputs of y = W a, when least squares on the remaining inputs compensates
-    for each removal.
+    Finds a greedy order in which to remove inputs of y = W a. After each removal, the weights of the remaining inputs
+    are refitted by least squares.
 
     Args:
-        weight: W, multiplied from the left by the square root of the metric of y, (D, groups * size).
+        weight: W, left-multiplied by the square root of the metric of y, (D, groups * size).
         moment: covariance of the inputs, (groups * size, groups * size).
-        size: number of inputs in a group: the value head size for heads of W_o, 1 for neurons.
-        at_once: number of groups removed per step; more are faster and less accurate.
+        size: number of inputs per group: the value head size for the heads in W_o, or 1 for neurons.
+        at_once: number of groups to remove per step. Larger steps are faster but less accurate.
     """
     groups = weight.shape[1] // size
     inverse = torch.linalg.inv(with_ridge(moment))
-    columns = weight.double().T.clone(memory_format=torch.contiguous_format)  # (N, D), of the remaining inputs
+    columns = weight.double().T.clone(memory_format=torch.contiguous_format)  # (N, D), zero for removed inputs
     inputs = torch.arange(groups * size).view(groups, size)
     left, removed, costs = torch.arange(groups), [], [0.0]
     while len(left):
@@ -132,7 +132,7 @@ def prune_inputs(weight: Tensor, moment: Tensor, size: int, at_once: int = 1) ->
         block = inverse[index[:, None], index]
         share = torch.linalg.solve(block, inverse[index])  # (S, N)
         lost = (columns[index] * torch.linalg.solve(block, columns[index])).sum()
-        columns.addmm_(share.T, columns[index], alpha=-1)  # in place: copying thousands of neurons would dominate
+        columns.addmm_(share.T, columns[index], alpha=-1)  # in place, because copies would take most of the time
         inverse.addmm_(inverse[:, index], share, alpha=-1)
         columns[index] = 0
         stay = torch.ones(len(left), dtype=torch.bool)
@@ -146,15 +146,15 @@ def prune_inputs(weight: Tensor, moment: Tensor, size: int, at_once: int = 1) ->
 
 def least_squares(weight: Tensor, moment: Tensor, kept: Tensor) -> Tensor:
     """
-    Returns the weight (D, n) with which the inputs `kept` best approximate the output of `weight` (D, N), for inputs
-    with the covariance `moment` (N, N).
+    Returns the weight (D, n) for the n inputs `kept` that best approximates the output of `weight` (D, N) in the least
+    squares sense. The N inputs have the covariance `moment` (N, N).
     """
     M = with_ridge(moment)
     return torch.linalg.solve(M[kept[:, None], kept], M[kept] @ weight.double().T).T
 
 
 def head_size_errors(left: Tensor, right: Tensor) -> Tensor:
-    """Returns the mean squared errors (H, P + 1) of heads with 0, 1, ... P dimensions, from L and R (H, P, P)."""
+    """Returns the mean squared errors (H, P + 1) of reducing H heads to sizes 0, 1, ..., P, for L and R (H, P, P)."""
     roots = zip(map(square_root, left), map(square_root, right), strict=True)
     return tail_energies(torch.stack([torch.linalg.svdvals(root_l @ root_r) for root_l, root_r in roots]))
 
@@ -164,12 +164,12 @@ def reduce_head_size(A: Tensor, C: Tensor, L: Tensor, R: Tensor, size: int) -> t
     Returns smaller factors A' (size, D) and C' (size, E) whose product A'^T C' approximates A^T C.
 
     Args:
-        A, C: weights of the two maps, (P, D) and (P, E).
-        L, R: second moments of the outputs of the two maps, (P, P) each.
+        A, C: weights of the two linear maps, (P, D) and (P, E).
+        L, R: second moments of the outputs of A and C, (P, P) each.
     """
     A, C = A.double(), C.double()
     left, singular, right = low_rank_svd(A.T, C)  # (D, P), (P), (P, E)
-    if int((singular > RANK_TOLERANCE * singular[0]).sum()) <= size:  # exact, whatever the inputs are
+    if int((singular > RANK_TOLERANCE * singular[0]).sum()) <= size:  # exact for every input
         scale = singular[:size].sqrt()[:, None]
         return scale * left[:, :size].T, scale * right[:size]
     root_l, root_r = square_root(with_ridge(L)), square_root(with_ridge(R))
@@ -179,13 +179,14 @@ def reduce_head_size(A: Tensor, C: Tensor, L: Tensor, R: Tensor, size: int) -> t
     else:
         F, K = Vh[:size] @ root_r, Vh[:size] @ torch.linalg.pinv(root_r)
     first, second = F @ A, K @ C
-    balance = (row_norms(second) / row_norms(first)).sqrt()  # factors of equal norm train better
+    balance = (row_norms(second) / row_norms(first)).sqrt()  # factors with equal norms train better
     return balance * first, second / balance
 
 
 class LeastSquaresRefit:
     """
-    Accumulates sums over tokens, and solves for the weight and bias that map `inputs` (N) to `outputs` (D) elements.
+    Fits the weight and bias of a linear layer by least squares, from sums accumulated over tokens. The layer maps
+    `inputs` (N) to `outputs` (D) elements.
     """
 
     def __init__(self, inputs: int, outputs: int):
@@ -195,7 +196,7 @@ class LeastSquaresRefit:
         self.ay = torch.zeros(inputs, outputs, dtype=torch.float64)
 
     def add(self, a: Tensor, y: Tensor):
-        """Adds n tokens with inputs (n, N) and target outputs (n, D)."""
+        """Adds the inputs `a` (n, N) and target outputs `y` (n, D) for n tokens."""
         self.tokens += len(a)
         self.a += a.sum(dim=0).double().cpu()
         self.y += y.sum(dim=0).double().cpu()
@@ -203,7 +204,7 @@ class LeastSquaresRefit:
         self.ay += (a.T @ y).double().cpu()
 
     def solution(self, prior: Tensor) -> tuple[Tensor, Tensor]:
-        """Returns weight (D, N) and bias (D); the weight stays near `prior` in directions that the inputs lack."""
+        """Returns weight (D, N) and bias (D). In directions without input variance, the weight stays near `prior`."""
         mean_a, mean_y = self.a / self.tokens, self.y / self.tokens
         prior = prior.double()
         if not len(mean_a):
@@ -216,13 +217,13 @@ class LeastSquaresRefit:
 
 
 def tail_energies(singular: Tensor) -> Tensor:
-    """Returns the sums of squares (..., P + 1) lost by keeping the first 0, 1, ... P singular values (..., P)."""
+    """Returns the sums of squares (..., P + 1) lost by keeping the first 0, 1, ..., P singular values (..., P)."""
     lost = singular.double().square().flip(-1).cumsum(-1).flip(-1)
     return torch.cat([lost, lost.new_zeros(*lost.shape[:-1], 1)], dim=-1)
 
 
 def low_rank_svd(A: Tensor, B: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Returns the singular value decomposition of A B, (D, P) times (P, E), computed from a (P, P) matrix."""
+    """Returns the singular value decomposition of A (D, P) times B (P, E), computed from a (P, P) matrix."""
     Q_a, R_a = torch.linalg.qr(A)
     Q_b, R_b = torch.linalg.qr(B.T)
     left, singular, right = torch.linalg.svd(R_a @ R_b.T, full_matrices=False)
@@ -230,13 +231,13 @@ def low_rank_svd(A: Tensor, B: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def square_root(M: Tensor) -> Tensor:
-    """Returns the symmetric square root of a second moment."""
+    """Returns the symmetric square root of a positive semidefinite matrix."""
     values, vectors = torch.linalg.eigh(M.double())
     return (vectors * values.clamp(min=0).sqrt()) @ vectors.T
 
 
 def with_ridge(M: Tensor) -> Tensor:
-    """Returns M with a small ridge, so that it is invertible even if the inputs never vary in some direction."""
+    """Returns M plus a small ridge, which makes it invertible even if the inputs do not vary in some direction."""
     return M.double() + RIDGE * M.double().diagonal().mean() * torch.eye(len(M), dtype=torch.float64)
 
 
@@ -246,5 +247,5 @@ def condition_number(M: Tensor) -> float:
 
 
 def row_norms(rows: Tensor) -> Tensor:
-    """Returns the norms (n, 1) of the rows, at least the smallest positive number."""
+    """Returns the row norms (n, 1), clamped to the smallest positive normal number."""
     return rows.norm(dim=1, keepdim=True).clamp(min=torch.finfo(torch.float64).tiny)

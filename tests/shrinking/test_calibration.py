@@ -93,7 +93,7 @@ def test_held_out_rows_are_disjoint(texts, loaded):
 
 
 def test_glue_task_holds_out_the_validation_split(texts, loaded, tmp_path):
-    """Guards: for a GLUE task, calibration rows come from the training split, held-out rows from the validation split."""
+    """Guards: for a GLUE task, held-out rows come from the validation split, the others from the training split."""
     model = loaded("ForSequenceClassification")
     lines = (texts / "rows.txt").read_text().splitlines()
     (tmp_path / "CoLA").mkdir()

@@ -1,4 +1,4 @@
-"""Predictions of every head, their Fisher information, and the fidelity of a model to the original."""
+"""Predictions for each task head, their Fisher information, and the fidelity of one model to another."""
 
 import copy
 
@@ -16,7 +16,7 @@ KINDS = {"classes": lambda x: Categorical(logits=x), "labels": lambda x: Bernoul
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_kl_divergence_matches_torch(kind):
-    """Guards: the KL divergence of classes and of labels is in nats and summed over predictions."""
+    """Guards: the KL divergence for classes and for labels is in nats and summed over predictions."""
     one, other = torch.randn(13, 3), torch.randn(13, 3)
     expected = kl_divergence(KINDS[kind](one), KINDS[kind](other)).sum()
     assert torch.allclose(Predictions(one, kind).kl_divergence(Predictions(other, kind)), expected, rtol=1e-5)
@@ -47,7 +47,7 @@ def test_fisher_information_is_the_hessian_of_the_divergence(kind):
     ],
 )
 def test_predictions_do_not_depend_on_padding(head, kind, count):
-    """Guards: each head makes the predictions that it is for, at real tokens or masked positions only."""
+    """Guards: each task head predicts the expected kind, only for non-padding tokens or masked positions."""
     model = model_of(head).eval()
     ids = torch.randint(5, 30, (2, 7))
     mask = torch.tensor([[1] * 7, [1, 1, 0, 0, 0, 0, 0]])
@@ -64,7 +64,7 @@ def test_predictions_do_not_depend_on_padding(head, kind, count):
 
 
 def test_fidelity_of_embeddings_is_their_cosine_similarity():
-    """Guards: for a model with pooling, the divergence is 1 - cosine similarity."""
+    """Guards: for a model with pooling, the divergence is 1 - cosine similarity of the embeddings."""
     model, other = (model_of("Model", initializer_range=scale).eval() for scale in (0.3, 0.5))
     pool = lambda states, mask: (states * mask[..., None]).sum(1) / mask.sum(1, keepdim=True)  # noqa: E731
     batch = {"input_ids": torch.randint(5, 30, (3, 7)), "attention_mask": torch.ones(3, 7).long()}
@@ -72,11 +72,11 @@ def test_fidelity_of_embeddings_is_their_cosine_similarity():
     expected = 1 - torch.nn.functional.cosine_similarity(*pooled)
     result = measure_fidelity(model, other, [batch], lambda one, batch: predict(one, batch, pool))
     assert result.divergence == pytest.approx(float(expected.mean()), rel=1e-4)
-    assert str(result) == f"mean cosine similarity to the original's {1 - float(expected.mean()):.3f}"
+    assert str(result) == f"average cosine similarity to the original {1 - float(expected.mean()):.3f}"
 
 
 def test_fidelity_of_numbers_is_their_difference():
-    """Guards: for a regression, the root mean square difference and the spread of the original are reported."""
+    """Guards: for a regression, the report contains the root mean square difference and the original's spread."""
     model = model_of("ForSequenceClassification", num_labels=1).eval()
     other = copy.deepcopy(model)
     with torch.no_grad():
@@ -85,11 +85,11 @@ def test_fidelity_of_numbers_is_their_difference():
     result = measure_fidelity(model, other, [batch])
     with torch.no_grad():
         spread = float(model(**batch).logits.std(correction=0))
-    assert result.spread == pytest.approx(spread) and "difference from the original's 0.25 (standard" in str(result)
+    assert result.spread == pytest.approx(spread) and "difference from the original 0.25 (standard" in str(result)
 
 
 def test_constant_predictions_are_reported():
-    """Guards: agreement with a model that predicts a single label comes with a warning."""
+    """Guards: the report contains a warning if the original predicts the same label for all rows."""
     model = model_of("ForSequenceClassification").eval()
     batch = {"input_ids": torch.randint(5, 30, (1, 7)), "attention_mask": torch.ones(1, 7).long()}
     assert "the original predicts the same label for all rows" in str(measure_fidelity(model, model, [batch]))

@@ -1,4 +1,4 @@
-"""The mathematics of pruning, against brute force and naive references in float64."""
+"""The mathematics of pruning, compared with brute force and naive references in float64."""
 
 from itertools import combinations
 
@@ -20,7 +20,7 @@ TOKENS = 500
 
 
 def correlated_tokens(size):
-    """Returns correlated vectors with a nonzero mean, (TOKENS, size)."""
+    """Returns correlated vectors (TOKENS, size) with a nonzero mean."""
     return torch.randn(TOKENS, size).double() @ torch.randn(size, size).double() + torch.randn(size).double()
 
 
@@ -29,14 +29,14 @@ def covariance(x):
 
 
 def residual(weight, x, kept):
-    """Returns the sum of squares per token of W x that least squares on the inputs `kept` and a constant leaves."""
+    """Returns the squared error per token of a least-squares fit of W x from the inputs `kept` and a constant."""
     outputs, inputs = x @ weight.T, torch.cat([x[:, kept], torch.ones(len(x), 1).double()], dim=1)
     return float((outputs - inputs @ torch.linalg.lstsq(inputs, outputs).solution).square().sum() / len(x))
 
 
 @pytest.mark.parametrize("size", [1, 3])
 def test_each_removal_is_the_best_one(size):
-    """Guards: the group whose removal costs least goes first, and its cost is the residual of the best refit."""
+    """Guards: the group that costs least is removed first, and its cost is the residual of the best refit."""
     groups = 5
     weight, x = torch.randn(7, groups * size).double(), correlated_tokens(groups * size)
     order = prune_inputs(weight, covariance(x), size)
@@ -51,7 +51,7 @@ def test_each_removal_is_the_best_one(size):
 
 
 def test_several_removals_per_step_end_at_the_same_cost():
-    """Guards: larger steps remove every input once, and the total cost is that of single removals."""
+    """Guards: with larger steps, every input is removed once, and the total cost is the same as for single removals."""
     weight, x = torch.randn(5, 13).double(), correlated_tokens(13)
     one, four = (prune_inputs(weight, covariance(x), 1, at_once) for at_once in (1, 4))
     assert sorted(four.removed) == list(range(13)) and (four.costs.diff() >= 0).all()
@@ -68,7 +68,7 @@ def test_inputs_without_effect_go_first():
 
 
 def test_head_size_is_reduced_with_the_least_error():
-    """Guards: x^T B y is the best approximation of x^T y of its rank, for independent x and y."""
+    """Guards: x^T B y is the best approximation of x^T y for a given rank of B, for independent x and y."""
     A, C = torch.randn(5, 9).double(), torch.randn(5, 8).double()
     x, y = torch.randn(TOKENS, 9).double(), torch.randn(TOKENS, 8).double()
     L, R = (A @ x.T @ x @ A.T / TOKENS, C @ y.T @ y @ C.T / TOKENS)
@@ -76,15 +76,15 @@ def test_head_size_is_reduced_with_the_least_error():
     for size in (1, 3, 4):
         first, second = reduce_head_size(A, C, L, R, size)
         assert first.shape == (size, 9) and second.shape == (size, 8)
-        change = x @ (A.T @ C - first.T @ second) @ y.T  # every x with every y: independent
+        change = x @ (A.T @ C - first.T @ second) @ y.T  # all pairs of x and y, so they are independent
         assert float(change.square().mean()) == pytest.approx(float(errors[size]), rel=1e-4)
-        for kept in combinations(range(5), size):  # no choice of dimensions is better
+        for kept in combinations(range(5), size):  # removing dimensions is never better
             part = x @ (A.T @ C - A[list(kept)].T @ C[list(kept)]) @ y.T
             assert change.square().mean() <= part.square().mean() * (1 + 1e-9)
 
 
 def test_reduction_to_the_rank_of_the_weights_is_exact():
-    """Guards: maps of rank 3 keep their product with 3 dimensions, for any input."""
+    """Guards: the product of two maps with rank 3 is preserved in 3 dimensions, for any input."""
     A, C = torch.randn(3, 9).double(), torch.randn(3, 8).double()
     wide_a, wide_c = torch.randn(5, 3).double() @ A, torch.randn(5, 3).double() @ C
     moment = torch.diag(torch.tensor([1.0, 0, 0, 0, 0])).double()
@@ -92,8 +92,8 @@ def test_reduction_to_the_rank_of_the_weights_is_exact():
     assert torch.allclose(first.T @ second, wide_a.T @ wide_c, atol=1e-12)
 
 
-def test_remaining_inputs_compensate_for_the_others():
-    """Guards: `least_squares` gives the weights of a least-squares fit on the tokens."""
+def test_remaining_inputs_compensate_for_removed_ones():
+    """Guards: `least_squares` returns the same weights as a least-squares fit on the tokens."""
     weight, x, kept = torch.randn(5, 6).double(), correlated_tokens(6), torch.tensor([0, 2, 5])
     centred = x - x.mean(dim=0)
     expected = torch.linalg.lstsq(centred[:, kept], centred @ weight.T).solution.T
@@ -101,7 +101,7 @@ def test_remaining_inputs_compensate_for_the_others():
 
 
 def test_refit_is_least_squares_with_a_bias():
-    """Guards: weight and bias come closest to the target outputs; without inputs the bias is their mean."""
+    """Guards: weight and bias minimize the distance to the targets; without inputs, the bias is their mean."""
     torch.manual_seed(0)
     a, y = correlated_tokens(4), correlated_tokens(3)
     refit, empty = LeastSquaresRefit(4, 3), LeastSquaresRefit(0, 3)
@@ -117,7 +117,7 @@ def test_refit_is_least_squares_with_a_bias():
 
 
 def test_second_moments_are_those_of_all_tokens():
-    """Guards: moments of groups, added part by part, are those of all tokens, about zero and about the mean."""
+    """Guards: moments accumulated over batches equal those computed from all tokens at once, for each group."""
     x = correlated_tokens(6)
     moments = SecondMoments(2, 3)
     for part in (slice(0, 100), slice(100, TOKENS)):
