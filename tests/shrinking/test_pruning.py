@@ -51,7 +51,7 @@ def test_each_removal_is_the_best_one(size):
 
 
 def test_several_removals_per_step_end_at_the_same_cost():
-    """Guards: with larger steps, every input is removed once, and the total cost is the same as for single removals."""
+    """Guards: larger steps remove every input once, and the total cost is the same as for single removals."""
     weight, x = torch.randn(5, 13).double(), correlated_tokens(13)
     one, four = (prune_inputs(weight, covariance(x), 1, at_once) for at_once in (1, 4))
     assert sorted(four.removed) == list(range(13)) and (four.costs.diff() >= 0).all()
