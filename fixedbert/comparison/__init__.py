@@ -1,1 +1,1 @@
-"""Comparison of models on the same rows: speed, scores, and differing predictions."""
+"""Comparison: measures the speed, scores and differing predictions of several models on the same rows."""

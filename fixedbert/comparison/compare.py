@@ -1,7 +1,7 @@
 """
-Comparison of models on the same rows: speed, scores, and predictions that differ from the first model's.
+Compares models on the same rows: speed, scores, and predictions that differ from those of the first model.
 
-All models run on the CPU with the same number of threads and take turns, batch by batch.
+All models run on the CPU with the same number of threads. For each batch, they run in random order.
 """
 
 import csv
@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from statistics import median
 
@@ -38,20 +39,20 @@ from ..support.files import new_directory, reading, to_json
 from .report import CHANGED, SINGLE_ROWS, ComparedModel, Comparison
 
 RESULTS = "comparison.json"
-PAUSE = 0.003  # seconds before a call, in which the threads of the previous call stop spinning
+PAUSE = 0.003  # seconds before each call, so that threads from the previous call stop spinning
 GRAPHS = {GRAPH: "float32", QUANTIZED: "int8"}
 WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
-Texts = list[tuple[str, ...]]  # a text or a pair per row
+Texts = list[tuple[str, ...]]  # one text or text pair per row
 
 
 class OnnxModel:
-    """An ONNX graph, called like the model that it was exported from."""
+    """An ONNX graph that is called in the same way as the PyTorch model from which it was exported."""
 
     def __init__(self, file: Path):
         with reading(file, "export the model again"):
             self.session = session_of(file, torch.get_num_threads())
-        self.inputs = {x.name for x in self.session.get_inputs()}
-        self.outputs = [x.name for x in self.session.get_outputs()]
+        self.inputs = {node.name for node in self.session.get_inputs()}
+        self.outputs = [node.name for node in self.session.get_outputs()]
 
     def __call__(self, **inputs: torch.Tensor) -> ModelOutput:
         outputs = self.session.run(None, {name: x.numpy() for name, x in inputs.items() if name in self.inputs})
@@ -61,13 +62,13 @@ class OnnxModel:
 @dataclass
 class Candidate:
     """
-    One model in one form, with its predictions and times batch by batch.
+    A PyTorch model or ONNX graph to compare, with its predictions and times for each batch.
 
     Args:
-        source: directory or Hub id, with the precision of a graph.
+        source: directory or Hub id, followed by the precision of an ONNX graph.
         name: short name for the report.
-        task: what the model predicts; only models with the same task can be compared.
-        predict: returns the predictions for a batch, one per row.
+        task: description of the predictions. Only models with the same task can be compared.
+        predict: function that returns the predictions for a batch, one per row.
     """
 
     source: str
@@ -81,7 +82,7 @@ class Candidate:
     single_seconds: list[float] = field(default_factory=list)
 
     def timed(self, texts: Texts, length: int) -> tuple[list[Predictions], float]:
-        """Returns the predictions for some rows, and the seconds they took without tokenization."""
+        """Returns the predictions for the texts, and the elapsed seconds without tokenization."""
         columns = map(list, zip(*texts, strict=True))
         options = {"truncation": True, "max_length": length, "padding": True, "return_tensors": "pt"}
         batch = dict(encode(self.tokenizer, *columns, **options))
@@ -109,24 +110,25 @@ def compare(  # noqa: PLR0913  the options of the command
     token: str | None = None,
 ) -> Comparison:
     """
-    Compares models on the same rows: speed, scores, and predictions that differ from the first model's.
+    Compares models on the same rows: speed, scores, and predictions that differ from those of the first model.
 
     Args:
-        models: directories or Hub ids of classifiers, regressions or embedding models: first the original, then others
-            for the same task. Each ONNX graph in a directory counts as a model.
-        validation_file: rows for the task, labelled or not, preferably not used in training.
-        text_column_names: names of the columns with texts, such as "premise,hypothesis".
-        label_column_name: name of the column with labels; by default "label", if it exists.
-        max_seq_length: tokens per row; by default the maximum of all models, at most 512.
-        max_samples: maximum number of rows, drawn at random.
+        models: directories or Hub ids of classifiers, regressions or embedding models for the same task. The first is
+            the original. Each ONNX graph in a directory counts as a model.
+        validation_file: file with rows for the task, preferably not used in training. Labels are optional.
+        text_column_names: names of the text columns, such as "premise,hypothesis".
+        label_column_name: name of the label column. By default, this is "label" if the file has such a column.
+        max_seq_length: maximum tokens per row. By default, this is the limit that all models support, at most 512.
+        max_samples: maximum number of rows, sampled at random.
         batch_size: rows per batch.
-        output_dir: a new directory for the numbers, and for the rows with different predictions.
-        cache_dir, token: for models on the Hub.
+        output_dir: a new directory for the measurements and the rows with different predictions.
+        cache_dir, token: options for models on the Hub.
 
     Raises:
-        InputError: the models have different tasks, or the rows cannot be used.
+        InputError: If the models have different tasks, or the rows are unsuitable for them.
     """
-    candidates = [one for source in models for one in load_candidates(str(source), cache_dir=cache_dir, token=token)]
+    loaded = [load_candidates(str(source), cache_dir=cache_dir, token=token) for source in models]
+    candidates = list(chain(*loaded))
     check_same_task(candidates)
     first = candidates[0]
     texts, labels = read_rows_for(first, Path(validation_file), text_column_names, label_column_name)
@@ -134,9 +136,9 @@ def compare(  # noqa: PLR0913  the options of the command
     order = random.Random(0).sample(range(available), min(available, max_samples))
     texts = [texts[index] for index in order]
     labels = None if labels is None else labels[order]
-    length = row_length(max_seq_length, min(one.config.max_position_embeddings for one in candidates))
+    length = row_length(max_seq_length, min(model.config.max_position_embeddings for model in candidates))
     run(candidates, texts, length, batch_size)
-    compared = [measurements(one, first, labels) for one in candidates]
+    compared = [measurements(model, first, labels) for model in candidates]
     result = Comparison(str(validation_file), len(texts), available, batch_size, machine_name(), compared)
     if output_dir is None:
         return result
@@ -150,7 +152,7 @@ def compare(  # noqa: PLR0913  the options of the command
 
 
 def load_candidates(source: str, **hub_options) -> list[Candidate]:
-    """Loads the model from a directory or the Hub, and each ONNX graph in the directory."""
+    """Loads the model from a directory or the Hub, and every ONNX graph in the directory."""
     graphs = {Path(source) / graph: name for graph, name in GRAPHS.items() if (Path(source) / graph).is_file()}
     name, candidates = short_name(source), []
     if not graphs or any((Path(source) / weights).is_file() for weights in WEIGHTS):
@@ -174,7 +176,7 @@ def load_candidates(source: str, **hub_options) -> list[Candidate]:
 
 
 def onnx_predictions(graph: OnnxModel, kind: str, batch: Batch) -> list[Predictions]:
-    """Returns the logits, or embeddings of norm 1."""
+    """Returns the predictions of an ONNX graph for a batch. Embeddings are normalized to a norm of 1."""
     outputs = graph(**batch)
     values = normalize(outputs[EMBEDDING], dim=-1) if kind == "embeddings" else outputs["logits"]
     return [Predictions(values, kind)]
@@ -182,10 +184,10 @@ def onnx_predictions(graph: OnnxModel, kind: str, batch: Batch) -> list[Predicti
 
 def task_of(head: str, config: PreTrainedConfig, source: str, has_embeddings: bool) -> str:
     """
-    Returns what a model predicts, for messages.
+    Returns a description of the model's predictions, which is also used in error messages.
 
     Raises:
-        InputError: it does not make one prediction per row.
+        InputError: If the model does not make one prediction per row.
     """
     if head == "" and has_embeddings:
         return f"embeddings of size {config.hidden_size}"
@@ -196,21 +198,22 @@ def task_of(head: str, config: PreTrainedConfig, source: str, has_embeddings: bo
 
 
 def check_same_task(candidates: list[Candidate]):
-    """Refuses models with different tasks. Models with the same short name get their full paths."""
+    """Raises InputError if the models have different tasks. Also replaces duplicate short names with full paths."""
     first = candidates[0]
-    for one in candidates:
-        if one.task != first.task:
-            raise InputError(f"{one.source} predicts {one.task}, and {first.source} predicts {first.task}.")
-    names = Counter(one.name for one in candidates)
-    for one in candidates:
-        one.name = one.source if names[one.name] > 1 else one.name
+    for model in candidates:
+        if model.task != first.task:
+            raise InputError(f"{model.source} predicts {model.task}, but {first.source} predicts {first.task}.")
+    names = Counter(model.name for model in candidates)
+    for model in candidates:
+        model.name = model.source if names[model.name] > 1 else model.name
 
 
 def read_rows_for(
     first: Candidate, file: Path, text_column_names: str | None, label_column_name: str | None
 ) -> tuple[Texts, np.ndarray | None]:
     """
-    Reads texts, and the labels of classes or numbers if the file has any. For embeddings, each text is a row.
+    Returns the texts, and their class ids or numbers, or None if the file has no labels. For embedding models, each
+    text of a pair is a separate row, without a label.
     """
     if file_format(file) == ".txt":
         return list(lines_of(file)), None
@@ -230,53 +233,53 @@ def read_rows_for(
 
 @torch.inference_mode()
 def run(candidates: list[Candidate], texts: Texts, length: int, batch_size: int):
-    """Runs the models on all batches and on single rows. They take turns, in a random order for each batch."""
+    """Runs all models on batches and on single rows, in random order for each, and stores predictions and times."""
     batches = [texts[begin : begin + batch_size] for begin in range(0, len(texts), batch_size)]
     single = [[row] for row in texts[:SINGLE_ROWS]]
-    for one in candidates:  # warm-up
-        one.timed(batches[0], length)
-        one.timed(single[0], length)
-    turns = random.Random(0)
+    for model in candidates:  # warm-up
+        model.timed(batches[0], length)
+        model.timed(single[0], length)
+    order = random.Random(0)
     for index, batch in enumerate(tqdm([*batches, *single], "comparing", unit="batch")):
-        for one in turns.sample(candidates, len(candidates)):
-            predictions, seconds = one.timed(batch, length)
+        for model in order.sample(candidates, len(candidates)):
+            predictions, seconds = model.timed(batch, length)
             if index < len(batches):
-                one.predictions.append(predictions)
-                one.seconds.append(seconds)
+                model.predictions.append(predictions)
+                model.seconds.append(seconds)
             else:
-                one.single_seconds.append(seconds)
+                model.single_seconds.append(seconds)
 
 
-def measurements(one: Candidate, first: Candidate, labels: np.ndarray | None) -> ComparedModel:
-    rows, scores, lost, gained = len(one.values), {}, None, None
+def measurements(model: Candidate, first: Candidate, labels: np.ndarray | None) -> ComparedModel:
+    rows, scores, lost, gained = len(model.values), {}, None, None
     if labels is not None and first.predictions[0][0].kind == "numbers":
-        scores = glue_scores("regression", one.values[:, 0].numpy(), labels)
+        scores = glue_scores("regression", model.values[:, 0].numpy(), labels)
     elif labels is not None:
-        before, after = (x.values.argmax(-1).numpy() for x in (first, one))
+        before, after = (x.values.argmax(-1).numpy() for x in (first, model))
         scores = glue_scores("classification", after, labels)
         lost = int(((before == labels) & (after != labels)).sum())
         gained = int(((before != labels) & (after == labels)).sum())
-    pairs = zip(first.predictions, one.predictions, strict=True)
+    pairs = zip(first.predictions, model.predictions, strict=True)
     return ComparedModel(
-        name=one.name,
-        rows_per_second=(rows / sum(one.seconds), len(one.single_seconds) / sum(one.single_seconds)),
+        name=model.name,
+        rows_per_second=(rows / sum(model.seconds), len(model.single_seconds) / sum(model.single_seconds)),
         speedup=(
-            median(np.divide(first.seconds, one.seconds).tolist()),
-            median(np.divide(first.single_seconds, one.single_seconds).tolist()),
+            median(np.divide(first.seconds, model.seconds).tolist()),
+            median(np.divide(first.single_seconds, model.single_seconds).tolist()),
         ),
         scores=scores,
         lost=lost,
         gained=gained,
-        fidelity=None if one is first else fidelity(pairs, rows),
+        fidelity=None if model is first else fidelity(pairs, rows),
     )
 
 
 def changed_rows(candidates: list[Candidate], texts: Texts, labels: np.ndarray | None) -> list[list[str]]:
-    """Returns a header, and texts, label and predictions of the rows for which the models disagree."""
+    """Returns a header line, and a line with texts, label and predictions for each row on which models disagree."""
     names = default_names(candidates[0].config)
-    classes = torch.stack([one.values.argmax(-1) for one in candidates], dim=1)  # (rows, models)
-    table = [[*(f"text {n}" for n in range(1, 1 + len(texts[0]))), "label", *(one.name for one in candidates)]]
+    classes = torch.stack([model.values.argmax(-1) for model in candidates], dim=1)  # (rows, models)
+    table = [[*(f"text {n}" for n in range(1, 1 + len(texts[0]))), "label", *(model.name for model in candidates)]]
     for row in torch.nonzero((classes != classes[:, :1]).any(dim=1)).flatten().tolist():
         label = "" if labels is None else names[int(labels[row])]
-        table.append([*texts[row], label, *(names[number] for number in classes[row].tolist())])
+        table.append([*texts[row], label, *(names[index] for index in classes[row].tolist())])
     return table

@@ -1,27 +1,27 @@
-"""The result of a comparison, and its table for the terminal."""
+"""The result of a comparison, with its report for the terminal."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from ..shrinking.predictions import Fidelity
 
-SINGLE_ROWS = 64  # rows that are timed one at a time
+SINGLE_ROWS = 64  # number of rows that are timed one at a time
 CHANGED = "changed.tsv"
 
 
 @dataclass(frozen=True)
 class ComparedModel:
     """
-    The measurements of one model.
+    The measurements for one model.
 
     Args:
-        name: directory or Hub id; for an ONNX graph also its precision.
-        rows_per_second: in batches, and one row at a time.
-        speedup: over the first model, in batches and one row at a time: the median of the ratios.
-        scores: metrics by name, if the rows have labels.
-        lost, gained: number of rows that only the first model, or only this one, predicts correctly; None without
-            classes.
-        fidelity: fidelity to the first model; None for the first model itself.
+        name: name of the model, which includes the precision of an ONNX graph.
+        rows_per_second: throughput in batches, and one row at a time.
+        speedup: median speedup over the first model in batches, and one row at a time.
+        scores: metrics by name; empty if the rows have no labels.
+        lost, gained: number of rows that only the first model, or only this model, predicts correctly. None if the
+            rows have no class labels.
+        fidelity: fidelity of the predictions to the first model; None for the first model itself.
     """
 
     name: str
@@ -39,12 +39,12 @@ class Comparison:
     The result of `fixedbert.compare`.
 
     Args:
-        file: file with the rows.
-        rows, available: number of rows compared, drawn at random from those available.
+        file: the file that contains the rows.
+        rows, available: number of rows used, which are a random sample of all rows, and number of rows in the file.
         batch_size: rows per batch.
-        machine: where the times were measured.
-        models: the models, the first one first.
-        folder: directory with the numbers and the rows with changed predictions, if any.
+        machine: the machine on which the times were measured.
+        models: measurements for each model, in the order of the arguments.
+        folder: output directory, or "" if nothing was written.
     """
 
     file: str
@@ -74,17 +74,17 @@ class Comparison:
         rows = f"{self.rows:,} of {self.available:,}" if self.rows < self.available else f"{self.rows:,}"
         notes = [
             f"rows/s: in random batches of {self.batch_size}, padded to the longest row, without tokenization",
-            f"single: {min(self.rows, SINGLE_ROWS)} rows, one at a time; speedup: median, over the first model",
+            f"single: {min(self.rows, SINGLE_ROWS)} rows, one at a time; speedup: median over the first model",
         ]
         if flips:
-            notes.append("lost, gained: rows that only the first model, or only this one, predicts correctly")
+            notes.append("lost, gained: rows that only the first model, or only this model, predicts correctly")
         if self.folder and any(model.fidelity and model.fidelity.kind == "classes" for model in others):
             notes.append(f"rows with different predictions: {self.folder}/{CHANGED}")
         return "\n".join([f"{rows} rows from {self.file}, on {self.machine}", "", *aligned(lines), "", *notes])
 
 
 def aligned(lines: list[list[str]]) -> list[str]:
-    """Pads cells to columns: the first and the last to the left, numbers to the right."""
+    """Formats table rows as lines of text. The first and last columns are left-aligned, the others right-aligned."""
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     sides: list[Callable[..., str]] = [str.ljust, *[str.rjust] * (len(widths) - 2), str.ljust]
     return [

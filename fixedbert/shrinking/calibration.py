@@ -149,10 +149,7 @@ def lines_of(file: str | Path) -> list[tuple[str]]:
 
 
 def mask_tokens(batch: Batch, tokenizer: PreTrainedTokenizerBase, generator: torch.Generator) -> Batch:
-    """
-    Returns the batch with 15% of its tokens replaced by [MASK], at least one per row. Adds the masked positions as a
-    boolean tensor (B, L) under the key `MASKED_POSITIONS`.
-    """
+    """Masks 15% of the tokens, at least one per row. Adds the mask (B, L) of masked tokens as `MASKED_POSITIONS`."""
     ids = batch["input_ids"]
     special = torch.isin(ids, torch.tensor(tokenizer.all_special_ids))
     chances = torch.rand(ids.shape, generator=generator).masked_fill(special, 2.0)

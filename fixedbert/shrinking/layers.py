@@ -1,7 +1,7 @@
 """
-The layers of a model: statistics of the original on calibration data, weights of pruned sublayers, and the refit.
+Pruning the layers of a model: collects statistics on calibration data, computes pruned weights, and refits them.
 
-The mathematics is in pruning.py. Padding does not count in any statistic.
+The mathematics is in pruning.py. All statistics ignore padding.
 """
 
 import copy
@@ -28,8 +28,8 @@ from .pruning import (
     square_root,
 )
 
-NEURON_STEPS = 192  # steps in which neurons are removed, at most
-SCORE_STRIDE = 4  # errors of scores are measured on one batch of this many
+NEURON_STEPS = 192  # maximum number of steps for removing all neurons of a layer
+SCORE_STRIDE = 4  # errors of attention scores are measured on one in this many batches
 
 
 def layer_shapes(model: FixedHeadBertPreTrainedModel) -> list[LayerShape]:
@@ -48,20 +48,22 @@ def self_attention(attention: FixedHeadBertAttention) -> FixedHeadBertSelfAttent
 
 
 def real_tokens(batch: Batch) -> Tensor:
+    """Returns a mask (B, L) that selects the non-padding tokens."""
     return batch["attention_mask"].bool()
 
 
 class LayerStatistics:
     """
-    Second moments of one layer of the original over the calibration data.
+    Second moments over the calibration data for one layer of the original, which has H heads of size P and value size
+    V, F neurons and width D. Shapes are (groups, elements).
 
     Attributes:
         heads: outputs z of all heads, (1, H V).
-        neurons: activations, (1, F).
-        heads_gradient, neurons_gradient: gradients of the log-likelihood at the outputs of W_o and of the feed-forward
-            network, (1, D). Their second moments are the Fisher information.
-        queries, keys: (H, P), the keys minus the mean key of their row.
-        score_errors: for each reduced head size, the mean of |G^(1/2) W_o dz|^2 over tokens, (H).
+        neurons: activations of the neurons, (1, F).
+        heads_gradient, neurons_gradient: gradients of the log-likelihood with respect to the outputs of the attention
+            and feed-forward blocks, (1, D). Their second moments are the Fisher information.
+        queries, keys: queries, and keys minus the mean key of their row, (H, P).
+        score_errors: for each reduced head size, the mean of |G^(1/2) W_o dz|^2 over tokens for each head, (H).
     """
 
     def __init__(self, shape: LayerShape, width: int):
@@ -79,13 +81,13 @@ def collect_statistics(
     predict: Predict = predict,
 ) -> list[LayerStatistics]:
     """
-    Runs the calibration data through the model, forward and backward.
+    Runs forward and backward passes on the calibration data and returns the statistics for each layer.
 
     Args:
-        head_sizes: for each layer, the reduced sizes of queries and keys whose errors are measured.
+        head_sizes: for each layer, the sizes of queries and keys for which errors are measured.
 
     Raises:
-        InputError: activations or gradients are not finite.
+        InputError: If activations or gradients contain NaN or infinity.
     """
     statistics = [LayerStatistics(shape, model.config.hidden_size) for shape in layer_shapes(model)]
     modules = [
@@ -112,13 +114,13 @@ def collect_statistics(
     for layer in statistics:
         moments = [x for x in vars(layer).values() if isinstance(x, SecondMoments)]
         if not all(x.sum.isfinite().all() for x in moments):
-            raise InputError("activations or gradients are not finite, so the weights are damaged.")
+            raise InputError("activations or gradients contain NaN or infinity; the weights are probably corrupted.")
     measure_score_errors(model, batches[::SCORE_STRIDE], statistics, head_sizes, predict)
     return statistics
 
 
 def minus_row_mean(states: Tensor, real: Tensor) -> Tensor:
-    """Subtracts from states (B, L, N) their mean over the real tokens of each row."""
+    """Subtracts the mean over the non-padding tokens of each row from states (B, L, N)."""
     weights = real[..., None].to(states.dtype)
     return states - (states * weights).sum(dim=1, keepdim=True) / weights.sum(dim=1, keepdim=True)
 
@@ -131,7 +133,7 @@ def measure_score_errors(
     head_sizes: list[set[int]],
     predict: Predict,
 ):
-    """Measures how much smaller queries and keys change the outputs of the heads, in the metric of the predictions."""
+    """Computes `score_errors` for each layer: the effect of smaller queries and keys on the predictions."""
     layers = layers_of(model)
     variants, metrics = [], []
     for layer, sums, sizes in zip(layers, statistics, head_sizes, strict=True):
@@ -143,7 +145,7 @@ def measure_score_errors(
         W_o = layer.attention.get_parameter("output.dense.weight")
         metric = square_root(sums.heads_gradient.uncentered[0]).to(W_o) @ W_o  # (D, H V)
         metrics.append(metric.T.unflatten(0, (number, -1)))  # (H, V, D)
-    for batch in tqdm(batches, "errors of scores", unit="batch"):
+    for batch in tqdm(batches, "score errors", unit="batch"):
         real = real_tokens(batch)
         with recorded(*(self_attention(layer.attention) for layer in layers)) as seen:
             predict(model, batch)
@@ -162,9 +164,7 @@ def measure_score_errors(
 def reduced_scores(
     heads: FixedHeadBertSelfAttention, statistics: LayerStatistics, size: int, kept: list[int]
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """
-    Returns weights (h, size, D) and biases (h, size) of queries and keys with a smaller size, for the heads `kept`.
-    """
+    """Returns query weight (h, size, D), query bias (h, size), key weight and key bias for the h heads in `kept`."""
     number = heads.num_attention_heads
     W_q, W_k = (
         torch.cat([x.weight, x.bias[:, None]], dim=1).detach().cpu().double().unflatten(0, (number, -1))[kept]
@@ -172,18 +172,18 @@ def reduced_scores(
     )
     moments = statistics.queries.uncentered[kept], statistics.keys.uncentered[kept]
     reduced = [
-        reduce_head_size(q, k[:, :-1], L, R, size)  # the softmax is invariant to the bias of keys
+        reduce_head_size(q, k[:, :-1], L, R, size)  # the softmax is invariant to the key bias
         for q, k, L, R in zip(W_q, W_k, *moments, strict=True)
     ]
     queries, keys = map(torch.stack, zip(*reduced, strict=True))
-    queries = queries * (size / heads.attention_head_size) ** 0.5  # scores are divided by the root of the new size
+    queries = queries * (size / heads.attention_head_size) ** 0.5  # attention divides by the root of the new size
     return queries[..., :-1], queries[..., -1], keys, torch.zeros_like(queries[..., -1])
 
 
 def with_reduced_scores(
     heads: FixedHeadBertSelfAttention, statistics: LayerStatistics, size: int
 ) -> FixedHeadBertSelfAttention:
-    """Returns a module with smaller queries and keys that shares the values."""
+    """Returns a copy of the attention module with smaller queries and keys. It shares the value projection."""
     number = heads.num_attention_heads
     config = copy.copy(heads.config)
     config.num_hidden_layers = 1
@@ -199,12 +199,12 @@ def with_reduced_scores(
 
 class LayerPruner:
     """
-    The cost of every choice of heads and neurons of a layer, and the weights for it.
+    Computes the cost of each choice of heads and neurons in one layer, and the pruned weights for a given choice.
 
     Args:
-        layer: layer of the original.
-        statistics: its statistics on the calibration data.
-        tokens: mean number of tokens per row.
+        layer, shape: a layer of the original, and its shape.
+        statistics: statistics of this layer on the calibration data.
+        tokens: average number of tokens per row.
     """
 
     def __init__(self, layer: FixedHeadBertLayer, shape: LayerShape, statistics: LayerStatistics, tokens: float):
@@ -218,7 +218,7 @@ class LayerPruner:
         G_o, G_f = statistics.heads_gradient.uncentered[0], statistics.neurons_gradient.uncentered[0]
         self.head_order = prune_inputs(square_root(G_o) @ W_o, self.M_z, value_size)
         self.neuron_order = prune_inputs(square_root(G_f) @ W_f, self.M_a, 1, -(-shape.neurons // NEURON_STEPS))
-        # Values: per head, the covariance of z and the second moment of its gradients, (H, V, V).
+        # For values: the covariance of z, and the second moment of its gradient, for each head, (H, V, V).
         self.L = self.M_z.view(number, value_size, number, value_size).diagonal(dim1=0, dim2=2).permute(2, 0, 1)
         W_h = W_o.T.unflatten(0, (number, -1))  # (H, V, D)
         self.R = W_h @ G_o @ W_h.mT
@@ -228,7 +228,7 @@ class LayerPruner:
         self.value_costs = half * head_size_errors(self.L, self.R)
 
     def cost_of_heads(self, heads: Heads) -> float:
-        """Returns the predicted KL divergence if only these heads remain, in nats per row."""
+        """Returns the predicted KL divergence in nats per row if only the given heads remain."""
         kept = self.head_order.kept(heads.number)
         cost = self.head_costs[self.shape.heads.number - heads.number] + self.value_costs[kept, heads.value_size].sum()
         if heads.size < self.shape.heads.size:
@@ -236,11 +236,11 @@ class LayerPruner:
         return float(cost)
 
     def cost_of_neurons(self, neurons: int) -> float:
-        """Returns the predicted KL divergence if only this number of neurons remains, in nats per row."""
+        """Returns the predicted KL divergence in nats per row if only the given number of neurons remains."""
         return float(self.neuron_costs[self.shape.neurons - neurons])
 
     def parameters(self, shape: LayerShape) -> dict[str, Tensor]:
-        """Returns the parameters that a smaller shape changes, by their names in the layer, in float64."""
+        """Returns the new parameters of the layer for a smaller shape, in float64. Keys are names in the layer."""
         changed: dict[str, Tensor] = {}
         if shape.heads != self.shape.heads:
             changed |= self.attention_parameters(shape.heads)
@@ -291,7 +291,7 @@ class LayerPruner:
 
 
 def linear(weight: Tensor, bias: Tensor) -> nn.Linear:
-    """Returns a linear layer with these parameters, (out, in) and (out)."""
+    """Returns a linear layer with the given weight (out, in) and bias (out)."""
     module = nn.Linear(weight.shape[1], weight.shape[0], device="meta")
     module.weight, module.bias = nn.Parameter(weight), nn.Parameter(bias)
     return module
@@ -307,8 +307,8 @@ def attention_mask_for(model: FixedHeadBertPreTrainedModel, states: Tensor, batc
 @torch.no_grad()
 def refit(original: FixedHeadBertPreTrainedModel, pruned: FixedHeadBertPreTrainedModel, batches: list[Batch]):
     """
-    Refits W_o and the last matrix of each feed-forward network of `pruned`, layer by layer, so that its hidden states
-    come closest to the original's. Each refit sees the inputs that the layers below really produce.
+    Refits W_o and the output matrix of the feed-forward block in each pruned layer, so that the hidden states match
+    the original's. Proceeds layer by layer, and uses the outputs of refitted layers as the inputs for the next one.
     """
     embeddings, width = original.base_model.get_submodule("embeddings"), original.config.hidden_size
     names = ("input_ids", "token_type_ids")
@@ -344,7 +344,7 @@ def refit(original: FixedHeadBertPreTrainedModel, pruned: FixedHeadBertPreTraine
 
 
 def weight_of(dense: nn.Module, width: int) -> Tensor:
-    """Returns the weight, (width, inputs); without inputs for a bias-only sublayer."""
+    """Returns the weight (width, inputs) of an output layer, with inputs = 0 if only its bias remains."""
     return dense.weight.detach().cpu() if isinstance(dense, nn.Linear) else torch.zeros(width, 0)
 
 

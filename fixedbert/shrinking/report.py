@@ -1,4 +1,4 @@
-"""The result of shrinking: as a report for the terminal, as JSON, as a section of the model card, and as a plot."""
+"""The result of shrinking, with output as a terminal report, JSON, a model card section, and a plot."""
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -11,7 +11,7 @@ from .budget import LayerShape
 from .predictions import Fidelity
 
 RESULTS, PLOT = "shrinking.json", "shrinking.png"
-TOLERANCE = 0.95  # of the target speed: clocks scatter by as much
+TOLERANCE = 0.95  # minimum fraction of the target speedup, as measured times vary by about 5%
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -20,17 +20,17 @@ class ShrinkResult:
     The result of `fixedbert.shrink`.
 
     Args:
-        model: the original's directory or Hub id.
-        rows, tokens: number of calibration rows, and their mean number of tokens.
-        before, after: shapes of the layers.
-        predicted_divergence: KL divergence after pruning to second order, in nats per row, without the refit.
-        fidelity: fidelity of the predictions on held-out rows.
-        parameters, operations: numbers before and after; the operations of a row of mean length.
-        seconds: times for a batch, the mean over short, medium and long ones, before and after.
-        speedup: measured speedup; `target_speedup` is the requested one.
-        machine: where the times were measured.
-        table_speedup: speedup according to the latency table; `table_machine`: its machine, if not this one.
-        distil_steps, distilled: steps of distillation, and the fidelity after it, if it improved.
+        model: directory or Hub id of the original.
+        rows, tokens: number of calibration rows, and the average number of tokens per row.
+        before, after: shapes of the layers before and after pruning.
+        predicted_divergence: second-order estimate of the KL divergence before the refit, in nats per row.
+        fidelity: fidelity of the pruned model's predictions on held-out rows.
+        parameters, operations: number of parameters, and FLOPs for a row of average length, before and after pruning.
+        seconds: average time per batch over one batch each of short, medium and long rows, before and after.
+        speedup, target_speedup: measured speedup, and the requested one if any.
+        machine: the machine on which the times were measured.
+        table_speedup, table_machine: speedup according to the latency table, and its machine ("" for this machine).
+        distil_steps, distilled: number of distillation steps, and the fidelity after them (None if they did not help).
         folder: directory of the new model.
     """
 
@@ -57,7 +57,7 @@ class ShrinkResult:
         return f"ShrinkResult({self.folder!r}: {self.summary})"
 
     def __str__(self) -> str:
-        lines = [f"{short_name(self.model)}: pruned with {self.rows:,} rows of {self.tokens:.0f} tokens on average"]
+        lines = [f"{short_name(self.model)}: pruned on {self.rows:,} rows with {self.tokens:.0f} tokens on average"]
         for index, (before, after) in enumerate(zip(self.before, self.after, strict=True)):
             neurons = f"{before.neurons:,} -> {after.neurons:,} neurons"
             lines.append(f"  layer {index}: {before.heads} -> {after.heads}; {neurons}")
@@ -70,12 +70,12 @@ class ShrinkResult:
             f"predictions  on {self.fidelity.rows:,} held-out rows: {self.fidelity}",
         ]
         if self.distilled is not None:
-            lines.append(f"             after {self.distil_steps:,} steps of distillation: {self.distilled}")
+            lines.append(f"             after {self.distil_steps:,} distillation steps: {self.distilled}")
         return "\n".join([*lines, "", f"{self.speed}."])
 
     @property
     def speed(self) -> str:
-        """The measured speedup, or that of a different machine's latency table."""
+        """A phrase with the speedup, which comes from the latency table if a different machine measured it."""
         if self.table_machine:
             return (
                 f"{self.table_speedup:.2f} times as fast as the original on {self.table_machine}, according to its "
@@ -86,7 +86,7 @@ class ShrinkResult:
 
     @property
     def summary(self) -> str:
-        """Speed, size and fidelity in one sentence."""
+        """A sentence with the speed, size and fidelity of the model."""
         (ops, fewer), (params, left) = self.operations, self.parameters
         return (
             f"{self.speed}, with {fewer / ops:.0%} of the operations and {left / params:.0%} of the parameters; "
@@ -94,14 +94,14 @@ class ShrinkResult:
         )
 
     def write(self, directory: Path):
-        """Writes shrinking.json, without the directory and the path of the original."""
+        """Writes the result to shrinking.json, without the output directory and the path to the original."""
         fields = {name: value for name, value in asdict(self).items() if name != "folder"}
         text = to_json(fields | {"model": short_name(self.model)}, indent=1)
         (directory / RESULTS).write_text(text + "\n")
 
     @classmethod
     def read(cls, directory: Path) -> "ShrinkResult":
-        """Reads what `write` has written, before distillation."""
+        """Reads a result that `write` wrote before the distillation."""
         fields = read_json_object(directory / RESULTS, "remove the directory")
         shapes = {
             name: [LayerShape(Heads(*x["heads"]), x["neurons"]) for x in fields[name]] for name in ("before", "after")
@@ -110,16 +110,16 @@ class ShrinkResult:
         return cls(**fields | shapes | pairs | {"fidelity": Fidelity(**fields["fidelity"])})
 
     def provenance(self) -> str:
-        """How the model was made, in Markdown for its card."""
+        """Returns a Markdown section for the model card that describes how the model was made."""
         rows = [
             (index, before.heads, after.heads, f"{before.neurons:,}", f"{after.neurons:,}")
             for index, (before, after) in enumerate(zip(self.before, self.after, strict=True))
         ]
         distilled = ""
         if self.distilled is not None:
-            distilled = f" After {self.distil_steps:,} steps of distillation: {self.distilled}."
+            distilled = f" After {self.distil_steps:,} distillation steps: {self.distilled}."
         return f"""
-Pruned from `{short_name(self.model)}` with {self.rows:,} unlabelled rows of {self.tokens:.0f} tokens on average: \
+Pruned from `{short_name(self.model)}` on {self.rows:,} unlabelled rows with {self.tokens:.0f} tokens on average: \
 {self.summary}{distilled} Times were measured on {self.machine}.
 
 {markdown_table(rows, ("layer", "heads before", "after", "neurons before", "after"))}
@@ -129,26 +129,26 @@ Pruned from `{short_name(self.model)}` with {self.rows:,} unlabelled rows of {se
 
 
 def short_name(model: str) -> str:
-    """Returns a Hub id or relative path as it is, and the last part of an absolute path."""
+    """Returns the last component of an absolute path. Returns a Hub id or a relative path unchanged."""
     return Path(model).name if Path(model).is_absolute() else model
 
 
 @skip_without_matplotlib
 def plot(result: ShrinkResult, file: Path):
-    """Plots what remains of each layer, and of parameters, operations and time."""
+    """Plots the remaining percentages of heads and neurons per layer, and of parameters, operations and time."""
     with new_figure(9, 3.6, file) as figure:
         layers, model = figure.subplots(1, 2, width_ratios=(2, 1))
         indices, pairs = range(len(result.after)), list(zip(result.before, result.after, strict=True))
         heads = [percent(*(shape.heads.number * sum(shape.heads[1:]) for shape in pair)) for pair in pairs]
         neurons = [percent(before.neurons, after.neurons) for before, after in pairs]
-        layers.bar([index - 0.2 for index in indices], heads, 0.4, label="dimensions of heads")
+        layers.bar([index - 0.2 for index in indices], heads, 0.4, label="head dimensions")
         layers.bar([index + 0.2 for index in indices], neurons, 0.4, label="neurons")
-        layers.set(xlabel="layer", ylabel="remaining, per cent", ylim=(0, 105), xticks=list(indices))
+        layers.set(xlabel="layer", ylabel="remaining (%)", ylim=(0, 105), xticks=list(indices))
         layers.legend()
         amounts = {"parameters": result.parameters, "operations": result.operations, "time": result.seconds}
         bars = model.bar([*amounts], [percent(*amount) for amount in amounts.values()], color="C2")
         model.bar_label(bars, fmt="%.0f")
-        model.set(ylabel="remaining, per cent", ylim=(0, 105))
+        model.set(ylabel="remaining (%)", ylim=(0, 105))
         speedup = result.table_speedup if result.table_machine else result.speedup
         figure.suptitle(f"{speedup:.2f} times as fast; predictions: {result.fidelity}")
 

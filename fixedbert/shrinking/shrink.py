@@ -1,12 +1,12 @@
 """
-Shrinking: prunes a BERT to a target speed or size while keeping its predictions.
+Prunes a BERT to a target speed or size while preserving its predictions.
 
 1. calibration.py loads unlabelled rows for the model's task.
-2. layers.py collects statistics of the layers: activations, and the Fisher information of the predictions.
-3. pruning.py derives the cost of pruning heads, head sizes and neurons; latency.py measures the time that it saves.
-4. budget.py chooses the shapes of all layers with the lowest cost that meet the target.
-5. layers.py refits the remaining weights to the original's hidden states.
-6. fine_tuning/distillation.py optionally trains the pruned model to predict what the original predicts.
+2. layers.py collects statistics for each layer: activations, and the Fisher information of the predictions.
+3. pruning.py computes the cost of pruning heads, head sizes and neurons. latency.py measures the time saved by it.
+4. budget.py chooses the shapes for all layers that meet the target at the lowest cost.
+5. layers.py refits the remaining weights to the hidden states of the original.
+6. fine_tuning/distillation.py optionally trains the pruned model to make the same predictions as the original.
 """
 
 import copy
@@ -43,16 +43,16 @@ from .predictions import LoadedModel, measure_fidelity
 from .pruning import TOKENS_PER_DIMENSION
 from .report import PLOT, ShrinkResult, plot
 
-PRUNED = "pruned"  # directory of the pruned model while it is trained
-TRIES = 6  # attempts to meet a target time on the clock
-NEAR, ENOUGH = 0.99, 1.04  # range of measured over target speed that ends the attempts
-LEARNING_RATE = 5e-5  # for distillation; 2e-4 hurt mildly pruned models
-UNSUPPORTED = ("head_embedding", "qk_norm", "add_cross_attention")  # fields of configurations that cannot be shrunk
+PRUNED = "pruned"  # subdirectory that contains the pruned model during distillation
+TRIES = 6  # maximum number of attempts to meet a target time
+NEAR, ENOUGH = 0.99, 1.04  # no further attempt if measured / target speed is in this range
+LEARNING_RATE = 5e-5  # default for distillation; 2e-4 made mildly pruned models worse
+UNSUPPORTED = ("head_embedding", "qk_norm", "add_cross_attention")  # models with these fields set cannot be shrunk
 
 
 @dataclass(frozen=True, kw_only=True)
 class Target:
-    """The target of shrinking: one of speedup, milliseconds, params, flops, or sizes of layers, as in `shrink`."""
+    """The target for `shrink`: one of speedup, milliseconds, params, flops, or layer sizes."""
 
     speedup: float | None = None
     milliseconds: float | None = None
@@ -67,7 +67,7 @@ class Target:
         names = {name for name, value in asdict(self).items() if value is not None}
         budgets = names & {"speedup", "milliseconds", "params", "flops"}
         if len(budgets) + bool(names - budgets) != 1:
-            raise InputError("give one target: `speedup`, `milliseconds`, `params`, `flops`, or sizes of the layers.")
+            raise InputError("specify one target: `speedup`, `milliseconds`, `params`, `flops`, or layer sizes.")
 
     @property
     def is_time(self) -> bool:
@@ -79,10 +79,10 @@ class Target:
 
     def shapes(self, config: FixedHeadBertConfig) -> list[LayerShape]:
         """
-        Returns the target shapes of the layers.
+        Returns the target shapes for all layers.
 
         Raises:
-            InputError: a layer would grow, or its heads would have no dimension.
+            InputError: If a layer would grow, or its head size would be 0.
         """
         old, value_size = heads_of(config), self.value_head_size
         if value_size is None and config.value_head_size is None:
@@ -107,7 +107,7 @@ class Target:
 
 @dataclass
 class ShrinkContext:
-    """The original, what to shrink it to, and calibration, held-out and distillation batches."""
+    """The inputs for shrinking: the original model, the target, and calibration, held-out and distillation batches."""
 
     source: str
     original: FixedHeadBertPreTrainedModel
@@ -125,10 +125,10 @@ class ShrinkContext:
         cls, source: str, data: CalibrationData, target: Target, distillation_rows: int = 0, **options
     ) -> "ShrinkContext":
         """
-        Loads model, tokenizer and rows, with the options of `LoadedModel.load`.
+        Loads the model, the tokenizer and the rows. `options` are passed to `LoadedModel.load`.
 
         Raises:
-            InputError: there are too few rows for least squares in the largest sublayer.
+            InputError: If there are too few tokens for a least-squares fit of the largest sublayer.
         """
         loaded = LoadedModel.load(source, **options)
         loaded.model = original = fixed_head_model(loaded.model, source)
@@ -138,8 +138,8 @@ class ShrinkContext:
         tokens, needed = sum(int(real_tokens(batch).sum()) for batch in calibration), TOKENS_PER_DIMENSION * inputs
         if tokens < needed:
             raise InputError(
-                f"the calibration rows have {tokens:,} tokens, and at least {needed:,} are needed for {inputs:,} "
-                "neurons: give more rows."
+                f"the calibration rows contain {tokens:,} tokens, but {inputs:,} neurons need at least {needed:,}: "
+                "provide more rows."
             )
         return context
 
@@ -148,31 +148,31 @@ class ShrinkContext:
         return layer_shapes(self.original)
 
     def operations(self, model: FixedHeadBertPreTrainedModel) -> int:
-        """Returns the floating-point operations of the layers for a row of mean length."""
+        """Returns the FLOPs of the layers for a row of average length."""
         length = round(mean_tokens(self.calibration))
         return length * forward_flops(model.config, length)
 
     def forward_passes(self, model: FixedHeadBertPreTrainedModel) -> Callable[[], object]:
-        """Returns a function that runs batches of short, medium and long rows, without padding."""
+        """Returns a function that runs the model on batches of short, medium and long rows without padding."""
         inputs = [torch.full(size, 5, device=model.device) for size in typical_sizes(self.calibration)]
         return lambda: [model.base_model(input_ids=ids) for ids in inputs]
 
     def measure_speedup(self, pruned: FixedHeadBertPreTrainedModel) -> tuple[float, float, float]:
-        """Returns the seconds for the original and the pruned model, and the median of their ratios."""
+        """Returns the seconds for the original, the seconds for the pruned model, and the speedup."""
         before, after = self.forward_passes(self.original), self.forward_passes(pruned)
         return measure_speedup(before, after, self.original.device)
 
 
 def fixed_head_model(model: PreTrainedModel, source: str) -> FixedHeadBertPreTrainedModel:
     """
-    Returns the model as a FixedHeadBert in float32.
+    Converts the model to a FixedHeadBert in float32, on the GPU if there is one.
 
     Raises:
-        InputError: the model cannot be shrunk.
+        InputError: If the model uses unsupported features, or a layer has no heads or no neurons.
     """
     for name in UNSUPPORTED:
         if getattr(model.config, name, None):
-            raise InputError(f"{source}: models with {name} cannot be shrunk.")
+            raise InputError(f"{source}: models that use {name} cannot be shrunk.")
     fixed = model if isinstance(model, FixedHeadBertPreTrainedModel) else to_fixed_head_bert(model)
     if fixed is not model:
         check_equivalence(model, fixed)
@@ -211,35 +211,35 @@ def shrink(  # noqa: PLR0913  the options of the command
     token: str | None = None,
 ) -> ShrinkResult:
     """
-    Prunes heads, head sizes and neurons of a model to a target speed or size, and writes the new model.
+    Prunes the heads, head sizes and neurons of a model to a target speed or size, and writes the new model.
 
-    Give one target (speedup, milliseconds, params, flops, or sizes of the layers), and calibration rows from the
-    model's task (task_name or train_file). Labels are not used.
+    Specify one target (speedup, milliseconds, params, flops, or layer sizes) and calibration rows from the model's
+    task (task_name or train_file). Labels are ignored.
 
     Args:
-        model: a model, or the directory or Hub id of one that `fixedbert.convert` takes.
-        output_dir: a new directory for the model, its tokenizer and card, shrinking.json and shrinking.png.
-        speedup: how many times as fast as the original, on this machine.
-        milliseconds: time for a batch.
+        model: a model, or the directory or Hub id of any model that `fixedbert.convert` supports.
+        output_dir: a new directory for the model, its tokenizer and model card, shrinking.json and shrinking.png.
+        speedup: target speed relative to the original, measured on this machine.
+        milliseconds: target time per batch, averaged over one batch each of short, medium and long rows.
         params: maximum number of parameters.
-        flops: maximum number of operations for a row of mean length.
-        attention_head_size, value_head_size, num_attention_heads, intermediate_size: sizes for all layers, or a list
-            with one per layer.
-        task_name, data_dir: a GLUE task, and its directory (default: the Hub).
-        train_file: files with rows.
-        text_column_names: names of the columns with texts, such as "premise,hypothesis".
-        latency_table: a file with measured times, which is written if it does not exist.
-        max_seq_length, max_samples, batch_size: tokens per row, number of calibration rows, and rows per batch.
-        distil_steps: steps of distillation after pruning; 600 take about ten minutes on two cores.
-        learning_rate: learning rate of the distillation, 5e-5 by default.
-        seed: seed for the order of the rows and the sampled predictions.
-        tokenizer: the tokenizer, for a model in memory.
-        do_lower_case: whether the tokenizer lowercases; by default as its files say.
-        revision, cache_dir, token: for a model on the Hub.
+        flops: maximum number of FLOPs for a row of average length.
+        attention_head_size, value_head_size, num_attention_heads, intermediate_size: one number for all layers, or a
+            list with one number per layer.
+        task_name, data_dir: a GLUE task, and the directory with its files. By default, it is loaded from the Hub.
+        train_file: one or more files with calibration rows.
+        text_column_names: names of the text columns, such as "premise,hypothesis".
+        latency_table: a file with measured latencies. If it does not exist, they are measured and written to it.
+        max_seq_length, max_samples, batch_size: maximum tokens per row, maximum number of rows, and rows per batch.
+        distil_steps: number of distillation steps after pruning. 600 steps take about ten minutes on two cores.
+        learning_rate: learning rate for the distillation, 5e-5 by default.
+        seed: seed for the order of the rows and for sampling predictions.
+        tokenizer: the tokenizer, if `model` is a model in memory.
+        do_lower_case: whether the tokenizer lowercases text. By default, this is read from its files.
+        revision, cache_dir, token: options for a model on the Hub.
 
     Raises:
-        InputError: the model cannot be shrunk, the calibration data does not fit it, or the target cannot be reached.
-        KeyboardInterrupt: Ctrl-C. The same call resumes an interrupted distillation.
+        InputError: If the model cannot be shrunk, the calibration data is unsuitable, or the target is out of reach.
+        KeyboardInterrupt: If Ctrl-C was pressed. The same call resumes an interrupted distillation.
     """
     target = Target(
         speedup=speedup,
@@ -263,13 +263,13 @@ def shrink(  # noqa: PLR0913  the options of the command
         seed=seed,
     )
     if latency_table is not None and not target.is_time:
-        raise InputError("needs the target `speedup` or `milliseconds`.", "latency_table")
+        raise InputError("requires `speedup` or `milliseconds`.", "latency_table")
     if learning_rate is not None and distil_steps is None:
-        raise InputError("needs `distil_steps`.", "learning_rate")
+        raise InputError("requires `distil_steps`.", "learning_rate")
     if distil_steps is not None and isinstance(model, PreTrainedModel):
-        raise InputError("needs the directory of the model, so that an interrupted run can resume.", "distil_steps")
+        raise InputError("requires a model directory or Hub id, so that the run can be resumed.", "distil_steps")
     if PartialState().num_processes > 1:
-        raise InputError("fixedbert shrink runs in one process: start it without accelerate launch.")
+        raise InputError("fixedbert shrink runs in a single process: start it without accelerate launch.")
     options = {"do_lower_case": do_lower_case, "revision": revision, "cache_dir": cache_dir, "token": token}
     with model_directory(model, tokenizer) as source:
         context = ShrinkContext.load(source, data, target, (distil_steps or 0) * batch_size, **options)
@@ -288,7 +288,7 @@ def shrink(  # noqa: PLR0913  the options of the command
 
 
 def prune(context: ShrinkContext) -> tuple[FixedHeadBertPreTrainedModel, ShrinkResult]:
-    """Prunes a copy of the original to the target, refits and measures it."""
+    """Prunes a copy of the original to the target and refits it. Returns the model with its measurements."""
     original, target, shapes = context.original, context.target, context.shapes
     fixed_shapes = target.shapes(original.config) if target.is_shape else None
     table = latency_table(context) if target.is_time else None
@@ -325,8 +325,8 @@ def prune(context: ShrinkContext) -> tuple[FixedHeadBertPreTrainedModel, ShrinkR
 
 def prune_and_distil(context: ShrinkContext, training_args: CommonArguments, arguments: dict) -> ShrinkResult:
     """
-    Prunes a copy of the original and trains it, or resumes an interrupted run. If the training makes the predictions
-    worse, the model is written as it was before.
+    Prunes a copy of the original and distills the original into it, or resumes an interrupted distillation. If the
+    distillation does not reduce the KL divergence, the model from before the distillation is written.
     """
     steps, name = training_args.max_steps, training_args.directory.name
     arguments = arguments | {"distil_steps": steps, "learning_rate": training_args.learning_rate}
@@ -337,7 +337,7 @@ def prune_and_distil(context: ShrinkContext, training_args: CommonArguments, arg
                 pruned, result = prune(context)
                 pruned.save_pretrained(directory)
                 result.write(directory)
-        # Always read from the file: AdamW's states have the strides of the weights, which a resumed run must repeat.
+        # Always load from the file: AdamW states have the strides of the weights, which must match in a resumed run.
         student, result = pruned_model(context, kept), replace(ShrinkResult.read(kept), model=context.source)
         examples = [{name: x.cpu() for name, x in batch.items()} for batch in context.distillation]
         content = b"".join(batch["input_ids"].numpy().tobytes() for batch in examples)
@@ -350,11 +350,11 @@ def prune_and_distil(context: ShrinkContext, training_args: CommonArguments, arg
         if distilled.divergence < result.fidelity.divergence:
             result = replace(result, distilled=distilled)
         else:
-            PartialState().print(f"distillation did not help ({distilled}): the model is written without it.")
+            PartialState().print(f"distillation did not help ({distilled}); writing the model from before it.")
             student = pruned_model(context, kept)
             student.save_pretrained(folder)
         write_accompanying_files(folder, name, context, student, result)
-        for directory in (*folder.glob("checkpoint-*"), kept):  # last, as a killed run resumes from them
+        for directory in (*folder.glob("checkpoint-*"), kept):  # last, because a killed run resumes from them
             shutil.rmtree(directory)
     return result
 
@@ -365,7 +365,7 @@ def pruned_model(context: ShrinkContext, directory: Path) -> FixedHeadBertPreTra
 
 
 def layer_pruners(context: ShrinkContext, fixed_shapes: list[LayerShape] | None) -> list[LayerPruner]:
-    """Collects the statistics of all layers, for fixed shapes or for all choices of heads."""
+    """Returns a pruner with statistics for each layer, for fixed shapes or for all choices of heads."""
     if fixed_shapes is None:
         sizes = [{choice.size for choice in head_choices(shape.heads)} for shape in context.shapes]
     else:
@@ -381,7 +381,7 @@ def layer_pruners(context: ShrinkContext, fixed_shapes: list[LayerShape] | None)
 
 
 def latency_table(context: ShrinkContext) -> LatencyTable:
-    """Reads the latency table, or measures it and writes it."""
+    """Reads the latency table from its file. If there is none, measures the latencies and writes them to the file."""
     if context.latency_file is not None and context.latency_file.exists():
         return LatencyTable.read(context.latency_file, context.original.config.hidden_size, context.shapes)
     table = measure_latencies(context.original, context.shapes, typical_sizes(context.calibration))
@@ -394,11 +394,11 @@ def choose_shapes(
     context: ShrinkContext, pruners: list[LayerPruner], table: LatencyTable | None
 ) -> tuple[list[LayerShape], FixedHeadBertPreTrainedModel, float | None]:
     """
-    Chooses the shapes of all layers for a budget. If the clock of this machine disagrees with the latency table, the
-    budget is corrected and the choice repeated.
+    Chooses the shapes for all layers within the budget. If the measured speed of the entire model differs from the
+    latency table, corrects the budget and chooses again.
 
     Returns:
-        The shapes, the model pruned to them but not refitted, and the speedup according to the table.
+        The shapes, the pruned model before the refit, and the speedup according to the latency table.
     """
     original, (price_of_heads, price_of_neurons) = context.original, prices_for(context, table)
     options = []
@@ -411,8 +411,8 @@ def choose_shapes(
     layers = sum(price_of_heads(shape.heads) + price_of_neurons(shape.neurons) for shape in context.shapes)
     least = sum(min(option.price for option in sublayer) for sublayer in options)
     wanted, rest = budget_for(context, table, layers, least)
-    budget, fast, slow = wanted, (0.0, 0.0), None  # budgets, each with the measured over the wanted time
-    tries: list[tuple] = []  # too slow or not, distance from the target, and the choice
+    budget, fast, slow = wanted, (0.0, 0.0), None  # budgets, each with measured / target time
+    tries: list[tuple] = []  # whether it is too slow, distance from the target, and the choice
     for _ in range(TRIES):
         solution = solve_knapsack(options, budget - rest)
         shapes = [LayerShape(one.choice, n.choice) for one, n in zip(solution[::2], solution[1::2], strict=True)]
@@ -423,7 +423,7 @@ def choose_shapes(
         if not table.is_local:
             return shapes, pruned, table_speedup
         _, _, speedup = context.measure_speedup(pruned)
-        reached = speedup * wanted / (layers + rest)  # measured over target speed
+        reached = speedup * wanted / (layers + rest)  # measured / target speed
         tries.append((reached < NEAR, abs(reached - 1), len(tries), shapes, pruned, table_speedup))
         if NEAR <= reached <= ENOUGH:
             break
@@ -438,7 +438,7 @@ def choose_shapes(
 
 
 def interpolate(fast: tuple[float, float], slow: tuple[float, float]) -> float:
-    """Returns the budget for a relative time of 1, on a line through two pairs of budget and relative time."""
+    """Returns the budget at which a line through two pairs (budget, relative time) reaches a relative time of 1."""
     (low, less), (high, more) = fast, slow
     return low + (high - low) * min(max((1 - less) / (more - less), 0.1), 0.9)
 
@@ -446,7 +446,7 @@ def interpolate(fast: tuple[float, float], slow: tuple[float, float]) -> float:
 def prices_for(
     context: ShrinkContext, table: LatencyTable | None
 ) -> tuple[Callable[[Heads], float], Callable[[int], float]]:
-    """Returns functions for the prices of an attention block with some heads and of a number of neurons."""
+    """Returns two functions: the price of an attention block with the given heads, and of a given neuron count."""
     width, length = context.original.config.hidden_size, round(mean_tokens(context.calibration))
     if table is not None:
         return table.attention_times().__getitem__, table.feed_forward_times().__getitem__
@@ -464,18 +464,18 @@ def prices_for(
 
 def budget_for(context: ShrinkContext, table: LatencyTable | None, layers: float, least: float) -> tuple[float, float]:
     """
-    Returns the budget for the entire model, and the part of it that everything but the layers takes.
+    Returns the budget for the entire model, and the price of everything except the layers.
 
     Args:
-        layers, least: what the layers take now, and at least.
+        layers, least: price of the layers before pruning, and the lowest price that they can have.
 
     Raises:
-        InputError: the target is not smaller than the original, or cannot be reached.
+        InputError: If the target is not smaller than the original, or is out of reach.
     """
     original, target, scale = context.original, context.target, 1.0
     if table is not None:
         rest, unit = table.rest, "seconds"
-        if table.is_local:  # the clock can run at a different speed than when the table was measured
+        if table.is_local:  # the machine can now be faster or slower than during the measurement
             seconds = median_time(context.forward_passes(original), original.device)
             scale = seconds / len(typical_sizes(context.calibration)) / (layers + rest)
         wanted = (layers + rest) / target.speedup if target.speedup else (target.milliseconds or 0) / 1000 / scale
@@ -485,7 +485,7 @@ def budget_for(context: ShrinkContext, table: LatencyTable | None, layers: float
         rest, wanted, unit = context.operations(original) - layers, target.flops or 0, "operations"
     if not least + rest <= wanted < layers + rest:
         raise InputError(
-            f"the target is {scale * wanted:.4g} {unit}; the original takes {scale * (layers + rest):.4g} and the "
+            f"the target is {scale * wanted:.4g} {unit}; the original needs {scale * (layers + rest):.4g} and the "
             f"smallest possible model {scale * (least + rest):.4g}."
         )
     return wanted, rest
@@ -494,7 +494,7 @@ def budget_for(context: ShrinkContext, table: LatencyTable | None, layers: float
 def prune_layers(
     original: FixedHeadBertPreTrainedModel, pruners: list[LayerPruner], shapes: list[LayerShape]
 ) -> FixedHeadBertPreTrainedModel:
-    """Returns a copy of the original whose layers are pruned to these shapes."""
+    """Returns a copy of the original with its layers pruned to the given shapes."""
     config = copy.deepcopy(original.config)
     set_heads(config, [shape.heads for shape in shapes])
     config.intermediate_size = int_or_list([shape.neurons for shape in shapes])
@@ -503,14 +503,16 @@ def prune_layers(
     for index, (pruner, shape) in enumerate(zip(pruners, shapes, strict=True)):
         for name, tensor in pruner.parameters(shape).items():
             tensors[f"{prefix}encoder.layer.{index}.{name}"] = tensor.to(original.dtype)
-    tensors = {name: tensor for name, tensor in tensors.items() if tensor.numel()}  # without heads, a bias remains
+    tensors = {
+        name: tensor for name, tensor in tensors.items() if tensor.numel()
+    }  # a sublayer without inputs keeps only its bias
     return build_model(type(original), config, tensors, original).eval()
 
 
 def write_accompanying_files(
     directory: Path, name: str, context: ShrinkContext, model: FixedHeadBertPreTrainedModel, result: ShrinkResult
 ):
-    """Writes tokenizer, sentence pooling, results, plot and model card."""
+    """Writes the tokenizer, the pooling configuration, the results, the plot and the model card."""
     _, metadata = copy_auxiliary_files(context.source, context.loaded.directory, directory, context.do_lower_case)
     result.write(directory)
     plot(result, directory / PLOT)

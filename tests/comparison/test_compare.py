@@ -1,4 +1,4 @@
-"""`fixedbert compare`: scores, changed predictions, and their fidelity to the first model's."""
+"""`fixedbert compare`: scores, changed predictions, and fidelity to the first model."""
 
 import csv
 import json
@@ -28,7 +28,10 @@ def inputs_of(directory, length=17):
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory):
-    """A classifier, a copy with two classes swapped, ONNX graphs of the first, and both classifiers' predictions."""
+    """
+    A directory with a classifier, a copy with two classes swapped, and ONNX graphs of the first. Also returns the
+    predictions of both classifiers.
+    """
     directory = tmp_path_factory.mktemp("models")
     torch.manual_seed(0)
     model = model_of("ForSequenceClassification", **SHAPE, **UNEQUAL, **LABELS).eval()
@@ -47,9 +50,9 @@ def models(tmp_path_factory):
 
 
 def test_labelled_rows(models, tmp_path, capsys):
-    """Guards: accuracies, lost and gained rows, agreement and the table of changed predictions are exact."""
+    """Guards: accuracies, lost and gained rows, agreement and the file with changed predictions are exact."""
     directory, one, two = models
-    labels = torch.where(torch.arange(len(PAIRS)) % 3 == 0, two, one)  # some rows that only the second gets right
+    labels = torch.where(torch.arange(len(PAIRS)) % 3 == 0, two, one)  # only the second model gets some rows right
     with (tmp_path / "rows.csv").open("w", newline="") as file:
         rows = [(*pair, NAMES[label]) for pair, label in zip(PAIRS, labels.tolist(), strict=True)]
         csv.writer(file).writerows([("premise", "hypothesis", "verdict"), *rows])
@@ -82,7 +85,7 @@ def test_labelled_rows(models, tmp_path, capsys):
 
 
 def test_unlabelled_rows(models, tmp_path):
-    """Guards: without labels there is only the agreement; with max_samples, the rows are a random sample."""
+    """Guards: without labels, the report contains no scores; with max_samples, the rows are a random sample."""
     directory, *_ = models
     lines = [f"{first},{second}" for first, second in PAIRS]
     (tmp_path / "rows.csv").write_text("\n".join(["sentence1,sentence2", *lines]) + "\n")
@@ -98,7 +101,9 @@ def test_unlabelled_rows(models, tmp_path):
         compare([directory / "one"], tmp_path / "rows.csv", label_column_name="verdict")
     twice = compare([directory / "one", directory / "one"], tmp_path / "rows.csv")
     assert twice.models[1].fidelity.agreement == 1
-    assert [model.name for model in twice.models] == [str(directory / "one")] * 2  # names are unique if they can be
+    assert [model.name for model in twice.models] == [
+        str(directory / "one")
+    ] * 2  # the full path replaces a duplicate name
 
 
 def save_embedding_model(directory, mode):
@@ -112,7 +117,7 @@ def save_embedding_model(directory, mode):
 
 
 def test_embeddings_are_pooled(tmp_path):
-    """Guards: each model and graph pools as its directory says, and each text is a row."""
+    """Guards: each model and graph uses the pooling configured in its directory, and each text is a row."""
     for mode in ("mean", "cls"):
         save_embedding_model(tmp_path / mode, mode)
     export(tmp_path / "mean", tmp_path / "graphs")
@@ -131,7 +136,7 @@ def test_embeddings_are_pooled(tmp_path):
 
 
 def test_regression(tmp_path):
-    """Guards: a regression is scored on integer labels, and the divergence is half the squared difference."""
+    """Guards: regression scores accept integer labels, and the divergence is half the squared difference."""
     torch.manual_seed(0)
     model = model_of("ForSequenceClassification", **SHAPE, num_labels=1, problem_type="regression").eval()
     save(model, tmp_path / "one")
@@ -145,8 +150,8 @@ def test_regression(tmp_path):
     assert result.models[1].fidelity.divergence == pytest.approx(0.5**2 / 2, rel=1e-4)
 
 
-def test_refused(models, tmp_path):
-    """Guards: models for different tasks are not compared, nor heads without one prediction per row."""
+def test_unsuitable_models(models, tmp_path):
+    """Guards: models with different tasks, and task heads without one prediction per row, raise InputError."""
     directory, *_ = models
     (tmp_path / "rows.txt").write_text("\n".join(TEXTS))
     save(model_of("ForSequenceClassification", num_labels=3, **SHAPE), tmp_path / "other")
@@ -154,9 +159,9 @@ def test_refused(models, tmp_path):
     multi_label = {"problem_type": "multi_label_classification"}
     save(model_of("ForSequenceClassification", **SHAPE, **LABELS, **multi_label), tmp_path / "labels")
     for name, message in (
-        ("other", "other predicts classes LABEL_0, LABEL_1, LABEL_2, and .*one predicts classes odd, bad, good"),
+        ("other", "other predicts classes LABEL_0, LABEL_1, LABEL_2, but .*one predicts classes odd, bad, good"),
         ("masked", "only classifiers, regressions and sentence-transformers models"),
-        ("labels", "labels predicts labels odd, bad, good, and"),
+        ("labels", "labels predicts labels odd, bad, good, but"),
     ):
         with pytest.raises(InputError, match=message):
             fixedbert.compare([directory / "one", tmp_path / name], tmp_path / "rows.txt", output_dir=tmp_path / "out")

@@ -1,4 +1,4 @@
-"""A text classifier with superfluous heads, and calibration rows for it."""
+"""Fixtures: a text classifier with superfluous heads and neurons, and calibration rows for it."""
 
 import random
 
@@ -17,7 +17,7 @@ def seed():
 
 @pytest.fixture(scope="session")
 def texts(tmp_path_factory):
-    """A directory with 200 texts of two to fifteen words in rows.txt, and the same as pairs in pairs.csv."""
+    """A directory with 200 texts of 2 to 15 words each in rows.txt, and the same texts as pairs in pairs.csv."""
     draw, directory = random.Random(0), tmp_path_factory.mktemp("texts")
     words = [word for word in WORDS if word.isalpha() and len(word) > 1]
     lines = [" ".join(draw.choices(words, k=draw.randint(2, 15))) for _ in range(200)]
@@ -29,13 +29,13 @@ def texts(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def small():
-    """A classifier whose predictions differ from text to text, with 5 heads of 6 and 37 neurons per layer."""
+    """A classifier with 5 heads of size 6 and 37 neurons per layer. Its predictions vary between texts."""
     return model_of("ForSequenceClassification", **SHAPE, initializer_range=0.3).eval()
 
 
 @pytest.fixture(scope="session")
 def large(small, tmp_path_factory):
-    """The directory of a model with the same function, but 7 heads of 8 and 48 neurons per layer."""
+    """The directory of a model with the same outputs as `small`, but 7 heads of size 8 and 48 neurons per layer."""
     directory = tmp_path_factory.mktemp("models") / "large"
     save(fixedbert.convert(small, attention_head_size=8, num_attention_heads=7, intermediate_size=48), directory)
     return str(directory)

@@ -1,4 +1,4 @@
-"""Latency tables, and the choice of shapes that they lead to."""
+"""Latency tables, and how they determine the shapes of a shrunken model."""
 
 from types import SimpleNamespace
 
@@ -14,7 +14,7 @@ SIZES = (2, 4, 6, 8)
 
 
 def table_for(machine, rest=1e-2, **changes):
-    """A table for `large`, in which times are proportional to dimensions and neurons."""
+    """Returns a latency table for `large` with times proportional to head dimensions and neurons."""
     heads = [(h, p, v, h * (p + v) * 1e-2) for h in range(8) for p in SIZES for v in SIZES if h or p == v == 8]
     fields = {"width": 32, "inputs": [(13, 7)], "heads": heads, "neurons": [(n, n * 1e-2) for n in range(49)]}
     return LatencyTable(machine=machine, rest=rest, **fields | changes)
@@ -24,8 +24,8 @@ def rows(texts):
     return {"train_file": str(texts / "rows.txt"), "batch_size": 13}
 
 
-def test_speed_is_met_on_the_clock(large, texts, tmp_path, monkeypatch):
-    """Guards: shapes are chosen by the table, and again if the entire model is slower than the table says."""
+def test_measured_speed_meets_the_target(large, texts, tmp_path, monkeypatch):
+    """Guards: shapes are chosen with the table, and chosen again if the entire model is slower than predicted."""
     clock = iter(range(10**9))
     monkeypatch.setattr("fixedbert.shrinking.latency.time.perf_counter", lambda: next(clock) * 1e-3)
     measured = iter([(3.0, 2.0, 1.5), (3.0, 1.5, 2.0), (3.0, 1.5, 2.0)])
@@ -35,11 +35,11 @@ def test_speed_is_met_on_the_clock(large, texts, tmp_path, monkeypatch):
     table_for("a machine").write(tmp_path / "table.json")
     result = shrink(large, tmp_path / "out", speedup=2.0, latency_table=tmp_path / "table.json", **rows(texts))
     assert result.speedup == 2.0 and not result.table_machine
-    assert result.table_speedup > 2.0  # the first choice was slower on the clock, so more was pruned
+    assert result.table_speedup > 2.0  # more was pruned, because the first choice was too slow
 
 
-def test_budget_is_scaled_to_the_clock(monkeypatch):
-    """Guards: if the machine is faster now than when the table was measured, milliseconds are those of the clock."""
+def test_budget_is_scaled_to_the_current_speed(monkeypatch):
+    """Guards: `milliseconds` is the measured time, even if the machine was slower when the table was measured."""
     monkeypatch.setattr("fixedbert.shrinking.latency.machine_name", lambda: "a machine")
     monkeypatch.setattr("fixedbert.shrinking.shrink.median_time", lambda *_: 3.0)
     monkeypatch.setattr("fixedbert.shrinking.shrink.typical_sizes", lambda _: [(13, 7)])
@@ -53,12 +53,12 @@ def test_budget_is_scaled_to_the_clock(monkeypatch):
 
     assert budget(milliseconds=1500) == pytest.approx((2.4, 0.2))
     assert budget(speedup=2.0) == pytest.approx((2.4, 0.2))
-    with pytest.raises(InputError, match="the target is 3.5 seconds; the original takes 3 and"):
+    with pytest.raises(InputError, match="the target is 3.5 seconds; the original needs 3 and"):
         budget(milliseconds=3500)
 
 
 def test_table_from_a_different_machine(large, texts, tmp_path):
-    """Guards: times from a different machine decide alone, and the report names that machine."""
+    """Guards: with a table from a different machine, only its times count, and the report names that machine."""
     table = table_for("a server", rest=0.5)
     file = tmp_path / "table.json"
     table.write(file)
@@ -74,7 +74,7 @@ def test_table_from_a_different_machine(large, texts, tmp_path):
 
 
 def test_times_are_measured_and_written(large, texts, tmp_path):
-    """Guards: without a file all sublayers are measured, empty ones too, and written for the next run."""
+    """Guards: without a file, all sublayers including empty ones are measured, and the table is written."""
     context = ShrinkContext.load(large, CalibrationData(train_file=[rows(texts)["train_file"]]), Target(speedup=2.0))
     context.latency_file = tmp_path / "table.json"
     table = latency_table(context)
@@ -86,8 +86,8 @@ def test_times_are_measured_and_written(large, texts, tmp_path):
 
 
 @pytest.mark.parametrize("changes", [{"width": 64}, {"heads": []}, {"neurons": [(48, 1.0)]}])
-def test_table_for_a_different_model_is_refused(large, texts, tmp_path, changes):
-    """Guards: a table without times for the model's sublayers is refused, and nothing is written."""
+def test_table_for_a_different_model_is_rejected(large, texts, tmp_path, changes):
+    """Guards: a table without times for the model's sublayers raises InputError, and nothing is written."""
     file = tmp_path / "table.json"
     table_for("a machine", **changes).write(file)
     with pytest.raises(InputError, match="measured for a model with a different shape"):

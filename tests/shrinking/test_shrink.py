@@ -1,4 +1,4 @@
-"""`fixedbert shrink`: from a model and rows for its task to a smaller model."""
+"""`fixedbert shrink`: pruning to each kind of target, the refit, and distillation."""
 
 import json
 import re
@@ -39,7 +39,7 @@ def context(large, texts):
 
 
 def test_superfluous_parts_are_removed(small, large, rows, tmp_path):
-    """Guards: with the parameters of the small model as the target, the result has exactly its shape and function."""
+    """Guards: with the small model's parameter count as the target, pruning recovers its exact shape and outputs."""
     result = shrink(large, tmp_path / "out", params=small.num_parameters(), **rows)
     assert result.after == [SMALL] * 3 and result.predicted_divergence < 1e-9 and result.fidelity.divergence < 1e-6
     assert result.parameters[1] == small.num_parameters() and result.folder == str(tmp_path / "out")
@@ -56,8 +56,8 @@ def test_superfluous_parts_are_removed(small, large, rows, tmp_path):
     assert "100.0% agree with the original" in str(result)
 
 
-def test_operations_are_those_of_a_row(small, large, rows, tmp_path):
-    """Guards: with the operations of the small model for a row of mean length as the target, its shape results."""
+def test_flops_are_counted_per_row(small, large, rows, tmp_path):
+    """Guards: with the small model's FLOPs for a row of average length as the target, pruning recovers its shape."""
     width, tokens = small.config.hidden_size, 11
     (number, size, value_size), neurons = SMALL.heads, SMALL.neurons
     per_token = 2 * number * (size + value_size) * (2 * width + tokens) + 4 * width * neurons  # multiply and add
@@ -66,7 +66,7 @@ def test_operations_are_those_of_a_row(small, large, rows, tmp_path):
 
 
 def test_fixed_shapes_and_empty_sublayers(large, rows, tmp_path):
-    """Guards: requested sizes are met; a sublayer without heads or neurons becomes a constant."""
+    """Guards: the result has exactly the requested layer sizes, and a sublayer without inputs keeps only its bias."""
     sizes = dict(num_attention_heads=[0, 7, 3], attention_head_size=[8, 2, 8], intermediate_size=[48, 0, 7])
     result = shrink(large, tmp_path / "out", **sizes, **rows)
     assert [shape.heads.number for shape in result.after] == [0, 7, 3]
@@ -77,17 +77,17 @@ def test_fixed_shapes_and_empty_sublayers(large, rows, tmp_path):
 
 
 def test_head_sizes_need_not_be_quarters(large, rows, tmp_path):
-    """Guards: head sizes need not be multiples of a quarter, and smaller ones cost more."""
+    """Guards: any smaller head size is possible, not only quarters, and smaller sizes cost more."""
     costs = []
     for size in (7, 3):
         result = shrink(large, tmp_path / str(size), attention_head_size=size, **rows)
         assert result.after == [LayerShape(Heads(7, size, size), 48)] * 3
         costs.append(result.predicted_divergence)
-    assert costs == sorted(costs) and costs[0] < 1e-9 < costs[1]  # the heads have 6 dimensions in use
+    assert costs == sorted(costs) and costs[0] < 1e-9 < costs[1]  # the heads use 6 dimensions
 
 
-def test_all_layers_can_become_constant(large, rows, tmp_path):
-    """Guards: a model without heads and neurons loads again, and converts to an equivalent BERT."""
+def test_all_sublayers_can_be_empty(large, rows, tmp_path):
+    """Guards: a model without heads and neurons can be loaded and converted to an equivalent BERT."""
     result = shrink(large, tmp_path / "out", num_attention_heads=0, intermediate_size=0, **rows)
     assert result.after == [LayerShape(Heads(0, 8, 8), 0)] * 3
     pruned = AutoModelForSequenceClassification.from_pretrained(tmp_path / "out").eval()
@@ -97,7 +97,7 @@ def test_all_layers_can_become_constant(large, rows, tmp_path):
 
 
 def test_refit_brings_hidden_states_closer(context):
-    """Guards: after the refit, hidden states of held-out rows are closer to the original's."""
+    """Guards: the refit brings the hidden states for held-out rows closer to those of the original."""
     shapes = [LayerShape(Heads(3, 4, 4), 13)] * 3
     pruners = layer_pruners(context, shapes)
     pruned, refitted = (prune_layers(context.original, pruners, shapes) for _ in range(2))
@@ -113,8 +113,8 @@ def test_refit_brings_hidden_states_closer(context):
     assert distance(refitted) < 0.7 * distance(pruned)
 
 
-def test_padding_does_not_count(context):
-    """Guards: the statistics of a padded batch are those of its rows one by one."""
+def test_statistics_ignore_padding(context):
+    """Guards: the statistics for a padded batch equal those for its rows processed one at a time."""
     batch = {name: x[:4] for name, x in context.calibration[5].items()}
     batch["attention_mask"] = batch["attention_mask"].clone()
     batch["attention_mask"][1, 3:] = batch["attention_mask"][3, 2:] = 0
@@ -134,8 +134,8 @@ def test_padding_does_not_count(context):
 
 @pytest.mark.parametrize("stopped", [None, "in the second step", "after training", "while tidying up"])
 def test_distillation_improves_and_resumes(large, rows, tmp_path, monkeypatch, stopped):
-    """Guards: distillation brings predictions closer to the original's, also with a layer without heads; an
-    interrupted run resumes with the same pruned model, and ends with the same weights."""
+    """Guards: distillation brings predictions closer to the original, even if a layer has no heads. An interrupted
+    run resumes with the same pruned model and ends with the same weights."""
     options = {"num_attention_heads": [2, 0, 2], "intermediate_size": 7, "distil_steps": 100, "learning_rate": 1e-3}
     monkeypatch.setattr("fixedbert.fine_tuning.distillation.has_bf16", lambda _: False)
 
@@ -153,7 +153,7 @@ def test_distillation_improves_and_resumes(large, rows, tmp_path, monkeypatch, s
     if not stopped:
         result = shrink(large, tmp_path / "complete", **options, **rows)
         assert result.distil_steps == 100 and result.distilled.divergence < 0.8 * result.fidelity.divergence
-        assert "after 100 steps of distillation: " in str(result)
+        assert "after 100 distillation steps: " in str(result)
         assert not list((tmp_path / "complete").glob("c*-*")) and not (tmp_path / "complete" / "pruned").exists()
         return
     options["distil_steps"] = 3
@@ -175,7 +175,7 @@ def test_distillation_improves_and_resumes(large, rows, tmp_path, monkeypatch, s
 
 
 def test_harmful_distillation_is_discarded(large, rows, context, tmp_path, capsys):
-    """Guards: if distillation makes predictions worse, the model is written as it was before, with a message."""
+    """Guards: if distillation makes predictions worse, the model from before it is written, with a message."""
     options = {"num_attention_heads": 4, "intermediate_size": 13, "distil_steps": 3, "learning_rate": 0.5}
     result = shrink(large, tmp_path / "out", **options, **rows)
     assert result.distilled is None and "distillation did not help" in capsys.readouterr().out
@@ -188,32 +188,32 @@ def test_harmful_distillation_is_discarded(large, rows, context, tmp_path, capsy
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({}, "give one target"),
-        ({"params": 2e4, "latency_table": "a.json"}, "`latency_table` needs the target"),
-        ({"params": 2e4, "max_samples": 10}, r"the calibration rows have \d+ tokens, and at least 224 are needed"),
+        ({}, "specify one target"),
+        ({"params": 2e4, "latency_table": "a.json"}, "`latency_table` requires `speedup`"),
+        ({"params": 2e4, "max_samples": 10}, r"the calibration rows contain \d+ tokens, but 56 neurons need"),
         ({"num_attention_heads": [7, 8, 7]}, "layer 1 with 7 heads of size 8 and 48 neurons cannot shrink to 8 heads"),
-        ({"params": 1000}, "the target is 1000 parameters; the original takes .* smallest possible model"),
+        ({"params": 1000}, "the target is 1000 parameters; the original needs .* smallest possible model"),
     ],
 )
-def test_refused(large, rows, tmp_path, options, message):
-    """Guards: contradictory arguments, too few rows and targets out of reach are refused, and nothing is written."""
+def test_invalid_arguments(large, rows, tmp_path, options, message):
+    """Guards: conflicting arguments, too few rows and unreachable targets raise InputError; nothing is written."""
     with pytest.raises(InputError, match=message):
         shrink(large, tmp_path / "out", **options, **rows)
     assert not list(tmp_path.glob("out*"))
 
 
 def test_models_that_cannot_be_shrunk(rows, tmp_path):
-    """Guards: a model whose heads share a projection, or that has empty layers already, is refused."""
+    """Guards: a model with an unsupported feature, or with sublayers that are already empty, raises InputError."""
     for name, config in {"a": {"head_embedding": "add"}, "b": {"layer_attention_heads": [0, 5, 5]}}.items():
         save(model_of("ForSequenceClassification", **SHAPE, **config), tmp_path / name)
-    with pytest.raises(InputError, match="models with head_embedding cannot be shrunk"):
+    with pytest.raises(InputError, match="models that use head_embedding cannot be shrunk"):
         shrink(tmp_path / "a", tmp_path / "out", params=1e4, **rows)
     with pytest.raises(InputError, match="a layer has no heads or no neurons"):
         shrink(tmp_path / "b", tmp_path / "out", params=1e4, **rows)
 
 
 def test_command(large, texts, tmp_path, capsys):
-    """Guards: flags arrive, and the report ends with the fidelity and the speed."""
+    """Guards: flags reach the function, and the report ends with the fidelity and the speed."""
     words = f"shrink {large} --output_dir {tmp_path / 'out'} --train_file {texts / 'pairs.csv'} --batch_size 13"
     main([*words.split(), "--intermediate_size", "13"])
     *_, predictions, _, last = capsys.readouterr().out.strip().splitlines()
